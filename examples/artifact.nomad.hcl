@@ -1,4 +1,4 @@
-# A task that fetches what it runs: an archive from a web server, checked before it is unpacked.
+# A task that fetches its program: an archive from a web server, verified before it is unpacked.
 #
 #   python3 -m http.server 8080            # in a directory with greeting.tar.gz, which holds greet.sh
 #   drover job run -var sum=sha256:$(sha256sum greeting.tar.gz | cut -d' ' -f1) examples/artifact.nomad.hcl

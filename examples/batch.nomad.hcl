@@ -1,4 +1,4 @@
-# A batch job: three allocations, each runs to its end. A dynamic block and a for expression make the environment.
+# A batch job: three allocations, each runs to its end. A for expression makes the environment.
 
 locals {
   squares = { for n in range(1, 4) : "SQUARE_${n}" => n * n }

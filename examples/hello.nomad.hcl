@@ -1,4 +1,5 @@
-# A local service: a shell loop under the raw_exec driver. It shows variables, run-time interpolation and log capture.
+# A local service: a shell loop under the raw_exec driver. It shows variables, run-time interpolation
+# and log capture.
 #
 #   drover job run examples/hello.nomad.hcl
 #   drover job run -var greeting=Servus examples/hello.nomad.hcl

@@ -1,4 +1,4 @@
-# A service with a task that prepares, a sidecar, and a dynamic port; updated one allocation at a time.
+# A service with a prestart task, a sidecar and a dynamic port. It updates one allocation at a time.
 
 job "lifecycle" {
   group "web" {

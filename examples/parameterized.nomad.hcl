@@ -1,4 +1,5 @@
-# A parameterized job is a template: nothing of it runs until it is dispatched, each time as a job of its own.
+# A parameterized job is a template. It runs nothing until you dispatch it; each dispatch is a job of its own.
+#
 #   drover job run examples/parameterized.nomad.hcl
 #   echo hello | drover job dispatch -meta to=world parameterized -
 

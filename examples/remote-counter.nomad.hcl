@@ -1,5 +1,5 @@
-# A remote task: it runs in a runtime outside every node and only its management is placed on one. Whatever happens to that node, the instance
-# keeps its pid and goes on counting.
+# A remote task: it runs in a runtime outside every node, and a node only manages it. Whatever happens to
+# that node, the instance keeps its pid and continues to count.
 
 job "counter" {
   type = "service"

@@ -1,5 +1,7 @@
-# Remote tasks on ECS (examples/agents/client-ecs.hcl): the driver makes the task definition. Nodes may come and go.
-# Your account has other networks: drover job run -var 'subnets=["subnet-…"]' -var 'security_groups=["sg-…"]' examples/remote-ecs.nomad.hcl
+# Remote tasks on ECS (examples/agents/client-ecs.hcl). The driver makes the task definition. Nodes may come
+# and go. Name the networks of your own account:
+#
+#   drover job run -var 'subnets=["subnet-…"]' -var 'security_groups=["sg-…"]' examples/remote-ecs.nomad.hcl
 
 variable "subnets" {
   type    = list(string)

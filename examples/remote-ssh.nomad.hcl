@@ -1,4 +1,5 @@
-# Remote tasks on hosts over ssh (examples/agents/client-ssh.hcl): any host of the pool with these labels that has room. Nodes may come and go.
+# Remote tasks on hosts over ssh (examples/agents/client-ssh.hcl), on any host of the pool that has these
+# labels and room. Nodes may come and go.
 
 job "crunch" {
   type = "service"

@@ -21,7 +21,7 @@ job "services" {
       progress_deadline = "1m"
     }
 
-    # What has looked the service up before its end gets this long to look again.
+    # Clients that have looked the service up get this long to look again before it ends.
     shutdown_delay = "500ms"
 
     service {

@@ -1,4 +1,5 @@
-# Files rendered before the task starts: a configuration file, variables of the environment, and other delimiters for a text that is full of braces.
+# Files rendered before the task starts: a configuration file, environment variables, and other delimiters for
+# a text full of braces.
 #
 #   drover job run examples/template.nomad.hcl
 

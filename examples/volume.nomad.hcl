@@ -1,5 +1,5 @@
-# A task with a directory of its node that outlives it, and one that it may only read. The agent offers them, and `shared` is writable
-# for the user that the task runs as (nobody, unless it names another):
+# A task with two directories of its node: one that outlives the task, and one that is read-only. The agent
+# offers them. Make `shared` writable for the user of the task (nobody, unless it names another):
 #
 #   client {
 #     host_volume "shared"  { path = "/srv/shared" }

@@ -11,6 +11,11 @@ client {
   servers = ["127.0.0.1:4647"]
 }
 
+# The file server/join-secret of the server's data directory. Copy it to nodes on other machines.
+drover {
+  join_secret_file = "/var/lib/drover/server/server/join-secret"
+}
+
 plugin "ecs" {
   config {
     enabled = true

@@ -1,4 +1,4 @@
-# A node that manages remote tasks on hosts that it reaches over ssh. The hosts need an ssh server and nothing else.
+# A node that manages remote tasks on hosts over ssh. The hosts need only an ssh server.
 data_dir = "/var/lib/drover/client-ssh"
 
 ports {
@@ -8,6 +8,11 @@ ports {
 client {
   enabled = true
   servers = ["127.0.0.1:4647"]
+}
+
+# The file server/join-secret of the server's data directory. Copy it to nodes on other machines.
+drover {
+  join_secret_file = "/var/lib/drover/server/server/join-secret"
 }
 
 plugin "remote_exec" {
@@ -31,7 +36,7 @@ plugin "remote_exec" {
       }
     }
 
-    # Reached through m1, with whatever ssh's own configuration says about it.
+    # Reached through m1, as ssh's own configuration says.
     host "m2" {
       jump = "drover@192.0.2.11"
 

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Packages whose tests start processes.
-const DEFAULT: [&str; 8] = ["executor", "executor-client", "driver-host", "client", "raw-exec", "exec", "remote-exec", "cli"];
+const DEFAULT: [&str; 9] = ["executor", "executor-client", "driver-host", "host", "client", "raw-exec", "exec", "remote-exec", "cli"];
 /// What tests end in an orderly way may take this long to be gone.
 const SETTLE: Duration = Duration::from_secs(8);
 
@@ -52,7 +52,7 @@ pub(crate) fn run(packages: &[&str]) -> Result<()> {
     set_child_subreaper(Some(getpid())).context("cannot adopt what the tests leave")?;
     let mut leaking = 0;
     for package in packages {
-        for binary in test_programs::build(&[package])? {
+        for binary in test_programs::build(["-p", *package])? {
             let (passed, leaks) = watched(&binary, &[])?;
             println!(
                 "leaks {package} {}: tests {}, {}",

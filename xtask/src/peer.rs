@@ -229,6 +229,11 @@ pub(crate) struct GoProgram {
 
 /// Nomad's raw_exec as an external plugin: its driver package from the registry, served by a small main.
 pub(crate) const GO_RAW_EXEC: GoProgram = GoProgram { name: "go-raw-exec", from: "xtask/interop/go-raw-exec", main: "main.go" };
+/// A driver of local processes made of the stock packages, whose workloads say nothing of their task.
+pub(crate) const GO_EXEC_DRIVER: GoProgram = GoProgram { name: "go-exec-driver", from: "xtask/interop/go-exec-driver", main: "main.go" };
+/// A remote driver of the plain protocol made of the stock packages, with a runtime of its own.
+pub(crate) const GO_REMOTE_DRIVER: GoProgram =
+    GoProgram { name: "go-remote-driver", from: "xtask/interop/go-remote-driver", main: "main.go" };
 /// A host made of Nomad's own plugin client: it drives a plugin of ours as a stock agent does.
 pub(crate) const GO_HOST: GoProgram = GoProgram { name: "go-host", from: "xtask/interop/go-host", main: "main.go" };
 /// The reference parser: what `POST /v1/jobs/parse` of a stock agent answers for job files.

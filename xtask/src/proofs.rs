@@ -1,4 +1,5 @@
-//! The table of `docs/remote-tasks.md` that says which test proves which acceptance scenario: every scenario has a line, and every test it names exists.
+//! The table of `docs/internals/remote-tasks.md` that says which test proves which acceptance scenario: every scenario has a line, and every test
+//! it names exists.
 
 #[cfg(test)]
 mod tests {
@@ -94,7 +95,7 @@ mod tests {
     #[test]
     fn every_scenario_names_tests_that_exist() {
         let root = workspace::root();
-        let text = fs::read_to_string(root.join("docs/remote-tasks.md")).expect("the document");
+        let text = fs::read_to_string(root.join("docs/internals/remote-tasks.md")).expect("the document");
         let rows = rows(&text);
         let mut wrong: Vec<String> = scenarios().iter().filter(|s| !rows.contains_key(*s)).map(|s| format!("{s} has no line")).collect();
         let mut known: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -125,7 +126,7 @@ mod tests {
                 }
             }
         }
-        assert!(wrong.is_empty(), "docs/remote-tasks.md says what is not so:\n{}", wrong.join("\n"));
+        assert!(wrong.is_empty(), "docs/internals/remote-tasks.md says what is not so:\n{}", wrong.join("\n"));
     }
 
     #[test]

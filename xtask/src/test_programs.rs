@@ -14,9 +14,8 @@ pub(crate) struct TestProgram {
     pub(crate) dir: PathBuf,
 }
 
-/// Builds the test programs of these packages.
-pub(crate) fn build(packages: &[&str]) -> Result<Vec<TestProgram>> {
-    let chosen = packages.iter().flat_map(|package| ["-p", package]);
+/// Builds the test programs that these words of `cargo test` choose.
+pub(crate) fn build<'a>(chosen: impl IntoIterator<Item = &'a str>) -> Result<Vec<TestProgram>> {
     let args = ["test", "--no-run", "--message-format=json"].into_iter().chain(chosen);
     let lines = Run::new("cargo", args).dir(workspace::root()).output()?;
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! The workspace itself: its root, its packages, its lints.
+//! The workspace itself: its root, its packages.
 
 use std::path::{Path, PathBuf};
 
@@ -12,29 +12,16 @@ pub(crate) fn root() -> PathBuf {
 }
 
 /// What `cargo metadata` says of our own packages.
-#[cfg(test)]
 pub(crate) fn metadata() -> Result<serde_json::Value> {
     let out = Run::new("cargo", ["metadata", "--format-version", "1", "--no-deps", "--offline"]).dir(root()).output()?;
     Ok(serde_json::from_str(&out)?)
 }
 
-/// Formatting, clippy, supply chain.
-pub(crate) fn lint() -> Result<()> {
-    let root = root();
-    Run::new("cargo", ["fmt", "--all", "--check"]).dir(&root).run()?;
-    Run::new("cargo", ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]).dir(&root).run()?;
-    if !Run::new("cargo", ["deny", "--version"]).dir(&root).succeeds() {
-        eprintln!("xtask: cargo-deny is missing, installing it");
-        Run::new("cargo", ["install", "--locked", "cargo-deny"]).dir(&root).run()?;
-    }
-    // It looks at the crates of every platform; a cache that has only built for this one lacks some.
-    Run::new("cargo", ["fetch", "--locked"]).dir(&root).run()?;
-    // The advisory database lives outside the package registries: it is checked where it can be fetched, and said where it cannot.
-    Run::new("cargo", ["deny", "--offline", "check", "bans", "licenses", "sources"]).dir(&root).run()?;
-    if !Run::new("cargo", ["deny", "check", "advisories"]).dir(&root).quiet().succeeds() {
-        eprintln!(
-            "xtask: advisories were not checked (the advisory database could not be fetched, or it has findings: run `cargo deny check advisories`)"
-        );
-    }
-    Ok(())
+/// Directories of our packages, from the root.
+pub(crate) fn members() -> Result<Vec<String>> {
+    let metadata = metadata()?;
+    let manifests = metadata["packages"].as_array().into_iter().flatten().filter_map(|package| package["manifest_path"].as_str());
+    let dirs =
+        manifests.filter_map(|manifest| Path::new(manifest).parent()?.strip_prefix(root()).ok().map(|dir| dir.display().to_string()));
+    Ok(dirs.collect())
 }

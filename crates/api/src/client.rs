@@ -1,7 +1,6 @@
 //! The HTTP client: what commands, tests and other agents speak to an agent with.
 
 mod exec;
-mod services;
 mod stream;
 mod transport;
 
@@ -16,7 +15,7 @@ pub use exec::ExecSocket;
 pub use stream::{BodyStream, Frames, JsonStream};
 pub use transport::{Address, AddressError, Body, ConnectError, Connection, tunnel};
 
-use crate::{go_json, query::percent_encode};
+use crate::{Call, go_json, query::percent_encode};
 
 /// Default address of an agent.
 pub const DEFAULT_ADDRESS: &str = "http://127.0.0.1:4646";
@@ -188,7 +187,7 @@ impl RequestOptions {
     }
 }
 
-/// What the headers of an answer say.
+/// Metadata of a response, from its headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
     /// X-Nomad-Index; 0 = not given.
@@ -205,7 +204,8 @@ impl Meta {
     fn of(headers: &HeaderMap) -> Self {
         let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default();
         Self {
-            // 0 stands for what has never held anything. Asked for what comes after it, a server would answer at once, again and again.
+            // 0 stands for what has never held anything. Asked for what comes after it, a server would answer at once,
+            // again and again.
             index: text("x-nomad-index").parse().map_or(0, |index: StoreIndex| index.max(1)),
             known_leader: text("x-nomad-knownleader") == "true",
             last_contact: Duration::from_millis(text("x-nomad-lastcontact").parse().unwrap_or(0)),
@@ -234,14 +234,6 @@ impl ApiClient {
         Ok(Self { options, address, pool: transport::Pool::default() })
     }
 
-    /// A client for the agent that the environment names.
-    ///
-    /// # Errors
-    /// When the address is none.
-    pub fn from_env() -> Result<Self, ClientError> {
-        Self::new(ClientOptions::from_env())
-    }
-
     /// The agent's address.
     #[must_use]
     pub fn address(&self) -> &Address {
@@ -252,6 +244,26 @@ impl ApiClient {
     #[must_use]
     pub fn options(&self) -> &ClientOptions {
         &self.options
+    }
+
+    /// Asks an endpoint: what it answers, and what the headers say.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn call<R: DeserializeOwned>(&self, call: Call<R>) -> Result<Answer<R>, ClientError> {
+        let Call { method, path, options, body, .. } = call;
+        let body = body.map_err(|source| ClientError::Request { method: method.clone(), path: path.clone(), source })?;
+        self.json(method, &path, &options, body).await
+    }
+
+    /// Asks an endpoint whose answer is taken as it is, or does not matter.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn call_raw<R>(&self, call: Call<R>) -> Result<Answer<Bytes>, ClientError> {
+        let Call { method, path, options, body, .. } = call;
+        let body = body.map_err(|source| ClientError::Request { method: method.clone(), path: path.clone(), source })?;
+        self.bytes(method, &path, &options, body).await
     }
 
     /// Reads an object. `path` is percent-encoded and begins with `/v1/`.
@@ -293,32 +305,9 @@ impl ApiClient {
     /// # Errors
     /// See [`ClientError`].
     pub async fn put<B: Serialize + ?Sized, T: DeserializeOwned>(&self, path: &str, body: &B) -> Result<T, ClientError> {
-        self.put_with(path, body, &RequestOptions::default()).await.map(|a| a.value)
-    }
-
-    /// Writes an object with options and headers.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
-    pub async fn put_with<B: Serialize + ?Sized, T: DeserializeOwned>(
-        &self,
-        path: &str,
-        body: &B,
-        options: &RequestOptions,
-    ) -> Result<Answer<T>, ClientError> {
         let body =
             go_json::to_vec(body, false).map_err(|source| ClientError::Request { method: Method::PUT, path: path.to_owned(), source })?;
-        self.json(Method::PUT, path, options, body.into()).await
-    }
-
-    /// Writes; the answer's body does not matter and may be empty.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
-    pub async fn put_no_answer<B: Serialize + ?Sized>(&self, path: &str, body: &B, options: &RequestOptions) -> Result<Meta, ClientError> {
-        let body =
-            go_json::to_vec(body, false).map_err(|source| ClientError::Request { method: Method::PUT, path: path.to_owned(), source })?;
-        self.bytes(Method::PUT, path, options, body.into()).await.map(|a| a.meta)
+        self.json(Method::PUT, path, &RequestOptions::default(), body.into()).await.map(|answer| answer.value)
     }
 
     /// Deletes an object.
@@ -329,20 +318,30 @@ impl ApiClient {
         self.json(Method::DELETE, path, options, Bytes::new()).await
     }
 
-    /// Reads bytes as they are.
+    /// Asks any path with further headers, which come before those of the client. The answer is as it is, whatever its
+    /// status.
     ///
     /// # Errors
-    /// See [`ClientError`].
-    pub async fn get_bytes(&self, path: &str, options: &RequestOptions) -> Result<Answer<Bytes>, ClientError> {
-        self.bytes(Method::GET, path, options, Bytes::new()).await
+    /// See [`ClientError`]; an answer that is no success is none.
+    pub async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &HeaderMap,
+        body: Bytes,
+    ) -> Result<http::Response<Bytes>, ClientError> {
+        let uri = self.target(path);
+        let (response, connection) = self.ask(method.clone(), &uri, headers, body).await?;
+        let (head, body) = response.into_parts();
+        let body = transport::collect(body).await.map_err(|source| ClientError::Broken { method, path: path.to_owned(), source })?;
+        self.pool.put(connection);
+        Ok(http::Response::from_parts(head, body))
     }
 
-    /// Sends a body as it is, with any method, and reads the answer as it is.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
-    pub async fn raw(&self, method: Method, path: &str, body: Bytes) -> Result<Answer<Bytes>, ClientError> {
-        self.bytes(method, path, &RequestOptions::default(), body).await
+    /// The path with the client's region and namespace, as it is asked.
+    #[must_use]
+    pub fn target(&self, path: &str) -> String {
+        self.uri(path, &RequestOptions::default())
     }
 
     /// Opens an answer that goes on: log and file frames, events, raw bytes. Dropping it ends the request.
@@ -418,22 +417,7 @@ impl ApiClient {
         uri: &str,
         body: Bytes,
     ) -> Result<(http::Response<hyper::body::Incoming>, Connection<Body>), ClientError> {
-        let mut request = http::Request::builder().method(&method).uri(uri).header(http::header::HOST, self.address.host());
-        if !self.options.token.is_empty() {
-            request = request.header("x-nomad-token", &self.options.token);
-        }
-        if !body.is_empty() {
-            request = request.header(http::header::CONTENT_TYPE, "application/json");
-        }
-        let request = request.body(Body::from(body)).map_err(|source| ClientError::Invalid {
-            method: method.clone(),
-            path: uri.to_owned(),
-            source,
-        })?;
-        let (response, connection) = self.pool.send(&self.address, request).await.map_err(|e| match e {
-            transport::SendError::Connect(source) => ClientError::Connect { address: self.address.to_string(), source },
-            transport::SendError::Broken(source) => ClientError::Broken { method: method.clone(), path: uri.to_owned(), source },
-        })?;
+        let (response, connection) = self.ask(method.clone(), uri, &HeaderMap::new(), body).await?;
         if response.status().is_success() {
             return Ok((response, connection));
         }
@@ -445,6 +429,38 @@ impl ApiClient {
         })?;
         self.pool.put(connection);
         Err(ClientError::Status { status, message: String::from_utf8_lossy(&text).trim_end().to_owned() })
+    }
+
+    /// Sends a request with further headers; any answer is one.
+    async fn ask(
+        &self,
+        method: Method,
+        uri: &str,
+        headers: &HeaderMap,
+        body: Bytes,
+    ) -> Result<(http::Response<hyper::body::Incoming>, Connection<Body>), ClientError> {
+        let mut request = http::Request::builder().method(&method).uri(uri);
+        if !headers.contains_key(http::header::HOST) {
+            request = request.header(http::header::HOST, self.address.host());
+        }
+        if !self.options.token.is_empty() && !headers.contains_key("x-nomad-token") {
+            request = request.header("x-nomad-token", &self.options.token);
+        }
+        if !body.is_empty() && !headers.contains_key(http::header::CONTENT_TYPE) {
+            request = request.header(http::header::CONTENT_TYPE, "application/json");
+        }
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        let request = request.body(Body::from(body)).map_err(|source| ClientError::Invalid {
+            method: method.clone(),
+            path: uri.to_owned(),
+            source,
+        })?;
+        self.pool.send(&self.address, request).await.map_err(|e| match e {
+            transport::SendError::Connect(source) => ClientError::Connect { address: self.address.to_string(), source },
+            transport::SendError::Broken(source) => ClientError::Broken { method: method.clone(), path: uri.to_owned(), source },
+        })
     }
 }
 

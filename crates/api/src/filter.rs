@@ -9,8 +9,8 @@
 //! selector   = Name { .Name | ["key"] } | "/json/pointer"          value = "text" | `text` | number | bare word
 //! ```
 //!
-//! Rows are looked at in their serialised form ([`Datum`]), which keeps the difference between objects with fixed fields (an unknown field
-//! is an error) and maps (an absent key is an answer).
+//! Rows are looked at in their serialised form ([`Datum`]), which keeps the difference between objects with fixed
+//! fields (an unknown field is an error) and maps (an absent key is an answer).
 
 mod datum;
 mod eval;

@@ -1,13 +1,16 @@
-//! JSON as Go writes and reads it, so that clients of the API we are compatible with see what they know. One codec for everything, never per field.
+//! JSON as Go writes and reads it, so that clients of the API we are compatible with see what they know. One codec
+//! for everything, never per field.
 //!
-//! Writing: an empty list or map in an object's field is `null`, at top level it is `[]` or `{}` (values of free-form maps stay as they are);
-//! HTML characters stay unescaped; a float without a fraction has no point; pretty output indents by four spaces.
+//! Writing: an empty list or map in an object's field is `null`, at top level it is `[]` or `{}` (values of free-form
+//! maps stay as they are); HTML characters stay unescaped; a float without a fraction has no point; pretty output
+//! indents by four spaces.
 //!
-//! Reading: `null` means "absent" for a field and the zero value elsewhere; keys match without regard to case; unknown keys are ignored; of a
-//! key that comes twice the last one counts; a float that is a whole number serves as an integer. Errors name the place:
-//! `Job.TaskGroups[0].Count: invalid type: string "x", expected i32`.
+//! Reading: `null` means "absent" for a field and the zero value elsewhere; keys match without regard to case;
+//! unknown keys are ignored; of a key that comes twice the last one counts; a float that is a whole number serves as
+//! an integer. Errors name the place: `Job.TaskGroups[0].Count: invalid type: string "x", expected i32`.
 //!
-//! `#[serde(flatten)]` must not be used on types that are read: it hides the field names from the codec. Read both parts from the same value instead.
+//! `#[serde(flatten)]` must not be used on types that are read: it hides the field names from the codec. Read both
+//! parts from the same value instead.
 
 mod de;
 mod ser;
@@ -72,7 +75,7 @@ impl DataError {
         text
     }
 
-    /// What is wrong there.
+    /// Description of the mistake.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message

@@ -1,11 +1,13 @@
-//! What goes over the wire: the HTTP API's JSON codec, request and response shapes, list queries, the client; and the node RPC.
+//! The wire: JSON codec, request and response shapes, list queries and client of the HTTP API; the node RPC.
 //!
 //! This crate must never know: the server's state, schedulers, plugins. It turns bytes into values and back.
 //!
-//! Begin reading at [`go_json`], then [`shapes`] and [`client`]; list queries are in [`query`], [`paging`] and [`filter`].
-//! Node RPC: [`node_rpc`], generated from `proto/node.proto`.
+//! Begin reading at [`go_json`], then [`endpoints!`], [`shapes`] and [`client`]; list queries are in [`query`],
+//! [`paging`] and [`filter`]. Node RPC: [`node_rpc`], generated from `proto/node.proto`.
 
+pub mod call;
 pub mod client;
+mod endpoints;
 pub mod filter;
 pub mod go_json;
 pub mod node_rpc;
@@ -14,5 +16,6 @@ pub mod query;
 pub mod shapes;
 pub mod with;
 
+pub use call::Call;
 pub use client::{ApiClient, ClientError, ClientOptions, RequestOptions};
 pub use with::With;

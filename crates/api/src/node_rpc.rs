@@ -1,5 +1,5 @@
-//! The node RPC: the session between a node and the servers, as generated from `proto/node.proto`, with helpers for the parts that travel as
-//! JSON.
+//! The node RPC: the session between a node and the servers, as generated from `proto/node.proto`, with helpers for
+//! the parts that travel as JSON.
 
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -31,7 +31,8 @@ pub struct Unreadable {
 /// Writes a model object for a `…_json` field.
 #[must_use]
 pub fn to_json<T: Serialize>(value: &T) -> Vec<u8> {
-    // Model types have string keys only and no fallible serializers, so that this cannot fail; an empty field is refused by the reader.
+    // Model types have string keys only and no fallible serializers, so that this cannot fail; an empty field is
+    // refused by the reader.
     serde_json::to_vec(value).unwrap_or_default()
 }
 

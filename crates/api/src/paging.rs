@@ -1,4 +1,7 @@
-//! Cutting a page out of a sorted list: the filter runs first, the token names the first row of the next page.
+//! Cutting a page out of a list: the filter runs first, the token names the first row of the next page.
+//!
+//! A list that is read in its order from where the page begins costs what the page holds ([`start`], [`cut`]); any
+//! other is sorted first ([`page`]).
 
 use serde::Serialize;
 
@@ -7,7 +10,7 @@ use crate::{
     query::{ListOptions, QueryError},
 };
 
-/// What lists are sorted and continued by.
+/// The key that sorts a list and marks where a page continues.
 pub trait PageKey: Ord {
     /// The key that a token stands for; None when it is not one.
     fn from_token(token: &str) -> Option<Self>
@@ -69,7 +72,8 @@ pub enum PageError {
     Filter(#[from] EvalError),
 }
 
-/// Sorts rows by their key and cuts a page. Rows are filtered in their serialised form, lazily: rows beyond the page are not looked at.
+/// Sorts rows by their key and cuts a page. Rows are filtered in their serialised form, lazily: rows beyond the page
+/// are not looked at.
 ///
 /// # Errors
 /// When the token or the filter cannot be used.
@@ -83,16 +87,42 @@ pub fn page<T: Serialize, K: PageKey>(
     if options.reverse {
         keyed.reverse();
     }
-    let start = if options.next_token.is_empty() {
-        None
-    } else {
-        Some(K::from_token(&options.next_token).ok_or_else(|| QueryError::Token(options.next_token.clone()))?)
-    };
+    cut(keyed.into_iter().map(|(_, row)| row), options, key)
+}
+
+/// Where the page begins that is asked for; None = at the beginning of the list.
+///
+/// # Errors
+/// When the token is not one of such a list.
+pub fn start<K: PageKey>(options: &ListOptions) -> Result<Option<K>, PageError> {
+    if options.next_token.is_empty() {
+        return Ok(None);
+    }
+    let key = K::from_token(&options.next_token).ok_or_else(|| QueryError::Token(options.next_token.clone()))?;
+    Ok(Some(key))
+}
+
+/// Cuts a page out of rows that come in the order of the list, the last first when that is asked for. What comes
+/// before the page is passed over: rows that begin at [`start`] cost nothing here. No row beyond the first one of the
+/// next page is asked for.
+///
+/// # Errors
+/// When the token or the filter cannot be used.
+pub fn cut<T: Serialize, K: PageKey>(
+    rows: impl IntoIterator<Item = T>,
+    options: &ListOptions,
+    key: impl Fn(&T) -> K,
+) -> Result<Page<T>, PageError> {
+    // Until it was met: a token whose row is gone continues at the first row that is not before it.
+    let mut start: Option<K> = start(options)?;
     let mut page = Page { rows: Vec::new(), next_token: None };
-    for (key, row) in keyed {
-        // A token whose row is gone continues at the first row that is not before it.
-        if start.as_ref().is_some_and(|start| if options.reverse { key > *start } else { key < *start }) {
-            continue;
+    for row in rows {
+        if let Some(from) = &start {
+            let at = key(&row);
+            if if options.reverse { at > *from } else { at < *from } {
+                continue;
+            }
+            start = None;
         }
         if let Some(filter) = &options.filter
             && !filter.matches(&row)?
@@ -100,7 +130,7 @@ pub fn page<T: Serialize, K: PageKey>(
             continue;
         }
         if options.per_page > 0 && page.rows.len() == options.per_page {
-            page.next_token = Some(key.to_token());
+            page.next_token = Some(key(&row).to_token());
             break;
         }
         page.rows.push(row);
@@ -116,7 +146,7 @@ mod tests {
     use super::*;
     use crate::query::Query;
 
-    fn cut(rows: &[u64], query: &str) -> Result<Page<u64>, PageError> {
+    fn sorted(rows: &[u64], query: &str) -> Result<Page<u64>, PageError> {
         let options = ListOptions::parse(&Query::parse(query).expect("query"))?;
         let rows = rows.iter().map(|n| json!({"N": n, "Even": n % 2 == 0}));
         let n = |v: &Value| v["N"].as_u64().expect("number");
@@ -140,16 +170,27 @@ mod tests {
             ("per_page=1&filter=Even%20%3D%3D%20true", vec![2], Some("4.id4")),
             ("per_page=-1", vec![1, 2, 3, 4, 5], None),
         ] {
-            let page = cut(&[3, 1, 5, 2, 4], query).expect(query);
+            let page = sorted(&[3, 1, 5, 2, 4], query).expect(query);
             assert_eq!((page.rows, page.next_token.as_deref()), (rows, token), "{query}");
         }
-        assert_eq!(cut(&[], "filter=Nope==1").expect("no row was looked at").rows, [0u64; 0]);
+        assert_eq!(sorted(&[], "filter=Nope==1").expect("no row was looked at").rows, [0u64; 0]);
         assert!(
-            cut(&[1], "next_token=nonsense")
+            sorted(&[1], "next_token=nonsense")
                 .expect_err("bad token")
                 .to_string()
                 .starts_with("failed to create result paginator: invalid next_token")
         );
+    }
+
+    #[test]
+    fn a_page_asks_for_its_own_rows_and_one_more() {
+        for (query, asked) in [("per_page=10", 11), ("per_page=10&filter=Even%20%3D%3D%20true", 21), ("", 1_000)] {
+            let options = ListOptions::parse(&Query::parse(query).expect("query")).expect("options");
+            let mut count = 0;
+            let rows = (0..1_000_u64).map(|n| json!({"N": n, "Even": n % 2 == 0})).inspect(|_| count += 1);
+            cut(rows, &options, |v: &Value| v["N"].as_u64().expect("number").to_string()).expect("page");
+            assert_eq!(count, asked, "{query}");
+        }
     }
 
     proptest! {
@@ -159,7 +200,7 @@ mod tests {
             let mut seen = Vec::new();
             let mut token = String::new();
             loop {
-                let page = cut(&rows, &format!("per_page={per_page}&reverse={reverse}&next_token={token}")).expect("page");
+                let page = sorted(&rows, &format!("per_page={per_page}&reverse={reverse}&next_token={token}")).expect("page");
                 seen.extend(page.rows);
                 match page.next_token { Some(t) => token = t, None => break }
             }

@@ -134,7 +134,7 @@ impl Query {
     }
 }
 
-/// What a blocking query waits for.
+/// The condition of a blocking query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocking {
     /// Answer when the watched index is above this; 0 = at once.

@@ -1,9 +1,10 @@
-//! What requests carry and answers hold. Objects of the model travel as they are; here is what the API adds around them.
+//! Shapes of requests and responses. Objects of the model travel unchanged; these types add the rest.
 
 mod agent;
 mod allocs;
 mod audit;
 mod cluster;
+mod drivers;
 mod exec;
 mod files;
 mod jobs;
@@ -15,10 +16,12 @@ pub use agent::*;
 pub use allocs::*;
 pub use audit::*;
 pub use cluster::*;
+pub use drivers::*;
 pub use exec::*;
 pub use files::*;
 pub use jobs::*;
 pub use keyring::*;
+pub use model::records::{JobSummary, NamespaceRecord, Submission};
 pub use remote::*;
 pub use services::*;
 

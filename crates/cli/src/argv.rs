@@ -1,5 +1,6 @@
-//! The command line as people type it, made into what clap parses: short forms (`logs` for `alloc logs`, as Nomad and docker have them), `help VERB`,
-//! and Nomad's flags with one dash (`-json`, `-var=k=v`, `-detach=false`), so that muscle memory and scripts work.
+//! The command line as people type it, made into what clap parses: short forms (`logs` for `alloc logs`, as Nomad and
+//! docker have them), `help VERB`, and Nomad's flags with one dash (`-json`, `-var=k=v`, `-detach=false`), so that
+//! muscle memory and scripts work.
 
 use clap::{Arg, ArgAction, Command};
 
@@ -24,8 +25,8 @@ pub(crate) const ALIASES: &[(&str, &[&str])] = &[
     ("validate", &["job", "validate"]),
 ];
 
-/// Rewrites a command line for the tree of commands. After a bare `--` nothing is touched, and so is nothing of a command that is to be run somewhere:
-/// after the allocation of `alloc exec` nothing is a flag of ours.
+/// Rewrites a command line for the tree of commands. After a bare `--` nothing is touched, and so is nothing of a
+/// command that is to be run somewhere: after the allocation of `alloc exec` nothing is a flag of ours.
 pub(crate) fn rewrite(args: impl IntoIterator<Item = String>, tree: &Command) -> Vec<String> {
     let args = helped(args.into_iter().collect());
     let args = expanded(args, tree);
@@ -53,8 +54,11 @@ pub(crate) fn leaf<'a>(tree: &'a Command, args: &[String]) -> (&'a Command, usiz
     (at, words)
 }
 
-/// `help VERB…` asks what `VERB… -help` asks.
+/// `help VERB…` asks what `VERB… -help` asks, and `-v` what `version` does.
 fn helped(mut args: Vec<String>) -> Vec<String> {
+    if args.len() == 2 && ["-v", "-version", "--version", "-V"].contains(&args[1].as_str()) {
+        args[1] = "version".to_owned();
+    }
     if args.get(1).is_some_and(|verb| verb == "help") {
         args.remove(1);
         args.push("--help".to_owned());
@@ -71,8 +75,8 @@ fn expanded(mut args: Vec<String>, tree: &Command) -> Vec<String> {
     args
 }
 
-/// A flag as clap takes it: two dashes for names of two letters or more, no value after a switch. Negative numbers, single letters and what is no flag
-/// stay as they are.
+/// A flag as clap takes it: two dashes for names of two letters or more, no value after a switch. Negative numbers,
+/// single letters and what is no flag stay as they are.
 fn flag(leaf: &Command, arg: String) -> Vec<String> {
     let Some(rest) = arg.strip_prefix('-').map(|rest| rest.strip_prefix('-').unwrap_or(rest)) else {
         return vec![arg];
@@ -164,7 +168,8 @@ mod tests {
             ("drover help job run", "drover job run --help"),
             ("drover help logs", "drover alloc logs --help"),
             ("drover job run -help", "drover job run --help"),
-            ("drover -version", "drover --version"),
+            ("drover -version", "drover version"),
+            ("drover -v", "drover version"),
         ] {
             let got = rewrite(input.split(' ').map(str::to_owned), &crate::command());
             assert_eq!(got.join(" "), output, "{input}");

@@ -1,20 +1,52 @@
-//! The connection of commands to an agent: the API client with the flags of the command line, and a few short ways to ask.
+//! The connection of commands to an agent: the API client with the flags of the command line, and a few short ways to
+//! ask.
 
-use std::time::Duration;
+use std::{process::ExitCode, time::Duration};
 
 use anyhow::Result;
-use api::client::{ApiClient, BodyStream, ClientOptions, ExecSocket, Frames, RequestOptions};
-use serde::{Serialize, de::DeserializeOwned};
-use serde_json::{Value, json};
+use api::{
+    call::{Call, Raw},
+    client::{ApiClient, BodyStream, ClientOptions, ExecSocket, Frames},
+};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
-use crate::{commands::ApiArgs, output};
+use crate::{commands::format::Format, help::CONNECTION, output};
 
 /// How long a blocking query of a command waits for a change.
 const WAIT: Duration = Duration::from_secs(30);
 
-/// A part of a path or query, percent-encoded.
-pub(crate) fn encode(text: &str) -> String {
-    api::query::percent_encode(text)
+/// How to reach the API. Flags win over `DROVER_*`, which win over `NOMAD_*`.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct ApiArgs {
+    /// Address of the agent [env: DROVER_ADDR, NOMAD_ADDR] [default: http://127.0.0.1:4646]
+    #[arg(long, global = true, help_heading = CONNECTION, value_name = "URL")]
+    pub(crate) address: Option<String>,
+    /// Region of the request [env: DROVER_REGION, NOMAD_REGION]
+    #[arg(long, global = true, help_heading = CONNECTION)]
+    pub(crate) region: Option<String>,
+    /// Namespace of the request; `*` lists all namespaces [env: DROVER_NAMESPACE, NOMAD_NAMESPACE]
+    #[arg(long, global = true, help_heading = CONNECTION)]
+    pub(crate) namespace: Option<String>,
+    /// Secret ID of an access token [env: DROVER_TOKEN, NOMAD_TOKEN]
+    #[arg(long, global = true, help_heading = CONNECTION)]
+    pub(crate) token: Option<String>,
+    /// Print without colours
+    #[arg(long, global = true, help_heading = CONNECTION)]
+    pub(crate) no_color: bool,
+}
+
+impl ApiArgs {
+    /// Opens the connection (nothing is sent yet).
+    ///
+    /// # Errors
+    /// When the address cannot be understood.
+    pub(crate) fn conn(&self) -> Result<Conn> {
+        if self.no_color {
+            output::plain();
+        }
+        Conn::open(self)
+    }
 }
 
 /// A connection.
@@ -41,63 +73,74 @@ impl Conn {
     pub(crate) fn to(address: &str) -> Result<Self> {
         Ok(Self(ApiClient::new(ClientOptions { address: address.to_owned(), ..ClientOptions::default() })?))
     }
-    /// GET.
-    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
-        Ok(self.0.get(path).await?)
+    /// Asks.
+    pub(crate) async fn ask<T: DeserializeOwned>(&self, call: Call<T>) -> Result<T> {
+        Ok(self.0.call(call).await?.value)
     }
-    /// GET that waits for a change after `index`; 0 answers at once. Returns the value and its index.
-    pub(crate) async fn get_at<T: DeserializeOwned>(&self, path: &str, index: u64) -> Result<(T, u64)> {
-        self.get_within(path, index, WAIT).await
+    /// Asks, and waits for a change after `index`; 0 answers at once. Returns the value and its index.
+    pub(crate) async fn ask_at<T: DeserializeOwned>(&self, call: Call<T>, index: u64) -> Result<(T, u64)> {
+        self.ask_within(call, index, WAIT).await
     }
     /// The same; it answers after `wait` also when nothing has changed.
-    pub(crate) async fn get_within<T: DeserializeOwned>(&self, path: &str, index: u64, wait: Duration) -> Result<(T, u64)> {
-        let options = if index == 0 { RequestOptions::default() } else { RequestOptions::after(index, wait) };
-        let answer = self.0.query(path, &options).await?;
+    pub(crate) async fn ask_within<T: DeserializeOwned>(&self, call: Call<T>, index: u64, wait: Duration) -> Result<(T, u64)> {
+        let answer = self.0.call(call.after(index, wait)).await?;
         Ok((answer.value, answer.meta.index))
     }
-    /// GET of a page of a list; also where the next one begins.
-    pub(crate) async fn page<T: DeserializeOwned>(&self, path: &str) -> Result<(Vec<T>, String)> {
-        let answer = self.0.query(path, &RequestOptions::default()).await?;
+    /// Asks for a page of a list; also where the next one begins.
+    pub(crate) async fn page<T: DeserializeOwned>(&self, call: Call<Vec<T>>) -> Result<(Vec<T>, String)> {
+        let answer = self.0.call(call).await?;
         Ok((answer.value, answer.meta.next_token))
     }
-    /// GET, printed as the agent's JSON.
-    pub(crate) async fn print(&self, path: &str) -> Result<std::process::ExitCode> {
-        output::json(&self.get::<Value>(path).await?)?;
-        Ok(std::process::ExitCode::SUCCESS)
+    /// Asks, and does not look at the answer.
+    pub(crate) async fn tell<T>(&self, call: Call<T>) -> Result<()> {
+        self.bytes(call).await.map(drop)
     }
-    /// GET as text.
-    pub(crate) async fn text(&self, path: &str) -> Result<String> {
-        let answer = self.0.get_bytes(path, &RequestOptions::default()).await?;
-        Ok(String::from_utf8_lossy(&answer.value).into_owned())
+    /// Prints the answer as the flags say.
+    pub(crate) async fn show<T>(&self, format: &Format, call: Call<T>) -> Result<ExitCode> {
+        format.print(&self.ask::<Value>(call.reading()).await?)?;
+        Ok(ExitCode::SUCCESS)
     }
-    /// Any method on any path; the answer as it is.
-    pub(crate) async fn raw(&self, method: &str, path: &str, body: Vec<u8>) -> Result<Vec<u8>> {
-        let method = http::Method::from_bytes(method.as_bytes()).map_err(|_| anyhow::anyhow!("{method:?} is not an HTTP method"))?;
-        Ok(self.0.raw(method, path, body.into()).await?.value.to_vec())
+    /// Prints the answer as the agent's JSON.
+    pub(crate) async fn print<T>(&self, call: Call<T>) -> Result<ExitCode> {
+        output::json(&self.ask::<Value>(call.reading()).await?)?;
+        Ok(ExitCode::SUCCESS)
     }
-    /// PUT.
-    pub(crate) async fn put<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T> {
-        Ok(self.0.put(path, body).await?)
+    /// The answer as text.
+    pub(crate) async fn text<T>(&self, call: Call<T>) -> Result<String> {
+        Ok(String::from_utf8_lossy(&self.bytes(call).await?).into_owned())
     }
-    /// PUT whose answer is empty.
-    pub(crate) async fn put_empty(&self, path: &str) -> Result<()> {
-        self.0.put_no_answer(path, &json!({}), &RequestOptions::default()).await?;
-        Ok(())
+    /// The bytes of the answer.
+    pub(crate) async fn bytes<T>(&self, call: Call<T>) -> Result<Vec<u8>> {
+        Ok(self.0.call_raw(call).await?.value.to_vec())
     }
-    /// DELETE.
-    pub(crate) async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
-        Ok(self.0.delete(path, &RequestOptions::default()).await?.value)
+    /// An answer that goes on, as raw bytes.
+    pub(crate) async fn stream(&self, call: Call<Raw>) -> Result<BodyStream> {
+        Ok(self.0.stream(call.path(), call.options()).await?)
     }
-    /// GET of an answer that goes on, as raw bytes.
-    pub(crate) async fn stream(&self, path: &str) -> Result<BodyStream> {
-        Ok(self.0.stream(path, &RequestOptions::default()).await?)
+    /// An answer of log or file frames.
+    pub(crate) async fn frames(&self, call: Call<Raw>) -> Result<Frames> {
+        Ok(self.stream(call).await?.frames())
     }
     /// A command beside a task.
-    pub(crate) async fn exec(&self, path: &str, options: &RequestOptions) -> Result<ExecSocket> {
-        Ok(self.0.exec(path, options).await?)
+    pub(crate) async fn exec(&self, call: Call<Raw>) -> Result<ExecSocket> {
+        Ok(self.0.exec(call.path(), call.options()).await?)
     }
-    /// GET of log or file frames.
-    pub(crate) async fn frames(&self, path: &str) -> Result<Frames> {
-        Ok(self.stream(path).await?.frames())
+    /// Any method on any path with further headers; the answer as it is, whatever its status.
+    pub(crate) async fn exchange(
+        &self,
+        method: &http::Method,
+        path: &str,
+        headers: &http::HeaderMap,
+        body: Vec<u8>,
+    ) -> Result<http::Response<Vec<u8>>> {
+        Ok(self.0.exchange(method.clone(), path, headers, body.into()).await?.map(|body| body.to_vec()))
+    }
+    /// The agent's address, and the path with region and namespace.
+    pub(crate) fn target(&self, path: &str) -> (String, String) {
+        (self.0.address().to_string(), self.0.target(path))
+    }
+    /// Whether there is a token.
+    pub(crate) fn token(&self) -> Option<&str> {
+        Some(self.0.options().token.as_str()).filter(|token| !token.is_empty())
     }
 }

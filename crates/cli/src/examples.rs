@@ -1,33 +1,34 @@
-//! The examples that each command's help shows first. A test sees to it that no command is without one, and that all of them parse.
+//! The examples that each command's help shows first. A test sees to it that no command is without one, and that all
+//! of them parse.
 
 /// The examples of a command, one per line, a comment after two blanks.
 pub(crate) fn of(path: &[&str]) -> Option<&'static str> {
     Some(match path {
         [] => {
             "\
-drover demo    see the point of the project, in a few seconds
+drover demo    run a one-minute demo of remote tasks
 drover agent -dev    a server and node on this machine
 drover run hello.nomad.hcl    submit a job and follow it
 drover ps    list the jobs
-drover logs -f hello    what job hello writes, as it comes
-drover exec hello -- sh    a shell beside its task
+drover logs -f hello    follow the output of job hello
+drover exec hello -- sh    open a shell in its task
 drover stop hello    stop it"
         }
         ["agent"] => {
             "\
-drover agent -dev    a server and node on this machine, nothing kept
-drover agent -config /etc/drover.d    as the files there say
-drover agent -config a.hcl -log-level debug    say more"
+drover agent -dev    run a server and node on this machine; keep nothing
+drover agent -config /etc/drover.d    run with the configuration files of a directory
+drover agent -config a.hcl -log-level debug    log more"
         }
         ["agent-info"] => {
             "\
-drover agent-info    what this agent counts
-drover agent-info -json    the same, with its configuration"
+drover agent-info    show the state and counters of this agent
+drover agent-info -json    print them with the configuration, as JSON"
         }
         ["completion"] => {
             "\
-source <(drover completion bash)    for this shell
-drover completion bash > /etc/bash_completion.d/drover    for every new one
+source <(drover completion bash)    complete in this shell
+drover completion bash > /etc/bash_completion.d/drover    complete in every new shell
 drover completion zsh > ~/.zfunc/_drover
 drover completion fish > ~/.config/fish/completions/drover.fish"
         }
@@ -35,25 +36,31 @@ drover completion fish > ~/.config/fish/completions/drover.fish"
         ["demo"] => {
             "\
 drover demo    drain, kill and replace nodes under a remote task that runs on
-drover demo -keep    the same, and leave the cluster running to look around"
+drover demo -keep    leave the cluster running to look around"
         }
         ["driver"] => {
             "\
-drover driver list-checks    what a driver plugin is checked for
-drover driver check ./my-driver    check one
-drover driver schema raw_exec    what its task configuration takes"
+drover driver list-checks    list the checks for driver plugins
+drover driver check ./my-driver    check a plugin of your own
+drover driver schema raw_exec    show the schema of its configuration"
         }
         ["fmt"] => {
             "\
-drover fmt    all job and configuration files here
-drover fmt -check web.hcl    exit code 1 when it would change
-drover fmt - < web.hcl    from standard input to standard output"
+drover fmt    format all job and configuration files here
+drover fmt -check web.hcl    exit with code 1 if the file is not formatted
+drover fmt - < web.hcl    format standard input to standard output"
+        }
+        ["monitor"] => {
+            "\
+drover monitor    follow the log of this agent
+drover monitor -log-level debug    show more than the agent itself logs
+drover monitor -node-id web-3 -json    follow the agent of another node, as JSON"
         }
         ["status"] => {
             "\
 drover status    list the jobs
 drover status hello    show a job
-drover status 4f2a    show whatever begins so: allocation, node, evaluation, deployment"
+drover status 4f2a    show the allocation, node, evaluation or deployment with this id prefix"
         }
         ["version"] => {
             "\
@@ -73,12 +80,12 @@ drover version -json"
         ["remote", verb] => remote(verb)?,
         ["server", "members"] => {
             "\
-drover server members    the servers, and which one leads
-drover server members -detailed    with their tags"
+drover server members    list the servers and their leader
+drover server members -detailed    include their tags"
         }
         ["service", verb] => service(verb)?,
         ["system", "gc"] => "drover system gc    collect everything that has ended, now",
-        ["system", "reconcile", "summaries"] => "drover system reconcile summaries    count the allocations of all jobs anew",
+        ["system", "reconcile", "summaries"] => "drover system reconcile summaries    recount the allocations of all jobs",
         _ => return None,
     })
 }
@@ -87,50 +94,50 @@ fn alloc(verb: &str) -> Option<&'static str> {
     Some(match verb {
         "checks" => {
             "\
-drover alloc checks hello    the checks of a job's newest allocation
-drover alloc checks -json 4f2a    those of an allocation"
+drover alloc checks hello    show the checks of a job's newest allocation
+drover alloc checks -json 4f2a    print the checks of an allocation as JSON"
         }
         "exec" => {
             "\
-drover exec hello -- sh    a shell beside the task of job hello
-drover exec -task web 4f2a ps aux    a command beside one task of an allocation
-echo hi | drover exec -t=false 4f2a cat    with standard input from a pipe"
+drover exec hello -- sh    open a shell in the task of job hello
+drover exec -task web 4f2a ps aux    run a command in one task of an allocation
+echo hi | drover exec -t=false 4f2a cat    read standard input from a pipe"
         }
         "fs" => {
             "\
-drover fs hello    the directory of a job's newest allocation
-drover fs 4f2a alloc/logs    a directory
-drover fs 4f2a web/local/config.yml    a file
-drover fs -f -n 5 4f2a alloc/data/log    its last lines and what follows"
+drover fs hello    list the directory of a job's newest allocation
+drover fs 4f2a alloc/logs    list a directory
+drover fs 4f2a web/local/config.yml    print a file
+drover fs -f -n 5 4f2a alloc/data/log    print its last five lines and follow it"
         }
         "logs" => {
             "\
-drover logs hello    what the task of job hello has written
-drover logs -f hello    both its streams, as they come
-drover logs -stderr -tail -n 20 4f2a    the last lines of an allocation's standard error
-drover logs -task web 4f2a    of one of several tasks"
+drover logs hello    print the output of the task of job hello
+drover logs -f hello    follow both output streams
+drover logs -stderr -tail -n 20 4f2a    print the last 20 lines of standard error
+drover logs -task web 4f2a    print the output of one task"
         }
         "restart" => {
             "\
-drover alloc restart 4f2a    all tasks that run, in place
-drover alloc restart -task web 4f2a    one task"
+drover alloc restart 4f2a    restart all running tasks in place
+drover alloc restart -task web 4f2a    restart one task"
         }
         "signal" => {
             "\
-drover alloc signal -s HUP 4f2a    SIGHUP for all tasks
-drover alloc signal -s USR1 -task web 4f2a    for one"
+drover alloc signal -s HUP 4f2a    send SIGHUP to all tasks
+drover alloc signal -s USR1 -task web 4f2a    send SIGUSR1 to one task"
         }
         "status" => {
             "\
 drover alloc status    list all allocations
-drover alloc status 4f2a    one: tasks, events, why it failed
-drover alloc status hello    the newest one of a job
-drover alloc status -stats 4f2a    with its use of memory and processor"
+drover alloc status 4f2a    show its tasks, events and cause of failure
+drover alloc status hello    show the newest allocation of a job
+drover alloc status -stats 4f2a    include memory and CPU usage"
         }
         "stop" => {
             "\
-drover alloc stop 4f2a    stop it; a new one is placed
-drover alloc stop -detach 4f2a    the same, without following that"
+drover alloc stop 4f2a    stop an allocation and place a new one
+drover alloc stop -detach 4f2a    do not follow the replacement"
         }
         _ => return None,
     })
@@ -138,21 +145,21 @@ drover alloc stop -detach 4f2a    the same, without following that"
 
 fn deployment(verb: &str) -> Option<&'static str> {
     Some(match verb {
-        "fail" => "drover deployment fail 7c1d    give it up",
-        "list" => "drover deployment list    newest first",
-        "pause" => "drover deployment pause 7c1d    roll out no further for now",
-        "promote" => "drover deployment promote 7c1d    the canaries are good: roll the version out",
-        "resume" => "drover deployment resume 7c1d    go on after a pause",
-        "status" => "drover deployment status 7c1d    one deployment, group by group",
+        "fail" => "drover deployment fail 7c1d    fail a deployment",
+        "list" => "drover deployment list    list all deployments, newest first",
+        "pause" => "drover deployment pause 7c1d    pause the rollout",
+        "promote" => "drover deployment promote 7c1d    promote healthy canaries",
+        "resume" => "drover deployment resume 7c1d    resume the rollout",
+        "status" => "drover deployment status 7c1d    show one deployment by group",
         _ => return None,
     })
 }
 
 fn driver(verb: &str) -> Option<&'static str> {
     Some(match verb {
-        "check" => "drover driver check ./my-driver    every check, against a plugin of your own",
-        "list-checks" => "drover driver list-checks    the checks, and what it means when one fails",
-        "schema" => "drover driver schema raw_exec    keys, types and defaults of its configuration",
+        "check" => "drover driver check ./my-driver    run all checks against a plugin of your own",
+        "list-checks" => "drover driver list-checks    list the checks with the meaning of a failure",
+        "schema" => "drover driver schema raw_exec    show keys, types and defaults of its configuration",
         _ => return None,
     })
 }
@@ -161,57 +168,57 @@ fn eval(verb: &str) -> Option<&'static str> {
     Some(match verb {
         "list" => {
             "\
-drover eval list -job hello    those of a job
-drover eval list -status blocked    those that wait for room"
+drover eval list -job hello    list the evaluations of a job
+drover eval list -status blocked    list evaluations that wait for room"
         }
-        "status" => "drover eval status 9b3e    one evaluation, and why it could not place",
+        "status" => "drover eval status 9b3e    show one evaluation and its placement failures",
         _ => return None,
     })
 }
 
 fn job(verb: &str) -> Option<&'static str> {
     Some(match verb {
-        "allocs" => "drover job allocs hello    the allocations of a job",
-        "deployments" => "drover job deployments hello    the deployments of a job",
+        "allocs" => "drover job allocs hello    list the allocations of a job",
+        "deployments" => "drover job deployments hello    list the deployments of a job",
         "dispatch" => {
             "\
-drover job dispatch encode    start a parameterized job
-drover job dispatch -meta file=a.wav encode in    with metadata, and a payload from file `in`"
+drover job dispatch encode    dispatch a parameterized job
+drover job dispatch -meta file=a.wav encode in    pass metadata, and a payload from file `in`"
         }
-        "eval" => "drover job eval hello    have the scheduler look at a job again",
+        "eval" => "drover job eval hello    evaluate a job again",
         "history" => {
             "\
-drover job history hello    the versions of a job
-drover job history -p hello    what each of them changed"
+drover job history hello    list the versions of a job
+drover job history -p hello    show what each version changed"
         }
         "init" => "drover job init    write an example to example.nomad.hcl",
-        "inspect" => "drover job inspect hello    a job as the servers have it",
+        "inspect" => "drover job inspect hello    print a registered job as JSON",
         "plan" => {
             "\
-drover plan hello.nomad.hcl    what submitting it would do; exit code 1 when something
-drover plan -var count=3 hello.nomad.hcl"
+drover plan hello.nomad.hcl    show what a submission would change; exit code 1 if anything
+drover plan -var count=3 hello.nomad.hcl    set a variable"
         }
-        "promote" => "drover job promote hello    the canaries are good: roll the version out",
-        "restart" => "drover job restart hello    restart its allocations, one after the other",
+        "promote" => "drover job promote hello    promote healthy canaries",
+        "restart" => "drover job restart hello    restart its allocations one after the other",
         "revert" => "drover job revert hello 2    return to version 2",
         "run" => {
             "\
 drover run hello.nomad.hcl    submit a job and follow it
-drover run -detach hello.nomad.hcl    submit it, and that is all
-drover run -var image=web:2 hello.nomad.hcl    with a value for a variable"
+drover run -detach hello.nomad.hcl    submit it and return at once
+drover run -var image=web:2 hello.nomad.hcl    set a variable"
         }
-        "scale" => "drover job scale hello 3    run three of its group",
-        "scaling-events" => "drover job scaling-events hello    how its counts have changed",
+        "scale" => "drover job scale hello 3    run three allocations of its group",
+        "scaling-events" => "drover job scaling-events hello    show how its counts have changed",
         "start" => "drover start hello    start a stopped job again",
         "status" => {
             "\
 drover ps    list the jobs
-drover job status hello    one job: groups, deployment, allocations"
+drover job status hello    show one job: groups, deployment, allocations"
         }
         "stop" => {
             "\
 drover stop hello    stop a job; its history stays
-drover stop -purge hello    and forget it"
+drover stop -purge hello    stop a job and delete it"
         }
         "validate" => "drover validate hello.nomad.hcl    check a job file",
         _ => return None,
@@ -220,9 +227,9 @@ drover stop -purge hello    and forget it"
 
 fn namespace(verb: &str) -> Option<&'static str> {
     Some(match verb {
-        "inspect" => "drover namespace inspect default    a namespace as JSON",
-        "list" => "drover namespace list    all namespaces",
-        "status" => "drover namespace status default    one namespace",
+        "inspect" => "drover namespace inspect default    print a namespace as JSON",
+        "list" => "drover namespace list    list all namespaces",
+        "status" => "drover namespace status default    show one namespace",
         _ => return None,
     })
 }
@@ -232,26 +239,26 @@ fn node(verb: &str) -> Option<&'static str> {
         "audit" => {
             "\
 drover node audit    compare what exists on this node with its records
-drover node audit -sweep n1    and end what no record claims, on node n1"
+drover node audit -sweep n1    on node n1, and end what no record claims"
         }
-        "config" => "drover node config -servers    the servers that this node knows",
+        "config" => "drover node config -servers    show the servers that this node knows",
         "drain" => {
             "\
-drover node drain -enable -yes n1    move everything off node n1
-drover node drain -enable -deadline 10m n1    stop the rest after ten minutes
-drover node drain -disable n1    let the scheduler place on it again"
+drover node drain -enable -yes n1    drain node n1
+drover node drain -enable -deadline 10m n1    stop what remains after ten minutes
+drover node drain -disable n1    end the drain; make n1 eligible again"
         }
         "eligibility" => {
             "\
 drover node eligibility -disable n1    place nothing new on node n1
-drover node eligibility -enable n1"
+drover node eligibility -enable n1    place work on node n1 again"
         }
         "status" => {
             "\
 drover node status    list the nodes
-drover node status n1    one node, by name or id: drivers, resources, allocations
-drover node status -self    the one that this agent is
-drover node status -stats n1    with its use of memory, processors and disks"
+drover node status n1    show one node, by name or id
+drover node status -self    show the node of this agent
+drover node status -stats n1    include memory, CPU and disk usage"
         }
         _ => return None,
     })
@@ -261,19 +268,19 @@ fn node_group(group: &str, verb: &str) -> Option<&'static str> {
     Some(match (group, verb) {
         ("drivers", "reload") => {
             "\
-drover node drivers reload    take over changed plugins of this node
-drover node drivers reload -driver exec n1    one plugin of node n1"
+drover node drivers reload    reload changed plugins of this node
+drover node drivers reload -driver exec n1    reload one plugin of node n1"
         }
-        ("meta", "read") => "drover node meta read -node-id n1    the metadata of a node",
+        ("meta", "read") => "drover node meta read -node-id n1    show the metadata of a node",
         ("meta", "apply") => {
             "\
-drover node meta apply -node-id n1 rack=r2    set a key, without a restart
-drover node meta apply -node-id n1 -unset rack    take it away"
+drover node meta apply -node-id n1 rack=r2    set a key
+drover node meta apply -node-id n1 -unset rack    remove a key"
         }
-        ("pool", "info") => "drover node pool info default    one pool",
-        ("pool", "jobs") => "drover node pool jobs default    the jobs that are placed in it",
-        ("pool", "list") => "drover node pool list    all pools",
-        ("pool", "nodes") => "drover node pool nodes default    the nodes in it",
+        ("pool", "info") => "drover node pool info default    show one node pool",
+        ("pool", "jobs") => "drover node pool jobs default    list its jobs",
+        ("pool", "list") => "drover node pool list    list all node pools",
+        ("pool", "nodes") => "drover node pool nodes default    list its nodes",
         _ => return None,
     })
 }
@@ -282,38 +289,55 @@ fn operator(path: &[&str]) -> Option<&'static str> {
     Some(match path {
         ["api"] => {
             "\
-drover operator api /v1/jobs    any path of the API
-drover operator api -filter 'Status==running' /v1/jobs    only what an expression picks
-drover operator api -X PUT /v1/system/gc    with another method"
+drover operator api /v1/jobs    read any path of the API
+drover operator api -filter 'Status==running' /v1/jobs    filter by an expression
+drover operator api -X PUT /v1/system/gc    use another method"
         }
-        ["scheduler", "get-config"] => "drover operator scheduler get-config    how the scheduler is set",
-        ["scheduler", "set-config"] => "drover operator scheduler set-config -scheduler-algorithm spread    spread the work out",
+        ["recover"] => {
+            "\
+drover operator recover -status    show whether the servers recover, and what they wait for
+drover operator recover -excuse n3    do not wait for node n3, which is gone for good
+drover operator recover -yes    end the recovery without the missing answers"
+        }
+        ["scheduler", "get-config"] => "drover operator scheduler get-config    show the scheduler configuration",
+        ["snapshot", "save"] => "drover operator snapshot save drover.snap    save the state of the server",
+        ["snapshot", "inspect"] => "drover operator snapshot inspect drover.snap    verify a snapshot and show its contents",
+        ["snapshot", "state"] => "drover operator snapshot state drover.snap | jq '.Jobs[].ID'    list the jobs in a snapshot",
+        ["snapshot", "restore"] => {
+            "drover operator snapshot restore -data-dir /var/lib/drover drover.snap    restore a snapshot before the agent starts"
+        }
+        ["scheduler", "set-config"] => "drover operator scheduler set-config -scheduler-algorithm spread    spread work over the nodes",
         _ => return None,
     })
 }
 
 fn remote(verb: &str) -> Option<&'static str> {
     Some(match verb {
-        "adopt" => "drover remote adopt 1f6c    take an instance that no record knows into its job's slot",
-        "forget" => "drover remote forget crunch    give the record up; what lives at the provider lives on",
-        "gone" => "drover remote gone crunch    declare that the instance does not exist any more",
+        "adopt" => "drover remote adopt 1f6c    adopt an orphaned instance into the slot of its job",
+        "forget" => "drover remote forget crunch    delete the record; instances keep running",
+        "gone" => "drover remote gone crunch    declare that the instance no longer exists",
         "list" => {
             "\
-drover remote list    all remote tasks and who manages them
-drover remote list -unmanaged    those that no node manages now
-drover remote list -unbound    instances that no record knows"
+drover remote list    list all remote tasks with their managers
+drover remote list -unmanaged    list tasks that no node manages
+drover remote list -unbound    list orphaned instances"
         }
         "restart" => {
             "\
-drover remote restart crunch    stop the instance of a job's only slot; another follows
-drover remote restart 'default/crunch.g[0]/crunch'    of one slot of several"
+drover remote restart crunch    replace the instance of a job's only slot
+drover remote restart 'default/crunch.g[0]/crunch'    replace the instance of one slot"
         }
-        "status" => "drover remote status crunch    the remote tasks of a job, with their history",
-        "stop" => "drover remote stop 1f6c    stop an instance that no record knows",
+        "status" => "drover remote status crunch    show the remote tasks of a job with their history",
+        "stop" => {
+            "\
+drover remote stop 1f6c    stop an orphaned instance
+drover remote stop -owner 9c1d2f4e-… 1f6c    stop an instance that another cluster left behind"
+        }
         "sweep" => {
             "\
-drover remote sweep    ask every provider what this cluster has there
-drover remote sweep -stop -dry-run    say what would be stopped"
+drover remote sweep    list the instances of this cluster at every provider
+drover remote sweep -all-owners    include instances of other clusters
+drover remote sweep -stop -dry-run    print what -stop would stop"
         }
         _ => return None,
     })
@@ -321,13 +345,13 @@ drover remote sweep -stop -dry-run    say what would be stopped"
 
 fn service(verb: &str) -> Option<&'static str> {
     Some(match verb {
-        "delete" => "drover service delete web _nomad-task-4f2a-web    forget one place of a service",
+        "delete" => "drover service delete web _nomad-task-4f2a-web    delete one registration of a service",
         "info" => {
             "\
-drover service info web    where a service is reached
-drover service info -verbose web    with ids, tags and metadata"
+drover service info web    show the addresses of a service
+drover service info -verbose web    include ids, tags and metadata"
         }
-        "list" => "drover service list    all services",
+        "list" => "drover service list    list all services",
         _ => return None,
     })
 }

@@ -1,14 +1,44 @@
-//! Errors for people: what failed, why, what to do. The API's own texts are made for programs and for Nomad's CLI, which shows codes and nested lists; here
-//! they become sentences. Nothing of what the agent says is left out.
+//! Errors for people: what failed, why, what to do. The API's own texts are made for programs and for Nomad's CLI,
+//! which shows codes and nested lists; here they become sentences. Nothing of what the agent says is left out.
+
+use std::fmt;
 
 use api::client::{ClientError, ConnectError};
+use hcl_lang::Diagnostic;
 
-/// The error with its chain, each cause once.
+use crate::output;
+
+/// Findings as they are shown in a file, perhaps in colours.
+#[derive(Debug)]
+struct Shown(String);
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Shown {}
+
+/// The error that findings in a file are.
+pub(crate) fn of_findings(findings: &[Diagnostic]) -> anyhow::Error {
+    Shown(hcl_lang::render(findings, output::colour()).trim_end().to_owned()).into()
+}
+
+/// Tells the person of an error.
+pub(crate) fn tell(error: &anyhow::Error) {
+    output::rendered(&text(error));
+}
+
+/// The error with its chain, each cause once. What others wrote does not steer the terminal.
 pub(crate) fn text(error: &anyhow::Error) -> String {
     let mut parts: Vec<String> = Vec::new();
     for cause in error.chain() {
         let client = cause.downcast_ref::<ClientError>();
-        let text = client.map_or_else(|| plain(&cause.to_string()), of_client);
+        let text = match cause.downcast_ref::<Shown>() {
+            Some(shown) => shown.0.clone(),
+            None => output::visible(&client.map_or_else(|| plain(&cause.to_string()), of_client)).into_owned(),
+        };
         if !parts.last().is_some_and(|p| p.contains(&text)) {
             parts.push(text);
         }
@@ -96,7 +126,8 @@ fn bullets(list: &[String]) -> String {
     list.iter().map(|e| format!("  * {}", e.replace('\n', "\n    "))).collect::<Vec<_>>().join("\n")
 }
 
-/// The errors of a Go multi-error (`2 errors occurred:\n\t* a\n\t* b\n`), those of lists within it among them, and what stands before it.
+/// The errors of a Go multi-error (`2 errors occurred:\n\t* a\n\t* b\n`), those of lists within it among them, and
+/// what stands before it.
 fn errors(text: &str) -> Option<(&str, Vec<String>)> {
     let (head, body) = text.split_at(text.find('\n').unwrap_or(text.len()));
     let (before, count) = header(head)?;
@@ -192,5 +223,18 @@ mod tests {
         }
         let nested = anyhow::Error::from(ClientError::Status { status: StatusCode::INTERNAL_SERVER_ERROR, message: "why".into() });
         assert_eq!(text(&nested.context("could not read it")), "could not read it: why");
+    }
+
+    #[test]
+    fn what_others_wrote_does_not_steer_the_terminal() {
+        let said = ClientError::Status { status: StatusCode::INTERNAL_SERVER_ERROR, message: "no \u{1b}]0;x\u{7} \u{202e}here".into() };
+        assert_eq!(text(&anyhow::Error::from(said)), "no \\u{1b}]0;x\\u{7} \\u{202e}here");
+        assert_eq!(text(&anyhow::anyhow!("in\rner").context("outer \u{9b}2J")), "outer \\u{9b}2J: in\\rner");
+        // What a renderer has coloured keeps its colours; it has replaced what others wrote.
+        let finding = hcl_lang::Diagnostic::error("Odd \u{1b}[2J", "a\u{1b}b");
+        let shown = super::Shown(hcl_lang::render(std::slice::from_ref(&finding), true));
+        let said = text(&anyhow::Error::from(shown));
+        assert!(said.contains("\u{1b}[1m") && !said.contains("\u{1b}[2J") && !said.contains("a\u{1b}b"), "{said:?}");
+        assert!(text(&super::of_findings(&[finding])).contains("Odd"));
     }
 }

@@ -1,4 +1,5 @@
-//! What people see when they ask for help or mistype: what a command is, examples, its own flags, and last the flags of the connection.
+//! What people see when they ask for help or mistype: what a command is, examples, its own flags, and last the flags
+//! of the connection.
 
 use std::process::ExitCode;
 
@@ -7,7 +8,7 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
-use crate::{argv, examples, output};
+use crate::{absent, argv, examples, output};
 
 /// The heading of the flags that every command has which asks an agent.
 pub(crate) const CONNECTION: &str = "Connection options";
@@ -57,8 +58,8 @@ fn aligned(lines: &str) -> String {
     shown.join("\n")
 }
 
-/// Prints what clap has to say, or says it better. Asked-for help is data; everything else is for people, with exit code 1, 127 where there is no such
-/// command.
+/// Prints what clap has to say, or says it better. Asked-for help is data; everything else is for people, with exit
+/// code 1, 127 where there is no such command.
 pub(crate) fn answer(error: &clap::Error, tree: &Command, args: &[String]) -> ExitCode {
     match error.kind() {
         ErrorKind::InvalidSubcommand => {
@@ -85,6 +86,9 @@ fn no_command(tree: &Command, path: &[&str], word: &str) -> String {
     let below: String = path.iter().map(|p| format!(" {p}")).collect();
     let mut text =
         if path.is_empty() { format!("drover has no command {word:?}.") } else { format!("`drover{below}` has no command {word:?}.") };
+    if let Some(why) = absent::reason(path, word) {
+        return format!("{text}\n{why}");
+    }
     let meant = suggestions(tree, path, word);
     if !meant.is_empty() {
         text.push_str("\nDid you mean:");
@@ -96,7 +100,8 @@ fn no_command(tree: &Command, path: &[&str], word: &str) -> String {
     text
 }
 
-/// Commands that may have been meant, best first: the same name elsewhere in the tree, then a similar one here, then a similar one anywhere.
+/// Commands that may have been meant, best first: the same name elsewhere in the tree, then a similar one here, then
+/// a similar one anywhere.
 fn suggestions(tree: &Command, path: &[&str], word: &str) -> Vec<String> {
     let mut leaves = Vec::new();
     collect(tree, &mut Vec::new(), &mut leaves);
@@ -173,7 +178,8 @@ mod tests {
         for path in leaves {
             let names: Vec<&str> = path.iter().map(String::as_str).collect();
             for line in crate::examples::of(&names).unwrap_or_default().lines() {
-                // What follows two blanks is explanation; what comes after a pipe or a redirection belongs to the shell.
+                // What follows two blanks is explanation; what comes after a pipe or a redirection belongs to the
+                // shell.
                 let line = line.split("  ").next().unwrap_or_default();
                 let Some(line) = line.split(['|', '>', '<', ';']).find(|l| l.trim_start().starts_with("drover ")) else { continue };
                 let args = line.split_whitespace().map(|w| w.trim_matches(['"', '\'']).to_owned());

@@ -2,6 +2,7 @@
 //!
 //! Begin reading at [`Command`]; each verb is one file in `commands/`, the agent is in `agent/`, the demo in `demo/`.
 
+mod absent;
 mod agent;
 mod argv;
 mod commands;
@@ -10,8 +11,14 @@ mod demo;
 mod examples;
 mod failure;
 mod help;
+#[cfg(test)]
+mod job_reference;
 mod memory;
 mod output;
+#[cfg(test)]
+mod page;
+#[cfg(test)]
+mod reference;
 mod when;
 
 use std::process::ExitCode;
@@ -36,7 +43,7 @@ struct Cli {
 enum Command {
     /// Run an agent: server, node, or both
     Agent(agent::AgentArgs),
-    /// Show this agent's own state
+    /// Show the state of this agent
     AgentInfo(commands::agent_info::Args),
     /// Work with allocations
     #[command(subcommand)]
@@ -52,7 +59,7 @@ enum Command {
     /// Work with agent configuration files
     #[command(subcommand)]
     Config(commands::config::Command),
-    /// Show the point of the project in about a minute
+    /// Run a one-minute demo of remote tasks
     Demo(demo::DemoArgs),
     /// End a cluster that `demo -keep` has left
     #[command(hide = true)]
@@ -65,18 +72,20 @@ enum Command {
     /// Work with evaluations
     #[command(subcommand)]
     Eval(commands::eval::Command),
-    /// Bring job files into the canonical format
+    /// Format job files and configuration files
     Fmt(commands::fmt::Args),
     /// Work with jobs
     #[command(subcommand)]
     Job(commands::job::Command),
+    /// Follow an agent's log
+    Monitor(commands::agent_monitor::Args),
     /// Work with namespaces
     #[command(subcommand)]
     Namespace(commands::namespace::Command),
     /// Work with nodes
     #[command(subcommand)]
     Node(commands::node::Command),
-    /// The HTTP API as it is, and the settings of the cluster
+    /// Use the HTTP API directly; manage the scheduler, snapshots and recovery
     #[command(subcommand)]
     Operator(commands::operator::Command),
     /// Work with remote tasks
@@ -88,9 +97,9 @@ enum Command {
     /// Work with services
     #[command(subcommand)]
     Service(commands::service::Command),
-    /// Show whatever an identifier stands for
+    /// Show the object with an id or name
     Status(commands::status::Args),
-    /// Maintenance of the cluster
+    /// Maintain the cluster
     #[command(subcommand)]
     System(commands::system::Command),
     /// Show the version
@@ -111,7 +120,7 @@ fn main() -> ExitCode {
     match run(cli.command) {
         Ok(code) => code,
         Err(error) => {
-            output::note(&failure::text(&error));
+            failure::tell(&error);
             ExitCode::FAILURE
         }
     }
@@ -145,6 +154,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
                 Command::Deployment(c) => commands::deployment::run(c).await,
                 Command::Eval(c) => commands::eval::run(c).await,
                 Command::Job(c) => commands::job::run(c).await,
+                Command::Monitor(args) => commands::agent_monitor::run(args).await,
                 Command::Namespace(c) => commands::namespace::run(c).await,
                 Command::Operator(c) => commands::operator::run(c).await,
                 Command::Node(c) => commands::node::run(c).await,

@@ -1,4 +1,5 @@
-//! Memory that bursts of work have left to the process goes back to the system: of the agent, server and node alike, and of the plugins in this binary.
+//! Memory that bursts of work have left to the process goes back to the system: of the agent, server and node alike,
+//! and of the plugins in this binary.
 
 use heap::{Burst, LOOK_EVERY};
 use rustix::time::{ClockId, clock_gettime};

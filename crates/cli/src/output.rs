@@ -1,6 +1,7 @@
 //! What people and scripts read: columns, key-value lists, JSON. stdout is data, stderr is for people.
 
 use std::{
+    borrow::Cow,
     io::{IsTerminal, Write},
     sync::atomic::{AtomicBool, Ordering},
 };
@@ -8,8 +9,10 @@ use std::{
 use anyhow::Result;
 use serde::Serialize;
 
-/// Writes a line to standard output. A closed pipe (`drover … | head`) ends the program quietly instead of with a panic.
+/// Writes a line to standard output. A closed pipe (`drover … | head`) ends the program quietly instead of with a
+/// panic.
 pub(crate) fn line(text: &str) {
+    let text = &visible(text);
     let mut out = std::io::stdout().lock();
     if let Err(e) = writeln!(out, "{text}").and_then(|()| out.flush()) {
         if e.kind() == std::io::ErrorKind::BrokenPipe {
@@ -20,6 +23,39 @@ pub(crate) fn line(text: &str) {
     }
 }
 
+/// Text of others as it may stand on a terminal: what would steer it, or turn the direction of what follows, is spelt
+/// out. Line breaks, tabs and our own colours stay.
+pub(crate) fn visible(text: &str) -> Cow<'_, str> {
+    if !text.contains(odd) {
+        return text.into();
+    }
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        if let Some(ours) = OWN_COLOURS.iter().find(|colour| rest.starts_with(**colour)).filter(|_| colour()) {
+            shown.push_str(ours);
+            rest = &rest[ours.len()..];
+            continue;
+        }
+        if odd(c) {
+            shown.extend(c.escape_default())
+        } else {
+            shown.push(c)
+        }
+        rest = &rest[c.len_utf8()..];
+    }
+    shown.into()
+}
+
+/// Steers a terminal, or turns the direction of what follows.
+fn odd(c: char) -> bool {
+    c.is_control() && !matches!(c, '\n' | '\t')
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// What we colour with ourselves.
+const OWN_COLOURS: &[&str] = &["\x1b[0m", "\x1b[1m", "\x1b[31m", "\x1b[32m", "\x1b[33m"];
+
 /// Writes bytes to standard output, as they are.
 pub(crate) fn bytes(data: &[u8]) {
     let mut out = std::io::stdout().lock();
@@ -28,9 +64,21 @@ pub(crate) fn bytes(data: &[u8]) {
     }
 }
 
-/// Tells the person something beside the output; nobody may be reading.
+/// Tells the person something beside the output; nobody may be reading. What others have named in it does not steer
+/// the terminal either.
 pub(crate) fn note(text: &str) {
+    rendered(&visible(text));
+}
+
+/// The same with text whose colours are ours and in which what others wrote is spelt out already.
+pub(crate) fn rendered(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// Asks the person something, whose answer follows on the same line.
+pub(crate) fn ask(question: &str) {
+    let mut err = std::io::stderr().lock();
+    let _ = write!(err, "{} ", visible(question)).and_then(|()| err.flush());
 }
 
 /// Prints a value as indented JSON.
@@ -42,8 +90,27 @@ pub(crate) fn json<T: Serialize>(value: &T) -> Result<()> {
     let mut serializer = serde_json::Serializer::with_formatter(&mut buffer, serde_json::ser::PrettyFormatter::with_indent(b"    "));
     value.serialize(&mut serializer)?;
     buffer.push(b'\n');
-    bytes(&buffer);
+    bytes(&escaped(buffer));
     Ok(())
+}
+
+/// JSON of the same meaning in which nothing steers a terminal: what the notation lets stand in texts is spelt out as
+/// well.
+fn escaped(json: Vec<u8>) -> Vec<u8> {
+    match std::str::from_utf8(&json) {
+        Ok(text) if text.contains(odd) => text
+            .chars()
+            .fold(String::with_capacity(text.len()), |mut shown, c| {
+                if odd(c) {
+                    shown.push_str(&format!("\\u{:04x}", u32::from(c)))
+                } else {
+                    shown.push(c)
+                }
+                shown
+            })
+            .into_bytes(),
+        _ => json,
+    }
 }
 
 /// Somebody said `-no-color`.
@@ -73,7 +140,8 @@ pub(crate) fn heading(text: &str) {
     line(&bold(text));
 }
 
-/// Columns, two spaces apart, as wide as their widest cell; the last column is not padded. An empty cell shows as `<none>`.
+/// Columns, two spaces apart, as wide as their widest cell; the last column is not padded. An empty cell shows as
+/// `<none>`.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
@@ -85,7 +153,7 @@ impl Table {
     }
     /// One more row.
     pub(crate) fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
-        self.rows.push(cells.into_iter().map(Into::into).map(|c: String| if c.is_empty() { "<none>".to_owned() } else { c }).collect());
+        self.rows.push(cells.into_iter().map(Into::into).map(cell).collect());
     }
     /// No rows but the header.
     pub(crate) fn is_empty(&self) -> bool {
@@ -126,7 +194,35 @@ impl Table {
     }
 }
 
-/// The colour of a cell, by the column that it stands in: red for what has failed, green for what does what it should, yellow for what waits.
+/// Widest cell of a table: no name that is allowed is longer.
+const MAX_CELL: usize = 300;
+
+/// One line of readable characters: a line break in a name is none of the table's.
+fn cell(text: String) -> String {
+    if text.is_empty() {
+        return "<none>".to_owned();
+    }
+    let mut text = one_line(&text).into_owned();
+    if text.chars().count() > MAX_CELL {
+        text = text.chars().take(MAX_CELL - 1).chain(['…']).collect();
+    }
+    text
+}
+
+/// A value of others on a line of ours: a line break in it would make it look like several.
+fn one_line(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return text.into();
+    }
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() { shown.extend(c.escape_default()) } else { shown.push(c) }
+    }
+    shown.into()
+}
+
+/// The colour of a cell, by the column that it stands in: red for what has failed, green for what does what it
+/// should, yellow for what waits.
 fn paint(column: &str, cell: &str) -> Option<u8> {
     if !matches!(column, "Status" | "Observed" | "Healthy") {
         return None;
@@ -152,7 +248,7 @@ pub(crate) fn pairs<S: AsRef<str>>(rows: &[(&str, S)]) {
 pub(crate) fn pair_lines<S: AsRef<str>>(rows: &[(&str, S)]) -> Vec<String> {
     let width = rows.iter().map(|(k, _)| k.chars().count()).max().unwrap_or(0);
     let shown = |value: &str| if value.is_empty() { "<none>".to_owned() } else { value.to_owned() };
-    rows.iter().map(|(key, value)| format!("{key:width$} = {}", shown(value.as_ref()))).collect()
+    rows.iter().map(|(key, value)| format!("{:width$} = {}", one_line(key), shown(&one_line(value.as_ref())))).collect()
 }
 
 /// A number of bytes for people.
@@ -168,7 +264,8 @@ pub(crate) fn size(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
 }
 
-/// What a long-running process says about itself at its start: in one piece, and nobody has to listen. A closed pipe must never end an agent.
+/// What a long-running process says about itself at its start: in one piece, and nobody has to listen. A closed pipe
+/// must never end an agent.
 pub(crate) fn announce<S: AsRef<str>>(before: &str, rows: &[(&str, S)], after: &str) {
     let text = format!("{before}\n{}\n{after}\n", pair_lines(rows).join("\n"));
     let mut out = std::io::stdout().lock();
@@ -177,9 +274,41 @@ pub(crate) fn announce<S: AsRef<str>>(before: &str, rows: &[(&str, S)], after: &
     }
 }
 
+/// A unit enum's wire name.
+pub(crate) fn lower<T: serde::Serialize>(value: &T) -> String {
+    serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Table, size};
+    use super::{Table, size, visible};
+
+    #[test]
+    fn what_others_wrote_does_not_steer_the_terminal() {
+        for (text, shown) in [
+            ("plain, größe, 日本\n\tindented", "plain, größe, 日本\n\tindented"),
+            ("a\u{1b}]0;title\u{7}b", "a\\u{1b}]0;title\\u{7}b"),
+            ("a\u{202e}b", "a\\u{202e}b"),
+            ("a\rb", "a\\rb"),
+            ("\u{9b}2J", "\\u{9b}2J"),
+        ] {
+            assert_eq!(visible(text), shown);
+        }
+        let mut t = Table::new(["ID", "Status"]);
+        t.row(["a\nb\u{1b}[2J", "x"]);
+        t.row([&*"y".repeat(5000), "x"]);
+        assert_eq!(super::pair_lines(&[("a", "b\nStatus = ok"), ("long", "\t")]), ["a    = b\\nStatus = ok", "long = \\t"]);
+        let lines = t.render();
+        assert!(lines[1].starts_with("a\\nb\\u{1b}[2J ") && lines.iter().all(|l| l.chars().count() < 320), "{lines:?}");
+    }
+
+    #[test]
+    fn json_means_the_same_and_steers_nothing() {
+        let value = serde_json::json!({"a": "\u{9b}2J \u{7f} \u{202e} größe \u{1b}[2J", "b": ["\n"]});
+        let shown = String::from_utf8(super::escaped(serde_json::to_vec_pretty(&value).expect("JSON"))).expect("text");
+        assert!(shown.contains("\\u009b2J \\u007f \\u202e größe") && !shown.contains(super::odd), "{shown}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).expect("JSON"), value);
+    }
 
     #[test]
     fn columns_are_aligned_and_empty_cells_are_named() {

@@ -15,6 +15,14 @@ pub(crate) fn stamp(ns: i64) -> String {
     Timestamp::from_nanosecond(i128::from(ns)).map(|t| t.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()).unwrap_or_default()
 }
 
+/// A time as the API writes it, without the fraction of its second.
+pub(crate) fn whole(text: &str) -> String {
+    match text.split_once('.') {
+        Some((before, rest)) => format!("{before}{}", rest.trim_start_matches(|c: char| c.is_ascii_digit())),
+        None => text.to_owned(),
+    }
+}
+
 /// `5m3s ago`: the two largest units; empty for an unset time.
 pub(crate) fn ago(ns: i64, now_ns: i64) -> String {
     if ns <= 0 { String::new() } else { format!("{} ago", span(now_ns.saturating_sub(ns))) }
@@ -40,7 +48,7 @@ pub(crate) fn span(ns: i64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{ago, span, stamp};
+    use super::{ago, span, stamp, whole};
 
     #[test]
     fn times_read_well() {
@@ -49,6 +57,14 @@ mod tests {
         }
         assert_eq!(ago(0, 5), "");
         assert_eq!(ago(1_000_000_000, 61_000_000_000), "1m ago");
+        for (text, shown) in [
+            ("2026-11-22T13:22:14.681544607Z", "2026-11-22T13:22:14Z"),
+            ("2026-11-22T13:22:14.5+02:00", "2026-11-22T13:22:14+02:00"),
+            ("2026-11-22T13:22:14Z", "2026-11-22T13:22:14Z"),
+            ("", ""),
+        ] {
+            assert_eq!(whole(text), shown);
+        }
         assert_eq!(stamp(1_700_000_000_000_000_000), "2023-11-14T22:13:20Z");
     }
 }

@@ -2,6 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use hooks::drivers::ReloadError;
+use node_record::StoreError;
+
 /// Why a node could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -41,34 +44,6 @@ impl StartError {
     }
 }
 
-/// Why the local store refused.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum StoreError {
-    /// SQLite refused.
-    #[error("{doing} in the node's store {}: {why}; check free space and permissions of its directory", path.display())]
-    Database {
-        /// What was attempted.
-        doing: &'static str,
-        /// The database file.
-        path: PathBuf,
-        /// SQLite's words.
-        why: String,
-    },
-    /// The store was written by a newer release.
-    #[error("the node's store {} has format {found}, this release reads up to {known}; start the newer release again or give the agent another data_dir", path.display())]
-    TooNew {
-        /// The database file.
-        path: PathBuf,
-        /// Its format.
-        found: i64,
-        /// Ours.
-        known: i64,
-    },
-    /// The node is stopping.
-    #[error("the node is stopping")]
-    Closed,
-}
-
 /// Why a request to the node was not carried out; the HTTP layer turns it into a status.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
@@ -81,6 +56,16 @@ pub enum RequestError {
     /// 500.
     #[error("{0}")]
     Failed(String),
+}
+
+impl From<ReloadError> for RequestError {
+    fn from(error: ReloadError) -> Self {
+        match error {
+            ReloadError::Unknown(why) => Self::NotFound(why),
+            ReloadError::Refused(why) => Self::Invalid(why),
+            ReloadError::Failed(why) => Self::Failed(why),
+        }
+    }
 }
 
 impl RequestError {

@@ -1,60 +1,45 @@
 //! The node: it runs what servers place on it and manages what lives in remote runtimes.
 //!
-//! [`Client::start`] takes the data directory, restores what a former run left (the normal start, not a special one), looks at the machine,
-//! launches the drivers and opens a session with a server. From then on:
+//! [`Client::start`] takes the data directory, restores what a former run left (the normal start, not a special one),
+//! looks at the machine, launches the drivers and opens a session with a server. From then on:
 //!
 //! ```text
 //! session ──► node loop ──► one loop per allocation ──► driver host ──► plugins
-//!    ▲             └──────► remote loop (slots, by server order only) ──┘
+//!    ▲             └──────► remote manager (slots, by order only) ──────┘
 //!    └── outbox ◄── allocation states, remote reports, fingerprints
 //! ```
 //!
-//! Decisions (task order, restarts, health, what a remote order means) are in `lifecycle`; here are the effects. Records are in `store`, written before
-//! the effect that they announce.
+//! Decisions (task order, restarts, health, what a remote order means) are in `lifecycle`; here are the effects. The
+//! machine is looked at and changed by `host`, tasks are made ready by `hooks`, remote ones are followed by
+//! `remote-manager`. Records are written by `node-record`, before the effect that they announce.
 //!
-//! Must never know: the scheduler, the servers' state, how a driver does its work. Begin reading at [`client`], then `alloc`.
+//! Must never know: the scheduler, the servers' state, how a driver does its work. Begin reading at [`client`], then
+//! `alloc`.
 
 mod alloc;
-pub mod cgroup;
-mod cgroup_names;
+mod allocs;
 pub mod client;
-pub mod config;
-mod context;
-mod cpuset;
-pub mod dirs;
-mod discovery;
-mod drivers;
-pub mod env;
+mod elsewhere;
 pub mod error;
-pub mod events;
-pub mod fingerprint;
-mod gc;
+mod former;
+mod handle;
 pub mod http;
-mod identity;
-pub mod lease;
+mod inventory;
 mod ledger;
-mod leftovers;
 mod lock;
-mod metadata;
-mod network;
 mod node;
-mod outbox;
-mod output;
-mod remote;
-mod secrets;
-mod service_watch;
 mod session;
 mod stats;
-mod store;
-mod task_api;
-mod tokens;
 
-pub use client::{Client, ClientHandle};
-pub use config::{
-    ArtifactConfig, ClientConfig, GcConfig, HostNetwork, NetworkConfig, Patience, PluginCommand, PluginSettings, Reserved, TemplateConfig,
+pub use client::Client;
+pub use error::{RequestError, StartError};
+pub use handle::ClientHandle;
+pub use hooks::{
+    discovery::{Discovery, DiscoveryError},
+    drivers::ConfiguredPlugins,
+    task_api::TaskApiServer,
 };
-pub use discovery::{Discovery, DiscoveryError};
-pub use drivers::ConfiguredPlugins;
-pub use error::{RequestError, StartError, StoreError};
-pub use fingerprint::{InterfaceAddress, interface_addresses};
-pub use task_api::TaskApiServer;
+pub use node_config::{
+    ArtifactConfig, ClientConfig, Cores, GcConfig, HostNetwork, JoinWith, KNOWN_OPTIONS, NetworkConfig, Patience, PluginCommand,
+    PluginSettings, Reserved, TemplateConfig,
+};

@@ -3,36 +3,38 @@
 //! ```text
 //! connecting ──► hello sent ──► welcomed ──► lost ──► (next server, back-off) ──► connecting
 //! ```
-//! The session knows nothing of allocations; what arrives is decoded and handed on, what waits in the outbox is sent at once.
+//! The session knows nothing of allocations; what arrives is decoded and handed on, what waits in the outbox is sent at
+//! once.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use api::node_rpc::{
-    self, FromNode, FromNodeMessage, Goodbye, Heartbeat, Hello, ListRemote, NodeUpdate, SignIdentities, ToNode, ToNodeMessage,
-    node_service_client::NodeServiceClient,
+    self, DriverSchema, DriverSchemas, FromNode, FromNodeMessage, Goodbye, Heartbeat, Hello, ListRemote, NodeUpdate, SignIdentities,
+    ToNode, ToNodeMessage, node_service_client::NodeServiceClient,
 };
+use hooks::tokens::{self, AskTokens};
 use model::{AllocId, Allocation, ClusterId, Job, JobKey, Node, RemoteOrder, StoreIndex};
+use node_config::JoinWith;
+use node_record::{
+    lease::{BootInstant, Lease},
+    membership::{Meaning, Membership, Ticket, WRITTEN_WITHIN},
+    outbox::Outbox,
+    store::StoredJob,
+};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Endpoint;
 
-use crate::{
-    lease::{BootInstant, Lease},
-    outbox::Outbox,
-    store::StoredJob,
-    tokens::{self, AskTokens},
-};
-
 /// What a server says.
 #[derive(Debug)]
 pub(crate) enum FromServer {
-    /// A session stands.
-    Welcome { cluster: ClusterId },
+    /// A session stands. With `inventory` the node holds: it says there what it has, and hears nothing else.
+    Welcome { cluster: ClusterId, inventory: Option<mpsc::Sender<FromNode>> },
     /// Allocations; `full` = exactly these.
     Allocs { full: bool, allocs: Vec<Placed>, removed: Vec<AllocId> },
     /// Orders; `full` = exactly these.
@@ -61,17 +63,46 @@ pub(crate) struct SessionStatus {
     pub(crate) lease: Duration,
     pub(crate) last_ack: Option<BootInstant>,
     pub(crate) last_error: String,
+    /// Why nothing is started or stopped on the word of the servers; empty = their word counts.
+    pub(crate) holds: String,
+    /// Why no server is followed at all; empty = it is not so.
+    pub(crate) elsewhere: String,
+    /// Since when the oldest of the servers' lists and orders waits for the mark to be written.
+    pub(crate) waits_since: Option<BootInstant>,
+}
+
+impl SessionStatus {
+    /// Where the server answers HTTP; empty when it does not say, None while none is heard.
+    pub(crate) fn http_server(&self) -> Option<String> {
+        self.connected.then(|| self.http.clone())
+    }
+
+    /// Why the servers' word does not count now; None = it does.
+    pub(crate) fn disagrees(&self) -> Option<String> {
+        let waits = self.waits_since.map(|since| since.until(BootInstant::now())).filter(|waited| *waited > WRITTEN_WITHIN);
+        let waits = waits.map(|waited| {
+            format!(
+                "what the servers say waits for {} s: the disk of the node's data directory does not take the mark that must be written before",
+                waited.as_secs()
+            )
+        });
+        [&self.elsewhere, &self.holds].into_iter().find(|why| !why.is_empty()).cloned().or(waits)
+    }
 }
 
 /// Everything that a session needs.
 pub(crate) struct Session {
     pub(crate) region: String,
+    pub(crate) join: JoinWith,
     pub(crate) servers: watch::Receiver<Vec<String>>,
     pub(crate) node: watch::Receiver<Arc<Node>>,
+    /// Of the node's drivers.
+    pub(crate) schemas: watch::Receiver<Arc<Vec<DriverSchema>>>,
     pub(crate) outbox: Arc<Outbox>,
     /// Tokens that tasks ask for; they wait here while there is no session.
     pub(crate) questions: mpsc::UnboundedReceiver<AskTokens>,
     pub(crate) lease: Lease,
+    pub(crate) membership: Membership,
     pub(crate) to_node: mpsc::UnboundedSender<FromServer>,
     pub(crate) status: Arc<Mutex<SessionStatus>>,
     /// Somebody wants the session to start over, to get everything anew.
@@ -91,9 +122,13 @@ enum Ended {
     #[error("{server} refused the session: {why}")]
     Refused { server: String, why: String, retry: bool },
     #[error("{0}")]
+    Elsewhere(String),
+    #[error("{0}")]
     Unreadable(#[from] node_rpc::Unreadable),
     #[error("an allocation refers to version {version} of job {job}, which was not sent")]
     MissingJob { job: JobKey, version: u64 },
+    #[error("{0} messages of {1} wait for the disk of this node's data directory: they are asked for anew")]
+    DiskHangs(usize, String),
     #[error("the list of servers has changed")]
     ServersChanged,
     #[error("the lease was lost in between: all orders are asked for anew")]
@@ -111,11 +146,22 @@ const BACKOFF_MAX: Duration = Duration::from_secs(5);
 /// A server that refuses our identity will not change its mind soon.
 const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 
-/// Above this many, jobs that no allocation uses are dropped; one that is referred to again makes the session start over.
+/// Above this many, jobs that no allocation uses are dropped; one that is referred to again makes the session start
+/// over.
 const JOBS_KEPT: usize = 1024;
 
-/// Jobs that the server has sent in this session, by name, version and JobModifyIndex: one that was purged and registered anew begins again at version 0,
-/// and allocations of both may be on this node.
+/// Lists and orders that wait for the disk: beyond these the session begins anew, with whole lists.
+const WAITING: usize = 1024;
+
+/// A list or orders, until the mark that covers them is written.
+struct Waiting {
+    ticket: Ticket,
+    since: BootInstant,
+    message: ToNodeMessage,
+}
+
+/// Jobs that the server has sent in this session, by name, version and JobModifyIndex: one that was purged and
+/// registered anew begins again at version 0, and allocations of both may be on this node.
 type Jobs = HashMap<(JobKey, u64, StoreIndex), (Arc<Job>, Arc<StoredJob>)>;
 
 impl Session {
@@ -148,12 +194,18 @@ impl Session {
             }
             self.set_status(|s| {
                 s.connected = false;
+                s.waits_since = None;
                 s.last_error = ended.to_string();
+                s.elsewhere = match &ended {
+                    Ended::Elsewhere(why) => why.clone(),
+                    Ended::Refused { why, retry: false, .. } => format!("the server refuses this node: {why}"),
+                    _ => String::new(),
+                };
             });
             let pause = match &ended {
                 Ended::Stopping => return,
                 Ended::ServersChanged | Ended::Reset => Duration::ZERO,
-                Ended::Refused { retry: false, .. } => REFUSED_PAUSE,
+                Ended::Refused { retry: false, .. } | Ended::Elsewhere(_) => REFUSED_PAUSE,
                 _ => {
                     let grown = BACKOFF_FIRST.saturating_mul(1 << failures.min(7)).min(BACKOFF_MAX);
                     // Nodes that lost the same server must not come back in step.
@@ -164,7 +216,12 @@ impl Session {
             // Servers that answer "not me" are left behind at once; so is one that went away.
             turn += 1;
             failures = failures.saturating_add(1);
-            tracing::warn!(server, reason = %ended, retry_in = ?pause, "no session with a server");
+            match &ended {
+                Ended::Elsewhere(_) | Ended::Refused { retry: false, .. } => {
+                    tracing::error!(server, reason = %ended, retry_in = ?pause, "this node follows no server; its tasks are left as they are");
+                }
+                _ => tracing::warn!(server, reason = %ended, retry_in = ?pause, "no session with a server"),
+            }
             tokio::select! {
                 () = self.stop.cancelled() => return,
                 () = tokio::time::sleep(pause) => {}
@@ -202,24 +259,34 @@ impl Session {
 
         let (out, outgoing) = mpsc::channel::<FromNode>(64);
         let node = self.node.borrow_and_update().clone();
-        let hello = Hello {
+        let mut hello = Hello {
             node_id: node.id.to_string(),
             secret_id: node.secret_id.clone(),
             node_json: node_rpc::to_json(&*node),
             region: self.region.clone(),
             protocol: node_rpc::PROTOCOL,
+            ..Hello::default()
         };
+        self.membership.introduce(&mut hello);
         // The lease counts from here: before the message can have left.
         let hello_sent = BootInstant::now();
         out.try_send(FromNodeMessage::Hello(hello).into()).map_err(|e| closed(e.to_string()))?;
-        let opening = service.session(ReceiverStream::new(outgoing));
+        let mut request = tonic::Request::new(ReceiverStream::new(outgoing));
+        if let Some(credential) = self.join.credential().map_err(connect)? {
+            let value = credential.parse().map_err(|_| connect("the join secret must be one line of printable characters".to_owned()))?;
+            request.metadata_mut().insert("authorization", value);
+        }
+        let opening = service.session(request);
         let opened = tokio::select! {
             () = stop.cancelled() => return Err(Ended::Stopping),
             opened = tokio::time::timeout(CONNECT_TIMEOUT, opening) => opened,
         };
         let mut incoming = opened
             .map_err(|_| Ended::Silent(server.to_owned(), CONNECT_TIMEOUT))?
-            .map_err(|s| closed(s.message().to_owned()))?
+            .map_err(|s| match s.code() {
+                tonic::Code::Unauthenticated => Ended::Refused { server: server.to_owned(), why: s.message().to_owned(), retry: false },
+                _ => closed(s.message().to_owned()),
+            })?
             .into_inner();
         let first = tokio::select! {
             () = stop.cancelled() => return Err(Ended::Stopping),
@@ -232,6 +299,19 @@ impl Session {
             Some(_) => return Err(closed("its first message was no welcome".into())),
             None => return Err(closed("it said nothing".into())),
         };
+        // Before anything of it is acted upon, the lease included.
+        let holds = match self.membership.welcomed(&welcome).await {
+            Meaning::Follows => String::new(),
+            Meaning::Holds(why) => why,
+            Meaning::Elsewhere(why) => return Err(Ended::Elsewhere(why)),
+        };
+        if !holds.is_empty() {
+            tracing::error!(
+                server,
+                why = holds,
+                "this node holds: it starts and stops nothing on the servers' word, and tells them what it has"
+            );
+        }
         let lease = Duration::from_millis(welcome.lease_ms);
         let interval = Duration::from_millis(welcome.heartbeat_interval_ms.max(10));
         self.lease.granted(hello_sent, lease);
@@ -245,27 +325,44 @@ impl Session {
                 lease,
                 last_ack: Some(BootInstant::now()),
                 last_error: String::new(),
+                holds: holds.clone(),
+                elsewhere: String::new(),
+                waits_since: None,
             };
         });
         let cluster = welcome.cluster_id.parse().unwrap_or(ClusterId::NIL);
-        self.hand_on(FromServer::Welcome { cluster })?;
+        self.hand_on(FromServer::Welcome { cluster, inventory: (!holds.is_empty()).then(|| out.clone()) })?;
+        self.schemas.mark_changed();
 
         let mut beats = BTreeMap::<u64, BootInstant>::new();
         let mut beat = 0_u64;
         let mut ticks = tokio::time::interval(interval);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         ticks.reset();
-        // Without any answer for this long the connection is taken for dead, early enough to find another server within the lease.
+        // Without any answer for this long the connection is taken for dead, early enough to find another server within
+        // the lease.
         let patience = (interval * 3).max(lease / 3);
         let mut jobs = Jobs::new();
         // Whoever waits is told of the end of the session by the end of this.
         let mut asking = BTreeMap::<u64, AskTokens>::new();
         let mut questions = 0_u64;
+        // What ends or begins work, in order, each until the mark that covers it is written: an agent that starts after
+        // a crash must not know less than what was done.
+        let mut waiting = VecDeque::<Waiting>::new();
+        let mut said_slow = false;
         loop {
-            // Every arm is cancel safe: channels, a timer, a notification that is kept, and a stream whose decoder keeps partial messages.
+            let ticket = waiting.front().map(|first| first.ticket);
+            let membership = self.membership.clone();
+            // Every arm is cancel safe: channels, a timer, a notification that is kept, and a stream whose decoder
+            // keeps partial messages.
             tokio::select! {
                 () = self.stop.cancelled() => return Err(Ended::Stopping),
                 _ = ticks.tick() => {
+                    let slow = self.status.lock().unwrap_or_else(std::sync::PoisonError::into_inner).disagrees().filter(|_| !waiting.is_empty());
+                    if let Some(why) = slow.as_ref().filter(|_| !said_slow) {
+                        tracing::warn!(server, messages = waiting.len(), why, "nothing is started or stopped on the servers' word");
+                    }
+                    said_slow = slow.is_some();
                     if let Some((_, sent)) = beats.first_key_value() {
                         let waited = sent.until(BootInstant::now());
                         if waited > patience {
@@ -278,6 +375,12 @@ impl Session {
                     if out.try_send(FromNodeMessage::Heartbeat(Heartbeat { seq: beat }).into()).is_ok() {
                         beats.insert(beat, sent);
                     }
+                }
+                () = membership.written(ticket.unwrap_or_default()), if ticket.is_some() => {
+                    while let Some(next) = waiting.pop_front_if(|next| Some(next.ticket) <= ticket) {
+                        self.act_on(next.message, &mut jobs)?;
+                    }
+                    self.set_status(|s| s.waits_since = waiting.front().map(|first| first.since));
                 }
                 () = self.reset.notified() => return Err(Ended::Reset),
                 () = self.outbox.ready() => {
@@ -300,9 +403,25 @@ impl Session {
                         }
                     }
                 }
+                changed = self.schemas.changed() => {
+                    if changed.is_err() {
+                        return Err(Ended::Stopping);
+                    }
+                    let message = schemas_message(&mut self.schemas);
+                    if let Err(ended) = give(&out, server, patience, message).await {
+                        return Err(last_words(&mut incoming, server, ended).await);
+                    }
+                }
                 changed = self.node.changed() => {
                     if changed.is_err() {
                         return Err(Ended::Stopping);
+                    }
+                    // A driver is known with its schema.
+                    if self.schemas.has_changed().unwrap_or_default() {
+                        let message = schemas_message(&mut self.schemas);
+                        if let Err(ended) = give(&out, server, patience, message).await {
+                            return Err(last_words(&mut incoming, server, ended).await);
+                        }
                     }
                     let node_json = node_rpc::to_json(&**self.node.borrow_and_update());
                     if let Err(ended) = give(&out, server, patience, FromNodeMessage::Node(NodeUpdate { node_json }).into()).await {
@@ -333,18 +452,32 @@ impl Session {
                             }
                             beats.retain(|seq, _| *seq > ack.seq);
                         }
-                        Some(ToNodeMessage::UpdatesStored(stored)) => self.outbox.stored(stored.seq),
-                        Some(ToNodeMessage::Allocs(allocs)) => {
-                            let decoded = decode_allocs(allocs, &mut jobs)?;
-                            self.hand_on(decoded)?;
+                        Some(ToNodeMessage::UpdatesStored(stored)) => {
+                            if holds.is_empty() {
+                                self.membership.acts_on(stored.index);
+                            }
+                            self.outbox.stored(stored.seq);
                         }
-                        Some(ToNodeMessage::RemoteOrders(orders)) => {
-                            let decoded = orders
-                                .orders_json
-                                .iter()
-                                .map(|j| node_rpc::from_json::<RemoteOrder>("a remote order", j))
-                                .collect::<Result<_, _>>()?;
-                            self.hand_on(FromServer::Orders { full: orders.full, orders: decoded, released: orders.released })?;
+                        Some(ToNodeMessage::InventoryStored(stored)) => {
+                            if self.membership.told(&stored).await && welcome.recovering.is_empty() {
+                                tracing::info!(server, "the servers have set the mark of this node anew, it follows them");
+                                return Err(Ended::Reset);
+                            }
+                            tracing::info!(server, "the servers have taken over what this node has; it goes on holding until they have all");
+                        }
+                        // Lists from the past, or of servers that do not know everything yet.
+                        Some(ToNodeMessage::Allocs(_) | ToNodeMessage::RemoteOrders(_)) if !holds.is_empty() => {}
+                        Some(message @ (ToNodeMessage::Allocs(_) | ToNodeMessage::RemoteOrders(_))) => {
+                            let index = match &message {
+                                ToNodeMessage::Allocs(allocs) => allocs.index,
+                                ToNodeMessage::RemoteOrders(orders) => orders.index,
+                                _ => 0,
+                            };
+                            if waiting.len() >= WAITING {
+                                return Err(Ended::DiskHangs(waiting.len(), server.to_owned()));
+                            }
+                            waiting.push_back(Waiting { ticket: self.membership.acts_on(index), since: BootInstant::now(), message });
+                            self.set_status(|s| s.waits_since = waiting.front().map(|first| first.since));
                         }
                         Some(ToNodeMessage::ListRemote(ask)) => self.hand_on(FromServer::ListRemote { ask, answer: out.clone() })?,
                         Some(ToNodeMessage::IdentitiesSigned(signed)) => {
@@ -360,9 +493,28 @@ impl Session {
         }
     }
 
+    /// Hands on lists and orders whose mark is written.
+    fn act_on(&self, message: ToNodeMessage, jobs: &mut Jobs) -> Result<(), Ended> {
+        match message {
+            ToNodeMessage::Allocs(allocs) => self.hand_on(decode_allocs(allocs, jobs)?),
+            ToNodeMessage::RemoteOrders(orders) => {
+                let read = |json: &Vec<u8>| node_rpc::from_json::<RemoteOrder>("a remote order", json);
+                let decoded = orders.orders_json.iter().map(read).collect::<Result<_, _>>()?;
+                self.hand_on(FromServer::Orders { full: orders.full, orders: decoded, released: orders.released })
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn hand_on(&self, message: FromServer) -> Result<(), Ended> {
         self.to_node.send(message).map_err(|_| Ended::Stopping)
     }
+}
+
+/// What is to be said of the drivers' schemas; it has been said then.
+fn schemas_message(schemas: &mut watch::Receiver<Arc<Vec<DriverSchema>>>) -> FromNode {
+    let schemas = schemas.borrow_and_update().to_vec();
+    FromNodeMessage::DriverSchemas(DriverSchemas { schemas }).into()
 }
 
 /// A server that takes nothing for so long is as good as gone: heartbeats wait in the same queue.
@@ -374,7 +526,8 @@ async fn give(out: &mpsc::Sender<FromNode>, server: &str, patience: Duration, me
     }
 }
 
-/// Why a server has stopped listening, when it has said so: its goodbye may still be on the way, and with it whether to come back.
+/// Why a server has stopped listening, when it has said so: its goodbye may still be on the way, and with it whether to
+/// come back.
 async fn last_words(incoming: &mut tonic::Streaming<ToNode>, server: &str, ended: Ended) -> Ended {
     let said = async {
         while let Ok(Some(message)) = incoming.message().await {

@@ -2,7 +2,7 @@
 
 use driver_proto::hclspec as wire;
 use driver_proto::hclspec::spec::Block as Kind;
-use hcl_lang::hclspec::{Checked, Spec, to_msgpack};
+use hcl_lang::hclspec::{Checked, Finding, Spec, check_submission, to_msgpack};
 use hcl_lang::{Diagnostic, render};
 use serde_json::Value;
 
@@ -45,6 +45,14 @@ pub fn encode_config(schema: &wire::Spec, config: &Value, variables: &Variables)
     encode(&check(schema)?, config, variables)
 }
 
+/// What of a configuration a plugin with that schema does not take, each with its place; for those who have no running plugin.
+///
+/// # Errors
+/// When the schema itself is broken.
+pub fn config_findings(schema: &wire::Spec, config: &Value) -> Result<Vec<Finding>, ConfigError> {
+    Ok(check_submission([&check(schema)?], config))
+}
+
 /// A schema in a form that can be applied.
 pub(crate) fn check(schema: &wire::Spec) -> Result<Checked, ConfigError> {
     convert(schema).check().map_err(ConfigError::Schema)
@@ -57,7 +65,7 @@ pub(crate) fn encode(schema: &Checked, config: &Value, variables: &Variables) ->
 }
 
 /// The schema in the words of the language crate. Depth is bounded by the decoder of the wire message.
-fn convert(spec: &wire::Spec) -> Spec {
+pub(crate) fn convert(spec: &wire::Spec) -> Spec {
     let nested = |spec: &Option<Box<wire::Spec>>| spec.as_deref().map(|spec| Box::new(convert(spec)));
     match &spec.block {
         // An empty schema is an error of the driver; an empty object would hide it.

@@ -1,5 +1,6 @@
 //! Calls to one driver, whichever process serves it at the moment.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,18 +15,17 @@ use tonic::transport::Channel;
 use tonic::{Response, Status};
 
 use crate::config::{self, ConfigError, Variables};
-use crate::error::CallError;
-use crate::exec::{self, ExecSession};
+use crate::error::{CallError, broken_connection};
 use crate::options::Timing;
-use crate::remote::Remote;
-use crate::session::Session;
+use crate::session::{self, Session};
+use crate::turns::{Turn, Turns};
 use crate::types::{Capabilities, ExecResult, Inspection, Started, TaskExit};
 
 /// What the process of a plugin does at the moment.
 #[derive(Debug, Clone)]
 pub(crate) enum Phase {
-    /// Not there, and why; attempts may follow.
-    Down(Arc<str>),
+    /// Not there, and why; `again`: it is started again by itself.
+    Down { why: Arc<str>, again: bool },
     /// Takes calls.
     Ready(Arc<Session>),
 }
@@ -38,6 +38,9 @@ pub(crate) struct Shared {
     pub(crate) phase: watch::Sender<Phase>,
     /// The newest answers; a driver that is down still has a schema.
     pub(crate) facts: watch::Sender<Option<Facts>>,
+    /// Starts, and recoveries: a start may take long, and none of them waits for a recovery.
+    pub(crate) starts: Arc<Turns>,
+    pub(crate) recoveries: Arc<Turns>,
 }
 
 /// Constant answers of a driver.
@@ -80,8 +83,13 @@ impl Driver {
     pub fn unavailable(&self) -> Option<String> {
         match &*self.shared.phase.borrow() {
             Phase::Ready(_) => None,
-            Phase::Down(reason) => Some(reason.to_string()),
+            Phase::Down { why, .. } => Some(why.to_string()),
         }
+    }
+
+    /// Whether calls can be made now, or the host starts the plugin again by itself.
+    pub fn comes_back(&self) -> bool {
+        matches!(*self.shared.phase.borrow(), Phase::Ready(_) | Phase::Down { again: true, .. })
     }
 
     /// Waits until a process with a generation above `newer_than` takes calls; 0 for any. For ever, if none comes.
@@ -110,6 +118,11 @@ impl Driver {
         self.shared.facts.borrow().as_ref().map(|facts| facts.task_schema.clone())
     }
 
+    /// The same as a document that [`hcl_lang::hclspec::Spec::from_document`] reads.
+    pub fn task_config_document(&self) -> Option<serde_json::Value> {
+        self.task_config_schema().map(|schema| config::convert(&schema).to_document())
+    }
+
     /// Evaluates a task's `config` (the JSON of the job) to the bytes of `TaskConfig.msgpack_driver_config`.
     pub fn encode_task_config(&self, config: &serde_json::Value, variables: &Variables) -> Result<Vec<u8>, ConfigError> {
         let checked = self.shared.facts.borrow().as_ref().map(|facts| facts.checked.clone());
@@ -117,16 +130,14 @@ impl Driver {
         config::encode(checked.as_ref().as_ref().map_err(Clone::clone)?, config, variables)
     }
 
-    /// The remote extension; `None` when the plugin does not serve it.
-    pub fn remote(&self) -> Option<Remote> {
-        let remote = self.shared.facts.borrow().as_ref().is_some_and(|facts| facts.remote);
-        remote.then(|| Remote { driver: self.clone() })
-    }
-
     pub(crate) fn session(&self) -> Result<Arc<Session>, CallError> {
         match &*self.shared.phase.borrow() {
+            // Its supervisor is about to see it: what is not sent now is not cut off.
+            Phase::Ready(session) if session.process.exited().is_cancelled() => {
+                Err(CallError::NotReady { driver: self.shared.driver.clone(), reason: "the plugin process has just ended".to_owned() })
+            }
             Phase::Ready(session) => Ok(session.clone()),
-            Phase::Down(reason) => Err(CallError::NotReady { driver: self.shared.driver.clone(), reason: reason.to_string() }),
+            Phase::Down { why, .. } => Err(CallError::NotReady { driver: self.shared.driver.clone(), reason: why.to_string() }),
         }
     }
 
@@ -187,13 +198,45 @@ impl Driver {
         answer.map_err(|status| CallError::from_status(&self.shared.driver, call, task, &status))
     }
 
-    /// Starts a task. After [`CallError::PluginGone`] or [`CallError::Timeout`] it may have been started: destroy it
-    /// before another attempt. [`CallError::recoverable`] says whether the restart policy applies.
-    pub async fn start_task(&self, mut config: TaskConfig) -> Result<Started, CallError> {
+    /// Waits for leave to start a task. A plugin has a bounded number of starts in hand; the others wait in a line, and
+    /// fewer are sent after it has fallen over. `alone`: if those in hand end in time, none but this one is in hand,
+    /// for some time at least; [`Turn::was_alone`] says it. Dropping the future leaves the line.
+    pub async fn turn(&self, alone: bool) -> Turn {
+        self.shared.starts.take(alone).await
+    }
+
+    /// Starts a task when it is its turn.
+    ///
+    /// # Errors
+    /// As [`Driver::start_task_in`].
+    pub async fn start_task(&self, config: TaskConfig) -> Result<Started, CallError> {
+        let turn = self.turn(false).await;
+        self.start_task_in(&turn, config).await
+    }
+
+    /// Starts a task. After [`CallError::PluginGone`], [`CallError::Disconnected`] or [`CallError::Timeout`] it may
+    /// have been started: destroy it before another attempt. After the last two the process may still be at it: end
+    /// that first, by [`Driver::end_process_of`]. [`CallError::recoverable`] says whether the restart policy applies.
+    pub async fn start_task_in(&self, turn: &Turn, mut config: TaskConfig) -> Result<Started, CallError> {
         build::fill_resources(&mut config);
         let request = StartTaskRequest { task: Some(config.clone()) };
         let (limit, id) = (self.shared.timing.start_task, config.id.clone());
-        let answer = self.call("StartTask", Some(limit), &id, |mut client| async move { client.start_task(request).await }).await?;
+        let session = self.session()?;
+        let _ = turn.sent_to.set(session.clone());
+        let mut client = session.driver_client();
+        let answer = {
+            let mut call = pin!(self.attempt("StartTask", Some(limit), &session, client.start_task(request)));
+            tokio::select! {
+                answer = &mut call => answer,
+                () = turn.shared() => call.await,
+            }
+        };
+        let answer =
+            answer.and_then(|answer| answer.map_err(|status| CallError::from_status(&self.shared.driver, "StartTask", &id, &status)));
+        if matches!(answer, Err(CallError::PluginGone { .. } | CallError::Disconnected { .. })) {
+            turn.fell();
+        }
+        let answer = answer?;
         let mut handle = answer.handle.unwrap_or_default();
         handle.version = handle.version.max(1);
         handle.set_state(TaskState::Running);
@@ -202,13 +245,32 @@ impl Driver {
         Ok(Started { handle, network: answer.network_override.map(Into::into) })
     }
 
+    /// Ends the plugin process that was sent the start of this turn, and with it what the process may still do of the
+    /// start. Tasks run on; another process is brought up by itself, with a generation above the one that is answered.
+    /// An error when the process could not be ended.
+    pub async fn end_process_of(&self, turn: &Turn) -> Result<u64, String> {
+        let Some(session) = turn.sent_to.get() else { return Ok(0) };
+        session::stop(None, &session.process, self.shared.timing.stop_grace).await;
+        if session.process.exited().is_cancelled() {
+            return Ok(session.generation);
+        }
+        Err(format!(
+            "the plugin of driver {:?} (pid {}) resists SIGKILL, and may still start the task",
+            self.shared.driver, session.process.pid
+        ))
+    }
+
     /// Makes a new process of the plugin (or a new agent) know a task again. Success means that waiting works.
     pub async fn recover_task(&self, handle: TaskHandle) -> Result<(), CallError> {
         let task_id = handle.config.as_ref().map(|config| config.id.clone()).unwrap_or_default();
         let request = RecoverTaskRequest { task_id: task_id.clone(), handle: Some(handle) };
         let limit = self.shared.timing.task_call;
-        self.call("RecoverTask", Some(limit), &task_id, |mut client| async move { client.recover_task(request).await }).await?;
-        Ok(())
+        let turn = self.shared.recoveries.take(false).await;
+        let answer = self.call("RecoverTask", Some(limit), &task_id, |mut client| async move { client.recover_task(request).await }).await;
+        if matches!(answer, Err(CallError::PluginGone { .. } | CallError::Disconnected { .. })) {
+            turn.fell();
+        }
+        answer.map(drop)
     }
 
     /// Waits for the end of a task, without a deadline; ends with [`CallError::PluginGone`] when the plugin does.
@@ -275,13 +337,6 @@ impl Driver {
         Ok(ExecResult { stdout: answer.stdout, stderr: answer.stderr, exit: result.into() })
     }
 
-    /// Starts an interactive command beside a task.
-    pub fn exec_streaming(&self, id: &str, command: Vec<String>, tty: bool) -> Result<ExecSession, CallError> {
-        let session = self.session()?;
-        let setup = exec_task_streaming_request::Setup { task_id: id.to_owned(), command, tty };
-        Ok(exec::open_plain(self.clone(), session, setup))
-    }
-
     /// Samples of resource use, the first one at once. Ends with an error or when the plugin ends; dropping it cancels.
     pub fn stats(&self, id: &str, interval: Duration) -> Result<StatsStream, CallError> {
         let session = self.session()?;
@@ -338,11 +393,6 @@ impl Driver {
         self.call("DestroyNetwork", Some(limit), alloc_id, |mut client| async move { client.destroy_network(request).await }).await?;
         Ok(())
     }
-}
-
-/// Whether the status was made on our side because the connection broke, and not sent by the driver.
-pub(crate) fn broken_connection(status: &Status) -> bool {
-    std::error::Error::source(status).is_some()
 }
 
 /// Samples of a task's resource use.

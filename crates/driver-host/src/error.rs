@@ -125,6 +125,25 @@ fn tail(stderr: &str) -> String {
     }
 }
 
+/// Whether the status was made on our side because the connection broke, and not sent by the driver.
+pub(crate) fn broken_connection(status: &Status) -> bool {
+    std::error::Error::source(status).is_some()
+}
+
+/// An error with its causes.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        next = cause.source();
+    }
+    bounded(&text)
+}
+
 /// What became of a call to a driver.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CallError {
@@ -146,6 +165,16 @@ pub enum CallError {
         call: &'static str,
         /// The process that ended.
         generation: u64,
+    },
+    /// The connection to the plugin broke, or could not be made, and its process lives. The call may or may not have taken effect.
+    #[error("the connection to the plugin of driver {driver:?} broke during {call}: {reason}")]
+    Disconnected {
+        /// Driver name.
+        driver: String,
+        /// Which call.
+        call: &'static str,
+        /// What the connection says.
+        reason: String,
     },
     /// The driver does not know the task.
     #[error("driver {driver:?} does not know task {task:?}")]
@@ -206,7 +235,7 @@ impl CallError {
     pub fn recoverable(&self) -> bool {
         match self {
             CallError::Failed { recoverable, .. } => *recoverable == Some(true),
-            CallError::NotReady { .. } | CallError::PluginGone { .. } | CallError::Timeout { .. } => true,
+            CallError::NotReady { .. } | CallError::PluginGone { .. } | CallError::Disconnected { .. } | CallError::Timeout { .. } => true,
             CallError::TaskNotFound { .. } | CallError::Unsupported { .. } | CallError::BadAnswer { .. } => false,
         }
     }
@@ -221,8 +250,17 @@ impl CallError {
         matches!(self, CallError::PluginGone { .. } | CallError::NotReady { .. })
     }
 
+    /// The plugin is there and cannot be reached: ask again in a while.
+    pub fn is_disconnected(&self) -> bool {
+        matches!(self, CallError::Disconnected { .. })
+    }
+
     pub(crate) fn from_status(driver: &str, call: &'static str, task: &str, status: &Status) -> Self {
         let driver = driver.to_owned();
+        if broken_connection(status) {
+            let reason = std::error::Error::source(status).map(chain).unwrap_or_default();
+            return CallError::Disconnected { driver, call, reason };
+        }
         if errors::is_task_not_found(status) {
             return CallError::TaskNotFound { driver, task: task.to_owned() };
         }

@@ -68,6 +68,15 @@ impl ExecSession {
     }
 }
 
+impl Driver {
+    /// Starts an interactive command beside a task.
+    pub fn exec_streaming(&self, id: &str, command: Vec<String>, tty: bool) -> Result<ExecSession, CallError> {
+        let session = self.session()?;
+        let setup = Setup { task_id: id.to_owned(), command, tty };
+        Ok(open_plain(self.clone(), session, setup))
+    }
+}
+
 fn request(input: ExecInput) -> ExecTaskStreamingRequest {
     let stdin = |data, close| ExecTaskStreamingRequest { stdin: Some(ExecTaskStreamingIoOperation { data, close }), ..Default::default() };
     match input {
@@ -180,7 +189,7 @@ fn channel_with<M>(first: M) -> (mpsc::Sender<M>, ReceiverStream<M>) {
 }
 
 /// A session over the plain driver service.
-pub(crate) fn open_plain(driver: Driver, session: Arc<Session>, setup: Setup) -> ExecSession {
+fn open_plain(driver: Driver, session: Arc<Session>, setup: Setup) -> ExecSession {
     let task = setup.task_id.clone();
     let (sender, requests) = channel_with(ExecTaskStreamingRequest { setup: Some(setup), ..Default::default() });
     let mut client = session.driver_client();

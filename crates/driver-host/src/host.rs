@@ -1,11 +1,12 @@
 //! All plugins of a node.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::OsStr;
 use std::fs::DirBuilder;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use driver_proto::handshake::SOCKET_PATH_MAX;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -20,15 +21,15 @@ use crate::process::find;
 use crate::reattach::{self, Record};
 use crate::reload::{Order, Reloaded};
 use crate::scope::{self, Marked};
+use crate::serves::{self, Serves};
 use crate::session;
 use crate::stderr::Tail;
 use crate::supervisor::{Common, Supervisor, identify_process};
+use crate::turns::Turns;
 use crate::types::{DriverEvent, DriverFingerprint};
 
 /// `/plugin` and the digits that plugins append.
 const SOCKET_NAME_MAX: usize = 24;
-/// Someone may be between creating a socket and listening on it.
-const DEAD_SOCKET_AGE: Duration = Duration::from_secs(60);
 
 /// What becomes of the plugin processes at the end of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,8 +133,10 @@ impl Registry {
                 let shared = Arc::new(Shared {
                     driver: driver.to_owned(),
                     timing: timing.clone(),
-                    phase: watch::Sender::new(Phase::Down("its plugin is starting".into())),
+                    phase: watch::Sender::new(Phase::Down { why: "its plugin is starting".into(), again: true }),
                     facts: watch::Sender::new(None),
+                    starts: Turns::new(),
+                    recoveries: Turns::new(),
                 });
                 let claim = Claim {
                     plugin: plugin.to_owned(),
@@ -162,6 +165,17 @@ impl Registry {
         Ok(Granted { shared, displaced, generation })
     }
 
+    /// Keeps a driver for the plugin that served it under a former agent, until it is up or another one wins
+    /// against that version.
+    fn keep_for(&self, plugin: &str, order: usize, served: &Serves, timing: &Timing) {
+        if self.claim(plugin, order, &served.driver, &served.version(), timing).is_ok()
+            && let Some(claim) = self.claims().get_mut(&served.driver)
+        {
+            // There was no process yet.
+            claim.generation = 0;
+        }
+    }
+
     /// A plugin is no longer configured: it is shown no more, and any other may serve its driver.
     pub(crate) fn forget(&self, plugin: &str) {
         let mut claims = self.claims();
@@ -170,7 +184,7 @@ impl Registry {
             names.push(driver.clone());
             claim.plugin.clear();
             claim.version = semver::Version::new(0, 0, 0);
-            claim.shared.phase.send_replace(Phase::Down("its plugin is no longer configured".into()));
+            claim.shared.phase.send_replace(Phase::Down { why: "its plugin is no longer configured".into(), again: false });
         }
         drop(claims);
         self.fingerprints.send_if_modified(|map| {
@@ -270,7 +284,7 @@ impl DriverHost {
     /// Starts all plugins, in parallel and in the background: one that fails shows why in its fingerprint. Must be called
     /// within a tokio runtime.
     pub fn start(options: HostOptions) -> Result<Self, StartHostError> {
-        let HostOptions { plugins, socket_dir, state_dir, agent, timing } = options;
+        let HostOptions { plugins, socket_dir, state_dir, agent, timing, anew } = options;
         let socket_dir = prepare(&socket_dir)?;
         let state_dir = prepare(&state_dir)?;
         let (len, max) = (socket_dir.as_os_str().len(), SOCKET_PATH_MAX - SOCKET_NAME_MAX);
@@ -278,7 +292,7 @@ impl DriverHost {
             return Err(StartHostError::SocketDirTooLong { path: socket_dir, len, max });
         }
         let names = checked_names(&plugins)?;
-        sweep_dead_sockets(&socket_dir, SystemTime::now());
+        sweep_dead_sockets(&socket_dir);
 
         let fingerprints = plugins.iter().map(|spec| {
             let waiting = DriverFingerprint {
@@ -289,9 +303,15 @@ impl DriverHost {
             (spec.name.clone(), waiting)
         });
         let registry = Registry { claims: Mutex::default(), fingerprints: watch::Sender::new(Arc::new(fingerprints.collect())) };
+        for (index, spec) in plugins.iter().enumerate() {
+            if let Some(served) = serves::load(&state_dir, &spec.name) {
+                registry.keep_for(&spec.name, index + 1, &served, &timing);
+            }
+        }
         let events = broadcast::channel(1024).0;
         let id = crate::backoff::random();
-        let common = Arc::new(Common { id, socket_dir, state_dir, agent, timing, registry, events, ending: EndingSignal::default() });
+        let ending = EndingSignal::default();
+        let common = Arc::new(Common { id, socket_dir, state_dir, agent, timing, anew, registry, events, ending });
         let supervisors = TaskTracker::new();
         // Read before any supervisor changes them.
         let recorded = reattach::recorded(&common.state_dir).iter().filter_map(|p| reattach::load(&common.state_dir, p)).collect();
@@ -353,13 +373,6 @@ impl DriverHost {
         self.common.registry.fingerprints.subscribe()
     }
 
-    /// Waits until each plugin has sent its first fingerprint or has failed, at most this long.
-    pub async fn settled(&self, limit: Duration) {
-        let mut fingerprints = self.fingerprints();
-        let settled = fingerprints.wait_for(|map| map.values().all(|fingerprint| fingerprint.settled));
-        let _ = tokio::time::timeout(limit, settled).await;
-    }
-
     /// What drivers report about tasks. A reader that falls far behind loses the oldest.
     pub fn events(&self) -> broadcast::Receiver<DriverEvent> {
         self.common.events.subscribe()
@@ -368,6 +381,7 @@ impl DriverHost {
     /// Looks at the plugins again, as they are configured now: a changed one is replaced once it is known that the new one
     /// comes up, a new one started, one that is gone ended, one that did not run tried at once. Tasks are not touched; the node
     /// tells the new process of each. Returns when all that is done. One reload runs at a time.
+    #[expect(clippy::await_holding_invalid_type, reason = "one reload runs at a time")]
     pub async fn reload(&self, plugins: Vec<PluginSpec>) -> Result<BTreeMap<String, Reloaded>, StartHostError> {
         let names = checked_names(&plugins)?;
         let _one = self.reloading.lock().await;
@@ -472,12 +486,20 @@ fn prepare(path: &Path) -> Result<std::path::PathBuf, StartHostError> {
     path.canonicalize().map_err(failed)
 }
 
-/// Sockets of killed plugins and executors stay behind; those that nobody listens on any more are removed.
-pub(crate) fn sweep_dead_sockets(dir: &Path, now: SystemTime) {
-    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        let Ok(meta) = entry.metadata() else { continue };
-        let old = meta.modified().ok().and_then(|at| now.duration_since(at).ok()).is_some_and(|age| age >= DEAD_SOCKET_AGE);
-        if old && meta.file_type().is_socket() && nobody_listens(&entry.path()) {
+/// Sockets of killed plugins and executors stay behind; those that no process has any more are removed. One that is
+/// bound and does not listen yet belongs to a process that is about to.
+pub(crate) fn sweep_dead_sockets(dir: &Path) {
+    let entries: Vec<_> = std::fs::read_dir(dir).into_iter().flatten().flatten().collect();
+    if entries.is_empty() {
+        return;
+    }
+    // Read after the directory, so that nobody who lives and has one of these is missing.
+    let Ok(bound) = processes::bound_sockets() else { return };
+    // By its name alone, which is drawn by chance: the path may be spelled in another way.
+    let bound: HashSet<&OsStr> = bound.iter().filter_map(|path| path.file_name()).collect();
+    for entry in entries {
+        let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
+        if is_socket && !bound.contains(&*entry.file_name()) && nobody_listens(&entry.path()) {
             let _ = std::fs::remove_file(entry.path());
         }
     }
@@ -513,6 +535,9 @@ async fn end_unwanted(common: Arc<Common>, wanted: HashSet<String>, recorded: Ve
     }
     for plugin in reattach::recorded(&common.state_dir).into_iter().filter(|plugin| !wanted.contains(plugin)) {
         reattach::remove(&common.state_dir, &plugin);
+    }
+    for plugin in serves::recorded(&common.state_dir).into_iter().filter(|plugin| !wanted.contains(plugin)) {
+        serves::remove(&common.state_dir, &plugin);
     }
     let dir = common.socket_dir.clone();
     let found = tokio::task::spawn_blocking(move || scope::plugins(&dir)).await.unwrap_or_default();
@@ -576,9 +601,17 @@ mod tests {
             names.sort();
             names
         };
-        sweep_dead_sockets(&dir, SystemTime::now());
-        assert_eq!(names(), ["plugin1", "plugin2", "plugin3"], "someone may be about to listen");
-        sweep_dead_sockets(&dir, SystemTime::now() + DEAD_SOCKET_AGE * 2);
+        let bound = {
+            use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, socket};
+            let socket = socket(AddressFamily::UNIX, SocketType::STREAM, None).expect("socket");
+            bind(&socket, &SocketAddrUnix::new(dir.join("plugin4")).expect("address")).expect("binds");
+            socket
+        };
+        assert_eq!(names(), ["plugin1", "plugin2", "plugin3", "plugin4"]);
+        sweep_dead_sockets(&dir);
+        assert_eq!(names(), ["plugin1", "plugin3", "plugin4"], "of plugin4, someone is about to listen");
+        drop(bound);
+        sweep_dead_sockets(&dir);
         assert_eq!(names(), ["plugin1", "plugin3"]);
         drop(live);
         std::fs::remove_dir_all(&dir).expect("removed");

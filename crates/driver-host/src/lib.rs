@@ -13,26 +13,30 @@ mod error;
 mod exec;
 mod hclog;
 mod host;
+mod keeper;
 mod options;
 mod process;
 mod reattach;
 mod reload;
 mod remote;
 mod scope;
+mod serves;
 mod session;
+mod stat;
 mod stderr;
 mod supervisor;
+mod turns;
 mod types;
 
-pub use config::{ConfigError, Variables, encode_config};
+pub use config::{ConfigError, Variables, config_findings, encode_config};
 pub use driver::{Driver, StatsStream};
 pub use driver_proto as proto;
 pub use driver_proto::driver::{TaskConfig, TaskHandle};
 pub use driver_proto::handshake::DETACH_SIGNAL;
 pub use driver_proto::hclspec::Spec;
 pub use driver_proto::remote::{
-    Bundle, BundleFile, EnsureRequest, EnsureResponse, Handle as RemoteHandle, InstanceState, ListResponse, ListedInstance, LogChunk,
-    LogStream, Observation,
+    Bundle, BundleFile, EnsureRequest, EnsureResponse, FindRequest, Handle as RemoteHandle, InstanceState, ListResponse, ListedInstance,
+    LogChunk, LogStream, Observation,
 };
 pub use error::{CallError, LaunchError, RemoteError, StartHostError};
 pub use exec::{ExecInput, ExecOutput, ExecSession};
@@ -41,6 +45,7 @@ pub use options::{AgentConfig, Core, HostOptions, PluginBlock, PluginSpec, Timin
 pub use reload::Reloaded;
 pub use remote::{LogsQuery, Remote, RemoteStream};
 pub use scope::Marked;
+pub use turns::Turn;
 pub use types::{
     Capabilities, Description, DriverEvent, DriverFingerprint, ExecResult, FsIsolation, Inspection, NetworkMode, NetworkOverride, Started,
     TaskExit, TaskStatus, handle_from_bytes, handle_to_bytes,

@@ -1,6 +1,6 @@
 //! What a host is started with.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,6 +23,10 @@ pub struct PluginSpec {
     pub builtin: bool,
     /// Added to the agent's environment.
     pub env: BTreeMap<String, String>,
+    /// File to which its process id is written as soon as it has one: that of a cgroup, by which all that it starts is known.
+    pub procs: Option<PathBuf>,
+    /// Program that becomes its parent where there is no cgroup, `<program> keep <plugin>`: what loses its parents below it stays below that.
+    pub keeper: Option<PathBuf>,
 }
 
 /// The operator's `plugin "name" { … }`.
@@ -68,6 +72,8 @@ pub fn discover(dir: Option<&Path>, blocks: &BTreeMap<String, PluginBlock>) -> s
         config: block.config.clone(),
         builtin: false,
         env: BTreeMap::new(),
+        procs: None,
+        keeper: None,
     });
     Ok((specs.collect(), notes))
 }
@@ -218,6 +224,9 @@ pub struct HostOptions {
     pub agent: AgentConfig,
     /// Deadlines and delays.
     pub timing: Timing,
+    /// Drivers whose processes of a former agent are not kept: they may still be at a start that the agent has not
+    /// heard the end of.
+    pub anew: BTreeSet<String>,
 }
 
 impl HostOptions {
@@ -229,6 +238,7 @@ impl HostOptions {
             state_dir: state_dir.into(),
             agent: AgentConfig::default(),
             timing: Timing::default(),
+            anew: BTreeSet::new(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -13,7 +13,6 @@ use std::time::Duration;
 use driver_proto::handshake::{self, Address};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use serde::{Deserialize, Serialize};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncReadExt, Interest};
 use tokio::net::unix::pipe;
@@ -21,8 +20,10 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::LaunchError;
+use crate::keeper::{self, Keeper};
 use crate::options::{AgentConfig, PluginSpec};
 use crate::scope::{self, Mark};
+use crate::stat::{Birth, Stat};
 use crate::stderr::{Tail, drain};
 
 /// The longest handshake line: a socket path and a few words.
@@ -85,7 +86,7 @@ impl Process {
         let _ = pidfd_send_signal(self.pidfd.get_ref(), Signal::TERM);
     }
 
-    fn watch(pid: u32, pidfd: OwnedFd, child: Option<Child>, stderr: Tail, mark: Option<Mark>) -> io::Result<Self> {
+    fn watch(pid: u32, pidfd: OwnedFd, parent: Parent, stderr: Tail, mark: Option<Mark>) -> io::Result<Self> {
         #[expect(deprecated, reason = "the descriptor is owned by the AsyncFd and never replaced, so this is sound")]
         let pidfd = Arc::new(AsyncFd::with_interest(pidfd, Interest::READABLE)?);
         let mark = mark.map(Arc::new);
@@ -96,15 +97,29 @@ impl Process {
             while watched.pidfd.readable().await.is_err() {
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
-            if let Some(mut child) = child
-                && let Ok(status) = child.wait()
-            {
+            let status = match parent {
+                Parent::Us(mut child) => child.wait().ok(),
+                Parent::Keeper(keeper) => keeper.status().await,
+                Parent::Another => None,
+            };
+            if let Some(status) = status {
                 let _ = watched.status.set(status);
             }
             watched.exited.cancel();
         });
         Ok(process)
     }
+}
+
+/// Whose child a process is: who is told how it has ended.
+#[derive(Debug)]
+enum Parent {
+    /// This agent's.
+    Us(Child),
+    /// Its keeper's.
+    Keeper(Keeper),
+    /// Of a former agent, or of its keeper.
+    Another,
 }
 
 /// Ends a process whose start is abandoned half-way, whatever the reason.
@@ -136,57 +151,6 @@ fn describe(status: ExitStatus) -> String {
         (None, Some(signal)) => format!("signal {signal}"),
         (None, None) => "unknown status".into(),
     }
-}
-
-/// What no other process with the same number has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Birth {
-    /// Start time in clock ticks since boot.
-    start_ticks: u64,
-    /// Device and inode of the program; 0 where it may not be asked.
-    program: (u64, u64),
-}
-
-impl Birth {
-    /// `None` when there is no such process, or only its remains. May block, with the file system that its program lies on.
-    pub(crate) fn of(pid: u32) -> Option<Self> {
-        let stat = Stat::of(pid)?;
-        let program = std::fs::metadata(format!("/proc/{pid}/exe"));
-        let program = program.map(|meta| (meta.dev(), meta.ino())).unwrap_or_default();
-        Some(Self { start_ticks: stat.start_ticks, program })
-    }
-}
-
-/// What the kernel tells of a process without asking it or a file system.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Stat {
-    pub(crate) pid: u32,
-    /// Its process group.
-    pub(crate) group: u32,
-    start_ticks: u64,
-}
-
-impl Stat {
-    /// `None` when there is no such process, or only its remains.
-    pub(crate) fn of(pid: u32) -> Option<Self> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name in the second field may hold anything, so fields count from its end.
-        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-        if *fields.first()? == "Z" {
-            return None;
-        }
-        Some(Self { pid, group: fields.get(2)?.parse().ok()?, start_ticks: fields.get(19)?.parse().ok()? })
-    }
-
-    /// The birth of this very process, which may have ended, and its number been given away, since it was looked at.
-    pub(crate) fn birth(&self) -> Option<Birth> {
-        Birth::of(self.pid).filter(|birth| birth.start_ticks == self.start_ticks)
-    }
-}
-
-/// Changes with every boot of the machine.
-pub(crate) fn boot_id() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned()).unwrap_or_default()
 }
 
 /// The pipes through which a plugin's output comes. They have names so that they can be opened again after a restart of
@@ -259,9 +223,16 @@ pub(crate) async fn launch(
     let (stderr, stderr_end) = OutputPipes::create(&pipes.stderr).map_err(|e| cannot(format!("no pipe for its output: {e}")))?;
     // Room for what is logged while no agent reads; a refusal only means less room.
     let _ = rustix::pipe::fcntl_setpipe_size(&stderr, 256 << 10);
-    let mut command = Command::new(&spec.command);
+    let (mut command, keeper) = match &spec.keeper {
+        None => (Command::new(&spec.command), None),
+        Some(program) => {
+            keeper::command(program, spec).map(|(c, k)| (c, Some(k))).map_err(|e| cannot(format!("it cannot be kept: {e}")))?
+        }
+    };
+    if keeper.is_none() {
+        command.args(&spec.args).stdin(Stdio::null());
+    }
     command
-        .args(&spec.args)
         .envs(&spec.env)
         .env(handshake::COOKIE_KEY, handshake::COOKIE_VALUE)
         .env(handshake::PROTOCOL_VERSIONS_KEY, handshake::APP_VERSION.to_string())
@@ -278,7 +249,11 @@ pub(crate) async fn launch(
         .env_remove(handshake::CLIENT_CERT_KEY)
         .env_remove(handshake::MULTIPLEX_KEY)
         .env_remove(handshake::SOCKET_GROUP_KEY)
-        .stdin(Stdio::null())
+        // Who comes with the agent inherits what that has taken, and gives its tasks what the agent was given.
+        .env_remove(open_files::VARIABLE)
+        .envs(open_files::variable().filter(|_| spec.builtin))
+        // Between agents only.
+        .env_remove("DROVER_JOIN_SECRET")
         .stdout(stdout_end)
         .stderr(stderr_end);
     let spawned = command.spawn();
@@ -287,10 +262,28 @@ pub(crate) async fn launch(
     let child = spawned.map_err(|error| cannot(hindrance(&spec.command).unwrap_or_else(|| error.to_string())))?;
     let tail = Tail::default();
     let last_words = tokio::spawn(drain(spec.name.clone(), stderr, tail.clone()));
-    let process = adopt_child(child, tail.clone(), mark.clone()).map_err(|error| cannot(format!("cannot watch the process: {error}")))?;
+    let unwatched = |error: io::Error| cannot(format!("cannot watch the process: {error}"));
+    let process = match keeper {
+        None => adopt_child(child, tail.clone(), mark.clone()).map_err(unwatched)?,
+        Some(keeper) => {
+            let plugin = timeout_at(deadline, kept(keeper, child, tail.clone(), mark.clone())).await;
+            // What it has written to standard error says why.
+            let late = |_| Err(io::Error::other("its keeper says nothing"));
+            plugin.unwrap_or_else(late).map_err(|error| cannot(hindrance(&spec.command).unwrap_or_else(|| error.to_string())))?
+        }
+    };
 
     let guard = KillOnDrop::new(&process);
     on_spawn(&process);
+    // It starts nothing before it has been asked to.
+    if !spec.builtin {
+        open_files::give_back(process.pid);
+    }
+    if let Some(procs) = &spec.procs
+        && let Err(error) = std::fs::write(procs, process.pid.to_string())
+    {
+        tracing::warn!(plugin = spec.name, procs = %procs.display(), %error, "the plugin is not in a cgroup of its own");
+    }
     let mut stdout = stdout;
     let mut line = Vec::new();
     let read = tokio::select! {
@@ -356,13 +349,28 @@ fn adopt_child(mut child: Child, tail: Tail, mark: Mark) -> io::Result<Process> 
     let opened = pid_of(pid).and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?));
     match opened {
         // Our own child that was not waited for: the number cannot have been given away.
-        Ok(pidfd) => Process::watch(pid, pidfd, Some(child), tail, Some(mark)),
+        Ok(pidfd) => Process::watch(pid, pidfd, Parent::Us(child), tail, Some(mark)),
         Err(error) => {
             let _ = child.kill();
             let _ = child.wait();
             Err(error)
         }
     }
+}
+
+/// The plugin that a keeper has started.
+async fn kept(mut keeper: Keeper, child: Child, tail: Tail, mark: Mark) -> io::Result<Process> {
+    let parent = child.id();
+    // It is waited for when it has gone, which may be long after the plugin.
+    drop(adopt_child(child, Tail::default(), mark.clone())?);
+    let pid = keeper.pid().await?;
+    let pidfd = pidfd_open(pid_of(pid)?, PidfdFlags::empty())?;
+    // Until it is answered the keeper does not wait for the plugin, so that the number means nobody else.
+    if Stat::of(pid).is_some_and(|stat| stat.parent != parent) {
+        return Err(io::Error::other(format!("process {pid} is no child of the keeper")));
+    }
+    keeper.answer().await?;
+    Process::watch(pid, pidfd, Parent::Keeper(keeper), tail, Some(mark))
 }
 
 /// Finds a process again; `None` unless it is the very one.
@@ -374,7 +382,7 @@ pub(crate) fn find(pid: u32, birth: Birth, tail: Tail) -> io::Result<Option<Proc
     if Birth::of(pid) != Some(birth) {
         return Ok(None);
     }
-    Process::watch(pid, pidfd, None, tail, Mark::of(pid)).map(Some)
+    Process::watch(pid, pidfd, Parent::Another, tail, Mark::of(pid)).map(Some)
 }
 
 fn pid_of(pid: u32) -> io::Result<Pid> {

@@ -1,15 +1,17 @@
 //! Which process served a plugin, remembered over a restart of the agent.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::fmt::Write as _;
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::{ffi::OsStrExt, fs::MetadataExt};
 use std::path::{Path, PathBuf};
 
 use driver_proto::handshake::Address;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use crate::options::{AgentConfig, PluginSpec};
-use crate::process::{Birth, Process, boot_id};
+use crate::process::Process;
+use crate::stat::{Birth, boot_id};
 
 const VERSION: u32 = 1;
 const SUFFIX: &str = ".reattach.json";
@@ -66,15 +68,34 @@ impl Record {
     }
 }
 
-/// Identity of what would be run. Two equal digests mean that a running process is still what the operator wants.
+/// Identity of what would be run, the same from every build of the agent. Two equal digests mean that a running
+/// process is still what the operator wants.
 pub(crate) fn digest(spec: &PluginSpec, agent: &AgentConfig) -> String {
-    let mut hasher = DefaultHasher::new();
-    (&spec.command, &spec.args, &spec.env, agent.port_min, agent.port_max).hash(&mut hasher);
-    spec.config.as_ref().map(serde_json::Value::to_string).hash(&mut hasher);
+    let mut hasher = Sha256::new();
+    let mut put = |part: &[u8]| {
+        hasher.update((part.len() as u64).to_le_bytes());
+        hasher.update(part);
+    };
+    put(spec.command.as_os_str().as_bytes());
+    put(&spec.args.len().to_le_bytes());
+    spec.args.iter().for_each(|arg| put(arg.as_bytes()));
+    put(&spec.env.len().to_le_bytes());
+    spec.env.iter().for_each(|(name, value)| {
+        put(name.as_bytes());
+        put(value.as_bytes());
+    });
+    put(&agent.port_min.to_le_bytes());
+    put(&agent.port_max.to_le_bytes());
+    put(spec.config.as_ref().map(serde_json::Value::to_string).unwrap_or_default().as_bytes());
     if let Ok(meta) = std::fs::metadata(&spec.command) {
-        (meta.dev(), meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec()).hash(&mut hasher);
+        for number in [meta.dev(), meta.ino(), meta.len(), meta.mtime().cast_unsigned(), meta.mtime_nsec().cast_unsigned()] {
+            put(&number.to_le_bytes());
+        }
     }
-    format!("{:016x}", hasher.finish())
+    hasher.finalize().iter().take(16).fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 fn path(dir: &Path, plugin: &str) -> PathBuf {

@@ -33,6 +33,14 @@ pub struct LogsQuery {
     pub from_end: bool,
 }
 
+impl Driver {
+    /// The remote extension; `None` when the plugin does not serve it.
+    pub fn remote(&self) -> Option<Remote> {
+        let remote = self.shared.facts.borrow().as_ref().is_some_and(|facts| facts.remote);
+        remote.then(|| Remote { driver: self.clone() })
+    }
+}
+
 fn could_not_ask(error: &CallError) -> RemoteError {
     RemoteError::CouldNotAsk(error.to_string())
 }
@@ -57,11 +65,12 @@ impl Remote {
         answer.map_err(|error| could_not_ask(&error))?.map_err(|status| RemoteError::from_status(&status))
     }
 
-    /// Create or get: idempotent for the same key.
+    /// Create or get: idempotent for the same key. Where the request says that intents are kept, an answer with one means that nothing was created.
     pub async fn ensure(&self, request: EnsureRequest) -> Result<EnsureResponse, RemoteError> {
+        let keeps_intent = request.keeps_intent;
         let limit = self.driver.shared.timing.start_task;
         let answer = self.call("Ensure", limit, |mut client| async move { client.ensure(request).await }).await?;
-        if answer.handle.is_none() {
+        if answer.handle.is_none() && (answer.intent.is_empty() || !keeps_intent) {
             // It may exist: asking again with the same key is safe, treating this as an answer is not.
             return Err(RemoteError::CouldNotAsk("the driver answered Ensure without a handle".into()));
         }
@@ -70,7 +79,11 @@ impl Remote {
 
     /// Looks an instance up by its key; [`RemoteError::Gone`] only on the provider's positive answer.
     pub async fn find(&self, key: &str, owner: &str) -> Result<(Handle, Observation), RemoteError> {
-        let request = FindRequest { key: key.to_owned(), owner: owner.to_owned() };
+        self.look_up(FindRequest { key: key.to_owned(), owner: owner.to_owned(), ..FindRequest::default() }).await
+    }
+
+    /// As [`Remote::find`], with what is known of the key besides.
+    pub async fn look_up(&self, request: FindRequest) -> Result<(Handle, Observation), RemoteError> {
         let limit = self.driver.shared.timing.task_call;
         let answer = self.call("Find", limit, |mut client| async move { client.find(request).await }).await?;
         match answer.handle {

@@ -14,13 +14,15 @@ use processes::{Words, listen};
 
 use crate::backoff::random;
 use crate::options::PluginSpec;
-use crate::process::{Birth, Stat};
+use crate::stat::{Birth, Stat};
 
 /// The variable.
 const VARIABLE: &str = "DROVER_PLUGIN";
 /// First arguments by which programs built on Nomad's libraries become helpers that outlive the driver on purpose: they hold
 /// workloads or collect their output, and the driver finds them again by its own records.
-const SURVIVORS: [&[u8]; 4] = [b"executor", b"logmon", b"docker_logger", b"libcontainer-shim"];
+const SURVIVORS: [&[u8]; 5] = [b"executor", b"logmon", b"docker_logger", b"libcontainer-shim", KEEP];
+/// First argument of what keeps a plugin, and all that it has started, below itself.
+pub(crate) const KEEP: &[u8] = b"keep";
 /// What every workload has in its environment.
 const WORKLOAD: &[u8] = b"NOMAD_ALLOC_ID=";
 
@@ -220,6 +222,7 @@ mod tests {
         let cases: &[(&str, &[&str], bool)] = &[
             ("A=1\0", &["/p/driver", "executor", "{}"], true),
             ("A=1\0", &["/p/driver", "docker_logger"], true),
+            ("A=1\0", &["/p/keeper", "keep", "{}"], true),
             ("A=1\0NOMAD_ALLOC_ID=x\0", &["sleep", "1"], true),
             ("A=1\0XNOMAD_ALLOC_ID=x\0", &["sleep", "executor-not"], false),
             ("", &["helper"], false),

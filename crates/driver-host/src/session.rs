@@ -27,8 +27,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Response, Status};
 
 use crate::config::{self, ConfigError, Variables};
-use crate::driver::broken_connection;
-use crate::error::{LaunchError, bounded};
+use crate::error::{LaunchError, bounded, broken_connection, chain};
 use crate::options::{AgentConfig, PluginSpec, Timing};
 use crate::process::Process;
 use crate::types::{Capabilities, Description};
@@ -106,20 +105,6 @@ pub(crate) async fn connect(address: &Address, limit: Duration) -> Result<Channe
 
 trait Io: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
 impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Io for T {}
-
-/// An error with its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        next = cause.source();
-    }
-    bounded(&text)
-}
 
 async fn call<T>(
     name: &'static str,

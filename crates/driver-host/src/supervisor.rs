@@ -12,12 +12,12 @@
 //!
 //! A quarantined plugin shows its reason in the fingerprint and waits for a reload; others never notice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use driver_proto::build;
 use driver_proto::driver::fingerprint_response::HealthState;
@@ -29,14 +29,15 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::backoff::{Backoff, jitter};
-use crate::driver::{Facts, Phase, Shared, broken_connection};
-use crate::error::{LaunchError, bounded};
+use crate::driver::{Facts, Phase, Shared};
+use crate::error::{LaunchError, bounded, broken_connection};
 use crate::host::{Ending, EndingSignal, Granted, Registry, nobody_listens, sweep_dead_sockets};
 use crate::options::{AgentConfig, PluginSpec, Timing};
 use crate::process::{KillOnDrop, OutputPipes, Place, Process, find, launch};
 use crate::reattach::{self, Record};
 use crate::reload::{Order, Reloaded};
 use crate::scope::Mark;
+use crate::serves::{self, Serves};
 use crate::session::{self, Running, Session};
 use crate::stderr::Tail;
 use crate::types::{DriverEvent, DriverFingerprint};
@@ -60,6 +61,8 @@ pub(crate) struct Common {
     pub(crate) state_dir: PathBuf,
     pub(crate) agent: AgentConfig,
     pub(crate) timing: Timing,
+    /// Drivers whose processes of a former agent are not kept.
+    pub(crate) anew: BTreeSet<String>,
     pub(crate) registry: Registry,
     pub(crate) events: broadcast::Sender<DriverEvent>,
     pub(crate) ending: EndingSignal,
@@ -147,13 +150,14 @@ impl Supervisor {
                             return;
                         }
                         Over::Removed => {
-                            self.down(&spec, Some((&driver, &shared)), "it is no longer configured");
+                            serves::remove(&self.common.state_dir, &spec.name);
+                            self.down(&spec, Some((&driver, &shared)), "it is no longer configured", false);
                             self.end(&spec, &session).await;
                             self.common.registry.forget(&spec.name);
                             return;
                         }
                         Over::Reload => {
-                            self.down(&spec, Some((&driver, &shared)), "it is being reloaded");
+                            self.down(&spec, Some((&driver, &shared)), "it is being reloaded", true);
                             self.end(&spec, &session).await;
                             failures = 0;
                             continue;
@@ -171,7 +175,7 @@ impl Supervisor {
                             let last = bounded(stderr.trim().lines().last().unwrap_or_default());
                             tracing::warn!(plugin = spec.name, driver, epitaph, last, "plugin process ended, starting it again");
                             let why = format!("the plugin process ended ({epitaph}) and is being started again");
-                            self.down(&spec, Some((&driver, &shared)), &why);
+                            self.down(&spec, Some((&driver, &shared)), &why, true);
                             session.process.bury().await;
                             self.remove_socket(&session.address);
                             let delay = self.backoff().delay(failures, jitter());
@@ -198,7 +202,7 @@ impl Supervisor {
             if matches!(failure, LaunchError::Displaced { .. }) {
                 self.common.registry.publish_plugin(&spec.name, &told);
             } else {
-                self.down(&spec, known, &told);
+                self.down(&spec, known, &told, failure.retryable());
             }
             self.pause(delay).await;
         }
@@ -230,6 +234,8 @@ impl Supervisor {
                 None => std::future::pending().await,
             }
         };
+        // One that was killed before it said where it listens has left a socket that nobody else knows of.
+        sweep_dead_sockets(&self.common.socket_dir);
         let order = tokio::select! {
             () = delay => None,
             order = next(&mut self.orders) => Some(order),
@@ -241,13 +247,13 @@ impl Supervisor {
         }
     }
 
-    /// The plugin takes no calls; what is known of it stays visible.
-    fn down(&self, spec: &PluginSpec, driver: Option<(&String, &Arc<Shared>)>, why: &str) {
+    /// The plugin takes no calls; what is known of it stays visible. `again`: another attempt follows.
+    fn down(&self, spec: &PluginSpec, driver: Option<(&String, &Arc<Shared>)>, why: &str, again: bool) {
         match driver {
             Some((driver, shared)) => {
                 // Where another plugin has taken over the driver, this one has nothing more to say about it.
                 self.common.registry.if_holder(driver, &spec.name, || {
-                    shared.phase.send_replace(Phase::Down(why.into()));
+                    shared.phase.send_replace(Phase::Down { why: why.into(), again });
                     self.common.registry.publish(driver, |fingerprint| {
                         fingerprint.healthy = false;
                         fingerprint.settled = true;
@@ -306,6 +312,7 @@ impl Supervisor {
         let granted = match granted {
             Ok(granted) => granted,
             Err(error) => {
+                serves::remove(&common.state_dir, &spec.name);
                 session::stop(Some(&channel), &process, common.timing.stop_grace).await;
                 return Err(error);
             }
@@ -314,6 +321,9 @@ impl Supervisor {
         self.launching().take();
         let record = Record::new(&spec.name, &session.process, digest).map(|record| record.ready(&session.driver, &session.address));
         self.remember(record);
+        if let Err(error) = serves::save(&common.state_dir, &spec.name, &Serves::new(&session.driver, &session.version)) {
+            tracing::warn!(plugin = spec.name, %error, "cannot record which driver the plugin serves");
+        }
         guard.release();
         Ok((Arc::new(session), granted))
     }
@@ -334,7 +344,7 @@ impl Supervisor {
 
     async fn launch(&self, spec: &PluginSpec, digest: &str, purpose: Purpose) -> Result<Running, LaunchError> {
         let common = &self.common;
-        sweep_dead_sockets(&common.socket_dir, SystemTime::now());
+        sweep_dead_sockets(&common.socket_dir);
         let mark = Mark::new(spec, &common.id, &common.socket_dir);
         let pipes = OutputPipes::new(&common.state_dir, &format!("{}{}", spec.name, purpose.suffix()));
         let place = Place { agent: &common.agent, socket_dir: &common.socket_dir, pipes: &pipes, mark: &mark };
@@ -415,6 +425,7 @@ impl Supervisor {
         let reached = reached.await;
         if let Some((channel, identity)) = reached
             && record.digest == digest
+            && !common.anew.contains(&record.driver)
         {
             OutputPipes::new(&common.state_dir, &spec.name).reopen(&spec.name, &process.stderr);
             tracing::info!(plugin = spec.name, driver = identity.driver, pid = process.pid, "reattached to a running plugin");
@@ -534,6 +545,7 @@ impl Purpose {
 
 impl Supervisor {
     fn displaced(&self, session: &Session) -> Over {
+        serves::remove(&self.common.state_dir, &self.spec.name);
         let (other, version) = self.common.registry.holder(&session.driver);
         Over::Displaced(LaunchError::Displaced { driver: session.driver.clone(), other, version })
     }

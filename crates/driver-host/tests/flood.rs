@@ -1,6 +1,5 @@
 //! A plugin that writes without end. In a process of its own, because it is about memory.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use driver_host::{DriverHost, Ending, HostOptions, PluginSpec};
@@ -15,9 +14,7 @@ fn resident() -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn four_gibibytes_of_output_cost_the_host_a_bounded_amount_of_memory() {
     let dir = tempfile::tempdir().expect("temporary directory");
-    let test = std::env::current_exe().expect("own path");
-    let command = test.parent().and_then(Path::parent).expect("target directory").join("examples/fake_plugin");
-    assert!(command.exists(), "{command:?} is missing: run `cargo test -p driver-host`");
+    let command = testkit::beside_the_tests("fake_plugin");
     let plugin = PluginSpec { name: "mock".into(), command, args: vec!["flood".into()], ..PluginSpec::default() };
     let host = DriverHost::start(HostOptions::new(vec![plugin], dir.path().join("s"), dir.path().join("state"))).expect("starts");
     let driver = host.wait_driver("mock", Duration::from_secs(20)).await.expect("comes up");
@@ -29,7 +26,7 @@ async fn four_gibibytes_of_output_cost_the_host_a_bounded_amount_of_memory() {
         assert!(began.elapsed() < Duration::from_secs(300), "4 GiB are never read: the plugin is blocked");
         most = most.max(resident());
         // Calls are answered all the while.
-        tokio::time::timeout(Duration::from_secs(20), driver.inspect_task("nobody")).await.expect("in time").expect_err("unknown");
+        testkit::soon(driver.inspect_task("nobody")).await.expect_err("unknown");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!(most - before < 32 << 10, "{before} KiB became {most} KiB");

@@ -290,7 +290,7 @@ impl Body {
         let each = handle(spec.for_each, &self.scope).evaluate(context)?;
         let items: Vec<(Value, Value)> = match each {
             Value::List(_, items) | Value::Tuple(items) => {
-                items.into_iter().enumerate().map(|(i, item)| (crate::eval::position(i), item)).collect()
+                items.into_iter().enumerate().map(|(i, item)| (crate::value::position(i), item)).collect()
             }
             Value::Set(_, items) => items.into_iter().map(|i| (i.clone(), i)).collect(),
             Value::Map(_, entries) | Value::Object(entries) => entries.into_iter().map(|(key, item)| (Value::String(key), item)).collect(),

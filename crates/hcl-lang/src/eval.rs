@@ -6,56 +6,25 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::ast::*;
+pub use crate::budget::{BUDGET, Budget, OverBudget};
 use crate::convert::convert;
 use crate::diag::Diagnostic;
-use crate::functions::{self, FunctionSet};
-use crate::number::Number;
+use crate::functions::{Args, Body, Function, FunctionSet};
 use crate::operators;
 use crate::source::{Source, Span};
 use crate::suggest::did_you_mean;
+use crate::type_expr::type_from_expr;
 use crate::types::{Type, unify};
 use crate::value::Value;
 
-/// What a file may spend: about a byte copied or a fiftieth of an evaluation step each.
-pub const BUDGET: u64 = 64 << 20;
 const STEP_COST: u64 = 48;
 /// Deepest recursion of the evaluator, whatever the parser lets through.
 const DEPTH_MAX: usize = 400;
 
-/// The rest of what may be spent; clones share it.
-#[derive(Clone, Debug)]
-pub struct Budget(Arc<AtomicU64>);
-
-impl Default for Budget {
-    fn default() -> Self {
-        Budget(Arc::new(AtomicU64::new(BUDGET)))
-    }
-}
-
-impl Budget {
-    /// Takes `amount`, or says that it is used up.
-    pub fn charge(&self, amount: u64) -> Result<(), OverBudget> {
-        let mut rest = self.0.load(Ordering::Relaxed);
-        loop {
-            let Some(next) = rest.checked_sub(amount) else {
-                self.0.store(0, Ordering::Relaxed);
-                return Err(OverBudget);
-            };
-            match self.0.compare_exchange_weak(rest, next, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return Ok(()),
-                Err(now) => rest = now,
-            }
-        }
-    }
-}
-
-/// The file asks for more work than any real one needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("evaluating this takes more time or memory than is allowed for one file")]
-pub struct OverBudget;
+/// Summary of the finding that a reference names nothing.
+pub(crate) const UNKNOWN_VARIABLE: &str = "Unknown variable";
 
 /// What happens when a name is not defined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +51,11 @@ pub struct Context {
 }
 
 impl Context {
+    /// The same without anything to refer to.
+    pub(crate) fn without_variables(self) -> Self {
+        Context { variables: BTreeMap::new(), ..self }
+    }
+
     /// For places where only constants may stand.
     pub fn constant(budget: Budget) -> Self {
         Context { variables: BTreeMap::new(), functions: FunctionSet::none(), undefined: Undefined::Constant, budget }
@@ -219,12 +193,9 @@ impl Evaluator<'_> {
                 self.index(Cow::Owned(value), &key_value, key.span).map(Cow::into_owned)
             }
             ExprKind::Splat { source, each } => self.splat(source, each, scope, depth),
-            ExprKind::Call { name, name_span, args, expand } => functions::call(
-                self,
-                &functions::CallSite { name, name_span: *name_span, span: expr.span, args, expand: *expand },
-                scope,
-                depth,
-            ),
+            ExprKind::Call { name, name_span, args, expand } => {
+                call(self, &CallSite { name, name_span: *name_span, span: expr.span, args, expand: *expand }, scope, depth)
+            }
             ExprKind::Conditional(condition, then, otherwise) => self.conditional(expr.span, condition, then, otherwise, scope, depth),
             ExprKind::Unary(op, operand) => {
                 let value = self.eval(operand, scope, depth)?;
@@ -429,7 +400,7 @@ impl Evaluator<'_> {
                     let mut names = scope.names();
                     names.extend(self.context.variables.keys().map(String::as_str));
                     let diagnostic =
-                        Diagnostic::error("Unknown variable", format!("there is no variable named {root:?}")).at(self.source, *root_span);
+                        Diagnostic::error(UNKNOWN_VARIABLE, format!("there is no variable named {root:?}")).at(self.source, *root_span);
                     Err(did_you_mean(diagnostic, root, names))
                 }
             };
@@ -545,14 +516,135 @@ impl Evaluator<'_> {
         }
         Ok(Value::Tuple(out))
     }
-
-    /// A number for a count, for functions.
-    pub(crate) fn budget(&self) -> &Budget {
-        &self.context.budget
-    }
 }
 
-/// The position of an element as a value.
-pub(crate) fn position(index: usize) -> Value {
-    Value::Number(Number::from(index))
+/// A call as it is written.
+struct CallSite<'a> {
+    name: &'a str,
+    name_span: Span,
+    span: Span,
+    args: &'a [Expr],
+    expand: bool,
+}
+
+/// Evaluates a call.
+fn call(evaluator: &Evaluator<'_>, site: &CallSite<'_>, scope: &Scope, depth: usize) -> Result<Value, Diagnostic> {
+    let set = &evaluator.context.functions;
+    let Some(function) = set.get(site.name) else {
+        if set.names().next().is_none() {
+            return evaluator.fail(
+                site.name_span,
+                "Functions not allowed",
+                format!("{}(…) is a call, only constants may stand here", site.name),
+            );
+        }
+        let diagnostic = Diagnostic::error("Unknown function", format!("there is no function named {:?}", site.name))
+            .at(evaluator.source, site.name_span);
+        return Err(did_you_mean(diagnostic, site.name, set.names()));
+    };
+    let lazy_args = |wanted: Option<usize>| {
+        if site.expand || wanted.is_some_and(|n| n != site.args.len()) || site.args.is_empty() {
+            return evaluator.fail::<()>(
+                site.span,
+                "Wrong number of arguments",
+                match wanted {
+                    Some(n) => format!("{} takes {n}, written out", site.name),
+                    None => format!("{} takes at least one, written out", site.name),
+                },
+            );
+        }
+        Ok(())
+    };
+    let run = match &function.body {
+        Body::Try => {
+            lazy_args(None)?;
+            let mut failures = Vec::new();
+            for arg in site.args {
+                match evaluator.eval(arg, scope, depth) {
+                    Ok(value) => return Ok(value),
+                    Err(e) => failures.push(e.to_string()),
+                }
+            }
+            failures.truncate(5);
+            return evaluator.fail(site.span, "Nothing to fall back on", format!("every argument of try failed:\n{}", failures.join("\n")));
+        }
+        Body::Can => {
+            lazy_args(Some(1))?;
+            return Ok(Value::Bool(evaluator.eval(&site.args[0], scope, depth).is_ok()));
+        }
+        Body::Convert => {
+            lazy_args(Some(2))?;
+            let ty = type_from_expr(&site.args[1], evaluator.source)?;
+            let value = evaluator.eval(&site.args[0], scope, depth)?;
+            return convert(&value, &ty).or_else(|e| evaluator.fail(site.args[0].span, "Unsuitable value", e.to_string()));
+        }
+        Body::Refused(reason) => {
+            return evaluator.fail(site.name_span, "Function refused", format!("{} is not available: {reason}", site.name));
+        }
+        Body::Files(_) if !set.host.files_allowed() => {
+            return Err(Diagnostic::error("Function refused", format!("{}: filesystem function disabled", site.name))
+                .at(evaluator.source, site.name_span)
+                .hint("parse the file where its neighbours are, with the command line"));
+        }
+        Body::Run(run) | Body::Files(run) => run,
+    };
+    let (values, spans) = arguments(evaluator, site, function, scope, depth)?;
+    let args = Args { values, host: set.host.as_ref(), budget: &evaluator.context.budget };
+    let result = run(&args).and_then(|value| {
+        args.charge(value.weight() as usize)?;
+        Ok(value)
+    });
+    result.map_err(|e| {
+        let span = e.argument.and_then(|i| spans.get(i)).copied().unwrap_or(site.span);
+        Diagnostic::error("Call failed", format!("{}: {}", site.name, e.detail)).at(evaluator.source, span)
+    })
+}
+
+fn arguments(
+    evaluator: &Evaluator<'_>,
+    site: &CallSite<'_>,
+    function: &Function,
+    scope: &Scope,
+    depth: usize,
+) -> Result<(Vec<Value>, Vec<Span>), Diagnostic> {
+    let mut values = Vec::with_capacity(site.args.len());
+    let mut spans = Vec::with_capacity(site.args.len());
+    for (i, arg) in site.args.iter().enumerate() {
+        let value = evaluator.eval(arg, scope, depth)?;
+        if site.expand && i + 1 == site.args.len() {
+            let Some(items) = value.elements() else {
+                return evaluator.fail(
+                    arg.span,
+                    "Cannot expand",
+                    format!("only a list can be expanded with ..., this is {}", value.kind()),
+                );
+            };
+            spans.extend(items.iter().map(|_| arg.span));
+            values.extend(items.iter().cloned());
+        } else {
+            values.push(value);
+            spans.push(arg.span);
+        }
+    }
+    let least = function.params.len();
+    if values.len() < least || (values.len() > least && function.rest.is_none()) {
+        let names: Vec<&str> = function.params.iter().map(|p| p.name).collect();
+        let rest = function.rest.map_or(String::new(), |p| format!("{}{}...", if least > 0 { ", " } else { "" }, p.name));
+        return evaluator.fail(
+            site.span,
+            "Wrong number of arguments",
+            format!("{}({}{rest}) was called with {}", site.name, names.join(", "), values.len()),
+        );
+    }
+    for (i, value) in values.iter_mut().enumerate() {
+        let Some(param) = function.params.get(i).copied().or(function.rest) else {
+            continue;
+        };
+        if value.is_null() && !param.null {
+            return evaluator.fail(spans[i], "Unsuitable argument", format!("{}: {} must not be null", site.name, param.name));
+        }
+        *value = convert(value, &param.kind.ty())
+            .or_else(|e| evaluator.fail(spans[i], "Unsuitable argument", format!("{}: {}: {e}", site.name, param.name)))?;
+    }
+    Ok((values, spans))
 }

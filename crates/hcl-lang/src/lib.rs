@@ -23,6 +23,7 @@
 
 pub mod ast;
 pub mod body;
+mod budget;
 mod convert;
 mod diag;
 mod duration;
@@ -41,6 +42,7 @@ mod room;
 mod source;
 mod suggest;
 mod template;
+mod type_expr;
 mod types;
 mod value;
 mod vars;
@@ -52,6 +54,7 @@ pub use number::Number;
 pub use parse::{JSON_SOURCE_MAX, SOURCE_MAX, parse_body, parse_expr};
 pub use source::{Location, Source, Span};
 pub use suggest::{did_you_mean, nearest};
-pub use types::{Type, type_from_expr, unify};
+pub use type_expr::type_from_expr;
+pub use types::{Type, unify};
 pub use value::{VALUE_DEPTH_MAX, Value};
 pub use vars::{Vars, interpolate};

@@ -131,6 +131,7 @@ fn syntax_diagnostic(source: &Source, message: &str, offset: usize) -> Diagnosti
         "unexpected token" => "this is neither name = value nor the beginning of a block, or what follows it is not understood",
         "expected newline or eof" => "the line should end here",
         m if m.starts_with("invalid expression;") => "a value is expected here",
+        m if m.starts_with("invalid attribute; expected `=`") => "a block on one line holds one attribute and nothing else",
         other => other,
     };
     let width = rest.chars().next().map_or(0, char::len_utf8);
@@ -158,6 +159,8 @@ fn syntax_diagnostic(source: &Source, message: &str, offset: usize) -> Diagnosti
         Some("every %{if} and %{for} needs its %{endif} or %{endfor}; a %{ that is text is written %%{")
     } else if message == "the line should end here" || message.contains("newline") {
         Some("only one attribute or block may stand on a line")
+    } else if message.starts_with("a block on one line") {
+        Some("write a block within another on lines of its own")
     } else if message.contains("heredoc") {
         Some("the closing word of a heredoc stands alone on its line")
     } else if message.contains("nested levels") || message.contains("chained") {

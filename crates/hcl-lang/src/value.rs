@@ -235,3 +235,8 @@ impl fmt::Debug for Value {
         }
     }
 }
+
+/// The position of an element as a value.
+pub(crate) fn position(index: usize) -> Value {
+    Value::Number(Number::from(index))
+}

@@ -243,3 +243,102 @@ fn maps_and_lists_of_maps_serve_for_each_other() {
         decode(&labels(ty), &json!({ "labels": config }), &Vars::default()).expect_err(&format!("{ty} from {config}"));
     }
 }
+
+mod submission {
+    use hcl_lang::hclspec::{Checked, check_submission};
+
+    use super::*;
+
+    /// Two versions of a driver: the second knows one attribute more.
+    fn versions() -> (Checked, Checked) {
+        let attr = |ty: &str, required| Spec::Attr { name: String::new(), ty: ty.to_owned(), required };
+        let mount = Spec::Object([("target".to_owned(), attr("string", true)), ("readonly".to_owned(), attr("bool", false))].into());
+        let old = BTreeMap::from([
+            ("command".to_owned(), attr("string", true)),
+            ("args".to_owned(), attr("list(string)", false)),
+            ("limit".to_owned(), attr("number", false)),
+            ("labels".to_owned(), attr("map(string)", false)),
+            ("mount".to_owned(), Spec::BlockList { name: "mount".into(), min: 0, max: 0, nested: Some(Box::new(mount)) }),
+        ]);
+        let mut new = old.clone();
+        new.insert("colour".to_owned(), attr("string", false));
+        new.insert("limit".to_owned(), attr("list(number)", false));
+        let checked = |fields| Spec::Object(fields).check().expect("a schema");
+        (checked(old), checked(new))
+    }
+
+    #[test]
+    fn what_every_version_refuses_is_found_and_nothing_else() {
+        let (old, new) = versions();
+        let cases: [(Json, &[&str]); 16] = [
+            (json!({"command": "a"}), &[]),
+            (
+                json!({"comand": "a"}),
+                &[
+                    "config.comand: Unknown attribute: \"comand\" is not expected here (did you mean \"command\"?)",
+                    "config: Missing: the attribute \"command\" is required here",
+                ],
+            ),
+            (Json::Null, &["config: Missing: the attribute \"command\" is required here"]),
+            // Only the node knows what these stand for.
+            (json!({"command": "${NOMAD_TASK_DIR}/a", "args": ["${NOMAD_PORT_http}", "${meta.x}"], "limit": "${NOMAD_CPU_LIMIT}"}), &[]),
+            (json!({"command": "${env[\"X\"]}-${attr.unique.hostname}", "labels": [{"a": "${node.class}"}]}), &[]),
+            (json!({"command": "%{ if x }a%{ endif }", "args": "${concat(LIST, [1])}"}), &[]),
+            // Their surroundings are known.
+            (json!({"command": ["${NOMAD_TASK_DIR}/a"]}), &["config.command: Unsuitable value: command: string required"]),
+            (json!({"command": "a", "args": {"x": "${y}"}}), &["config.args: Unsuitable value"]),
+            (json!({"command": "a", "args": "${"}), &["config.args: Invalid template"]),
+            (json!({"command": "${nothing_of_that_name(1)}"}), &["config.command: "]),
+            (json!({"command": "a", "args": [["b"]]}), &["config.args: Unsuitable value"]),
+            (
+                json!({"command": "a", "mount": [{"target": "/a"}, {"taget": "/b"}]}),
+                &[
+                    "config.mount[1].taget: Unknown attribute: \"taget\" is not expected here (did you mean \"target\"?)",
+                    "config.mount[1]: Missing: the attribute \"target\" is required here",
+                ],
+            ),
+            (json!({"command": "a", "mount": [{"target": "/a", "readonly": "perhaps"}]}), &["config.mount[0].readonly: Unsuitable value"]),
+            // One of the two takes it.
+            (json!({"command": "a", "colour": "red"}), &[]),
+            (json!({"command": "a", "limit": 1}), &[]),
+            // Each refuses it for a reason of its own: no node could run it.
+            (json!({"command": "a", "limit": 1, "colour": "red"}), &["config.limit: Unsuitable value"]),
+        ];
+        for (config, expected) in cases {
+            let found: Vec<String> = check_submission([&new, &old], &config).iter().map(ToString::to_string).collect();
+            assert_eq!(found.len(), expected.len(), "{config}: {found:#?}");
+            for (found, expected) in found.iter().zip(expected) {
+                assert!(found.starts_with(expected), "{config}: {found:?}, expected {expected:?}");
+            }
+        }
+        let strange = json!({"command": "a", "colour": "red"});
+        assert_eq!(check_submission([&old], &strange).len(), 1, "with the old version alone it is refused");
+        assert_eq!(check_submission([], &json!({"comand": "a"})), [], "of a driver that nobody knows nothing is said");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn what_a_node_takes_is_taken_at_submission(spec in any_spec(), config in any_config()) {
+            prop_assert_eq!(&Spec::from_document(&spec.to_document()), &Ok(spec.clone()));
+            let Ok(checked) = spec.check() else { return Ok(()) };
+            let vars = vars(&json!({"FOO": "foo"}));
+            if checked.decode(&config, &vars).is_ok() {
+                prop_assert_eq!(check_submission([&checked], &config), []);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_schema_is_told() {
+        let mut deep = json!({"Kind": "literal", "Value": "1"});
+        for _ in 0..40 {
+            deep = json!({"Kind": "block", "Name": "b", "Nested": deep});
+        }
+        for (document, why) in [(json!(null), "no kind"), (json!({"Kind": "colour"}), "no kind \"colour\""), (deep, "levels")] {
+            let error = Spec::from_document(&document).expect_err("no schema");
+            assert!(error.to_string().contains(why), "{error}");
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! The language: values and refusals of expressions (as the reference has them), messages with their place,
 //! layout, HCL1, interpolation.
+#![allow(clippy::disallowed_methods, reason = "a test calls the pure crate, and has files and a clock")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -181,6 +182,10 @@ fn syntax_errors_of_files_point_at_the_mistake() {
         (
             "a {\n  b = 1, c = 2\n}\n",
             "t.hcl:2:8: Invalid syntax: the line should end here (attributes of a block are separated by newlines, not commas)",
+        ),
+        (
+            "network { port \"http\" {} }\n",
+            "t.hcl:1:16: Invalid syntax: a block on one line holds one attribute and nothing else (write a block within another on lines of its own)",
         ),
         ("a\n", "t.hcl:1:2: Invalid syntax: invalid structure; expected `{`, `=`, `\"` or identifier"),
         ("a = \n", "t.hcl:1:5: Invalid syntax: a value is expected here"),

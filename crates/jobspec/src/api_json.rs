@@ -3,9 +3,8 @@
 
 use hcl_lang::json::{JsonKind, JsonMember, JsonNode};
 use hcl_lang::{Diagnostic, Source, parse_duration};
+use model::schema::{Block, Described as _, Field, Kind, Shape};
 use serde_json::{Map, Value as Json, json};
-
-use crate::schema::{BlockSpec, JOB, Kind, NestedSpec, Shape};
 
 /// Members that may stand beside `Job`; they belong to the request, not to the job.
 const ENVELOPE: [&str; 8] =
@@ -37,14 +36,14 @@ impl<'a> Reader<'a> {
             return Map::new();
         };
         let Some(job) = members.iter().find(|m| m.key.eq_ignore_ascii_case("Job")) else {
-            return self.object(JOB, node, "Job");
+            return self.object(model::Job::BLOCK, node, "Job");
         };
         for member in members {
             if !ENVELOPE.iter().any(|name| name.eq_ignore_ascii_case(&member.key)) {
                 self.unknown(member, ENVELOPE.iter().copied());
             }
         }
-        self.object(JOB, &job.value, "Job")
+        self.object(model::Job::BLOCK, &job.value, "Job")
     }
 
     fn wrong(&mut self, node: &JsonNode, what: &str, wanted: &str) {
@@ -59,7 +58,7 @@ impl<'a> Reader<'a> {
         self.diagnostics.push(hcl_lang::did_you_mean(diagnostic, &member.key, names));
     }
 
-    fn object(&mut self, spec: &BlockSpec, node: &JsonNode, what: &str) -> Map<String, Json> {
+    fn object(&mut self, spec: &Block, node: &JsonNode, what: &str) -> Map<String, Json> {
         let mut out = Map::new();
         let JsonKind::Object(members) = &node.kind else {
             self.wrong(node, what, "an object");
@@ -72,22 +71,22 @@ impl<'a> Reader<'a> {
             // Go reads keys without regard to case.
             let key = member.key.as_str();
             let same = |json: &str| json.eq_ignore_ascii_case(key);
-            if let Some(attribute) = spec.attributes.iter().find(|a| same(a.json)) {
-                if let Some(value) = self.attribute(attribute.kind, attribute.json, &member.value) {
+            if let Some((attribute, kind)) = spec.attributes().find(|(a, _)| same(a.json)) {
+                if let Some(value) = self.attribute(kind, attribute.json, &member.value) {
                     out.insert(attribute.json.to_owned(), value);
                 }
-            } else if let Some(nested) = spec.blocks.iter().find(|n| same(n.json)) {
+            } else if let Some(nested) = spec.blocks().find(|n| same(n.json)) {
                 let value = self.nested(nested, &member.value);
                 out.insert(nested.json.to_owned(), value);
-            } else if let Some(label) = spec.label.filter(|label| same(label)) {
+            } else if let Some(label) = spec.label().map(|label| label.json).filter(|label| same(label)) {
                 if let Some(value) = self.attribute(Kind::Text, label, &member.value) {
                     out.insert(label.to_owned(), value);
                 }
-            } else if let Some(name) = spec.json_only.iter().find(|name| same(name)) {
-                out.insert((*name).to_owned(), member.value.to_value().to_json());
+            } else if let Some(name) = spec.json_only().find(|name| same(name)) {
+                out.insert(name.to_owned(), member.value.to_value().to_json());
             } else {
                 let names =
-                    spec.attributes.iter().map(|a| a.json).chain(spec.blocks.iter().map(|n| n.json)).filter(|name| !name.starts_with('#'));
+                    spec.attributes().map(|(a, _)| a.json).chain(spec.blocks().map(|n| n.json)).filter(|name| !name.starts_with('#'));
                 self.unknown(member, names);
             }
         }
@@ -142,8 +141,10 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn nested(&mut self, nested: &NestedSpec, node: &JsonNode) -> Json {
+    fn nested(&mut self, nested: &Field, node: &JsonNode) -> Json {
         match nested.shape {
+            // Attributes are no blocks.
+            Shape::Value(_) => Json::Null,
             Shape::One(spec) => Json::Object(self.object(spec, node, nested.json)),
             Shape::Many(spec) => match &node.kind {
                 JsonKind::Array(items) => items

@@ -1,11 +1,20 @@
 //! What `Canonicalize` of `POST /v1/jobs/parse` adds to a document: the defaults of Nomad's API client, and no more.
 //!
-//! These are not the defaults that a job is registered with, which are the model's: the client of the API leaves to the server what only
-//! the server can know. `cargo xtask interop stock-jobs-parse` compares.
+//! These are not the defaults that a job is registered with, which are the model's: the client of the API leaves to
+//! the server what only the server can know. `cargo xtask interop stock-jobs-parse` compares.
 
+use model::{
+    Migrate, Reschedule, Resources, Restart, Update,
+    job::{EphemeralDisk, Periodic, Scaling},
+    policy::Disconnect,
+    resources::{Numa, RequestedDevice},
+    schema::Described,
+    service::Service,
+    task::{Artifact, ChangeScript, Consul, LogConfig, Template, Vault, VolumeMount},
+};
 use serde_json::{Map, Value as Json, json};
 
-use crate::document::unset;
+use crate::document::{self, client_defaults, unset};
 
 type Fields = Map<String, Json>;
 
@@ -18,37 +27,14 @@ pub(crate) fn canonicalize(job: &mut Json) {
     let Json::Object(job) = job else { return };
     defaults(job, [("ID", json!(""))]);
     let id = get(job, "ID").clone();
-    defaults(
-        job,
-        [
-            ("Name", id),
-            ("ParentID", json!("")),
-            ("Namespace", json!("default")),
-            ("Priority", json!(50)),
-            ("Stop", json!(false)),
-            ("Region", json!("global")),
-            ("NodePool", json!("")),
-            ("Type", json!("service")),
-            ("AllAtOnce", json!(false)),
-            ("ConsulToken", json!("")),
-            ("ConsulNamespace", json!("")),
-            ("VaultToken", json!("")),
-            ("VaultNamespace", json!("")),
-            ("NomadTokenID", json!("")),
-            ("Status", json!("")),
-            ("StatusDescription", json!("")),
-            ("Stable", json!(false)),
-            ("Version", json!(0)),
-            ("CreateIndex", json!(0)),
-            ("ModifyIndex", json!(0)),
-            ("JobModifyIndex", json!(0)),
-        ],
-    );
-    object(job, "Periodic", periodic);
+    defaults(job, [("Name", id)]);
+    client_defaults(model::Job::BLOCK, job);
+    table::<Periodic>(job, "Periodic");
+    object(job, "Periodic", |periodic| texts(periodic, [("TimeZone", "UTC")]));
     if get(job, "Update").is_null() && get(job, "Type") == "service" {
-        job.insert("Update".into(), unset::update());
+        job.insert("Update".into(), unset(Update::BLOCK));
     }
-    object(job, "Update", update);
+    table::<Update>(job, "Update");
     object(job, "Multiregion", multiregion);
     let inherited = Inherited::of(job);
     each(job, "TaskGroups", |group_fields| group(group_fields, &inherited));
@@ -127,6 +113,11 @@ fn object(fields: &mut Fields, name: &str, mut change: impl FnMut(&mut Fields)) 
     }
 }
 
+/// Fills in what the table of a block has, if it is there.
+fn table<T: Described>(fields: &mut Fields, name: &str) {
+    object(fields, name, |inner| client_defaults(T::BLOCK, inner));
+}
+
 /// Looks at each object of a list.
 fn each(fields: &mut Fields, name: &str, mut change: impl FnMut(&mut Fields)) {
     if let Some(Json::Array(items)) = fields.get_mut(name) {
@@ -148,47 +139,15 @@ fn merged(lower: &Json, upper: &Json) -> Json {
 }
 
 fn says_nothing(object: &Json) -> bool {
-    object.as_object().is_none_or(|fields| fields.values().all(crate::says_nothing))
+    object.as_object().is_none_or(|fields| fields.values().all(document::says_nothing))
 }
 
 fn weight(fields: &mut Fields) {
     defaults(fields, [("Weight", json!(50))]);
 }
 
-fn periodic(fields: &mut Fields) {
-    defaults(
-        fields,
-        [
-            ("Enabled", json!(true)),
-            ("Spec", json!("")),
-            ("Specs", json!([])),
-            ("SpecType", json!("cron")),
-            ("ProhibitOverlap", json!(false)),
-            ("TimeZone", json!("UTC")),
-        ],
-    );
-    texts(fields, [("TimeZone", "UTC")]);
-}
-
-fn update(fields: &mut Fields) {
-    defaults(
-        fields,
-        [
-            ("MaxParallel", json!(1)),
-            ("Stagger", json!(30 * SECOND)),
-            ("HealthCheck", json!("checks")),
-            ("MinHealthyTime", json!(10 * SECOND)),
-            ("HealthyDeadline", json!(5 * MINUTE)),
-            ("ProgressDeadline", json!(10 * MINUTE)),
-            ("AutoRevert", json!(false)),
-            ("Canary", json!(0)),
-            ("AutoPromote", json!(false)),
-        ],
-    );
-}
-
 fn multiregion(fields: &mut Fields) {
-    defaults(fields, [("Strategy", unset::multiregion_strategy()), ("Regions", json!([]))]);
+    defaults(fields, [("Strategy", json!({ "MaxParallel": 0, "OnFailure": "" })), ("Regions", json!([]))]);
     object(fields, "Strategy", |strategy| defaults(strategy, [("MaxParallel", json!(0)), ("OnFailure", json!(""))]));
     each(fields, "Regions", |region| defaults(region, [("Count", json!(1)), ("Datacenters", json!([])), ("Meta", json!({}))]));
 }
@@ -196,49 +155,41 @@ fn multiregion(fields: &mut Fields) {
 fn group(fields: &mut Fields, job: &Inherited) {
     defaults(fields, [("Name", json!(""))]);
     let least = fields.get("Scaling").map(|scaling| scaling["Min"].clone()).filter(|least| !least.is_null());
-    defaults(fields, [("Count", least.unwrap_or(json!(1))), ("EphemeralDisk", unset::ephemeral_disk()), ("Consul", unset::consul())]);
+    defaults(
+        fields,
+        [("Count", least.unwrap_or(json!(1))), ("EphemeralDisk", unset(EphemeralDisk::BLOCK)), ("Consul", unset(Consul::BLOCK))],
+    );
     let count = get(fields, "Count").clone();
     object(fields, "Scaling", |scaling| {
-        defaults(scaling, [("Enabled", json!(true)), ("Min", count.clone())]);
+        client_defaults(Scaling::BLOCK, scaling);
+        defaults(scaling, [("Min", count.clone())]);
         texts(scaling, [("Type", "horizontal")]);
     });
-    object(fields, "EphemeralDisk", |disk| {
-        defaults(disk, [("Sticky", json!(false)), ("Migrate", json!(false)), ("SizeMB", json!(300))]);
-    });
+    table::<EphemeralDisk>(fields, "EphemeralDisk");
     object(fields, "Consul", |consul| {
         if get(consul, "Namespace") == "" && !job.consul_namespace.is_null() {
             consul.insert("Namespace".into(), job.consul_namespace.clone());
         }
-        texts(consul, [("Cluster", "default")]);
+        client_defaults(Consul::BLOCK, consul);
     });
 
     if !get(fields, "Update").is_null() || !says_nothing(&job.update) {
         let update = merged(&job.update, get(fields, "Update"));
         fields.insert("Update".into(), update);
     }
-    object(fields, "Update", update);
+    table::<Update>(fields, "Update");
     let mut reschedule = merged(&job.reschedule, get(fields, "ReschedulePolicy"));
     if reschedule.is_null() && job.kind != "system" {
-        reschedule = unset::reschedule();
+        reschedule = unset(Reschedule::BLOCK);
     }
     fields.insert("ReschedulePolicy".into(), reschedule);
     object(fields, "ReschedulePolicy", |policy| reschedule_defaults(policy, &job.kind));
     let mut migrate = merged(&job.migrate, get(fields, "Migrate"));
     if migrate.is_null() && job.kind == "service" {
-        migrate = unset::migrate();
+        migrate = unset(Migrate::BLOCK);
     }
     fields.insert("Migrate".into(), migrate);
-    object(fields, "Migrate", |migrate| {
-        defaults(
-            migrate,
-            [
-                ("MaxParallel", json!(1)),
-                ("HealthCheck", json!("checks")),
-                ("MinHealthyTime", json!(10 * SECOND)),
-                ("HealthyDeadline", json!(5 * MINUTE)),
-            ],
-        );
-    });
+    table::<Migrate>(fields, "Migrate");
     let restart = merged(&default_restart(&job.kind), get(fields, "RestartPolicy"));
     fields.insert("RestartPolicy".into(), restart.clone());
 
@@ -247,8 +198,8 @@ fn group(fields: &mut Fields, job: &Inherited) {
     each(fields, "Spreads", weight);
     each(fields, "Affinities", weight);
     each(fields, "Services", |fields| service(fields, &format!("{}-{group_name}", job.name)));
-    defaults(fields, [("PreventRescheduleOnLost", json!(false))]);
-    object(fields, "Disconnect", |disconnect| defaults(disconnect, [("Replace", json!(true)), ("Reconcile", json!("best_score"))]));
+    client_defaults(model::TaskGroup::BLOCK, fields);
+    table::<Disconnect>(fields, "Disconnect");
 }
 
 fn reschedule_defaults(fields: &mut Fields, kind: &str) {
@@ -273,35 +224,23 @@ fn reschedule_defaults(fields: &mut Fields, kind: &str) {
 fn default_restart(kind: &str) -> Json {
     let (attempts, interval) = if matches!(kind, "service" | "system") { (2, 30 * MINUTE) } else { (3, 24 * HOUR) };
     let set = json!({ "Delay": 15 * SECOND, "Attempts": attempts, "Interval": interval, "Mode": "fail", "RenderTemplates": false });
-    merged(&unset::restart(), &set)
+    merged(&unset(Restart::BLOCK), &set)
 }
 
 /// `prefix`: what the names of its services begin with.
 fn task(fields: &mut Fields, group_restart: &Json, prefix: &str) {
-    defaults(fields, [("Resources", unset::resources()), ("KillTimeout", json!(5 * SECOND)), ("LogConfig", unset::log_config())]);
+    defaults(fields, [("Resources", unset(Resources::BLOCK)), ("LogConfig", unset(LogConfig::BLOCK))]);
+    client_defaults(model::Task::BLOCK, fields);
     object(fields, "Resources", resources);
-    object(fields, "LogConfig", log_config);
+    table::<LogConfig>(fields, "LogConfig");
     each(fields, "Artifacts", artifact);
-    object(fields, "Vault", |vault| {
-        defaults(
-            vault,
-            [
-                ("Env", json!(true)),
-                ("DisableFile", json!(false)),
-                ("Namespace", json!("")),
-                ("ChangeMode", json!("restart")),
-                ("ChangeSignal", json!("SIGHUP")),
-                ("AllowTokenExpiration", json!(false)),
-            ],
-        );
-        texts(vault, [("Cluster", "default")]);
-    });
-    object(fields, "Consul", |consul| texts(consul, [("Cluster", "default")]));
+    table::<Vault>(fields, "Vault");
+    table::<Consul>(fields, "Consul");
     each(fields, "Templates", template);
     let name = format!("{prefix}-{}", text(fields, "Name"));
     each(fields, "Services", |fields| service(fields, &name));
     each(fields, "Affinities", weight);
-    each(fields, "VolumeMounts", volume_mount);
+    each(fields, "VolumeMounts", |mount| client_defaults(VolumeMount::BLOCK, mount));
     if fields.get("Lifecycle").is_some_and(|lifecycle| lifecycle["Hook"] == "") {
         fields.insert("Lifecycle".into(), Json::Null);
     }
@@ -318,23 +257,20 @@ fn task(fields: &mut Fields, group_restart: &Json, prefix: &str) {
 fn resources(fields: &mut Fields) {
     // Whoever asks for cores has no share besides them.
     let cpu = if get(fields, "Cores").is_null() { 100 } else { 0 };
-    defaults(fields, [("Cores", json!(0)), ("CPU", json!(cpu)), ("MemoryMB", json!(300))]);
+    defaults(fields, [("CPU", json!(cpu))]);
+    client_defaults(Resources::BLOCK, fields);
     each(fields, "Devices", |device| {
-        defaults(device, [("Count", json!(1))]);
+        client_defaults(RequestedDevice::BLOCK, device);
         each(device, "Affinities", weight);
     });
     object(fields, "NUMA", |numa| {
-        texts(numa, [("Affinity", "none")]);
+        client_defaults(Numa::BLOCK, numa);
         null_if_empty(numa, &["Devices"]);
     });
 }
 
-fn log_config(fields: &mut Fields) {
-    defaults(fields, [("MaxFiles", json!(10)), ("MaxFileSizeMB", json!(10)), ("Disabled", json!(false))]);
-}
-
 fn artifact(fields: &mut Fields) {
-    defaults(fields, [("GetterMode", json!("any")), ("GetterInsecure", json!(false)), ("GetterSource", json!(""))]);
+    client_defaults(Artifact::BLOCK, fields);
     null_if_empty(fields, &["GetterOptions", "GetterHeaders"]);
     let destination = if get(fields, "GetterMode") == "file" {
         let source = text(fields, "GetterSource");
@@ -346,39 +282,19 @@ fn artifact(fields: &mut Fields) {
 }
 
 fn template(fields: &mut Fields) {
-    defaults(fields, [("SourcePath", json!("")), ("DestPath", json!("")), ("EmbeddedTmpl", json!("")), ("ChangeMode", json!("restart"))]);
+    client_defaults(Template::BLOCK, fields);
     let signal = match (get(fields, "ChangeSignal"), get(fields, "ChangeMode")) {
         (Json::String(signal), _) => signal.to_uppercase(),
         (_, mode) if mode == "signal" => "SIGHUP".to_owned(),
         _ => String::new(),
     };
     fields.insert("ChangeSignal".into(), json!(signal));
-    object(fields, "ChangeScript", |script| {
-        defaults(script, [("Command", json!("")), ("Args", json!([])), ("Timeout", json!(5 * SECOND)), ("FailOnError", json!(false))]);
-    });
-    defaults(
-        fields,
-        [
-            ("Splay", json!(5 * SECOND)),
-            ("Perms", json!("0644")),
-            ("LeftDelim", json!("{{")),
-            ("RightDelim", json!("}}")),
-            ("Envvars", json!(false)),
-            ("ErrMissingKey", json!(false)),
-            ("VaultGrace", json!(0)),
-        ],
-    );
-}
-
-fn volume_mount(fields: &mut Fields) {
-    defaults(fields, [("PropagationMode", json!("private")), ("ReadOnly", json!(false)), ("SELinuxLabel", json!(""))]);
+    table::<ChangeScript>(fields, "ChangeScript");
 }
 
 fn service(fields: &mut Fields, name: &str) {
-    texts(
-        fields,
-        [("Name", name), ("AddressMode", "auto"), ("OnUpdate", "require_healthy"), ("Provider", "consul"), ("Cluster", "default")],
-    );
+    texts(fields, [("Name", name)]);
+    client_defaults(Service::BLOCK, fields);
     null_if_empty(fields, &["Meta", "CanaryMeta", "TaggedAddresses"]);
     object(fields, "Connect", connect);
     object(fields, "Weights", |weights| {
@@ -437,15 +353,15 @@ fn connect(fields: &mut Fields) {
         defaults(
             task,
             [
-                ("Resources", unset::resources()),
-                ("LogConfig", unset::log_config()),
+                ("Resources", unset(Resources::BLOCK)),
+                ("LogConfig", unset(LogConfig::BLOCK)),
                 ("KillTimeout", json!(5 * SECOND)),
                 ("ShutdownDelay", json!(0)),
             ],
         );
         object(task, "Resources", resources);
-        object(task, "LogConfig", log_config);
-        each(task, "VolumeMounts", volume_mount);
+        table::<LogConfig>(task, "LogConfig");
+        each(task, "VolumeMounts", |mount| client_defaults(VolumeMount::BLOCK, mount));
     });
     object(fields, "Gateway", |gateway| {
         object(gateway, "Proxy", |proxy| {

@@ -1,4 +1,4 @@
-//! Bodies → the API's JSON, by the tables of [`crate::schema`].
+//! Bodies → the API's JSON, by the tables of [`model::schema`].
 
 use std::collections::BTreeMap;
 
@@ -6,25 +6,28 @@ use hcl_lang::ast::ExprKind;
 use hcl_lang::body::{Attribute, Block, Body, Schema};
 use hcl_lang::eval::Context;
 use hcl_lang::{Diagnostic, Span, Type, Value, convert, parse_duration};
+use model::schema::{Block as BlockTable, Field, Kind, Shape};
 use serde_json::{Map, Value as Json, json};
 
-use crate::schema::{BlockSpec, Kind, NestedSpec, Place, Shape};
+use crate::finish::{Place, finish};
+use crate::places::Places;
 
 /// Reads bodies; collects what is wrong.
 pub(crate) struct Decoder<'a> {
     pub(crate) context: &'a Context,
     pub(crate) diagnostics: Vec<Diagnostic>,
+    pub(crate) places: Places,
 }
 
 const LABEL: &[&str] = &["name"];
 
 impl Decoder<'_> {
     /// Reads one block by its table.
-    pub(crate) fn block(&mut self, spec: &BlockSpec, label: Option<&str>, body: &Body, name_span: Span) -> Map<String, Json> {
-        let mut schema = Schema { attributes: spec.attributes.iter().map(|a| a.hcl).collect(), blocks: Vec::new() };
-        for nested in spec.blocks {
+    pub(crate) fn block(&mut self, spec: &BlockTable, label: Option<&str>, body: &Body, name_span: Span) -> Map<String, Json> {
+        let mut schema = Schema { attributes: spec.attributes().map(|(a, _)| a.hcl).collect(), blocks: Vec::new() };
+        for nested in spec.blocks() {
             let labels: &[&str] = match nested.shape {
-                Shape::One(s) | Shape::Many(s) | Shape::ByLabel(s) if s.label.is_some() => LABEL,
+                Shape::One(s) | Shape::Many(s) | Shape::ByLabel(s) if s.label().is_some() => LABEL,
                 Shape::Texts | Shape::TextLists | Shape::Free => {
                     schema.attributes.push(nested.hcl);
                     &[]
@@ -36,13 +39,13 @@ impl Decoder<'_> {
         let content = body.content(&schema, Some(self.context), &mut self.diagnostics);
 
         let mut fields = Map::new();
-        if let (Some(json), Some(label)) = (spec.label, label) {
-            fields.insert(json.to_owned(), json!(label));
+        if let (Some(field), Some(label)) = (spec.label(), label) {
+            fields.insert(field.json.to_owned(), json!(label));
         }
-        for attribute in spec.attributes {
+        for (attribute, kind) in spec.attributes() {
             match content.attribute(attribute.hcl) {
                 Some(found) => {
-                    if let Some(value) = self.attribute(found, attribute.kind) {
+                    if let Some(value) = self.attribute(found, kind) {
                         fields.insert(attribute.json.to_owned(), value);
                     }
                 }
@@ -54,17 +57,20 @@ impl Decoder<'_> {
                 None => {}
             }
         }
-        for nested in spec.blocks {
+        for nested in spec.blocks() {
             let blocks: Vec<&Block> = content.blocks.iter().filter(|b| b.name == nested.hcl).collect();
             self.nested(nested, content.attribute(nested.hcl), &blocks, &mut fields);
         }
-        (spec.finish)(&mut fields, &mut Place { body, span: name_span, diagnostics: &mut self.diagnostics });
+        finish(spec, &mut fields, &mut Place { body, span: name_span, diagnostics: &mut self.diagnostics });
         fields
     }
 
-    fn inner(&mut self, spec: &BlockSpec, block: &Block) -> Json {
+    fn inner(&mut self, spec: &BlockTable, block: &Block) -> Json {
         let label = block.labels.first().map(|(label, _)| label.as_str());
-        Json::Object(self.block(spec, label, &block.body, block.name_span))
+        self.places.enter(block);
+        let fields = self.block(spec, label, &block.body, block.name_span);
+        self.places.leave();
+        Json::Object(fields)
     }
 
     fn twice(&mut self, name: &str, span: Span, body: &Body, first: usize) {
@@ -84,7 +90,7 @@ impl Decoder<'_> {
         Some(first)
     }
 
-    fn nested(&mut self, nested: &NestedSpec, attribute: Option<&Attribute>, blocks: &[&Block], fields: &mut Map<String, Json>) {
+    fn nested(&mut self, nested: &Field, attribute: Option<&Attribute>, blocks: &[&Block], fields: &mut Map<String, Json>) {
         let value = match nested.shape {
             Shape::One(spec) => self.only(blocks).map(|block| self.inner(spec, block)),
             Shape::Many(spec) => (!blocks.is_empty()).then(|| Json::Array(blocks.iter().map(|block| self.inner(spec, block)).collect())),
@@ -103,11 +109,16 @@ impl Decoder<'_> {
                 }
                 Json::Object(out)
             }),
+            // Attributes are no blocks.
+            Shape::Value(_) => None,
             Shape::Texts | Shape::TextLists | Shape::Free => {
                 let block = self.only(blocks);
                 if let (Some(attribute), Some(block)) = (attribute, block) {
                     let line = attribute.expression.source.position(attribute.name_span.start).0;
                     self.twice(nested.hcl, block.name_span, &block.body, line);
+                }
+                if matches!(nested.shape, Shape::Free) {
+                    self.places.free(nested.json, attribute, block);
                 }
                 match (attribute, block, nested.shape) {
                     (None, None, _) => None,

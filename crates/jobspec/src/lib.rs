@@ -4,92 +4,70 @@
 //! locals evaluated, `dynamic` blocks expanded and run-time references kept as text; or the API's
 //! JSON. The result is the job as written – defaults and validation are the model's.
 //!
-//! **What it must never know.** Nodes, scheduling, drivers: a task's `config` is passed on without a schema.
-//! It reads no file but through the functions of the language, and those only when asked to.
+//! **What it must never know.** Nodes, scheduling, drivers: a task's `config` is passed on without a schema; what a
+//! driver says to it later is pointed at its place ([`Parsed::point`]). It reads no file but through the functions of
+//! the language, and those only when asked to.
 //!
-//! **Where to begin reading.** `schema/`: the whole specification as tables. `decode.rs` follows them for job
-//! files, `api_json.rs` for the API's JSON, `variables.rs` evaluates what stands before the job.
+//! **Where to begin reading.** [`model::schema`]: each type of the model has its table of fields. `decode.rs` follows
+//! these for job
+//! files, `api_json.rs` for the API's JSON, `finish.rs` has short forms, `variables.rs` evaluates what stands before
+//! the job.
 
 mod api_json;
 mod canonical;
 mod decode;
 mod document;
-mod schema;
+mod finish;
+mod input;
+mod places;
 mod variables;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use hcl_lang::body::{self, Schema};
 use hcl_lang::eval::{Budget, Context, Undefined};
 use hcl_lang::functions::{DiskHost, FunctionSet};
+use hcl_lang::hclspec::Finding;
 pub use hcl_lang::{Diagnostic, Severity, nearest, render};
 use hcl_lang::{Source, Value, tidy};
+use model::schema::Described as _;
 use serde_json::{Map, Value as Json, json};
 
-/// A file that sets variables.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct VarFile {
-    /// Name shown in messages.
-    pub path: String,
-    /// What is in it: native syntax or JSON.
-    pub text: String,
-}
-
-/// What is parsed, and how.
-#[derive(Clone, Debug)]
-pub struct ParseInput<'a> {
-    /// The job file.
-    pub text: &'a str,
-    /// Its name, shown in messages.
-    pub path: &'a str,
-    /// `-var name=value`, in order.
-    pub variables: Vec<(String, String)>,
-    /// `-var-file`, in order.
-    pub var_files: Vec<VarFile>,
-    /// The environment: `NOMAD_VAR_name` sets variables.
-    pub env: Vec<(String, String)>,
-    /// Whether functions may touch files.
-    pub allow_fs: bool,
-    /// Whether setting a variable that is not declared is an error (otherwise a warning).
-    pub strict: bool,
-    /// Where relative paths of functions start.
-    pub base_dir: PathBuf,
-}
-
-impl<'a> ParseInput<'a> {
-    /// Strict, without variables and without file access.
-    pub fn new(path: &'a str, text: &'a str) -> Self {
-        Self {
-            text,
-            path,
-            variables: Vec::new(),
-            var_files: Vec::new(),
-            env: Vec::new(),
-            allow_fs: false,
-            strict: true,
-            base_dir: PathBuf::from("."),
-        }
-    }
-}
+use crate::document::says_nothing;
+pub use crate::input::{ParseInput, VarFile};
 
 /// A job that was read.
 #[derive(Clone, Debug)]
 pub struct Parsed {
     /// The job, as written: neither defaults nor validation.
     pub job: model::Job,
-    /// What people should look at all the same.
+    /// Warnings about an accepted job file.
     pub warnings: Vec<Diagnostic>,
     /// The final value of every input variable.
     pub variables: BTreeMap<String, Json>,
     /// What was read, under the API's names; nothing else.
     written: Map<String, Json>,
+    tasks: Vec<places::TaskPlace>,
 }
 
 impl Parsed {
-    /// The job as `POST /v1/jobs/parse` answers it: what is unset is null, or the zero of its kind where the API cannot tell the two apart.
-    /// With `canonicalize` the defaults of the API's client are filled in; those of the server are not.
+    /// What a driver says to the configuration of a task, at its place in the job file. A job in the API's JSON has
+    /// no places: the path is told then.
+    pub fn point(&self, group: &str, task: &str, finding: &Finding) -> Diagnostic {
+        match self.tasks.iter().find(|place| place.is(group, task)) {
+            Some(place) => place.point(finding),
+            None => Diagnostic {
+                location: None,
+                detail: format!("task {task:?}, {}: {}", finding.place(), finding.diagnostic.detail),
+                ..finding.diagnostic.clone()
+            },
+        }
+    }
+
+    /// The job as `POST /v1/jobs/parse` answers it: what is unset is null, or the zero of its kind where the API
+    /// cannot tell the two apart. With `canonicalize` the defaults of the API's client are filled in; those of the
+    /// server are not.
     pub fn document(&self, canonicalize: bool) -> Json {
         let mut document = document::complete(self.written.clone());
         if canonicalize {
@@ -104,6 +82,7 @@ pub fn parse(input: &ParseInput<'_>) -> Result<Parsed, Vec<Diagnostic>> {
     let source = Source::new(input.path, input.text);
     let mut diagnostics = Vec::new();
     let mut used = BTreeMap::new();
+    let mut tasks = Vec::new();
     let fields = if source.text().trim_start().starts_with('{') {
         if source.text().len() > hcl_lang::JSON_SOURCE_MAX {
             return Err(vec![Diagnostic::error(
@@ -121,10 +100,10 @@ pub fn parse(input: &ParseInput<'_>) -> Result<Parsed, Vec<Diagnostic>> {
             }
             Some(fields)
         } else {
-            job_file(&source, input, &mut used, &mut diagnostics)
+            job_file(&source, input, &mut used, &mut tasks, &mut diagnostics)
         }
     } else {
-        job_file(&source, input, &mut used, &mut diagnostics)
+        job_file(&source, input, &mut used, &mut tasks, &mut diagnostics)
     };
     let (errors, warnings): (Vec<_>, Vec<_>) = diagnostics.into_iter().partition(Diagnostic::is_error);
     let Some(fields) = fields.filter(|_| errors.is_empty()) else {
@@ -132,13 +111,15 @@ pub fn parse(input: &ParseInput<'_>) -> Result<Parsed, Vec<Diagnostic>> {
     };
     let warnings = tidy(warnings);
     let job = to_model(fields.clone(), input.path)?;
-    Ok(Parsed { job, warnings, written: fields, variables: used.iter().map(|(name, value)| (name.clone(), value.to_json())).collect() })
+    let variables = used.iter().map(|(name, value)| (name.clone(), value.to_json())).collect();
+    Ok(Parsed { job, warnings, written: fields, variables, tasks })
 }
 
 fn job_file(
     source: &Source,
     input: &ParseInput<'_>,
     used: &mut BTreeMap<String, Value>,
+    tasks: &mut Vec<places::TaskPlace>,
     diagnostics: &mut Vec<Diagnostic>,
 ) -> Option<Map<String, Json>> {
     let file = match body::parse_file(source) {
@@ -169,9 +150,10 @@ fn job_file(
         return None;
     }
     let job = job?;
-    let mut decoder = decode::Decoder { context: &context, diagnostics: Vec::new() };
-    let mut fields = decoder.block(schema::JOB, None, &job.body, job.name_span);
+    let mut decoder = decode::Decoder { context: &context, diagnostics: Vec::new(), places: places::Places::default() };
+    let mut fields = decoder.block(model::Job::BLOCK, None, &job.body, job.name_span);
     diagnostics.append(&mut decoder.diagnostics);
+    *tasks = decoder.places.tasks;
     let label = job.labels.first().map_or("", |(label, _)| label.as_str());
     for name in ["ID", "Name"] {
         fields.entry(name).or_insert_with(|| json!(label));
@@ -219,16 +201,5 @@ fn find_lost(given: &Json, kept: &Json, path: &str, lost: &mut Vec<String>) {
         }
         (given, Json::Null) if !says_nothing(given) => lost.push(path.to_owned()),
         _ => {}
-    }
-}
-
-fn says_nothing(value: &Json) -> bool {
-    match value {
-        Json::Null | Json::Bool(false) => true,
-        Json::Number(n) => n.as_f64() == Some(0.0),
-        Json::String(s) => s.is_empty(),
-        Json::Array(items) => items.is_empty(),
-        Json::Object(members) => members.is_empty(),
-        Json::Bool(true) => false,
     }
 }

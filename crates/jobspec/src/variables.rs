@@ -10,7 +10,7 @@ use hcl_lang::eval::{Budget, Context, Expression, Undefined};
 use hcl_lang::functions::{FunctionSet, NoHost};
 use hcl_lang::{Diagnostic, Source, Span, Type, Value, convert, did_you_mean, parse_expr, type_from_expr};
 
-use crate::{ParseInput, VarFile};
+use crate::input::{ParseInput, VarFile};
 
 /// Environment variables with this prefix set variables.
 const ENV_PREFIX: &str = "NOMAD_VAR_";

@@ -11,14 +11,17 @@ fn lines(errors: &[Diagnostic]) -> Vec<String> {
     errors.iter().map(ToString::to_string).collect()
 }
 
-fn check_refused(cases: &[(&str, &str)]) {
+/// Cases with a line `=====` between them: a job file, a line `-----`, all that is said of it.
+fn check_refused(cases: &str) {
     let mut wrong = Vec::new();
-    for (text, expected) in cases {
+    for case in cases.split("=====\n") {
+        let (text, expected) = case.split_once("\n-----\n").expect("a text and what is said of it");
+        let expected = expected.trim_end_matches('\n');
         match read(text) {
             Ok(_) => wrong.push(format!("{text}\n  was accepted\n  want {expected}")),
             Err(errors) => {
                 let got = lines(&errors).join("\n");
-                if got != *expected {
+                if got != expected {
                     wrong.push(format!("{text}\n  got  {got}\n  want {expected}"));
                 }
                 for error in &errors {
@@ -32,100 +35,12 @@ fn check_refused(cases: &[(&str, &str)]) {
 
 #[test]
 fn unknown_and_misplaced_things_are_named() {
-    check_refused(&[
-        (
-            "job \"x\" {\n  datacentres = [\"dc1\"]\n}",
-            "job.hcl:2:3: Unknown attribute: \"datacentres\" is not expected here (did you mean \"datacenters\"?)",
-        ),
-        ("job \"x\" {\n  gruop \"g\" {}\n}", "job.hcl:2:3: Unknown block: \"gruop\" is not expected here (did you mean \"group\"?)"),
-        (
-            "job \"x\" {\n  group \"g\" {\n    task \"t\" {\n      resources {\n        memroy = 10\n      }\n    }\n  }\n}",
-            "job.hcl:5:9: Unknown attribute: \"memroy\" is not expected here (did you mean \"memory\"?)",
-        ),
-        (
-            "job \"x\" {\n  group = \"g\"\n}",
-            "job.hcl:2:3: Block expected: group is a block here, not an attribute (write group { … } without the =)",
-        ),
-        ("job \"x\" {\n  type {}\n}", "job.hcl:2:3: Attribute expected: type is an attribute here, not a block (write type = …)"),
-        ("job {\n}", "job.hcl:1:1: Wrong number of labels: job needs a label: its name (write job \"name\" { … })"),
-        ("job \"x\" {\n  group {}\n}", "job.hcl:2:3: Wrong number of labels: group needs a label: its name (write group \"name\" { … })"),
-        ("job \"x\" {\n  update \"u\" {}\n}", "job.hcl:2:10: Wrong number of labels: update takes no label (write update { … })"),
-        (
-            "jobs \"x\" {\n}",
-            "job.hcl:1:1: Unknown block: \"jobs\" is not expected here (did you mean \"job\"?)\nMissing job: job.hcl holds no job block (write job \"name\" { … })",
-        ),
-        ("", "Missing job: job.hcl holds no job block (write job \"name\" { … })"),
-        (
-            "job \"x\" {}\njob \"y\" {}",
-            "job.hcl:2:1: Second job: a file holds one job (the first one is on line 1; put each in a file of its own)",
-        ),
-        (
-            "job \"x\" {\n  update {}\n  update {}\n}",
-            "job.hcl:3:3: Block given twice: only one update is allowed here (the first one is on line 2; merge them into one)",
-        ),
-        (
-            "job \"x\" {\n  meta {}\n  meta = {}\n}",
-            "job.hcl:2:3: Block given twice: only one meta is allowed here (the first one is on line 3; merge them into one)",
-        ),
-        (
-            "job \"x\" {\n  group \"g\" {\n    volume \"v\" {}\n    volume \"v\" {}\n  }\n}",
-            "job.hcl:4:5: Block given twice: there is already a volume named \"v\"",
-        ),
-        (
-            "job \"x\" {\n  type = \"batch\"\n  type = \"service\"\n}",
-            "job.hcl:3:3: Invalid syntax: invalid attribute; expected unique attribute key; found redefined attribute (a name may be set once; remove or rename one)",
-        ),
-    ]);
+    check_refused(include_str!("data/refused/unknown_and_misplaced_things.txt"));
 }
 
 #[test]
 fn unsuitable_values_are_named() {
-    check_refused(&[
-        ("job \"x\" {\n  priority = \"high\"\n}", "job.hcl:2:14: Unsuitable value: priority: a number is required, this is string"),
-        ("job \"x\" {\n  priority = 1.5\n}", "job.hcl:2:14: Unsuitable value: priority: a whole number is required, this is 1.5"),
-        (
-            "job \"x\" {\n  priority = 99999999999\n}",
-            "job.hcl:2:14: Unsuitable value: priority: 99999999999 is out of range, it must be from -2147483648 to 2147483647",
-        ),
-        (
-            "job \"x\" {\n  datacenters = \"dc1\"\n}",
-            "job.hcl:2:17: Unsuitable value: datacenters: list of string required, this is string (write datacenters = [ … ])",
-        ),
-        ("job \"x\" {\n  datacenters = [\"a\", null]\n}", "job.hcl:2:17: Unsuitable value: datacenters: element 1 is null"),
-        ("job \"x\" {\n  datacenters = [[\"a\"]]\n}", "job.hcl:2:17: Unsuitable value: datacenters: [0]: string required, this is tuple"),
-        ("job \"x\" {\n  all_at_once = \"maybe\"\n}", "job.hcl:2:17: Unsuitable value: all_at_once: a bool is required, this is string"),
-        (
-            "job \"x\" {\n  update {\n    stagger = \"5 minutes\"\n  }\n}",
-            "job.hcl:3:15: Unsuitable value: stagger: \"5 minutes\" is not a duration: the unit is none of ns, us, ms, s, m, h; write it like 90s, 1h30m or 500ms",
-        ),
-        (
-            "job \"x\" {\n  update {\n    stagger = [1]\n  }\n}",
-            "job.hcl:3:15: Unsuitable value: stagger: a duration such as \"30s\" is required, this is tuple",
-        ),
-        ("job \"x\" {\n  meta {\n    a = [1]\n  }\n}", "job.hcl:3:9: Unsuitable value: a: string required, this is tuple"),
-        ("job \"x\" {\n  meta = [1]\n}", "job.hcl:2:10: Unsuitable value: meta: map of string required, this is tuple"),
-        (
-            "job \"x\" {\n  spread {\n    weight = 200\n  }\n}",
-            "job.hcl:3:14: Unsuitable value: weight: 200 is out of range, it must be from -128 to 127",
-        ),
-        (
-            "job \"x\" {\n  group \"g\" {\n    task \"t\" {\n      action \"a\" {}\n    }\n  }\n}",
-            "job.hcl:4:7: Missing attribute: command is required here (write command = …)",
-        ),
-        (
-            "job \"x\" {\n  group \"g\" {\n    scaling {}\n  }\n}",
-            "job.hcl:2:3: Missing attribute: the scaling of a group needs max (write max = … in scaling)",
-        ),
-        (
-            "job \"x\" {\n  group \"g\" {\n    task \"t\" {\n      scaling \"disk\" {}\n    }\n  }\n}",
-            "job.hcl:4:7: Unknown scaling: a task scales by \"cpu\" or \"mem\" (write scaling \"cpu\" { … } or scaling \"mem\" { … })",
-        ),
-        (
-            "job \"x\" {\n  name = file(\"secret\")\n}",
-            "job.hcl:2:10: Function refused: file: filesystem function disabled (parse the file where its neighbours are, with the command line)",
-        ),
-        ("job \"x\" {\n  name = var.nope\n}", "job.hcl:2:13: Unknown attribute: this object has no attribute named \"nope\""),
-    ]);
+    check_refused(include_str!("data/refused/unsuitable_values.txt"));
 }
 
 #[test]
@@ -136,51 +51,7 @@ fn all_mistakes_are_reported_at_once() {
 
 #[test]
 fn mistakes_around_variables_are_named() {
-    check_refused(&[
-        (
-            "variable \"a\" {}\njob \"x\" {}",
-            "job.hcl:1:10: Unset variable: the variable \"a\" has no default and was not set (set it with -var a=…, a variable file or NOMAD_VAR_a, or give it a default)",
-        ),
-        (
-            "variable \"a\" {\n  default = 1\n}\nvariable \"a\" {\n  default = 2\n}\njob \"x\" {}",
-            "job.hcl:4:10: Variable declared twice: there is already a variable \"a\" (the first one is on line 1)",
-        ),
-        (
-            "variable \"1a\" {\n  default = 1\n}\njob \"x\" {}",
-            "job.hcl:1:10: Invalid variable name: \"1a\" is not a name (a name starts with a letter or underscore and holds letters, digits, _ and -)",
-        ),
-        (
-            "variable \"a\" {\n  type = number\n  default = \"x\"\n}\njob \"x\" {}",
-            "job.hcl:3:13: Unsuitable value for variable: a: a number is required, this is string (the variable is declared as number)",
-        ),
-        (
-            "variable \"a\" {\n  type = strng\n}\njob \"x\" {}",
-            "job.hcl:2:10: Invalid type: there is no type named \"strng\" (write any, bool, number, string, list(T), set(T), map(T), tuple([T, …]) or object({name = T, …}))",
-        ),
-        (
-            "variable \"a\" {\n  type = object({ b = optional(string) })\n}\njob \"x\" {}",
-            "job.hcl:2:23: Invalid type: optional(…) is not supported in job files (write any, bool, number, string, list(T), set(T), map(T), tuple([T, …]) or object({name = T, …}))",
-        ),
-        (
-            "variable \"a\" {\n  default = foo\n}\njob \"x\" {}",
-            "job.hcl:2:13: Variables not allowed: foo is a reference, only constants may stand here (if it is meant as text, put it in quotes: \"foo\")",
-        ),
-        (
-            "variable \"a\" {\n  default = 5\n  validation {\n    condition = var.a < 5\n    error_message = \"Too large.\"\n  }\n}\njob \"x\" {}",
-            "job.hcl:2:13: Invalid value for default variable: Too large. (the rule is on line 3 of job.hcl)",
-        ),
-        (
-            "variable \"a\" {\n  default = 5\n  validation {\n    condition = var.b < 5\n    error_message = \"Too large.\"\n  }\n}\njob \"x\" {}",
-            "job.hcl:4:17: Foreign reference: the condition of \"a\" may refer to var.a only\njob.hcl:4:17: Condition without its variable: the condition must refer to var.a\njob.hcl:4:20: Unknown attribute: this object has no attribute named \"b\" (did you mean \"a\"?)",
-        ),
-        (
-            "variable \"a\" {\n  default = 5\n  validation {\n    condition = var.a > 1\n    error_message = \"too large\"\n  }\n}\njob \"x\" {}",
-            "job.hcl:5:21: Invalid error message: the message must be a whole sentence (begin it with a capital letter and end it with a full stop or question mark)",
-        ),
-        ("locals {\n  a = local.b\n  b = local.a\n}\njob \"x\" {}", "job.hcl:2:7: Locals in a circle: these locals need each other: a, b"),
-        ("locals {\n  a = 1\n}\nlocals {\n  a = 2\n}\njob \"x\" {}", "job.hcl:5:3: Local given twice: there is already a local \"a\""),
-        ("locals {\n  a = 1 + \"x\"\n}\njob \"x\" {}", "job.hcl:2:11: Invalid operand: a number is required, this is the string \"x\""),
-    ]);
+    check_refused(include_str!("data/refused/mistakes_around_variables.txt"));
 }
 
 const VARIABLES: &str = r#"

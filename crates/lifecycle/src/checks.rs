@@ -7,13 +7,15 @@
 //!    └─ failures_before_critical bad runs in a row ─► failure ──────┘
 //! ```
 //!
-//! A run that could not be made (the driver's plugin is away, the task is being found again) is no result: nothing changes. A check restarts its
-//! task when it was unhealthy in so many runs in a row as `check_restart` allows, of which none within its grace after the start.
+//! A run that could not be made (the driver's plugin is away, the task is being found again) is no result: nothing
+//! changes. A check restarts its task when it was unhealthy in so many runs in a row as `check_restart` allows, of
+//! which none within its grace after the start.
 
 use model::{
     Check, CheckStatus, GoDuration, Service, TaskGroup, TimestampNs,
     service::{CheckRestart, on_update},
 };
+use serde::{Deserialize, Serialize};
 
 use crate::services::declared;
 
@@ -85,8 +87,9 @@ pub enum Outcome {
     Fail,
 }
 
-/// What is known of a check.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// State of a check.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct CheckState {
     /// What it says.
     pub status: CheckStatus,
@@ -102,7 +105,7 @@ pub struct CheckState {
     pub unhealthy: u32,
 }
 
-/// What follows from a run.
+/// Consequence of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Nothing but the status.

@@ -1,8 +1,9 @@
 //! Health of an allocation, for deployments and for drains that wait for the replacement.
 //!
-//! Healthy: every task that should run has run without interruption for `min_healthy_time`, and every task that should have ended has
-//! ended well (a poststart task may do either); with `health_check = "checks"`, every check of its services must have passed for that long, too, unless its `on_update` says that it
-//! does not count. Unhealthy: a task has failed or ended that should run, or `healthy_deadline` has passed. With `manual` only a person decides.
+//! Healthy: every task that should run has run without interruption for `min_healthy_time`, and every task that
+//! should have ended has ended well (a poststart task may do either); with `health_check = "checks"`, every check of
+//! its services must have passed for that long, too, unless its `on_update` says that it does not count. Unhealthy: a
+//! task has failed or ended that should run, or `healthy_deadline` has passed. With `manual` only a person decides.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,10 +14,10 @@ use crate::{
     task_order::{Phase, TaskSpec},
 };
 
-/// What counts as healthy.
+/// Criteria of health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Criteria {
-    /// Only a person decides.
+    /// Only an operator decides.
     pub manual: bool,
     /// Checks count.
     pub checks: bool,
@@ -44,7 +45,7 @@ impl From<&Migrate> for Criteria {
     }
 }
 
-/// What is known of the allocation's health.
+/// Health of an allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
     /// Decided: healthy.
@@ -86,8 +87,8 @@ pub fn contribution(cause: &Cause, criteria: &Criteria, phase: Phase, state: &Ta
     }
 }
 
-/// Decides. `watched_since`: when the node began to run the allocation (of this job version), from which the deadline counts.
-/// `checks`: those that count, when checks count.
+/// Decides. `watched_since`: when the node began to run the allocation (of this job version), from which the deadline
+/// counts. `checks`: those that count, when checks count.
 #[must_use]
 pub fn decide(
     criteria: &Criteria,

@@ -1,12 +1,18 @@
-//! What happens next to what already runs: pure state machines used by servers and nodes.
+//! Life cycles as pure state machines, for servers and nodes.
 //!
-//! Every decision here is a function from values to values, with the reasons beside the result. This crate must never know: the clock,
-//! randomness, files, network, an async runtime. `now`, new ids and seeds are arguments.
+//! Every decision here is a function from values to values, with the reasons beside the result. This crate must never
+//! know: the clock, randomness, files, network, an async runtime. `now`, new ids and seeds are arguments.
 //!
-//! Begin reading at [`remote`] (the record of a remote task; its README states the problem and the properties), then [`task_order`].
+//! Begin reading at [`remote`] (the record of a remote task; its README states the problem and the properties), then
+//! [`task_order`].
 
+pub mod alloc;
 pub mod checks;
+pub mod collection;
+pub mod cores;
 pub mod health;
+pub mod identities;
+pub mod membership;
 pub mod remote;
 pub mod restart;
 pub mod services;

@@ -1,19 +1,26 @@
-//! The restart tracker: what follows when a task ends by itself.
+//! The restart tracker: decides what follows when a task ends by itself.
 //!
 //! ```text
-//! exit ─┬─ batch and successful ───────────────────────────► Complete
-//!       ├─ attempts = 0 ───────────────────────────────────► Fail
-//!       ├─ attempts left in the interval ──────────────────► Restart after delay + jitter
-//!       └─ none left ─┬─ mode "fail" ──────────────────────► Fail
-//!                     └─ mode "delay" ─────────────────────► Restart when the interval is over
+//! end ─┬─ batch and successful ───────────────────────────► Complete
+//!      ├─ attempts = 0 ───────────────────────────────────► Fail
+//!      ├─ unrecoverable ──────────────────────────────────► Fail
+//!      ├─ lost with its driver or its machine ────────────► Restart after delay + jitter, no attempt spent
+//!      ├─ attempts left in the interval ──────────────────► Restart after delay + jitter
+//!      └─ none left ─┬─ mode "fail" ──────────────────────► Fail
+//!                    └─ mode "delay" ─────────────────────► Restart when the interval is over
 //! ```
 //!
-//! A service task is restarted whatever its exit code: it is supposed to run for ever. Without any restarts its end is a failure, whatever its exit
-//! code, so that the group is rescheduled by its policy.
+//! A service task is restarted whatever its exit code: it is supposed to run for ever. Without any restarts its end
+//! is a failure, whatever its exit code, so that the group is rescheduled by its policy.
 //!
-//! The first interval begins when the node receives the task, each further one with the first end after the interval before it.
+//! Only a failure of the task itself spends an attempt, and each attempt that is spent keeps its cause. A run that
+//! was lost with its driver or its machine is made again after the policy's delay and spends nothing; without any
+//! restarts it fails, as the policy has it.
+//!
+//! The first interval begins when the node receives the task, each further one with the first end after the interval
+//! before it.
 
-use model::{GoDuration, Restart, TimestampNs};
+use model::{GoDuration, Restart, RestartCharge, RestartCharges, TimestampNs};
 
 /// Counters of one task. Store them with the task: they must survive the agent and, for remote tasks, the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,6 +39,9 @@ pub enum End {
         /// Code 0, no signal, not for want of memory.
         successful: bool,
     },
+    /// Nobody can say how, and it is not its own failure: it was lost with its driver or its machine, or a person has
+    /// declared it gone.
+    Lost,
     /// It could not be started; another attempt may help.
     StartFailed,
     /// It could not be started and no attempt will ever help (a bad configuration, a missing driver).
@@ -58,8 +68,8 @@ pub enum Decision {
 }
 
 impl Tracker {
-    /// Decides and counts. `policy` is canonical (unset fields take the service defaults); `seed` varies the jitter: up to a quarter of the
-    /// delay is added so that tasks that fail together do not return together.
+    /// Decides and counts. `policy` is canonical (unset fields take the service defaults); `seed` varies the jitter:
+    /// up to a quarter of the delay is added so that tasks that fail together do not return together.
     #[must_use]
     pub fn on_end(&mut self, policy: &Restart, batch: bool, end: End, now: TimestampNs, seed: u64) -> Decision {
         let successful = matches!(end, End::Exited { successful: true });
@@ -72,6 +82,10 @@ impl Tracker {
         }
         if end == End::Unrecoverable {
             return Decision::Fail { reason: "Error was unrecoverable".to_owned() };
+        }
+        if end == End::Lost {
+            let at = now.saturating_add(jittered(policy.delay(), seed).nanos());
+            return Decision::Restart { at, reason: "Not its own failure, no attempt is spent".to_owned() };
         }
         let interval = policy.interval().nanos();
         // A clock that was set back begins a new interval: the old one would last as long as the step was wide.
@@ -92,6 +106,18 @@ impl Tracker {
         self.in_window += 1;
         let delay = jittered(policy.delay(), seed ^ u64::from(self.in_window));
         Decision::Restart { at: now.saturating_add(delay.nanos()), reason: "Restart within policy".to_owned() }
+    }
+
+    /// Keeps the cause when [`Tracker::on_end`] has spent an attempt; `before` is the tracker as it was. Those of an
+    /// interval that is over go.
+    pub fn account(self, before: Self, charges: &mut RestartCharges, cause: impl FnOnce() -> RestartCharge) {
+        let same = self.window_start == before.window_start;
+        if !same {
+            charges.clear();
+        }
+        if self.in_window > if same { before.in_window } else { 0 } {
+            charges.push(cause());
+        }
     }
 }
 
@@ -172,6 +198,9 @@ mod tests {
             (false, 2, End::StartFailed, "restart"),
             (false, 2, End::Unrecoverable, "fail"),
             (true, 2, End::Unrecoverable, "fail"),
+            (true, 2, End::Lost, "restart"),
+            (false, 2, End::Lost, "restart"),
+            (false, 0, End::Lost, "fail"),
         ] {
             let d = Tracker::default().on_end(&policy(attempts, 60, 1, "fail"), batch, end, 10 * S, 1);
             assert_eq!(ended(&d), expected, "batch {batch}, attempts {attempts}, {end:?}");
@@ -201,6 +230,35 @@ mod tests {
         assert_eq!(ended(&t.on_end(&p, false, bad, 160 * S, 1)), "fail");
         assert_eq!(ended(&t.on_end(&p, false, bad, 161 * S, 1)), "restart");
         assert_eq!(t.in_window, 1);
+    }
+
+    #[test]
+    fn only_its_own_failures_spend_attempts_and_each_keeps_its_cause() {
+        let p = policy(2, 60, 1, "fail");
+        let (mut t, mut charges) = (Tracker::default(), RestartCharges::default());
+        let mut end = |end, at: i64, cause: &str| {
+            let before = t;
+            let decision = t.on_end(&p, false, end, at * S, 1);
+            t.account(before, &mut charges, || RestartCharge::because(at, cause));
+            assert_eq!(usize::try_from(t.in_window), Ok(charges.len()), "{cause}");
+            (ended(&decision), charges.iter().map(|c| c.cause.to_string()).collect::<Vec<_>>().join(", "))
+        };
+        let bad = End::Exited { successful: false };
+        for (what, at, cause, decision, charged) in [
+            (End::Lost, 90, "lost", "restart", ""),
+            (bad, 100, "a", "restart", "a"),
+            (End::Lost, 105, "lost", "restart", "a"),
+            (End::StartFailed, 110, "b", "restart", "a, b"),
+            // Nothing is left: what ends it now has spent nothing.
+            (bad, 120, "c", "fail", "a, b"),
+            // What is not its failure does not make it one.
+            (End::Lost, 130, "lost", "restart", "a, b"),
+            (End::Unrecoverable, 140, "d", "fail", "a, b"),
+            // Another interval.
+            (bad, 161, "e", "restart", "e"),
+        ] {
+            assert_eq!(end(what, at, cause), (decision, charged.to_owned()), "{what:?} at {at}");
+        }
     }
 
     #[test]

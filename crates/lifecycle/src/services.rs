@@ -1,7 +1,8 @@
 //! Which services of an allocation stand, and where each is reached.
 //!
-//! A service of a task stands while the task runs and nothing stops it; one of a group while the tasks that it is made of do, or are started again.
-//! So a service goes as soon as its stop is decided, before any signal is sent: what `shutdown_delay` waits for.
+//! A service of a task stands while the task runs and nothing stops it; one of a group while the tasks that it is
+//! made of do, or are started again. So a service goes as soon as its stop is decided, before any signal is sent:
+//! what `shutdown_delay` waits for.
 //!
 //! ```text
 //! address:  service.address ─ else, by address_mode: host → the node's · driver → the driver's · alloc → that of the allocation's network ·
@@ -9,7 +10,8 @@
 //! port:     a number ─ a label of the driver's map (with the driver's address) ─ a label of the allocation's ports
 //! ```
 //!
-//! A remote task is reached where its runtime says, whatever node manages it, and its registration is kept with its slot.
+//! A remote task is reached where its runtime says, whatever node manages it, and its registration is kept with its
+//! slot.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -82,7 +84,8 @@ pub fn members<'t>(service: &Service, task: Option<&str>, tasks: &'t [TaskView])
     }
 }
 
-/// Does it stand? A main task that has done its work does not take the service of its group along, nor does one that is started again.
+/// Does it stand? A main task that has done its work does not take the service of its group along, nor does one that
+/// is started again.
 #[must_use]
 pub fn stands(service: &Service, task: Option<&str>, tasks: &[TaskView], stopping: bool) -> bool {
     let members = members(service, task, tasks);
@@ -162,7 +165,8 @@ pub fn resolve(
     if remote && mode == "host" {
         return Err("address_mode = \"host\" is no place of a remote task: it does not run on this node; use \"auto\" or an address".into());
     }
-    // What is inside the allocation's network is reached as what a driver's network holds: at its address, under the ports inside.
+    // What is inside the allocation's network is reached as what a driver's network holds: at its address, under the
+    // ports inside.
     let own = || {
         let status = input.network.filter(|n| !n.address.is_empty());
         let status = status.ok_or("the allocation has no network with an address of its own, which address_mode = \"alloc\" needs")?;
@@ -222,7 +226,8 @@ fn given_port(alloc: &Allocation, task: Option<&str>, label: &str) -> Option<Giv
     })
 }
 
-/// Registrations as they are reported: of the group and its local tasks, and of each remote task; with what could not be registered.
+/// Registrations as they are reported: of the group and its local tasks, and of each remote task; with what could not
+/// be registered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Of the group and its local tasks.
@@ -233,8 +238,9 @@ pub struct Report {
     pub problems: BTreeMap<String, String>,
 }
 
-/// Sorts out what stands. A remote task has its place in the report, be it empty, when all can be said of it: while one of its services does not
-/// stand, because this node stops its part or has not found every instance yet, that is no word on the instance. Its end comes from its record.
+/// Sorts out what stands. A remote task has its place in the report, be it empty, when all can be said of it: while
+/// one of its services does not stand, because this node stops its part or has not found every instance yet, that is
+/// no word on the instance. Its end comes from its record.
 #[must_use]
 pub fn report(input: &Input<'_>, standing: &[Standing<'_>]) -> Report {
     let mut report = Report::default();

@@ -1,4 +1,4 @@
-//! Which of a group's tasks start now, which are stopped, and is the allocation done?
+//! Order of a group's tasks: which start now, which stop, and whether the allocation is done.
 //!
 //! ```text
 //! prestart (once) ──ended well──┐
@@ -8,7 +8,8 @@
 //! ```
 //!
 //! - A failed task stops the others; a dead leader stops the others; both leave poststop tasks to run.
-//! - Whatever ends the group: leaders are stopped first, then the other tasks, then, when those have ended, the sidecars; last, poststop tasks run.
+//! - Whatever ends the group: leaders are stopped first, then the other tasks, then, when those have ended, the
+//!   sidecars; last, poststop tasks run.
 //!
 //! Call [`next`] after every change of a task's state; it looks at states only, so calling it twice changes nothing.
 
@@ -40,9 +41,9 @@ pub struct TaskSpec {
     pub name: Arc<str>,
     /// Phase.
     pub phase: Phase,
-    /// When it ends, the others are stopped.
+    /// Its end stops the other tasks.
     pub leader: bool,
-    /// Its end is not this node's to bring about (a remote task that is let go): no other task waits for it with its own end.
+    /// This node does not end it (a remote task that it lets go), so no other task waits for its end.
     pub let_go: bool,
 }
 
@@ -190,8 +191,8 @@ fn has_main(specs: &[TaskSpec]) -> bool {
 
 /// The client status of an allocation and its description, from its tasks' states.
 ///
-/// An allocation with a failed task stays `running` until the last task has ended: a terminal status frees its resources at the servers,
-/// which would be too early while siblings are still being stopped.
+/// An allocation with a failed task stays `running` until the last task has ended: a terminal status frees its
+/// resources at the servers, which would be too early while siblings are still being stopped.
 #[must_use]
 pub fn client_status(specs: &[TaskSpec], states: &BTreeMap<Arc<str>, TaskState>) -> (ClientStatus, &'static str) {
     let state = |t: &TaskSpec| states.get(&t.name).map_or(TaskRunState::Pending, |s| s.state);
@@ -215,7 +216,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// `name:phase[!][~]` – phases p, P (sidecar), m, s, S (sidecar), x (poststop); `!` marks the leader, `~` what is let go.
+    /// `name:phase[!][~]` – phases p, P (sidecar), m, s, S (sidecar), x (poststop); `!` marks the leader, `~` what is
+    /// let go.
     fn group(text: &str) -> Vec<TaskSpec> {
         text.split_whitespace()
             .map(|t| {
@@ -350,7 +352,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the group and whichever tasks fail, following the orders ends: nothing is started twice or out of order, and a stop ends it.
+        /// Whatever the group and whichever tasks fail, following the orders ends: nothing is started twice or out of
+        /// order, and a stop ends it.
         #[test]
         fn following_the_orders_ends(
             phases in proptest::collection::vec((0u8..6, any::<bool>()), 1..7),

@@ -15,6 +15,7 @@ use std::{
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{
+    charge::RestartCharges,
     common::{Common, Kept, Table, Text},
     go_time::{self, GoTime},
     ids::{AllocId, DeploymentId, EvalId, IncarnationId, JobId, JobKey, Namespace, NodeId, StoreIndex, TimestampNs},
@@ -288,6 +289,9 @@ pub struct NetworkStatus {
     pub interface_name: String,
     /// Address inside.
     pub address: String,
+    /// IPv6 address inside, where there is one besides.
+    #[serde(rename = "AddressIPv6")]
+    pub address_ipv6: String,
     /// Resolver.
     #[serde(rename = "DNS")]
     pub dns: Option<Dns>,
@@ -316,6 +320,10 @@ pub struct TaskState {
     pub failed: bool,
     /// Restarts so far.
     pub restarts: u64,
+    /// What has spent the attempts of its restart policy in the present interval. For a remote task the record of its
+    /// slot tells.
+    #[serde(skip_serializing_if = "RestartCharges::is_none")]
+    pub restart_charges: RestartCharges,
     /// Last restart.
     #[serde(serialize_with = "go_time::or_null")]
     pub last_restart: GoTime,
@@ -351,7 +359,7 @@ impl Deref for TaskEvent {
     }
 }
 
-/// What an event says besides its time.
+/// Content of an event, without its time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Happening {
     /// Kind: Received, Task Setup, Started, Terminated, Restarting, Killing, Killed, Driver Failure …
@@ -445,7 +453,7 @@ impl<'de> Deserialize<'de> for TaskEvent {
     }
 }
 
-/// What a node reports about an allocation; the fields that belong to the node.
+/// A node's report about an allocation: the fields that the node owns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct AllocClientUpdate {
@@ -502,7 +510,7 @@ mod tests {
     fn what_few_allocations_have_is_written_like_the_rest() {
         let parts = [
             r#""RescheduleTracker":{"Events":[],"LastReschedule":"no place"}"#,
-            r#""NetworkStatus":{"InterfaceName":"eth0","Address":"10.0.0.2","DNS":null}"#,
+            r#""NetworkStatus":{"InterfaceName":"eth0","Address":"10.0.0.2","AddressIPv6":"","DNS":null}"#,
             r#""AllocStates":[{"Field":"ClientStatus","Value":"unknown","Time":"2026-11-21T08:00:00Z"}]"#,
         ];
         let alloc: Allocation = serde_json::from_str(&format!("{{{}}}", parts.join(","))).unwrap();

@@ -1,9 +1,10 @@
 //! Values that many allocations and records have in common, kept once.
 //!
-//! Ten thousand tasks of a job differ in their ids and times and in little else: their events say the same, they follow one policy, they name one
-//! driver. A copy for each would be most of what a server keeps in memory. A [`Common`] value is looked up when it is made, so that equal ones are
-//! one piece of memory, and is a pointer from then on; a [`Text`] is a text kept this way. Nothing else about a value changes: it is compared,
-//! printed and written as before.
+//! Ten thousand tasks of a job differ in their ids and times and in little else: their events say the same, they
+//! follow one policy, they name one driver. A copy for each would be most of what a server keeps in memory. A
+//! [`Common`] value is looked up when it is made, so that equal ones are one piece of memory, and is a pointer from
+//! then on; a [`Text`] is a text kept this way. Nothing else about a value changes: it is compared, printed and
+//! written as before.
 //!
 //! What is in the tables shows in nothing but the memory that is used: functions stay functions of their arguments.
 //!
@@ -73,8 +74,9 @@ impl<T: Eq + Hash> Table<T> {
         if let Some(known) = part.values.get(&value) {
             return known.clone();
         }
-        // Two users that leave at the same moment may each take the other for the last one, and the value stays. Looked for when the part has grown to
-        // twice of what was in use, so that there are never more unused values than used ones.
+        // Two users that leave at the same moment may each take the other for the last one, and the value stays.
+        // Looked for when the part has grown to twice of what was in use, so that there are never more unused values
+        // than used ones.
         if part.values.len() >= part.sweep_at {
             unused.extend(part.values.extract_if(|v| Arc::strong_count(v) == 1));
             part.sweep_at = FEW.max(part.values.len() * 2);
@@ -98,7 +100,8 @@ impl<T: Eq + Hash> Table<T> {
     }
 }
 
-/// A value that others have in common with this one: equal values are one piece of memory while anybody uses them. Serde form: the value's.
+/// A value that others have in common with this one: equal values are one piece of memory while anybody uses them.
+/// Serde form: the value's.
 pub struct Common<T: Kept>(Arc<T>);
 
 impl<T: Kept> Common<T> {

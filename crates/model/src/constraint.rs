@@ -2,18 +2,24 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::schema::{self, Described};
+
 /// A rule that a node must meet. `operator` is one of [`OPERATORS`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Described)]
 #[serde(default)]
+#[job(extra = schema::opaque::OF_CONSTRAINTS)]
 pub struct Constraint {
     /// Left side, usually an attribute such as `${attr.kernel.name}`.
     #[serde(rename = "LTarget")]
+    #[job(hcl = "attribute")]
     pub left: String,
-    /// Right side: literal or attribute.
+    /// Right side: a text or an attribute.
     #[serde(rename = "RTarget")]
+    #[job(hcl = "value")]
     pub right: String,
     /// How the sides are compared.
     #[serde(rename = "Operand")]
+    #[job(says = "=")]
     pub operator: String,
 }
 
@@ -42,55 +48,52 @@ pub const OPERATORS: [&str; 18] = [
 /// The one operator that is not in [`OPERATORS`] because affinities may not use it.
 pub const DISTINCT_PROPERTY: &str = "distinct_property";
 
-/// A preference for nodes, with a weight from -100 (avoid) to 100 (prefer).
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// A preference for nodes, with a weight.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, Described)]
 #[serde(default)]
+#[job(filled, extra = schema::opaque::OF_AFFINITIES)]
 pub struct Affinity {
-    /// Left side, usually an attribute.
+    /// Left side, usually an attribute such as `${attr.kernel.name}`.
     #[serde(rename = "LTarget")]
+    #[job(hcl = "attribute")]
     pub left: String,
-    /// Right side: literal or attribute.
+    /// Right side: a text or an attribute.
     #[serde(rename = "RTarget")]
+    #[job(hcl = "value")]
     pub right: String,
     /// How the sides are compared.
     #[serde(rename = "Operand")]
+    #[job(says = "=")]
     pub operator: String,
-    /// -100..=100, never 0.
+    /// From -100 (avoid) to 100 (prefer), never 0.
     #[serde(rename = "Weight")]
+    #[job(null, default = 50)]
     pub weight: i8,
-}
-
-impl Default for Affinity {
-    fn default() -> Self {
-        Self { left: String::new(), right: String::new(), operator: String::new(), weight: 50 }
-    }
 }
 
 /// Even out allocations over the values of an attribute.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Described)]
 #[serde(default, rename_all = "PascalCase")]
+#[job(filled)]
 pub struct Spread {
     /// The attribute, such as `${node.datacenter}`.
     pub attribute: String,
-    /// 1..=100, relative to the other spreads.
+    /// From 1 to 100, relative to the other spreads.
+    #[job(null, default = 50)]
     pub weight: i8,
-    /// Wanted shares; empty means even.
+    /// Wanted shares; none means even.
     #[serde(rename = "SpreadTarget")]
+    #[job(hcl = "target")]
     pub targets: Vec<SpreadTarget>,
 }
 
-impl Default for Spread {
-    fn default() -> Self {
-        Self { attribute: String::new(), weight: 50, targets: Vec::new() }
-    }
-}
-
 /// The wanted share of one value of the attribute.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, Described)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct SpreadTarget {
     /// The value.
+    #[job(label)]
     pub value: String,
-    /// 0..=100.
+    /// Wanted share in percent.
     pub percent: u8,
 }

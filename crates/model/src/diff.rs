@@ -1,7 +1,7 @@
 //! What changes from one version of a job to the next, as the tree that `plan` and the job's history show.
 //!
-//! Works on the serde form of canonical jobs, so a new field of the model appears in diffs by itself. Tables below say what is left out, what
-//! is called otherwise, and by what the members of a list are matched.
+//! Works on the serde form of canonical jobs, so a new field of the model appears in diffs by itself. Tables below
+//! say what is left out, what is called otherwise, and by what the members of a list are matched.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -148,8 +148,8 @@ const TASK_IGNORED: &[&str] = &["Name"];
 /// Maps of free keys that are shown as fields `Meta[key]` of their owner rather than as a block.
 const INLINE_MAPS: &[&str] = &["Meta", "Env"];
 
-/// What a list (or map) of blocks is called when one of its members differs, and by which field members are matched. Without such a field
-/// members are matched by being equal: a changed one is shown as one deleted and one added.
+/// What a list (or map) of blocks is called when one of its members differs, and by which field members are matched.
+/// Without such a field members are matched by being equal: a changed one is shown as one deleted and one added.
 const LISTS: &[(&str, &str, Option<&str>)] = &[
     ("Constraints", "Constraint", None),
     ("Affinities", "Affinity", None),
@@ -171,7 +171,8 @@ const LISTS: &[(&str, &str, Option<&str>)] = &[
     ("Links", "Link", None),
 ];
 
-/// The difference of two canonical jobs; either may be absent. `contextual`: unchanged fields of changed parts are listed, too (kind None).
+/// The difference of two canonical jobs; either may be absent. `contextual`: unchanged fields of changed parts are
+/// listed, too (kind None).
 #[must_use]
 pub fn diff(old: Option<&Job>, new: Option<&Job>, contextual: bool) -> JobDiff {
     let (a, b) = (object_of(old), object_of(new));

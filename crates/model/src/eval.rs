@@ -41,7 +41,7 @@ impl EvalStatus {
     }
 }
 
-/// What caused an evaluation.
+/// Trigger of an evaluation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Trigger {

@@ -11,8 +11,9 @@ pub const ZERO: &str = "0001-01-01T00:00:00Z";
 
 /// An instant, or none. JSON: RFC 3339, Go's zero time when unset; null and the empty text are read as unset.
 ///
-/// Kept as a number: there are three of them for each task, and a text takes three times as much. What would be written differently from how it was
-/// read (another zone, digits that say nothing, no time at all) is kept as the text that it is.
+/// Kept as a number: there are three of them for each task, and a text takes three times as much. What would be
+/// written differently from how it was read (another zone, digits that say nothing, no time at all) is kept as the
+/// text that it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GoTime(Form);
 
@@ -101,7 +102,8 @@ pub fn or_null<S: Serializer>(time: &GoTime, s: S) -> Result<S::Ok, S::Error> {
     if time.is_unset() { s.serialize_none() } else { time.serialize(s) }
 }
 
-/// The same form for instants that are kept as texts; empty = unset. Typed clients refuse an empty text, and some of them null.
+/// The same form for instants that are kept as texts; empty = unset. Typed clients refuse an empty text, and some of
+/// them null.
 pub mod text {
     use serde::{Deserialize, Deserializer, Serializer};
 

@@ -1,4 +1,5 @@
-//! Identifiers: one newtype per kind, so that mixing them does not compile. On the wire they are the strings that the API promises.
+//! Identifiers: one newtype per kind, so that mixing them does not compile. On the wire they are the strings that the
+//! API promises.
 
 use std::{fmt, ops::Deref, str::FromStr, sync::Arc};
 
@@ -90,6 +91,8 @@ uuid_kinds! {
     IncarnationId,
     /// A cluster of servers; the owner tag of everything created at providers.
     ClusterId,
+    /// One stretch of the history of the servers' state: between two starts of a server, or two recoveries.
+    GenerationId,
 }
 
 macro_rules! name_kinds {
@@ -179,8 +182,8 @@ impl fmt::Display for JobKey {
     }
 }
 
-/// The place of a remote task: what should have exactly one running instance. A pointer: the record of a slot, the indexes that name it and the
-/// sessions of its nodes have its parts in common.
+/// The place of a remote task: what should have exactly one running instance. A pointer: the record of a slot, the
+/// indexes that name it and the sessions of its nodes have its parts in common.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SlotKey(Arc<SlotParts>);
@@ -262,7 +265,8 @@ impl std::str::FromStr for SlotKey {
     }
 }
 
-/// Position in the store's history; every object carries the index of its creation and last modification. Never 0 for a stored object.
+/// Position in the store's history; every object carries the index of its creation and last modification. Never 0 for
+/// a stored object.
 pub type StoreIndex = u64;
 
 /// Nanoseconds since the Unix epoch, as the API shows times of jobs, allocations and events.

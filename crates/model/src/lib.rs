@@ -1,14 +1,17 @@
 //! The nouns of Drover: job, group, task, allocation, evaluation, plan, deployment, node, remote task, and their ids.
 //!
-//! Types derive serde with the field names of Nomad's HTTP API ("ID", "MemoryMB"), so that one definition serves the API, the store and the
-//! node RPC. Optional blocks that inherit (update, restart, reschedule, migrate) hold `Option` fields until [`canonical`] has filled them.
+//! Types derive serde with the field names of Nomad's HTTP API ("ID", "MemoryMB"), so that one definition serves the
+//! API, the store and the node RPC. Optional blocks that inherit (update, restart, reschedule, migrate) hold `Option`
+//! fields until [`canonical`] has filled them.
 //!
-//! This crate must never know: time of day, randomness, files, network, an async runtime. `now` and new ids are arguments.
+//! This crate must never know: time of day, randomness, files, network, an async runtime. `now` and new ids are
+//! arguments.
 //!
 //! Begin reading at [`job::Job`], then [`alloc::Allocation`] and [`remote::RemoteTask`].
 
 pub mod alloc;
 pub mod canonical;
+pub mod charge;
 pub mod common;
 pub mod constraint;
 pub mod deployment;
@@ -26,12 +29,15 @@ pub mod network;
 pub mod node;
 pub mod plan;
 pub mod policy;
+pub mod records;
 pub mod remote;
 pub mod resources;
 pub mod scaling;
 pub mod scheduler_config;
+pub mod schema;
 pub mod service;
 pub mod task;
+mod task_blocks;
 pub mod template_rules;
 pub mod unsupported;
 pub mod updates;
@@ -41,6 +47,7 @@ pub use alloc::{
     AllocClientUpdate, AllocDeploymentStatus, Allocation, ClientStatus, DesiredStatus, DesiredTransition, Happening, TaskEvent,
     TaskRunState, TaskState,
 };
+pub use charge::{RestartCharge, RestartCharges};
 pub use common::{Common, Text};
 pub use constraint::{Affinity, Constraint, Spread, SpreadTarget};
 pub use deployment::{Deployment, DeploymentGroup, DeploymentStatus};
@@ -49,7 +56,8 @@ pub use eval::{EvalStatus, Evaluation, Trigger};
 pub use go_duration::GoDuration;
 pub use go_time::GoTime;
 pub use ids::{
-    AllocId, ClusterId, DeploymentId, EvalId, IncarnationId, JobId, JobKey, Namespace, NodeId, SlotKey, SlotParts, StoreIndex, TimestampNs,
+    AllocId, ClusterId, DeploymentId, EvalId, GenerationId, IncarnationId, JobId, JobKey, Namespace, NodeId, SlotKey, SlotParts,
+    StoreIndex, TimestampNs,
 };
 pub use job::{Job, JobStatus, JobType, TaskGroup};
 pub use map::Map;

@@ -1,11 +1,15 @@
 //! A map for the few: sorted pairs in one exact piece of memory.
 //!
-//! A B-tree makes room for eleven entries with its first one. Most maps of nodes and allocations have between none and three, and there are tens
-//! of thousands of them; this one costs what it holds. Lookups are binary searches, changes copy: it is for values that are read more than edited.
+//! A B-tree makes room for eleven entries with its first one. Most maps of nodes and allocations have between none
+//! and three, and there are tens of thousands of them; this one costs what it holds. Lookups are binary searches,
+//! changes copy: it is for values that are read more than edited.
 
-use std::{borrow::Borrow, fmt, marker::PhantomData, ops::Index};
+use std::{borrow::Borrow, collections::BTreeMap, fmt, marker::PhantomData, ops::Index};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Visitor, ser::SerializeMap as _};
+
+/// Free key and value pairs of a job.
+pub type Meta = BTreeMap<String, String>;
 
 /// A sorted map; see the module. In JSON an object.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::NodeId;
 
-/// What the scheduler looked at for one placement.
+/// Metrics of one placement: what the scheduler considered.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct AllocMetric {

@@ -2,34 +2,40 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::schema::Described;
+
 /// A port asked for, or given.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, Described)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Port {
     /// Name by which the job refers to it.
+    #[job(label)]
     pub label: String,
-    /// Port on the host; 0 when it is still to be chosen.
+    /// Port on the host; 0 = the scheduler chooses.
+    #[job(hcl = "static")]
     pub value: i32,
-    /// Port inside the allocation's network namespace; 0 = same as value, -1 = mapped to the chosen one.
+    /// Port inside the allocation's network namespace; 0 = the same as on the host, -1 = the chosen one.
     pub to: i32,
     /// Name of the host network.
+    #[job(server = "default")]
     pub host_network: String,
-    /// The static port may be taken already (shared by SO_REUSEPORT).
+    /// The static port may be taken already (shared by `SO_REUSEPORT`).
     pub ignore_collision: bool,
 }
 
-/// A group's (formerly a task's) network.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// The network of a group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, Described)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Network {
     /// `host`, `bridge`, `none` or `cni/NAME`.
+    #[job(says = "host")]
     pub mode: String,
-    /// Deprecated: device name.
+    /// Deprecated name of a device.
     pub device: String,
-    /// Deprecated.
+    /// Deprecated address range.
     #[serde(rename = "CIDR")]
     pub cidr: String,
-    /// Address of the host network that was given.
+    /// Address of the host network; the scheduler gives it.
     #[serde(rename = "IP")]
     pub ip: String,
     /// Host name inside the namespace.
@@ -42,7 +48,8 @@ pub struct Network {
     pub dns: Option<Dns>,
     /// Ports with a fixed number.
     pub reserved_ports: Vec<Port>,
-    /// Ports whose number the scheduler chooses.
+    /// Ports; those without `static` the scheduler chooses.
+    #[job(hcl = "port")]
     pub dynamic_ports: Vec<Port>,
     /// Arguments for the CNI plugins.
     #[serde(rename = "CNI")]
@@ -50,7 +57,7 @@ pub struct Network {
 }
 
 /// Resolver settings of a network namespace.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, Described)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Dns {
     /// Name servers.
@@ -62,10 +69,10 @@ pub struct Dns {
 }
 
 /// Arguments for CNI plugins.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, Described)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Cni {
-    /// Key and value pairs handed over as CNI_ARGS.
+    /// Names and values that plugins get as `CNI_ARGS`.
     pub args: std::collections::BTreeMap<String, String>,
 }
 

@@ -11,7 +11,8 @@ use crate::{
     resources::{NodeReserved, NodeResources},
 };
 
-/// Fingerprinted facts by name. Names and most values are the same on many nodes and may share their memory; see [`Node::share`].
+/// Fingerprinted facts by name. Names and most values are the same on many nodes and may share their memory; see
+/// [`Node::share`].
 pub type Attributes = Map<Arc<str>, Arc<str>>;
 
 /// Liveness of a node.
@@ -89,7 +90,7 @@ pub struct Node {
     /// A drain that is under way.
     #[serde(rename = "DrainStrategy")]
     pub drain: Option<DrainStrategy>,
-    /// What became of the last drain.
+    /// Result of the last drain.
     #[serde(rename = "LastDrain")]
     pub last_drain: Option<serde_json::Value>,
     /// May allocations be placed?
@@ -116,6 +117,9 @@ pub struct Node {
     /// Host networks by name.
     #[serde(rename = "HostNetworks")]
     pub host_networks: Map<String, serde_json::Value>,
+    /// Allocations that it takes at most; 0 = no limit.
+    #[serde(rename = "NodeMaxAllocs", skip_serializing_if = "crate::resources::is_zero")]
+    pub max_allocs: u32,
     /// Index of the registration.
     #[serde(rename = "CreateIndex")]
     pub create_index: StoreIndex,
@@ -131,7 +135,8 @@ impl Node {
         self.status == NodeStatus::Ready && self.drain.is_none() && self.eligibility == Eligibility::Eligible
     }
 
-    /// Lets equal attributes of both nodes share their memory. Nodes of a fleet are much alike, and most of a node's record is its attributes.
+    /// Lets equal attributes of both nodes share their memory. Nodes of a fleet are much alike, and most of a node's
+    /// record is its attributes.
     pub fn share(&mut self, other: &Self) {
         share(&mut self.attributes, &other.attributes);
         for (name, driver) in self.drivers.iter_mut() {
@@ -151,7 +156,7 @@ fn share(own: &mut Attributes, others: &Attributes) {
     *own = shared.collect();
 }
 
-/// What is known of a driver on a node.
+/// State of a driver on a node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct DriverInfo {
@@ -183,12 +188,14 @@ pub struct RemoteProvider {
     pub find: bool,
     /// Instances are listed by owner.
     pub list: bool,
+    /// Those of every owner are listed, when a person asks.
+    pub list_owners: bool,
     /// The provider refuses stale epochs.
     pub conditional_writes: bool,
     /// Exit results stay until acknowledged.
     pub retained_exit_results: bool,
-    /// A key can be sealed: a create with it is refused from then on, even one that was sent before. Lets a stop be confirmed although a create
-    /// may still be on its way.
+    /// A key can be sealed: a create with it is refused from then on, even one that was sent before. Lets a stop be
+    /// confirmed although a create may still be on its way.
     pub seal: bool,
     /// Only the plain driver protocol is known: weaker guarantee.
     pub plain_protocol: bool,
@@ -210,6 +217,13 @@ pub struct RemoteProvider {
     /// Capacity in MiB, 0 = not declared.
     #[serde(rename = "PoolMemoryMB")]
     pub pool_memory_mb: u64,
+    /// How long, in seconds, what was created may still be missing in what the provider shows.
+    #[serde(skip_serializing_if = "at_once")]
+    pub stale_seconds: u64,
+}
+
+fn at_once(seconds: &u64) -> bool {
+    *seconds == 0
 }
 
 /// A directory that the operator offers to jobs.
@@ -241,7 +255,7 @@ pub struct NodeEvent {
     pub create_index: StoreIndex,
 }
 
-/// What a drain was asked to do.
+/// Settings of a drain.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct DrainSpec {

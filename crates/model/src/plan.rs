@@ -41,7 +41,8 @@ pub struct Plan {
     pub stops: Vec<PlannedStop>,
     /// New allocations, and existing ones updated in place (same id), grouped by node for checking.
     pub placements: BTreeMap<NodeId, Vec<Allocation>>,
-    /// Existing allocations with changed server-side fields that need no fit check (follow-up evaluation, health, in-place stop marks).
+    /// Existing allocations with changed server-side fields that need no fit check (follow-up evaluation, health,
+    /// in-place stop marks).
     pub attribute_updates: Vec<Allocation>,
     /// A new deployment, or the existing one with changed totals.
     pub deployment: Option<Deployment>,
@@ -74,7 +75,7 @@ pub struct DeploymentUpdate {
     pub description: String,
 }
 
-/// What was committed.
+/// The committed part of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlanResult {
     /// Index of the commit; 0 when nothing was committed.

@@ -1,118 +1,129 @@
-//! Policies that a group (or job, or task) declares and the scheduler or node follows. Fields are `Option` so that an inner block can be merged
-//! over an outer one; after canonicalisation all of them are set.
+//! Policies that a group (or job, or task) declares and the scheduler or node follows. Fields are `Option` so that an
+//! inner block can be merged over an outer one; after canonicalisation all of them are set.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::go_duration::GoDuration;
+use crate::{
+    go_duration::GoDuration,
+    ids::StoreIndex,
+    schema::{Described, Field, Kind, Shape, Unset, opaque::api},
+};
 
-macro_rules! policy {
-    ($(#[$doc:meta])* $name:ident { $($(#[$fdoc:meta])* $field:ident : $ty:ty = $default:expr,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-        #[serde(default, rename_all = "PascalCase")]
-        pub struct $name { $($(#[$fdoc])* pub $field: Option<$ty>,)* }
-        impl $name {
-            /// Takes each field that is unset here from `outer`.
-            pub fn inherit(&mut self, outer: &Self) {
-                $(if self.$field.is_none() { self.$field.clone_from(&outer.$field); })*
-            }
-            /// Every field set to what Nomad 1.9 documents as the default (for services, where the kinds differ).
-            #[must_use]
-            pub fn defaults() -> Self {
-                Self { $($field: Some($default),)* }
-            }
-            $(
-                #[doc = concat!("`", stringify!($field), "`, or its default.")]
-                #[must_use]
-                pub fn $field(&self) -> $ty { self.$field.clone().unwrap_or_else(|| $default) }
-            )*
-        }
-    };
+/// How a new job version replaces the running one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, Described)]
+#[serde(default, rename_all = "PascalCase")]
+#[job(policy)]
+pub struct Update {
+    /// Pause between batches; only with system jobs.
+    #[job(default = "30s")]
+    pub stagger: Option<GoDuration>,
+    /// Allocations replaced at once; 0 replaces all at once, without a deployment.
+    #[job(default = 1)]
+    pub max_parallel: Option<i32>,
+    /// `checks`, `task_states` or `manual`.
+    #[job(default = "checks")]
+    pub health_check: Option<String>,
+    /// How long an allocation must stay healthy before it counts.
+    #[job(default = "10s")]
+    pub min_healthy_time: Option<GoDuration>,
+    /// By when an allocation must have become healthy.
+    #[job(default = "5m")]
+    pub healthy_deadline: Option<GoDuration>,
+    /// By when the deployment must have made progress.
+    #[job(default = "10m")]
+    pub progress_deadline: Option<GoDuration>,
+    /// Return to the last stable version when the deployment fails.
+    #[job(default = false)]
+    pub auto_revert: Option<bool>,
+    /// Promote canaries when all are healthy.
+    #[job(default = false)]
+    pub auto_promote: Option<bool>,
+    /// Number of canaries.
+    #[job(default = 0)]
+    pub canary: Option<i32>,
 }
 
-policy! {
-    /// How a new job version replaces the running one.
-    Update {
-        /// Pause between batches; only with system jobs.
-        stagger: GoDuration = GoDuration::from_secs(30),
-        /// Allocations replaced at once; 0 = no deployment, all at once.
-        max_parallel: i32 = 1,
-        /// `checks`, `task_states` or `manual`.
-        health_check: String = "checks".to_owned(),
-        /// How long an allocation must stay healthy before it counts.
-        min_healthy_time: GoDuration = GoDuration::from_secs(10),
-        /// By when an allocation must have become healthy.
-        healthy_deadline: GoDuration = GoDuration::from_secs(300),
-        /// By when the deployment must have made progress.
-        progress_deadline: GoDuration = GoDuration::from_secs(600),
-        /// Return to the last stable version when the deployment fails.
-        auto_revert: bool = false,
-        /// Promote canaries when all are healthy.
-        auto_promote: bool = false,
-        /// Number of canaries.
-        canary: i32 = 0,
-    }
+/// What the node does when a task ends by itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, Described)]
+#[serde(default, rename_all = "PascalCase")]
+#[job(policy, decides)]
+pub struct Restart {
+    /// Restarts within the interval.
+    #[job(default = 2, says = "2; 3 for batch and sysbatch jobs", in_place)]
+    pub attempts: Option<i32>,
+    /// Window in which attempts are counted.
+    #[job(default = "30m", says = "30m; 24h for batch and sysbatch jobs", in_place)]
+    pub interval: Option<GoDuration>,
+    /// Pause before a restart; up to a quarter is added as jitter.
+    #[job(default = "15s", in_place)]
+    pub delay: Option<GoDuration>,
+    /// `fail` or `delay`: what happens when attempts are used up.
+    #[job(default = "fail", in_place)]
+    pub mode: Option<String>,
+    /// Render templates again on each restart.
+    #[job(default = false, replaces_local)]
+    pub render_templates: Option<bool>,
 }
 
-policy! {
-    /// What the node does when a task ends by itself.
-    Restart {
-        /// Restarts within the interval.
-        attempts: i32 = 2,
-        /// Window in which attempts are counted.
-        interval: GoDuration = GoDuration::from_secs(1800),
-        /// Pause before a restart; up to a quarter is added as jitter.
-        delay: GoDuration = GoDuration::from_secs(15),
-        /// `fail` or `delay`: what happens when attempts are used up.
-        mode: String = "fail".to_owned(),
-        /// Render templates again on each restart.
-        render_templates: bool = false,
-    }
+/// What the servers do when an allocation has failed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, Described)]
+#[serde(default, rename_all = "PascalCase")]
+#[job(policy)]
+pub struct Reschedule {
+    /// New allocations within the interval.
+    #[job(default = 0, says = "0; 1 for batch jobs")]
+    pub attempts: Option<i32>,
+    /// Window in which attempts are counted.
+    #[job(default = "0s", says = "0s; 24h for batch jobs")]
+    pub interval: Option<GoDuration>,
+    /// Pause before the first.
+    #[job(default = "30s", says = "30s; 5s for batch jobs")]
+    pub delay: Option<GoDuration>,
+    /// `constant`, `exponential` or `fibonacci`.
+    #[job(default = "exponential", says = "exponential; constant for batch jobs")]
+    pub delay_function: Option<String>,
+    /// Upper bound of the pause.
+    #[job(default = "1h", says = "1h; 0s for batch jobs")]
+    pub max_delay: Option<GoDuration>,
+    /// Never give up.
+    #[job(default = true, says = "true; false for batch jobs")]
+    pub unlimited: Option<bool>,
 }
 
-policy! {
-    /// What the servers do when an allocation has failed.
-    Reschedule {
-        /// New allocations within the interval.
-        attempts: i32 = 0,
-        /// Window in which attempts are counted.
-        interval: GoDuration = GoDuration::ZERO,
-        /// Pause before the first.
-        delay: GoDuration = GoDuration::from_secs(30),
-        /// `constant`, `exponential` or `fibonacci`.
-        delay_function: String = "exponential".to_owned(),
-        /// Upper bound of the pause.
-        max_delay: GoDuration = GoDuration::from_secs(3600),
-        /// Never give up.
-        unlimited: bool = true,
-    }
-}
-
-policy! {
-    /// How allocations leave a draining node.
-    Migrate {
-        /// Allocations of the group migrated at once.
-        max_parallel: i32 = 1,
-        /// `checks` or `task_states`.
-        health_check: String = "checks".to_owned(),
-        /// How long the replacement must be healthy.
-        min_healthy_time: GoDuration = GoDuration::from_secs(10),
-        /// By when it must be healthy.
-        healthy_deadline: GoDuration = GoDuration::from_secs(300),
-    }
+/// How allocations leave a draining node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, Described)]
+#[serde(default, rename_all = "PascalCase")]
+#[job(policy)]
+pub struct Migrate {
+    /// Allocations of the group migrated at once.
+    #[job(default = 1)]
+    pub max_parallel: Option<i32>,
+    /// `checks` or `task_states`.
+    #[job(default = "checks")]
+    pub health_check: Option<String>,
+    /// How long the replacement must be healthy.
+    #[job(default = "10s")]
+    pub min_healthy_time: Option<GoDuration>,
+    /// By when it must be healthy.
+    #[job(default = "5m")]
+    pub healthy_deadline: Option<GoDuration>,
 }
 
 /// What happens to allocations of a node that cannot be reached.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, Described)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Disconnect {
-    /// How long the allocation may stay unknown before it is lost.
+    /// How long an allocation may stay unknown before it is lost.
     pub lost_after: Option<GoDuration>,
     /// How long the node waits before it stops the allocation itself.
     pub stop_on_client_after: Option<GoDuration>,
     /// Place a replacement meanwhile.
+    #[job(default = true)]
     pub replace: Option<bool>,
-    /// Which one stays on return: keep_original keep_replacement best_score longest_running.
+    /// Which one stays on return: `keep_original`, `keep_replacement`, `best_score` or `longest_running`.
+    #[job(default = "best_score")]
     pub reconcile: Option<String>,
 }
 
@@ -153,4 +164,48 @@ impl Pick {
             _ => return None,
         })
     }
+}
+
+/// What scaling policies have besides their fields.
+const OF_SCALING: &[Field] = &[api("Namespace", Shape::Value(Kind::Text), Unset::Text)];
+
+/// Bounds for an autoscaler.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, Described)]
+#[serde(default)]
+#[job(extra = OF_SCALING)]
+pub struct Scaling {
+    /// False: no scaling, and the block stays.
+    #[serde(rename = "Enabled")]
+    #[job(default = true)]
+    pub enabled: Option<bool>,
+    /// Lower bound.
+    #[serde(rename = "Min")]
+    #[job(says = "`count`")]
+    pub min: Option<i64>,
+    /// Upper bound.
+    #[serde(rename = "Max")]
+    pub max: Option<i64>,
+    /// What the autoscaler reads.
+    #[serde(rename = "Policy")]
+    pub policy: Option<serde_json::Value>,
+    /// `horizontal`, `vertical_cpu` or `vertical_mem`.
+    #[serde(rename = "Type")]
+    #[job(hcl = "type", says = "that of its place")]
+    pub kind: String,
+    /// Assigned by the servers.
+    #[serde(rename = "ID")]
+    #[job(api)]
+    pub id: String,
+    /// Namespace, Job, Group, Task.
+    #[serde(rename = "Target")]
+    #[job(api)]
+    pub target: BTreeMap<String, String>,
+    /// Index of the registration that has brought it; see [`crate::scaling`].
+    #[serde(rename = "CreateIndex")]
+    #[job(api)]
+    pub create_index: StoreIndex,
+    /// Index of the registration that has changed it last.
+    #[serde(rename = "ModifyIndex")]
+    #[job(api)]
+    pub modify_index: StoreIndex,
 }

@@ -1,8 +1,9 @@
 //! The record that the servers keep of each remote task: the heart of the project.
 //!
-//! A *slot* should have one running instance; an *incarnation* is one instance; the *manager* is the node that drives it now; the *epoch* grows
-//! whenever management moves; the *lease* says how long a manager may act without hearing from the servers. Transitions are in
-//! `lifecycle::remote`, one pure function used by servers, nodes, the model checker and the simulator.
+//! A *slot* should have one running instance; an *incarnation* is one instance; the *manager* is the node that drives
+//! it now; the *epoch* grows whenever management moves; the *lease* says how long a manager may act without hearing
+//! from the servers. Transitions are in `lifecycle::remote`, one pure function used by servers, nodes, the model
+//! checker and the simulator.
 //!
 //! ```text
 //! observed:  Intended ─► Creating ─► Running ─► Exited ─► (acknowledged, record ends or a new incarnation follows)
@@ -18,12 +19,13 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    charge::RestartCharges,
     common::{Common, Kept, Table, Text},
     ids::{AllocId, IncarnationId, NodeId, SlotKey, SlotParts, StoreIndex, TimestampNs},
     map::{Map, exact},
 };
 
-/// What the servers want for a slot.
+/// Desired state of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DesiredRemote {
@@ -34,7 +36,7 @@ pub enum DesiredRemote {
     Stop,
 }
 
-/// What has been observed of an incarnation.
+/// Observed state of an incarnation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "State", rename_all_fields = "PascalCase")]
 pub enum Observed {
@@ -51,7 +53,7 @@ pub enum Observed {
         code: i32,
         /// Signal, 0 = none.
         signal: i32,
-        /// Killed for want of memory.
+        /// The kernel killed it because it ran out of memory.
         oom_killed: bool,
         /// What the provider says about it.
         reason: Text,
@@ -75,7 +77,8 @@ impl RemoteTask {
     pub fn seen(&self) -> bool {
         self.handle.is_some() || self.started_at != 0
     }
-    /// Seen at the provider, wanted, and not known to have ended: it counts for its job, whether or not a node manages it now.
+    /// Seen at the provider, wanted, and not known to have ended: it counts for its job, whether or not a node
+    /// manages it now.
     #[must_use]
     pub fn stands(&self) -> bool {
         self.desired == DesiredRemote::Run && self.seen() && !self.observed.ended()
@@ -133,6 +136,14 @@ pub struct RemoteHandle {
 /// Upper bound of [`RemoteHandle::data`].
 pub const MAX_HANDLE_BYTES: usize = 16 * 1024;
 
+/// A driver's note about a create, stored before the driver sends it. The next manager of the slot uses it to repeat
+/// the same create or to look for its instance. Opaque to everyone else; at most [`MAX_INTENT_BYTES`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemoteIntent(#[serde(with = "hex_bytes")] pub Vec<u8>);
+
+/// Upper bound of [`RemoteIntent`].
+pub const MAX_INTENT_BYTES: usize = 4 * 1024;
+
 mod hex_bytes {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
@@ -165,7 +176,7 @@ pub struct RemoteExit {
     pub code: i32,
     /// Signal, 0 = none.
     pub signal: i32,
-    /// Killed for want of memory.
+    /// The kernel killed it because it ran out of memory.
     pub oom_killed: bool,
     /// What the provider says about it.
     pub reason: Text,
@@ -183,7 +194,7 @@ impl RemoteExit {
     }
 }
 
-/// What follows from the state of an incarnation for the allocation's task. Decided on the servers, carried out by the node.
+/// Consequence of an incarnation's state for the allocation's task. Decided on the servers, carried out by the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "Kind", rename_all_fields = "PascalCase")]
 pub enum RemoteVerdict {
@@ -216,7 +227,7 @@ impl RemoteVerdict {
     }
 }
 
-/// What of the job governs restarts and stops of a remote task; changes in place.
+/// The part of a job that governs restarts and stops of a remote task; changes in place.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct RemotePolicy {
@@ -267,8 +278,9 @@ pub struct RemoteWanted {
     pub policy: Common<RemotePolicy>,
     /// Node and allocation; None once that node is lost: the next allocation of the slot fills it.
     pub manager: Option<Manager>,
-    /// The allocation that the record served last has ended by itself (complete or failed) and this one follows it (a reschedule): a new
-    /// incarnation is asked for. False for allocations that replace a lost, migrated or stopped one: they adopt.
+    /// The allocation that the record served last has ended by itself (complete or failed) and this one follows it (a
+    /// reschedule): a new incarnation is asked for. False for allocations that replace a lost, migrated or stopped
+    /// one: they adopt.
     pub previous_ended: bool,
     /// The restart counters of the record are kept (an ordered restart of the same specification).
     pub keep_counters: bool,
@@ -307,7 +319,8 @@ pub struct RemoteTask {
     pub desired: DesiredRemote,
     /// Grows whenever management moves; starts at 1.
     pub epoch: u64,
-    /// Epoch under which this incarnation was committed. A later epoch means that an earlier manager may have created it.
+    /// Epoch under which this incarnation was committed. A later epoch means that an earlier manager may have created
+    /// it.
     pub incarnation_epoch: u64,
     /// Allocation that the slot serves now, or served last.
     #[serde(rename = "AllocID")]
@@ -322,6 +335,9 @@ pub struct RemoteTask {
     pub successor: Option<Manager>,
     /// The driver's handle; once written it is only ever replaced, never erased by an absent value.
     pub handle: Option<RemoteHandle>,
+    /// What its driver keeps of the create, stored before that was sent; of the present incarnation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub intent: Option<Box<RemoteIntent>>,
     /// Last observation.
     pub observed: Observed,
     /// The exit result has been counted; only then may the provider forget it.
@@ -332,7 +348,8 @@ pub struct RemoteTask {
     pub verdict: RemoteVerdict,
     /// The result that was counted last, of this incarnation or the one before.
     pub result: Option<Box<RemoteExit>>,
-    /// What follows in this slot once the present incarnation has confirmedly ended (a new specification, an ordered restart).
+    /// What follows in this slot once the present incarnation has confirmedly ended (a new specification, an ordered
+    /// restart).
     pub next: Option<Box<RemoteWanted>>,
     /// Why `desired` is Stop.
     pub stop_reason: Text,
@@ -354,6 +371,9 @@ pub struct RemoteTask {
     pub restart_window_start: TimestampNs,
     /// Restarts within it.
     pub restarts_in_window: u32,
+    /// What has spent these attempts: it belongs to the task, not to a node.
+    #[serde(skip_serializing_if = "RestartCharges::is_none")]
+    pub restart_charges: RestartCharges,
     /// Hand-overs so far.
     pub handovers: u64,
     /// Why the last change happened, newest last, at most ten.
@@ -377,7 +397,7 @@ pub struct RemoteEvent {
     pub message: Text,
 }
 
-/// What a node is to do about a slot.
+/// A node's role for a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RemoteRole {
@@ -414,6 +434,9 @@ pub struct RemoteOrder {
     pub alloc_id: AllocId,
     /// Known handle.
     pub handle: Option<RemoteHandle>,
+    /// What its driver keeps of the create, as the servers have stored it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub intent: Option<RemoteIntent>,
     /// True when an instance may already exist: adopt (find or observe) first.
     pub adopt: bool,
     /// The exit result is stored: the provider may forget the instance. Answered by a report with `Forgotten`.
@@ -430,7 +453,7 @@ pub struct RemoteOrder {
     pub kill_timeout: crate::go_duration::GoDuration,
 }
 
-/// What a node reports about one slot.
+/// A node's report about one slot.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct RemoteReport {
@@ -447,6 +470,9 @@ pub struct RemoteReport {
     pub provider: String,
     /// Handle, when known; absence erases nothing.
     pub handle: Option<RemoteHandle>,
+    /// What the driver is about to send with its create: to be stored before it does. Absence erases nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub intent: Option<RemoteIntent>,
     /// Observation.
     pub observed: Observed,
     /// The provider's name for the instance.
@@ -463,7 +489,8 @@ pub struct RemoteReport {
     pub forgotten: bool,
     /// Not 0: the provider has refused this node's epoch because it has accepted this higher one.
     pub stale_epoch: u64,
-    /// Not empty: the provider has positively refused to create the instance and nothing was created; the text says why.
+    /// Not empty: the provider has positively refused to create the instance and nothing was created; the text says
+    /// why.
     pub refused: String,
     /// Not empty: a check of the running instance asks for its restart; the text says why.
     pub unhealthy: String,
@@ -477,6 +504,9 @@ pub struct RemoteInstance {
     pub key: String,
     /// The slot that it was created for, as text.
     pub slot: String,
+    /// The cluster that it belongs to; empty = this one.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub owner: String,
     /// The highest epoch that the provider has accepted for it; 0 when it keeps none.
     pub epoch: u64,
     /// The driver's token for it.
@@ -504,7 +534,7 @@ impl RemoteInstance {
     }
 }
 
-/// An instance that no record knows becomes one: by a person's order.
+/// An operator's order to adopt or stop an orphaned instance.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RemoteImport {
     /// The instance.
@@ -521,21 +551,21 @@ pub struct RemoteImport {
     pub why: String,
 }
 
-/// What is promised of a remote task, and why not more: follows from what its provider can do.
+/// Guarantee of a remote task with its limits, derived from the features of its provider.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Guarantee {
     /// The promise.
     pub level: GuaranteeLevel,
-    /// A create whose answer was lost ends with exactly one instance.
+    /// There is exactly one instance, also after a create whose answer was lost and beside a manager that was replaced.
     pub exactly_one: bool,
     /// The provider refuses calls of a manager that was replaced.
     pub fenced: bool,
     /// The exit code is kept until the servers have it.
     pub exact_results: bool,
-    /// What the level rests on, in words.
+    /// Reason of the level, for people.
     pub reason: String,
-    /// What is not promised, in words; empty when nothing is missing.
+    /// Limits of the guarantee, for people; empty if there are none.
     pub limits: Vec<String>,
 }
 
@@ -546,13 +576,18 @@ pub enum GuaranteeLevel {
     /// No node tells what the provider can do.
     #[default]
     Unknown,
-    /// Only the plain driver protocol: a lost create answer may leave an instance that nobody knows.
+    /// Only the plain driver protocol: a lost create answer may leave an orphaned instance that no sweep finds.
     HandleOnly,
     /// Neither keyed create nor search: after a lost create answer the task is held until a person decides.
     Held,
-    /// Instances are found again by their key after a lost answer.
+    /// Instances are found again by their key after a lost answer, but the provider refuses no call of a manager that
+    /// was replaced.
+    Unfenced,
+    /// Create is create-or-get by key, but the provider refuses no call of a manager that was replaced.
+    KeyedOnly,
+    /// Instances are found again by their key after a lost answer, and stale calls are refused.
     ExactlyOneBySearch,
-    /// Create is create-or-get by key.
+    /// Create is create-or-get by key, and stale calls are refused.
     ExactlyOne,
 }
 
@@ -562,6 +597,8 @@ impl std::fmt::Display for GuaranteeLevel {
             Self::Unknown => "unknown",
             Self::HandleOnly => "handle only",
             Self::Held => "held when in doubt",
+            Self::Unfenced => "one by search, unfenced",
+            Self::KeyedOnly => "one by key, unfenced",
             Self::ExactlyOneBySearch => "exactly one, by search",
             Self::ExactlyOne => "exactly one",
         })
@@ -605,7 +642,7 @@ mod tests {
         assert_eq!((handle.data.as_slice(), handle.data.capacity(), record.history.capacity()), ([0, 255].as_slice(), 2, 1));
         let other = RemoteTask { policy: RemotePolicy::clone(&record.policy).into(), ..record.clone() };
         assert!(std::ptr::eq(&*other.policy, &*record.policy), "records of a job follow one policy");
-        assert!(size_of::<RemoteTask>() <= 480, "{} bytes", size_of::<RemoteTask>());
+        assert!(size_of::<RemoteTask>() <= 488, "{} bytes", size_of::<RemoteTask>());
     }
 
     #[test]

@@ -7,64 +7,81 @@ use serde::{Deserialize, Serialize};
 use crate::constraint::{Affinity, Constraint};
 use crate::map::Map;
 use crate::network::{AllocatedPort, Network};
+use crate::schema::{COUNT, Described, INT};
 
 /// What a task asks for.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, Described)]
 #[serde(default)]
+#[job(decides)]
 pub struct Resources {
-    /// MHz.
+    /// Processor share in MHz.
     #[serde(rename = "CPU")]
+    #[job(kind = INT, says = "100, or 0 with `cores`", replaces)]
     pub cpu: Option<i64>,
     /// Whole cores, instead of MHz.
     #[serde(rename = "Cores")]
+    #[job(kind = INT, default = 0, replaces)]
     pub cores: Option<i64>,
-    /// MiB that are reserved.
+    /// Reserved memory in MiB.
     #[serde(rename = "MemoryMB")]
+    #[job(hcl = "memory", kind = INT, default = 300, replaces)]
     pub memory_mb: Option<i64>,
-    /// MiB that may be used when memory oversubscription is on.
+    /// Memory in MiB that it may use when memory oversubscription is on.
     #[serde(rename = "MemoryMaxMB")]
+    #[job(hcl = "memory_max", kind = INT, server = 0, replaces)]
     pub memory_max_mb: Option<i64>,
-    /// Deprecated, see ephemeral_disk.
+    /// Deprecated: see `ephemeral_disk`.
     #[serde(rename = "DiskMB")]
+    #[job(hcl = "disk", kind = INT, server = 0, in_place)]
     pub disk_mb: Option<i64>,
-    /// Deprecated, without effect in the system we follow.
+    /// Deprecated, without effect in Nomad.
     #[serde(rename = "IOPS")]
+    #[job(kind = INT, server = 0, in_place)]
     pub iops: Option<i64>,
-    /// Deprecated task-level networks.
+    /// Deprecated networks of tasks.
     #[serde(rename = "Networks")]
+    #[job(hcl = "network", replaces)]
     pub networks: Vec<Network>,
     /// Devices.
     #[serde(rename = "Devices")]
+    #[job(hcl = "device", replaces)]
     pub devices: Vec<RequestedDevice>,
-    /// NUMA placement; enterprise in the system we follow.
+    /// NUMA placement (Nomad Enterprise).
     #[serde(rename = "NUMA")]
+    #[job(replaces)]
     pub numa: Option<Numa>,
-    /// Size of the secrets tmpfs in MiB.
+    /// Size of the secrets directory in MiB.
     #[serde(rename = "SecretsMB")]
+    #[job(hcl = "secrets", kind = INT, server = 0, replaces_local)]
     pub secrets_mb: Option<i64>,
 }
 
-/// NUMA wish.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// How close the cores of a task are to each other.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, Described)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Numa {
     /// `none`, `prefer` or `require`.
+    #[job(default = "none")]
     pub affinity: String,
     /// Devices that are to be close.
     pub devices: Vec<String>,
 }
 
-/// A device asked for.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// A device that a task asks for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, Described)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct RequestedDevice {
     /// `type`, `vendor/type` or `vendor/type/name`.
+    #[job(label)]
     pub name: String,
     /// How many.
+    #[job(kind = COUNT, default = 1)]
     pub count: Option<u64>,
-    /// Rules for the device.
+    /// Rules that the device must meet.
+    #[job(hcl = "constraint")]
     pub constraints: Vec<Constraint>,
-    /// Preferences for the device.
+    /// Devices that it prefers or avoids.
+    #[job(hcl = "affinity")]
     pub affinities: Vec<Affinity>,
 }
 
@@ -210,7 +227,8 @@ pub struct AllocatedTask {
     pub memory: AllocatedMemory,
     /// Deprecated task-level networks.
     pub networks: Vec<Network>,
-    /// True when a remote driver runs the task: it is packed against the provider's pool and costs the node a session only.
+    /// True when a remote driver runs the task: it is packed against the provider's pool and costs the node a session
+    /// only.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub remote: bool,
 }
@@ -264,7 +282,7 @@ pub struct Usage {
 }
 
 /// Left out of JSON.
-fn is_zero(n: &u32) -> bool {
+pub(crate) fn is_zero(n: &u32) -> bool {
     *n == 0
 }
 

@@ -41,8 +41,9 @@ pub fn record(events: &mut Vec<ScalingEvent>, event: ScalingEvent) {
     events.truncate(EVENTS_KEPT);
 }
 
-/// Gives the policies of a job that is registered at `index` their ids and indexes. A policy keeps its id while its group has one of the same
-/// type, and its `modify_index` while it says the same. What the client has sent for these fields does not count.
+/// Gives the policies of a job that is registered at `index` their ids and indexes. A policy keeps its id while its
+/// group has one of the same type, and its `modify_index` while it says the same. What the client has sent for these
+/// fields does not count.
 pub fn number_policies(job: &mut Job, known: Option<&Job>, index: StoreIndex, mut new_id: impl FnMut() -> String) {
     for group in &mut job.task_groups {
         let TaskGroup { name, scaling: Some(policy), .. } = group else { continue };

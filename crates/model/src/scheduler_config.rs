@@ -18,7 +18,8 @@ pub struct SchedulerConfig {
     pub reject_job_registration: bool,
     /// No evaluation is handed out.
     pub pause_eval_broker: bool,
-    /// How many nodes are scored where it costs most; 0 = as many as the scheduler likes. Refused otherwise: every node that fits is scored.
+    /// How many nodes are scored where it costs most; 0 = as many as the scheduler likes. Refused otherwise: every
+    /// node that fits is scored.
     pub node_limit_for_feasibility_checks: u64,
     /// Index of its creation.
     pub create_index: StoreIndex,

@@ -7,111 +7,131 @@ use serde::{Deserialize, Serialize};
 use crate::{
     go_duration::GoDuration,
     ids::{AllocId, JobId, JobKey, Namespace, NodeId, SlotKey, StoreIndex},
-    task::Identity,
+    schema::{self, Described, Shape},
+    task_blocks::Identity,
 };
 
 /// A service that allocations register.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, Described)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Service {
-    /// Name; defaults to `${JOB}-${TASKGROUP}[-${TASK}]`.
+    /// Name of the service.
+    #[job(says = "JOB-GROUP, of a task JOB-GROUP-TASK")]
     pub name: String,
     /// `nomad` or `consul`.
+    #[job(default = "consul")]
     pub provider: String,
     /// Label or number of the port.
+    #[job(hcl = "port")]
     pub port_label: String,
     /// Tags.
     pub tags: Vec<String>,
     /// Tags of canaries.
     pub canary_tags: Vec<String>,
-    /// auto, alloc, driver or host.
+    /// `auto`, `alloc`, `driver` or `host`.
+    #[job(default = "auto")]
     pub address_mode: String,
     /// Fixed address.
     pub address: String,
     /// Addresses by tag.
     pub tagged_addresses: BTreeMap<String, String>,
-    /// Checks.
+    /// Checks of the service.
+    #[job(hcl = "check")]
     pub checks: Vec<Check>,
-    /// Restart on failing checks.
+    /// Restart tasks when checks fail.
     pub check_restart: Option<CheckRestart>,
     /// Metadata.
     pub meta: BTreeMap<String, String>,
     /// Metadata of canaries.
     pub canary_meta: BTreeMap<String, String>,
-    /// Task that the service belongs to, for group services.
+    /// Task that the service belongs to, for services of groups.
     #[serde(rename = "TaskName")]
     pub task: String,
-    /// require_healthy, ignore_warnings, ignore.
+    /// `require_healthy`, `ignore_warnings` or `ignore`.
+    #[job(default = "require_healthy")]
     pub on_update: String,
-    /// Consul only.
+    /// Others may change its tags in Consul.
     pub enable_tag_override: bool,
     /// Identity for Consul.
     pub identity: Option<Identity>,
-    /// Consul only.
+    /// Weights in Consul's DNS.
+    #[job(shape = Shape::One(schema::opaque::WEIGHTS))]
     pub weights: Option<serde_json::Value>,
-    /// Consul cluster.
+    /// Namespace that it is registered in: the job's own.
+    #[job(api, left_out)]
+    pub namespace: String,
+    /// Cluster of Consul.
+    #[job(client = "default")]
     pub cluster: String,
-    /// Consul only.
+    /// Kind of the service in Consul.
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[job(left_out)]
     pub kind: String,
-    /// Connect: kept, refused to run.
+    /// Consul's service mesh.
+    #[job(shape = Shape::One(schema::connect::CONNECT))]
     pub connect: Option<serde_json::Value>,
 }
 
 /// A check of a service.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, Described)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Check {
-    /// Name.
+    /// Name of the check.
+    #[job(says = "that of its service")]
     pub name: String,
-    /// http, tcp, grpc, script.
+    /// `http`, `tcp`, `grpc` or `script`.
     #[serde(rename = "Type")]
+    #[job(hcl = "type")]
     pub kind: String,
     /// HTTP path.
     pub path: String,
     /// HTTP method.
+    #[job(says = "GET")]
     pub method: String,
     /// HTTP body.
     pub body: String,
     /// HTTP headers.
     pub header: BTreeMap<String, Vec<String>>,
     /// Label or number of the port.
+    #[job(hcl = "port", says = "that of its service")]
     pub port_label: String,
-    /// http or https.
+    /// `http` or `https`.
+    #[job(says = "http")]
     pub protocol: String,
     /// Time between two runs.
     pub interval: GoDuration,
     /// Time for one run.
     pub timeout: GoDuration,
-    /// alloc, driver or host.
+    /// `alloc`, `driver` or `host`.
     pub address_mode: String,
     /// Address given to Consul.
     pub advertise: String,
     /// Task that runs a script check.
     #[serde(rename = "TaskName")]
     pub task: String,
-    /// Script.
+    /// Program of a script check.
     pub command: String,
-    /// Script arguments.
+    /// Arguments of the program.
     pub args: Vec<String>,
-    /// Connect only.
+    /// Expose it through Consul's service mesh.
     pub expose: bool,
     /// Status before the first run.
     pub initial_status: String,
-    /// Good runs before passing.
+    /// Good runs in a row before it passes.
     pub success_before_passing: i32,
-    /// Bad runs before critical.
+    /// Bad runs in a row before it is critical.
     pub failures_before_critical: i32,
-    /// Bad runs before warning.
+    /// Bad runs in a row before it warns.
     pub failures_before_warning: i32,
-    /// Restart on failure.
+    /// Restart the task when it fails.
     pub check_restart: Option<CheckRestart>,
-    /// require_healthy, ignore_warnings, ignore.
+    /// `require_healthy`, `ignore_warnings` or `ignore`.
+    #[job(says = "that of its service")]
     pub on_update: String,
-    /// TLS server name.
+    /// Server name for TLS.
     #[serde(rename = "TLSServerName")]
     pub tls_server_name: String,
-    /// No TLS verification.
+    /// Do not verify certificates.
     #[serde(rename = "TLSSkipVerify")]
     pub tls_skip_verify: bool,
     /// gRPC service.
@@ -120,19 +140,19 @@ pub struct Check {
     /// gRPC over TLS.
     #[serde(rename = "GRPCUseTLS")]
     pub grpc_use_tls: bool,
-    /// Free text.
+    /// Text about the check.
     pub notes: String,
 }
 
 /// Restart a task whose checks fail.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, Described)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct CheckRestart {
-    /// Failures in a row.
+    /// Failures in a row; 0 = never restart.
     pub limit: i32,
-    /// Time after the start.
+    /// Time after the start in which failures do not count.
     pub grace: Option<GoDuration>,
-    /// Warnings are fine.
+    /// Warnings are no failures.
     pub ignore_warnings: bool,
 }
 
@@ -189,7 +209,8 @@ pub struct ServiceRegistration {
     /// Metadata.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub meta: BTreeMap<String, String>,
-    /// The slot of the remote task that serves it: such a registration lives as long as the instance, whichever allocation manages it.
+    /// The slot of the remote task that serves it: such a registration lives as long as the instance, whichever
+    /// allocation manages it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slot: Option<SlotKey>,
     /// Index of its creation.
@@ -234,7 +255,8 @@ pub struct ServiceEntry {
     pub address: String,
     /// Port.
     pub port: i32,
-    /// The port was given to the allocation. A remote instance that was created for an earlier allocation listens on that one's.
+    /// The port was given to the allocation. A remote instance that was created for an earlier allocation listens on
+    /// that one's.
     pub given_port: bool,
 }
 

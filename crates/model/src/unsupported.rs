@@ -1,8 +1,8 @@
 //! What this release does not run, feature by feature, with the reason.
 //!
-//! A job that is accepted is run as written. What the servers or nodes do not implement yet is therefore refused by name at registration: one
-//! line here per feature. When a feature lands, its line goes. The job file is still parsed in full, so the message is about the feature and
-//! not about syntax.
+//! A job that is accepted is run as written. What the servers or nodes do not implement yet is therefore refused by
+//! name at registration: one line here per feature. When a feature lands, its line goes. The job file is still parsed
+//! in full, so the message is about the feature and not about syntax.
 
 use crate::{
     job::{Job, TaskGroup, VolumeRequest},
@@ -27,15 +27,11 @@ const ONLY_CONSUL: &str = "it means something to Consul only; leave it out";
 pub(crate) const JOB: &[Refused<Job>] = &[
     Refused {
         feature: "periodic",
-        reason: "launches by the clock are not run yet; register the job from a timer of your own",
+        reason: "Drover does not launch jobs by the clock yet; register the job from a timer of your own",
         // Switched off, it is a job that is kept and never launched.
         used: |j| j.periodic.as_ref().is_some_and(|p| p.enabled != Some(false)),
     },
-    Refused {
-        feature: "multiregion",
-        reason: "it is an enterprise feature of the system whose job files are read here",
-        used: |j| j.multiregion.is_some(),
-    },
+    Refused { feature: "multiregion", reason: "it is a Nomad Enterprise feature", used: |j| j.multiregion.is_some() },
     Refused { feature: "consul_token", reason: NO_CONSUL, used: |j| !j.consul_token.is_empty() },
     Refused { feature: "vault_token", reason: NO_VAULT, used: |j| !j.vault_token.is_empty() },
     Refused { feature: "ConsulNamespace", reason: NO_CONSUL, used: |j| !matches!(j.consul_namespace.as_str(), "" | "default") },
@@ -93,13 +89,13 @@ pub(crate) const GROUP: &[Refused<TaskGroup>] = &[
 pub(crate) const TASK: &[Refused<Task>] = &[
     Refused {
         feature: "template.vault_grace",
-        reason: "it is deprecated where it comes from and has no effect there; leave it out",
+        reason: "Nomad has deprecated it, and it has no effect there; leave it out",
         used: |t| t.templates.iter().any(|t| t.vault_grace.is_some_and(|g| g != crate::GoDuration::ZERO)),
     },
     Refused { feature: "secret", reason: "no provider of secrets is asked yet; use a template", used: |t| !t.secrets.is_empty() },
     Refused {
         feature: "template.change_script.run_on_first_render",
-        reason: "the script runs after changes; what is to be done first belongs into the task's command or a prestart task",
+        reason: "the script runs after changes; do the first work in the task's command or in a prestart task",
         used: |t| t.templates.iter().any(|t| t.change_script.as_ref().is_some_and(|s| s.run_on_first_render == Some(true))),
     },
     Refused {
@@ -111,11 +107,7 @@ pub(crate) const TASK: &[Refused<Task>] = &[
     Refused { feature: "consul", reason: NO_CONSUL, used: |t| t.consul.is_some() },
     Refused { feature: "csi_plugin", reason: "CSI volumes are not attached yet", used: |t| t.csi_plugin.is_some() },
     Refused { feature: "kind", reason: "Connect is not supported", used: |t| !t.kind.is_empty() },
-    Refused {
-        feature: "schedule",
-        reason: "it is an enterprise feature of the system whose job files are read here",
-        used: |t| t.schedule.is_some(),
-    },
+    Refused { feature: "schedule", reason: "it is a Nomad Enterprise feature", used: |t| t.schedule.is_some() },
     Refused { feature: "resources.device", reason: "devices are not scheduled yet", used: |t| !t.resources.devices.is_empty() },
     Refused {
         feature: "resources.numa",
@@ -124,7 +116,7 @@ pub(crate) const TASK: &[Refused<Task>] = &[
     },
     Refused {
         feature: "resources.network",
-        reason: "it is deprecated where it comes from; move it to a network block of the group",
+        reason: "Nomad has deprecated it; move it to a network block of the group",
         used: |t| !t.resources.networks.is_empty(),
     },
 ];

@@ -5,9 +5,12 @@
 mod files;
 mod kinds;
 mod names;
+mod problems;
 mod services;
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
+
+pub use self::problems::{Problem, ValidationErrors, Warnings};
 
 use crate::{
     constraint::{Affinity, Constraint, DISTINCT_PROPERTY, OPERATORS, Spread},
@@ -30,94 +33,6 @@ const MIN_LOG_MB: i64 = 1;
 pub const NO_MEMORY_LIMIT: i64 = -1;
 /// Highest priority of a job.
 pub const MAX_PRIORITY: i32 = 100;
-
-/// One mistake, or the mistakes of a part.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Problem {
-    /// A mistake.
-    Text(String),
-    /// The mistakes of a part: `Task group web validation failed: …`.
-    In {
-        /// Everything before the colon.
-        prefix: String,
-        /// What is wrong there.
-        errors: ValidationErrors,
-    },
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Text(text) => f.write_str(text),
-            Self::In { prefix, errors } => write!(f, "{prefix}: {errors}"),
-        }
-    }
-}
-
-/// Why a job is refused. Displayed as `N error(s) occurred:` and one line for each.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ValidationErrors(pub Vec<Problem>);
-
-impl std::error::Error for ValidationErrors {}
-
-impl fmt::Display for ValidationErrors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.as_slice() {
-            [one] => write!(f, "1 error occurred:\n\t* {one}\n\n"),
-            many => {
-                write!(f, "{} errors occurred:", many.len())?;
-                for problem in many {
-                    write!(f, "\n\t* {problem}")?;
-                }
-                f.write_str("\n\n")
-            }
-        }
-    }
-}
-
-impl ValidationErrors {
-    fn text(&mut self, text: impl Into<String>) {
-        self.0.push(Problem::Text(text.into()));
-    }
-    fn when(&mut self, wrong: bool, text: impl FnOnce() -> String) {
-        if wrong {
-            self.text(text());
-        }
-    }
-    fn part(&mut self, prefix: impl Into<String>, errors: Self) {
-        if !errors.0.is_empty() {
-            self.0.push(Problem::In { prefix: prefix.into(), errors });
-        }
-    }
-    fn refusals(&mut self, texts: Vec<String>) {
-        self.0.extend(texts.into_iter().map(Problem::Text));
-    }
-    /// Every mistake on a line of its own, with the parts that it is in before it.
-    #[must_use]
-    pub fn flat(&self) -> Vec<String> {
-        self.0
-            .iter()
-            .flat_map(|p| match p {
-                Problem::Text(text) => vec![text.clone()],
-                Problem::In { prefix, errors } => errors.flat().into_iter().map(|e| format!("{prefix}: {e}")).collect(),
-            })
-            .collect()
-    }
-}
-
-/// What is accepted but worth a word. Displayed as the `Warnings` text of the API; empty when there is none.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Warnings(pub Vec<String>);
-
-impl fmt::Display for Warnings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
-            return Ok(());
-        }
-        writeln!(f, "{} warning(s):", self.0.len())?;
-        self.0.iter().try_for_each(|w| write!(f, "\n* {w}"))
-    }
-}
 
 /// Checks a canonical job.
 ///
@@ -162,10 +77,10 @@ fn check_job(job: &Job, e: &mut ValidationErrors) {
     e.when(!(1..=MAX_PRIORITY).contains(&job.priority), || format!("Job priority must be between [1, {MAX_PRIORITY}]"));
     e.when(job.datacenters.is_empty(), || "Missing job datacenters".to_owned());
     e.when(job.datacenters.iter().any(String::is_empty), || "Job datacenter must be non-empty string".to_owned());
-    e.when(job.node_pool == "all", || "Job node pool \"all\" cannot be used: it exists for queries only".to_owned());
     e.when(job.task_groups.is_empty(), || "Missing job task groups".to_owned());
     check_placement(&job.constraints, &job.affinities, &job.spreads, e);
     kinds::check_job(job, e);
+    names::check_job(job, e);
     names::check_ui(job, e);
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     for (i, group) in job.task_groups.iter().enumerate() {
@@ -258,6 +173,7 @@ fn check_group(job: &Job, g: &TaskGroup, e: &mut ValidationErrors) {
     e.when(g.count.is_some_and(|c| c < 0), || "Task group count can't be negative".to_owned());
     e.when(g.tasks.is_empty(), || "Missing tasks for task group".to_owned());
     check_placement(&g.constraints, &g.affinities, &g.spreads, e);
+    names::check_group(g, e);
     kinds::check_group(job, g, e);
     match &g.restart {
         Some(p) => check_restart(p, e),
@@ -482,6 +398,7 @@ fn check_task(g: &TaskGroup, t: &Task, e: &mut ValidationErrors) {
     e.when(t.driver.is_empty(), || "Missing task driver".to_owned());
     e.when(t.kill_timeout.is_some_and(|k| k < GoDuration::ZERO), || "KillTimeout must be a positive value".to_owned());
     e.when(t.shutdown_delay < GoDuration::ZERO, || "ShutdownDelay must be a positive value".to_owned());
+    names::check_task(t, e);
     check_resources(t, e);
     if let Some(logs) = &t.logs {
         let (files, size) = (logs.max_files.unwrap_or(10), logs.max_file_size_mb.unwrap_or(10));

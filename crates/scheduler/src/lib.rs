@@ -57,11 +57,25 @@ pub enum SchedulerError {
     },
 }
 
-/// Decides what is to be done for an evaluation. Nothing outside the arguments has an influence; `seed` breaks ties and makes new ids.
+/// How many allocations a job has at most, unless the servers say otherwise: what a registration may ask for (`job_max_count`).
+pub const MOST_OF_A_JOB: u32 = 50_000;
+
+/// Decides what is to be done for an evaluation, as [`schedule_within`] does, for jobs of the usual size.
 ///
 /// # Errors
 /// When the job asks for what cannot be scheduled.
 pub fn schedule(state: &State, eval: &Evaluation, now: TimestampNs, seed: u64) -> Result<Decision, SchedulerError> {
+    schedule_within(state, eval, now, seed, MOST_OF_A_JOB)
+}
+
+/// Decides what is to be done for an evaluation. Nothing outside the arguments has an influence; `seed` breaks ties and makes new ids.
+///
+/// A job has at most `most` allocations. What a count asks for beyond that is numbered, never made: a count that was stored before there was a
+/// limit costs neither memory nor time.
+///
+/// # Errors
+/// When the job asks for what cannot be scheduled.
+pub fn schedule_within(state: &State, eval: &Evaluation, now: TimestampNs, seed: u64, most: u32) -> Result<Decision, SchedulerError> {
     let key = eval.job_key();
     let job = state.job(&key).cloned();
     let scheduled = [job_type::SERVICE, job_type::BATCH, job_type::SYSTEM, job_type::SYSBATCH];
@@ -70,8 +84,11 @@ pub fn schedule(state: &State, eval: &Evaluation, now: TimestampNs, seed: u64) -
     }
     let mut ids = ids::Ids::new(seed, eval.id.0);
     let system = job_type::everywhere(job.as_ref().map_or(&*eval.kind, |j| &*j.kind));
-    let compare = if system { system::reconcile } else { reconcile::reconcile };
-    let wanted = compare(state, job.as_ref(), eval, now, &mut ids);
+    let wanted = if system {
+        system::reconcile(state, job.as_ref(), eval, now, &mut ids)
+    } else {
+        reconcile::reconcile(state, job.as_ref(), eval, now, most, &mut ids)
+    };
     let mut decision = Decision {
         plan: Plan {
             eval_id: eval.id,

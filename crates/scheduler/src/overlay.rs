@@ -18,6 +18,7 @@ pub(crate) struct Overlay<'a> {
     pub(crate) disk_mb: Vec<i64>,
     /// Remote tasks that are managed there.
     pub(crate) sessions: Vec<i64>,
+    pub(crate) allocs: Vec<i64>,
     /// Only of nodes that the plan has touched.
     ports: HashMap<NodeSlot, PortSet>,
     none: PortSet,
@@ -36,6 +37,7 @@ impl<'a> Overlay<'a> {
             memory_mb: fleet.all_taken().map(|t| t.memory_mb).collect(),
             disk_mb: fleet.all_taken().map(|t| t.disk_mb).collect(),
             sessions: fleet.all_taken().map(|t| i64::from(t.sessions)).collect(),
+            allocs: fleet.all_taken().map(|t| i64::from(t.allocs)).collect(),
             ports: HashMap::new(),
             none: PortSet::default(),
             removed: HashSet::new(),
@@ -61,6 +63,7 @@ impl<'a> Overlay<'a> {
         self.memory_mb[i] += sign * u.memory_mb;
         self.disk_mb[i] += sign * u.disk_mb;
         self.sessions[i] += sign * i64::from(alloc.resources.sessions());
+        self.allocs[i] += sign;
         let shared = !alloc.resources.shared.ports.is_empty();
         if shared || alloc.resources.tasks.values().any(|t| !t.networks.is_empty()) {
             // NodeUse knows which ports an allocation holds; its sums are not of interest here.
@@ -96,7 +99,7 @@ impl<'a> Overlay<'a> {
     /// Cores in use. Looked up when a group asks for cores, which is rare.
     pub(crate) fn cores(&self, slot: NodeSlot) -> BTreeSet<u16> {
         let Some(node) = self.fleet.node(slot) else { return BTreeSet::new() };
-        let live = self.state.allocs_by_node(node.id).filter(|a| !a.terminal() && !self.removed.contains(&a.id));
+        let live = self.state.allocs_by_node(node.id).filter(|a| a.occupies() && !self.removed.contains(&a.id));
         let mut taken: BTreeSet<u16> = live.flat_map(|a| cores::of(a).collect::<Vec<_>>()).collect();
         taken.extend(self.given_cores.get(&slot).into_iter().flatten());
         taken

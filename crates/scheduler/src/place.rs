@@ -3,15 +3,11 @@
 mod context;
 mod group;
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
-use context::JobUse;
+use context::{Blocked, Context, JobUse, Progress, counts};
 use group::GroupPlacer;
 use model::{
-    alloc::Allocation,
     eval::{EvalStatus, Evaluation, Trigger},
     ids::{AllocId, DeploymentId, EvalId, TimestampNs},
     job::Job,
@@ -24,28 +20,6 @@ use crate::{
     overlay::Overlay,
     reconcile::{GroupRequests, Wanted, why},
 };
-
-/// Which classes of nodes could take what found no room, for waking the blocked evaluation.
-#[derive(Default)]
-pub(crate) struct Blocked {
-    pub(crate) classes: BTreeMap<String, bool>,
-    pub(crate) escaped: bool,
-}
-
-/// What one evaluation is about.
-#[derive(Clone, Copy)]
-pub(crate) struct Context<'a> {
-    pub(crate) state: &'a State,
-    pub(crate) eval: &'a Evaluation,
-    pub(crate) job: &'a Arc<Job>,
-    pub(crate) now: TimestampNs,
-}
-
-/// What the plan under way has taken so far.
-pub(crate) struct Progress<'a> {
-    pub(crate) overlay: Overlay<'a>,
-    pub(crate) job_use: JobUse,
-}
 
 /// Carries out what is wanted, into the decision.
 pub(crate) fn place(
@@ -76,7 +50,7 @@ pub(crate) fn place(
     let mut progress = Progress { overlay: Overlay::new(state), job_use: JobUse::new(state, &eval.job_key()) };
     for name in nowhere {
         let Some(group) = job.group(&name) else { continue };
-        let nothing = GroupRequests { group: name.clone(), requests: Vec::new(), deployment: DeploymentId::NIL, job: None };
+        let nothing = GroupRequests { group: name.clone(), requests: Vec::new(), beyond: 0, deployment: DeploymentId::NIL, job: None };
         let why = GroupPlacer::new(cx, group, &nothing, &mut progress, ids).failure(1);
         decision.failed_groups.insert(name, why);
     }
@@ -112,8 +86,9 @@ pub(crate) fn place(
 }
 
 fn release(state: &State, id: AllocId, progress: &mut Progress<'_>) {
-    if let Some(a) = state.alloc(id).filter(|a| !a.terminal())
+    if let Some(a) = state.alloc(id).filter(|a| a.occupies())
         && let Some(slot) = progress.overlay.remove(a)
+        && counts(a)
     {
         progress.job_use.remove(&a.task_group, slot);
     }
@@ -143,9 +118,15 @@ fn place_group<'a>(
             }
         }
     }
+    let beyond = i64::try_from(wanted.beyond).unwrap_or(i64::MAX);
+    failed += beyond;
     if failed > 0 {
         *decision.queued.entry(group.name.clone()).or_default() += failed;
-        decision.failed_groups.insert(group.name.clone(), placer.failure(failed));
+        let mut why = placer.failure(failed);
+        if beyond > 0 {
+            why.quota_exhausted.push(format!("job_max_count: {beyond} more are asked for than a job may have"));
+        }
+        decision.failed_groups.insert(group.name.clone(), why);
         placer.eligibility(blocked);
     }
 }
@@ -178,12 +159,4 @@ fn blocked_eval(state: &State, eval: &Evaluation, job: &Job, blocked: Blocked, d
         create_time: before.map_or(0, |e| e.create_time),
         ..Evaluation::default()
     }
-}
-
-/// Allocations of a snapshot by slot of their node.
-pub(crate) type BySlot = HashMap<u32, u32>;
-
-/// Is the allocation one that the plan may count on?
-pub(crate) fn counts(a: &Allocation) -> bool {
-    !a.terminal()
 }

@@ -169,12 +169,13 @@ impl Ranking {
         best.map(|(.., i)| i)
     }
 
-    /// The best few, best first.
-    pub(crate) fn top(&self, n: usize, boost: impl Fn(u32) -> Option<f64>) -> Vec<(usize, f64)> {
+    /// The best few, best first; `penalised` nodes have one more part, of -1.
+    pub(crate) fn top(&self, n: usize, boost: impl Fn(u32) -> Option<f64>, penalised: impl Fn(u32) -> bool) -> Vec<(usize, f64)> {
         let mut top: Vec<(usize, f64)> = Vec::with_capacity(n + 1);
         for (i, c) in self.candidates.iter().enumerate().filter(|(_, c)| c.standing == Standing::Open) {
             let Some(boost) = boost(c.bucket) else { continue };
-            let score = mean(c.sum, c.parts, boost);
+            let (sum, parts) = if penalised(c.slot) { (c.sum - 1.0, c.parts + 1) } else { (c.sum, c.parts) };
+            let score = mean(sum, parts, boost);
             let above = |(j, s): &(usize, f64)| s.total_cmp(&score).then(self.candidates[*j].tie.cmp(&c.tie)).is_gt();
             if top.len() == n && top.last().is_some_and(above) {
                 continue;
@@ -218,7 +219,7 @@ mod tests {
             for (which, sum, parts, standing, boosts) in changes {
                 let boost = |b: u32| boosts[b as usize].map(f64::from);
                 let all = r.best_linear(boost, |_| true, |_| false);
-                prop_assert_eq!(r.top(1, boost).first().map(|(i, _)| *i), all);
+                prop_assert_eq!(r.top(1, boost, |_| false).first().map(|(i, _)| *i), all);
                 prop_assert_eq!(r.best(boost), all);
                 // What was chosen changes most often.
                 let i = all.unwrap_or_else(|| which.index(start.len()));

@@ -36,7 +36,7 @@ impl Counted {
 }
 
 enum Kind {
-    /// Wanted numbers by value; those of no target share the rest, if there is one.
+    /// Wanted numbers by value; those of no target share the rest, if there is one, and are counted together.
     Targets {
         wanted: HashMap<Value, f64>,
         rest: Option<f64>,
@@ -55,6 +55,18 @@ struct Attribute {
     target: Target,
     values: Counted,
     kind: Kind,
+}
+
+/// What values of no target are counted as, together.
+const OTHERS: &str = "*";
+
+impl Attribute {
+    fn value(&mut self, node: &Node, region: &str) -> Value {
+        let text = self.target.resolve(node, region);
+        let text = text.as_deref();
+        let is_other = matches!(self.kind, Kind::Targets { .. }) && text.is_some_and(|text| !self.values.ids.contains_key(text));
+        self.values.value(if is_other { Some(OTHERS) } else { text })
+    }
 }
 
 /// The attributes that matter to a group, and the buckets of candidates that they make.
@@ -110,7 +122,7 @@ impl Buckets {
     pub(crate) fn count_existing(&mut self, node: &Node, region: &str, same_group: bool) {
         for a in &mut self.attributes {
             if same_group || matches!(a.kind, Kind::Limit { job_wide: true, .. }) {
-                let v = a.values.value(a.target.resolve(node, region).as_deref());
+                let v = a.value(node, region);
                 a.values.counts[v as usize] += 1;
             }
         }
@@ -119,7 +131,7 @@ impl Buckets {
     /// An existing allocation of the group leaves.
     pub(crate) fn uncount(&mut self, node: &Node, region: &str) {
         for a in &mut self.attributes {
-            let v = a.values.value(a.target.resolve(node, region).as_deref());
+            let v = a.value(node, region);
             let c = &mut a.values.counts[v as usize];
             *c = c.saturating_sub(1);
         }
@@ -130,7 +142,7 @@ impl Buckets {
         if self.plain() {
             return 0;
         }
-        let key: Vec<Value> = self.attributes.iter_mut().map(|a| a.values.value(a.target.resolve(node, region).as_deref())).collect();
+        let key: Vec<Value> = self.attributes.iter_mut().map(|a| a.value(node, region)).collect();
         if let Some(id) = self.ids.get(&key) {
             return *id;
         }

@@ -145,7 +145,13 @@ impl System<'_> {
         }
         self.out.annotations.insert(group.name.clone(), counts);
         if !requests.is_empty() {
-            self.out.groups.push(GroupRequests { group: group.name.clone(), requests, deployment: DeploymentId::NIL, job: None });
+            self.out.groups.push(GroupRequests {
+                group: group.name.clone(),
+                requests,
+                beyond: 0,
+                deployment: DeploymentId::NIL,
+                job: None,
+            });
         }
     }
 
@@ -295,7 +301,14 @@ impl System<'_> {
     ) -> Option<Request> {
         let replacing = |why, release_anyway| {
             let stop = Some(stop(a, why, None));
-            Some(Request { stop, release_anyway, tracker: None, among: Some(among.clone()), ..Request::replacing(a.clone()) })
+            Some(Request {
+                stop,
+                release_anyway,
+                tracker: None,
+                penalty: Vec::new(),
+                among: Some(among.clone()),
+                ..Request::replacing(a.clone())
+            })
         };
         if self.leaves(a) || a.desired_transition.migrate == Some(true) {
             counts.migrate += 1;
@@ -348,14 +361,12 @@ impl System<'_> {
         };
         taken.insert(index);
         let wanted = previous.as_ref().filter(|a| !a.server_terminal());
-        let stop = wanted.and_then(|a| match a.client_status {
-            // What a former version has done counts for nothing now.
-            _ if self.job.kind == job_type::SYSBATCH && self.is_older(a) => Some(stop(a, why::UPDATED, None)),
-            // A failed one is not tried again by anybody else.
-            ClientStatus::Failed => Some(stop(a, why::RESCHEDULED, None)),
-            _ => None,
-        });
-        let request = previous.clone().map_or_else(|| Request::new(index), |p| Request { tracker: None, ..Request::replacing(p) });
+        // What a former version of a sysbatch job has done counts for nothing now. What has failed stays as it is: nobody else tries it again.
+        let older = wanted.filter(|a| self.job.kind == job_type::SYSBATCH && self.is_older(a));
+        let stop = older.map(|a| stop(a, why::UPDATED, None));
+        let request = previous
+            .clone()
+            .map_or_else(|| Request::new(index), |p| Request { tracker: None, penalty: Vec::new(), ..Request::replacing(p) });
         Request { index, stop, living, among: Some(among), ..request }
     }
 

@@ -76,11 +76,11 @@ fn check_node(
         return Err(not_ready(node));
     }
     let mut taken = state.usage(id);
-    for a in leaving.iter().filter_map(|a| state.alloc(*a)).filter(|a| a.node_id == id && !a.terminal()) {
+    for a in leaving.iter().filter_map(|a| state.alloc(*a)).filter(|a| a.node_id == id && a.occupies()) {
         taken.remove(a);
     }
     // An update in place takes what it took before, unless the plan says otherwise.
-    for a in allocs.iter().filter_map(|a| state.alloc(a.id)).filter(|a| !a.terminal()) {
+    for a in allocs.iter().filter_map(|a| state.alloc(a.id)).filter(|a| a.occupies()) {
         taken.remove(a);
     }
     let capacity = state.fleet().slot(id).and_then(|s| state.fleet().capacity(s));
@@ -122,6 +122,7 @@ fn add(capacity: &NodeCapacity, taken: &mut NodeUse, a: &Allocation, fresh: &[&A
         ("memory", taken.memory_mb, u.memory_mb, capacity.memory_mb),
         ("disk", taken.disk_mb, u.disk_mb, capacity.disk_mb),
         ("remote sessions", i64::from(taken.sessions), limited(capacity.sessions, a.resources.sessions()), i64::from(capacity.sessions)),
+        ("room for allocations", i64::from(taken.allocs), limited(capacity.max_allocs, 1), i64::from(capacity.max_allocs)),
     ] {
         // Who asks for nothing of it does not make it worse.
         if ask > 0 && taken > capacity {
@@ -138,7 +139,7 @@ fn limited(limit: u32, ask: u32) -> i64 {
 
 fn check_cores(state: &State, id: NodeId, allocs: &[Allocation], stopped: &HashSet<AllocId>) -> Result<(), String> {
     let own: HashSet<AllocId> = allocs.iter().map(|a| a.id).collect();
-    let live = state.allocs_by_node(id).filter(|a| !a.terminal() && !stopped.contains(&a.id) && !own.contains(&a.id));
+    let live = state.allocs_by_node(id).filter(|a| a.occupies() && !stopped.contains(&a.id) && !own.contains(&a.id));
     let mut taken: BTreeSet<u16> = live.flat_map(|a| cores::of(a).collect::<Vec<_>>()).collect();
     for core in allocs.iter().flat_map(cores::of) {
         if !taken.insert(core) {

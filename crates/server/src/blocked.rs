@@ -1,18 +1,27 @@
 //! Blocked evaluations: those that found no room wait here and are woken by what may have made room for them.
 //!
-//! Room appears when a node becomes ready or changes, and when an allocation ends. Both have a class; an evaluation knows which classes were
-//! infeasible for it and is not woken by those. Like the broker, this holds no truth of its own: it follows the applied commits.
+//! Room appears when a node becomes ready or changes, and when an allocation ends. Both have a class; an evaluation
+//! knows which classes were infeasible for it and is not woken by those. Like the broker, this holds no truth of its
+//! own: it follows the applied commits.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use control::{
+    Stamp,
+    evaluations::{Due, stir},
+};
 use model::{EvalId, EvalStatus, Evaluation, JobKey, Node, NodeId, StoreIndex};
 use state::{Object, State};
 use tokio::sync::Notify;
 
-use crate::commit::Commit;
+use crate::{
+    commit::{Commit, Decided},
+    loops::{self, Loop},
+    reconciler::part::{Look, Part},
+};
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -24,21 +33,12 @@ struct Inner {
     superseded: BTreeSet<EvalId>,
 }
 
-/// Evaluations to be changed.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Due {
-    /// Room may have appeared for them.
-    pub(crate) wake: BTreeSet<EvalId>,
-    /// Their job has a newer one.
-    pub(crate) superseded: BTreeSet<EvalId>,
-}
-
 /// The tracker.
 #[derive(Debug, Default)]
 pub(crate) struct Blocked {
     inner: Mutex<Inner>,
     /// Told when something is due.
-    pub(crate) due: Notify,
+    due: Notify,
 }
 
 /// Could an evaluation be placed on nodes of that class?
@@ -60,18 +60,6 @@ fn offers_more(before: Option<&Arc<Node>>, now: &Node) -> bool {
 impl Blocked {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Starts again from a snapshot. Everything is woken once: what happened before is not known.
-    pub(crate) fn fill(&self, state: &State) {
-        let mut inner = self.lock();
-        *inner = Inner::default();
-        for eval in state.evals().filter(|eval| eval.status == EvalStatus::Blocked) {
-            inner.add(eval);
-            inner.wake.insert(eval.id);
-        }
-        drop(inner);
-        self.due.notify_one();
     }
 
     /// Follows an applied commit.
@@ -115,7 +103,7 @@ impl Blocked {
     }
 
     /// Takes what is due.
-    pub(crate) fn take(&self) -> Due {
+    fn take(&self) -> Due {
         let mut inner = self.lock();
         Due { wake: std::mem::take(&mut inner.wake), superseded: std::mem::take(&mut inner.superseded) }
     }
@@ -123,6 +111,42 @@ impl Blocked {
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.lock().blocked.len()
+    }
+}
+
+/// Those that room may have appeared for become pending again.
+impl Part for Blocked {
+    type Work = Due;
+    type Answer = ();
+    const LOOP: &Loop = &loops::BLOCKED;
+    const IN_RECOVERY: bool = true;
+    const WORK: &str = "evaluations that room has appeared for";
+    const WAIT: &str = "room that appears";
+    const FAILED: &str = "waking blocked evaluations";
+
+    fn wake(&self) -> &Notify {
+        &self.due
+    }
+
+    fn look(self: &Arc<Self>, _: &State) -> Look<Due> {
+        let due = self.take();
+        if due == Due::default() { Look::Rest(None) } else { Look::Decide(due) }
+    }
+
+    fn decide(&self, due: Due, state: &State, stamp: Stamp) -> Decided<()> {
+        Decided { batch: stir(state, &due, stamp), answer: () }
+    }
+
+    /// Everything is woken once: what happened before is not known.
+    fn fill(&self, state: &State) {
+        let mut inner = self.lock();
+        *inner = Inner::default();
+        for eval in state.evals().filter(|eval| eval.status == EvalStatus::Blocked) {
+            inner.add(eval);
+            inner.wake.insert(eval.id);
+        }
+        drop(inner);
+        self.due.notify_one();
     }
 }
 

@@ -7,8 +7,8 @@
 //!                                           └──────────────┘ … too often: failed, with a follow-up
 //! ```
 //!
-//! The broker holds no truth of its own: it follows the applied commits and is filled again from a snapshot after a start or a reset. An
-//! evaluation that a worker has finished leaves it because its record has become terminal.
+//! The broker holds no truth of its own: it follows the applied commits and is filled again from a snapshot after a
+//! start or a reset. An evaluation that a worker has finished leaves it because its record has become terminal.
 
 use std::{
     cmp::Reverse,
@@ -17,10 +17,21 @@ use std::{
     time::{Duration, Instant},
 };
 
+use control::{
+    Stamp,
+    evaluations::{Chores, end_chores},
+};
 use model::{EvalId, EvalStatus, Evaluation, JobKey, StoreIndex, TimestampNs};
 use state::State;
+use tokio::sync::Notify;
 
-use crate::{clock, requests::ServerStats};
+use crate::{
+    clock::{self, new_id, ns},
+    commit::Decided,
+    loops::{self, Loop},
+    reconciler::part::{Look, Part},
+    requests::ServerStats,
+};
 
 /// Order in which evaluations are handed out: priority first, then age.
 type Rank = (Reverse<i32>, StoreIndex, EvalId);
@@ -35,15 +46,6 @@ pub(crate) struct Delivery {
     pub(crate) eval: Arc<Evaluation>,
     /// Which delivery it is: an answer to an older one counts for nothing.
     pub(crate) token: u64,
-}
-
-/// What is to be committed because of evaluations that nobody should work on any more.
-#[derive(Debug, Default, PartialEq)]
-pub(crate) struct Chores {
-    /// Superseded by a newer one of the same job, which comes second.
-    pub(crate) superseded: Vec<(EvalId, EvalId)>,
-    /// Delivered too often.
-    pub(crate) exhausted: Vec<EvalId>,
 }
 
 #[derive(Debug)]
@@ -71,43 +73,38 @@ struct Inner {
     closed: bool,
 }
 
+/// Nothing is handed out: a person wants it so, or the state is from the past.
+pub(crate) fn paused(state: &State) -> bool {
+    state.scheduler_config().pause_eval_broker || state.cluster().recovery.is_some()
+}
+
 /// The broker.
 #[derive(Debug)]
 pub(crate) struct Broker {
     inner: Mutex<Inner>,
     ready: Condvar,
     /// Told when there are chores or an earlier time to wake at.
-    pub(crate) chore: tokio::sync::Notify,
+    chore: Notify,
     nack_timeout: Duration,
     delivery_limit: u32,
+    /// How long one that failed too often rests before its follow-up is tried.
+    rest: Duration,
 }
 
 impl Broker {
-    pub(crate) fn new(nack_timeout: Duration, delivery_limit: u32) -> Self {
+    pub(crate) fn new(nack_timeout: Duration, delivery_limit: u32, rest: Duration) -> Self {
         Self {
             inner: Mutex::default(),
             ready: Condvar::new(),
-            chore: tokio::sync::Notify::new(),
+            chore: Notify::new(),
             nack_timeout,
             delivery_limit: delivery_limit.max(1),
+            rest,
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Forgets everything and starts again from a snapshot. What workers hold is void.
-    pub(crate) fn fill(&self, state: &State) {
-        let mut inner = self.lock();
-        let (tokens, closed) = (inner.tokens, inner.closed);
-        *inner = Inner { tokens, closed, paused: state.scheduler_config().pause_eval_broker, ..Inner::default() };
-        for eval in state.evals().filter(|eval| eval.status == EvalStatus::Pending) {
-            inner.admit(eval, clock::now_ns());
-        }
-        drop(inner);
-        self.ready.notify_all();
-        self.chore.notify_one();
     }
 
     /// Follows changed evaluations.
@@ -182,8 +179,9 @@ impl Broker {
         self.chore.notify_one();
     }
 
-    /// Moves on what has waited long enough or was held too long. Returns what is to be committed and when to look again.
-    pub(crate) fn tick(&self, now: TimestampNs) -> (Chores, Option<Duration>) {
+    /// Moves on what has waited long enough or was held too long. Returns what is to be committed and when to look
+    /// again.
+    fn tick(&self, now: TimestampNs) -> (Chores, Option<Duration>) {
         let mut inner = self.lock();
         while let Some(Reverse((at, id))) = inner.waiting.peek().copied() {
             if at > now {
@@ -220,6 +218,43 @@ impl Broker {
         stats.broker_unacked = inner.held.len();
         stats.broker_pending = inner.behind.values().map(BTreeMap::len).sum();
         stats.broker_waiting = inner.waiting_evals.len();
+    }
+}
+
+/// Moves on what waits and commits the chores.
+impl Part for Broker {
+    type Work = Chores;
+    type Answer = ();
+    const LOOP: &Loop = &loops::BROKER;
+    const IN_RECOVERY: bool = true;
+    const WORK: &str = "evaluations that wait or were held for too long";
+    const WAIT: &str = "an evaluation whose time comes";
+    const FAILED: &str = "ending evaluations";
+
+    fn wake(&self) -> &Notify {
+        &self.chore
+    }
+
+    fn look(self: &Arc<Self>, _: &State) -> Look<Chores> {
+        let (chores, next) = self.tick(clock::now_ns());
+        if chores == Chores::default() { Look::Rest(next) } else { Look::Decide(chores) }
+    }
+
+    fn decide(&self, chores: Chores, state: &State, stamp: Stamp) -> Decided<()> {
+        Decided { batch: end_chores(state, &chores, self.delivery_limit, ns(self.rest), stamp, &mut new_id), answer: () }
+    }
+
+    /// Forgets everything first. What workers hold is void.
+    fn fill(&self, state: &State) {
+        let mut inner = self.lock();
+        let (tokens, closed) = (inner.tokens, inner.closed);
+        *inner = Inner { tokens, closed, paused: paused(state), ..Inner::default() };
+        for eval in state.evals().filter(|eval| eval.status == EvalStatus::Pending) {
+            inner.admit(eval, clock::now_ns());
+        }
+        drop(inner);
+        self.ready.notify_all();
+        self.chore.notify_one();
     }
 }
 
@@ -264,7 +299,8 @@ impl Inner {
             return false;
         }
         self.turn.remove(&key);
-        // Each evaluation looks at the whole job: of those that have queued up meanwhile the newest of the most urgent does for all.
+        // Each evaluation looks at the whole job: of those that have queued up meanwhile the newest of the most
+        // urgent does for all.
         let Some(mut behind) = self.behind.remove(&key) else { return false };
         let Some(best) = behind.keys().map(|(priority, ..)| *priority).min() else { return false };
         let chosen = behind.iter().rfind(|((priority, ..), _)| *priority == best).map(|(rank, _)| *rank);
@@ -305,7 +341,7 @@ mod tests {
         Arc::new(Evaluation { status: EvalStatus::Complete, ..(**eval).clone() })
     }
     fn broker() -> Broker {
-        Broker::new(Duration::from_secs(60), 2)
+        Broker::new(Duration::from_secs(60), 2, Duration::ZERO)
     }
     fn add(broker: &Broker, evals: &[&Arc<Evaluation>]) {
         broker.follow(evals.iter().map(|e| (*e, false)));

@@ -1,9 +1,16 @@
 //! The one place where the server reads the clock and makes ids and seeds; what decides gets them as arguments.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+pub(crate) use control::{Boot, rfc3339};
 use model::TimestampNs;
 use uuid::Uuid;
+
+/// Now on the boot clock.
+pub(crate) fn boot_now() -> Boot {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Boot::since(Duration::new(u64::try_from(t.tv_sec).unwrap_or(0), u32::try_from(t.tv_nsec).unwrap_or(0)))
+}
 
 /// Nanoseconds since the Unix epoch.
 pub(crate) fn now_ns() -> TimestampNs {
@@ -21,11 +28,6 @@ pub(crate) fn seed() -> u64 {
 }
 
 /// A duration as the state's times count.
-pub(crate) fn ns(d: std::time::Duration) -> TimestampNs {
+pub(crate) fn ns(d: Duration) -> TimestampNs {
     i64::try_from(d.as_nanos()).unwrap_or(i64::MAX)
-}
-
-/// A time as texts of the API show it.
-pub(crate) fn rfc3339(at: TimestampNs) -> String {
-    jiff::Timestamp::from_nanosecond(i128::from(at)).map_or_else(|_| String::new(), |t| t.to_string())
 }

@@ -5,12 +5,13 @@
 //!                                  └─► store: durable, in order ─► publish ─► answer, events, loops
 //! ```
 //!
-//! One thread decides and applies; what it has applied is *newest*, what is durable is *published*. Decisions do not wait for the disk of those
-//! before them, so that throughput is not one fsync per decision, yet nothing is seen outside, answered or acted upon by a node before it is
-//! durable. Only the scheduling side reads *newest*: what it decides is built upon it and fails with it.
+//! One thread decides and applies; what it has applied is *newest*, what is durable is *published*. Decisions do not
+//! wait for the disk of those before them, so that throughput is not one fsync per decision, yet nothing is seen
+//! outside, answered or acted upon by a node before it is durable. Only the scheduling side reads *newest*: what it
+//! decides is built upon it and fails with it.
 //!
-//! When the store refuses a batch, everything that was built on it is refused too (its base is wrong), *newest* returns to *published* and the
-//! broker is filled again from there.
+//! When the store refuses a batch, everything that was built on it is refused too (its base is wrong), *newest*
+//! returns to *published* and the broker is filled again from there.
 
 use std::{
     fmt,
@@ -23,30 +24,25 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+pub(crate) use control::{Decided, Stamp};
 use model::{StoreIndex, TimestampNs};
-use state::{AppliedSet, Batch, State};
+use state::{AppliedSet, State};
 use store::{Fence, Store, StoreError};
 use tokio::sync::oneshot;
 
-use crate::{clock::now_ns, error::ServerError};
+use crate::{
+    clock::now_ns,
+    error::ServerError,
+    loops,
+    progress::{Progress, Turns, guarded},
+    published::Published,
+};
 
-/// What may wait for the disk; beyond it the decisions wait. Each batch in flight keeps alive in what its state differs from the next one, which
-/// is most of a MiB in a cluster of 5,000 nodes; and this many in one transaction outrun any scheduler already.
+/// What may wait for the disk; beyond it the decisions wait. Each batch in flight keeps alive in what its state
+/// differs from the next one, which is most of a MiB in a cluster of 5,000 nodes; and this many in one transaction
+/// outrun any scheduler already.
 const MAX_BATCHES_IN_FLIGHT: usize = 32;
 const MAX_CHANGES_IN_FLIGHT: usize = 50_000;
-
-/// Index and time of the commit that is being decided.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Stamp {
-    pub(crate) index: StoreIndex,
-    pub(crate) now: TimestampNs,
-}
-
-/// A decision: what to commit, and what to answer when it is done.
-pub(crate) struct Decided<R> {
-    pub(crate) batch: Batch,
-    pub(crate) answer: R,
-}
 
 /// A commit that has been applied, with the state that it led to.
 #[derive(Debug)]
@@ -65,6 +61,10 @@ pub(crate) trait Observer: Send + Sync {
     fn published(&self, commit: Arc<Commit>);
     /// What was applied since this state is void.
     fn reset(&self, state: &Arc<State>);
+    /// The store has refused a batch for a reason of its own.
+    fn refused(&self, error: &StoreError);
+    /// A part of the pipeline has ended that must not: the process must end.
+    fn broken(&self, part: &str, why: &str);
     /// The store can no longer be trusted: the process must end.
     fn fatal(&self, error: &StoreError);
 }
@@ -79,11 +79,15 @@ struct Answers<R> {
 
 type Work = Box<dyn FnOnce(&mut Committer) + Send>;
 
+/// The end of the queue that decisions are taken from.
+pub(crate) struct Queued(mpsc::Receiver<Work>);
+
 /// Where decisions are queued. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct CommitQueue {
     queue: mpsc::Sender<Work>,
     newest: Arc<ArcSwap<State>>,
+    floor: Arc<AtomicU64>,
 }
 
 impl fmt::Debug for CommitQueue {
@@ -93,9 +97,20 @@ impl fmt::Debug for CommitQueue {
 }
 
 impl CommitQueue {
+    /// A pipeline that begins with this state. Decisions are queued until it is started.
+    pub(crate) fn new(state: Arc<State>) -> (Self, Queued) {
+        let (queue, decisions) = mpsc::channel();
+        (Self { queue, newest: Arc::new(ArcSwap::new(state)), floor: Arc::default() }, Queued(decisions))
+    }
+
     /// The newest state, which may not be durable yet. For the scheduling side only.
     pub(crate) fn newest(&self) -> Arc<State> {
         self.newest.load_full()
+    }
+
+    /// No commit from now on has a lower index.
+    pub(crate) fn raise(&self, index: StoreIndex) {
+        self.floor.fetch_max(index, Ordering::AcqRel);
     }
 
     /// Decides on the newest state, and answers when the decision is durable.
@@ -106,7 +121,8 @@ impl CommitQueue {
         self.queue_commit(decide).await.map_err(|_| ServerError::ShuttingDown)?
     }
 
-    /// Queues a decision before it returns: whatever is queued later is decided later. The answer comes when it is durable.
+    /// Queues a decision before it returns: whatever is queued later is decided later. The answer comes when it is
+    /// durable.
     pub(crate) fn queue_commit<R: Send + 'static>(
         &self,
         decide: impl FnOnce(&Arc<State>, Stamp) -> Result<Decided<R>, ServerError> + Send + 'static,
@@ -117,7 +133,8 @@ impl CommitQueue {
         rx
     }
 
-    /// Decides on the newest state and waits only until it is applied: for the scheduling side, whose work is void when the disk refuses it.
+    /// Decides on the newest state and waits only until it is applied: for the scheduling side, whose work is void
+    /// when the disk refuses it.
     pub(crate) fn commit_applied<R: Send + 'static>(
         &self,
         decide: impl FnOnce(&Arc<State>, Stamp) -> Result<Decided<R>, ServerError> + Send + 'static,
@@ -129,10 +146,12 @@ impl CommitQueue {
 }
 
 /// How many batches with how many changes wait for the disk.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct InFlight {
     now: Mutex<(usize, usize)>,
     fewer: Condvar,
+    /// Progress of the store: it works while there is something in flight.
+    store: Arc<Turns>,
 }
 
 impl InFlight {
@@ -141,11 +160,18 @@ impl InFlight {
         while now.0 >= MAX_BATCHES_IN_FLIGHT || (now.0 > 0 && now.1 + changes > MAX_CHANGES_IN_FLIGHT) {
             now = self.fewer.wait(now).unwrap_or_else(PoisonError::into_inner);
         }
+        if now.0 == 0 {
+            self.store.begins("batches");
+        }
         *now = (now.0 + 1, now.1 + changes);
     }
     fn remove(&self, changes: usize) {
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         *now = (now.0 - 1, now.1 - changes);
+        match now.0 {
+            0 => self.store.waits("a batch"),
+            _ => self.store.begins("batches"),
+        }
         drop(now);
         self.fewer.notify_one();
     }
@@ -155,7 +181,7 @@ struct Committer {
     store: Arc<dyn Store>,
     fence: Fence,
     newest: Arc<ArcSwap<State>>,
-    published: Arc<ArcSwap<State>>,
+    published: Published,
     observer: Arc<dyn Observer>,
     queue: mpsc::Sender<Work>,
     in_flight: Arc<InFlight>,
@@ -164,6 +190,8 @@ struct Committer {
     last_now: TimestampNs,
     /// Index of the newest batch that was handed to the store.
     tip: StoreIndex,
+    /// No commit has a lower index.
+    floor: Arc<AtomicU64>,
     /// Index of the newest batch that is durable.
     durable: Arc<AtomicU64>,
     /// Why the store has last refused a batch: what was built on that batch is refused for the same reason.
@@ -180,7 +208,8 @@ impl Committer {
         let base = self.tip;
         // A clock that is set back must not make later things look earlier.
         self.last_now = self.last_now.max(now_ns());
-        let stamp = Stamp { index: state.latest_index().max(base) + 1, now: self.last_now };
+        let index = (state.latest_index().max(base) + 1).max(self.floor.load(Ordering::Acquire));
+        let stamp = Stamp { index, now: self.last_now };
         let refuse = |answers: Answers<R>, error: ServerError| {
             if let Some(tx) = answers.applied.or(answers.durable) {
                 let _ = tx.send(Err(error));
@@ -196,10 +225,16 @@ impl Committer {
             }
             return;
         }
+        // The one place that all decisions pass: on a state from the past nothing is decided that cannot be taken back.
+        if let Some(recovery) = &state.cluster().recovery
+            && decided.batch.waits_for_recovery()
+        {
+            return refuse(answers, ServerError::Recovering(recovery.cause.clone()));
+        }
         let mut next = State::clone(&state);
         let applied = match next.apply(stamp.index, stamp.now, decided.batch) {
             Ok(applied) => applied,
-            Err(error) => return refuse(answers, ServerError::Conflict(error.to_string())),
+            Err(error) => return refuse(answers, ServerError::conflict(error.to_string())),
         };
         let next = Arc::new(next);
         let commit = Arc::new(Commit { before: state, state: next.clone(), applied });
@@ -216,26 +251,37 @@ impl Committer {
             let _ = tx.send(Ok(answer));
         }
         let rows = {
-            let commit = commit.clone();
-            Box::new(move || commit.applied.rows(&commit.state))
+            let (commit, turns) = (commit.clone(), self.in_flight.store.clone());
+            Box::new(move || {
+                turns.stumble();
+                commit.applied.rows(&commit.state)
+            })
         };
         let (published, observer, queue, in_flight, generation) =
             (self.published.clone(), self.observer.clone(), self.queue.clone(), self.in_flight.clone(), self.generation);
         let (durable, refusal) = (self.durable.clone(), self.refusal.clone());
+        let unanswered = Unanswered(Some(self.observer.clone()));
         self.store.submit(
             store::Batch { fence: self.fence, base, index: stamp.index, rows },
             Box::new(move |result| {
+                unanswered.answered();
                 in_flight.remove(changes);
                 let result = match result {
                     Ok(()) => {
                         durable.store(stamp.index, Ordering::Release);
-                        published.store(commit.state.clone());
+                        published.set(commit.state.clone());
                         observer.published(commit);
                         Ok(())
                     }
                     Err(error) => {
                         if error.fatal() {
                             observer.fatal(&error);
+                        }
+                        match &error {
+                            StoreError::Closed => observer.broken("store writer", "is no more, and takes no batch"),
+                            // The reason is that of an earlier one.
+                            StoreError::WrongBase { .. } => {}
+                            error => observer.refused(error),
                         }
                         let _ = queue.send(Box::new(move |committer| committer.reset(generation)));
                         Err(ServerError::Store(told(&error, &refusal)))
@@ -261,6 +307,23 @@ impl Committer {
     }
 }
 
+/// A batch that the store has neither stored nor refused: whoever should have done it is no more.
+struct Unanswered(Option<Arc<dyn Observer>>);
+
+impl Unanswered {
+    fn answered(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        if let Some(observer) = self.0.take() {
+            observer.broken("store writer", "has ended with a batch in its hands; what it has said stands before this in the log");
+        }
+    }
+}
+
 /// What a person is told of a refused batch. One that was built on another refused one has no reason of its own.
 fn told(error: &StoreError, refusal: &Mutex<String>) -> String {
     let mut last = refusal.lock().unwrap_or_else(PoisonError::into_inner);
@@ -273,44 +336,66 @@ fn told(error: &StoreError, refusal: &Mutex<String>) -> String {
 
 /// What the pipeline starts from.
 pub(crate) struct Start {
+    pub(crate) queue: CommitQueue,
+    pub(crate) queued: Queued,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) fence: Fence,
-    pub(crate) state: Arc<State>,
     /// Index of the store.
     pub(crate) tip: StoreIndex,
-    pub(crate) published: Arc<ArcSwap<State>>,
+    pub(crate) published: Published,
     pub(crate) observer: Arc<dyn Observer>,
+    pub(crate) turns: CommitTurns,
 }
 
-/// Starts the deciding thread, which ends when the last queue handle outside of it is gone and the given guard is dropped.
-pub(crate) fn start(start: Start) -> std::io::Result<(CommitQueue, CommitThread)> {
-    let (tx, rx) = mpsc::channel::<Work>();
-    let newest = Arc::new(ArcSwap::new(start.state));
+/// Progress of the deciding thread and of the store.
+pub(crate) struct CommitTurns {
+    commit: Arc<Turns>,
+    store: Arc<Turns>,
+}
+
+/// Where the pipeline reports its progress.
+pub(crate) fn turns(progress: &Progress) -> CommitTurns {
+    CommitTurns { commit: progress.turns(&loops::COMMIT), store: progress.turns(&loops::STORE) }
+}
+
+/// Starts the deciding thread, which ends when the last queue handle outside of it is gone and the given guard is
+/// dropped.
+pub(crate) fn start(start: Start) -> std::io::Result<CommitThread> {
+    let (CommitQueue { queue: tx, newest, floor }, Queued(rx)) = (start.queue, start.queued);
+    let (turns, observer) = (start.turns.commit, start.observer.clone());
     let mut committer = Committer {
         store: start.store,
         fence: start.fence,
-        newest: newest.clone(),
+        newest,
         published: start.published,
         observer: start.observer,
         queue: tx.clone(),
-        in_flight: Arc::default(),
+        in_flight: Arc::new(InFlight { now: Mutex::default(), fewer: Condvar::new(), store: start.turns.store }),
         generation: 0,
         last_now: 0,
         tip: start.tip,
+        floor,
         durable: Arc::new(AtomicU64::new(start.tip)),
         refusal: Arc::default(),
     };
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = stop.clone();
     let thread = thread::Builder::new().name("commit".to_owned()).spawn(move || {
-        while let Ok(work) = rx.recv() {
-            if stopped.load(Ordering::Acquire) {
-                break;
+        let ended = guarded(|| {
+            while let Ok(work) = rx.recv() {
+                if stopped.load(Ordering::Acquire) {
+                    break;
+                }
+                turns.works("a decision");
+                work(&mut committer);
+                turns.waits("a decision");
             }
-            work(&mut committer);
+        });
+        if let Err(why) = ended {
+            observer.broken("deciding thread (commit)", &why);
         }
     })?;
-    Ok((CommitQueue { queue: tx.clone(), newest }, CommitThread { stop, wake: tx, thread: Some(thread) }))
+    Ok(CommitThread { stop, wake: tx, thread: Some(thread) })
 }
 
 /// The deciding thread; dropping it ends the thread after the decision at hand.

@@ -2,13 +2,19 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-/// Settings of a server. [`ServerConfig::default`] is a development server: state in memory, loopback only, ports chosen by the system.
+use model::ClusterId;
+
+/// Settings of a server. [`ServerConfig::default`] is a development server: state in memory, loopback only, ports
+/// chosen by the system.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     /// Where the state is kept; None keeps it in memory (development and tests).
     pub data_dir: Option<PathBuf>,
     /// Refuse writes that would make the stored state larger; None = as much as the disk takes.
     pub max_stored_bytes: Option<u64>,
+    /// Identity of the cluster. A state that begins empty takes it, and recovers when it meets nodes that know more;
+    /// None = a new one. A state that has another one is refused.
+    pub cluster_id: Option<ClusterId>,
     /// Name of this server, for people.
     pub name: String,
     /// Region.
@@ -19,11 +25,16 @@ pub struct ServerConfig {
     pub rpc_bind: SocketAddr,
     /// Address that nodes are told; None = the one that it listens on.
     pub rpc_advertise: Option<SocketAddr>,
+    /// Connections of one address to the node RPC at a time, of this machine itself ten times as many; 0 = any number.
+    pub rpc_conns_per_client: usize,
+    /// Time for a connection to the node RPC to begin; None = as long as it likes.
+    pub rpc_handshake: Option<Duration>,
     /// Where the HTTP API of this server is reached, `host:port`; nodes forward to it. Empty = not told.
     pub http_advertise: String,
     /// How long a node may act without hearing from the servers.
     pub lease: Duration,
-    /// How much longer than the lease the servers wait before they give management away: clocks may drift, the network may hold a message.
+    /// How much longer than the lease the servers wait before they give management away: clocks may drift, the
+    /// network may hold a message.
     pub lease_margin: Duration,
     /// How often nodes renew; well below the lease.
     pub heartbeat_interval: Duration,
@@ -45,8 +56,41 @@ pub struct ServerConfig {
     pub sweep_interval: Duration,
     /// Largest priority of a job.
     pub job_max_priority: i32,
+    /// What nodes show before they are listened to.
+    pub join: node_gateway::join::Join,
+    /// Allocations that a job may ask for, all its groups together; 0 = any number.
+    pub job_max_count: u32,
+    /// Largest text of a job file, with its variables, that is kept beside its job.
+    pub job_max_source_bytes: usize,
+    /// Priority of a job that names none.
+    pub job_default_priority: i32,
+    /// Limits of searches.
+    pub search: SearchLimits,
     /// Versions kept of each job.
     pub job_tracked_versions: usize,
+    /// A loop that has work and makes no progress for this long is taken for dead. Time in which the whole process
+    /// stood still does not count.
+    pub stuck_after: Duration,
+    /// End the process when a part of the server has panicked or stands still; else that is told by
+    /// [`crate::Server::failed`] only.
+    pub end_process_when_broken: bool,
+}
+
+/// Limits of searches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SearchLimits {
+    /// Searches by parts of names are answered.
+    pub fuzzy: bool,
+    /// Most finds of one kind.
+    pub results: usize,
+    /// Shortest text of a fuzzy search.
+    pub min_term: usize,
+}
+
+impl Default for SearchLimits {
+    fn default() -> Self {
+        Self { fuzzy: true, results: 100, min_term: 2 }
+    }
 }
 
 /// From what age objects that have ended are collected.
@@ -64,6 +108,19 @@ pub struct GcConfig {
     pub deployment_threshold: Duration,
     /// Nodes that are down.
     pub node_threshold: Duration,
+}
+
+impl GcConfig {
+    /// The ages without the period.
+    pub(crate) fn ages(&self) -> control::collection::Ages {
+        control::collection::Ages {
+            eval: self.eval_threshold,
+            batch_eval: self.batch_eval_threshold,
+            job: self.job_threshold,
+            deployment: self.deployment_threshold,
+            node: self.node_threshold,
+        }
+    }
 }
 
 impl Default for GcConfig {
@@ -85,11 +142,14 @@ impl Default for ServerConfig {
         Self {
             data_dir: None,
             max_stored_bytes: None,
+            cluster_id: None,
             name: "drover".to_owned(),
             region: "global".to_owned(),
             datacenter: "dc1".to_owned(),
             rpc_bind: SocketAddr::from(([127, 0, 0, 1], 0)),
             rpc_advertise: None,
+            rpc_conns_per_client: 0,
+            rpc_handshake: Some(Duration::from_secs(5)),
             http_advertise: String::new(),
             lease,
             lease_margin: Duration::from_secs(1),
@@ -103,12 +163,48 @@ impl Default for ServerConfig {
             gc: GcConfig::default(),
             sweep_interval: Duration::from_secs(60),
             job_max_priority: 100,
+            join: node_gateway::join::Join::Open,
+            job_max_count: scheduler::MOST_OF_A_JOB,
+            job_max_source_bytes: 1024 * 1024,
+            job_default_priority: 50,
+            search: SearchLimits::default(),
             job_tracked_versions: 6,
+            stuck_after: Duration::from_secs(60),
+            end_process_when_broken: false,
         }
     }
 }
 
+/// Allocations that a job is given where registrations have no limit: a server must be able to hold them.
+const MOST_WITHOUT_LIMIT: u32 = 1_000_000;
+
 impl ServerConfig {
+    /// Allocations that the scheduler gives a job, also one that was stored before there was a limit.
+    pub(crate) fn most_of_a_job(&self) -> u32 {
+        if self.job_max_count == 0 { MOST_WITHOUT_LIMIT } else { self.job_max_count }
+    }
+
+    /// How long the servers wait for a node: its lease and a margin.
+    pub(crate) fn lease_wait(&self) -> Duration {
+        self.lease + self.lease_margin
+    }
+
+    /// What a job may ask for.
+    pub(crate) fn admission(&self) -> control::admission::Rules<'_> {
+        control::admission::Rules {
+            region: &self.region,
+            default_priority: self.job_default_priority,
+            max_priority: self.job_max_priority,
+            max_count: self.job_max_count,
+        }
+    }
+
+    /// What bounds how late a second instance may appear at a provider that refuses no late call.
+    #[must_use]
+    pub fn times(&self) -> lifecycle::remote::Times {
+        lifecycle::remote::Times { lease: self.lease, margin: self.lease_margin, sweep: self.sweep_interval }
+    }
+
     /// Sets the lease with everything that is derived from it.
     #[must_use]
     pub fn with_lease(mut self, lease: Duration) -> Self {

@@ -2,46 +2,7 @@
 
 use std::fmt;
 
-use model::{JobKey, StoreIndex, validate::ValidationErrors};
-
-/// What a request asked for and did not exist.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A job.
-    Job,
-    /// A group of a job.
-    Group,
-    /// An allocation.
-    Alloc,
-    /// An evaluation.
-    Eval,
-    /// A deployment.
-    Deployment,
-    /// A node.
-    Node,
-    /// A remote task.
-    RemoteTask,
-    /// An instance at a provider that no record knows.
-    RemoteInstance,
-    /// A registration of a service.
-    Service,
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Job => "job",
-            Self::Group => "task group",
-            Self::Alloc => "alloc",
-            Self::Eval => "eval",
-            Self::Deployment => "deployment",
-            Self::Node => "node",
-            Self::Service => "service registration",
-            Self::RemoteTask => "remote task",
-            Self::RemoteInstance => "unbound remote instance",
-        })
-    }
-}
+pub use control::{Kind, Refused};
 
 /// How an error is to be answered; the transport decides about numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,80 +22,21 @@ pub enum ErrorClass {
 /// Why a request to the server was not carried out. `Display` is the text for the outside.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ServerError {
-    /// There is no such object.
-    #[error("{kind} not found")]
-    NotFound {
-        /// What.
-        kind: Kind,
-        /// Its name as the request gave it.
-        name: String,
-    },
-    /// The job breaks rules.
-    #[error("{0}")]
-    InvalidJob(
-        /// Each rule that it breaks.
-        ValidationErrors,
-    ),
-    /// An argument breaks a rule.
-    #[error("{0}")]
-    InvalidArgument(
-        /// Which, and why.
-        String,
-    ),
-    /// As [`ServerError::InvalidArgument`], where clients know it by its status.
-    #[error("{0}")]
-    BadRequest(
-        /// Which rule, and why.
-        String,
-    ),
-    /// A job cannot be dispatched so.
+    /// It breaks a rule, or the state forbids it.
     #[error(transparent)]
-    Dispatch(#[from] model::dispatch::DispatchError),
-    /// The job asks for something that this release refuses.
-    #[error("{feature} is not supported by this release: {reason}")]
-    Unsupported {
-        /// What.
-        feature: String,
-        /// Why, and what to do instead.
-        reason: String,
-    },
-    /// `EnforceIndex` was given and the job is at another index (None: the job does not exist).
-    #[error("{}", enforce_text(*.expected, *.actual))]
-    EnforceIndex {
-        /// Index that the request demands.
-        expected: StoreIndex,
-        /// Index of the job.
-        actual: Option<StoreIndex>,
-    },
-    /// The version that a revert enforces is not the current one.
-    #[error("Current job has version {actual}; enforcing version {expected}")]
-    EnforceVersion {
-        /// Version that the request demands.
-        expected: u64,
-        /// Version of the job.
-        actual: u64,
-    },
-    /// A deployment that has ended cannot be changed.
-    #[error("can't {verb} terminal deployment")]
-    TerminalDeployment {
-        /// What was asked.
-        verb: &'static str,
-    },
-    /// The request contradicts the current state.
-    #[error("{0}")]
-    Conflict(
-        /// What contradicts what.
-        String,
-    ),
-    /// Registrations are switched off.
-    #[error("job {0}: job registration, dispatch and scaling are disabled in the scheduler configuration (RejectJobRegistration)")]
-    RegistrationDisabled(
-        /// The job.
-        JobKey,
-    ),
+    Refused(#[from] Refused),
     /// The server stops.
     #[error("the server is shutting down; ask another one or try again after its restart")]
     ShuttingDown,
+    /// The state is from the past and is being recovered.
+    #[error(
+        "the servers recover, nothing was changed: {0}. Until every node and provider has answered nothing is created, stopped or changed; \
+         drover operator recover -status says who has not, and ends it when you are sure"
+    )]
+    Recovering(
+        /// Why they recover.
+        String,
+    ),
     /// The store refused the write; nothing was changed.
     #[error("the write was not stored, nothing was changed: {0}")]
     Store(
@@ -152,33 +54,39 @@ pub enum ServerError {
 }
 
 impl ServerError {
-    /// Shorthand for [`ServerError::NotFound`].
+    /// Shorthand for [`Refused::NotFound`].
     pub fn not_found(kind: Kind, name: impl fmt::Display) -> Self {
-        Self::NotFound { kind, name: name.to_string() }
+        Refused::not_found(kind, name).into()
     }
+
+    /// Shorthand for [`Refused::Invalid`].
+    pub fn invalid(why: String) -> Self {
+        Refused::Invalid(why).into()
+    }
+
+    /// Shorthand for [`Refused::Conflict`].
+    pub fn conflict(why: String) -> Self {
+        Refused::Conflict(why).into()
+    }
+
     /// How it is to be answered.
     #[must_use]
     pub fn class(&self) -> ErrorClass {
         match self {
-            Self::NotFound { .. } => ErrorClass::NotFound,
-            Self::InvalidJob(_) | Self::InvalidArgument(_) | Self::BadRequest(_) | Self::Dispatch(_) | Self::Unsupported { .. } => {
+            Self::Refused(Refused::NotFound { .. }) => ErrorClass::NotFound,
+            Self::Refused(Refused::Job(_) | Refused::TooLarge(_) | Refused::Invalid(_) | Refused::BadRequest(_) | Refused::Dispatch(_)) => {
                 ErrorClass::Invalid
             }
-            Self::EnforceIndex { .. }
-            | Self::EnforceVersion { .. }
-            | Self::TerminalDeployment { .. }
-            | Self::Conflict(_)
-            | Self::RegistrationDisabled(_) => ErrorClass::Conflict,
-            Self::ShuttingDown => ErrorClass::Unavailable,
+            Self::Refused(
+                Refused::EnforceIndex { .. }
+                | Refused::EnforceVersion { .. }
+                | Refused::TerminalDeployment { .. }
+                | Refused::Connected { .. }
+                | Refused::Conflict(_)
+                | Refused::RegistrationDisabled(_),
+            ) => ErrorClass::Conflict,
+            Self::ShuttingDown | Self::Recovering(_) => ErrorClass::Unavailable,
             Self::Store(_) | Self::Internal { .. } => ErrorClass::Internal,
         }
-    }
-}
-
-fn enforce_text(expected: StoreIndex, actual: Option<StoreIndex>) -> String {
-    match actual {
-        None => format!("Enforcing job modify index {expected}: job does not exist"),
-        Some(_) if expected == 0 => "Enforcing job modify index 0: job already exists".to_owned(),
-        Some(at) => format!("Enforcing job modify index {expected}: job exists with conflicting job modify index: {at}"),
     }
 }

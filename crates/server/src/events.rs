@@ -15,7 +15,7 @@ use crate::commit::Commit;
 /// One event, as `/v1/event/stream` shows it.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// Job, Evaluation, Allocation, Deployment, Node, RemoteTask, Service, NodePool.
+    /// Job, Evaluation, Allocation, Deployment, Node, RemoteTask, Service, NodePool, Recovery.
     pub topic: Topic,
     /// What happened, such as `JobRegistered`.
     pub kind: &'static str,
@@ -50,6 +50,8 @@ pub enum Payload {
     Service(Arc<model::ServiceRegistration>),
     /// A node pool.
     NodePool(Arc<state::NodePool>),
+    /// A recovery of the servers: the cluster as it is now.
+    Recovery(Arc<state::ClusterMeta>),
 }
 
 /// Kinds of events.
@@ -71,12 +73,23 @@ pub enum Topic {
     Service,
     /// Node pools.
     NodePool,
+    /// Beginning and end of a recovery of the servers.
+    Recovery,
 }
 
 impl Topic {
     /// Every topic.
-    pub const ALL: [Self; 8] =
-        [Self::Job, Self::Evaluation, Self::Allocation, Self::Deployment, Self::Node, Self::RemoteTask, Self::Service, Self::NodePool];
+    pub const ALL: [Self; 9] = [
+        Self::Job,
+        Self::Evaluation,
+        Self::Allocation,
+        Self::Deployment,
+        Self::Node,
+        Self::RemoteTask,
+        Self::Service,
+        Self::NodePool,
+        Self::Recovery,
+    ];
 
     /// The name in the API.
     #[must_use]
@@ -90,6 +103,7 @@ impl Topic {
             Self::RemoteTask => "RemoteTask",
             Self::Service => "Service",
             Self::NodePool => "NodePool",
+            Self::Recovery => "Recovery",
         }
     }
 }
@@ -131,12 +145,13 @@ impl EventFilter {
     }
 }
 
-/// Estimated bytes of the events kept beyond the newest batch: each of them also keeps an old version of its object alive.
+/// Estimated bytes of the events kept beyond the newest batch: each of them also keeps an old version of its object
+/// alive.
 const MAX_BYTES: usize = 2 << 20;
 
 impl Event {
-    /// About what it keeps in memory that nothing else would: itself, and its object once there is a newer one. What versions of an object share
-    /// with each other (a job's groups, texts) is not counted.
+    /// About what it keeps in memory that nothing else would: itself, and its object once there is a newer one. What
+    /// versions of an object share with each other (a job's groups, texts) is not counted.
     fn bytes(&self) -> usize {
         const TEXT: usize = 48;
         let object = match &self.payload {
@@ -153,6 +168,7 @@ impl Event {
             }
             Payload::Service(_) => size_of::<model::ServiceRegistration>(),
             Payload::NodePool(_) => size_of::<state::NodePool>(),
+            Payload::Recovery(_) => size_of::<state::ClusterMeta>(),
         };
         size_of::<Self>() + TEXT * (1 + self.filter_keys.len()) + object
     }
@@ -281,6 +297,11 @@ fn event_of(change: &Changed, index: StoreIndex) -> Option<Event> {
             (Topic::Service, r.id.clone(), r.namespace.clone(), keys, Payload::Service(r.clone()))
         }
         Object::NodePool(pool) => (Topic::NodePool, pool.name.clone(), Namespace::default(), vec![], Payload::NodePool(pool.clone())),
+        Object::ClusterMeta(meta) if matches!(change.cause, Cause::RecoveryStarted | Cause::RecoveryEnded) => {
+            // The generation that begins with its end: beginning and end have one key.
+            let generation = meta.recovery.as_ref().map_or(meta.generation, |recovery| recovery.generation);
+            (Topic::Recovery, text(&generation), Namespace::default(), vec![text(&meta.cluster_id)], Payload::Recovery(meta.clone()))
+        }
         Object::JobVersion(_)
         | Object::RetainedJob(_)
         | Object::Submission(_)

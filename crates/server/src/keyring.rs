@@ -1,12 +1,13 @@
 //! The keys that workload identities are signed with.
 //!
-//! One key is active and signs; the others are inactive: they stay published so that what they have signed can be verified, until somebody deletes
-//! them. Each key is a file of its own, `<data dir>/keystore/<key id>.json`, readable by the server's user only. Private keys are in these files and
-//! in memory, nowhere else: not in the store, an answer, a log or a `Debug` text. A development server keeps its keys in memory.
+//! One key is active and signs; the others are inactive: they stay published so that what they have signed can be
+//! verified, until somebody deletes them. Each key is a file of its own, `<data dir>/keystore/<key id>.json`,
+//! readable by the server's user only. Private keys are in these files and in memory, nowhere else: not in the store,
+//! an answer, a log or a `Debug` text. A development server keeps its keys in memory.
 //!
-//! The newest key is the active one. A rotation writes the new key first and marks the old one afterwards, so a crash in between leaves two files
-//! that say "active", and the newer one is right. A file that cannot be read is reported by name and left as it is; ids are never used twice, so
-//! no new key is written over it.
+//! The newest key is the active one. A rotation writes the new key first and marks the old one afterwards, so a crash
+//! in between leaves two files that say "active", and the newer one is right. A file that cannot be read is reported
+//! by name and left as it is; ids are never used twice, so no new key is written over it.
 
 use std::{
     fmt,
@@ -18,7 +19,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
+use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
 use base64::{
     Engine as _,
     engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
@@ -187,11 +188,13 @@ impl fmt::Debug for Keyring {
 }
 
 impl Keyring {
-    /// Reads the keys of a directory (None = in memory), and makes one when there is none that can be read. Waits for the disk. `index` is that of
-    /// the state. The caller owns the directory alone: it holds the lock of the data directory.
+    /// Reads the keys of a directory (None = in memory), and makes one when there is none that can be read. Waits for
+    /// the disk. `index` is that of the state. The caller owns the directory alone: it holds the lock of the data
+    /// directory.
     ///
     /// # Errors
-    /// When the directory cannot be made or listed, or the first key not be written. Damaged files are no error: see [`Self::damaged`].
+    /// When the directory cannot be made or listed, or the first key not be written. Damaged files are no error: see
+    /// [`Self::damaged`].
     pub fn open(dir: Option<PathBuf>, now: TimestampNs, index: StoreIndex) -> Result<Self, KeyringError> {
         let (mut keys, damaged) = match &dir {
             Some(dir) => read_dir(dir)?,
@@ -238,6 +241,14 @@ impl Keyring {
         &self.damaged
     }
 
+    /// Every key as its file holds it, with the name of the file: a secret, for a snapshot and nothing else.
+    ///
+    /// # Errors
+    /// When the crypto library does not encode a key.
+    pub fn export(&self) -> Result<Vec<(String, Vec<u8>)>, KeyringError> {
+        self.ring.load().keys.iter().map(|key| Ok((format!("{}{SUFFIX}", key.meta.id), text_of(key)?))).collect()
+    }
+
     /// Resolves when the keys have changed after `index`. Cancel safe.
     pub async fn changed_after(&self, index: StoreIndex) {
         // The sender lives as long as this keyring.
@@ -261,7 +272,24 @@ impl Keyring {
         Ok(token)
     }
 
-    /// Makes a new active key; the others are inactive from now on. Waits for the disk. `index` is the change's own in the state.
+    /// The claims of a token that a key of this ring has signed, whatever they say. None = no such token.
+    #[must_use]
+    pub fn verify(&self, token: &str) -> Option<serde_json::Value> {
+        let (signed, signature) = token.rsplit_once('.')?;
+        let (header, claims) = signed.split_once('.')?;
+        let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).ok();
+        let header: serde_json::Value = serde_json::from_slice(&decode(header)?).ok()?;
+        let kid: Uuid = header["kid"].as_str()?.parse().ok()?;
+        let ring = self.ring.load();
+        let key = ring.keys.iter().find(|k| k.meta.id == kid && header["alg"] == k.meta.algorithm.name())?;
+        match key.meta.algorithm {
+            Algorithm::EdDsa => UnparsedPublicKey::new(&ED25519, &key.meta.public).verify(signed.as_bytes(), &decode(signature)?).ok()?,
+        }
+        serde_json::from_slice(&decode(claims)?).ok()
+    }
+
+    /// Makes a new active key; the others are inactive from now on. Waits for the disk. `index` is the change's own
+    /// in the state.
     ///
     /// # Errors
     /// When the new key could not be made or written; nothing has changed then.
@@ -296,7 +324,8 @@ impl Keyring {
         Ok(meta)
     }
 
-    /// Deletes an inactive key: what it has signed can no longer be verified. None when there is no such key. Waits for the disk.
+    /// Deletes an inactive key: what it has signed can no longer be verified. None when there is no such key. Waits
+    /// for the disk.
     ///
     /// # Errors
     /// When the key is the active one, or its file could not be removed; nothing has changed then.
@@ -337,7 +366,8 @@ impl Keyring {
         self.changed.send_replace(index);
     }
 
-    /// Marks keys as inactive. A mark that cannot be written is none that is missed: a newer key exists, which says the same at the next start.
+    /// Marks keys as inactive. A mark that cannot be written is none that is missed: a newer key exists, which says
+    /// the same at the next start.
     fn deactivate(&self, keys: &mut [Key], index: StoreIndex) {
         for key in keys.iter_mut().filter(|k| k.meta.state == KeyState::Active) {
             key.meta.state = KeyState::Inactive;
@@ -405,8 +435,8 @@ fn keep_private(path: &Path, mode: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a key so that its file is the old or the new one, whole, whatever happens.
-fn write_key(dir: &Path, key: &Key) -> Result<(), KeyringError> {
+/// What is in the file of a key.
+fn text_of(key: &Key) -> Result<Vec<u8>, KeyringError> {
     let meta = &key.meta;
     let der = key.pair.to_pkcs8().map_err(|_| KeyringError::Crypto("encoding a private key"))?;
     let file = KeyFile {
@@ -418,7 +448,12 @@ fn write_key(dir: &Path, key: &Key) -> Result<(), KeyringError> {
         modify_index: meta.modify_index,
         private_key: STANDARD.encode(der.as_ref()),
     };
-    let text = serde_json::to_vec_pretty(&file)?;
+    Ok(serde_json::to_vec_pretty(&file)?)
+}
+
+/// Writes a key so that its file is the old or the new one, whole, whatever happens.
+fn write_key(dir: &Path, key: &Key) -> Result<(), KeyringError> {
+    let (meta, text) = (&key.meta, text_of(key)?);
     let unfinished = dir.join(format!("{}{UNFINISHED}", meta.id));
     let path = file_of(dir, meta.id);
     let write = || {

@@ -1,39 +1,41 @@
 //! A running server: what starts and stops it.
 
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{Arc, atomic::AtomicU64},
     thread,
     time::Duration,
 };
 
-use arc_swap::ArcSwap;
 use model::ClusterId;
+use node_gateway::{
+    Sessions,
+    join::{Join, JoinSecret},
+};
 use state::{Change, ClusterMeta, State};
 use store::{MemoryStore, SqliteOptions, SqliteStore, Store};
-use tokio::{net::TcpListener, sync::watch};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio::net::TcpListener;
 
 use crate::{
-    blocked::Blocked,
-    broker::Broker,
     clock::{new_id, now_ns},
-    collect,
-    commit::{self, CommitThread, Decided},
+    commit::{self, CommitQueue, CommitThread, Decided},
     config::ServerConfig,
-    deployments,
-    drainer::{self, Drains},
+    disk,
     error::ServerError,
-    evals,
     events::EventLog,
-    handle::ServerHandle,
+    gateway,
+    handle::{Inner, ServerHandle},
     keyring::{self, Keyring, KeyringError},
-    leases::Leases,
-    nodes,
-    remote::{self, Supervision},
-    rpc::{self, ClientUpdates, Sessions},
-    shared::{Counters, Shared},
-    sweep::{self, Sweeps},
-    worker,
+    loops,
+    observer::Followers,
+    parts::Parts,
+    published::Published,
+    reconciler::{Collection, Reconciler},
+    recovery::Recovering,
+    runner::Runner,
+    sessions::NodeSessions,
+    sweep::sweeper::Sweeper,
+    watchdog,
+    worker::Worker,
 };
 
 /// What does not end by itself within this time at a shutdown is left behind.
@@ -48,9 +50,29 @@ pub enum StartError {
     /// The signing keys could not be read or made.
     #[error("opening the server's keyring failed: {0}")]
     Keyring(#[from] KeyringError),
+    /// The join secret could not be read or made.
+    #[error("reading or making the join secret in {dir} failed: {source}")]
+    Join {
+        /// Of the server's data.
+        dir: std::path::PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
     /// The stored rows are not a state.
     #[error("reading the server's state failed: {0}")]
     Load(#[from] state::LoadError),
+    /// The state is of another cluster than the configuration names.
+    #[error(
+        "the data directory has the state of cluster {found}, the configuration names cluster {configured} (server.cluster_id): mount the right \
+         directory, or take the setting out"
+    )]
+    OtherCluster {
+        /// Of the state.
+        found: ClusterId,
+        /// Of the configuration.
+        configured: ClusterId,
+    },
     /// The address of the node RPC is not to be had.
     #[error("listening for nodes on {address} failed: {source}; another agent may use the port, or the address is not this machine's")]
     Listen {
@@ -79,21 +101,29 @@ pub struct Server {
     workers: Vec<thread::JoinHandle<()>>,
     /// Ends the pipeline when it is dropped.
     commits: Option<CommitThread>,
+    watchdog: Option<thread::JoinHandle<()>>,
 }
 
 impl Server {
-    /// Starts a server: opens and reads the state, listens for nodes, starts the loops. Must be called inside a multi-threaded tokio runtime.
+    /// Starts a server: opens and reads the state, listens for nodes, starts the loops. Must be called inside a
+    /// multi-threaded tokio runtime.
     ///
     /// # Errors
     /// See [`StartError`]; nothing is left running then.
     pub async fn start(config: ServerConfig) -> Result<Self, StartError> {
-        let store: Arc<dyn Store> = match &config.data_dir {
+        let (store, lost): (Arc<dyn Store>, _) = match &config.data_dir {
             Some(dir) => {
                 let dir = dir.clone();
                 let options = SqliteOptions { max_bytes: config.max_stored_bytes };
-                blocking(move || SqliteStore::open(&dir, &options)).await.map(Arc::new)?
+                let store = blocking(move || SqliteStore::open(&dir, &options)).await?;
+                let lost = store.lost();
+                if let Some(lost) = lost.filter(|lost| lost.found == 0 && config.cluster_id.is_none()) {
+                    // Not even the cluster is known: whatever this server would begin, the nodes would refuse it.
+                    return Err(store::StoreError::Emptied { path: store.path().to_owned(), acknowledged: lost.acknowledged }.into());
+                }
+                (Arc::new(store), lost)
             }
-            None => Arc::new(MemoryStore::default()),
+            None => (Arc::new(MemoryStore::default()), None),
         };
         let opened = store.clone();
         let (fence, contents) = blocking(move || Ok::<_, store::StoreError>((opened.acquire()?, opened.load()?))).await?;
@@ -102,6 +132,15 @@ impl Server {
         // After the store, whose lock guards the directory of the keys too.
         let (keys, index) = (config.data_dir.as_ref().map(|dir| dir.join(keyring::DIR)), state.latest_index());
         let keyring = blocking(move || Keyring::open(keys, now_ns(), index)).await?;
+        let join = match (&config.join, &config.data_dir) {
+            (Join::Secret(secret), _) => Some(secret.clone()),
+            (Join::Kept, Some(dir)) => {
+                let own = dir.clone();
+                let kept = blocking(move || JoinSecret::kept_in(&own).map_err(|source| StartError::Join { dir: own, source }));
+                Some(kept.await?)
+            }
+            (Join::Kept, None) | (Join::Open, _) => None,
+        };
         let listen = |source| StartError::Listen { address: config.rpc_bind, source };
         let listener = TcpListener::bind(config.rpc_bind).await.map_err(listen)?;
         let rpc_addr = match config.rpc_advertise {
@@ -109,66 +148,124 @@ impl Server {
             None => listener.local_addr().map_err(listen)?,
         };
         let known = state.cluster().cluster_id;
-        let cluster_id: ClusterId = if known.is_nil() { new_id() } else { known };
-        let published = Arc::new(ArcSwap::new(state.clone()));
-        let shared = Arc::new(Shared {
+        let cluster_id = match config.cluster_id {
+            Some(configured) if !known.is_nil() && configured != known => {
+                return Err(StartError::OtherCluster { found: known, configured });
+            }
+            Some(configured) => configured,
+            None if known.is_nil() => new_id(),
+            None => known,
+        };
+        // Under an identity that it was given it may have a history elsewhere.
+        let new_cluster = known.is_nil() && config.cluster_id.is_none();
+        let published = Published::new(state.clone());
+        let (queue, queued) = CommitQueue::new(state.clone());
+        let runner = Arc::new(Runner::new(config.end_process_when_broken));
+        let open = Arc::new(Sessions::default());
+        let sessions: Arc<dyn NodeSessions> = open.clone();
+        let parts = Parts::new(&config, &queue, &published, &runner, new_cluster);
+        let started_at = now_ns();
+        let recovering = Arc::new(Recovering::new(
+            queue.clone(),
+            published.clone(),
+            parts.clone(),
+            sessions.clone(),
+            runner.clone(),
+            started_at,
+            config.lease_wait() + config.startup_grace,
+        ));
+        let sweeper = Sweeper {
+            sweeps: parts.sweeps.clone(),
+            supervision: parts.supervision.clone(),
+            queue: queue.clone(),
+            sessions: sessions.clone(),
+            cluster_id,
+            interval: config.sweep_interval,
+            runner: runner.clone(),
+        };
+        let inner = Arc::new(Inner {
             cluster_id,
             rpc_addr,
-            started_at: now_ns(),
+            started_at,
+            join,
             store: store.clone(),
-            keyring,
+            keyring: Arc::new(keyring),
+            queue: queue.clone(),
             published: published.clone(),
-            published_index: watch::Sender::new(state.latest_index()),
             events: Arc::new(EventLog::new(config.event_batches)),
-            stopping: CancellationToken::new(),
-            fatal: watch::Sender::new(None),
-            tasks: TaskTracker::new(),
-            broker: Broker::new(config.nack_timeout, config.delivery_limit),
-            blocked: Blocked::default(),
-            leases: Leases::default(),
-            sessions: Sessions::default(),
-            updates: ClientUpdates::default(),
-            remote: Supervision::default(),
-            sweeps: Sweeps::new(known.is_nil()),
-            drains: Drains::default(),
-            deploy: tokio::sync::Notify::new(),
-            counters: Counters::default(),
-            queue: OnceLock::new(),
+            schemas: Arc::default(),
+            disk: Arc::default(),
+            sessions: sessions.clone(),
+            parts: parts.clone(),
+            sweeper: Arc::new(sweeper),
+            recovering,
+            runner: runner.clone(),
+            samples: Arc::default(),
+            plans: Arc::default(),
+            handler_panics: AtomicU64::default(),
             config,
         });
-        let start = commit::Start { store, fence, state: state.clone(), tip, published, observer: shared.clone() };
-        let (queue, commits) = commit::start(start).map_err(StartError::Thread)?;
-        // Set once, here: nothing that uses it runs yet.
-        let _ = shared.queue.set(queue);
-        let mut server = Self { handle: ServerHandle { shared: shared.clone() }, workers: Vec::new(), commits: Some(commits) };
-        if known.is_nil() {
-            let meta = ClusterMeta { cluster_id, create_time: shared.started_at };
-            shared.queue().commit(move |_, _| Ok(Decided { batch: Change::SetClusterMeta(meta).into(), answer: () })).await?;
+        let observer = Arc::new(Followers {
+            parts,
+            events: inner.events.clone(),
+            schemas: inner.schemas.clone(),
+            sessions,
+            published: published.clone(),
+            disk: inner.disk.clone(),
+            runner: runner.clone(),
+        });
+        let turns = commit::turns(runner.progress());
+        let commits = commit::start(commit::Start { queue, queued, store, fence, tip, published, observer, turns });
+        let commits = commits.map_err(StartError::Thread)?;
+        let mut server =
+            Self { handle: ServerHandle { inner: inner.clone() }, workers: Vec::new(), commits: Some(commits), watchdog: None };
+        // Before a node hears anything: what is committed from now on is told from what another server may have made
+        // of the same state.
+        let begun = move |state: &Arc<State>, stamp: commit::Stamp| {
+            let mut meta = ClusterMeta::clone(state.cluster());
+            if known.is_nil() {
+                (meta.cluster_id, meta.create_time, meta.began_empty) = (cluster_id, started_at, !new_cluster);
+            }
+            // Up to the newest commit of the store, also one that no row is left of.
+            meta.begin_generation(new_id(), stamp.index - 1);
+            if let Some(lost) = lost {
+                // With the first commit, so that the loss is not forgotten before it is known what to do about it.
+                meta.enter_recovery(new_id(), &lost.to_string(), lost.acknowledged, stamp.now);
+            }
+            Ok(Decided { batch: Change::SetClusterMeta(Box::new(meta)).into(), answer: () })
+        };
+        inner.queue.commit(begun).await?;
+        if let Some(recovery) = inner.recovering.now() {
+            inner.recovering.begun(&recovery.cause);
         }
-        // What the loops remember for speed is filled from the snapshot; what is applied from now on they follow.
-        shared.broker.fill(&state);
-        shared.blocked.fill(&state);
-        shared.remote.fill();
-        shared.drains.fill(&state);
-        nodes::wait_for_all(&shared, &state);
-        server.start_workers()?;
-        shared.tasks.spawn(evals::broker_loop(shared.clone()));
-        shared.tasks.spawn(evals::blocked_loop(shared.clone()));
-        shared.tasks.spawn(nodes::lease_loop(shared.clone()));
-        shared.tasks.spawn(drainer::drain_loop(shared.clone()));
-        shared.tasks.spawn(deployments::deployment_loop(shared.clone()));
-        shared.tasks.spawn(remote::supervision_loop(shared.clone()));
-        shared.tasks.spawn(sweep::sweep_loop(shared.clone()));
-        shared.tasks.spawn(collect::collection_loop(shared.clone()));
-        shared.tasks.spawn(rpc::serve(shared.clone(), listener));
+        server.start_loops(&state)?;
+        runner.spawn_loop(&loops::SESSIONS, node_gateway::serve(gateway::compose(&inner, open), listener));
+        server.watchdog = Some(watchdog::watch(&runner, inner.config.stuck_after).map_err(StartError::Thread)?);
         tracing::info!(cluster = %cluster_id, rpc = %rpc_addr, index = state.latest_index(), "server started");
         Ok(server)
     }
 
-    fn start_workers(&mut self) -> Result<(), StartError> {
-        for number in 0..self.handle.shared.config.workers.max(1) {
-            let shared = self.handle.shared.clone();
-            let thread = thread::Builder::new().name(format!("worker-{number}")).spawn(move || worker::run(&shared));
+    /// What the loops remember for speed is filled from this snapshot; what is applied from now on they follow.
+    fn start_loops(&mut self, state: &State) -> Result<(), StartError> {
+        let inner = &self.handle.inner;
+        let runner = &inner.runner;
+        let reconciler = Reconciler::new(runner.clone(), inner.queue.clone(), inner.published.clone());
+        inner.parts.start(state, Collection::new(&inner.config.gc), &reconciler);
+        runner.spawn_loop(&loops::SWEEP, inner.sweeper.clone().run());
+        runner.spawn_loop(&loops::RECOVERY, inner.recovering.clone().run());
+        runner.spawn_loop(&loops::DISK, disk::disk_loop(inner.disk.clone(), inner.store.clone(), runner.clone()));
+        let worker = Arc::new(Worker {
+            broker: inner.parts.broker.clone(),
+            queue: inner.queue.clone(),
+            samples: inner.samples.clone(),
+            counts: inner.plans.clone(),
+            most_of_a_job: inner.config.most_of_a_job(),
+        });
+        runner.progress().starts(&loops::WORKERS);
+        for number in 0..inner.config.workers.max(1) {
+            let (worker, turns) = (worker.clone(), runner.turns(&loops::WORKERS));
+            let builder = thread::Builder::new().name(format!("worker-{number}"));
+            let thread = runner.thread("worker", builder, move || worker.run(&turns));
             self.workers.push(thread.map_err(StartError::Thread)?);
         }
         Ok(())
@@ -182,23 +279,21 @@ impl Server {
 
     /// Resolves with the reason when the server can no longer trust its store: the process must end then. Cancel safe.
     pub async fn failed(&self) -> String {
-        let mut fatal = self.handle.shared.fatal.subscribe();
-        match fatal.wait_for(Option::is_some).await {
-            Ok(reason) => reason.clone().unwrap_or_default(),
-            Err(_) => std::future::pending().await,
-        }
+        self.handle.inner.runner.failed().await
     }
 
     /// Ends the sessions of the nodes, stops the loops and closes the store.
     pub async fn shutdown(mut self) {
-        let shared = self.handle.shared.clone();
-        shared.stopping.cancel();
-        shared.broker.close();
-        shared.tasks.close();
-        if tokio::time::timeout(SHUTDOWN_PATIENCE, shared.tasks.wait()).await.is_err() {
+        let inner = self.handle.inner.clone();
+        inner.runner.stopping().cancel();
+        inner.parts.broker.close();
+        if !inner.runner.ended(SHUTDOWN_PATIENCE).await {
             tracing::warn!("some tasks of the server did not end in time");
         }
         let (workers, commits) = (std::mem::take(&mut self.workers), self.commits.take());
+        if let Some(watchdog) = self.watchdog.take() {
+            watchdog.thread().unpark();
+        }
         // Threads are joined away from the runtime; the store commits what was handed to it before it closes.
         blocking(move || {
             drop(commits);
@@ -209,16 +304,19 @@ impl Server {
             }
         })
         .await;
-        blocking(move || shared.store.close()).await;
+        blocking(move || inner.store.close()).await;
         tracing::info!("server stopped");
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let shared = &self.handle.shared;
-        shared.stopping.cancel();
-        shared.broker.close();
+        let inner = &self.handle.inner;
+        inner.runner.stopping().cancel();
+        inner.parts.broker.close();
+        if let Some(watchdog) = &self.watchdog {
+            watchdog.thread().unpark();
+        }
     }
 }
 
@@ -227,5 +325,34 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     match tokio::task::spawn_blocking(work).await {
         Ok(value) => value,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn every_loop_that_is_started_tells_its_progress() {
+        let server = Server::start(ServerConfig::default()).await.expect("the server starts");
+        let progress = server.handle().inner.runner.progress();
+        let told = async {
+            while !progress.silent().is_empty() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let in_time = tokio::time::timeout(Duration::from_secs(30), told).await;
+        assert!(in_time.is_ok(), "{:?} tell nothing of themselves", progress.silent());
+        let started = progress.started();
+        // None is started past the one way that keeps its name.
+        for name in ["broker", "leases", "sessions", "supervision", "recovery", "watchdog", "workers"] {
+            assert!(started.contains(&name), "{name} was not started by its name: {started:?}");
+        }
+        let health: Vec<String> = server.handle().progress().into_iter().map(|told| told.name).collect();
+        // These two begin with what they serve.
+        for of in loops::LOOPS.iter().filter(|of| !["http", "session"].contains(&of.name)) {
+            assert!(health.iter().any(|told| told == of.name), "health does not tell of {}: {health:?}", of.name);
+        }
+        server.shutdown().await;
     }
 }

@@ -1,22 +1,28 @@
 //! The workers: take evaluations, let the scheduler decide on the newest state, have the decision committed.
 //!
-//! The decision, what it creates and the end of the evaluation are one commit. Before it is applied, the plan is checked against the state of
-//! that moment; of what no longer fits nothing is committed, and the evaluation is decided again on the state that the rest has led to.
+//! The decision, what it creates and the end of the evaluation are one commit. Before it is applied, the plan is
+//! checked against the state of that moment; of what no longer fits nothing is committed, and the evaluation is
+//! decided again on the state that the rest has led to.
 
 use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
-use model::{EvalStatus, Evaluation, Plan, TimestampNs, Trigger, plan::Decision};
+use control::evaluations::give_up;
+use model::{EvalStatus, Evaluation, Plan, Trigger, plan::Decision};
 use state::{Batch, Change, State};
 
 use crate::{
-    broker::Delivery,
+    broker::{Broker, Delivery},
     clock::{new_id, now_ns, ns, seed},
-    commit::Decided,
+    commit::{CommitQueue, Decided},
     error::ServerError,
-    shared::Shared,
+    progress::Turns,
+    samples::{Samples, name},
 };
 
 /// How often an evaluation is decided again because its plan no longer fitted, before it is given up for now.
@@ -35,82 +41,143 @@ enum Outcome {
     Void,
 }
 
-/// One worker: runs on a thread of its own until the broker is closed.
-pub(crate) fn run(shared: &Arc<Shared>) {
-    while let Some(delivery) = shared.broker.next() {
-        if let Err(error) = work(shared, &delivery) {
-            if matches!(error, ServerError::ShuttingDown) {
-                return;
+/// Plans since the start.
+#[derive(Debug, Default)]
+pub(crate) struct PlanCounts {
+    /// Those that were committed.
+    pub(crate) committed: AtomicU64,
+    /// Those of which a part was refused.
+    pub(crate) partial: AtomicU64,
+}
+
+/// What each worker has at hand.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) broker: Arc<Broker>,
+    pub(crate) queue: CommitQueue,
+    pub(crate) samples: Arc<Samples>,
+    pub(crate) counts: Arc<PlanCounts>,
+    /// Allocations that a job is given at most.
+    pub(crate) most_of_a_job: u32,
+}
+
+impl Worker {
+    /// One worker: runs on a thread of its own until the broker is closed.
+    pub(crate) fn run(self: &Arc<Self>, turns: &Turns) {
+        while let Some(delivery) = self.broker.next() {
+            turns.works("an evaluation");
+            if let Err(error) = self.work(&delivery) {
+                if matches!(error, ServerError::ShuttingDown) {
+                    return;
+                }
+                tracing::warn!(eval = %delivery.eval.id, job = %delivery.eval.job_key(), error = %error, "an evaluation was not carried out");
+                self.broker.nack(&delivery);
             }
-            tracing::warn!(eval = %delivery.eval.id, job = %delivery.eval.job_key(), error = %error, "an evaluation was not carried out");
-            shared.broker.nack(&delivery);
+            turns.waits("an evaluation");
         }
+    }
+
+    fn work(self: &Arc<Self>, delivery: &Delivery) -> Result<(), ServerError> {
+        for attempt in 0..MAX_ATTEMPTS {
+            let state = self.queue.newest();
+            let eval = match state.eval(delivery.eval.id) {
+                Some(eval) if eval.status == EvalStatus::Pending => eval.clone(),
+                _ => return Ok(()),
+            };
+            let begun = Instant::now();
+            let decided = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                scheduler::schedule_within(&state, &eval, now_ns(), seed(), self.most_of_a_job)
+            }));
+            let decision = match decided {
+                Ok(Ok(decision)) => decision,
+                Ok(Err(refusal)) => return self.fail(&eval, &refusal.to_string()),
+                // The message was printed by the panic hook. The snapshot is immutable, so nothing is left half done.
+                Err(_) => return Err(ServerError::Internal { what: "scheduling", why: "the scheduler panicked".to_owned() }),
+            };
+            drop(state);
+            self.samples.since(name::scheduler(&eval.kind), begun);
+            let begun = Instant::now();
+            let committed = self.commit(delivery, eval, decision);
+            self.samples.since(name::PLAN_SUBMIT, begun);
+            match committed? {
+                Outcome::Done | Outcome::Void => return Ok(()),
+                Outcome::Again => tracing::debug!(eval = %delivery.eval.id, attempt, "a part of the plan no longer fitted"),
+            }
+        }
+        self.retry_later(&delivery.eval)
+    }
+
+    fn commit(self: &Arc<Self>, delivery: &Delivery, eval: Arc<Evaluation>, decision: Decision) -> Result<Outcome, ServerError> {
+        let delivery = delivery.clone();
+        let own = self.clone();
+        self.queue.commit_applied(move |state, stamp| {
+            let void = || Ok(Decided { batch: Batch::default(), answer: Outcome::Void });
+            if !own.broker.holds(&delivery) || state.eval(eval.id).is_none_or(|now| now.status != EvalStatus::Pending) {
+                return void();
+            }
+            let mut batch = Batch::default();
+            let begun = Instant::now();
+            let refused = verify(state, &decision.plan);
+            own.samples.since(name::PLAN_EVALUATE, begun);
+            let complete = refused.is_none();
+            // Made while the decision is whole: the plan itself is moved into the commit.
+            let done = complete.then(|| scheduler::completed(&eval, &decision));
+            let plan = match refused {
+                None => decision.plan,
+                Some(rest) => {
+                    own.counts.partial.fetch_add(1, Ordering::Relaxed);
+                    rest
+                }
+            };
+            if !plan.is_no_op() {
+                own.counts.committed.fetch_add(1, Ordering::Relaxed);
+                batch.push(Change::ApplyPlan(Box::new(plan)));
+            }
+            if let Some(done) = done {
+                let mut evals = decision.new_evals;
+                // It may be blocked again itself.
+                evals.retain(|new| new.id != done.id);
+                for new in &mut evals {
+                    new.create_time = stamp.now;
+                    new.modify_time = stamp.now;
+                }
+                evals.push(done);
+                batch.push(Change::UpsertEvals(evals));
+            }
+            Ok(Decided { batch, answer: if complete { Outcome::Done } else { Outcome::Again } })
+        })
+    }
+
+    /// The evaluation cannot be carried out at all.
+    fn fail(self: &Arc<Self>, eval: &Arc<Evaluation>, why: &str) -> Result<(), ServerError> {
+        let (id, why) = (eval.id, why.to_owned());
+        self.queue.commit_applied(move |state, _| {
+            let batch = match state.eval(id) {
+                Some(eval) if eval.status == EvalStatus::Pending => {
+                    let failed = Evaluation { status: EvalStatus::Failed, status_description: why, ..Evaluation::clone(eval) };
+                    Change::UpsertEvals(vec![failed]).into()
+                }
+                _ => Batch::default(),
+            };
+            Ok(Decided { batch, answer: () })
+        })
+    }
+
+    /// The cluster changes faster than plans are made: what is missing is tried again by an evaluation of its own.
+    fn retry_later(self: &Arc<Self>, eval: &Arc<Evaluation>) -> Result<(), ServerError> {
+        let id = eval.id;
+        self.queue.commit_applied(move |state, stamp| {
+            let Some(eval) = state.eval(id).filter(|eval| eval.status == EvalStatus::Pending) else {
+                return Ok(Decided { batch: Batch::default(), answer: () });
+            };
+            let description = format!("maximum attempts reached ({MAX_ATTEMPTS}): the plan did not fit the changing state");
+            Ok(Decided { batch: give_up(eval, description, Trigger::MaxPlanAttempts, ns(CONTENTION_REST), stamp, &mut new_id), answer: () })
+        })
     }
 }
 
-fn work(shared: &Arc<Shared>, delivery: &Delivery) -> Result<(), ServerError> {
-    for attempt in 0..MAX_ATTEMPTS {
-        let state = shared.queue().newest();
-        let eval = match state.eval(delivery.eval.id) {
-            Some(eval) if eval.status == EvalStatus::Pending => eval.clone(),
-            _ => return Ok(()),
-        };
-        let decided = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| scheduler::schedule(&state, &eval, now_ns(), seed())));
-        let decision = match decided {
-            Ok(Ok(decision)) => decision,
-            Ok(Err(refusal)) => return fail(shared, &eval, &refusal.to_string()),
-            // The message was printed by the panic hook. The snapshot is immutable, so nothing is left half done.
-            Err(_) => return Err(ServerError::Internal { what: "scheduling", why: "the scheduler panicked".to_owned() }),
-        };
-        drop(state);
-        match commit(shared, delivery, eval, decision)? {
-            Outcome::Done | Outcome::Void => return Ok(()),
-            Outcome::Again => tracing::debug!(eval = %delivery.eval.id, attempt, "a part of the plan no longer fitted"),
-        }
-    }
-    retry_later(shared, &delivery.eval)
-}
-
-fn commit(shared: &Arc<Shared>, delivery: &Delivery, eval: Arc<Evaluation>, decision: Decision) -> Result<Outcome, ServerError> {
-    let delivery = delivery.clone();
-    let own = shared.clone();
-    shared.queue().commit_applied(move |state, stamp| {
-        let void = || Ok(Decided { batch: Batch::default(), answer: Outcome::Void });
-        if !own.broker.holds(&delivery) || state.eval(eval.id).is_none_or(|now| now.status != EvalStatus::Pending) {
-            return void();
-        }
-        let mut batch = Batch::default();
-        let refused = verify(state, &decision.plan);
-        let complete = refused.is_none();
-        // Made while the decision is whole: the plan itself is moved into the commit.
-        let done = complete.then(|| scheduler::completed(&eval, &decision));
-        let plan = match refused {
-            None => decision.plan,
-            Some(rest) => {
-                own.counters.partial.fetch_add(1, Ordering::Relaxed);
-                rest
-            }
-        };
-        if !plan.is_no_op() {
-            own.counters.plans.fetch_add(1, Ordering::Relaxed);
-            batch.push(Change::ApplyPlan(Box::new(plan)));
-        }
-        if let Some(done) = done {
-            let mut evals = decision.new_evals;
-            // It may be blocked again itself.
-            evals.retain(|new| new.id != done.id);
-            for new in &mut evals {
-                new.create_time = stamp.now;
-                new.modify_time = stamp.now;
-            }
-            evals.push(done);
-            batch.push(Change::UpsertEvals(evals));
-        }
-        Ok(Decided { batch, answer: if complete { Outcome::Done } else { Outcome::Again } })
-    })
-}
-
-/// What is left of a plan of which a part no longer fits; None when all of it does. A plan that was made on this very state does by construction.
+/// What is left of a plan of which a part no longer fits; None when all of it does. A plan that was made on this very
+/// state does by construction.
 fn verify(state: &State, plan: &Plan) -> Option<Plan> {
     if plan.snapshot_index == state.latest_index() {
         return None;
@@ -121,52 +188,4 @@ fn verify(state: &State, plan: &Plan) -> Option<Plan> {
     }
     tracing::debug!(eval = %plan.eval_id, refused = ?verified.refused, "a part of a plan is refused");
     Some(verified.plan)
-}
-
-/// The evaluation cannot be carried out at all.
-fn fail(shared: &Arc<Shared>, eval: &Arc<Evaluation>, why: &str) -> Result<(), ServerError> {
-    let (id, why) = (eval.id, why.to_owned());
-    shared.queue().commit_applied(move |state, _| {
-        let batch = match state.eval(id) {
-            Some(eval) if eval.status == EvalStatus::Pending => {
-                let failed = Evaluation { status: EvalStatus::Failed, status_description: why, ..Evaluation::clone(eval) };
-                Change::UpsertEvals(vec![failed]).into()
-            }
-            _ => Batch::default(),
-        };
-        Ok(Decided { batch, answer: () })
-    })
-}
-
-/// The cluster changes faster than plans are made: what is missing is tried again by an evaluation of its own.
-fn retry_later(shared: &Arc<Shared>, eval: &Arc<Evaluation>) -> Result<(), ServerError> {
-    let id = eval.id;
-    shared.queue().commit_applied(move |state, stamp| {
-        let Some(eval) = state.eval(id).filter(|eval| eval.status == EvalStatus::Pending) else {
-            return Ok(Decided { batch: Batch::default(), answer: () });
-        };
-        let description = format!("maximum attempts reached ({MAX_ATTEMPTS}): the plan did not fit the changing state");
-        Ok(Decided { batch: give_up(eval, description, Trigger::MaxPlanAttempts, stamp.now, ns(CONTENTION_REST)), answer: () })
-    })
-}
-
-/// Fails an evaluation and leaves a follow-up that tries again later.
-pub(crate) fn give_up(eval: &Evaluation, description: String, trigger: Trigger, now: TimestampNs, rest: TimestampNs) -> Batch {
-    let follow_up = Evaluation {
-        id: new_id(),
-        namespace: eval.namespace.clone(),
-        priority: eval.priority,
-        kind: eval.kind.clone(),
-        trigger,
-        job_id: eval.job_id.clone(),
-        job_modify_index: eval.job_modify_index,
-        status: EvalStatus::Pending,
-        wait_until: now + rest,
-        previous_eval: eval.id,
-        create_time: now,
-        modify_time: now,
-        ..Evaluation::default()
-    };
-    let failed = Evaluation { status: EvalStatus::Failed, status_description: description, next_eval: follow_up.id, ..eval.clone() };
-    Change::UpsertEvals(vec![failed, follow_up]).into()
 }

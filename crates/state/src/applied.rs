@@ -9,13 +9,14 @@ use model::{
     ids::{JobKey, StoreIndex, TimestampNs},
     job::Job,
     node::Node,
+    records::{JobScalingEvents, JobSummary, NamespaceRecord, NodePool, Submission},
     remote::RemoteTask,
     scheduler_config::SchedulerConfig,
     service::ServiceRegistration,
 };
 
 use crate::{
-    records::{ClusterMeta, JobScalingEvents, JobSummary, NamespaceRecord, NodePool, Submission},
+    lineage::ClusterMeta,
     table::{Table, TableSet},
 };
 
@@ -95,7 +96,7 @@ pub enum Object {
     /// Scheduler settings.
     SchedulerConfig(Arc<SchedulerConfig>),
     /// What the cluster is.
-    ClusterMeta(ClusterMeta),
+    ClusterMeta(Arc<ClusterMeta>),
 }
 
 impl Object {
@@ -201,6 +202,10 @@ causes! {
     NamespaceDeleted,
     /// Settings have changed.
     SettingsUpdated,
+    /// The state is from the past and is recovered from now on, or a server goes on with that after its start.
+    RecoveryStarted,
+    /// It is recovered: decisions are made again.
+    RecoveryEnded,
     /// Collected as no longer needed.
     Collected,
     /// Follows from another change (counts, versions).

@@ -10,12 +10,13 @@ use model::{
     job::{Job, VersionTag},
     node::{DrainStrategy, Eligibility, Node, NodeEvent, NodeStatus},
     plan::{DeploymentUpdate, Plan},
+    records::{NamespaceRecord, NodePool, Submission},
     remote::RemoteTask,
     scaling::ScalingEvent,
     scheduler_config::SchedulerConfig,
 };
 
-use crate::records::{ClusterMeta, NamespaceRecord, NodePool, Submission};
+use crate::lineage::ClusterMeta;
 
 /// Changes that are committed together, at one index.
 #[derive(Clone, Debug, Default)]
@@ -24,13 +25,15 @@ pub struct Batch {
     pub expect: Vec<Expect>,
     /// The changes, in order.
     pub changes: Vec<Change>,
+    /// It is a step of the recovery itself, see [`Batch::waits_for_recovery`].
+    pub recovers: bool,
 }
 
 impl Batch {
     /// A batch without conditions.
     #[must_use]
     pub fn new(changes: Vec<Change>) -> Self {
-        Self { expect: Vec::new(), changes }
+        Self { changes, ..Self::default() }
     }
     /// Adds a condition.
     #[must_use]
@@ -42,6 +45,25 @@ impl Batch {
     pub fn push(&mut self, change: Change) -> &mut Self {
         self.changes.push(change);
         self
+    }
+    /// Whether anything of it must wait while the servers recover a state that may be from the past: nothing is created, stopped, moved, collected or
+    /// counted as lost on the word of such a state. What nodes say of themselves is always taken, and so is the wish for an evaluation, which
+    /// nobody works on before the end.
+    #[must_use]
+    pub fn waits_for_recovery(&self) -> bool {
+        let taken = |change: &Change| {
+            matches!(
+                change,
+                Change::RegisterNode(_)
+                    | Change::NodeStatus { .. }
+                    | Change::NodeEvents(..)
+                    | Change::UpdateAllocsFromClient(_)
+                    | Change::UpsertEvals(_)
+                    | Change::PutNodePool(_)
+                    | Change::SetClusterMeta(_)
+            )
+        };
+        !self.recovers && !self.changes.iter().all(taken)
     }
     /// Nothing to change.
     #[must_use]
@@ -246,5 +268,13 @@ pub enum Change {
     /// Scheduler settings.
     SetSchedulerConfig(SchedulerConfig),
     /// What the cluster is.
-    SetClusterMeta(ClusterMeta),
+    SetClusterMeta(Box<ClusterMeta>),
+    /// A node's copy of a job is kept for the allocations that run it, with version and indexes as they are there, unless that version is known.
+    RecoverJob {
+        /// The copy.
+        job: Arc<Job>,
+        /// It also becomes what is wanted now, when it is newer than what is known of the job: a version that this state has lost, or a job that it has
+        /// lost altogether.
+        current: bool,
+    },
 }

@@ -240,7 +240,7 @@ fn object_value(state: &State, object: &Object) -> Option<Vec<u8>> {
         Object::Namespace(n) => json(n),
         Object::NodePool(p) => json(p),
         Object::SchedulerConfig(c) => json(c),
-        Object::ClusterMeta(m) => json(m),
+        Object::ClusterMeta(m) => json(&**m),
     })
 }
 

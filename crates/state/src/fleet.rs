@@ -49,6 +49,8 @@ pub struct NodeCapacity {
     pub dynamic_ports: (u16, u16),
     /// Remote tasks that it manages at most; 0 = no limit.
     pub sessions: u32,
+    /// Allocations that it takes at most; 0 = no limit.
+    pub max_allocs: u32,
 }
 
 /// Reads ranges such as `22,80,8500-8600`; parts that are not ports are passed over.
@@ -101,6 +103,7 @@ impl NodeCapacity {
             networks,
             dynamic_ports: (low, port(r.max_dynamic_port, 32_000).max(low)),
             sessions: r.remote_sessions,
+            max_allocs: node.max_allocs,
         }
     }
     /// The address of a host network; the empty name is `default`.
@@ -140,6 +143,8 @@ pub struct NodeFacts {
     pub dynamic_room: u32,
     /// Remote tasks that it manages at most; 0 = no limit.
     pub sessions: u32,
+    /// Allocations that it takes at most; 0 = no limit.
+    pub max_allocs: u32,
     /// Its class; see [`Fleet::class_name`].
     pub class: u32,
     /// May be placed on.
@@ -339,6 +344,7 @@ impl Fleet {
             disk_mb: capacity.disk_mb,
             dynamic_room: capacity.dynamic_room(),
             sessions: capacity.sessions,
+            max_allocs: capacity.max_allocs,
             class,
             ready: node.ready(),
         };

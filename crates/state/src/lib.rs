@@ -14,8 +14,8 @@ mod class;
 mod codec;
 mod column;
 mod fleet;
+mod lineage;
 mod load;
-mod records;
 mod row;
 mod runtimes;
 mod services;
@@ -30,15 +30,16 @@ pub use applied::{AppliedSet, Cause, Changed, Object};
 pub use batch::{ApplyError, Batch, Change, Expect};
 pub use class::computed_class;
 pub use fleet::{Fleet, HostNetwork, NodeCapacity, NodeFacts, NodeSlot, NodeTaken, PortRanges, parse_ports};
+pub use lineage::{Ancestor, ClusterMeta, Mark, Recovery};
 pub use load::LoadError;
-pub use records::{
-    ClusterMeta, GroupSummary, JobChildren, JobScalingEvents, JobSummary, NamespaceCapabilities, NamespaceRecord, NodePool,
-    NodePoolScheduler, Submission,
+pub use model::records::{
+    GroupSummary, JobChildren, JobScalingEvents, JobSummary, NamespaceCapabilities, NamespaceRecord, NodePool, NodePoolScheduler,
+    Submission,
 };
 pub use row::Row;
 pub use runtimes::Runtime;
 pub use table::{Table, TableSet};
-pub use tables::State;
+pub use tables::{Rows, State};
 pub use unmanaged::Unmanaged;
 pub use usage::{NodeUse, PortSet};
 

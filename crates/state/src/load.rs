@@ -9,6 +9,7 @@ use model::{
     ids::{AllocId, DeploymentId, EvalId, JobId, JobKey, Namespace, NodeId},
     job::Job,
     node::Node,
+    records::{JobScalingEvents, JobSummary, NamespaceRecord, NodePool, Submission},
     remote::RemoteTask,
     resources::AllocatedResources,
     scheduler_config::{PreemptionConfig, SchedulerConfig},
@@ -18,7 +19,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     codec::{ALLOC_FORMAT, CLIENT, DESIRED, Interner, tag},
-    records::{ClusterMeta, JobScalingEvents, JobSummary, NamespaceRecord, NodePool, Submission},
+    lineage::ClusterMeta,
     row::Row,
     table::Table,
     tables::{AllocEntry, Shared, SharedValue, State, job_number, place_of},
@@ -131,6 +132,7 @@ impl Loader {
                 counts.open_evals += u32::from(!e.status.terminal());
                 s.counts.insert(e.job_key(), counts);
                 s.evals_by_job.insert((e.job_key(), e.id));
+                s.evals_by_creation.insert((e.create_index, e.id));
                 s.evals.insert(e.id, Arc::new(e));
             }
             Table::Allocs => self.alloc(key, value)?,
@@ -146,6 +148,10 @@ impl Loader {
             Table::Deployments => {
                 let d: Arc<Deployment> = Arc::new(read(value)?);
                 s.deployments_by_job.insert((d.job_key(), d.id));
+                s.deployments_by_creation.insert((d.create_index, d.id));
+                if d.status.active() {
+                    s.active_deployments.insert(d.id);
+                }
                 s.deployments.insert(d.id, d);
             }
             Table::RemoteTasks => {
@@ -190,7 +196,7 @@ impl Loader {
 
     fn meta(&mut self, key: &[u8], value: &[u8]) -> Result<(), Broken> {
         if key == b"cluster" {
-            self.state.cluster = read::<ClusterMeta>(value)?;
+            self.state.cluster = Arc::new(read::<ClusterMeta>(value)?);
             return Ok(());
         }
         let name = std::str::from_utf8(key).ok().and_then(|k| k.strip_prefix("index/"));
@@ -295,6 +301,7 @@ impl Loader {
         counts.live_allocs += u32::from(!a.terminal());
         s.counts.insert(key.clone(), counts);
         s.allocs_by_job.insert((job_number(&key), a.id));
+        s.allocs_by_creation.insert((a.create_index, a.id));
         s.allocs_by_node.insert((a.node_id, a.id));
         s.allocs_by_eval.insert((a.eval_id, a.id));
         if !a.deployment_id.is_nil() {
@@ -302,6 +309,8 @@ impl Loader {
         }
         if !a.terminal() {
             s.live_by_place.insert((place_of(&a), a.id));
+        }
+        if a.occupies() {
             s.fleet.take(&a);
         }
         s.allocs.insert(a.id, AllocEntry { alloc: Arc::new(a), resources_ref, metrics_ref });

@@ -2,7 +2,7 @@
 
 use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
-    ops::RangeInclusive,
+    ops::{Bound, RangeInclusive},
     sync::Arc,
 };
 
@@ -14,6 +14,7 @@ use model::{
     ids::{AllocId, DeploymentId, EvalId, JobId, JobKey, Namespace, NodeId, SlotKey, SlotParts, StoreIndex},
     job::Job,
     node::Node,
+    records::{JobScalingEvents, JobSummary, NamespaceRecord, NodePool, Submission},
     remote::RemoteTask,
     scheduler_config::SchedulerConfig,
     service::ServiceRegistration,
@@ -22,7 +23,7 @@ use model::{
 use crate::{
     ALL_NODE_POOL, DEFAULT_NAMESPACE, DEFAULT_NODE_POOL,
     fleet::Fleet,
-    records::{ClusterMeta, JobScalingEvents, JobSummary, NamespaceRecord, NodePool, Submission},
+    lineage::ClusterMeta,
     table::{Table, TableSet},
     usage::NodeUse,
 };
@@ -66,9 +67,11 @@ pub struct State {
     pub(crate) counts: OrdMap<JobKey, JobCounts>,
     pub(crate) evals: OrdMap<EvalId, Arc<Evaluation>>,
     pub(crate) evals_by_job: OrdSet<(JobKey, EvalId)>,
+    pub(crate) evals_by_creation: OrdSet<(StoreIndex, EvalId)>,
     pub(crate) allocs: OrdMap<AllocId, AllocEntry>,
     /// By [`job_number`]: a job's name would be most of an entry, and there is one for each of its allocations.
     pub(crate) allocs_by_job: OrdSet<(u64, AllocId)>,
+    pub(crate) allocs_by_creation: OrdSet<(StoreIndex, AllocId)>,
     pub(crate) allocs_by_node: OrdSet<(NodeId, AllocId)>,
     pub(crate) allocs_by_eval: OrdSet<(EvalId, AllocId)>,
     pub(crate) allocs_by_deployment: OrdSet<(DeploymentId, AllocId)>,
@@ -78,6 +81,8 @@ pub struct State {
     pub(crate) shared: OrdMap<u64, SharedValue>,
     pub(crate) deployments: OrdMap<DeploymentId, Arc<Deployment>>,
     pub(crate) deployments_by_job: OrdSet<(JobKey, DeploymentId)>,
+    pub(crate) deployments_by_creation: OrdSet<(StoreIndex, DeploymentId)>,
+    pub(crate) active_deployments: OrdSet<DeploymentId>,
     pub(crate) remote: OrdMap<SlotKey, Arc<RemoteTask>>,
     pub(crate) remote_by_manager: OrdSet<(NodeId, SlotKey)>,
     pub(crate) services: OrdMap<Arc<str>, Arc<ServiceRegistration>>,
@@ -93,7 +98,7 @@ pub struct State {
     pub(crate) namespaces: OrdMap<Namespace, Arc<NamespaceRecord>>,
     pub(crate) pools: OrdMap<Arc<str>, Arc<NodePool>>,
     pub(crate) scheduler_config: Arc<SchedulerConfig>,
-    pub(crate) cluster: ClusterMeta,
+    pub(crate) cluster: Arc<ClusterMeta>,
     pub(crate) fleet: Fleet,
 }
 
@@ -126,6 +131,22 @@ impl std::fmt::Debug for State {
 fn ids<K: Clone, I: Copy + From<uuid::Uuid>>(k: &K) -> RangeInclusive<(K, I)> {
     (k.clone(), I::from(uuid::Uuid::nil()))..=(k.clone(), I::from(uuid::Uuid::max()))
 }
+
+/// What an index holds from a key on, in the direction of travel: a page is read from where it begins, and not searched for.
+fn onward<K: Ord + Clone>(from: Option<K>, reverse: bool) -> (Bound<K>, Bound<K>) {
+    match (from, reverse) {
+        (None, _) => (Bound::Unbounded, Bound::Unbounded),
+        (Some(key), false) => (Bound::Included(key), Bound::Unbounded),
+        (Some(key), true) => (Bound::Unbounded, Bound::Included(key)),
+    }
+}
+
+fn along<'a, T: 'a>(range: impl DoubleEndedIterator<Item = T> + Send + 'a, reverse: bool) -> Rows<'a, T> {
+    if reverse { Box::new(range.rev()) } else { Box::new(range) }
+}
+
+/// Rows of the state in some order, read one after another.
+pub type Rows<'a, T> = Box<dyn Iterator<Item = T> + Send + 'a>;
 
 /// A number for a job. Others may have the same one: whoever goes by it compares.
 pub(crate) fn job_number(key: &JobKey) -> u64 {
@@ -185,8 +206,10 @@ impl State {
             counts: OrdMap::new(),
             evals: OrdMap::new(),
             evals_by_job: OrdSet::new(),
+            evals_by_creation: OrdSet::new(),
             allocs: OrdMap::new(),
             allocs_by_job: OrdSet::new(),
+            allocs_by_creation: OrdSet::new(),
             allocs_by_node: OrdSet::new(),
             allocs_by_eval: OrdSet::new(),
             allocs_by_deployment: OrdSet::new(),
@@ -194,6 +217,8 @@ impl State {
             shared: OrdMap::new(),
             deployments: OrdMap::new(),
             deployments_by_job: OrdSet::new(),
+            deployments_by_creation: OrdSet::new(),
+            active_deployments: OrdSet::new(),
             remote: OrdMap::new(),
             remote_by_manager: OrdSet::new(),
             services: OrdMap::new(),
@@ -210,7 +235,7 @@ impl State {
                 modify_index: FIRST_INDEX,
                 ..SchedulerConfig::default()
             }),
-            cluster: ClusterMeta::default(),
+            cluster: Arc::default(),
             fleet: Fleet::default(),
         }
     }
@@ -241,6 +266,11 @@ impl State {
     pub fn nodes(&self) -> impl DoubleEndedIterator<Item = &Arc<Node>> {
         self.nodes.values()
     }
+    /// The nodes by id, from one on; downwards when `reverse`.
+    #[must_use]
+    pub fn nodes_onward(&self, from: Option<NodeId>, reverse: bool) -> Rows<'_, &Arc<Node>> {
+        along(self.nodes.range(onward(from, reverse)).map(|(_, n)| n), reverse)
+    }
     /// How many nodes there are.
     #[must_use]
     pub fn node_count(&self) -> usize {
@@ -265,6 +295,11 @@ impl State {
     /// All jobs, by namespace and id.
     pub fn jobs(&self) -> impl DoubleEndedIterator<Item = &Arc<Job>> {
         self.jobs.values()
+    }
+    /// The jobs by namespace and id, from one on; downwards when `reverse`.
+    #[must_use]
+    pub fn jobs_onward(&self, from: Option<JobKey>, reverse: bool) -> Rows<'_, &Arc<Job>> {
+        along(self.jobs.range(onward(from, reverse)).map(|(_, j)| j), reverse)
     }
     /// How many jobs there are.
     #[must_use]
@@ -310,6 +345,16 @@ impl State {
     pub fn evals(&self) -> impl DoubleEndedIterator<Item = &Arc<Evaluation>> {
         self.evals.values()
     }
+    /// The evaluations by id, from one on; downwards when `reverse`.
+    #[must_use]
+    pub fn evals_onward(&self, from: Option<EvalId>, reverse: bool) -> Rows<'_, &Arc<Evaluation>> {
+        along(self.evals.range(onward(from, reverse)).map(|(_, e)| e), reverse)
+    }
+    /// The evaluations as they came (create index, then id), from one on; the last first when `reverse`.
+    #[must_use]
+    pub fn evals_by_creation(&self, from: Option<(StoreIndex, EvalId)>, reverse: bool) -> Rows<'_, &Arc<Evaluation>> {
+        along(self.evals_by_creation.range(onward(from, reverse)).filter_map(|(_, id)| self.evals.get(id)), reverse)
+    }
     /// How many evaluations there are.
     #[must_use]
     pub fn eval_count(&self) -> usize {
@@ -329,9 +374,15 @@ impl State {
     pub fn allocs(&self) -> impl DoubleEndedIterator<Item = &Arc<Allocation>> {
         self.allocs.values().map(|e| &e.alloc)
     }
-    /// The allocations with an id from this one on.
-    pub fn allocs_from(&self, id: AllocId) -> impl Iterator<Item = &Arc<Allocation>> {
-        self.allocs.range(id..).map(|(_, e)| &e.alloc)
+    /// The allocations by id, from one on; downwards when `reverse`.
+    #[must_use]
+    pub fn allocs_onward(&self, from: Option<AllocId>, reverse: bool) -> Rows<'_, &Arc<Allocation>> {
+        along(self.allocs.range(onward(from, reverse)).map(|(_, e)| &e.alloc), reverse)
+    }
+    /// The allocations as they came (create index, then id), from one on; the last first when `reverse`.
+    #[must_use]
+    pub fn allocs_by_creation(&self, from: Option<(StoreIndex, AllocId)>, reverse: bool) -> Rows<'_, &Arc<Allocation>> {
+        along(self.allocs_by_creation.range(onward(from, reverse)).filter_map(|(_, id)| self.alloc(*id)), reverse)
     }
     /// How many allocations there are.
     #[must_use]
@@ -373,6 +424,20 @@ impl State {
     /// All deployments, by id.
     pub fn deployments(&self) -> impl DoubleEndedIterator<Item = &Arc<Deployment>> {
         self.deployments.values()
+    }
+    /// The deployments by id, from one on; downwards when `reverse`.
+    #[must_use]
+    pub fn deployments_onward(&self, from: Option<DeploymentId>, reverse: bool) -> Rows<'_, &Arc<Deployment>> {
+        along(self.deployments.range(onward(from, reverse)).map(|(_, d)| d), reverse)
+    }
+    /// The deployments as they came (create index, then id), from one on; the last first when `reverse`.
+    #[must_use]
+    pub fn deployments_by_creation(&self, from: Option<(StoreIndex, DeploymentId)>, reverse: bool) -> Rows<'_, &Arc<Deployment>> {
+        along(self.deployments_by_creation.range(onward(from, reverse)).filter_map(|(_, id)| self.deployments.get(id)), reverse)
+    }
+    /// The deployments that go on, by id: costs what they are, not what there is.
+    pub fn active_deployments(&self) -> impl Iterator<Item = &Arc<Deployment>> {
+        self.active_deployments.iter().filter_map(|id| self.deployments.get(id))
     }
     /// The deployments of a job, by id.
     pub fn deployments_by_job<'a>(&'a self, key: &JobKey) -> impl Iterator<Item = &'a Arc<Deployment>> + use<'a> {
@@ -444,7 +509,7 @@ impl State {
     }
     /// What the cluster is; a nil id until it was set.
     #[must_use]
-    pub fn cluster(&self) -> &ClusterMeta {
+    pub fn cluster(&self) -> &Arc<ClusterMeta> {
         &self.cluster
     }
 }

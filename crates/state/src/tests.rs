@@ -340,6 +340,10 @@ fn view(s: &State) -> Vec<String> {
     out.extend(s.deployments.iter().map(|x| format!("{x:?}")));
     out.extend(s.remote.iter().map(|x| format!("{x:?}")));
     out.extend(s.allocs_by_job.iter().map(|x| format!("{x:?}")));
+    out.extend(s.allocs_by_creation.iter().map(|x| format!("{x:?}")));
+    out.extend(s.evals_by_creation.iter().map(|x| format!("{x:?}")));
+    out.extend(s.deployments_by_creation.iter().map(|x| format!("{x:?}")));
+    out.extend(s.active_deployments.iter().map(|x| format!("active {x:?}")));
     out.extend(s.allocs_by_node.iter().map(|x| format!("{x:?}")));
     out.extend(s.allocs_by_eval.iter().map(|x| format!("{x:?}")));
     out.extend(s.allocs_by_deployment.iter().map(|x| format!("{x:?}")));
@@ -358,14 +362,48 @@ fn view(s: &State) -> Vec<String> {
     out
 }
 
+/// What is listed as it came is everything, sorted; from any place on, in both directions.
+fn check_creation(s: &State) {
+    fn check<I: Ord + Copy + std::fmt::Debug>(sorted: Vec<(u64, I)>, read: impl Fn(Option<(u64, I)>, bool) -> Vec<(u64, I)>) {
+        assert_eq!(read(None, false), sorted);
+        for (n, at) in sorted.iter().enumerate() {
+            assert_eq!(read(Some(*at), false), sorted[n..]);
+            assert_eq!(read(Some(*at), true), sorted[..=n].iter().rev().copied().collect::<Vec<_>>());
+        }
+    }
+    fn sorted<I: Ord>(keys: impl Iterator<Item = (u64, I)>) -> Vec<(u64, I)> {
+        let mut keys: Vec<_> = keys.collect();
+        keys.sort_unstable();
+        keys
+    }
+    check(sorted(s.allocs().map(|a| (a.create_index, a.id))), |from, reverse| {
+        s.allocs_by_creation(from, reverse).map(|a| (a.create_index, a.id)).collect()
+    });
+    check(sorted(s.evals().map(|e| (e.create_index, e.id))), |from, reverse| {
+        s.evals_by_creation(from, reverse).map(|e| (e.create_index, e.id)).collect()
+    });
+    check(sorted(s.deployments().map(|d| (d.create_index, d.id))), |from, reverse| {
+        s.deployments_by_creation(from, reverse).map(|d| (d.create_index, d.id)).collect()
+    });
+    let active = |d: &&Arc<Deployment>| d.status.active();
+    let ids = |d: &Arc<Deployment>| d.id;
+    assert_eq!(s.active_deployments().map(ids).collect::<Vec<_>>(), s.deployments().filter(active).map(ids).collect::<Vec<_>>());
+    let ids: Vec<_> = s.allocs().map(|a| a.id).collect();
+    for (n, id) in ids.iter().enumerate() {
+        assert_eq!(s.allocs_onward(Some(*id), false).map(|a| a.id).collect::<Vec<_>>(), ids[n..]);
+        assert_eq!(s.allocs_onward(Some(*id), true).map(|a| a.id).collect::<Vec<_>>(), ids[..=n].iter().rev().copied().collect::<Vec<_>>());
+    }
+}
+
 fn check_indexes(s: &State) {
+    check_creation(s);
     let all: Vec<_> = s.allocs().cloned().collect();
     for n in 0..4 {
         let node = NodeId(uuid(1, n));
         let by: Vec<_> = s.allocs_by_node(node).map(|a| a.id).collect();
         assert_eq!(by, all.iter().filter(|a| a.node_id == node).map(|a| a.id).collect::<Vec<_>>(), "allocations of node {n}");
         let mut u = NodeUse::default();
-        all.iter().filter(|a| a.node_id == node && !a.terminal() && s.node(node).is_some()).for_each(|a| u.add(a));
+        all.iter().filter(|a| a.node_id == node && a.occupies() && s.node(node).is_some()).for_each(|a| u.add(a));
         assert_eq!(s.usage(node), u, "use of node {n}");
         let remote: BTreeSet<_> = s.remote_tasks_by_node(node).map(|r| r.slot.clone()).collect();
         let managed = |r: &RemoteTask| r.manager.iter().chain(&r.successor).any(|m| m.node_id == node);
@@ -556,6 +594,21 @@ fn what_is_left_of_a_purged_job_goes_with_its_end() {
 }
 
 #[test]
+fn the_deployments_of_a_purged_job_go_with_it() {
+    let mut s = State::new();
+    put_job(&mut s, 1);
+    let placed = plan(&s, 0, &[(3, 0, 0)], &[], Some(0), false);
+    apply(&mut s, placed);
+    assert_eq!(s.deployments_by_job(&key(0)).count(), 1);
+    apply(&mut s, vec![Change::DeleteJob(key(0))]);
+    assert_eq!(s.deployments().count(), 0);
+    // What outlives the job tells of a deployment that is not there any more.
+    let healthy = changes(&s, &Step::Client(3, 1, Some(true)));
+    apply(&mut s, healthy);
+    assert_eq!(s.deployments().count(), 0);
+}
+
+#[test]
 fn only_decisions_say_how_many_wait() {
     let mut s = State::new();
     put_job(&mut s, 2);
@@ -694,7 +747,7 @@ fn damaged_rows_are_errors() {
 }
 
 #[test]
-fn stopped_allocations_leave_their_room() {
+fn stopped_allocations_keep_their_room_until_they_have_ended() {
     let mut s = State::new();
     put_job(&mut s, 2);
     let placed = plan(&s, 0, &[(0, 0, 1), (1, 0, 2)], &[], None, false);
@@ -705,8 +758,12 @@ fn stopped_allocations_leave_their_room() {
     assert_eq!((s.usage(node).cpu, s.usage(node).allocs), (300, 2));
     let stopped = plan(&s, 0, &[], &[(0, false)], None, false);
     apply(&mut s, stopped);
-    assert_eq!((s.usage(node).cpu, s.usage(node).allocs), (200, 1));
     assert_eq!(s.alloc(AllocId(uuid(4, 0))).map(|a| a.desired_status), Some(DesiredStatus::Stop));
+    assert_eq!((s.usage(node).cpu, s.usage(node).allocs), (300, 2), "it runs on for its shutdown_delay");
+    assert!(s.usage(node).ports.contains("10.0.0.1", 8001));
+    let ended = AllocClientUpdate { id: AllocId(uuid(4, 0)), client_status: ClientStatus::Complete, ..AllocClientUpdate::default() };
+    apply(&mut s, vec![Change::UpdateAllocsFromClient(vec![ended])]);
+    assert_eq!((s.usage(node).cpu, s.usage(node).allocs), (200, 1));
     assert!(!s.usage(node).ports.contains("10.0.0.1", 8001));
     assert!(s.usage(node).ports.contains("10.0.0.1", 8002));
 }
@@ -788,6 +845,10 @@ fn a_remote_registration_moves_with_its_slot() {
     assert_eq!(seen(&s), at(1, 7000), "it listens where it was told to at its creation");
     apply(&mut s, vec![report(1, 2, 9000, false)]);
     assert_eq!(seen(&s), at(1, 9000), "what its runtime says goes");
+    let elsewhere = Manager { node_id: NodeId(uuid(1, 0)), alloc_id: AllocId(uuid(4, 1)) };
+    let record = RemoteTask { manager: Some(elsewhere), epoch: 3, ..remote(0, None, None) };
+    apply(&mut s, vec![Change::PutRemoteTask(Box::new(record)), report(1, 3, 9999, false), managed(Some(1), 4)]);
+    assert_eq!(seen(&s), at(1, 9000), "only the node of an allocation speaks for what that manages");
     apply(&mut s, vec![managed(None, 2), Change::DeleteAllocs(vec![AllocId(uuid(4, 0)), AllocId(uuid(4, 1))])]);
     assert_eq!(seen(&s), at(1, 9000), "unmanaged, with its allocations collected");
     apply(&mut s, vec![Change::NodeStatus { id: NodeId(uuid(1, 1)), status: NodeStatus::Down, description: String::new(), event: None }]);

@@ -33,6 +33,27 @@ impl fmt::Debug for Batch {
     }
 }
 
+/// What a store has lost although it was acknowledged: the batches with the indexes above `found`, up to `acknowledged`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// Index of the newest batch that is there.
+    pub found: u64,
+    /// Highest index that was acknowledged.
+    pub acknowledged: u64,
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { found, acknowledged } = self;
+        write!(
+            f,
+            "the database has lost changes that were acknowledged, those of the indexes {} to {acknowledged}: its write-ahead log was cut off or \
+             deleted, or an older copy was put in its place",
+            found + 1
+        )
+    }
+}
+
 /// Called when a batch is durable or refused, in the order of submission, on a thread of the store: keep it short.
 pub type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
@@ -89,6 +110,12 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// [`StoreError::Compacted`] when batches after `index` are no longer kept: load again and watch from there.
     fn watch(&self, index: u64) -> Result<Watch, StoreError>;
 
+    /// Writes something that changes nothing, to see whether the backend takes writes (again).
+    ///
+    /// # Errors
+    /// When it does not, with the reason.
+    fn probe(&self) -> Result<(), StoreError>;
+
     /// Commits what is queued and lets go of everything. What comes later is refused.
     fn close(&self);
 
@@ -141,6 +168,39 @@ pub enum StoreError {
         /// What the backend says.
         reason: Arc<str>,
     },
+    /// What is on the disk is not what was written.
+    #[error(
+        "the database {} is damaged ({what}), nothing of it is used: stop the agent, move its directory aside, and restore a snapshot with \
+         `drover operator snapshot restore`, or a copy from before",
+        .path.display()
+    )]
+    Damaged {
+        /// Where.
+        path: PathBuf,
+        /// What was found.
+        what: Arc<str>,
+    },
+    /// Nothing is left of what was acknowledged.
+    #[error(
+        "the database {} is empty, but changes up to index {acknowledged} were acknowledged: it or its write-ahead log was deleted or emptied. Bring \
+         back its files as they were, or a copy, or restore a snapshot; to have the nodes tell what they have instead, set server.cluster_id to the \
+         cluster of the nodes, which their logs name",
+        .path.display()
+    )]
+    Emptied {
+        /// Where.
+        path: PathBuf,
+        /// Highest index that was acknowledged.
+        acknowledged: u64,
+    },
+    /// Another process has the database open.
+    #[error("the database {} is in use by {holder}: stop that process; each agent needs a data directory of its own", .path.display())]
+    Locked {
+        /// Where.
+        path: PathBuf,
+        /// Who.
+        holder: Arc<str>,
+    },
     /// Written by another release.
     #[error("{} has schema version {found}, this release reads {supported}: use a release that knows it", .path.display())]
     Schema {
@@ -179,6 +239,6 @@ impl StoreError {
     /// True when the process has to end.
     #[must_use]
     pub fn fatal(&self) -> bool {
-        matches!(self, Self::Fatal { .. } | Self::Fenced { .. })
+        matches!(self, Self::Fatal { .. } | Self::Damaged { .. } | Self::Fenced { .. })
     }
 }

@@ -10,11 +10,14 @@
 
 pub mod contract;
 mod lock;
+mod mark;
 mod memory;
 mod recent;
+mod schema;
+pub mod snapshot;
 mod sqlite;
 
-pub use contract::{Batch, Committed, Contents, Done, Fence, Store, StoreError, StoreStats};
+pub use contract::{Batch, Committed, Contents, Done, Fence, Lost, Store, StoreError, StoreStats};
 pub use lock::{DataDirLock, LockError};
 pub use memory::MemoryStore;
 pub use recent::Watch;

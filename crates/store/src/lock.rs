@@ -3,6 +3,7 @@
 use std::{
     fs::{File, OpenOptions, TryLockError},
     io::{self, Read as _, Seek as _, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -57,7 +58,7 @@ impl DataDirLock {
         make_private_dir(dir).map_err(io)?;
         let path = dir.join(Self::FILE);
         // Never truncated on open: the content belongs to whoever holds the lock.
-        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(io)?;
+        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path).map_err(io)?;
         // A process that was being started while the last holder ended has a copy of the lock's descriptor until it executes: not every refusal is
         // final.
         let patience = Instant::now() + PATIENCE;
@@ -82,8 +83,29 @@ impl DataDirLock {
     }
 }
 
-/// State holds secrets of nodes: nobody else may read it.
+/// State holds secrets of nodes: nobody else may read it. Others may pass through the directory that it is in, if that is made here as well: tasks of
+/// other users live there.
 fn make_private_dir(dir: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
+    if let Some(parent) = dir.parent() {
+        std::fs::DirBuilder::new().recursive(true).mode(0o711).create(parent)?;
+    }
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn what_is_made_is_closed_and_lets_others_pass_above() {
+        let root = tempfile::tempdir().expect("a directory");
+        let dir = root.path().join("data/server");
+        let _lock = DataDirLock::acquire(&dir).expect("locked");
+        let mode = |path: &Path| std::fs::metadata(path).expect("made").permissions().mode() & 0o777;
+        assert_eq!((mode(&dir), mode(&dir.join(DataDirLock::FILE))), (0o700, 0o600));
+        assert_eq!(mode(&root.path().join("data")), 0o711);
+    }
 }

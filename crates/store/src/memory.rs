@@ -93,6 +93,10 @@ impl Store for MemoryStore {
         self.recent.watch(index)
     }
 
+    fn probe(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     fn close(&self) {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
         self.recent.close();

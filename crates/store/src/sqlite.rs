@@ -15,18 +15,17 @@ use std::{
     time::Duration,
 };
 
-use rusqlite::{Connection, ErrorCode, OptionalExtension as _, params};
-use state::{Row, Table};
+use rusqlite::{Connection, OptionalExtension as _, params};
+use state::Row;
 
 use crate::{
-    contract::{Batch, Committed, Contents, Done, Fence, Store, StoreError, StoreStats, row_bytes},
+    contract::{Batch, Committed, Contents, Done, Fence, Lost, Store, StoreError, StoreStats, row_bytes},
     lock::DataDirLock,
+    mark::{Found, Mark},
     memory::admit,
     recent::{Recent, Watch},
+    schema::{check, checksum, failure, make_private, migrate, rows},
 };
-
-/// Version of the tables below; raised with each change that an older release could not read.
-const SCHEMA_VERSION: i64 = 1;
 
 /// Bounds of one transaction: they keep the wait of the first batch in it short, and the write-ahead log small.
 const MAX_BATCHES_PER_TRANSACTION: usize = 1024;
@@ -46,6 +45,7 @@ pub struct SqliteOptions {
 /// The embedded store.
 pub struct SqliteStore {
     path: PathBuf,
+    lost: Option<Lost>,
     queue: Mutex<Option<mpsc::Sender<Work>>>,
     writer: Mutex<Option<thread::JoinHandle<()>>>,
     recent: Arc<Recent>,
@@ -63,6 +63,7 @@ enum Work {
     Commit(Batch, Done),
     Load(mpsc::SyncSender<Result<Contents, StoreError>>),
     Acquire(mpsc::SyncSender<Result<Fence, StoreError>>),
+    Probe(mpsc::SyncSender<Result<(), StoreError>>),
 }
 
 impl fmt::Debug for SqliteStore {
@@ -83,13 +84,30 @@ impl SqliteStore {
         let lock = DataDirLock::acquire(dir).map_err(|e| StoreError::Lock(Arc::new(e)))?;
         let path = dir.join(Self::FILE);
         let connection = open_database(&path, options)?;
+        check(&connection, &path)?;
         let index = read_meta(&connection, &path, "index")?;
+        let lost = match Mark::read(&path) {
+            Found::Index(acknowledged) if acknowledged > index => {
+                let lost = Lost { found: index, acknowledged };
+                tracing::error!(path = %path.display(), found = index, acknowledged, "{lost}");
+                Some(lost)
+            }
+            Found::Nothing if index > 0 => {
+                tracing::warn!(path = %path.display(), index, "there is no mark of how far the database has come; it is taken as it is");
+                None
+            }
+            Found::Index(_) | Found::Nothing => None,
+        };
+        // Whoever opens it says with the first change what follows from the loss. Until that is durable the next start finds the same.
+        let mark = Mark::open(&path, lost.is_none().then_some(index))
+            .map_err(|error| not_made(&path, "writing the mark beside the database", &error))?;
         let fence = read_meta(&connection, &path, "fence")?;
         let recent = Recent::new(index);
         let counters = Arc::<Counters>::default();
         let (queue, work) = mpsc::channel();
         let mut writer = Writer {
             connection,
+            mark,
             path: path.clone(),
             index,
             fence,
@@ -102,7 +120,19 @@ impl SqliteStore {
             .name("store-writer".to_owned())
             .spawn(move || writer.run(&work))
             .map_err(|e| StoreError::Backend { attempt: "starting the writer thread", path: path.clone(), reason: e.to_string().into() })?;
-        Ok(Self { path, queue: Mutex::new(Some(queue)), writer: Mutex::new(Some(thread)), recent, counters })
+        Ok(Self { path, lost, queue: Mutex::new(Some(queue)), writer: Mutex::new(Some(thread)), recent, counters })
+    }
+
+    /// What it had lost when it was opened: whoever goes on with it must find out what has happened since. It is forgotten with the next commit.
+    #[must_use]
+    pub fn lost(&self) -> Option<Lost> {
+        self.lost
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     fn send(&self, work: Work) -> Result<(), Work> {
@@ -138,6 +168,10 @@ impl Store for SqliteStore {
         self.recent.watch(index)
     }
 
+    fn probe(&self) -> Result<(), StoreError> {
+        self.ask(Work::Probe)
+    }
+
     fn close(&self) {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).take();
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -168,6 +202,7 @@ impl Drop for SqliteStore {
 
 struct Writer {
     connection: Connection,
+    mark: Mark,
     path: PathBuf,
     index: u64,
     fence: u64,
@@ -209,6 +244,9 @@ impl Writer {
                 }
                 Work::Acquire(reply) => {
                     let _ = reply.send(self.acquire());
+                }
+                Work::Probe(reply) => {
+                    let _ = reply.send(self.probe());
                 }
                 Work::Commit(batch, done) => {
                     dirty = true;
@@ -268,6 +306,7 @@ impl Writer {
             Ok(()) if admitted == 0 => self.roll_back(),
             Ok(()) => {
                 self.index = index;
+                self.mark.set(index);
                 self.counters.batches.fetch_add(admitted, Ordering::Relaxed);
                 self.counters.transactions.fetch_add(1, Ordering::Relaxed);
                 self.counters.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -297,18 +336,25 @@ impl Writer {
             Some(Work::Acquire(reply)) => {
                 let _ = reply.send(self.acquire());
             }
+            Some(Work::Probe(reply)) => {
+                let _ = reply.send(self.probe());
+            }
             Some(Work::Commit(..)) | None => {}
         }
     }
 
     fn write(&self, rows: &[Row]) -> rusqlite::Result<()> {
         let mut put = self.connection.prepare_cached(
-            "INSERT INTO records (tbl, key, value) VALUES (?1, ?2, ?3) ON CONFLICT (tbl, key) DO UPDATE SET value = excluded.value",
+            "INSERT INTO records (tbl, key, value, sum) VALUES (?1, ?2, ?3, ?4)
+             ON CONFLICT (tbl, key) DO UPDATE SET value = excluded.value, sum = excluded.sum",
         )?;
         let mut delete = self.connection.prepare_cached("DELETE FROM records WHERE tbl = ?1 AND key = ?2")?;
         for row in rows {
             match &row.value {
-                Some(value) => put.execute(params![row.table.as_str(), row.key, value])?,
+                Some(value) => {
+                    let sum = checksum(row.table.as_str().as_bytes(), &row.key, value);
+                    put.execute(params![row.table.as_str(), row.key, value, sum])?
+                }
                 None => delete.execute(params![row.table.as_str(), row.key])?,
             };
         }
@@ -341,22 +387,7 @@ impl Writer {
     }
 
     fn load(&self) -> Result<Contents, StoreError> {
-        let read = || -> rusqlite::Result<Result<Vec<Row>, String>> {
-            let mut statement = self.connection.prepare("SELECT tbl, key, value FROM records")?;
-            let mut found = statement.query([])?;
-            let mut rows = Vec::new();
-            while let Some(row) = found.next()? {
-                let name = row.get_ref(0)?.as_str()?;
-                let Some(table) = Table::from_name(name) else { return Ok(Err(name.to_owned())) };
-                rows.push(Row { table, key: row.get(1)?, value: Some(row.get(2)?) });
-            }
-            Ok(Ok(rows))
-        };
-        match read() {
-            Ok(Ok(rows)) => Ok(Contents { index: self.index, rows }),
-            Ok(Err(table)) => Err(StoreError::UnknownTable { path: self.path.clone(), table }),
-            Err(error) => Err(self.failure("reading the records", &error)),
-        }
+        Ok(Contents { index: self.index, rows: rows(&self.connection, &self.path)? })
     }
 
     fn acquire(&mut self) -> Result<Fence, StoreError> {
@@ -369,7 +400,15 @@ impl Writer {
         Ok(Fence(fence))
     }
 
-    fn checkpoint(&self) {
+    fn probe(&self) -> Result<(), StoreError> {
+        if let Some(error) = &self.poisoned {
+            return Err(error.clone());
+        }
+        self.write_meta("probe", self.index).map_err(|error| self.failure("trying whether the disk can be written", &error))
+    }
+
+    fn checkpoint(&mut self) {
+        self.mark.sync();
         // Nothing is lost when it fails: the log stays and is read at the next start.
         if let Err(error) = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
             tracing::warn!(path = %self.path.display(), error = %error, "copying the write-ahead log into the database failed; trying again later");
@@ -386,27 +425,21 @@ impl Writer {
     }
 }
 
-/// What an error of SQLite means for the caller.
-fn failure(path: &Path, attempt: &'static str, error: &rusqlite::Error) -> StoreError {
-    let (path, reason) = (path.to_owned(), error.to_string().into());
-    let Some(code) = error.sqlite_error() else { return StoreError::Backend { attempt, path, reason } };
-    // After a failed fsync the kernel may have dropped the pages: a later success proves nothing.
-    let sync_failed = matches!(
-        code.extended_code,
-        rusqlite::ffi::SQLITE_IOERR_FSYNC | rusqlite::ffi::SQLITE_IOERR_DIR_FSYNC | rusqlite::ffi::SQLITE_IOERR_TRUNCATE
-    );
-    match code.code {
-        _ if sync_failed => StoreError::Fatal { path, reason },
-        ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => StoreError::Fatal { path, reason },
-        ErrorCode::DiskFull => StoreError::Full { path, reason },
+fn not_made(path: &Path, attempt: &'static str, error: &std::io::Error) -> StoreError {
+    let (path, reason) = (path.to_owned(), Arc::<str>::from(error.to_string()));
+    match error.kind() {
+        std::io::ErrorKind::StorageFull => StoreError::Full { path, reason },
         _ => StoreError::Backend { attempt, path, reason },
     }
 }
 
 fn open_database(path: &Path, options: &SqliteOptions) -> Result<Connection, StoreError> {
     let fail = |attempt| move |error: rusqlite::Error| failure(path, attempt, &error);
+    make_private(path).map_err(|error| not_made(path, "opening the database", &error))?;
     let connection = Connection::open(path).map_err(fail("opening the database"))?;
     connection.set_prepared_statement_cache_capacity(16);
+    // Whoever has it open does so for long: no reason to wait.
+    connection.busy_timeout(Duration::from_millis(250)).map_err(fail("configuring the database"))?;
     // Exclusive: one process, no shared memory file. FULL: an acknowledged commit survives a power cut.
     connection
         .execute_batch(
@@ -420,21 +453,7 @@ fn open_database(path: &Path, options: &SqliteOptions) -> Result<Connection, Sto
              PRAGMA journal_size_limit = 33554432;",
         )
         .map_err(fail("configuring the database"))?;
-    let found: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(fail("reading the schema version"))?;
-    match found {
-        0 => connection
-            .execute_batch(&format!(
-                "BEGIN;
-                 CREATE TABLE records (id INTEGER PRIMARY KEY, tbl TEXT NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL);
-                 CREATE UNIQUE INDEX records_by_key ON records (tbl, key);
-                 CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-                 PRAGMA user_version = {SCHEMA_VERSION};
-                 COMMIT;"
-            ))
-            .map_err(fail("creating the tables"))?,
-        SCHEMA_VERSION => {}
-        found => return Err(StoreError::Schema { path: path.to_owned(), found, supported: SCHEMA_VERSION }),
-    }
+    migrate(&connection, path)?;
     if let Some(bytes) = options.max_bytes {
         let page: i64 = connection.query_row("PRAGMA page_size", [], |row| row.get(0)).map_err(fail("reading the page size"))?;
         connection

@@ -6,13 +6,11 @@ use std::{
     path::Path,
     process::{Command, Stdio},
     sync::{Arc, mpsc},
-    time::Duration,
 };
 
 use state::{Row, Table};
 use store::{Batch, Contents, DataDirLock, Fence, LockError, MemoryStore, SqliteOptions, SqliteStore, Store, StoreError};
-
-const PATIENCE: Duration = Duration::from_secs(60);
+use testkit::PATIENCE;
 
 fn put(key: &str, value: &str) -> Row {
     Row { table: Table::Jobs, key: key.as_bytes().to_vec(), value: Some(value.as_bytes().to_vec()) }
@@ -94,8 +92,7 @@ fn suite(store: &dyn Store) {
 
 fn watching(store: &dyn Store, fence: Fence) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    let next =
-        |watch: &mut store::Watch| runtime.block_on(async { tokio::time::timeout(PATIENCE, watch.next()).await.expect("the watch moves") });
+    let next = |watch: &mut store::Watch| runtime.block_on(testkit::soon(watch.next()));
     let mut watch = store.watch(201).unwrap();
     commit(store, fence, 201, 202, vec![put("w", "1")]).unwrap();
     commit(store, fence, 202, 203, vec![delete("w")]).unwrap();

@@ -17,9 +17,12 @@ mod funcs;
 mod go_time;
 mod lexer;
 mod machine;
+mod means;
 mod parser;
 mod print;
 mod services;
+mod settings;
+mod source;
 mod value;
 
 use std::collections::BTreeSet;
@@ -28,29 +31,8 @@ pub use env_file::parse_env;
 pub use error::Error;
 pub use funcs::{REFUSED, Refused, function_names};
 pub use services::{ServiceName, ServicePlace, ServiceQuery};
-
-/// Where a render has its data from. What is not there yet is [`Lookup::Missing`]: the render goes on to find everything that it waits for.
-pub trait Source {
-    /// A variable of the task's environment; `None` where the task has no such variable.
-    fn env(&mut self, name: &str) -> Lookup<Option<String>>;
-    /// The content of a file.
-    fn file(&mut self, path: &str) -> Lookup<Vec<u8>>;
-    /// The places of a service; none are an answer as well.
-    fn service(&mut self, query: &ServiceQuery) -> Lookup<Vec<ServicePlace>>;
-    /// All services, of the task's region or another one.
-    fn service_names(&mut self, region: Option<&str>) -> Lookup<Vec<ServiceName>>;
-}
-
-/// An answer of a [`Source`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Lookup<T> {
-    /// Here it is.
-    Known(T),
-    /// It may come later.
-    Missing,
-    /// It will never be given, and why.
-    Refused(String),
-}
+pub use settings::{Limits, Settings};
+pub use source::{Lookup, Source};
 
 /// How a text is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,36 +43,6 @@ pub struct Syntax {
     pub right: String,
     /// Functions that may not be called.
     pub denied: Vec<String>,
-}
-
-/// How a template is rendered.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// A key that a map does not have is an error instead of `<no value>`.
-    pub error_on_missing_key: bool,
-    /// The time that `timestamp` tells, in ns since 1970.
-    pub now_ns: i64,
-    /// What a render may use.
-    pub limits: Limits,
-}
-
-/// What a render may use before it is broken off.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Bytes of the result.
-    pub output: usize,
-    /// Bytes of all strings, lists and maps that are made on the way.
-    pub allocated: usize,
-    /// Evaluated actions, operands and rounds of loops; functions count by the size of what they work on.
-    pub steps: usize,
-    /// Templates, blocks and parentheses within each other.
-    pub depth: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { output: 16 << 20, allocated: 256 << 20, steps: 5_000_000, depth: 200 }
-    }
 }
 
 /// What came of a render.
@@ -127,13 +79,50 @@ impl Template {
     /// # Errors
     /// What the template did wrong and where. An error while data is missing counts as waiting: it may be its consequence.
     pub fn render(&self, source: &mut dyn Source, settings: &Settings) -> Result<Outcome, Error> {
+        self.run(value::Value::Nil, source, settings)
+    }
+
+    /// Renders a document, which is `.` and `$` at the beginning. Its whole numbers stay whole. There are no files, services or variables.
+    ///
+    /// # Errors
+    /// What the template did wrong and where; a document that is nested too deep.
+    pub fn render_document(&self, document: &serde_json::Value, settings: &Settings) -> Result<Vec<u8>, Error> {
+        let located = |why: String| error::Fault::new(0, why).located(&self.name, &self.text);
+        let dot = value::Value::of_document(document).map_err(located)?;
+        match self.run(dot, &mut NoSource, settings)? {
+            Outcome::Ready(output) => Ok(output),
+            Outcome::Waiting(_) => Err(located("there is nothing to wait for here".into())),
+        }
+    }
+
+    fn run(&self, dot: value::Value, source: &mut dyn Source, settings: &Settings) -> Result<Outcome, Error> {
         let mut machine = machine::Machine::new(&self.definitions, source, settings);
-        let result = machine.run(parser::ROOT);
+        let result = machine.run(parser::ROOT, dot);
         let missing = machine.finish();
         match result {
             _ if !missing.is_empty() => Ok(Outcome::Waiting(missing)),
             Ok(output) => Ok(Outcome::Ready(output)),
             Err(fault) => Err(fault.located(&self.name, &self.text)),
         }
+    }
+}
+
+/// For documents: nothing else is there.
+struct NoSource;
+
+const NOTHING_ELSE: &str = "only the document is here: there are no files, services or variables";
+
+impl Source for NoSource {
+    fn env(&mut self, _: &str) -> Lookup<Option<String>> {
+        Lookup::Refused(NOTHING_ELSE.to_owned())
+    }
+    fn file(&mut self, _: &str) -> Lookup<Vec<u8>> {
+        Lookup::Refused(NOTHING_ELSE.to_owned())
+    }
+    fn service(&mut self, _: &ServiceQuery) -> Lookup<Vec<ServicePlace>> {
+        Lookup::Refused(NOTHING_ELSE.to_owned())
+    }
+    fn service_names(&mut self, _: Option<&str>) -> Lookup<Vec<ServiceName>> {
+        Lookup::Refused(NOTHING_ELSE.to_owned())
     }
 }

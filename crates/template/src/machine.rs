@@ -1,25 +1,17 @@
 //! Evaluates definitions, by the rules of Go's text/template, within limits.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    rc::Rc,
-};
-
-use regex::Regex;
+use std::collections::BTreeSet;
 
 use crate::{
-    Lookup, Settings, Source,
     ast::{Branch, Command, Definitions, Name, Node, Operand, OperandKind, Pipe},
     error::Fault,
-    funcs::{Call, Function},
+    funcs::{Call, Function, Runs, scratch},
+    means::Means,
     print,
-    value::{Scratch, Value},
+    settings::Settings,
+    source::Source,
+    value::Value,
 };
-
-/// Steps that the compilation of a regular expression counts as.
-const REGEX_STEPS: usize = 20_000;
-/// Bytes that one step stands for, where a function works on text.
-const BYTES_PER_STEP: usize = 64;
 
 enum Flow {
     Next,
@@ -30,95 +22,38 @@ enum Flow {
 /// One render.
 pub(crate) struct Machine<'a> {
     definitions: &'a Definitions,
-    pub(crate) source: &'a mut dyn Source,
-    pub(crate) settings: &'a Settings,
+    means: Means<'a>,
     variables: Vec<(Name, Value)>,
     output: Vec<u8>,
     depth: usize,
-    steps: usize,
-    allocated: usize,
-    missing: BTreeSet<String>,
-    pub(crate) scratch: Scratch,
-    regexes: BTreeMap<String, Rc<Regex>>,
+}
+
+impl<'a> Runs<'a> for Machine<'a> {
+    fn means(&mut self) -> &mut Means<'a> {
+        &mut self.means
+    }
+
+    fn nested(&mut self, name: &str, data: Value) -> Result<Value, Fault> {
+        let outer = std::mem::take(&mut self.output);
+        let result = self.template(name, data, 0);
+        let inner = std::mem::replace(&mut self.output, outer);
+        result.map(|()| Value::text(inner))
+    }
 }
 
 impl<'a> Machine<'a> {
     pub(crate) fn new(definitions: &'a Definitions, source: &'a mut dyn Source, settings: &'a Settings) -> Self {
-        Self {
-            definitions,
-            source,
-            settings,
-            variables: Vec::new(),
-            output: Vec::new(),
-            depth: 0,
-            steps: settings.limits.steps,
-            allocated: settings.limits.allocated,
-            missing: BTreeSet::new(),
-            scratch: Scratch::default(),
-            regexes: BTreeMap::new(),
-        }
+        Self { definitions, means: Means::new(source, settings), variables: Vec::new(), output: Vec::new(), depth: 0 }
     }
 
-    pub(crate) fn run(&mut self, name: &str) -> Result<Vec<u8>, Fault> {
-        self.template(name, Value::Nil, 0)?;
+    pub(crate) fn run(&mut self, name: &str, dot: Value) -> Result<Vec<u8>, Fault> {
+        self.template(name, dot, 0)?;
         Ok(std::mem::take(&mut self.output))
     }
 
     /// What the render waits for.
     pub(crate) fn finish(self) -> BTreeSet<String> {
-        // It may hold itself.
-        self.scratch.0.borrow_mut().clear();
-        self.missing
-    }
-
-    /// Counts steps.
-    pub(crate) fn spend(&mut self, steps: usize) -> Result<(), String> {
-        self.steps = self.steps.checked_sub(steps).ok_or("the template takes too many steps; does it loop without an end?")?;
-        Ok(())
-    }
-
-    /// Counts bytes that are about to be made.
-    pub(crate) fn allocate(&mut self, bytes: usize) -> Result<(), String> {
-        let left = self.allocated.checked_sub(bytes);
-        self.allocated =
-            left.ok_or_else(|| format!("the template makes more than {} MiB of data", self.settings.limits.allocated >> 20))?;
-        self.spend(bytes / BYTES_PER_STEP)
-    }
-
-    /// Bytes that may still be made.
-    pub(crate) fn room(&self) -> usize {
-        self.allocated
-    }
-
-    /// What a source knows; None while it is missing.
-    pub(crate) fn known<T>(&mut self, lookup: Lookup<T>, what: impl FnOnce() -> String) -> Result<Option<T>, String> {
-        match lookup {
-            Lookup::Known(value) => Ok(Some(value)),
-            Lookup::Missing => {
-                self.missing.insert(what());
-                Ok(None)
-            }
-            Lookup::Refused(why) => Err(why),
-        }
-    }
-
-    pub(crate) fn regex(&mut self, pattern: &str) -> Result<Rc<Regex>, String> {
-        if let Some(known) = self.regexes.get(pattern) {
-            return Ok(known.clone());
-        }
-        self.spend(REGEX_STEPS + pattern.len())?;
-        let regex = regex::RegexBuilder::new(pattern).size_limit(1 << 19).dfa_size_limit(1 << 20).build();
-        let regex = Rc::new(regex.map_err(|e| format!("the regular expression {pattern:?} cannot be used: {e}"))?);
-        self.regexes.insert(pattern.to_owned(), regex.clone());
-        Ok(regex)
-    }
-
-    /// The output of a template of this text.
-    pub(crate) fn nested(&mut self, name: &str, data: Value) -> Result<Value, Fault> {
-        let outer = std::mem::take(&mut self.output);
-        let result = self.template(name, data, 0);
-        let inner = std::mem::replace(&mut self.output, outer);
-        result.map(|()| Value::text(inner))
+        self.means.finish()
     }
 
     fn template(&mut self, name: &str, data: Value, at: usize) -> Result<(), Fault> {
@@ -135,7 +70,7 @@ impl<'a> Machine<'a> {
 
     fn enter(&mut self, at: usize) -> Result<(), Fault> {
         self.depth += 1;
-        let most = self.settings.limits.depth;
+        let most = self.means.settings.limits.depth;
         if self.depth > most {
             return Err(Fault::new(
                 at,
@@ -146,11 +81,11 @@ impl<'a> Machine<'a> {
     }
 
     fn step(&mut self, at: usize) -> Result<(), Fault> {
-        self.spend(1).map_err(|m| Fault::new(at, m))
+        self.means.spend(1).map_err(|m| Fault::new(at, m))
     }
 
     fn write(&mut self, bytes: &[u8], at: usize) -> Result<(), Fault> {
-        let most = self.settings.limits.output;
+        let most = self.means.settings.limits.output;
         if self.output.len() + bytes.len() > most {
             return Err(Fault::new(at, format!("the result is larger than {} MiB", most >> 20)));
         }
@@ -391,7 +326,7 @@ impl<'a> Machine<'a> {
                     }
                     args.extend(last);
                 }
-                value = crate::funcs::scratch_method(self, &scratch, name, args).map_err(|m| Fault::new(at, m))?;
+                value = scratch::method(&mut self.means, &scratch, name, args).map_err(|m| Fault::new(at, m))?;
                 continue;
             }
             let next = self.field(&value, name, at)?;
@@ -414,11 +349,13 @@ impl<'a> Machine<'a> {
                     let names: Vec<_> = map.entries.keys().map(|k| String::from_utf8_lossy(k)).collect();
                     Err(Fault::new(at, format!("there is no field {name}; there are {}", names.join(", "))))
                 }
-                None if self.settings.error_on_missing_key => Err(Fault::new(at, format!("the map has no entry for the key {name:?}"))),
+                None if self.means.settings.error_on_missing_key => {
+                    Err(Fault::new(at, format!("the map has no entry for the key {name:?}")))
+                }
                 None if map.of_strings => Ok(Value::text("")),
                 None => Ok(Value::Nil),
             },
-            Value::Nil if self.settings.error_on_missing_key => {
+            Value::Nil if self.means.settings.error_on_missing_key => {
                 Err(Fault::new(at, format!("there is no data, so no entry for the key {name:?}")))
             }
             Value::Nil => Ok(Value::Nil),
@@ -467,10 +404,10 @@ impl<'a> Machine<'a> {
         if let Value::Str(text) = value {
             return self.write(text, at);
         }
-        let mut out = print::Out::new(self.settings.limits.output.saturating_sub(self.output.len()).min(self.allocated));
+        let mut out = print::Out::new(self.means.settings.limits.output.saturating_sub(self.output.len()).min(self.means.room()));
         print::plain(&mut out, value).map_err(|m| Fault::new(at, m))?;
         let bytes = out.finish();
-        self.allocate(bytes.len()).map_err(|m| Fault::new(at, m))?;
+        self.means.allocate(bytes.len()).map_err(|m| Fault::new(at, m))?;
         self.write(&bytes, at)
     }
 }

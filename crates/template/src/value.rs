@@ -62,6 +62,27 @@ impl Value {
         Self::Str(Rc::from(text.as_ref()))
     }
 
+    /// A document; whole numbers stay whole. Fails when it is nested too deep.
+    pub(crate) fn of_document(document: &serde_json::Value) -> Result<Self, String> {
+        use serde_json::Value as Json;
+        match document {
+            Json::Null => Ok(Self::Nil),
+            Json::Bool(b) => Ok(Self::Bool(*b)),
+            Json::Number(n) => match (n.as_i64(), n.as_u64(), n.as_f64()) {
+                (Some(int), ..) => Ok(Self::Int(int)),
+                (None, Some(uint), _) => Ok(Self::Uint(uint)),
+                (None, None, Some(float)) => Ok(Self::Float(float)),
+                (None, None, None) => Err(format!("the number {n} is too large")),
+            },
+            Json::String(text) => Ok(Self::text(text)),
+            Json::Array(items) => Self::list(items.iter().map(Self::of_document).collect::<Result<_, _>>()?),
+            Json::Object(members) => {
+                let members = members.iter().map(|(name, value)| Ok((name.as_bytes().into(), Self::of_document(value)?)));
+                Self::map(members.collect::<Result<_, String>>()?)
+            }
+        }
+    }
+
     /// Fails when it is nested too deep.
     pub(crate) fn list(items: Vec<Value>) -> Result<Self, String> {
         let depth = deeper(items.iter())?;

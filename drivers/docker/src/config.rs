@@ -98,6 +98,31 @@ pub(crate) struct VolumePolicy {
     pub(crate) selinuxlabel: String,
 }
 
+/// Namespaces of the host and of other containers that unprivileged tasks may share.
+#[derive(Clone, Debug, Default, PartialEq, Eq, DriverConfig)]
+#[config(default)]
+pub(crate) struct AllowedModes {
+    /// Values of `pid_mode`, such as `host`; patterns with `*`.
+    pub(crate) pid: Vec<String>,
+    /// Values of `ipc_mode`.
+    pub(crate) ipc: Vec<String>,
+    /// Values of `userns_mode`.
+    pub(crate) userns: Vec<String>,
+    /// Values of `uts_mode`.
+    pub(crate) uts: Vec<String>,
+}
+
+impl AllowedModes {
+    fn each(&self) -> [(&'static str, &[String]); 4] {
+        [("pid", &self.pid), ("ipc", &self.ipc), ("userns", &self.userns), ("uts", &self.uts)]
+    }
+}
+
+/// Whether one of the patterns is meant.
+pub(crate) fn one_of(patterns: &[String], value: &str) -> bool {
+    patterns.iter().any(|pattern| selects(pattern, value))
+}
+
 /// The engine's logging driver for tasks that name none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, DriverConfig)]
 #[config(default)]
@@ -141,6 +166,8 @@ pub(crate) struct PluginConfig {
     /// Tasks may have privileged containers and namespaces of the host.
     #[config(default = false)]
     pub(crate) allow_privileged: bool,
+    /// Namespaces of the host and of other containers that tasks may share without `allow_privileged`.
+    pub(crate) allowed_modes: AllowedModes,
     /// Capabilities that tasks may have; `all` stands for every one.
     #[config(default = ["audit_write", "chown", "dac_override", "fowner", "fsetid", "kill", "mknod", "net_bind_service", "setfcap", "setgid", "setpcap", "setuid", "sys_chroot"])]
     pub(crate) allow_caps: Vec<String>,
@@ -155,6 +182,15 @@ pub(crate) struct PluginConfig {
     /// Longest time for fetching it.
     #[config(default = "5m")]
     pub(crate) infra_image_pull_timeout: Duration,
+    /// Longest time for pulling the image of a task that does not say.
+    #[config(default = "5m")]
+    pub(crate) image_pull_timeout: Duration,
+    /// How often a container that an earlier start has left is removed, for tasks that do not say.
+    #[config(default = 5)]
+    pub(crate) container_exists_attempts: u32,
+    /// How soon the kernel ends tasks that do not say when the host runs out of memory, -1000 to 1000.
+    #[config(default = 0)]
+    pub(crate) oom_score_adj: i32,
     /// Longest silence of the engine while it fetches an image.
     #[config(default = "2m")]
     pub(crate) pull_activity_timeout: Duration,
@@ -226,12 +262,26 @@ impl PluginConfig {
         if self.pids_limit < 0 {
             return wrong(format!("pids_limit {} is negative; 0 means no limit", self.pids_limit));
         }
+        if !(-1000..=1000).contains(&self.oom_score_adj) {
+            return wrong(format!("oom_score_adj {} is not between -1000 and 1000", self.oom_score_adj));
+        }
+        for (name, patterns) in self.allowed_modes.each() {
+            if let Some((pattern, error)) = patterns.iter().find_map(|p| Glob::new(p).err().map(|error| (p, error))) {
+                return wrong(format!("allowed_modes.{name}: {pattern:?} is no pattern: {error}"));
+            }
+        }
         for pattern in &self.extra_labels {
             if let Err(error) = Glob::new(pattern) {
                 return wrong(format!("extra_labels: {pattern:?} is no pattern: {error}"));
             }
             if !EXTRA_LABELS.iter().any(|name| selects(pattern, name)) {
                 return wrong(format!("extra_labels: {pattern:?} selects nothing; there are {}", EXTRA_LABELS.join(", ")));
+            }
+        }
+        for (name, limit) in [("image_pull_timeout", self.image_pull_timeout), ("infra_image_pull_timeout", self.infra_image_pull_timeout)]
+        {
+            if limit.is_zero() {
+                return wrong(format!("{name} is 0, in which no image can be pulled; give a time such as \"5m\", or leave it out"));
             }
         }
         if self.pull_activity_timeout < Duration::from_secs(60) {
@@ -285,7 +335,7 @@ mod tests {
     fn what_cannot_work_is_refused_by_name() {
         assert_eq!(PluginConfig::default().validate(), Ok(()));
         type Change = fn(&mut PluginConfig);
-        let changes: [(Change, &str); 8] = [
+        let changes: [(Change, &str); 12] = [
             (|c| c.ssh_config = "/x".into(), "ssh_config"),
             (|c| c.endpoint = "nowhere".into(), "endpoint"),
             (|c| c.windows_allow_insecure_container_admin = true, "windows_allow_insecure_container_admin"),
@@ -293,7 +343,11 @@ mod tests {
             (|c| c.extra_labels = vec!["[".into()], "extra_labels"),
             (|c| c.pull_activity_timeout = Duration::ZERO, "pull_activity_timeout"),
             (|c| c.gc.dangling_containers.creation_grace = Duration::ZERO, "creation_grace"),
+            (|c| c.image_pull_timeout = Duration::ZERO, "image_pull_timeout is 0"),
+            (|c| c.infra_image_pull_timeout = Duration::ZERO, "infra_image_pull_timeout is 0"),
             (|c| c.pids_limit = -1, "pids_limit"),
+            (|c| c.oom_score_adj = 2000, "oom_score_adj"),
+            (|c| c.allowed_modes.ipc = vec!["[".into()], "allowed_modes.ipc"),
         ];
         for (change, part) in changes {
             let mut config = PluginConfig::default();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use driver_sdk::{Error, TaskConfig};
 use serde_json::{Value, json};
 
-use crate::config::{DEFAULT_ALLOW_CAPS, PluginConfig, plain_cap};
+use crate::config::{DEFAULT_ALLOW_CAPS, PluginConfig, one_of, plain_cap};
 use crate::engine::Api;
 use crate::mounts::mounts;
 use crate::options::TaskOptions;
@@ -302,8 +302,9 @@ fn resources(wanted: Wanted<'_>, host: &mut Value) -> Result<(), Error> {
     if pids > 0 {
         host["PidsLimit"] = pids.into();
     }
-    if options.oom_score_adj != 0 {
-        host["OomScoreAdj"] = options.oom_score_adj.into();
+    let score = options.oom_score_adj.unwrap_or(plugin.oom_score_adj);
+    if score != 0 {
+        host["OomScoreAdj"] = score.into();
     }
     Ok(())
 }
@@ -315,18 +316,28 @@ fn engine_caps() -> impl Iterator<Item = &'static str> {
 
 fn privileges(wanted: Wanted<'_>, host: &mut Value) -> Result<(), Error> {
     let Wanted { options, plugin, .. } = wanted;
-    let needs_leave = [
-        ("privileged = true", options.privileged),
-        ("pid_mode = \"host\"", options.pid_mode == "host"),
-        ("ipc_mode = \"host\"", options.ipc_mode == "host"),
-        ("uts_mode = \"host\"", options.uts_mode == "host"),
-        ("userns_mode = \"host\"", options.userns_mode == "host"),
-        ("cgroupns = \"host\"", options.cgroupns == "host"),
+    let modes = &plugin.allowed_modes;
+    // Namespaces of the host or of another container need the operator's permission. The task's own need none.
+    let shared = |mode: &str| !matches!(mode, "" | "private" | "none" | "shareable");
+    let restricted = [
+        ("pid_mode", &options.pid_mode, &modes.pid),
+        ("ipc_mode", &options.ipc_mode, &modes.ipc),
+        ("uts_mode", &options.uts_mode, &modes.uts),
+        ("userns_mode", &options.userns_mode, &modes.userns),
     ];
-    if !plugin.allow_privileged
-        && let Some((what, _)) = needs_leave.iter().find(|(_, asked)| *asked)
-    {
-        return invalid(format!("config.{what} is not allowed; the operator allows it with allow_privileged = true"));
+    if !plugin.allow_privileged {
+        if options.privileged {
+            return invalid("config.privileged = true is not allowed; the operator allows it with allow_privileged = true".into());
+        }
+        if options.cgroupns == "host" {
+            return invalid("config.cgroupns = \"host\" is not allowed; the operator allows it with allow_privileged = true".into());
+        }
+        if let Some((name, mode, _)) = restricted.iter().find(|(_, mode, allowed)| shared(mode) && !one_of(allowed, mode)) {
+            let short = name.trim_end_matches("_mode");
+            return invalid(format!(
+                "config.{name} = {mode:?} is not allowed; the operator allows it with allow_privileged = true or allowed_modes {{ {short} = [{mode:?}] }}"
+            ));
+        }
     }
     host["Privileged"] = options.privileged.into();
     if options.privileged {

@@ -91,7 +91,7 @@ pub(crate) async fn ensure(
         Some(image) if !always => Ok(Present { id: image.id, fetched: false }),
         before => {
             tell(format!("pulling image {name}"));
-            let limit = if options.image_pull_timeout.is_zero() { Duration::from_secs(300) } else { options.image_pull_timeout };
+            let limit = options.image_pull_timeout.filter(|limit| !limit.is_zero()).unwrap_or(plugin.image_pull_timeout);
             let pulling = pull(engine, options, plugin);
             tokio::time::timeout(limit, pulling).await.map_err(|_| {
                 Error::recoverable(format!("pulling image {name} has not ended within {limit:?} (config.image_pull_timeout)"))

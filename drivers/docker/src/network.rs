@@ -31,7 +31,7 @@ pub(crate) async fn create(
         Err(e) if e.is_absent() => {
             let options = TaskOptions {
                 image: plugin.infra_image().trim_start_matches("https://").to_owned(),
-                image_pull_timeout: plugin.infra_image_pull_timeout,
+                image_pull_timeout: Some(plugin.infra_image_pull_timeout),
                 ..TaskOptions::default()
             };
             image::ensure(engine, &options, plugin, None, tell).await?;

@@ -136,9 +136,8 @@ pub(crate) struct TaskOptions {
     pub(crate) cgroupns: String,
     /// What runs, instead of the image's own.
     pub(crate) command: String,
-    /// How often a container that an earlier start has left is removed before the start fails.
-    #[config(default = 5)]
-    pub(crate) container_exists_attempts: u32,
+    /// How often a container that an earlier start has left is removed before the start fails; the plugin's value without it.
+    pub(crate) container_exists_attempts: Option<u32>,
     /// Processors that the task may use, such as `0-2,5`, unless `cores` has reserved some.
     pub(crate) cpuset_cpus: String,
     /// The task gets no more than its share of the processors, also when they are idle.
@@ -166,9 +165,8 @@ pub(crate) struct TaskOptions {
     pub(crate) healthchecks: HealthChecks,
     /// Name of the container's host.
     pub(crate) hostname: String,
-    /// Longest time for pulling the image.
-    #[config(default = "5m")]
-    pub(crate) image_pull_timeout: Duration,
+    /// Longest time for pulling the image; the plugin's value without it.
+    pub(crate) image_pull_timeout: Option<Duration>,
     /// Run an init process that takes in orphans and passes signals on.
     pub(crate) init: bool,
     /// Standard input stays open.
@@ -199,8 +197,8 @@ pub(crate) struct TaskOptions {
     pub(crate) network_aliases: Vec<String>,
     /// The network: the group's one if it has one, else the engine's default.
     pub(crate) network_mode: String,
-    /// How soon the kernel ends the task when the host runs out of memory, -1000 to 1000.
-    pub(crate) oom_score_adj: i32,
+    /// How soon the kernel ends the task when the host runs out of memory, -1000 to 1000; the plugin's value without it.
+    pub(crate) oom_score_adj: Option<i32>,
     /// Process namespace; `host` needs `allow_privileged`.
     pub(crate) pid_mode: String,
     /// Most processes; 0 means the plugin's limit.
@@ -270,8 +268,8 @@ impl TaskOptions {
                 return wrong(format!("config.{name} = {value} is negative"));
             }
         }
-        if !(-1000..=1000).contains(&options.oom_score_adj) {
-            return wrong(format!("config.oom_score_adj = {} is not between -1000 and 1000", options.oom_score_adj));
+        if let Some(score) = options.oom_score_adj.filter(|score| !(-1000..=1000).contains(score)) {
+            return wrong(format!("config.oom_score_adj = {score} is not between -1000 and 1000"));
         }
         if options.cpu_hard_limit && !(1_000..=1_000_000).contains(&options.cpu_cfs_period) {
             return wrong(format!("config.cpu_cfs_period = {} is not between 1000 and 1000000 microseconds", options.cpu_cfs_period));
@@ -301,7 +299,7 @@ mod tests {
         assert_eq!(options.image, "registry/a:1");
         assert_eq!((options.labels.len(), options.port_map["http"], options.port_map["s"]), (2, 80, 443));
         assert_eq!((options.mount[0].tmpfs_options.size, options.logging.config["tag"].as_str()), (5, "x"));
-        assert_eq!((options.image_pull_timeout.as_secs(), options.entrypoint), (600, None));
+        assert_eq!((options.image_pull_timeout, options.entrypoint), (Some(Duration::from_secs(600)), None));
         let defaults = read(json!({"image": "a"})).expect("fine");
         assert_eq!(defaults, TaskOptions { image: "a".into(), ..TaskOptions::default() });
     }

@@ -139,7 +139,7 @@ impl fmt::Display for Trouble {
             What::Refused { code, message } => match self.meaning() {
                 Meaning::Credentials => write!(
                     f,
-                    "could not {doing}: AWS refuses this node's credentials ({code}: {message}); check them and their permissions (docs/drivers/ecs.md)"
+                    "could not {doing}: AWS refuses this node's credentials ({code}: {message}); check them and their permissions (docs/reference/drivers/ecs.md)"
                 ),
                 Meaning::NoCluster => {
                     write!(f, "could not {doing}: the cluster does not exist ({message}); check `cluster` and `region` of the plugin")

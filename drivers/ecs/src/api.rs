@@ -184,6 +184,7 @@ impl Api {
     }
 
     /// The clients; with the credentials that there are now, when the last ones were refused.
+    #[expect(clippy::await_holding_invalid_type, reason = "credentials are renewed once for all who wait")]
     async fn clients(&self) -> Arc<Clients> {
         let due = |clients: &Clients| self.refused.load(Ordering::Relaxed) && clients.made.elapsed() >= self.renew_after;
         let clients = self.now();
@@ -245,14 +246,14 @@ impl Api {
     }
 
     /// Starts a task.
-    pub(crate) async fn run(&self, plan: &Plan, definition: &str) -> Result<Ran, Trouble> {
+    pub(crate) async fn run(&self, plan: &Plan) -> Result<Ran, Trouble> {
         self.budget.take().await;
         let clients = self.clients().await;
         let call = clients
             .once
             .run_task()
             .cluster(&self.cluster.given)
-            .task_definition(definition)
+            .task_definition(&plan.definition)
             .count(1)
             .client_token(&plan.client_token)
             .started_by(&plan.started_by)
@@ -332,6 +333,7 @@ impl Api {
     }
 
     /// The definition with this content, which is made when there is none.
+    #[expect(clippy::await_holding_invalid_type, reason = "a definition is made once for all who want it")]
     pub(crate) async fn made(&self, made: &Made, owner_tag: Vec<Tag>) -> Result<Arc<Known>, driver_sdk::RemoteError> {
         let family = made.family();
         let _turn = self.registering.lock().await;

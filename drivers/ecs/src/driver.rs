@@ -1,6 +1,6 @@
 //! The driver.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -9,23 +9,25 @@ use aws_sdk_ecs::types::Task;
 use driver_sdk::config::Config;
 use driver_sdk::schema::Spec;
 use driver_sdk::{
-    AgentConfig, Context, Description, DriverConfig, DriverState, Ensure, Ensured, Error, Fingerprint, Instance, InstanceState, LogChunk,
-    LogsQuery, Observation, ObservationSink, Page, PluginInfo, RemoteDriver, RemoteError, RemoteHandle, StopTask, async_trait,
+    AgentConfig, Context, Description, DriverConfig, DriverState as _, Ensure, Ensured, Error, Fingerprint, Instance, InstanceState,
+    LogChunk, LogsQuery, Lookup, Observation, ObservationSink, Page, PluginInfo, RemoteDriver, RemoteError, RemoteHandle, StopTask,
+    async_trait,
 };
-use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use crate::answer::{Meaning, not_placed};
 use crate::api::{self, Api, BATCH, ClusterSeen, Listing, Ran};
 use crate::budget;
 use crate::config::PluginConfig;
-use crate::definition::{LogPlace, Made};
+use crate::definition::{Known, LogPlace, Made};
+use crate::handle::HandleV1;
 use crate::logs::{Ended, Places};
 use crate::look::{Absence, absence, gone, observation};
 use crate::marks::{self, Marks};
 use crate::options::{EcsTask, TaskOptions};
 use crate::plan;
 use crate::poll::{Look, Poller};
+use crate::sent::{Intent, Ledger, Unlisted};
 
 type Answer<T> = Result<T, RemoteError>;
 
@@ -33,42 +35,12 @@ type Answer<T> = Result<T, RemoteError>;
 const STOP_SLACK: Duration = Duration::from_secs(150);
 /// How often a stop looks whether the task has ended.
 const STOP_LOOK: Duration = Duration::from_secs(1);
-/// How long after a start whose answer was lost a listing that does not show the task is not believed.
-const LOST_ANSWER: Duration = Duration::from_secs(10);
 /// The service tells of an ended task for about an hour.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(3 * 3600);
 /// How soon a cluster that is not well is asked for again.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// What hosts wait for a fingerprint.
 const FINGERPRINT_WITHIN: Duration = Duration::from_millis(800);
-
-/// The token that finds an instance again.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct HandleV1 {
-    /// ARN of the cluster: one of the same name in another account is another one.
-    pub(crate) cluster: String,
-    /// ARN of the task.
-    pub(crate) arn: String,
-    /// Idempotency key.
-    pub(crate) key: String,
-    pub(crate) owner: String,
-    /// When it was made, in seconds since 1970.
-    pub(crate) created: u64,
-    /// The container that counts.
-    pub(crate) container: String,
-    /// Where its output is, when it is anywhere.
-    pub(crate) log: Option<LogPlace>,
-}
-
-impl DriverState for HandleV1 {
-    const VERSION: u16 = 1;
-}
-
-impl HandleV1 {
-    fn created(&self) -> SystemTime {
-        SystemTime::UNIX_EPOCH + Duration::from_secs(self.created)
-    }
-}
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -93,8 +65,10 @@ struct Site {
     asking: tokio::sync::Mutex<()>,
     /// One start of a key at a time.
     starting: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
-    /// Keys with a start whose answer was lost, and when.
-    lost: Mutex<HashMap<String, std::time::Instant>>,
+    /// What was sent, or may have been.
+    sent: Mutex<Ledger>,
+    /// Tasks of each owner and key that listings have shown, by ARN, and when.
+    shown: Mutex<HashMap<(String, String), HashMap<String, std::time::Instant>>>,
     /// Acknowledged tasks that the service did not let be tagged, and when.
     acknowledged: Mutex<HashMap<String, std::time::Instant>>,
 }
@@ -135,6 +109,7 @@ fn seconds(at: SystemTime) -> u64 {
 
 impl Site {
     /// The cluster's ARN, asked for once and when it matters.
+    #[expect(clippy::await_holding_invalid_type, reason = "the cluster is asked once for all who wait")]
     async fn cluster(&self, fresh: bool) -> Answer<String> {
         let known = || lock(&self.health).clone();
         let arn = |seen: ClusterSeen| seen.arn;
@@ -257,9 +232,47 @@ impl Site {
         found.sort_by_key(|(task, _)| task.created_at().map(|at| at.secs()));
         if found.len() > 1 {
             let arns: Vec<&str> = found.iter().filter_map(|(task, _)| task.task_arn()).collect();
-            tracing::error!(key, ?arns, "a key has several tasks; the oldest counts, the others must be ended by hand");
+            tracing::error!(
+                key,
+                ?arns,
+                "a key has several tasks; the oldest counts, the sweep shows the others: stop them (drover remote stop)"
+            );
         }
         Ok(found.into_iter().next())
+    }
+
+    /// Those tasks of a page of a listing whose keys have other live tasks as well, on whichever page.
+    async fn doubled(&self, page: &[(Task, Marks)]) -> Answer<HashSet<String>> {
+        let now = std::time::Instant::now();
+        let live = |task: &Task, marks: &Marks| !matches!(observation(task, marks).state, InstanceState::Exited | InstanceState::Gone);
+        let here: HashMap<&str, (String, String)> = page
+            .iter()
+            .filter(|(task, marks)| live(task, marks))
+            .filter_map(|(task, marks)| Some((task.task_arn()?, (marks.owner.clone(), marks.key.clone()))))
+            .collect();
+        let elsewhere: Vec<String> = {
+            let mut shown = lock(&self.shown);
+            shown.retain(|_, arns| {
+                arns.retain(|_, at| at.elapsed() < FORGOTTEN_AFTER);
+                !arns.is_empty()
+            });
+            for (arn, key) in &here {
+                shown.entry(key.clone()).or_default().insert((*arn).to_owned(), now);
+            }
+            let of_page = here.values().filter_map(|key| shown.get(key)).flat_map(HashMap::keys);
+            of_page.filter(|arn| !here.contains_key(arn.as_str())).cloned().collect()
+        };
+        let mut tasks: HashMap<(String, String), usize> = HashMap::new();
+        for key in here.values() {
+            *tasks.entry(key.clone()).or_default() += 1;
+        }
+        // Other pages have shown them. They may have ended meanwhile.
+        for task in self.tasks(&elsewhere).await? {
+            if let Some(marks) = self.marks(&task, None).filter(|marks| live(&task, marks)) {
+                *tasks.entry((marks.owner, marks.key)).or_default() += 1;
+            }
+        }
+        Ok(here.into_iter().filter(|(_, key)| tasks.get(key).is_some_and(|tasks| *tasks > 1)).map(|(arn, _)| arn.to_owned()).collect())
     }
 
     /// The task of a key, also one that has ended lately and is not acknowledged.
@@ -359,6 +372,7 @@ impl Site {
         Ok(Ensured { handle: handle.remote_handle()?, observed, created: false })
     }
 
+    #[expect(clippy::await_holding_invalid_type, reason = "one start of a key at a time")]
     async fn ensure(&self, request: Ensure) -> Answer<Ensured> {
         plan::refused(&request)?;
         let options = EcsTask::decode(&request.task.msgpack_driver_config).map_err(error)?;
@@ -373,32 +387,82 @@ impl Site {
         ensured
     }
 
-    async fn start(&self, request: &Ensure, options: &EcsTask) -> Answer<Ensured> {
-        if let Some((task, marks)) = self.live(&request.key, &request.owner).await? {
-            return self.existing(task, marks, request.epoch).await;
-        }
-        let known = match (options.definition(), &options.container) {
-            (Some(name), _) => self.api.definition(name).await?,
+    /// The definition that the job means now.
+    async fn definition(&self, request: &Ensure, options: &EcsTask) -> Answer<Arc<Known>> {
+        match (options.definition(), &options.container) {
+            (Some(name), _) => Ok(self.api.definition(name).await?),
             (None, Some(container)) => {
                 let made = Made::of(options, container, &request.task, &request.owner, &self.api.region)?;
                 let owner =
                     Marks { owner: request.owner.clone(), ..Marks::default() }.tags().into_iter().filter(|t| t.key() == Some(marks::OWNER));
-                self.api.made(&made, owner.collect()).await?
+                self.api.made(&made, owner.collect()).await
             }
-            (None, None) => return Err(RemoteError::wrong_request("config.task names neither a task_definition nor a container")),
+            (None, None) => Err(RemoteError::wrong_request("config.task names neither a task_definition nor a container")),
+        }
+    }
+
+    /// What is to be kept before the start of this request is sent; `None` when that is kept already.
+    async fn intent(&self, request: &Ensure) -> Answer<Option<Vec<u8>>> {
+        plan::refused(request)?;
+        if let Some(kept) = Intent::read(&request.intent)? {
+            // What was refused for half a day, for want of room perhaps, has used up no token.
+            let anew = kept.is_old(SystemTime::now()) && lock(&self.sent).heard(&request.key, request.epoch);
+            if !anew {
+                return Ok(None);
+            }
+        }
+        let options = EcsTask::decode(&request.task.msgpack_driver_config).map_err(error)?;
+        let known = self.definition(request, &options).await?;
+        let container = known.container(options.container_name.as_deref())?;
+        Intent::new(request.epoch, marks::client_token(&request.key), known.arn.clone(), container).write().map(Some)
+    }
+
+    async fn start(&self, request: &Ensure, options: &EcsTask) -> Answer<Ensured> {
+        if let Some((task, marks)) = self.live(&request.key, &request.owner).await? {
+            lock(&self.sent).found(&request.key);
+            return self.existing(task, marks, request.epoch).await;
+        }
+        let plan = match Intent::read(&request.intent)? {
+            None => {
+                let known = self.definition(request, options).await?;
+                let container = known.container(options.container_name.as_deref())?;
+                plan::plan(request, options, &container, &known.arn)?
+            }
+            // As it was sent, or was about to be, by whichever manager: the token, the definition, the tags.
+            Some(kept) => {
+                if kept.is_over(SystemTime::now()) && !request.first && !lock(&self.sent).heard(&request.key, request.epoch) {
+                    return Err(RemoteError::sealed(
+                        "a start with this key may have been sent a day ago, ECS keeps its token no longer and has no such task now: what came of it \
+                         is not known, and a new start needs a new key",
+                    ));
+                }
+                let as_sent = Ensure { epoch: kept.epoch.min(request.epoch), ..request.clone() };
+                let plan = plan::plan(&as_sent, options, &kept.container, &kept.definition)?;
+                plan::Plan { client_token: kept.token, ..plan }
+            }
         };
-        let plan = plan::plan(request, options, &known.container(options.container_name.as_deref())?)?;
         // Whatever ends this call before its answer: the task may exist.
-        lock(&self.lost).insert(request.key.clone(), std::time::Instant::now());
-        let ran = self.api.run(&plan, &known.arn).await;
-        if !matches!(&ran, Err(trouble) if trouble.meaning() == Meaning::CouldNotAsk) {
-            lock(&self.lost).remove(&request.key);
+        let heard = lock(&self.sent).begin(&request.key, &request.owner, request.epoch, request.first);
+        let ran = self.api.run(&plan).await;
+        let nothing = match &ran {
+            Err(trouble) => trouble.meaning() != Meaning::CouldNotAsk,
+            Ok(Ran::NotPlaced(failures)) => !failures.is_empty(),
+            Ok(Ran::Task(_) | Ran::Taken(_)) => false,
+        };
+        if nothing {
+            lock(&self.sent).nothing(&request.key, heard);
         }
         match ran? {
             Ran::Task(task) => {
                 let handle = self.handle(&task, &plan.marks).await?;
+                // The answer to a repetition shows the tags as they were sent first. Another manager may have taken the task over since.
+                let seen = if request.first { None } else { self.look_at(&handle).await? };
+                let marks = seen.map_or_else(|| plan.marks.clone(), |(_, marks)| marks);
+                self.claim(&handle, &marks, request.epoch).await?;
+                lock(&self.sent).found(&request.key);
                 // The answer to a repetition is that to the first request; how the task is now is another question, and not this one's.
-                let observed = observation(&task, &plan.marks);
+                let mut observed = observation(&task, &plan.marks);
+                observed.epoch = observed.epoch.max(request.epoch);
                 Ok(Ensured { handle: handle.remote_handle()?, observed, created: true })
             }
             Ran::NotPlaced(failures) => Err(not_placed(&failures)),
@@ -409,7 +473,10 @@ impl Site {
                     (marks.key == request.key && marks.owner == request.owner).then_some((task, marks))
                 });
                 match tasks.next() {
-                    Some((task, marks)) => self.existing(task, marks, request.epoch).await,
+                    Some((task, marks)) => {
+                        lock(&self.sent).found(&request.key);
+                        self.existing(task, marks, request.epoch).await
+                    }
                     None => Err(RemoteError::could_not_ask(format!(
                         "ECS says that the key has the tasks {arns:?} already, and does not show them; nothing was started"
                     ))),
@@ -606,7 +673,8 @@ impl RemoteDriver for Driver {
             health: Mutex::default(),
             asking: tokio::sync::Mutex::default(),
             starting: Mutex::default(),
-            lost: Mutex::default(),
+            sent: Mutex::default(),
+            shown: Mutex::default(),
             acknowledged: Mutex::default(),
         });
         let looking = site.clone();
@@ -671,6 +739,7 @@ impl RemoteDriver for Driver {
             keyed_create: true,
             find: true,
             list: true,
+            list_owners: true,
             // Stale epochs are refused when the newer one has been seen; the service compares nothing.
             conditional_writes: false,
             // The service cannot be told in advance that nothing is to be started with a token.
@@ -690,7 +759,12 @@ impl RemoteDriver for Driver {
             handle_schema_max: HandleV1::VERSION.into(),
             pool_cpu_mhz: config.pool_cpu_mhz,
             pool_memory_mib: config.pool_memory_mib,
+            staleness: config.consistency_window,
         }
+    }
+
+    async fn intent(&self, request: &Ensure) -> Answer<Option<Vec<u8>>> {
+        self.site()?.intent(request).await
     }
 
     async fn ensure(&self, request: Ensure) -> Answer<Ensured> {
@@ -698,21 +772,23 @@ impl RemoteDriver for Driver {
     }
 
     async fn find(&self, key: &str, owner: &str) -> Answer<(RemoteHandle, Observation)> {
+        self.look_up(Lookup { key: key.to_owned(), owner: owner.to_owned(), ..Lookup::default() }).await
+    }
+
+    async fn look_up(&self, lookup: Lookup) -> Answer<(RemoteHandle, Observation)> {
         let site = self.site()?;
-        if let Some((task, marks)) = site.search(key, owner).await? {
-            lock(&site.lost).remove(key);
+        let window = site.config.consistency_window;
+        if let Some((task, marks)) = site.search(&lookup.key, &lookup.owner).await? {
+            lock(&site.sent).found(&lookup.key);
             return Ok((site.handle(&task, &marks).await?.remote_handle()?, observation(&task, &marks)));
         }
-        let lost = lock(&site.lost).get(key).map(std::time::Instant::elapsed);
-        if let Some(age) = lost {
-            if age < LOST_ANSWER {
-                return Err(RemoteError::could_not_ask(
-                    "a start of the task was sent and its answer has not come; whether there is one is known when listings have caught up",
-                ));
-            }
-            lock(&site.lost).remove(key);
+        match lock(&site.sent).unlisted(&lookup, window) {
+            Unlisted::Absent => Err(RemoteError::gone(format!("{} has no task of the key {}", lock(&self.provider), lookup.key))),
+            Unlisted::NotYet => Err(RemoteError::could_not_ask(format!(
+                "a start of the task may have been sent, and ECS may show it up to {} s later: until then that it is not listed says nothing",
+                window.as_secs()
+            ))),
         }
-        Err(RemoteError::gone(format!("{} has no task of the key {key}", lock(&self.provider))))
     }
 
     async fn list(&self, owner: &str, page_token: &str, page_size: usize) -> Answer<Page> {
@@ -721,10 +797,18 @@ impl RemoteDriver for Driver {
         let from = (!page_token.is_empty()).then(|| page_token.to_owned());
         let (arns, next) = site.api.list(Listing::Live, from, page_size).await?;
         let mut page = Page { next_page_token: next.unwrap_or_default(), ..Page::default() };
-        for task in site.tasks(&arns).await? {
-            let Some(marks) = site.marks(&task, None).filter(|m| m.owner == owner) else {
-                continue;
-            };
+        let tasks = site.tasks(&arns).await?.into_iter().filter_map(|task| {
+            let marks = site.marks(&task, None).filter(|m| owner.is_empty() || m.owner == owner)?;
+            Some((task, marks))
+        });
+        let tasks: Vec<(Task, Marks)> = tasks.collect();
+        // ECS may have started two tasks for a key, against its word. Each gets a key of its own here: the servers see which one
+        // their record means, and show the other to a person, whose stop reaches it by its handle.
+        let doubled = site.doubled(&tasks).await?;
+        for (task, mut marks) in tasks {
+            if let Some(arn) = task.task_arn().filter(|arn| doubled.contains(*arn)) {
+                marks.key = marks::key_of_one(&marks.key, arn);
+            }
             let observed = observation(&task, &marks);
             page.instances.push(Instance {
                 handle: site.handle(&task, &marks).await?.remote_handle()?,
@@ -734,6 +818,10 @@ impl RemoteDriver for Driver {
                 key: marks.key,
                 observed,
             });
+        }
+        let unsettled = lock(&site.sent).unsettled(owner, site.config.consistency_window);
+        if page.next_page_token.is_empty() && unsettled > 0 {
+            page.incomplete = format!("the answers to {unsettled} starts are unknown; ECS may not list yet what they have started");
         }
         Ok(page)
     }

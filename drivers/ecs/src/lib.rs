@@ -4,7 +4,8 @@
 //! config.rs, options.rs   what the operator and a job may say
 //! plan.rs, definition.rs  job → what RunTask and RegisterTaskDefinition are told: pure
 //! marks.rs                tags: owner, key, slot, epoch: pure
-//! look.rs                  what a task of ECS says about its instance, and when absence counts: pure
+//! look.rs                 what a task of ECS says about its instance, and when absence counts: pure
+//! sent.rs                 what is kept of a start before it is sent, and when an empty listing counts: pure
 //! answer.rs               errors of the service as one of the three answers: pure
 //! credentials.rs          from a file that the operator names
 //! budget.rs               no more requests a second than the operator allows
@@ -12,6 +13,7 @@
 //! poll.rs                 one loop looks at all watched tasks, a hundred with each request
 //! logs.rs                 CloudWatch Logs by byte offset
 //! driver.rs               the driver
+//! handle.rs               its token of an instance
 //! ```
 //!
 //! Must never know: the server, the node agent, jobs. Begin reading at [`Driver`].
@@ -23,12 +25,14 @@ mod config;
 mod credentials;
 mod definition;
 mod driver;
+mod handle;
 mod logs;
 mod look;
 mod marks;
 mod options;
 mod plan;
 mod poll;
+mod sent;
 
 pub use driver::Driver;
 

@@ -155,6 +155,15 @@ pub(crate) fn started_by(owner: &str, key: &str) -> String {
     format!("drover-{}", &digest(&format!("{owner}\0{key}"))[..28])
 }
 
+/// The name by which a person can speak of one of several tasks of a key, in the form of a key: an id made of both.
+pub(crate) fn key_of_one(key: &str, arn: &str) -> String {
+    let mut hex = digest(&format!("{key}\0{arn}"));
+    // Version and variant of an id that follows no other rule.
+    hex.replace_range(12..13, "8");
+    hex.replace_range(16..17, "8");
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..32])
+}
+
 /// A short name of a content.
 pub(crate) fn fingerprint(content: &str) -> String {
     digest(content)[..24].to_owned()
@@ -191,6 +200,15 @@ mod tests {
         }
         assert_eq!(Marks::of(&[tag("team", "x")]), None);
         assert_eq!(Marks::of(&[tag(KEY, "=zz"), tag(OWNER, "o")]), None);
+    }
+
+    #[test]
+    fn each_of_several_tasks_of_a_key_has_an_id_of_its_own() {
+        let (one, other) = (key_of_one("k", "arn:1"), key_of_one("k", "arn:2"));
+        assert!(one != other && one == key_of_one("k", "arn:1") && one != key_of_one("l", "arn:1"));
+        let form: Vec<usize> = one.split('-').map(str::len).collect();
+        assert_eq!((form, &one[14..15], &one[19..20]), (vec![8, 4, 4, 4, 12], "8", "8"), "{one}");
+        assert!(one.bytes().all(|b| b == b'-' || b.is_ascii_hexdigit()));
     }
 
     #[test]

@@ -17,7 +17,7 @@ const OVERRIDES_MAX: usize = 8192;
 /// Directories that a node prepares and that no container of ECS has.
 const NODE_ONLY: [&str; 3] = ["NOMAD_ALLOC_DIR", "NOMAD_TASK_DIR", "NOMAD_SECRETS_DIR"];
 
-/// Everything that RunTask is told, besides cluster and definition.
+/// Everything that RunTask is told, besides the cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Plan {
     pub(crate) client_token: String,
@@ -29,6 +29,8 @@ pub(crate) struct Plan {
     pub(crate) network: Option<NetworkConfiguration>,
     pub(crate) platform_version: Option<String>,
     pub(crate) marks: Marks,
+    /// ARN of the definition.
+    pub(crate) definition: String,
 }
 
 /// What cannot be done for the task over there, found before anything is asked.
@@ -71,8 +73,8 @@ fn network(options: &EcsTask) -> Result<Option<NetworkConfiguration>, RemoteErro
     Ok(Some(NetworkConfiguration::builder().awsvpc_configuration(configuration).build()))
 }
 
-/// The plan for a container called `container`.
-pub(crate) fn plan(request: &Ensure, options: &EcsTask, container: &str) -> Result<Plan, RemoteError> {
+/// The plan for a container called `container` of a definition.
+pub(crate) fn plan(request: &Ensure, options: &EcsTask, container: &str, definition: &str) -> Result<Plan, RemoteError> {
     let env: BTreeMap<String, String> = request.task.env.clone().into_iter().collect();
     let size = env.iter().map(|(name, value)| name.len() + value.len() + 24).sum::<usize>()
         + options.command.iter().map(|word| word.len() + 3).sum::<usize>();
@@ -124,6 +126,7 @@ pub(crate) fn plan(request: &Ensure, options: &EcsTask, container: &str) -> Resu
         network: network(options)?,
         platform_version: options.platform_version.clone(),
         marks,
+        definition: definition.to_owned(),
     })
 }
 
@@ -154,7 +157,7 @@ pub(crate) mod tests {
             "tags": [{"key": "team", "value": "a"}], "ports": {"http": 80},
         }))
         .expect("fine");
-        let plan = plan(&request(), &options, "main").expect("a plan");
+        let plan = plan(&request(), &options, "main", "arn:d:1").expect("a plan");
         assert_eq!((plan.client_token.as_str(), plan.launch_type), ("0b7e", Some(LaunchType::Fargate)));
         assert_eq!((plan.overrides.cpu(), plan.overrides.memory()), (Some("512"), Some("1024")));
         let container = &plan.overrides.container_overrides()[0];
@@ -173,7 +176,7 @@ pub(crate) mod tests {
         let options = task(serde_json::json!({"task_definition": "d", "capacity_provider_strategy": [
             {"capacity_provider": "FARGATE_SPOT", "weight": 3}, {"capacity_provider": "FARGATE", "base": 1}]}))
         .expect("fine");
-        let strategy = plan(&request(), &options, "main").expect("a plan").strategy;
+        let strategy = plan(&request(), &options, "main", "arn:d:1").expect("a plan").strategy;
         let told: Vec<_> = strategy.iter().map(|s| (s.capacity_provider(), s.weight(), s.base())).collect();
         assert_eq!(told, [("FARGATE_SPOT", 3, 0), ("FARGATE", 0, 1)]);
     }
@@ -183,7 +186,7 @@ pub(crate) mod tests {
         let options = task(serde_json::json!({"task_definition": "d"})).expect("fine");
         let mut large = request();
         large.task.env.insert("BIG".into(), "x".repeat(9000));
-        assert!(matches!(plan(&large, &options, "main"), Err(RemoteError::WrongRequest(why)) if why.contains("8192")));
+        assert!(matches!(plan(&large, &options, "main", "arn:d:1"), Err(RemoteError::WrongRequest(why)) if why.contains("8192")));
         let mut files = request();
         files.bundle = Bundle::new(vec![BundleFile { path: "local/x".into(), mode: 0o644, data: Vec::new() }]);
         assert!(matches!(refused(&files), Err(RemoteError::WrongRequest(why)) if why.contains("local/x")));

@@ -8,7 +8,7 @@ use driver_sdk::{InstanceState, Observation, ObservationSink};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use crate::driver::HandleV1;
+use crate::handle::HandleV1;
 
 /// How many looks in a row fail before the instance counts as unknown: one lost answer is no news.
 const PATIENCE: u32 = 3;

@@ -21,7 +21,7 @@ fn named(page: &str, heading: &str) -> BTreeSet<String> {
 
 #[test]
 fn the_page_is_complete() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/drivers/ecs.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/drivers/ecs.md");
     let page = std::fs::read_to_string(path).expect("the page");
     let driver = ecs::Driver::new();
     assert_eq!(named(&page, "Options of a task"), keys(&driver.task_config_schema()));

@@ -23,7 +23,7 @@ impl Scope {
         match text {
             "private" => Ok(Scope::Private),
             "host" => Ok(Scope::Host),
-            other => Err(Error::invalid(format!("{option} is {other:?}, it must be \"private\" or \"host\""))),
+            other => Err(Error::invalid(format!("{option} must be \"private\" or \"host\", got {other:?}"))),
         }
     }
 }
@@ -171,7 +171,7 @@ impl TaskOptions {
             return Err(Error::invalid(format!("config.oom_score_adj is {}, it must be between 0 and 1000", options.oom_score_adj)));
         }
         if !options.work_dir.is_empty() && !options.work_dir.starts_with('/') {
-            return Err(Error::invalid(format!("config.work_dir {:?} is not an absolute path", options.work_dir)));
+            return Err(Error::invalid(format!("work_dir must be absolute but got relative path {:?}", options.work_dir)));
         }
         if options.pids_limit < 0 {
             return Err(Error::invalid(format!("config.pids_limit is {}, it must be 0 (the plugin's) or more", options.pids_limit)));
@@ -182,13 +182,13 @@ impl TaskOptions {
     /// Whose processes the task sees.
     pub(crate) fn pid_scope(&self, plugin: &PluginConfig) -> Result<Scope, Error> {
         let mode = if self.pid_mode.is_empty() { &plugin.default_pid_mode } else { &self.pid_mode };
-        Scope::parse("config.pid_mode", mode)
+        Scope::parse("pid_mode", mode)
     }
 
     /// Whose ipc objects the task sees.
     pub(crate) fn ipc_scope(&self, plugin: &PluginConfig) -> Result<Scope, Error> {
         let mode = if self.ipc_mode.is_empty() { &plugin.default_ipc_mode } else { &self.ipc_mode };
-        Scope::parse("config.ipc_mode", mode)
+        Scope::parse("ipc_mode", mode)
     }
 
     /// Most processes and threads; `None` = any number.
@@ -306,6 +306,11 @@ mod tests {
             ("chroot_env", PluginConfig { chroot_env: [("/a".to_owned(), "/b/../..".to_owned())].into(), ..PluginConfig::default() }),
             ("seccomp", PluginConfig { seccomp: "maybe".into(), ..PluginConfig::default() }),
             ("pids_limit", PluginConfig { pids_limit: -1, ..PluginConfig::default() }),
+            // Programs look for these texts.
+            (
+                "default_pid_mode must be \"private\" or \"host\", got \"other\"",
+                PluginConfig { default_pid_mode: "other".into(), ..PluginConfig::default() },
+            ),
         ] {
             let error = config.validate().unwrap_err();
             assert!(error.to_string().contains(field), "{field}: {error}");
@@ -314,7 +319,10 @@ mod tests {
         plugin.validate().unwrap();
         assert_eq!(options(TaskOptions::default()).pid_scope(&plugin).unwrap(), Scope::Host);
         let wrong = options(TaskOptions { ipc_mode: "task".into(), ..TaskOptions::default() });
-        assert!(wrong.ipc_scope(&plugin).unwrap_err().to_string().contains("ipc_mode"));
+        assert_eq!(wrong.ipc_scope(&plugin).unwrap_err().to_string(), "ipc_mode must be \"private\" or \"host\", got \"task\"");
+        let relative = rmp_serde::to_vec(&BTreeMap::from([("command", "x"), ("work_dir", "foo")])).unwrap();
+        let error = TaskOptions::read(&relative).unwrap_err().to_string();
+        assert_eq!(error, "work_dir must be absolute but got relative path \"foo\"");
         assert_eq!(wrong.pids_limit(&plugin), Some(16_384));
     }
 }

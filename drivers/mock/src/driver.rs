@@ -131,13 +131,25 @@ fn exec_exit(plan: &ExecOptions) -> Result<TaskExit, Error> {
 /// What an interactive command shows, in its time.
 async fn play(plan: &ExecOptions, output: &ExecOutputSink) -> Result<(), ClientGone> {
     let runs = tokio::time::sleep(plan.run_for);
-    output.stderr(plan.stderr_string.clone().into_bytes()).await?;
-    for n in 0..=plan.stdout_repeat {
-        if n > 0 {
-            tokio::time::sleep(plan.stdout_repeat_duration).await;
+    let out = async {
+        for n in 0..=plan.stdout_repeat {
+            if n > 0 {
+                tokio::time::sleep(plan.stdout_repeat_duration).await;
+            }
+            output.stdout(plan.stdout_string.clone().into_bytes()).await?;
         }
-        output.stdout(plan.stdout_string.clone().into_bytes()).await?;
-    }
+        Ok(())
+    };
+    let err = async {
+        for n in 0..=plan.stderr_repeat {
+            if n > 0 {
+                tokio::time::sleep(plan.stderr_repeat_duration).await;
+            }
+            output.stderr(plan.stderr_string.clone().into_bytes()).await?;
+        }
+        Ok(())
+    };
+    tokio::try_join!(out, err)?;
     runs.await;
     Ok(())
 }
@@ -355,10 +367,10 @@ impl Driver for Mock {
             return Err(Error::failed(format!("the command did not end within {timeout:?}")));
         }
         tokio::time::sleep(plan.run_for).await;
-        let repeated = usize::try_from(plan.stdout_repeat).unwrap_or(usize::MAX).saturating_add(1).min(EXEC_REPEAT_MAX);
+        let times = |repeat| usize::try_from(repeat).unwrap_or(usize::MAX).saturating_add(1).min(EXEC_REPEAT_MAX);
         Ok(ExecOutput {
-            stdout: plan.stdout_string.repeat(repeated).into_bytes(),
-            stderr: plan.stderr_string.clone().into_bytes(),
+            stdout: plan.stdout_string.repeat(times(plan.stdout_repeat)).into_bytes(),
+            stderr: plan.stderr_string.repeat(times(plan.stderr_repeat)).into_bytes(),
             exit: exec_exit(&plan)?,
         })
     }

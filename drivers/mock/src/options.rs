@@ -90,6 +90,12 @@ pub struct ExecOptions {
     pub stdout_repeat_duration: Duration,
     /// Its standard error.
     pub stderr_string: String,
+    /// How often that is repeated after the first time.
+    pub stderr_repeat: u64,
+    /// Pause between repetitions.
+    pub stderr_repeat_duration: Duration,
+    /// Refused: no signal reaches a command beside the task.
+    pub signal_error: String,
 }
 
 /// Calls that can be made to misbehave.
@@ -108,6 +114,11 @@ impl TaskOptions {
     pub(crate) fn validate(&self) -> Result<(), Error> {
         for (option, given) in [("hang", &self.hang), ("panic", &self.panic), ("crash", &self.crash)] {
             known_calls(option, given, CALLS)?;
+        }
+        if self.exec_command.as_ref().is_some_and(|command| !command.signal_error.is_empty()) {
+            return Err(Error::invalid(
+                "exec_command.signal_error is not supported: no signal reaches a command beside the task; the task's own is signal_error",
+            ));
         }
         self.ports().map(drop)
     }
@@ -194,6 +205,8 @@ pub struct RemoteOptions {
     pub credentials_file: Option<PathBuf>,
     /// What the provider does not have: keyed_create, find, list, conditional_writes, seal, retained_exit_results, refresh.
     pub without: Vec<String>,
+    /// The host is asked to keep what each create is about to send. The provider takes a key in the form in which it came first, and refuses any other.
+    pub intents: bool,
     /// How often instances are looked at.
     #[config(default = "50ms")]
     pub watch_interval: Duration,
@@ -303,6 +316,9 @@ mod tests {
         assert_eq!(valid.ports().expect("fits")["db"], 5432);
         let hang = TaskOptions { hang: vec!["stopp".into()], ..TaskOptions::default() };
         assert!(hang.validate().expect_err("misspelt").to_string().contains("\"stopp\" is no call; there are start"));
+        let deaf = ExecOptions { signal_error: "no".into(), ..ExecOptions::default() };
+        let deaf = TaskOptions { exec_command: Some(deaf), ..TaskOptions::default() };
+        assert!(deaf.validate().expect_err("no signal reaches it").to_string().contains("exec_command.signal_error is not supported"));
         for ports in ["http", "http:x", "http:70000"] {
             let wrong = TaskOptions { driver_port_map: ports.into(), ..TaskOptions::default() };
             assert!(wrong.validate().is_err(), "{ports}");

@@ -42,6 +42,9 @@ pub(crate) struct Record {
     pub(crate) config: Vec<u8>,
     pub(crate) stop: Option<Stop>,
     pub(crate) signals: Vec<String>,
+    /// What the host kept of the create; empty when it was not asked to.
+    #[serde(default)]
+    pub(crate) intent: Vec<u8>,
 }
 
 /// File of [`Past`]s.
@@ -424,6 +427,7 @@ mod tests {
             config: rmp_serde::to_vec_named(&map).expect("packs"),
             stop: None,
             signals: Vec::new(),
+            intent: Vec::new(),
         }
     }
 

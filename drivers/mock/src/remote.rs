@@ -280,6 +280,7 @@ impl RemoteDriver for MockRemote {
             keyed_create: options.has("keyed_create"),
             find: options.has("find"),
             list: options.has("list"),
+            list_owners: options.has("list"),
             conditional_writes: options.has("conditional_writes"),
             seal: options.has("seal"),
             retained_exit_results: options.has("retained_exit_results"),
@@ -295,6 +296,12 @@ impl RemoteDriver for MockRemote {
         }
     }
 
+    async fn intent(&self, request: &Ensure) -> Result<Option<Vec<u8>>, RemoteError> {
+        // No two processes send the same by chance.
+        let own = || format!("{} at {}", std::process::id(), now_ms()).into_bytes();
+        Ok((self.opened()?.options.intents && request.intent.is_empty()).then(own))
+    }
+
     async fn ensure(&self, request: Ensure) -> Result<Ensured, RemoteError> {
         check_key(&request.key)?;
         let options = RemoteTaskOptions::decode(&request.task.msgpack_driver_config).map_err(RemoteError::wrong_request)?;
@@ -303,6 +310,9 @@ impl RemoteDriver for MockRemote {
         let work = move |provider: &Provider, own: &RemoteOptions| {
             let locked = provider.lock()?;
             let (record, created) = match locked.get(&request.key)? {
+                Some(record) if own.has("keyed_create") && own.intents && record.intent != request.intent => {
+                    return Err(RemoteError::wrong_request(format!("the key {:?} was used with another request", request.key)));
+                }
                 Some(mut record) if own.has("keyed_create") => {
                     accept(&mut record, request.epoch, own)?;
                     (record, false)
@@ -322,6 +332,7 @@ impl RemoteDriver for MockRemote {
                         config: request.task.msgpack_driver_config,
                         stop: None,
                         signals: Vec::new(),
+                        intent: request.intent,
                     };
                     locked.deliver(&record.id, &request.bundle.files)?;
                     (record, true)
@@ -357,7 +368,7 @@ impl RemoteDriver for MockRemote {
             let locked = provider.lock()?;
             let (mut page, mut last) = (Page::default(), String::new());
             for id in locked.ids()?.into_iter().filter(|id| *id > after) {
-                let Some(record) = locked.get(&id)?.filter(|record| record.owner == owner) else { continue };
+                let Some(record) = locked.get(&id)?.filter(|record| owner.is_empty() || record.owner == owner) else { continue };
                 if page.instances.len() == page_size.max(1) {
                     page.next_page_token = last;
                     break;

@@ -86,7 +86,10 @@ impl TaskOptions {
                  could not be ended as a whole when its executor is killed; use `resources` for limits",
             ));
         }
-        if !(0..=1000).contains(&options.oom_score_adj) {
+        if options.oom_score_adj < 0 {
+            return Err(Error::invalid("oom_score_adj must not be negative"));
+        }
+        if options.oom_score_adj > 1000 {
             return Err(Error::invalid(format!("config.oom_score_adj is {}, it must be between 0 and 1000", options.oom_score_adj)));
         }
         if options.pids_limit < 0 {
@@ -147,6 +150,10 @@ mod tests {
             let error = decode(&[("command", "x"), (field, value)]).unwrap_err();
             assert!(error.to_string().contains(field), "{field}: {error}");
         }
+        // Programs look for this text.
+        let error = decode(&[("command", "x"), ("oom_score_adj", "-1")]).unwrap_err();
+        assert_eq!(error.to_string(), "oom_score_adj must not be negative");
+        assert!(decode(&[("command", "x"), ("oom_score_adj", "1001")]).unwrap_err().to_string().contains("1000"));
         assert_eq!(decode(&[("command", "x"), ("oom_score_adj", "7")]).unwrap().oom_score_adj, 7);
     }
 }

@@ -85,6 +85,13 @@ impl HostConfig {
         HostAmount { cpu_mhz: cpu, memory_mib: memory, sessions }
     }
 
+    /// All that says which directory of which machine it is, and through which others: two names with the same are one host. `name` is
+    /// the block's.
+    pub(crate) fn reached_by(&self, name: &str) -> impl Ord + use<> {
+        let address = self.address.clone().unwrap_or_else(|| name.to_owned());
+        (address, self.port, self.user.clone(), self.dir.clone(), self.jump.clone(), self.ssh_options.clone())
+    }
+
     /// Whether the host has all of these labels.
     pub(crate) fn has(&self, labels: &BTreeMap<String, String>) -> bool {
         labels.iter().all(|(name, value)| self.labels.get(name) == Some(value))

@@ -1,6 +1,6 @@
 //! The remote driver trait over channels to hosts.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use driver_sdk::config::Config;
 use driver_sdk::exec::ExecIo;
 use driver_sdk::schema::Spec;
 use driver_sdk::{
-    AgentConfig, Bundle, Description, Ensure, Ensured, Error, Fingerprint, Instance, LogChunk, LogStream, LogsQuery, Observation,
+    AgentConfig, Bundle, Description, Ensure, Ensured, Error, Fingerprint, Instance, LogChunk, LogStream, LogsQuery, Lookup, Observation,
     ObservationSink, Page, PluginInfo, RemoteDriver, RemoteError, RemoteHandle, StopTask, TaskExit, TaskUsage, async_trait,
 };
 use executor_client::host::host_request::Op;
@@ -26,6 +26,7 @@ use crate::beside;
 use crate::config::{PluginConfig, TaskOptions, Transport};
 use crate::host::{Host, Status};
 use crate::pool::{Pool, SCHEMA, Target, key_of, with_files};
+use crate::whereabouts::{Leads, shared};
 use crate::wire;
 
 const DEFAULT_STOP_SIGNAL: &str = "SIGINT";
@@ -93,6 +94,15 @@ impl Driver {
             Err(e) => asked.iter().for_each(|(n, _)| seen[*n] = Observation::unknown(&targets[*n].key, &e)),
         }
         seen
+    }
+}
+
+/// What people should know of a name in the inventory.
+fn said(name: &str, leads: &Leads) -> Option<String> {
+    match leads {
+        Leads::Own => None,
+        Leads::Same(other) => Some(format!("host {name} is the same host as {other}")),
+        Leads::Shared(other) => Some(shared(name, other)),
     }
 }
 
@@ -200,6 +210,11 @@ impl RemoteDriver for Driver {
             }
             _ => Fingerprint::unhealthy(missing.join("; ")),
         };
+        let told: Vec<String> = pool.leads_now().iter().filter_map(|(name, leads)| said(name, leads)).collect();
+        if !told.is_empty() {
+            let before = if fingerprint.description.is_empty() { String::new() } else { format!("{}; ", fingerprint.description) };
+            fingerprint.description = format!("{before}{}", told.join("; "));
+        }
         fingerprint = fingerprint.with("driver.remote_exec.provider", &pool.provider);
         if pool.inventory.is_some() {
             fingerprint = fingerprint.with("driver.remote_exec.hosts", total);
@@ -220,6 +235,7 @@ impl RemoteDriver for Driver {
             keyed_create: true,
             find: true,
             list: true,
+            list_owners: true,
             conditional_writes: true,
             seal: true,
             retained_exit_results: true,
@@ -236,6 +252,7 @@ impl RemoteDriver for Driver {
             handle_schema_max: SCHEMA,
             pool_cpu_mhz: config.pool_cpu_mhz + capacity.cpu_mhz,
             pool_memory_mib: config.pool_memory_mib + capacity.memory_mib,
+            staleness: Duration::ZERO,
         }
     }
 
@@ -251,10 +268,19 @@ impl RemoteDriver for Driver {
         })
     }
 
+    async fn intent(&self, request: &Ensure) -> Result<Option<Vec<u8>>, RemoteError> {
+        let options = TaskOptions::read(&request.task.msgpack_driver_config).map_err(RemoteError::wrong_request)?;
+        self.pool()?.intent(request, &options).await
+    }
+
     async fn find(&self, key: &str, owner: &str) -> Result<(RemoteHandle, Observation), RemoteError> {
+        self.look_up(Lookup { key: key.to_owned(), owner: owner.to_owned(), ..Lookup::default() }).await
+    }
+
+    async fn look_up(&self, Lookup { key, owner, intent, .. }: Lookup) -> Result<(RemoteHandle, Observation), RemoteError> {
         let pool = self.pool()?;
-        let (host, channel, seen) = pool.find(key, owner).await?;
-        Ok((pool.handle(&host, &channel, key)?, wire::observation(&host, seen, channel.clock_ahead_ms())))
+        let (host, channel, seen) = pool.find(&key, &owner, &intent).await?;
+        Ok((pool.handle(&host, &channel, &key)?, wire::observation(&host, seen, channel.clock_ahead_ms())))
     }
 
     async fn list(&self, owner: &str, page_token: &str, page_size: usize) -> Result<Page, RemoteError> {
@@ -263,7 +289,13 @@ impl RemoteDriver for Driver {
         let mut page = Page::default();
         // A host that cannot be asked takes nothing from what the others say, but the list says that it is not all.
         let mut missing = Vec::new();
-        for (name, host) in pool.hosts.range(from.to_owned()..) {
+        let hosts: BTreeMap<String, _> =
+            pool.distinct().await.into_iter().map(|(host, usable)| (host.name.clone(), (host, usable))).collect();
+        for (name, (host, usable)) in hosts.range(from.to_owned()..) {
+            if let Err(why) = usable {
+                missing.push(why.to_string());
+                continue;
+            }
             if name != from {
                 after = "";
             }
@@ -289,7 +321,7 @@ impl RemoteDriver for Driver {
                     handle: pool.handle(host, &channel, &observed.key)?,
                     epoch: observed.epoch,
                     key: observed.key.clone(),
-                    owner: owner.to_owned(),
+                    owner: if instance.owner.is_empty() { owner.to_owned() } else { instance.owner },
                     slot: instance.slot,
                     observed,
                 });
@@ -299,7 +331,7 @@ impl RemoteDriver for Driver {
                 break;
             }
         }
-        if missing.len() == pool.hosts.len() {
+        if missing.len() == hosts.len() {
             return Err(RemoteError::could_not_ask(missing.join("; ")));
         }
         page.incomplete = missing.join("; ");
@@ -367,7 +399,8 @@ impl RemoteDriver for Driver {
 
     async fn seal(&self, key: &str, epoch: u64, owner: &str) -> Result<Option<(RemoteHandle, Observation)>, RemoteError> {
         let pool = self.pool()?;
-        let sealed = join_all(pool.hosts.values().map(async |host| {
+        let sealed = join_all(pool.distinct().await.iter().map(async |(host, usable)| {
+            usable.clone()?;
             let op = Op::Seal(HostSeal { key: key.to_owned(), epoch, owner: owner.to_owned() });
             let (channel, body) = pool.ask(host, epoch, op).await?;
             match Pool::seen(host, body)? {

@@ -12,6 +12,7 @@ use tokio::task::AbortHandle;
 
 use crate::config::{HostConfig, Inventory};
 use crate::ssh;
+use crate::whereabouts::Identity;
 
 /// Longest wait for the greeting of a program of this machine.
 const LOCAL_PATIENCE: Patience = Patience { greeting: Duration::from_secs(30), silence: Duration::from_secs(10) };
@@ -67,6 +68,8 @@ pub(crate) struct Host {
     pub(crate) way: Way,
     status: watch::Sender<Status>,
     keeper: std::sync::Mutex<Option<AbortHandle>>,
+    /// When the first attempt began.
+    begun: Instant,
 }
 
 impl Drop for Host {
@@ -82,7 +85,13 @@ impl Host {
     /// Begins to keep a channel to the host.
     pub(crate) fn keep(name: String, way: Way) -> Arc<Host> {
         let status = watch::Sender::new(Status::Connecting);
-        let host = Arc::new(Host { name: name.clone(), way: way.clone(), status: status.clone(), keeper: std::sync::Mutex::default() });
+        let host = Arc::new(Host {
+            name: name.clone(),
+            way: way.clone(),
+            status: status.clone(),
+            keeper: std::sync::Mutex::default(),
+            begun: Instant::now(),
+        });
         let keeper = tokio::spawn(keep(name, way, status)).abort_handle();
         if let Ok(mut slot) = host.keeper.lock() {
             *slot = Some(keeper);
@@ -109,6 +118,14 @@ impl Host {
         }
     }
 
+    /// Who the host said it was, while there is a channel: the identity that is kept in its directory, and the boot of its machine.
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        match &*self.status.borrow() {
+            Status::Up(channel) => Some(Identity { runtime: channel.hello().runtime.clone(), boot: channel.hello().boot_id.clone() }),
+            Status::Connecting | Status::Down { .. } => None,
+        }
+    }
+
     pub(crate) fn status(&self) -> Status {
         self.status.borrow().clone()
     }
@@ -120,7 +137,7 @@ impl Host {
 
     /// The channel; waits for the first attempt only.
     pub(crate) async fn channel(&self) -> Result<HostChannel, RemoteError> {
-        self.channel_within(FIRST).await
+        self.channel_within(FIRST.saturating_sub(self.begun.elapsed())).await
     }
 
     /// As [`Host::channel`], with another patience.

@@ -14,6 +14,7 @@ mod host;
 mod place;
 mod pool;
 mod ssh;
+mod whereabouts;
 mod wire;
 
 pub use driver::Driver;

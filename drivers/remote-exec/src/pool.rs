@@ -5,6 +5,10 @@
 //! attempt whose answer was lost) finds it refused wherever it tries. A host that cannot be asked may hold the key, so nothing is made until it can, or
 //! until the operator takes it out of the inventory. Only the first create of a key does without: no earlier one can have made anything, and a later
 //! one, which asks all hosts, finds what it has made, or waits, or has sealed its place.
+//!
+//! Names say nothing of who a host is: that is kept on the host (`whereabouts.rs`). Several names of one host are one host. Where the servers keep what a create is about to
+//! do, they keep the identity of the host that was chosen: every later create of the key goes there, whatever the inventory of its manager, and is held while no
+//! name leads there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,9 +20,10 @@ use executor_client::{CallError, HostChannel};
 use futures::future::join_all;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Inventory, TaskOptions};
+use crate::config::{HostConfig, Inventory, TaskOptions};
 use crate::host::{Host, Way};
 use crate::place::{Candidate, choose};
+use crate::whereabouts::{Holder, Identity, Intent, Leads, holder, leads, shared};
 use crate::wire;
 
 /// Layout of [`HandleV1`].
@@ -97,7 +102,13 @@ impl Pool {
 
     /// What all hosts together offer; 0 in a dimension that some host does not limit.
     pub(crate) fn capacity(&self) -> HostAmount {
-        let all: Vec<HostAmount> = self.inventory.iter().flat_map(|i| i.hosts.values()).map(|h| h.capacity()).collect();
+        let (leads, mut counted) = (self.leads_now(), BTreeSet::new());
+        let hosts = self.inventory.iter().flat_map(|i| &i.hosts);
+        // A host with several names offers what it has once: names with one address from the start, others as soon as they are known.
+        let own = |(name, host): &(&String, &HostConfig)| {
+            matches!(leads.get(*name), None | Some(Leads::Own)) && counted.insert(host.reached_by(name))
+        };
+        let all: Vec<HostAmount> = hosts.filter(own).map(|(_, host)| host.capacity()).collect();
         let sum = |of: fn(&HostAmount) -> u64| if all.iter().all(|c| of(c) > 0) { all.iter().map(of).sum() } else { 0 };
         HostAmount { cpu_mhz: sum(|c| c.cpu_mhz), memory_mib: sum(|c| c.memory_mib), sessions: sum(|c| c.sessions) }
     }
@@ -114,7 +125,14 @@ impl Pool {
         if provider != self.provider {
             return Err(RemoteError::could_not_ask(format!("the instance lives in {provider}, this node reaches {}", self.provider)));
         }
-        match self.hosts.get(&host) {
+        // The host has another name here, or its name leads to another one.
+        let there = |host: &&Arc<Host>| host.identity().is_some_and(|known| known.runtime == runtime);
+        let named = self.hosts.get(&host);
+        let found = match named {
+            Some(host) if runtime.is_empty() || host.identity().is_none() => named,
+            _ => named.filter(there).or_else(|| self.hosts.values().find(there)).or(named),
+        };
+        match found {
             Some(found) => Ok(Target { host: found.clone(), key, runtime }),
             None => Err(RemoteError::could_not_ask(format!(
                 "the instance lives on host {host}, which is not in this node's inventory of pool {}; add it again",
@@ -146,11 +164,105 @@ impl Pool {
         }
     }
 
-    /// Looks for a key on every host. `Gone` or `Sealed` only when each of them has positively answered.
-    pub(crate) async fn find(&self, key: &str, owner: &str) -> Result<(Arc<Host>, HostChannel, HostObservation), RemoteError> {
+    /// What the names lead to, once each host has been reached or has turned out not to be.
+    pub(crate) async fn leads(&self) -> BTreeMap<String, Leads> {
+        drop(join_all(self.hosts.values().map(|host| host.channel())).await);
+        self.leads_now()
+    }
+
+    /// What the names lead to, as far as it is known.
+    pub(crate) fn leads_now(&self) -> BTreeMap<String, Leads> {
+        leads(&self.identities())
+    }
+
+    fn identities(&self) -> BTreeMap<String, Option<Identity>> {
+        self.hosts.iter().map(|(name, host)| (name.clone(), host.identity())).collect()
+    }
+
+    /// The hosts, each once. One that shares its directory with another machine can be asked for nothing.
+    pub(crate) async fn distinct(&self) -> Vec<(Arc<Host>, Result<(), RemoteError>)> {
+        self.distinct_of(&self.leads().await)
+    }
+
+    fn distinct_of(&self, leads: &BTreeMap<String, Leads>) -> Vec<(Arc<Host>, Result<(), RemoteError>)> {
+        let hosts = self.hosts.iter().filter_map(|(name, host)| match leads.get(name) {
+            Some(Leads::Same(_)) => None,
+            Some(Leads::Shared(other)) => Some((host.clone(), Err(RemoteError::could_not_ask(shared(name, other))))),
+            Some(Leads::Own) | None => Some((host.clone(), Ok(()))),
+        });
+        hosts.collect()
+    }
+
+    /// The host to which the create of a key was sent, or is about to be.
+    async fn holding(&self, kept: &Intent) -> Result<Arc<Host>, RemoteError> {
+        let Intent { host: name, runtime, .. } = kept;
+        let named = match self.hosts.get(name) {
+            Some(host) => Some(host.channel().await),
+            None => None,
+        };
+        match holder(&self.identities(), kept) {
+            Some(Holder::Host(name)) => {
+                let removed = || RemoteError::could_not_ask(format!("host {name} has just been removed"));
+                return self.hosts.get(&name).cloned().ok_or_else(removed);
+            }
+            Some(Holder::Shared(name, other)) => return Err(RemoteError::could_not_ask(shared(&name, &other))),
+            None => {}
+        }
+        let what = match named {
+            Some(Err(why)) => return Err(why),
+            // It was there a moment ago.
+            Some(Ok(channel)) if channel.hello().runtime == *runtime => {
+                return Err(RemoteError::could_not_ask(format!("the channel to host {name} has just broken")));
+            }
+            Some(Ok(channel)) => format!("the name now leads to another host, with the runtime {}", channel.hello().runtime),
+            None => format!("this node's inventory of pool {} has no host with it", self.inventory.as_ref().map_or("", |i| &i.pool)),
+        };
+        Err(RemoteError::could_not_ask(format!(
+            "the create went to host {name} with the runtime {runtime}, or was about to; {what}. Nothing is made anywhere else: add that host to the inventory, or \
+             declare the instance gone if the host is lost for good (drover remote gone)"
+        )))
+    }
+
+    /// What is to be kept before the create of this request is sent: the host. `None` when it is kept already, or there is no choice.
+    pub(crate) async fn intent(&self, request: &Ensure, options: &TaskOptions) -> Result<Option<Vec<u8>>, RemoteError> {
+        if self.inventory.is_none() {
+            return Ok(None);
+        }
+        // On all others it is sealed.
+        if let Some(kept) = Intent::read(&request.intent)? {
+            return self.holding(&kept).await.map(|_| None);
+        }
+        let host = self.place(request, options).await?;
+        let channel = host.channel().await?;
+        Intent::new(&host.name, &channel.hello().runtime).write().map(Some)
+    }
+
+    /// Looks for a key where its create went; on every host when that is not known. `Gone` or `Sealed` only when each of them has positively answered.
+    pub(crate) async fn find(
+        &self,
+        key: &str,
+        owner: &str,
+        intent: &[u8],
+    ) -> Result<(Arc<Host>, HostChannel, HostObservation), RemoteError> {
+        if self.inventory.is_some()
+            && let Some(kept) = Intent::read(intent)?
+        {
+            let host = self.holding(&kept).await?;
+            let op = Op::Find(HostFind { key: key.to_owned(), owner: owner.to_owned() });
+            return match self.ask(&host, 0, op).await {
+                Ok((channel, body)) => {
+                    let seen = Pool::seen(&host, body)?.ok_or_else(|| wire::unexpected(&host))?;
+                    Ok((host, channel, seen))
+                }
+                Err(RemoteError::Sealed(_)) => {
+                    Err(RemoteError::gone(format!("{} has no instance {key}; the key is sealed", host.describe())))
+                }
+                Err(e) => Err(e),
+            };
+        }
         let mut missing = Vec::new();
         let mut sealed = 0;
-        for (host, answer) in self.find_everywhere(key, owner).await {
+        for (host, answer) in self.find_everywhere(&self.leads().await, key, owner).await {
             match answer {
                 Ok((channel, seen)) => return Ok((host, channel, seen)),
                 Err(RemoteError::Gone(_)) => {}
@@ -167,10 +279,17 @@ impl Pool {
         Err(RemoteError::gone(format!("{} has no instance {key}{what}", self.provider)))
     }
 
-    async fn find_everywhere(&self, key: &str, owner: &str) -> Vec<(Arc<Host>, Result<(HostChannel, HostObservation), RemoteError>)> {
-        let asked = self.hosts.values().map(async |host| {
+    async fn find_everywhere(
+        &self,
+        leads: &BTreeMap<String, Leads>,
+        key: &str,
+        owner: &str,
+    ) -> Vec<(Arc<Host>, Result<(HostChannel, HostObservation), RemoteError>)> {
+        let hosts = self.distinct_of(leads);
+        let asked = hosts.iter().map(async |(host, usable)| {
             let op = Op::Find(HostFind { key: key.to_owned(), owner: owner.to_owned() });
             let answer = async {
+                usable.clone()?;
                 let (channel, body) = self.ask(host, 0, op).await?;
                 let seen = Pool::seen(host, body)?.ok_or_else(|| wire::unexpected(host))?;
                 Ok((channel, seen))
@@ -186,7 +305,10 @@ impl Pool {
         request: &Ensure,
         options: TaskOptions,
     ) -> Result<(Arc<Host>, HostChannel, HostEnsured), RemoteError> {
-        let host = self.place(request, &options).await?;
+        let host = match Intent::read(&request.intent)? {
+            Some(kept) if self.inventory.is_some() => self.holding(&kept).await?,
+            _ => self.place(request, &options).await?,
+        };
         let capacity = match &host.way {
             Way::Local { .. } => HostAmount::default(),
             Way::Ssh { config, .. } => config.capacity(),
@@ -224,8 +346,14 @@ impl Pool {
         }
         // What cannot be had is refused before any host is told anything.
         drop(wire::ensure(request, options.clone(), HostAmount::default())?);
-        let (mut free, mut missing) = (BTreeSet::new(), Vec::new());
-        for (host, answer) in self.find_everywhere(&request.key, &request.owner).await {
+        let (mut free, mut missing, mut taken) = (BTreeSet::new(), Vec::new(), BTreeSet::new());
+        let leads = self.leads().await;
+        // The name under which a host was asked.
+        let own = |name: &String| match leads.get(name) {
+            Some(Leads::Same(first)) => first.clone(),
+            _ => name.clone(),
+        };
+        for (host, answer) in self.find_everywhere(&leads, &request.key, &request.owner).await {
             match answer {
                 Ok(_) => return Ok(host),
                 Err(RemoteError::Gone(_)) => drop(free.insert(host.name.clone())),
@@ -241,13 +369,13 @@ impl Pool {
                     "the instance may be on a host that cannot be asked, so none is made: {why}"
                 )));
             }
-            if !candidates.iter().any(|name| free.contains(name)) {
+            if !candidates.iter().any(|name| free.contains(&own(name))) {
                 return Err(RemoteError::could_not_ask(format!("no host that fits can be asked: {why}")));
             }
             tracing::info!(key = request.key, why, "the first create goes on without a host");
         }
         let mut possible = Vec::new();
-        for name in candidates.iter().filter(|name| free.contains(*name)) {
+        for name in candidates.iter().filter(|name| free.contains(&own(name)) && taken.insert(own(name))) {
             let (host, capacity) = (known(name)?, inventory.hosts[name].capacity());
             let used = match capacity == HostAmount::default() {
                 true => HostAmount::default(),
@@ -265,7 +393,7 @@ impl Pool {
         }
         let chosen = choose(&request.key, &wire::takes(&request.task), possible)
             .map_err(|why| RemoteError::could_not_ask(format!("no host of pool {} has room: {why}", inventory.pool)))?;
-        let others = free.iter().filter(|name| **name != chosen).map(async |name| {
+        let others = free.iter().filter(|name| **name != own(&chosen)).map(async |name| {
             let host = known(name)?;
             let op = Op::Seal(HostSeal { key: request.key.clone(), epoch: request.epoch, owner: request.owner.clone() });
             let (_, body) = self.ask(&host, request.epoch, op).await?;

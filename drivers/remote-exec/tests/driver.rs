@@ -1,5 +1,7 @@
 //! The remote driver trait with real processes; each `Driver` is one manager.
 
+mod shared;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -7,11 +9,14 @@ use std::time::{Duration, Instant};
 use driver_sdk::config::Config;
 use driver_sdk::{
     AgentConfig, Bundle, BundleFile, Ensure, InstanceState, LogChunk, LogStream, LogsQuery, Observation, RemoteDriver as _, RemoteError,
-    RemoteHandle, StopTask, TaskConfig,
+    RemoteHandle,
 };
 use remote_exec::Driver;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
+use serde_json::json;
+use shared::{now, observe, read_log};
 use tempfile::TempDir;
+use testkit::{poll, soon};
 use tokio::sync::mpsc;
 
 /// A runtime outside of every node.
@@ -32,31 +37,12 @@ impl World {
         manager_of(&self.root()).await
     }
 
-    /// Keys are unique in the machine because cgroups are named by them.
     fn key(&self, name: &str) -> String {
-        format!("{}-{name}", self.dir.path().file_name().unwrap().to_string_lossy().trim_start_matches('.'))
+        shared::key(self.dir.path(), name)
     }
 
     fn ensure(&self, name: &str, epoch: u64, script: &str) -> Ensure {
-        #[derive(serde::Serialize)]
-        struct Options<'a> {
-            command: &'a str,
-            args: &'a [&'a str],
-        }
-        let options = Options { command: "sh", args: &["-c", script] };
-        Ensure {
-            key: self.key(name),
-            epoch,
-            owner: "cluster-1".into(),
-            slot: format!("default/job.group[0]/{name}"),
-            task: TaskConfig {
-                id: format!("alloc/{name}/0123abcd"),
-                name: name.into(),
-                msgpack_driver_config: rmp_serde::to_vec_named(&options).unwrap(),
-                ..TaskConfig::default()
-            },
-            ..Ensure::default()
-        }
+        shared::ensure(self.dir.path(), name, epoch, &json!({ "command": "sh", "args": ["-c", script] }))
     }
 }
 
@@ -64,13 +50,7 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         for instance in std::fs::read_dir(self.root().join("instances")).into_iter().flatten().flatten() {
-            let state = instance.path().join("executor");
-            let text = std::fs::read_to_string(state.join("executor.json")).unwrap_or_default();
-            let record: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
-            let pid = record["workload_pid"].as_i64().and_then(|pid| Pid::from_raw(pid as i32));
-            if let Some(pid) = pid.filter(|_| !state.join("result.json").exists()) {
-                let _ = kill_process(pid, Signal::KILL);
-            }
+            shared::end_workload(&instance.path().join("executor"));
         }
     }
 }
@@ -84,37 +64,6 @@ async fn manager_of(root: &Path) -> Driver {
 fn config(fields: &[(&str, &str)]) -> Config {
     let map: BTreeMap<&str, &str> = fields.iter().copied().collect();
     Config::new(rmp_serde::to_vec(&map).unwrap())
-}
-
-async fn observe(driver: &Driver, handle: &RemoteHandle) -> Observation {
-    driver.observe(std::slice::from_ref(handle)).await.unwrap().remove(0)
-}
-
-async fn read_log(driver: &Driver, handle: &RemoteHandle, offset: u64, from_end: bool) -> (u64, String) {
-    let (sink, mut chunks) = mpsc::channel::<LogChunk>(4);
-    let query = LogsQuery { stream: LogStream::Stdout, offset, follow: false, from_end };
-    let (read, (at, text)) = tokio::join!(driver.logs(handle, query, sink), async {
-        let (mut at, mut text) = (None, Vec::new());
-        while let Some(chunk) = chunks.recv().await {
-            at.get_or_insert(chunk.offset);
-            text.extend(chunk.data);
-        }
-        (at.unwrap_or(0), String::from_utf8(text).unwrap())
-    });
-    read.unwrap();
-    (at, text)
-}
-
-fn now() -> StopTask {
-    StopTask { signal: "SIGKILL".into(), timeout: Duration::ZERO }
-}
-
-async fn until_async<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) {
-    let begun = Instant::now();
-    while !condition().await {
-        assert!(begun.elapsed() < Duration::from_secs(10), "waited 10 s until {what}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
 }
 
 #[tokio::test]
@@ -140,7 +89,7 @@ async fn managers_come_and_go_the_instance_stays() {
     assert!(matches!(second.find("absent", "cluster-1").await, Err(RemoteError::Gone(_))));
 
     // No line is missing and none is there twice, across managers.
-    until_async("there are some lines", || async { read_log(&second, &made.handle, 0, false).await.1.lines().count() > 20 }).await;
+    poll("there are some lines", async || read_log(&second, &made.handle, 0, false).await.1.lines().count() > 20).await;
     let (at, text) = read_log(&second, &made.handle, 0, false).await;
     assert_eq!(at, 0);
     for (n, line) in text.lines().enumerate() {
@@ -169,7 +118,7 @@ async fn many_managers_at_once_make_one_instance() {
     let pids: std::collections::BTreeSet<_> = made.iter().map(|m| m.observed.attributes["pid"].clone()).collect();
     assert_eq!(pids.len(), 1);
     let handle = &made[0].handle;
-    until_async("it has spoken", || async { !read_log(&managers[0], handle, 0, false).await.1.is_empty() }).await;
+    poll("it has spoken", async || !read_log(&managers[0], handle, 0, false).await.1.is_empty()).await;
     assert_eq!(read_log(&managers[1], handle, 0, false).await.1, "started\n");
     managers[0].stop(handle, 3, now()).await.unwrap();
     for manager in &managers {
@@ -207,7 +156,7 @@ async fn results_are_kept_until_acknowledged() {
     let made = first.ensure(world.ensure("t", 1, "echo done; exit 3")).await.unwrap();
     drop(first);
     let second = world.manager().await;
-    until_async("it has ended", || async { observe(&second, &made.handle).await.state == InstanceState::Exited }).await;
+    poll("it has ended", async || observe(&second, &made.handle).await.state == InstanceState::Exited).await;
     for manager in [&second, &world.manager().await] {
         let seen = observe(manager, &made.handle).await;
         assert_eq!((seen.exit.exit_code, seen.exit.signal, seen.exit.error), (3, 0, None));
@@ -228,10 +177,10 @@ async fn a_killed_executor_is_an_exit_with_the_reason() {
     let watching = async {
         assert_eq!(changes.recv().await.unwrap().state, InstanceState::Running);
         let begun = Instant::now();
-        let pid = made.observed.attributes["executor_pid"].parse().unwrap();
-        kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+        let pid: i32 = made.observed.attributes["executor_pid"].parse().unwrap();
+        testkit::signal(pid, Signal::KILL);
         let seen = changes.recv().await.unwrap();
-        assert!(begun.elapsed() < Duration::from_secs(2));
+        assert!(begun.elapsed() < Duration::from_secs(10));
         assert_eq!((seen.state, seen.exit.exit_code), (InstanceState::Exited, -1));
         assert!(seen.reason.starts_with("executor lost"), "{}", seen.reason);
         drop(changes);
@@ -294,6 +243,13 @@ async fn listing_is_by_owner_and_by_page() {
     let expected: Vec<_> =
         (0..5).map(|n| (world.key(&format!("t{n}")), format!("default/job.group[0]/t{n}"), handles[n].clone())).collect();
     assert_eq!(seen, expected);
+    // Of every owner, each with its own: what has another one is stopped by its handle, like any other.
+    let all = manager.list("", "", 10).await.unwrap().instances;
+    let foreign: Vec<_> = all.iter().filter(|i| i.owner != "cluster-1").collect();
+    assert_eq!((all.len(), foreign.len(), foreign[0].owner.as_str()), (6, 1, "cluster-2"));
+    assert_eq!(foreign[0].key, world.key("foreign"));
+    let stopped = manager.stop(&foreign[0].handle, foreign[0].epoch + 1, now()).await.unwrap();
+    assert!(matches!(stopped.state, InstanceState::Exited), "{stopped:?}");
 }
 
 #[tokio::test]
@@ -331,7 +287,7 @@ async fn the_task_finds_its_files_and_environment() {
     let file = |path: &str, mode: u32, text: &str| BundleFile { path: path.into(), mode, data: text.into() };
     request.bundle = Bundle::new(vec![file("local/data", 0o644, "data\n"), file("local/tool", 0o755, "#!/bin/sh\necho tool\n")]);
     let made = manager.ensure(request).await.unwrap();
-    until_async("it has ended", || async { observe(&manager, &made.handle).await.state == InstanceState::Exited }).await;
+    poll("it has ended", async || observe(&manager, &made.handle).await.state == InstanceState::Exited).await;
     assert_eq!(observe(&manager, &made.handle).await.exit.exit_code, 0);
     assert_eq!(read_log(&manager, &made.handle, 0, false).await.1, "data\ntool\nb\ndata\ntool\n");
     let mut bad = world.ensure("bad", 1, "exit 0");
@@ -361,7 +317,7 @@ async fn a_task_that_runs_sees_renewed_files_whole() {
     second.refresh(&made.handle, 2, secret("secrets/token", "c")).await.unwrap();
     let stale = first.refresh(&made.handle, 1, secret("secrets/token", "a")).await;
     assert!(matches!(stale, Err(RemoteError::StaleEpoch { given: 1, accepted: 2 })), "{stale:?}");
-    until_async("it has read the last one", || async { read_log(&second, &made.handle, 0, false).await.1.ends_with("5000 c\n") }).await;
+    poll("it has read the last one", async || read_log(&second, &made.handle, 0, false).await.1.ends_with("5000 c\n")).await;
     let seen = observe(&second, &made.handle).await;
     assert_eq!((seen.state, seen.attributes["pid"].clone()), (InstanceState::Running, task));
     let file = std::fs::metadata(format!("/proc/{}/cwd/secrets/token", seen.attributes["pid"])).unwrap();
@@ -393,7 +349,7 @@ async fn following_goes_on_and_ends_with_the_listener() {
     let reading = async {
         let mut text = String::new();
         while text != "1\n2\n3\n" {
-            let chunk = tokio::time::timeout(Duration::from_secs(10), chunks.recv()).await.unwrap().unwrap();
+            let chunk = soon(chunks.recv()).await.unwrap();
             assert_eq!(chunk.offset, text.len() as u64);
             assert_eq!(chunk.file, "t.stdout.0");
             text.push_str(std::str::from_utf8(&chunk.data).unwrap());
@@ -404,7 +360,7 @@ async fn following_goes_on_and_ends_with_the_listener() {
     followed.unwrap();
     assert!(manager.stats(&made.handle).await.unwrap().unwrap().total.memory.rss.unwrap() > 0);
     manager.signal(&made.handle, 1, "SIGTERM").await.unwrap();
-    until_async("the signal has ended it", || async { observe(&manager, &made.handle).await.exit.signal == 15 }).await;
+    poll("the signal has ended it", async || observe(&manager, &made.handle).await.exit.signal == 15).await;
     assert!(matches!(manager.signal(&made.handle, 1, "SIGTERM").await, Err(RemoteError::WrongRequest(_))));
     assert_eq!(manager.stats(&made.handle).await, Ok(None));
 }

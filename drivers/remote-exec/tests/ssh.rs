@@ -1,6 +1,8 @@
 //! Transport `ssh` with a program in ssh's place that runs the far end on this machine, each host in a home directory of its own.
 //! The real thing is `cargo xtask interop ssh`.
 
+mod shared;
+
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -8,13 +10,14 @@ use std::time::{Duration, Instant};
 
 use driver_sdk::config::Config;
 use driver_sdk::{
-    AgentConfig, Bundle, BundleFile, Ensure, Health, InstanceState, LogChunk, LogStream, LogsQuery, Observation, RemoteDriver as _,
-    RemoteError, RemoteHandle, StopTask, TaskConfig,
+    AgentConfig, Bundle, BundleFile, Ensure, Health, InstanceState, Lookup, Observation, RemoteDriver as _, RemoteError, RemoteHandle,
 };
 use remote_exec::Driver;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::{Value, json};
+use shared::{now, observe, read_log};
 use tempfile::TempDir;
+use testkit::{eventually, poll};
 use tokio::sync::mpsc;
 
 /// Behaves as the files beside it say: `NAME.says` = refuse with these words, `NAME.limit` = cut after so many bytes from the manager, `NAME.noise` =
@@ -76,7 +79,7 @@ impl World {
     /// Ends the channel to a host, from the far side.
     fn cut(&self, host: &str) {
         let pid = std::fs::read_to_string(self.dir.path().join(format!("{host}.pid"))).unwrap();
-        kill_process(Pid::from_raw(pid.trim().parse().unwrap()).unwrap(), Signal::KILL).unwrap();
+        testkit::signal(pid.trim().parse::<i32>().unwrap(), Signal::KILL);
     }
 
     async fn manager(&self, hosts: Value) -> Driver {
@@ -90,9 +93,8 @@ impl World {
         Config::new(rmp_serde::to_vec_named(&config).unwrap())
     }
 
-    /// Keys are unique in the machine because cgroups are named by them.
     fn key(&self, name: &str) -> String {
-        format!("{}-{name}", self.dir.path().file_name().unwrap().to_string_lossy().trim_start_matches('.'))
+        shared::key(self.dir.path(), name)
     }
 
     fn ensure(&self, name: &str, epoch: u64, script: &str) -> Ensure {
@@ -100,19 +102,7 @@ impl World {
     }
 
     fn ensure_with(&self, name: &str, epoch: u64, options: Value) -> Ensure {
-        Ensure {
-            key: self.key(name),
-            epoch,
-            owner: "cluster-1".into(),
-            slot: format!("default/job.group[0]/{name}"),
-            task: TaskConfig {
-                id: format!("alloc/{name}/0123abcd"),
-                name: name.into(),
-                msgpack_driver_config: rmp_serde::to_vec_named(&options).unwrap(),
-                ..TaskConfig::default()
-            },
-            ..Ensure::default()
-        }
+        shared::ensure(self.dir.path(), name, epoch, &options)
     }
 
     /// Intents of a key on all hosts.
@@ -126,73 +116,36 @@ impl World {
         let homes = std::fs::read_dir(self.dir.path()).into_iter().flatten().flatten();
         let instances = homes.flat_map(|home| std::fs::read_dir(home.path().join(".drover/instances")).into_iter().flatten().flatten());
         let states = instances.map(|instance| instance.path().join("executor"));
-        states
-            .map(|state| {
-                let text = std::fs::read_to_string(state.join("executor.json")).unwrap_or_default();
-                (state, serde_json::from_str(&text).unwrap_or_default())
-            })
-            .collect()
+        states.map(|state| (state.clone(), shared::record(&state))).collect()
     }
 }
 
 /// Whatever a failing test leaves running ends with it.
 impl Drop for World {
     fn drop(&mut self) {
-        for (state, record) in self.records() {
-            let pid = record["workload_pid"].as_i64().and_then(|pid| Pid::from_raw(pid as i32));
-            if let Some(pid) = pid.filter(|_| !state.join("result.json").exists()) {
-                let _ = kill_process(pid, Signal::KILL);
-            }
+        for (state, _) in self.records() {
+            shared::end_workload(&state);
         }
     }
 }
 
 const SLEEP: &str = "exec sleep 1000";
 
-async fn observe(driver: &Driver, handle: &RemoteHandle) -> Observation {
-    driver.observe(std::slice::from_ref(handle)).await.unwrap().remove(0)
-}
-
 async fn until_state(driver: &Driver, handle: &RemoteHandle, state: InstanceState) -> Observation {
-    let begun = Instant::now();
-    loop {
+    poll(&format!("{state:?}"), async || {
         let seen = observe(driver, handle).await;
-        if seen.state == state {
-            return seen;
-        }
-        assert!(begun.elapsed() < Duration::from_secs(20), "waited 20 s for {state:?}, it is {seen:?}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+        if seen.state == state { Ok(seen) } else { Err(seen) }
+    })
+    .await
 }
 
 /// Tries until the hosts have been reached.
 async fn made(driver: &Driver, request: Ensure) -> driver_sdk::Ensured {
-    let begun = Instant::now();
-    loop {
-        match driver.ensure(request.clone()).await {
-            Ok(ensured) => return ensured,
-            Err(e) => assert!(begun.elapsed() < Duration::from_secs(20), "{e}"),
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    poll("the create", async || driver.ensure(request.clone()).await).await
 }
 
 async fn output(driver: &Driver, handle: &RemoteHandle) -> String {
-    let (sink, mut chunks) = mpsc::channel::<LogChunk>(1);
-    let query = LogsQuery { stream: LogStream::Stdout, offset: 0, follow: false, from_end: false };
-    let (read, text) = tokio::join!(driver.logs(handle, query, sink), async {
-        let mut text = Vec::new();
-        while let Some(chunk) = chunks.recv().await {
-            text.extend(chunk.data);
-        }
-        String::from_utf8(text).unwrap()
-    });
-    read.unwrap();
-    text
-}
-
-fn now() -> StopTask {
-    StopTask { signal: "SIGKILL".into(), timeout: Duration::ZERO }
+    read_log(driver, handle, 0, false).await.1
 }
 
 async fn end(driver: &Driver, handle: &RemoteHandle, epoch: u64) {
@@ -229,14 +182,8 @@ async fn one_channel_per_host_carries_everything() {
     let all = futures::future::join_all(more.into_iter().map(|request| manager.ensure(request))).await;
     let all: Vec<_> = all.into_iter().map(|e| e.unwrap().handle).collect();
     assert!(manager.observe(&all).await.unwrap().iter().all(|o| o.state == InstanceState::Running));
-    let begun = Instant::now();
-    let text = loop {
-        let text = output(&manager, &ensured.handle).await;
-        if text.lines().count() == 4 || begun.elapsed() > Duration::from_secs(10) {
-            break text;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    };
+    let whole = async || Some(output(&manager, &ensured.handle).await).filter(|text| text.lines().count() == 4);
+    let text = poll("four lines", whole).await;
     let task = world.root("a").join("instances").join(world.key("t")).join("task");
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!((lines[0], lines[2], lines[3]), ("small", "hush", &*task.to_string_lossy()));
@@ -312,7 +259,7 @@ async fn a_host_that_cannot_be_asked_is_unknown_with_the_reason_and_since_when()
         why(manager.stop(&ensured.handle, 1, now()).await.unwrap_err());
         why(manager.find(&world.key("t"), "cluster-1").await.unwrap_err());
         why(manager.list("cluster-1", "", 10).await.unwrap_err());
-        assert!(begun.elapsed() < Duration::from_secs(5));
+        assert!(begun.elapsed() < Duration::from_secs(20));
         assert_eq!(manager.fingerprint().await.health, Health::Unhealthy);
         world.unset("10.9.9.9", "says");
         let back = changes.recv().await.unwrap();
@@ -337,15 +284,13 @@ async fn a30_a_renewed_key_opens_a_new_channel_to_the_same_instances() {
     world.set("a", "key", "second");
     assert_eq!(observe(&manager, &ensured.handle).await.state, InstanceState::Running);
     world.cut("a");
-    let seen = until_state(&manager, &ensured.handle, InstanceState::Unknown).await;
+    until_state(&manager, &ensured.handle, InstanceState::Unknown).await;
     let denied = |reason: &str| reason.contains("the credentials were refused") && reason.contains("since");
-    let mut reason = seen.reason;
-    let begun = Instant::now();
-    while !denied(&reason) {
-        assert!(begun.elapsed() < Duration::from_secs(30), "{reason}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-        reason = observe(&manager, &ensured.handle).await.reason;
-    }
+    poll("the reason", async || {
+        let reason = observe(&manager, &ensured.handle).await.reason;
+        if denied(&reason) { Ok(()) } else { Err(reason) }
+    })
+    .await;
     assert!(denied(&why(manager.ensure(world.ensure("u", 1, SLEEP)).await.unwrap_err())));
     assert!(denied(&why(manager.stop(&ensured.handle, 1, now()).await.unwrap_err())));
     // The file is read by each attempt: nobody has to reload anything.
@@ -405,11 +350,8 @@ async fn what_is_wrong_with_a_host_is_said_in_words() {
     let why = why(manager.ensure(world.ensure("t", 1, SLEEP)).await.unwrap_err());
     assert!(why.contains("a disk of the host is full") && why.contains("cannot store the executor"), "{why}");
     // The next try is under way already, and what it has stored goes with it; so does what a killed try has left.
-    let begun = std::time::Instant::now();
-    while left.exists() || std::fs::read_dir(world.root("c").join("executors")).unwrap().count() > 1 {
-        assert!(begun.elapsed() < Duration::from_secs(20), "something half is left");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let alone = || !left.exists() && std::fs::read_dir(world.root("c").join("executors")).unwrap().count() <= 1;
+    eventually("the end of everything half", alone).await;
     assert!(under_way.exists(), "another's file was removed while it is written");
     // No ssh at all.
     let driver = Driver::new();
@@ -482,11 +424,8 @@ async fn a_pool_makes_each_instance_once_whoever_asks_with_whatever_inventory() 
     world.set("c", "says", "ssh: connect to host c port 22: Connection refused\n");
     world.cut("c");
     until_state(&large, &RemoteHandle { schema: 99, data: Vec::new() }, InstanceState::Unknown).await;
-    let begun = Instant::now();
-    while large.find("absent", "cluster-1").await.is_err_and(|e| matches!(e, RemoteError::Gone(_))) {
-        assert!(begun.elapsed() < Duration::from_secs(10));
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let in_doubt = async || !large.find("absent", "cluster-1").await.is_err_and(|e| matches!(e, RemoteError::Gone(_)));
+    poll("the doubt about a host that is away", in_doubt).await;
     let refused = why(large.ensure(world.ensure("u", 1, SLEEP)).await.unwrap_err());
     assert!(refused.contains("may be on a host that cannot be asked") && refused.contains("host c"), "{refused}");
     assert!(world.intents("u").is_empty());
@@ -507,11 +446,7 @@ async fn a_pool_makes_each_instance_once_whoever_asks_with_whatever_inventory() 
     assert!(page.incomplete.contains("host c"), "{page:?}");
     // Back again it is told before anything else can be made with that key.
     world.unset("c", "says");
-    let begun = Instant::now();
-    while !large.list("cluster-1", "", 100).await.is_ok_and(|page| page.incomplete.is_empty()) {
-        assert!(begun.elapsed() < Duration::from_secs(30));
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    poll("a list of all hosts", async || large.list("cluster-1", "", 100).await.is_ok_and(|page| page.incomplete.is_empty())).await;
     let third = large.ensure(world.ensure("w", 3, SLEEP)).await.unwrap();
     assert_eq!((third.created, &third.handle), (false, &first.handle));
     end(&large, &first.handle, 3).await;
@@ -574,17 +509,12 @@ async fn a_restart_of_the_host_is_an_end_with_the_reason_and_not_a_new_start() {
     let mark = world.dir.path().join("starts");
     let script = format!("echo >> {}; {SLEEP}", mark.display());
     let ensured = made(&manager, world.ensure("t", 1, &script)).await;
-    let begun = Instant::now();
-    while !std::fs::read_to_string(&mark).is_ok_and(|text| text == "\n") {
-        assert!(begun.elapsed() < Duration::from_secs(30));
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    eventually("the first start", || std::fs::read_to_string(&mark).is_ok_and(|text| text == "\n")).await;
     drop(manager);
     // What a machine leaves that lost its power: no processes, and a record of another boot.
     let state = world.root("a").join("instances").join(world.key("t")).join("executor");
     for pid in ["executor_pid", "pid"] {
-        let pid = ensured.observed.attributes[pid].parse().unwrap();
-        let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
+        testkit::try_signal(ensured.observed.attributes[pid].parse::<i32>().unwrap(), Signal::KILL).unwrap();
     }
     let mut record: Value = serde_json::from_slice(&std::fs::read(state.join("executor.json")).unwrap()).unwrap();
     record["boot_id"] = json!("00000000-0000-0000-0000-000000000000");
@@ -639,7 +569,7 @@ async fn a_hanging_host_is_given_up_and_found_again() {
     let ensured = made(&manager, world.ensure("t", 1, SLEEP)).await;
     let pid = std::fs::read_to_string(world.dir.path().join("a.pid")).unwrap();
     // As behind a cut that nobody tells of: open, and silent.
-    kill_process(Pid::from_raw(pid.trim().parse().unwrap()).unwrap(), Signal::STOP).unwrap();
+    testkit::signal(pid.trim().parse::<i32>().unwrap(), Signal::STOP);
     let asked = Instant::now();
     let seen = observe(&manager, &ensured.handle).await;
     assert_eq!(seen.state, InstanceState::Unknown);
@@ -647,5 +577,146 @@ async fn a_hanging_host_is_given_up_and_found_again() {
     assert!(asked.elapsed() > Duration::from_millis(500));
     let seen = until_state(&manager, &ensured.handle, InstanceState::Running).await;
     assert_eq!(seen.attributes["pid"], ensured.observed.attributes["pid"]);
+    end(&manager, &ensured.handle, 1).await;
+}
+
+/// As a node does it that keeps what a create is about to do: decides where it goes, and goes there.
+async fn kept(driver: &Driver, request: &Ensure) -> Vec<u8> {
+    poll("the intent", async || driver.intent(request).await).await.expect("a choice")
+}
+
+fn host_in(intent: &[u8]) -> String {
+    let intent: Option<Value> = driver_sdk::handle::decode_intent(1, intent).unwrap();
+    intent.expect("a choice")["host"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn two_names_of_one_host_are_one_host() {
+    let world = World::new();
+    let manager = world.manager(json!({ "a": {}, "b": { "address": "a" }, "c": {} })).await;
+    let mut handles = Vec::new();
+    for n in 0..6 {
+        let name = format!("t{n}");
+        let request = world.ensure(&name, 1, SLEEP);
+        // With and without what the servers keep.
+        let intent = if n % 2 == 0 { kept(&manager, &request).await } else { Vec::new() };
+        let ensured = made(&manager, Ensure { intent, ..request }).await;
+        assert_eq!((ensured.created, world.intents(&name).len()), (true, 1));
+        handles.push(ensured.handle);
+    }
+    // A label that only the second name has.
+    let request = Ensure { first: true, ..world.ensure_with("u", 1, json!({ "command": "sh", "args": ["-c", SLEEP], "host": "b" })) };
+    handles.push(made(&manager, request).await.handle);
+    assert_eq!(manager.list("cluster-1", "", 100).await.unwrap().instances.len(), 7, "each is listed once");
+    assert_eq!(manager.seal(&world.key("never"), 1, "cluster-1").await, Ok(None));
+    let said = manager.fingerprint().await.description;
+    assert!(said.contains("host b is the same host as a"), "{said}");
+    // What it offers counts once: from the start where the names have one address, and where they are seen to lead to one host.
+    let size = json!({ "cpu": 1000, "memory": 100 });
+    std::os::unix::fs::symlink("a", world.dir.path().join("z")).unwrap();
+    let hosts = json!({ "a": { "capacity": size }, "b": { "address": "a", "capacity": size }, "z": { "capacity": size } });
+    let sized = world.manager(hosts).await;
+    assert!(sized.describe().pool_cpu_mhz <= 2000, "{:?}", sized.describe());
+    sized.list("cluster-1", "", 100).await.unwrap();
+    assert_eq!((sized.describe().pool_cpu_mhz, sized.describe().pool_memory_mib), (1000, 100));
+    drop(sized);
+    // Whoever knows the host by another name finds what is on it.
+    let other = world.manager(json!({ "x": { "address": "a" }, "y": { "address": "c" } })).await;
+    made(&other, world.ensure("t0", 2, SLEEP)).await;
+    for handle in &handles {
+        assert_eq!(until_state(&other, handle, InstanceState::Running).await.state, InstanceState::Running);
+        end(&other, handle, 3).await;
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_leads_to_another_host_starts_nothing_there() {
+    let world = World::new();
+    let first = world.manager(json!({ "a": {} })).await;
+    let request = world.ensure("t", 1, SLEEP);
+    let intent = kept(&first, &request).await;
+    drop(first);
+    // The create may have been sent. Then another machine gets the name.
+    std::fs::rename(world.dir.path().join("a"), world.dir.path().join("away")).unwrap();
+    let again = Ensure { epoch: 2, intent: intent.clone(), ..request };
+    let lookup = Lookup { key: again.key.clone(), owner: again.owner.clone(), intent, epoch: 2, create_follows: true };
+    let next = world.manager(json!({ "a": {} })).await;
+    for said in [
+        why(next.intent(&again).await.unwrap_err()),
+        why(next.ensure(again.clone()).await.unwrap_err()),
+        why(next.look_up(lookup.clone()).await.unwrap_err()),
+    ] {
+        assert!(said.contains("the name now leads to another host") && said.contains("remote gone"), "{said}");
+    }
+    assert!(world.intents("t").is_empty());
+    // Under another name it is the same host.
+    let knows = world.manager(json!({ "a": {}, "z": { "address": "away" } })).await;
+    poll("its absence", async || matches!(knows.look_up(lookup.clone()).await, Err(RemoteError::Gone(_)))).await;
+    let ensured = made(&knows, again).await;
+    assert_eq!((ensured.observed.attributes["host"].as_str(), world.intents("t").len()), ("z", 1));
+    // Back under its name, it is found by the handle that names the other.
+    std::fs::remove_dir_all(world.dir.path().join("a")).unwrap();
+    std::fs::create_dir(world.dir.path().join("a")).unwrap();
+    let renamed = world.manager(json!({ "away": {} })).await;
+    until_state(&renamed, &ensured.handle, InstanceState::Running).await;
+    end(&renamed, &ensured.handle, 3).await;
+}
+
+#[tokio::test]
+async fn nodes_with_differing_inventories_make_an_instance_on_one_host() {
+    let world = World::new();
+    let here = world.manager(json!({ "a": {}, "b": {}, "c": {} })).await;
+    let there = world.manager(json!({ "c": {}, "d": {} })).await;
+    // Which host a key prefers depends on the key, which is new at each run: until keys of both kinds were met, sent and not sent.
+    let (mut held, mut followed) = (0, 0);
+    for n in 0.. {
+        if n >= 4 && held > 0 && followed > 0 {
+            break;
+        }
+        assert!(n < 60, "{held} keys prefer a host that only one of them has, {followed} the one that both have");
+        let name = format!("t{n}");
+        let request = Ensure { first: true, ..world.ensure(&name, 1, SLEEP) };
+        let intent = kept(&here, &request).await;
+        let chosen = host_in(&intent);
+        // The first manager has sent it, or not yet, when the second one follows.
+        let sent = n % 2 == 0;
+        if sent {
+            here.ensure(Ensure { intent: intent.clone(), ..request.clone() }).await.unwrap();
+        }
+        let next = Ensure { epoch: 2, first: false, intent: intent.clone(), ..request.clone() };
+        if chosen == "c" {
+            followed += 1;
+            made(&there, next).await;
+        } else {
+            held += 1;
+            let said = why(there.ensure(next).await.unwrap_err());
+            assert!(said.contains("inventory of pool test has no host with it") && said.contains(&format!("host {chosen}")), "{said}");
+            let lookup = Lookup { key: request.key.clone(), owner: request.owner.clone(), intent: intent.clone(), ..Lookup::default() };
+            why(there.look_up(lookup).await.unwrap_err());
+        }
+        assert_eq!(world.intents(&name).len(), usize::from(sent || chosen == "c"), "{chosen}");
+        let last = made(&here, Ensure { epoch: 3, first: false, intent, ..request }).await;
+        assert_eq!((last.observed.attributes["host"].as_str(), world.intents(&name).len()), (chosen.as_str(), 1));
+        end(&here, &last.handle, 3).await;
+    }
+}
+
+#[tokio::test]
+async fn a_key_waits_for_room_on_the_host_that_was_chosen() {
+    let world = World::new();
+    let one = json!({ "capacity": { "sessions": 1 } });
+    let manager = world.manager(json!({ "a": one, "b": one })).await;
+    let request = Ensure { first: true, ..world.ensure("t", 1, SLEEP) };
+    let intent = kept(&manager, &request).await;
+    let full = host_in(&intent);
+    let other =
+        manager.ensure(world.ensure_with("other", 1, json!({ "command": "sh", "args": ["-c", SLEEP], "host": full }))).await.unwrap();
+    let request = Ensure { intent, ..request };
+    why(manager.ensure(request.clone()).await.unwrap_err());
+    // The other host was sealed for the one that was chosen.
+    assert_eq!(manager.intent(&Ensure { first: false, ..request.clone() }).await, Ok(None));
+    end(&manager, &other.handle, 1).await;
+    let ensured = made(&manager, Ensure { first: false, ..request }).await;
+    assert_eq!(ensured.observed.attributes["host"], full);
     end(&manager, &ensured.handle, 1).await;
 }

@@ -123,6 +123,7 @@ impl RemoteDriver for Remote {
             keyed_create: true,
             find: true,
             list: true,
+            list_owners: true,
             conditional_writes: true,
             retained_exit_results: true,
             logs: true,
@@ -153,7 +154,7 @@ impl RemoteDriver for Remote {
         let meta = Meta { key: key.clone(), owner: request.owner, slot: request.slot, epoch: request.epoch, ..Meta::default() };
         let created = self.0.create(&key, meta, &task).await?;
         let observed = Observation { key: request.key, ..observed(&self.0.instance(&key), &key) };
-        done(EnsureResponse { handle: Some(handle(&key)), observed: Some(observed), created })
+        done(EnsureResponse { handle: Some(handle(&key)), observed: Some(observed), created, ..EnsureResponse::default() })
     }
 
     async fn find(&self, request: Request<FindRequest>) -> Reply<FindResponse> {
@@ -169,7 +170,7 @@ impl RemoteDriver for Remote {
         let request = request.into_inner();
         let all = self.0.instances().into_iter().filter_map(|(key, instance)| Some((key, instance.meta()?, instance)));
         let mut wanted: Vec<ListedInstance> = all
-            .filter(|(_, meta, _)| meta.owner == request.owner || fault("remote/list"))
+            .filter(|(_, meta, _)| request.owner.is_empty() || meta.owner == request.owner || fault("remote/list"))
             .filter(|(key, ..)| *key > request.page_token)
             .map(|(key, meta, instance)| ListedInstance {
                 owner: meta.owner,

@@ -7,7 +7,7 @@ use driver_proto::hclspec::spec::Block as Kind;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::check::{Outcome, Stop};
+use crate::outcome::{Outcome, Stop};
 
 /// The code with which tasks end that end by themselves.
 pub(crate) const EXIT_CODE: i32 = 7;

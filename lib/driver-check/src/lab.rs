@@ -18,8 +18,9 @@ use tempfile::TempDir;
 use tokio::time::timeout;
 use tonic::{Response, Status};
 
-use crate::check::{Check, Outcome, Stop, Verdict, failed, not_applicable};
+use crate::check::Check;
 use crate::kit::{TaskKit, replaced};
+use crate::outcome::{Outcome, Stop, Verdict, failed, not_applicable};
 use crate::plugin::{Launch, Plugin, Process};
 use crate::procs::{self, MARK};
 use crate::report::Finding;

@@ -19,6 +19,7 @@ mod checks;
 mod encode;
 mod kit;
 mod lab;
+mod outcome;
 mod plugin;
 mod procs;
 mod raw;
@@ -26,10 +27,11 @@ mod report;
 mod subject;
 mod task;
 
-pub use check::{Check, Verdict};
+pub use check::Check;
 pub use checks::all;
 pub use encode::encode_json;
 pub use kit::{KitError, TaskKit};
+pub use outcome::Verdict;
 pub use report::{Finding, Report};
 pub use subject::{EncodeConfig, Pace, Profile, Subject, Surroundings};
 

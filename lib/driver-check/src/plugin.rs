@@ -22,7 +22,7 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::check::{Outcome, failed};
+use crate::outcome::{Outcome, failed};
 use crate::procs::MARK;
 use crate::subject::Subject;
 

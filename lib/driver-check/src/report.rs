@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::check::{Check, Verdict};
+use crate::check::Check;
+use crate::outcome::Verdict;
 
 /// One check and what became of it.
 #[derive(Debug, Clone)]

@@ -12,9 +12,9 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use tokio::sync::mpsc;
 use tonic::Status;
 
-use crate::check::{Outcome, failed};
 use crate::kit::{EXIT_CODE, Work};
 use crate::lab::Lab;
+use crate::outcome::{Outcome, failed};
 use crate::plugin::Plugin;
 use crate::procs::{self, MARK};
 

@@ -16,9 +16,26 @@ pub fn task_not_found() -> Status {
     Status::not_found(TASK_NOT_FOUND)
 }
 
-/// Whether a status means that the driver does not know the task.
+/// Whether a status means that the driver does not know the task. The text counts where it is the last cause (`recover:
+/// task not found for given id`), with the id behind it (`"a/t/1"`, `: a/t/1`) or without, and as the only line of a
+/// list of errors as Go's drivers print it; not where it is mentioned on the way to another failure.
 pub fn is_task_not_found(status: &Status) -> bool {
-    matches!(status.code(), Code::Unknown | Code::NotFound) && status.message().contains(TASK_NOT_FOUND)
+    matches!(status.code(), Code::Unknown | Code::NotFound) && ends_in_not_found(status.message().trim())
+}
+
+fn ends_in_not_found(message: &str) -> bool {
+    let Some(at) = message.rfind(TASK_NOT_FOUND) else { return false };
+    let (before, after) = (message[..at].trim_end(), message[at + TASK_NOT_FOUND.len()..].trim());
+    // Of several errors the others say that more has happened.
+    let only_of_list = before.strip_suffix('*').is_some_and(|list| list.trim_end().ends_with("1 error occurred:"));
+    // What was quoted is what somebody else has said.
+    (before.is_empty() || before.ends_with([':', '=']) || only_of_list) && is_id(after)
+}
+
+/// Whether it is nothing, or one word as an id stands behind a text: quoted, or after a colon.
+fn is_id(after: &str) -> bool {
+    let word = after.strip_prefix(':').map_or(after, str::trim_start);
+    !word.contains(char::is_whitespace) && (after.is_empty() || after.starts_with(['"', '\'', ':']) && !word.ends_with(':'))
 }
 
 /// A status which says whether the same call may succeed later.
@@ -87,6 +104,21 @@ mod tests {
             (Status::not_found("rpc failed: task not found for given id \"a\""), true),
             (Status::internal("task not found for given id"), false),
             (Status::not_found("image not found"), false),
+            (Status::unknown("task not found for given id: a/t/1"), true),
+            (Status::unknown("task not found for given id:  \"a/t/1\""), true),
+            (Status::unknown("task not found for given id: 503 from the provider"), false),
+            (Status::unknown("task not found for given id: timeout:"), false),
+            (Status::unknown("1 error occurred:\n\t* task not found for given id\n\n"), true),
+            (Status::unknown("rpc error: code = Unknown desc = 1 error occurred:\n\t* task not found for given id: a/t/1\n\n"), true),
+            (Status::unknown("2 errors occurred:\n\t* the provider answered 503\n\t* task not found for given id\n\n"), false),
+            (Status::unknown("2 errors occurred:\n\t* task not found for given id\n\t* the provider answered 503\n\n"), false),
+            (Status::unknown("* task not found for given id"), false),
+            (Status::unknown("task not found for given id:a/t/1"), true),
+            (Status::unknown("rpc error: code = Unknown desc = task not found for given id"), true),
+            (Status::unknown("the cache says (task not found for given id), and the provider could not be asked: 503"), false),
+            (Status::unknown("after task not found for given id: the provider answered 503"), false),
+            (Status::unknown("task not found for given id, asking again failed: connection refused"), false),
+            (Status::not_found("cluster not found"), false),
         ];
         for (status, expected) in cases {
             assert_eq!(is_task_not_found(&status), expected, "{status:?}");

@@ -9,9 +9,10 @@
 pub mod build;
 pub mod errors;
 pub mod handshake;
+pub mod values;
 
 // Generated code has the proto files' comments where there is something to say.
-#[allow(missing_docs, unreachable_pub, clippy::all, rust_2018_idioms)]
+#[allow(missing_docs, unreachable_pub, clippy::all, rust_2018_idioms, reason = "generated code")]
 mod generated {
     include!(concat!(env!("OUT_DIR"), "/protocols.rs"));
 }

@@ -1,8 +1,8 @@
 //! `#[derive(DriverConfig)]` of the driver SDK.
 //!
 //! For: turning a struct into its configuration schema, with its doc comments, and into the decoder of what arrives.
-//! Must never know: the wire. It generates calls of `driver_sdk::derive`, which has the meaning of each type.
-//! Use it through `driver_sdk::DriverConfig`, where the attributes are described. Begin reading at [`parse`] for what is
+//! Must never know: the wire. It generates calls of `driver_sdk::derive`, which has the meaning of each type. Use it
+//! through `driver_sdk::DriverConfig`, where the attributes are described. Begin reading at [`parse`] for what is
 //! accepted, at [`generate`] for what comes out.
 
 mod generate;

@@ -1,4 +1,5 @@
-//! A remote driver over a toy provider: a directory on a machine that outlives the nodes. Who sees it can manage what is in it.
+//! A remote driver over a toy provider: a directory on a machine that outlives the nodes. Who sees it can manage what
+//! is in it.
 //!
 //! ```text
 //! <dir>/lock                       held by whoever changes something

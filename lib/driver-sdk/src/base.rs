@@ -1,4 +1,4 @@
-//! The services every plugin answers: base, controller, stdio, broker, health.
+//! The gRPC services that every plugin serves: base, controller, stdio, broker, health.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::config::Config;
+use crate::guard::guarded;
 use crate::schema::Spec;
-use crate::serve::guarded;
 use crate::{AgentConfig, Driver};
 
 type StreamOf<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;

@@ -1,4 +1,4 @@
-//! Whatever a driver answers, what leaves the process has every part that hosts use without looking.
+//! Completes a driver's answers: hosts use some parts without a check, so every answer must have them.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

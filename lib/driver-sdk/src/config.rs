@@ -26,17 +26,17 @@ pub struct Config {
 }
 
 impl Config {
-    /// From the bytes of the wire.
+    /// Wraps the msgpack bytes of the wire; does not decode them.
     pub fn new(bytes: Vec<u8>) -> Self {
         Self { bytes }
     }
 
-    /// Nothing was configured and no schema was declared.
+    /// Whether the operator has configured nothing and the driver declares no schema.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Into the author's type, with serde. A type that derives [`crate::DriverConfig`] is decoded by itself.
+    /// Decodes into the author's type with serde. A type that derives [`crate::DriverConfig`] is decoded by itself.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Error> {
         decode(&self.bytes)
     }

@@ -1,4 +1,4 @@
-//! The way from a driver back to its host: events of tasks, "look at me again".
+//! The way from a driver back to its host: task events and requests for a new fingerprint.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use driver_proto::build;
 use driver_proto::driver::{DriverTaskEvent, TaskConfig};
 use tokio::sync::{Notify, broadcast};
 
-/// Something that happened to a task, for the people who watch it.
+/// An event in the history of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TaskEvent {
     /// Task id.
@@ -24,7 +24,7 @@ pub struct TaskEvent {
 }
 
 impl TaskEvent {
-    /// Something about this task.
+    /// An event of this task with a message.
     pub fn new(task: &TaskConfig, message: impl Into<String>) -> Self {
         Self {
             task_id: task.id.clone(),
@@ -43,7 +43,8 @@ impl TaskEvent {
     }
 }
 
-/// Handed to a driver once, before the first call. Cheap to clone.
+/// A driver's access to its host. The SDK hands it to [`crate::Driver::attach`] before the first call. Cheap to
+/// clone.
 #[derive(Debug, Clone)]
 pub struct Context {
     events: broadcast::Sender<DriverTaskEvent>,
@@ -56,7 +57,7 @@ impl Context {
         Self { events: broadcast::channel(256).0, refingerprint: Arc::default() }
     }
 
-    /// Shows an event in the task's history. Lost when no host listens.
+    /// Adds an event to the task's history. The event is lost if no host is connected.
     pub fn emit(&self, event: TaskEvent) {
         let TaskEvent { task_id, alloc_id, task_name, message, annotations } = event;
         let timestamp = Some(build::timestamp(Some(SystemTime::now())));

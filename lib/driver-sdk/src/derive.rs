@@ -1,4 +1,4 @@
-//! What `#[derive(DriverConfig)]` is made of: the meaning of each Rust type as a field of a configuration.
+//! The parts of `#[derive(DriverConfig)]`: how each Rust type becomes a field of a configuration.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use crate::schema::{self, Field, Spec};
 use crate::{Error, config};
 
-/// A configuration, of the plugin or of a task: its schema and its decoder in one type.
+/// A configuration of the plugin or of a task: schema and decoder in one type.
 ///
 /// Derive it for a struct with named fields; each is a key, its doc comment the key's description.
 ///
@@ -76,8 +76,9 @@ use crate::{Error, config};
 /// | `min_items = 1`, `max_items = 4` | how many blocks of a list there may be |
 /// | `attr = "list(number)"` | any other type that serde deserializes, as an attribute of this type |
 ///
-/// `#[config(default)]` on the struct gives `default` to all fields that say nothing else. `#[config(impl_default)]` on the struct
-/// implements [`Default`] as well: each field has the value that it has when absent, and what is required its type's default.
+/// `#[config(default)]` on the struct gives `default` to all fields that say nothing else. `#[config(impl_default)]`
+/// on the struct implements [`Default`] as well: each field has the value that it has when absent, and what is
+/// required its type's default.
 ///
 /// Misuse does not compile:
 ///
@@ -114,7 +115,7 @@ pub trait DriverConfig: Sized {
     /// Its schema, with descriptions.
     fn schema() -> Spec;
 
-    /// From what has arrived.
+    /// Decodes the fields of an object.
     #[doc(hidden)]
     fn from_object(object: Object) -> Result<Self, Misfit>;
 
@@ -163,7 +164,8 @@ impl fmt::Display for Misfit {
 /// The default of a field as a value of its type.
 ///
 /// # Panics
-/// When the author's literal is none of the type, such as a text that is no duration: with the first use of the default.
+/// When the author's literal is none of the type, such as a text that is no duration: with the first use of the
+/// default.
 pub fn default_of<T: FieldType>(key: &str, value: Value) -> T {
     T::read(value).unwrap_or_else(|misfit| panic!("the default of {key} does not fit its type: {misfit}"))
 }

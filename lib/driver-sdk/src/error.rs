@@ -1,45 +1,45 @@
-//! What can go wrong inside a driver, as the host needs to know it.
+//! Errors of drivers, by what the host has to do about them.
 
 use driver_proto::errors;
 use tonic::Status;
 
-/// Failure of a call of [`crate::Driver`].
+/// Error of a call of [`crate::Driver`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The driver does not know the task (any more).
     #[error("{}", errors::TASK_NOT_FOUND)]
     TaskNotFound,
-    /// Failed now, the same call may succeed later: the job's restart policy applies.
+    /// The call failed, but may succeed later: the job's restart policy applies.
     #[error("{0}")]
     Recoverable(String),
-    /// Failed for good.
+    /// The call failed and will fail again.
     #[error("{0}")]
     Failed(String),
-    /// The configuration or an argument cannot work.
+    /// The configuration or an argument is wrong.
     #[error("{0}")]
     Invalid(String),
-    /// This driver does not do that.
+    /// The driver does not offer this call.
     #[error("this driver does not support {0}")]
     Unsupported(String),
 }
 
 impl Error {
-    /// Failed for good.
+    /// Makes an [`Error::Failed`].
     pub fn failed(message: impl ToString) -> Self {
         Error::Failed(message.to_string())
     }
 
-    /// May succeed later.
+    /// Makes an [`Error::Recoverable`].
     pub fn recoverable(message: impl ToString) -> Self {
         Error::Recoverable(message.to_string())
     }
 
-    /// Cannot work as asked.
+    /// Makes an [`Error::Invalid`].
     pub fn invalid(message: impl ToString) -> Self {
         Error::Invalid(message.to_string())
     }
 
-    /// Not offered by this driver.
+    /// Makes an [`Error::Unsupported`].
     pub fn unsupported(what: impl ToString) -> Self {
         Error::Unsupported(what.to_string())
     }
@@ -58,23 +58,23 @@ impl From<Error> for Status {
     }
 }
 
-/// Failure of a call of [`crate::RemoteDriver`]. The kinds decide what the servers do, so they must never be mixed up:
-/// only a positive "there is none" may lead to a new instance.
+/// Error of a call of [`crate::RemoteDriver`]. The variant decides what the servers do next: only
+/// [`RemoteError::Gone`] may lead to a new instance, so return it only on a positive answer of the provider.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RemoteError {
-    /// The provider has positively answered that the instance does not exist.
+    /// The provider has answered that the instance does not exist.
     #[error("the instance is gone: {0}")]
     Gone(String),
-    /// No answer, an unclear answer, throttling, bad credentials: nothing is known.
+    /// The state is unknown: no answer, an unclear answer, throttling, bad credentials.
     #[error("the provider could not be asked: {0}")]
     CouldNotAsk(String),
-    /// The request cannot succeed in this form, whoever sends it.
+    /// The request is wrong and fails for every manager.
     #[error("the request is wrong: {0}")]
     WrongRequest(String),
-    /// The key is sealed and has no instance: nothing is created with it, now or later.
+    /// The key is sealed and has no instance: no later call creates one.
     #[error("the key is sealed: {0}")]
     Sealed(String),
-    /// Someone with a newer epoch manages the instance.
+    /// A manager with a newer epoch drives the instance.
     #[error("epoch {given} is stale, {accepted} was accepted already")]
     StaleEpoch {
         /// The epoch of the refused call.
@@ -85,22 +85,22 @@ pub enum RemoteError {
 }
 
 impl RemoteError {
-    /// The provider says that there is none.
+    /// Makes a [`RemoteError::Gone`].
     pub fn gone(message: impl ToString) -> Self {
         RemoteError::Gone(message.to_string())
     }
 
-    /// Nothing is known.
+    /// Makes a [`RemoteError::CouldNotAsk`].
     pub fn could_not_ask(message: impl ToString) -> Self {
         RemoteError::CouldNotAsk(message.to_string())
     }
 
-    /// Nothing is created with this key any more.
+    /// Makes a [`RemoteError::Sealed`].
     pub fn sealed(message: impl ToString) -> Self {
         RemoteError::Sealed(message.to_string())
     }
 
-    /// It cannot succeed like this.
+    /// Makes a [`RemoteError::WrongRequest`].
     pub fn wrong_request(message: impl ToString) -> Self {
         RemoteError::WrongRequest(message.to_string())
     }

@@ -1,10 +1,10 @@
-//! The two directions of an interactive command.
+//! Input and output of an interactive command.
 
 use driver_proto::driver::{ExecTaskStreamingIoOperation, ExecTaskStreamingResponse};
 use tokio::sync::mpsc;
 use tonic::Status;
 
-/// What comes from the person at the other end.
+/// Input of an interactive session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExecInput {
     /// Bytes for standard input.
@@ -23,9 +23,9 @@ pub enum ExecInput {
 /// Both directions of one session.
 #[derive(Debug)]
 pub struct ExecIo {
-    /// Ends when the client has gone: then end the command.
+    /// Input of the client. It ends when the client is gone: end the command then.
     pub input: mpsc::Receiver<ExecInput>,
-    /// Where output goes.
+    /// Takes the command's output.
     pub output: ExecOutputSink,
 }
 
@@ -60,13 +60,13 @@ pub(crate) async fn collect<T, F: Future<Output = T>>(run: impl FnOnce(ExecIo) -
     (result, stdout, stderr)
 }
 
-/// Sends output; waits while the client does not read.
+/// Sends output to the client; waits while the client does not read.
 #[derive(Debug, Clone)]
 pub struct ExecOutputSink {
     pub(crate) sender: mpsc::Sender<Result<ExecTaskStreamingResponse, Status>>,
 }
 
-/// The client has gone.
+/// The client is gone; nothing more can be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the exec client has gone")]
 pub struct ClientGone;

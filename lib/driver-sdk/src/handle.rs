@@ -1,4 +1,4 @@
-//! The driver's own token to find a task again, with a version for the day its layout changes.
+//! The driver's token to find a task again, with the version of its layout.
 //!
 //! ```
 //! use driver_sdk::handle::DriverState;
@@ -28,8 +28,8 @@
 //! assert!(State::recover(&TaskHandle { version: 3, ..handle }).is_err());
 //! ```
 //!
-//! Fields may be added without a new version when they have `#[serde(default)]`: both releases then read both layouts. Secrets
-//! have no place in a state: hosts store it, and that of a remote task is on the servers.
+//! Fields may be added without a new version when they have `#[serde(default)]`: both releases then read both
+//! layouts. Secrets have no place in a state: hosts store it, and that of a remote task is on the servers.
 
 use driver_proto::driver::TaskHandle;
 use serde::Serialize;
@@ -37,17 +37,20 @@ use serde::de::DeserializeOwned;
 
 use crate::{Error, RemoteError, RemoteHandle, Started};
 
-/// The size above which no host accepts a handle of a remote task.
+/// Largest handle of a remote task that hosts accept, in bytes.
 pub const REMOTE_HANDLE_MAX_BYTES: usize = 16 << 10;
 
-/// All that finds a task again in a new process of the plugin, perhaps of a later release.
+/// The size above which no host accepts what a create is about to send ([`crate::RemoteDriver::intent`]).
+pub const INTENT_MAX_BYTES: usize = 4 << 10;
+
+/// The state that a driver needs to find a task again, in a new process and perhaps a later release of the plugin.
 ///
 /// A host may not send the task's configuration on recovery, so what recovery needs of it belongs in here.
 pub trait DriverState: Serialize + DeserializeOwned {
-    /// Version of this layout, from 1 on. Count it up when older releases could not read the new one.
+    /// Version of the layout, from 1. Increase it when older releases cannot read the new layout.
     const VERSION: u16;
 
-    /// Reads what an older release has written; `None` for versions that are not known (any more).
+    /// Reads a state of an older release; `None` if this release does not know the version.
     ///
     /// # Errors
     /// The bytes are not of that version.
@@ -119,6 +122,41 @@ pub fn encode<T: Serialize + ?Sized>(state: &T) -> Result<Vec<u8>, Error> {
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     rmp_serde::from_slice(bytes)
         .map_err(|e| Error::invalid(format!("cannot decode the task's handle: {e}; it was not written by this driver")))
+}
+
+/// What the servers keep of a create, with the version of its layout.
+#[derive(Serialize, serde::Deserialize)]
+struct Kept<T> {
+    version: u16,
+    intent: T,
+}
+
+/// Packs what a create is about to send ([`crate::RemoteDriver::intent`]). Count the version up when older releases
+/// could not read the new layout.
+///
+/// # Errors
+/// [`RemoteError::WrongRequest`]: it has no packed form.
+pub fn encode_intent<T: Serialize>(version: u16, intent: &T) -> Result<Vec<u8>, RemoteError> {
+    encode(&Kept { version, intent }).map_err(RemoteError::wrong_request)
+}
+
+/// Unpacks what a create was about to send; `None` where the servers keep nothing.
+///
+/// # Errors
+/// [`RemoteError::CouldNotAsk`]: another release wrote it, or it is damaged. Neither says that nothing was sent.
+pub fn decode_intent<T: DeserializeOwned>(version: u16, bytes: &[u8]) -> Result<Option<T>, RemoteError> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let damaged =
+        |why: rmp_serde::decode::Error| RemoteError::could_not_ask(format!("cannot read what the servers keep of the create: {why}"));
+    let Kept { version: written, .. } = rmp_serde::from_slice::<Kept<serde::de::IgnoredAny>>(bytes).map_err(damaged)?;
+    if written != version {
+        return Err(RemoteError::could_not_ask(format!(
+            "what the servers keep of the create has version {written}, this driver knows {version}; use the release of the driver that wrote it"
+        )));
+    }
+    rmp_serde::from_slice::<Kept<T>>(bytes).map(|kept| Some(kept.intent)).map_err(damaged)
 }
 
 /// The refusal of a version that this driver does not know.

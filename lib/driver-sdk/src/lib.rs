@@ -1,4 +1,4 @@
-//! What a driver author sees: implement one trait, call [`serve`], and the program loads as a driver plugin.
+//! The SDK for driver authors: implement one trait, call [`serve`], and the program is a driver plugin.
 //!
 //! For: [`Driver`] (tasks on this machine) and [`RemoteDriver`] (tasks in a runtime elsewhere that outlive their node),
 //! configuration schemas and decoding, versioned handles, events, logs, and the serving of all that over the plugin
@@ -35,6 +35,7 @@ pub mod derive;
 mod driver;
 mod error;
 pub mod exec;
+mod guard;
 pub mod handle;
 mod log;
 mod log_copy;
@@ -63,7 +64,7 @@ pub use driver::Driver;
 pub use error::{Error, RemoteError};
 pub use handle::DriverState;
 pub use remote::{
-    Bundle, BundleFile, Description, Ensure, Ensured, Instance, InstanceState, LogChunk, LogStream, LogsQuery, Observation,
+    Bundle, BundleFile, Description, Ensure, Ensured, Instance, InstanceState, LogChunk, LogStream, LogsQuery, Lookup, Observation,
     ObservationSink, Page, RemoteDriver, RemoteHandle,
 };
 pub use serve::{block_on, serve, serve_remote, serve_remote_as_plain};

@@ -29,7 +29,7 @@ pub(crate) fn install() {
     if tracing_subscriber::registry().with(HclogLayer.with_filter(filter)).try_init().is_ok() {
         std::panic::set_hook(Box::new(|panic| {
             let place = panic.location().map(ToString::to_string).unwrap_or_default();
-            tracing::error!(place, "panic: {}", crate::serve::panic_text(panic.payload()));
+            tracing::error!(place, "panic: {}", crate::guard::panic_text(panic.payload()));
         }));
     }
 }
@@ -55,7 +55,8 @@ impl<S: Subscriber> Layer<S> for HclogLayer {
 
 /// What lines go through: never waits for the reader, and owes it the number of lines that found no room.
 ///
-/// The lock is held around check and write: two threads that both found room for one line would else wait for the reader.
+/// The lock is held around check and write: two threads that both found room for one line would else wait for the
+/// reader.
 struct Outlet {
     owed: Mutex<Owed>,
     grew: Condvar,
@@ -76,7 +77,8 @@ impl Outlet {
         self.owed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes one line, or counts it for the next one. The first that is counted starts the thread that says so when no line follows.
+    /// Writes one line, or counts it for the next one. The first that is counted starts the thread that says so when
+    /// no line follows.
     fn put(&'static self, to: BorrowedFd<'static>, level: &str, module: &str, fields: Fields) {
         let mut owed = self.owed();
         if write(to, level, module, fields, owed.lines) {
@@ -125,7 +127,8 @@ fn write(to: BorrowedFd<'_>, level: &str, module: &str, fields: Fields, owed: u6
     rustix::io::write(to, &line).is_ok_and(|n| n == line.len())
 }
 
-/// What the kernel says of `fd` once it has room or nobody reads it any more; nothing when that was not within the time.
+/// What the kernel says of `fd` once it has room or nobody reads it any more; nothing when that was not within the
+/// time.
 fn room(fd: BorrowedFd<'_>, within: Option<&Timespec>) -> PollFlags {
     loop {
         let mut fds = [PollFd::new(&fd, PollFlags::OUT)];

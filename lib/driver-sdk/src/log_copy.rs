@@ -1,7 +1,9 @@
-//! The copy, on the node, of one log of a task that runs elsewhere: rotated files that go on exactly where they ended, whoever writes them next.
+//! The copy, on the node, of one log of a task that runs elsewhere: rotated files that go on exactly where they
+//! ended, whoever writes them next.
 //!
-//! Beside the files lies `.<name>.origin`: which instance the newest file belongs to and the position in the instance's log at which that file begins.
-//! It is replaced before a file is, so the next position always follows from it and the newest file's length.
+//! Beside the files lies `.<name>.origin`: which instance the newest file belongs to and the position in the
+//! instance's log at which that file begins. It is replaced before a file is, so the next position always follows
+//! from it and the newest file's length.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -103,7 +105,8 @@ impl LogCopy {
         u64::try_from(self.origin.begins.saturating_add_unsigned(self.len)).unwrap_or(0)
     }
 
-    /// Appends bytes that begin at `position`: what is held already is left out; what is missing between was not to be had any more.
+    /// Appends bytes that begin at `position`: what is held already is left out; what is missing between was not to
+    /// be had any more.
     pub(crate) fn append(&mut self, position: u64, data: &[u8]) -> io::Result<()> {
         let held = usize::try_from(self.position().saturating_sub(position)).unwrap_or(usize::MAX);
         let mut data = data.get(held..).unwrap_or_default();

@@ -214,8 +214,8 @@ async fn append(copy: Option<LogCopy>, place: &Place, key: &str, chunk: LogChunk
     .await
 }
 
-/// Copies one log into the node's files, until the end of the task is read or the task is let go. The provider keeps the log, so whatever goes wrong here
-/// is tried again and nothing is lost.
+/// Copies one log into the node's files, until the end of the task is read or the task is let go. The provider keeps
+/// the log, so whatever goes wrong here is tried again and nothing is lost.
 async fn copy_log(remote: Arc<dyn RemoteDriver>, task: Arc<Managed>, stream: LogStream, place: Place, logs: Logs) {
     loop {
         match copy_log_once(&*remote, &task, stream, &place, logs).await {
@@ -322,6 +322,7 @@ impl Driver for PlainRemote {
             bundle: Default::default(),
             // The host may repeat a start whose answer it has lost.
             first: false,
+            intent: Vec::new(),
         };
         self.observer.create_turn().await.map_err(error)?;
         let ensured = self.remote.ensure(ensure).await.map_err(error)?;

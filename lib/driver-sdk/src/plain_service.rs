@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime};
 
 use driver_proto::driver::driver_server::Driver as Wire;
 use driver_proto::driver::fingerprint_response::HealthState;
-use driver_proto::driver::network_isolation_spec::NetworkIsolationMode;
 use driver_proto::driver::*;
 use driver_proto::{build, structs};
 use futures::{Stream, StreamExt};
@@ -15,8 +14,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::exec::{ExecInput, ExecIo, ExecOutputSink};
-use crate::serve::{finished, guarded};
-use crate::types::{self, CpuUsage, Fingerprint, FsIsolation, Health, MemoryUsage, NetworkMode, StopTask, TaskUsage, Usage};
+use crate::guard::{finished, guarded};
+use crate::types::{self, CpuUsage, Fingerprint, Health, MemoryUsage, StopTask, TaskUsage, Usage};
 use crate::{Context, Driver};
 
 type StreamOf<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -90,7 +89,8 @@ async fn samples(driver: Arc<dyn Driver>, id: String, every: Duration, out: mpsc
                     return;
                 }
             }
-            // Hosts take the end of the stream for an error and ask again for ever, so it stays open; until the task is no longer known.
+            // Hosts take the end of the stream for an error and ask again for ever, so it stays open; until the task
+            // is no longer known.
             Ok(None) => {}
             Err(status) => {
                 let _ = out.send(Err(status)).await;
@@ -154,34 +154,6 @@ fn wire_memory(memory: &MemoryUsage) -> driver_proto::driver::MemoryUsage {
         usage: memory.usage.unwrap_or_default(),
         swap: memory.swap.unwrap_or_default(),
         measured_fields: measured.into_iter().filter(|(yes, _)| *yes).map(|(_, field)| field as i32).collect(),
-    }
-}
-
-fn wire_capabilities(own: types::Capabilities) -> DriverCapabilities {
-    use driver_capabilities::{FsIsolation as Fs, MountConfigs};
-    let fs = match own.fs_isolation {
-        FsIsolation::None => Fs::None,
-        FsIsolation::Chroot => Fs::Chroot,
-        FsIsolation::Image => Fs::Image,
-        FsIsolation::Unveil => Fs::Unveil,
-    };
-    let mode = |mode: &NetworkMode| match mode {
-        NetworkMode::Host => NetworkIsolationMode::Host,
-        NetworkMode::Group => NetworkIsolationMode::Group,
-        NetworkMode::Task => NetworkIsolationMode::Task,
-        NetworkMode::None => NetworkIsolationMode::None,
-    } as i32;
-    let mounts = if own.no_mounts { MountConfigs::NoMounts } else { MountConfigs::AnyMounts };
-    DriverCapabilities {
-        send_signals: own.send_signals,
-        exec: own.exec,
-        fs_isolation: fs as i32,
-        network_isolation_modes: own.network_modes.iter().map(mode).collect(),
-        must_create_network: own.must_create_network,
-        mount_configs: mounts as i32,
-        remote_tasks: own.remote_tasks,
-        disable_log_collection: own.disable_log_collection,
-        dynamic_workload_users: own.dynamic_workload_users,
     }
 }
 
@@ -268,7 +240,7 @@ impl Wire for PlainService {
 
     async fn capabilities(&self, _: Request<CapabilitiesRequest>) -> Reply<CapabilitiesResponse> {
         let own = guarded(async { Ok::<_, Status>(self.driver.capabilities()) }).await?;
-        Ok(Response::new(CapabilitiesResponse { capabilities: Some(wire_capabilities(own)) }))
+        Ok(Response::new(CapabilitiesResponse { capabilities: Some(own.into()) }))
     }
 
     type FingerprintStream = StreamOf<FingerprintResponse>;
@@ -321,20 +293,7 @@ impl Wire for PlainService {
     async fn inspect_task(&self, request: Request<InspectTaskRequest>) -> Reply<InspectTaskResponse> {
         let id = request.into_inner().task_id;
         let seen = guarded(self.driver.inspect_task(&id)).await?;
-        let state = match seen.status {
-            types::TaskStatus::Unknown => TaskState::Unknown,
-            types::TaskStatus::Running => TaskState::Running,
-            types::TaskStatus::Exited => TaskState::Exited,
-        };
-        let status = TaskStatus {
-            id: seen.id,
-            name: seen.name,
-            state: state as i32,
-            started_at: Some(build::timestamp(seen.started_at)),
-            completed_at: Some(build::timestamp(seen.completed_at)),
-            result: seen.exit.as_ref().map(Into::into),
-        };
-        Ok(Response::new(build::inspect_response(status, seen.attributes, seen.network.map(Into::into))))
+        Ok(Response::new(seen.into()))
     }
 
     type TaskStatsStream = StreamOf<TaskStatsResponse>;

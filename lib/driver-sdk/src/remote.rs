@@ -13,7 +13,8 @@ use crate::schema::Spec;
 use crate::types::{AgentConfig, Capabilities, Fingerprint, FsIsolation, PluginInfo, StopTask, TaskExit, TaskUsage};
 use crate::{Context, Error, RemoteError};
 
-/// Which runtime the driver reaches and what it has there. The guarantee that people see is computed from it.
+/// Identity and features of the runtime that the driver reaches. The servers compute the guarantee of its tasks from
+/// them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Description {
     /// Identity of the runtime: equal texts mean that the same instances are reachable, whatever node asks.
@@ -24,6 +25,8 @@ pub struct Description {
     pub find: bool,
     /// Instances are listed by owner.
     pub list: bool,
+    /// Those of every owner are listed, too: [`RemoteDriver::list`] with an empty one.
+    pub list_owners: bool,
     /// The provider itself refuses stale epochs.
     pub conditional_writes: bool,
     /// Keys can be sealed ([`RemoteDriver::seal`]), and acknowledged ones are.
@@ -38,11 +41,12 @@ pub struct Description {
     pub signals: bool,
     /// Resource use can be read.
     pub stats: bool,
-    /// Files of the task directory reach the instance.
+    /// The provider carries files of the task directory to the instance.
     pub file_upload: bool,
     /// Files of a running instance can be renewed ([`RemoteDriver::refresh`]).
     pub refresh: bool,
-    /// Volumes of the runtime are mounted by name: `host_path` of a mount in [`Ensure::task`] is the name of one, and none is made.
+    /// Volumes of the runtime are mounted by name: `host_path` of a mount in [`Ensure::task`] is the name of one, and
+    /// none is made.
     pub volumes: bool,
     /// [`RemoteDriver::watch`] pushes changes; without it the SDK looks for them.
     pub watch: bool,
@@ -54,6 +58,8 @@ pub struct Description {
     pub pool_cpu_mhz: u64,
     /// Memory capacity of the runtime, 0 = not declared.
     pub pool_memory_mib: u64,
+    /// How long a new instance may be missing from the provider's answers; zero if the provider is consistent.
+    pub staleness: Duration,
 }
 
 /// The driver's token to find an instance again: at most 16 KiB, no secrets.
@@ -65,32 +71,32 @@ pub struct RemoteHandle {
     pub data: Vec<u8>,
 }
 
-/// What is known about an instance.
+/// State of an instance, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum InstanceState {
-    /// It could not be asked.
+    /// The provider could not be asked.
     #[default]
     Unknown,
-    /// Accepted by the provider, not running yet.
+    /// The provider has accepted the instance; it does not run yet.
     Creating,
     /// Runs.
     Running,
     /// Ended; the result is kept until acknowledged.
     Exited,
-    /// The provider positively says that there is none.
+    /// The provider has answered that the instance does not exist.
     Gone,
 }
 
-/// One look at an instance.
+/// One observation of an instance.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Observation {
     /// Idempotency key.
     pub key: String,
     /// What is known.
     pub state: InstanceState,
-    /// How it ended ([`InstanceState::Exited`]).
+    /// Exit of the instance, if the state is [`InstanceState::Exited`].
     pub exit: TaskExit,
-    /// Exited: why. Unknown: why it could not be asked.
+    /// Reason of the exit, or why the provider could not be asked.
     pub reason: String,
     /// When it started.
     pub started_at: Option<SystemTime>,
@@ -98,7 +104,7 @@ pub struct Observation {
     pub finished_at: Option<SystemTime>,
     /// The provider's own name for it.
     pub provider_id: String,
-    /// Where it is reached; empty when unknown.
+    /// Address of the instance; empty if unknown.
     pub address: String,
     /// Port label → port at `address`.
     pub port_map: BTreeMap<String, i32>,
@@ -109,13 +115,13 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// Nothing can be said, and why.
+    /// An observation in state [`InstanceState::Unknown`] with its reason.
     pub fn unknown(key: impl Into<String>, why: impl ToString) -> Self {
         Self { key: key.into(), reason: why.to_string(), ..Self::default() }
     }
 }
 
-/// A file that travels to the instance.
+/// A file for the instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BundleFile {
     /// Relative to the task directory. With a slash at its end it is a directory, without content.
@@ -162,12 +168,12 @@ fn digest(files: &[BundleFile]) -> String {
     driver_proto::build::bundle_digest(files.iter().map(|f| (f.path.as_str(), f.mode, f.data.as_slice())))
 }
 
-/// Create or get.
+/// Request to create an instance, or to get the one with this key.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Ensure {
     /// Fixed on the servers before this call; the idempotency key.
     pub key: String,
-    /// Grows whenever management moves.
+    /// Epoch of the manager; it grows with each hand-over.
     pub epoch: u64,
     /// Cluster id: the tag under which `list` finds the instance.
     pub owner: String,
@@ -177,17 +183,36 @@ pub struct Ensure {
     pub task: TaskConfig,
     /// Its files.
     pub bundle: Bundle,
-    /// No create with this key was sent before under this epoch or an earlier one; at most one create of a key says so. A provider of several places may
-    /// then use those that can be asked; every other create has to ask all, and to make sure that no other place than its own makes the instance.
+    /// No create with this key was sent before under this epoch or an earlier one; at most one create of a key says
+    /// so. A provider of several places may then use those that can be asked; every other create has to ask all, and
+    /// to make sure that no other place than its own makes the instance.
     pub first: bool,
+    /// What the host keeps of this key ([`RemoteDriver::intent`]); empty when it keeps nothing.
+    pub intent: Vec<u8>,
+}
+
+/// Request to find an instance by its key.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Lookup {
+    /// Idempotency key.
+    pub key: String,
+    /// Cluster id.
+    pub owner: String,
+    /// What the host keeps of the key ([`RemoteDriver::intent`]): where there is something, a create may have been
+    /// sent, by this manager or an earlier one.
+    pub intent: Vec<u8>,
+    /// The epoch under which the host manages the key; 0 when it does not say.
+    pub epoch: u64,
+    /// The host repeats the create by its key when there is no instance. Without it [`RemoteError::Gone`] ends the key.
+    pub create_follows: bool,
 }
 
 /// Answer to [`RemoteDriver::ensure`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ensured {
-    /// How to find it again.
+    /// Handle of the instance.
     pub handle: RemoteHandle,
-    /// How it is.
+    /// Observation of the instance.
     pub observed: Observation,
     /// False when the key already existed.
     pub created: bool,
@@ -204,9 +229,9 @@ pub struct Instance {
     pub slot: String,
     /// Newest accepted epoch.
     pub epoch: u64,
-    /// How to find it again.
+    /// Handle of the instance.
     pub handle: RemoteHandle,
-    /// How it is.
+    /// Observation of the instance.
     pub observed: Observation,
 }
 
@@ -254,17 +279,17 @@ pub struct LogChunk {
     pub file: String,
 }
 
-/// Where observations go while watching; an error means that nobody listens any more.
+/// Takes observations during a watch; an error means that the watcher is gone.
 pub type ObservationSink = mpsc::Sender<Observation>;
 
-/// A driver for tasks in a runtime elsewhere.
+/// A driver for tasks in a runtime outside the node.
 ///
-/// The contract in one line: *gone*, *could not ask* and *wrong request* are three answers ([`RemoteError`]), never one.
-/// Every mutation carries an epoch; refuse one that is lower than the highest accepted. The SDK also serves the driver
-/// over the plain driver protocol, so that it loads in hosts that know nothing of the extension.
+/// The contract in one line: *gone*, *could not ask* and *wrong request* are three answers ([`RemoteError`]), never
+/// one. Every mutation carries an epoch; refuse one that is lower than the highest accepted. The SDK also serves the
+/// driver over the plain driver protocol, so that it loads in hosts that know nothing of the extension.
 #[async_trait]
 pub trait RemoteDriver: Send + Sync + 'static {
-    /// Name and version.
+    /// Name and version of the plugin.
     fn info(&self) -> PluginInfo;
 
     /// As [`crate::Driver::attach`].
@@ -298,7 +323,7 @@ pub trait RemoteDriver: Send + Sync + 'static {
         Duration::from_secs(30)
     }
 
-    /// What hosts of the plain protocol are told; `remote_tasks` is always added.
+    /// Capabilities for hosts of the plain protocol; the SDK always adds `remote_tasks`.
     fn capabilities(&self) -> Capabilities {
         let described = self.describe();
         Capabilities {
@@ -312,8 +337,21 @@ pub trait RemoteDriver: Send + Sync + 'static {
         }
     }
 
-    /// Which runtime, and what it has. Must not ask the provider: constant after `set_config`.
+    /// Identity and features of the runtime. It must not ask the provider and must stay constant after `set_config`.
     fn describe(&self) -> Description;
+
+    /// What the create of this request is about to send to the provider, as far as a later manager needs it to repeat
+    /// that very create or to look for it: where it goes, what was chosen, since when. The host stores it on the
+    /// servers before [`RemoteDriver::ensure`] is called, and hands it to every later call about the key, whichever
+    /// node or process makes it ([`Ensure::intent`], [`Lookup::intent`]). Opaque to everyone else, at most 4 KiB, no
+    /// secrets.
+    ///
+    /// `None`: what is kept already ([`Ensure::intent`]) stays, or nothing needs to be kept. Whoever answers another
+    /// one than what is kept must have made sure that nothing is created with the former any more. Must create
+    /// nothing. Not called by hosts that keep nothing, among them those of the plain protocol.
+    async fn intent(&self, _request: &Ensure) -> Result<Option<Vec<u8>>, RemoteError> {
+        Ok(None)
+    }
 
     /// Creates the instance, or returns the one that has the key. An existing instance takes over the epoch.
     async fn ensure(&self, request: Ensure) -> Result<Ensured, RemoteError>;
@@ -323,61 +361,75 @@ pub trait RemoteDriver: Send + Sync + 'static {
         Err(RemoteError::wrong_request("this driver cannot find instances by key"))
     }
 
-    /// Everything of one owner.
+    /// As [`RemoteDriver::find`], with what the host knows of the key besides. Providers that show what they have
+    /// made with a delay need it: a create that was sent less than [`Description::staleness`] ago may not be seen
+    /// yet, and then the answer is [`RemoteError::CouldNotAsk`].
+    async fn look_up(&self, lookup: Lookup) -> Result<(RemoteHandle, Observation), RemoteError> {
+        self.find(&lookup.key, &lookup.owner).await
+    }
+
+    /// Lists the instances of one owner, page by page. An empty owner lists all; hosts ask this only of drivers with
+    /// [`Description::list_owners`].
     async fn list(&self, _owner: &str, _page_token: &str, _page_size: usize) -> Result<Page, RemoteError> {
         Err(RemoteError::wrong_request("this driver cannot list instances"))
     }
 
-    /// One observation for each handle, in the order asked; trouble with one handle is an Unknown of that one.
+    /// Observes each handle, in the given order. If one handle cannot be observed, its observation is Unknown.
     async fn observe(&self, handles: &[RemoteHandle]) -> Result<Vec<Observation>, RemoteError>;
 
-    /// Pushes the current observation of each handle and then every change, until the sink is closed. Asked only of drivers that declare
-    /// [`Description::watch`]; for all others the SDK looks by [`RemoteDriver::observe`], for all watchers together: every
-    /// [`RemoteDriver::watch_interval`], or as often as [`RemoteDriver::observe_rate`] allows when there are many.
+    /// Pushes the current observation of each handle and then every change, until the sink is closed. Asked only of
+    /// drivers that declare [`Description::watch`]; for all others the SDK looks by [`RemoteDriver::observe`], for
+    /// all watchers together: every [`RemoteDriver::watch_interval`], or as often as [`RemoteDriver::observe_rate`]
+    /// allows when there are many.
     async fn watch(&self, _handles: Vec<RemoteHandle>, _sink: ObservationSink) -> Result<(), RemoteError> {
         Err(RemoteError::wrong_request("this driver pushes no observations"))
     }
 
-    /// How often the SDK looks at an instance, where the rate allows it.
+    /// Time between two observations of an instance by the SDK, as far as the rate allows.
     fn watch_interval(&self) -> Duration {
         Duration::from_secs(1)
     }
 
-    /// Handles in one [`RemoteDriver::observe`] by the SDK.
+    /// Number of handles in one call of [`RemoteDriver::observe`] by the SDK.
     fn observe_batch(&self) -> usize {
         100
     }
 
-    /// Calls of [`RemoteDriver::observe`], [`RemoteDriver::list`] and [`RemoteDriver::ensure`] that the SDK makes in a second from this plugin, unless the
-    /// driver pushes changes itself. Stops and acknowledgements are counted and do not wait. The provider's budget is shared by as
-    /// many plugins as there are nodes: one that is exceeded ([`RemoteError::CouldNotAsk`]) makes the SDK ask more rarely until it is not.
+    /// Calls of [`RemoteDriver::observe`], [`RemoteDriver::list`] and [`RemoteDriver::ensure`] that the SDK makes in
+    /// a second from this plugin, unless the driver pushes changes itself. Stops and acknowledgements are counted and
+    /// do not wait. The provider's budget is shared by as many plugins as there are nodes: one that is exceeded
+    /// ([`RemoteError::CouldNotAsk`]) makes the SDK ask more rarely until it is not.
     fn observe_rate(&self) -> f64 {
         (1.0 / self.watch_interval().as_secs_f64()).max(5.0)
     }
 
-    /// After how long without any answer the SDK says that what it saw last is not known any more.
+    /// How long the provider may stay silent before the SDK reports its instances as Unknown.
     fn watch_patience(&self) -> Duration {
         Duration::from_secs(10)
     }
 
-    /// Stops the instance; idempotent; returns only when it has confirmedly ended. The result stays until acknowledged.
+    /// Stops the instance and returns when its end is confirmed; idempotent. The exit result stays until it is
+    /// acknowledged.
     async fn stop(&self, handle: &RemoteHandle, epoch: u64, stop: StopTask) -> Result<Observation, RemoteError>;
 
-    /// Stops by key what may not exist yet: from the answer on, [`RemoteDriver::ensure`] with the key never creates. While an instance has the key it
-    /// is got as before, otherwise the answer is [`RemoteError::Sealed`], also for a call that was sent before or is under way.
+    /// Stops by key what may not exist yet: from the answer on, [`RemoteDriver::ensure`] with the key never creates.
+    /// While an instance has the key it is got as before, otherwise the answer is [`RemoteError::Sealed`], also for a
+    /// call that was sent before or is under way.
     ///
-    /// Answers what has the key, `None` when there is nothing, which is then final. What exists is not stopped, but takes over the epoch. Idempotent;
-    /// must outlast restarts, for at least as long as a call may be on its way. Declare it with [`Description::seal`].
+    /// Answers what has the key, `None` when there is nothing, which is then final. What exists is not stopped, but
+    /// takes over the epoch. Idempotent; must outlast restarts, for at least as long as a call may be on its way.
+    /// Declare it with [`Description::seal`].
     async fn seal(&self, _key: &str, _epoch: u64, _owner: &str) -> Result<Option<(RemoteHandle, Observation)>, RemoteError> {
         Err(RemoteError::wrong_request("this driver cannot seal keys"))
     }
 
-    /// The exit result is stored: the provider may forget the instance. Idempotent; refuses one that runs. A driver that declares
-    /// [`Description::seal`] keeps the key sealed.
+    /// Lets the provider forget an ended instance, because the servers have stored its exit. Idempotent; refuses an
+    /// instance that runs. A driver that declares [`Description::seal`] keeps the key sealed.
     async fn acknowledge(&self, handle: &RemoteHandle, epoch: u64) -> Result<(), RemoteError>;
 
-    /// Sends bytes of a log until its end, or for ever with `follow`. Returns when the sink is closed. Of an instance that has ended, a query without `follow`
-    /// sends everything there will ever be: what may still be on its way is waited for. The node fetches it so before it acknowledges the end.
+    /// Sends bytes of a log until its end, or for ever with `follow`. Returns when the sink is closed. Of an instance
+    /// that has ended, a query without `follow` sends everything there will ever be: what may still be on its way is
+    /// waited for. The node fetches it so before it acknowledges the end.
     async fn logs(&self, _handle: &RemoteHandle, _query: LogsQuery, _sink: mpsc::Sender<LogChunk>) -> Result<(), RemoteError> {
         Err(RemoteError::wrong_request("this driver cannot read logs"))
     }
@@ -387,11 +439,13 @@ pub trait RemoteDriver: Send + Sync + 'static {
         Err(RemoteError::wrong_request("this driver cannot send signals"))
     }
 
-    /// Renews files of a running instance (tokens, secrets): each file of the bundle takes the place of the one at its path, or is new; others stay.
+    /// Renews files of a running instance (tokens, secrets): each file of the bundle takes the place of the one at
+    /// its path, or is new; others stay.
     ///
-    /// Whoever reads must see the old file or the new one, each whole, and never a file of another place: what the task has put in the way (a link
-    /// instead of a directory) is refused. Idempotent. The bundle's digest has been checked. One that has ended is a wrong request. Declare it with
-    /// [`Description::refresh`], and only when files can be replaced whole.
+    /// Whoever reads must see the old file or the new one, each whole, and never a file of another place: what the
+    /// task has put in the way (a link instead of a directory) is refused. Idempotent. The bundle's digest has been
+    /// checked. One that has ended is a wrong request. Declare it with [`Description::refresh`], and only when files
+    /// can be replaced whole.
     async fn refresh(&self, _handle: &RemoteHandle, _epoch: u64, _bundle: Bundle) -> Result<(), RemoteError> {
         Err(RemoteError::wrong_request("this driver cannot renew files of an instance"))
     }
@@ -401,7 +455,7 @@ pub trait RemoteDriver: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Runs an interactive command beside the instance; dropped at an await when the client goes away.
+    /// Runs an interactive command in the instance. When the client goes away, the SDK drops the call at an await.
     async fn exec(
         &self,
         _handle: &RemoteHandle,

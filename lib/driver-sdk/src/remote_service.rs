@@ -13,10 +13,10 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::exec::ExecIo;
-use crate::handle::REMOTE_HANDLE_MAX_BYTES;
+use crate::guard::{finished, guarded};
+use crate::handle::{INTENT_MAX_BYTES, REMOTE_HANDLE_MAX_BYTES};
 use crate::observer::Observer;
 use crate::plain_service::{exec_session, stats_response};
-use crate::serve::{finished, guarded};
 use crate::types::StopTask;
 use crate::{RemoteDriver, RemoteError, remote};
 
@@ -43,6 +43,17 @@ fn wire_handle(handle: remote::RemoteHandle) -> Result<Handle, Status> {
         )));
     }
     Ok(Handle { schema: handle.schema, data: handle.data })
+}
+
+fn bounded_intent(intent: Vec<u8>) -> Result<Vec<u8>, Status> {
+    match intent.len() {
+        // Nothing would be kept, and the same asked again.
+        0 => Err(Status::internal("the driver made an empty intent; answer None where nothing needs to be kept")),
+        1..=INTENT_MAX_BYTES => Ok(intent),
+        size => Err(Status::internal(format!(
+            "the driver made an intent of {size} bytes, at most {INTENT_MAX_BYTES} are kept; keep only what finds the create again"
+        ))),
+    }
 }
 
 fn own_handle(handle: Option<Handle>) -> Result<remote::RemoteHandle, Status> {
@@ -134,6 +145,7 @@ impl Wire for RemoteService {
             keyed_create: own.keyed_create,
             find: own.find,
             list: own.list,
+            list_owners: own.list_owners,
             conditional_writes: own.conditional_writes,
             retained_exit_results: own.retained_exit_results,
             logs: own.logs,
@@ -149,6 +161,7 @@ impl Wire for RemoteService {
             seal: own.seal,
             refresh: own.refresh,
             volumes: own.volumes,
+            stale_seconds: own.staleness.as_secs(),
         }))
     }
 
@@ -168,7 +181,13 @@ impl Wire for RemoteService {
             task,
             bundle: own_bundle(request.bundle),
             first: request.first,
+            intent: request.intent,
         };
+        if request.keeps_intent
+            && let Some(intent) = guarded(self.driver.intent(&ensure)).await?
+        {
+            return Ok(Response::new(EnsureResponse { intent: bounded_intent(intent)?, ..EnsureResponse::default() }));
+        }
         // Outside of what runs to its end: a host that no longer waits takes its create back.
         self.observer.create_turn().await?;
         let driver = self.driver.clone();
@@ -177,12 +196,20 @@ impl Wire for RemoteService {
             handle: Some(wire_handle(ensured.handle)?),
             observed: Some(wire_observation(ensured.observed)),
             created: ensured.created,
+            intent: Vec::new(),
         }))
     }
 
     async fn find(&self, request: Request<FindRequest>) -> Reply<FindResponse> {
         let request = request.into_inner();
-        let (handle, seen) = guarded(self.driver.find(&request.key, &request.owner)).await?;
+        let (handle, seen) = guarded(self.driver.look_up(remote::Lookup {
+            key: request.key,
+            owner: request.owner,
+            intent: request.intent,
+            epoch: request.epoch,
+            create_follows: request.create_follows,
+        }))
+        .await?;
         Ok(Response::new(FindResponse { handle: Some(wire_handle(handle)?), observed: Some(wire_observation(seen)) }))
     }
 
@@ -192,6 +219,9 @@ impl Wire for RemoteService {
             0 => 100,
             size => size.min(1000) as usize,
         };
+        if request.owner.is_empty() && !guarded(async { Ok::<_, Status>(self.driver.describe()) }).await?.list_owners {
+            return Err(Status::invalid_argument("List came without an owner, and the driver does not list the instances of all owners"));
+        }
         let page = guarded(self.observer.in_turn(self.driver.list(&request.owner, &request.page_token, size))).await?;
         let instances = page.instances.into_iter().map(wire_instance).collect::<Result<_, _>>()?;
         Ok(Response::new(ListResponse { instances, next_page_token: page.next_page_token, incomplete: page.incomplete }))

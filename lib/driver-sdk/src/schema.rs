@@ -1,7 +1,7 @@
-//! Configuration schemas: what keys there are, what values they take, and what they mean to people.
+//! Configuration schemas: keys, types, defaults and descriptions.
 //!
-//! Mostly a schema is derived from the type that it is decoded into, see [`crate::DriverConfig`]; this module is what that
-//! is made of, for schemas that are not known when the driver is compiled.
+//! Mostly a schema is derived from the type that it is decoded into, see [`crate::DriverConfig`]; this module is what
+//! that is made of, for schemas that are not known when the driver is compiled.
 //!
 //! ```
 //! use driver_sdk::schema::{block, block_list, list, map_attr, number, object, string};
@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use driver_proto::hclspec as wire;
 use wire::spec::Block as Kind;
 
-/// A schema. The host gets it in the form of the wire; the descriptions go beside it, to hosts that show them.
+/// A configuration schema. Hosts get it in the form of the wire, with the descriptions beside it.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Spec {
     wire: wire::Spec,
@@ -38,12 +38,12 @@ impl Spec {
         (self.wire, self.descriptions)
     }
 
-    /// As it travels.
+    /// The schema in the form of the wire.
     pub fn wire(&self) -> &wire::Spec {
         &self.wire
     }
 
-    /// Without these keys of the outermost object: for a driver that does not offer all that the type it decodes into has.
+    /// Removes these keys of the outermost object, for a driver that does not offer every key of its type.
     #[must_use]
     pub fn without(mut self, keys: &[&str]) -> Self {
         if let Some(Kind::Object(object)) = &mut self.wire.block {
@@ -81,7 +81,7 @@ impl Field {
         Self { kind, default: None, description: String::new() }
     }
 
-    /// The value must be given (a list of blocks: at least once).
+    /// Requires the value; of a list of blocks at least one.
     #[must_use]
     pub fn required(mut self) -> Self {
         match &mut self.kind {
@@ -95,8 +95,9 @@ impl Field {
         self
     }
 
-    /// The value where none is given, as expression text: `"3"`, `"\"tcp\""`, `"[]"`. It is not converted, so write it in
-    /// the field's own type. Lists of blocks are empty when absent, never null, so a default has no effect on them.
+    /// The value where none is given, as expression text: `"3"`, `"\"tcp\""`, `"[]"`. It is not converted, so write
+    /// it in the field's own type. Lists of blocks are empty when absent, never null, so a default has no effect on
+    /// them.
     #[must_use]
     pub fn default(mut self, expression: impl Into<String>) -> Self {
         self.default = Some(expression.into());
@@ -112,7 +113,7 @@ impl Field {
         self
     }
 
-    /// What it means, for people.
+    /// Adds a description for people.
     #[must_use]
     pub fn describe(mut self, text: impl Into<String>) -> Self {
         self.description = text.into();

@@ -1,6 +1,5 @@
 //! From `main` to a served plugin: cookie, socket, handshake, signals, orderly end.
 
-use std::any::Any;
 use std::future::Future;
 use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -23,7 +22,6 @@ use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
-use tonic::Status;
 
 use crate::base::{Alive, Base, Broker, Controller, Stdio};
 use crate::observer::Observer;
@@ -62,7 +60,8 @@ pub async fn serve_remote(driver: impl RemoteDriver) -> ExitCode {
     run(Arc::new(PlainRemote::new(driver.clone(), observer.clone())), Some(RemoteService::new(driver, observer))).await
 }
 
-/// Serves a remote driver as a plain driver alone. For tests of hosts: those that know the extension get more from [`serve_remote`].
+/// Serves a remote driver as a plain driver alone. For tests of hosts: those that know the extension get more from
+/// [`serve_remote`].
 pub async fn serve_remote_as_plain(driver: impl RemoteDriver) -> ExitCode {
     let driver: Arc<dyn RemoteDriver> = Arc::new(driver);
     let observer = Arc::new(Observer::new(driver.clone()));
@@ -226,31 +225,4 @@ fn announce(address: &Address, multiplex_asked: bool) -> io::Result<()> {
     let null = std::fs::OpenOptions::new().write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdout(null)?;
     Ok(())
-}
-
-/// Runs the driver's code for one call; a panic there is an error of this call and of nothing else.
-pub(crate) async fn guarded<T, E: Into<Status>>(call: impl Future<Output = Result<T, E>>) -> Result<T, Status> {
-    match AssertUnwindSafe(call).catch_unwind().await {
-        Ok(result) => result.map_err(Into::into),
-        Err(panic) => Err(Status::internal(format!("the driver panicked: {}", panic_text(panic.as_ref())))),
-    }
-}
-
-/// Like [`guarded`], for calls that change something: they run to their end also when the host no longer waits. Dropped in the
-/// middle they would leave what neither side knows of; finished, it is known by its id and can be destroyed.
-pub(crate) async fn finished<T, E>(call: impl Future<Output = Result<T, E>> + Send + 'static) -> Result<T, Status>
-where
-    T: Send + 'static,
-    E: Into<Status> + Send + 'static,
-{
-    match tokio::spawn(guarded(call)).await {
-        Ok(result) => result,
-        // Panics are caught, so the runtime ends.
-        Err(error) => Err(Status::unavailable(format!("the plugin ends: {error}"))),
-    }
-}
-
-pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no text")
 }

@@ -1,4 +1,4 @@
-//! Where a task's output belongs, for drivers that write it themselves ([`crate::Capabilities::disable_log_collection`]).
+//! Log files of a task, for drivers that write them themselves ([`crate::Capabilities::disable_log_collection`]).
 
 use std::path::Path;
 
@@ -10,8 +10,9 @@ const DEFAULT_FILE_BYTES: u64 = 10 << 20;
 
 /// Directory, names and sizes of the rotated files `<name>.<number>`; `None` when the job wants no logs.
 ///
-/// A host that does not say how to rotate names fifos, which nobody reads while the driver declares that it writes the logs itself; the
-/// place of the files follows from their names: `logs/.web.stdout.fifo` stands for `logs/web.stdout.0` and so on.
+/// A host that does not say how to rotate names fifos, which nobody reads while the driver declares that it writes
+/// the logs itself; the place of the files follows from their names: `logs/.web.stdout.fifo` stands for
+/// `logs/web.stdout.0` and so on.
 ///
 /// # Errors
 /// When the host names a relative path.

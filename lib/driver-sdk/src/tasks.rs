@@ -1,4 +1,4 @@
-//! What nearly every driver needs around its tasks: where they are kept while they are known, where their files are.
+//! A table of the tasks that a driver knows, and the directories of their files.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -64,12 +64,12 @@ impl<T> Tasks<T> {
         self.all().remove(id).is_some()
     }
 
-    /// How many there are.
+    /// Number of known tasks.
     pub fn len(&self) -> usize {
         self.all().len()
     }
 
-    /// Whether there are none.
+    /// Whether the driver knows no task.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -95,7 +95,7 @@ pub fn task_dir(task: &TaskConfig) -> PathBuf {
     Path::new(&task.alloc_dir).join(&task.name)
 }
 
-/// A name that is new with each start of a task and the same when a start is repeated after a crash; fit for a file name.
+/// A name for one start of a task, fit for a file name. It is the same if the host repeats the start after a crash.
 pub fn start_name(task: &TaskConfig) -> String {
     let start = task.id.rsplit('/').next().unwrap_or_default();
     let name: String = start.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();

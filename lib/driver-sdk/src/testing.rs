@@ -1,5 +1,4 @@
-//! The other end of the protocol in miniature: starts a plugin program and talks to it. For a driver's own tests and for
-//! tools; an agent does far more.
+//! A small host for tests and tools: it starts a plugin program and calls it.
 //!
 //! ```no_run
 //! # async fn test() -> Result<(), driver_sdk::testing::TestingError> {
@@ -43,38 +42,38 @@ const END_MAX: Duration = Duration::from_secs(2);
 /// How much of the standard error output is kept.
 const STDERR_MAX: usize = 1 << 20;
 
-/// Why a plugin could not be used.
+/// Error of the test host.
 #[derive(Debug, thiserror::Error)]
 pub enum TestingError {
     /// The program did not start, or its output could not be read.
     #[error("cannot run the plugin program: {0}")]
     Io(#[from] io::Error),
-    /// No handshake.
+    /// The plugin sent no valid handshake.
     #[error("{0}")]
     Handshake(#[from] HandshakeError),
-    /// It ended, or was silent, instead.
+    /// The plugin ended or stayed silent instead of a handshake.
     #[error("the program printed no handshake {why}; on its standard error output: {stderr}")]
     Silent {
-        /// Ended or too late.
+        /// Whether it ended or took too long.
         why: String,
-        /// What it said.
+        /// Its standard error output.
         stderr: String,
     },
-    /// The socket took no connection.
+    /// The plugin's socket refused the connection.
     #[error("cannot connect to the plugin: {0}")]
     Connect(#[from] tonic::transport::Error),
     /// A call failed.
     #[error("a call of the plugin failed: {}", .0.message())]
     Call(#[from] Status),
-    /// It did not end in time and was killed.
+    /// The plugin did not end in time and was killed.
     #[error("the plugin did not end within {END_MAX:?} after Shutdown; an agent kills it then")]
     NoEnd,
 }
 
-/// What a plugin says about itself.
+/// Identity and schemas of a plugin.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Description {
-    /// Name and version.
+    /// Name and version of the plugin.
     pub info: PluginInfo,
     /// Schema of the operator's configuration, if there may be one.
     pub config: Option<Spec>,
@@ -93,7 +92,7 @@ pub struct Plugin {
     pub remote: RemoteDriverClient<Channel>,
     /// Standard health service.
     pub health: HealthClient<Channel>,
-    /// The order to end.
+    /// Client of the controller service, which ends the plugin.
     pub controller: GrpcControllerClient<Channel>,
     /// The connection, for services of which there is no client here.
     pub channel: Channel,
@@ -171,7 +170,7 @@ impl Plugin {
         })
     }
 
-    /// Ends it as an agent does. Tasks go on.
+    /// Ends the plugin as an agent does. Its tasks keep running.
     ///
     /// # Errors
     /// It did not end in time; then it was killed.
@@ -187,7 +186,7 @@ impl Plugin {
         }
     }
 
-    /// Kills it, as a crash would, and returns its log lines.
+    /// Kills the plugin, as a crash would, and returns its log lines.
     ///
     /// # Errors
     /// The process could not be killed.

@@ -187,12 +187,6 @@ impl Executor {
         }
     }
 
-    /// Whether this handle can no longer tell how the workload is, because its directory was removed or damaged; attach
-    /// again to see what is there now.
-    pub fn is_stale(&self) -> bool {
-        matches!(*self.inner.shared.outcome.borrow(), Some(Err(_)))
-    }
-
     /// The highest epoch that the workload has accepted.
     pub fn accepted_epoch(&self) -> Result<u64, Error> {
         let dir = &self.inner.shared.state_dir;
@@ -401,6 +395,7 @@ async fn left(state_dir: &Path, patience: Duration) -> bool {
 }
 
 impl Shared {
+    #[expect(clippy::await_holding_invalid_type, reason = "frames are written whole, one after the other")]
     async fn send(&self, epoch: Option<u64>, op: request::Op, fds: &[BorrowedFd<'_>]) -> Result<oneshot::Receiver<reply::Body>, Error> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();

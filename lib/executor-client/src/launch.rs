@@ -263,7 +263,12 @@ impl Launcher {
                     reinstalled = true;
                     install(self.binary.parent().unwrap_or(Path::new("/")))?;
                 }
-                other => return other.map_err(Error::io("start the executor", &self.binary)),
+                Ok(child) => {
+                    // It has not been told yet what to run, and its workload inherits this.
+                    child.id().into_iter().for_each(open_files::give_back);
+                    return Ok(child);
+                }
+                Err(e) => return Err(Error::io("start the executor", &self.binary)(e)),
             }
         }
     }

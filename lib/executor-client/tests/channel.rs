@@ -1,8 +1,5 @@
 //! The runtime of a host through its channel, with the real program at the other end of the pipes.
 
-#[path = "../../../crates/cli/src/demo/sweep.rs"]
-mod sweep;
-
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -14,6 +11,7 @@ use executor_client::host::{
 };
 use executor_client::{CallError, HostCall, HostChannel, OpenError, Patience, install};
 use tempfile::TempDir;
+use testkit::{eventually, soon};
 use tokio::process::Command;
 
 const PATIENCE: Patience = Patience { greeting: Duration::from_secs(30), silence: Duration::from_secs(30) };
@@ -68,7 +66,7 @@ impl Host {
 impl Drop for Host {
     /// A test that fails half-way leaves nothing running either: instances outlive their channel.
     fn drop(&mut self) {
-        sweep::end_everything_of(self.dir.path());
+        testkit::end_everything_of(self.dir.path());
     }
 }
 
@@ -83,7 +81,7 @@ async fn connect(root: &Path) -> HostChannel {
 async fn collect(call: &mut HostCall) -> (String, String, i32) {
     let (mut out, mut err) = (Vec::new(), Vec::new());
     loop {
-        match tokio::time::timeout(Duration::from_secs(20), call.next()).await.unwrap().unwrap() {
+        match soon(call.next()).await.unwrap() {
             Body::Output(HostOutput { stderr, data }) => {
                 call.taken(data.len());
                 if stderr { err.extend(data) } else { out.extend(data) }
@@ -122,7 +120,7 @@ async fn commands_run_beside_an_instance() {
             }
         }
     };
-    let (out, err, code) = tokio::time::timeout(Duration::from_secs(20), feed).await.unwrap();
+    let (out, err, code) = soon(feed).await;
     assert_eq!(String::from_utf8(out).unwrap(), format!("hello\n{typed}"));
     assert_eq!((String::from_utf8(err).unwrap().as_str(), code), ("oops\n", 7));
 
@@ -146,19 +144,12 @@ async fn a_command_ends_with_whoever_wants_it() {
     let mark = host.dir.path().join("mark");
     let script = format!("echo $$ > {0}.new; mv {0}.new {0}; exec sleep 1000", mark.display());
     let call = host.exec(&key, false, &["sh", "-c", &script]);
-    let begun = std::time::Instant::now();
-    while !mark.exists() {
-        assert!(begun.elapsed() < Duration::from_secs(20));
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    eventually("the command's start", || mark.exists()).await;
     let pid = std::fs::read_to_string(&mark).unwrap();
     let runs = || std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).is_ok_and(|s| !s.contains(") Z "));
     assert!(runs());
     drop(call);
-    while runs() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "the command outlives the call");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    eventually("the command's end", || !runs()).await;
     host.end(&key).await;
 }
 
@@ -177,7 +168,7 @@ async fn a_reader_that_waits_holds_up_nobody_else() {
     }
     let mut text = Vec::new();
     while text.len() < 4_000_000 {
-        match tokio::time::timeout(Duration::from_secs(20), slow.next()).await.unwrap().unwrap() {
+        match soon(slow.next()).await.unwrap() {
             Body::Chunk(chunk) => {
                 assert_eq!(chunk.offset, text.len() as u64);
                 slow.taken(chunk.data.len());
@@ -202,7 +193,7 @@ async fn another_channel_sees_the_same_and_the_end_of_one_is_said() {
     host.end(&key).await;
     // Perhaps ended first, in the end gone.
     loop {
-        match tokio::time::timeout(Duration::from_secs(20), watch.next()).await.unwrap().unwrap() {
+        match soon(watch.next()).await.unwrap() {
             Body::Seen(seen) if seen.state() == HostState::Gone => break,
             Body::Seen(seen) => assert_eq!(seen.state(), HostState::Exited),
             other => panic!("{other:?}"),

@@ -7,22 +7,30 @@ use std::time::Duration;
 
 use executor_client::{CollectSpec, Launcher, LogCollector, LogPolicy, RotatedLog};
 
+fn launcher() -> Launcher {
+    Launcher::new(Path::new(env!("CARGO_TARGET_TMPDIR")).join("executors")).unwrap()
+}
+
+fn spec(dir: &Path, max_files: u32) -> CollectSpec {
+    CollectSpec {
+        id: "t".into(),
+        stdout_fifo: dir.join("out.fifo"),
+        stderr_fifo: dir.join("err.fifo"),
+        log: LogPolicy {
+            dir: dir.to_owned(),
+            stdout_name: "t.stdout".into(),
+            stderr_name: "t.stderr".into(),
+            max_files,
+            max_file_bytes: 4096,
+        },
+    }
+}
+
 #[tokio::test]
 async fn output_of_any_number_of_writers_is_kept_once() {
     let dir = tempfile::tempdir().unwrap();
-    let launcher = Launcher::new(Path::new(env!("CARGO_TARGET_TMPDIR")).join("executors")).unwrap();
-    let spec = CollectSpec {
-        id: "t".into(),
-        stdout_fifo: dir.path().join("out.fifo"),
-        stderr_fifo: dir.path().join("err.fifo"),
-        log: LogPolicy {
-            dir: dir.path().to_owned(),
-            stdout_name: "t.stdout".into(),
-            stderr_name: "t.stderr".into(),
-            max_files: 100,
-            max_file_bytes: 4096,
-        },
-    };
+    let launcher = launcher();
+    let spec = spec(dir.path(), 100);
     let state = dir.path().join("state");
     let collector = LogCollector::start(&launcher, &state, spec.clone()).await.unwrap();
     let again = LogCollector::start(&launcher, &state, spec.clone()).await.unwrap();
@@ -38,7 +46,7 @@ async fn output_of_any_number_of_writers_is_kept_once() {
         let write = tokio::task::spawn_blocking(move || {
             std::fs::OpenOptions::new().write(true).open(fifo).unwrap().write_all(text.as_bytes()).unwrap();
         });
-        tokio::time::timeout(Duration::from_secs(10), write).await.unwrap().unwrap();
+        testkit::soon(write).await.unwrap();
     }
     collector.stop(Duration::from_secs(5)).await.unwrap();
     assert!(!state.exists());
@@ -56,7 +64,7 @@ async fn output_of_any_number_of_writers_is_kept_once() {
 
     // Begins again where it ended, also after a violent death.
     let collector = LogCollector::start(&launcher, &state, spec.clone()).await.unwrap();
-    rustix::process::kill_process(rustix::process::Pid::from_raw(collector.pid()).unwrap(), rustix::process::Signal::KILL).unwrap();
+    testkit::signal(collector.pid(), rustix::process::Signal::KILL);
     collector.gone().await;
     let collector = LogCollector::start(&launcher, &state, spec.clone()).await.unwrap();
     let mut writer = std::fs::OpenOptions::new().write(true).open(&spec.stdout_fifo).unwrap();
@@ -71,19 +79,8 @@ async fn output_of_any_number_of_writers_is_kept_once() {
 #[tokio::test]
 async fn a_collector_that_nobody_can_find_ends() {
     let dir = tempfile::tempdir().unwrap();
-    let launcher = Launcher::new(Path::new(env!("CARGO_TARGET_TMPDIR")).join("executors")).unwrap();
-    let spec = CollectSpec {
-        id: "t".into(),
-        stdout_fifo: dir.path().join("out.fifo"),
-        stderr_fifo: dir.path().join("err.fifo"),
-        log: LogPolicy {
-            dir: dir.path().to_owned(),
-            stdout_name: "t.stdout".into(),
-            stderr_name: "t.stderr".into(),
-            max_files: 1,
-            max_file_bytes: 4096,
-        },
-    };
+    let launcher = launcher();
+    let spec = spec(dir.path(), 1);
     let state = dir.path().join("state");
     // What a task has put in the place of a fifo is not read.
     std::os::unix::fs::symlink("/etc/hostname", &spec.stdout_fifo).unwrap();
@@ -93,5 +90,5 @@ async fn a_collector_that_nobody_can_find_ends() {
     // Any event makes it look around; otherwise it does so by itself after a while.
     let mut writer = std::fs::OpenOptions::new().write(true).open(&spec.stdout_fifo).unwrap();
     writer.write_all(b"x").unwrap();
-    tokio::time::timeout(Duration::from_secs(10), collector.gone()).await.expect("it has gone");
+    testkit::soon(collector.gone()).await;
 }

@@ -204,7 +204,7 @@ pub struct HostFind {
 /// See [`host_request::Op::List`].
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct HostList {
-    /// Cluster id.
+    /// Cluster id; empty = those of every cluster.
     #[prost(string, tag = "1")]
     pub owner: String,
     /// Keys above this one.
@@ -592,6 +592,9 @@ pub struct HostInstance {
     /// How it is.
     #[prost(message, optional, tag = "2")]
     pub observed: Option<HostObservation>,
+    /// Cluster id; empty = the one that was asked for.
+    #[prost(string, tag = "3")]
+    pub owner: String,
 }
 
 /// Bytes of a log.

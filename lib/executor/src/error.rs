@@ -60,7 +60,7 @@ pub enum Error {
         state_dir: PathBuf,
     },
     /// A job names a user that this host does not have.
-    #[error("there is no user {name:?} on this host")]
+    #[error("unknown user {}: this host has no account of that name", name.escape_debug())]
     NoSuchUser {
         /// The name.
         name: String,

@@ -5,6 +5,8 @@
 //! child of nobody and survives agent and plugin. The binary is `main.rs`; the library exists so that
 //! `executor-client` contains and reads what a killed executor leaves behind with the very same code.
 //!
+//! The same program is the parent of foreign plugins where there are no cgroups ([`keep`]).
+//!
 //! Must never know: drivers, jobs, an async runtime. `unsafe` lives in [`sys`] only.
 //! Begin reading at [`supervise`].
 
@@ -24,6 +26,7 @@ pub mod epoch;
 pub mod error;
 pub mod host;
 pub mod isolate;
+pub mod keep;
 pub mod log;
 pub mod process;
 pub mod program;

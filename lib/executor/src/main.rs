@@ -1,5 +1,5 @@
 //! `drover-executor run <state-dir>`, `drover-executor collect <state-dir>`, `drover-executor serve-host <root> <nonce>`,
-//! `drover-executor version`.
+//! `drover-executor keep <plugin>`, `drover-executor version`.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -18,6 +18,7 @@ fn main() -> ExitCode {
         }
         [verb, state_dir] if verb == "run" => Some((executor::supervise::Role::Workload, state_dir)),
         [verb, state_dir] if verb == "collect" => Some((executor::supervise::Role::Collector, state_dir)),
+        [verb, plugin] if verb == "keep" => return executor::keep::main(plugin),
         [verb, root, nonce] if verb == "serve-host" => {
             return executor::host::main(Path::new(root), &nonce.to_string_lossy());
         }
@@ -26,7 +27,7 @@ fn main() -> ExitCode {
     match known {
         Some((role, state_dir)) => executor::supervise::main(role, Path::new(state_dir)),
         None => {
-            let usage = "usage: drover-executor run|collect <state-dir> | serve-host <root> <nonce> | version\n\
+            let usage = "usage: drover-executor run|collect <state-dir> | serve-host <root> <nonce> | keep <plugin> | version\n\
                          It is started by drover's drivers and not meant to be run by hand.\n";
             let _ = std::io::stderr().write_all(usage.as_bytes());
             ExitCode::from(2)

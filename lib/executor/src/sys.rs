@@ -2,7 +2,7 @@
 //!
 //! The executor is single-threaded from its first to its last instruction, so a forked child may run ordinary code: no
 //! lock can be held by a thread that does not exist in it.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "no safe wrapper offers these calls")]
 
 use std::ffi::{CStr, CString};
 use std::fs::File;

@@ -47,7 +47,7 @@ pub fn part_large_pieces() -> bool {
 #[cfg(target_env = "gnu")]
 fn set(parameter: libc::c_int, value: libc::c_int) -> bool {
     // SAFETY: the call takes two numbers and changes a setting behind the allocator's own lock.
-    #[allow(unsafe_code)]
+    #[allow(unsafe_code, reason = "no safe wrapper offers this call")]
     let done = unsafe { libc::mallopt(parameter, value) };
     done == 1
 }
@@ -58,7 +58,7 @@ pub fn trim() -> bool {
     #[cfg(target_env = "gnu")]
     {
         // SAFETY: the call takes a number and walks free memory behind the allocator's own locks; nothing that is in use is touched.
-        #[allow(unsafe_code)]
+        #[allow(unsafe_code, reason = "no safe wrapper offers this call")]
         let released = unsafe { libc::malloc_trim(0) };
         released == 1
     }

@@ -195,7 +195,7 @@ impl<K: Kind> driver_sdk::Driver for ProcessDriver<K> {
     async fn fingerprint(&self) -> Fingerprint {
         let config = lock(&self.config).clone();
         if !config.enabled() {
-            return Fingerprint::undetected("disabled by the plugin's configuration");
+            return Fingerprint::undetected(format!("disabled; plugin \"{}\" {{ config {{ enabled = true }} }} offers it", K::NAME));
         }
         let host = if config.no_cgroups() { CgroupHost::off() } else { CgroupHost::detect() };
         let swept = host.sweep(SWEEP_AGE);

@@ -1,8 +1,10 @@
-//! What processes of this machine say of themselves: their command lines, and the environments that they were started with.
+//! What processes of this machine say of themselves: their command lines, the environments that they were started with, and where their sockets are.
 //!
 //! The kernel reads both out of a process's memory, and waits for whoever changes the map of that memory just then: the process forks, executes or ends.
 //! One that gets hardly any time (a fork bomb within its share of the CPU) or that hangs (on a file server that is gone) holds it for minutes or for
 //! ever, and with it everybody who looks, as anybody knows whose `ps` has not come back. [`listen`] waits for nobody longer than a moment.
+
+mod sockets;
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -13,6 +15,8 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+
+pub use sockets::bound_sockets;
 
 /// A process that has not answered for so long hangs: somebody else goes on with the others.
 const PATIENCE: Duration = Duration::from_millis(20);

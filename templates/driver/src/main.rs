@@ -1,4 +1,4 @@
-//! A complete driver: runs a script that stands in the job file. `docs/writing-a-driver.md` goes through it.
+//! A complete driver: runs a script that stands in the job file. `docs/guides/writing-a-driver.md` goes through it.
 //!
 //! An executor holds the script, a tiny process that survives plugin and agent and keeps output and exit: nothing can be lost here.
 
@@ -7,6 +7,9 @@ use std::{path::Path, path::PathBuf, process::ExitCode};
 use driver_sdk::{schema::Spec, tasks, *};
 use executor_client::{CgroupPolicy, Executor, ExitResult, LaunchSpec, Launcher, LogPolicy, destroy, signal_number};
 use serde::{Deserialize, Serialize};
+
+/// The driver's name: the program's, with `_` for `-`.
+const NAME: &str = env!("CARGO_CRATE_NAME");
 
 /// A task's `config`.
 #[derive(DriverConfig)]
@@ -43,7 +46,7 @@ fn signal(name: &str) -> Result<i32, Error> {
 #[async_trait]
 impl Driver for Script {
     fn info(&self) -> PluginInfo {
-        PluginInfo::new("{{crate_name}}", env!("CARGO_PKG_VERSION"))
+        PluginInfo::new(NAME, env!("CARGO_PKG_VERSION"))
     }
 
     fn task_config_schema(&self) -> Spec {
@@ -56,7 +59,7 @@ impl Driver for Script {
 
     async fn start_task(&self, task: TaskConfig) -> Result<Started, Error> {
         let options = Options::decode(&task.msgpack_driver_config)?;
-        let state = State { dir: tasks::task_dir(&task).join("private/{{crate_name}}").join(tasks::start_name(&task)) };
+        let state = State { dir: tasks::task_dir(&task).join("private").join(NAME).join(tasks::start_name(&task)) };
         let spec = LaunchSpec {
             id: task.id.clone(),
             command: options.shell,

@@ -1,18 +1,20 @@
 //! A dev agent of either kind, as a process in a directory of its own, and its HTTP API.
 
 use std::{
-    collections::BTreeMap,
     fs,
     io::{BufRead, BufReader},
+    ops::Deref,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde_json::Value;
 
-use crate::local::{self, free_ports, processes_of, until};
+use crate::{
+    interop::cluster::{self, Role},
+    local,
+};
 
 /// Which agent, and where its program is.
 #[derive(Clone)]
@@ -25,6 +27,18 @@ impl Kind {
     /// The release build of this workspace.
     pub(crate) fn drover() -> Self {
         Self { name: "drover", program: local::target_dir().join("release/drover") }
+    }
+    /// A release build of another commit.
+    pub(crate) fn before(program: PathBuf) -> Self {
+        Self { name: "before", program }
+    }
+    /// Whether it is the build of this workspace: what a test measures inside its own process says nothing of another.
+    pub(crate) fn is_this_build(&self) -> bool {
+        self.name == "drover"
+    }
+    /// Whether it is Drover, of whichever commit.
+    pub(crate) fn is_drover(&self) -> bool {
+        self.name != "nomad"
     }
     /// A stock Nomad.
     pub(crate) fn nomad(program: PathBuf) -> Self {
@@ -43,9 +57,7 @@ impl Kind {
 /// A running agent; ended with everything it started when dropped.
 pub(crate) struct Agent {
     kind: Kind,
-    dir: PathBuf,
-    port: u16,
-    child: Child,
+    process: cluster::Agent,
     /// Keeps its connections: what is measured is the agent, not how fast it accepts.
     http: ureq::Agent,
 }
@@ -56,26 +68,13 @@ pub(crate) const CONNECTIONS: usize = 4;
 impl Agent {
     /// Starts a dev agent (server and node in one) and waits for its node.
     pub(crate) fn start(kind: Kind) -> Result<Self> {
-        let dir = std::env::temp_dir().join(format!("drover-bench-{}-{}", kind.name, std::process::id()));
-        drop(fs::remove_dir_all(&dir));
-        fs::create_dir_all(&dir)?;
-        let [http, rpc, serf] = free_ports()?;
-        let config = match kind.name {
-            "nomad" => format!(
-                "data_dir = {:?}\nports {{\n http = {http}\n rpc = {rpc}\n serf = {serf}\n}}\nserver {{\n enabled = true\n bootstrap_expect = 1\n}}\n\
-                 client {{\n enabled = true\n servers = [\"127.0.0.1:{rpc}\"]\n}}\nplugin \"raw_exec\" {{\n config {{\n enabled = true\n }}\n}}\nbind_addr = \"127.0.0.1\"\n\
-                 advertise {{\n http = \"127.0.0.1\"\n rpc = \"127.0.0.1\"\n serf = \"127.0.0.1\"\n}}\n",
-                dir.join("data")
-            ),
-            _ => format!(
-                "data_dir = {:?}\nports {{\n http = {http}\n rpc = {rpc}\n}}\nserver {{\n enabled = true\n}}\nclient {{\n enabled = true\n}}\n",
-                dir.join("data")
-            ),
+        let name = format!("bench-{}", kind.name);
+        let process = match kind.name {
+            "nomad" => cluster::Agent::start_configured(&kind.program, &name, stock_config)?,
+            _ => cluster::Agent::start_program(&kind.program, &name, Role::Both, "")?,
         };
-        fs::write(dir.join("agent.hcl"), config)?;
-        let child = spawn(&kind, &dir)?;
         let connections = ureq::Agent::config_builder().max_idle_connections_per_host(CONNECTIONS).build();
-        let agent = Self { kind, dir, port: http, child, http: connections.into() };
+        let agent = Self { kind, process, http: connections.into() };
         agent.wait_for_node()?;
         Ok(agent)
     }
@@ -84,11 +83,6 @@ impl Agent {
     pub(crate) fn name(&self) -> &'static str {
         self.kind.name
     }
-    /// Its directory.
-    pub(crate) fn dir(&self) -> &Path {
-        &self.dir
-    }
-
     /// Until the node is ready and its raw_exec driver healthy.
     pub(crate) fn wait_for_node(&self) -> Result<()> {
         self.wait_for_driver("raw_exec")
@@ -96,29 +90,19 @@ impl Agent {
 
     /// Until the node is ready and one of its drivers healthy.
     pub(crate) fn wait_for_driver(&self, driver: &str) -> Result<()> {
-        until(&format!("a ready node with {driver}"), Duration::from_secs(60), || {
-            let nodes = self.get("/v1/nodes")?;
-            let ready = nodes.as_array().into_iter().flatten().any(|n| n["Status"] == "ready" && n["Drivers"][driver]["Healthy"] == true);
-            Ok(ready.then_some(()))
-        })
+        self.until_healthy(&[driver], 1)
     }
 
     /// SIGKILL for the agent process alone, then a new one on the same directory. Returns when the new one was started.
     pub(crate) fn crash_and_restart(&mut self) -> Result<Instant> {
-        self.child.kill()?;
-        self.child.wait()?;
+        self.process.crash()?;
         let started = Instant::now();
-        self.child = spawn(&self.kind, &self.dir)?;
+        self.process.restart()?;
         Ok(started)
     }
 
-    /// Its HTTP port.
-    pub(crate) fn port(&self) -> u16 {
-        self.port
-    }
-
     fn url(&self, path: &str) -> String {
-        format!("http://127.0.0.1:{}{path}", self.port)
+        format!("{}{path}", self.process.address())
     }
     /// GET.
     pub(crate) fn get(&self, path: &str) -> Result<Value> {
@@ -137,33 +121,23 @@ impl Agent {
         let body = ureq::get(self.url(path)).call()?.into_body();
         Ok(BufReader::with_capacity(256, body.into_reader()).lines())
     }
+}
 
-    /// Every process that belongs to the agent: pid → command line.
-    pub(crate) fn processes(&self) -> BTreeMap<u32, String> {
-        processes_of(&self.dir)
+impl Deref for Agent {
+    type Target = cluster::Agent;
+
+    fn deref(&self) -> &Self::Target {
+        &self.process
     }
 }
 
-impl Drop for Agent {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-        // Executors and workloads outlive their agent, in both systems: they are found by the directory that only they name.
-        local::remove(&self.dir);
-    }
-}
-
-fn spawn(kind: &Kind, dir: &Path) -> Result<Child> {
-    let log = fs::OpenOptions::new().create(true).append(true).open(dir.join("agent.log"))?;
-    Command::new(&kind.program)
-        .args(["agent", "-config"])
-        .arg(dir.join("agent.hcl"))
-        .env("DROVER_BENCH_DIR", dir)
-        // Sockets of plugins go with the directory instead of staying in the system's.
-        .env("TMPDIR", dir)
-        .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log)
-        .spawn()
-        .with_context(|| format!("could not start {}", kind.program.display()))
+/// Of a stock agent that is server and node.
+fn stock_config([http, rpc, serf]: [u16; 3], dir: &Path) -> String {
+    drop(fs::create_dir_all(dir.join("tmp")));
+    let data = dir.join("data");
+    format!(
+        "data_dir = {data:?}\nports {{\n http = {http}\n rpc = {rpc}\n serf = {serf}\n}}\nserver {{\n enabled = true\n bootstrap_expect = 1\n}}\n\
+         client {{\n enabled = true\n servers = [\"127.0.0.1:{rpc}\"]\n}}\nplugin \"raw_exec\" {{\n config {{\n enabled = true\n }}\n}}\n\
+         bind_addr = \"127.0.0.1\"\nadvertise {{\n http = \"127.0.0.1\"\n rpc = \"127.0.0.1\"\n serf = \"127.0.0.1\"\n}}\n"
+    )
 }

@@ -56,9 +56,11 @@ impl Drop for Plugin {
 
 /// All of it. A Nomad's host cannot be measured by itself: it is part of its agent.
 pub(crate) fn drivers(kind: Kind) -> Result<Vec<Row>> {
-    let ours = kind.name() == "drover";
+    if kind.is_drover() && !kind.is_this_build() {
+        return Ok(Vec::new());
+    }
     let mut rows = idle(kind.clone())?;
-    if ours {
+    if kind.is_this_build() {
         rows.extend(host(&kind)?);
     }
     Ok(rows)
@@ -92,7 +94,7 @@ fn host(kind: &Kind) -> Result<Vec<Row>> {
 
 /// Memory of a driver process that nothing is asked of.
 fn idle(kind: Kind) -> Result<Vec<Row>> {
-    let programs: Vec<(&str, PathBuf)> = if kind.name() == "nomad" {
+    let programs: Vec<(&str, PathBuf)> = if !kind.is_drover() {
         let go = peer::GO_RAW_EXEC.cached()?;
         vec![("raw_exec", go)]
     } else {

@@ -1,4 +1,5 @@
-//! `cargo xtask bench`: measures a release build of Drover, and a stock Nomad in the same run when `NOMAD_BIN` names one.
+//! `cargo xtask bench`: measures a release build of Drover, and in the same run a stock Nomad when `NOMAD_BIN` names one, and the build of another commit
+//! when `DROVER_BEFORE` does.
 //!
 //! Both are driven by the same requests over the same HTTP API. Figures are medians with their spread; nothing here is asserted: the table is the result.
 
@@ -50,6 +51,7 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     let root = workspace::root();
     Run::new("cargo", ["build", "--release", "-p", "cli"]).dir(&root).run()?;
     let mut kinds = vec![Kind::drover()];
+    kinds.extend(std::env::var_os("DROVER_BEFORE").map(|path| Kind::before(path.into())));
     match std::env::var_os("NOMAD_BIN") {
         Some(path) => kinds.push(Kind::nomad(path.into())),
         None => eprintln!("xtask: NOMAD_BIN is not set, only Drover is measured (`cargo xtask peer nomad OUT` builds a peer)"),

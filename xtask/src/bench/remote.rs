@@ -11,16 +11,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::{
     agent::Kind,
-    measure::{cpu_ticks, f, ms, now_ns, pss_kib},
+    measure::{cpu_ticks, f, ms, now_ns, pss_kib, small},
     table::Row,
 };
 use crate::{
-    interop::cluster::{Agent, Role},
+    interop::{
+        api::text,
+        cluster::{Agent, Role},
+        job::Job,
+    },
     local::{self, until},
 };
 
@@ -68,34 +72,22 @@ impl Fleet {
 
     fn until_ready(&self, name: &str) -> Result<()> {
         until("a ready node with its drivers", BOUND, || {
-            let node = self.node(name)?;
+            let node = self.server.node(name)?;
             let healthy = ["mock_remote", "remote_exec"].iter().all(|driver| node["Drivers"][driver]["Healthy"] == true);
             Ok((node["Status"] == "ready" && healthy).then_some(()))
         })
     }
 
-    fn node(&self, name: &str) -> Result<Value> {
-        let all = self.server.get("/v1/nodes")?;
-        Ok(all.as_array().into_iter().flatten().find(|n| n["Name"] == name).cloned().unwrap_or_default())
-    }
-
     fn submit(&self, id: &str, count: usize) -> Result<()> {
         let config = json!({"run_for": "10h", "kill_after": "1ms"});
         let body = job(id, count, "mock_remote", &config);
-        let (status, text) = self.server.put_text("/v1/jobs", &body)?;
-        ensure!(status == 200, "the job was refused: {status} {text}");
-        Ok(())
+        self.server.submit(&body)
     }
 
     /// Tasks that are managed and seen to run: slot → manager and epoch.
     fn managed(&self) -> Result<BTreeMap<String, (String, u64)>> {
-        let all = self.server.get("/v1/remote/tasks")?;
-        let settled = all
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter(|r| r["Observed"]["State"] == "Running" && r["Manager"].is_object() && r["Successor"].is_null());
-        let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+        let all = self.server.list("/v1/remote/tasks")?;
+        let settled = all.iter().filter(|r| r["Observed"]["State"] == "Running" && r["Manager"].is_object() && r["Successor"].is_null());
         Ok(settled.map(|r| (text(&r["SlotName"]), (text(&r["ManagerName"]), r["Epoch"].as_u64().unwrap_or(0)))).collect())
     }
 
@@ -112,17 +104,17 @@ impl Fleet {
     }
 
     fn drain(&self, name: &str, on: bool) -> Result<()> {
-        let node = self.node(name)?;
-        let id = node["ID"].as_str().context("a node without an id")?;
         let spec = if on { json!({"Deadline": 600_000_000_000_i64}) } else { Value::Null };
-        self.server.put(&format!("/v1/node/{id}/drain"), &json!({"DrainSpec": spec, "MarkEligible": !on})).map(drop)
+        self.server.drain(name, spec)
     }
 
     /// Calls that the provider has seen since a time of the clock: all, those turned away, the most that it took in a second.
     fn calls(&self, since_ms: u64) -> Result<(usize, usize, usize)> {
         let (mut all, mut away, mut by_second) = (0, 0, BTreeMap::<u64, usize>::new());
-        for line in BufReader::new(fs::File::open(self.dir.join("provider/calls.jsonl"))?).lines() {
-            let call: Value = serde_json::from_str(&line?)?;
+        let text = fs::read_to_string(self.dir.join("provider/calls.jsonl"))?;
+        // The last line may be in the middle of its write.
+        for line in text[..text.rfind('\n').unwrap_or(0)].lines() {
+            let call: Value = serde_json::from_str(line)?;
             let at = call["at_ms"].as_u64().context("a call without a time")?;
             if at < since_ms {
                 continue;
@@ -154,14 +146,7 @@ impl Drop for Fleet {
 }
 
 fn job(id: &str, count: usize, driver: &str, config: &Value) -> Value {
-    json!({"Job": {
-        "ID": id, "Name": id, "Type": "service", "Datacenters": ["dc1"],
-        "TaskGroups": [{
-            "Name": "g", "Count": count, "Update": {"MaxParallel": 0}, "EphemeralDisk": {"SizeMB": 10},
-            "Tasks": [{"Name": "t", "Driver": driver, "Config": config, "Resources": {"CPU": 1, "MemoryMB": 10},
-                       "LogConfig": {"MaxFiles": 1, "MaxFileSizeMB": 1}}]
-        }]
-    }})
+    small(Job::new(id, "service", driver, config.clone()).count(count).undeployed()).body()
 }
 
 fn now_ms() -> u64 {
@@ -170,7 +155,7 @@ fn now_ms() -> u64 {
 
 /// Hand-overs and logs.
 pub(crate) fn remote(kind: Kind) -> Result<Vec<Row>> {
-    if kind.name() != "drover" {
+    if !kind.is_drover() {
         return Ok(Vec::new());
     }
     let mut rows = Vec::new();
@@ -202,7 +187,7 @@ fn hand_over(kind: &Kind, count: usize, runs: usize) -> Result<Vec<Row>> {
     for _ in 0..runs.min(3) {
         let old = fleet.nodes[at].name().to_owned();
         fleet.nodes[at].crash()?;
-        let down = until("the node to be marked down", BOUND, || Ok((fleet.node(&old)?["Status"] == "down").then(Instant::now)))?;
+        let down = until("the node to be marked down", BOUND, || Ok((fleet.server.node(&old)?["Status"] == "down").then(Instant::now)))?;
         fleet.until_managed(count, &old, BOUND)?;
         lost.push(ms(down.elapsed()));
         fleet.nodes[at].restart()?;
@@ -231,12 +216,8 @@ fn logs(kind: &Kind) -> Result<Vec<Row>> {
 fn lag(fleet: &Fleet, driver: &str) -> Result<Vec<f64>> {
     let script = "while :; do date +%s%N; sleep 0.05; done";
     let id = format!("writer-{driver}");
-    let (status, text) = fleet.server.put_text("/v1/jobs", &job(&id, 1, driver, &json!({"command": "/bin/sh", "args": ["-c", script]})))?;
-    ensure!(status == 200, "the job was refused: {status} {text}");
-    let alloc = until("a running writer", BOUND, || {
-        let allocs = fleet.server.get(&format!("/v1/job/{id}/allocations"))?;
-        Ok(allocs[0]["ClientStatus"].as_str().filter(|s| *s == "running").and_then(|_| allocs[0]["ID"].as_str().map(str::to_owned)))
-    })?;
+    fleet.server.submit(&job(&id, 1, driver, &json!({"command": "/bin/sh", "args": ["-c", script]})))?;
+    let alloc = until("a running writer", BOUND, || fleet.server.alloc(&id, "running"))?;
     let path = format!("/v1/client/fs/logs/{alloc}?task=t&type=stdout&plain=true&follow=true&origin=end&offset=0");
     let answer = ureq::get(format!("{}{path}", fleet.server.address())).call()?;
     let mut lag = Vec::new();
@@ -250,8 +231,8 @@ fn lag(fleet: &Fleet, driver: &str) -> Result<Vec<f64>> {
     }
     fleet.server.delete(&format!("/v1/job/{id}"))?;
     until("the writer's end", BOUND, || {
-        let allocs = fleet.server.get(&format!("/v1/job/{id}/allocations"))?;
-        Ok(allocs.as_array().into_iter().flatten().all(|a| a["ClientStatus"] == "complete").then_some(()))
+        let allocs = fleet.server.allocs(&id)?;
+        Ok(allocs.iter().all(|a| a["ClientStatus"] == "complete").then_some(()))
     })?;
     Ok(lag)
 }
@@ -275,7 +256,7 @@ const SETTLED: Duration = Duration::from_secs(30);
 
 /// Three managers of many tasks at a provider with a budget; one of them is lost. `DROVER_BENCH_REMOTE` is another number than ten thousand.
 pub(crate) fn scale(kind: Kind) -> Result<Vec<Row>> {
-    if kind.name() != "drover" {
+    if !kind.is_drover() {
         return Ok(Vec::new());
     }
     let many = std::env::var("DROVER_BENCH_REMOTE").ok().and_then(|n| n.parse().ok()).unwrap_or(MANY);
@@ -287,9 +268,7 @@ pub(crate) fn scale(kind: Kind) -> Result<Vec<Row>> {
     fleet.submit("first", FIRST)?;
     fleet.until_managed(FIRST, "", BOUND)?;
     fleet.server.delete("/v1/job/first")?;
-    until("the first tasks to go", BOUND, || {
-        Ok(fleet.server.get("/v1/remote/tasks")?.as_array().is_some_and(Vec::is_empty).then_some(()))
-    })?;
+    fleet.server.until_no_record()?;
     std::thread::sleep(SETTLED);
     let costs = |fleet: &Fleet| -> (Cost, Vec<Cost>) {
         (cost(&fleet.server, &fleet.dir), fleet.nodes.iter().map(|node| cost(node, &fleet.dir)).collect())

@@ -24,10 +24,7 @@ pub(crate) fn sessions(kind: Kind) -> Result<Vec<Row>> {
         let agent = Agent::start(kind.clone())?;
         agent.wait_for_driver(driver)?;
         agent.put("/v1/jobs", &measure::job_of(driver, "joined", "service", 1, "/bin/sleep", &["3600"]))?;
-        let id = until("a running task", BOUND, || {
-            let allocs = agent.get("/v1/job/joined/allocations")?;
-            Ok(allocs[0]["ClientStatus"].as_str().filter(|s| *s == "running").and_then(|_| allocs[0]["ID"].as_str().map(str::to_owned)))
-        })?;
+        let id = until("a running task", BOUND, || agent.alloc("joined", "running"))?;
         let took = (0..RUNS).map(|_| session(&agent, &id).map(ms)).collect::<Result<Vec<f64>>>()?;
         rows.push(Row::new(format!("alloc exec true: {driver}"), agent.name(), "ms", took));
     }
@@ -36,7 +33,7 @@ pub(crate) fn sessions(kind: Kind) -> Result<Vec<Row>> {
 
 /// One session on a connection of its own: from the request until the exit code is there.
 fn session(agent: &Agent, alloc: &str) -> Result<Duration> {
-    let address = format!("127.0.0.1:{}", agent.port());
+    let address = format!("127.0.0.1:{}", agent.http_port());
     let url = format!("ws://{address}/v1/client/allocation/{alloc}/exec?task=t&tty=false&command=%5B%22%2Fbin%2Ftrue%22%5D");
     let asked = Instant::now();
     let stream = TcpStream::connect(&address)?;

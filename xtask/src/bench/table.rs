@@ -36,7 +36,7 @@ pub(crate) fn quantile(samples: &[f64], q: f64) -> Option<f64> {
     sorted.get(index).copied()
 }
 
-/// Prints all rows; where both agents were measured, the ratio as well.
+/// Prints all rows; where Drover and another agent were measured, the ratio as well.
 pub(crate) fn print(rows: &[Row]) {
     println!("{:56} {:8} {:>10} {:>10} {:>10} {:>4} {:6} ratio", "figure", "agent", "median", "min", "max", "n", "unit");
     for row in rows {
@@ -47,7 +47,7 @@ pub(crate) fn print(rows: &[Row]) {
         let q = |q| quantile(&row.samples, q).unwrap_or(f64::NAN);
         let ours = rows.iter().find(|r| r.agent == "drover" && r.figure == row.figure).and_then(Row::median);
         let ratio = match (row.agent, row.median(), ours) {
-            ("nomad", Some(theirs), Some(ours)) if ours > 0.0 => {
+            ("nomad" | "before", Some(theirs), Some(ours)) if ours > 0.0 => {
                 format!("{:.1} x drover", theirs / ours)
             }
             _ => String::new(),

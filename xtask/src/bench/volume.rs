@@ -12,10 +12,10 @@ use serde_json::json;
 
 use super::{
     agent::{Agent, Kind},
-    measure::{BOUND, RAW_EXEC, f, own_cpu_ticks},
+    measure::{BOUND, RAW_EXEC, f, own_cpu_ticks, small},
     table::Row,
 };
-use crate::local::until;
+use crate::{interop::job::Job, local::until};
 
 /// Lines of `seq 1 LINES`, together a few bytes less than 1 GiB.
 const LINES: u64 = 118_485_292;
@@ -85,24 +85,10 @@ fn log(agent: &Agent, run: usize, reference: &Path) -> Result<(f64, u64, bool)> 
         agent.processes().iter().filter(|(_, command)| !workload(command)).map(|(pid, _)| own_cpu_ticks(*pid)).sum()
     });
     let script = format!("while [ ! -e {} ]; do sleep 0.01; done; seq 1 {LINES}; exec sleep 3600", go.display());
-    agent.put(
-        "/v1/jobs",
-        &json!({"Job": {
-            "ID": id, "Name": id, "Type": "service", "Datacenters": ["dc1"],
-            "TaskGroups": [{
-                "Name": "g", "Count": 1, "EphemeralDisk": {"SizeMB": FILES * FILE_MB + 100}, "Update": {"MaxParallel": 0},
-                "Tasks": [{
-                    "Name": "t", "Driver": RAW_EXEC, "Config": {"command": "/bin/sh", "args": ["-c", script]},
-                    "Resources": {"CPU": 1, "MemoryMB": 10},
-                    "LogConfig": {"MaxFiles": FILES, "MaxFileSizeMB": FILE_MB}
-                }]
-            }]
-        }}),
-    )?;
-    let alloc = until("a running task", BOUND, || {
-        let allocs = agent.get(&format!("/v1/job/{id}/allocations"))?;
-        Ok(allocs[0]["ClientStatus"].as_str().filter(|s| *s == "running").and_then(|_| allocs[0]["ID"].as_str().map(str::to_owned)))
-    })?;
+    let job = small(Job::script(&id, "service", RAW_EXEC, &script)).undeployed();
+    let job = job.group(json!({"EphemeralDisk": {"SizeMB": FILES * FILE_MB + 100}}));
+    agent.submit(&job.task(json!({"LogConfig": {"MaxFiles": FILES, "MaxFileSizeMB": FILE_MB}})).body())?;
+    let alloc = until("a running task", BOUND, || agent.alloc(&id, "running"))?;
     let logs = agent.dir().join("data/alloc").join(alloc).join("alloc/logs");
     let before = helpers();
     let begun = Instant::now();

@@ -16,7 +16,7 @@ use anyhow::{Result, ensure};
 use serde_json::json;
 
 use super::{
-    Fault,
+    fault::Fault,
     world::{BOUND, Process, Spec, World, driver},
 };
 use crate::local::until;

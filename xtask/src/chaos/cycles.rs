@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::{
-    Fault,
+    fault::Fault,
     world::{Spec, World, driver},
 };
 

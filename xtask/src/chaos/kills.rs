@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 
 use super::{
-    Fault,
+    fault::Fault,
     world::{BOUND, Process, Spec, World, driver},
 };
 use crate::{interop::cluster::program, local::until};
@@ -281,7 +281,7 @@ fn in_exec(world: &mut World, n: usize, victim: Victim) -> Result<()> {
 /// Commands of sessions beside a task.
 fn commands(job: &str) -> Vec<Process> {
     let wanted = format!("NOMAD_JOB_ID={job}\0");
-    let pids = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
+    let pids = crate::local::pids();
     let ours = |pid: &u32| {
         let read = |file: &str| String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default()).into_owned();
         read("cmdline").starts_with("sleep\u{0}54321") && read("environ").contains(&wanted)

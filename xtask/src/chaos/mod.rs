@@ -10,7 +10,9 @@
 
 mod artifacts;
 mod cycles;
+mod fault;
 mod kills;
+mod past;
 pub(crate) mod remote;
 mod state;
 mod workloads;
@@ -18,25 +20,14 @@ mod world;
 
 use std::time::Instant;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
-use self::world::World;
+use self::{fault::Fault, world::World};
 use crate::{
-    interop::Verdict,
+    builds,
+    local::seed_from_clock,
     packages::{self, Wanted},
-    process::Run,
-    workspace,
 };
-
-/// Something that goes wrong.
-struct Fault {
-    name: &'static str,
-    /// What is done.
-    what: &'static str,
-    /// What a node without its counter-measure would show: the run must be able to fail.
-    would_show: &'static str,
-    run: fn(&mut World, usize) -> Result<()>,
-}
 
 /// What one fault has cost.
 #[derive(Default)]
@@ -61,7 +52,7 @@ impl Row {
 }
 
 fn faults() -> Vec<&'static Fault> {
-    [kills::FAULTS, artifacts::FAULTS, state::FAULTS, workloads::FAULTS, cycles::FAULTS].into_iter().flatten().collect()
+    [kills::FAULTS, artifacts::FAULTS, state::FAULTS, past::FAULTS, workloads::FAULTS, cycles::FAULTS].into_iter().flatten().collect()
 }
 
 /// How often.
@@ -70,26 +61,33 @@ struct Amount {
     runs: usize,
     /// Starts and stops in a run of cycles.
     cycles: usize,
+    /// The number of the first run, which says at which moments things go wrong.
+    seed: usize,
 }
 
-const FULL: Amount = Amount { runs: 20, cycles: 100 };
-const SHORT: Amount = Amount { runs: 1, cycles: 5 };
+const FULL: Amount = Amount { runs: 20, cycles: 100, seed: 0 };
+const SHORT: Amount = Amount { runs: 1, cycles: 5, seed: 0 };
 
-/// `chaos [--runs N] [--only FAULT]… [--short] [--list]`, or `chaos remote …`.
+/// `chaos [--runs N] [--seed S] [--only FAULT]… [--short] [--list]`, or `chaos remote …`.
 pub(crate) fn run(args: &[&str]) -> Result<()> {
     if let ["remote", args @ ..] = args {
         return remote::run(args);
     }
-    let mut amount = FULL;
+    let (mut amount, mut wanted) = (FULL, None);
     let mut only = Vec::new();
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         match *arg {
-            "--short" => amount = SHORT,
+            "--short" => (amount.runs, amount.cycles) = (SHORT.runs, SHORT.cycles),
             "--runs" => {
                 let text = args.next().copied().unwrap_or_default();
                 let Ok(runs) = text.parse() else { bail!("--runs takes a number, not {text:?}") };
                 amount.runs = runs;
+            }
+            "--seed" => {
+                let text = args.next().copied().unwrap_or_default();
+                let Ok(seed) = text.parse::<u32>() else { bail!("--seed takes a number below 2^32, not {text:?}") };
+                wanted = Some(seed);
             }
             "--only" => only.push(args.next().copied().unwrap_or_default()),
             "--list" => {
@@ -98,22 +96,19 @@ pub(crate) fn run(args: &[&str]) -> Result<()> {
                 }
                 return Ok(());
             }
-            other => bail!("chaos does not know {other:?}; it takes --runs N, --only FAULT, --short and --list"),
+            other => bail!("chaos does not know {other:?}; it takes --runs N, --seed S, --only FAULT, --short and --list"),
         }
     }
-    Run::new("cargo", ["build", "-p", "cli"]).dir(workspace::root()).run()?;
+    amount.seed = usize::try_from(wanted.map_or(seed_from_clock() % 1_000_000, u64::from))?;
+    builds::build(&["drover"])?;
     play(amount, &only)
 }
 
 /// The short form, as a check of `cargo xtask interop`.
-pub(crate) fn check() -> Result<Verdict> {
-    if !packages::is_root() {
-        return Ok(Verdict::Skipped("isolation, mounts and cgroups need root".into()));
-    }
-    if let Some(why) = packages::install(&[Wanted::new("sqlite3", "sqlite3")]) {
-        return Ok(Verdict::Skipped(format!("a record cannot be damaged: {why}")));
-    }
-    play(SHORT, &[]).map(|()| Verdict::Passed)
+pub(crate) fn check() -> Result<()> {
+    packages::need_root("isolation, mounts and cgroups need root")?;
+    packages::need(&[Wanted::new("sqlite3", "sqlite3")]).context("a record cannot be damaged")?;
+    play(SHORT, &[])
 }
 
 fn play(amount: Amount, only: &[&str]) -> Result<()> {
@@ -121,6 +116,7 @@ fn play(amount: Amount, only: &[&str]) -> Result<()> {
         let all = faults().iter().map(|f| f.name).collect::<Vec<_>>();
         ensure!(all.contains(name), "no fault {name:?}; there are {}", all.join(", "));
     }
+    println!("chaos: seed {}", amount.seed);
     let mut rows: Vec<(&str, Row)> = Vec::new();
     let mut world = World::start(amount.cycles)?;
     let mut told = Vec::new();
@@ -130,13 +126,14 @@ fn play(amount: Amount, only: &[&str]) -> Result<()> {
         for n in 0..amount.runs {
             row.runs += 1;
             let before = world.violations().len();
-            let done = world.rest().and_then(|()| (fault.run)(&mut world, n)).and_then(|()| world.clean_up());
+            let done = world.rest().and_then(|()| (fault.run)(&mut world, amount.seed + n)).and_then(|()| world.clean_up());
             if let Err(error) = done {
                 row.broken += 1;
                 world.note(format!("it did not come to its end: {error:#}"));
             }
             for violation in &world.violations()[before..] {
-                let what = format!("{} run {}: {violation}", fault.name, n + 1);
+                let again = amount.seed + n;
+                let what = format!("{} run {} (--only {} --runs 1 --seed {again}): {violation}", fault.name, n + 1, fault.name);
                 println!("chaos {what}");
                 told.push(what);
             }

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::{
-    Fault,
+    fault::Fault,
     world::{BOUND, Process, Spec, World, driver},
 };
 use crate::{

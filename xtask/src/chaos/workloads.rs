@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use serde_json::json;
 
 use super::{
-    Fault,
+    fault::Fault,
     world::{BOUND, Spec, World, driver},
 };
 use crate::local::until;
@@ -70,7 +70,7 @@ fn double_fork(world: &mut World, n: usize) -> Result<()> {
 
 fn sleepers(mark: u32) -> Vec<u32> {
     let ending = format!("sleep\0{mark}\0");
-    let pids = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
+    let pids = crate::local::pids();
     pids.filter(|pid| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| String::from_utf8_lossy(&line).ends_with(&ending)))
         .collect()
 }

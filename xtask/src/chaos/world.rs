@@ -12,7 +12,11 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::{
-    interop::cluster::{Agent, Role, program},
+    interop::{
+        api::text,
+        cluster::{Agent, Role, program},
+        job::Job,
+    },
     local::{kill, processes_of, until},
 };
 
@@ -231,8 +235,8 @@ impl World {
     /// Until the servers have this node ready, with both drivers.
     pub(super) fn wait_for_node(&self) -> Result<()> {
         until("a ready node with its drivers", BOUND, || {
-            let nodes = self.server.get("/v1/nodes")?;
-            let ready = nodes.as_array().into_iter().flatten().any(|n| {
+            let nodes = self.server.list("/v1/nodes")?;
+            let ready = nodes.iter().any(|n| {
                 let healthy = |driver: &str| n["Drivers"][driver]["Healthy"] == true;
                 n["Name"] == self.node.name() && n["Status"] == "ready" && healthy("raw_exec") && healthy("exec")
             });
@@ -265,34 +269,28 @@ impl World {
         config["args"] = json!(["-c", format!("echo $$ >> $NOMAD_ALLOC_DIR/data/starts; {}", spec.script)]);
         let kind = if spec.batch { "batch" } else { "service" };
         let update = if spec.batch { Value::Null } else { json!({"MaxParallel": 0}) };
-        json!({"Job": {
-            "ID": id, "Name": id, "Type": kind, "Datacenters": ["*"],
-            "Constraints": [{"LTarget": "${node.unique.name}", "RTarget": self.node.name(), "Operand": "="}],
-            "TaskGroups": [{
-                "Name": "g", "Count": 1, "Update": update,
-                "RestartPolicy": {"Attempts": spec.restarts, "Mode": "fail", "Interval": 600_000_000_000_i64, "Delay": 50_000_000},
-                "ReschedulePolicy": {"Attempts": 0, "Unlimited": false},
-                "EphemeralDisk": {"SizeMB": 10 + spec.logs.0 * spec.logs.1 * 2},
-                "Tasks": [{
-                    "Name": "t", "Driver": spec.driver, "Config": config, "Artifacts": spec.artifacts,
-                    "KillTimeout": i64::try_from(spec.kill_timeout.as_nanos()).unwrap_or(i64::MAX),
-                    "Resources": {"CPU": 10, "MemoryMB": 64},
-                    "LogConfig": {"MaxFiles": spec.logs.0, "MaxFileSizeMB": spec.logs.1}
-                }]
-            }]
-        }})
+        let group = json!({
+            "Constraints": [{"LTarget": "${node.unique.name}", "RTarget": self.node.name(), "Operand": "="}], "Update": update,
+            "RestartPolicy": {"Attempts": spec.restarts, "Mode": "fail", "Interval": 600_000_000_000_i64, "Delay": 50_000_000},
+            "EphemeralDisk": {"SizeMB": 10 + spec.logs.0 * spec.logs.1 * 2},
+        });
+        let task = json!({
+            "Artifacts": spec.artifacts, "Resources": {"CPU": 10, "MemoryMB": 64},
+            "KillTimeout": i64::try_from(spec.kill_timeout.as_nanos()).unwrap_or(i64::MAX),
+            "LogConfig": {"MaxFiles": spec.logs.0, "MaxFileSizeMB": spec.logs.1},
+        });
+        Job::new(id, kind, spec.driver, config).once().group(group).task(task).body()
     }
 
     /// The one allocation of a job; None before it was placed.
     pub(super) fn alloc(&self, job: &str) -> Result<Option<Value>> {
-        let mut all = self.server.get(&format!("/v1/job/{job}/allocations"))?.as_array().cloned().unwrap_or_default();
+        let mut all = self.server.allocs(job)?;
         ensure!(all.len() <= 1, "job {job} has {} allocations", all.len());
         Ok(all.pop())
     }
 
     pub(super) fn alloc_id(&self, job: &str) -> Result<String> {
-        let id = until("the allocation", BOUND, || Ok(self.alloc(job)?.and_then(|a| a["ID"].as_str().map(str::to_owned))))?;
-        Ok(id)
+        until("the allocation", BOUND, || Ok(self.alloc(job)?.map(|a| text(&a["ID"]))))
     }
 
     pub(super) fn alloc_dir(&self, job: &str) -> Result<PathBuf> {
@@ -357,7 +355,7 @@ impl World {
             let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
             environment.split(|b| *b == 0).any(|entry| entry == wanted.as_bytes())
         };
-        let pids = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
+        let pids = crate::local::pids();
         let found: Vec<u32> = pids.filter(|pid| of_job(*pid) && Process::of(*pid).is_some()).collect();
         let parent = |pid: u32| -> Option<u32> {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -369,10 +367,8 @@ impl World {
 
     /// Texts of the task's events.
     pub(super) fn events(&self, job: &str) -> Result<Vec<String>> {
-        let alloc = self.server.get(&format!("/v1/allocation/{}", self.alloc_id(job)?))?;
-        let events = alloc["TaskStates"]["t"]["Events"].as_array().cloned().unwrap_or_default();
-        let text = |e: &Value| format!("{} {}", e["Type"].as_str().unwrap_or_default(), e["DisplayMessage"].as_str().unwrap_or_default());
-        Ok(events.iter().map(text).collect())
+        let events = self.server.events(&self.alloc_id(job)?)?;
+        Ok(events.iter().map(|e| format!("{} {}", text(&e["Type"]), text(&e["DisplayMessage"]))).collect())
     }
 
     // ---- processes of the node
@@ -380,27 +376,17 @@ impl World {
     /// Plugin processes by driver.
     pub(super) fn plugin(&self, driver: &str) -> Option<Process> {
         let ending = format!("driver {driver}");
-        self.node.processes().into_iter().find(|(_, line)| line.trim_end().ends_with(&ending)).and_then(|(pid, _)| Process::of(pid))
+        self.node.pids(|line| line.ends_with(&ending)).first().and_then(|pid| Process::of(*pid))
     }
 
     pub(super) fn kill_plugins(&mut self) -> Result<()> {
         self.plugin_kills += 1;
-        for (pid, line) in self.node.processes() {
-            if line.contains(" driver ") {
-                kill(pid)?;
-            }
-        }
-        Ok(())
+        self.node.pids(|line| line.contains(" driver ")).into_iter().try_for_each(kill)
     }
 
     /// SIGKILL for every executor of the node.
     pub(super) fn kill_executors(&self) -> Result<()> {
-        for (pid, line) in self.node.processes() {
-            if line.contains("drover-executor") && line.contains(" run ") {
-                kill(pid)?;
-            }
-        }
-        Ok(())
+        self.node.pids(|line| line.contains("drover-executor") && line.contains(" run ")).into_iter().try_for_each(kill)
     }
 
     /// Plugins that die again and again are started with growing pauses. That is right, and not what the next run is about: a new agent begins to
@@ -437,8 +423,7 @@ impl World {
             if alloc["ClientStatus"] != "running" && alloc["ClientStatus"] != "unknown" {
                 return Ok(Some(false));
             }
-            let stats = self.node.get(&format!("/v1/client/allocation/{id}/stats"))?;
-            Ok((!stats["Tasks"]["t"].is_null()).then_some(true))
+            Ok(self.node.stats(&id)?.map(|_| true))
         });
         let alive = before.is_alive();
         if !alive || !attached.as_ref().is_ok_and(|a| *a) {
@@ -460,8 +445,7 @@ impl World {
             let alloc = self.alloc(job)?.unwrap_or_default();
             Ok(matches!(alloc["ClientStatus"].as_str(), Some("complete" | "failed")).then_some(()))
         })?;
-        let alloc = self.server.get(&format!("/v1/allocation/{id}"))?;
-        let events = alloc["TaskStates"]["t"]["Events"].as_array().cloned().unwrap_or_default();
+        let events = self.server.events(&id)?;
         let ends: Vec<i64> = events.iter().filter(|e| e["Type"] == "Terminated").filter_map(|e| e["ExitCode"].as_i64()).collect();
         if ends != [code] {
             let told = self.events(job)?.join("; ");
@@ -521,7 +505,7 @@ impl World {
     pub(super) fn stop_all(&mut self) -> Result<()> {
         for job in std::mem::take(&mut self.jobs).into_keys() {
             self.stop(&job)?;
-            self.seen.extend(self.alloc(&job)?.and_then(|a| a["ID"].as_str().map(str::to_owned)));
+            self.seen.extend(self.alloc(&job)?.map(|a| text(&a["ID"])));
             let live = self.instances(&job);
             if !live.is_empty() {
                 self.leaked(format!("{job} has ended, by its status, and processes {live:?} live"));

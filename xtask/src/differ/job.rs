@@ -55,6 +55,9 @@ impl Job {
     pub(super) fn sysbatch(script: &str) -> Self {
         Self { reschedule: String::new(), ..Self::new("sysbatch", script) }
     }
+    pub(super) fn is_service(&self) -> bool {
+        self.kind == "service"
+    }
     /// Another job of the scenario.
     pub(super) fn named(mut self, name: &str) -> Self {
         self.name = format!("JOB-{name}");

@@ -1,71 +1,27 @@
-//! Differences that are known: those that are meant, and those that are defects which nobody has mended yet.
-
-use super::tree::Difference;
+//! Differences that are known, each with the reason why ours is better.
 
 mod exceptions;
-mod open;
+mod known;
 
-/// A known difference. The patterns are of whole texts; `*` is any text,
-/// `||` separates alternatives.
-pub(super) struct Known {
-    /// Names of scenarios.
-    scenario: &'static str,
-    /// The step, then the place in the tree: `2 stop/allocs/*/DesiredDescription`.
-    path: &'static str,
-    /// What the stock has there; `-` when it has nothing.
-    stock: &'static str,
-    /// What we have there.
-    ours: &'static str,
-    /// Why.
-    pub(super) why: &'static str,
-    /// Each full run shows it; what depends on who is first does not.
-    pub(super) always: bool,
+pub(super) use self::known::Known;
+use self::known::{Fork, matches};
+use super::tree::Difference;
+
+/// What explains a difference of a scenario, in which all these were found.
+pub(super) fn explain(scenario: &str, all: &[Difference], difference: &Difference) -> Option<&'static Known> {
+    let step = |d: &Difference| d.path.split(' ').next().and_then(|n| n.parse::<u32>().ok());
+    let forks = || {
+        let mut forks = exceptions::FORKS.iter();
+        let after = |fork: &Fork| all.iter().any(|d| fork.at.explains(scenario, d) && step(d) <= step(difference));
+        forks.find(|fork| fork.at.explains(scenario, difference) || (matches(fork.then, &difference.path) && after(fork)))
+    };
+    let mut known = exceptions::EXCEPTIONS.iter();
+    known.find(|known| known.explains(scenario, difference)).or_else(|| forks().map(|fork| &fork.at))
 }
 
-const fn known(scenario: &'static str, path: &'static str, stock: &'static str, ours: &'static str, why: &'static str) -> Known {
-    Known { scenario, path, stock, ours, why, always: true }
-}
-
-const fn sometimes(scenario: &'static str, path: &'static str, stock: &'static str, ours: &'static str, why: &'static str) -> Known {
-    Known { scenario, path, stock, ours, why, always: false }
-}
-
-/// Both lists.
-pub(super) fn exceptions() -> &'static [Known] {
-    exceptions::EXCEPTIONS
-}
-
-/// Defects.
-pub(super) fn open() -> &'static [Known] {
-    open::OPEN
-}
-
-impl Known {
-    pub(super) fn explains(&self, scenario: &str, difference: &Difference) -> bool {
-        let side = |side: &Option<String>| side.clone().unwrap_or_else(|| "-".into());
-        matches(self.scenario, scenario)
-            && matches(self.path, &difference.path)
-            && matches(self.stock, &side(&difference.stock))
-            && matches(self.ours, &side(&difference.ours))
-    }
-    /// How the run names it.
-    pub(super) fn label(&self) -> String {
-        format!("{} {} [{} | {}]", self.scenario, self.path, self.stock, self.ours)
-    }
-}
-
-/// Whether a text is of the form of a pattern in which `*` is any text and `||` separates alternatives.
-fn matches(pattern: &str, text: &str) -> bool {
-    pattern.split("||").any(|pattern| matches_one(pattern.trim(), text))
-}
-
-fn matches_one(pattern: &str, text: &str) -> bool {
-    match pattern.split_once('*') {
-        None => pattern == text,
-        Some((before, after)) => text
-            .strip_prefix(before)
-            .is_some_and(|rest| (0..=rest.len()).filter(|at| rest.is_char_boundary(*at)).any(|at| matches_one(after, &rest[at..]))),
-    }
+/// All of them; the forks last.
+pub(super) fn all() -> impl Iterator<Item = &'static Known> {
+    exceptions::EXCEPTIONS.iter().chain(exceptions::FORKS.iter().map(|fork| &fork.at))
 }
 
 #[cfg(test)]
@@ -73,24 +29,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_match_whole_texts() {
-        for (pattern, text, expected) in [
-            ("*", "anything", true),
-            ("a/*/c", "a/b/c", true),
-            ("a/*/c", "a/b/x/c", true),
-            ("a/*/c", "a/b/cd", false),
-            ("a || b", "b", true),
-            ("a || b", "c", false),
-            ("-", "-", true),
-            ("*end", "the end", true),
-        ] {
-            assert_eq!(matches(pattern, text), expected, "{pattern} {text}");
-        }
+    fn what_follows_from_a_fork_is_explained_where_it_follows() {
+        let told = |path: &str, stock: &str, ours: &str| Difference {
+            path: path.into(),
+            stock: Some(stock.into()),
+            ours: (ours != "-").then(|| ours.into()),
+        };
+        let fork = told(
+            "3 run/allocs/g[0]#1/DesiredDescription",
+            "alloc is being updated due to job update",
+            "alloc not needed due to job update",
+        );
+        let before = told("2 run/allocs/g[0]#2/ClientStatus", "complete", "running");
+        let after = told("3 run/allocs/g[0]#2/ClientStatus", "complete", "running");
+        let elsewhere = told("3 run/job/Status", "dead", "running");
+        let all = [before.clone(), fork.clone(), after.clone(), elsewhere.clone()];
+        let explained = |d: &Difference| explain("random-1-2", &all, d).is_some();
+        assert_eq!([&fork, &before, &after, &elsewhere].map(explained), [true, false, true, false]);
+        assert!(explain("random-1-2", std::slice::from_ref(&after), &after).is_none(), "without the fork it is a difference");
+        assert!(explain("rolling", &all, &after).is_none(), "elsewhere as well");
     }
 
     #[test]
     fn each_known_difference_says_why() {
-        for known in exceptions().iter().chain(open()) {
+        for known in all() {
             assert!(known.why.len() > 20 && known.why.ends_with('.'), "{}", known.label());
         }
     }

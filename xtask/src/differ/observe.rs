@@ -7,6 +7,9 @@ use serde_json::{Map, Value, json};
 
 use super::{normal, system::System};
 
+/// Evaluations that one request makes are counted. How many others there are depends on who was told what when.
+const COUNTED: &[&str] = &["job-register", "job-deregister", "job-scaling", "alloc-stop", "periodic-job"];
+
 /// The answers of the API about one job.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
@@ -50,7 +53,7 @@ impl Seen {
         // They are all called the same: which is the newest is chance, and so the first node's is taken.
         if matches!(self.job["Type"].as_str(), Some("system" | "sysbatch")) {
             let first = named().filter(|a| a["DesiredStatus"] == "run" && is_live(a)).min_by_key(|a| a["NodeName"].as_str());
-            return first.or_else(|| named().last());
+            return first.or_else(|| named().min_by_key(|a| a["NodeName"].as_str()));
         }
         named().filter(|a| a["DesiredStatus"] == "run" && is_live(a)).last().or_else(|| named().last())
     }
@@ -132,7 +135,7 @@ impl Seen {
         Value::Object(all.collect())
     }
 
-    /// Kinds of evaluations. How many there are of one kind depends on who was told what when; how many wait does not.
+    /// Kinds of evaluations, how many there are of those that requests make, and how many wait.
     fn eval_tree(&self, known: &[(String, &'static str)]) -> Value {
         let kinds: BTreeSet<String> = self
             .evals
@@ -156,8 +159,12 @@ impl Seen {
                 ));
             }
         }
+        let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+        for trigger in self.evals.iter().filter_map(|e| e["TriggeredBy"].as_str()).filter(|t| COUNTED.contains(t)) {
+            *counts.entry(trigger).or_default() += 1;
+        }
         let blocked = self.evals.iter().filter(|e| e["Status"] == "blocked").count();
-        json!({ "kinds": kinds, "blocked": blocked, "failed placements of the newest": failed })
+        json!({ "kinds": kinds, "counts": counts, "blocked": blocked, "failed placements of the newest": failed })
     }
 }
 
@@ -202,7 +209,10 @@ fn allocation(alloc: &Value, known: &[(String, &'static str)]) -> Value {
 }
 
 fn task(state: &Value, known: &[(String, &'static str)]) -> Value {
-    let events = state["Events"].as_array().into_iter().flatten().map(|e| {
+    // The last ten are kept. How many of the first ones are among them says how many there were, and nothing else.
+    let forgets = state["Restarts"].as_u64() >= Some(2);
+    let first = |e: &Value| e["Type"] == "Received" || (e["Type"] == "Task Setup" && e["DisplayMessage"] == "Building Task Directory");
+    let events = state["Events"].as_array().into_iter().flatten().filter(|e| !forgets || !first(e)).map(|e| {
         let message = normal::text(e["DisplayMessage"].as_str().unwrap_or_default(), known);
         let fails = if e["FailsTask"] == true { " FAILS" } else { "" };
         Value::String(format!("{}: {message}{fails}", e["Type"].as_str().unwrap_or_default()))
@@ -260,5 +270,6 @@ mod tests {
         let tree = Seen { allocs, evals, ..Seen::default() }.tree(&[], false);
         assert_eq!(tree["allocs"].as_object().map(|o| o.keys().cloned().collect::<Vec<_>>()), Some(vec!["g[0]#1".into(), "g[0]#2".into()]));
         assert_eq!(tree["evals"]["kinds"], json!(["alloc-failure complete", "job-register complete"]));
+        assert_eq!(tree["evals"]["counts"], json!({"job-register": 1}), "of failures there may be more or fewer");
     }
 }

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     health::Health,
-    normal,
+    lists, normal,
     observe::{Seen, is_live, short_name},
     scenario::{Act, Look, Scenario, Step, Until},
     settle,
@@ -23,12 +23,18 @@ use super::{
 };
 use crate::local::until;
 
+/// Nobody has it.
+const NO_ALLOCATION: &str = "00000000-0000-0000-0000-00000000dead";
+
+/// The answer to what happens to an allocation or a node that is not there.
+const NOTHING_THERE: &str = "there is none";
+
 /// Both are asked so often.
 const POLL: Duration = Duration::from_millis(300);
 /// A step that changes nothing is believed after this long.
 const NOTHING: Duration = Duration::from_millis(2_500);
 /// What differs may become the same within this time after both have settled.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(15);
 /// A step takes at most this long.
 const BOUND: Duration = Duration::from_secs(75);
 
@@ -48,8 +54,10 @@ struct Side<'a> {
     seen: Seen,
 }
 
-/// Plays a scenario in a lane; what differs, each difference once.
-pub(super) fn play(scenario: &Scenario, lane: &str, systems: [&System; 2]) -> Result<Vec<Difference>> {
+/// Plays a scenario in a lane, for the so many-th time; what differs, each difference once.
+pub(super) fn play(scenario: &Scenario, lane: &str, systems: [&System; 2], time: usize) -> Result<Vec<Difference>> {
+    // What is left of the job of an earlier time is none of this one's.
+    let job = if time == 0 { scenario.name.clone() } else { format!("{}-again-{time}", scenario.name) };
     let side = |system| Side {
         system,
         away: BTreeMap::new(),
@@ -67,7 +75,15 @@ pub(super) fn play(scenario: &Scenario, lane: &str, systems: [&System; 2]) -> Re
     let mut result = Ok(());
     for (n, step) in scenario.steps.iter().enumerate() {
         let label = format!("{} {}", n + 1, step.act.label());
-        match play_step(scenario, step, lane, &mut sides, health.as_ref()).with_context(|| label.clone()) {
+        let news = |trees: &[Value; 2]| {
+            let mut differences = tree::compare(&trees[0], &trees[1]).into_iter();
+            differences.any(|d| {
+                let known = told.contains(&(d.path.clone(), d.stock.clone(), d.ours.clone()));
+                let placed = Difference { path: format!("{label}/{}", d.path), ..d };
+                !known && lists::explain(&scenario.name, &found, &placed).is_none()
+            })
+        };
+        match play_step((scenario, &job), step, lane, &mut sides, health.as_ref(), news).with_context(|| label.clone()) {
             Ok([stock, ours]) => {
                 let parted = stock.get("job").is_none() && step.until != Until::Quiet;
                 for mut difference in tree::compare(&stock, &ours) {
@@ -93,7 +109,7 @@ pub(super) fn play(scenario: &Scenario, lane: &str, systems: [&System; 2]) -> Re
             }
         }
     }
-    let cleaned: Result<()> = sides.iter_mut().try_for_each(|side| side.clean_up(&scenario.name));
+    let cleaned: Result<()> = sides.iter_mut().try_for_each(|side| side.clean_up(&job));
     result.and(cleaned).map(|()| found)
 }
 
@@ -101,8 +117,15 @@ fn uses_health(scenario: &Scenario) -> bool {
     scenario.steps.iter().any(|step| matches!(&step.act, Act::Run(hcl) if hcl.contains("HEALTH")))
 }
 
-fn play_step(scenario: &Scenario, step: &Step, lane: &str, sides: &mut [Side<'_>; 2], health: Option<&Health>) -> Result<[Value; 2]> {
-    let job = scenario.name.as_str();
+fn play_step(
+    (scenario, job): (&Scenario, &str),
+    step: &Step,
+    lane: &str,
+    sides: &mut [Side<'_>; 2],
+    health: Option<&Health>,
+    // Whether something differs that was not told before and stands on no list.
+    news: impl Fn(&[Value; 2]) -> bool,
+) -> Result<[Value; 2]> {
     let nodes = scenario.nodes_count;
     let before = [sides[0].tree(nodes), sides[1].tree(nodes)];
     let mut answers = [Value::Null, Value::Null];
@@ -140,7 +163,7 @@ fn play_step(scenario: &Scenario, step: &Step, lane: &str, sides: &mut [Side<'_>
             let since = *settled_since.get_or_insert_with(Instant::now);
             let nothing = if answers.iter().all(|a| a["refused"] == true) { POLL } else { NOTHING };
             let happened = (trees[0] != before[0] && trees[1] != before[1]) || elapsed > nothing;
-            if happened && same >= 3 && (trees[0] == trees[1] || since.elapsed() > PATIENCE) {
+            if happened && same >= 3 && (since.elapsed() > PATIENCE || !news(&trees)) {
                 break (trees, reasons);
             }
         } else {
@@ -203,9 +226,9 @@ impl Side<'_> {
         self.seen.newest(alloc).with_context(|| format!("{}: there is no allocation {alloc}", self.system.kind.name()))
     }
 
-    fn node_of(&self, alloc: &str) -> Result<String> {
-        let name = self.newest(alloc)?["NodeName"].as_str().context("the allocation has no node")?;
-        Ok(name.to_owned())
+    /// None: there is no such allocation, as jobs of the dice may have it.
+    fn node_of(&self, alloc: &str) -> Option<String> {
+        self.seen.newest(alloc)?["NodeName"].as_str().map(str::to_owned)
     }
 
     /// Words of paths and bodies.
@@ -251,8 +274,8 @@ impl Side<'_> {
                 Ok(Value::Null)
             }
             Act::TellAll(name, task, code) => {
-                let all: Vec<Value> =
-                    self.seen.allocs.iter().filter(|a| short_name(a) == *name && a["ClientStatus"] == "running").cloned().collect();
+                let runs = |a: &&Value| a["ClientStatus"] == "running" && a["TaskStates"][*task]["State"] == "running";
+                let all: Vec<Value> = self.seen.allocs.iter().filter(|a| short_name(a) == *name).filter(runs).cloned().collect();
                 all.iter().try_for_each(|alloc| self.tell(alloc, task, *code))?;
                 Ok(json!(all.len()))
             }
@@ -261,7 +284,7 @@ impl Side<'_> {
                 Ok(Value::Null)
             }
             Act::NodeDown(alloc) => {
-                let name = self.node_of(alloc)?;
+                let Some(name) = self.node_of(alloc) else { return Ok(json!(NOTHING_THERE)) };
                 self.system.agent(&name)?.crash()?;
                 self.away.insert(name.clone(), self.system.node_id(&name)?.to_owned());
                 self.touched.push(name.clone());
@@ -273,7 +296,7 @@ impl Side<'_> {
             }
             Act::NodeUp => self.bring_back().map(|()| Value::Null),
             Act::Drain(alloc, spec) => {
-                let name = self.node_of(alloc)?;
+                let Some(name) = self.node_of(alloc) else { return Ok(json!(NOTHING_THERE)) };
                 let path = format!("/v1/node/{}/drain", self.system.node_id(&name)?);
                 self.drained = Some(name.clone());
                 self.drains.insert(name.clone());
@@ -281,14 +304,17 @@ impl Side<'_> {
                 self.request("PUT", &path, Some(&json!({"DrainSpec": spec})))
             }
             Act::Undrain => {
-                let name = self.drained.take().context("no node was drained")?;
+                let Some(name) = self.drained.take() else { return Ok(json!(NOTHING_THERE)) };
                 let path = format!("/v1/node/{}/drain", self.system.node_id(&name)?);
                 self.request("PUT", &path, Some(&json!({"DrainSpec": null, "MarkEligible": true})))
             }
             Act::Eligible(alloc, eligible) => {
                 let name = match self.touched.last() {
                     Some(name) if *eligible => name.clone(),
-                    _ => self.node_of(alloc)?,
+                    _ => match self.node_of(alloc) {
+                        Some(name) => name,
+                        None => return Ok(json!(NOTHING_THERE)),
+                    },
                 };
                 let path = format!("/v1/node/{}/eligibility", self.system.node_id(&name)?);
                 self.touched.push(name);
@@ -301,7 +327,8 @@ impl Side<'_> {
                 self.request(method, &self.filled(path, job), body.as_ref())
             }
             Act::Alloc(alloc, method, path, body) => {
-                let id = self.newest(alloc)?["ID"].as_str().unwrap_or_default().to_owned();
+                // A job of the dice may have none: both are asked of one that does not exist.
+                let id = self.seen.newest(alloc).and_then(|found| found["ID"].as_str()).unwrap_or(NO_ALLOCATION).to_owned();
                 self.request(method, &path.replace("ALLOC", &id), (!body.is_null()).then_some(body))
             }
             Act::Pass => Ok(Value::Null),
@@ -393,8 +420,11 @@ impl Side<'_> {
             }
             Look::Nodes => {
                 let mut nodes = Map::new();
+                // On which node an allocation of the dice was is chance, and so is what has happened to that node before.
+                let random = job.starts_with("random-");
+                let from = if random { self.touched.len().saturating_sub(1) } else { 0 };
                 let mut named: Vec<&String> = Vec::new();
-                for name in &self.touched {
+                for name in &self.touched[from..] {
                     if !named.contains(&name) {
                         named.push(name);
                     }
@@ -402,7 +432,11 @@ impl Side<'_> {
                 for (n, name) in named.into_iter().enumerate() {
                     let node = self.node(name)?;
                     // What the scenario before has left is none of this one's.
-                    let last = if self.drains.contains(name) { node["LastDrain"]["Status"].clone() } else { Value::Null };
+                    let last = if self.drains.contains(name) && (!random || self.drained.as_ref() == Some(name)) {
+                        node["LastDrain"]["Status"].clone()
+                    } else {
+                        Value::Null
+                    };
                     let tree = json!({
                         "Status": node["Status"],
                         "SchedulingEligibility": node["SchedulingEligibility"],

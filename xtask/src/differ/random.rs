@@ -15,13 +15,16 @@ pub(super) fn scenario(seed: u64, n: u64) -> Scenario {
         1..=3 => Place::Nodes,
         _ => Place::Shared,
     };
-    let shape = Shape::thrown(&mut dice);
+    let shape = Shape::thrown(&mut dice).on(place);
     let mut steps = vec![Step::from(Act::Run(shape.job(0).hcl()))];
     let mut state = State { version: 0, count: Some(shape.count) };
     for _ in 0..dice.between(2, 4) {
         steps.extend(shape.event(&mut dice, place, &mut state));
     }
     steps.push(Act::Stop { purge: false }.into());
+    // Only what collects does something to all others.
+    let collects = steps.iter().any(|step| matches!(&step.act, Act::Request(_, path, _) if path.ends_with("/gc")));
+    let place = if place == Place::Alone && !collects { Place::Shared } else { place };
     Scenario::new(&format!("random-{seed}-{n}"), place, steps)
 }
 
@@ -77,6 +80,8 @@ struct Shape {
     second_task: bool,
     second_group: bool,
     hook: &'static str,
+    /// Each allocation has a node for itself: what happens to a node then happens to one allocation, wherever it is.
+    apart: bool,
 }
 
 const RESTARTS: &[&str] = &[
@@ -87,8 +92,9 @@ const RESTARTS: &[&str] = &[
 const RESCHEDULES: &[&str] = &[
     "attempts = 0; unlimited = false",
     "attempts = 1; interval = \"1h\"; delay = \"5s\"; delay_function = \"constant\"; unlimited = false",
-    "delay = \"5s\"; delay_function = \"exponential\"; max_delay = \"1h\"; unlimited = true",
-    "delay = \"1h\"; delay_function = \"constant\"; unlimited = true",
+    // Without attempts, since those that batch jobs have by default do not go with it.
+    "attempts = 0; delay = \"5s\"; delay_function = \"exponential\"; max_delay = \"1h\"; unlimited = true",
+    "attempts = 0; delay = \"1h\"; delay_function = \"constant\"; unlimited = true",
 ];
 const UPDATES: &[&str] = &[
     "max_parallel = 0",
@@ -110,7 +116,12 @@ impl Shape {
             second_task: dice.one_in(4),
             second_group: dice.one_in(4),
             hook: dice.text(HOOKS),
+            apart: false,
         }
+    }
+
+    fn on(self, place: Place) -> Self {
+        if place == Place::Nodes { Self { apart: true, second_group: false, count: self.count.min(2), ..self } } else { self }
     }
 
     fn job(&self, version: u32) -> Job {
@@ -120,6 +131,9 @@ impl Shape {
             _ => Job::service().count(self.count).reschedule(self.reschedule).update(self.update),
         };
         let mut job = job.restart(self.restart).task(&format!("env {{; VERSION = \"{version}\"; }}"));
+        if self.apart && self.kind != "system" {
+            job = job.group("constraint {; distinct_hosts = true; }");
+        }
         if self.second_task {
             job = job.with_task("other", TOLD, "");
         }

@@ -151,8 +151,10 @@ impl System {
     }
 }
 
-/// Nodes that are killed are missed soon, and busy ones are not missed.
-const SERVER: &str = "server {\n  enabled = true\n  bootstrap_expect = 1\n  min_heartbeat_ttl = \"2s\"\n  heartbeat_grace = \"3s\"\n}\n";
+/// Nodes that are killed are missed soon, and busy ones are not missed. There is no preemption here, and its switches cannot be on: on the stock they
+/// are off, too.
+const SERVER: &str = "server {\n  enabled = true\n  bootstrap_expect = 1\n  min_heartbeat_ttl = \"2s\"\n  heartbeat_grace = \"3s\"\n  \
+                      default_scheduler_config {\n    preemption_config {\n      system_scheduler_enabled = false\n    }\n  }\n}\n";
 
 fn node(lane: &str, n: usize, server: u16, dir: &Path) -> String {
     // Where everybody works there is room for everybody; elsewhere scenarios fill the nodes.
@@ -162,7 +164,8 @@ fn node(lane: &str, n: usize, server: u16, dir: &Path) -> String {
     format!(
         "client {{\n  enabled = true\n  servers = [\"127.0.0.1:{server}\"]\n  network_interface = \"lo\"\n  node_class = \"class-{}\"\n\
          \x20 cpu_total_compute = {cpu}\n  memory_total_mb = {memory}\n  meta {{\n    rack = \"r{n}\"\n    number = \"{n}\"\n    lane = \"{lane}\"\n  }}\n\
-         \x20 host_volume \"shared\" {{\n    path = {volume:?}\n  }}\n}}\n",
+         \x20 host_volume \"shared\" {{\n    path = {volume:?}\n  }}\n\
+         \x20 host_network \"named\" {{\n    interface = \"lo\"\n    cidr = \"127.0.0.0/8\"\n  }}\n}}\n",
         n % 2
     )
 }

@@ -5,19 +5,17 @@ use std::{
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{Verdict, cluster::Agent, ecs};
+use super::{api, cluster::Agent, ecs, job::Job};
 use crate::{
-    local::{self, until},
+    local::{self, BOUND, until},
+    packages::Skip,
     process::Run,
 };
-
-const BOUND: Duration = Duration::from_secs(60);
 
 /// A server of moto that checks signatures: after the first calls, which make a user, a bucket and an object, nothing is answered without one.
 const S3: &str = r#"
@@ -53,19 +51,16 @@ impl Drop for Moto {
 }
 
 /// The check.
-pub(crate) fn check() -> Result<Verdict> {
+pub(crate) fn check() -> Result<()> {
     if !Run::new("git", ["--version"]).succeeds() && !Run::new("apt-get", ["install", "-y", "git"]).succeeds() {
-        return Ok(Verdict::Skipped("there is no git, and it cannot be installed".into()));
+        return Err(Skip::because("there is no git, and it cannot be installed").into());
     }
-    let python = match ecs::python() {
-        Ok(python) => python,
-        Err(why) => return Ok(Verdict::Skipped(format!("moto cannot be installed: {why:#}"))),
-    };
+    let python = ecs::need_moto()?;
     let dir = std::env::temp_dir().join(format!("drover-interop-repositories-{}", std::process::id()));
     fs::create_dir_all(&dir)?;
     let result = with_peers(&python, &dir);
     local::remove(&dir);
-    result.map(|()| Verdict::Passed)
+    result
 }
 
 fn with_peers(python: &Path, dir: &Path) -> Result<()> {
@@ -107,10 +102,7 @@ fn repository(dir: &Path) -> Result<PathBuf> {
 }
 
 fn story(agent: &Agent, repository: &Path, s3: &Value) -> Result<()> {
-    until("a ready node", BOUND, || {
-        let nodes = agent.get("/v1/nodes")?;
-        Ok((nodes[0]["Status"] == "ready" && nodes[0]["Drivers"]["raw_exec"]["Healthy"] == true).then_some(()))
-    })?;
+    agent.until_healthy(&["raw_exec"], 1)?;
     let git = format!("git::file://{}", repository.display());
     let object = format!("s3::{}/bucket/dir/a%20b%2Bc.txt", s3["address"].as_str().unwrap_or_default());
     let keys = |secret: &Value| json!({"aws_access_key_id": s3["id"], "aws_access_key_secret": secret, "region": "eu-west-1"});
@@ -125,7 +117,7 @@ fn story(agent: &Agent, repository: &Path, s3: &Value) -> Result<()> {
         agent.put("/v1/jobs", &job(id, &source, &options, file))?;
         let alloc = ended(agent, id)?;
         ensure!(alloc["ClientStatus"] == "complete", "{id}: {}", alloc["TaskStates"]["t"]["Events"]);
-        let log = agent.text(&format!("/v1/client/fs/logs/{}?task=t&type=stdout&plain=true", alloc["ID"].as_str().unwrap_or_default()))?;
+        let log = agent.output(&api::text(&alloc["ID"]), "stdout")?;
         ensure!(log == text, "{id}: the task read {log:?}");
     }
     for (id, source, options, part) in [
@@ -143,20 +135,15 @@ fn story(agent: &Agent, repository: &Path, s3: &Value) -> Result<()> {
 }
 
 fn job(id: &str, source: &str, options: &Value, file: &str) -> Value {
-    json!({"Job": {"ID": id, "Type": "batch", "TaskGroups": [{
-        "Name": "g", "RestartPolicy": {"Attempts": 0, "Mode": "fail"}, "ReschedulePolicy": {"Attempts": 0, "Unlimited": false},
-        "Tasks": [{
-            "Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/cat", "args": [format!("${{NOMAD_TASK_DIR}}/{file}")]},
-            "Resources": {"CPU": 10, "MemoryMB": 10}, "Artifacts": [{"GetterSource": source, "GetterOptions": options, "RelativeDest": "local/"}]
-        }]
-    }]}})
+    let artifact = json!({"GetterSource": source, "GetterOptions": options, "RelativeDest": "local/"});
+    let job = Job::command(id, "batch", "raw_exec", "/bin/cat", &[&format!("${{NOMAD_TASK_DIR}}/{file}")]).once();
+    job.task(json!({ "Artifacts": [artifact] })).body()
 }
 
 /// The job's allocation when it has ended.
 fn ended(agent: &Agent, id: &str) -> Result<Value> {
     until(&format!("the end of job {id}"), BOUND, || {
-        let allocs = agent.get(&format!("/v1/job/{id}/allocations"))?;
-        let ended = |a: &&Value| matches!(a["ClientStatus"].as_str(), Some("complete" | "failed"));
-        Ok(allocs.as_array().into_iter().flatten().find(ended).cloned())
+        let ended = |a: &Value| matches!(a["ClientStatus"].as_str(), Some("complete" | "failed"));
+        Ok(agent.allocs(id)?.into_iter().find(ended))
     })
 }

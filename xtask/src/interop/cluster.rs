@@ -17,6 +17,9 @@ use crate::{
     workspace,
 };
 
+/// Settings of a server that misses a lost node after little more than two seconds.
+pub(crate) const SHORT_LEASE: &str = "server {\n  heartbeat_grace = \"300ms\"\n  min_heartbeat_ttl = \"2s\"\n}\n";
+
 /// How long an agent may take to end in an orderly way.
 const ORDERLY_END: Duration = Duration::from_secs(60);
 
@@ -107,7 +110,8 @@ impl Agent {
         };
         let [port, rpc] = place.ports;
         let config = format!(
-            "name = {name:?}\ndata_dir = {:?}\nplugin_dir = {:?}\nbind_addr = {:?}\nports {{\n  http = {port}\n  rpc = {rpc}\n}}\n{parts}\n{more}\n",
+            "name = {name:?}\ndata_dir = {:?}\nplugin_dir = {:?}\nbind_addr = {:?}\nports {{\n  http = {port}\n  rpc = {rpc}\n}}\n{parts}\n\
+             plugin \"raw_exec\" {{\n  config {{\n    enabled = true\n  }}\n}}\n{more}\n",
             dir.join("data"),
             dir.join("plugins"),
             place.address,
@@ -204,6 +208,10 @@ impl Agent {
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
+    /// The port of its HTTP API.
+    pub(crate) fn http_port(&self) -> u16 {
+        self.place.ports[0]
+    }
     /// The port of its node RPC.
     pub(crate) fn rpc_port(&self) -> u16 {
         self.place.ports[1]
@@ -289,6 +297,10 @@ fn spawn(program: &Path, dir: &Path, place: &Place) -> Result<Child> {
     let temporary = dir.join("tmp");
     if temporary.is_dir() {
         command.env("TMPDIR", temporary);
+    }
+    // A stock agent would hand it on to its tasks.
+    if !program.file_name().is_some_and(|name| name.to_string_lossy().starts_with("nomad")) {
+        command.env("DROVER_JOIN_SECRET", "of-interop");
     }
     command
         .env("DROVER_INTEROP_DIR", dir)

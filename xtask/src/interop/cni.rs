@@ -13,9 +13,10 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::{
-    Verdict,
+    api::text,
     cluster::Agent,
     dockerd::{self, Daemon, IMAGE},
+    job::Job,
 };
 use crate::{
     local::until,
@@ -119,19 +120,16 @@ impl Drop for Machine {
 }
 
 /// The check.
-pub(crate) fn check() -> Result<Verdict> {
+pub(crate) fn check() -> Result<()> {
     let wanted = [
         Wanted::new("/usr/lib/cni/bridge", "containernetworking-plugins"),
         Wanted::new("iptables", "iptables"),
         Wanted::new("ip", "iproute2"),
         Wanted::new("/usr/bin/python3", "python3"),
     ];
-    if !packages::is_root() {
-        return Ok(Verdict::Skipped("network namespaces need root".into()));
-    }
-    if let Some(why) = packages::install(&wanted).or_else(|| dockerd::install(&[])) {
-        return Ok(Verdict::Skipped(why));
-    }
+    packages::need_root("network namespaces need root")?;
+    packages::need(&wanted)?;
+    dockerd::need(&[])?;
     let mut daemon = Daemon::new(6)?;
     daemon.up()?;
     daemon.import_image()?;
@@ -153,15 +151,11 @@ pub(crate) fn check() -> Result<Verdict> {
     drop(agent);
     result?;
     daemon.end()?;
-    Ok(Verdict::Passed)
+    Ok(())
 }
 
 fn story(agent: &mut Agent, machine: &Machine, daemon: &Daemon) -> Result<()> {
-    until("a ready node with drivers exec and docker", BOUND, || {
-        let nodes = agent.get("/v1/nodes")?;
-        let healthy = ["exec", "docker"].iter().all(|driver| nodes[0]["Drivers"][driver]["Healthy"] == true);
-        Ok((nodes[0]["Status"] == "ready" && healthy).then_some(()))
-    })?;
+    until("a ready node with drivers exec and docker", BOUND, || Ok((agent.healthy(&["exec", "docker"])? == 1).then_some(())))?;
     let node = agent.get(&format!("/v1/node/{}", agent.get("/v1/nodes")?[0]["ID"].as_str().unwrap_or_default()))?;
     let modes: Vec<&str> =
         node["NodeResources"]["NodeNetworks"].as_array().into_iter().flatten().filter_map(|n| n["Mode"].as_str()).collect();
@@ -227,7 +221,7 @@ fn story(agent: &mut Agent, machine: &Machine, daemon: &Daemon) -> Result<()> {
         ensure!(clean, "mounted {mounted}, {left} records, leases {leases:?}, {cables} cables, rules {rules:#?}");
         Ok(Some(()))
     })?;
-    until("no container left", BOUND, || Ok(daemon.containers(true)?.is_empty().then_some(())))?;
+    daemon.until_empty()?;
     until("balanced books", BOUND, || {
         let audit = agent.get("/v1/client/audit")?;
         ensure!(audit["Balanced"] == true, "{audit:#}");
@@ -237,8 +231,7 @@ fn story(agent: &mut Agent, machine: &Machine, daemon: &Daemon) -> Result<()> {
 
 /// Events of an allocation's task that speak of its network.
 fn told(agent: &Agent, place: &Place) -> Result<Vec<String>> {
-    let full = agent.get(&format!("/v1/allocation/{}", place.alloc))?;
-    let events = full["TaskStates"]["t"]["Events"].as_array().cloned().unwrap_or_default();
+    let events = agent.events(&place.alloc)?;
     let of_network = events.iter().filter(|e| e["Type"] == "Network" || e["Type"] == "Restart Signaled");
     Ok(of_network.filter_map(|e| e["DisplayMessage"].as_str().map(str::to_owned)).collect())
 }
@@ -266,24 +259,22 @@ fn mended(agent: &mut Agent, broken: &Place, all: &[Place]) -> Result<()> {
     let others: Vec<String> =
         all.iter().filter(|place| *place != broken).map(|place| told(agent, place)).collect::<Result<Vec<_>>>()?.concat();
     ensure!(others.is_empty(), "whose network is whole is told {others:?}");
-    let state = &agent.get(&format!("/v1/allocation/{}", broken.alloc))?["TaskStates"]["t"];
+    let state = agent.task(&broken.alloc)?;
     ensure!(state["Restarts"] == 0, "the task was started again: {state}");
     Ok(())
 }
 
 /// Serves its own id on the port that its job calls `http`, which is 8000 for each of them.
-fn job(id: &str, count: u32, driver: &str) -> Value {
+fn job(id: &str, count: usize, driver: &str) -> Value {
     let serve = if driver == "docker" { "busybox httpd -f -p $NOMAD_PORT_http" } else { "python3 -m http.server $NOMAD_PORT_http" };
     let script = format!("echo $NOMAD_ALLOC_ID/$NOMAD_PORT_http > /local/id; cd /local; exec {serve}");
     let mut config = json!({"command": "/bin/sh", "args": ["-c", script]});
     if driver == "docker" {
         config["image"] = IMAGE.into();
     }
-    json!({"Job": {"ID": id, "Type": "service", "TaskGroups": [{"Name": "g", "Count": count, "Update": {"MaxParallel": 0},
-        "Networks": [{"Mode": "bridge", "DynamicPorts": [{"Label": "http", "To": 8000}]}],
-        "Tasks": [{"Name": "t", "Driver": driver, "Config": config, "KillTimeout": 1_000_000_000,
-            "Resources": {"CPU": 50, "MemoryMB": 64}}]
-    }]}})
+    let network = json!({"Mode": "bridge", "DynamicPorts": [{"Label": "http", "To": 8000}]});
+    let job = Job::new(id, "service", driver, config).count(count).undeployed().group(json!({ "Networks": [network] }));
+    job.task(json!({"KillTimeout": 1_000_000_000, "Resources": {"CPU": 50, "MemoryMB": 64}})).body()
 }
 
 /// Where an allocation is reached.
@@ -297,10 +288,8 @@ struct Place {
 
 fn running(agent: &Agent, job: &str, count: usize) -> Result<Vec<Place>> {
     until(&format!("{count} running allocations of {job} with addresses"), BOUND, || {
-        let list = agent.get(&format!("/v1/job/{job}/allocations"))?;
         let mut places = Vec::new();
-        for alloc in list.as_array().into_iter().flatten().filter(|a| a["ClientStatus"] == "running") {
-            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        for alloc in agent.allocs(job)?.iter().filter(|a| a["ClientStatus"] == "running") {
             let full = agent.get(&format!("/v1/allocation/{}", text(&alloc["ID"])))?;
             let port = &full["AllocatedResources"]["Shared"]["Ports"][0];
             let inside = text(&full["NetworkStatus"]["Address"]);

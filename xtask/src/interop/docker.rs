@@ -11,22 +11,16 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::{
-    Verdict,
     cluster::{Agent, program},
     docker_cores, docker_images,
-    dockerd::{Daemon, IMAGE, install},
+    docker_jobs::{COUNTER, job, none_lost_or_doubled, numbers},
+    dockerd::{self, Daemon},
 };
-use crate::local::{kill, processes_like, until};
-
-const BOUND: Duration = Duration::from_secs(60);
-/// Counts for ever, twenty lines a second, and says who asks for it.
-pub(crate) const COUNTER: &str = "trap 'echo got-usr1' USR1; i=0; while true; do i=$((i+1)); echo line-$i; busybox usleep 50000; done";
+use crate::local::{BOUND, kill, processes_like, until};
 
 /// The check.
-pub(crate) fn check() -> Result<Verdict> {
-    if let Some(why) = install(&[]) {
-        return Ok(Verdict::Skipped(why));
-    }
+pub(crate) fn check() -> Result<()> {
+    dockerd::need(&[])?;
     let mut daemon = Daemon::new(7)?;
     let login = daemon.dir().join("login.json");
     docker_images::login_file(&login, "registry.of.nobody")?;
@@ -39,7 +33,7 @@ pub(crate) fn check() -> Result<Verdict> {
         .with_context(|| format!("the end of the agent's log:\n{}\n{}", agent.log_tail(), daemon.log_tail()))?;
     drop(agent);
     daemon.end()?;
-    Ok(Verdict::Passed)
+    Ok(())
 }
 
 fn health(agent: &Agent) -> Result<Value> {
@@ -57,6 +51,7 @@ fn story(agent: &mut Agent, daemon: &mut Daemon, login: &Path) -> Result<()> {
     until("a healthy driver", BOUND, || Ok((health(agent)?["Healthy"] == true).then_some(())))?;
 
     one_run(agent)?;
+    task_api(agent)?;
     refused(agent)?;
     docker_images::registries(agent, daemon, login)?;
     docker_images::archive(agent, daemon)?;
@@ -66,7 +61,7 @@ fn story(agent: &mut Agent, daemon: &mut Daemon, login: &Path) -> Result<()> {
     let (alloc, container) = service(agent, daemon)?;
     killed_in_turn(agent, daemon, &alloc, &container)?;
     cut_off_starts(agent, daemon)?;
-    until("no container left", BOUND, || Ok(daemon.containers(true)?.is_empty().then_some(())))
+    daemon.until_empty()
 }
 
 /// Exit code, both streams, environment, directories, user.
@@ -79,13 +74,40 @@ fn one_run(agent: &Agent) -> Result<()> {
     task["Config"]["volumes"] = json!(["../alloc/data:/again"]);
     task["Config"]["command"] = "/bin/sh".into();
     task["Config"]["args"] = json!(["-c", script.replace("cat /local/given", "cat /again/f")]);
-    submit(agent, &job)?;
-    let ended = until("the end of the batch job", BOUND, || alloc(agent, "ends", "failed"))?;
-    let events = events(agent, &ended)?;
+    agent.submit(&job)?;
+    let ended = until("the end of the batch job", BOUND, || agent.alloc("ends", "failed"))?;
+    let events = agent.events(&ended)?;
     ensure!(events.iter().any(|e| e["Type"] == "Terminated" && e["ExitCode"] == 7), "no Terminated event with exit code 7: {events:?}");
     for (stream, wanted) in [("stdout", "to-stdout\n1000\n/local red\nshared\n"), ("stderr", "to-stderr\n")] {
-        let text = log(agent, &ended, stream)?;
+        let text = agent.output(&ended, stream)?;
         ensure!(text == wanted, "{stream} reads {text:?}");
+    }
+    Ok(())
+}
+
+/// A container reaches the HTTP API through the socket in its secrets directory: as its own user too, with its token
+/// and not without. What asks is this program, with the libraries that it loads, which no image has.
+fn task_api(agent: &Agent) -> Result<()> {
+    let bring = "cp -L $(ldd PROGRAM | grep -o '/[^ ]*') . && { ln PROGRAM drover 2>/dev/null || cp PROGRAM drover; }";
+    let ask = "export NOMAD_ADDR=unix://$NOMAD_SECRETS_DIR/api.sock; drover() { /local/ld-linux* --library-path /local /local/drover \"$@\"; }; \
+               id -u; drover job status >/dev/null && echo with; NOMAD_TOKEN= drover job status >/dev/null || echo without; \
+               trap 'exit 0' TERM; while true; do busybox sleep 1; done";
+    for (name, user, id) in [("asks", "", 0), ("asks-as-guest", "guest", 1000)] {
+        let mut job = job(name, "service", json!({"command": "/bin/sh", "args": ["-c", ask]}));
+        docker_images::bring(&mut job, &bring.replace("PROGRAM", &program().display().to_string()));
+        let task = &mut job["Job"]["TaskGroups"][0]["Tasks"][1];
+        task["User"] = user.into();
+        task["Identity"] = json!({"Env": true});
+        agent.submit(&job)?;
+        let alloc = until("the task that asks", BOUND, || agent.alloc(name, "running"))?;
+        let wanted = format!("{id}\nwith\nwithout\n");
+        until(&format!("the answers {wanted:?}"), BOUND, || {
+            let (said, errors) = (agent.output(&alloc, "stdout")?, agent.output(&alloc, "stderr")?);
+            ensure!(said == wanted && errors.contains("Unauthorized"), "it reads {said:?} and {errors:?}");
+            Ok(Some(()))
+        })?;
+        agent.delete(&format!("/v1/job/{name}"))?;
+        until("the end of the task that asks", BOUND, || agent.alloc(name, "complete"))?;
     }
     Ok(())
 }
@@ -97,9 +119,9 @@ fn refused(agent: &Agent) -> Result<()> {
         ("not-allowed", json!({"privileged": true}), "allow_privileged"),
         ("no-program", json!({"command": "/bin/none"}), "/bin/none"),
     ] {
-        submit(agent, &job(id, "batch", config))?;
-        let failed = until(&format!("the failure of {id}"), BOUND, || alloc(agent, id, "failed"))?;
-        let text = serde_json::to_string(&events(agent, &failed)?)?;
+        agent.submit(&job(id, "batch", config))?;
+        let failed = until(&format!("the failure of {id}"), BOUND, || agent.alloc(id, "failed"))?;
+        let text = serde_json::to_string(&agent.events(&failed)?)?;
         ensure!(text.contains(part), "{id}: {part} is not in {text}");
     }
     Ok(())
@@ -120,9 +142,9 @@ fn out_of_memory(agent: &Agent, daemon: &Daemon) -> Result<()> {
                 .count())
         };
         let before = heard(daemon)?;
-        submit(agent, &job)?;
-        let failed = until("the end of the greedy job", BOUND, || alloc(agent, &id, "failed"))?;
-        let events = events(agent, &failed)?;
+        agent.submit(&job)?;
+        let failed = until("the end of the greedy job", BOUND, || agent.alloc(&id, "failed"))?;
+        let events = agent.events(&failed)?;
         ensure!(events.iter().any(|e| e["Type"] == "Terminated" && e["ExitCode"] == 137), "it was not killed: {events:?}");
         if events.iter().any(|e| e["Type"] == "Terminated" && e["Details"]["oom_killed"] == "true") {
             return Ok(());
@@ -141,9 +163,9 @@ fn service(agent: &Agent, daemon: &Daemon) -> Result<(String, String)> {
     let group = &mut job["Job"]["TaskGroups"][0];
     group["Networks"] = json!([{"Mode": "host", "DynamicPorts": [{"Label": "http", "To": 8080}]}]);
     group["Tasks"][0]["KillTimeout"] = 1_000_000_000_i64.into();
-    submit(agent, &job)?;
-    let id = until("the running service", BOUND, || alloc(agent, "stays", "running"))?;
-    let container = one_container(daemon)?;
+    agent.submit(&job)?;
+    let id = until("the running service", BOUND, || agent.alloc("stays", "running"))?;
+    let container = daemon.one()?;
 
     let detail = agent.get(&format!("/v1/allocation/{id}"))?;
     let port = &detail["AllocatedResources"]["Shared"]["Ports"][0];
@@ -156,12 +178,9 @@ fn service(agent: &Agent, daemon: &Daemon) -> Result<(String, String)> {
         Ok(text.contains("guest").then_some(()))
     })?;
 
-    until("a sample with memory", BOUND, || {
-        let stats = agent.get(&format!("/v1/client/allocation/{id}/stats"))?;
-        Ok(stats["Tasks"]["t"]["ResourceUsage"]["MemoryStats"]["Usage"].as_u64().filter(|n| *n > 0).map(drop))
-    })?;
+    agent.until_memory(&id)?;
     agent.put(&format!("/v1/client/allocation/{id}/signal"), &json!({"Task": "t", "Signal": "SIGUSR1"}))?;
-    until("the signal's echo", BOUND, || Ok(log(agent, &id, "stdout")?.contains("got-usr1").then_some(())))?;
+    until("the signal's echo", BOUND, || Ok(agent.output(&id, "stdout")?.contains("got-usr1").then_some(())))?;
 
     let said = agent.exec(&id, &["/bin/sh", "-c", "echo out; echo err >&2; exit 5"])?;
     ensure!(said == (5, "out\n".into(), "err\n".into()), "exec answered {said:?}");
@@ -177,43 +196,32 @@ fn service(agent: &Agent, daemon: &Daemon) -> Result<(String, String)> {
 
 /// Plugin, agent and engine are killed; the container is the same and its log has no gap and nothing twice.
 fn killed_in_turn(agent: &mut Agent, daemon: &mut Daemon, alloc: &str, container: &str) -> Result<()> {
-    let plugins = |agent: &Agent| -> Vec<u32> {
-        agent.processes().into_iter().filter(|(_, c)| c.trim_end().ends_with("driver docker")).map(|(p, _)| p).collect()
-    };
     let goes_on = |agent: &Agent, daemon: &Daemon, after: &str| -> Result<()> {
-        let before = until("an agent that answers", BOUND, || Ok(numbers(&log(agent, alloc, "stdout")?).last().copied()))?;
+        let before = until("an agent that answers", BOUND, || Ok(numbers(&agent.output(alloc, "stdout")?).last().copied()))?;
         until(&format!("further lines after {after}"), BOUND, || {
-            Ok(numbers(&log(agent, alloc, "stdout")?).last().is_some_and(|n| *n > before + 5).then_some(()))
+            Ok(numbers(&agent.output(alloc, "stdout")?).last().is_some_and(|n| *n > before + 5).then_some(()))
         })?;
-        ensure!(one_container(daemon)? == container, "another container after {after}");
-        until(&format!("stats after {after}"), BOUND, || {
-            let stats = agent.get(&format!("/v1/client/allocation/{alloc}/stats"))?;
-            Ok((!stats["Tasks"]["t"].is_null()).then_some(()))
-        })
+        ensure!(daemon.one()? == container, "another container after {after}");
+        until(&format!("stats after {after}"), BOUND, || Ok(agent.stats(alloc)?.map(drop)))
     };
-    let first = plugins(agent);
-    ensure!(first.len() == 1, "one plugin process expected, there are {first:?}");
-    kill(first[0])?;
-    until("a new plugin process", BOUND, || Ok(plugins(agent).iter().any(|p| !first.contains(p)).then_some(())))?;
+    agent.kill_plugin("driver docker")?;
     goes_on(agent, daemon, "kill -9 of the plugin")?;
     agent.crash_and_restart()?;
     goes_on(agent, daemon, "kill -9 of the agent")?;
     daemon.crash()?;
     until("an unhealthy driver without its engine", BOUND, || Ok((health(agent)?["Healthy"] == false).then_some(())))?;
-    ensure!(self::alloc(agent, "stays", "running")?.as_deref() == Some(alloc), "the task is still said to run while its engine is away");
+    ensure!(agent.alloc("stays", "running")?.as_deref() == Some(alloc), "the task is still said to run while its engine is away");
     daemon.up()?;
     until("a healthy driver with its engine", BOUND, || Ok((health(agent)?["Healthy"] == true).then_some(())))?;
     goes_on(agent, daemon, "kill -9 of the engine")?;
-    let seen = numbers(&log(agent, alloc, "stdout")?);
-    let wanted: Vec<u64> = (1..=seen.len() as u64).collect();
-    ensure!(seen == wanted, "lines are missing or there twice: {seen:?}");
-    let detail = agent.get(&format!("/v1/allocation/{alloc}"))?;
-    ensure!(detail["TaskStates"]["t"]["Restarts"] == 0, "the task was restarted: {}", detail["TaskStates"]["t"]);
+    none_lost_or_doubled(&agent.output(alloc, "stdout")?)?;
+    let state = agent.task(alloc)?;
+    ensure!(state["Restarts"] == 0, "the task was restarted: {state}");
 
     // It does not listen to SIGTERM, so it is killed after its kill_timeout.
     agent.delete("/v1/job/stays")?;
-    until("the end of the service", BOUND, || self::alloc(agent, "stays", "complete"))?;
-    until("no container left", BOUND, || Ok(daemon.containers(true)?.is_empty().then_some(())))
+    until("the end of the service", BOUND, || agent.alloc("stays", "complete"))?;
+    daemon.until_empty()
 }
 
 /// The plugin dies at every moment of a start; there is one container in the end, and none after the stop.
@@ -223,65 +231,16 @@ fn cut_off_starts(agent: &Agent, daemon: &Daemon) -> Result<()> {
         let mut job = job(&id, "service", json!({"command": "/bin/sleep", "args": ["1000"]}));
         job["Job"]["TaskGroups"][0]["RestartPolicy"] =
             json!({"Attempts": 5, "Mode": "delay", "Interval": 60_000_000_000_i64, "Delay": 100_000_000});
-        submit(agent, &job)?;
+        agent.submit(&job)?;
         // The moment itself is what varies here, nothing waits for it.
         std::thread::sleep(Duration::from_millis(pause_ms));
-        for (pid, _) in agent.processes().iter().filter(|(_, c)| c.trim_end().ends_with("driver docker")) {
-            kill(*pid)?;
-        }
-        until(&format!("{id} running"), BOUND, || alloc(agent, &id, "running"))?;
+        agent.pids(|command| command.ends_with("driver docker")).into_iter().try_for_each(kill)?;
+        until(&format!("{id} running"), BOUND, || agent.alloc(&id, "running"))?;
         until(&format!("one container of {id}"), BOUND, || Ok((daemon.containers(true)?.len() == 1).then_some(())))?;
         agent.delete(&format!("/v1/job/{id}"))?;
         until(&format!("the end of {id}"), BOUND, || Ok(daemon.containers(true)?.is_empty().then_some(())))?;
     }
     Ok(())
-}
-
-pub(super) fn submit(agent: &Agent, job: &Value) -> Result<()> {
-    let (status, text) = agent.put_text("/v1/jobs", job)?;
-    ensure!(status == 200, "the job was refused: {status} {text}");
-    Ok(())
-}
-
-fn one_container(daemon: &Daemon) -> Result<String> {
-    let running = daemon.containers(true)?;
-    ensure!(running.len() == 1, "one container expected, there are {running:?}");
-    Ok(running[0].0.clone())
-}
-
-/// The numbers of the counter's lines.
-pub(crate) fn numbers(text: &str) -> Vec<u64> {
-    text.lines().filter_map(|l| l.strip_prefix("line-")?.parse().ok()).collect()
-}
-
-pub(super) fn log(agent: &Agent, alloc: &str, stream: &str) -> Result<String> {
-    agent.text(&format!("/v1/client/fs/logs/{alloc}?task=t&type={stream}&plain=true"))
-}
-
-pub(super) fn events(agent: &Agent, alloc: &str) -> Result<Vec<Value>> {
-    let detail = agent.get(&format!("/v1/allocation/{alloc}"))?;
-    Ok(detail["TaskStates"]["t"]["Events"].as_array().cloned().unwrap_or_default())
-}
-
-pub(super) fn alloc(agent: &Agent, job: &str, status: &str) -> Result<Option<String>> {
-    let allocs = agent.get(&format!("/v1/job/{job}/allocations"))?;
-    let found = allocs.as_array().into_iter().flatten().find(|a| a["ClientStatus"] == status);
-    Ok(found.and_then(|a| a["ID"].as_str().map(str::to_owned)))
-}
-
-pub(super) fn job(id: &str, kind: &str, mut config: Value) -> Value {
-    if config.get("image").is_none() {
-        config["image"] = IMAGE.into();
-    }
-    json!({"Job": {
-        "ID": id, "Name": id, "Type": kind, "Datacenters": ["*"],
-        "TaskGroups": [{
-            "Name": "g", "Count": 1, "Update": if kind == "service" { json!({"MaxParallel": 0}) } else { Value::Null },
-            "RestartPolicy": {"Attempts": 0, "Mode": "fail", "Interval": 60_000_000_000_i64, "Delay": 1_000_000_000},
-            "ReschedulePolicy": {"Attempts": 0, "Unlimited": false},
-            "Tasks": [{"Name": "t", "Driver": "docker", "Config": config, "Resources": {"CPU": 20, "MemoryMB": 32}}]
-        }]
-    }})
 }
 
 impl Agent {

@@ -1,19 +1,13 @@
 //! Containers and the cores that a task has for itself: whoever has none is kept off them, whether it runs before, comes later, was bound by its own
 //! options, or outlived the agent; afterwards it has all of them again.
 
-use std::{collections::BTreeSet, fs, time::Duration};
+use std::{collections::BTreeSet, fs};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
-use super::{
-    cluster::Agent,
-    docker::{alloc, job, submit},
-    dockerd::Daemon,
-};
-use crate::local::until;
-
-const BOUND: Duration = Duration::from_secs(60);
+use super::{cluster::Agent, docker_jobs::job, dockerd::Daemon};
+use crate::local::{BOUND, until};
 
 /// Cores by number.
 type Cores = BTreeSet<u16>;
@@ -62,8 +56,8 @@ fn start(agent: &Agent, id: &str, more: &[(&str, &str)], owned: Option<u32>) -> 
     if let Some(count) = owned {
         task["Resources"] = json!({"Cores": count, "MemoryMB": 32});
     }
-    submit(agent, &job)?;
-    until(&format!("container {id}"), BOUND, || alloc(agent, id, "running"))
+    agent.submit(&job)?;
+    until(&format!("container {id}"), BOUND, || agent.alloc(id, "running"))
 }
 
 /// The check, with an engine and a driver that are up.
@@ -104,5 +98,5 @@ pub(super) fn check(agent: &mut Agent, daemon: &Daemon) -> Result<()> {
     for id in ["before", "after", "bound", "restarted"] {
         agent.delete(&format!("/v1/job/{id}?purge=true"))?;
     }
-    until("no container left", BOUND, || Ok(daemon.containers(true)?.is_empty().then_some(())))
+    daemon.until_empty()
 }

@@ -1,19 +1,18 @@
 //! Where images come from – a registry that asks for credentials, an archive – and what a container is given.
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, path::Path};
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use super::{
     cluster::Agent,
-    docker::{alloc, events, job, log, submit},
+    docker_jobs::job,
     dockerd::{Daemon, IMAGE},
     registry::Registry,
 };
-use crate::local::until;
+use crate::local::{BOUND, until};
 
-const BOUND: Duration = Duration::from_secs(60);
 /// `somebody:secret`
 const CREDENTIALS: &str = "c29tZWJvZHk6c2VjcmV0";
 
@@ -33,7 +32,7 @@ pub(super) fn registries(agent: &Agent, daemon: &Daemon, login: &Path) -> Result
         if !auth.is_null() {
             config["auth"] = json!([auth]);
         }
-        submit(agent, &job(id, "batch", config))?;
+        agent.submit(&job(id, "batch", config))?;
         Ok(id.to_owned())
     };
     let runs = [
@@ -41,8 +40,8 @@ pub(super) fn registries(agent: &Agent, daemon: &Daemon, login: &Path) -> Result
         echo("auth-of-file", &format!("{known}/of/file:1"), Value::Null)?,
     ];
     for id in runs {
-        let ended = until(&format!("the end of {id}"), BOUND, || alloc(agent, &id, "complete"))?;
-        ensure!(log(agent, &ended, "stdout")? == "here\n", "{id} printed something else");
+        let ended = until(&format!("the end of {id}"), BOUND, || agent.alloc(&id, "complete"))?;
+        ensure!(agent.output(&ended, "stdout")? == "here\n", "{id} printed something else");
     }
     ensure!(registry.refused() > 0, "the registry gave everything to everybody");
     let fails = [
@@ -50,15 +49,15 @@ pub(super) fn registries(agent: &Agent, daemon: &Daemon, login: &Path) -> Result
         echo("auth-wrong", &format!("{known}/of/stranger:1"), json!({"username": "somebody", "password": "else"}))?,
     ];
     for id in fails {
-        let failed = until(&format!("the failure of {id}"), BOUND, || alloc(agent, &id, "failed"))?;
-        let text = serde_json::to_string(&events(agent, &failed)?)?;
+        let failed = until(&format!("the failure of {id}"), BOUND, || agent.alloc(&id, "failed"))?;
+        let text = serde_json::to_string(&agent.events(&failed)?)?;
         ensure!(text.contains("/of/") && !text.contains("\"else\""), "{id}: the image is not named, or the password is: {text}");
     }
     Ok(())
 }
 
 /// A task before the main one that puts something into that one's `local` directory.
-fn bring(job: &mut Value, script: &str) {
+pub(super) fn bring(job: &mut Value, script: &str) {
     let script = format!("mkdir -p \"$NOMAD_ALLOC_DIR/../t/local\" && cd \"$NOMAD_ALLOC_DIR/../t/local\" && {script}");
     let task = json!({
         "Name": "bring", "Driver": "raw_exec", "Config": {"command": "/bin/sh", "args": ["-c", script]},
@@ -78,9 +77,9 @@ pub(super) fn archive(agent: &Agent, daemon: &Daemon) -> Result<()> {
     daemon.docker(&["rmi", NAME])?;
     let mut job = job("archive", "batch", json!({"image": NAME, "load": "image.tar", "command": "/bin/echo", "args": ["loaded"]}));
     bring(&mut job, &format!("cp {:?} image.tar", file.display()));
-    submit(agent, &job)?;
-    let ended = until("the end of the task from an archive", BOUND, || alloc(agent, "archive", "complete"))?;
-    ensure!(log(agent, &ended, "stdout")? == "loaded\n", "the task from an archive printed something else");
+    agent.submit(&job)?;
+    let ended = until("the end of the task from an archive", BOUND, || agent.alloc("archive", "complete"))?;
+    ensure!(agent.output(&ended, "stdout")? == "loaded\n", "the task from an archive printed something else");
     Ok(())
 }
 
@@ -100,11 +99,11 @@ pub(super) fn options(agent: &Agent, daemon: &Daemon) -> Result<()> {
     let task = &mut job["Job"]["TaskGroups"][0]["Tasks"][0];
     task["Env"] = json!({"COLOR": "green"});
     bring(&mut job, "echo 'from the job' > f");
-    submit(agent, &job)?;
-    let id = until("the service with options", BOUND, || alloc(agent, "options", "running"))?;
+    agent.submit(&job)?;
+    let id = until("the service with options", BOUND, || agent.alloc("options", "running"))?;
     let wanted = "green one\n1\nfrom the job\nread-only\n";
     until(&format!("the output {wanted:?}"), BOUND, || {
-        let text = log(agent, &id, "stdout")?;
+        let text = agent.output(&id, "stdout")?;
         if text == wanted { Ok(Some(())) } else { anyhow::bail!("it reads {text:?}") }
     })?;
     let container = daemon.docker(&["ps", "-q"])?;
@@ -112,5 +111,5 @@ pub(super) fn options(agent: &Agent, daemon: &Daemon) -> Result<()> {
     let labels: Value = serde_json::from_str(&labels)?;
     ensure!(labels["team"] == "a" && labels["tier"] == "b" && labels["com.hashicorp.nomad.alloc_id"] == id.as_str(), "labels: {labels}");
     agent.delete("/v1/job/options")?;
-    until("no container left", BOUND, || Ok(daemon.containers(true)?.is_empty().then_some(())))
+    daemon.until_empty()
 }

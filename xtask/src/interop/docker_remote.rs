@@ -1,35 +1,32 @@
 //! The driver `docker_remote`: a server and two nodes manage a container of an engine elsewhere, over TLS; nodes come and go, the container stays.
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, path::Path};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::{
-    Verdict,
-    cluster::{Agent, Role},
-    docker::numbers,
-    dockerd::{Daemon, IMAGE, install},
-    remote::{self, allocation, drain, healthy, running},
+    cluster::{Agent, Role, SHORT_LEASE},
+    docker_jobs::{COUNTER, none_lost_or_doubled, numbers},
+    dockerd::{self, Daemon, IMAGE},
+    job::Job,
+    remote::{self, allocation, running},
 };
 use crate::{
-    local::{free_ports, kill, until},
+    local::{BOUND, free_ports, kill, until},
     packages::Wanted,
     process::Run,
 };
 
-const BOUND: Duration = Duration::from_secs(60);
 /// A volume of the engine.
 const VOLUME: &str = "kept-data";
 /// Directory whose files the nodes offer to jobs.
 const OFFERED: &str = "offered";
 
 /// The check.
-pub(crate) fn check() -> Result<Verdict> {
+pub(crate) fn check() -> Result<()> {
     let wanted = [Wanted::new("openssl", "openssl"), Wanted::new("/usr/sbin/sshd", "openssh-server"), Wanted::new("ssh", "openssh-client")];
-    if let Some(why) = install(&wanted) {
-        return Ok(Verdict::Skipped(why));
-    }
+    dockerd::need(&wanted)?;
     let [port] = free_ports()?;
     let mut daemon = Daemon::new(8)?;
     let tls = daemon.dir().join("tls");
@@ -57,15 +54,14 @@ pub(crate) fn check() -> Result<Verdict> {
             file(&format!("{cert}.key")),
         )
     };
-    let server =
-        Agent::start_as("docker-server", Role::Server, &[], "server {\n  heartbeat_grace = \"300ms\"\n  min_heartbeat_ttl = \"2s\"\n}")?;
+    let server = Agent::start_as("docker-server", Role::Server, &[], SHORT_LEASE)?;
     let mut nodes = vec![Agent::start_as("docker-n1", Role::Node(&server), &[], &plugin("client"))?];
     let result = story(&server, &mut nodes, &mut daemon, &plugin);
     let tails: Vec<String> = [&server].into_iter().chain(&nodes).map(Agent::log_tail).collect();
     result.with_context(|| format!("the ends of the agents' logs:\n{}\n{}", tails.join("\n--\n"), daemon.log_tail()))?;
     drop((nodes, server));
     daemon.end()?;
-    Ok(Verdict::Passed)
+    Ok(())
 }
 
 /// An authority, a certificate for the engine at this address, one for nodes, and one of a stranger.
@@ -88,25 +84,21 @@ pub(crate) fn certificates(dir: &Path, address: &str) -> Result<()> {
 }
 
 fn story(server: &Agent, nodes: &mut Vec<Agent>, daemon: &mut Daemon, plugin: &dyn Fn(&str) -> String) -> Result<()> {
-    until("a healthy driver over TLS", BOUND, || Ok((healthy(server, "docker_remote")? == 1).then_some(())))?;
+    server.until_healthy(&["docker_remote"], 1)?;
     no_volume(server)?;
     daemon.docker(&["volume", "create", VOLUME])?;
-    let (status, text) = server.put_text("/v1/jobs", &job(&daemon.dir().join(OFFERED).join("file")))?;
-    ensure!(status == 200, "the job was refused: {status} {text}");
+    server.submit(&job(&daemon.dir().join(OFFERED).join("file")))?;
     let first = until("a running instance", BOUND, || running(server))?;
-    let container = one_container(daemon)?;
+    let container = daemon.one()?;
     ensure!(
         first["ProviderId"] == container.as_str() || first.to_string().contains(&container),
         "the record does not name container {container}: {first}"
     );
     let alloc = allocation(server)?;
     counts(server, &alloc)?;
-    until("a sample with memory", BOUND, || {
-        let stats = server.get(&format!("/v1/client/allocation/{alloc}/stats"))?;
-        Ok(stats["Tasks"]["t"]["ResourceUsage"]["MemoryStats"]["Usage"].as_u64().filter(|n| *n > 0).map(drop))
-    })?;
+    server.until_memory(&alloc)?;
     server.put(&format!("/v1/client/allocation/{alloc}/signal"), &json!({"Task": "t", "Signal": "SIGUSR1"}))?;
-    until("the signal's echo", BOUND, || Ok(log(server, &alloc)?.contains("got-usr1").then_some(())))?;
+    until("the signal's echo", BOUND, || Ok(server.output(&alloc, "stdout")?.contains("got-usr1").then_some(())))?;
     let said = server.exec(&alloc, &["/bin/sh", "-c", "echo out; exit 5"])?;
     ensure!((said.0, said.1.as_str()) == (5, "out\n"), "exec answered {said:?}");
 
@@ -118,25 +110,25 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, daemon: &mut Daemon, plugin: &d
 
     // A drain with room.
     nodes.push(Agent::start_as("docker-n2", Role::Node(server), &[], &plugin("client"))?);
-    until("two healthy drivers", BOUND, || Ok((healthy(server, "docker_remote")? == 2).then_some(())))?;
+    server.until_healthy(&["docker_remote"], 2)?;
     let manager = remote::manager(server)?;
-    drain(server, &manager, json!({"Deadline": 60_000_000_000_i64}))?;
-    until("another manager after the drain", BOUND, || Ok(remote::manager(server)?.ne(&manager).then_some(())))?;
+    server.drain(&manager, json!({"Deadline": 60_000_000_000_i64}))?;
+    remote::until_moved(server, &manager, "the drain")?;
     same(server, daemon, &container, "the drain")?;
-    drain(server, &manager, Value::Null)?;
+    server.drain(&manager, Value::Null)?;
 
     // kill -9 of the manager with everything that belongs to it.
     let manager = remote::manager(server)?;
     let at = nodes.iter().position(|n| n.name() == manager).context("no agent of ours is the manager")?;
     drop(nodes.remove(at));
-    until("another manager after kill -9", BOUND, || Ok(remote::manager(server)?.ne(&manager).then_some(())))?;
+    remote::until_moved(server, &manager, "kill -9")?;
     same(server, daemon, &container, "kill -9 of its node")?;
 
     // The engine goes and comes back: nothing is concluded from its silence.
     daemon.crash()?;
-    until("a driver that says that the engine is away", BOUND, || Ok((healthy(server, "docker_remote")? == 0).then_some(())))?;
+    until("a driver that says that the engine is away", BOUND, || Ok((server.healthy(&["docker_remote"])? == 0).then_some(())))?;
     daemon.up()?;
-    until("a healthy driver with its engine", BOUND, || Ok((healthy(server, "docker_remote")? >= 1).then_some(())))?;
+    until("a healthy driver with its engine", BOUND, || Ok((server.healthy(&["docker_remote"])? >= 1).then_some(())))?;
     same(server, daemon, &container, "kill -9 of the engine")?;
 
     // A stranger's certificate.
@@ -149,10 +141,10 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, daemon: &mut Daemon, plugin: &d
     over_ssh(server, nodes, daemon)?;
 
     server.delete("/v1/job/far")?;
-    until("no container left", BOUND, || Ok(daemon.containers(true)?.is_empty().then_some(())))?;
+    daemon.until_empty()?;
     let kept = daemon.docker(&["volume", "ls", "-q"])?;
     ensure!(kept.lines().any(|name| name == VOLUME), "the volume went with the container: {kept}");
-    until("no record left", BOUND, || Ok(server.get("/v1/remote/tasks")?.as_array().is_some_and(Vec::is_empty).then_some(())))
+    server.until_no_record()
 }
 
 /// A node that reaches the same engine through a real sshd; a key that the host does not know is refused with the reason.
@@ -193,11 +185,7 @@ fn over_ssh(server: &Agent, nodes: &mut Vec<Agent>, daemon: &Daemon) -> Result<(
             );
             nodes.push(Agent::start_as(name, Role::Node(server), &[], &plugin)?);
         }
-        let driver = |name: &str| -> Result<Value> {
-            let all = server.get("/v1/nodes")?;
-            let node = all.as_array().into_iter().flatten().find(|n| n["Name"] == name).cloned();
-            Ok(node.unwrap_or_default()["Drivers"]["docker_remote"].clone())
-        };
+        let driver = |name: &str| -> Result<Value> { Ok(server.node(name)?["Drivers"]["docker_remote"].take()) };
         until("a healthy driver over ssh", BOUND, || Ok((driver("docker-n4")?["Healthy"] == true).then_some(())))?;
         until("the reason why a stranger's key is refused", BOUND, || {
             let why = driver("docker-n5")?["HealthDescription"].as_str().unwrap_or_default().to_owned();
@@ -208,9 +196,7 @@ fn over_ssh(server: &Agent, nodes: &mut Vec<Agent>, daemon: &Daemon) -> Result<(
         let first = processes_with(&marker)?;
         ensure!(!first.is_empty(), "no ssh process is found");
         let node = nodes.iter().find(|n| n.name() == "docker-n4").context("the node")?;
-        for (pid, _) in node.processes().iter().filter(|(_, c)| c.trim_end().ends_with("driver docker_remote")) {
-            kill(*pid)?;
-        }
+        node.pids(|command| command.ends_with("driver docker_remote")).into_iter().try_for_each(kill)?;
         until("a tunnel of the next plugin alone", BOUND, || {
             let now = processes_with(&marker)?;
             Ok((!now.is_empty() && now.iter().all(|pid| !first.contains(pid))).then_some(()))
@@ -239,28 +225,15 @@ fn processes_with(word: &str) -> Result<Vec<u32>> {
 fn same(server: &Agent, daemon: &Daemon, container: &str, after: &str) -> Result<()> {
     let alloc = until(&format!("an allocation after {after}"), BOUND, || Ok(allocation(server).ok()))?;
     counts(server, &alloc).with_context(|| format!("after {after}"))?;
-    ensure!(one_container(daemon)? == container, "another container after {after}");
+    ensure!(daemon.one()? == container, "another container after {after}");
     Ok(())
 }
 
 fn counts(server: &Agent, alloc: &str) -> Result<()> {
-    let read = || Ok(numbers(&log(server, alloc)?).last().copied());
+    let read = || Ok(numbers(&server.output(alloc, "stdout")?).last().copied());
     let before = until("lines of the instance", BOUND, read)?;
     until("further lines of the instance", BOUND, || Ok(read()?.filter(|n| *n > before + 5)))?;
-    let seen = numbers(&log(server, alloc)?);
-    let wanted: Vec<u64> = (1..=seen.len() as u64).collect();
-    ensure!(seen == wanted, "lines are missing or there twice: {seen:?}");
-    Ok(())
-}
-
-fn one_container(daemon: &Daemon) -> Result<String> {
-    let all = daemon.containers(true)?;
-    ensure!(all.len() == 1, "one container expected, there are {all:?}");
-    Ok(all[0].0.clone())
-}
-
-fn log(server: &Agent, alloc: &str) -> Result<String> {
-    server.text(&format!("/v1/client/fs/logs/{alloc}?task=t&type=stdout&plain=true"))
+    none_lost_or_doubled(&server.output(alloc, "stdout")?)
 }
 
 /// A name that the engine does not know is refused with the reason, and no empty volume is made.
@@ -274,20 +247,15 @@ fn no_volume(server: &Agent) -> Result<()> {
         Ok(allocs.contains(&format!("the engine has no volume \\\"{VOLUME}\\\"")).then_some(()))
     })?;
     server.delete("/v1/job/without")?;
-    until("no record of it", BOUND, || Ok(server.get("/v1/remote/tasks")?.as_array().is_some_and(Vec::is_empty).then_some(())))
+    server.until_no_record()
 }
 
 fn job(artifact: &Path) -> Value {
-    json!({"Job": {
-        "ID": "far", "Name": "far", "Type": "service", "Datacenters": ["*"],
-        "TaskGroups": [{
-            "Name": "g", "Count": 1, "Update": {"MaxParallel": 0},
-            "Volumes": {"v": {"Type": "host", "Source": VOLUME}},
-            "Tasks": [{"Name": "t", "Driver": "docker_remote", "KillTimeout": 1_000_000_000_i64,
-                       "Artifacts": [{"GetterSource": artifact, "RelativeDest": "local/in/"}],
-                       "VolumeMounts": [{"Volume": "v", "Destination": "/data"}],
-                       "Config": {"image": IMAGE, "command": "/bin/sh", "args": ["-c", super::docker::COUNTER], "init": true},
-                       "Resources": {"CPU": 20, "MemoryMB": 32}}]
-        }]
-    }})
+    let config = json!({"image": IMAGE, "command": "/bin/sh", "args": ["-c", COUNTER], "init": true});
+    let task = json!({
+        "KillTimeout": 1_000_000_000_i64, "VolumeMounts": [{"Volume": "v", "Destination": "/data"}],
+        "Artifacts": [{"GetterSource": artifact, "RelativeDest": "local/in/"}],
+    });
+    let volumes = json!({"Volumes": {"v": {"Type": "host", "Source": VOLUME}}});
+    Job::new("far", "service", "docker_remote", config).undeployed().group(volumes).task(task).body()
 }

@@ -12,12 +12,11 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::{
-    local::{self, kill, processes_of, until},
-    packages::{self, Wanted},
+    local::{self, BOUND, kill, processes_of, until},
+    packages::{self, Skip, Wanted},
     process::Run,
 };
 
-const BOUND: Duration = Duration::from_secs(60);
 /// Image with a static busybox and nothing else.
 pub(crate) const IMAGE: &str = "drover-busybox:1";
 /// Another name of [`IMAGE`]: that in the conformance suite's preset.
@@ -40,15 +39,16 @@ pub(crate) const PACKAGES: [Wanted; 4] = [
     Wanted::new("tar", "tar"),
 ];
 
-/// Makes ready what an engine of its own needs; says why it cannot be had.
-pub(crate) fn install(more: &[Wanted]) -> Option<String> {
-    if !packages::is_root() {
-        return Some("an engine of its own needs root".into());
-    }
+/// Makes ready what an engine of its own needs; the error says why it cannot be had.
+pub(crate) fn need(more: &[Wanted]) -> Result<(), Skip> {
+    packages::need_root("an engine of its own needs root")?;
     // Where the kernel has it switched on, engines refuse to run containers without its tools.
     let armored = fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|text| text.starts_with('Y'));
-    let tools = armored.then(|| packages::install(&[Wanted::new("apparmor_parser", "apparmor")])).flatten();
-    tools.or_else(|| packages::install(&PACKAGES)).or_else(|| packages::install(more))
+    if armored {
+        packages::need(&[Wanted::new("apparmor_parser", "apparmor")])?;
+    }
+    packages::need(&PACKAGES)?;
+    packages::need(more)
 }
 
 impl Daemon {
@@ -173,6 +173,18 @@ impl Daemon {
         }
         let list = self.docker(&args)?;
         Ok(list.lines().filter_map(|l| l.split_once(' ')).map(|(id, name)| (id.to_owned(), name.to_owned())).collect())
+    }
+
+    /// The id of the one container that there is.
+    pub(crate) fn one(&self) -> Result<String> {
+        let all = self.containers(true)?;
+        ensure!(all.len() == 1, "one container expected, there are {all:?}");
+        Ok(all[0].0.clone())
+    }
+
+    /// Waits until there is no container any more.
+    pub(crate) fn until_empty(&self) -> Result<()> {
+        until("no container left", BOUND, || Ok(self.containers(true)?.is_empty().then_some(())))
     }
 
     /// Makes [`IMAGE`].

@@ -11,20 +11,21 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::{
-    Verdict,
-    cluster::{Agent, Role, drover, example},
-    go_driver::no_go,
-    remote::{self, allocation, drain, healthy, record, running},
+    api::text,
+    cluster::{Agent, Role, SHORT_LEASE, drover, example},
+    job::Job,
+    remote::{self, allocation, record, running},
     suite,
 };
 use crate::{
-    local::{free_ports, kill, target_dir, until},
-    packages, peer,
+    builds,
+    local::{BOUND, free_ports, kill, target_dir, until},
+    packages::{self, Skip},
+    peer,
     process::Run,
     workspace,
 };
 
-const BOUND: Duration = Duration::from_secs(60);
 const MOTO: &str = "moto[server]==5.*";
 const CLUSTER: &str = "drover";
 const REGION: &str = "us-east-1";
@@ -35,31 +36,23 @@ const KNOWN: &[(&str, &str)] =
     &[("logs/complete", "the log service has one stream for both outputs: what is written to standard error is on standard output")];
 
 /// The check.
-pub(crate) fn check() -> Result<Verdict> {
-    let python = match python() {
-        Ok(python) => python,
-        Err(why) => return Ok(Verdict::Skipped(format!("moto cannot be installed: {why:#}"))),
-    };
-    Run::new("cargo", ["build", "-p", "ecs"]).dir(workspace::root()).run()?;
+pub(crate) fn check() -> Result<()> {
+    let python = need_moto()?;
+    builds::build(&["drover-driver-ecs"])?;
     let plugin = target_dir().join("debug/drover-driver-ecs");
     let cloud = Cloud::start(&python)?;
     cloud.conforms(&plugin).context("the conformance suite")?;
     cloud.rules(json!([]))?;
-    let server =
-        Agent::start_as("ecs-server", Role::Server, &[], "server {\n  heartbeat_grace = \"300ms\"\n  min_heartbeat_ttl = \"2s\"\n}")?;
+    let server = Agent::start_as("ecs-server", Role::Server, &[], SHORT_LEASE)?;
     let mut nodes = vec![node("ecs-n1", &server, &plugin, &cloud.plugin("good"))?];
     let result = story(&server, &mut nodes, &plugin, &cloud);
     let tails: Vec<String> = [&server].into_iter().chain(&nodes).map(Agent::log_tail).collect();
     result.with_context(|| format!("the ends of the agents' logs:\n{}\n{}", tails.join("\n--\n"), cloud.log()))?;
     drop((nodes, server));
-    if !packages::is_root() {
-        return Ok(Verdict::Skipped("everything passed but the part under a stock Nomad, which runs tasks as root only".into()));
-    }
-    if let Some(skipped) = no_go() {
-        return Ok(skipped);
-    }
+    packages::need_root("everything passed but the part under a stock Nomad, which runs tasks as root only")?;
+    packages::need_go()?;
     stock(&plugin, &cloud)?;
-    Ok(Verdict::Passed)
+    Ok(())
 }
 
 /// The same program under a stock Nomad 1.9, with a job and a configuration as they were written for Nomad's own driver of this name.
@@ -73,24 +66,26 @@ fn stock(plugin: &Path, cloud: &Cloud) -> Result<()> {
 }
 
 fn under_nomad(agent: &mut Agent, cloud: &Cloud) -> Result<()> {
-    until("a healthy driver", BOUND, || Ok((healthy(agent, "ecs")? == 1).then_some(())))?;
-    register(agent, &cloud.service(1))?;
+    agent.until_healthy(&["ecs"], 1)?;
+    agent.submit(&cloud.service(1))?;
     until("a running allocation", BOUND, || Ok(allocation(agent).ok()))?;
     let arn = cloud.one()?;
     same(agent, cloud, &arn, 1, "the start under Nomad")?;
-    for (pid, _) in agent.processes().iter().filter(|(_, c)| c.contains("plugins/nomad-driver-ecs")) {
-        kill(*pid)?;
-    }
+    agent.pids(|command| command.contains("plugins/nomad-driver-ecs")).into_iter().try_for_each(kill)?;
     same(agent, cloud, &arn, 2, "kill -9 of the plugin under Nomad")?;
     agent.crash_and_restart()?;
-    until("a healthy driver after kill -9 of Nomad", BOUND, || Ok((healthy(agent, "ecs")? == 1).then_some(())))?;
+    agent.until_healthy(&["ecs"], 1)?;
     same(agent, cloud, &arn, 3, "kill -9 of Nomad")?;
     agent.delete("/v1/job/far")?;
-    until("no task left", BOUND, || Ok(cloud.tasks("RUNNING")?.is_empty().then_some(())))
+    cloud.until_empty()
 }
 
 /// A Python that has moto.
-pub(crate) fn python() -> Result<PathBuf> {
+pub(crate) fn need_moto() -> Result<PathBuf, Skip> {
+    python().map_err(|why| Skip::because(format!("moto cannot be installed: {why:#}")))
+}
+
+fn python() -> Result<PathBuf> {
     let dir = target_dir().join("interop/moto");
     fs::create_dir_all(target_dir().join("interop"))?;
     peer::cached(&dir, |out| {
@@ -221,6 +216,11 @@ impl Cloud {
     }
 
     /// The only task that runs.
+    /// Waits until no task runs any more.
+    fn until_empty(&self) -> Result<()> {
+        until("no task left", BOUND, || Ok(self.tasks("RUNNING")?.is_empty().then_some(())))
+    }
+
     fn one(&self) -> Result<String> {
         let tasks = self.tasks("RUNNING")?;
         ensure!(tasks.len() == 1, "one task expected, there are {tasks:?}");
@@ -259,16 +259,8 @@ impl Cloud {
     }
 
     fn job(&self, id: &str, kind: &str, count: usize) -> Value {
-        json!({"Job": {
-            "ID": id, "Name": id, "Type": kind, "Datacenters": ["*"],
-            "TaskGroups": [{
-                "Name": "g", "Count": count,
-                "RestartPolicy": {"Attempts": 0, "Mode": "fail"}, "ReschedulePolicy": {"Attempts": 0, "Unlimited": false},
-                "Tasks": [{"Name": "t", "Driver": "ecs", "KillTimeout": 1_000_000_000_i64,
-                           "Config": {"task": {"launch_type": "FARGATE", "task_definition": "demo:1", "network_configuration": self.network()}},
-                           "Resources": {"CPU": 20, "MemoryMB": 32}}]
-            }]
-        }})
+        let task = json!({"launch_type": "FARGATE", "task_definition": "demo:1", "network_configuration": self.network()});
+        Job::new(id, kind, "ecs", json!({ "task": task })).count(count).once().task(json!({"KillTimeout": 1_000_000_000_i64})).body()
     }
 
     fn service(&self, count: usize) -> Value {
@@ -307,11 +299,11 @@ impl Cloud {
 }
 
 fn story(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cloud: &Cloud) -> Result<()> {
-    until("a healthy driver", BOUND, || Ok((healthy(server, "ecs")? == 1).then_some(())))?;
+    server.until_healthy(&["ecs"], 1)?;
 
     // The service is full, then it loses its answer to the start: one task in the end.
     cloud.rules(json!([{"call": "RunTask", "do": "not_placed", "times": 1}, {"call": "RunTask", "do": "drop_reply", "times": 1}]))?;
-    register(server, &cloud.service(1))?;
+    server.submit(&cloud.service(1))?;
     until("the reason why there is no place", BOUND, || {
         Ok(server.get("/v1/remote/tasks")?.to_string().contains("RESOURCE:MEMORY").then_some(()))
     })?;
@@ -324,22 +316,20 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cloud: &Cloud) -
 
     // A drain with room.
     nodes.push(node("ecs-n2", server, plugin, &cloud.plugin("good"))?);
-    until("two healthy drivers", BOUND, || Ok((healthy(server, "ecs")? == 2).then_some(())))?;
+    server.until_healthy(&["ecs"], 2)?;
     let manager = remote::manager(server)?;
-    drain(server, &manager, json!({"Deadline": 60_000_000_000_i64}))?;
-    until("another manager after the drain", BOUND, || Ok(remote::manager(server)?.ne(&manager).then_some(())))?;
+    server.drain(&manager, json!({"Deadline": 60_000_000_000_i64}))?;
+    remote::until_moved(server, &manager, "the drain")?;
     same(server, cloud, &arn, 2, "the drain")?;
-    drain(server, &manager, Value::Null)?;
+    server.drain(&manager, Value::Null)?;
 
     // kill -9 of the plugin, and of the manager with everything that belongs to it.
     let manager = remote::manager(server)?;
     let at = nodes.iter().position(|n| n.name() == manager).context("no agent of ours is the manager")?;
-    for (pid, _) in nodes[at].processes().iter().filter(|(_, c)| c.contains("plugins/ecs")) {
-        kill(*pid)?;
-    }
+    nodes[at].pids(|command| command.contains("plugins/ecs")).into_iter().try_for_each(kill)?;
     same(server, cloud, &arn, 3, "kill -9 of the plugin")?;
     drop(nodes.remove(at));
-    until("another manager after kill -9", BOUND, || Ok(remote::manager(server)?.ne(&manager).then_some(())))?;
+    remote::until_moved(server, &manager, "kill -9")?;
     same(server, cloud, &arn, 4, "kill -9 of its node")?;
 
     // Faults of the service: said, and nothing is concluded from them. Afterwards it is as before.
@@ -363,40 +353,27 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cloud: &Cloud) -
     // A stranger's credentials.
     cloud.rules(json!([{"call": "DescribeClusters", "do": "denied", "times": 50}]))?;
     nodes.push(node("ecs-n3", server, plugin, &cloud.plugin("stranger"))?);
-    until("the reason why a stranger is refused", BOUND, || {
-        let all = server.get("/v1/nodes")?;
-        let node = all.as_array().into_iter().flatten().find(|n| n["Name"] == "ecs-n3").cloned().unwrap_or_default();
-        Ok(node["Drivers"]["ecs"]["HealthDescription"].as_str().is_some_and(|d| d.contains("AccessDenied")).then_some(()))
-    })?;
+    until("the reason why a stranger is refused", BOUND, || Ok(described(server, "ecs-n3")?.contains("AccessDenied").then_some(())))?;
     cloud.rules(json!([]))?;
     nodes.retain(|n| n.name() != "ecs-n3");
 
     // No credentials at all.
     nodes.push(node("ecs-n7", server, plugin, &cloud.plugin("nobody"))?);
     until("the reason why nobody is nobody", BOUND, || {
-        let all = server.get("/v1/nodes")?;
-        let node = all.as_array().into_iter().flatten().find(|n| n["Name"] == "ecs-n7").cloned().unwrap_or_default();
-        Ok(node["Drivers"]["ecs"]["HealthDescription"]
-            .as_str()
-            .is_some_and(|d| d.contains("cannot read the credentials file"))
-            .then_some(()))
+        Ok(described(server, "ecs-n7")?.contains("cannot read the credentials file").then_some(()))
     })?;
     nodes.retain(|n| n.name() != "ecs-n7");
 
     // A node of a cluster that does not exist.
     let nowhere = cloud.plugin("good").replace(&format!("cluster = {CLUSTER:?}"), "cluster = \"nowhere\"");
     nodes.push(node("ecs-n4", server, plugin, &nowhere)?);
-    until("the reason why a cluster is not found", BOUND, || {
-        let all = server.get("/v1/nodes")?;
-        let node = all.as_array().into_iter().flatten().find(|n| n["Name"] == "ecs-n4").cloned().unwrap_or_default();
-        Ok(node["Drivers"]["ecs"]["HealthDescription"].as_str().is_some_and(|d| d.contains("does not exist")).then_some(()))
-    })?;
+    until("the reason why a cluster is not found", BOUND, || Ok(described(server, "ecs-n4")?.contains("does not exist").then_some(())))?;
     nodes.retain(|n| n.name() != "ecs-n4");
 
     // Stopped by the job: confirmed.
     server.delete("/v1/job/far")?;
-    until("no task left", BOUND, || Ok(cloud.tasks("RUNNING")?.is_empty().then_some(())))?;
-    until("no record left", BOUND, || Ok(server.get("/v1/remote/tasks")?.as_array().is_some_and(Vec::is_empty).then_some(())))?;
+    cloud.until_empty()?;
+    server.until_no_record()?;
 
     ends(server, cloud)?;
     starts_under_faults(server, nodes, plugin, cloud)?;
@@ -418,19 +395,17 @@ fn ends(server: &Agent, cloud: &Cloud) -> Result<()> {
         ("spot", json!({"exitCode": 0, "stopCode": "SpotInterruption"}), "failed", -1, "spot interruption"),
     ];
     for (id, end, status, code, said) in table {
-        register(server, &cloud.batch(id))?;
+        server.submit(&cloud.batch(id))?;
         until("a running instance", BOUND, || running(server))?;
         cloud.end(&cloud.one()?, end)?;
-        let task = until(&format!("{id}: an allocation that is {status}"), BOUND, || {
-            let allocs = server.get(&format!("/v1/job/{id}/allocations"))?;
-            let found = allocs.as_array().into_iter().flatten().find(|a| a["ClientStatus"] == status).cloned();
-            Ok(found.map(|a| a["TaskStates"]["t"].clone()))
+        let events = until(&format!("{id}: an allocation that is {status}"), BOUND, || {
+            server.alloc(id, status)?.map(|alloc| server.events(&alloc)).transpose()
         })?;
-        let told = task["Events"].as_array().into_iter().flatten().find(|e| e["Type"] == "Terminated").cloned().unwrap_or_default();
+        let told = events.into_iter().find(|e| e["Type"] == "Terminated").unwrap_or_default();
         ensure!(told["ExitCode"] == code, "{id}: the exit code is {code}, the event says {told}");
         ensure!(told.to_string().contains(said), "{id}: the event does not say {said:?}: {told}");
         server.delete(&format!("/v1/job/{id}"))?;
-        until("no record left", BOUND, || Ok(server.get("/v1/remote/tasks")?.as_array().is_some_and(Vec::is_empty).then_some(())))?;
+        server.until_no_record()?;
     }
     Ok(())
 }
@@ -439,7 +414,7 @@ fn ends(server: &Agent, cloud: &Cloud) -> Result<()> {
 fn starts_under_faults(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cloud: &Cloud) -> Result<()> {
     const COUNT: usize = 12;
     nodes.push(node("ecs-n5", server, plugin, &cloud.plugin("good"))?);
-    until("two healthy drivers", BOUND, || Ok((healthy(server, "ecs")? == 2).then_some(())))?;
+    server.until_healthy(&["ecs"], 2)?;
     cloud.rules(json!([
         {"call": "RunTask", "do": "drop_reply", "times": 4},
         {"call": "RunTask", "do": "throttle", "times": 2},
@@ -450,15 +425,14 @@ fn starts_under_faults(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cl
         {"call": "ListTasks", "do": "nothing_listed", "times": 12},
         {"call": "RunTask", "do": "delay", "seconds": 1, "times": -1},
     ]))?;
-    register(server, &cloud.service(COUNT))?;
+    server.submit(&cloud.service(COUNT))?;
     until("the first tasks", BOUND, || Ok((cloud.tasks("RUNNING")?.len() >= 3).then_some(())))?;
     let dead = nodes.remove(0);
     let name = dead.name().to_owned();
     drop(dead);
     nodes.push(node("ecs-n6", server, plugin, &cloud.plugin("good"))?);
     let all_run = || {
-        let records = server.get("/v1/remote/tasks")?;
-        let records = records.as_array().cloned().unwrap_or_default();
+        let records = server.records()?;
         let settled = |r: &&Value| r["Observed"]["State"] == "Running" && r["ManagerName"] != name.as_str();
         Ok((records.iter().filter(settled).count() == COUNT).then_some(records))
     };
@@ -476,8 +450,8 @@ fn starts_under_faults(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cl
     ensure!(asked <= 60, "{asked} requests in 3 s look at {COUNT} tasks one by one");
     cloud.rules(json!([{"call": "StopTask", "do": "error", "times": 3}, {"call": "StopTask", "do": "drop_reply", "times": 3}]))?;
     server.delete("/v1/job/far")?;
-    until("no task left", BOUND, || Ok(cloud.tasks("RUNNING")?.is_empty().then_some(())))?;
-    until("no record left", 2 * BOUND, || Ok(server.get("/v1/remote/tasks")?.as_array().is_some_and(Vec::is_empty).then_some(())))?;
+    cloud.until_empty()?;
+    server.until_no_record()?;
     cloud.rules(json!([]))
 }
 
@@ -495,11 +469,11 @@ fn made_from_the_job(server: &Agent, cloud: &Cloud) -> Result<()> {
     ensure!(definitions.len() == 1 && definitions.iter().all(|d| d.contains("/drover-")), "the tasks have the definitions {definitions:?}");
     ensure!(described.to_string().contains("NOMAD_TASK_NAME"), "the task's environment does not travel: {described}");
     server.delete("/v1/job/greeter")?;
-    until("no task left", BOUND, || Ok(cloud.tasks("RUNNING")?.is_empty().then_some(())))?;
+    cloud.until_empty()?;
     // A definition that does not exist is the job's own fault, and said.
     let mut wrong = cloud.batch("wrong");
     wrong["Job"]["TaskGroups"][0]["Tasks"][0]["Config"]["task"]["task_definition"] = json!("no-such");
-    register(server, &wrong)?;
+    server.submit(&wrong)?;
     until("the reason why it is refused", BOUND, || {
         let allocs = server.get("/v1/job/wrong/allocations")?;
         Ok(allocs.to_string().contains("Unable to describe task definition").then_some(()))
@@ -514,7 +488,7 @@ fn same(server: &Agent, cloud: &Cloud, arn: &str, time: u64, after: &str) -> Res
     let wanted: String = (1..=time * 10).map(|n| format!("{n}\n")).collect();
     until(&format!("the log after {after}"), BOUND, || {
         let alloc = allocation(server)?;
-        let text = server.text(&format!("/v1/client/fs/logs/{alloc}?task=t&type=stdout&plain=true"))?;
+        let text = server.output(&alloc, "stdout")?;
         if text.len() > wanted.len() {
             bail!("lines are there twice: {text:?}");
         }
@@ -522,8 +496,7 @@ fn same(server: &Agent, cloud: &Cloud, arn: &str, time: u64, after: &str) -> Res
     })
 }
 
-fn register(server: &Agent, job: &Value) -> Result<()> {
-    let (status, text) = server.put_text("/v1/jobs", job)?;
-    ensure!(status == 200, "the job was refused: {status} {text}");
-    Ok(())
+/// What a node's driver says of its health.
+fn described(server: &Agent, node: &str) -> Result<String> {
+    Ok(text(&server.node(node)?["Drivers"]["ecs"]["HealthDescription"]))
 }

@@ -1,15 +1,18 @@
 //! `cargo xtask interop`: tests against real peers. Each installs what it needs; what cannot run is said plainly, and fails the run in CI.
 
+pub(crate) mod api;
 mod artifacts;
+mod browser;
 pub(crate) mod cgroup_v2;
-mod chaos_remote;
 pub(crate) mod cluster;
 mod cni;
+pub(crate) mod completion;
 mod disk_full;
 mod docker;
 mod docker_conformance;
 mod docker_cores;
 mod docker_images;
+mod docker_jobs;
 pub(crate) mod docker_remote;
 pub(crate) mod dockerd;
 mod driver_template;
@@ -17,7 +20,10 @@ mod ecs;
 mod former;
 mod go_conformance;
 mod go_driver;
+mod go_exec;
+mod go_remote;
 mod go_templates;
+pub(crate) mod job;
 mod registry;
 mod remote;
 mod ssh;
@@ -35,17 +41,10 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-use crate::{chaos, process::Run, workspace};
+use crate::{book, builds, chaos, packages::Skip};
 
-/// What became of a check.
-pub(crate) enum Verdict {
-    /// It held.
-    Passed,
-    /// It could not run here, and why.
-    Skipped(String),
-}
-
-type Check = (&'static str, &'static str, fn() -> Result<Verdict>);
+/// Name, what it shows, and the check, which ends with a [`Skip`] where it cannot run.
+type Check = (&'static str, &'static str, fn() -> Result<()>);
 
 const CHECKS: &[Check] = &[
     (
@@ -53,12 +52,22 @@ const CHECKS: &[Check] = &[
         "a Go driver built from Nomad's own raw_exec runs a job unmodified, survives kill -9 of itself and of the agent",
         go_driver::raw_exec,
     ),
+    (
+        "go-exec",
+        "a local driver of the stock packages whose workloads say nothing of their task: executors, plugin, agent and helpers are killed, never two copies, none left",
+        go_exec::check,
+    ),
+    (
+        "go-remote",
+        "a remote driver of the stock packages with the plain protocol: frozen, stopped, killed, drained, lost, its instances are watched, stopped and replaced",
+        go_remote::check,
+    ),
     ("driver-template", "a driver from the template builds outside this workspace and its task outlives it", driver_template::check),
     ("chaos", "each fault of `cargo xtask chaos` once: nothing lost, doubled, leaked or told wrongly", chaos::check),
     (
         "chaos-remote",
         "remote tasks on ssh hosts and an engine while managers, lines, hosts, the engine and the server fail: one instance for each slot, none lost, none left",
-        chaos_remote::check,
+        chaos::remote::check,
     ),
     ("disk-full", "a full disk refuses writes with the reason and corrupts nothing", disk_full::check),
     (
@@ -76,6 +85,9 @@ const CHECKS: &[Check] = &[
         "network mode bridge with real CNI plugins: ports of the host lead inside, the agent is killed in the middle, nothing is left",
         cni::check,
     ),
+    ("book", "the documents as a website: every page of the summary is there, every link leads somewhere", || book::build().map(drop)),
+    ("browser", "a page of another origin in a real browser changes and reads nothing, a trusted one may", browser::check),
+    ("completion", "zsh and fish offer what the agent has, and act on no name", completion::check),
     (
         "docker",
         "a real engine runs a job: logs, exec, stats, out of memory, reserved cores; plugin, agent and engine are killed in turn",
@@ -124,7 +136,7 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
             bail!("no check {name:?}; there are {}", CHECKS.iter().map(|(n, ..)| *n).collect::<Vec<_>>().join(", "));
         }
     }
-    Run::new("cargo", ["build", "-p", "cli"]).dir(workspace::root()).run()?;
+    builds::build(&["drover"])?;
     former::sweep();
     let in_ci = std::env::var_os("CI").is_some_and(|v| v == "true");
     let begun = Instant::now();
@@ -136,19 +148,20 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
         let start = Instant::now();
         eprintln!("interop {name}: {what}");
         match check() {
-            Ok(Verdict::Passed) => {
+            Ok(()) => {
                 passed += 1;
                 println!("interop {name}: passed in {:.1} s", start.elapsed().as_secs_f64());
             }
-            Ok(Verdict::Skipped(why)) => {
+            Err(why) if why.is::<Skip>() => {
                 skipped.push(*name);
-                println!("interop {name}: COULD NOT RUN: {why}");
+                println!("interop {name}: COULD NOT RUN: {why:#}");
             }
             Err(error) => {
                 // What happened comes first; the logs, which are its contexts, can be long.
                 let why = error.root_cause().to_string();
-                println!("interop {name}: FAILED: {why}\n{error:#}");
-                failed.push((*name, why));
+                let whole = format!("{error:#}");
+                println!("interop {name}: FAILED: {why}\n{whole}");
+                failed.push((*name, format!("{}{}", why.chars().take(2000).collect::<String>(), end_of_context(&error))));
             }
         }
     }
@@ -156,7 +169,7 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     println!("{passed} passed, {} failed, {} skipped in {} min {} s", failed.len(), skipped.len(), seconds / 60, seconds % 60);
     // Once more at the end, where whoever reads only that finds it.
     for (name, why) in &failed {
-        println!("interop {name}: FAILED: {}", why.chars().take(2000).collect::<String>());
+        println!("interop {name}: FAILED: {why}");
     }
     if !failed.is_empty() || (in_ci && !skipped.is_empty()) {
         let failed: Vec<&str> = failed.iter().map(|(name, _)| *name).collect();
@@ -164,4 +177,15 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
         bail!("interop{}{}", names("failed", &failed), names("could not run", &skipped));
     }
     Ok(())
+}
+
+/// The last lines of the outermost context, which is the log of an agent as a rule; empty when there is none.
+fn end_of_context(error: &anyhow::Error) -> String {
+    const LINES: usize = 12;
+    let context = error.to_string();
+    let lines: Vec<&str> = context.lines().collect();
+    if lines.len() < 2 || error.chain().len() < 2 {
+        return String::new();
+    }
+    lines[lines.len().saturating_sub(LINES)..].iter().map(|line| format!("\n  | {}", line.chars().take(400).collect::<String>())).collect()
 }

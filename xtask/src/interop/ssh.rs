@@ -6,7 +6,7 @@ use std::{
     fs,
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::Child,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -15,28 +15,29 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::{
-    Verdict,
-    cluster::{drover, example, program},
+    api::text,
+    cluster::{Agent, Role, drover, example},
+    job::Job,
     sshd::{self, ip},
 };
 use crate::{
-    local::{self, free_ports, kill, processes_of, until},
+    local::{self, BOUND, kill, processes_of, until},
     packages,
     process::Run,
 };
 
-const BOUND: Duration = Duration::from_secs(60);
+/// What an agent is called on this machine.
+fn named(agent: &str) -> String {
+    format!("ssh-{agent}")
+}
+
 /// Hosts that the root namespace has a line to. `d` lies behind `a`.
 const NEAR: [&str; 3] = ["a", "b", "c"];
 
 /// The check.
-pub(crate) fn check() -> Result<Verdict> {
-    if !packages::is_root() {
-        return Ok(Verdict::Skipped("network namespaces need root".into()));
-    }
-    if let Some(why) = packages::install(&sshd::PACKAGES) {
-        return Ok(Verdict::Skipped(why));
-    }
+pub(crate) fn check() -> Result<()> {
+    packages::need_root("network namespaces need root")?;
+    packages::need(&sshd::PACKAGES)?;
     let mut world = World::new()?;
     let result = story(&mut world).with_context(|| format!("the ends of the agents' logs:\n{}", world.logs()));
     // Everything was stopped by the story; what is left is a fault of its own.
@@ -44,7 +45,7 @@ pub(crate) fn check() -> Result<Verdict> {
     drop(world);
     result?;
     ensure!(left.is_empty(), "left behind on the hosts: {left:?}");
-    Ok(Verdict::Passed)
+    Ok(())
 }
 
 /// Namespaces, servers of ssh, agents; all ended when dropped.
@@ -52,9 +53,7 @@ struct World {
     dir: PathBuf,
     tag: String,
     daemons: Vec<Child>,
-    agents: BTreeMap<&'static str, Child>,
-    ports: BTreeMap<&'static str, u16>,
-    rpc: u16,
+    agents: BTreeMap<&'static str, Agent>,
 }
 
 impl World {
@@ -63,9 +62,7 @@ impl World {
         let dir = std::env::temp_dir().join(format!("drover-interop-ssh-{id}"));
         drop(fs::remove_dir_all(&dir));
         fs::create_dir_all(&dir)?;
-        let [server, n1, n2, rpc] = free_ports()?;
-        let ports = BTreeMap::from([("server", server), ("n1", n1), ("n2", n2)]);
-        let mut world = World { dir, tag: format!("dv{id}"), daemons: Vec::new(), agents: BTreeMap::new(), ports, rpc };
+        let mut world = World { dir, tag: format!("dv{id}"), daemons: Vec::new(), agents: BTreeMap::new() };
         world.lay_lines()?;
         sshd::keys(&world.dir, &["client", "stranger", "a", "b", "c", "d", "changed"])?;
         sshd::know_hosts(&world.dir, &["a", "b", "c", "d"].map(|host| (host, World::address(host))))?;
@@ -158,46 +155,30 @@ impl World {
         Ok(())
     }
 
-    fn start_agent(&mut self, name: &'static str, plugin: &str) -> Result<()> {
-        let (dir, http) = (self.dir.join(name), self.ports[name]);
-        fs::create_dir_all(&dir)?;
-        let role = match name {
-            "server" => format!(
-                "ports {{\n  http = {http}\n  rpc = {}\n}}\nserver {{\n  enabled = true\n  heartbeat_grace = \"2s\"\n  min_heartbeat_ttl = \"2s\"\n}}\n",
-                self.rpc
-            ),
-            _ => format!("ports {{\n  http = {http}\n}}\nclient {{\n  enabled = true\n  servers = [\"127.0.0.1:{}\"]\n}}\n", self.rpc),
-        };
-        fs::write(dir.join("agent.hcl"), format!("data_dir = {:?}\nname = {name:?}\n{role}{plugin}", dir.join("data")))?;
-        self.spawn_agent(name)
+    /// Starts the server, or a node of it.
+    fn start_agent(&mut self, name: &'static str, more: &str) -> Result<()> {
+        let role = self.agents.get("server").map_or(Role::Server, Role::Node);
+        let agent = Agent::start_as(&named(name), role, &[], more)?;
+        self.agents.insert(name, agent);
+        self.answers(name)
     }
 
-    fn spawn_agent(&mut self, name: &'static str) -> Result<()> {
-        let dir = self.dir.join(name);
-        let log = fs::OpenOptions::new().create(true).append(true).open(dir.join("agent.log"))?;
-        let child = Command::new(program())
-            .args(["agent", "-config"])
-            .arg(dir.join("agent.hcl"))
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()?;
-        if let Some(mut old) = self.agents.insert(name, child) {
-            drop(old.kill());
-            drop(old.wait());
-        }
-        let port = self.ports[name];
-        until("an agent's answer", BOUND, || Ok(ureq::get(format!("http://127.0.0.1:{port}/v1/agent/self")).call().is_ok().then_some(())))
+    fn answers(&self, name: &str) -> Result<()> {
+        until("an agent's answer", BOUND, || Ok(self.agents[name].get("/v1/agent/self").is_ok().then_some(())))
     }
 
-    /// The inventory as a node is told it; `identity` names the key for host `b`.
-    fn plugin(&self, identity: &str) -> String {
+    fn server(&self) -> &Agent {
+        &self.agents["server"]
+    }
+
+    /// The inventory as a node is told it; `identity` names the key for host `b`, which `names` may name more than once.
+    fn plugin(&self, identity: &str, names: &[(&str, &str)]) -> String {
         let mut hosts = String::new();
-        for host in ["a", "b", "c", "d"] {
+        for (name, host) in names.iter().copied() {
             let jump = if host == "d" { format!("jump = \"{}\"", World::address("a")) } else { String::new() };
             let identity = if host == "b" { identity } else { "client" };
             hosts.push_str(&format!(
-                "    host {host:?} {{\n      address = \"{}\"\n      identity_file = \"{}/keys/{identity}\"\n      dir = {:?}\n      labels = {{\n        zone = {:?}\n      }}\n      capacity {{\n        sessions = 20\n      }}\n      {jump}\n    }}\n",
+                "    host {name:?} {{\n      address = \"{}\"\n      identity_file = \"{}/keys/{identity}\"\n      dir = {:?}\n      labels = {{\n        zone = {:?}\n      }}\n      capacity {{\n        sessions = 20\n      }}\n      {jump}\n    }}\n",
                 World::address(host),
                 self.dir.display(),
                 self.home(host).join("runtime"),
@@ -210,26 +191,9 @@ impl World {
         )
     }
 
-    fn url(&self, path: &str) -> String {
-        format!("http://127.0.0.1:{}{path}", self.ports["server"])
-    }
-    fn get(&self, path: &str) -> Result<Value> {
-        Ok(ureq::get(self.url(path)).call()?.body_mut().read_json()?)
-    }
-    fn text(&self, path: &str) -> Result<String> {
-        Ok(ureq::get(self.url(path)).call()?.body_mut().read_to_string()?)
-    }
-    fn put(&self, path: &str, body: &Value) -> Result<Value> {
-        Ok(ureq::put(self.url(path)).send_json(body)?.body_mut().read_json()?)
-    }
-    fn delete(&self, path: &str) -> Result<Value> {
-        Ok(ureq::delete(self.url(path)).call()?.body_mut().read_json()?)
-    }
-
     /// The record of a job's one remote task.
     fn record(&self, job: &str) -> Result<Option<Value>> {
-        let all = self.get("/v1/remote/tasks")?;
-        Ok(all.as_array().into_iter().flatten().find(|r| r["Slot"]["JobID"] == job).cloned())
+        Ok(self.server().records()?.into_iter().find(|r| r["Slot"]["JobID"] == job))
     }
 
     fn until_record(&self, what: &str, job: &str, holds: impl Fn(&Value) -> bool) -> Result<Value> {
@@ -262,18 +226,15 @@ impl World {
     }
 
     fn logs(&self) -> String {
-        let tail = |name: &str| {
-            let text = fs::read_to_string(self.dir.join(name)).unwrap_or_default();
-            let lines: Vec<&str> = text.lines().collect();
-            format!("--- {name}\n{}", lines[lines.len().saturating_sub(12)..].join("\n"))
-        };
-        ["server/agent.log", "n1/agent.log", "n2/agent.log", "sshd.log"].map(tail).join("\n")
+        let agents = self.agents.values().map(|agent| format!("--- {}\n{}", agent.name(), agent.log_tail()));
+        agents.chain([fs::read_to_string(self.dir.join("sshd.log")).unwrap_or_default()]).collect::<Vec<_>>().join("\n")
     }
 }
 
 impl Drop for World {
     fn drop(&mut self) {
-        for child in self.agents.values_mut().chain(&mut self.daemons) {
+        self.agents.clear();
+        for child in &mut self.daemons {
             drop(child.kill());
             drop(child.wait());
         }
@@ -301,12 +262,8 @@ fn job(id: &str, place: Value) -> Value {
     for (key, value) in place.as_object().into_iter().flatten() {
         config[key] = value.clone();
     }
-    json!({"Job": {
-        "ID": id, "Name": id, "Type": "service", "Datacenters": ["*"],
-        "TaskGroups": [{ "Name": "g", "Count": 1,
-            "Tasks": [{ "Name": "t", "Driver": "remote_exec", "Config": config, "KillTimeout": 1_000_000_000_i64, "KillSignal": "SIGTERM",
-                        "Resources": {"CPU": 20, "MemoryMB": 16} }] }]
-    }})
+    let task = json!({"KillTimeout": 1_000_000_000_i64, "KillSignal": "SIGTERM", "Resources": {"CPU": 20, "MemoryMB": 16}});
+    Job::new(id, "service", "remote_exec", config).task(task).body()
 }
 
 /// What must never change while nobody asks for it: the process, and its counting.
@@ -351,7 +308,7 @@ struct Follower {
 impl Follower {
     fn begin(world: &World, job: &str) -> Result<Follower> {
         let alloc = text(&world.record(job)?.context("a record")?["AllocID"]);
-        let url = world.url(&format!("/v1/client/fs/logs/{alloc}?task=t&type=stdout&plain=true&follow=true"));
+        let url = format!("{}/v1/client/fs/logs/{alloc}?task=t&type=stdout&plain=true&follow=true", world.server().address());
         let lines: Arc<Mutex<Vec<u64>>> = Arc::default();
         let seen = lines.clone();
         let thread = std::thread::spawn(move || {
@@ -380,26 +337,25 @@ impl Follower {
     }
 }
 
-fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
-}
-
 fn story(world: &mut World) -> Result<()> {
-    let good = world.plugin("client");
-    world.start_agent("server", "")?;
-    world.start_agent("n1", &good)?;
-    world.start_agent("n2", &good)?;
-    until("two nodes that reach the pool", BOUND, || {
-        let nodes = world.get("/v1/nodes")?;
-        let healthy = nodes.as_array().into_iter().flatten().filter(|n| n["Drivers"]["remote_exec"]["Healthy"] == true).count();
-        Ok((healthy == 2).then_some(()))
+    let each = ["a", "b", "c", "d"].map(|host| (host, host));
+    // The inventories differ: the second node knows one host by two names.
+    let twice = [&each[..], &[("b-again", "b")]].concat();
+    let (once, twice) = (world.plugin("client", &each), world.plugin("client", &twice));
+    world.start_agent("server", "server {\n  heartbeat_grace = \"2s\"\n  min_heartbeat_ttl = \"2s\"\n}\n")?;
+    world.start_agent("n1", &once)?;
+    world.start_agent("n2", &twice)?;
+    world.server().until_healthy(&["remote_exec"], 2)?;
+
+    until("that two names lead to one host", BOUND, || {
+        let said = world.server().get("/v1/nodes")?.to_string();
+        Ok(said.contains("host b-again is the same host as b").then_some(()))
     })?;
 
     step("the example as it stands, through the command line");
-    let address = world.url("");
+    let address = world.server().address();
     drover(&address, &["job", "run", &example("remote-ssh.nomad.hcl")])?;
-    let listed = world.get("/v1/remote/tasks")?;
-    let hosts: Vec<String> = listed.as_array().into_iter().flatten().map(|r| text(&r["Attributes"]["host"])).collect();
+    let hosts: Vec<String> = world.server().records()?.iter().map(|r| text(&r["Attributes"]["host"])).collect();
     ensure!(
         hosts.len() == 2 && !hosts.iter().any(|host| host == "d"),
         "the example wants two instances in the zone \"east\", they are on {hosts:?}"
@@ -414,7 +370,7 @@ fn story(world: &mut World) -> Result<()> {
         ("jump", json!({"labels": {"zone": "far"}})),
         ("any", json!({"labels": {"zone": "east"}})),
     ] {
-        world.put("/v1/jobs", &job(id, place))?;
+        world.server().submit(&job(id, place))?;
     }
     let jobs = ["on-a", "on-b", "jump", "any"];
     let mut held = BTreeMap::new();
@@ -432,47 +388,32 @@ fn story(world: &mut World) -> Result<()> {
     };
     let follow = |world: &World, job: &str| -> Result<String> {
         let alloc = text(&world.record(job)?.context("a record")?["AllocID"]);
-        world.text(&format!("/v1/client/fs/logs/{alloc}?task=t&type=stdout&plain=true"))
+        world.server().output(&alloc, "stdout")
     };
     until("the log over the API", BOUND, || Ok(follow(world, "jump")?.starts_with("1\n2\n").then_some(())))?;
 
     step("kill -9 of a node's agent and plugin");
     let node = text(&world.running("on-a")?["ManagerName"]);
-    let name: &'static str = if node == "n1" { "n1" } else { "n2" };
-    for (pid, command) in processes_of(&world.dir.join(name)) {
-        if command.contains("agent") || command.contains("driver") {
-            kill(pid)?;
-        }
-    }
+    let (name, other) = if node == named("n1") { ("n1", "n2") } else { ("n2", "n1") };
+    world.agents[name].pids(|command| command.contains("agent") || command.contains("driver")).into_iter().try_for_each(kill)?;
     world.until_record("another manager", "on-a", |r| {
-        r["ManagerName"] != name && r["Observed"]["State"] == "Running" && !r["Manager"].is_null()
+        r["ManagerName"] != node && r["Observed"]["State"] == "Running" && !r["Manager"].is_null()
     })?;
     all_held(world, &mut held, "kill -9 of a node")?;
-    world.spawn_agent(name)?;
+    world.agents.get_mut(name).context("the node")?.crash_and_restart()?;
+    world.answers(name)?;
 
     step("drain of the other node");
-    let other = if name == "n1" { "n2" } else { "n1" };
-    let node_id = |world: &World, name: &str| -> Result<String> {
-        let nodes = world.get("/v1/nodes")?;
-        let found = nodes.as_array().into_iter().flatten().find(|n| n["Name"] == name).map(|n| text(&n["ID"]));
-        found.with_context(|| format!("a node {name}"))
-    };
     until("the first node is back", BOUND, || {
-        let nodes = world.get("/v1/nodes")?;
-        Ok(nodes
-            .as_array()
-            .into_iter()
-            .flatten()
-            .any(|n| n["Name"] == name && n["Status"] == "ready" && n["Drivers"]["remote_exec"]["Healthy"] == true)
-            .then_some(()))
+        let first = world.server().node(&node)?;
+        Ok((first["Status"] == "ready" && first["Drivers"]["remote_exec"]["Healthy"] == true).then_some(()))
     })?;
-    let id = node_id(world, other)?;
-    world.put(&format!("/v1/node/{id}/drain"), &json!({"DrainSpec": {"Deadline": 60_000_000_000_i64}, "NodeID": id}))?;
+    world.server().drain(&named(other), json!({"Deadline": 60_000_000_000_i64}))?;
     for id in jobs {
-        world.until_record("a manager that is not drained", id, |r| r["ManagerName"] == name && r["Observed"]["State"] == "Running")?;
+        world.until_record("a manager that is not drained", id, |r| r["ManagerName"] == node && r["Observed"]["State"] == "Running")?;
     }
     all_held(world, &mut held, "a drain")?;
-    world.put(&format!("/v1/node/{id}/drain"), &json!({"DrainSpec": null, "MarkEligible": true, "NodeID": id}))?;
+    world.server().drain(&named(other), Value::Null)?;
 
     step("a cut line: unknown with the reason, and the same instance afterwards");
     world.set_line("a", "down")?;
@@ -493,7 +434,7 @@ fn story(world: &mut World) -> Result<()> {
     step("a line cut in the middle of creates");
     for round in 0..4 {
         let id = format!("create-{round}");
-        world.put("/v1/jobs", &job(&id, json!({"host": "b"})))?;
+        world.server().submit(&job(&id, json!({"host": "b"})))?;
         std::thread::sleep(Duration::from_millis(40 * round));
         world.set_line("b", "down")?;
         std::thread::sleep(Duration::from_millis(3_000));
@@ -502,7 +443,7 @@ fn story(world: &mut World) -> Result<()> {
         let with_key = world.instances().into_iter().filter(|dir| dir.ends_with(&key)).count();
         ensure!(with_key == 1 && world.instances().len() == 5, "one instance expected: {:?}", world.instances());
         // And in the middle of its stop.
-        world.delete(&format!("/v1/job/{id}"))?;
+        world.server().delete(&format!("/v1/job/{id}"))?;
         std::thread::sleep(Duration::from_millis(30 * round));
         world.set_line("b", "down")?;
         std::thread::sleep(Duration::from_millis(500));
@@ -538,7 +479,7 @@ fn story(world: &mut World) -> Result<()> {
     // Until nothing more fits; the failure of the last write is the point.
     drop(Run::new("dd", ["if=/dev/zero".to_owned(), format!("of={}", filler.display()), "bs=4k".to_owned()]).quiet().run());
     drop(Run::new("sh", ["-c".to_owned(), format!("cat /dev/zero >> {}", filler.display())]).quiet().run());
-    world.put("/v1/jobs", &job("full", json!({"host": "c"})))?;
+    world.server().submit(&job("full", json!({"host": "c"})))?;
     let why = world.until_record("the full disk", "full", |r| r.to_string().contains("No space left"));
     fs::remove_file(&filler)?;
     why?;
@@ -547,7 +488,7 @@ fn story(world: &mut World) -> Result<()> {
 
     step("stop everything");
     for id in held.keys() {
-        world.delete(&format!("/v1/job/{id}?purge=true"))?;
+        world.server().delete(&format!("/v1/job/{id}?purge=true"))?;
     }
     until("nothing left on the hosts", BOUND, || Ok(world.left().is_empty().then_some(())))
         .with_context(|| format!("{:?}", world.left()))?;

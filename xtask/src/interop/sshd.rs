@@ -4,18 +4,16 @@ use std::{
     fs,
     path::Path,
     process::{Child, Command, Stdio},
-    time::Duration,
 };
 
 use anyhow::Result;
 
 use crate::{
-    local::{kill, until},
+    local::{BOUND, kill, until},
     packages::Wanted,
     process::Run,
 };
 
-const BOUND: Duration = Duration::from_secs(60);
 /// Where they listen.
 pub(crate) const PORT: u16 = 2222;
 /// What is needed for them, and to reach them.

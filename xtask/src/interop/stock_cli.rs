@@ -5,16 +5,19 @@ use std::{
     io::Write,
     path::PathBuf,
     process::{Command, Stdio},
-    time::Duration,
 };
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use super::{Verdict, cluster::Agent, go_driver::no_go};
-use crate::{local::until, peer};
-
-const BOUND: Duration = Duration::from_secs(60);
+use super::{
+    api::{events_of, text},
+    cluster::Agent,
+};
+use crate::{
+    local::{BOUND, until},
+    packages, peer,
+};
 
 const JOB: &str = r#"
 job "web" {
@@ -81,10 +84,8 @@ impl Cli {
 }
 
 /// The check.
-pub(crate) fn check() -> Result<Verdict> {
-    if let Some(skipped) = no_go() {
-        return Ok(skipped);
-    }
+pub(crate) fn check() -> Result<()> {
+    packages::need_go()?;
     let program = peer::nomad_cached(&peer::NOMAD_1_9)?;
     let agent = Agent::start("cli", &[], "")?;
     let mut asked = Asked { cli: Cli { program, address: agent.address() }, wrong: Vec::new(), count: 0 };
@@ -92,7 +93,7 @@ pub(crate) fn check() -> Result<Verdict> {
         .with_context(|| format!("before that: {:#?}\nthe end of the agent's log:\n{}", asked.wrong, agent.log_tail()))?;
     ensure!(asked.wrong.is_empty(), "{} of {} commands:\n{}", asked.wrong.len(), asked.count, asked.wrong.join("\n"));
     eprintln!("  {} commands answered as they do with a stock agent", asked.count);
-    Ok(Verdict::Passed)
+    Ok(())
 }
 
 /// Commands and what was wrong with their answers: all are tried.
@@ -125,21 +126,13 @@ fn first(value: &Value, what: &str) -> Result<String> {
 
 fn running(agent: &Agent, not: &str) -> Result<String> {
     until("a running allocation", BOUND, || {
-        let allocs = agent.get("/v1/job/web/allocations")?;
-        let found = allocs
-            .as_array()
-            .into_iter()
-            .flatten()
-            .find(|a| a["ClientStatus"] == "running" && a["DesiredStatus"] == "run" && a["ID"] != not);
-        Ok(found.and_then(|a| a["ID"].as_str().map(str::to_owned)))
+        let serves = |a: &&Value| a["ClientStatus"] == "running" && a["DesiredStatus"] == "run" && a["ID"] != not;
+        Ok(agent.allocs("web")?.iter().find(serves).map(|a| text(&a["ID"])))
     })
 }
 
 fn story(agent: &Agent, nomad: &mut Asked) -> Result<()> {
-    until("a ready node", BOUND, || {
-        let nodes = agent.get("/v1/nodes")?;
-        Ok((nodes[0]["Status"] == "ready" && nodes[0]["Drivers"]["raw_exec"]["Healthy"] == true).then_some(()))
-    })?;
+    agent.until_healthy(&["raw_exec"], 1)?;
     let node = first(&agent.get("/v1/nodes")?, "node")?;
     let file = agent.dir().join("web.nomad.hcl");
     fs::write(&file, JOB)?;
@@ -180,17 +173,16 @@ fn story(agent: &Agent, nomad: &mut Asked) -> Result<()> {
     nomad.fine(&["alloc", "fs", "-stat", short, "alloc/logs/t.stdout.0"], &["t.stdout.0", "Mode"])?;
     nomad.fine(&["alloc", "signal", "-s", "SIGUSR1", short, "t"], &[])?;
     until("the answer to the signal", BOUND, || {
-        let text = agent.text(&format!("/v1/client/fs/logs/{alloc}?task=t&type=stdout&plain=true"))?;
+        let text = agent.output(&alloc, "stdout")?;
         if text.contains("got-usr1") { Ok(Some(())) } else { bail!("the log reads {text:?}") }
     })?;
     nomad.ends(3, &["alloc", "exec", "-i=false", "-t=false", short, "/bin/sh", "-c", "echo beside; exit 3"], &["beside"])?;
     nomad.fine(&["alloc", "checks", short], &[])?;
     nomad.fine(&["alloc", "restart", short], &[])?;
     until("the restart", BOUND, || {
-        let state = agent.get(&format!("/v1/allocation/{alloc}"))?["TaskStates"]["t"].take();
-        Ok((state["State"] == "running"
-            && state["Events"].as_array().is_some_and(|e| e.iter().filter(|e| e["Type"] == "Started").count() == 2))
-        .then_some(()))
+        let state = agent.task(&alloc)?;
+        let starts = events_of(&state).iter().filter(|e| e["Type"] == "Started").count();
+        Ok((state["State"] == "running" && starts == 2).then_some(()))
     })?;
     nomad.ends(1, &["alloc", "status", "00000000"], &["No allocation(s) with prefix or id \"00000000\" found"])?;
 
@@ -214,8 +206,7 @@ fn story(agent: &Agent, nomad: &mut Asked) -> Result<()> {
     nomad.fine(&["job", "eval", "-detach", "web"], &["Created eval ID"])?;
     nomad.fine(&["job", "scale", "-detach", "web", "g", "2"], &["Evaluation ID"])?;
     until("two allocations", BOUND, || {
-        let allocs = agent.get("/v1/job/web/allocations")?;
-        Ok((allocs.as_array().into_iter().flatten().filter(|a| a["ClientStatus"] == "running").count() == 2).then_some(()))
+        Ok((agent.allocs("web")?.iter().filter(|a| a["ClientStatus"] == "running").count() == 2).then_some(()))
     })?;
     nomad.fine(&["job", "scaling-events", "web"], &[])?;
     nomad.fine(&["job", "revert", "-detach", "web", "0"], &["Evaluation ID"])?;

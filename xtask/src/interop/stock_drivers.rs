@@ -13,9 +13,7 @@ use std::{
 use anyhow::{Context, Result};
 
 use super::{
-    Verdict,
     cluster::program,
-    go_driver::no_go,
     stock_suites::{Place, Results, judge},
 };
 use crate::{packages, peer};
@@ -42,13 +40,9 @@ done
 "#;
 
 /// The check.
-pub(crate) fn check() -> Result<Verdict> {
-    if let Some(skipped) = no_go() {
-        return Ok(skipped);
-    }
-    if !packages::is_root() {
-        return Ok(Verdict::Skipped("the drivers and their tests need root".into()));
-    }
+pub(crate) fn check() -> Result<()> {
+    packages::need_go()?;
+    packages::need_root("the drivers and their tests need root")?;
     let tests = peer::driver_tests(&peer::NOMAD_1_9)?;
     let mut results = Results::default();
     for package in peer::DRIVER_PACKAGES {

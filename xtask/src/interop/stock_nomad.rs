@@ -11,12 +11,9 @@ mod stock;
 use anyhow::{Context, Result};
 
 use self::stock::Stock;
-use super::{Verdict, go_driver::no_go};
 use crate::{
-    packages,
+    builds, packages,
     peer::{self, Release},
-    process::Run,
-    workspace,
 };
 
 type Story = (&'static str, fn(&mut Stock) -> Result<()>);
@@ -37,24 +34,20 @@ const STORIES: &[Story] = &[
 ];
 
 /// Under the release that we are compatible with.
-pub(crate) fn nomad_1_9() -> Result<Verdict> {
+pub(crate) fn nomad_1_9() -> Result<()> {
     check(&peer::NOMAD_1_9)
 }
 
 /// Under the newest that the registry serves.
-pub(crate) fn newest() -> Result<Verdict> {
+pub(crate) fn newest() -> Result<()> {
     check(&peer::NOMAD_NEWEST)
 }
 
-fn check(release: &'static Release) -> Result<Verdict> {
-    if !packages::is_root() {
-        return Ok(Verdict::Skipped("a stock Nomad runs tasks as root only".into()));
-    }
-    if let Some(skipped) = no_go() {
-        return Ok(skipped);
-    }
+fn check(release: &'static Release) -> Result<()> {
+    packages::need_root("a stock Nomad runs tasks as root only")?;
+    packages::need_go()?;
     let program = peer::nomad_cached(release)?;
-    Run::new("cargo", ["build", "-p", "raw-exec", "-p", "mock", "-p", "remote-exec"]).dir(workspace::root()).run()?;
+    builds::build(&["drover-driver-raw-exec", "drover-driver-mock", "drover-driver-mock-remote", "drover-driver-remote-exec"])?;
     let mut stock = Stock::start(release, program)?;
     let result = STORIES.iter().try_for_each(|(what, story)| {
         eprintln!("  {what}");
@@ -64,5 +57,5 @@ fn check(release: &'static Release) -> Result<Verdict> {
     if result.is_err() {
         eprintln!("the end of the agent's log:\n{}", stock.agent.log_tail());
     }
-    result.map(|()| Verdict::Passed)
+    result
 }

@@ -19,7 +19,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
     local,
-    packages::{self, Wanted},
+    packages::{self, Skip, Wanted},
     process::Run,
 };
 
@@ -47,25 +47,23 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// Installs what a virtual machine needs; the answer says why that cannot be.
-    pub(crate) fn prepare() -> Result<Result<Self, String>> {
+    /// Installs what a virtual machine needs; the error says why that cannot be.
+    pub(crate) fn prepare() -> Result<Self, Skip> {
         if std::env::consts::ARCH != "x86_64" {
-            return Ok(Err("the virtual machine is made for x86_64".into()));
+            return Err(Skip::because("the virtual machine is made for x86_64"));
         }
         let wanted = [
             Wanted::new("qemu-system-x86_64", "qemu-system-x86"),
             Wanted::without_libraries("busybox", "busybox-static"),
             Wanted::new("dpkg-deb", "dpkg"),
         ];
-        if let Some(why) = packages::install(&wanted) {
-            return Ok(Err(why));
-        }
+        packages::need(&wanted)?;
         let place = local::target_dir().join("interop/kernel");
         // One that was fetched before serves as well, wherever it came from.
         if let Some(kernel) = Self::fetched(&place) {
-            return Ok(Ok(kernel));
+            return Ok(kernel);
         }
-        Self::fetch(&place).map_err(|e| format!("no kernel could be fetched: {e:#}")).map_or_else(|why| Ok(Err(why)), |k| Ok(Ok(k)))
+        Self::fetch(&place).map_err(|e| Skip::because(format!("no kernel could be fetched: {e:#}")))
     }
 
     fn fetched(place: &Path) -> Option<Self> {

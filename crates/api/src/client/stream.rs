@@ -31,7 +31,7 @@ impl BodyStream {
         Self { method, path, meta, body: response.into_body(), _connection: connection }
     }
 
-    /// What the headers say.
+    /// Metadata of the response.
     #[must_use]
     pub fn meta(&self) -> &Meta {
         &self.meta
@@ -78,8 +78,8 @@ impl<T: DeserializeOwned> JsonStream<T> {
     /// The next object; None at the end. Cancel safe.
     ///
     /// # Errors
-    /// When the connection breaks, or something else than JSON comes: a plain-text error in the middle of a stream becomes
-    /// [`ClientError::Status`] with its text.
+    /// When the connection breaks, or something else than JSON comes: a plain-text error in the middle of a stream
+    /// becomes [`ClientError::Status`] with its text.
     pub async fn next(&mut self) -> Result<Option<T>, ClientError> {
         loop {
             if let Some(value) = self.buffered()? {

@@ -92,7 +92,7 @@ impl Address {
         Ok(Self::Tcp { host: host.to_owned(), port })
     }
 
-    /// What goes into the Host header.
+    /// Value of the `Host` header.
     #[must_use]
     pub fn host(&self) -> String {
         match self {
@@ -126,7 +126,8 @@ pub enum ConnectError {
     Http(#[from] hyper::Error),
 }
 
-/// A connection that requests can be sent on, one after the other. Generic over the request's body, so that proxies can pass bodies on.
+/// A connection that requests can be sent on, one after the other. Generic over the request's body, so that proxies
+/// can pass bodies on.
 #[derive(Debug)]
 pub struct Connection<B = Body>(SendRequest<B>);
 
@@ -171,8 +172,8 @@ where
     }
 }
 
-/// Joins a client's connection to the one that another agent has just switched to another protocol (101): bytes pass in both directions until
-/// either side ends. A task of the runtime does it.
+/// Joins a client's connection to the one that another agent has just switched to another protocol (101): bytes pass
+/// in both directions until either side ends. A task of the runtime does it.
 pub fn tunnel(client: hyper::upgrade::OnUpgrade, response: &mut Response<Incoming>) {
     let there = hyper::upgrade::on(response);
     tokio::spawn(async move {
@@ -216,7 +217,8 @@ impl Pool {
         None
     }
 
-    /// Sends a request over an idle connection, else over a new one. A request that an idle connection refused unsent is sent again.
+    /// Sends a request over an idle connection, else over a new one. A request that an idle connection refused unsent
+    /// is sent again.
     pub(super) async fn send(
         &self,
         address: &Address,

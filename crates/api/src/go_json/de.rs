@@ -63,7 +63,8 @@ fn whole(f: f64) -> Option<i64> {
     None
 }
 
-/// The entries of an object under the names that the struct declares: keys in any case, nulls left out, the last of duplicates wins.
+/// The entries of an object under the names that the struct declares: keys in any case, nulls left out, the last of
+/// duplicates wins.
 fn declared(object: Map<String, Value>, fields: &'static [&'static str]) -> Vec<(String, Value)> {
     let mut known: Vec<Option<Value>> = Vec::new();
     known.resize_with(fields.len(), || None);

@@ -159,7 +159,8 @@ fn sample(depth: u32) -> BoxedStrategy<Sample> {
         .boxed()
 }
 
-/// Turns the null fields of an object back into what they stand for, so that the text can be compared with serde_json's.
+/// Turns the null fields of an object back into what they stand for, so that the text can be compared with
+/// serde_json's.
 fn without_nulls(v: &Value) -> Value {
     match v {
         Value::Object(o) => Value::Object(

@@ -82,6 +82,26 @@ pub struct HealthPart {
     pub ok: bool,
     /// `ok`, or why not.
     pub message: String,
+    /// State of each server loop, and since when. A stock agent does not send it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub loops: Vec<LoopHealth>,
+    /// Events that an operator should know of. A stock agent does not send them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// State of a server loop.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LoopHealth {
+    /// Its name, as in ARCHITECTURE.md.
+    pub name: String,
+    /// What the loop works on or waits for.
+    pub status: String,
+    /// How often it has begun or ended something since the start.
+    pub turns: u64,
+    /// Milliseconds since it last did.
+    pub last_progress_ms: u64,
 }
 
 /// `GET /v1/metrics`.
@@ -136,32 +156,6 @@ pub struct Sampled {
     pub labels: BTreeMap<String, String>,
 }
 
-/// `GET /v1/namespaces`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, rename_all = "PascalCase")]
-pub struct NamespaceView {
-    /// Name.
-    pub name: String,
-    /// Free text.
-    pub description: String,
-    /// Enterprise.
-    pub quota: String,
-    /// Limits.
-    pub capabilities: Option<serde_json::Value>,
-    /// Enterprise.
-    pub node_pool_configuration: Option<serde_json::Value>,
-    /// Enterprise.
-    pub vault_configuration: Option<serde_json::Value>,
-    /// Enterprise.
-    pub consul_configuration: Option<serde_json::Value>,
-    /// Free metadata.
-    pub meta: BTreeMap<String, String>,
-    /// Index of its creation.
-    pub create_index: u64,
-    /// Index of its last change.
-    pub modify_index: u64,
-}
-
 /// `GET /v1/node/pools`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
@@ -174,6 +168,8 @@ pub struct NodePoolView {
     pub meta: BTreeMap<String, String>,
     /// Overrides of the scheduler's settings.
     pub scheduler_configuration: Option<serde_json::Value>,
+    /// Null, as for all pools that are built in.
+    pub hash: Option<String>,
     /// Index of its creation.
     pub create_index: u64,
     /// Index of its last change.

@@ -116,17 +116,18 @@ impl AllocListStub {
 /// `GET /v1/allocation/:id`.
 pub type AllocDetail = With<Arc<Allocation>, AllocExtra>;
 
-/// What the API adds to an allocation.
+/// Fields that the API adds to an allocation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct AllocExtra {
     /// The job in the version that it runs.
     pub job: Option<Arc<Job>>,
-    /// The sum of what it got, in the form before `AllocatedResources`: stock clients still print, and trip over, these three.
+    /// The sum of what it got, in the form before `AllocatedResources`: stock clients still print, and trip over,
+    /// these three.
     pub resources: Resources,
-    /// What the group as a whole got, in that form.
+    /// Resources of the group as a whole, in that form.
     pub shared_resources: Resources,
-    /// What each task got, in that form.
+    /// Resources of each task, in that form.
     pub task_resources: BTreeMap<Arc<str>, Resources>,
     /// Displaced for it.
     pub preempted_allocations: Vec<AllocId>,
@@ -197,7 +198,7 @@ pub struct AllocSignalRequest {
 pub struct AllocRestartRequest {
     /// Task; empty = all that run.
     pub task_name: String,
-    /// Also those that have ended.
+    /// Include tasks that have ended.
     pub all_tasks: bool,
 }
 

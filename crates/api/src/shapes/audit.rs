@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use model::{AllocId, NodeId, TimestampNs};
 use serde::{Deserialize, Serialize};
 
-/// What exists on a node ⇄ what its records claim. GET looks, PUT also ends what nobody claims.
+/// The audit of a node: items that exist compared with items that its records claim. GET reads it, PUT also ends
+/// unclaimed items.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct NodeAudit {
@@ -39,7 +40,7 @@ pub struct AuditFinding {
     pub alloc_id: AllocId,
     /// Its task; may be empty.
     pub task: String,
-    /// Who claims it, or why nobody does.
+    /// Claimant, or the reason why there is none.
     pub reason: String,
 }
 

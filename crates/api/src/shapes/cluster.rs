@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
-    DrainSpec, Eligibility, EvalId, Map, Node, NodeId, NodeStatus, SchedulerConfig, StoreIndex,
+    ClusterId, DrainSpec, Eligibility, EvalId, GenerationId, Map, Node, NodeId, NodeStatus, SchedulerConfig, StoreIndex, TimestampNs,
     node::{Attributes, DriverInfo, HostVolume},
     resources::{NodeReserved, NodeResources},
 };
@@ -51,7 +51,7 @@ pub struct NodeListStub {
     /// Only with `resources=true`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reserved_resources: Option<NodeReserved>,
-    /// What became of the last drain.
+    /// Result of the last drain.
     pub last_drain: Option<serde_json::Value>,
     /// Index of the registration.
     pub create_index: StoreIndex,
@@ -62,7 +62,7 @@ pub struct NodeListStub {
 /// `GET /v1/node/:id`.
 pub type NodeDetail = With<Node, NodeExtra>;
 
-/// What the API adds to a node.
+/// Fields that the API adds to a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct NodeExtra {
@@ -84,7 +84,7 @@ pub struct NodeDrainRequest {
     /// Node.
     #[serde(rename = "NodeID")]
     pub node_id: String,
-    /// What to do; null ends the drain.
+    /// Settings of the drain; null ends it.
     pub drain_spec: Option<DrainSpec>,
     /// Usable again after the end of the drain.
     pub mark_eligible: bool,
@@ -152,6 +152,47 @@ pub struct RaftConfiguration {
     pub index: StoreIndex,
     /// The servers.
     pub servers: Vec<RaftServer>,
+}
+
+/// Whether the servers recover a state that is from the past, and what they wait for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct RecoveryView {
+    /// Identity of the cluster.
+    #[serde(rename = "ClusterID")]
+    pub cluster_id: ClusterId,
+    /// The present generation of the servers' state.
+    #[serde(rename = "GenerationID")]
+    pub generation: GenerationId,
+    /// They recover; what follows says nothing otherwise.
+    pub recovering: bool,
+    /// What the servers wait for, as a sentence.
+    pub waits_for: String,
+    /// Why.
+    pub cause: String,
+    /// Since when, Unix ns.
+    pub since: TimestampNs,
+    /// Only an operator can end it.
+    pub by_hand: bool,
+    /// Nodes that have told what they have.
+    pub answered: Vec<RecoveryNode>,
+    /// Nodes that have not.
+    pub waiting_for: Vec<RecoveryNode>,
+    /// Providers that have not been asked what they have, with the reason.
+    pub unswept: Vec<String>,
+    /// Instances of remote tasks that no record knows.
+    pub unbound: Vec<String>,
+}
+
+/// A node of [`RecoveryView`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct RecoveryNode {
+    /// Id.
+    #[serde(rename = "ID")]
+    pub id: NodeId,
+    /// Name.
+    pub name: String,
 }
 
 /// A server of [`RaftConfiguration`].
@@ -282,7 +323,7 @@ pub struct PluginReload {
     pub description: String,
 }
 
-/// What a reload did to a plugin. Tasks are never touched.
+/// Outcome of a reload for one plugin. Tasks keep running in every case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReloadOutcome {
@@ -297,7 +338,7 @@ pub enum ReloadOutcome {
     Ended,
     /// It did not run and does now.
     Recovered,
-    /// What is configured now cannot be used; the former process goes on.
+    /// The new configuration cannot be used; the old process keeps running.
     Kept,
     /// It does not run.
     Failed,

@@ -1,4 +1,4 @@
-//! What the client endpoints of a node answer: files, log frames, resource use.
+//! Responses of a node's client endpoints: files, log frames, resource usage.
 
 use std::collections::BTreeMap;
 

@@ -3,11 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
-    AllocMetric, EvalId, Evaluation, Job, JobId, Namespace, StoreIndex, TimestampNs,
-    diff::JobDiff,
-    job::{Meta, VersionTag},
-    plan::DesiredUpdates,
-    scaling::ScalingEvent,
+    AllocMetric, EvalId, Evaluation, Job, JobId, Namespace, StoreIndex, TimestampNs, diff::JobDiff, job::Meta, plan::DesiredUpdates,
+    records::JobSummary, scaling::ScalingEvent,
 };
 use serde::{Deserialize, Serialize};
 
@@ -64,61 +61,10 @@ pub struct JobListStub {
     pub meta: Option<Meta>,
 }
 
-/// Counts of a job's allocations, `GET /v1/job/:id/summary`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, rename_all = "PascalCase")]
-pub struct JobSummary {
-    /// Job.
-    #[serde(rename = "JobID")]
-    pub job_id: JobId,
-    /// Namespace.
-    pub namespace: Namespace,
-    /// By group.
-    pub summary: BTreeMap<Arc<str>, GroupSummary>,
-    /// Launched and dispatched jobs.
-    pub children: Option<JobChildren>,
-    /// Index of its creation.
-    pub create_index: StoreIndex,
-    /// Index of its last change.
-    pub modify_index: StoreIndex,
-}
-
-/// Counts of a group.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "PascalCase")]
-pub struct GroupSummary {
-    /// Wait for room.
-    pub queued: i64,
-    /// Ended well.
-    pub complete: i64,
-    /// Ended badly.
-    pub failed: i64,
-    /// Run.
-    pub running: i64,
-    /// Placed, not running yet.
-    pub starting: i64,
-    /// On nodes that are gone.
-    pub lost: i64,
-    /// On nodes that are cut off.
-    pub unknown: i64,
-}
-
-/// Counts of launched and dispatched jobs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "PascalCase")]
-pub struct JobChildren {
-    /// Not running yet.
-    pub pending: i64,
-    /// Run.
-    pub running: i64,
-    /// Ended.
-    pub dead: i64,
-}
-
 /// `GET /v1/job/:id`.
 pub type JobDetail = With<Arc<Job>, JobExtra>;
 
-/// What the API adds to a job.
+/// Fields that the API adds to a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct JobExtra {
@@ -127,7 +73,8 @@ pub struct JobExtra {
     pub remote_tasks: Vec<RemoteTaskView>,
 }
 
-/// `PUT /v1/jobs`, `PUT /v1/job/:id`. Region, Namespace and SecretID of the body are history: query parameters and headers say these.
+/// `PUT /v1/jobs`, `PUT /v1/job/:id`. Region, Namespace and SecretID of the body are history: query parameters and
+/// headers say these.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct JobRegisterRequest {
@@ -247,7 +194,7 @@ pub struct JobPlanResponse {
     pub index: StoreIndex,
 }
 
-/// What a plan would do.
+/// Effects of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PlanAnnotations {
@@ -314,7 +261,7 @@ pub struct JobEvaluateRequest {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct EvalOptions {
-    /// Also replace failed allocations whose policy has given up.
+    /// Also replace failed allocations without a reschedule attempt left.
     pub force_reschedule: bool,
 }
 
@@ -414,7 +361,7 @@ pub struct ScalingPolicyDetail {
     pub kind: String,
     /// Namespace, Job, Group.
     pub target: BTreeMap<String, String>,
-    /// What the autoscaler goes by: free form.
+    /// Policy for the autoscaler, in free form.
     pub policy: Option<serde_json::Value>,
     /// Lower bound.
     pub min: i64,
@@ -503,48 +450,10 @@ pub struct JobDispatchResponse {
     pub index: StoreIndex,
 }
 
-/// `PUT /v1/job/:id/versions/:name/tag`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "PascalCase")]
-pub struct TagRequest {
-    /// The tag.
-    pub name: String,
-    /// Free text.
-    pub description: String,
-    /// Version; none = the newest.
-    pub version: Option<u64>,
-}
-
-/// The tag of a version.
-pub type Tag = VersionTag;
-
-/// `GET /v1/job/:id/submission`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "PascalCase")]
-pub struct JobSubmissionDetail {
-    /// The text.
-    pub source: String,
-    /// `hcl2` or `json`.
-    pub format: String,
-    /// Variables given as flags.
-    pub variable_flags: BTreeMap<String, String>,
-    /// Text of variable files.
-    pub variables: String,
-    /// Namespace.
-    pub namespace: Namespace,
-    /// Job.
-    #[serde(rename = "JobID")]
-    pub job_id: JobId,
-    /// Version.
-    pub version: u64,
-    /// Index of the version.
-    pub job_modify_index: StoreIndex,
-}
-
 /// `GET /v1/evaluation/:id`, and rows of lists.
 pub type EvalDetail = With<Arc<Evaluation>, EvalExtra>;
 
-/// What the API adds to an evaluation.
+/// Fields that the API adds to an evaluation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct EvalExtra {

@@ -1,9 +1,10 @@
-//! Remote tasks: `GET /v1/remote/tasks`, `GET /v1/remote/task/:slot`, and beside the jobs and allocations that they belong to.
+//! Remote tasks: `GET /v1/remote/tasks`, `GET /v1/remote/task/:slot`, and beside the jobs and allocations that they
+//! belong to.
 
 use std::sync::Arc;
 
 pub use model::remote::{Guarantee, GuaranteeLevel};
-use model::{NodeId, RemoteInstance, RemoteTask, TimestampNs};
+use model::{NodeId, RemoteInstance, RemoteTask, StoreIndex, TimestampNs};
 use serde::{Deserialize, Serialize};
 
 use crate::With;
@@ -11,7 +12,7 @@ use crate::With;
 /// A record as the API shows it.
 pub type RemoteTaskView = With<Arc<RemoteTask>, RemoteExtra>;
 
-/// What the API adds to a record.
+/// Fields that the API adds to a record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct RemoteExtra {
@@ -19,9 +20,9 @@ pub struct RemoteExtra {
     pub slot_name: String,
     /// Name of the managing node; empty = unmanaged.
     pub manager_name: String,
-    /// Nobody manages it at present.
+    /// No node manages it.
     pub unmanaged: bool,
-    /// What is promised of this task, from what its provider can do.
+    /// Guarantee of this task, derived from the features of its provider.
     pub guarantee: Guarantee,
 }
 
@@ -42,6 +43,23 @@ pub struct RemoteSweep {
     pub error: String,
     /// Instances of this cluster.
     pub instances: usize,
-    /// Those that no record knows. Handles are left out: they are the drivers' business.
+    /// Orphaned instances, without handles: only drivers read those.
     pub unbound: Vec<RemoteInstance>,
+    /// Instances of other clusters, each with its owner, when they were asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<RemoteInstance>,
+    /// Why those are not known, or not all of them.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub others_error: String,
+}
+
+/// `PUT /v1/remote/unbound/KEY/adopt`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct RemoteAdopted {
+    /// Index of the change.
+    pub index: StoreIndex,
+    /// No job wants the slot yet: it is kept free for the instance until the servers start again, and nothing else
+    /// has happened.
+    pub kept: bool,
 }

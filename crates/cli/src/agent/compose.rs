@@ -8,24 +8,33 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use client::{Client, ClientHandle};
+use client::{Client, ClientHandle, JoinWith};
 use http::{HeaderName, HeaderValue};
+use rustix::process::{Resource, getrlimit};
 use serde_json::json;
-use server::{
-    Server,
-    http::{HttpOptions, Limits, LocalNode},
-};
+use server::Server;
+use server_http::{Guard, HttpOptions, Limits, LocalNode};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{config::SchedulerDefaults, forward, reload::Reloader, settings::Settings, task_api};
+use super::{
+    config::SchedulerDefaults,
+    follow_log::LogFollowers,
+    forward,
+    reload::{self, Reloader},
+    settings::{Settings, host_name},
+    task_api,
+};
 use crate::output;
 
+/// An agent whose store has failed has this long to end its parts one after the other.
+const LAST_END: std::time::Duration = std::time::Duration::from_secs(15);
+
 /// Runs an agent until a signal ends it, or until its store can no longer be trusted.
-pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader) -> Result<ExitCode> {
+pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader, followers: LogFollowers) -> Result<ExitCode> {
     // The address is known before anything is told to others; connections wait in the listener's queue meanwhile.
     let listener = TcpListener::bind(settings.http)
         .await
@@ -33,9 +42,11 @@ pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader) -> Resul
     let http = listener.local_addr()?;
     let advertised = settings.http_advertise.clone().unwrap_or_else(|| reachable(http).to_string());
 
+    let rpc_bind = settings.server.as_ref().map(|config| config.rpc_bind);
     let server = match settings.server.take() {
         Some(mut config) => {
             config.http_advertise.clone_from(&advertised);
+            config.end_process_when_broken = true;
             let server = Server::start(config).await.context("could not start the server")?;
             set_up_scheduler(&server, settings.scheduler.take()).await?;
             Some(server)
@@ -46,30 +57,47 @@ pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader) -> Resul
         Some(mut config) => {
             if let Some(server) = &server {
                 config.servers = vec![reachable(server.handle().rpc_addr()).to_string()];
+                // Nobody has to give a secret to an agent that made it.
+                config.join = server.handle().join_secret().map_or(JoinWith::Nothing, |own| JoinWith::Secret(own.expose().to_owned()));
             }
             config.http_addr.clone_from(&advertised);
             Some(Client::start(config).await.context("could not start the node")?)
         }
         None => None,
     };
+    let (reload, mut reloads) = reload::over_http();
     let router = match (&server, &client) {
-        (Some(server), client) => server::http::router(server.handle().clone(), http_options(&settings, client.as_ref())?),
+        (Some(server), client) => {
+            let options = http_options(&settings, client.as_ref(), http, rpc_bind.unwrap_or(http))?;
+            server_http::router(
+                server.handle().clone(),
+                HttpOptions { reload: Some(reload), follow_log: Some(followers.over_http()), ..options },
+            )
+        }
         (None, Some(client)) => {
             let front = forward::Front {
                 prometheus: settings.prometheus,
                 config: agent_config(&settings, false, Some(&client.handle())),
                 headers: response_headers(&settings)?,
+                guard: guard(&settings, http)?,
+                reload,
+                exposed: exposed(&[("HTTP API", http)]),
+                follow_log: followers.over_http(),
             };
             forward::router(client.handle(), front)
         }
-        (None, None) => anyhow::bail!("the agent is neither server nor client"),
+        (None, None) => anyhow::bail!("the agent is neither server nor client: enable `server`, `client` or both, or use -dev"),
     };
     let stop = CancellationToken::new();
-    let limits = Limits { connections_per_client: settings.http_max_conns_per_client, ..Limits::default() };
+    let limits = limits(settings.http_max_conns_per_client, getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX));
     if let Some(client) = &client {
         client.handle().answer_task_api(task_api::server(router.clone(), limits));
     }
-    let serving = tokio::spawn(server::http::serve(listener, router, limits, stop.clone()));
+    let serving = tokio::spawn(server_http::serve(listener, router, limits, stop.clone()));
+    if let Some(what) = exposed(&[("HTTP API", http)].into_iter().chain(rpc_bind.map(|at| ("node RPC", at))).collect::<Vec<_>>()) {
+        output::note(&format!("==> This agent listens {what}"));
+        tracing::warn!(what, "this agent is open to others");
+    }
     announce(&settings, server.as_ref(), client.as_ref(), http);
 
     let (mut interrupt, mut terminate, mut hangup) =
@@ -85,11 +113,17 @@ pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader) -> Resul
                 tracing::info!("asked to end");
                 break settings.leave.on_terminate;
             }
-            _ = hangup.recv() => reloader.reload(client.as_ref().map(Client::handle).as_ref()).await,
+            // What came of it is in the log.
+            _ = hangup.recv() => drop(reloader.reload(client.as_ref().map(Client::handle).as_ref()).await),
+            Some(answer) = reloads.recv() => {
+                // The asker may have gone.
+                let _ = answer.send(reloader.reload(client.as_ref().map(Client::handle).as_ref()).await);
+            }
             reason = failed(server.as_ref()) => {
                 tracing::error!(reason, "the store cannot be trusted any more, the agent ends");
                 let _ = writeln!(std::io::stderr(), "drover agent: {reason}");
                 code = ExitCode::FAILURE;
+                end_at_the_latest();
                 break false;
             }
         }
@@ -106,6 +140,7 @@ pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader) -> Resul
             _ = terminate.recv() => tracing::warn!("asked to end again, tasks that have not moved run on"),
         }
     }
+    followers.end();
     // The node first: it can still tell the servers what its tasks do.
     if let Some(client) = client {
         client.stop().await;
@@ -116,6 +151,14 @@ pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader) -> Resul
     }
     drop(serving.await);
     Ok(code)
+}
+
+/// What is ended in its order may hang where the store does.
+fn end_at_the_latest() {
+    std::thread::spawn(|| {
+        std::thread::sleep(LAST_END);
+        std::process::exit(1);
+    });
 }
 
 /// The scheduler's first settings; what somebody has set since counts more.
@@ -157,6 +200,29 @@ fn response_headers(settings: &Settings) -> Result<Vec<(HeaderName, HeaderValue)
     settings.http_headers.iter().map(header).collect()
 }
 
+/// What to say of listeners that others than this machine reach: until there are TLS and access control, whoever does
+/// may do anything.
+fn exposed(listening: &[(&str, SocketAddr)]) -> Option<String> {
+    let open: Vec<String> =
+        listening.iter().filter(|(_, at)| !at.ip().to_canonical().is_loopback()).map(|(what, at)| format!("{what} on {at}")).collect();
+    (!open.is_empty()).then(|| {
+        format!(
+            "beyond loopback without TLS and access control ({}): whoever reaches the API may run anything on every node, and what passes between \
+             agents can be read; keep it in a private network",
+            open.join(" and ")
+        )
+    })
+}
+
+/// Whom the API answers: those who reach it by an address, by a name of this agent, or by one that the operator has
+/// added.
+fn guard(settings: &Settings, http: SocketAddr) -> Result<Guard> {
+    let host = host_name();
+    let bound = http.to_string();
+    let own = [settings.name.as_str(), &host, &bound].into_iter().chain(settings.http_advertise.as_deref());
+    Ok(Guard::new(own, &settings.http_hosts, &response_headers(settings)?))
+}
+
 /// The agent's settings as `/v1/agent/self` shows them; a server adds where it is by itself.
 fn agent_config(settings: &Settings, server: bool, node: Option<&ClientHandle>) -> serde_json::Value {
     let mut config = json!({
@@ -179,7 +245,8 @@ fn agent_config(settings: &Settings, server: bool, node: Option<&ClientHandle>) 
     config
 }
 
-fn http_options(settings: &Settings, client: Option<&Client>) -> Result<HttpOptions> {
+fn http_options(settings: &Settings, client: Option<&Client>, http: SocketAddr, rpc: SocketAddr) -> Result<HttpOptions> {
+    let listening = [("HTTP API", http), ("node RPC", rpc)];
     let local = client.map(|client| {
         let handle = client.handle();
         let measured = handle.clone();
@@ -196,6 +263,8 @@ fn http_options(settings: &Settings, client: Option<&Client>) -> Result<HttpOpti
         agent_config: agent_config(settings, true, client.map(Client::handle).as_ref()),
         prometheus: settings.prometheus,
         response_headers: response_headers(settings)?,
+        guard: guard(settings, http)?,
+        exposed: exposed(&listening),
         ..HttpOptions::default()
     })
 }
@@ -216,4 +285,31 @@ fn announce(settings: &Settings, server: Option<&Server>, client: Option<&Client
         &rows,
         "==> Running; logs go to standard error",
     );
+}
+
+/// Limits of the HTTP API. Connections are open files, and the other half of these is for everything else.
+fn limits(connections_per_client: usize, files: u64) -> Limits {
+    let usual = Limits::default();
+    let connections = usize::try_from(files / 2).unwrap_or(usize::MAX).min(usual.connections);
+    Limits { connections_per_client, connections, ..usual }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::exposed;
+
+    #[test]
+    fn who_can_be_reached_is_told() {
+        let at = |http: &str, rpc: &str| exposed(&[("HTTP API", http.parse().expect(http)), ("node RPC", rpc.parse().expect(rpc))]);
+        assert_eq!(at("127.0.0.1:4646", "[::1]:4647"), None);
+        let both = at("0.0.0.0:4646", "10.0.0.5:4647").expect("open");
+        assert!(both.contains("HTTP API on 0.0.0.0:4646 and node RPC on 10.0.0.5:4647"), "{both}");
+        assert!(!at("127.0.0.1:4646", "10.0.0.5:4647").expect("open").contains("HTTP API"));
+    }
+
+    #[test]
+    fn connections_leave_files_to_the_rest() {
+        let of = |files| super::limits(7, files).connections;
+        assert_eq!((of(1024), of(1 << 20), of(u64::MAX)), (512, 10_000, 10_000));
+    }
 }

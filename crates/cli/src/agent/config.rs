@@ -1,7 +1,8 @@
 //! Agent configuration as people write it: Nomad's names, HCL or JSON, several files merged, flags on top.
 //!
-//! Text → tree (`file.rs`) → merged tree → what the table of names says (`table.rs`, `rules.rs`) → typed [`AgentFile`] here → checked
-//! [`crate::agent::settings`]. Unknown names are errors; what has no meaning here is said at start; what cannot be honoured is refused with the reason.
+//! Text → tree (`file.rs`) → merged tree → what the table of names says (`table.rs`, `rules.rs`) → typed
+//! [`AgentFile`] here → checked [`crate::agent::settings`]. Unknown names are errors; what has no meaning here is
+//! said at start; what cannot be honoured is refused with the reason.
 
 use std::collections::BTreeMap;
 
@@ -44,10 +45,12 @@ pub(crate) struct AgentFile {
     pub(crate) plugin_dir: Option<String>,
     /// Metrics.
     pub(crate) telemetry: Telemetry,
-    /// Limits of the HTTP listener.
+    /// Limits of the listeners.
     pub(crate) limits: Limits,
     /// Headers put on every HTTP answer.
     pub(crate) http_api_response_headers: BTreeMap<String, String>,
+    /// What a stock agent does not know.
+    pub(crate) drover: Own,
     /// SIGINT means `client.drain_on_shutdown`.
     pub(crate) leave_on_interrupt: Option<bool>,
     /// SIGTERM means `client.drain_on_shutdown`.
@@ -103,6 +106,8 @@ pub(crate) struct Server {
     pub(crate) num_schedulers: Option<u32>,
     /// How long a node may act without hearing from the servers: the lease of remote tasks.
     pub(crate) min_heartbeat_ttl: Option<String>,
+    /// Identity of the cluster.
+    pub(crate) cluster_id: Option<String>,
     /// How often providers are asked what this cluster has there.
     pub(crate) remote_sweep_interval: Option<String>,
     /// Added to the lease before a node counts as down.
@@ -125,6 +130,14 @@ pub(crate) struct Server {
     pub(crate) event_buffer_size: Option<u32>,
     /// Largest priority of a job.
     pub(crate) job_max_priority: Option<i32>,
+    /// Allocations that a job may ask for, all its groups together; 0 = any number.
+    pub(crate) job_max_count: Option<i64>,
+    /// Largest text of a job file that is kept; 0 = none.
+    pub(crate) job_max_source_size: Option<String>,
+    /// Priority of a job that names none.
+    pub(crate) job_default_priority: Option<i32>,
+    /// Limits of searches.
+    pub(crate) search: Search,
     /// Must be the region of the server.
     pub(crate) authoritative_region: Option<String>,
     /// Settings of the scheduler, until somebody sets them.
@@ -135,6 +148,18 @@ pub(crate) struct Server {
     pub(crate) retry_join: Vec<String>,
     /// The same in its former place.
     pub(crate) start_join: Vec<String>,
+}
+
+/// Limits of searches.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Search {
+    /// Searches by parts of names are answered.
+    pub(crate) fuzzy_enabled: Option<bool>,
+    /// Most finds of one kind.
+    pub(crate) limit_results: Option<u32>,
+    /// Shortest text of a fuzzy search.
+    pub(crate) min_term_length: Option<u32>,
 }
 
 /// Settings of the scheduler, until somebody sets them.
@@ -185,6 +210,8 @@ pub(crate) struct Client {
     pub(crate) bridge_network_name: Option<String>,
     /// Its addresses.
     pub(crate) bridge_network_subnet: Option<String>,
+    /// Its IPv6 addresses.
+    pub(crate) bridge_network_subnet_ipv6: Option<String>,
     /// A namespace reaches itself by the host's ports.
     pub(crate) bridge_network_hairpin_mode: Option<bool>,
     /// MHz, instead of what was found.
@@ -193,6 +220,14 @@ pub(crate) struct Client {
     pub(crate) memory_total_mb: Option<u64>,
     /// MiB, instead of what was found.
     pub(crate) disk_total_mb: Option<u64>,
+    /// MiB that tasks can have, instead of what was found.
+    pub(crate) disk_free_mb: Option<u64>,
+    /// Cores that tasks may run on.
+    pub(crate) reservable_cores: Option<String>,
+    /// Allocations that the node takes at most.
+    pub(crate) node_max_allocs: Option<u32>,
+    /// `ipv4` or `ipv6`.
+    pub(crate) preferred_address_family: Option<String>,
     /// Lowest dynamic port.
     pub(crate) min_dynamic_port: Option<u16>,
     /// Highest dynamic port.
@@ -327,6 +362,8 @@ pub(crate) struct Reserved {
     pub(crate) disk: Option<u64>,
     /// Ranges.
     pub(crate) reserved_ports: Option<String>,
+    /// Ranges.
+    pub(crate) cores: Option<String>,
 }
 
 /// A directory offered to jobs.
@@ -359,17 +396,39 @@ pub(crate) struct Telemetry {
     pub(crate) collection_interval: Option<String>,
 }
 
-/// Limits of the HTTP listener.
+/// Limits of the listeners.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Limits {
-    /// Connections of one address.
+    /// Connections of one address to the HTTP API; 0 = any number.
     pub(crate) http_max_conns_per_client: Option<u32>,
+    /// Connections of one address to the node RPC; 0 = any number.
+    pub(crate) rpc_max_conns_per_client: Option<u32>,
+    /// Time for a connection to the node RPC to begin; 0 = as long as it likes.
+    pub(crate) rpc_handshake_timeout: Option<String>,
+}
+
+/// Settings that a stock agent does not know.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Own {
+    /// Further names by which the HTTP API is reached, such as that of a proxy.
+    pub(crate) http_hosts: Vec<String>,
+    /// The file with the join secret: what a node shows, and a server wants instead of the one that it makes.
+    pub(crate) join_secret_file: Option<String>,
+    /// False: a server listens to nodes without the secret.
+    pub(crate) require_join_secret: Option<bool>,
 }
 
 /// A mistake in the configuration: where, and what.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mistake(pub(crate) String);
+
+/// What the agent says of them.
+pub(super) fn refuse(mistakes: Vec<Mistake>) -> anyhow::Error {
+    let list: Vec<String> = mistakes.into_iter().map(|m| format!("  * {}", m.0)).collect();
+    anyhow::anyhow!("the agent's configuration cannot be used:\n{}", list.join("\n"))
+}
 
 /// Lists of servers: each file names further ones.
 const LISTS_THAT_ADD_UP: &[&str] = &["servers", "retry_join", "start_join"];

@@ -17,7 +17,7 @@ const FOREIGN: &[&str] = &["config"];
 pub(crate) fn load(paths: &[PathBuf]) -> Result<Value> {
     let mut tree = json!({});
     for path in paths {
-        super::must_exist(path)?;
+        must_exist(path)?;
         let mut files = vec![path.clone()];
         if path.is_dir() {
             files = fs::read_dir(path)
@@ -54,7 +54,7 @@ fn read(file: &Path) -> Result<Value> {
         }
         Err(finding) => vec![finding],
     };
-    bail!("{}", hcl_lang::render(&findings, crate::output::colour()).trim_end())
+    Err(crate::failure::of_findings(&findings))
 }
 
 fn flattened(tree: Value) -> Result<Value> {
@@ -87,4 +87,12 @@ fn flatten(map: Map<String, Value>, path: &mut Vec<String>) -> Result<Value> {
         out.insert(key, value);
     }
     Ok(Value::Object(out))
+}
+
+/// A path that was given is there; the error says which flag named it.
+fn must_exist(path: &Path) -> Result<()> {
+    if !path.exists() {
+        bail!("-config {}: no such file or directory", path.display());
+    }
+    Ok(())
 }

@@ -1,5 +1,5 @@
-//! Flags of a stock agent that are settings of the configuration under another name. They are laid over the files, so that the table of names decides on
-//! them, too.
+//! Flags of a stock agent that are settings of the configuration under another name. They are laid over the files, so
+//! that the table of names decides on them, too.
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
 use serde_json::{Value, json};
@@ -16,14 +16,15 @@ enum Form {
 }
 use Form::{Many, One, Switch};
 
-/// Flag, what it sets, how it is given, and its help; those without one are not shown: they have no effect or are refused.
+/// Flag, what it sets, how it is given, and its help; those without one are not shown: they have no effect or are
+/// refused.
 #[rustfmt::skip]
 const FLAGS: &[(&str, &str, Form, &str)] = &[
-    ("state-dir", "client.state_dir", One, "Where the node keeps its records"),
-    ("alloc-dir", "client.alloc_dir", One, "Where allocations have their directories"),
+    ("state-dir", "client.state_dir", One, "Directory of the node's records"),
+    ("alloc-dir", "client.alloc_dir", One, "Directory of the allocations"),
     ("http-port", "ports.http", One, "Port of the HTTP API; 0 takes a free one"),
     ("rpc-port", "ports.rpc", One, "Port of the node RPC; 0 takes a free one"),
-    ("log-include-location", "log_include_location", Switch, "Say where in the program a line of the log comes from"),
+    ("log-include-location", "log_include_location", Switch, "Add the source location to each log line"),
     ("alloc-mounts-dir", "client.alloc_mounts_dir", One, ""),
     ("host-volumes-dir", "client.host_volumes_dir", One, ""),
     ("host-volume-plugin-dir", "client.host_volume_plugin_dir", One, ""),

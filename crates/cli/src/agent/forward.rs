@@ -1,5 +1,5 @@
-//! The HTTP API of an agent that is only a node: what is about this agent and its node is answered here, everything else by the server that it talks
-//! to, which knows the node of every allocation and the address of every node.
+//! The HTTP API of an agent that is only a node: what is about this agent and its node is answered here, everything
+//! else by the server that it talks to, which knows the node of every allocation and the address of every node.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -16,18 +16,20 @@ use axum::{
     extract::{Query, Request, State},
     middleware::{self, Next},
     response::{IntoResponse, Response},
-    routing::get,
+    routing::{get, put},
 };
 use client::ClientHandle;
 use http::{
     HeaderName, HeaderValue, Method, StatusCode, Uri,
-    header::{CONTENT_TYPE, HOST, UPGRADE},
+    header::{CONTENT_TYPE, HOST, ORIGIN, UPGRADE},
 };
 use hyper_util::{client::legacy::Client as HttpClient, client::legacy::connect::HttpConnector, rt::TokioExecutor};
 use model::AllocId;
 use serde_json::Value;
+use server_http::{Guard, MonitorQuery};
 
-/// On requests that a node has passed on: one that comes back was sent to the wrong address, and is not sent round again.
+/// On requests that a node has passed on: one that comes back was sent to the wrong address, and is not sent round
+/// again.
 const PASSED_ON: &str = "x-drover-passed-on";
 /// Largest body that is looked into for the node that it names.
 const BODY_MAX: usize = 1 << 20;
@@ -40,7 +42,18 @@ pub(crate) struct Front {
     pub(crate) config: Value,
     /// Put on every answer.
     pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
+    /// Whom the API answers.
+    pub(crate) guard: Guard,
+    /// Reads the configuration again.
+    pub(crate) reload: server_http::Reload,
+    /// What a person should know of who can reach this agent; None = nobody but this machine.
+    pub(crate) exposed: Option<String>,
+    /// Follows the agent's log.
+    pub(crate) follow_log: server_http::FollowLog,
 }
+
+/// The agent's log, of this node unless another one or a server is named.
+const MONITOR: &str = "/v1/agent/monitor";
 
 struct Forward {
     node: ClientHandle,
@@ -54,7 +67,7 @@ pub(crate) fn router(node: ClientHandle, front: Front) -> Router {
     // An agent's metrics are its own: whoever collects them asks every agent.
     let metrics = move |Query(query): Query<HashMap<String, String>>| async move {
         let format = query.get("format").map(String::as_str).unwrap_or_default();
-        match server::http::metrics_of_node(measured.metrics(), format, prometheus) {
+        match server_http::metrics_of_node(measured.metrics(), format, prometheus) {
             Ok((kind, body)) => ([(CONTENT_TYPE, kind)], body).into_response(),
             Err((status, why)) => refused(status, why),
         }
@@ -65,20 +78,38 @@ pub(crate) fn router(node: ClientHandle, front: Front) -> Router {
         async move { axum::Json(answer) }
     };
     let asked = node.clone();
+    let exposed = front.exposed;
     let health = move |Query(query): Query<HashMap<String, String>>| async move {
         let kind = query.get("type").map(String::as_str).unwrap_or_default();
-        health(kind, asked.connected(), asked.lease_held())
+        health(kind, asked.connected(), asked.lease_held(), asked.disagrees(), exposed)
+    };
+    let follow = front.follow_log;
+    let monitor = move |uri: Uri| async move {
+        let query = api::query::Query::parse(uri.query().unwrap_or_default()).map_err(|e| e.to_string());
+        match query.and_then(|query| MonitorQuery::parse(&query)) {
+            Err(why) => refused(StatusCode::BAD_REQUEST, why),
+            Ok(asked) => asked.answer(&follow).unwrap_or_else(|why| refused(StatusCode::TOO_MANY_REQUESTS, why)),
+        }
     };
     let known = node.clone();
     let servers = move || async move { axum::Json(known.servers()) };
+    let again = front.reload;
+    let reload = move || async move {
+        match again().await {
+            Ok(()) => StatusCode::OK.into_response(),
+            Err(why) => refused(StatusCode::INTERNAL_SERVER_ERROR, why),
+        }
+    };
     let routes = client::http::router(node)
+        .route("/v1/agent/reload", put(reload.clone()).post(reload))
         .route("/v1/metrics", get(metrics))
         .route("/v1/agent/self", get(agent_self))
         .route("/v1/agent/health", get(health))
+        .route("/v1/agent/monitor", get(monitor))
         .route("/v1/agent/servers", get(servers))
         .layer(middleware::from_fn_with_state(state.clone(), elsewhere))
         .fallback_service(Router::new().fallback(forward).with_state(state));
-    server::http::as_every_answer(routes, front.headers)
+    server_http::as_every_answer(routes, front.headers, front.guard)
 }
 
 /// `GET /v1/agent/self`: this agent, not the server that it talks to. It is no member of anything.
@@ -88,13 +119,16 @@ fn about_itself(node: &ClientHandle, config: &Value) -> AgentSelf {
     AgentSelf { config: config.clone(), stats: BTreeMap::from([("client".to_owned(), client)]), ..AgentSelf::default() }
 }
 
-/// `GET /v1/agent/health`, from whether the node has its servers' lease.
-fn health(kind: &str, connected: bool, lease: bool) -> Response {
-    let part = |ok: bool, message: &str| Some(HealthPart { ok, message: message.to_owned() });
-    let client = match (connected, lease) {
-        (true, true) => part(true, "ok"),
-        (true, false) => part(false, "the node holds no lease"),
-        (false, _) => part(false, "the node has no session with a server"),
+/// `GET /v1/agent/health`, from whether the node has its servers' lease and follows them.
+fn health(kind: &str, connected: bool, lease: bool, disagrees: Option<String>, exposed: Option<String>) -> Response {
+    let notes: Vec<String> = exposed.into_iter().collect();
+    let part =
+        |ok: bool, message: &str| Some(HealthPart { ok, message: message.to_owned(), notes: notes.clone(), ..HealthPart::default() });
+    let client = match (disagrees, connected, lease) {
+        (Some(why), ..) => part(false, &why),
+        (None, true, true) => part(true, "ok"),
+        (None, true, false) => part(false, "the node holds no lease"),
+        (None, false, _) => part(false, "the node has no session with a server"),
     };
     let health = match kind {
         "" | "client" => Health { client, ..Health::default() },
@@ -111,6 +145,9 @@ async fn elsewhere(State(state): State<Arc<Forward>>, request: Request, next: Ne
     let path = request.uri().path();
     if let Some(alloc) = alloc_of(path) {
         return if state.node.has_alloc(alloc) { next.run(request).await } else { forward(State(state), request).await };
+    }
+    if path == MONITOR && names_a_server(request.uri().query().unwrap_or_default()) {
+        return forward(State(state), request).await;
     }
     if !of_a_node(path) {
         return next.run(request).await;
@@ -134,7 +171,13 @@ async fn elsewhere(State(state): State<Arc<Forward>>, request: Request, next: Ne
 
 /// Endpoints that mean a node as a whole.
 fn of_a_node(path: &str) -> bool {
-    ["stats", "gc", "metadata", "audit", "drivers/reload"].iter().any(|name| path.strip_prefix("/v1/client/") == Some(name))
+    path == MONITOR
+        || ["stats", "gc", "metadata", "audit", "drivers/reload"].iter().any(|name| path.strip_prefix("/v1/client/") == Some(name))
+}
+
+/// Whose log is asked for; stock clients send the name also where it is empty.
+fn names_a_server(query: &str) -> bool {
+    api::query::Query::parse(query).is_ok_and(|query| !query.text("server_id").is_empty())
 }
 
 /// The node that a request names: in its query, or as a write of metadata does, in its body.
@@ -188,7 +231,10 @@ async fn forward(State(state): State<Arc<Forward>>, mut request: Request) -> Res
         }
     };
     *request.uri_mut() = uri;
-    request.headers_mut().remove(HOST);
+    // This agent has looked at where the request comes from; for the server it comes from here.
+    for name in [HOST, ORIGIN, HeaderName::from_static("sec-fetch-site")] {
+        request.headers_mut().remove(name);
+    }
     request.headers_mut().insert(PASSED_ON, HeaderValue::from_static("1"));
     let upgrade = request.extensions_mut().remove().filter(|_| request.headers().contains_key(UPGRADE));
     match state.http.request(request).await {
@@ -208,7 +254,7 @@ mod tests {
     use axum::{body::Body, extract::Request};
     use http::StatusCode;
 
-    use super::{alloc_of, health, named_node, of_a_node};
+    use super::{alloc_of, health, named_node, names_a_server, of_a_node};
 
     #[tokio::test]
     async fn the_node_that_a_request_names() {
@@ -227,6 +273,7 @@ mod tests {
             let kept = axum::body::to_bytes(request.into_body(), 1 << 20).await.expect("a body");
             assert_eq!(kept, body, "the body is passed on as it came");
         }
+        assert!(names_a_server("node_id=&server_id=leader") && !names_a_server("node_id=&server_id="));
         assert!(of_a_node("/v1/client/drivers/reload") && !of_a_node("/v1/client/fs/ls/x") && !of_a_node("/v1/jobs"));
     }
 
@@ -240,8 +287,10 @@ mod tests {
             ("server", true, true, StatusCode::INTERNAL_SERVER_ERROR),
             ("both", true, true, StatusCode::BAD_REQUEST),
         ] {
-            assert_eq!(health(kind, connected, lease).status(), status, "{kind:?} {connected} {lease}");
+            assert_eq!(health(kind, connected, lease, None, None).status(), status, "{kind:?} {connected} {lease}");
         }
+        let elsewhere = Some("this node belongs to another cluster".to_owned());
+        assert_eq!(health("", true, true, elsewhere, None).status(), StatusCode::INTERNAL_SERVER_ERROR, "whose word does not count");
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use model::{GoDuration, Node, NodeId};
-use serde_json::{Value, json};
+use api::{call, shapes::NodeDrainRequest};
+use model::{DrainSpec, GoDuration, NodeId};
 
 use crate::conn::Conn;
 
@@ -22,17 +22,21 @@ pub(crate) struct Leave {
 }
 
 impl Leave {
-    /// Drains the node by the agent's own API and returns when everything has moved. Cancel safe: the drain goes on at the servers.
+    /// Drains the node by the agent's own API and returns when everything has moved. Cancel safe: the drain goes on
+    /// at the servers.
     pub(crate) async fn drain(&self, api: &str, node: NodeId) -> Result<()> {
         let conn = Conn::to(api)?;
         let deadline = self.deadline.map_or(GoDuration(-1), GoDuration::from);
-        let spec = json!({"DrainSpec": {"Deadline": deadline.nanos(), "IgnoreSystemJobs": self.ignore_system_jobs}, "MarkEligible": false,
-            "Meta": {"message": "the agent of the node is shutting down"}});
-        let path = format!("/v1/node/{node}");
-        let _: Value = conn.put(&format!("{path}/drain"), &spec).await.context("start the drain")?;
+        let request = NodeDrainRequest {
+            node_id: node.to_string(),
+            drain_spec: Some(DrainSpec { deadline, ignore_system_jobs: self.ignore_system_jobs }),
+            mark_eligible: false,
+            meta: [("message".to_owned(), "the agent of the node is shutting down".to_owned())].into(),
+        };
+        conn.ask(call::node_drain(node, &request)).await.context("start the drain")?;
         let mut index = 0;
         loop {
-            let (now, next): (Node, u64) = conn.get_at(&path, index).await.context("follow the drain")?;
+            let (now, next) = conn.ask_at(call::node(node), index).await.context("follow the drain")?;
             if now.drain.is_none() {
                 return Ok(());
             }

@@ -1,4 +1,5 @@
-//! `log_file`: the log beside standard error, in a file that is replaced by age and size. Existing tools look for the names that it has.
+//! `log_file`: the log beside standard error, in a file that is replaced by age and size. Existing tools look for the
+//! names that it has.
 
 use std::{
     fs::{self, File, OpenOptions},

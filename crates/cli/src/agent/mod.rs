@@ -1,95 +1,31 @@
 //! `drover agent`: composes server, node and HTTP listener into one process, as its configuration says.
 
+mod args;
 mod compose;
 mod config;
 mod file;
 mod flags;
+mod follow_log;
 mod forward;
 mod leave;
 mod log_file;
+mod plugins;
 mod reload;
 mod rules;
 mod settings;
 mod sockaddr;
-mod table;
+pub(crate) mod table;
 mod task_api;
 
 use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::{Context, Result, bail};
-use clap::Args;
+use anyhow::{Context, Result};
 
-use config::Mistake;
+pub(crate) use args::AgentArgs;
+use config::refuse;
 
-/// Flags of the agent; they win over the configuration files.
-#[derive(Debug, Default, Args)]
-pub(crate) struct AgentArgs {
-    /// A configuration file, or a directory of .hcl and .json files; later ones win
-    #[arg(long, value_name = "PATH")]
-    pub(crate) config: Vec<PathBuf>,
-    /// Server and node in one, on loopback, with a temporary directory
-    #[arg(long)]
-    pub(crate) dev: bool,
-    /// Be a server
-    #[arg(long)]
-    pub(crate) server: bool,
-    /// Be a node
-    #[arg(long)]
-    pub(crate) client: bool,
-    /// Where state is kept
-    #[arg(long)]
-    pub(crate) data_dir: Option<String>,
-    /// Directory of external plugins
-    #[arg(long, value_name = "PATH")]
-    pub(crate) plugin_dir: Option<PathBuf>,
-    /// Address that the listeners bind to
-    #[arg(long)]
-    pub(crate) bind: Option<String>,
-    /// Region
-    #[arg(long)]
-    pub(crate) region: Option<String>,
-    /// Datacenter
-    #[arg(long)]
-    pub(crate) dc: Option<String>,
-    /// Name of this agent
-    #[arg(long)]
-    pub(crate) node: Option<String>,
-    /// Class of the node
-    #[arg(long)]
-    pub(crate) node_class: Option<String>,
-    /// Pool of the node
-    #[arg(long)]
-    pub(crate) node_pool: Option<String>,
-    /// Metadata of the node
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub(crate) meta: Vec<String>,
-    /// Address of a server
-    #[arg(long, value_delimiter = ',')]
-    pub(crate) servers: Vec<String>,
-    /// Interface whose address the node has
-    #[arg(long)]
-    pub(crate) network_interface: Option<String>,
-    /// trace, debug, info, warn or error
-    #[arg(long)]
-    pub(crate) log_level: Option<String>,
-    /// Log as JSON, one object per line
-    #[arg(long)]
-    pub(crate) log_json: bool,
-    /// What else a stock agent knows.
-    #[command(flatten)]
-    pub(crate) stock: flags::StockFlags,
-}
-
-impl AgentArgs {
-    /// The files merged, and the flags that are settings on top.
-    fn tree(&self) -> Result<serde_json::Value> {
-        let mut tree = file::load(&self.config)?;
-        config::merge(&mut tree, self.stock.tree());
-        Ok(tree)
-    }
-}
-
-/// Threads for file work. A burst of tasks would otherwise start one for each, and the allocator keeps an arena for every thread that there was.
+/// Threads for file work. A burst of tasks would otherwise start one for each, and the allocator keeps an arena for
+/// every thread that there was.
 const BLOCKING_THREADS: usize = 32;
 
 /// Runs an agent until it is told to end.
@@ -101,13 +37,19 @@ pub(crate) fn run(args: AgentArgs) -> Result<ExitCode> {
     let file = config::typed(tree.clone()).map_err(refuse)?;
     // The directory of a dev agent goes when this value goes.
     let dev_dir = args.dev.then(|| tempfile::Builder::new().prefix("drover-dev-").tempdir()).transpose()?;
+    if let Some(dir) = &dev_dir {
+        // Tasks of other users pass through it.
+        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o711))?;
+    }
     let settings = settings::settings(file, &args, dev_dir.as_ref().map(tempfile::TempDir::path)).map_err(refuse)?;
-    init_log(&settings)?;
+    let followers = init_log(&settings)?;
     print_notes(&settings.notes);
+    // Each task costs an agent a descriptor or two.
+    open_files::raise();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("drover").max_blocking_threads(BLOCKING_THREADS).build()?;
     let reloader = reload::Reloader::new(args, dev_dir.as_ref().map(tempfile::TempDir::path), tree);
-    let result = runtime.block_on(crate::memory::beside(compose::run(settings, reloader)));
+    let result = runtime.block_on(crate::memory::beside(compose::run(settings, reloader, followers)));
     // What still runs on blocking threads has been told to stop and holds nothing that a kill would lose.
     runtime.shutdown_timeout(std::time::Duration::from_secs(2));
     result
@@ -132,21 +74,18 @@ fn print_notes(notes: &rules::Notes) {
     }
 }
 
-fn refuse(mistakes: Vec<Mistake>) -> anyhow::Error {
-    let list: Vec<String> = mistakes.into_iter().map(|m| format!("  * {}", m.0)).collect();
-    anyhow::anyhow!("the agent's configuration cannot be used:\n{}", list.join("\n"))
-}
-
-fn init_log(settings: &settings::Settings) -> Result<()> {
+fn init_log(settings: &settings::Settings) -> Result<follow_log::LogFollowers> {
     use std::io::{IsTerminal, Write};
     use tracing_subscriber::{
-        EnvFilter,
+        EnvFilter, Layer, Registry,
         fmt::writer::{BoxMakeWriter, MakeWriterExt},
+        layer::SubscriberExt,
+        util::SubscriberInitExt,
     };
     let (level, json, location) = (&settings.log_level, settings.log_json, settings.log_location);
     // The wire libraries speak at debug of every frame: they are heard from warn on, unless RUST_LOG says otherwise.
-    let filter = EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| EnvFilter::new(format!("{level},h2=warn,hyper=warn,hyper_util=warn,tonic=warn,tower=warn")));
+    let wire: String = follow_log::WIRE.iter().map(|name| format!(",{name}=warn")).collect();
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(format!("{level}{wire}")));
     let file = match &settings.log_file {
         Some(rotation) => {
             let opened = log_file::LogFile::open(rotation.clone());
@@ -159,20 +98,23 @@ fn init_log(settings: &settings::Settings) -> Result<()> {
         Some(file) => BoxMakeWriter::new(std::io::stderr.and(file)),
         None => BoxMakeWriter::new(std::io::stderr),
     };
-    // A log that cannot be written (a full disk, a closed pipe) would be complained of on standard error, where it is written: a panic.
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).log_internal_errors(false);
-    let builder = builder.with_file(location).with_line_number(location);
-    let ready = if json { builder.json().flatten_event(true).try_init() } else { builder.with_ansi(colour).try_init() };
+    // A log that cannot be written (a full disk, a closed pipe) would be complained of on standard error, where it is
+    // written: a panic.
+    let lines = tracing_subscriber::fmt::layer().with_writer(writer).log_internal_errors(false);
+    let lines = lines.with_file(location).with_line_number(location);
+    let lines = if json { lines.json().flatten_event(true).boxed() } else { lines.with_ansi(colour).boxed() };
+    // Those who follow the log hear what they want to, whatever is written here.
+    let (followers, wanted, tap) = follow_log::followers();
+    let ready = Registry::default().with(tap.with_filter(wanted)).with(lines.with_filter(filter)).try_init();
     if let Err(error) = ready {
         let _ = writeln!(std::io::stderr(), "drover: no log: {error}");
     }
-    Ok(())
-}
-
-/// A path that was given is there; the error says which flag named it.
-fn must_exist(path: &std::path::Path) -> Result<()> {
-    if !path.exists() {
-        bail!("-config {}: no such file or directory", path.display());
-    }
-    Ok(())
+    // A panic goes where the log goes, too: standard error may be read by nobody.
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        print(panic);
+        let thread = std::thread::current();
+        tracing::error!(thread = thread.name().unwrap_or("unnamed"), "{panic}");
+    }));
+    Ok(followers)
 }

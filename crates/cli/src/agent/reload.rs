@@ -1,15 +1,39 @@
-//! What a running agent takes over of its changed configuration files: the driver plugins. Everything else is named and waits for a restart.
+//! What a running agent takes over of its changed configuration files: the driver plugins. Everything else is named
+//! and waits for a restart.
 
 use std::{collections::BTreeSet, path::Path};
 
 use anyhow::Result;
 use client::{ClientHandle, ConfiguredPlugins};
 use serde_json::Value;
+use tokio::sync::{mpsc, oneshot};
 
-use super::{AgentArgs, config, refuse, settings};
+use super::{
+    args::AgentArgs,
+    config::{self, refuse},
+    settings,
+};
 
 /// Names that are taken over without a restart.
 const RELOADED: &[&str] = &["plugin", "plugin_dir"];
+
+/// Somebody waits for what came of a reload.
+pub(crate) type Asked = oneshot::Sender<Result<(), String>>;
+
+/// How `PUT /v1/agent/reload` asks for what SIGHUP asks for. The receiver is the agent's loop.
+pub(crate) fn over_http() -> (server_http::Reload, mpsc::Receiver<Asked>) {
+    let (ask, asked) = mpsc::channel::<Asked>(1);
+    let reload = move || -> futures::future::BoxFuture<'static, Result<(), String>> {
+        let ask = ask.clone();
+        Box::pin(async move {
+            let ending = || "the agent is about to end".to_owned();
+            let (answer, answered) = oneshot::channel();
+            ask.send(answer).await.map_err(|_| ending())?;
+            answered.await.map_err(|_| ending())?
+        })
+    };
+    (std::sync::Arc::new(reload), asked)
+}
 
 /// Reads the configuration again whenever it is asked.
 pub(crate) struct Reloader {
@@ -40,13 +64,14 @@ impl Reloader {
         Ok((settings.client.as_ref().map(ConfiguredPlugins::of), others))
     }
 
-    /// Takes over what can be taken over, and logs what was done and what was not.
-    pub(crate) async fn reload(&mut self, node: Option<&ClientHandle>) {
+    /// Takes over what can be taken over, and logs what was done and what was not. The error says why nothing was.
+    pub(crate) async fn reload(&mut self, node: Option<&ClientHandle>) -> Result<(), String> {
         let (plugins, others) = match self.read() {
             Ok(read) => read,
             Err(error) => {
-                tracing::error!(error = format!("{error:#}"), "the configuration cannot be used, nothing is reloaded");
-                return;
+                let error = format!("{error:#}");
+                tracing::error!(error, "the configuration cannot be used, nothing is reloaded");
+                return Err(format!("the configuration cannot be used, nothing is reloaded: {error}"));
             }
         };
         for name in others {
@@ -54,7 +79,7 @@ impl Reloader {
         }
         let (Some(node), Some(plugins)) = (node, plugins) else {
             tracing::info!("this agent is no node, it has no drivers to reload");
-            return;
+            return Ok(());
         };
         match node.reload_drivers(Some(plugins)).await {
             Ok(done) => {
@@ -62,8 +87,12 @@ impl Reloader {
                     let (outcome, why) = (done.outcome, done.description);
                     tracing::info!(plugin, ?outcome, why, "driver plugin reloaded");
                 }
+                Ok(())
             }
-            Err(error) => tracing::error!(%error, "the drivers cannot be reloaded, nothing has changed"),
+            Err(error) => {
+                tracing::error!(%error, "the drivers cannot be reloaded, nothing has changed");
+                Err(format!("the drivers cannot be reloaded, nothing has changed: {error}"))
+            }
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Applies the table of names: mistakes with their place while a file is read, then what the merged configuration means here.
+//! Applies the table of names: mistakes with their place while a file is read, then what the merged configuration
+//! means here.
 
 use std::collections::BTreeMap;
 
@@ -131,7 +132,8 @@ fn unknown(path: &str, name: &str) -> Diagnostic {
     }
 }
 
-/// Reads a value as a stock agent does, which takes `"1"` for a number and 1 for a text. The error says what it must be.
+/// Reads a value as a stock agent does, which takes `"1"` for a number and 1 for a text. The error says what it must
+/// be.
 pub(crate) fn coerce(kind: Kind, value: Value) -> Result<Value, String> {
     let given = match &value {
         Value::String(text) => format!("{text:?}"),

@@ -2,24 +2,28 @@
 
 use std::{
     collections::BTreeMap,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
-use client::{ArtifactConfig, ClientConfig, HostNetwork, NetworkConfig, PluginCommand, PluginSettings, TemplateConfig};
-use model::GoDuration;
+use client::{ArtifactConfig, ClientConfig, Cores, HostNetwork, JoinWith, NetworkConfig, PluginCommand, PluginSettings, TemplateConfig};
 use serde_json::Value;
-use server::ServerConfig;
+use server::{
+    ServerConfig,
+    join::{Join, JoinSecret},
+};
 
+use self::reader::Reader;
 use super::{
-    AgentArgs,
+    args::AgentArgs,
     config::{AgentFile, Mistake, SchedulerDefaults},
     leave::Leave,
     log_file::Rotation,
     rules::Notes,
     sockaddr,
+    table::Kind,
 };
 use crate::commands::driver::BUILT_IN;
 
@@ -29,6 +33,9 @@ const ALWAYS: &[&str] = &["exec", "raw_exec", "remote_exec"];
 const DOCKER_SOCKET: &str = "/var/run/docker.sock";
 /// Drivers that do nothing without a configuration, not even on a dev agent.
 const CONFIGURED: &[&str] = &["docker_remote", "mock_remote"];
+
+/// Connections of one address to the node RPC where the operator does not say, as with a stock server.
+const RPC_CONNS_PER_CLIENT: u32 = 100;
 
 /// Options of a stock node that have no meaning here although they look like one that has.
 const STOCK_OPTIONS: &[&str] = &["fingerprint.allowlist", "fingerprint.whitelist"];
@@ -44,6 +51,8 @@ pub(crate) struct Settings {
     pub(crate) http: SocketAddr,
     /// What others are told, when it is not where we listen.
     pub(crate) http_advertise: Option<String>,
+    /// Further names by which the HTTP API is reached.
+    pub(crate) http_hosts: Vec<String>,
     /// Connections of one address.
     pub(crate) http_max_conns_per_client: usize,
     /// Headers on every answer.
@@ -70,66 +79,9 @@ pub(crate) struct Settings {
     pub(crate) notes: Notes,
 }
 
-/// Collects mistakes while values are read, and what is taken without effect.
-#[derive(Default)]
-struct Reader(Vec<Mistake>, Notes);
-
-impl Reader {
-    fn wrong(&mut self, text: String) {
-        self.0.push(Mistake(text));
-    }
-    fn idle(&mut self, name: &str, why: &str) {
-        self.1.add(name, why);
-    }
-    fn duration(&mut self, name: &str, text: Option<&str>, default: Duration) -> Duration {
-        let Some(text) = text else { return default };
-        match text.parse::<GoDuration>() {
-            Ok(d) if d.nanos() > 0 => d.to_std(),
-            Ok(_) => {
-                self.wrong(format!("{name} must be longer than 0, it is {text:?}"));
-                default
-            }
-            Err(e) => {
-                self.wrong(format!("{name}: {e}"));
-                default
-            }
-        }
-    }
-    /// A number of bytes with a unit as people write it: `10GB` (powers of ten) or `10GiB` (powers of two).
-    fn size(&mut self, name: &str, text: Option<&str>, default: u64) -> u64 {
-        let Some(text) = text else { return default };
-        bytes(text).unwrap_or_else(|| {
-            self.wrong(format!("{name} must be a size such as 100GB or 512MiB, it is {text:?}"));
-            default
-        })
-    }
-    fn ip(&mut self, name: &str, text: Option<&str>, default: IpAddr) -> IpAddr {
-        let Some(text) = text else { return default };
-        text.parse().unwrap_or_else(|_| {
-            self.wrong(format!("{name} must be an IP address, it is {text:?}"));
-            default
-        })
-    }
-    /// `host` or `host:port`; without a port, the listener's.
-    fn advertised(&mut self, name: &str, text: Option<&str>, port: u16) -> Option<String> {
-        let text = text?;
-        if text.parse::<SocketAddr>().is_ok() || text.rsplit_once(':').is_some_and(|(h, p)| !h.contains(':') && p.parse::<u16>().is_ok()) {
-            return Some(text.to_owned());
-        }
-        if text.parse::<IpAddr>().is_ok_and(|ip| ip.is_ipv6()) {
-            return Some(format!("[{text}]:{port}"));
-        }
-        if text.is_empty() || text.contains([' ', '/']) {
-            self.wrong(format!("{name} must be an address or address:port, it is {text:?}"));
-            return None;
-        }
-        Some(format!("{text}:{port}"))
-    }
-}
-
 /// Turns a merged configuration and the flags into settings.
 pub(crate) fn settings(mut file: AgentFile, args: &AgentArgs, dev_dir: Option<&Path>) -> Result<Settings, Vec<Mistake>> {
-    let mut r = Reader(Vec::new(), file.notes.clone());
+    let mut r = Reader::new(file.notes.clone());
     if let Some(bind) = &args.bind {
         file.bind_addr = Some(bind.clone());
     }
@@ -174,6 +126,16 @@ pub(crate) fn settings(mut file: AgentFile, args: &AgentArgs, dev_dir: Option<&P
     let server =
         is_server.then(|| server_config(&mut r, &file, dev, &data_dir, &name, &region, &datacenter, rpc, rpc_advertise.as_deref()));
     let client = is_client.then(|| client_config(&mut r, &file, args, dev, is_server, &data_dir, &name, &region, &datacenter));
+    let (mut server, mut client) = (server, client);
+    if !dev {
+        join(&mut r, &file.drover, server.as_mut(), client.as_mut());
+    }
+    for name in &file.drover.http_hosts {
+        let plain = name.strip_prefix("*.").unwrap_or(name);
+        if name != "*" && (plain.is_empty() || plain.contains(['*', '/', ' '])) {
+            r.wrong(format!("drover.http_hosts holds host names, *.DOMAIN or \"*\", not {name:?}"));
+        }
+    }
     let leave = leave(&mut r, &file);
     let log_file = log_file(&mut r, &file);
     if let Some(algorithm) = file.server.default_scheduler_config.as_ref().and_then(|c| c.scheduler_algorithm.as_deref())
@@ -188,14 +150,13 @@ pub(crate) fn settings(mut file: AgentFile, args: &AgentArgs, dev_dir: Option<&P
             r.idle(name, "Drover never calls home");
         }
     }
-    if !r.0.is_empty() {
-        return Err(r.0);
-    }
+    let notes = r.finish()?;
     Ok(Settings {
         server,
         client,
         http,
         http_advertise,
+        http_hosts: file.drover.http_hosts,
         http_max_conns_per_client: file.limits.http_max_conns_per_client.map_or(100, |n| n as usize),
         http_headers: file.http_api_response_headers,
         prometheus: file.telemetry.prometheus_metrics.unwrap_or(dev),
@@ -207,7 +168,7 @@ pub(crate) fn settings(mut file: AgentFile, args: &AgentArgs, dev_dir: Option<&P
         log_location: file.log_include_location.unwrap_or(false),
         log_file,
         scheduler: file.server.default_scheduler_config.clone(),
-        notes: r.1,
+        notes,
     })
 }
 
@@ -225,7 +186,7 @@ fn expand_addresses(r: &mut Reader, file: &mut AgentFile) {
     let servers = file.client.servers.iter_mut().map(|text| ("client.servers", text));
     let mut machine = None;
     for (name, text) in single.chain(servers).filter(|(_, text)| text.contains("{{")) {
-        match sockaddr::expand(text, machine.get_or_insert_with(client::interface_addresses)) {
+        match sockaddr::expand(text, machine.get_or_insert_with(host::fingerprint::interface_addresses)) {
             Ok(found) => *text = found,
             Err(why) => {
                 r.wrong(format!("{name}: {why}"));
@@ -296,15 +257,23 @@ fn server_config(
     let lease = r.duration("server.min_heartbeat_ttl", s.min_heartbeat_ttl.as_deref(), base.lease);
     let mut config = base.with_lease(lease);
     config.lease_margin = r.duration("server.heartbeat_grace", s.heartbeat_grace.as_deref(), config.lease_margin);
+    if let Some(id) = &s.cluster_id {
+        match id.parse() {
+            Ok(id) => config.cluster_id = Some(id),
+            Err(_) => r.wrong(format!("server.cluster_id must be a UUID, not {id:?}: the one that nodes name when they refuse a server")),
+        }
+    }
     config.sweep_interval = r.duration("server.remote_sweep_interval", s.remote_sweep_interval.as_deref(), config.sweep_interval);
     if config.sweep_interval.is_zero() {
-        r.wrong("server.remote_sweep_interval must be above 0: what no record knows is found in no other way".into());
+        r.wrong("server.remote_sweep_interval must be above 0: only the sweep finds orphaned instances".into());
     }
     config.data_dir = (!dev).then(|| s.data_dir.as_ref().map_or_else(|| data_dir.join("server"), PathBuf::from));
     config.name = name.to_owned();
     config.region = region.to_owned();
     config.datacenter = datacenter.to_owned();
     config.rpc_bind = rpc;
+    config.rpc_conns_per_client = file.limits.rpc_max_conns_per_client.unwrap_or(RPC_CONNS_PER_CLIENT) as usize;
+    config.rpc_handshake = r.optional("limits.rpc_handshake_timeout", file.limits.rpc_handshake_timeout.as_deref(), config.rpc_handshake);
     config.rpc_advertise = advertise.and_then(|a| {
         let parsed = a.parse();
         if parsed.is_err() {
@@ -340,7 +309,34 @@ fn server_config(
             r.wrong(format!("server.job_max_priority must be between 100 and 32766, it is {n}"));
         }
     }
+    if let Some(n) = s.job_max_count {
+        config.job_max_count = u32::try_from(n).unwrap_or_else(|_| {
+            r.wrong(format!("server.job_max_count must be between 0 (no limit) and {}, it is {n}", u32::MAX));
+            config.job_max_count
+        });
+    }
+    let largest = r.size("server.job_max_source_size", s.job_max_source_size.as_deref(), config.job_max_source_bytes as u64);
+    config.job_max_source_bytes = usize::try_from(largest).unwrap_or(usize::MAX);
+    if let Some(n) = s.job_default_priority.filter(|n| *n != 0) {
+        config.job_default_priority = n;
+        if n < 50 || n >= config.job_max_priority {
+            r.wrong(format!(
+                "server.job_default_priority must be at least 50 and below job_max_priority {}, it is {n}",
+                config.job_max_priority
+            ));
+        }
+    }
+    search(r, &s.search, &mut config.search);
     config
+}
+
+fn search(r: &mut Reader, given: &super::config::Search, limits: &mut server::SearchLimits) {
+    limits.fuzzy = given.fuzzy_enabled.unwrap_or(limits.fuzzy);
+    limits.min_term = given.min_term_length.map_or(limits.min_term, |n| n as usize);
+    limits.results = given.limit_results.map_or(limits.results, |n| n as usize);
+    if limits.results == 0 {
+        r.wrong("server.search.limit_results must be above 0: nothing would ever be found".into());
+    }
 }
 
 /// A server that names itself to join has nobody to join; another one it cannot have.
@@ -435,10 +431,24 @@ fn client_config(
         memory_mb: c.reserved.memory.unwrap_or(0),
         disk_mb: c.reserved.disk.unwrap_or(0),
         ports: c.reserved.reserved_ports.clone().unwrap_or_default(),
+        cores: kept_cores(r, c),
     };
     config.cpu_total_compute = c.cpu_total_compute.unwrap_or(0);
     config.memory_total_mb = c.memory_total_mb.unwrap_or(0);
     config.disk_total_mb = c.disk_total_mb.unwrap_or(0);
+    config.disk_free_mb = c.disk_free_mb.unwrap_or(0);
+    if config.disk_total_mb > 0 && config.disk_free_mb > config.disk_total_mb {
+        r.wrong(format!("client.disk_free_mb {} must not be above disk_total_mb {}", config.disk_free_mb, config.disk_total_mb));
+    }
+    config.max_allocs = c.node_max_allocs.unwrap_or(0);
+    config.prefer_ipv6 = match c.preferred_address_family.as_deref() {
+        None | Some("" | "ipv4") => false,
+        Some("ipv6") => true,
+        Some(other) => {
+            r.wrong(format!("client.preferred_address_family must be ipv4 or ipv6, it is {other:?}"));
+            false
+        }
+    };
     config.dynamic_ports = (c.min_dynamic_port.unwrap_or(config.dynamic_ports.0), c.max_dynamic_port.unwrap_or(config.dynamic_ports.1));
     if config.dynamic_ports.0 == 0 || config.dynamic_ports.0 > config.dynamic_ports.1 {
         r.wrong(format!(
@@ -492,19 +502,19 @@ fn client_config(
     for name in unknown {
         config.options.remove(&name);
         // These keep somebody out: a misspelt one must not go unnoticed.
-        let near =
-            hcl_lang::nearest(&name, client::config::KNOWN_OPTIONS.iter().copied()).filter(|_| !STOCK_OPTIONS.contains(&name.as_str()));
+        let near = hcl_lang::nearest(&name, client::KNOWN_OPTIONS.iter().copied()).filter(|_| !STOCK_OPTIONS.contains(&name.as_str()));
         match near {
             Some(near) => r.wrong(format!("client.options: {name:?} is not an option, did you mean {near:?}?")),
             None => r.idle(
                 &format!("client.options.{name:?}"),
-                &format!("the options of this release are {}", client::config::KNOWN_OPTIONS.join(", ")),
+                &format!("the options of this release are {}", client::KNOWN_OPTIONS.join(", ")),
             ),
         }
     }
     config.plugins =
         file.plugin.iter().map(|(n, p)| (n.clone(), PluginSettings { args: p.args.clone(), config: p.config.clone() })).collect();
     chroot_env(r, c, &mut config.plugins);
+    raw_exec(r, dev, &mut config);
     let plugin_dir = args.plugin_dir.clone().or_else(|| file.plugin_dir.as_ref().map(PathBuf::from));
     // Plugins are started again for as long as the agent runs, whatever its working directory is then.
     let plugin_dir = plugin_dir.map(|dir| std::path::absolute(&dir).unwrap_or(dir));
@@ -517,6 +527,14 @@ fn client_config(
         there
     });
     config.plugin_dir = plugin_dir.or_else(|| Some(data_dir.join("plugins")).filter(|d| d.is_dir()));
+    let judged = super::plugins::judge(&file.plugin, config.plugin_dir.as_deref());
+    judged.mistakes.into_iter().for_each(|why| r.wrong(why));
+    for (name, why) in judged.idle {
+        r.idle(&format!("plugin.{name}"), &why);
+        if judged.absent.contains(&name) {
+            config.plugins.remove(&name);
+        }
+    }
     match std::env::current_exe().map(replaced) {
         Ok(program) => {
             config.builtin_drivers = BUILT_IN
@@ -540,8 +558,56 @@ fn client_config(
     config
 }
 
-/// `client.chroot_env` is what `exec` has in its own configuration; as there, what it says itself wins. Paths that this host does not have are left out,
-/// as files for several hosts rely on.
+/// Where the secret in an agent's environment is looked for.
+pub(super) const JOIN_SECRET_VARIABLE: &str = "DROVER_JOIN_SECRET";
+
+/// The secret that nodes show: of a file, of the environment, or the one that a server makes for itself.
+fn join(r: &mut Reader, own: &super::config::Own, server: Option<&mut ServerConfig>, client: Option<&mut ClientConfig>) {
+    let file = own.join_secret_file.as_deref().filter(|file| !file.is_empty()).map(PathBuf::from);
+    if let Some(file) = file.as_ref().filter(|file| !file.is_absolute()) {
+        r.wrong(format!("drover.join_secret_file must be an absolute path, it is {:?}", file.display().to_string()));
+    }
+    let given = std::env::var(JOIN_SECRET_VARIABLE).ok().filter(|secret| !secret.trim().is_empty());
+    if let Some(client) = client {
+        client.join = match (&file, &given) {
+            (Some(file), _) => JoinWith::File(file.clone()),
+            (None, Some(secret)) => JoinWith::Secret(secret.clone()),
+            (None, None) => JoinWith::Nothing,
+        };
+    }
+    let Some(server) = server else { return };
+    let text = match &file {
+        Some(file) => match std::fs::read_to_string(file) {
+            Ok(text) => Some(text),
+            Err(error) => return r.wrong(format!("drover.join_secret_file {}: {error}", file.display())),
+        },
+        None => given,
+    };
+    server.join = match text.map(|text| JoinSecret::new(&text)) {
+        _ if own.require_join_secret == Some(false) => Join::Open,
+        None => Join::Kept,
+        Some(Some(secret)) => Join::Secret(secret),
+        Some(None) => return r.wrong("the join secret must be one line of printable characters".into()),
+    };
+}
+
+/// `raw_exec` runs what it is given as the agent's own user: it is off until the operator says otherwise, except on a
+/// dev agent. Its block counts, then the option that stock agents had before there were blocks.
+fn raw_exec(r: &mut Reader, dev: bool, config: &mut ClientConfig) {
+    const OPTION: &str = "driver.raw_exec.enable";
+    let asked = config.options.get(OPTION).map_or(Ok(Value::Bool(dev)), |text| super::rules::coerce(Kind::Bool, text.as_str().into()));
+    let enabled = asked.unwrap_or_else(|why| {
+        r.wrong(format!("client.options: {OPTION} must be {why}"));
+        Value::Bool(false)
+    });
+    let own = config.plugins.entry("raw_exec".into()).or_insert_with(|| PluginSettings { args: Vec::new(), config: None });
+    if let Value::Object(block) = own.config.get_or_insert_with(|| Value::Object(serde_json::Map::new())) {
+        block.entry("enabled").or_insert(enabled);
+    }
+}
+
+/// `client.chroot_env` is what `exec` has in its own configuration; as there, what it says itself wins. Paths that
+/// this host does not have are left out, as files for several hosts rely on.
 fn chroot_env(r: &mut Reader, c: &super::config::Client, plugins: &mut BTreeMap<String, PluginSettings>) {
     let (mut here, mut absent) = (serde_json::Map::new(), Vec::new());
     for (host, inside) in texts(&c.chroot_env) {
@@ -567,7 +633,34 @@ fn chroot_env(r: &mut Reader, c: &super::config::Client, plugins: &mut BTreeMap<
     }
 }
 
-/// When ended allocations are collected. A dev agent shares its disk with everything else of its machine: how full that is says nothing.
+/// Which cores no task may run on: the positive list wins, as with a stock agent.
+fn kept_cores(r: &mut Reader, c: &super::config::Client) -> Cores {
+    let mut cores = |name: &str, text: Option<&String>| -> Option<Vec<u16>> {
+        let text = text.map(|text| text.trim()).filter(|text| !text.is_empty())?;
+        // What is passed over while the kernel's own lists are read is a mistake here: some part of it would not be
+        // kept.
+        let whole = text.split(',').all(|part| !host::fingerprint::parse_ranges(part).is_empty());
+        if !whole {
+            r.wrong(format!("client.{name} must be numbers of cores such as 0-3,8, it is {text:?}"));
+        }
+        Some(host::fingerprint::parse_ranges(text))
+    };
+    let open = cores("reservable_cores", c.reservable_cores.as_ref());
+    let kept = cores("reserved.cores", c.reserved.cores.as_ref());
+    match (open, kept) {
+        (Some(open), kept) => {
+            if kept.is_some() {
+                r.idle("client.reserved.cores", "client.reservable_cores says which cores tasks may run on");
+            }
+            Cores::Others(open)
+        }
+        (None, Some(kept)) => Cores::These(kept),
+        (None, None) => Cores::None,
+    }
+}
+
+/// When ended allocations are collected. A dev agent shares its disk with everything else of its machine: how full
+/// that is says nothing.
 fn gc_config(r: &mut Reader, c: &super::config::Client, dev: bool, gc: &mut client::GcConfig) {
     if dev {
         *gc =
@@ -614,6 +707,14 @@ fn network_config(r: &mut Reader, c: &super::config::Client) -> NetworkConfig {
             config.bridge_subnet
         ));
     }
+    config.bridge_subnet_ipv6 = c.bridge_network_subnet_ipv6.clone().unwrap_or_default();
+    let parts = config.bridge_subnet_ipv6.split_once('/').map(|(ip, bits)| (ip.parse::<Ipv6Addr>(), bits.parse::<u8>()));
+    if !config.bridge_subnet_ipv6.is_empty() && !matches!(parts, Some((Ok(_), Ok(1..=126)))) {
+        r.wrong(format!(
+            "client.bridge_network_subnet_ipv6 must be a range of IPv6 addresses such as fd00:a110:c8::/64, it is {:?}",
+            config.bridge_subnet_ipv6
+        ));
+    }
     config.bridge_hairpin = c.bridge_network_hairpin_mode.unwrap_or(false);
     config
 }
@@ -658,7 +759,8 @@ fn offered(name: &str, dev: bool) -> bool {
     }
 }
 
-/// Has there been a Docker engine since this process started? Its driver stays when the engine goes: it has tasks, and it waits for the engine.
+/// Has there been a Docker engine since this process started? Its driver stays when the engine goes: it has tasks,
+/// and it waits for the engine.
 fn engine_seen() -> bool {
     static SEEN: AtomicBool = AtomicBool::new(false);
     if Path::new(DOCKER_SOCKET).exists() {
@@ -667,29 +769,11 @@ fn engine_seen() -> bool {
     SEEN.load(Ordering::Relaxed)
 }
 
-/// The kernel marks the path of a program whose file was replaced; what is at that path now is what the operator wants to run.
+/// The kernel marks the path of a program whose file was replaced; what is at that path now is what the operator
+/// wants to run.
 fn replaced(program: PathBuf) -> PathBuf {
     let text = program.to_str().and_then(|path| path.strip_suffix(" (deleted)"));
     text.map(PathBuf::from).filter(|path| path.exists()).unwrap_or(program)
-}
-
-fn bytes(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 1,
-        "k" | "kb" => 1000,
-        "m" | "mb" => 1_000_000,
-        "g" | "gb" => 1_000_000_000,
-        "t" | "tb" => 1_000_000_000_000,
-        "ki" | "kib" => 1 << 10,
-        "mi" | "mib" => 1 << 20,
-        "gi" | "gib" => 1 << 30,
-        "ti" | "tib" => 1 << 40,
-        _ => return None,
-    };
-    number.parse::<u64>().ok()?.checked_mul(factor)
 }
 
 fn template_config(r: &mut Reader, t: &super::config::Template) -> TemplateConfig {
@@ -724,9 +808,10 @@ fn texts(map: &BTreeMap<String, Value>) -> BTreeMap<String, String> {
     map.iter().map(|(k, v)| (k.clone(), v.as_str().map_or_else(|| v.to_string(), str::to_owned))).collect()
 }
 
-fn host_name() -> String {
+pub(super) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
+mod reader;
 #[cfg(test)]
 mod tests;

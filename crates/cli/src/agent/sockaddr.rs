@@ -1,8 +1,9 @@
-//! Addresses that are found on the machine: the go-sockaddr templates that configuration files use most, such as `{{ GetPrivateIP }}`.
+//! Addresses that are found on the machine: the go-sockaddr templates that configuration files use most, such as `{{
+//! GetPrivateIP }}`.
 
 use std::net::IpAddr;
 
-use client::InterfaceAddress;
+use host::fingerprint::InterfaceAddress;
 
 /// What is understood, for errors.
 const KNOWN: &str = "GetPrivateIP, GetPublicIP, GetInterfaceIP \"NAME\", and GetDefaultInterfaces, GetPrivateInterfaces or GetPublicInterfaces with \
@@ -80,7 +81,7 @@ fn public(ip: IpAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use client::InterfaceAddress;
+    use host::fingerprint::InterfaceAddress;
 
     use super::expand;
 

@@ -1,7 +1,9 @@
-//! Every name of a stock agent configuration, and what becomes of it here. This table is the only place that decides it.
+//! Every name of a stock agent configuration, and what becomes of it here. This table is the only place that decides
+//! it.
 //!
-//! What has no meaning here and takes nothing away is taken, and one line at start says so ([`Fate::Idle`]). What people rely on and this release does
-//! not do is refused with the reason ([`Fate::Refused`]). A name that is not in the table is a mistake. `rules.rs` applies it.
+//! What has no meaning here and takes nothing away is taken, and one line at start says so ([`Fate::Idle`]). What
+//! people rely on and this release does not do is refused with the reason ([`Fate::Refused`]). A name that is not in
+//! the table is a mistake. `rules.rs` applies it.
 
 use self::{Fate::*, Kind::*};
 
@@ -84,6 +86,8 @@ const NO_FETCH: &str = "artifacts are not fetched that way";
 const NO_SOURCE: &str = "templates have no such source in this release";
 const CLOUD: &str = "there are no fingerprints of cloud providers in this release";
 const PREEMPTION: &str = "nothing is displaced in this release";
+/// It is what a stock server does by itself, so it stands in files whose author has not asked for anything.
+const NO_ROOM: &str = "nothing is displaced in this release: a system job that finds no room on a node waits for it";
 const REPORTING: &str = "Drover reports nothing to anyone";
 
 /// The table.
@@ -113,6 +117,10 @@ pub(crate) const TABLE: &[Row] = &[
     row("disable_update_check", Bool, Works),
     row("disable_anonymous_signature", Bool, Works),
     row("http_api_response_headers", Map, Works),
+    row("drover", Block, Works),
+    row("drover.http_hosts", Texts, Works),
+    row("drover.join_secret_file", Text, Works),
+    row("drover.require_join_secret", Bool, Works),
     row("ports", Block, Works),
     row("ports.http", Int, Works),
     row("ports.rpc", Int, Works),
@@ -128,8 +136,8 @@ pub(crate) const TABLE: &[Row] = &[
     row("limits", Block, Works),
     row("limits.http_max_conns_per_client", Int, Works),
     row("limits.https_handshake_timeout", Span, Idle(NO_TLS)),
-    row("limits.rpc_handshake_timeout", Span, Idle(RPC)),
-    row("limits.rpc_max_conns_per_client", Int, Idle(RPC)),
+    row("limits.rpc_handshake_timeout", Span, Works),
+    row("limits.rpc_max_conns_per_client", Int, Works),
     row("rpc", Block, Idle(RPC)),
     row("rpc.accept_backlog", Int, Idle(RPC)),
     row("rpc.keep_alive_interval", Span, Idle(RPC)),
@@ -162,17 +170,17 @@ pub(crate) const TABLE: &[Row] = &[
     row("server.root_key_gc_threshold", Span, Idle(KEYS)),
     row("server.root_key_rotation_threshold", Span, Idle(KEYS)),
     row("server.job_tracked_versions", Int, Works),
-    row("server.job_default_priority", Int, Only(&["50"], "jobs without a priority have 50; write the priority into the job")),
+    row("server.job_default_priority", Int, Works),
     row("server.job_max_priority", Int, Works),
-    row("server.job_max_count", Int, Only(&["0", "50000"], "the count of a group has no other limit in this release")),
-    row("server.job_max_source_size", Size, Idle("the source of a job is kept whatever its size")),
+    row("server.job_max_count", Int, Works),
+    row("server.job_max_source_size", Size, Works),
     row("server.event_buffer_size", Int, Works),
     row("server.enable_event_broker", Bool, Only(&["true"], "the event stream cannot be turned off; its buffer is server.event_buffer_size")),
     row("server.search", Block, Works),
-    row("server.search.fuzzy_enabled", Bool, Only(&["true"], "fuzzy search cannot be turned off in this release")),
-    row("server.search.limit_query", Int, Idle("searches have limits of their own")),
-    row("server.search.limit_results", Int, Idle("searches have limits of their own")),
-    row("server.search.min_term_length", Int, Idle("searches have limits of their own")),
+    row("server.search.fuzzy_enabled", Bool, Works),
+    row("server.search.limit_query", Int, Idle("searches look at everything: they are bounded by limit_results")),
+    row("server.search.limit_results", Int, Works),
+    row("server.search.min_term_length", Int, Works),
     row("server.plan_rejection_tracker", Block, Works),
     row("server.plan_rejection_tracker.enabled", Bool, Refused("a node whose plans are rejected is not marked in this release")),
     row("server.plan_rejection_tracker.node_threshold", Int, Idle("plan rejections are not tracked")),
@@ -186,7 +194,7 @@ pub(crate) const TABLE: &[Row] = &[
     row("server.default_scheduler_config.pause_eval_broker", Bool, Works),
     row("server.default_scheduler_config.node_limit_for_feasibility_checks", Int, Idle("the scheduler looks at as many nodes as it needs")),
     row("server.default_scheduler_config.preemption_config", Block, Works),
-    row("server.default_scheduler_config.preemption_config.system_scheduler_enabled", Bool, Refused(PREEMPTION)),
+    row("server.default_scheduler_config.preemption_config.system_scheduler_enabled", Bool, Idle(NO_ROOM)),
     row("server.default_scheduler_config.preemption_config.sysbatch_scheduler_enabled", Bool, Refused(PREEMPTION)),
     row("server.default_scheduler_config.preemption_config.batch_scheduler_enabled", Bool, Refused(PREEMPTION)),
     row("server.default_scheduler_config.preemption_config.service_scheduler_enabled", Bool, Refused(PREEMPTION)),
@@ -233,6 +241,7 @@ pub(crate) const TABLE: &[Row] = &[
     row("server.start_timeout", Span, Idle("the server's keys are there before it listens")),
     row("server.log_file", Text, Refused("an agent has one log")),
     row("server.remote_sweep_interval", Span, Works),
+    row("server.cluster_id", Text, Works),
 
     row("client", Block, Works),
     row("client.enabled", Bool, Works),
@@ -261,16 +270,16 @@ pub(crate) const TABLE: &[Row] = &[
     row("client.reserved.memory", Int, Works),
     row("client.reserved.disk", Int, Works),
     row("client.reserved.reserved_ports", Text, Works),
-    row("client.reserved.cores", Text, Refused("reserved cores are not part of this release")),
-    row("client.reservable_cores", Text, Refused("reserved cores are not part of this release")),
+    row("client.reserved.cores", Text, Works),
+    row("client.reservable_cores", Text, Works),
     row("client.cpu_total_compute", Int, Works),
     row("client.memory_total_mb", Int, Works),
     row("client.disk_total_mb", Int, Works),
-    row("client.disk_free_mb", Int, Refused("the room on disk is client.disk_total_mb here")),
+    row("client.disk_free_mb", Int, Works),
     row("client.cpu_disable_dmidecode", Bool, Idle("dmidecode is not used")),
     row("client.network_interface", Text, Works),
     row("client.network_speed", Int, Idle("jobs cannot ask for bandwidth")),
-    row("client.preferred_address_family", Text, Only(&["ipv4"], "a node prefers its IPv4 address; name a host_network for the other")),
+    row("client.preferred_address_family", Text, Works),
     row("client.min_dynamic_port", Int, Works),
     row("client.max_dynamic_port", Int, Works),
     row("client.client_min_port", Int, Works),
@@ -279,7 +288,7 @@ pub(crate) const TABLE: &[Row] = &[
     row("client.cni_config_dir", Text, Works),
     row("client.bridge_network_name", Text, Works),
     row("client.bridge_network_subnet", Text, Works),
-    row("client.bridge_network_subnet_ipv6", Text, Refused("the bridge has IPv4 addresses in this release")),
+    row("client.bridge_network_subnet_ipv6", Text, Works),
     row("client.bridge_network_hairpin_mode", Bool, Works),
     row("client.host_network", Blocks, Works),
     row("client.host_network.*.cidr", Text, Works),
@@ -292,12 +301,12 @@ pub(crate) const TABLE: &[Row] = &[
     row("client.gc_inode_usage_threshold", Float, Works),
     row("client.gc_max_allocs", Int, Works),
     row("client.gc_parallel_destroys", Int, Idle("allocations are collected by loops of their own")),
-    row("client.node_max_allocs", Int, Refused("the number of allocations of a node has no limit in this release; reserve cpu or memory")),
+    row("client.node_max_allocs", Int, Works),
     row("client.default_ineligible", Bool, Works),
     row("client.disable_remote_exec", Bool, Works),
     row("client.no_host_uuid", Bool, Idle("the id of a node is random, and kept in its state directory")),
     row("client.chroot_env", Map, Works),
-    row("client.cgroup_parent", Text, Only(&["nomad.slice", "/nomad.slice"], "cgroups of tasks lie below nomad.slice")),
+    row("client.cgroup_parent", Text, Only(&["nomad.slice", "/nomad.slice"], "a task's cgroup lies below that of the agent, in drover; start the agent in the cgroup that you want")),
     row("client.nomad_service_discovery", Bool, Only(&["true"], "every node serves provider \"nomad\"")),
     row("client.users", Block, Idle("there are no dynamic users in this release")),
     row("client.users.dynamic_user_min", Int, Idle("there are no dynamic users in this release")),

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use axum::{
     Router,
+    body::Body,
     extract::Request,
     middleware::{self, Next},
     response::{IntoResponse, Response},
 };
 use client::TaskApiServer;
 use http::{HeaderMap, StatusCode, header::AUTHORIZATION};
-use server::http::{Limits, serve_unix};
+use server_http::{Limits, NotFromBrowser, serve_unix};
 
 /// Answers with `router`.
 pub(crate) fn server(router: Router, limits: Limits) -> TaskApiServer {
@@ -18,22 +19,38 @@ pub(crate) fn server(router: Router, limits: Limits) -> TaskApiServer {
     Arc::new(move |listener, stop| Box::pin(serve_unix(listener, router.clone(), limits, stop)))
 }
 
-/// Requests without a token are refused, be there rules for tokens or not: otherwise whatever a task can be talked into asking would be answered.
-async fn with_token(request: Request, next: Next) -> Response {
-    if has_token(request.headers()) { next.run(request).await } else { (StatusCode::UNAUTHORIZED, "Unauthorized").into_response() }
+/// Requests without a token are refused, be there rules for tokens or not: otherwise whatever a task can be talked
+/// into asking would be answered. So are those with a token of a task that has ended, or of nobody: the servers say
+/// so, also to an agent that is only a node.
+async fn with_token(mut request: Request, next: Next) -> Response {
+    let Some(token) = token(request.headers()) else {
+        return (StatusCode::UNAUTHORIZED, "Unauthorized").into_response();
+    };
+    let question = Request::get("/v1/identity").header("x-nomad-token", token).body(Body::empty());
+    let Ok(mut question) = question else {
+        return (StatusCode::UNAUTHORIZED, "Unauthorized").into_response();
+    };
+    // Clients write what they like for the host of a socket.
+    question.extensions_mut().insert(NotFromBrowser);
+    let answer = next.clone().run(question).await;
+    if !answer.status().is_success() {
+        return answer;
+    }
+    request.extensions_mut().insert(NotFromBrowser);
+    next.run(request).await
 }
 
-fn has_token(headers: &HeaderMap) -> bool {
+fn token(headers: &HeaderMap) -> Option<&str> {
     let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim).unwrap_or_default();
     let bearer = text(AUTHORIZATION.as_str()).split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-    !text("x-nomad-token").is_empty() || bearer.is_some_and(|(_, token)| !token.trim().is_empty())
+    [Some(text("x-nomad-token")), bearer.map(|(_, token)| token.trim())].into_iter().flatten().find(|token| !token.is_empty())
 }
 
 #[cfg(test)]
 mod tests {
     use http::{HeaderName, HeaderValue};
 
-    use super::has_token;
+    use super::token;
 
     #[test]
     fn a_token_is_shown_in_one_of_two_ways() {
@@ -47,7 +64,7 @@ mod tests {
             ("cookie", "x", false),
         ] {
             let headers = [(HeaderName::from_static(name), HeaderValue::from_static(value))].into_iter().collect();
-            assert_eq!(has_token(&headers), shown, "{name}: {value}");
+            assert_eq!(token(&headers).is_some(), shown, "{name}: {value}");
         }
     }
 }

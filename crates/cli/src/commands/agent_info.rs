@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use api::{call, go_json::from_value, shapes::AgentSelf};
 use serde_json::Value;
 
 use super::{ApiArgs, Shape};
@@ -19,16 +20,15 @@ pub(crate) struct Args {
 
 /// Prints the agent's own statistics, grouped as it groups them.
 pub(crate) async fn run(args: Args) -> Result<ExitCode> {
-    let me: Value = args.api.conn()?.get("/v1/agent/self").await?;
-    if args.shape.json {
-        output::json(&me)?;
+    let me: Value = args.api.conn()?.ask(call::agent_self().reading()).await?;
+    if args.shape.format.wanted() {
+        args.shape.format.print(&me)?;
         return Ok(ExitCode::SUCCESS);
     }
-    for (group, values) in me["stats"].as_object().into_iter().flatten() {
-        output::line(group);
-        for (name, value) in values.as_object().into_iter().flatten() {
-            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            output::line(&format!("  {name} = {text}"));
+    for (group, values) in from_value::<AgentSelf>(me).context("the agent's figures")?.stats {
+        output::line(&group);
+        for (name, value) in values {
+            output::line(&format!("  {name} = {value}"));
         }
     }
     Ok(ExitCode::SUCCESS)

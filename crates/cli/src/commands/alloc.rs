@@ -2,19 +2,20 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
-use api::shapes::AllocDetail;
+use anyhow::{Result, bail};
+use api::{
+    call,
+    shapes::{AllocRestartRequest, AllocSignalRequest},
+};
 use model::{Allocation, TaskRunState, TaskState, remote::slot_of};
-use serde_json::{Value, json};
 
 use super::{
     ApiArgs, Shape,
-    eval::lower,
     resolve::{Intent, Operand, allocation},
 };
 use crate::{
     conn::Conn,
-    output::{self, Table},
+    output::{self, Table, lower},
     when,
 };
 
@@ -23,23 +24,23 @@ use crate::{
 pub(crate) enum Command {
     /// Show the checks of an allocation's services
     Checks(super::alloc_checks::Args),
-    /// Run a command beside a task
+    /// Run a command in the environment of a task
     Exec(super::alloc_exec::Args),
-    /// Show files of an allocation
+    /// List or print files of an allocation
     Fs(super::alloc_fs::Args),
-    /// Show what a task has written
+    /// Print the output of a task
     Logs(super::alloc_logs::Args),
     /// Restart tasks of an allocation in place
     Restart {
         #[command(flatten)]
         api: ApiArgs,
-        /// Also tasks that have ended
+        /// Include tasks that have ended
         #[arg(long, conflicts_with_all = ["task_flag", "task"])]
         all_tasks: bool,
-        /// The task; without one, all that run
+        /// Name of the task; default: all running tasks
         #[arg(long = "task", value_name = "TASK")]
         task_flag: Option<String>,
-        /// The allocation: the beginning of its id, or a job that has one running allocation
+        /// An allocation id or its prefix, or the name of a job with one running allocation
         #[arg(value_name = "ALLOC|JOB")]
         id: String,
         /// The same as -task
@@ -49,13 +50,13 @@ pub(crate) enum Command {
     Signal {
         #[command(flatten)]
         api: ApiArgs,
-        /// Its name with or without SIG, or its number
+        /// Signal by name, with or without SIG, or by number
         #[arg(short, long, default_value = "SIGKILL", value_parser = super::signals::parse)]
         signal: &'static str,
-        /// The task; without one, all that run
+        /// Name of the task; default: all running tasks
         #[arg(long = "task", value_name = "TASK")]
         task_flag: Option<String>,
-        /// The allocation: the beginning of its id, or a job that has one running allocation
+        /// An allocation id or its prefix, or the name of a job with one running allocation
         #[arg(value_name = "ALLOC|JOB")]
         id: String,
         /// The same as -task
@@ -67,13 +68,13 @@ pub(crate) enum Command {
         api: ApiArgs,
         #[command(flatten)]
         shape: Shape,
-        /// Without tasks and events
+        /// Leave out tasks and events
         #[arg(long)]
         short: bool,
-        /// Also the use of resources
+        /// Include resource usage
         #[arg(long)]
         stats: bool,
-        /// The allocation: the beginning of its id, or a job, whose newest one is shown; without it, all are listed
+        /// An allocation id or its prefix, or a job name for the job's newest allocation; default: list all
         #[arg(value_name = "ALLOC|JOB")]
         id: Option<String>,
     },
@@ -81,16 +82,16 @@ pub(crate) enum Command {
     Stop {
         #[command(flatten)]
         api: ApiArgs,
-        /// Do not follow what comes of it
+        /// Return at once instead of following the result
         #[arg(long)]
         detach: bool,
-        /// Without shutdown_delay
+        /// Skip `shutdown_delay`
         #[arg(long)]
         no_shutdown_delay: bool,
         /// Print identifiers in full
         #[arg(long)]
         verbose: bool,
-        /// The allocation: the beginning of its id, or a job that has one running allocation
+        /// An allocation id or its prefix, or the name of a job with one running allocation
         #[arg(value_name = "ALLOC|JOB")]
         id: String,
     },
@@ -113,8 +114,8 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             let conn = api.conn()?;
             let alloc = allocation(&conn, Operand::new(&id, Intent::Change)).await?;
             let task = task_flag.or(task);
-            let body = json!({"Signal": signal, "Task": task.as_deref().unwrap_or_default()});
-            let _: Value = conn.put(&format!("/v1/client/allocation/{}/signal", alloc.id), &body).await?;
+            let request = AllocSignalRequest { signal: signal.to_owned(), task: task.clone().unwrap_or_default() };
+            conn.tell(call::alloc_signal(alloc.id, &request)).await?;
             output::line(&format!("Allocation {} ({}): {signal} sent to {}", alloc.id.short(), alloc.name, tasks(task.as_deref(), false)));
             Ok(ExitCode::SUCCESS)
         }
@@ -122,58 +123,57 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             let conn = api.conn()?;
             let alloc = allocation(&conn, Operand::new(&id, Intent::Read)).await?;
             let code = show(&conn, &shape, &alloc.id.to_string(), short).await?;
-            if stats && !shape.json {
-                super::stats::print_alloc(&conn.get(&format!("/v1/client/allocation/{}/stats", alloc.id)).await?);
+            if stats && !shape.format.wanted() {
+                super::stats::print_alloc(&conn.ask(call::alloc_stats(alloc.id)).await?);
             }
             Ok(code)
         }
         Command::Status { api, shape, id: None, .. } => {
             let conn = api.conn()?;
-            if shape.json {
-                return conn.print("/v1/allocations?namespace=*").await;
+            if shape.format.wanted() {
+                return conn.show(&shape.format, call::allocs().in_namespace("*")).await;
             }
-            let allocs: Vec<Allocation> = conn.get("/v1/allocations?namespace=*").await?;
+            let allocs = conn.ask(call::allocs().in_namespace("*")).await?;
             if allocs.is_empty() {
                 output::line("No allocations found");
             } else {
-                table(&allocs, &shape).print();
+                super::alloc_table::table(&allocs, &shape).print();
             }
             Ok(ExitCode::SUCCESS)
         }
         Command::Stop { api, detach, no_shutdown_delay, verbose, id } => {
             let conn = api.conn()?;
             let alloc = allocation(&conn, Operand::new(&id, Intent::Change)).await?;
-            let shape = Shape { json: false, verbose };
-            let answer: Value =
-                conn.put(&format!("/v1/allocation/{}/stop?no_shutdown_delay={no_shutdown_delay}", alloc.id), &json!({})).await?;
-            let eval = answer["EvalID"].as_str().unwrap_or_default();
-            if detach || eval.is_empty() {
-                output::line(eval);
+            let shape = Shape { verbose, ..Shape::default() };
+            let eval = conn.ask(call::alloc_stop(alloc.id).with("no_shutdown_delay", no_shutdown_delay)).await?.eval_id;
+            if detach || eval.is_nil() {
+                output::line(&eval.to_string());
                 return Ok(ExitCode::SUCCESS);
             }
-            super::monitor::follow(&conn, eval.parse().context("the server's evaluation id")?, &shape).await
+            super::monitor::follow(&conn, eval, &shape).await
         }
     }
 }
 
-/// Restarts what lives on the node through the node, and has the servers replace the instances of remote tasks, whichever agent is asked.
+/// Restarts what lives on the node through the node, and has the servers replace the instances of remote tasks,
+/// whichever agent is asked.
 async fn restart(conn: &Conn, alloc: &Allocation, task: Option<&str>, all: bool) -> Result<ExitCode> {
-    let detail: AllocDetail = conn.get(&format!("/v1/allocation/{}", alloc.id)).await?;
+    let detail = conn.ask(call::alloc(alloc.id)).await?;
     let wanted = |name: &str| task.is_none_or(|t| t == name);
     let (remote, local): (Vec<_>, Vec<_>) = detail.resources.tasks.iter().filter(|(name, _)| wanted(name)).partition(|(_, t)| t.remote);
     if !remote.is_empty() && alloc.terminal() {
         bail!("allocation {} has ended: its slots belong to the allocation that came after it", alloc.id.short());
     }
-    let path = format!("/v1/client/allocation/{}/restart", alloc.id);
     if remote.is_empty() {
-        let _: Value = conn.put(&path, &json!({"TaskName": task.unwrap_or_default(), "AllTasks": all})).await?;
+        let request = AllocRestartRequest { task_name: task.unwrap_or_default().to_owned(), all_tasks: all };
+        conn.tell(call::alloc_restart(alloc.id, &request)).await?;
         output::line(&format!("Allocation {} ({}): restart of {} asked for", alloc.id.short(), alloc.name, tasks(task, all)));
         return Ok(ExitCode::SUCCESS);
     }
     for (name, _) in local {
         // One that has ended by itself is left as it is, unless all are wanted.
         if all || detail.task_states.get(name).is_some_and(|s| s.state == TaskRunState::Running) {
-            let _: Value = conn.put(&path, &json!({"TaskName": name, "AllTasks": false})).await?;
+            conn.tell(call::alloc_restart(alloc.id, &AllocRestartRequest { task_name: name.to_string(), all_tasks: false })).await?;
             output::line(&format!("Allocation {} ({}): restart of task {name} asked for", alloc.id.short(), alloc.name));
         }
     }
@@ -192,36 +192,12 @@ fn tasks(task: Option<&str>, all: bool) -> String {
     }
 }
 
-/// A table of allocations, newest first.
-pub(crate) fn table(allocs: &[Allocation], shape: &Shape) -> Table {
-    let mut sorted: Vec<&Allocation> = allocs.iter().collect();
-    sorted.sort_by_key(|a| std::cmp::Reverse(a.create_index));
-    let mut table = Table::new(["ID", "Node", "Job", "Task Group", "Index", "Version", "Desired", "Status", "Created", "Modified"]);
-    let now = when::now_ns();
-    for a in sorted {
-        table.row([
-            shape.id(a.id),
-            if a.node_name.is_empty() { shape.id(a.node_id) } else { a.node_name.to_string() },
-            a.job_id.to_string(),
-            a.task_group.to_string(),
-            a.index().to_string(),
-            a.job_version.to_string(),
-            lower(&a.desired_status),
-            lower(&a.client_status),
-            when::ago(a.create_time, now),
-            when::ago(a.modify_time, now),
-        ]);
-    }
-    table
-}
-
 /// Shows an allocation; the id is complete.
 pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, short: bool) -> Result<ExitCode> {
-    let path = format!("/v1/allocation/{id}");
-    if shape.json {
-        return conn.print(&path).await;
+    if shape.format.wanted() {
+        return conn.show(&shape.format, call::alloc(id)).await;
     }
-    let a: AllocDetail = conn.get(&path).await?;
+    let a = conn.ask(call::alloc(id)).await?;
     let now = when::now_ns();
     let health = match a.healthy() {
         Some(true) => "healthy",
@@ -299,11 +275,20 @@ fn show_task(a: &Allocation, name: &str, state: &TaskState) {
         ));
     }
     output::pairs(&[
-        ("Started At", state.started_at.to_string()),
-        ("Finished At", state.finished_at.to_string()),
+        ("Started At", when::whole(&state.started_at.to_string())),
+        ("Finished At", when::whole(&state.finished_at.to_string())),
         ("Total Restarts", state.restarts.to_string()),
-        ("Last Restart", state.last_restart.to_string()),
+        ("Last Restart", when::whole(&state.last_restart.to_string())),
     ]);
+    if !state.restart_charges.is_none() {
+        output::line("");
+        output::line("Restart Attempts Spent:");
+        let mut table = Table::new(["Time", "Cause"]);
+        for charge in state.restart_charges.iter().rev() {
+            table.row([when::stamp(charge.time), charge.cause.to_string()]);
+        }
+        table.print();
+    }
     output::line("");
     output::line("Recent Events:");
     let mut table = Table::new(["Time", "Type", "Description"]);
@@ -311,17 +296,4 @@ fn show_task(a: &Allocation, name: &str, state: &TaskState) {
         table.row([when::stamp(e.time), e.kind.clone(), e.display_message.clone()]);
     }
     table.print();
-}
-
-/// The task of an allocation that has just one.
-pub(crate) async fn only_task(conn: &Conn, alloc: &Allocation) -> Result<String> {
-    let full: Value = conn.get(&format!("/v1/allocation/{}", alloc.id)).await?;
-    let group = full["Job"]["TaskGroups"].as_array().into_iter().flatten().find(|g| g["Name"].as_str() == Some(&*alloc.task_group));
-    let names: Vec<&str> =
-        group.into_iter().flat_map(|g| g["Tasks"].as_array().into_iter().flatten()).filter_map(|t| t["Name"].as_str()).collect();
-    match names.as_slice() {
-        [one] => Ok((*one).to_owned()),
-        [] => bail!("allocation {} has no tasks", alloc.id),
-        many => bail!("allocation {} has several tasks, name one: {}", alloc.id.short(), many.join(", ")),
-    }
 }

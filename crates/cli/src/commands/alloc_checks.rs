@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, process::ExitCode};
 
 use anyhow::Result;
+use api::call;
 use model::CheckResult;
 
 use super::{
@@ -22,13 +23,9 @@ pub(crate) struct Args {
     api: ApiArgs,
     #[command(flatten)]
     shape: Shape,
-    /// The allocation: the beginning of its id, or a job, whose newest running allocation is taken
+    /// An allocation id or its prefix, or a job name for the job's newest running allocation
     #[arg(value_name = "ALLOC|JOB")]
     id: String,
-}
-
-fn path(alloc: impl std::fmt::Display) -> String {
-    format!("/v1/client/allocation/{alloc}/checks")
 }
 
 /// Sorted as people look for them: by service, then by check.
@@ -42,11 +39,10 @@ fn sorted(results: BTreeMap<String, CheckResult>) -> Vec<CheckResult> {
 pub(crate) async fn run(args: Args) -> Result<ExitCode> {
     let conn = args.api.conn()?;
     let alloc = allocation(&conn, Operand::new(&args.id, Intent::Read)).await?;
-    let path = path(alloc.id);
-    if args.shape.json {
-        return conn.print(&path).await;
+    if args.shape.format.wanted() {
+        return conn.show(&args.shape.format, call::alloc_node_checks(alloc.id)).await;
     }
-    let results = sorted(conn.get(&path).await?);
+    let results = sorted(conn.ask(call::alloc_node_checks(alloc.id)).await?);
     if results.is_empty() {
         output::line("No checks of this allocation's services are run at present");
         return Ok(ExitCode::SUCCESS);
@@ -72,7 +68,7 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
 
 /// The checks of an allocation in short. Its node may be away: then nothing is said of them.
 pub(crate) async fn summary(conn: &Conn, alloc: model::AllocId) {
-    let Ok(results) = conn.get::<BTreeMap<String, CheckResult>>(&path(alloc)).await else { return };
+    let Ok(results) = conn.ask(call::alloc_node_checks(alloc)).await else { return };
     if results.is_empty() {
         return;
     }

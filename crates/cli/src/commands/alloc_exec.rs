@@ -8,7 +8,8 @@ use std::{
 
 use anyhow::{Result, bail};
 use api::{
-    client::{ExecSocket, RequestOptions},
+    call,
+    client::ExecSocket,
     shapes::{ExecInput, ExecIo, TtySize},
 };
 use rustix::termios::{OptionalActions, Termios};
@@ -19,8 +20,7 @@ use tokio::{
 
 use super::{
     ApiArgs,
-    alloc::only_task,
-    resolve::{Intent, Operand, allocation},
+    resolve::{Intent, Operand, allocation, only_task},
 };
 
 /// Signs of life while nobody types.
@@ -31,28 +31,28 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 pub(crate) struct Args {
     #[command(flatten)]
     api: ApiArgs,
-    /// The task; may be left out when there is only one
+    /// Name of the task; optional if there is only one
     #[arg(long)]
     task: Option<String>,
-    /// The operand is a job, whatever it looks like; one of its allocations is taken
+    /// Treat the operand as a job name and choose one of the job's allocations
     #[arg(long)]
     job: bool,
-    /// Only allocations of this group of the job
+    /// Choose an allocation of this task group
     #[arg(long)]
     group: Option<String>,
-    /// Pass standard input on
+    /// Pass standard input to the command
     #[arg(short, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     interactive: bool,
-    /// Give the command a terminal; without the flag, when standard input and output are terminals
+    /// Allocate a terminal; default: only if standard input and output are terminals
     #[arg(short, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     tty: Option<bool>,
-    /// The character that, at the beginning of a line and followed by a dot, ends the session; "none" for no such character
+    /// Escape character: at the start of a line, followed by a dot, it ends the session; "none" disables it
     #[arg(short, default_value = "~", value_name = "CHARACTER")]
     escape: String,
-    /// The allocation: the beginning of its id, or a job, whose newest running allocation is taken
+    /// An allocation id or its prefix, or a job name for the job's newest running allocation
     #[arg(value_name = "ALLOC|JOB")]
     id: String,
-    /// The command and its arguments
+    /// Command and arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
     command: Vec<String>,
 }
@@ -76,12 +76,12 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
         Some(task) => task,
         None => only_task(&conn, &alloc).await?,
     };
-    let options = RequestOptions::default()
+    let exec = call::alloc_exec(alloc.id)
         .with("task", task)
         .with("tty", tty)
         .with("command", serde_json::to_string(&args.command)?)
-        .in_namespace(alloc.namespace.to_string());
-    let mut socket = conn.exec(&format!("/v1/client/allocation/{}/exec", alloc.id), &options).await?;
+        .in_namespace(&alloc.namespace);
+    let mut socket = conn.exec(exec).await?;
     // Given back on every way out of this function.
     let raw = if tty && std::io::stdin().is_terminal() { Some(RawTerminal::enter()?) } else { None };
     let code = session(&mut socket, args.interactive, raw.is_some(), escape.filter(|_| raw.is_some())).await;
@@ -145,7 +145,8 @@ enum Typed {
     Leave,
 }
 
-/// Reads standard input in a thread: a read of a terminal cannot be cancelled, and the process ends without waiting for the thread.
+/// Reads standard input in a thread: a read of a terminal cannot be cancelled, and the process ends without waiting
+/// for the thread.
 fn typed(escape: Option<u8>) -> mpsc::Receiver<Typed> {
     let (sender, receiver) = mpsc::channel(4);
     std::thread::spawn(move || {
@@ -171,7 +172,8 @@ fn typed(escape: Option<u8>) -> mpsc::Receiver<Typed> {
     receiver
 }
 
-/// Looks for the escape sequence: the character at the beginning of a line, then a dot. Twice the character is the character.
+/// Looks for the escape sequence: the character at the beginning of a line, then a dot. Twice the character is the
+/// character.
 struct Escape {
     character: Option<u8>,
     line_start: bool,

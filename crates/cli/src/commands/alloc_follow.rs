@@ -1,16 +1,13 @@
-//! Following a task's output. That of a remote task goes on whichever node manages it: positions are absolute, so nothing is missing and nothing
-//! comes twice when management moves.
+//! Following a task's output. That of a remote task goes on whichever node manages it: positions are absolute, so
+//! nothing is missing and nothing comes twice when management moves.
 
 use std::{io::Write, time::Duration};
 
 use anyhow::Result;
-use api::shapes::{AllocDetail, RemoteTaskView};
+use api::call::{self, Call, Raw};
 use model::{AllocId, Allocation, IncarnationId, remote::slot_of};
 
-use crate::{
-    conn::{Conn, encode},
-    output,
-};
+use crate::{conn::Conn, output};
 
 /// Between two looks at who manages the task now.
 const PAUSE: Duration = Duration::from_millis(300);
@@ -44,14 +41,19 @@ impl From<'_> {
 }
 
 /// Where frames of it are read.
-pub(crate) fn path(alloc: AllocId, from: &From<'_>, follow: bool) -> String {
+pub(crate) fn call(alloc: AllocId, from: &From<'_>, follow: bool) -> Call<Raw> {
     let From { task, kind, origin, offset, .. } = from;
-    format!("/v1/client/fs/logs/{alloc}?task={}&type={kind}&follow={follow}&origin={origin}&offset={offset}", encode(task))
+    call::alloc_files("logs", alloc)
+        .with("task", task)
+        .with("type", kind)
+        .with("follow", follow)
+        .with("origin", origin)
+        .with("offset", offset)
 }
 
 /// Prints what comes until the task has ended.
 pub(crate) async fn follow(conn: &Conn, alloc: &Allocation, from: From<'_>) -> Result<()> {
-    let detail: AllocDetail = conn.get(&format!("/v1/allocation/{}", alloc.id)).await?;
+    let detail = conn.ask(call::alloc(alloc.id)).await?;
     let remote = detail.resources.tasks.get(from.task).is_some_and(|t| t.remote);
     let slot = slot_of(alloc, &std::sync::Arc::from(from.task)).to_string();
     let instance = detail.extra.remote_tasks.iter().find(|r| r.extra.slot_name == slot).map(|r| r.incarnation);
@@ -87,7 +89,7 @@ pub(crate) async fn follow(conn: &Conn, alloc: &Allocation, from: From<'_>) -> R
 
 /// One stream until it ends; where it has come to is kept.
 async fn read(conn: &Conn, alloc: AllocId, from: &mut From<'_>) -> Result<()> {
-    let mut frames = conn.frames(&path(alloc, from, true)).await?;
+    let mut frames = conn.frames(call(alloc, from, true)).await?;
     while let Some(frame) = frames.next().await? {
         if !frame.data.is_empty() {
             from.write(&frame.data);
@@ -109,7 +111,7 @@ enum Next {
 }
 
 async fn next(conn: &Conn, slot: &str, instance: IncarnationId, at: AllocId) -> Result<Next> {
-    let found: Vec<RemoteTaskView> = conn.get(&format!("/v1/remote/tasks?namespace=*&prefix={}", encode(slot))).await?;
+    let found = conn.ask(call::remote_tasks().in_namespace("*").with("prefix", slot)).await?;
     let Some(record) = found.into_iter().find(|r| r.extra.slot_name == slot).filter(|r| r.incarnation == instance) else {
         return Ok(Next::Ended);
     };
@@ -119,4 +121,19 @@ async fn next(conn: &Conn, slot: &str, instance: IncarnationId, at: AllocId) -> 
         None if record.observed.ended() => Next::Ended,
         None => Next::Nobody,
     })
+}
+
+/// The last `n` lines; a last line without an end counts.
+pub(crate) fn last_lines(text: &[u8], n: u64) -> &[u8] {
+    let body = text.strip_suffix(b"\n").unwrap_or(text);
+    let mut seen = 0;
+    for (i, byte) in body.iter().enumerate().rev() {
+        if *byte == b'\n' {
+            seen += 1;
+            if seen == n {
+                return &text[i + 1..];
+            }
+        }
+    }
+    if n == 0 { &[] } else { text }
 }

@@ -3,16 +3,21 @@
 use std::process::ExitCode;
 
 use anyhow::{Error, Result, bail};
-use api::{client::ClientError, shapes::FileInfo};
+use api::{
+    call::{self, Call, Raw},
+    client::ClientError,
+    shapes::FileInfo,
+};
 
 use super::{
     ApiArgs,
-    alloc_logs::last_lines,
+    alloc_follow::last_lines,
     resolve::{Intent, Operand, allocation},
 };
 use crate::{
-    conn::{Conn, encode},
+    conn::Conn,
     output::{self, Table},
+    when,
 };
 
 /// Bytes that a line is taken to have at most, when lines of the end are asked for.
@@ -23,31 +28,31 @@ const LINE: u64 = 120;
 pub(crate) struct Args {
     #[command(flatten)]
     api: ApiArgs,
-    /// Sizes and times for machines
+    /// Print sizes in bytes
     #[arg(short = 'H', long)]
     machine: bool,
-    /// About the file instead of its contents
+    /// Print facts about the file instead of its contents
     #[arg(long)]
     stat: bool,
-    /// Go on as the file grows
+    /// Follow the file as it grows
     #[arg(short)]
     follow: bool,
-    /// Only the end
+    /// Print only the end
     #[arg(long)]
     tail: bool,
-    /// Lines of the end
+    /// Number of lines to print from the end
     #[arg(short, value_name = "LINES", conflicts_with = "c")]
     n: Option<u64>,
-    /// Bytes of the end
+    /// Number of bytes to print from the end
     #[arg(short, value_name = "BYTES")]
     c: Option<u64>,
-    /// The operand is a job, whatever it looks like; one of its allocations is taken
+    /// Treat the operand as a job name and choose one of the job's allocations
     #[arg(long)]
     job: bool,
-    /// Only allocations of this group of the job
+    /// Choose an allocation of this task group
     #[arg(long)]
     group: Option<String>,
-    /// The allocation: the beginning of its id, or a job, whose newest running allocation is taken
+    /// An allocation id or its prefix, or a job name for the job's newest running allocation
     #[arg(value_name = "ALLOC|JOB")]
     id: String,
     /// Path below the allocation's directory
@@ -60,9 +65,9 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
     let conn = args.api.conn()?;
     let operand = Operand { text: &args.id, job: args.job, group: args.group.as_deref(), intent: Intent::Read };
     let alloc = allocation(&conn, operand).await?;
-    let path = encode(&args.path);
+    let files = |operation: &str| call::alloc_files(operation, alloc.id).with("path", &args.path);
     let told = |e: Error| explained(e, &args.path, &alloc.id.short());
-    let info: FileInfo = conn.get(&format!("/v1/client/fs/stat/{}?path={path}", alloc.id)).await.map_err(told)?;
+    let info: FileInfo = conn.ask(files("stat").reading()).await.map_err(told)?;
     if args.stat {
         table(&[info], args.machine).print();
         return Ok(ExitCode::SUCCESS);
@@ -71,17 +76,16 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
         if args.follow || args.tail || args.n.is_some() || args.c.is_some() {
             bail!("{} is a directory: it has no end to show, and nothing to follow", args.path);
         }
-        let files: Vec<FileInfo> = conn.get(&format!("/v1/client/fs/ls/{}?path={path}", alloc.id)).await.map_err(told)?;
+        let files: Vec<FileInfo> = conn.ask(files("ls").reading()).await.map_err(told)?;
         table(&files, args.machine).print();
         return Ok(ExitCode::SUCCESS);
     }
-    let stream = |origin: &str, offset: u64, follow: bool| {
-        format!("/v1/client/fs/stream/{}?path={path}&origin={origin}&offset={offset}&follow={follow}", alloc.id)
-    };
+    let stream =
+        |origin: &str, offset: u64, follow: bool| files("stream").with("origin", origin).with("offset", offset).with("follow", follow);
     let lines = if args.tail && args.c.is_none() { Some(args.n.unwrap_or(10)) } else { args.n };
     let Some(lines) = lines else {
         let (origin, offset) = args.c.map_or(("start", 0), |c| ("end", c));
-        copy(&conn, &stream(origin, offset, args.follow)).await.map_err(told)?;
+        copy(&conn, stream(origin, offset, args.follow)).await.map_err(told)?;
         return Ok(ExitCode::SUCCESS);
     };
     // The end is asked for generously, twice as much until it has the lines or is the whole file.
@@ -90,7 +94,7 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
     let (text, end) = loop {
         let mut text = Vec::new();
         let mut end = size;
-        let mut frames = conn.frames(&stream("end", bytes, false)).await.map_err(told)?;
+        let mut frames = conn.frames(stream("end", bytes, false)).await.map_err(told)?;
         while let Some(frame) = frames.next().await? {
             text.extend_from_slice(&frame.data);
             end = u64::try_from(frame.offset).unwrap_or(end);
@@ -102,13 +106,13 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
     };
     output::bytes(last_lines(&text, lines));
     if args.follow {
-        copy(&conn, &stream("start", end, true)).await.map_err(told)?;
+        copy(&conn, stream("start", end, true)).await.map_err(told)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-async fn copy(conn: &Conn, path: &str) -> Result<()> {
-    let mut frames = conn.frames(path).await?;
+async fn copy(conn: &Conn, stream: Call<Raw>) -> Result<()> {
+    let mut frames = conn.frames(stream).await?;
     while let Some(frame) = frames.next().await? {
         output::bytes(&frame.data);
     }
@@ -134,7 +138,7 @@ fn table(files: &[FileInfo], machine: bool) -> Table {
         table.row([
             f.file_mode.clone(),
             if machine { size.to_string() } else { output::size(size) },
-            f.mod_time.clone(),
+            when::whole(&f.mod_time),
             format!("{}{}", f.name, if f.is_dir { "/" } else { "" }),
         ]);
     }

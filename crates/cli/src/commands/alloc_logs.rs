@@ -3,14 +3,13 @@
 use std::process::ExitCode;
 
 use anyhow::{Error, Result, anyhow};
-use api::shapes::AllocDetail;
+use api::call;
 use model::{Allocation, remote::slot_of};
 
 use super::{
     ApiArgs,
-    alloc::only_task,
-    alloc_follow::{From, follow, path},
-    resolve::{Intent, Operand, allocation},
+    alloc_follow::{self, From, follow, last_lines},
+    resolve::{Intent, Operand, allocation, only_task},
 };
 use crate::{conn::Conn, when};
 
@@ -19,37 +18,37 @@ use crate::{conn::Conn, when};
 pub(crate) struct Args {
     #[command(flatten)]
     api: ApiArgs,
-    /// Standard output; this is what is shown when nothing else is said
+    /// Print standard output (the default)
     #[arg(long)]
     stdout: bool,
-    /// Standard error
+    /// Print standard error
     #[arg(long)]
     stderr: bool,
-    /// Go on as the task writes; both streams, unless -stdout, -stderr, -tail, -n or -c is given
+    /// Follow the output; both streams unless -stdout, -stderr, -tail, -n or -c is given
     #[arg(short)]
     follow: bool,
-    /// Only the end
+    /// Print only the end
     #[arg(long)]
     tail: bool,
-    /// Lines of the end
+    /// Number of lines to print from the end
     #[arg(short, value_name = "LINES")]
     n: Option<u64>,
-    /// Bytes of the end
+    /// Number of bytes to print from the end
     #[arg(short, value_name = "BYTES")]
     c: Option<u64>,
-    /// The operand is a job, whatever it looks like; one of its allocations is taken
+    /// Treat the operand as a job name and choose one of the job's allocations
     #[arg(long)]
     job: bool,
-    /// Only allocations of this group of the job
+    /// Choose an allocation of this task group
     #[arg(long)]
     group: Option<String>,
-    /// The task
+    /// Name of the task
     #[arg(long = "task", value_name = "TASK")]
     task_flag: Option<String>,
-    /// The allocation: the beginning of its id, or a job, whose newest running allocation is taken
+    /// An allocation id or its prefix, or a job name for the job's newest running allocation
     #[arg(value_name = "ALLOC|JOB")]
     id: String,
-    /// The task; may be left out when there is only one
+    /// Name of the task; optional if there is only one
     task: Option<String>,
 }
 
@@ -103,7 +102,7 @@ async fn stream(conn: &Conn, args: &Args, alloc: &Allocation, task: &str, kind: 
         // What is there now, cut to whole lines; then everything after it.
         let mut text = Vec::new();
         let mut end = None;
-        let mut frames = conn.frames(&path(alloc.id, &from, false)).await?;
+        let mut frames = conn.frames(alloc_follow::call(alloc.id, &from, false)).await?;
         while let Some(frame) = frames.next().await? {
             text.extend_from_slice(&frame.data);
             end = u64::try_from(frame.offset).ok();
@@ -118,31 +117,16 @@ async fn stream(conn: &Conn, args: &Args, alloc: &Allocation, task: &str, kind: 
     if args.follow {
         return follow(conn, alloc, from).await;
     }
-    let mut frames = conn.frames(&path(alloc.id, &from, false)).await?;
+    let mut frames = conn.frames(alloc_follow::call(alloc.id, &from, false)).await?;
     while let Some(frame) = frames.next().await? {
         from.write(&frame.data);
     }
     Ok(())
 }
 
-/// The last `n` lines; a last line without an end counts.
-pub(crate) fn last_lines(text: &[u8], n: u64) -> &[u8] {
-    let body = text.strip_suffix(b"\n").unwrap_or(text);
-    let mut seen = 0;
-    for (i, byte) in body.iter().enumerate().rev() {
-        if *byte == b'\n' {
-            seen += 1;
-            if seen == n {
-                return &text[i + 1..];
-            }
-        }
-    }
-    if n == 0 { &[] } else { text }
-}
-
 /// Why the output of a remote task cannot be had is often that nobody manages it at present.
 async fn explained(conn: &Conn, alloc: &Allocation, task: &str, error: Error) -> Error {
-    let Ok(detail) = conn.get::<AllocDetail>(&format!("/v1/allocation/{}", alloc.id)).await else { return error };
+    let Ok(detail) = conn.ask(call::alloc(alloc.id)).await else { return error };
     let slot = slot_of(alloc, &std::sync::Arc::from(task)).to_string();
     let Some(record) = detail.extra.remote_tasks.iter().find(|r| r.extra.slot_name == slot) else { return error };
     if record.observed.ended() {

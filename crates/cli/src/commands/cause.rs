@@ -1,12 +1,13 @@
-//! Why a task does not do what it should: its exit in words, the driver's error, the end of its standard error, its failing checks. What the
-//! restart policy made of it is not the cause, so it is not told here.
+//! Why a task does not do what it should: its exit in words, the driver's error, the end of its standard error, its
+//! failing checks. What the restart policy made of it is not the cause, so it is not told here.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
+use api::call;
 use model::{AllocId, Allocation, CheckResult, CheckStatus, DesiredStatus, TaskEvent, TaskRunState, TaskState};
 
 use super::signals;
-use crate::conn::{Conn, encode};
+use crate::conn::Conn;
 
 /// Lines of standard error that are shown with a cause.
 const LINES: usize = 5;
@@ -86,9 +87,8 @@ fn last_lines(text: &str) -> Vec<String> {
 
 /// The end of a task's standard error. The node may be away or the logs gone: then there is none.
 pub(crate) async fn stderr_tail(conn: &Conn, alloc: AllocId, task: &str) -> Vec<String> {
-    let path =
-        format!("/v1/client/fs/logs/{alloc}?task={}&type=stderr&plain=true&follow=false&origin=end&offset={TAIL_BYTES}", encode(task));
-    match tokio::time::timeout(PATIENCE, conn.text(&path)).await {
+    let logs = call::alloc_files("logs", alloc).with("task", task).with("type", "stderr").with("plain", true).with("follow", false);
+    match tokio::time::timeout(PATIENCE, conn.text(logs.with("origin", "end").with("offset", TAIL_BYTES))).await {
         Ok(Ok(text)) => last_lines(&text),
         _ => Vec::new(),
     }
@@ -118,8 +118,7 @@ pub(crate) async fn of_alloc(conn: &Conn, a: &Allocation) -> Vec<String> {
 
 /// The checks of an allocation that fail now. Its node may be away: then none are known.
 pub(crate) async fn failing_checks(conn: &Conn, alloc: AllocId) -> Vec<CheckResult> {
-    let path = format!("/v1/client/allocation/{alloc}/checks");
-    match tokio::time::timeout(PATIENCE, conn.get::<BTreeMap<String, CheckResult>>(&path)).await {
+    match tokio::time::timeout(PATIENCE, conn.ask(call::alloc_node_checks(alloc))).await {
         Ok(Ok(all)) => all.into_values().filter(|c| c.status == CheckStatus::Failure).collect(),
         _ => Vec::new(),
     }

@@ -1,12 +1,12 @@
-//! `drover complete -- WORD…`: what the last word of a command line may become, one candidate a line; `:files` asks the shell for files.
-//! The scripts of `drover completion` call it. It is silent about whatever goes wrong: nobody has asked for an error between two words.
+//! `drover complete -- WORD…`: what the last word of a command line may become, one candidate a line; `:files` asks
+//! the shell for files. The scripts of `drover completion` call it. It is silent about whatever goes wrong: nobody
+//! has asked for an error between two words.
 
 use std::{process::ExitCode, time::Duration};
 
 use anyhow::Result;
-use api::shapes::{RemoteSweep, RemoteTaskView, SearchResponse};
+use api::{call, shapes::SearchRequest};
 use clap::{Arg, ArgAction, Command};
-use serde_json::{Value, json};
 
 use super::{ApiArgs, driver::BUILT_IN};
 use crate::{argv, conn::Conn, output};
@@ -66,6 +66,8 @@ struct Offer {
     files: bool,
     /// The connection as the flags on the line say.
     api: ApiArgs,
+    /// Nothing more on the line is a flag.
+    verbatim: bool,
 }
 
 /// Prints the candidates.
@@ -77,7 +79,9 @@ pub(crate) fn run(args: &Args, tree: &Command) -> Result<ExitCode> {
         let found = runtime.block_on(async { tokio::time::timeout(PATIENCE, found(&offer)).await });
         // A name that is being resolved holds nobody up.
         runtime.shutdown_background();
-        offer.words.extend(found.unwrap_or_default());
+        // What looks like a flag would be taken for one, unless flags have ended.
+        let verbatim = offer.verbatim;
+        offer.words.extend(found.unwrap_or_default().into_iter().filter(|name| verbatim || !name.starts_with('-')));
     }
     for line in lines(offer) {
         output::line(&line);
@@ -94,7 +98,8 @@ fn lines(offer: Offer) -> Vec<String> {
     words.into_iter().map(|w| format!("{lead}{w}")).chain(files.then(|| FILES.to_owned())).collect()
 }
 
-/// What an operand of a command may be, by the command's path and the operand's name. `None`: the table does not know it.
+/// What an operand of a command may be, by the command's path and the operand's name. `None`: the table does not know
+/// it.
 fn operand(path: &[&str], id: &str) -> Option<Takes> {
     use Source::{Allocs, Deployments, Evals, Jobs, Namespaces, NodePools, Nodes, Services, Slots, Unbound};
     let of = |sources| Takes { sources, ..Takes::default() };
@@ -118,6 +123,7 @@ fn operand(path: &[&str], id: &str) -> Option<Takes> {
         (["node", "meta", ..], "pairs") => free,
         (["node", ..], "id") => of(&[Nodes]),
         (["operator", "api"], "path" | "body") => free,
+        (["operator", "snapshot", ..], "file") => files,
         (["remote", "adopt" | "stop"], "instance") => of(&[Unbound]),
         (["remote", "gone" | "restart"], "slot") => of(&[Slots]),
         (["remote", "forget"], "what") => of(&[Slots, Unbound]),
@@ -135,7 +141,7 @@ fn value(path: &[&str], id: &str) -> Takes {
     match (path, id) {
         (_, "namespace") => of(&[Source::Namespaces]),
         (["eval", ..], "job") => of(&[Source::Jobs]),
-        (["node", ..], "node_id") => of(&[Source::Nodes]),
+        (["node", ..] | ["monitor"], "node_id") => of(&[Source::Nodes]),
         (["agent"] | ["driver", ..], "config") | (["job", ..], "var_files" | "template") | (["driver", ..], "task") => {
             Takes { files: true, ..Takes::default() }
         }
@@ -151,7 +157,8 @@ fn offer(tree: &Command, words: &[String]) -> Offer {
     let (leaf, verbs) = argv::leaf(tree, &args);
     let path: Vec<&str> = args[1..verbs].iter().map(String::as_str).collect();
     let line = read(leaf, &args[verbs..]);
-    let mut offer = Offer { prefix: word.clone(), api: line.api, ..Offer::default() };
+    let verbatim = line.verbatim || line.open.is_some();
+    let mut offer = Offer { prefix: word.clone(), api: line.api, verbatim, ..Offer::default() };
     // What a task is to run is no word of ours.
     if leaf.get_positionals().nth(line.operands).is_some_and(Arg::is_trailing_var_arg_set)
         || line.operands > 0 && leaf.get_arguments().any(Arg::is_trailing_var_arg_set)
@@ -243,8 +250,8 @@ fn read<'a>(leaf: &'a Command, args: &[String]) -> Line<'a> {
     line
 }
 
-/// The words as the command would get them: without the shell's quotes, and with `-flag=value` in one piece, which bash has parted. Also
-/// whether the last word was parted.
+/// The words as the command would get them: without the shell's quotes, and with `-flag=value` in one piece, which
+/// bash has parted. Also whether the last word was parted.
 fn joined(words: &[String]) -> (Vec<String>, bool) {
     let mut whole: Vec<String> = Vec::new();
     let mut parted = false;
@@ -286,44 +293,44 @@ async fn found(offer: &Offer) -> Vec<String> {
 
 async fn of(conn: &Conn, source: Source, prefix: &str) -> Result<Vec<String>> {
     Ok(match source {
-        Source::Allocs => search(conn, "allocs", prefix, "?namespace=*").await?,
-        Source::Deployments => search(conn, "deployment", prefix, "?namespace=*").await?,
-        Source::Evals => search(conn, "evals", prefix, "?namespace=*").await?,
-        Source::Jobs => search(conn, "jobs", prefix, "").await?,
-        Source::Namespaces => search(conn, "namespaces", prefix, "").await?,
-        Source::NodePools => search(conn, "node_pools", prefix, "").await?,
+        Source::Allocs => search(conn, "allocs", prefix, Some("*")).await?,
+        Source::Deployments => search(conn, "deployment", prefix, Some("*")).await?,
+        Source::Evals => search(conn, "evals", prefix, Some("*")).await?,
+        Source::Jobs => search(conn, "jobs", prefix, None).await?,
+        Source::Namespaces => search(conn, "namespaces", prefix, None).await?,
+        Source::NodePools => search(conn, "node_pools", prefix, None).await?,
         Source::Nodes => {
-            let mut nodes = search(conn, "nodes", prefix, "").await?;
+            let mut nodes = search(conn, "nodes", prefix, None).await?;
             // Nodes go by their names, too.
             if prefix.chars().count() >= FUZZY {
-                let answer: Value = conn.put("/v1/search/fuzzy", &json!({"Text": prefix, "Context": "nodes"})).await?;
-                nodes.extend(texts(&answer["Matches"]["nodes"], "ID"));
+                let request = SearchRequest { text: prefix.to_owned(), context: "nodes".to_owned(), ..SearchRequest::default() };
+                let mut matches = conn.ask(call::search_fuzzy(&request)).await?.matches;
+                nodes.extend(matches.remove("nodes").into_iter().flatten().map(|found| found.id));
             }
             nodes
         }
         Source::Services => {
-            let answer: Value = conn.get("/v1/services").await?;
-            answer.as_array().into_iter().flatten().flat_map(|n| texts(&n["Services"], "ServiceName")).collect()
+            conn.ask(call::services()).await?.into_iter().flat_map(|n| n.services).map(|service| service.service_name).collect()
         }
         Source::Slots => {
-            let tasks: Vec<RemoteTaskView> = conn.get("/v1/remote/tasks?namespace=*").await?;
+            let tasks = conn.ask(call::remote_tasks().in_namespace("*")).await?;
             tasks.iter().map(|t| t.slot.to_string()).collect()
         }
         Source::Unbound => {
-            let sweeps: Vec<RemoteSweep> = conn.get("/v1/remote/unbound?sweep=false").await?;
+            let sweeps = conn.ask(call::remote_unbound().with("sweep", false)).await?;
             sweeps.into_iter().flat_map(|s| s.unbound).map(|i| i.key).collect()
         }
     })
 }
 
-async fn search(conn: &Conn, context: &str, prefix: &str, query: &str) -> Result<Vec<String>> {
-    let answer: SearchResponse = conn.put(&format!("/v1/search{query}"), &json!({"Prefix": prefix, "Context": context})).await?;
-    Ok(answer.matches.into_values().flatten().flatten().collect())
-}
-
-/// A field of each object of a list.
-fn texts(list: &Value, field: &str) -> Vec<String> {
-    list.as_array().into_iter().flatten().filter_map(|o| o[field].as_str().map(str::to_owned)).collect()
+async fn search(conn: &Conn, context: &str, prefix: &str, namespace: Option<&str>) -> Result<Vec<String>> {
+    let request = SearchRequest { prefix: prefix.to_owned(), context: context.to_owned(), ..SearchRequest::default() };
+    let call = call::search(&request);
+    let answer = conn.ask(match namespace {
+        Some(namespace) => call.in_namespace(namespace),
+        None => call,
+    });
+    Ok(answer.await?.matches.into_values().flatten().flatten().collect())
 }
 
 #[cfg(test)]
@@ -377,6 +384,7 @@ mod tests {
             ("alloc fs abc /e", &[], false),
             ("node drain -enable -deadline 5m ", &[Nodes], false),
             ("node meta read -node-id ", &[Nodes], false),
+            ("monitor -node-id ", &[Nodes], false),
             ("deployment promote ", &[Deployments], false),
             ("eval status -json ", &[Evals], false),
             ("eval list -job ", &[Jobs], false),

@@ -12,7 +12,8 @@ function __drover_complete
                 __fish_complete_path "$current"
             end
         else
-            echo $line
+            # echo takes some words for its own flags.
+            printf '%s\n' $line
         end
     end
 end

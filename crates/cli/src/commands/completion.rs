@@ -12,7 +12,8 @@ pub(crate) struct Args {
 
 /// Prints the script.
 pub(crate) fn run(args: &Args, command: &mut clap::Command) {
-    // The scripts of the common shells leave every word to `drover complete`, which knows identifiers, short forms and flags with one dash.
+    // The scripts of the common shells leave every word to `drover complete`, which knows identifiers, short forms
+    // and flags with one dash.
     let script = match args.shell {
         Shell::Bash => include_bytes!("completion.bash").to_vec(),
         Shell::Zsh => include_bytes!("completion.zsh").to_vec(),

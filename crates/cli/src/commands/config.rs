@@ -11,7 +11,7 @@ use crate::{agent, output};
 pub(crate) enum Command {
     /// Check agent configuration files without starting anything
     Validate {
-        /// Files and directories, merged in order
+        /// Files and directories, merged in the given order
         #[arg(required = true)]
         paths: Vec<PathBuf>,
     },

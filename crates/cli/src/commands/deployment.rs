@@ -2,14 +2,18 @@
 
 use std::process::ExitCode;
 
-use anyhow::Result;
-use api::shapes::DeploymentUpdateResponse;
-use model::Deployment;
+use anyhow::{Result, bail};
+use api::{
+    call,
+    shapes::{DeploymentPauseRequest, DeploymentPromoteRequest, DeploymentUpdateResponse},
+};
+use model::{Deployment, DeploymentId};
 
-use super::{ApiArgs, Shape, eval::lower, find_by_prefix};
+use super::{ApiArgs, Page, Shape, find_by_prefix, id_prefix, promotion};
 use crate::{
     conn::Conn,
-    output::{self, Table},
+    output::{self, Table, lower},
+    when,
 };
 
 /// Verbs.
@@ -21,6 +25,8 @@ pub(crate) enum Command {
         api: ApiArgs,
         #[command(flatten)]
         shape: Shape,
+        #[command(flatten)]
+        page: Page,
     },
     /// Show one deployment
     Status {
@@ -28,25 +34,25 @@ pub(crate) enum Command {
         api: ApiArgs,
         #[command(flatten)]
         shape: Shape,
-        /// Follow it until it has ended
+        /// Follow it to its end
         #[arg(long)]
         monitor: bool,
-        /// The deployment; without one, all are listed
+        /// Deployment id or its prefix, or the name of its job; default: list all
         id: Option<String>,
     },
-    /// Roll the version out whose canaries are healthy
+    /// Promote the canaries of a deployment and roll out their version
     Promote {
         #[command(flatten)]
         change: Change,
-        /// Only these groups; may be given several times
+        /// Promote only this group; repeatable
         #[arg(long, value_name = "GROUP")]
         group: Vec<String>,
     },
-    /// Give a deployment up; its job returns to its last stable version if it says so
+    /// Fail a deployment; with `auto_revert` its job returns to the last stable version
     Fail(Change),
-    /// Place nothing more for now
+    /// Pause a deployment
     Pause(Change),
-    /// Go on with what was paused
+    /// Resume a paused deployment
     Resume(Change),
 }
 
@@ -55,48 +61,44 @@ pub(crate) enum Command {
 pub(crate) struct Change {
     #[command(flatten)]
     api: ApiArgs,
-    /// Do not follow what comes of it
+    /// Return at once instead of following the result
     #[arg(long)]
     detach: bool,
     /// Print identifiers in full
     #[arg(long)]
     verbose: bool,
-    /// The deployment
+    /// Deployment id or its prefix, or the name of its job
     id: String,
 }
 
 impl Change {
     fn shape(&self) -> Shape {
-        Shape { json: false, verbose: self.verbose }
+        Shape { verbose: self.verbose, ..Shape::default() }
     }
 }
 
 /// Runs a verb.
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
-        Command::List { api, shape } | Command::Status { api, shape, id: None, .. } => list(&api.conn()?, &shape).await,
+        Command::List { api, shape, page } => list(&api.conn()?, &shape, &page).await,
+        Command::Status { api, shape, id: None, .. } => list(&api.conn()?, &shape, &Page::default()).await,
         Command::Status { api, shape, id: Some(id), monitor } => {
             let conn = api.conn()?;
             let found = find(&conn, &id).await?;
             if monitor {
                 return super::monitor::follow_deployment(&conn, found.id, &shape).await;
             }
-            let path = format!("/v1/deployment/{}", found.id);
-            if shape.json {
-                return conn.print(&path).await;
-            }
-            show(&conn.get::<Deployment>(&path).await?, &shape);
-            Ok(ExitCode::SUCCESS)
+            show_one(&conn, found.id, &shape).await
         }
         Command::Promote { change, group } => {
             let conn = change.api.conn()?;
             let id = find(&conn, &change.id).await?.id;
-            super::job::promoted(&conn, id, group, change.detach, &change.shape()).await
+            promoted(&conn, id, group, change.detach, &change.shape()).await
         }
         Command::Fail(change) => {
             let conn = change.api.conn()?;
             let (id, shape) = (find(&conn, &change.id).await?.id, change.shape());
-            let answer: DeploymentUpdateResponse = conn.put(&format!("/v1/deployment/fail/{id}"), &serde_json::json!({})).await?;
+            let answer = conn.ask(call::deployment_fail(id)).await?;
             output::line(&format!("Deployment {} is failed", shape.id(id)));
             if let Some(version) = answer.reverted_job_version {
                 output::line(&format!("Its job returns to version {version}"));
@@ -114,8 +116,8 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
 async fn pause(change: &Change, hold: bool) -> Result<ExitCode> {
     let conn = change.api.conn()?;
     let (id, shape) = (find(&conn, &change.id).await?.id, change.shape());
-    let body = serde_json::json!({"DeploymentID": id.to_string(), "Pause": hold});
-    let answer: DeploymentUpdateResponse = conn.put(&format!("/v1/deployment/pause/{id}"), &body).await?;
+    let request = DeploymentPauseRequest { deployment_id: id.to_string(), pause: hold };
+    let answer = conn.ask(call::deployment_pause(id, &request)).await?;
     output::line(&format!("Deployment {} {}", shape.id(id), if hold { "is paused" } else { "goes on" }));
     if hold { Ok(ExitCode::SUCCESS) } else { followed(&conn, &answer, change.detach, &shape).await }
 }
@@ -132,19 +134,31 @@ pub(crate) async fn followed(conn: &Conn, answer: &DeploymentUpdateResponse, det
     super::monitor::follow(conn, answer.eval_id, shape).await
 }
 
-/// The deployment that begins with a prefix.
+/// The deployment that begins with a prefix, or the latest one of the job of that name.
 pub(crate) async fn find(conn: &Conn, prefix: &str) -> Result<Deployment> {
+    if id_prefix(prefix).is_err() {
+        let latest = conn.ask(call::job_deployment(prefix)).await?;
+        let Some(latest) = latest else {
+            bail!(
+                "no deployment id starts with {prefix:?}, and no job of that name has one\n`drover deployment list` lists the deployments."
+            )
+        };
+        return Ok(latest);
+    }
     // In full: what people are to do is give more of an id.
     let shape = Shape { verbose: true, ..Shape::default() };
-    find_by_prefix(conn, "/v1/deployments", prefix, "deployment", |d: &Deployment| d.id.to_string(), |all| rows(all, &shape)).await
+    find_by_prefix(conn, call::deployments(), prefix, "deployment", |d: &Deployment| d.id.to_string(), |all| rows(all, &shape)).await
 }
 
-async fn list(conn: &Conn, shape: &Shape) -> Result<ExitCode> {
-    if shape.json {
-        return conn.print("/v1/deployments").await;
-    }
-    let all: Vec<Deployment> = conn.get("/v1/deployments").await?;
-    table(all, shape);
+async fn list(conn: &Conn, shape: &Shape, page: &Page) -> Result<ExitCode> {
+    let next = if shape.format.wanted() {
+        page.show(conn, &shape.format, call::deployments()).await?
+    } else {
+        let (all, next) = page.of(conn, call::deployments()).await?;
+        table(all, shape);
+        next
+    };
+    Page::rest(&next);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -171,36 +185,13 @@ fn rows(mut all: Vec<Deployment>, shape: &Shape) -> Table {
     table
 }
 
-/// What a deployment's canaries wait for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Promotion {
-    /// Nothing: there are none, they are promoted, or they will be without anybody's help.
-    None,
-    /// Their own health; then for somebody.
-    Later,
-    /// Somebody who promotes them.
-    Awaited,
-}
-
-/// Whether somebody has to promote the canaries.
-pub(crate) fn promotion(d: &Deployment) -> Promotion {
-    if !d.status.active() {
-        return Promotion::None;
+/// Prints the deployment of that id.
+pub(crate) async fn show_one(conn: &Conn, id: impl std::fmt::Display, shape: &Shape) -> Result<ExitCode> {
+    if shape.format.wanted() {
+        return conn.show(&shape.format, call::deployment(id)).await;
     }
-    // All groups are promoted together, so the slowest decides.
-    let mut all = Promotion::None;
-    for g in d.groups.values().filter(|g| g.desired_canaries > 0 && !g.promoted && !g.auto_promote) {
-        if g.healthy_allocs < g.desired_canaries {
-            return Promotion::Later;
-        }
-        all = Promotion::Awaited;
-    }
-    all
-}
-
-/// The command that promotes a deployment's canaries.
-pub(crate) fn promote_command(id: model::DeploymentId, shape: &Shape) -> String {
-    format!("drover deployment promote {}", shape.id(id))
+    show(&conn.ask(call::deployment(id)).await?, shape);
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Prints a deployment with its groups.
@@ -223,51 +214,25 @@ pub(crate) fn show(d: &Deployment, shape: &Shape) {
             g.placed_allocs.to_string(),
             g.healthy_allocs.to_string(),
             g.unhealthy_allocs.to_string(),
-            if g.require_progress_by.is_empty() { "N/A".to_owned() } else { g.require_progress_by.clone() },
+            if g.require_progress_by.is_empty() { "N/A".to_owned() } else { when::whole(&g.require_progress_by) },
         ]);
     }
     table.print();
-    match promotion(d) {
-        Promotion::None => {}
-        Promotion::Later => {
+    match promotion::promotion(d) {
+        promotion::Promotion::None => {}
+        promotion::Promotion::Later => {
             output::line("\nThe canaries are not healthy yet. Once they are, the rest waits for their promotion.");
         }
-        Promotion::Awaited => {
+        promotion::Promotion::Awaited => {
             output::line("\nThe canaries are healthy; the rest waits for their promotion.");
-            output::line(&format!("next: {}", promote_command(d.id, shape)));
+            output::line(&format!("next: {}", promotion::promote_command(d.id, shape)));
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use model::{DeploymentGroup, DeploymentStatus};
-
-    use super::*;
-
-    #[test]
-    fn promotion_is_awaited_once_all_canaries_are_healthy() {
-        let group = |canaries, healthy, promoted, auto| DeploymentGroup {
-            desired_canaries: canaries,
-            healthy_allocs: healthy,
-            promoted,
-            auto_promote: auto,
-            ..DeploymentGroup::default()
-        };
-        for (groups, wanted) in [
-            (vec![group(0, 0, false, false)], Promotion::None),
-            (vec![group(1, 0, false, false)], Promotion::Later),
-            (vec![group(1, 1, false, false)], Promotion::Awaited),
-            (vec![group(1, 1, true, false)], Promotion::None),
-            (vec![group(1, 1, false, true)], Promotion::None),
-            (vec![group(1, 1, false, false), group(2, 1, false, false)], Promotion::Later),
-            (vec![group(1, 1, false, false), group(0, 3, false, false)], Promotion::Awaited),
-        ] {
-            let groups = groups.into_iter().enumerate().map(|(i, g)| (i.to_string().into(), g)).collect();
-            let d = Deployment { groups, ..Deployment::default() };
-            assert_eq!(promotion(&d), wanted, "{d:?}");
-            let ended = Deployment { status: DeploymentStatus::Failed, ..d };
-            assert_eq!(promotion(&ended), Promotion::None);
-        }
-    }
+/// Promotes the canaries of a deployment, in all its groups when none is named.
+pub(crate) async fn promoted(conn: &Conn, id: DeploymentId, groups: Vec<String>, detach: bool, shape: &Shape) -> Result<ExitCode> {
+    let request = DeploymentPromoteRequest { deployment_id: id.to_string(), all: groups.is_empty(), groups };
+    let answer = conn.ask(call::deployment_promote(id, &request)).await?;
+    followed(conn, &answer, detach, shape).await
 }

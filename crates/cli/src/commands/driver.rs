@@ -20,18 +20,18 @@ pub(crate) struct Args {
     /// The built-in driver to serve
     #[arg(required = true)]
     name: Option<String>,
-    /// Only mock_remote: speak the plain driver protocol alone, as drivers do that know no extension
+    /// Serve mock_remote over the plain driver protocol only, without the remote extension
     #[arg(long)]
     plain_protocol: bool,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
-    /// Check a driver plugin against everything that agents rely on
+    /// Run the conformance suite against a driver plugin
     Check(check::Args),
-    /// List the checks, and what it means when one fails
+    /// List the checks, and what a failure of each means
     ListChecks(check::ListArgs),
-    /// Show what a driver's configuration takes: keys, types, defaults, descriptions
+    /// Show a driver's configuration schema: keys, types, defaults, descriptions
     Schema(schema::Args),
 }
 
@@ -43,11 +43,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Some(Verb::Schema(args)) => return schema::run(args),
         None => {}
     }
+    open_files::raise();
     if args.plain_protocol {
         return match args.name.as_deref() {
             Some("mock_remote") => Ok(serve(mock::serve_remote_as_plain())),
             other => {
-                bail!("-plain-protocol is for mock_remote, not for {:?}: the others offer all that they can", other.unwrap_or_default())
+                bail!("-plain-protocol works only with mock_remote, not with {:?}; leave it out", other.unwrap_or_default())
             }
         };
     }
@@ -59,7 +60,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         "mock_remote" => serve(mock::serve_remote()),
         "raw_exec" => serve(raw_exec::serve()),
         "remote_exec" => serve(remote_exec::serve()),
-        other => bail!("no built-in driver {other:?}; there are {}", BUILT_IN.join(", ")),
+        other => bail!("no built-in driver {other:?}; the built-in drivers are {}", BUILT_IN.join(", ")),
     })
 }
 

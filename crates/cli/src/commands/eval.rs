@@ -3,12 +3,13 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use model::{Allocation, Evaluation};
+use api::call;
+use model::Evaluation;
 
 use super::{ApiArgs, Page, Shape, find_by_prefix};
 use crate::{
     conn::Conn,
-    output::{self, Table},
+    output::{self, Table, lower},
     when,
 };
 
@@ -23,10 +24,10 @@ pub(crate) enum Command {
         shape: Shape,
         #[command(flatten)]
         page: Page,
-        /// Only those of a job
+        /// Only evaluations of this job
         #[arg(long)]
         job: Option<String>,
-        /// Only those in a status: pending, blocked, complete, failed, canceled
+        /// Only evaluations in this status: pending, blocked, complete, failed or canceled
         #[arg(long)]
         status: Option<String>,
     },
@@ -36,10 +37,10 @@ pub(crate) enum Command {
         api: ApiArgs,
         #[command(flatten)]
         shape: Shape,
-        /// Follow it until it has ended
+        /// Follow it to its end
         #[arg(long)]
         monitor: bool,
-        /// The evaluation; without one, all are listed
+        /// Evaluation id or its prefix; default: list all
         id: Option<String>,
     },
 }
@@ -64,29 +65,16 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
 pub(crate) async fn find(conn: &Conn, prefix: &str) -> Result<Evaluation> {
     // In full: what people are to do is give more of an id.
     let shape = Shape { verbose: true, ..Shape::default() };
-    find_by_prefix(conn, "/v1/evaluations", prefix, "evaluation", |e: &Evaluation| e.id.to_string(), |all| table(&all, &shape)).await
-}
-
-/// A unit enum's wire name.
-pub(crate) fn lower<T: serde::Serialize>(value: &T) -> String {
-    serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
+    find_by_prefix(conn, call::evals(), prefix, "evaluation", |e: &Evaluation| e.id.to_string(), |all| table(&all, &shape)).await
 }
 
 async fn list(conn: &Conn, shape: &Shape, page: &Page, job: Option<&str>, status: Option<&str>) -> Result<ExitCode> {
-    let mut path = "/v1/evaluations?".to_owned();
-    for (key, value) in [("job", job), ("status", status)] {
-        if let Some(value) = value {
-            path.push_str(&format!("{key}={}&", crate::conn::encode(value)));
-        }
-    }
-    let path = path.trim_end_matches(['&', '?']);
-    if shape.json {
-        let (evals, next): (Vec<serde_json::Value>, String) = page.of(conn, path).await?;
-        output::json(&evals)?;
-        Page::rest(&next);
+    let evals = call::evals().with_some("job", job).with_some("status", status);
+    if shape.format.wanted() {
+        Page::rest(&page.show(conn, &shape.format, evals).await?);
         return Ok(ExitCode::SUCCESS);
     }
-    let (evals, next): (Vec<Evaluation>, String) = page.of(conn, path).await?;
+    let (evals, next) = page.of(conn, evals).await?;
     let table = table(&evals, shape);
     if table.is_empty() {
         output::line("No evaluations found")
@@ -117,11 +105,10 @@ fn table(evals: &[Evaluation], shape: &Shape) -> Table {
 
 /// Shows an evaluation; the id is complete.
 pub(crate) async fn show(conn: &Conn, shape: &Shape, id: String) -> Result<ExitCode> {
-    let path = format!("/v1/evaluation/{id}");
-    if shape.json {
-        return conn.print(&path).await;
+    if shape.format.wanted() {
+        return conn.show(&shape.format, call::eval(id)).await;
     }
-    let eval: Evaluation = conn.get(&path).await?;
+    let eval = conn.ask(call::eval(&id)).await?;
     output::pairs(&[
         ("ID", shape.id(eval.id)),
         ("Create Time", when::ago(eval.create_time, when::now_ns())),
@@ -144,10 +131,10 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: String) -> Result<ExitC
             output::line(&text);
         }
     }
-    let allocs: Vec<Allocation> = conn.get(&format!("/v1/evaluation/{id}/allocations")).await?;
+    let allocs = conn.ask(call::eval_allocations(&id)).await?;
     if !allocs.is_empty() {
         output::heading("Allocations");
-        super::alloc::table(&allocs, shape).print();
+        super::alloc_table::table(&allocs, shape).print();
     }
     Ok(ExitCode::SUCCESS)
 }

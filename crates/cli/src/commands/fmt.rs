@@ -7,26 +7,26 @@ use std::{
     process::ExitCode,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
-use crate::output;
+use crate::{failure, output};
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Change nothing; fail when a file is not in the format
+    /// Change nothing; fail if a file is not formatted
     #[arg(long)]
     check: bool,
-    /// Print the names of files that change
+    /// Print the names of changed files
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     list: bool,
-    /// Write the files; -write=false prints the result instead
+    /// Write the result to the files; -write=false prints it instead
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     write: bool,
-    /// Also directories below the given ones
+    /// Include subdirectories
     #[arg(long)]
     recursive: bool,
-    /// Files and directories; `-` is standard input; none is the current directory
+    /// Files and directories; `-` reads standard input; default: the current directory
     paths: Vec<PathBuf>,
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 fn format(path: &Path, text: &str) -> Result<String> {
     match hcl_lang::fmt::format(&hcl_lang::Source::new(path.display().to_string(), text)) {
         Ok(text) => Ok(text),
-        Err(finding) => bail!("{}", hcl_lang::render(&[finding], output::colour()).trim_end()),
+        Err(finding) => Err(failure::of_findings(&[finding])),
     }
 }
 

@@ -7,24 +7,34 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use api::{
+    call,
+    shapes::{DriverSchemas, JobSubmission},
+};
+use hcl_lang::{
+    Diagnostic,
+    hclspec::{Spec, check_submission},
+    tidy,
+};
 use jobspec::{ParseInput, VarFile};
-use serde_json::{Value, json};
+use model::Job;
+use serde_json::Value;
 
-use crate::output;
+use crate::{conn::Conn, failure, output};
 
 /// Flags of everything that reads a job file.
 #[derive(Debug, clap::Args)]
 pub(crate) struct JobFileArgs {
-    /// The file holds the API's JSON, with or without the `Job` envelope
+    /// Read the API's JSON, with or without the `Job` envelope
     #[arg(long)]
     json: bool,
-    /// Sets a variable; may be given several times
+    /// Set a variable; repeatable
     #[arg(long = "var", value_name = "NAME=VALUE")]
     vars: Vec<String>,
-    /// Sets variables from a file; may be given several times
+    /// Set variables from a file; repeatable
     #[arg(long = "var-file", value_name = "PATH")]
     var_files: Vec<PathBuf>,
-    /// Whether a variable that the job does not declare is an error; -hcl2-strict=false makes it a warning
+    /// Refuse variables that the job does not declare; -hcl2-strict=false warns instead
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     hcl2_strict: bool,
     /// The job file; `-` reads standard input
@@ -46,7 +56,9 @@ pub(crate) struct JobFile {
     /// The job in the API's form.
     pub(crate) job: Value,
     /// The source, kept by the servers for people.
-    pub(crate) submission: Value,
+    pub(crate) submission: JobSubmission,
+    /// With the places of what is written.
+    parsed: jobspec::Parsed,
 }
 
 impl JobFile {
@@ -83,23 +95,63 @@ impl JobFile {
             base_dir,
             ..ParseInput::new(&name, &text)
         };
-        let colour = output::colour();
         let parsed = match jobspec::parse(&input) {
             Ok(parsed) => parsed,
-            Err(findings) => bail!("{}", jobspec::render(&findings, colour).trim_end()),
+            Err(findings) => return Err(failure::of_findings(&findings)),
         };
         if !parsed.warnings.is_empty() {
-            eprintln!("{}", jobspec::render(&parsed.warnings, colour).trim_end());
+            output::rendered(jobspec::render(&parsed.warnings, output::colour()).trim_end());
         }
         let format = if args.json || text.trim_start().starts_with('{') { "json" } else { "hcl2" };
-        let flags: serde_json::Map<String, Value> = variables.into_iter().map(|(k, v)| (k, v.into())).collect();
         let var_text: String = input.var_files.iter().map(|f| format!("{}\n", f.text)).collect();
         Ok(Self {
             job: serde_json::to_value(&parsed.job).context("the job has no JSON form")?,
-            submission: json!({"Source": text, "Format": format, "VariableFlags": flags, "Variables": var_text}),
+            submission: JobSubmission {
+                source: text,
+                format: format.to_owned(),
+                variable_flags: variables.into_iter().collect(),
+                variables: var_text,
+            },
             name,
+            parsed,
         })
     }
+
+    /// The job itself.
+    pub(crate) fn typed(&self) -> Job {
+        self.parsed.job.clone()
+    }
+
+    /// Shows what no node's driver would take in a task's `config`, with its place in the file. An agent that cannot
+    /// tell, or does not answer, lets everything pass: the request that follows says what there is to say.
+    ///
+    /// # Errors
+    /// When there is something like that.
+    pub(crate) async fn fits_drivers(&self, conn: &Conn) -> Result<()> {
+        let Ok(drivers) = conn.ask(call::driver_schemas()).await else { return Ok(()) };
+        let findings = refused(&self.parsed, &drivers);
+        if findings.is_empty() {
+            return Ok(());
+        }
+        Err(failure::of_findings(&findings))
+    }
+}
+
+/// What every version of a driver refuses, at its place. Where a node has not told its schema the servers warn.
+fn refused(parsed: &jobspec::Parsed, drivers: &[DriverSchemas]) -> Vec<Diagnostic> {
+    let mut findings = Vec::new();
+    for (group, task) in parsed.job.task_groups.iter().flat_map(|group| group.tasks.iter().map(move |task| (group, task))) {
+        let Some(known) = drivers.iter().find(|known| known.driver == task.driver && known.complete) else { continue };
+        let read = |schema: &api::shapes::DriverSchema| Spec::from_document(&schema.schema).ok()?.check().ok();
+        // A schema of a newer release may allow anything.
+        let Some(schemas) = known.schemas.iter().map(read).collect::<Option<Vec<_>>>() else { continue };
+        for finding in check_submission(&schemas, &Value::Object(task.config.clone())) {
+            let mut diagnostic = parsed.point(&group.name, &task.name, &finding);
+            diagnostic.summary = format!("{} in the configuration of driver {:?}", diagnostic.summary, task.driver);
+            findings.push(diagnostic);
+        }
+    }
+    tidy(findings)
 }
 
 fn source(path: &str) -> Result<(String, String)> {

@@ -1,12 +1,14 @@
-//! One file per verb. What they share is here: flags of the connection, looking identifiers up by prefix, errors for people.
+//! One file per verb. What they share is here: looking identifiers up by prefix, errors for people.
 
 pub(crate) mod agent_info;
+pub(crate) mod agent_monitor;
 pub(crate) mod alloc;
 pub(crate) mod alloc_checks;
 pub(crate) mod alloc_exec;
 mod alloc_follow;
 pub(crate) mod alloc_fs;
 pub(crate) mod alloc_logs;
+mod alloc_table;
 pub(crate) mod cause;
 pub(crate) mod complete;
 pub(crate) mod completion;
@@ -15,6 +17,7 @@ pub(crate) mod deployment;
 pub(crate) mod driver;
 pub(crate) mod eval;
 pub(crate) mod fmt;
+pub(crate) mod format;
 pub(crate) mod job;
 pub(crate) mod job_file;
 pub(crate) mod monitor;
@@ -24,85 +27,63 @@ mod node_drain;
 mod node_meta;
 mod node_pool;
 pub(crate) mod operator;
+mod operator_recover;
 pub(crate) mod placement;
+mod promotion;
 pub(crate) mod remote;
 mod resolve;
 pub(crate) mod server;
 pub(crate) mod service;
 mod signals;
+pub(crate) mod snapshot;
 mod stats;
 pub(crate) mod status;
 pub(crate) mod system;
 pub(crate) mod version;
 
+use std::collections::BTreeMap;
+
 use anyhow::{Result, bail};
+use api::Call;
+pub(crate) use format::Format;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::{conn::Conn, help::CONNECTION};
-
-/// How to reach the API. Flags win over `DROVER_*`, which win over `NOMAD_*`.
-#[derive(Debug, Clone, Default, clap::Args)]
-pub(crate) struct ApiArgs {
-    /// Address of the agent [env: DROVER_ADDR, NOMAD_ADDR] [default: http://127.0.0.1:4646]
-    #[arg(long, global = true, help_heading = CONNECTION, value_name = "URL")]
-    pub(crate) address: Option<String>,
-    /// Region to ask [env: DROVER_REGION, NOMAD_REGION]
-    #[arg(long, global = true, help_heading = CONNECTION)]
-    pub(crate) region: Option<String>,
-    /// Namespace to ask, `*` for all where a list is asked for [env: DROVER_NAMESPACE, NOMAD_NAMESPACE]
-    #[arg(long, global = true, help_heading = CONNECTION)]
-    pub(crate) namespace: Option<String>,
-    /// Secret of a token [env: DROVER_TOKEN, NOMAD_TOKEN]
-    #[arg(long, global = true, help_heading = CONNECTION)]
-    pub(crate) token: Option<String>,
-    /// No colours
-    #[arg(long, global = true, help_heading = CONNECTION)]
-    pub(crate) no_color: bool,
-}
-
-impl ApiArgs {
-    /// Opens the connection (nothing is sent yet).
-    ///
-    /// # Errors
-    /// When the address cannot be understood.
-    pub(crate) fn conn(&self) -> Result<Conn> {
-        if self.no_color {
-            crate::output::plain();
-        }
-        Conn::open(self)
-    }
-}
+pub(crate) use crate::conn::ApiArgs;
+use crate::conn::Conn;
 
 /// Which rows of a list.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct Page {
-    /// Only what an expression picks, such as `Status == "ready"`
+    /// Filter by an expression, such as `Status == "ready"`
     #[arg(long, value_name = "EXPRESSION")]
     filter: Option<String>,
-    /// Rows at once
+    /// Number of rows per page
     #[arg(long, value_name = "NUMBER")]
     per_page: Option<u32>,
-    /// Where to go on, as the last page has said
+    /// Start of the page: the token that the previous page printed
     #[arg(long, value_name = "TOKEN")]
     page_token: Option<String>,
 }
 
 impl Page {
     /// These rows of the list, and where the next ones begin; empty when these are the last.
-    pub(crate) async fn of<T: DeserializeOwned>(&self, conn: &Conn, path: &str) -> Result<(Vec<T>, String)> {
-        conn.page(&self.path(path)).await
+    pub(crate) async fn of<T: DeserializeOwned>(&self, conn: &Conn, list: Call<Vec<T>>) -> Result<(Vec<T>, String)> {
+        conn.page(self.narrowed(list)).await
     }
-    fn path(&self, path: &str) -> String {
-        let number = self.per_page.map(|n| n.to_string());
-        let mut path = path.to_owned();
-        for (key, value) in [("filter", &self.filter), ("per_page", &number), ("next_token", &self.page_token)] {
-            if let Some(value) = value {
-                path.push(if path.contains('?') { '&' } else { '?' });
-                path.push_str(&format!("{key}={}", crate::conn::encode(value)));
-            }
-        }
-        path
+    /// Prints these rows as the flags say; where the next ones begin.
+    pub(crate) async fn show<T>(&self, conn: &Conn, format: &Format, list: Call<Vec<T>>) -> Result<String> {
+        let (rows, next) = self.of::<Value>(conn, list.reading()).await?;
+        format.print(&rows)?;
+        Ok(next)
+    }
+    /// Not all rows are asked for.
+    pub(crate) fn narrows(&self) -> bool {
+        self.filter.is_some() || self.page_token.is_some()
+    }
+    fn narrowed<T>(&self, list: Call<T>) -> Call<T> {
+        let list = list.with_some("filter", self.filter.as_deref()).with_some("per_page", self.per_page);
+        list.with_some("next_token", self.page_token.as_deref())
     }
     /// Says how to go on.
     pub(crate) fn rest(next: &str) {
@@ -112,12 +93,11 @@ impl Page {
     }
 }
 
-/// What is shown of an object: `-json`, or text.
+/// What is shown of an object: text, or what programs read.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct Shape {
-    /// Print the object as JSON
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) format: Format,
     /// Print identifiers in full and more details
     #[arg(long)]
     pub(crate) verbose: bool,
@@ -141,8 +121,8 @@ pub(crate) fn cell(value: &Value) -> String {
 }
 
 /// The pairs of a map, or that there are none.
-pub(crate) fn print_map(map: &Value, nothing: &str) {
-    let rows: Vec<(&str, String)> = map.as_object().into_iter().flatten().map(|(k, v)| (k.as_str(), cell(v))).collect();
+pub(crate) fn print_map(map: &BTreeMap<String, String>, nothing: &str) {
+    let rows: Vec<(&str, String)> = map.iter().map(|(k, v)| (k.as_str(), v.clone())).collect();
     if rows.is_empty() { crate::output::line(nothing) } else { crate::output::pairs(&rows) }
 }
 
@@ -150,24 +130,25 @@ pub(crate) fn print_map(map: &Value, nothing: &str) {
 pub(crate) fn id_prefix(text: &str) -> Result<String> {
     let clean = text.trim_end_matches('*').to_ascii_lowercase();
     if clean.len() < 2 || !clean.chars().all(|c| c.is_ascii_hexdigit() || c == '-') {
-        bail!("{text:?} is not an identifier: give at least two hexadecimal digits of it");
+        bail!("{text:?} is not an id: give at least its first two hexadecimal digits");
     }
     let digits = clean.chars().filter(|c| *c != '-').count();
     let keep = if digits % 2 == 1 && clean.len() < 36 { clean.len() - 1 } else { clean.len() };
     Ok(clean[..keep].to_owned())
 }
 
-/// The only object of a list whose identifier begins with a prefix. Where several do, the error shows them as `table` does.
+/// The only object of a list whose identifier begins with a prefix. Where several do, the error shows them as `table`
+/// does.
 pub(crate) async fn find_by_prefix<T: DeserializeOwned>(
     conn: &Conn,
-    list: &str,
+    list: Call<Vec<T>>,
     prefix: &str,
     what: &str,
     id: impl Fn(&T) -> String,
     table: impl Fn(Vec<T>) -> crate::output::Table,
 ) -> Result<T> {
     let asked = id_prefix(prefix)?;
-    let all: Vec<T> = conn.get(&format!("{list}?prefix={asked}&namespace=*")).await?;
+    let all = conn.ask(list.in_namespace("*").with("prefix", asked)).await?;
     one_of(all, prefix, what, id, table)
 }
 
@@ -183,11 +164,11 @@ fn one_of<T>(
     let mut found: Vec<T> = all.into_iter().filter(|o| id(o).starts_with(&wanted)).collect();
     match (found.len(), found.pop()) {
         (1, Some(one)) => Ok(one),
-        (_, None) => bail!("no {what} begins with {prefix:?}"),
+        (_, None) => bail!("no {what} id starts with {prefix:?}"),
         (count, Some(last)) => {
             found.push(last);
             let table = table(found).render().join("\n");
-            bail!("{count} {what}s begin with {prefix:?}, give more of the identifier:\n{table}")
+            bail!("{count} {what} ids start with {prefix:?}; give more of the id:\n{table}")
         }
     }
 }
@@ -214,18 +195,17 @@ mod tests {
         let one_of = |prefix| super::one_of(vec!["abcd", "abce", "b000"], prefix, "thing", |o| (*o).to_owned(), table);
         assert_eq!(one_of("b").expect("one"), "b000");
         assert_eq!(one_of("ABCD").expect("one"), "abcd");
-        assert_eq!(one_of("c").expect_err("none").to_string(), "no thing begins with \"c\"");
-        assert_eq!(
-            one_of("abc*").expect_err("two").to_string(),
-            "2 things begin with \"abc*\", give more of the identifier:\nID\nabcd\nabce"
-        );
+        assert_eq!(one_of("c").expect_err("none").to_string(), "no thing id starts with \"c\"");
+        assert_eq!(one_of("abc*").expect_err("two").to_string(), "2 thing ids start with \"abc*\"; give more of the id:\nID\nabcd\nabce");
     }
 
     #[test]
     fn pages_are_asked_for_in_the_query() {
+        let query = |page: super::Page| page.narrowed(api::call::nodes().with("os", true)).options().params.clone();
+        let params = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect::<Vec<_>>();
         let page = super::Page { filter: Some("Name == \"a b\"".into()), per_page: Some(5), page_token: None };
-        assert_eq!(page.path("/v1/nodes"), "/v1/nodes?filter=Name%20%3D%3D%20%22a%20b%22&per_page=5");
+        assert_eq!(query(page), params(&[("os", "true"), ("filter", "Name == \"a b\""), ("per_page", "5")]));
         let page = super::Page { page_token: Some("t".into()), ..super::Page::default() };
-        assert_eq!(page.path("/v1/nodes?os=true"), "/v1/nodes?os=true&next_token=t");
+        assert_eq!(query(page), params(&[("os", "true"), ("next_token", "t")]));
     }
 }

@@ -1,16 +1,22 @@
-//! Follows an evaluation, and the deployment that it belongs to, live: until the work is healthy, or it is clear why not. Allocations are
-//! followed as well: what ends or fails on the way is told with its cause, and so are checks that fail.
+//! Follows an evaluation, and the deployment that it belongs to, live: until the work is healthy, or it is clear why
+//! not. Allocations are followed as well: what ends or fails on the way is told with its cause, and so are checks
+//! that fail.
 
 use std::{collections::BTreeMap, process::ExitCode, time::Duration};
 
 use anyhow::Result;
+use api::call;
 use model::{
     AllocId, Allocation, CheckResult, ClientStatus, Deployment, DeploymentId, DeploymentStatus, DesiredStatus, EvalId, EvalStatus,
     Evaluation,
 };
 
-use super::{Shape, cause, deployment, eval::lower, placement};
-use crate::{conn::Conn, output, when};
+use super::{Shape, cause, placement, promotion};
+use crate::{
+    conn::Conn,
+    output::{self, lower},
+    when,
+};
 
 /// Exit code when something was submitted but not everything found a place (as Nomad's CLI does).
 const INCOMPLETE: u8 = 2;
@@ -82,7 +88,8 @@ struct Failing {
 }
 
 impl Failing {
-    /// Takes a result in. Whether it is worth a line: it says something new, or it has said the same twice as often as when it was told last.
+    /// Takes a result in. Whether it is worth a line: it says something new, or it has said the same twice as often
+    /// as when it was told last.
     fn see(&mut self, check: &CheckResult) -> bool {
         if check.timestamp == self.at && self.times > 0 {
             return false;
@@ -138,9 +145,10 @@ impl<'a> Follower<'a> {
                 voice.line(&format!("    {}", eval.status_description));
                 return Ok(Outcome { code: 1, nothing: false });
             }
-            // A rolling update without a deployment goes on in the next evaluation; one that waits for a time is left to itself.
+            // A rolling update without a deployment goes on in the next evaluation; one that waits for a time is left
+            // to itself.
             if !eval.next_eval.is_nil() && eval.deployment_id.is_nil() {
-                let next: Evaluation = self.conn.get(&format!("/v1/evaluation/{}", eval.next_eval)).await?;
+                let next = self.conn.ask(call::eval(eval.next_eval)).await?;
                 if next.wait_until == 0 {
                     id = next.id;
                     continue;
@@ -155,17 +163,16 @@ impl<'a> Follower<'a> {
     }
 
     async fn one_eval(&mut self, id: EvalId) -> Result<Evaluation> {
-        let path = format!("/v1/evaluation/{id}");
         let mut index = 0;
         let mut announced = false;
         loop {
-            let (eval, next): (Evaluation, u64) = self.conn.get_at(&path, index).await?;
+            let (eval, next) = self.conn.ask_at(call::eval(id), index).await?;
             index = next;
             if !announced {
                 self.voice.say(&format!("Evaluation triggered by {}, job {:?}", lower(&eval.trigger), eval.job_id));
                 announced = true;
             }
-            let allocs: Vec<Allocation> = self.conn.get(&format!("/v1/evaluation/{id}/allocations")).await?;
+            let allocs = self.conn.ask(call::eval_allocations(id)).await?;
             self.allocs(&allocs).await;
             if eval.status.terminal() || eval.status == EvalStatus::Blocked {
                 if !eval.deployment_id.is_nil() {
@@ -223,19 +230,18 @@ impl<'a> Follower<'a> {
     pub(crate) async fn deployment(&mut self, id: DeploymentId) -> Result<u8> {
         let (voice, short) = (self.voice, self.shape.id(id));
         voice.line(&format!("==> Following deployment {short}"));
-        let path = format!("/v1/deployment/{id}");
         let mut index = 0;
         let mut shown = String::new();
         let mut asked = false;
         loop {
-            let (d, next): (Deployment, u64) = self.conn.get_within(&path, index, LOOK).await?;
+            let (d, next) = self.conn.ask_within(call::deployment(id), index, LOOK).await?;
             index = next;
             let text = progress(&d);
             if text != shown {
                 voice.say(&text);
                 shown = text;
             }
-            let allocs: Vec<Allocation> = self.conn.get(&format!("/v1/deployment/allocations/{id}")).await?;
+            let allocs = self.conn.ask(call::deployment_allocations(id)).await?;
             self.allocs(&allocs).await;
             if !d.status.active() {
                 voice.line(&format!("==> Deployment {short} is {}: {}", lower(&d.status), d.status_description));
@@ -245,10 +251,10 @@ impl<'a> Follower<'a> {
                 voice.line(&format!("==> Deployment {short} is paused"));
                 return Ok(0);
             }
-            let awaits = deployment::promotion(&d) == deployment::Promotion::Awaited;
+            let awaits = promotion::promotion(&d) == promotion::Promotion::Awaited;
             if awaits && !asked {
                 voice.say("The canaries are healthy; the rest waits for their promotion");
-                voice.line(&format!("    next: {}", deployment::promote_command(id, self.shape)));
+                voice.line(&format!("    next: {}", promotion::promote_command(id, self.shape)));
             }
             asked = awaits;
             self.checks(&allocs).await;

@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use serde_json::Value;
+use api::call;
 
-use super::{ApiArgs, Page};
-use crate::{conn::encode, output};
+use super::{ApiArgs, Format, Page};
+use crate::output;
 
 /// Verbs.
 #[derive(Debug, clap::Subcommand)]
@@ -17,17 +17,15 @@ pub(crate) enum Command {
         api: ApiArgs,
         #[command(flatten)]
         page: Page,
-        /// Print them as JSON
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        format: Format,
     },
     /// Show a namespace
     Status {
         #[command(flatten)]
         api: ApiArgs,
-        /// Print it as JSON
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        format: Format,
         /// The namespace
         name: String,
     },
@@ -35,6 +33,8 @@ pub(crate) enum Command {
     Inspect {
         #[command(flatten)]
         api: ApiArgs,
+        #[command(flatten)]
+        format: Format,
         /// The namespace
         name: String,
     },
@@ -43,32 +43,28 @@ pub(crate) enum Command {
 /// Runs a verb.
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
-        Command::List { api, page, json } => {
+        Command::List { api, page, format } => {
             let columns = [("Name", "Name"), ("Description", "Description")];
-            super::node_pool::rows(&api.conn()?, &page, "/v1/namespaces", json, &columns, "No namespaces", false).await
+            super::node_pool::rows(&api.conn()?, &page, call::namespaces(), &format, &columns, "No namespaces", false).await
         }
-        Command::Inspect { api, name } | Command::Status { api, json: true, name } => {
-            api.conn()?.print(&format!("/v1/namespace/{}", encode(&name))).await
-        }
-        Command::Status { api, json: false, name } => {
-            let ns: Value = api.conn()?.get(&format!("/v1/namespace/{}", encode(&name))).await?;
-            let list = |value: &Value, none: &str| {
-                let all: Vec<&str> = value.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-                if all.is_empty() { none.to_owned() } else { all.join(",") }
-            };
-            let can = &ns["Capabilities"];
+        Command::Inspect { api, format, name } => api.conn()?.show(&format, call::namespace(name)).await,
+        Command::Status { api, format, name } if format.wanted() => api.conn()?.show(&format, call::namespace(name)).await,
+        Command::Status { api, name, .. } => {
+            let ns = api.conn()?.ask(call::namespace(name)).await?;
+            let list = |all: &[String], none: &str| if all.is_empty() { none.to_owned() } else { all.join(",") };
+            let can = ns.capabilities.unwrap_or_default();
             output::pairs(&[
-                ("Name", super::cell(&ns["Name"])),
-                ("Description", super::cell(&ns["Description"])),
-                ("Quota", super::cell(&ns["Quota"])),
-                ("Enabled Drivers", list(&can["EnabledTaskDrivers"], "*")),
-                ("Disabled Drivers", list(&can["DisabledTaskDrivers"], "")),
-                ("Enabled Network Modes", list(&can["EnabledNetworkModes"], "*")),
-                ("Disabled Network Modes", list(&can["DisabledNetworkModes"], "")),
+                ("Name", ns.name.to_string()),
+                ("Description", ns.description),
+                ("Quota", ns.quota),
+                ("Enabled Drivers", list(&can.enabled_task_drivers, "*")),
+                ("Disabled Drivers", list(&can.disabled_task_drivers, "")),
+                ("Enabled Network Modes", list(&can.enabled_network_modes, "*")),
+                ("Disabled Network Modes", list(&can.disabled_network_modes, "")),
             ]);
-            if ns["Meta"].as_object().is_some_and(|m| !m.is_empty()) {
+            if !ns.meta.is_empty() {
                 output::heading("Metadata");
-                super::print_map(&ns["Meta"], "No metadata");
+                super::print_map(&ns.meta, "No metadata");
             }
             Ok(ExitCode::SUCCESS)
         }

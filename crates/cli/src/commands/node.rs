@@ -3,30 +3,32 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use api::shapes::{AuditFinding, AuditKind, AuditStatus, DriverReload, NodeAudit, PluginReload, ReloadOutcome};
-use model::{Allocation, Eligibility, Node, NodeStatus};
-use serde_json::{Value, json};
+use api::{
+    call,
+    shapes::{AuditFinding, AuditKind, AuditStatus, NodeEligibilityRequest, PluginReload, ReloadOutcome},
+};
+use model::{Eligibility, Node, NodeStatus};
 
-use super::{ApiArgs, Page, Shape, alloc, eval::lower};
+use super::{ApiArgs, Page, Shape, alloc_table, resolve};
 use crate::{
-    conn::{Conn, encode},
-    output::{self, Table},
+    conn::Conn,
+    output::{self, Table, lower},
     when,
 };
 
 /// Verbs.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Compare what exists on a node with what its records claim
+    /// Compare a node's processes and files with its records
     Audit(Audit),
-    /// Show what the node of this agent was told
+    /// Show settings of this agent's node
     Config(super::node_meta::Config),
-    /// Move everything off a node, or stop doing so
+    /// Start or stop a drain of a node
     Drain(super::node_drain::Args),
     /// The driver plugins of a node
     #[command(subcommand)]
     Drivers(Drivers),
-    /// Let the scheduler place on a node, or not
+    /// Make a node eligible for scheduling or ineligible
     Eligibility(EligibilityArgs),
     /// Metadata of nodes, which constraints can ask for
     #[command(subcommand)]
@@ -46,13 +48,13 @@ pub(crate) struct Audit {
     /// Print the answer as JSON
     #[arg(long)]
     json: bool,
-    /// End what no record claims
+    /// End everything that no record claims
     #[arg(long)]
     sweep: bool,
-    /// Also list what is claimed
+    /// Also list claimed items
     #[arg(short, long)]
     verbose: bool,
-    /// The node, by name or the beginning of its id; the one that this agent is without it
+    /// Node by name or id prefix; default: the node of this agent
     #[arg(value_name = "NODE")]
     id: Option<String>,
 }
@@ -60,7 +62,7 @@ pub(crate) struct Audit {
 /// Verbs of `node drivers`.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Drivers {
-    /// Take changed plugin files over; tasks are not touched
+    /// Reload changed plugin files; tasks keep running
     Reload(Reload),
 }
 
@@ -69,13 +71,13 @@ pub(crate) enum Drivers {
 pub(crate) struct Reload {
     #[command(flatten)]
     api: ApiArgs,
-    /// Only this driver or plugin, and whether it has changed or not
+    /// Reload only this driver or plugin, even if it has not changed
     #[arg(long, value_name = "NAME")]
     driver: Option<String>,
     /// Print the answer as JSON
     #[arg(long)]
     json: bool,
-    /// The node, by name or the beginning of its id; the one that this agent is without it
+    /// Node by name or id prefix; default: the node of this agent
     #[arg(value_name = "NODE")]
     id: Option<String>,
 }
@@ -85,16 +87,16 @@ pub(crate) struct Reload {
 pub(crate) struct EligibilityArgs {
     #[command(flatten)]
     api: ApiArgs,
-    /// The scheduler may place on it
-    #[arg(long, conflicts_with = "disable", required_unless_present = "disable")]
+    /// Make the node eligible
+    #[arg(long, conflicts_with = "disable")]
     enable: bool,
-    /// The scheduler may not
+    /// Make the node ineligible
     #[arg(long)]
     disable: bool,
-    /// The node that this agent is
+    /// Use the node of this agent
     #[arg(long = "self")]
     this: bool,
-    /// The node, by name or the beginning of its id
+    /// Node by name or id prefix
     #[arg(value_name = "NODE")]
     id: Option<String>,
 }
@@ -106,27 +108,27 @@ pub(crate) struct Status {
     api: ApiArgs,
     #[command(flatten)]
     shape: Shape,
-    /// The node that this agent is
+    /// Use the node of this agent
     #[arg(long = "self")]
     this: bool,
-    /// Only one line each
+    /// Print one line per node
     #[arg(long)]
     short: bool,
-    /// Also show the host's use of resources
+    /// Include the resource usage of the host
     #[arg(long)]
     stats: bool,
-    /// Count the allocations of each listed node
+    /// Add a column with the number of allocations
     #[arg(long)]
     allocs: bool,
-    /// Show the operating system of each listed node
+    /// Add a column with the operating system
     #[arg(long)]
     os: bool,
-    /// Only the ids of the listed nodes
+    /// Print only node ids
     #[arg(short, long, conflicts_with_all = ["json", "allocs", "os"])]
     quiet: bool,
     #[command(flatten)]
     page: Page,
-    /// The node, by name or the beginning of its id
+    /// Node by name or id prefix
     #[arg(value_name = "NODE")]
     id: Option<String>,
 }
@@ -147,15 +149,8 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
 
 async fn reload(args: Reload) -> Result<ExitCode> {
     let conn = args.api.conn()?;
-    let mut query = vec![];
-    if let Some(id) = &args.id {
-        query.push(format!("node_id={}", find(&conn, Some(id), false).await?.id));
-    }
-    if let Some(driver) = &args.driver {
-        query.push(format!("driver={}", encode(driver)));
-    }
-    let path = format!("/v1/client/drivers/reload?{}", query.join("&"));
-    let done: DriverReload = conn.put(&path, &json!({})).await?;
+    let node = resolve::node_id(&conn, args.id.as_deref()).await?;
+    let done = conn.ask(call::drivers_reload().with_some("node_id", node).with_some("driver", args.driver)).await?;
     if args.json {
         output::json(&serde_json::to_value(&done)?)?;
     } else {
@@ -172,11 +167,8 @@ async fn reload(args: Reload) -> Result<ExitCode> {
 /// Exit code 1 says that the books do not balance.
 async fn audit(args: Audit) -> Result<ExitCode> {
     let conn = args.api.conn()?;
-    let path = match &args.id {
-        Some(id) => format!("/v1/client/audit?node_id={}", find(&conn, Some(id), false).await?.id),
-        None => "/v1/client/audit".to_owned(),
-    };
-    let audit: NodeAudit = if args.sweep { conn.put(&path, &json!({})).await? } else { conn.get(&path).await? };
+    let call = if args.sweep { call::node_sweep() } else { call::node_audit() };
+    let audit = conn.ask(call.with_some("node_id", resolve::node_id(&conn, args.id.as_deref()).await?)).await?;
     let code = if audit.balanced { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if args.json {
         output::json(&serde_json::to_value(&audit)?)?;
@@ -214,28 +206,15 @@ async fn audit(args: Audit) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// The node of that name or whose id begins so, or the agent's own.
-pub(crate) async fn find(conn: &Conn, id: Option<&str>, this: bool) -> Result<Node> {
-    let id = match (id, this) {
-        (Some(id), _) => id.to_owned(),
-        (None, true) => {
-            let me: Value = conn.get("/v1/agent/self").await?;
-            match me["stats"]["client"]["node_id"].as_str() {
-                Some(id) if !id.is_empty() => id.to_owned(),
-                _ => bail!("this agent is not a node"),
-            }
-        }
-        (None, false) => bail!("name a node, or use -self for the one that this agent is"),
-    };
-    let stub = super::resolve::node(conn, &id).await?;
-    conn.get(&format!("/v1/node/{}", stub.id)).await
-}
-
 async fn eligibility(args: EligibilityArgs) -> Result<ExitCode> {
+    if !args.enable && !args.disable {
+        bail!("give -enable or -disable");
+    }
     let conn = args.api.conn()?;
-    let node = find(&conn, args.id.as_deref(), args.this).await?;
+    let node = resolve::node_or_own(&conn, args.id.as_deref(), args.this).await?;
     let wanted = if args.enable { "eligible" } else { "ineligible" };
-    let _: Value = conn.put(&format!("/v1/node/{}/eligibility", node.id), &json!({"NodeID": node.id, "Eligibility": wanted})).await?;
+    let request = NodeEligibilityRequest { node_id: node.id.to_string(), eligibility: wanted.to_owned() };
+    conn.ask(call::node_eligibility(node.id, &request)).await?;
     output::line(&format!("Node {} ({}) is {wanted}", node.id.short(), node.name));
     Ok(ExitCode::SUCCESS)
 }
@@ -243,17 +222,15 @@ async fn eligibility(args: EligibilityArgs) -> Result<ExitCode> {
 async fn status(args: Status) -> Result<ExitCode> {
     let conn = args.api.conn()?;
     if args.id.is_some() || args.this {
-        let node = find(&conn, args.id.as_deref(), args.this).await?;
+        let node = resolve::node_or_own(&conn, args.id.as_deref(), args.this).await?;
         return show(&conn, &node, &args).await;
     }
-    let path = if args.os { "/v1/nodes?os=true" } else { "/v1/nodes" };
-    if args.shape.json {
-        let (nodes, next): (Vec<Value>, String) = args.page.of(&conn, path).await?;
-        output::json(&nodes)?;
-        Page::rest(&next);
+    let nodes = call::nodes().with_some("os", args.os.then_some(true));
+    if args.shape.format.wanted() {
+        Page::rest(&args.page.show(&conn, &args.shape.format, nodes).await?);
         return Ok(ExitCode::SUCCESS);
     }
-    let (nodes, next): (Vec<Node>, String) = args.page.of(&conn, path).await?;
+    let (nodes, next) = args.page.of(&conn, nodes).await?;
     if args.quiet {
         for n in &nodes {
             output::line(&args.shape.id(n.id));
@@ -281,7 +258,7 @@ async fn status(args: Status) -> Result<ExitCode> {
         }
         row.extend([n.drain.is_some().to_string(), lower(&n.eligibility), lower(&n.status)]);
         if args.allocs {
-            let allocs: Vec<Allocation> = conn.get(&format!("/v1/node/{}/allocations", n.id)).await?;
+            let allocs = conn.ask(call::node_allocations(n.id)).await?;
             row.push(allocs.iter().filter(|a| a.client_status == model::ClientStatus::Running).count().to_string());
         }
         table.row(row);
@@ -292,8 +269,8 @@ async fn status(args: Status) -> Result<ExitCode> {
 }
 
 async fn show(conn: &Conn, node: &Node, args: &Status) -> Result<ExitCode> {
-    if args.shape.json {
-        return conn.print(&format!("/v1/node/{}", node.id)).await;
+    if args.shape.format.wanted() {
+        return conn.show(&args.shape.format, call::node(node.id)).await;
     }
     output::pairs(&[
         ("ID", node.id.to_string()),
@@ -325,11 +302,11 @@ async fn show(conn: &Conn, node: &Node, args: &Status) -> Result<ExitCode> {
         output::heading("Node Events");
         let mut table = Table::new(["Time", "Subsystem", "Message"]);
         for e in node.events.iter().rev() {
-            table.row([e.timestamp.clone(), e.subsystem.clone(), e.message.clone()]);
+            table.row([when::whole(&e.timestamp), e.subsystem.clone(), e.message.clone()]);
         }
         table.print();
     }
-    let allocs: Vec<Allocation> = conn.get(&format!("/v1/node/{}/allocations", node.id)).await?;
+    let allocs = conn.ask(call::node_allocations(node.id)).await?;
     output::heading("Allocated Resources");
     let used = allocs
         .iter()
@@ -344,11 +321,11 @@ async fn show(conn: &Conn, node: &Node, args: &Status) -> Result<ExitCode> {
     ]);
     table.print();
     if args.stats {
-        super::stats::print_host(&conn.get(&format!("/v1/client/stats?node_id={}", node.id)).await?);
+        super::stats::print_host(&conn.ask(call::node_stats().with("node_id", node.id)).await?);
     }
     if !args.short {
         output::heading("Allocations");
-        let table = alloc::table(&allocs, &args.shape);
+        let table = alloc_table::table(&allocs, &args.shape);
         if table.is_empty() { output::line("No allocations placed") } else { table.print() }
     }
     if args.shape.verbose {
@@ -363,7 +340,7 @@ async fn show(conn: &Conn, node: &Node, args: &Status) -> Result<ExitCode> {
     }
     if let Some(drain) = &node.drain {
         output::heading("Drain");
-        output::pairs(&[("Started", drain.started_at.clone()), ("Force Deadline", when::stamp(drain.force_deadline_ns))]);
+        output::pairs(&[("Started", when::whole(&drain.started_at)), ("Force Deadline", when::stamp(drain.force_deadline_ns))]);
     }
     Ok(ExitCode::SUCCESS)
 }

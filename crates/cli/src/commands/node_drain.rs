@@ -1,14 +1,20 @@
-//! `drover node drain`: moves everything off a node and tells how it goes. Remote tasks are not moved: their management is handed over.
+//! `drover node drain`: moves everything off a node and tells how it goes. Remote tasks are not moved: their
+//! management is handed over.
 
 use std::{collections::BTreeMap, process::ExitCode, time::Duration};
 
 use anyhow::{Result, bail};
-use api::shapes::RemoteTaskView;
-use model::{AllocId, Allocation, GoDuration, IncarnationId, Node, NodeId};
-use serde_json::{Map, Value, json};
+use api::{
+    call,
+    shapes::{NodeDrainRequest, RemoteTaskView},
+};
+use model::{AllocId, Allocation, DrainSpec, GoDuration, IncarnationId, Node, NodeId};
 
-use super::{ApiArgs, eval::lower, node::find};
-use crate::{conn::Conn, output};
+use super::{ApiArgs, resolve::node_or_own};
+use crate::{
+    conn::Conn,
+    output::{self, lower},
+};
 
 /// Between two looks while nothing changes at the node itself.
 const LOOK: Duration = Duration::from_millis(500);
@@ -26,40 +32,40 @@ pub(crate) struct Args {
     /// Stop the drain
     #[arg(long, conflicts_with = "monitor")]
     disable: bool,
-    /// Follow a drain that was started before
+    /// Follow a running drain
     #[arg(long)]
     monitor: bool,
-    /// Time after which the rest is stopped
+    /// Time after which the drain stops the remaining allocations
     #[arg(long, default_value = "1h")]
     deadline: GoDuration,
     /// Stop everything at once
     #[arg(long, conflicts_with = "deadline")]
     force: bool,
-    /// Let the drain take as long as it takes
+    /// Let the drain run without a deadline
     #[arg(long, conflicts_with_all = ["deadline", "force"])]
     no_deadline: bool,
-    /// Leave system jobs where they are
+    /// Leave system jobs on the node
     #[arg(long)]
     ignore_system: bool,
-    /// With -disable: the node stays ineligible
+    /// With -disable: keep the node ineligible for scheduling
     #[arg(long)]
     keep_ineligible: bool,
-    /// Do not follow the drain
+    /// Return at once instead of following the drain
     #[arg(long, conflicts_with = "monitor")]
     detach: bool,
-    /// Why, kept with the node
+    /// Reason of the drain, kept with the node
     #[arg(short, long, value_name = "TEXT")]
     message: Option<String>,
-    /// Further metadata of this drain, kept with the node
+    /// Metadata of the drain, kept with the node; repeatable
     #[arg(long, value_name = "KEY=VALUE")]
     meta: Vec<String>,
-    /// The node that this agent is
+    /// Use the node of this agent
     #[arg(long = "self")]
     this: bool,
     /// Do not ask
     #[arg(short, long)]
     yes: bool,
-    /// The node, by name or the beginning of its id
+    /// Node by name or id prefix
     #[arg(value_name = "NODE")]
     id: Option<String>,
 }
@@ -67,11 +73,11 @@ pub(crate) struct Args {
 /// Runs the verb.
 pub(crate) async fn run(args: Args) -> Result<ExitCode> {
     if !args.enable && !args.disable && !args.monitor {
-        bail!("say -enable, -disable or -monitor");
+        bail!("give -enable, -disable or -monitor");
     }
     let meta = meta(args.message.as_deref(), &args.meta)?;
     let conn = args.api.conn()?;
-    let node = find(&conn, args.id.as_deref(), args.this).await?;
+    let node = node_or_own(&conn, args.id.as_deref(), args.this).await?;
     let name = format!("Node {} ({})", node.id.short(), node.name);
     if args.monitor {
         if node.drain.is_none() {
@@ -93,13 +99,14 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
     } else {
         args.deadline
     };
-    let body = if args.enable {
-        json!({"DrainSpec": {"Deadline": deadline.nanos(), "IgnoreSystemJobs": args.ignore_system}, "MarkEligible": false, "Meta": meta})
-    } else {
-        json!({"DrainSpec": null, "MarkEligible": !args.keep_ineligible, "Meta": meta})
+    let request = NodeDrainRequest {
+        node_id: node.id.to_string(),
+        drain_spec: args.enable.then_some(DrainSpec { deadline, ignore_system_jobs: args.ignore_system }),
+        mark_eligible: !args.enable && !args.keep_ineligible,
+        meta,
     };
     let managed = managed_by(&remote(&conn).await, node.id);
-    let _: Value = conn.put(&format!("/v1/node/{}/drain", node.id), &body).await?;
+    conn.ask(call::node_drain(node.id, &request)).await?;
     output::line(&format!("{name}: drain {}", if args.enable { "started" } else { "stopped" }));
     if args.enable && !args.detach {
         follow(&conn, &node, managed).await?;
@@ -108,25 +115,24 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
 }
 
 /// The metadata of a drain.
-fn meta(message: Option<&str>, pairs: &[String]) -> Result<Option<Map<String, Value>>> {
-    let mut meta: Map<String, Value> = message.map(|m| ("message".to_owned(), json!(m))).into_iter().collect();
+fn meta(message: Option<&str>, pairs: &[String]) -> Result<BTreeMap<String, String>> {
+    let mut meta: BTreeMap<String, String> = message.map(|m| ("message".to_owned(), m.to_owned())).into_iter().collect();
     for pair in pairs {
         let Some((key, value)) = pair.split_once('=').filter(|(key, _)| !key.is_empty()) else {
-            bail!("-meta {pair:?}: give KEY=VALUE");
+            bail!("-meta {pair:?} is not KEY=VALUE");
         };
-        meta.insert(key.to_owned(), json!(value));
+        meta.insert(key.to_owned(), value.to_owned());
     }
-    Ok((!meta.is_empty()).then_some(meta))
+    Ok(meta)
 }
 
 /// Asks on a terminal; where there is none, the answer is an instruction.
-fn confirm(question: &str) -> Result<bool> {
-    use std::io::{BufRead, IsTerminal, Write};
+pub(super) fn confirm(question: &str) -> Result<bool> {
+    use std::io::{BufRead, IsTerminal};
     if !std::io::stdin().is_terminal() {
-        bail!("{question} There is no terminal to ask on: say -yes");
+        bail!("{question} Cannot ask without a terminal; use -yes");
     }
-    eprint!("{question} [y/N] ");
-    std::io::stderr().flush()?;
+    crate::output::ask(&format!("{question} [y/N]"));
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer)?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
@@ -134,7 +140,7 @@ fn confirm(question: &str) -> Result<bool> {
 
 /// The records of remote tasks; none where they cannot be read, which only costs their lines.
 async fn remote(conn: &Conn) -> Vec<RemoteTaskView> {
-    conn.get("/v1/remote/tasks?namespace=*").await.unwrap_or_default()
+    conn.ask(call::remote_tasks().in_namespace("*")).await.unwrap_or_default()
 }
 
 /// The remote tasks that a node manages, and their instances.
@@ -143,7 +149,8 @@ fn managed_by(tasks: &[RemoteTaskView], node: NodeId) -> BTreeMap<String, Incarn
     tasks.iter().filter(by_it).map(|t| (t.slot.to_string(), t.incarnation)).collect()
 }
 
-/// Takes those out of `managed` that the node manages no more, and says what has become of them. One that nobody manages yet is left in, until `last`.
+/// Takes those out of `managed` that the node manages no more, and says what has become of them. One that nobody
+/// manages yet is left in, until `last`.
 fn handed(managed: &mut BTreeMap<String, IncarnationId>, tasks: &[RemoteTaskView], node: NodeId, last: bool) -> Vec<String> {
     let mut lines = Vec::new();
     managed.retain(|slot, instance| {
@@ -174,7 +181,8 @@ fn named(t: &RemoteTaskView) -> String {
     }
 }
 
-/// What is worth a line about an allocation of the drained node: not what had ended before, and not that of remote tasks alone, whose hand-over is told.
+/// What is worth a line about an allocation of the drained node: not what had ended before, and not that of remote
+/// tasks alone, whose hand-over is told.
 fn told(a: &Allocation, before: Option<&str>) -> Option<String> {
     let all_remote = !a.resources.tasks.is_empty() && a.resources.tasks.values().all(|t| t.remote);
     let text = format!("{} ({}): wanted {}, is {}", a.id.short(), a.name, lower(&a.desired_status), lower(&a.client_status));
@@ -190,9 +198,9 @@ async fn follow(conn: &Conn, node: &Node, mut managed: BTreeMap<String, Incarnat
     let mut index = 0;
     let mut looks = 0;
     loop {
-        let (now, next): (Node, u64) = conn.get_within(&format!("/v1/node/{}", node.id), index, LOOK).await?;
+        let (now, next) = conn.ask_within(call::node(node.id), index, LOOK).await?;
         index = next;
-        let allocs: Vec<Allocation> = conn.get(&format!("/v1/node/{}/allocations", node.id)).await?;
+        let allocs = conn.ask(call::node_allocations(node.id)).await?;
         for a in allocs {
             if let Some(text) = told(&a, known.get(&a.id).map(String::as_str)) {
                 output::line(&format!("Allocation {text}"));
@@ -277,9 +285,9 @@ mod tests {
 
     #[test]
     fn metadata_is_pairs() {
-        let got = meta(Some("disk"), &["ticket=7".into()]).expect("pairs").expect("some");
+        let got = meta(Some("disk"), &["ticket=7".into()]).expect("pairs");
         assert_eq!(serde_json::to_string(&got).expect("JSON"), r#"{"message":"disk","ticket":"7"}"#);
-        assert!(meta(None, &[]).expect("nothing").is_none());
+        assert!(meta(None, &[]).expect("nothing").is_empty());
         assert!(meta(None, &["x".into()]).is_err() && meta(None, &["=x".into()]).is_err());
     }
 }

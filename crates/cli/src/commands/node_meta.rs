@@ -1,19 +1,20 @@
 //! `drover node config` and `drover node meta read|apply`: what a node is told while it runs.
 
-use std::{collections::BTreeMap, process::ExitCode};
+use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+use api::call;
 use serde_json::{Map, Value, json};
 
-use super::{ApiArgs, node::find};
-use crate::{conn::Conn, output};
+use super::{ApiArgs, resolve};
+use crate::output;
 
 /// Arguments of `node config`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Config {
     #[command(flatten)]
     api: ApiArgs,
-    /// The servers that the node of this agent knows
+    /// Show the servers that the node knows
     #[arg(long, required = true)]
     servers: bool,
 }
@@ -28,21 +29,21 @@ pub(crate) enum Meta {
         /// Print it as JSON
         #[arg(long)]
         json: bool,
-        /// The node, by name or the beginning of its id; the one that this agent is without it
+        /// Node by name or id prefix; default: the node of this agent
         #[arg(long, value_name = "NODE")]
         node_id: Option<String>,
     },
-    /// Change metadata of a node, without a restart
+    /// Change the metadata of a node without a restart
     Apply {
         #[command(flatten)]
         api: ApiArgs,
-        /// The node, by name or the beginning of its id; the one that this agent is without it
+        /// Node by name or id prefix; default: the node of this agent
         #[arg(long, value_name = "NODE")]
         node_id: Option<String>,
-        /// Keys to take away
+        /// Keys to remove
         #[arg(long, value_name = "KEY,…", value_delimiter = ',')]
         unset: Vec<String>,
-        /// Keys with their values
+        /// Keys with values to set
         #[arg(value_name = "KEY=VALUE")]
         pairs: Vec<String>,
     },
@@ -50,7 +51,7 @@ pub(crate) enum Meta {
 
 /// Shows the servers.
 pub(crate) async fn config(args: Config) -> Result<ExitCode> {
-    let servers: Vec<String> = args.api.conn()?.get("/v1/agent/servers").await?;
+    let servers = args.api.conn()?.ask(call::agent_servers()).await?;
     for server in servers {
         output::line(&server);
     }
@@ -62,11 +63,11 @@ pub(crate) async fn run(command: Meta) -> Result<ExitCode> {
     match command {
         Meta::Read { api, json, node_id } => {
             let conn = api.conn()?;
-            let path = path(&conn, node_id.as_deref()).await?;
+            let call = call::node_meta().with_some("node_id", resolve::node_id(&conn, node_id.as_deref()).await?);
             if json {
-                return conn.print(&path).await;
+                return conn.print(call).await;
             }
-            let meta: BTreeMap<String, Option<BTreeMap<String, Option<String>>>> = conn.get(&path).await?;
+            let meta = conn.ask(call).await?;
             for (i, (title, key)) in [("All Meta", "Meta"), ("Dynamic Meta", "Dynamic"), ("Static Meta", "Static")].into_iter().enumerate()
             {
                 if i > 0 {
@@ -83,18 +84,11 @@ pub(crate) async fn run(command: Meta) -> Result<ExitCode> {
         Meta::Apply { api, node_id, unset, pairs } => {
             let changes = changes(&unset, &pairs)?;
             let conn = api.conn()?;
-            let path = path(&conn, node_id.as_deref()).await?;
-            let _: Value = conn.put(&path, &json!({"Meta": changes})).await?;
+            let node = resolve::node_id(&conn, node_id.as_deref()).await?;
+            conn.tell(call::node_meta_apply(&json!({"Meta": changes})).with_some("node_id", node)).await?;
             Ok(ExitCode::SUCCESS)
         }
     }
-}
-
-async fn path(conn: &Conn, node: Option<&str>) -> Result<String> {
-    Ok(match node {
-        Some(node) => format!("/v1/client/metadata?node_id={}", find(conn, Some(node), false).await?.id),
-        None => "/v1/client/metadata".to_owned(),
-    })
 }
 
 /// The body of a change: null takes a key away.
@@ -103,11 +97,11 @@ fn changes(unset: &[String], pairs: &[String]) -> Result<Map<String, Value>> {
     for pair in pairs {
         match pair.split_once('=') {
             Some((key, value)) if !key.is_empty() => changes.insert(key.to_owned(), json!(value)),
-            _ => bail!("{pair:?}: give KEY=VALUE, or -unset KEY to take one away"),
+            _ => bail!("{pair:?} is not KEY=VALUE; to remove a key, use -unset KEY"),
         };
     }
     if changes.is_empty() {
-        bail!("say what to change: KEY=VALUE, or -unset KEY");
+        bail!("nothing to change; give KEY=VALUE or -unset KEY");
     }
     Ok(changes)
 }

@@ -3,38 +3,37 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use api::call::{self, Call};
 use serde_json::Value;
 
-use super::{ApiArgs, Page, Shape};
+use super::{ApiArgs, Format, Page, Shape};
 use crate::{
-    conn::{Conn, encode},
+    conn::Conn,
     output::{self, Table},
 };
 
 /// Verbs.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// List the pools
+    /// List the node pools
     List {
         #[command(flatten)]
         api: ApiArgs,
         #[command(flatten)]
         page: Page,
-        /// Print them as JSON
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        format: Format,
     },
-    /// Show a pool
+    /// Show a node pool
     Info {
         #[command(flatten)]
         api: ApiArgs,
-        /// Print it as JSON
-        #[arg(long)]
-        json: bool,
-        /// The pool
+        #[command(flatten)]
+        format: Format,
+        /// Name of the node pool
         pool: String,
     },
-    /// List the nodes of a pool
+    /// List the nodes of a node pool
     Nodes {
         #[command(flatten)]
         api: ApiArgs,
@@ -42,19 +41,18 @@ pub(crate) enum Command {
         page: Page,
         #[command(flatten)]
         shape: Shape,
-        /// The pool
+        /// Name of the node pool
         pool: String,
     },
-    /// List the jobs that are placed in a pool
+    /// List the jobs of a node pool
     Jobs {
         #[command(flatten)]
         api: ApiArgs,
         #[command(flatten)]
         page: Page,
-        /// Print them as JSON
-        #[arg(long)]
-        json: bool,
-        /// The pool
+        #[command(flatten)]
+        format: Format,
+        /// Name of the node pool
         pool: String,
     },
 }
@@ -62,20 +60,27 @@ pub(crate) enum Command {
 /// Runs a verb.
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
-        Command::List { api, page, json } => {
-            rows(&api.conn()?, &page, "/v1/node/pools", json, &[("Name", "Name"), ("Description", "Description")], "No node pools", false)
-                .await
+        Command::List { api, page, format } => {
+            rows(
+                &api.conn()?,
+                &page,
+                call::node_pools(),
+                &format,
+                &[("Name", "Name"), ("Description", "Description")],
+                "No node pools",
+                false,
+            )
+            .await
         }
-        Command::Info { api, json, pool } => {
+        Command::Info { api, format, pool } => {
             let conn = api.conn()?;
-            let path = format!("/v1/node/pool/{}", encode(&pool));
-            if json {
-                return conn.print(&path).await;
+            if format.wanted() {
+                return conn.show(&format, call::node_pool(pool)).await;
             }
-            let pool: Value = conn.get(&path).await?;
-            output::pairs(&[("Name", super::cell(&pool["Name"])), ("Description", super::cell(&pool["Description"]))]);
+            let pool = conn.ask(call::node_pool(pool)).await?;
+            output::pairs(&[("Name", pool.name), ("Description", pool.description)]);
             output::heading("Metadata");
-            super::print_map(&pool["Meta"], "No metadata");
+            super::print_map(&pool.meta, "No metadata");
             Ok(ExitCode::SUCCESS)
         }
         Command::Nodes { api, page, shape, pool } => {
@@ -88,30 +93,28 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
                 ("Eligibility", "SchedulingEligibility"),
                 ("Status", "Status"),
             ];
-            let path = format!("/v1/node/pool/{}/nodes", encode(&pool));
-            rows(&api.conn()?, &page, &path, shape.json, &columns, "No nodes in this pool", !shape.verbose).await
+            rows(&api.conn()?, &page, call::node_pool_nodes(pool), &shape.format, &columns, "No nodes in this pool", !shape.verbose).await
         }
-        Command::Jobs { api, page, json, pool } => {
+        Command::Jobs { api, page, format, pool } => {
             let columns = [("ID", "ID"), ("Type", "Type"), ("Priority", "Priority"), ("Status", "Status")];
-            let path = format!("/v1/node/pool/{}/jobs?namespace=*", encode(&pool));
-            rows(&api.conn()?, &page, &path, json, &columns, "No jobs in this pool", false).await
+            rows(&api.conn()?, &page, call::node_pool_jobs(pool).in_namespace("*"), &format, &columns, "No jobs in this pool", false).await
         }
     }
 }
 
 /// A page of a list: headers and the fields under them. `short` cuts the first column to the length of a short id.
-pub(crate) async fn rows(
+pub(crate) async fn rows<T>(
     conn: &Conn,
     page: &Page,
-    path: &str,
-    json: bool,
+    list: Call<Vec<T>>,
+    format: &Format,
     columns: &[(&str, &str)],
     nothing: &str,
     short: bool,
 ) -> Result<ExitCode> {
-    let (items, next): (Vec<Value>, String) = page.of(conn, path).await?;
-    if json {
-        output::json(&items)?;
+    let (items, next) = page.of::<Value>(conn, list.reading()).await?;
+    if format.wanted() {
+        format.print(&items)?;
     } else if items.is_empty() {
         output::line(nothing);
     } else {

@@ -1,4 +1,4 @@
-//! `drover operator api|scheduler`.
+//! `drover operator api|recover|scheduler|snapshot`.
 
 use std::{
     io::{IsTerminal, Read},
@@ -6,19 +6,25 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use serde_json::{Value, json};
+use api::{call, query::percent_encode};
+use model::SchedulerConfig;
 
-use super::ApiArgs;
-use crate::{conn::encode, output};
+use super::{ApiArgs, Format};
+use crate::{conn::Conn, output};
 
 /// Verbs.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Ask any path of the HTTP API, and print the answer as it comes
+    /// Send a request to the HTTP API and print the response
     Api(Api),
+    /// Show or end the recovery of the servers from an older state
+    Recover(super::operator_recover::Recover),
     /// How the scheduler is set
     #[command(subcommand)]
     Scheduler(Scheduler),
+    /// The server's state as one file
+    #[command(subcommand)]
+    Snapshot(super::snapshot::Command),
 }
 
 /// Arguments of `operator api`.
@@ -26,30 +32,38 @@ pub(crate) enum Command {
 pub(crate) struct Api {
     #[command(flatten)]
     api: ApiArgs,
-    /// Method; PUT where there is a body, else GET
+    /// HTTP method; default: PUT with a body, else GET
     #[arg(short = 'X', value_name = "METHOD")]
     method: Option<String>,
-    /// Only what an expression picks
+    /// Filter by an expression
     #[arg(long, value_name = "EXPRESSION")]
     filter: Option<String>,
+    /// Additional request header; overrides a default header; repeatable
+    #[arg(short = 'H', value_name = "NAME: VALUE")]
+    headers: Vec<String>,
+    /// Print an equivalent curl command instead of sending the request
+    #[arg(long)]
+    dryrun: bool,
+    /// Print request and response headers to standard error
+    #[arg(long)]
+    verbose: bool,
     /// The path, `/v1/…`
     path: String,
-    /// The body; `-` reads it from standard input, as does a method that takes one without this operand
+    /// Request body; `-` reads standard input, as do methods with a body if you leave it out
     body: Option<String>,
 }
 
 /// Verbs of `operator scheduler`.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Scheduler {
-    /// Show how the scheduler is set
+    /// Show the scheduler configuration
     GetConfig {
         #[command(flatten)]
         api: ApiArgs,
-        /// Print it as JSON
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        format: Format,
     },
-    /// Set the scheduler; what is not named stays as it is
+    /// Change the scheduler configuration; other settings keep their values
     SetConfig(SetConfig),
 }
 
@@ -58,110 +72,100 @@ pub(crate) enum Scheduler {
 pub(crate) struct SetConfig {
     #[command(flatten)]
     api: ApiArgs,
-    /// Only when the settings' modify index is this one
+    /// Change only if the configuration has this modify index
     #[arg(long, value_name = "INDEX")]
     check_index: Option<u64>,
-    /// binpack or spread
+    /// Algorithm: binpack or spread
     #[arg(long, value_name = "NAME")]
     scheduler_algorithm: Option<String>,
-    /// Whether memory_max has an effect
+    /// Honour `memory_max`
     #[arg(long, value_name = "BOOL")]
     memory_oversubscription: Option<bool>,
-    /// Whether only management tokens may register jobs
+    /// Let only management tokens register jobs
     #[arg(long, value_name = "BOOL")]
     reject_job_registration: Option<bool>,
-    /// Whether no evaluation is handed out
+    /// Stop handing out evaluations
     #[arg(long, value_name = "BOOL")]
     pause_eval_broker: Option<bool>,
-    /// Whether batch jobs may displace others
+    /// Let batch jobs preempt others
     #[arg(long, value_name = "BOOL")]
     preempt_batch_scheduler: Option<bool>,
-    /// Whether service jobs may displace others
+    /// Let service jobs preempt others
     #[arg(long, value_name = "BOOL")]
     preempt_service_scheduler: Option<bool>,
-    /// Whether sysbatch jobs may displace others
+    /// Let sysbatch jobs preempt others
     #[arg(long, value_name = "BOOL")]
     preempt_sysbatch_scheduler: Option<bool>,
-    /// Whether system jobs may displace others
+    /// Let system jobs preempt others
     #[arg(long, value_name = "BOOL")]
     preempt_system_scheduler: Option<bool>,
 }
-
-const CONFIGURATION: &str = "/v1/operator/scheduler/configuration";
 
 /// Runs a verb.
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Api(args) => api(args).await,
-        Command::Scheduler(Scheduler::GetConfig { api, json }) => {
+        Command::Recover(args) => super::operator_recover::run(args).await,
+        Command::Scheduler(Scheduler::GetConfig { api, format }) => {
             let conn = api.conn()?;
-            if json {
-                return conn.print(CONFIGURATION).await;
+            if format.wanted() {
+                return conn.show(&format, call::scheduler_config()).await;
             }
-            let answer: Value = conn.get(CONFIGURATION).await?;
-            let config = &answer["SchedulerConfig"];
-            let preempt = |kind: &str| super::cell(&config["PreemptionConfig"][format!("{kind}SchedulerEnabled")]);
+            let config = conn.ask(call::scheduler_config()).await?.scheduler_config;
+            let preempt = &config.preemption_config;
             output::pairs(&[
-                ("Scheduler Algorithm", super::cell(&config["SchedulerAlgorithm"])),
-                ("Memory Oversubscription", super::cell(&config["MemoryOversubscriptionEnabled"])),
-                ("Reject Job Registration", super::cell(&config["RejectJobRegistration"])),
-                ("Pause Eval Broker", super::cell(&config["PauseEvalBroker"])),
-                ("Preemption System Scheduler", preempt("System")),
-                ("Preemption Service Scheduler", preempt("Service")),
-                ("Preemption Batch Scheduler", preempt("Batch")),
-                ("Preemption SysBatch Scheduler", preempt("SysBatch")),
-                ("Modify Index", super::cell(&config["ModifyIndex"])),
+                ("Scheduler Algorithm", config.scheduler_algorithm),
+                ("Memory Oversubscription", config.memory_oversubscription_enabled.to_string()),
+                ("Reject Job Registration", config.reject_job_registration.to_string()),
+                ("Pause Eval Broker", config.pause_eval_broker.to_string()),
+                ("Preemption System Scheduler", preempt.system_scheduler_enabled.to_string()),
+                ("Preemption Service Scheduler", preempt.service_scheduler_enabled.to_string()),
+                ("Preemption Batch Scheduler", preempt.batch_scheduler_enabled.to_string()),
+                ("Preemption SysBatch Scheduler", preempt.sys_batch_scheduler_enabled.to_string()),
+                ("Modify Index", config.modify_index.to_string()),
             ]);
             Ok(ExitCode::SUCCESS)
         }
         Command::Scheduler(Scheduler::SetConfig(args)) => set(args).await,
+        Command::Snapshot(command) => super::snapshot::run(command).await,
     }
 }
 
 async fn set(args: SetConfig) -> Result<ExitCode> {
     let conn = args.api.conn()?;
-    let mut answer: Value = conn.get(CONFIGURATION).await?;
-    let mut config = answer["SchedulerConfig"].take();
+    let mut config = conn.ask(call::scheduler_config()).await?.scheduler_config;
     // What was read is what is changed: somebody else's change in between is not lost.
-    let index = args.check_index.or_else(|| config["ModifyIndex"].as_u64()).unwrap_or(0);
+    let index = args.check_index.unwrap_or(config.modify_index);
     if !change(&mut config, &args) {
-        bail!("say what to change; `drover operator scheduler set-config -h` lists it");
+        bail!("nothing to change; `drover operator scheduler set-config -h` lists the settings");
     }
-    let done: Value = conn.put(&format!("{CONFIGURATION}?cas={index}"), &config).await?;
-    if done["Updated"] != true {
-        bail!("the settings have changed since (they are not at index {index} any more): look at them, then say it again");
+    if !conn.ask(call::scheduler_config_set(&config).with("cas", index)).await?.updated {
+        bail!("the configuration has changed: it is no longer at index {index}; read it with get-config, then try again");
     }
     output::line("Scheduler configuration updated!");
     Ok(ExitCode::SUCCESS)
 }
 
 /// Puts the named settings in; false when there are none.
-fn change(config: &mut Value, args: &SetConfig) -> bool {
+fn change(config: &mut SchedulerConfig, args: &SetConfig) -> bool {
+    let preempt = &mut config.preemption_config;
+    let switches = [
+        (&mut config.memory_oversubscription_enabled, args.memory_oversubscription),
+        (&mut config.reject_job_registration, args.reject_job_registration),
+        (&mut config.pause_eval_broker, args.pause_eval_broker),
+        (&mut preempt.batch_scheduler_enabled, args.preempt_batch_scheduler),
+        (&mut preempt.service_scheduler_enabled, args.preempt_service_scheduler),
+        (&mut preempt.sys_batch_scheduler_enabled, args.preempt_sysbatch_scheduler),
+        (&mut preempt.system_scheduler_enabled, args.preempt_system_scheduler),
+    ];
     let mut changed = false;
+    for (switch, value) in switches {
+        if let Some(value) = value {
+            (*switch, changed) = (value, true);
+        }
+    }
     if let Some(name) = &args.scheduler_algorithm {
-        config["SchedulerAlgorithm"] = json!(name);
-        changed = true;
-    }
-    for (key, value) in [
-        ("MemoryOversubscriptionEnabled", args.memory_oversubscription),
-        ("RejectJobRegistration", args.reject_job_registration),
-        ("PauseEvalBroker", args.pause_eval_broker),
-    ] {
-        if let Some(value) = value {
-            config[key] = json!(value);
-            changed = true;
-        }
-    }
-    for (kind, value) in [
-        ("Batch", args.preempt_batch_scheduler),
-        ("Service", args.preempt_service_scheduler),
-        ("SysBatch", args.preempt_sysbatch_scheduler),
-        ("System", args.preempt_system_scheduler),
-    ] {
-        if let Some(value) = value {
-            config["PreemptionConfig"][format!("{kind}SchedulerEnabled")] = json!(value);
-            changed = true;
-        }
+        (config.scheduler_algorithm, changed) = (name.clone(), true);
     }
     changed
 }
@@ -169,17 +173,95 @@ fn change(config: &mut Value, args: &SetConfig) -> bool {
 async fn api(args: Api) -> Result<ExitCode> {
     let method = args.method.as_deref().map(str::to_ascii_uppercase);
     let takes_body = method.as_deref().is_some_and(|m| matches!(m, "PUT" | "POST" | "DELETE"));
+    let headers = headers(&args.headers)?;
+    let conn = args.api.conn()?;
+    let path = path(&args.path, args.filter.as_deref());
+    let from_stdin = args.body.as_deref() == Some("-") || (args.body.is_none() && takes_body && !std::io::stdin().is_terminal());
+    if args.dryrun {
+        let has_body = from_stdin || args.body.is_some();
+        let method = method.unwrap_or_else(|| if has_body { "PUT" } else { "GET" }.to_owned());
+        let body = if from_stdin { Some("@-") } else { args.body.as_deref() };
+        output::line(&curl(&conn, &args, &method, &path, body));
+        return Ok(ExitCode::SUCCESS);
+    }
     let body = match args.body.as_deref() {
-        Some("-") => read_stdin()?,
-        None if takes_body && !std::io::stdin().is_terminal() => read_stdin()?,
+        _ if from_stdin => read_stdin()?,
         Some(text) => text.as_bytes().to_vec(),
         None => Vec::new(),
     };
     let method = method.unwrap_or_else(|| if body.is_empty() { "GET" } else { "PUT" }.to_owned());
-    let conn = args.api.conn()?;
-    let answer = conn.raw(&method, &path(&args.path, args.filter.as_deref()), body).await?;
-    output::bytes(&answer);
+    let method = http::Method::from_bytes(method.as_bytes()).map_err(|_| anyhow::anyhow!("{method:?} is not an HTTP method"))?;
+    if args.verbose {
+        let (address, target) = conn.target(&path);
+        output::note(&format!("* Asking {address}\n> {method} {target} HTTP/1.1"));
+        // The client's own token is nobody's to read.
+        let token = conn.token().filter(|_| !headers.contains_key("x-nomad-token")).map(|_| "> x-nomad-token: <redacted>\n");
+        output::note(&format!("{}{}>", lines('>', &headers), token.unwrap_or_default()));
+    }
+    let answer = conn.exchange(&method, &path, &headers, body).await?;
+    if args.verbose {
+        output::note(&format!("< HTTP/1.1 {}\n{}<", answer.status(), lines('<', answer.headers())));
+    }
+    if !answer.status().is_success() {
+        let message = String::from_utf8_lossy(answer.body()).trim_end().to_owned();
+        return Err(api::client::ClientError::Status { status: answer.status(), message }.into());
+    }
+    output::bytes(answer.body());
     Ok(ExitCode::SUCCESS)
+}
+
+/// Headers as they are shown.
+fn lines(mark: char, headers: &http::HeaderMap) -> String {
+    headers.iter().map(|(name, value)| format!("{mark} {name}: {}\n", String::from_utf8_lossy(value.as_bytes()))).collect()
+}
+
+/// Headers as they are given.
+fn headers(given: &[String]) -> Result<http::HeaderMap> {
+    let mut headers = http::HeaderMap::new();
+    for text in given {
+        let (name, value) = text.split_once(':').with_context(|| format!("-H takes `Name: value`, it got {text:?}"))?;
+        let name: http::HeaderName = name.trim().parse().with_context(|| format!("{name:?} is not a header name"))?;
+        let value = value.trim().parse().with_context(|| format!("the value of the header {name} cannot be sent"))?;
+        headers.append(name, value);
+    }
+    Ok(headers)
+}
+
+/// The request as a command of curl. A token of the environment is not written out.
+fn curl(conn: &Conn, args: &Api, method: &str, path: &str, body: Option<&str>) -> String {
+    let (address, target) = conn.target(path);
+    let mut parts = vec!["curl".to_owned()];
+    parts.extend(args.verbose.then(|| "--verbose".to_owned()));
+    parts.extend((method != "GET").then(|| format!("-X {}", quoted(method))));
+    parts.extend(body.map(|body| format!("--data-binary {}", quoted(body))));
+    parts.extend(args.headers.iter().map(|header| format!("-H {}", quoted(header))));
+    let own = |header: &String| header.to_ascii_lowercase().starts_with("x-nomad-token:");
+    if !args.headers.iter().any(own) {
+        match (&args.api.token, conn.token()) {
+            (Some(token), _) => parts.push(format!("-H {}", quoted(&format!("X-Nomad-Token: {token}")))),
+            (None, Some(_)) => {
+                let name = if std::env::var_os("DROVER_TOKEN").is_some_and(|v| !v.is_empty()) { "DROVER_TOKEN" } else { "NOMAD_TOKEN" };
+                parts.push(format!("-H \"X-Nomad-Token: ${{{name}}}\""));
+            }
+            (None, None) => {}
+        }
+    }
+    let url = match address.strip_prefix("unix://") {
+        Some(socket) => {
+            parts.push(format!("--unix-socket {}", quoted(socket)));
+            format!("http://localhost{target}")
+        }
+        None if address.contains("://") => format!("{}{target}", address.trim_end_matches('/')),
+        None => format!("http://{address}{target}"),
+    };
+    parts.push(quoted(&url));
+    parts.join(" \\\n  ")
+}
+
+/// A word of a shell.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "@%+=:,./-_".contains(c);
+    if !word.is_empty() && word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }
 
 fn read_stdin() -> Result<Vec<u8>> {
@@ -195,7 +277,7 @@ fn path(typed: &str, filter: Option<&str>) -> String {
         rest => format!("/v1/{rest}"),
     };
     if let Some(filter) = filter {
-        path.push_str(&format!("{}filter={}", if path.contains('?') { '&' } else { '?' }, encode(filter)));
+        path.push_str(&format!("{}filter={}", if path.contains('?') { '&' } else { '?' }, percent_encode(filter)));
     }
     path
 }
@@ -203,9 +285,9 @@ fn path(typed: &str, filter: Option<&str>) -> String {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use serde_json::json;
+    use model::{SchedulerConfig, scheduler_config::PreemptionConfig};
 
-    use super::{SetConfig, change, path};
+    use super::{SetConfig, change, headers, path, quoted};
 
     #[derive(Parser)]
     struct Line {
@@ -215,16 +297,18 @@ mod tests {
 
     #[test]
     fn only_what_is_named_is_changed() {
-        let before =
-            json!({"SchedulerAlgorithm": "binpack", "PreemptionConfig": {"SystemSchedulerEnabled": true}, "PauseEvalBroker": false});
+        let with = |algorithm: &str, system_scheduler_enabled| SchedulerConfig {
+            scheduler_algorithm: algorithm.to_owned(),
+            preemption_config: PreemptionConfig { system_scheduler_enabled, ..PreemptionConfig::default() },
+            ..SchedulerConfig::default()
+        };
+        let before = with("binpack", true);
         let mut config = before.clone();
         assert!(!change(&mut config, &Line::parse_from(["x"]).args));
         assert_eq!(config, before);
         let line = Line::parse_from(["x", "--scheduler-algorithm", "spread", "--preempt-system-scheduler=false"]);
         assert!(change(&mut config, &line.args));
-        let after =
-            json!({"SchedulerAlgorithm": "spread", "PreemptionConfig": {"SystemSchedulerEnabled": false}, "PauseEvalBroker": false});
-        assert_eq!(config, after);
+        assert_eq!(config, with("spread", false));
     }
 
     #[test]
@@ -232,5 +316,19 @@ mod tests {
         assert_eq!(path("/v1/jobs", None), "/v1/jobs");
         assert_eq!(path("jobs", None), "/v1/jobs");
         assert_eq!(path("v1/jobs?a=b", Some("ID == \"x\"")), "/v1/jobs?a=b&filter=ID%20%3D%3D%20%22x%22");
+    }
+
+    #[test]
+    fn headers_are_read_and_words_are_quoted() {
+        let read = headers(&["X-A: b: c".to_owned(), "x-a:d".to_owned()]).expect("headers");
+        assert_eq!(read.get_all("x-a").iter().collect::<Vec<_>>(), ["b: c", "d"]);
+        for wrong in ["no colon", "a b: c", "a: b\nc"] {
+            headers(&[wrong.to_owned()]).expect_err(wrong);
+        }
+        for (word, expected) in
+            [("/v1/jobs", "/v1/jobs"), ("a b", "'a b'"), ("it's $(x)", "'it'\\''s $(x)'"), ("", "''"), ("/?a=b&c", "'/?a=b&c'")]
+        {
+            assert_eq!(quoted(word), expected);
+        }
     }
 }

@@ -1,7 +1,9 @@
-//! Why work found no place, in words: the rules that nodes did not meet, the room that they lack, and what is wrong with the drivers.
+//! Why work found no place, in words: the rules that nodes did not meet, the room that they lack, and what is wrong
+//! with the drivers.
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use api::call;
 use model::{AllocMetric, DriverInfo, EvalStatus, Evaluation};
 use serde::Deserialize;
 
@@ -27,11 +29,12 @@ pub(crate) async fn explained<'a, K: AsRef<str> + 'a>(conn: &Conn, failed: impl 
     let failed: Vec<_> = failed.into_iter().collect();
     let asks = failed.iter().any(|(_, m)| m.constraint_filtered.keys().any(|rule| rule.starts_with(MISSING)));
     // Best effort: without the nodes the rule itself is shown.
-    let nodes: Vec<Node> = if asks { conn.get("/v1/nodes").await.unwrap_or_default() } else { Vec::new() };
+    let nodes: Vec<Node> = if asks { conn.ask(call::nodes().reading()).await.unwrap_or_default() } else { Vec::new() };
     failed.iter().flat_map(|(group, metric)| lines(group.as_ref(), metric, &nodes)).collect()
 }
 
-/// Why work of a job waits for room now. The evaluation that waits need not say it: then the last one that found none does.
+/// Why work of a job waits for room now. The evaluation that waits need not say it: then the last one that found none
+/// does.
 pub(crate) fn waiting(evals: &[Evaluation]) -> Option<&FailedGroups> {
     let blocked = evals.iter().find(|e| e.status == EvalStatus::Blocked)?;
     let latest = || evals.iter().filter(|e| !e.failed_groups.is_empty()).max_by_key(|e| e.modify_index);
@@ -104,6 +107,7 @@ fn lines(group: &str, m: &AllocMetric, nodes: &[Node]) -> Vec<String> {
     for (what, n) in &m.dimension_exhausted {
         lines.push(format!("  * Dimension {what:?} exhausted on {n} nodes"));
     }
+    lines.extend(m.quota_exhausted.iter().map(|limit| format!("  * Quota limit hit {limit:?}")));
     lines
 }
 
@@ -119,6 +123,7 @@ mod tests {
             constraint_filtered: [("${attr.kernel.name} = windows".to_owned(), 2)].into(),
             nodes_exhausted: 1,
             dimension_exhausted: [("memory".to_owned(), 1)].into(),
+            quota_exhausted: vec!["job_max_count".to_owned()],
             coalesced_failures: 4,
             ..AllocMetric::default()
         };
@@ -129,6 +134,7 @@ mod tests {
                 "  * Constraint \"${attr.kernel.name} = windows\": 2 nodes excluded by filter",
                 "  * Resources exhausted on 1 nodes",
                 "  * Dimension \"memory\" exhausted on 1 nodes",
+                "  * Quota limit hit \"job_max_count\"",
             ]
         );
         assert_eq!(lines("web", &AllocMetric::default(), &[])[1], "  * No nodes were eligible for evaluation");

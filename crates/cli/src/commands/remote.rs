@@ -1,16 +1,19 @@
-//! `drover remote list|status|sweep|adopt|stop|restart|forget|gone`: the records of remote tasks, and what no record knows.
+//! `drover remote list|status|sweep|adopt|stop|restart|forget|gone`: the records of remote tasks, and what no record
+//! knows.
 
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use api::shapes::{IndexResponse, RemoteSweep, RemoteTaskView};
+use api::{
+    call::{self, Call},
+    shapes::{RemoteSweep, RemoteTaskView},
+};
 use model::{Observed, RemoteInstance, RemoteTask, SlotKey};
-use serde_json::{Value, json};
 
-use super::{ApiArgs, Shape, eval::lower};
+use super::{ApiArgs, Shape};
 use crate::{
-    conn::{Conn, encode},
-    output::{self, Table},
+    conn::Conn,
+    output::{self, Table, lower},
     when,
 };
 
@@ -23,92 +26,131 @@ pub(crate) enum Command {
         api: ApiArgs,
         #[command(flatten)]
         shape: Shape,
-        /// Only those that no node manages now
+        /// Only tasks that no node manages
         #[arg(long)]
         unmanaged: bool,
-        /// Only those whose runtime could not be asked
+        /// Only tasks whose provider could not be asked
         #[arg(long)]
         unknown: bool,
-        /// Instead: instances of this cluster that no record knows, as the last sweep has found them
+        /// List the orphaned instances that the last sweep found instead
         #[arg(long, alias = "orphaned")]
         unbound: bool,
     },
-    /// Ask every provider now what this cluster has there, and show what no record knows
+    /// List the cluster's instances at every provider now, and show the orphaned ones
     Sweep {
         #[command(flatten)]
         api: ApiArgs,
         #[command(flatten)]
         shape: Shape,
-        /// Order the stop of everything that no record knows
+        /// Also show instances of other clusters
+        #[arg(long)]
+        all_owners: bool,
+        /// Stop all orphaned instances of this cluster
         #[arg(long)]
         stop: bool,
-        /// Say what would be stopped, and stop nothing
+        /// Print what -stop would stop, and stop nothing
         #[arg(long)]
         dry_run: bool,
     },
-    /// Take an instance that no record knows for what its slot's job wants there; the instance is not touched
+    /// Adopt an orphaned instance into the slot of its job; the instance keeps running
     Adopt {
         #[command(flatten)]
         api: ApiArgs,
-        /// Key of the instance, or its beginning
+        #[command(flatten)]
+        which: WhichArgs,
+        /// Key of the instance, or its prefix
         instance: String,
     },
-    /// Stop an instance that no record knows; the order lasts until its absence is confirmed
+    /// Stop an orphaned instance; the order lasts until its absence is confirmed
     Stop {
         #[command(flatten)]
         api: ApiArgs,
-        /// Key of the instance, or its beginning
+        #[command(flatten)]
+        which: WhichArgs,
+        /// Key of the instance, or its prefix
         instance: String,
     },
-    /// Stop the instance of a slot; another one of the same specification follows
+    /// Stop the instance of a slot; a new one with the same specification follows
     Restart {
         #[command(flatten)]
         api: ApiArgs,
-        /// A slot (`namespace/job.group[index]/task`) or its beginning, the beginning of an incarnation's id, or a job that has only one
+        /// A slot (`namespace/job.group[index]/task`) or its prefix, an incarnation id or its prefix, or a job with
+        /// one slot
         slot: String,
     },
-    /// Give up the record of a slot without confirmation, or hear no more of an instance that no record knows; instances are not touched
+    /// Delete the record of a slot without confirmation, or stop reporting an orphaned instance; instances keep
+    /// running
     Forget {
         #[command(flatten)]
         api: ApiArgs,
-        /// As for `remote restart`, or the key of an instance that no record knows
+        /// A slot as for `remote restart`, or the key of an orphaned instance
         what: String,
     },
-    /// Declare that the instance of a slot does not exist: the way out when its provider cannot tell
+    /// Declare that the instance of a slot does not exist, if its provider cannot tell
     Gone {
         #[command(flatten)]
         api: ApiArgs,
-        /// A slot (`namespace/job.group[index]/task`) or its beginning, the beginning of an incarnation's id, or a job that has only one
+        /// A slot (`namespace/job.group[index]/task`) or its prefix, an incarnation id or its prefix, or a job with
+        /// one slot
         slot: String,
     },
-    /// Show one remote task, or all of a job
+    /// Show a remote task, or all remote tasks of a job
     Status {
         #[command(flatten)]
         api: ApiArgs,
         #[command(flatten)]
         shape: Shape,
-        /// A job, a slot (`namespace/job.group[index]/task`) or the beginning of an incarnation's id
+        /// A job, a slot (`namespace/job.group[index]/task`), or an incarnation id or its prefix
         what: String,
     },
+}
+
+/// What tells an instance from others.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct WhichArgs {
+    /// Id of the instance's cluster, if it is another cluster whose servers and nodes are gone for good
+    #[arg(long, value_name = "CLUSTER")]
+    owner: Option<String>,
+    /// Provider of the instance, if several providers list it
+    #[arg(long, value_name = "PROVIDER")]
+    provider: Option<String>,
+}
+
+impl WhichArgs {
+    fn fits(&self, sweep: &RemoteSweep) -> bool {
+        self.provider.as_ref().is_none_or(|provider| *provider == sweep.provider)
+    }
+
+    /// The instance that a call is about.
+    fn of<T>(&self, call: Call<T>) -> Call<T> {
+        call.with_some("owner", self.owner.as_deref()).with_some("provider", self.provider.as_deref())
+    }
 }
 
 /// Runs a verb.
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
-        Command::List { api, shape, unbound: true, .. } => show_unbound(&sweeps(&api.conn()?, false).await?, &shape),
-        Command::Sweep { api, shape, stop, dry_run } => sweep(&api.conn()?, &shape, stop, dry_run).await,
-        Command::Adopt { api, instance } => {
+        Command::List { api, shape, unbound: true, .. } => show_unbound(&sweeps(&api.conn()?, false, false).await?, &shape),
+        Command::Sweep { api, shape, all_owners, stop, dry_run } => sweep(&api.conn()?, &shape, all_owners, stop, dry_run).await,
+        Command::Adopt { api, which, instance } => {
             let conn = api.conn()?;
-            let found = one_unbound(&conn, &instance).await?;
-            let _: IndexResponse = conn.put(&format!("/v1/remote/unbound/{}/adopt", encode(&found.key)), &json!({})).await?;
-            output::line(&format!("Instance {} is adopted into slot {}", found.key, found.slot));
+            let found = one_unbound(&conn, &instance, &which).await?;
+            if conn.ask(which.of(call::remote_unbound_adopt(&found.key))).await?.kept {
+                output::line(&format!(
+                    "No job wants slot {} yet. It is kept free for instance {} until the servers start again: register the job, then adopt the \
+                     instance once more",
+                    found.slot, found.key
+                ));
+            } else {
+                output::line(&format!("Instance {} is adopted into slot {}", found.key, found.slot));
+            }
             Ok(ExitCode::SUCCESS)
         }
-        Command::Stop { api, instance } => {
+        Command::Stop { api, which, instance } => {
             let conn = api.conn()?;
-            match one_unbound(&conn, &instance).await {
+            match one_unbound(&conn, &instance, &which).await {
                 Ok(found) => {
-                    stop_unbound(&conn, &found).await?;
+                    stop_unbound(&conn, &found, &which).await?;
                     Ok(ExitCode::SUCCESS)
                 }
                 Err(unknown) => match one_slot(&conn, &instance).await {
@@ -130,19 +172,22 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
         Command::Gone { api, slot } => {
             let conn = api.conn()?;
             let task = one_slot(&conn, &slot).await?;
-            let _: IndexResponse = conn.put(&format!("/v1/remote/gone/{}", in_path(&task.slot)), &json!({})).await?;
-            output::line(&format!("Slot {} has no instance any more, by your word", task.slot));
+            conn.ask(call::remote_gone(&task.slot)).await?;
+            output::line(&format!("Slot {} counts as without an instance, as you declared", task.slot));
             Ok(ExitCode::SUCCESS)
         }
         Command::Forget { api, what } => {
             let conn = api.conn()?;
-            if let Ok(found) = one_unbound(&conn, &what).await {
-                let _: Value = conn.delete(&format!("/v1/remote/unbound/{}", encode(&found.key))).await?;
-                output::line(&format!("Instance {} of slot {} is reported no more until the servers start again", found.key, found.slot));
+            if let Ok(found) = one_unbound(&conn, &what, &WhichArgs::default()).await {
+                conn.ask(call::remote_unbound_forget(&found.key)).await?;
+                output::line(&format!(
+                    "Sweeps no longer report instance {} of slot {}, until the servers start again",
+                    found.key, found.slot
+                ));
                 return Ok(ExitCode::SUCCESS);
             }
             let task = one_slot(&conn, &what).await?;
-            let _: Value = conn.delete(&format!("/v1/remote/task/{}", in_path(&task.slot))).await?;
+            conn.ask(call::remote_forget(&task.slot)).await?;
             output::line(&format!(
                 "The record of slot {} is given up; what lives at its provider lives on and is found by the sweep",
                 task.slot
@@ -152,8 +197,8 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
         Command::List { api, shape, unmanaged, unknown, unbound: false } => {
             let mut tasks = all(&api.conn()?).await?;
             tasks.retain(|t| (!unmanaged || t.manager.is_none()) && (!unknown || matches!(t.observed, Observed::Unknown { .. })));
-            if shape.json {
-                output::json(&tasks)?;
+            if shape.format.wanted() {
+                shape.format.print(&tasks)?;
             } else if tasks.is_empty() {
                 output::line("No remote tasks");
             } else {
@@ -162,22 +207,24 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Status { api, shape, what } => {
-            let tasks: Vec<RemoteTaskView> = all(&api.conn()?).await?.into_iter().collect();
+            let conn = api.conn()?;
+            let tasks: Vec<RemoteTaskView> = all(&conn).await?.into_iter().collect();
             let keys: Vec<[String; 4]> = tasks.iter().map(keys).collect();
             let meant = pick(&keys, &what);
             let tasks: Vec<&RemoteTaskView> = meant.iter().map(|i| &tasks[*i]).collect();
             if tasks.is_empty() {
                 bail!("no remote task of a job, slot or incarnation {what:?}\n`drover remote list` shows them.");
             }
-            if shape.json {
-                output::json(&tasks)?;
+            if shape.format.wanted() {
+                shape.format.print(&tasks)?;
                 return Ok(ExitCode::SUCCESS);
             }
+            let sweeps = sweeps(&conn, false, false).await?;
             for (i, task) in tasks.iter().enumerate() {
                 if i > 0 {
                     output::line("");
                 }
-                show(task, &shape);
+                show(task, &beside(&sweeps, &task.slot), &shape);
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -186,33 +233,36 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
 
 /// Has the servers replace the instance of a slot.
 pub(crate) async fn restart(conn: &Conn, slot: &SlotKey) -> Result<()> {
-    let _: IndexResponse = conn.put(&format!("/v1/remote/restart/{}", in_path(slot)), &json!({})).await?;
-    output::line(&format!("The instance of slot {slot} is being stopped; another one follows"));
+    conn.ask(call::remote_restart(slot)).await?;
+    output::line(&format!("The instance of slot {slot} is being stopped; a new one follows"));
     Ok(())
 }
 
-async fn sweeps(conn: &Conn, anew: bool) -> Result<Vec<RemoteSweep>> {
-    conn.get(&format!("/v1/remote/unbound?sweep={anew}")).await
+async fn sweeps(conn: &Conn, anew: bool, all_owners: bool) -> Result<Vec<RemoteSweep>> {
+    conn.ask(call::remote_unbound().with("sweep", anew).with("all_owners", all_owners)).await
 }
 
 /// Looks anew. Providers that could not be asked make the exit code 2: what they have is not known.
-async fn sweep(conn: &Conn, shape: &Shape, stop: bool, dry_run: bool) -> Result<ExitCode> {
-    let sweeps = sweeps(conn, true).await?;
+async fn sweep(conn: &Conn, shape: &Shape, all_owners: bool, stop: bool, dry_run: bool) -> Result<ExitCode> {
+    let sweeps = sweeps(conn, true, all_owners).await?;
     let code = show_unbound(&sweeps, shape)?;
+    if all_owners && !shape.format.wanted() {
+        show_others(&sweeps);
+    }
     if stop {
         for instance in sweeps.iter().flat_map(|s| &s.unbound) {
             if dry_run {
                 output::line(&format!("Would stop {} of slot {}", instance.key, instance.slot));
             } else {
-                stop_unbound(conn, instance).await?;
+                stop_unbound(conn, instance, &WhichArgs::default()).await?;
             }
         }
     }
     Ok(code)
 }
 
-async fn stop_unbound(conn: &Conn, instance: &RemoteInstance) -> Result<()> {
-    let _: IndexResponse = conn.put(&format!("/v1/remote/unbound/{}/stop", encode(&instance.key)), &json!({})).await?;
+async fn stop_unbound(conn: &Conn, instance: &RemoteInstance, which: &WhichArgs) -> Result<()> {
+    conn.ask(which.of(call::remote_unbound_stop(&instance.key))).await?;
     output::line(&format!(
         "The stop of instance {} of slot {} is ordered; `drover remote list` shows how it goes",
         instance.key, instance.slot
@@ -221,8 +271,8 @@ async fn stop_unbound(conn: &Conn, instance: &RemoteInstance) -> Result<()> {
 }
 
 fn show_unbound(sweeps: &[RemoteSweep], shape: &Shape) -> Result<ExitCode> {
-    if shape.json {
-        output::json(&sweeps)?;
+    if shape.format.wanted() {
+        shape.format.print(&sweeps)?;
     } else {
         let mut table = Table::new(["Instance", "Slot", "Driver", "Provider", "Provider ID", "State", "Started"]);
         let mut unbound = 0;
@@ -243,7 +293,7 @@ fn show_unbound(sweeps: &[RemoteSweep], shape: &Shape) -> Result<ExitCode> {
         if sweeps.is_empty() {
             output::line("No provider that can be listed has been reached yet");
         } else if unbound == 0 {
-            output::line(&format!("{} providers, nothing that no record knows", sweeps.len()));
+            output::line(&format!("{} providers, no orphaned instances", sweeps.len()));
         } else {
             table.print();
         }
@@ -254,18 +304,51 @@ fn show_unbound(sweeps: &[RemoteSweep], shape: &Shape) -> Result<ExitCode> {
     Ok(ExitCode::from(if sweeps.iter().any(|s| !s.error.is_empty()) { 2 } else { 0 }))
 }
 
-/// The unbound instance whose key begins so.
-async fn one_unbound(conn: &Conn, prefix: &str) -> Result<RemoteInstance> {
-    let mut found: Vec<RemoteInstance> =
-        sweeps(conn, false).await?.into_iter().flat_map(|s| s.unbound).filter(|i| i.key.starts_with(prefix)).collect();
-    match (found.pop(), found.len()) {
-        (Some(one), 0) if !prefix.is_empty() => Ok(one),
-        (None, _) => bail!("no instance {prefix:?} is known that no record knows; `drover remote sweep` looks anew"),
-        (_, more) => bail!("{prefix:?} is the beginning of {} instances: give more of the key", more + 1),
+/// What other clusters have, and where that could not be found out.
+fn show_others(sweeps: &[RemoteSweep]) {
+    output::heading("Instances of other clusters");
+    let mut table = Table::new(["Instance", "Slot", "Owner", "Driver", "Provider", "Provider ID", "State", "Started"]);
+    for (s, i) in sweeps.iter().flat_map(|s| s.others.iter().map(move |i| (s, i))) {
+        table.row([
+            i.key.clone(),
+            i.slot.clone(),
+            i.owner.clone(),
+            s.driver.clone(),
+            s.provider.clone(),
+            i.provider_id.clone(),
+            observed(&i.observed),
+            when::ago(i.started_at, when::now_ns()),
+        ]);
+    }
+    if sweeps.iter().all(|s| s.others.is_empty()) {
+        output::line("None are known")
+    } else {
+        table.print()
+    }
+    for s in sweeps.iter().filter(|s| !s.others_error.is_empty()) {
+        output::line(&format!(
+            "Instances of other clusters at provider {} of driver {:?} are unknown: {}",
+            s.provider, s.driver, s.others_error
+        ));
     }
 }
 
-/// The record of a slot by its name or the beginning of it, by the beginning of its incarnation's id, or by its job where that has only one.
+/// The instance without a record whose key begins so.
+async fn one_unbound(conn: &Conn, prefix: &str, which: &WhichArgs) -> Result<RemoteInstance> {
+    let sweeps = sweeps(conn, false, true).await?;
+    let listed = sweeps.into_iter().filter(|s| which.fits(s)).flat_map(|s| s.unbound.into_iter().chain(s.others));
+    let mut found: Vec<RemoteInstance> = listed.filter(|i| i.key.starts_with(prefix)).collect();
+    match (found.pop(), found.len()) {
+        (Some(one), 0) if !prefix.is_empty() => Ok(one),
+        (None, _) => bail!(
+            "no orphaned instance matches {prefix:?}; hint: `drover remote sweep` refreshes the list, -all-owners includes other clusters"
+        ),
+        (_, more) => bail!("{prefix:?} matches {} instances; give more of the key", more + 1),
+    }
+}
+
+/// The record of a slot by its name or the beginning of it, by the beginning of its incarnation's id, or by its job
+/// where that has only one.
 async fn one_slot(conn: &Conn, what: &str) -> Result<RemoteTaskView> {
     let all = all(conn).await?;
     let keys: Vec<[String; 4]> = all.iter().map(keys).collect();
@@ -274,12 +357,12 @@ async fn one_slot(conn: &Conn, what: &str) -> Result<RemoteTaskView> {
         [] => {
             let near = hcl_lang::nearest(what, all.iter().map(|t| t.slot.job_id.as_str()));
             let near = near.map(|n| format!("; did you mean {n:?}?")).unwrap_or_default();
-            bail!("{what:?} is no slot or job of a remote task, and no incarnation begins so{near}\n`drover remote list` shows them.")
+            bail!("no slot, job or incarnation of a remote task matches {what:?}{near}\n`drover remote list` lists them.")
         }
         many => {
             let tasks: Vec<RemoteTaskView> = many.iter().map(|i| all[*i].clone()).collect();
             let table = table(&tasks, &Shape::default()).render().join("\n");
-            bail!("{} slots may be meant by {what:?}, give more of the name:\n{table}", many.len())
+            bail!("{} slots match {what:?}; give more of the name:\n{table}", many.len())
         }
     }
 }
@@ -303,13 +386,8 @@ fn pick(keys: &[[String; 4]], what: &str) -> Vec<usize> {
     if whole.is_empty() { by(&|name| name.starts_with(what)) } else { whole }
 }
 
-/// The slot as paths name it.
-fn in_path(slot: &SlotKey) -> String {
-    slot.to_string().split('/').map(encode).collect::<Vec<_>>().join("/")
-}
-
 async fn all(conn: &Conn) -> Result<Vec<RemoteTaskView>> {
-    conn.get("/v1/remote/tasks?namespace=*").await
+    conn.ask(call::remote_tasks().in_namespace("*")).await
 }
 
 /// An observation in one word or two.
@@ -383,16 +461,43 @@ pub(crate) fn summary(t: &RemoteTaskView, shape: &Shape) -> Vec<(&'static str, S
         ("Manager", managed),
         ("Epoch", t.epoch.to_string()),
         ("Hand-overs", t.handovers.to_string()),
-        ("Restarts", t.restarts.to_string()),
+        ("Restarts", restarts(t)),
         ("Address", t.address.clone()),
         ("Guarantee", format!("{}: {}", guarantee.level, guarantee.reason)),
     ];
+    let spent = t.restart_charges.iter().map(|charge| format!("{} {}", when::stamp(charge.time), charge.cause));
+    let at = pairs.iter().position(|(name, _)| *name == "Address").unwrap_or(pairs.len());
+    pairs.splice(at..at, spent.map(|line| ("Spent On", line)));
     pairs.extend(guarantee.limits.iter().map(|limit| ("But", limit.clone())));
     pairs
 }
 
-fn show(t: &RemoteTaskView, shape: &Shape) {
-    output::pairs(&summary(t, shape));
+/// How often it was restarted, and what that has cost of its budget.
+fn restarts(t: &RemoteTask) -> String {
+    match t.restart_charges.len() {
+        0 => t.restarts.to_string(),
+        spent => format!("{}; attempts spent in this interval: {spent} of {}", t.restarts, t.policy.restart.attempts()),
+    }
+}
+
+/// What the last sweep has found alive beside the record's instance of a slot, for people.
+fn beside(sweeps: &[RemoteSweep], slot: &SlotKey) -> Vec<(&'static str, String)> {
+    let slot = slot.to_string();
+    let alive = sweeps.iter().flat_map(|s| &s.unbound).filter(|i| i.slot == slot && i.alive());
+    alive
+        .map(|i| {
+            let id = if i.provider_id.is_empty() { String::new() } else { format!(" ({})", i.provider_id) };
+            let what =
+                format!("{}{id} is {} as well: `drover remote stop {}` ends it and nothing else", i.key, observed(&i.observed), i.key);
+            ("Orphaned", what)
+        })
+        .collect()
+}
+
+fn show(t: &RemoteTaskView, orphaned: &[(&'static str, String)], shape: &Shape) {
+    let mut pairs = summary(t, shape);
+    pairs.extend_from_slice(orphaned);
+    output::pairs(&pairs);
     if !t.attributes.is_empty() {
         output::heading("Attributes");
         for (k, v) in &t.attributes {
@@ -411,7 +516,27 @@ fn show(t: &RemoteTaskView, shape: &Shape) {
 
 #[cfg(test)]
 mod tests {
-    use super::pick;
+    use super::*;
+
+    #[test]
+    fn the_status_of_a_slot_names_what_lives_beside_its_instance() {
+        let slot: SlotKey = "default/j.g[0]/t".parse().expect("a slot");
+        let instance = |key: &str, slot: &str, id: &str, observed: Observed| RemoteInstance {
+            key: key.to_owned(),
+            slot: slot.to_owned(),
+            provider_id: id.to_owned(),
+            observed,
+            ..RemoteInstance::default()
+        };
+        let unbound = vec![
+            instance("k1", "default/j.g[0]/t", "arn:2", Observed::Running),
+            instance("k2", "default/j.g[1]/t", "", Observed::Running),
+            instance("k3", "default/j.g[0]/t", "", Observed::Gone),
+        ];
+        let sweeps = [RemoteSweep { unbound, ..RemoteSweep::default() }];
+        let [("Orphaned", line)] = &beside(&sweeps, &slot)[..] else { panic!("{:?}", beside(&sweeps, &slot)) };
+        assert_eq!(line, "k1 (arn:2) is running as well: `drover remote stop k1` ends it and nothing else");
+    }
 
     #[test]
     fn a_remote_task_is_called_by_several_names() {

@@ -1,14 +1,14 @@
-//! What an operand stands for. Where an allocation's id is taken, the beginning of an id will do, a job's name as well, and an allocation's own name
-//! (`hello.greet[0]`); where a node's id is taken, its name.
+//! What an operand stands for. Where an allocation's id is taken, the beginning of an id will do, a job's name as
+//! well, and an allocation's own name (`hello.greet[0]`); where a node's id is taken, its name.
 
 use anyhow::{Result, bail};
+use api::{call, shapes::JobListStub};
 use model::{Allocation, ClientStatus, Node};
-use serde_json::Value;
 
-use super::{eval::lower, id_prefix};
+use super::id_prefix;
 use crate::{
-    conn::{Conn, encode},
-    output::{self, Table},
+    conn::Conn,
+    output::{self, Table, lower},
     when,
 };
 
@@ -43,21 +43,22 @@ impl<'a> Operand<'a> {
     }
 }
 
-/// The allocation that an operand stands for. When a job has several, a note on standard error says which one was taken.
+/// The allocation that an operand stands for. When a job has several, a note on standard error says which one was
+/// taken.
 ///
 /// # Errors
 /// When there is none, or it is not clear which one is meant: then with a table of the candidates.
 pub(crate) async fn allocation(conn: &Conn, operand: Operand<'_>) -> Result<Allocation> {
     if !operand.job {
         if let Ok(prefix) = id_prefix(operand.text) {
-            let all: Vec<Allocation> = conn.get(&format!("/v1/allocations?prefix={prefix}&namespace=*")).await?;
+            let all = conn.ask(call::allocs().in_namespace("*").with("prefix", prefix)).await?;
             let wanted = operand.text.trim_end_matches('*').to_ascii_lowercase();
             let found: Vec<Allocation> = all.into_iter().filter(|a| a.id.to_string().starts_with(&wanted)).collect();
             match found.as_slice() {
                 [] => {}
                 [one] => return Ok(one.clone()),
                 many => bail!(
-                    "{} allocations begin with {:?}, give more of the id:\n{}",
+                    "{} allocation ids start with {:?}; give more of the id:\n{}",
                     many.len(),
                     operand.text,
                     candidates(many, when::now_ns())
@@ -65,51 +66,64 @@ pub(crate) async fn allocation(conn: &Conn, operand: Operand<'_>) -> Result<Allo
             }
         }
         if operand.text.ends_with(']') {
-            let filter = encode(&format!("Name == {:?}", operand.text));
-            let named: Vec<Allocation> = conn.get(&format!("/v1/allocations?filter={filter}")).await?;
+            let named = conn.ask(call::allocs().with("filter", format!("Name == {:?}", operand.text))).await?;
             if !named.is_empty() {
                 return taken(choose(named, operand.intent), &format!("allocation {}", operand.text));
             }
         }
     }
     let job = job(conn, operand).await?;
-    let text = |key: &str| job[key].as_str().unwrap_or_default().to_owned();
-    let path = format!("/v1/job/{}/allocations?namespace={}", encode(&text("ID")), encode(&text("Namespace")));
-    let mut allocs: Vec<Allocation> = conn.get(&path).await?;
+    let mut allocs = conn.ask(call::job_allocations(&job.id).in_namespace(&job.namespace)).await?;
     if let Some(group) = operand.group {
         let groups: std::collections::BTreeSet<String> = allocs.iter().map(|a| a.task_group.to_string()).collect();
         allocs.retain(|a| *a.task_group == *group);
         if allocs.is_empty() && !groups.is_empty() {
             let groups: Vec<String> = groups.into_iter().collect();
-            bail!("job {:?} has no allocations of group {group:?}; those it has are of: {}", text("ID"), groups.join(", "));
+            bail!("job {:?} has no allocations of group {group:?}; those it has are of: {}", job.id, groups.join(", "));
         }
     }
-    taken(choose(allocs, operand.intent), &format!("job {}", text("ID")))
+    taken(choose(allocs, operand.intent), &format!("job {}", job.id))
+}
+
+/// The task of an allocation that has just one.
+pub(crate) async fn only_task(conn: &Conn, alloc: &Allocation) -> Result<String> {
+    let job = conn.ask(call::alloc(alloc.id)).await?.extra.job;
+    let group = job.as_ref().and_then(|job| job.group(&alloc.task_group));
+    let names: Vec<&str> = group.into_iter().flat_map(|g| &g.tasks).map(|t| &*t.name).collect();
+    match names.as_slice() {
+        [one] => Ok((*one).to_owned()),
+        [] => bail!("allocation {} has no tasks", alloc.id),
+        many => bail!("allocation {} has several tasks, name one: {}", alloc.id.short(), many.join(", ")),
+    }
 }
 
 /// The job of that name, else the only one whose name begins so.
-async fn job(conn: &Conn, operand: Operand<'_>) -> Result<Value> {
-    let jobs: Vec<Value> = conn.get(&format!("/v1/jobs?prefix={}", encode(operand.text))).await?;
-    let id = |j: &Value| j["ID"].as_str().unwrap_or_default().to_owned();
-    if let Some(exact) = jobs.iter().find(|j| id(j) == operand.text) {
+async fn job(conn: &Conn, operand: Operand<'_>) -> Result<JobListStub> {
+    let jobs = conn.ask(call::jobs().with("prefix", operand.text)).await?;
+    if let Some(exact) = jobs.iter().find(|j| j.id.as_str() == operand.text) {
         return Ok(exact.clone());
     }
     match jobs.as_slice() {
         [one] if !operand.text.is_empty() => Ok(one.clone()),
         [] | [_] => {
-            let all: Vec<Value> = conn.get("/v1/jobs").await?;
-            let names: Vec<String> = all.iter().map(id).collect();
-            let near = hcl_lang::nearest(operand.text, names.iter().map(String::as_str));
+            let all = conn.ask(call::jobs()).await?;
+            let near = hcl_lang::nearest(operand.text, all.iter().map(|j| j.id.as_str()));
             let near = near.map(|n| format!("; did you mean job {n:?}?")).unwrap_or_default();
-            let what = if operand.job { "no job of that name" } else { "no allocation begins so, and no job has that name" };
+            let what = match operand.text {
+                _ if operand.job => "no job has this name",
+                one if one.len() == 1 && one.chars().all(|c| c.is_ascii_hexdigit()) => {
+                    "no job has this name; give at least two digits of an allocation id"
+                }
+                _ => "no allocation id has this prefix, and no job has this name",
+            };
             bail!("{:?}: {what}{near}\n`drover ps` lists the jobs, `drover alloc status` the allocations.", operand.text)
         }
         many => {
             let mut table = Table::new(["Job", "Type", "Status"]);
             for j in many {
-                table.row(["ID", "Type", "Status"].map(|key| j[key].as_str().unwrap_or_default()));
+                table.row([j.id.as_str(), &j.kind, &j.status]);
             }
-            bail!("{} jobs begin with {:?}, give more of the name:\n{}", many.len(), operand.text, table.render().join("\n"))
+            bail!("{} job names start with {:?}; give more of the name:\n{}", many.len(), operand.text, table.render().join("\n"))
         }
     }
 }
@@ -163,7 +177,7 @@ fn taken(choice: Choice, whose: &str) -> Result<Allocation> {
             alloc.id.short()
         ),
         Choice::Unclear(many) => {
-            bail!("{whose} has {} running allocations, say which by id:\n{}", many.len(), candidates(&many, when::now_ns()))
+            bail!("{whose} has {} running allocations; choose one by id:\n{}", many.len(), candidates(&many, when::now_ns()))
         }
         Choice::Nothing => bail!("{whose} has no allocations"),
     }
@@ -191,22 +205,47 @@ fn candidates(allocs: &[Allocation], now: i64) -> String {
 /// # Errors
 /// When there is none or more than one.
 pub(crate) async fn node(conn: &Conn, text: &str) -> Result<Node> {
-    let nodes: Vec<Node> = conn.get("/v1/nodes").await?;
+    let nodes = conn.ask(call::nodes()).await?;
     match pick_node(&nodes, text) {
         Ok(node) => Ok(node.clone()),
         Err(many) if many.is_empty() => {
             let near = hcl_lang::nearest(text, nodes.iter().map(|n| &*n.name));
             let near = near.map(|n| format!("; did you mean {n:?}?")).unwrap_or_default();
-            bail!("{text:?}: no node has that name, and no node's id begins so{near}\n`drover node status` lists the nodes.")
+            bail!("no node name or id prefix matches {text:?}{near}\n`drover node status` lists the nodes.")
         }
         Err(many) => {
             let mut table = Table::new(["ID", "Name", "DC", "Node Pool", "Status"]);
             for n in &many {
                 table.row([n.id.to_string(), n.name.to_string(), n.datacenter.clone(), n.pool.clone(), lower(&n.status)]);
             }
-            bail!("{} nodes may be meant by {text:?}, give more of the id:\n{}", many.len(), table.render().join("\n"))
+            bail!("{} nodes match {text:?}; give more of the id:\n{}", many.len(), table.render().join("\n"))
         }
     }
+}
+
+/// The node of that name or whose id begins so, or the agent's own.
+pub(crate) async fn node_or_own(conn: &Conn, id: Option<&str>, this: bool) -> Result<Node> {
+    let id = match (id, this) {
+        (Some(id), _) => id.to_owned(),
+        (None, true) => {
+            let me = conn.ask(call::agent_self()).await?;
+            match me.stats.get("client").and_then(|group| group.get("node_id")) {
+                Some(id) if !id.is_empty() => id.clone(),
+                _ => bail!("this agent is not a node; give the name or id of one"),
+            }
+        }
+        (None, false) => bail!("give a node, or use -self for the node of this agent"),
+    };
+    let stub = node(conn, &id).await?;
+    conn.ask(call::node(stub.id)).await
+}
+
+/// The id of the node that an operand names, if there is one.
+pub(crate) async fn node_id(conn: &Conn, operand: Option<&str>) -> Result<Option<model::NodeId>> {
+    Ok(match operand {
+        Some(_) => Some(node_or_own(conn, operand, false).await?.id),
+        None => None,
+    })
 }
 
 /// The node of a list that is meant, else those that may be. Ids come first: scripts have them.
@@ -267,7 +306,7 @@ mod tests {
         assert_eq!(lines.lines().count(), 3);
         assert!(lines.lines().nth(1).is_some_and(|l| l.starts_with("01010101  web.g[0]")), "{lines}");
         let error = taken(choose(many, Intent::Change), "job web").expect_err("unclear").to_string();
-        assert!(error.starts_with("job web has 2 running allocations, say which by id:\nID"), "{error}");
+        assert!(error.starts_with("job web has 2 running allocations; choose one by id:\nID"), "{error}");
         let error = taken(choose(vec![alloc(7, ClientStatus::Complete, 1)], Intent::Enter), "job web").expect_err("ended").to_string();
         assert_eq!(
             error,

@@ -2,10 +2,11 @@
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use api::{call, go_json::from_value, shapes::Members};
 use serde_json::Value;
 
-use super::ApiArgs;
+use super::{ApiArgs, Format};
 use crate::output::{self, Table};
 
 /// Verbs.
@@ -15,10 +16,9 @@ pub(crate) enum Command {
     Members {
         #[command(flatten)]
         api: ApiArgs,
-        /// Print them as JSON
-        #[arg(long)]
-        json: bool,
-        /// Also the version of the protocol, and all tags
+        #[command(flatten)]
+        format: Format,
+        /// Include the protocol version and all tags
         #[arg(long, alias = "verbose")]
         detailed: bool,
     },
@@ -26,33 +26,38 @@ pub(crate) enum Command {
 
 /// Runs a verb.
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
-    let Command::Members { api, json, detailed } = command;
+    let Command::Members { api, format, detailed } = command;
     let conn = api.conn()?;
-    let members: Value = conn.get("/v1/agent/members").await?;
-    if json {
-        output::json(&members)?;
+    let members: Value = conn.ask(call::agent_members().reading()).await?;
+    if format.wanted() {
+        format.print(&members)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let leader: String = conn.get("/v1/status/leader").await?;
+    let leader = conn.ask(call::leader()).await?;
+    let members = from_value::<Members>(members).context("the servers")?.members;
     let mut header = vec!["Name", "Address", "Port", "Status", "Leader"];
     header.extend(detailed.then_some("Protocol"));
     header.extend(["Raft Version", "Build", "Datacenter", "Region"]);
     header.extend(detailed.then_some("Tags"));
     let mut table = Table::new(header);
-    for m in members["Members"].as_array().into_iter().flatten() {
-        let text = |v: &Value| v.as_str().map_or_else(|| v.to_string(), str::to_owned);
-        let tags = &m["Tags"];
+    for m in &members {
+        let tag = |name: &str| m.tags.get(name).cloned().unwrap_or_else(|| "null".to_owned());
         // The tag holds the RPC port; the member's own port is for gossip, which there is none of.
-        let is_leader = leader == format!("{}:{}", text(&m["Addr"]), text(&tags["port"]));
-        let mut row = vec![text(&m["Name"]), text(&m["Addr"]), text(&m["Port"]), text(&m["Status"]), is_leader.to_string()];
-        row.extend(detailed.then(|| text(&m["ProtocolCur"])));
-        row.extend([text(&tags["raft_vsn"]), text(&tags["build"]), text(&tags["dc"]), text(&tags["region"])]);
+        let is_leader = leader == format!("{}:{}", m.addr, tag("port"));
+        let mut row = vec![m.name.clone(), m.addr.clone(), m.port.to_string(), m.status.clone(), is_leader.to_string()];
+        row.extend(detailed.then(|| m.protocol_cur.to_string()));
+        row.extend(["raft_vsn", "build", "dc", "region"].map(tag));
         row.extend(detailed.then(|| {
-            let all: Vec<String> = tags.as_object().into_iter().flatten().map(|(k, v)| format!("{k}={}", text(v))).collect();
+            let all: Vec<String> = m.tags.iter().map(|(k, v)| format!("{k}={v}")).collect();
             all.join(",")
         }));
         table.row(row);
     }
     table.print();
+    for m in &members {
+        if let Some(what) = m.tags.get("exposed") {
+            output::note(&format!("{} listens {what}", m.name));
+        }
+    }
     Ok(ExitCode::SUCCESS)
 }

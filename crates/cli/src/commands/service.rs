@@ -3,38 +3,36 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use api::shapes::NamespaceServices;
+use api::call::{self, Call};
 use model::ServiceRegistration;
-use serde_json::Value;
 
-use super::{ApiArgs, Shape};
+use super::{ApiArgs, Format, Page, Shape};
 use crate::{
-    conn::{Conn, encode},
+    conn::Conn,
     output::{self, Table},
 };
 
 /// Verbs.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Forget one place of a service; a node that still stands by it registers it again
+    /// Delete one registration of a service; its node registers it again if the service still runs
     Delete {
         #[command(flatten)]
         api: ApiArgs,
         /// The service
         service: String,
-        /// Id of the place, as `service info -verbose` shows it
+        /// Id of the registration, as `service info -verbose` shows it
         id: String,
     },
-    /// Show where a service is reached
+    /// Show the addresses of a service
     Info {
         #[command(flatten)]
         api: ApiArgs,
         #[command(flatten)]
         shape: Shape,
-        /// Only the places that an expression picks, such as `"blue" in Tags`
-        #[arg(long)]
-        filter: Option<String>,
-        /// So many places, the same ones for the same key: NUMBER|KEY
+        #[command(flatten)]
+        page: Page,
+        /// Choose a number of instances, the same ones for the same key: NUMBER|KEY
         #[arg(long)]
         choose: Option<String>,
         /// The service
@@ -44,38 +42,31 @@ pub(crate) enum Command {
     List {
         #[command(flatten)]
         api: ApiArgs,
-        /// Print them as JSON
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        format: Format,
     },
 }
 
 /// Runs a verb.
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
-        Command::List { api, json } => list(&api.conn()?, json).await,
-        Command::Info { api, shape, filter, choose, service } => {
-            let mut path = format!("/v1/service/{}?", encode(&service));
-            for (key, value) in [("filter", filter), ("choose", choose)] {
-                if let Some(value) = value {
-                    path.push_str(&format!("{key}={}&", encode(&value)));
-                }
-            }
-            info(&api.conn()?, &shape, &service, path.trim_end_matches(['&', '?'])).await
+        Command::List { api, format } => list(&api.conn()?, &format).await,
+        Command::Info { api, shape, page, choose, service } => {
+            info(&api.conn()?, &shape, &service, call::service(&service).with_some("choose", choose), &page).await
         }
         Command::Delete { api, service, id } => {
-            let _: Value = api.conn()?.delete(&format!("/v1/service/{}/{}", encode(&service), encode(&id))).await?;
+            api.conn()?.ask(call::service_delete(service, &id)).await?;
             output::line(&format!("Successfully deleted service registration {id:?}"));
             Ok(ExitCode::SUCCESS)
         }
     }
 }
 
-async fn list(conn: &Conn, json: bool) -> Result<ExitCode> {
-    if json {
-        return conn.print("/v1/services").await;
+async fn list(conn: &Conn, format: &Format) -> Result<ExitCode> {
+    if format.wanted() {
+        return conn.show(format, call::services()).await;
     }
-    let namespaces: Vec<NamespaceServices> = conn.get("/v1/services").await?;
+    let namespaces = conn.ask(call::services()).await?;
     let several = namespaces.len() > 1;
     let mut table = if several { Table::new(["Service Name", "Namespace", "Tags"]) } else { Table::new(["Service Name", "Tags"]) };
     for ns in &namespaces {
@@ -105,21 +96,29 @@ fn address(r: &ServiceRegistration) -> String {
     }
 }
 
-async fn info(conn: &Conn, shape: &Shape, name: &str, path: &str) -> Result<ExitCode> {
-    if shape.json {
-        return conn.print(path).await;
+async fn info(conn: &Conn, shape: &Shape, name: &str, places: Call<Vec<ServiceRegistration>>, page: &Page) -> Result<ExitCode> {
+    if shape.format.wanted() {
+        Page::rest(&page.show(conn, &shape.format, places).await?);
+        return Ok(ExitCode::SUCCESS);
     }
-    let places: Vec<ServiceRegistration> = conn.get(path).await?;
+    let (places, next) = page.of(conn, places).await?;
     if places.is_empty() {
-        bail!("no place of service {name:?} is registered");
+        bail!("no instance of service {name:?} is registered{}", if page.narrows() { " that matches" } else { "" });
     }
+    show(&places, shape);
+    Page::rest(&next);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the places of a service.
+fn show(places: &[ServiceRegistration], shape: &Shape) {
     if !shape.verbose {
         let mut table = Table::new(["Job ID", "Address", "Tags", "Node ID", "Alloc ID"]);
-        for r in &places {
+        for r in places {
             table.row([r.job_id.to_string(), address(r), format!("[{}]", r.tags.join(",")), shape.id(r.node_id), shape.id(r.alloc_id)]);
         }
         table.print();
-        return Ok(ExitCode::SUCCESS);
+        return;
     }
     for (i, r) in places.iter().enumerate() {
         if i > 0 {
@@ -143,5 +142,4 @@ async fn info(conn: &Conn, shape: &Shape, name: &str, path: &str) -> Result<Exit
         }
         output::pairs(&rows);
     }
-    Ok(ExitCode::SUCCESS)
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use serde_json::{Value, json};
+use api::{call, shapes::SearchRequest};
 
 use super::{ApiArgs, Shape};
 
@@ -14,7 +14,7 @@ pub(crate) struct Args {
     api: ApiArgs,
     #[command(flatten)]
     shape: Shape,
-    /// A job, node, allocation, evaluation or deployment; without one, the jobs are listed
+    /// A job, node, allocation, evaluation or deployment; default: list the jobs
     id: Option<String>,
 }
 
@@ -24,10 +24,10 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
     let Some(id) = &args.id else {
         return super::job::list(&conn, &args.shape).await;
     };
-    let answer: Value = conn.put("/v1/search", &json!({"Prefix": id, "Context": "all"})).await?;
+    let request = SearchRequest { prefix: id.clone(), context: "all".to_owned(), ..SearchRequest::default() };
     let mut found: Vec<(String, String)> = Vec::new();
-    for (context, ids) in answer["Matches"].as_object().into_iter().flatten() {
-        found.extend(ids.as_array().into_iter().flatten().filter_map(|i| Some((context.clone(), i.as_str()?.to_owned()))));
+    for (context, ids) in conn.ask(call::search(&request)).await?.matches {
+        found.extend(ids.into_iter().flatten().map(|id| (context.clone(), id)));
     }
     // An exact match is meant, even when others begin the same.
     if found.iter().any(|(_, i)| i == id) {
@@ -38,7 +38,7 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
         [] => match super::resolve::node(&conn, id).await {
             Ok(node) => super::node::run(super::node::Command::for_status(args.api.clone(), args.shape.clone(), node.id.to_string())).await,
             Err(_) => {
-                bail!("nothing begins with {id:?}, and no node has that name\n`drover ps` lists the jobs, `drover node status` the nodes.")
+                bail!("no id starts with {id:?}, and no node has that name\n`drover ps` lists the jobs, `drover node status` the nodes.")
             }
         },
         [(context, id)] => match context.as_str() {
@@ -46,19 +46,12 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
             "nodes" => super::node::run(super::node::Command::for_status(args.api.clone(), args.shape.clone(), id.clone())).await,
             "allocs" => super::alloc::show(&conn, &args.shape, id, false).await,
             "evals" => super::eval::show(&conn, &args.shape, id.clone()).await,
-            "deployment" => {
-                let path = format!("/v1/deployment/{id}");
-                if args.shape.json {
-                    return conn.print(&path).await;
-                }
-                super::deployment::show(&conn.get::<model::Deployment>(&path).await?, &args.shape);
-                Ok(ExitCode::SUCCESS)
-            }
-            other => bail!("{id:?} is one of {other}, which this command does not show; ask the API: /v1/{other}"),
+            "deployment" => super::deployment::show_one(&conn, id, &args.shape).await,
+            other => bail!("{id:?} belongs to {other}, which this command does not show; read /v1/{other} with `drover operator api`"),
         },
         many => {
             let list: Vec<String> = many.iter().map(|(context, id)| format!("  {context:10}  {id}")).collect();
-            bail!("{} things begin with {id:?}, give more of the identifier:\n{}", many.len(), list.join("\n"))
+            bail!("{} ids start with {id:?}; give more of the id:\n{}", many.len(), list.join("\n"))
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use api::call;
 
 use super::ApiArgs;
 use crate::output;
@@ -10,7 +11,7 @@ use crate::output;
 /// Verbs.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Collect everything that has ended, whatever its age
+    /// Collect everything that has ended, regardless of its age
     Gc {
         #[command(flatten)]
         api: ApiArgs,
@@ -23,7 +24,7 @@ pub(crate) enum Command {
 /// Verbs of `system reconcile`.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Reconcile {
-    /// The allocations of all jobs, by status
+    /// Recount the allocations of all jobs by status
     Summaries {
         #[command(flatten)]
         api: ApiArgs,
@@ -34,12 +35,12 @@ pub(crate) enum Reconcile {
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Reconcile(Reconcile::Summaries { api }) => {
-            api.conn()?.put_empty("/v1/system/reconcile/summaries").await?;
+            api.conn()?.tell(call::reconcile_summaries()).await?;
             output::line("The allocations of all jobs are counted anew");
             Ok(ExitCode::SUCCESS)
         }
         Command::Gc { api } => {
-            api.conn()?.put_empty("/v1/system/gc").await?;
+            api.conn()?.tell(call::system_gc()).await?;
             output::line("Collected what has ended. Remote tasks that are still to be stopped are kept until their absence is confirmed.");
             Ok(ExitCode::SUCCESS)
         }

@@ -15,6 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::sweep;
 use crate::conn::Conn;
+use server::join::JOIN_SECRET_FILE;
 
 /// Name of the variable that the demo's agents get and hand down.
 const MARK: &str = "DROVER_DEMO_DIR";
@@ -76,6 +77,7 @@ impl Cluster {
             // The demo is not steered by the environment of the person's own cluster.
             .env_remove("NOMAD_ADDR")
             .env_remove("DROVER_ADDR")
+            .env_remove("DROVER_JOIN_SECRET")
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
@@ -103,9 +105,12 @@ impl Cluster {
     pub(crate) fn start_node(&mut self, name: &str) -> Result<()> {
         let config = format!(
             "data_dir = {:?}\nname = {name:?}\nlog_level = \"info\"\nports {{\n  http = 0\n}}\nclient {{\n  enabled = true\n  servers = [\"127.0.0.1:{}\"]\n}}\n\
+             drover {{\n  join_secret_file = {:?}\n}}\n\
+             plugin \"raw_exec\" {{\n  config {{\n    enabled = true\n  }}\n}}\n\
              plugin \"remote_exec\" {{\n  config {{\n    transport = \"local\"\n    root = {:?}\n  }}\n}}\n",
             self.dir.join(name).join("data"),
             self.rpc_port,
+            self.dir.join("server/data/server").join(JOIN_SECRET_FILE),
             self.dir.join("runtime"),
         );
         self.spawn(name, &config)
@@ -142,7 +147,7 @@ impl Cluster {
 
     /// The record of the only remote task.
     pub(crate) async fn remote_task(&self) -> Result<RemoteTask> {
-        let tasks: Vec<RemoteTask> = self.conn()?.get("/v1/remote/tasks").await?;
+        let tasks = self.conn()?.ask(api::call::remote_tasks().reading::<Vec<RemoteTask>>()).await?;
         tasks.into_iter().next().context("the server knows no remote task")
     }
 

@@ -1,8 +1,10 @@
-//! The witness of the demo: the remote instance's pid, seen from outside, and its counter, followed through the API across every hand-over.
+//! The witness of the demo: the remote instance's pid, seen from outside, and its counter, followed through the API
+//! across every hand-over.
 
 use std::{fs, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
+use api::call;
 use tokio::{sync::watch, task::JoinHandle};
 
 use super::cluster::Cluster;
@@ -60,7 +62,8 @@ impl Follower {
             let mut offset = 0_u64;
             let mut partial = Vec::new();
             loop {
-                // An error here is a hand-over: no node manages the task at the moment, or the one that did is gone. The cursor is ours.
+                // An error here is a hand-over: no node manages the task at the moment, or the one that did is gone.
+                // The cursor is ours.
                 if let Err(error) = follow_once(&conn, &mut offset, &mut partial, &sender).await {
                     tracing::debug!(error = format!("{error:#}"), offset, "log follower reconnects");
                 }
@@ -89,12 +92,13 @@ impl Drop for Follower {
 }
 
 async fn follow_once(conn: &Conn, offset: &mut u64, partial: &mut Vec<u8>, sender: &watch::Sender<Seen>) -> Result<()> {
-    let allocs: Vec<model::Allocation> = conn.get("/v1/job/counter/allocations").await?;
+    let allocs = conn.ask(call::job_allocations("counter")).await?;
     let alloc =
         allocs.into_iter().filter(|a| !a.terminal()).max_by_key(|a| a.create_index).context("no allocation manages the counter now")?;
-    let path = format!("/v1/client/fs/logs/{}?task=count&type=stdout&plain=true&follow=true&origin=start&offset={offset}", alloc.id);
-    let mut stream = conn.stream(&path).await?;
-    // Between two chunks: long enough for a quiet machine, short enough to notice a node that is gone without a goodbye.
+    let logs = call::alloc_files("logs", alloc.id).with("task", "count").with("type", "stdout").with("plain", true).with("follow", true);
+    let mut stream = conn.stream(logs.with("origin", "start").with("offset", *offset)).await?;
+    // Between two chunks: long enough for a quiet machine, short enough to notice a node that is gone without a
+    // goodbye.
     while let Some(chunk) =
         tokio::time::timeout(Duration::from_secs(1), stream.next()).await.context("the log has stood still for a second")??
     {

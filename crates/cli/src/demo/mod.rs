@@ -1,8 +1,9 @@
 //! `drover demo`: the point of the project in one minute, on this machine, with nothing else installed.
 //!
-//! It starts a server and nodes as processes of this same binary, runs a local job and a remote one from `examples/`, and then does to the nodes what
-//! operators and machines do to them: drain, SIGKILL, removal, late replacement, a killed driver plugin. A timeline shows what happens; at the end a
-//! table says what held. Exit code 0 only if everything held. Whatever happens, nothing is left running (unless `-keep`).
+//! It starts a server and nodes as processes of this same binary, runs a local job and a remote one from `examples/`,
+//! and then does to the nodes what operators and machines do to them: drain, SIGKILL, removal, late replacement, a
+//! killed driver plugin. A timeline shows what happens; at the end a table says what held. Exit code 0 only if
+//! everything held. Whatever happens, nothing is left running (unless `-keep`).
 
 mod cluster;
 mod counter;
@@ -19,13 +20,13 @@ use crate::output;
 /// Options of the demo.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// Leave the cluster running at the end and say what to try.
+    /// Leave the cluster running at the end and print what to try.
     #[arg(long)]
     keep: bool,
-    /// How long a node may act without hearing from the server; the hand-over after a SIGKILL takes about that long.
+    /// Time that a node may act without contact to the server; the hand-over after a SIGKILL takes about as long.
     #[arg(long, default_value = "2s", value_name = "DURATION")]
     lease: model::GoDuration,
-    /// Show the agents' logs on standard error at the end when something did not hold.
+    /// Print the agents' logs to standard error if a step fails.
     #[arg(long)]
     verbose: bool,
 }
@@ -34,9 +35,9 @@ pub(crate) struct DemoArgs {
 const ELSEWHERE: &str = "\
 The remote task ran in a directory of this machine that belongs to no node (remote_exec, transport \"local\"). On real runtimes:
   remote_exec    transport \"ssh\"; hosts with an ssh server, and a key to log in; nothing else is installed there (examples/agents/client-ssh.hcl)
-  docker_remote  a Docker engine elsewhere, by TCP with TLS, ssh or a socket (docs/drivers/docker.md)
-  ecs            an Amazon ECS cluster, on Fargate or EC2; a plugin of its own, cargo build -p ecs (docs/drivers/ecs.md)
-What each driver guarantees is in docs/remote-tasks.md.";
+  docker_remote  a Docker engine elsewhere, by TCP with TLS, ssh or a socket (docs/reference/drivers/docker.md)
+  ecs            an Amazon ECS cluster, on Fargate or EC2; a plugin of its own, cargo build -p ecs (docs/reference/drivers/ecs.md)
+What each driver guarantees is in docs/concepts/remote-tasks.md.";
 
 /// The whole demo may take this long; a story that hangs is a failure, not a wait.
 const LIMIT: Duration = Duration::from_secs(180);

@@ -7,7 +7,11 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use model::{Allocation, ClientStatus, NodeStatus, Observed, RemoteTask};
+use api::{
+    call,
+    shapes::{JobParseRequest, JobRegisterRequest, NodeDrainRequest, NodeEligibilityRequest},
+};
+use model::{Allocation, ClientStatus, DrainSpec, GoDuration, NodeStatus, Observed, RemoteTask};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
@@ -111,21 +115,22 @@ async fn until<T, F: Future<Output = Result<Option<T>>>>(what: &str, bound: Dura
 
 async fn node_id(conn: &Conn, name: &str, status: NodeStatus) -> Result<model::NodeId> {
     until(&format!("node {name} {status:?}"), STEP, || async {
-        let nodes: Vec<model::Node> = conn.get("/v1/nodes").await?;
+        let nodes = conn.ask(call::nodes()).await?;
         Ok(nodes.into_iter().find(|n| &*n.name == name && n.status == status).map(|n| n.id))
     })
     .await
 }
 
 async fn submit(conn: &Conn, text: &str) -> Result<()> {
-    let job: serde_json::Value = conn.put("/v1/jobs/parse", &json!({"JobHCL": text, "Canonicalize": true})).await?;
-    let _: serde_json::Value = conn.put("/v1/jobs", &json!({"Job": job})).await?;
+    let request = JobParseRequest { job_hcl: text.to_owned(), canonicalize: true, ..JobParseRequest::default() };
+    let job = conn.ask(call::job_parse(&request)).await?;
+    conn.ask(call::job_register(&JobRegisterRequest::default()).carrying(&json!({"Job": job}))).await?;
     Ok(())
 }
 
 async fn running(conn: &Conn, job: &str) -> Result<Allocation> {
     until(&format!("job {job} running"), STEP, || async {
-        let allocs: Vec<Allocation> = conn.get(&format!("/v1/job/{job}/allocations")).await?;
+        let allocs = conn.ask(call::job_allocations(job)).await?;
         Ok(allocs.into_iter().find(|a| a.client_status == ClientStatus::Running && !a.terminal()))
     })
     .await
@@ -156,7 +161,7 @@ impl Teller<'_> {
         let Some(manager) = &task.manager else {
             return Ok("nobody".to_owned());
         };
-        let nodes: Vec<model::Node> = self.conn.get("/v1/nodes").await?;
+        let nodes = self.conn.ask(call::nodes()).await?;
         Ok(nodes.into_iter().find(|n| n.id == manager.node_id).map_or_else(|| manager.node_id.short(), |n| n.name.to_string()))
     }
 
@@ -229,21 +234,20 @@ async fn drain(teller: &mut Teller<'_>, first: &str, second: &str) -> Result<()>
     let (epoch, before) = (teller.cluster.remote_task().await?.epoch, teller.follower.seen().last);
     teller.time.say(&format!("draining {first}"));
     let asked = Instant::now();
-    let _: serde_json::Value = teller
-        .conn
-        .put(&format!("/v1/node/{id}/drain"), &json!({"DrainSpec": {"Deadline": 60_000_000_000_i64}, "MarkEligible": false}))
-        .await?;
+    let drain_spec = Some(DrainSpec { deadline: GoDuration(60_000_000_000), ..DrainSpec::default() });
+    teller.conn.ask(call::node_drain(id, &NodeDrainRequest { drain_spec, ..NodeDrainRequest::default() })).await?;
     teller.handed_over(epoch).await?;
     teller.check("drain", Some(asked.elapsed()), before, &format!("{second} observed it before {first} let go")).await?;
     until("the drain to complete", STEP, || async {
-        let node: model::Node = teller.conn.get(&format!("/v1/node/{id}")).await?;
+        let node = teller.conn.ask(call::node(id)).await?;
         Ok(node.drain.is_none().then_some(()))
     })
     .await?;
     let hello = running(&teller.conn, "hello").await?;
     teller.time.say(&format!("  drain of {first} complete; local job hello runs on {}", hello.node_name));
     ensure!(&*hello.node_name == second, "the local job should have moved to {second}, it is on {}", hello.node_name);
-    let _: serde_json::Value = teller.conn.put(&format!("/v1/node/{id}/eligibility"), &json!({"Eligibility": "eligible"})).await?;
+    let request = NodeEligibilityRequest { eligibility: "eligible".to_owned(), ..NodeEligibilityRequest::default() };
+    teller.conn.ask(call::node_eligibility(id, &request)).await?;
     Ok(())
 }
 
@@ -296,8 +300,8 @@ async fn kill_plugin(teller: &mut Teller<'_>, node: &str) -> Result<()> {
 /// Reads the whole log once more, through the node that manages the task now, and counts.
 async fn whole_log(teller: &Teller<'_>, at_least: u64) -> Result<()> {
     let alloc = running(&teller.conn, "counter").await?;
-    let path = format!("/v1/client/fs/logs/{}?task=count&type=stdout&plain=true&follow=false&origin=start&offset=0", alloc.id);
-    let text = teller.conn.text(&path).await?;
+    let logs = call::alloc_files("logs", alloc.id).with("task", "count").with("type", "stdout").with("plain", true).with("follow", false);
+    let text = teller.conn.text(logs.with("origin", "start").with("offset", 0)).await?;
     let complete = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
     let mut expected = 1_u64;
     for line in complete.lines() {

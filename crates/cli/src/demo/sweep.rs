@@ -1,8 +1,10 @@
-//! Ends every process that belongs to a directory, found by what only they have: that path in their executable, command line, working directory or
-//! environment. Workloads are children of executors that live there, so nothing is out of reach, and nothing else is in reach. Their cgroups and
-//! mounts go with them.
+//! Ends every process that belongs to a directory, found by what only they have: that path in their executable,
+//! command line, working directory or environment. Workloads are children of executors that live there, so nothing is
+//! out of reach, and nothing else is in reach. Their cgroups and mounts go with them.
 //!
-//! The demo, the end-to-end tests and xtask share this file.
+//! The demo and the kit of the tests (`lib/testkit`) share this file: what is shipped links no kit.
+
+#![allow(unreachable_pub, reason = "the kit hands them on")]
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,7 +19,7 @@ use rustix::process::{Pid, Signal, kill_process};
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Processes that belong to `dir`: pid → command line.
-pub(crate) fn processes_of(dir: &Path) -> BTreeMap<i32, String> {
+pub fn processes_of(dir: &Path) -> BTreeMap<i32, String> {
     let needle = dir.to_string_lossy().into_owned();
     let own = std::process::id();
     let mut found = BTreeMap::new();
@@ -42,8 +44,9 @@ pub(crate) fn processes_of(dir: &Path) -> BTreeMap<i32, String> {
     found
 }
 
-/// Sends SIGKILL until nothing is left, for a bounded time, and removes the cgroups that executors made for what ran. Returns what is still there.
-pub(crate) fn end_everything_of(dir: &Path) -> BTreeMap<i32, String> {
+/// Sends SIGKILL until nothing is left, for a bounded time, and removes the cgroups that executors made for what ran.
+/// Returns what is still there.
+pub fn end_everything_of(dir: &Path) -> BTreeMap<i32, String> {
     let give_up = Instant::now() + PATIENCE;
     let mut cgroups = BTreeSet::new();
     let left = loop {
@@ -68,7 +71,8 @@ pub(crate) fn end_everything_of(dir: &Path) -> BTreeMap<i32, String> {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        // The parent goes with its last child; others may still use it. That of Go drivers is made once, at the start of an agent: it stays.
+        // The parent goes with its last child; others may still use it. That of Go drivers is made once, at the start
+        // of an agent: it stays.
         if let Some(parent) = cgroup.parent().filter(|p| p.ends_with(OURS)) {
             let _ = fs::remove_dir(parent);
         }

@@ -4,35 +4,26 @@ use std::{
     collections::BTreeMap,
     ffi::CString,
     fs,
-    io::{BufRead, BufReader, Read, Write},
-    net::TcpStream,
+    io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
-    time::{Duration, Instant},
+    process::{Command, Output, Stdio},
 };
 
-pub(crate) use crate::sweep::{end_everything_of, processes_of};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
+use testkit::{Dir, Guard, HttpAnswer};
 
-/// The bound of every wait: generous, because the machine may be busy; a test that needs it has failed.
-pub(crate) const BOUND: Duration = Duration::from_secs(60);
+/// The bound of every wait.
+pub(crate) use testkit::PATIENCE as BOUND;
+pub(crate) use testkit::{processes_of, until};
 
-/// Asks until the answer is there; panics with what was waited for.
-pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    while start.elapsed() < BOUND {
-        if let Some(value) = ask() {
-            return value;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    panic!("{what} did not happen within {} s", BOUND.as_secs());
+/// What an agent is that is server and node.
+const BOTH: &str = "server {
+  enabled = true
 }
-
-fn directory() -> tempfile::TempDir {
-    tempfile::Builder::new().prefix("drover-e2e-").tempdir().expect("a temporary directory")
-}
+client {
+  enabled = true
+}";
 
 /// A mounted file system of a few MiB; unmounted when dropped.
 pub(crate) struct SmallDisk(PathBuf);
@@ -44,7 +35,7 @@ impl SmallDisk {
         match rustix::mount::mount("tmpfs", dir, "tmpfs", rustix::mount::MountFlags::empty(), options.as_c_str()) {
             Ok(()) => Some(Self(dir.to_owned())),
             Err(error) => {
-                eprintln!("skipped: a small file system cannot be mounted here: {error}");
+                skip::cannot(&format!("a small file system cannot be mounted: {error}"));
                 None
             }
         }
@@ -77,6 +68,11 @@ impl Drop for SmallDisk {
     }
 }
 
+/// What a command printed, one stream after the other.
+pub(crate) fn printed(out: &Output) -> String {
+    [&out.stdout, &out.stderr].map(|bytes| String::from_utf8_lossy(bytes)).concat()
+}
+
 /// The binary.
 pub(crate) fn drover() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_drover"))
@@ -89,18 +85,33 @@ pub(crate) fn example(name: &str) -> PathBuf {
 
 /// A server and node in one process.
 pub(crate) struct Agent {
-    child: Option<Child>,
+    child: Option<Guard>,
     program: PathBuf,
     address: String,
     /// The small disk that its data directory is, before the directory that it is mounted in.
     disk: Option<SmallDisk>,
-    dir: tempfile::TempDir,
+    dir: Dir,
 }
 
 impl Agent {
+    fn in_dir(dir: Dir) -> Self {
+        Self { child: None, program: drover().to_owned(), address: String::new(), disk: None, dir }
+    }
+
     /// Starts one with further configuration and waits for its node.
     pub(crate) fn start(more: &str) -> Self {
-        Self::of_roles("server {\n  enabled = true\n}\nclient {\n  enabled = true\n}", more)
+        Self::of_roles(BOTH, more)
+    }
+
+    /// As [`Agent::start`], started by a shell that runs these commands before.
+    pub(crate) fn start_after(commands: &str, more: &str) -> Self {
+        let mut agent = Self::in_dir(Dir::new("e2e"));
+        agent.configure(BOTH, None, more);
+        agent.program = agent.dir.path().join("agent.sh");
+        fs::write(&agent.program, format!("#!/bin/sh\n{commands}\nexec {:?} \"$@\"\n", drover())).expect("a script");
+        fs::set_permissions(&agent.program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("mode");
+        agent.launch();
+        agent
     }
 
     /// Starts an agent that is only a node, of that server's cluster.
@@ -111,7 +122,7 @@ impl Agent {
 
     /// An agent with a configuration file of its own and further flags; nothing is waited for but its address.
     pub(crate) fn of_file(text: impl FnOnce(&Path) -> String, flags: &[&str]) -> Self {
-        let mut agent = Self { child: None, program: drover().to_owned(), address: String::new(), disk: None, dir: directory() };
+        let mut agent = Self::in_dir(Dir::new("e2e"));
         fs::write(agent.dir.path().join("agent.hcl"), text(agent.dir.path())).expect("configuration");
         if !agent.spawn_with(flags) {
             panic!("the agent did not say where it listens; its log:\n{}", agent.log());
@@ -153,13 +164,15 @@ impl Agent {
         Self::at_runtime(roles, None, more)
     }
 
-    /// An agent of those roles, whose data directory and log are on a disk of that many MiB; `None` where nothing may be mounted.
+    /// An agent of those roles, whose data directory and log are on a disk of that many MiB; `None` where nothing may
+    /// be mounted.
     pub(crate) fn on_small_disk(roles: &str, more: &str, size_mb: u32) -> Option<Self> {
-        let dir = directory();
+        let dir = Dir::new("e2e");
         let disk = SmallDisk::mount(&dir.path().join("data"), size_mb)?;
         // Created by the agent's start, through the link.
         std::os::unix::fs::symlink(disk.0.join("agent.log"), dir.path().join("agent.log")).expect("a link");
-        let mut agent = Self { child: None, program: drover().to_owned(), address: String::new(), disk: Some(disk), dir };
+        let mut agent = Self::in_dir(dir);
+        agent.disk = Some(disk);
         agent.configure(roles, None, more);
         agent.launch();
         Some(agent)
@@ -171,7 +184,7 @@ impl Agent {
     }
 
     fn at_runtime(roles: &str, runtime: Option<&Path>, more: &str) -> Self {
-        let mut agent = Self { child: None, program: drover().to_owned(), address: String::new(), disk: None, dir: directory() };
+        let mut agent = Self::in_dir(Dir::new("e2e"));
         agent.configure(roles, runtime, more);
         agent.launch();
         agent
@@ -181,6 +194,7 @@ impl Agent {
         let dir = &self.dir;
         let config = format!(
             "data_dir = {:?}\nports {{\n  http = 0\n  rpc = 0\n}}\n{roles}\n\
+             plugin \"raw_exec\" {{\n  config {{\n    enabled = true\n  }}\n}}\n\
              plugin \"remote_exec\" {{\n  config {{\n    transport = \"local\"\n    root = {:?}\n  }}\n}}\n{more}\n",
             dir.path().join("data"),
             runtime.map_or_else(|| dir.path().join("runtime"), Path::to_owned),
@@ -205,8 +219,11 @@ impl Agent {
         self.spawn_with(&[])
     }
 
-    fn spawn_with(&mut self, flags: &[&str]) -> bool {
+    /// The same with further flags.
+    pub(crate) fn spawn_with(&mut self, flags: &[&str]) -> bool {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.dir.path().join("agent.log")).expect("log");
+        let config = fs::read_to_string(self.dir.path().join("agent.hcl")).unwrap_or_default();
+        let shared_secret = (!config.contains("join_secret")).then_some(("DROVER_JOIN_SECRET", "of-the-tests"));
         // As people start agents by hand: SIGHUP is ignored in everything that does not say otherwise.
         let mut child = Command::new("nohup")
             .arg(&self.program)
@@ -214,13 +231,17 @@ impl Agent {
             .arg(self.dir.path().join("agent.hcl"))
             .args(flags)
             .env("DROVER_E2E_DIR", self.dir.path())
+            // An agent of -dev makes a directory there, which it leaves behind when it is killed.
+            .env("TMPDIR", self.dir.path())
+            // Servers and nodes of a test find each other; what a server makes for itself has a test of its own.
+            .envs(shared_secret)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log)
             .spawn()
             .expect("drover agent");
         let out = child.stdout.take().expect("stdout");
-        self.child = Some(child);
+        self.child = Some(Guard(child));
         let address = BufReader::new(out)
             .lines()
             .map_while(Result::ok)
@@ -239,8 +260,8 @@ impl Agent {
     /// Another release from its next start on: the same program with another hash.
     pub(crate) fn upgrade(&mut self) {
         let newer = self.dir.path().join("drover");
-        // What follows the last section of a program changes nothing but its hash. Written by a process of its own: what a fork of this one holds
-        // open for writing cannot be executed.
+        // What follows the last section of a program changes nothing but its hash. Written by a process of its own:
+        // what a fork of this one holds open for writing cannot be executed.
         let script = "cp \"$0\" \"$1\" && printf release >> \"$1\"";
         let copied = Command::new("sh").args(["-c", script]).args([drover(), &newer]).status().expect("sh");
         assert!(copied.success(), "the program could not be copied");
@@ -257,10 +278,7 @@ impl Agent {
     }
     /// SIGKILL for the agent process alone.
     pub(crate) fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            child.kill().expect("kill");
-            child.wait().expect("wait");
-        }
+        self.child = None;
     }
     /// The pid of the agent process.
     pub(crate) fn pid(&self) -> i32 {
@@ -269,21 +287,11 @@ impl Agent {
 
     /// A raw HTTP exchange: status and body. None when nobody answers.
     pub(crate) fn http(&self, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
-        let host = self.address.strip_prefix("http://")?;
-        let mut stream = TcpStream::connect(host).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(30))).ok()?;
-        write!(stream, "{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len())
-            .ok()?;
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).ok()?;
-        let split = answer.windows(4).position(|w| w == b"\r\n\r\n")?;
-        let head = String::from_utf8_lossy(&answer[..split]).into_owned();
-        let status = head.split(' ').nth(1)?.parse().ok()?;
-        let mut body = answer[split + 4..].to_vec();
-        if head.to_ascii_lowercase().contains("transfer-encoding: chunked") {
-            body = dechunk(&body);
-        }
-        Some((status, String::from_utf8_lossy(&body).into_owned()))
+        self.ask(method, path, &[], body).ok().map(|answer| (answer.status, answer.body))
+    }
+    /// The same with further headers, and with the head of the answer.
+    pub(crate) fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> std::io::Result<HttpAnswer> {
+        testkit::ask(self.address.trim_start_matches("http://"), method, path, headers, body.as_bytes())
     }
     /// GET as JSON; None when it is not answered with 200.
     pub(crate) fn get(&self, path: &str) -> Option<Value> {
@@ -315,6 +323,14 @@ impl Agent {
         text
     }
 
+    /// Submits a job file with this text; nothing is waited for.
+    #[track_caller]
+    pub(crate) fn run(&self, text: &str) {
+        let file = self.dir().join("job.nomad.hcl");
+        fs::write(&file, text).expect("the job file");
+        self.cli_ok(&["job", "run", "-detach", &file.display().to_string()]);
+    }
+
     /// Allocations of a job.
     pub(crate) fn allocs(&self, job: &str) -> Vec<Value> {
         self.get(&format!("/v1/job/{job}/allocations")).and_then(|v| v.as_array().cloned()).unwrap_or_default()
@@ -333,7 +349,8 @@ impl Agent {
         processes_of(self.dir.path())
     }
 
-    /// Executors of tasks: pid → command line. That which serves a plugin as its runtime on this host belongs to the plugin.
+    /// Executors of tasks: pid → command line. That which serves a plugin as its runtime on this host belongs to the
+    /// plugin.
     pub(crate) fn executors(&self) -> BTreeMap<i32, String> {
         self.processes().into_iter().filter(|(_, c)| c.contains("drover-executor") && !c.contains(" serve-host ")).collect()
     }
@@ -345,26 +362,10 @@ impl Drop for Agent {
             eprintln!("--- log of the agent\n{}", self.log());
         }
         self.kill();
-        end_everything_of(self.dir.path());
     }
 }
 
 /// Sends a signal to a process of a test; it may have ended by itself.
 pub(crate) fn signal(pid: i32, signal: Signal) {
-    if let Some(pid) = Pid::from_raw(pid) {
-        let _ = kill_process(pid, signal);
-    }
-}
-
-fn dechunk(mut body: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    while let Some(end) = body.windows(2).position(|w| w == b"\r\n") {
-        let size = std::str::from_utf8(&body[..end]).ok().and_then(|t| usize::from_str_radix(t.trim(), 16).ok()).unwrap_or(0);
-        if size == 0 || body.len() < end + 2 + size {
-            break;
-        }
-        out.extend_from_slice(&body[end + 2..end + 2 + size]);
-        body = body.get(end + 4 + size..).unwrap_or_default();
-    }
-    out
+    let _ = testkit::try_signal(pid, signal);
 }

@@ -1,4 +1,5 @@
-//! What tasks find in their directories, from the outside: the examples, and SIGKILL for the agent in the middle of a download.
+//! What tasks find in their directories, from the outside: the examples, and SIGKILL for the agent in the middle of a
+//! download.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -67,6 +68,7 @@ fn the_volume_example_runs() {
     // Isolation needs root: elsewhere only the way to the scheduler is looked at.
     if !rustix::process::geteuid().is_root() {
         agent.cli_ok(&["job", "validate", &file]);
+        skip::cannot("isolation needs root: the job was validated and not run");
         return;
     }
     until("the exec driver", || {
@@ -79,7 +81,8 @@ fn the_volume_example_runs() {
     assert_eq!(std::fs::read_to_string(shared.path().join("log")).expect("there"), "written\n");
     assert!(!shared.path().join("x").exists(), "the read-only view was written through");
 
-    // A volume that may only be read is for jobs that only read; one that no node has keeps the job waiting with the reason.
+    // A volume that may only be read is for jobs that only read; one that no node has keeps the job waiting with the
+    // reason.
     let hcl = std::fs::read_to_string(&file).expect("the example");
     let dir = tempfile::tempdir().expect("temp dir");
     for (from, to) in [("read_only = true", "read_only = false"), ("source = \"shared\"", "source = \"missing\"")] {

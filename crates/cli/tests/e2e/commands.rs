@@ -26,6 +26,28 @@ fn verbs_show_what_is_there() {
     let short = &id[..8];
 
     assert!(agent.cli_ok(&["job", "status"]).contains("hello"));
+    // By templates over the same document.
+    for (args, expected) in [
+        (&["job", "status", "-t", "{{.ID}} {{.Priority}}", "hello"][..], "hello 50\n"),
+        (&["job", "status", "-t", "{{range .}}{{.ID}}{{end}}"], "hello\n"),
+        (&["job", "inspect", "-t", "{{(index .TaskGroups 0).Count}}", "hello"], "1\n"),
+        (&["job", "allocs", "-t", "{{range .}}{{.ClientStatus}}{{end}}", "hello"], "running\n"),
+        (&["alloc", "status", "-t", "{{.ID}}", short], &format!("{id}\n")),
+        (&["node", "status", "-t", "{{range .}}{{.Status}}{{end}}"], "ready\n"),
+        (&["eval", "list", "-t", "{{(index . 0).JobID}}", "-job", "hello"], "hello\n"),
+        (&["server", "members", "-t", "{{len .Members}}"], "1\n"),
+        (&["node", "pool", "info", "-t", "{{.Name}}", "default"], "default\n"),
+    ] {
+        assert_eq!(agent.cli_ok(args), expected, "{args:?}");
+    }
+    for (args, why) in [
+        (&["job", "status", "-t", "{{.Idd}}", "hello"][..], "no entry for the key \"Idd\""),
+        (&["job", "status", "-json", "-t", "{{.ID}}", "hello"], "cannot be used with"),
+    ] {
+        let out = agent.cli(args);
+        let error = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(!out.status.success() && out.stdout.is_empty() && error.contains(why), "{args:?}: {error}");
+    }
     assert!(agent.cli_ok(&["job", "status", "hello"]).contains(short));
     assert!(agent.cli_ok(&["job", "status", "hel"]).contains(short), "a unique prefix will do");
     assert!(agent.cli_ok(&["job", "inspect", "hello"]).contains("\"TaskGroups\""));
@@ -69,7 +91,7 @@ fn verbs_show_what_is_there() {
     until("the end of the job", || agent.cli_ok(&["job", "status", "hello"]).contains("dead").then_some(()));
     agent.cli_ok(&["job", "stop", "-purge", "hello"]);
     agent.cli_ok(&["system", "gc"]);
-    assert!(agent.cli(&["job", "status", "hello"]).stderr.starts_with(b"no job begins with"));
+    assert!(agent.cli(&["job", "status", "hello"]).stderr.starts_with(b"no job name starts with"));
 }
 
 #[test]
@@ -133,4 +155,50 @@ fn lists_of_evaluations_come_in_pages() {
     let table = agent.cli_ok(&["eval", "list", "-verbose", "-filter", "JobID == \"hello\"", "-per-page", "1"]);
     assert_eq!(table.lines().count(), 2, "a header and a row: {table}");
     assert!(agent.cli_ok(&["eval", "list", "-filter", "JobID == \"other\""]).contains("No evaluations found"));
+}
+
+#[test]
+fn deployments_and_places_of_a_service_come_in_pages() {
+    let agent = Agent::start("");
+    let job = |version: &str| {
+        let task = serde_json::json!({"Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/sleep", "args": ["600"]},
+            "Resources": {"CPU": 10, "MemoryMB": 16}});
+        let service = serde_json::json!({"Name": "paged", "Provider": "nomad"});
+        let group = serde_json::json!({"Name": "g", "Count": 3, "Services": [service], "Tasks": [task], "Update": {"MinHealthyTime": 1, "MaxParallel": 3}});
+        agent.put("/v1/jobs", &serde_json::json!({"Job": {"ID": "paged", "Meta": {"v": version}, "TaskGroups": [group]}}));
+    };
+    job("1");
+    until("a deployment", || agent.cli_ok(&["deployment", "list"]).contains("successful").then_some(()));
+    job("2");
+    until("another one", || (agent.cli_ok(&["deployment", "list"]).matches("successful").count() == 2).then_some(()));
+    // The rows of each page, and where the next one begins.
+    let page = |args: &[&str], token: Option<&str>| {
+        let token: Vec<&str> = token.map(|token| ["-page-token", token]).into_iter().flatten().collect();
+        let out = agent.cli(&[args, &["-per-page", "2", "-json"], &token].concat());
+        let rows: Vec<Value> = serde_json::from_slice(&out.stdout).expect("JSON");
+        let hint = String::from_utf8_lossy(&out.stderr).into_owned();
+        let next = hint.split("-page-token ").nth(1).and_then(|rest| rest.split(' ').next()).map(str::to_owned);
+        (rows, next)
+    };
+    job("3");
+    let three = || agent.get("/v1/deployments").and_then(|all| all.as_array().map(Vec::len)) == Some(3);
+    until("a third one", || three().then_some(()));
+    // Of the last version all: places come and go while it replaces the one before.
+    until("three places", || {
+        let (places, allocs) = (agent.get("/v1/service/paged")?, agent.get("/v1/job/paged/allocations")?);
+        let last = |place: &Value| allocs.as_array().into_iter().flatten().any(|a| a["ID"] == place["AllocID"] && a["JobVersion"] == 2);
+        let places = places.as_array()?;
+        (places.len() == 3 && places.iter().all(last)).then_some(())
+    });
+    for args in [&["deployment", "list"][..], &["service", "info", "paged"]] {
+        let (first, next) = page(args, None);
+        let (second, end) = page(args, Some(&next.expect("there is more")));
+        assert_eq!((first.len(), second.len(), end), (2, 1, None), "{args:?}");
+        assert!(first.iter().all(|row| row["ID"] != second[0]["ID"]), "{args:?}");
+        let some =
+            agent.cli_ok(&[args, &["-filter", &format!("ID == {:?}", second[0]["ID"].as_str().expect("an id")), "-verbose"]].concat());
+        assert_eq!(some.matches(second[0]["ID"].as_str().expect("an id")).count(), 1, "{args:?}: {some}");
+    }
+    assert!(agent.cli_ok(&["deployment", "list", "-filter", "JobID == \"other\""]).contains("No deployments found"));
+    agent.cli_ok(&["job", "stop", "-purge", "-yes", "paged"]);
 }

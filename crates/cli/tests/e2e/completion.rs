@@ -1,10 +1,15 @@
-//! Completion: what an agent has is offered, through the script of bash as well, and nobody is told of an agent that does not answer.
+//! Completion: what an agent has is offered, through the script of bash as well, and nobody is told of an agent that
+//! does not answer.
 
 use std::{
+    fs,
     net::TcpListener,
+    path::Path,
     process::{Command, Output},
     time::{Duration, Instant},
 };
+
+use serde_json::json;
 
 use crate::{
     agent::{Agent, drover, example, until},
@@ -17,18 +22,131 @@ fn offered(agent: &Agent, words: &[&str]) -> Vec<String> {
 
 /// What bash makes of the line, whose words these are.
 fn in_bash(address: &str, words: &[&str]) -> Vec<String> {
+    in_bash_at(address, example("hello.nomad.hcl").parent().expect("a directory"), words)
+}
+
+fn in_bash_at(address: &str, dir: &Path, words: &[&str]) -> Vec<String> {
     let script =
         "source <(\"$1\" completion bash); COMP_WORDS=(\"${@:1}\"); COMP_CWORD=$(($# - 1)); _drover; printf '%s\\n' \"${COMPREPLY[@]}\"";
     let out = Command::new("bash")
         .args(["--norc", "-c", script, "bash"])
         .arg(drover())
         .args(words)
-        .current_dir(example("hello.nomad.hcl").parent().expect("a directory"))
+        .current_dir(dir)
         .env("DROVER_ADDR", address)
         .output()
         .expect("bash");
     assert!(out.status.success() && out.stderr.is_empty(), "{}", String::from_utf8_lossy(&out.stderr));
     String::from_utf8_lossy(&out.stdout).lines().filter(|l| !l.is_empty()).map(str::to_owned).collect()
+}
+
+/// Whether there is that shell. Few machines that build have both: `cargo xtask interop completion` installs them,
+/// and says that they must be there.
+fn has(shell: &str) -> bool {
+    let there = Command::new(shell).args(["-c", "true"]).status().is_ok_and(|status| status.success());
+    if !there {
+        assert!(std::env::var_os("DROVER_TEST_SHELLS").is_none(), "there is no {shell}, and DROVER_TEST_SHELLS says that there is");
+        skip::elsewhere(&format!("there is no {shell}"), "interop completion");
+    }
+    there
+}
+
+/// What zsh is given for the words. Its own completion needs a terminal; what it calls is the same function.
+fn in_zsh(address: &str, dir: &Path, words: &[&str]) -> Vec<String> {
+    let script = "compdef() {}; compset() {}; _files() {}; compadd() { printf '%s\\n' \"${(@P)2}\" }
+        drover=$1; source <(\"$drover\" completion zsh); words=(\"$@\"); CURRENT=$#; PREFIX=${@[-1]}; _drover";
+    let out = Command::new("zsh")
+        .args(["-f", "-c", script, "zsh"])
+        .arg(drover())
+        .args(words)
+        .current_dir(dir)
+        .env("DROVER_ADDR", address)
+        .output();
+    shown(&out.expect("zsh"))
+}
+
+/// What fish offers on that line.
+fn in_fish(address: &str, dir: &Path, line: &str) -> Vec<String> {
+    let path = format!("{}:{}", drover().parent().expect("a directory").display(), std::env::var("PATH").unwrap_or_default());
+    let script = "drover completion fish | source; complete -C \"$argv[1]\"";
+    let mut command = Command::new("fish");
+    command.args(["--no-config", "-c", script, line]).current_dir(dir).env("PATH", path).env("DROVER_ADDR", address).env("HOME", dir);
+    shown(&command.output().expect("fish"))
+}
+
+fn shown(out: &Output) -> Vec<String> {
+    assert!(out.status.success() && out.stderr.is_empty(), "{}", String::from_utf8_lossy(&out.stderr));
+    let mut all: Vec<String> = String::from_utf8_lossy(&out.stdout).lines().map(str::to_owned).collect();
+    all.sort();
+    all
+}
+
+/// Names that a shell would act on, if it read them as its own words: they are offered, inserted as one word, and
+/// nothing of them is executed.
+#[test]
+fn names_that_a_shell_would_act_on_are_only_names() {
+    let agent = Agent::start("");
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let names =
+        ["$(touch${IFS}owned)", "`touch${IFS}owned`", "a'b\"c", "a;touch${IFS}owned", "b\\", "c|d", "d*", "e&f", "~root", "!!", "%self"];
+    for name in names.into_iter().chain(["-purge", "--rf", "new\nline"]) {
+        let task = json!({"Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/true"}});
+        agent.put("/v1/jobs", &json!({"Job": {"ID": name, "TaskGroups": [{"Name": "g", "Count": 0, "Tasks": [task]}]}}));
+    }
+    let mut offerable = names.map(str::to_owned).to_vec();
+    offerable.sort();
+    // A name that looks like a flag is offered where none can follow; one of several lines nowhere.
+    assert_eq!(offered(&agent, &["job", "stop", ""]), offerable);
+    assert_eq!(offered(&agent, &["job", "stop", "--", "-"]), ["--rf", "-purge"]);
+    let nothing_ran = |shell: &str| assert_eq!(fs::read_dir(dir.path()).expect("the directory").count(), 0, "{shell}");
+
+    // What bash inserts, behind an open quote as well, is read as one word that is the name.
+    for quote in ["", "'", "\""] {
+        let mut inserted = in_bash_at(agent.address(), dir.path(), &["job", "stop", quote]);
+        for word in &mut inserted {
+            let read = format!("printf %s {quote}{word}{quote}");
+            let out = Command::new("bash").args(["--norc", "-c", &read]).current_dir(dir.path()).output().expect("bash");
+            *word = String::from_utf8(out.stdout).expect("text");
+        }
+        inserted.sort();
+        // Within double quotes nothing keeps a shell that somebody types into from its history.
+        let wanted: Vec<String> = offerable.iter().filter(|name| quote != "\"" || !name.contains('!')).cloned().collect();
+        assert_eq!(inserted, wanted, "{quote}");
+    }
+    in_bash_at(agent.address(), dir.path(), &["job", "stop", "$(touch owned)"]);
+    nothing_ran("bash");
+    if has("zsh") {
+        assert_eq!(in_zsh(agent.address(), dir.path(), &["job", "stop", ""]), offerable);
+        in_zsh(agent.address(), dir.path(), &["job", "stop", "$(touch owned)"]);
+        nothing_ran("zsh");
+    }
+    if has("fish") {
+        let ours = |all: Vec<String>| all.into_iter().filter(|word| offerable.contains(word)).collect::<Vec<_>>();
+        assert_eq!(ours(in_fish(agent.address(), dir.path(), "drover job stop ")), offerable);
+        in_fish(agent.address(), dir.path(), "drover job stop '$(touch owned)");
+        // fish keeps directories of its own at home.
+        assert!(!dir.path().join("owned").exists());
+    }
+}
+
+#[test]
+fn zsh_and_fish_offer_the_same() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let nobody = "http://127.0.0.1:9";
+    for (words, wanted) in [
+        (&["job", "st"][..], &["start", "status", "stop"][..]),
+        (&["comp"], &["completion"]),
+        (&["job", "run", "-det"], &["-detach"]),
+        (&["job", "restart", "-on-error=a"], &["-on-error=ask"]),
+    ] {
+        if has("zsh") {
+            assert_eq!(in_zsh(nobody, dir.path(), words), wanted, "{words:?}");
+        }
+        if has("fish") {
+            let offered = in_fish(nobody, dir.path(), &format!("drover {}", words.join(" ")));
+            assert!(wanted.iter().all(|word| offered.iter().any(|o| o == word)), "{words:?}: {offered:?}");
+        }
+    }
 }
 
 #[test]

@@ -1,15 +1,12 @@
-//! A full disk under everything that an agent has, its log included: writes are refused with the reason, what runs runs on, and once there is room
-//! again everything goes on without anybody's help.
+//! A full disk under everything that an agent has, its log included: writes are refused with the reason, what runs
+//! runs on, and once there is room again everything goes on without anybody's help.
 
 use serde_json::{Value, json};
 
-use crate::{
-    agent::{Agent, until},
-    fleet::Wire,
-};
+use crate::agent::{Agent, until};
 
 const SIZE_MB: u32 = 24;
-const BOTH: &str = "server {\n  enabled = true\n  min_heartbeat_ttl = \"2s\"\n  heartbeat_grace = \"1s\"\n}\nclient {\n  enabled = true\n  disk_total_mb = 100000\n}";
+const BOTH: &str = "server {\n  enabled = true\n  min_heartbeat_ttl = \"2s\"\n  heartbeat_grace = \"1s\"\n}\nclient {\n  enabled = true\n  disk_free_mb = 100000\n}";
 
 /// A service on one node; nothing restarts it.
 fn service(id: &str, node: &str, script: &str) -> Value {
@@ -30,14 +27,14 @@ struct Pair {
     server: Agent,
     node: Agent,
     /// The server listens somewhere else after each start; here it is found.
-    wire: Wire,
+    wire: testkit::Wire,
 }
 
 impl Pair {
     fn start() -> Option<Self> {
         let server = Agent::on_small_disk(BOTH, "name = \"first\"", SIZE_MB)?;
-        let wire = Wire::to(server.rpc());
-        let roles = format!("client {{\n  enabled = true\n  disk_total_mb = 100000\n  servers = [\"{}\"]\n}}", wire.at());
+        let wire = testkit::Wire::to(server.rpc());
+        let roles = format!("client {{\n  enabled = true\n  disk_free_mb = 100000\n  servers = [\"{}\"]\n}}", wire.at());
         let node = Agent::on_small_disk(&roles, "name = \"second\"", SIZE_MB)?;
         let pair = Self { server, node, wire };
         pair.ready();
@@ -61,7 +58,8 @@ impl Pair {
         self.of(node).processes().into_iter().filter(|(_, c)| c.starts_with(mark)).map(|(p, _)| p).collect()
     }
 
-    /// Runs on each node: one that only lives, one that writes without end, one that ends with 9 once its flag is there.
+    /// Runs on each node: one that only lives, one that writes without end, one that ends with 9 once its flag is
+    /// there.
     fn begin(&self) -> Vec<(String, Vec<i32>)> {
         for name in ["first", "second"] {
             let flag = self.of(name).dir().join("end-now");
@@ -156,6 +154,11 @@ fn a_full_disk_refuses_writes_with_the_reason_and_everything_goes_on_when_there_
     let why = refused(&pair.server);
     assert!(why.contains("full"), "the refusal says why: {why}");
     assert!(pair.server.get("/v1/jobs").is_some() && pair.server.get("/v1/nodes").is_some(), "reads go on");
+    until("health to say that writes are refused, and why", || {
+        pair.server.disk().fill();
+        let (status, text) = pair.server.http("GET", "/v1/agent/health?type=server", "")?;
+        (status == 500 && text.contains("writes are refused: no space left") && text.contains("full")).then_some(())
+    });
     pair.end();
     for (name, pids) in &before {
         pair.run_on(name, pids);
@@ -165,6 +168,10 @@ fn a_full_disk_refuses_writes_with_the_reason_and_everything_goes_on_when_there_
     until("a while", || (full.elapsed().as_secs() >= 4).then_some(()));
     pair.server.disk().make_room();
     pair.node.disk().make_room();
+    until("health to be good again by itself", || {
+        let health = pair.server.get("/v1/agent/health?type=server")?;
+        (health["server"]["ok"] == true && health["server"]["message"] == "ok").then_some(())
+    });
     pair.goes_on(&before);
 }
 

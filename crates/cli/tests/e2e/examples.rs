@@ -55,7 +55,8 @@ fn all_job_examples_run() {
     let said = agent.alloc("json-batch", "complete");
     assert_eq!(agent.logs(&said, "say"), "said by a job in JSON\n");
 
-    // Needs hosts that ssh reaches: what can be known without them is checked here, the rest is `cargo xtask interop ssh`.
+    // Needs hosts that ssh reaches: what can be known without them is checked here, the rest is `cargo xtask interop
+    // ssh`.
     agent.cli_ok(&["job", "validate", &example("remote-ssh.nomad.hcl").display().to_string()]);
     agent.cli_ok(&["job", "validate", &example("remote-ecs.nomad.hcl").display().to_string()]);
 
@@ -101,29 +102,36 @@ fn a_changed_job_is_rolled_out_and_an_unchanged_one_is_not() {
 
 #[test]
 fn agent_examples_start() {
-    // Their directories and ports are those of a real installation: here they are others, everything else is as it is written.
-    let rpc = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port().to_string();
-    let started = |file: &str| {
+    // Their directories and ports are those of a real installation: here they are others, everything else is as it is
+    // written.
+    let rpc = testkit::free_port().to_string();
+    let started = |file: &str, secret: Option<&std::path::Path>| {
         let text = fs::read_to_string(example(file)).expect("the example");
         let local = |dir: &std::path::Path| {
             fs::create_dir(dir.join("plugins")).expect("a plugin directory");
             let text = text.replace("/opt/drover/plugins", &dir.join("plugins").display().to_string());
+            let kept = secret.map_or_else(String::new, |path| path.display().to_string());
+            let text = text.replace("/var/lib/drover/server/server/join-secret", &kept);
             text.replace("/var/lib/drover", &dir.display().to_string()).replace("127.0.0.1:4647", &format!("127.0.0.1:{rpc}"))
         };
         let agent = Agent::of_file(local, &["-http-port", "0", "-rpc-port", &rpc, "-node", file]);
         assert!(!agent.log().contains("has no meaning here"), "{file}: {}", agent.log());
         agent
     };
-    let server = started("agents/server.hcl");
+    let server = started("agents/server.hcl", None);
+    let secret = server.dir().join("server/server/join-secret");
+    if !secret.exists() {
+        fs::create_dir_all(server.dir().join("server/server")).expect("a directory");
+        fs::write(&secret, "of-the-tests").expect("what all agents of a test have in common");
+    }
     for file in ["agents/client.hcl", "agents/client-ssh.hcl", "agents/client-ecs.hcl"] {
-        let _node = started(file);
+        let _node = started(file, Some(&secret));
         until(&format!("the node of {file}"), || {
             let nodes = server.get("/v1/nodes")?;
-            nodes
-                .as_array()?
-                .iter()
-                .find(|n| n["Name"] == file && n["Status"] == "ready" && n["Drivers"]["raw_exec"]["Healthy"] == true)
-                .map(drop)
+            // Only the one that says so has it.
+            let local = file == "agents/client.hcl";
+            let told = |n: &Value| n["Drivers"]["raw_exec"]["Healthy"] == local && n["Drivers"]["exec"].is_object();
+            nodes.as_array()?.iter().find(|n| n["Name"] == file && n["Status"] == "ready" && told(n)).map(drop)
         });
     }
 }

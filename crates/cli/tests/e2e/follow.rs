@@ -1,4 +1,5 @@
-//! What `job run` tells of the work that it follows: output and exit codes, causes, canaries, jobs for which nothing is done any more.
+//! What `job run` tells of the work that it follows: output and exit codes, causes, canaries, jobs for which nothing
+//! is done any more.
 
 use std::{
     fs,
@@ -159,7 +160,9 @@ fn canaries_that_wait_for_promotion_say_so() {
     let mut lines = BufReader::new(child.stdout.take().expect("stdout")).lines().map_while(Result::ok);
     let next = lines.find_map(|l| l.trim().strip_prefix("next: drover ").map(str::to_owned)).expect("the command that promotes");
     assert!(next.starts_with("deployment promote "), "{next}");
-    for shown in [vec!["job", "status", "web"], vec!["deployment", "status", next.rsplit(' ').next().expect("an id")]] {
+    // By its job's name as well.
+    let id = next.rsplit(' ').next().expect("an id");
+    for shown in [["job", "status", "web"], ["deployment", "status", id], ["deployment", "status", "web"]] {
         let text = agent.cli_ok(&shown);
         assert!(text.contains(&format!("next: drover {next}")), "{text}");
     }

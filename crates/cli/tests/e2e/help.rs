@@ -23,7 +23,8 @@ fn help_is_data_and_a_mistyped_command_is_told_from_it() {
     }
     let (by_name, by_flag) = (run(&["help", "logs"]), run(&["alloc", "logs", "-h"]));
     assert!(text(&by_name.stdout).contains("Connection options:") && text(&by_flag.stdout).contains("Connection options:"));
-    // A group without a verb, and nothing at all: help, and an exit code that says that nothing was done, as with Nomad's CLI.
+    // A group without a verb, and nothing at all: help, and an exit code that says that nothing was done, as with
+    // Nomad's CLI.
     for (args, code) in [(&["job"][..], 1), (&["node", "drivers"], 1), (&[], 127)] {
         let out = run(args);
         assert_eq!(out.status.code(), Some(code), "{args:?}");
@@ -32,6 +33,8 @@ fn help_is_data_and_a_mistyped_command_is_told_from_it() {
     for (args, code, parts) in [
         (&["members"][..], 127, &["drover has no command \"members\"", "drover server members"][..]),
         (&["job", "drain"], 1, &["`drover job` has no command \"drain\"", "drover node drain", "drover help job"]),
+        (&["volume", "status"], 127, &["drover has no command \"volume\"", "host_volume"]),
+        (&["job", "periodic", "force", "x"], 1, &["no command \"periodic\"", "dispatch"]),
         (&["jbo"], 127, &["Did you mean:\n  drover job"]),
         (&["job", "status", "-bogus"], 1, &["--bogus"]),
         (&["alloc", "logs"], 1, &["required"]),
@@ -48,5 +51,7 @@ fn help_is_data_and_a_mistyped_command_is_told_from_it() {
 fn the_version_has_a_form_for_machines() {
     let out = run(&["version", "-json"]);
     let version: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
-    assert_eq!(format!("Drover v{}\n", version["Version"].as_str().expect("text")), text(&run(&["version"]).stdout));
+    for form in ["version", "-v", "-version", "--version"] {
+        assert_eq!(format!("Drover v{}\n", version["Version"].as_str().expect("text")), text(&run(&[form]).stdout), "{form}");
+    }
 }

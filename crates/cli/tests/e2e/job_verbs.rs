@@ -102,7 +102,7 @@ fn a_job_is_changed_by_verbs() {
     let after = running(&agent);
     assert!(after.len() == 2 && after.iter().all(|a| !before.contains(a)), "{before:?} {after:?}");
     assert!(refused(&agent.cli(&["job", "restart", "-task", "nope", "web"])).contains("\"nope\""));
-    assert!(refused(&agent.cli(&["job", "restart", "-batch-wait", "ask", "web"])).contains("no terminal"));
+    assert!(refused(&agent.cli(&["job", "restart", "-batch-wait", "ask", "web"])).contains("without a terminal"));
 
     // Lists, newest first.
     assert!(agent.cli_ok(&["job", "allocs", "web"]).contains(&after[0].0[..8]));

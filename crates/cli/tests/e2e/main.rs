@@ -1,14 +1,16 @@
-//! The real binary, from the outside: agents as processes, jobs from `examples/`, faults by signal. Nothing is left behind: every agent lives in a
-//! directory of its own, and whatever names that directory is ended with it.
+//! The real binary, from the outside: agents as processes, jobs from `examples/`, faults by signal. Nothing is left
+//! behind: every agent lives in a directory of its own, and whatever names that directory is ended with it.
 
 mod agent;
 mod artifacts;
+mod charges;
 mod commands;
 mod completion;
 mod credentials;
 mod demo;
 mod disk_full;
 mod dispatch;
+mod driver_schemas;
 mod examples;
 mod exec;
 mod faults;
@@ -16,18 +18,23 @@ mod fleet;
 mod fleet_output;
 mod follow;
 mod getting_started;
+mod guides;
 mod help;
 mod job_verbs;
 mod metrics;
 mod migrate;
+mod monitor;
 mod names;
 mod node_agents;
+mod odd_names;
 mod operator;
+#[path = "../../src/page.rs"]
+mod page;
+mod pauses;
 mod plugins;
+mod reference;
 mod remote;
 mod remote_checks;
 mod services;
 mod stock_config;
-#[path = "../../src/demo/sweep.rs"]
-mod sweep;
 mod task_api;

@@ -1,4 +1,5 @@
-//! Names where identifiers are taken, both streams of a log, signals by their short names, and errors that people understand.
+//! Names where identifiers are taken, both streams of a log, signals by their short names, and errors that people
+//! understand.
 
 use std::process::{Command, Output};
 
@@ -69,7 +70,7 @@ fn names_do_where_ids_are_taken() {
     assert!(out.status.success() && out.stderr.is_empty(), "{out:?}");
     assert!(refused(&agent, &["logs", "-group", "up", "pair"]).contains("left, right"));
     let error = refused(&agent, &["alloc", "stop", "-detach", "pair"]);
-    assert!(error.contains("say which by id") && error.contains("pair.left[0]") && error.contains("pair.right[0]"), "{error}");
+    assert!(error.contains("choose one by id") && error.contains("pair.left[0]") && error.contains("pair.right[0]"), "{error}");
 
     // Nodes.
     assert!(agent.cli_ok(&["node", "status", "here"]).contains("raw_exec"));
@@ -89,8 +90,11 @@ fn names_do_where_ids_are_taken() {
     assert!(stats.contains("Task \"t\" Uses") && !stats.contains("\"ResourceUsage\""), "{stats}");
 
     // What is not there.
+    assert!(refused(&agent, &["deployment", "status", "xyzzy"]).contains("no job of that name has one"));
+    assert!(refused(&agent, &["alloc", "status", &id[..1]]).contains("at least two digits"));
+    assert!(refused(&agent, &["node", "eligibility", "here"]).contains("give -enable or -disable"));
     assert!(refused(&agent, &["logs", "onne"]).contains("did you mean job \"one\""));
-    assert!(refused(&agent, &["logs", "-job", "xyzzy"]).contains("no job of that name"));
+    assert!(refused(&agent, &["logs", "-job", "xyzzy"]).contains("no job has this name"));
     assert!(refused(&agent, &["fs", "one", "alloc/nothing"]).contains("has no file \"alloc/nothing\""));
     assert!(refused(&agent, &["alloc", "signal", "-s", "TREM", "one"]).contains("did you mean TERM"));
     refused(&agent, &["alloc", "restart", "-task", "nobody", "one"]);
@@ -191,5 +195,5 @@ fn a_remote_task_is_restarted_through_its_allocation_wherever_that_is_asked_and_
 }
 
 fn agent_words(text: &str) {
-    assert!(text.contains("default/mixed.g[0]/far is being stopped; another one follows"), "{text}");
+    assert!(text.contains("default/mixed.g[0]/far is being stopped; a new one follows"), "{text}");
 }

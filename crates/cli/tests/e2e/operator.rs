@@ -40,12 +40,28 @@ fn what_operators_look_at_and_set() {
     assert!(agent.cli_ok(&["operator", "scheduler", "get-config"]).contains("Scheduler Algorithm           = spread"));
     let stale = agent.cli(&["operator", "scheduler", "set-config", "-check-index", "1", "-scheduler-algorithm", "binpack"]);
     assert_eq!(stale.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&stale.stderr).contains("have changed since"), "{stale:?}");
+    assert!(String::from_utf8_lossy(&stale.stderr).contains("configuration has changed"), "{stale:?}");
     agent.cli_ok(&["system", "reconcile", "summaries"]);
     assert!(agent.cli_ok(&["server", "members", "-detailed"]).contains("role=nomad"));
 
     assert_eq!(agent.cli_ok(&["operator", "api", "/v1/status/leader"]).trim(), format!("{:?}", agent.rpc()));
     assert_eq!(agent.cli_ok(&["operator", "api", "-filter", "Name == \"nobody\"", "nodes"]).trim(), "[]");
+    let asked = agent.cli(&["operator", "api", "-verbose", "-H", "X-Mine: yes", "/v1/status/leader"]);
+    let told = String::from_utf8_lossy(&asked.stderr).into_owned();
+    for part in ["> GET /v1/status/leader HTTP/1.1", "> x-mine: yes", "< HTTP/1.1 200 OK", "< content-type: application/json"] {
+        assert!(told.contains(part), "{part:?} is not in\n{told}");
+    }
+    assert_eq!(String::from_utf8_lossy(&asked.stdout).trim(), format!("{:?}", agent.rpc()));
+    let dry = Command::new(drover())
+        .args(["operator", "api", "-dryrun", "-X", "delete", "-H", "X-Mine: it's", "job/a b?purge=true"])
+        .env("DROVER_ADDR", agent.address())
+        .env("DROVER_TOKEN", "secret")
+        .stdin(std::process::Stdio::null())
+        .output()
+        .expect("runs");
+    let dry = String::from_utf8_lossy(&dry.stdout).into_owned();
+    assert!(dry.starts_with("curl \\\n  -X DELETE \\\n") && dry.contains("-H 'X-Mine: it'\\''s'"), "{dry}");
+    assert!(dry.contains("${DROVER_TOKEN}") && !dry.contains("secret") && dry.contains("/v1/job/a b?purge=true'"), "{dry}");
     let mut child = Command::new(drover())
         .args(["operator", "api", "-X", "POST", "/v1/search"])
         .env("DROVER_ADDR", agent.address())
@@ -56,4 +72,129 @@ fn what_operators_look_at_and_set() {
     child.stdin.take().expect("stdin").write_all(b"{\"Prefix\": \"\", \"Context\": \"nodes\"}").expect("written");
     let found: Value = serde_json::from_slice(&child.wait_with_output().expect("output").stdout).expect("JSON");
     assert_eq!(found["Matches"]["nodes"].as_array().map(Vec::len), Some(1), "{found}");
+}
+
+#[test]
+fn a_snapshot_is_saved_online_inspected_and_restored_into_an_empty_directory() {
+    let mut agent = Agent::start("");
+    let job = |id: &str| {
+        serde_json::json!({"Job": {
+            "ID": id, "Type": "service",
+            "TaskGroups": [{"Name": "g", "Tasks": [{
+                "Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/sleep", "args": ["31072"]}, "Resources": {"CPU": 20, "MemoryMB": 16}
+            }]}]
+        }})
+    };
+    agent.put("/v1/jobs", &job("kept"));
+    agent.alloc("kept", "running");
+    let file = agent.dir().join("drover.snap");
+    let path = file.to_str().expect("text");
+    let said = agent.cli_ok(&["operator", "snapshot", "save", path]);
+    assert!(said.contains("written to"), "{said}");
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        assert_eq!(std::fs::metadata(&file).expect("the file").permissions().mode() & 0o777, 0o600, "there are secrets in it");
+    }
+    let shown: Value = serde_json::from_str(&agent.cli_ok(&["operator", "snapshot", "inspect", "-json", path])).expect("JSON");
+    assert_eq!((&shown["Tables"]["jobs"]["Rows"], shown["Index"].as_u64() > Some(0)), (&serde_json::json!(1), true), "{shown}");
+    assert!(agent.cli_ok(&["operator", "snapshot", "inspect", path]).contains("Cluster ID   = "));
+    let cluster = shown["ClusterID"].as_str().expect("an id").to_owned();
+    let state: Value = serde_json::from_str(&agent.cli_ok(&["operator", "snapshot", "state", path])).expect("JSON");
+    assert_eq!((&state["Jobs"][0]["ID"], state["Allocs"].as_array().map(Vec::len)), (&serde_json::json!("kept"), Some(1)));
+    assert!(!state.to_string().contains("PrivateKey") && state["Nodes"][0]["SecretID"] == "", "nothing secret is shown");
+    let keys = |agent: &Agent| agent.get("/.well-known/jwks.json").expect("keys")["keys"].clone();
+    let signing = keys(&agent);
+    assert_eq!((shown["Keys"].as_u64(), signing.as_array().map(Vec::len)), (Some(1), Some(1)), "{signing}");
+    // Not into a server that runs, neither over HTTP nor below it.
+    let (status, why) = agent.http("PUT", "/v1/operator/snapshot", "x").expect("an answer");
+    assert!(status == 501 && why.contains("drover operator snapshot restore"), "{status} {why}");
+    let data = agent.dir().join("data");
+    let refused = agent.cli(&["operator", "snapshot", "restore", "-data-dir", data.to_str().expect("text"), path]);
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("is there already"), "{refused:?}");
+    // A damaged one is refused.
+    let mut bytes = std::fs::read(&file).expect("the file");
+    let half = bytes.len() / 2;
+    bytes[half] ^= 1;
+    let other = agent.dir().join("damaged.snap");
+    std::fs::write(&other, bytes).expect("written");
+    let refused = agent.cli(&["operator", "snapshot", "inspect", other.to_str().expect("text")]);
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("the snapshot is damaged"), "{refused:?}");
+
+    // The server's directory is lost; what is restored is the same cluster, whose task goes on.
+    let pids = |agent: &Agent| -> Vec<i32> {
+        agent.processes().into_iter().filter(|(_, line)| line.starts_with("/bin/sleep 31072")).map(|(pid, _)| pid).collect()
+    };
+    let before = until("the workload", || Some(pids(&agent)).filter(|pids| pids.len() == 1));
+    agent.kill();
+    std::fs::remove_dir_all(data.join("server")).expect("lost");
+    let restored = agent.cli_ok(&["operator", "snapshot", "restore", "-data-dir", data.to_str().expect("text"), path]);
+    assert!(restored.contains("restored to"), "{restored}");
+    agent.launch();
+    let again: Value = agent.get("/v1/agent/members").expect("members");
+    assert_eq!(again["Members"][0]["Tags"]["id"], cluster.as_str(), "the same cluster");
+    assert_eq!(keys(&agent), signing, "what was signed before can still be verified");
+    agent.alloc("kept", "running");
+    assert_eq!(pids(&agent), before, "the same process");
+    assert!(agent.log().contains("a snapshot of index"), "it recovers first, and says why");
+    until("the end of the recovery", || {
+        let health = agent.get("/v1/agent/health?type=server")?;
+        (health["server"]["ok"] == true).then_some(())
+    });
+    agent.put("/v1/jobs", &job("new"));
+    agent.alloc("new", "running");
+    assert!(before.iter().all(|pid| pids(&agent).contains(pid)), "still the same process");
+}
+
+/// What others may open below a directory, files and sockets, with their modes: what lies in a directory that they
+/// may not enter is none of it.
+fn open_to_others(dir: &std::path::Path, found: &mut Vec<(std::path::PathBuf, u32)>) {
+    use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+    for entry in std::fs::read_dir(dir).expect("a directory").flatten() {
+        let path = entry.path();
+        let Ok(meta) = std::fs::symlink_metadata(&path) else { continue };
+        let mode = meta.permissions().mode() & 0o777;
+        if meta.is_dir() {
+            // To enter it is enough: names can be guessed.
+            if mode & 0o011 != 0 {
+                open_to_others(&path, found);
+            }
+        } else if !meta.is_symlink() && mode & if meta.file_type().is_socket() { 0o022 } else { 0o066 } != 0 {
+            found.push((path, mode));
+        }
+    }
+}
+
+#[test]
+fn nobody_else_opens_what_an_agent_keeps() {
+    let agent = Agent::start("");
+    let job = serde_json::json!({"Job": {
+        "ID": "near", "Type": "service",
+        "TaskGroups": [{"Name": "g", "Tasks": [{
+            "Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/sleep", "args": ["31073"]}, "Resources": {"CPU": 20, "MemoryMB": 16}
+        }]}]
+    }});
+    agent.put("/v1/jobs", &job);
+    let alloc = agent.alloc("near", "running")["ID"].as_str().expect("an id").to_owned();
+    // Executors and plugins have their sockets by now, and both databases their logs.
+    let data = agent.dir().join("data");
+    let mut found = Vec::new();
+    open_to_others(&data, &mut found);
+    let meant = |path: &std::path::Path| {
+        let path = path.strip_prefix(&data).expect("below it").to_string_lossy().into_owned();
+        // A task may run as any user and works in these; what is in `secrets` and `private` is not among them.
+        let of_task = [format!("alloc/{alloc}/alloc/"), format!("alloc/{alloc}/t/local/"), format!("alloc/{alloc}/t/tmp/")];
+        of_task.iter().any(|dir| path.starts_with(dir))
+    };
+    let unmeant: Vec<_> =
+        found.iter().filter(|(path, _)| !meant(path)).map(|(path, mode)| format!("{} {mode:o}", path.display())).collect();
+    assert_eq!(unmeant, [""; 0], "group or others can open these");
+    for file in ["server/state.db", "server/state.db-wal", "server/state.db.mark", "client/node.sqlite", "client/node.sqlite-wal"] {
+        use std::os::unix::fs::PermissionsExt as _;
+        let path = data.join(file);
+        assert_eq!(std::fs::metadata(&path).unwrap_or_else(|e| panic!("{file}: {e}")).permissions().mode() & 0o777, 0o600, "{file}");
+    }
+    for dir in ["server", "server/keystore", "client", "client/run"] {
+        use std::os::unix::fs::PermissionsExt as _;
+        assert_eq!(std::fs::metadata(data.join(dir)).unwrap_or_else(|e| panic!("{dir}: {e}")).permissions().mode() & 0o777, 0o700, "{dir}");
+    }
 }

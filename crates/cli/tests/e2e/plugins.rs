@@ -31,7 +31,9 @@ fn a_plugin_that_cannot_be_had_says_why_at_the_node() {
     fs::write(plugins.join("alien"), b"\x7fELF\x01 not for this machine").expect("written");
     let names = ["absent", "unfit", "stranger", "crashes", "newer", "talks", "alien"];
     let blocks: Vec<String> = names.iter().map(|name| format!("plugin {name:?} {{}}")).collect();
-    let wrong = "plugin \"mock\" {\n  config {\n    colour = \"blue\"\n  }\n}";
+    // One that the agent knows nothing of: options of built-in drivers are checked before it starts.
+    file(plugins, "painted", 0o755, &format!("exec {} driver mock", drover().display()));
+    let wrong = "plugin \"painted\" {\n  config {\n    colour = \"blue\"\n  }\n}";
     let agent = Agent::start(&format!("plugin_dir = {plugins:?}\n{}\n{wrong}", blocks.join("\n")));
     for (driver, part) in [
         ("absent", "there is no such file; put the plugin there"),
@@ -41,7 +43,7 @@ fn a_plugin_that_cannot_be_had_says_why_at_the_node() {
         ("newer", "driver protocol"),
         ("talks", "Hello, I am version 3"),
         ("alien", "cannot start"),
-        ("mock", "colour"),
+        ("painted", "colour"),
     ] {
         let row = until(&format!("{part:?} in the row of {driver}"), || row(&agent, driver, part));
         assert!(row.len() < 1000, "{row}");
@@ -51,8 +53,27 @@ fn a_plugin_that_cannot_be_had_says_why_at_the_node() {
     file(plugins, "absent", 0o755, &format!("exec {} driver mock", drover().display()));
     let out = Command::new(drover()).args(["node", "drivers", "reload", "-address", agent.address()]).output().expect("runs");
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
-    assert!(text.lines().any(|line| line.starts_with("mock") && line.contains("failed") && line.contains("colour")), "{text}");
+    assert!(text.lines().any(|line| line.starts_with("painted") && line.contains("failed") && line.contains("colour")), "{text}");
     until("the driver of the file that came later", || {
         agent.get("/v1/nodes")?.as_array()?.iter().any(|node| node["Drivers"]["mock"]["Healthy"] == true).then_some(())
     });
+}
+
+#[test]
+fn an_agent_and_its_plugins_take_all_files_that_they_may_open_and_tasks_get_what_the_agent_was_given() {
+    let agent = Agent::start_after("ulimit -Sn 300; ulimit -Hn 3000", "");
+    let files = |pid: i32| {
+        let limits = fs::read_to_string(format!("/proc/{pid}/limits")).expect("it runs");
+        let line = limits.lines().find(|line| line.starts_with("Max open files")).expect("a row").to_owned();
+        line.split_whitespace().skip(3).take(2).map(|n| n.parse::<u64>().expect("a number")).collect::<Vec<_>>()
+    };
+    assert_eq!(files(agent.pid()), [3000, 3000]);
+    let plugin = agent.processes().into_iter().find(|(_, line)| line.trim_end().ends_with("driver raw_exec")).expect("the plugin").0;
+    assert_eq!(files(plugin), [3000, 3000]);
+    let job = serde_json::json!({"Job": {"ID": "limits", "Type": "batch", "TaskGroups": [{"Name": "g", "Tasks": [{
+        "Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/sh", "args": ["-c", "ulimit -Sn; ulimit -Hn"]},
+    }]}]}});
+    agent.put("/v1/jobs", &job);
+    let alloc = agent.alloc("limits", "complete");
+    assert_eq!(agent.logs(&alloc, "t"), "300\n3000\n");
 }

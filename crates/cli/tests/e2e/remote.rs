@@ -1,4 +1,5 @@
-//! Remote tasks with real processes: what a restored history has forgotten is found, and nothing is created or ended without an order.
+//! Remote tasks with real processes: what a restored history has forgotten is found, and nothing is created or ended
+//! without an order.
 
 use std::{fs, path::Path};
 
@@ -42,6 +43,37 @@ fn unbound(agent: &Agent) -> Option<Vec<Value>> {
 }
 
 #[test]
+fn a26_servers_restored_from_an_old_snapshot_recover_what_their_node_knows() {
+    let mut agent = Agent::start("");
+    let (data, snapshot) = (agent.dir().join("data/server"), agent.dir().join("snapshot"));
+    agent.kill();
+    copy(&data, &snapshot);
+    agent.launch();
+    agent.put("/v1/jobs", &job("kept", 32003));
+    let kept = until("the instance", || Some(instances(&agent, "/bin/sleep 32003")).filter(|i| i.len() == 1));
+    agent.alloc("kept", "running");
+    agent.kill();
+    fs::remove_dir_all(&data).expect("the state");
+    copy(&snapshot, &data);
+    agent.launch();
+
+    let recovery = || agent.get("/v1/operator/recovery").expect("an answer");
+    until("the node to tell what it has", || (recovery()["Answered"].as_array().map(Vec::len) == Some(1)).then_some(()));
+    let (status, text) = agent.http("GET", "/v1/agent/health?type=server", "").expect("an answer");
+    assert!(status == 500 && text.contains("recover"), "{status} {text}");
+    let (status, text) = agent.http("PUT", "/v1/jobs", &job("new", 32004).to_string()).expect("an answer");
+    assert!(status == 503 && text.contains("from the past"), "{status} {text}");
+    let shown = agent.cli_ok(&["operator", "recover", "-status"]);
+    assert!(shown.contains("Recovering") && shown.contains("yes") && shown.contains("has acted on index"), "{shown}");
+    agent.cli_ok(&["operator", "recover", "-yes"]);
+    agent.alloc("kept", "running");
+    until("its management", || agent.get("/v1/remote/task/default/kept.g[0]/t").filter(|r| r["Observed"]["State"] == "Running"));
+    assert_eq!(instances(&agent, "/bin/sleep 32003"), kept, "the same process, and no other");
+    agent.cli_ok(&["job", "stop", "-detach", "kept"]);
+    until("the stop", || instances(&agent, "/bin/sleep 32003").is_empty().then_some(()));
+}
+
+#[test]
 fn a26_servers_restored_from_an_old_snapshot_create_nothing_twice_and_end_nothing_without_an_order() {
     let mut agent = Agent::start("");
     let (data, snapshot) = (agent.dir().join("data/server"), agent.dir().join("snapshot"));
@@ -59,6 +91,10 @@ fn a26_servers_restored_from_an_old_snapshot_create_nothing_twice_and_end_nothin
     agent.kill();
     fs::remove_dir_all(&data).expect("the state");
     copy(&snapshot, &data);
+    // Its node has lost its memory as well: one that remembers has the servers recover, see below.
+    for file in ["node.sqlite", "node.sqlite-wal"] {
+        let _ = fs::remove_file(agent.dir().join("data/client").join(file));
+    }
     agent.launch();
 
     let found = until("the sweep to find both", || unbound(&agent).filter(|u| u.len() == 2));

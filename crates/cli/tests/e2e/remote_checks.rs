@@ -1,4 +1,5 @@
-//! Checks of a remote task's service: run by whoever manages it, at the address of the task; what is unhealthy is restarted by order of the servers.
+//! Checks of a remote task's service: run by whoever manages it, at the address of the task; what is unhealthy is
+//! restarted by order of the servers.
 
 use std::net::TcpListener;
 

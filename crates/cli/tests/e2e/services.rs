@@ -40,6 +40,8 @@ fn a_service_appears_is_checked_restarted_and_goes_before_the_kill() {
         checks.as_object()?.values().all(|c| c["Status"] == "success").then_some(())
     });
     assert_eq!(indexes(&agent), before);
+    let listed = agent.get(&format!("/v1/allocation/{alloc}/checks")).expect("the servers' path for the same");
+    assert!(listed.as_object().is_some_and(|checks| !checks.is_empty()), "{listed}");
 
     // It stops being ready: the check says so, and restarts the task, which makes itself ready again.
     fs::remove_file(find_ready(&agent, &alloc)).expect("the file");
@@ -60,7 +62,7 @@ fn a_service_appears_is_checked_restarted_and_goes_before_the_kill() {
         gone.then_some(())
     });
     let out = agent.cli(&["service", "info", "greeter"]);
-    assert!(!out.status.success() && String::from_utf8_lossy(&out.stderr).contains("no place of service \"greeter\""), "{out:?}");
+    assert!(!out.status.success() && String::from_utf8_lossy(&out.stderr).contains("no instance of service \"greeter\""), "{out:?}");
     until("the end of the job", || agent.allocs("services").iter().all(|a| a["ClientStatus"] == "complete").then_some(()));
 }
 
@@ -89,7 +91,8 @@ impl Drop for EndOnDrop<'_> {
     }
 }
 
-/// A drain moves the management of a remote task to another node: whoever follows its service never sees it without a place.
+/// A drain moves the management of a remote task to another node: whoever follows its service never sees it without a
+/// place.
 #[test]
 fn a_remote_service_has_a_place_all_through_a_drain() {
     let agent = Agent::start("");

@@ -166,6 +166,13 @@ impl driver_sdk::Driver for Driver {
         while state.workload().is_none() {
             tokio::time::sleep(POLL).await;
         }
+        if state.fault("answers-late") {
+            // After two processes have said that they are there.
+            let noted = Path::new(&task.alloc_dir).join("alloc/data/pids");
+            while fs::read_to_string(&noted).map_or(0, |text| text.lines().count()) < 2 {
+                tokio::time::sleep(POLL).await;
+            }
+        }
         if state.fault_times("start-error-after-launch", 1) {
             return Err(Error::recoverable("encoding the state failed"));
         }

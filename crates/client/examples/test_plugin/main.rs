@@ -3,7 +3,9 @@
 use std::process::ExitCode;
 
 mod cloud;
+mod fragile;
 mod go_like;
+mod watching;
 
 fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
@@ -16,6 +18,11 @@ fn main() -> ExitCode {
         Some("artifact-fetch") => artifact::serve(),
         Some("go_like") => driver_sdk::block_on(driver_sdk::serve(go_like::Driver::new())),
         Some("cloud") => driver_sdk::block_on(driver_sdk::serve(cloud::Driver::default())),
+        Some("watching") => driver_sdk::block_on(driver_sdk::serve(watching::Driver::default())),
+        Some("fragile") => match fragile::comes_up() {
+            Ok(()) => driver_sdk::block_on(fragile::serve()),
+            Err(code) => code,
+        },
         Some("executor") => go_like::executor(),
         _ => ExitCode::from(2),
     }

@@ -1,22 +1,12 @@
-//! Allocations: one loop each, which owns the state; see `machine` for what it decides and `effects` for what it does.
+//! Allocations: one loop each, which owns the state; see `lifecycle::alloc` for what it decides, `start` and `effects`
+//! for what it does, the crate `hooks` for what is made ready before a start.
 
-pub(crate) mod artifacts;
-mod check_grpc;
-mod check_tls;
-pub(crate) mod checks;
 pub(crate) mod effects;
-pub(crate) mod identities;
-pub(crate) mod kept;
-pub(crate) mod machine;
-#[cfg(test)]
-mod machine_tests;
-pub(crate) mod migrate;
-pub(crate) mod record;
+pub(crate) mod outputs;
+pub(crate) mod parts;
+pub(crate) mod remote_exec;
 pub(crate) mod run;
-pub(crate) mod services;
-pub(crate) mod sticky;
-pub(crate) mod task_config;
-pub(crate) mod templates;
+pub(crate) mod start;
 
-pub(crate) use machine::{Event as AllocEvent, RemoteView};
-pub(crate) use run::{AllocCommand, AllocCommands, AllocHandle, AllocLoop, AllocView};
+pub(crate) use lifecycle::alloc::machine::Event as AllocEvent;
+pub(crate) use run::{AllocCommand, AllocHandle, AllocLoop, AllocView};

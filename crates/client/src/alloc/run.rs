@@ -7,7 +7,25 @@ use std::{
     time::Duration,
 };
 
+use hooks::{
+    checks::{self, Probe},
+    network::{self, AllocNetwork, SharedNetwork, hook as shared_network},
+    place::{Moved, TaskPlace},
+    services,
+};
+use host::{clock::now_ns, cpuset::Reserving};
+use lifecycle::{
+    alloc::{
+        events,
+        inbox::{Deliver, Inbox, LoopEnded},
+        kept::Kept,
+        machine::{Effect, Event, Machine, Now},
+        record::{AllocRecord, TaskRecord},
+    },
+    identities::renewed,
+};
 use model::{AllocClientUpdate, Allocation, CheckResult, Job, TaskRunState, remote::slot_of};
+use node_record::store::{StoredJob, Write};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinSet,
@@ -15,25 +33,8 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use super::{
-    checks::{self, Probe},
-    effects::{self, Subject},
-    identities,
-    kept::Kept,
-    machine::{Effect, Event, Machine, Now},
-    migrate::Moved,
-    record::{AllocRecord, TaskRecord},
-    services, templates,
-};
-use crate::{
-    context::{NodeContext, now_ns},
-    cpuset::Reserving,
-    error::RequestError,
-    events,
-    network::{self, AllocNetwork, SharedNetwork},
-    session::Placed,
-    store::{StoredJob, Write},
-};
+use super::{effects::Stopped, parts::Parts};
+use crate::{error::RequestError, session::Placed};
 
 /// How long an ending agent waits for what drivers are at.
 const GRACE: Duration = Duration::from_secs(5);
@@ -69,13 +70,10 @@ pub(crate) enum AllocCommand {
     Event(Event),
 }
 
-/// The way to an allocation's loop. A queue has room for a few dozen before it has taken anything: boxed, that room costs next to nothing.
+/// The way to an allocation's loop. A queue has room for a few dozen before it has taken anything: boxed, that room
+/// costs next to nothing.
 #[derive(Clone, Debug)]
 pub(crate) struct AllocCommands(mpsc::UnboundedSender<Box<AllocCommand>>);
-
-/// The loop has ended.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LoopEnded;
 
 impl AllocCommands {
     fn new() -> (Self, mpsc::UnboundedReceiver<Box<AllocCommand>>) {
@@ -85,6 +83,12 @@ impl AllocCommands {
 
     pub(crate) fn send(&self, command: AllocCommand) -> Result<(), LoopEnded> {
         self.0.send(Box::new(command)).map_err(|_| LoopEnded)
+    }
+}
+
+impl Deliver for AllocCommands {
+    fn deliver(&self, event: Event) -> Result<(), LoopEnded> {
+        self.send(AllocCommand::Event(event))
     }
 }
 
@@ -131,11 +135,12 @@ pub(crate) struct AllocHandle {
 
 /// The loop's own state.
 pub(crate) struct AllocLoop {
-    ctx: Arc<NodeContext>,
+    parts: Arc<Parts>,
     machine: Machine,
     stored_job: Arc<StoredJob>,
     commands: mpsc::UnboundedReceiver<Box<AllocCommand>>,
-    handle: AllocHandle,
+    /// As hooks know the loop.
+    inbox: Inbox,
     view: watch::Sender<Arc<AllocView>>,
     saved_alloc: Option<Kept<AllocRecord>>,
     saved_tasks: HashMap<Arc<str>, Kept<TaskRecord>>,
@@ -180,27 +185,28 @@ async fn over(timer: Option<&mut Pin<Box<Sleep>>>) {
 }
 
 impl AllocLoop {
-    /// Makes the loop and its handle; nothing happens before [`AllocLoop::run`]. Boxed: wherever it is moved to on its way into its task, that would keep room
-    /// for all of it.
-    pub(crate) fn new(ctx: Arc<NodeContext>, origin: Origin) -> (Box<Self>, AllocHandle) {
+    /// Makes the loop and its handle; nothing happens before [`AllocLoop::run`]. Boxed: wherever it is moved to on
+    /// its way into its task, that would keep room for all of it.
+    pub(crate) fn new(parts: Arc<Parts>, origin: Origin) -> (Box<Self>, AllocHandle) {
         let Origin { record, job, stored_job, tasks } = origin;
-        let max_kill = model::GoDuration::from(ctx.config.max_kill_timeout);
+        let max_kill = model::GoDuration::from(parts.max_kill_timeout);
         let restored = !tasks.is_empty();
         let saved_tasks = tasks.iter().cloned().collect();
         let inherited = tasks.iter().filter_map(|(_, record)| record.run.as_ref().map(|run| run.id.clone())).collect();
         let machine = Machine::new(record, job, tasks, max_kill);
         let saved_alloc = restored.then(|| machine.record().clone());
-        let reserving = Reserving::of(&ctx, machine.alloc());
+        let reserving = parts.cores.reserving(machine.alloc());
         let (to_loop, commands) = AllocCommands::new();
-        let network = Arc::new(AllocNetwork::open(&ctx, machine.id()));
+        let network = Arc::new(AllocNetwork::open(&parts.networks, machine.id()));
         let (view, seen) = watch::channel(Arc::new(view_of(&machine, &BTreeSet::new(), &network)));
+        let inbox = Inbox::new(to_loop.clone());
         let handle = AllocHandle { commands: to_loop, view: seen };
         let this = Box::new(Self {
-            ctx,
+            parts,
             machine,
             stored_job,
             commands,
-            handle: handle.clone(),
+            inbox,
             view,
             saved_alloc,
             saved_tasks,
@@ -226,9 +232,10 @@ impl AllocLoop {
     /// Runs until the allocation is destroyed (true) or the node stops (false: everything is left as it is).
     pub(crate) async fn run(mut self: Box<Self>) -> bool {
         self.register_remote();
-        // What is done now and then is boxed, here and below: the state of a quiet loop is what thousands of allocations cost.
+        // What is done now and then is boxed, here and below: the state of a quiet loop is what thousands of
+        // allocations cost.
         Box::pin(self.apply(Event::Begin)).await;
-        let stop = self.ctx.stop.clone();
+        let stop = self.parts.stop.clone();
         // Exists while something waits for being saved.
         let mut retry_save: Option<Pin<Box<Sleep>>> = None;
         while !self.destroyed {
@@ -256,10 +263,10 @@ impl AllocLoop {
                     if let Ok(task) = done {
                         self.cleaning.remove(&task);
                         self.publish();
-                        let ctx = self.ctx.clone();
+                        let cores = self.parts.cores.clone();
                         self.effects.spawn(async move {
                             // What it had for itself is everybody's again.
-                            crate::cpuset::settle(&ctx).await;
+                            cores.settle().await;
                             None
                         });
                     }
@@ -273,7 +280,8 @@ impl AllocLoop {
         true
     }
 
-    /// What a driver is at is waited for, so that its handle is known to the next agent and nothing of an ended task stays; nothing else is begun.
+    /// What a driver is at is waited for, so that its handle is known to the next agent and nothing of an ended task
+    /// stays; nothing else is begun.
     async fn finish(&mut self) {
         let limit = tokio::time::sleep(GRACE);
         tokio::pin!(limit);
@@ -285,7 +293,7 @@ impl AllocLoop {
                     let Ok(Some(event @ (Event::Started { .. } | Event::Freed { .. }))) = done else { continue };
                     let now = self.now();
                     let effects = self.machine.apply(event, now);
-                    if self.ctx.store.commit(self.changes()).await.is_err() {
+                    if self.parts.store.commit(self.changes()).await.is_err() {
                         return;
                     }
                     self.held = effects.into_iter().filter(|e| matches!(e, Effect::TaskOver { .. })).collect();
@@ -302,7 +310,7 @@ impl AllocLoop {
     async fn command(&mut self, command: AllocCommand) {
         match command {
             AllocCommand::Changed(placed) => {
-                self.reserving = Reserving::of(&self.ctx, &placed.alloc);
+                self.reserving = self.parts.cores.reserving(&placed.alloc);
                 self.stored_job = placed.stored;
                 self.apply(Event::Changed(placed.alloc, placed.job)).await;
                 self.register_remote();
@@ -314,7 +322,7 @@ impl AllocLoop {
             }
             AllocCommand::Repeat => {
                 if let Some(update) = self.published.clone() {
-                    self.ctx.outbox.alloc(update);
+                    self.parts.outbox.alloc(update);
                 }
             }
             AllocCommand::StopLocal => self.apply(Event::StopLocal).await,
@@ -333,18 +341,18 @@ impl AllocLoop {
     fn register_remote(&self) {
         let alloc = self.machine.alloc().share();
         for (task, _) in self.machine.tasks().filter(|(t, _)| self.machine.is_remote_task(t)) {
-            self.ctx.remote.interest(crate::remote::Interest {
+            self.parts.remote.interest(remote_manager::Interest {
                 slot: slot_of(&alloc, task),
                 alloc: alloc.clone(),
                 job: self.machine.job().clone(),
                 task: task.clone(),
-                commands: self.handle.commands.clone(),
+                inbox: self.inbox.clone(),
             });
         }
     }
 
     fn now(&self) -> Now {
-        Now { time: now_ns(), seed: self.ctx.seed() }
+        Now { time: now_ns(), seed: self.parts.seeds.next() }
     }
 
     async fn apply(&mut self, event: Event) {
@@ -362,14 +370,16 @@ impl AllocLoop {
         self.settle().await;
     }
 
-    /// Writes what has changed, tells the servers, then does what was decided. Without the write nothing is done; it is tried again.
+    /// Writes what has changed, tells the servers, then does what was decided. Without the write nothing is done; it
+    /// is tried again.
     async fn settle(&mut self) {
         let begin = std::time::Instant::now();
         let writes = self.changes();
         if !writes.is_empty() {
-            if let Err(error) = self.ctx.store.commit(writes).await {
+            if let Err(error) = self.parts.store.commit(writes).await {
                 tracing::error!(alloc = %self.machine.id(), %error, "waiting with what follows until the records can be written");
-                // Ends were ordered elsewhere and are ordered again after a crash. They do not wait: what fills the disk can be stopped.
+                // Ends were ordered elsewhere and are ordered again after a crash. They do not wait: what fills the
+                // disk can be stopped.
                 let (ends, waits) = std::mem::take(&mut self.held).into_iter().partition(Effect::only_ends);
                 self.held = waits;
                 for effect in ends {
@@ -389,9 +399,9 @@ impl AllocLoop {
             self.perform(effect).await;
         }
         if self.machine.local_dead() && self.network.release() {
-            let (ctx, network) = (self.ctx.clone(), self.network.clone());
+            let (networks, network) = (self.parts.networks.clone(), self.network.clone());
             self.cleanups.spawn(async move {
-                effects::network_over(&ctx, &network).await;
+                shared_network::end(&networks, &network).await;
                 Arc::from("")
             });
         }
@@ -404,9 +414,9 @@ impl AllocLoop {
         for (task, dead) in remote {
             match (self.outputs.get(&task), dead) {
                 (None, false) => {
-                    let subject = self.subject(&task);
+                    let (outputs, place) = (self.parts.outputs.clone(), self.place(&task));
                     // Boxed: of most of them only the handle is left in a moment.
-                    let placed = tokio::spawn(Box::pin(async move { effects::place_output(&subject).await }));
+                    let placed = tokio::spawn(Box::pin(async move { outputs.make_room(&place).await }));
                     self.outputs.insert(task, Some(AbortOnDropHandle::new(placed)));
                 }
                 // An agent before this one may have made it.
@@ -420,14 +430,14 @@ impl AllocLoop {
     }
 
     fn end_output(&mut self, task: Arc<str>, placing: Option<AbortOnDropHandle<()>>) {
-        let subject = self.subject(&task);
+        let (outputs, place) = (self.parts.outputs.clone(), self.place(&task));
         self.cleaning.insert(task.clone());
         self.cleanups.spawn(async move {
             if let Some(placing) = placing {
                 placing.abort();
                 let _ = placing.await;
             }
-            effects::output_over(&subject).await;
+            outputs.over(&place).await;
             task
         });
     }
@@ -455,7 +465,7 @@ impl AllocLoop {
         let mut view = view_of(&self.machine, &self.cleaning, &self.network);
         let group = self.machine.group();
         let network_status = Some(Box::new(network::reached(self.network.status(), view.alloc.network_status.as_deref(), group)));
-        let mut standing = services::standing(&self.ctx, &self.machine, network_status.as_deref());
+        let mut standing = services::standing(&self.parts.env, &self.machine, network_status.as_deref());
         self.say_problems(&standing.problems);
         let mut update = AllocClientUpdate::clone(&view.update);
         self.reconcile_checks(std::mem::take(&mut standing.probes));
@@ -470,7 +480,7 @@ impl AllocLoop {
         let show = || drop(shown.send_replace(Arc::new(view)));
         if news {
             self.published = Some(update.clone());
-            self.ctx.outbox.alloc_shown(update, show);
+            self.parts.outbox.alloc_shown(update, show);
         } else {
             show();
         }
@@ -484,7 +494,7 @@ impl AllocLoop {
         for (service, why) in problems.iter().filter(|(s, why)| self.problems.get(*s) != Some(why)) {
             tracing::warn!(alloc = %self.machine.id(), service, why, "a service is not as its job wants it");
             // Takes effect with the next event; the loop itself is the receiver and does not go away meanwhile.
-            let _ = self.handle.commands.send(AllocCommand::Event(Event::ServiceProblem { service: service.clone(), why: why.clone() }));
+            let _ = self.inbox.send(Event::ServiceProblem { service: service.clone(), why: why.clone() });
         }
         self.problems.clone_from(problems);
     }
@@ -494,11 +504,12 @@ impl AllocLoop {
         self.checks.retain(|key, running| wanted.get(key) == Some(&running.probe));
         wanted.retain(|key, _| !self.checks.contains_key(key));
         for (key, probe) in wanted {
-            // A check that is known already (after a start of the agent) need not be run in this instant, with all others.
+            // A check that is known already (after a start of the agent) need not be run in this instant, with all
+            // others.
             let known = self.machine.check_has_run(&key);
-            let spread = u32::try_from(self.ctx.seed() % 1000).unwrap_or(0);
+            let spread = u32::try_from(self.parts.seeds.next() % 1000).unwrap_or(0);
             let pause = if known { probe.interval * spread / 1000 } else { Duration::ZERO };
-            let running = checks::start(self.ctx.clone(), key.clone(), probe, pause, self.handle.commands.clone());
+            let running = self.parts.checks.start(key.clone(), probe, pause, self.inbox.clone());
             self.checks.insert(key, running);
         }
     }
@@ -507,15 +518,16 @@ impl AllocLoop {
     fn repeat_services(&mut self) {
         let said = |u: &Arc<AllocClientUpdate>| u.services.as_ref().is_some_and(|s| !s.is_empty()) || !u.remote_services.is_empty();
         if let Some(update) = self.published.clone().filter(said) {
-            self.ctx.outbox.alloc(update);
+            self.parts.outbox.alloc(update);
         }
     }
 
-    fn subject(&self, task: &Arc<str>) -> Subject {
+    fn place(&self, task: &Arc<str>) -> TaskPlace {
         let view = self.view.borrow();
-        let notes = self.handle.commands.clone();
+        let inbox = self.inbox.clone();
         let (network, moved) = (self.network.clone(), self.moved.clone());
-        Subject { ctx: self.ctx.clone(), alloc: view.alloc.clone(), job: view.job.clone(), task: task.clone(), notes, network, moved }
+        let dirs = self.parts.env.dirs(view.alloc.id);
+        TaskPlace { alloc: view.alloc.clone(), job: view.job.clone(), task: task.clone(), dirs, inbox, network, moved }
     }
 
     /// Cancelled when the end of the run is known.
@@ -526,75 +538,74 @@ impl AllocLoop {
     async fn perform(&mut self, effect: Effect) {
         match effect {
             Effect::Start { task, run } => {
-                let subject = self.subject(&task);
-                let interrupted = self.ctx.stop.child_token();
+                let (starter, place) = (self.parts.starter.clone(), self.place(&task));
+                let interrupted = self.parts.stop.child_token();
                 self.starts.insert(run.clone(), interrupted.clone());
                 self.effects.spawn(async move {
-                    let result = effects::start(&subject, &run, &interrupted).await;
+                    let result = starter.start(&place, &run, &interrupted).await;
                     Some(Event::Started { task, run, result })
                 });
             }
             Effect::Recover { task, run, handle } => {
-                let subject = self.subject(&task);
+                let (runs, place) = (self.parts.runs.clone(), self.place(&task));
                 let over = self.over(&run);
                 self.effects.spawn(async move {
-                    let result = over.run_until_cancelled(effects::recover(&subject, &handle)).await?;
+                    let result = over.run_until_cancelled(runs.recover(&place, &handle)).await?;
                     Some(Event::Recovered { task, run, result })
                 });
             }
             Effect::Wait { task, run, handle } => {
-                let subject = self.subject(&task);
+                let (runs, place) = (self.parts.runs.clone(), self.place(&task));
                 let over = self.over(&run);
                 self.watch_data(&task, &run, &over);
                 self.effects.spawn(async move {
-                    let exit = over.run_until_cancelled(effects::wait(&subject, &run, &handle)).await?;
+                    let exit = over.run_until_cancelled(runs.wait(&place, &run, &handle)).await?;
                     Some(Event::Exited { task, run, exit })
                 });
             }
             Effect::Stop { task, run, signal, timeout } => {
-                let subject = self.subject(&task);
+                let (runs, place) = (self.parts.runs.clone(), self.place(&task));
                 let over = self.over(&run);
                 self.effects.spawn(async move {
-                    match over.run_until_cancelled(effects::stop(&subject, &run, &signal, timeout)).await? {
-                        effects::Stopped::ByDriver => None,
-                        effects::Stopped::Refused(why) => Some(Event::StopFailed { task, run, why }),
-                        effects::Stopped::Contained(exit) => Some(Event::Exited { task, run, exit }),
+                    match over.run_until_cancelled(runs.stop(&place, &run, &signal, timeout)).await? {
+                        Stopped::ByDriver => None,
+                        Stopped::Refused(why) => Some(Event::StopFailed { task, run, why }),
+                        Stopped::Contained(exit) => Some(Event::Exited { task, run, exit }),
                     }
                 });
             }
             Effect::EndUnattended { task, run } => {
-                let subject = self.subject(&task);
+                let (runs, place) = (self.parts.runs.clone(), self.place(&task));
                 let over = self.over(&run);
                 self.effects.spawn(async move {
-                    let exit = over.run_until_cancelled(effects::end_unattended(&subject, &run)).await??;
+                    let exit = over.run_until_cancelled(runs.end_unattended(&place, &run)).await??;
                     Some(Event::Exited { task, run, exit })
                 });
             }
             Effect::Free { task, run, handle, known, lost } => {
-                let subject = self.subject(&task);
+                let (runs, place) = (self.parts.runs.clone(), self.place(&task));
                 self.effects.spawn(async move {
-                    let owed = effects::free(&subject, &run, handle.as_deref(), known, lost).await;
+                    let owed = runs.free(&place, &run, handle.as_deref(), known, lost).await;
                     Some(Event::Freed { task, run, owed })
                 });
             }
             Effect::Settle { task, run, handle } => {
-                let subject = self.subject(&task);
+                let (runs, place) = (self.parts.runs.clone(), self.place(&task));
                 self.effects.spawn(async move {
-                    effects::settle(&subject, &run, handle.as_deref()).await;
+                    runs.settle(&place, &run, handle.as_deref()).await;
                     Some(Event::Settled { task, run })
                 });
             }
             Effect::TaskOver { task } => {
-                let subject = self.subject(&task);
+                let (runs, place) = (self.parts.runs.clone(), self.place(&task));
                 self.cleanups.spawn(async move {
-                    effects::task_over(&subject).await;
+                    runs.task_over(&place).await;
                     task
                 });
             }
             Effect::Unhealthy { task, incarnation, why } => {
                 let slot = slot_of(self.machine.alloc(), &task);
-                let event = Box::new(lifecycle::remote::node::Event::Unhealthy { incarnation, why });
-                self.ctx.remote.send(crate::remote::Command::Event { slot, event });
+                self.parts.remote.unhealthy(slot, incarnation, why);
             }
             Effect::Interrupt { run } => {
                 if let Some(start) = self.starts.get(&run) {
@@ -615,25 +626,28 @@ impl AllocLoop {
     /// Beside the wait for the end of a run; ends with it.
     fn watch_data(&mut self, task: &Arc<str>, run: &str, over: &CancellationToken) {
         if self.inherited.remove(run) && self.network.claimed() {
-            let (subject, run, over) = (self.subject(task), run.to_owned(), over.clone());
+            let networks = self.parts.networks.clone();
+            let (place, run, over) = (self.place(task), run.to_owned(), over.clone());
             self.effects.spawn(async move {
-                over.run_until_cancelled(network::check::watch(&subject, &run)).await;
+                over.run_until_cancelled(shared_network::watch(&networks, &place, &run)).await;
                 None
             });
         }
         let Some(spec) = self.machine.group().and_then(|g| g.task(task)) else { return };
-        let (templates, tokens) = (!spec.templates.is_empty(), identities::renewed(spec));
+        let (templates, tokens) = (!spec.templates.is_empty(), renewed(spec));
         if templates {
-            let (subject, run, over) = (self.subject(task), run.to_owned(), over.clone());
+            let templates = self.parts.templates.clone();
+            let (place, run, over) = (self.place(task), run.to_owned(), over.clone());
             self.effects.spawn(async move {
-                over.run_until_cancelled(templates::watch(&subject, &run)).await;
+                over.run_until_cancelled(templates.watch(&place, &run)).await;
                 None
             });
         }
         if tokens {
-            let (subject, run, over) = (self.subject(task), run.to_owned(), over.clone());
+            let identities = self.parts.identities.clone();
+            let (place, run, over) = (self.place(task), run.to_owned(), over.clone());
             self.effects.spawn(async move {
-                over.run_until_cancelled(identities::watch(&subject, &run)).await;
+                over.run_until_cancelled(identities.watch(&place, &run)).await;
                 None
             });
         }
@@ -648,13 +662,13 @@ impl AllocLoop {
         }
         // What is still being cleaned up uses the directory.
         while let Ok(Some(_)) = tokio::time::timeout(Duration::from_secs(15), self.cleanups.join_next()).await {}
-        let subject = self.subject(&Arc::from(""));
+        let place = self.place(&Arc::from(""));
         let id = self.machine.id();
         for (task, _) in self.machine.tasks().filter(|(t, _)| self.machine.is_remote_task(t)) {
-            self.ctx.remote.no_interest(slot_of(&subject.alloc, task), id).await;
+            self.parts.remote.no_interest(slot_of(&place.alloc, task), id).await;
         }
-        effects::destroy(&subject).await;
-        if let Err(error) = self.ctx.store.commit(vec![Write::Forget(id.to_string())]).await {
+        self.parts.runs.destroy(&place).await;
+        if let Err(error) = self.parts.store.commit(vec![Write::Forget(id.to_string())]).await {
             tracing::error!(alloc = %id, %error, "the record of a collected allocation stays until the next start");
         }
         self.destroyed = true;
@@ -709,16 +723,17 @@ impl AllocLoop {
             self.apply(Event::SignalAsked { task: name.clone(), signal: signal.to_owned() }).await;
         }
         let signal = signal.to_owned();
-        let subjects: Vec<_> = running.into_iter().map(|(n, run)| (self.subject(&n), run)).collect();
+        let places: Vec<_> = running.into_iter().map(|(n, run)| (self.place(&n), run)).collect();
+        let (drivers, remote) = (self.parts.runs.drivers.clone(), self.parts.remote.clone());
         self.effects.spawn(async move {
             let mut answer = Ok(());
-            for (subject, run) in subjects {
+            for (place, run) in places {
                 let sent = match run {
-                    Some(run) => effects::signal(&subject, &run, &signal).await,
-                    None => subject.ctx.remote.signal(slot_of(&subject.alloc, &subject.task), &signal).await,
+                    Some(run) => drivers.signal(place.driver_name(), &run, &signal).await,
+                    None => remote.signal(slot_of(&place.alloc, &place.task), &signal).await,
                 };
                 if let Err(why) = sent {
-                    answer = Err(RequestError::Failed(format!("task {:?}: {why}", subject.task)));
+                    answer = Err(RequestError::Failed(format!("task {:?}: {why}", place.task)));
                 }
             }
             let _ = reply.send(answer);

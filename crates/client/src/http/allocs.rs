@@ -12,8 +12,8 @@ use model::remote::slot_of;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{Query, find, json as answer, text};
-use crate::{client::ClientHandle, error::RequestError, stats};
+use super::answer::{Query, find, json as answer, text};
+use crate::{error::RequestError, handle::ClientHandle, stats};
 
 pub(super) async fn stats(State(handle): State<ClientHandle>, Path(alloc): Path<String>, query: Query) -> Result<Response, RequestError> {
     let (_, loop_handle) = find(&handle, &alloc)?;
@@ -22,18 +22,18 @@ pub(super) async fn stats(State(handle): State<ClientHandle>, Path(alloc): Path<
     if !wanted.is_empty() && !view.update.task_states.contains_key(wanted) {
         return Err(RequestError::unknown_task(wanted));
     }
-    let ctx = &handle.inner.ctx;
-    let interval = ctx.config.telemetry_interval;
+    let inner = &handle.inner;
+    let interval = inner.config.telemetry_interval;
     let group = view.job.group(&view.alloc.task_group);
     let asked = view.update.task_states.keys().filter(|t| wanted.is_empty() || ***t == *wanted).map(|task| {
         let (view, handle) = (view.clone(), handle.clone());
         async move {
             if view.remote.contains(task) {
-                let instance = handle.inner.ctx.remote.instance(slot_of(&view.alloc, task)).await?;
-                return Some((task.to_string(), handle.inner.ctx.remote.stats(&instance).await?));
+                let instance = handle.inner.remote.instance(slot_of(&view.alloc, task)).await?;
+                return Some((task.to_string(), handle.inner.remote.stats(&instance).await?));
             }
             let run = view.runs.get(task)?;
-            let driver = handle.inner.ctx.drivers.now(&group?.task(task)?.driver)?;
+            let driver = handle.inner.drivers.now(&group?.task(task)?.driver)?;
             let sample = handle.inner.task_stats.sample(&driver, run, interval).await?;
             Some((task.to_string(), sample))
         }
@@ -41,7 +41,7 @@ pub(super) async fn stats(State(handle): State<ClientHandle>, Path(alloc): Path<
     let samples: Vec<_> = futures::future::join_all(asked).await.into_iter().flatten().collect();
     let total = stats::usage_json(&stats::sum(samples.iter().map(|(_, s)| s)));
     let tasks: Map<String, Value> = samples.iter().map(|(name, s)| (name.clone(), stats::task_json(s))).collect();
-    Ok(answer(&json!({ "ResourceUsage": total, "Tasks": tasks, "Timestamp": crate::context::now_ns() }), query.pretty()))
+    Ok(answer(&json!({ "ResourceUsage": total, "Tasks": tasks, "Timestamp": host::clock::now_ns() }), query.pretty()))
 }
 
 /// The newest results of the checks, by id.
@@ -123,7 +123,7 @@ pub(super) async fn pause() -> Response {
 
 pub(super) async fn host_stats(State(handle): State<ClientHandle>, query: Query) -> Result<Response, RequestError> {
     let at = handle.clone();
-    let sampled = tokio::task::spawn_blocking(move || stats::host(at.config(), at.inner.ctx.cpu.core_mhz())).await;
+    let sampled = tokio::task::spawn_blocking(move || host::stats::host(&at.config().alloc_dir, at.inner.cpu.core_mhz())).await;
     Ok(answer(&sampled.map_err(|e| RequestError::Failed(e.to_string()))?, query.pretty()))
 }
 

@@ -2,8 +2,8 @@
 
 use axum::{extract::State, http::Method, response::Response};
 
-use super::{Query, json};
-use crate::client::ClientHandle;
+use super::answer::{Query, json};
+use crate::handle::ClientHandle;
 
 /// GET looks, PUT also ends what nobody claims.
 pub(super) async fn audit(State(handle): State<ClientHandle>, method: Method, query: Query) -> Response {

@@ -2,8 +2,8 @@
 
 use axum::{extract::State, response::Response};
 
-use super::{Query, json};
-use crate::{client::ClientHandle, error::RequestError};
+use super::answer::{Query, json};
+use crate::{error::RequestError, handle::ClientHandle};
 
 /// All plugins that have changed on disk, or with `driver` this one in any case.
 pub(super) async fn reload(State(handle): State<ClientHandle>, query: Query) -> Result<Response, RequestError> {

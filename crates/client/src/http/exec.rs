@@ -1,4 +1,5 @@
-//! `alloc exec`: a command beside a task, over a websocket. The task may live here or in a remote runtime that this node manages.
+//! `alloc exec`: a command beside a task, over a websocket. The task may live here or in a remote runtime that this
+//! node manages.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use axum::{
         Path, State, WebSocketUpgrade,
         ws::{CloseFrame, Message, WebSocket},
     },
-    http::{HeaderMap, StatusCode, header},
+    http::StatusCode,
     response::Response,
 };
 use driver_host::{ExecInput, ExecOutput, ExecSession};
@@ -19,8 +20,8 @@ use futures::{
 use model::remote::slot_of;
 use tokio::sync::mpsc;
 
-use super::{Query, find, text};
-use crate::{client::ClientHandle, error::RequestError};
+use super::answer::{Query, find, text};
+use crate::{error::RequestError, handle::ClientHandle};
 
 /// Largest message from the person; clients send a few KiB at a time.
 const MAX_MESSAGE: usize = 1 << 20;
@@ -29,30 +30,19 @@ const FAREWELL: Duration = Duration::from_secs(5);
 /// Bytes of a close frame's reason that the protocol has room for.
 const MAX_REASON: usize = 123;
 
+/// Whose page may open one is decided where the agent's requests come in: `crates/server-http/src/guard.rs`.
 pub(super) async fn exec(
     State(handle): State<ClientHandle>,
     Path(alloc): Path<String>,
     query: Query,
-    headers: HeaderMap,
     upgrade: Result<WebSocketUpgrade, axum::extract::ws::rejection::WebSocketUpgradeRejection>,
 ) -> Response {
-    // Browsers say where a page came from: another origin's page must not reach into tasks.
-    if let Some(origin) = headers.get(header::ORIGIN)
-        && !same_host(origin, headers.get(header::HOST))
-    {
-        return text(StatusCode::FORBIDDEN, "the request's origin is not allowed");
-    }
     let upgrade = match upgrade {
         Ok(upgrade) => upgrade,
         Err(rejection) => return text(StatusCode::BAD_REQUEST, format!("exec needs a websocket: {rejection}")),
     };
     // What is wrong with the request is said after the upgrade: clients read the reason of the close frame.
     upgrade.max_message_size(MAX_MESSAGE).on_upgrade(move |socket| async move { serve(socket, &handle, &alloc, &query).await })
-}
-
-fn same_host(origin: &header::HeaderValue, host: Option<&header::HeaderValue>) -> bool {
-    let host_of = |v: &header::HeaderValue| v.to_str().ok().map(|s| s.split("://").last().unwrap_or(s).to_ascii_lowercase());
-    host_of(origin).is_some_and(|o| host.and_then(host_of).as_ref() == Some(&o))
 }
 
 async fn serve(mut socket: WebSocket, handle: &ClientHandle, alloc: &str, query: &Query) {
@@ -143,19 +133,19 @@ async fn open(socket: &mut WebSocket, handle: &ClientHandle, alloc: &str, query:
         task if view.update.task_states.contains_key(task) => task.to_owned(),
         task => return Err(RequestError::unknown_task(task)),
     };
-    let ctx = &handle.inner.ctx;
+    let inner = &handle.inner;
     if let Some(name) = view.remote.iter().find(|t| ***t == *task) {
-        let instance = ctx.remote.instance(slot_of(&view.alloc, name)).await;
+        let instance = inner.remote.instance(slot_of(&view.alloc, name)).await;
         let instance =
             instance.ok_or_else(|| RequestError::Failed(format!("this node does not manage the instance of task {task:?} now")))?;
         if !instance.may_mutate {
             return Err(RequestError::Failed("this node may not act on the instance now: it has no lease or only observes it".into()));
         }
-        return ctx.remote.exec(&instance, command, tty).await.map_err(RequestError::Failed);
+        return inner.remote.exec(&instance, command, tty).await.map_err(RequestError::Failed);
     }
     let run = view.runs.get(task.as_str()).ok_or_else(|| RequestError::Failed(format!("task {task:?} is not running")))?;
     let name = view.job.group(&view.alloc.task_group).and_then(|g| g.task(&task)).map(|t| t.driver.clone()).unwrap_or_default();
-    let driver = ctx.drivers.now(&name).ok_or_else(|| RequestError::Failed(format!("the plugin of driver {name:?} is not running")))?;
+    let driver = inner.drivers.now(&name).ok_or_else(|| RequestError::Failed(format!("the plugin of driver {name:?} is not running")))?;
     driver.exec_streaming(run, command, tty).map_err(|e| RequestError::Failed(e.to_string()))
 }
 
@@ -206,8 +196,8 @@ fn code_of(error: &RequestError) -> u16 {
     }
 }
 
-/// Says how the session ended, and reads until the other end has heard it: a connection that is dropped with input unread is reset, and what was
-/// said last is lost with it.
+/// Says how the session ended, and reads until the other end has heard it: a connection that is dropped with input
+/// unread is reset, and what was said last is lost with it.
 async fn close(sink: &mut SplitSink<WebSocket, Message>, stream: &mut SplitStream<WebSocket>, code: u16, reason: &str) {
     let frame = CloseFrame { code, reason: shortened(reason).into() };
     // The person may have gone.
@@ -229,24 +219,7 @@ fn shortened(reason: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::HeaderValue;
-
     use super::*;
-
-    #[test]
-    fn only_pages_of_this_host_may_open_a_session() {
-        let host = HeaderValue::from_static("node.example:4646");
-        for (origin, allowed) in [
-            ("http://node.example:4646", true),
-            ("https://NODE.example:4646", true),
-            ("http://evil.example", false),
-            ("null", false),
-            ("http://node.example", false),
-        ] {
-            assert_eq!(same_host(&HeaderValue::from_static(origin), Some(&host)), allowed, "{origin}");
-        }
-        assert!(!same_host(&host, None));
-    }
 
     #[test]
     fn a_reason_fits_into_a_close_frame() {

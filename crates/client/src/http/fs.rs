@@ -6,13 +6,14 @@ use axum::{
     extract::{Path, State},
     response::Response,
 };
+use host::dirs::AllocDirs;
 
 use super::{
-    Query, files, find,
+    answer::{Query, find, json, raw},
+    files,
     frames::{self, FRAME_BYTES, HEARTBEAT, Item, Sink},
-    json, raw,
 };
-use crate::{client::ClientHandle, dirs::AllocDirs, error::RequestError};
+use crate::{error::RequestError, handle::ClientHandle};
 
 /// A followed file is looked at this often.
 const LOOK: Duration = Duration::from_millis(50);

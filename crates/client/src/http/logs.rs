@@ -1,5 +1,5 @@
-//! `fs/logs`: the output of a task over all its rotated files. When the task lives elsewhere, straight from the driver; from what was kept of it once it has
-//! ended.
+//! `fs/logs`: the output of a task over all its rotated files. When the task lives elsewhere, straight from the driver;
+//! from what was kept of it once it has ended.
 
 use std::sync::Arc;
 
@@ -10,23 +10,21 @@ use axum::{
 };
 use driver_host::LogsQuery;
 use executor_client::{Follow, RotatedLog};
+use hooks::task_config::logs_disabled;
+use host::{
+    dirs::AllocDirs,
+    output::{KINDS, Kept},
+};
 use model::{IncarnationId, TaskRunState, remote::slot_of};
+use remote_manager::{Instance, RemoteManager};
 use tokio::sync::watch;
 
 use super::{
-    Query, find,
+    answer::{Query, find, raw, text},
     frames::{self, FRAME_BYTES, HEARTBEAT, Item, Sink},
     fs::{offset, origin_is_end},
-    raw, text,
 };
-use crate::{
-    alloc::{AllocView, task_config::logs_disabled},
-    client::ClientHandle,
-    dirs::AllocDirs,
-    error::RequestError,
-    output::{KINDS, Kept},
-    remote::{Instance, RemoteManager},
-};
+use crate::{alloc::AllocView, error::RequestError, handle::ClientHandle};
 
 pub(super) async fn logs(State(handle): State<ClientHandle>, Path(alloc): Path<String>, query: Query) -> Result<Response, RequestError> {
     let (id, loop_handle) = find(&handle, &alloc)?;
@@ -58,7 +56,7 @@ pub(super) async fn logs(State(handle): State<ClientHandle>, Path(alloc): Path<S
     };
     if let Some(name) = elsewhere {
         let from = Remote {
-            manager: handle.inner.ctx.remote.clone(),
+            manager: handle.inner.remote.clone(),
             slot: slot_of(&view.alloc, &name),
             dirs,
             task: name,
@@ -75,7 +73,8 @@ pub(super) async fn logs(State(handle): State<ClientHandle>, Path(alloc): Path<S
     Ok(raw(body))
 }
 
-/// The output of a remote task is collected here, because its driver has nothing but FIFOs to write to: it is read as that of a local one.
+/// The output of a remote task is collected here, because its driver has nothing but FIFOs to write to: it is read as
+/// that of a local one.
 async fn collected(dirs: AllocDirs, task: Arc<str>) -> bool {
     let work = move || {
         let collected =
@@ -189,8 +188,9 @@ enum Read {
 }
 
 impl Remote {
-    /// Reads on over plugin deaths, hand-overs, and the move of the output from the provider to this node by the absolute offset, so that no byte is
-    /// missing and none comes twice. What follows in the same allocation begins at its own beginning.
+    /// Reads on over plugin deaths, hand-overs, and the move of the output from the provider to this node by the
+    /// absolute offset, so that no byte is missing and none comes twice. What follows in the same allocation begins at
+    /// its own beginning.
     async fn run(mut self, offset: u64, from_end: bool) {
         let mut place = Place { of: None, offset, from_end };
         // What was kept of it has been read to its end.
@@ -303,7 +303,7 @@ impl Remote {
     async fn live(&self, instance: &Instance, place: &mut Place) -> Result<Read, String> {
         let query = LogsQuery { stderr: self.kind == "stderr", offset: place.offset, follow: self.follow, from_end: place.from_end };
         let opened = match instance.driver.remote() {
-            Some(remote) => remote.logs(crate::remote::wire_handle(&instance.handle), query).map_err(|e| e.to_string()),
+            Some(remote) => remote.logs(remote_manager::wire_handle(&instance.handle), query).map_err(|e| e.to_string()),
             None if instance.driver.capabilities().is_some_and(|c| c.remote_tasks) => {
                 return Err(
                     "the driver of this task knows the plain driver protocol only, and collects no output: read it where the task runs"

@@ -16,16 +16,12 @@ use axum::{
     http::{StatusCode, Uri},
     response::{IntoResponse, Response},
 };
-use model::{
-    Allocation, ClientStatus, DesiredRemote, Job, Observed, RemoteOrder, Task,
-    remote::{RemoteRole, slot_of},
-    task::Artifact,
-};
+use model::{Allocation, ClientStatus, DesiredRemote, Job, Observed, RemoteOrder, Task, remote::RemoteRole, task::Artifact};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    fixture::{PATIENCE, Rig, alloc, end, eventually, kinds, managed, nothing_left, processes, restarts, task},
+    fixture::{PATIENCE, Rig, end, eventually, kinds, leave, managed, nth, poll, processes, restarts, running, task},
     http::text,
 };
 
@@ -121,8 +117,7 @@ fn fetchers(rig: &Rig) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_artifact_is_there_before_the_task_and_fetched_once() {
     let (rig, web) = (Rig::new().await, Web::start().await);
-    let node = rig.node().await;
-    rig.driver_ready("raw_exec").await;
+    let node = rig.node_of("raw_exec").await;
     let script = json!({"command": "/bin/sh", "args": ["-c", "cat $NOMAD_TASK_DIR/sub/hello.txt >> $NOMAD_TASK_DIR/said; test -e $NOMAD_TASK_DIR/again || { touch $NOMAD_TASK_DIR/again; exit 1; }; exec sleep 600"]});
     let artifact = Artifact {
         options: [("checksum".into(), "md5:${meta.sum}".into())].into(),
@@ -132,8 +127,7 @@ async fn an_artifact_is_there_before_the_task_and_fetched_once() {
     // Interpolated names that this node does not have stay as they are, which is no checksum.
     let mut wrong = artifact.clone();
     wrong.destination = Some("local/".into());
-    let (bad, bad_job) = alloc("batch", vec![with(task("t", "raw_exec", script.clone()), &[wrong])]);
-    rig.server.place(&bad, &bad_job);
+    let (bad, _) = rig.place("batch", vec![with(task("t", "raw_exec", script.clone()), &[wrong])]);
     let update = rig.server.status(bad.id, ClientStatus::Failed).await;
     assert!(kinds(&update.task_states["t"]).contains(&"Failed Artifact Download"), "{update:#?}");
     assert_eq!(web.asked("/hello.txt"), 0);
@@ -141,8 +135,7 @@ async fn an_artifact_is_there_before_the_task_and_fetched_once() {
     let good = Artifact { options: [("checksum".into(), "md5:5d41402abc4b2a76b9719d911017c592".into())].into(), ..artifact };
     let mut main = with(task("t", "raw_exec", script), &[good]);
     main.restart = Some(restarts(3));
-    let (a, job) = alloc("service", vec![main]);
-    rig.server.place(&a, &job);
+    let (a, _) = rig.place("service", vec![main]);
     let said = rig.alloc_dir(a.id).join("t/local/said");
     eventually("two runs with the artifact", || std::fs::read_to_string(&said).is_ok_and(|t| t == "hellohello")).await;
     let update = rig.server.alloc(a.id, "a restart", |u| kinds(&u.task_states["t"]).ends_with(&["Restarting", "Started"])).await;
@@ -159,13 +152,11 @@ async fn an_artifact_is_there_before_the_task_and_fetched_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failures_are_tried_again_only_when_that_may_help() {
     let (rig, web) = (Rig::new().await, Web::start().await);
-    let node = rig.node().await;
-    rig.driver_ready("raw_exec").await;
+    let node = rig.node_of("raw_exec").await;
     let placed = |path: &str, attempts| {
         let mut main = with(sleeper("600"), &[fetched(&web.url(path))]);
         main.restart = Some(restarts(attempts));
-        let (a, job) = alloc("service", vec![main]);
-        rig.server.place(&a, &job);
+        let (a, _) = rig.place("service", vec![main]);
         a
     };
     let late = placed("/late.txt", 5);
@@ -187,10 +178,8 @@ async fn failures_are_tried_again_only_when_that_may_help() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_and_the_end_of_the_agent_end_a_download_at_once() {
     let (rig, web) = (Rig::new().await, Web::start().await);
-    let node = rig.node().await;
-    rig.driver_ready("raw_exec").await;
-    let (a, job) = alloc("service", vec![with(sleeper("600"), &[fetched(&web.url("/stuck"))])]);
-    rig.server.place(&a, &job);
+    let node = rig.node_of("raw_exec").await;
+    let (a, _) = rig.place("service", vec![with(sleeper("600"), &[fetched(&web.url("/stuck"))])]);
     eventually("the download", || web.asked("/stuck") == 1 && fetchers(&rig) == 1).await;
     let begin = Instant::now();
     rig.server.stop_alloc(a.id);
@@ -199,8 +188,7 @@ async fn a_stop_and_the_end_of_the_agent_end_a_download_at_once() {
     assert_eq!(kinds(&update.task_states["t"]).last(), Some(&"Killed"), "{update:#?}");
     eventually("the process to go", || fetchers(&rig) == 0).await;
 
-    let (b, job) = alloc("service", vec![with(sleeper("600"), &[fetched(&web.url("/stuck"))])]);
-    rig.server.place(&b, &job);
+    let (b, _) = rig.place("service", vec![with(sleeper("600"), &[fetched(&web.url("/stuck"))])]);
     eventually("the second download", || web.asked("/stuck") == 2 && fetchers(&rig) == 1).await;
     node.stop().await;
     eventually("the process to go", || fetchers(&rig) == 0).await;
@@ -216,21 +204,18 @@ async fn a_killed_fetcher_and_a_time_limit_fail_the_download_only() {
     let (rig, web) = (Rig::new().await, Web::start().await);
     let mut config = rig.config();
     config.artifacts.limits.http_timeout = Duration::from_secs(3);
-    let node = client::Client::start(config).await.expect("start");
-    rig.server.heard("a session", |h| (h.sessions > 0).then_some(())).await;
+    let node = rig.node_with(config).await;
     rig.driver_ready("raw_exec").await;
-    let (a, job) = alloc("service", vec![with(sleeper("600"), &[fetched(&web.url("/stuck"))])]);
-    rig.server.place(&a, &job);
+    let (a, _) = rig.place("service", vec![with(sleeper("600"), &[fetched(&web.url("/stuck"))])]);
     eventually("the download", || web.asked("/stuck") == 1).await;
     let (pid, _) = processes(rig.dir.path()).into_iter().find(|(_, l)| l.contains("artifact-fetch")).expect("a fetcher");
-    rustix::process::kill_process(rustix::process::Pid::from_raw(pid).expect("a pid"), rustix::process::Signal::KILL).expect("killed");
+    crate::faults::kill(pid);
     let update = rig.server.status(a.id, ClientStatus::Failed).await;
     let told =
         |u: &model::AllocClientUpdate| u.task_states["t"].events.iter().map(|e| e.display_message.clone()).collect::<Vec<_>>().join("\n");
     assert!(told(&update).contains("signal 9"), "{}", told(&update));
 
-    let (b, job) = alloc("service", vec![with(sleeper("600"), &[fetched(&web.url("/stuck"))])]);
-    rig.server.place(&b, &job);
+    let (b, _) = rig.place("service", vec![with(sleeper("600"), &[fetched(&web.url("/stuck"))])]);
     let update = rig.server.status(b.id, ClientStatus::Failed).await;
     assert!(told(&update).contains("http_read_timeout"), "{}", told(&update));
     assert_eq!(fetchers(&rig), 0);
@@ -240,8 +225,7 @@ async fn a_killed_fetcher_and_a_time_limit_fail_the_download_only() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_cannot_be_done_is_refused_with_the_reason() {
     let (rig, web) = (Rig::new().await, Web::start().await);
-    let node = rig.node().await;
-    rig.driver_ready("raw_exec").await;
+    let node = rig.node_of("raw_exec").await;
     let url = web.url("/hello.txt");
     let cases = [
         (fetched("hg::http://h/r"), "use git"),
@@ -252,15 +236,13 @@ async fn what_cannot_be_done_is_refused_with_the_reason() {
         (Artifact { mode: Some("all".into()), ..fetched(&url) }, "mode"),
     ];
     for (artifact, part) in cases {
-        let (a, job) = alloc("batch", vec![with(sleeper("0"), &[artifact])]);
-        rig.server.place(&a, &job);
+        let (a, _) = rig.place("batch", vec![with(sleeper("0"), &[artifact])]);
         let update = rig.server.status(a.id, ClientStatus::Failed).await;
         let text = format!("{:?}", update.task_states["t"].events);
         assert!(text.contains(part), "{part}: {text}");
     }
     // A script without its bit is the job's business; what was unpacked keeps its own mode.
-    let (a, job) = alloc("batch", vec![with(sleeper("0"), &[fetched(&url)])]);
-    rig.server.place(&a, &job);
+    let (a, _) = rig.place("batch", vec![with(sleeper("0"), &[fetched(&url)])]);
     rig.server.status(a.id, ClientStatus::Complete).await;
     let mode = std::fs::metadata(rig.alloc_dir(a.id).join("t/local/hello.txt")).expect("there").permissions().mode();
     assert_eq!(mode & 0o777, 0o644);
@@ -277,36 +259,33 @@ fn remote(script: &str, artifacts: &[Artifact]) -> (Allocation, Job, RemoteOrder
     managed("service", with(task("t", "remote_exec", json!({"command": "/bin/sh", "args": ["-c", script]})), artifacts))
 }
 
-fn running(r: &model::RemoteReport) -> bool {
-    r.observed == Observed::Running && r.handle.is_some()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn artifacts_travel_with_a_remote_task_and_are_fetched_for_its_create_only() {
     let (rig, web) = (Rig::new().await, Web::start().await);
-    let node = rig.node().await;
-    rig.driver_ready("remote_exec").await;
+    let node = rig.node_of("remote_exec").await;
     let script = "cd $NOMAD_TASK_DIR/in && ./sub/run && cat link over && ls -d empty; exec sleep 600";
     let artifact = Artifact { destination: Some("${NOMAD_TASK_DIR}/in".into()), ..fetched(&web.url("/tree.tar")) };
     let (a, mut job, order) = remote(script, &[artifact]);
     let over = json!({"EmbeddedTmpl": "template\n", "DestPath": "local/in/over", "ChangeMode": "noop"});
     job.task_groups[0].tasks[0].templates = vec![serde_json::from_value(over).expect("a template")];
     let slot = order.slot.to_string();
-    rig.server.place(&a, &job);
-    rig.server.order(&order);
-    let first = rig.server.report(&slot, "a running instance", running).await;
+    let first = rig.server.manages(&a, &job, &order).await;
     let update = rig.server.status(a.id, ClientStatus::Running).await;
     assert_eq!(kinds(&update.task_states["t"]).iter().filter(|k| **k == "Downloading Artifacts").count(), 1, "{update:#?}");
     let log = format!("/v1/client/fs/logs/{}?task=t&type=stdout&plain=true", a.id);
-    let begin = Instant::now();
-    loop {
-        let said = text(&node, &log).await;
-        if said == "ran\necho ran\ntemplate\nempty\n" {
-            break;
+    poll("all of its output", async || match text(&node, &log).await {
+        said if said
+            == "ran
+echo ran
+template
+empty
+" =>
+        {
+            Ok(())
         }
-        assert!(begin.elapsed() < PATIENCE, "{said:?}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+        said => Err(said),
+    })
+    .await;
     eventually("what has been sent to go", || bundles(&rig, &a) == 0).await;
 
     // The next manager needs none of it.
@@ -318,39 +297,23 @@ async fn artifacts_travel_with_a_remote_task_and_are_fetched_for_its_create_only
     let again = rig.server.report(&slot, "the adopted instance", running).await;
     assert_eq!(again.attributes.get("pid"), first.attributes.get("pid"));
     assert_eq!(web.asked("/tree.tar"), 1);
-    release(&rig, adopt, 2).await;
-    node.stop().await;
-    nothing_left(&rig).await;
-}
-
-/// Stops an instance for good and has it forgotten.
-async fn release(rig: &Rig, mut order: RemoteOrder, epoch: u64) {
-    let slot = order.slot.to_string();
-    order.role = RemoteRole::Stop;
-    (order.desired, order.epoch) = (DesiredRemote::Stop, epoch);
-    rig.server.order(&order);
-    rig.server.report(&slot, "the end", |r| r.observed.ended() && r.epoch == epoch).await;
-    order.acknowledge = true;
-    rig.server.order(&order);
-    rig.server.report(&slot, "that it is forgotten", |r| r.forgotten).await;
+    rig.server.ends(adopt, 2).await;
+    leave(&rig, node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a25_a_create_waits_for_its_artifacts_and_what_cannot_come_is_refused() {
     let (rig, web) = (Rig::new().await, Web::start().await);
-    let node = rig.node().await;
-    rig.driver_ready("remote_exec").await;
-    let nth = |n: u32, artifact: Artifact| {
-        let (mut a, job, mut order) = remote("exec sleep 600", &[artifact]);
-        a.name = format!("job.g[{n}]").into();
-        order.slot = slot_of(&a, &Arc::from("t"));
+    let node = rig.node_of("remote_exec").await;
+    let creates = |n: usize, artifact: Artifact| {
+        let (a, job, order) = nth(n, remote("exec sleep 600", &[artifact]));
         rig.server.place(&a, &job);
         rig.server.order(&order);
         (a, order)
     };
     // Two answers of 503, and then it is there.
-    let (_, late) = nth(0, fetched(&web.url("/late.txt")));
-    let (busy, _) = nth(1, fetched(&web.url("/busy")));
+    let (_, late) = creates(0, fetched(&web.url("/late.txt")));
+    let (busy, _) = creates(1, fetched(&web.url("/busy")));
     for (n, artifact, part) in [
         (2, fetched(&web.url("/missing")), "answered 404"),
         (3, fetched(&web.url("/large")), "51380224 bytes"),
@@ -358,15 +321,13 @@ async fn a25_a_create_waits_for_its_artifacts_and_what_cannot_come_is_refused() 
         (5, Artifact { destination: Some("secrets/x".into()), ..fetched(&web.url("/hello.txt")) }, "only what is below local/"),
         (6, Artifact { chown: true, ..fetched(&web.url("/hello.txt")) }, "artifact.chown"),
     ] {
-        let (a, order) = nth(n, artifact);
+        let (a, order) = creates(n, artifact);
         let report = rig.server.report(&order.slot.to_string(), "a refusal", |r| !r.refused.is_empty()).await;
         assert!(report.refused.contains(part), "{part}: {}", report.refused);
         eventually("what was fetched for nothing to go", || bundles(&rig, &a) == 0).await;
     }
     // A template that waits: what has been fetched is not fetched again with each look.
-    let (mut waits, mut job, mut order) = remote("exec sleep 600", &[fetched(&web.url("/hello.txt"))]);
-    waits.name = "job.g[7]".into();
-    order.slot = slot_of(&waits, &Arc::from("t"));
+    let (waits, mut job, order) = nth(7, remote("exec sleep 600", &[fetched(&web.url("/hello.txt"))]));
     let template = json!({"EmbeddedTmpl": "{{ nomadService \"away\" }}", "DestPath": "local/x", "ChangeMode": "noop"});
     job.task_groups[0].tasks[0].templates = vec![serde_json::from_value(template).expect("a template")];
     rig.server.place(&waits, &job);
@@ -380,34 +341,27 @@ async fn a25_a_create_waits_for_its_artifacts_and_what_cannot_come_is_refused() 
     let told = |u: &model::AllocClientUpdate| u.task_states["t"].events.iter().any(|e| e.message.contains("answered 503"));
     let update = rig.server.alloc(busy.id, "what the create waits for", told).await;
     assert_eq!(kinds(&update.task_states["t"]).iter().filter(|k| **k == "Downloading Artifacts").count(), 1, "said once: {update:#?}");
-    release(&rig, late, 2).await;
-    node.stop().await;
-    nothing_left(&rig).await;
+    rig.server.ends(late, 2).await;
+    leave(&rig, node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_download_for_a_create_ends_with_the_wish_for_it() {
     let (rig, web) = (Rig::new().await, Web::start().await);
-    let node = rig.node().await;
-    rig.driver_ready("remote_exec").await;
+    let node = rig.node_of("remote_exec").await;
     let (a, job, order) = remote("exec sleep 600", &[fetched(&web.url("/stuck"))]);
     rig.server.place(&a, &job);
     rig.server.order(&order);
     eventually("the download", || web.asked("/stuck") == 1 && fetchers(&rig) == 1).await;
     assert_eq!(bundles(&rig, &a), 1);
     rig.server.stop_alloc(a.id);
-    let mut stop = order.clone();
-    stop.role = RemoteRole::Stop;
-    (stop.desired, stop.epoch) = (DesiredRemote::Stop, 2);
-    rig.server.order(&stop);
+    rig.server.order(&RemoteOrder { role: RemoteRole::Stop, desired: DesiredRemote::Stop, epoch: 2, ..order.clone() });
     eventually("the process to go", || fetchers(&rig) == 0).await;
     eventually("its directory to go", || bundles(&rig, &a) == 0).await;
     rig.server.report(&order.slot.to_string(), "that there is none", |r| r.observed == Observed::Gone).await;
 
     // The end of the agent leaves none either, and the next one throws away what its predecessor was at.
-    let (mut b, job, mut order) = remote("exec sleep 600", &[fetched(&web.url("/stuck"))]);
-    b.name = "job.g[1]".into();
-    order.slot = slot_of(&b, &Arc::from("t"));
+    let (b, job, order) = nth(1, remote("exec sleep 600", &[fetched(&web.url("/stuck"))]));
     rig.server.place(&b, &job);
     rig.server.order(&order);
     eventually("the second download", || web.asked("/stuck") == 2 && fetchers(&rig) == 1).await;
@@ -418,6 +372,5 @@ async fn a_download_for_a_create_ends_with_the_wish_for_it() {
     let node = rig.node().await;
     eventually("the download to begin again", || web.asked("/stuck") == 3).await;
     assert!(!left.exists() && bundles(&rig, &b) == 1);
-    node.stop().await;
-    nothing_left(&rig).await;
+    leave(&rig, node).await;
 }

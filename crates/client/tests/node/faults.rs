@@ -6,33 +6,20 @@ use client::Client;
 use model::ClientStatus;
 use serde_json::json;
 
-use crate::fixture::{Rig, alloc, end, eventually, kinds, task};
+use crate::fixture::{Rig, alloc, end, eventually, kinds, processes, task};
 
 pub(crate) fn plugin_pids(rig: &Rig) -> Vec<i32> {
     // The plugins of this node are known by the socket directory in their environment.
-    let marker = rig.dir.path().display().to_string();
-    std::fs::read_dir("/proc")
-        .expect("proc")
-        .flatten()
-        .filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok())
-        .filter(|pid| {
-            let read = |file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-            let has = |bytes: &[u8], text: &str| bytes.windows(text.len()).any(|w| w == text.as_bytes());
-            has(&read("cmdline"), "test_plugin") && has(&read("environ"), &marker)
-        })
-        .collect()
+    processes(rig.dir.path()).into_iter().filter(|(_, line)| line.contains("test_plugin")).map(|(pid, _)| pid).collect()
 }
 
 pub(crate) fn kill(pid: i32) {
-    let pid = rustix::process::Pid::from_raw(pid).expect("pid");
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("kill");
+    testkit::signal(pid, rustix::process::Signal::KILL);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_plugin_costs_no_task_anything() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("mock").await;
+    let (rig, node) = Rig::with("mock").await;
     let (a, job_a) = alloc("service", vec![task("t", "mock", json!({"run_for": "1h"}))]);
     let (b, job_b) = alloc("batch", vec![task("t", "mock", json!({"run_for": "1500ms", "exit_code": 5}))]);
     rig.server.place(&a, &job_a);
@@ -64,12 +51,8 @@ async fn a_second_agent_on_the_same_directory_is_refused() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_servers_have_collected_meanwhile_is_gone_after_a_restart() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("mock").await;
-    let (a, job) = alloc("service", vec![task("t", "mock", json!({"run_for": "1h"}))]);
-    rig.server.place(&a, &job);
-    rig.server.status(a.id, ClientStatus::Running).await;
+    let (rig, node) = Rig::with("mock").await;
+    let (a, _) = rig.run("service", vec![task("t", "mock", json!({"run_for": "1h"}))]).await;
     node.stop().await;
     rig.server.collect(a.id);
     let orphan = rig.dir.path().join("alloc").join(uuid::Uuid::new_v4().to_string());
@@ -85,13 +68,13 @@ async fn a_server_that_falls_silent_costs_the_session_and_nothing_else() {
     let rig = Rig::new().await;
     rig.server.lease(Duration::from_millis(300));
     let node = rig.node().await;
-    rig.driver_ready("mock").await;
-    let (a, job) = alloc("service", vec![task("t", "mock", json!({"run_for": "1h"}))]);
-    rig.server.place(&a, &job);
-    rig.server.status(a.id, ClientStatus::Running).await;
+    let told = |heard: &crate::fixture::Heard| heard.schemas.iter().flatten().any(|schema| schema.driver == "mock").then_some(());
+    // A session that begins late says in its first message that the driver is healthy; the schemas follow.
+    rig.server.heard("the driver's schema", told).await;
+    let (a, _) = rig.run("service", vec![task("t", "mock", json!({"run_for": "1h"}))]).await;
     let before = rig.server.now().sessions;
     rig.server.mute(true);
-    rig.server.heard("another session", |h| (h.sessions > before).then_some(())).await;
+    rig.server.heard("another session, which is told the schemas again", |h| (h.sessions > before).then(|| told(h)).flatten()).await;
     rig.server.mute(false);
     let update = node.handle().alloc_update(a.id).expect("alloc");
     assert_eq!(update.client_status, ClientStatus::Running);
@@ -102,9 +85,7 @@ async fn a_server_that_falls_silent_costs_the_session_and_nothing_else() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_driver_that_dies_in_every_start_fails_its_task_only() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("mock").await;
+    let (rig, node) = Rig::with("mock").await;
     rig.driver_ready("raw_exec").await;
     let (a, job_a) = alloc("batch", vec![task("t", "mock", json!({"run_for": "1h", "panic": ["start"]}))]);
     let (b, job_b) = alloc("batch", vec![task("t", "raw_exec", json!({"command": "/bin/true"}))]);

@@ -5,28 +5,27 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use api::node_rpc::{
-    self, Allocs, FromNode, FromNodeMessage, HeartbeatAck, IdentitiesSigned, RemoteOrders, SignedIdentity, ToNode, ToNodeMessage,
-    UpdatesStored, Welcome,
+    self, Allocs, DriverSchema, FromNode, FromNodeMessage, HeartbeatAck, IdentitiesSigned, RemoteOrders, SignedIdentity, ToNode,
+    ToNodeMessage, UpdatesStored, Welcome,
     node_service_server::{NodeService, NodeServiceServer},
 };
-use client::{Client, ClientConfig, PluginCommand, PluginSettings};
+use client::{Client, ClientConfig, PluginCommand, PluginSettings, StartError};
 use model::{
-    AllocClientUpdate, AllocId, Allocation, ClientStatus, DesiredStatus, GoDuration, IncarnationId, Job, Node, RemoteOrder, RemoteReport,
-    Restart, Task, TaskGroup, TaskState,
+    AllocClientUpdate, AllocId, Allocation, ClientStatus, DesiredRemote, DesiredStatus, GoDuration, IncarnationId, Job, Node, Observed,
+    RemoteOrder, RemoteReport, Restart, Task, TaskGroup, TaskState,
     remote::{RemoteRole, slot_of},
     resources::{AllocatedCpu, AllocatedMemory, AllocatedResources, AllocatedTask},
 };
+pub(crate) use testkit::{PATIENCE, eventually, poll};
+use testkit::{command_line, environment, pids};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::{StreamExt, wrappers::UnboundedReceiverStream};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
-
-/// Every wait of a test ends after this long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What the node has said, newest by key.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +36,11 @@ pub(crate) struct Heard {
     pub(crate) updates: Vec<AllocClientUpdate>,
     pub(crate) reports: BTreeMap<String, Vec<RemoteReport>>,
     pub(crate) sessions: usize,
+    /// What a node that holds has said.
+    pub(crate) inventories: Vec<node_rpc::Inventory>,
+    pub(crate) hellos: Vec<node_rpc::Hello>,
+    /// Of the drivers, as told last in this session.
+    pub(crate) schemas: Option<Vec<DriverSchema>>,
 }
 
 #[derive(Default)]
@@ -48,6 +52,10 @@ struct Desired {
     mute: bool,
     http: String,
     token_ttl: Option<Duration>,
+    /// What sessions that begin from now on are welcomed with.
+    welcome: Welcome,
+    /// Index of what is told.
+    index: u64,
 }
 
 struct Shared {
@@ -123,6 +131,34 @@ impl FakeServer {
         self.desired().heartbeat_ms = u64::try_from(pause.as_millis()).expect("short");
     }
 
+    /// Says goodbye; the next session is welcomed so, and what is told then has that index.
+    pub(crate) fn change(&self, welcome: Welcome, index: u64) {
+        let mut desired = self.desired();
+        (desired.welcome, desired.index) = (welcome, index);
+        drop(desired);
+        self.send(ToNodeMessage::Goodbye(node_rpc::Goodbye { reason: "the test goes on".into(), retry: true }));
+    }
+
+    /// Takes an allocation out of what the next sessions are told.
+    pub(crate) fn forget_alloc(&self, id: AllocId) -> (Allocation, Job) {
+        self.desired().allocs.remove(&id).expect("placed")
+    }
+
+    /// Puts it back.
+    pub(crate) fn set_alloc(&self, placed: (Allocation, Job)) {
+        self.desired().allocs.insert(placed.0.id, placed);
+    }
+
+    /// Takes an order out of what the next sessions are told.
+    pub(crate) fn forget_order(&self, slot: &model::SlotKey) {
+        self.desired().orders.remove(&slot.to_string());
+    }
+
+    /// The inventory that was said is taken over.
+    pub(crate) fn take_over(&self, generation: &str, index: u64) {
+        self.send(ToNodeMessage::InventoryStored(node_rpc::InventoryStored { generation: generation.to_owned(), index }));
+    }
+
     /// Heartbeats are no longer answered.
     pub(crate) fn mute(&self, mute: bool) {
         self.desired().mute = mute;
@@ -159,14 +195,14 @@ impl FakeServer {
         self.send(ToNodeMessage::RemoteOrders(RemoteOrders {
             full: false,
             orders_json: vec![node_rpc::to_json(order)],
-            released: Vec::new(),
+            ..RemoteOrders::default()
         }));
     }
 
     /// All orders that there are, in the middle of a session.
     pub(crate) fn all_orders(&self) {
         let orders_json = self.shared.desired.lock().expect("lock").orders.values().map(node_rpc::to_json).collect();
-        self.send(ToNodeMessage::RemoteOrders(RemoteOrders { full: true, orders_json, released: Vec::new() }));
+        self.send(ToNodeMessage::RemoteOrders(RemoteOrders { full: true, orders_json, ..RemoteOrders::default() }));
     }
 
     /// What the next session is told about a slot.
@@ -190,12 +226,36 @@ impl FakeServer {
         let slot = order.slot.to_string();
         self.desired().orders.insert(slot.clone(), order.clone());
         let orders_json = vec![node_rpc::to_json(order)];
-        self.send(ToNodeMessage::RemoteOrders(RemoteOrders { full: false, orders_json, released: vec![slot] }));
+        self.send(ToNodeMessage::RemoteOrders(RemoteOrders { orders_json, released: vec![slot], ..RemoteOrders::default() }));
     }
 
     /// The newest report on a slot that fits.
     pub(crate) async fn report(&self, slot: &str, what: &str, fits: impl Fn(&RemoteReport) -> bool) -> RemoteReport {
         self.heard(what, |h| h.reports.get(slot)?.last().filter(|r| fits(r)).cloned()).await
+    }
+
+    /// Places an allocation with the order to manage its task, and waits for the running instance.
+    pub(crate) async fn manages(&self, a: &Allocation, job: &Job, order: &RemoteOrder) -> RemoteReport {
+        self.place(a, job);
+        self.order(order);
+        self.report(&order.slot.to_string(), "a running instance", running).await
+    }
+
+    /// Stops an instance for good under an epoch, and has it forgotten; how it ended.
+    pub(crate) async fn ends(&self, order: RemoteOrder, epoch: u64) -> RemoteReport {
+        let mut stop = RemoteOrder { role: RemoteRole::Stop, desired: DesiredRemote::Stop, epoch, ..order };
+        self.order(&stop);
+        let ended = self.report(&stop.slot.to_string(), "the end", |r| r.observed.ended() && r.epoch == epoch).await;
+        stop.handle.clone_from(&ended.handle);
+        self.forgets(&mut stop).await;
+        ended
+    }
+
+    /// Acknowledges the end of a task, and waits until nobody knows it any more.
+    pub(crate) async fn forgets(&self, order: &mut RemoteOrder) {
+        order.acknowledge = true;
+        self.order(order);
+        self.report(&order.slot.to_string(), "that it is forgotten", |r| r.forgotten).await;
     }
 
     /// Waits until something has been heard.
@@ -233,10 +293,13 @@ fn message(placed: &[(Allocation, Job)], full: bool) -> Allocs {
         full,
         allocs_json: placed.iter().map(|(a, _)| node_rpc::to_json(a)).collect(),
         jobs_json: placed.iter().map(|(_, j)| node_rpc::to_json(j)).collect(),
-        removed: Vec::new(),
         job_indexes: placed.iter().map(|(_, j)| j.job_modify_index).collect(),
+        ..Allocs::default()
     }
 }
+
+/// The cluster of the tests.
+const CLUSTER: &str = "c0000000-0000-4000-8000-000000000001";
 
 struct Service(Arc<Shared>);
 
@@ -264,21 +327,26 @@ impl Shared {
         match message.message {
             Some(FromNodeMessage::Hello(hello)) => {
                 let node: Node = node_rpc::from_json("node", &hello.node_json).expect("node");
+                let told = desired.welcome.clone();
+                let cluster_id = if told.cluster_id.is_empty() { CLUSTER.to_owned() } else { told.cluster_id.clone() };
                 answer(ToNodeMessage::Welcome(Welcome {
-                    cluster_id: "c0000000-0000-4000-8000-000000000001".into(),
+                    cluster_id,
                     lease_ms: desired.lease_ms,
                     heartbeat_interval_ms: if desired.heartbeat_ms > 0 { desired.heartbeat_ms } else { (desired.lease_ms / 4).max(20) },
                     server_version: "test".into(),
                     http_addr: desired.http.clone(),
+                    ..told
                 }));
                 let placed: Vec<_> = desired.allocs.values().cloned().collect();
-                answer(ToNodeMessage::Allocs(self::message(&placed, true)));
+                answer(ToNodeMessage::Allocs(Allocs { index: desired.index, ..self::message(&placed, true) }));
                 let orders_json = desired.orders.values().map(node_rpc::to_json).collect();
-                answer(ToNodeMessage::RemoteOrders(RemoteOrders { full: true, orders_json, released: Vec::new() }));
+                answer(ToNodeMessage::RemoteOrders(RemoteOrders { full: true, orders_json, ..RemoteOrders::default() }));
                 drop(desired);
+                self.heard.send_modify(|h| h.hellos.push(hello));
                 *self.session.lock().expect("lock") = Some(to.clone());
                 self.heard.send_modify(|h| {
                     h.sessions += 1;
+                    h.schemas = None;
                     h.node = Some(Arc::new(node));
                 });
             }
@@ -303,7 +371,7 @@ impl Shared {
                         h.allocs.insert(update.id, update);
                     }
                 });
-                answer(ToNodeMessage::UpdatesStored(UpdatesStored { seq: updates.seq }));
+                answer(ToNodeMessage::UpdatesStored(UpdatesStored { seq: updates.seq, index: 0 }));
             }
             Some(FromNodeMessage::RemoteReports(reports)) => {
                 self.heard.send_modify(|h| {
@@ -312,8 +380,10 @@ impl Shared {
                         h.reports.entry(report.slot.to_string()).or_default().push(report);
                     }
                 });
-                answer(ToNodeMessage::UpdatesStored(UpdatesStored { seq: reports.seq }));
+                answer(ToNodeMessage::UpdatesStored(UpdatesStored { seq: reports.seq, index: 0 }));
             }
+            Some(FromNodeMessage::Inventory(piece)) => self.heard.send_modify(|h| h.inventories.push(piece)),
+            Some(FromNodeMessage::DriverSchemas(told)) => self.heard.send_modify(|h| h.schemas = Some(told.schemas)),
             Some(FromNodeMessage::SignIdentities(ask)) => {
                 if let Some(ttl) = desired.token_ttl {
                     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_nanos() as i64;
@@ -361,6 +431,43 @@ impl Rig {
         self.node_with(self.config()).await
     }
 
+    /// A rig, and a node whose driver takes tasks.
+    pub(crate) async fn with(driver: &str) -> (Self, Client) {
+        let rig = Self::new().await;
+        let node = rig.node_of(driver).await;
+        (rig, node)
+    }
+
+    /// A node whose driver takes tasks.
+    pub(crate) async fn node_of(&self, driver: &str) -> Client {
+        let node = self.node().await;
+        self.driver_ready(driver).await;
+        node
+    }
+
+    /// Places an allocation of these tasks.
+    pub(crate) fn place(&self, kind: &str, tasks: Vec<Task>) -> (Allocation, Job) {
+        let (a, job) = alloc(kind, tasks);
+        self.server.place(&a, &job);
+        (a, job)
+    }
+
+    /// The same; returns when it runs.
+    pub(crate) async fn run(&self, kind: &str, tasks: Vec<Task>) -> (Allocation, Job) {
+        let (a, job) = self.place(kind, tasks);
+        self.server.status(a.id, ClientStatus::Running).await;
+        (a, job)
+    }
+
+    /// On the directory of a node that was dropped, whose loops let go of it a moment later.
+    pub(crate) async fn start_again(&self, config: ClientConfig) -> Client {
+        let started = async || match Client::start(config.clone()).await {
+            Err(StartError::InUse { .. }) => None,
+            started => Some(started.expect("start")),
+        };
+        poll("the directory to be free", started).await
+    }
+
     /// As [`Rig::node`], with another configuration.
     pub(crate) async fn node_with(&self, config: ClientConfig) -> Client {
         let sessions = self.server.now().sessions;
@@ -381,13 +488,21 @@ impl Rig {
 impl Drop for Rig {
     /// A test that fails half-way leaves nothing running either.
     fn drop(&mut self) {
-        for (pid, _) in processes(self.dir.path()) {
-            if let Some(pid) = rustix::process::Pid::from_raw(pid) {
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-            }
-        }
-        unmount_below(self.dir.path());
+        testkit::end_everything_of(self.dir.path());
     }
+}
+
+/// Damages a record of an allocation while its node does not run.
+pub(crate) fn damage(rig: &Rig, sql: &str, id: AllocId) {
+    let path = rig.dir.path().join("client/node.sqlite");
+    let changed = rusqlite::Connection::open(path).expect("open").execute(sql, [id.to_string()]).expect("sql");
+    assert_eq!(changed, 1, "{sql}");
+}
+
+/// Changes a record of an allocation while its node does not run, to one that a node may have written.
+pub(crate) fn rewrite(rig: &Rig, sql: &str, id: AllocId) {
+    damage(rig, sql, id);
+    node_record::store::seal_records(&rig.dir.path().join("client")).expect("sealed");
 }
 
 /// What is mounted below a directory.
@@ -405,20 +520,9 @@ pub(crate) fn unmount_below(dir: &Path) {
 
 /// Processes that have anything to do with a directory, with their command lines.
 pub(crate) fn processes(dir: &Path) -> Vec<(i32, String)> {
-    let marker = dir.display().to_string();
-    let me = std::process::id().cast_signed();
-    std::fs::read_dir("/proc")
-        .expect("proc")
-        .flatten()
-        .filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok())
-        .filter(|pid| *pid != me)
-        .filter_map(|pid| {
-            let read = |file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-            let has = |bytes: &[u8]| bytes.windows(marker.len()).any(|w| w == marker.as_bytes());
-            let line = read("cmdline");
-            (has(&line) || has(&read("environ"))).then(|| (pid, String::from_utf8_lossy(&line).replace('\0', " ")))
-        })
-        .collect()
+    let (marker, me) = (dir.display().to_string(), std::process::id().cast_signed());
+    let names = |pid: &i32| command_line(*pid).contains(&marker) || environment(*pid).iter().any(|variable| variable.contains(&marker));
+    pids().filter(|pid| *pid != me && names(pid)).map(|pid| (pid, command_line(pid))).collect()
 }
 
 /// Ends what a test has placed and asserts that nothing stays.
@@ -435,6 +539,12 @@ pub(crate) async fn end(rig: &Rig, node: Client) {
     assert_eq!(mounts(rig.dir.path()), [] as [PathBuf; 0], "nothing stays mounted");
 }
 
+/// Stops the node; no process of the rig is left then.
+pub(crate) async fn leave(rig: &Rig, node: Client) {
+    node.stop().await;
+    nothing_left(rig).await;
+}
+
 /// Waits until no process of the rig is left.
 pub(crate) async fn nothing_left(rig: &Rig) {
     eventually(&format!("all processes to end: {:?}", processes(rig.dir.path())), || processes(rig.dir.path()).is_empty()).await;
@@ -442,11 +552,7 @@ pub(crate) async fn nothing_left(rig: &Rig) {
 
 /// The plugin program, built as an example of this crate.
 pub(crate) fn plugin() -> PathBuf {
-    let me = std::env::current_exe().expect("own path");
-    let dir = me.parent().and_then(Path::parent).expect("target directory");
-    let path = dir.join("examples/test_plugin");
-    assert!(path.exists(), "{} is missing: run the tests with cargo, which builds examples", path.display());
-    path
+    testkit::beside_the_tests("test_plugin")
 }
 
 /// A task of a driver with its configuration.
@@ -459,6 +565,11 @@ pub(crate) fn task(name: &str, driver: &str, config: serde_json::Value) -> Task 
         restart: Some(restarts(0)),
         ..Task::default()
     }
+}
+
+/// A task that runs a shell's script.
+pub(crate) fn sh(name: &str, script: &str) -> Task {
+    task(name, "raw_exec", serde_json::json!({"command": "/bin/sh", "args": ["-c", script]}))
 }
 
 /// A policy with so many quick restarts.
@@ -524,16 +635,24 @@ pub(crate) fn managed(kind: &str, task: Task) -> (Allocation, Job, RemoteOrder) 
     (alloc, job, order)
 }
 
+/// The same in another slot of the job.
+pub(crate) fn nth(index: usize, (mut alloc, job, mut order): (Allocation, Job, RemoteOrder)) -> (Allocation, Job, RemoteOrder) {
+    alloc.name = format!("job.g[{index}]").into();
+    order.slot = slot_of(&alloc, &order.slot.task);
+    (alloc, job, order)
+}
+
+/// A stop by a node that has neither the allocation nor, it may be, the handle.
+pub(crate) fn bare(order: &RemoteOrder) -> RemoteOrder {
+    RemoteOrder { role: RemoteRole::Stop, desired: DesiredRemote::Stop, epoch: 2, adopt: true, alloc_id: AllocId::NIL, ..order.clone() }
+}
+
+/// Whether a report is on an instance that runs and can be found again.
+pub(crate) fn running(r: &RemoteReport) -> bool {
+    r.observed == Observed::Running && r.handle.is_some()
+}
+
 /// Kinds of a task's events, oldest first.
 pub(crate) fn kinds(state: &TaskState) -> Vec<&str> {
     state.events.iter().map(|e| e.kind.as_str()).collect()
-}
-
-/// Waits until a condition holds.
-pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < until, "waited in vain for {what}");
-        tokio::time::sleep(Duration::from_millis(3)).await;
-    }
 }

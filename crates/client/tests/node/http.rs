@@ -3,13 +3,13 @@
 use axum::{body::Body, http::Request};
 use client::Client;
 use http_body_util::BodyExt;
-use model::{AllocId, ClientStatus};
+use model::AllocId;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-use crate::fixture::{PATIENCE, Rig, alloc, end, task};
+use crate::fixture::{Rig, end, task};
 
-async fn get(node: &Client, path: &str) -> (u16, Vec<u8>) {
+pub(crate) async fn get(node: &Client, path: &str) -> (u16, Vec<u8>) {
     let request = Request::get(path).body(Body::empty()).expect("request");
     let response = client::http::router(node.handle()).oneshot(request).await.expect("infallible");
     let status = response.status().as_u16();
@@ -24,7 +24,7 @@ pub(crate) async fn text(node: &Client, path: &str) -> String {
     body
 }
 
-async fn put(node: &Client, path: &str, body: Value) -> (u16, String) {
+pub(crate) async fn put(node: &Client, path: &str, body: Value) -> (u16, String) {
     let request = Request::put(path).body(Body::from(body.to_string())).expect("request");
     let response = client::http::router(node.handle()).oneshot(request).await.expect("infallible");
     let status = response.status().as_u16();
@@ -33,16 +33,12 @@ async fn put(node: &Client, path: &str, body: Value) -> (u16, String) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn files_logs_stats_and_errors() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("mock").await;
+    let (rig, node) = Rig::with("mock").await;
     let config = json!({"run_for": "1h", "stdout_string": "hello\n", "stderr_string": "oops\n", "memory_mb": 7, "cpu_percent": 3});
     let mut silent = task("silent", "mock", json!({"run_for": "1h"}));
     silent.logs = Some(model::task::LogConfig { disabled: Some(true), ..model::task::LogConfig::default() });
     silent.lifecycle = Some(model::task::Lifecycle { hook: "poststart".into(), sidecar: true });
-    let (a, job) = alloc("service", vec![task("t", "mock", config), silent]);
-    rig.server.place(&a, &job);
-    rig.server.status(a.id, ClientStatus::Running).await;
+    let (a, _) = rig.run("service", vec![task("t", "mock", config), silent]).await;
     let id = a.id;
     let follow = tokio::spawn({
         let router = client::http::router(node.handle());
@@ -60,7 +56,7 @@ async fn files_logs_stats_and_errors() {
             seen
         }
     });
-    let frame = tokio::time::timeout(PATIENCE, follow).await.expect("in time").expect("task");
+    let frame = testkit::soon(follow).await.expect("task");
     assert_eq!(frame.trim_start_matches("{}"), r#"{"Data":"aGVsbG8K","File":"alloc/logs/t.stdout.0","Offset":6}"#);
     assert_eq!(text(&node, &format!("/v1/client/fs/logs/{id}?task=t&type=stderr&plain=true")).await, "oops\n");
     assert_eq!(text(&node, &format!("/v1/client/fs/logs/{id}?task=t&type=stdout&plain=true&origin=end&offset=3")).await, "lo\n");

@@ -2,14 +2,9 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, time::Duration};
 
-use model::{ClientStatus, GoDuration, Task, task::Identity};
-use serde_json::json;
+use model::{ClientStatus, GoDuration, task::Identity};
 
-use crate::fixture::{Rig, alloc, end, eventually, task};
-
-fn sh(name: &str, script: &str) -> Task {
-    task(name, "raw_exec", json!({"command": "/bin/sh", "args": ["-c", script]}))
-}
+use crate::fixture::{Rig, end, eventually, sh};
 
 fn named(name: &str, ttl: GoDuration, change_mode: &str) -> Identity {
     let change_signal = if change_mode == "signal" { "SIGHUP".into() } else { String::new() };
@@ -26,9 +21,7 @@ fn named(name: &str, ttl: GoDuration, change_mode: &str) -> Identity {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_are_waited_for_and_only_the_task_reads_them() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("raw_exec").await;
+    let (rig, node) = Rig::with("raw_exec").await;
     let out = "$NOMAD_ALLOC_DIR/data/out";
     let mut t =
         sh("t", &format!("echo $NOMAD_TOKEN > {out}; echo $NOMAD_TOKEN_aws_1 >> {out}; cat secrets/nomad_aws-1.jwt local/own >> {out}"));
@@ -40,8 +33,7 @@ async fn tokens_are_waited_for_and_only_the_task_reads_them() {
         data: Some("{{ file \"secrets/nomad_aws-1.jwt\" }}".into()),
         ..model::task::Template::default()
     }];
-    let (a, job) = alloc("batch", vec![t]);
-    rig.server.place(&a, &job);
+    let (a, _) = rig.place("batch", vec![t]);
     let told = |u: &model::AllocClientUpdate| {
         u.task_states["t"].events.iter().any(|e| e.kind == "Identity" && e.display_message.contains("Waiting for tokens"))
     };
@@ -68,8 +60,7 @@ async fn tokens_are_waited_for_and_only_the_task_reads_them() {
 async fn tokens_are_renewed_and_the_task_hears_of_it_as_the_job_wants() {
     let rig = Rig::new().await;
     rig.server.tokens(Duration::from_secs(2));
-    let node = rig.node().await;
-    rig.driver_ready("raw_exec").await;
+    let node = rig.node_of("raw_exec").await;
     let ttl = GoDuration::from_secs(2);
     let run = "trap 'cat secrets/nomad_x.jwt >> $NOMAD_ALLOC_DIR/data/got; echo >> $NOMAD_ALLOC_DIR/data/got' HUP; \
                echo $$ >> $NOMAD_ALLOC_DIR/data/$NOMAD_TASK_NAME; while :; do sleep 0.05; done";
@@ -79,9 +70,7 @@ async fn tokens_are_renewed_and_the_task_hears_of_it_as_the_job_wants() {
     restarted.identities = vec![named("x", ttl, "restart")];
     let mut silent = sh("silent", run);
     silent.identities = vec![named("x", ttl, "noop")];
-    let (a, job) = alloc("service", vec![signalled, restarted, silent]);
-    rig.server.place(&a, &job);
-    rig.server.status(a.id, ClientStatus::Running).await;
+    let (a, _) = rig.run("service", vec![signalled, restarted, silent]).await;
     let read = |path: &str| fs::read_to_string(rig.alloc_dir(a.id).join(path)).unwrap_or_default();
     let first = read("silent/secrets/nomad_x.jwt");
     assert!(!first.is_empty());
@@ -101,8 +90,7 @@ async fn tokens_are_renewed_and_the_task_hears_of_it_as_the_job_wants() {
 async fn templates_are_told_of_tokens_and_follow_their_renewal() {
     let rig = Rig::new().await;
     rig.server.tokens(Duration::from_secs(2));
-    let node = rig.node().await;
-    rig.driver_ready("raw_exec").await;
+    let node = rig.node_of("raw_exec").await;
     let mut t =
         sh("t", "echo $$ >> $NOMAD_ALLOC_DIR/data/runs; echo $FROM_TEMPLATE > $NOMAD_ALLOC_DIR/data/seen; while :; do sleep 0.05; done");
     t.identity = Some(Identity { name: "default".into(), env: true, ..Identity::default() });
@@ -123,9 +111,7 @@ async fn templates_are_told_of_tokens_and_follow_their_renewal() {
         model::task::Template { once: Some(true), ..template("local/once", "{{ env \"NOMAD_TOKEN_x_1\" }}") },
         model::task::Template { env: Some(true), once: Some(true), ..template("local/env", "FROM_TEMPLATE={{ env \"NOMAD_TOKEN\" }}") },
     ];
-    let (a, job) = alloc("service", vec![t]);
-    rig.server.place(&a, &job);
-    rig.server.status(a.id, ClientStatus::Running).await;
+    let (a, _) = rig.run("service", vec![t]).await;
     let read = |path: &str| fs::read_to_string(rig.alloc_dir(a.id).join(path)).unwrap_or_default();
     let once = read("t/local/once");
     assert!(once.starts_with("x-1-"), "{once}");

@@ -7,7 +7,7 @@ use client::ClientHandle;
 use model::ClientStatus;
 use serde_json::json;
 
-use crate::fixture::{PATIENCE, Rig, alloc, end, eventually, processes, task};
+use crate::fixture::{PATIENCE, Rig, end, eventually, poll, processes, task};
 
 /// Kinds of what is not claimed, with what it is.
 fn unbalanced(audit: &NodeAudit) -> Vec<(Kind, Status, &str)> {
@@ -32,13 +32,9 @@ fn alive(child: &mut std::process::Child) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_runs_is_claimed_and_what_has_ended_is_gone() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("raw_exec").await;
+    let (rig, node) = Rig::with("raw_exec").await;
     let script = "sleep 600 & (setsid sleep 601 &) ; exec sleep 602";
-    let (a, job) = alloc("service", vec![task("t", "raw_exec", json!({"command": "/bin/sh", "args": ["-c", script]}))]);
-    rig.server.place(&a, &job);
-    rig.server.status(a.id, ClientStatus::Running).await;
+    let (a, _) = rig.run("service", vec![task("t", "raw_exec", json!({"command": "/bin/sh", "args": ["-c", script]}))]).await;
     let sleeps = || processes(rig.dir.path()).iter().filter(|(_, line)| line.starts_with("sleep 60")).count();
     eventually("three sleeps", || sleeps() == 3).await;
     let audit = settled(&node.handle()).await;
@@ -54,21 +50,18 @@ async fn what_runs_is_claimed_and_what_has_ended_is_gone() {
     rig.server.stop_alloc(a.id);
     rig.server.status(a.id, ClientStatus::Complete).await;
     rig.server.collect(a.id);
-    let until = std::time::Instant::now() + PATIENCE;
-    while node.handle().audit(false).await.findings.iter().any(|f| f.alloc_id == a.id) {
-        assert!(std::time::Instant::now() < until, "something of the allocation stays: {:#?}", node.handle().audit(false).await);
-    }
+    poll("the end of everything of the allocation", async || {
+        let audit = node.handle().audit(false).await;
+        if audit.findings.iter().any(|f| f.alloc_id == a.id) { Err(audit) } else { Ok(()) }
+    })
+    .await;
     end(&rig, node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_nobody_claims_is_ended_and_what_is_not_ours_is_not() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("raw_exec").await;
-    let (a, job) = alloc("service", vec![task("t", "raw_exec", json!({"command": "/bin/sleep", "args": ["600"]}))]);
-    rig.server.place(&a, &job);
-    rig.server.status(a.id, ClientStatus::Running).await;
+    let (rig, node) = Rig::with("raw_exec").await;
+    let (a, _) = rig.run("service", vec![task("t", "raw_exec", json!({"command": "/bin/sleep", "args": ["600"]}))]).await;
 
     // Another agent on this machine, whose directory has the same form.
     let foreign = tempfile::tempdir().expect("temp dir");
@@ -117,12 +110,8 @@ async fn what_nobody_claims_is_ended_and_what_is_not_ours_is_not() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_executor_of_a_task_is_a_stray() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("raw_exec").await;
-    let (a, job) = alloc("service", vec![task("t", "raw_exec", json!({"command": "/bin/sleep", "args": ["600"]}))]);
-    rig.server.place(&a, &job);
-    rig.server.status(a.id, ClientStatus::Running).await;
+    let (rig, node) = Rig::with("raw_exec").await;
+    let (a, _) = rig.run("service", vec![task("t", "raw_exec", json!({"command": "/bin/sleep", "args": ["600"]}))]).await;
     // As a driver would leave it that has started a task twice.
     let launcher = executor_client::Launcher::new(rig.dir.path().join("client/bin")).expect("launcher");
     let state = rig.alloc_dir(a.id).join("t/private/executor/0badcafe");

@@ -1,12 +1,17 @@
 //! The node with real plugin processes and a server that is played by the test.
 
+mod adoptions;
 mod artifacts;
+mod directories;
 mod faults;
 mod fixture;
 mod http;
 mod identities;
+mod intents;
 mod leaks;
 mod ledger;
+mod load;
+mod membership;
 mod networks;
 mod order;
 mod plain;

@@ -20,12 +20,12 @@ use crate::fixture::{Rig, alloc, end, eventually, plugin, task};
 /// With driver exec and CNI plugins of the test's own; None where nothing can be isolated.
 fn config(rig: &Rig) -> Option<ClientConfig> {
     if let Err(why) = executor_client::isolation_supported() {
-        eprintln!("nothing can be isolated here: {why}");
+        skip::cannot(&format!("nothing can be isolated here: {why}"));
         return None;
     }
     let cgroups = executor_client::CgroupHost::detect();
     if let Some(missing) = ["memory", "cpu", "pids"].into_iter().find(|controller| !cgroups.enforces(controller)) {
-        eprintln!("driver exec needs the cgroup controller {missing}");
+        skip::cannot(&format!("driver exec needs the cgroup controller {missing}"));
         return None;
     }
     let mut config = rig.config();

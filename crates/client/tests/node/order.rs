@@ -17,11 +17,9 @@ fn started(state: &TaskState) -> Option<TimestampNs> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hooks_run_in_their_order() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("mock").await;
+    let (rig, node) = Rig::with("mock").await;
     let run = |name: &str, time: &str| task(name, "mock", json!({"run_for": time}));
-    let (a, job) = alloc(
+    let (a, _) = rig.place(
         "batch",
         vec![
             hook(run("after", "1ms"), "poststop", false),
@@ -31,7 +29,6 @@ async fn hooks_run_in_their_order() {
             hook(run("then", "1ms"), "poststart", false),
         ],
     );
-    rig.server.place(&a, &job);
     let update = rig.server.status(a.id, ClientStatus::Complete).await;
     let state = |n: &str| &update.task_states[n];
     assert!(state("before").finished_at.ns() <= started(state("main")), "{update:#?}");
@@ -44,9 +41,7 @@ async fn hooks_run_in_their_order() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_leader_and_a_failed_sibling_end_the_others() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("mock").await;
+    let (rig, node) = Rig::with("mock").await;
     let mut leader = task("leader", "mock", json!({"run_for": "50ms"}));
     leader.leader = true;
     let other = || task("other", "mock", json!({"run_for": "1h"}));
@@ -64,12 +59,8 @@ async fn a_dead_leader_and_a_failed_sibling_end_the_others() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn people_restart_and_signal() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("mock").await;
-    let (a, job) = alloc("service", vec![task("t", "mock", json!({"run_for": "1h"}))]);
-    rig.server.place(&a, &job);
-    rig.server.status(a.id, ClientStatus::Running).await;
+    let (rig, node) = Rig::with("mock").await;
+    let (a, _) = rig.run("service", vec![task("t", "mock", json!({"run_for": "1h"}))]).await;
     let handle = node.handle();
     handle.signal(a.id, None, "SIGHUP").await.expect("signal");
     assert!(handle.signal(a.id, None, "SIGNONSENSE").await.is_err());

@@ -1,35 +1,28 @@
 //! Remote tasks through a driver that knows the plain driver protocol only: the same rules, a weaker guarantee, and nothing done in doubt.
 
-use std::{fs, sync::Arc};
+use std::fs;
 
 use client::{Client, PluginCommand, PluginSettings};
 use mock::fake::FakeProvider;
-use model::{
-    Allocation, DesiredRemote, GoDuration, Job, Observed, RemoteOrder,
-    remote::{RemoteRole, slot_of},
-};
+use model::{Allocation, GoDuration, Job, Observed, RemoteOrder};
 use serde_json::json;
 
-use crate::fixture::{Rig, eventually, managed, nothing_left, plugin, task};
+use crate::fixture::{Rig, bare, eventually, managed, nothing_left, nth, plugin, poll, running, task};
 
 async fn node(rig: &Rig) -> Client {
     let mut config = rig.config();
     config.builtin_drivers.push(PluginCommand { name: "mock_remote".into(), program: plugin(), args: vec!["mock_remote_plain".into()] });
     let settings = json!({"dir": rig.dir.path().join("provider"), "record": true, "caller": "n1"});
     config.plugins.insert("mock_remote".into(), PluginSettings { args: Vec::new(), config: Some(settings) });
-    let sessions = rig.server.now().sessions;
-    let client = Client::start(config).await.expect("start");
-    rig.server.heard("a session", |h| (h.sessions > sessions).then_some(())).await;
+    let client = rig.node_with(config).await;
     rig.driver_ready("mock_remote").await;
     client
 }
 
-fn remote_alloc(index: u32) -> (Allocation, Job, RemoteOrder) {
+fn remote_alloc(index: usize) -> (Allocation, Job, RemoteOrder) {
     let mut t = task("t", "mock_remote", json!({"run_for": "1h", "kill_after": "10ms", "exit_code": 7}));
     t.env.insert("TOKEN".into(), "a-secret".into());
-    let (mut a, job, mut order) = managed("service", t);
-    a.name = format!("job.g[{index}]").into();
-    order.slot = slot_of(&a, &Arc::from("t"));
+    let (a, job, mut order) = nth(index, managed("service", t));
     order.kill_timeout = GoDuration::from_secs(5);
     (a, job, order)
 }
@@ -44,9 +37,7 @@ async fn the_plain_protocol_under_the_same_rules() {
 
     let (a, job, order) = remote_alloc(0);
     let slot = order.slot.to_string();
-    rig.server.order(&order);
-    rig.server.place(&a, &job);
-    let first = rig.server.report(&slot, "a running instance", |r| r.observed == Observed::Running && r.handle.is_some()).await;
+    let first = rig.server.manages(&a, &job, &order).await;
     let handle = first.handle.clone().expect("a handle");
     assert!(!String::from_utf8_lossy(&handle.data).contains("a-secret"), "no secret in a handle");
     let id = provider.live().expect("reads")[0].id.clone();
@@ -81,14 +72,12 @@ async fn the_plain_protocol_under_the_same_rules() {
 
     // A bare stop by the next manager: confirmed with the exact result, then forgotten.
     rig.server.forget_reports();
-    let mut stop = RemoteOrder { role: RemoteRole::Stop, desired: DesiredRemote::Stop, epoch: 3, alloc_id: model::AllocId::NIL, ..adopt };
+    let mut stop = RemoteOrder { epoch: 3, ..bare(&adopt) };
     rig.server.order(&stop);
     let ended = rig.server.report(&slot, "the end", |r| r.observed.ended()).await;
     assert!(matches!(ended.observed, Observed::Exited { code: 7, .. }), "{:?}", ended.observed);
     assert!(provider.live().expect("reads").is_empty());
-    stop.acknowledge = true;
-    rig.server.order(&stop);
-    rig.server.report(&slot, "that it is forgotten", |r| r.forgotten).await;
+    rig.server.forgets(&mut stop).await;
     assert_eq!(counts(["ensure", "stop", "acknowledge"]), [1, 1, 1]);
     assert!(!provider.instances().expect("reads").iter().any(|i| i.id == id && i.known));
     client.stop().await;
@@ -134,32 +123,90 @@ async fn shown(client: &Client, a: &Allocation) -> String {
 
 /// Waits until the log of the allocation holds just that.
 async fn shows(client: &Client, a: &Allocation, what: &str) {
-    let begin = std::time::Instant::now();
-    loop {
-        let text = shown(client, a).await;
-        if text == what {
-            return;
-        }
-        assert!(begin.elapsed() < crate::fixture::PATIENCE, "the log is {text:?}, not {what:?}");
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    poll(&format!("{what:?}"), async || match shown(client, a).await {
+        text if text == what => Ok(()),
+        text => Err(text),
+    })
+    .await;
+}
+
+/// The instance writes.
+fn says(instance: &std::path::Path, text: &str) {
+    use std::io::Write;
+    fs::File::options().append(true).open(instance.join("output")).expect("there").write_all(text.as_bytes()).expect("written");
+}
+
+/// What a task says while it is handed over is in the log of the former allocation, of which `begin` is known, or in that of the next one, and nothing is
+/// lost or twice there. Returns the log of the next one.
+async fn goes_on(former: (&Client, &Allocation), begin: &str, next: (&Client, &Allocation), say: &(dyn Fn(&str) + Sync)) -> String {
+    let patience = std::time::Instant::now();
+    let mut said = 0;
+    // Until its log is begun the answer says that there is none.
+    while !shown(next.0, next.1).await.starts_with(|c: char| c.is_ascii_digit()) {
+        assert!(patience.elapsed() < crate::fixture::PATIENCE, "nothing comes to the next allocation");
+        say(&format!("{said}\n"));
+        said += 1;
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
+    say("after the hand-over\n");
+    let wanted: String = (0..said).map(|n| format!("{n}\n")).chain(["after the hand-over\n".to_owned()]).collect();
+    poll("all that was said", async || {
+        let (before, after) = (shown(former.0, former.1).await, shown(next.0, next.1).await);
+        let rest = before.strip_prefix(begin).expect("the former one keeps what it has");
+        if format!("{rest}{after}") == wanted { Ok(after) } else { Err((before, after)) }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_remote_task_of_the_plain_protocol_writes_goes_on_at_the_next_node() {
+    let (one, two, far) = (Rig::new().await, Rig::new().await, tempfile::tempdir().expect("temp dir"));
+    let instance = far.path().join("instance");
+    let say = |text: &str| says(&instance, text);
+    let (first, second) = (cloud_node(&one).await, cloud_node(&two).await);
+    let (a, job, order) = managed("service", task("t", "cloud", json!({"instance": instance})));
+    let slot = order.slot.to_string();
+    let report = one.server.manages(&a, &job, &order).await;
+    one.server.status(a.id, model::ClientStatus::Running).await;
+    shows(&first, &a, "begin\n").await;
+
+    // The servers give it to the other node.
+    let mut next = a.clone();
+    next.id = model::AllocId(uuid::Uuid::new_v4());
+    one.server.release(&slot);
+    one.server.stop_alloc(a.id);
+    two.server.place(&next, &job);
+    two.server.order(&RemoteOrder { alloc_id: next.id, epoch: 2, adopt: true, handle: report.handle.clone(), ..order });
+    two.server.report(&slot, "the same instance under its new manager", |r| r.epoch == 2 && running(r)).await;
+    two.server.status(next.id, model::ClientStatus::Running).await;
+    let after = goes_on((&first, &a), "begin\n", (&second, &next), &say).await;
+
+    // The former node goes for good, and the output does not mind.
+    one.server.collect(a.id);
+    eventually("the allocation to go", || !first.handle().has_alloc(a.id)).await;
+    first.stop().await;
+    nothing_left(&one).await;
+    say("the end\n");
+    fs::write(instance.join("ended"), "0").expect("written");
+    two.server.report(&slot, "the end", |r| r.observed.ended()).await;
+    shows(&second, &next, &format!("{after}the end\n")).await;
+    two.server.stop_alloc(next.id);
+    two.server.collect(next.id);
+    eventually("the allocation to go", || !second.handle().has_alloc(next.id)).await;
+    two.server.release(&slot);
+    second.stop().await;
+    nothing_left(&two).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_remote_task_of_the_plain_protocol_writes_is_its_log_over_deaths_and_hand_overs() {
     let rig = Rig::new().await;
     let instance = rig.dir.path().join("instance");
-    let say = |text: &str| {
-        use std::io::Write;
-        fs::File::options().append(true).open(instance.join("output")).expect("there").write_all(text.as_bytes()).expect("written");
-    };
+    let say = |text: &str| says(&instance, text);
     let first = cloud_node(&rig).await;
     let (a, job, order) = managed("service", task("t", "cloud", json!({"instance": instance})));
     let slot = order.slot.to_string();
-    rig.server.order(&order);
-    rig.server.place(&a, &job);
-    let running = |r: &model::RemoteReport| r.observed == Observed::Running && r.handle.is_some();
-    let report = rig.server.report(&slot, "a running instance", running).await;
+    let report = rig.server.manages(&a, &job, &order).await;
     rig.server.status(a.id, model::ClientStatus::Running).await;
     shows(&first, &a, "begin\n").await;
     let audit = first.handle().audit(false).await;
@@ -188,28 +235,7 @@ async fn what_a_remote_task_of_the_plain_protocol_writes_is_its_log_over_deaths_
     rig.server.release_and_order(&RemoteOrder { alloc_id: next.id, epoch: 2, ..adopt.clone() });
     rig.server.report(&slot, "the same instance under its new manager", |r| r.epoch == 2 && running(r)).await;
     rig.server.status(next.id, model::ClientStatus::Running).await;
-    // What it says meanwhile is in the one log or in the other.
-    let begin = std::time::Instant::now();
-    let mut said = 0;
-    // Until its log is begun the answer says that there is none.
-    while !shown(&first, &next).await.starts_with(|c: char| c.is_ascii_digit()) {
-        assert!(begin.elapsed() < crate::fixture::PATIENCE, "nothing comes to the next allocation");
-        say(&format!("{said}\n"));
-        said += 1;
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    }
-    say("after the hand-over\n");
-    let wanted: String = (0..said).map(|n| format!("{n}\n")).chain(["after the hand-over\n".to_owned()]).collect();
-    loop {
-        let (before, after) = (shown(&first, &a).await, shown(&first, &next).await);
-        let former = before.strip_prefix("begin\nafter the plugin's death\nbetween agents\n").expect("the former one keeps what it has");
-        if format!("{former}{after}") == wanted {
-            break;
-        }
-        assert!(begin.elapsed() < crate::fixture::PATIENCE, "{before:?} and {after:?} are not all that was said");
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
-    let after = shown(&first, &next).await;
+    let after = goes_on((&first, &a), "begin\nafter the plugin's death\nbetween agents\n", (&first, &next), &say).await;
 
     // It ends: what it said last is there.
     say("the end\n");

@@ -5,15 +5,12 @@ use std::time::Instant;
 use axum::{body::Body, http::Request};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use http_body_util::BodyExt;
-use model::{AllocId, ClientStatus, Task, TaskRunState};
-use serde_json::json;
+use model::{AllocId, ClientStatus, TaskRunState};
 use tower::ServiceExt;
 
-use crate::fixture::{Rig, alloc, eventually, kinds, nothing_left, restarts, task};
-
-fn sh(name: &str, script: &str) -> Task {
-    task(name, "raw_exec", json!({"command": "/bin/sh", "args": ["-c", script]}))
-}
+use crate::faults::kill;
+use crate::fixture::{Rig, alloc, damage, eventually, kinds, leave, nothing_left, restarts, rewrite, sh};
+use crate::http::get;
 
 fn pid_file(rig: &Rig, id: AllocId) -> Option<i32> {
     std::fs::read_to_string(rig.alloc_dir(id).join("alloc/data/pid")).ok()?.trim().parse().ok()
@@ -25,14 +22,10 @@ fn alive(pid: i32) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn output_is_followed_line_by_line_and_ends_with_the_task() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("raw_exec").await;
+    let (rig, node) = Rig::with("raw_exec").await;
     let mut t = sh("t", "echo $GREETING; for i in 1 2 3 4 5 6 7 8 9 10; do date +%s%N; sleep 0.05; done; exit 4");
     t.env.insert("GREETING".into(), "hello ${NOMAD_TASK_NAME} on ${node.unique.name}".into());
-    let (a, job) = alloc("batch", vec![t]);
-    rig.server.place(&a, &job);
-    rig.server.status(a.id, ClientStatus::Running).await;
+    let (a, _) = rig.run("batch", vec![t]).await;
     let path = format!("/v1/client/fs/logs/{}?task=t&type=stdout&follow=true&plain=true", a.id);
     let router = client::http::router(node.handle());
     let response = router.oneshot(Request::get(path).body(Body::empty()).expect("request")).await.expect("infallible");
@@ -52,15 +45,12 @@ async fn output_is_followed_line_by_line_and_ends_with_the_task() {
     let update = rig.server.status(a.id, ClientStatus::Failed).await;
     let ended = update.task_states["t"].events.iter().find(|e| e.kind == "Terminated").expect("terminated");
     assert_eq!(ended.exit_code, 4);
-    node.stop().await;
-    nothing_left(&rig).await;
+    leave(&rig, node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn workloads_outlive_the_agent_and_their_ends_are_reported_once() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("raw_exec").await;
+    let (rig, node) = Rig::with("raw_exec").await;
     let (a, job_a) = alloc("service", vec![sh("t", "echo $$ > $NOMAD_ALLOC_DIR/data/pid; exec sleep 600")]);
     let (b, job_b) = alloc("batch", vec![sh("t", "while [ ! -e $NOMAD_ALLOC_DIR/data/go ]; do sleep 0.01; done; exit 9")]);
     rig.server.place(&a, &job_a);
@@ -72,14 +62,7 @@ async fn workloads_outlive_the_agent_and_their_ends_are_reported_once() {
     // As after a SIGKILL of the agent: nothing is said to anybody, the plugins live on.
     drop(node);
     std::fs::write(rig.alloc_dir(b.id).join("alloc/data/go"), "").expect("go");
-    let node = loop {
-        // The loops of the dropped node let go of the directory a moment later.
-        match client::Client::start(rig.config()).await {
-            Ok(node) => break node,
-            Err(client::StartError::InUse { .. }) => tokio::time::sleep(std::time::Duration::from_millis(5)).await,
-            Err(e) => panic!("{e}"),
-        }
-    };
+    let node = rig.start_again(rig.config()).await;
     let update = rig.server.status(b.id, ClientStatus::Failed).await;
     let codes: Vec<i32> = update.task_states["t"].events.iter().filter(|e| e.kind == "Terminated").map(|e| e.exit_code).collect();
     assert_eq!(codes, [9]);
@@ -92,26 +75,21 @@ async fn workloads_outlive_the_agent_and_their_ends_are_reported_once() {
     rig.server.stop_alloc(a.id);
     rig.server.status(a.id, ClientStatus::Complete).await;
     assert!(!alive(pid));
-    node.stop().await;
-    nothing_left(&rig).await;
+    leave(&rig, node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_executor_ends_its_workload_which_is_started_again() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("raw_exec").await;
+    let (rig, node) = Rig::with("raw_exec").await;
     let mut t = sh("t", "echo $$ > $NOMAD_ALLOC_DIR/data/pid; exec sleep 600");
     t.restart = Some(restarts(1));
-    let (a, job) = alloc("service", vec![t]);
-    rig.server.place(&a, &job);
-    rig.server.status(a.id, ClientStatus::Running).await;
+    let (a, _) = rig.run("service", vec![t]).await;
     eventually("the pid", || pid_file(&rig, a.id).is_some()).await;
     let workload = pid_file(&rig, a.id).expect("pid");
     let stat = std::fs::read_to_string(format!("/proc/{workload}/stat")).expect("stat");
     let executor: i32 = stat.rsplit(") ").next().and_then(|r| r.split(' ').nth(1)).and_then(|p| p.parse().ok()).expect("parent");
     let begin = Instant::now();
-    rustix::process::kill_process(rustix::process::Pid::from_raw(executor).expect("pid"), rustix::process::Signal::KILL).expect("kill");
+    kill(executor);
     let update = rig
         .server
         .alloc(a.id, "a second start", |u| u.task_states["t"].restarts == 1 && u.task_states["t"].state == TaskRunState::Running)
@@ -123,15 +101,12 @@ async fn a_killed_executor_ends_its_workload_which_is_started_again() {
     rig.server.status(a.id, ClientStatus::Complete).await;
     rig.server.collect(a.id);
     eventually("the directory to go", || !rig.alloc_dir(a.id).exists()).await;
-    node.stop().await;
-    nothing_left(&rig).await;
+    leave(&rig, node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_hundred_tasks_start_and_are_found_again() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("raw_exec").await;
+    let (rig, node) = Rig::with("raw_exec").await;
     let placed: Vec<_> = (0..200).map(|_| alloc("service", vec![sh("t", "exec sleep 600")])).collect();
     let begin = Instant::now();
     for (a, job) in &placed {
@@ -155,24 +130,18 @@ async fn two_hundred_tasks_start_and_are_found_again() {
         rig.server.status(a.id, ClientStatus::Complete).await;
     }
     eprintln!("200 tasks stopped: {:?}", begin.elapsed());
-    node.stop().await;
-    nothing_left(&rig).await;
+    leave(&rig, node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frames_of_a_rotated_log_have_absolute_offsets() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("raw_exec").await;
+    let (rig, node) = Rig::with("raw_exec").await;
     let mut t = sh("t", "head -c 2500000 /dev/zero | tr '\\0' 'x'");
     t.logs = Some(model::task::LogConfig { max_files: Some(2), max_file_size_mb: Some(1), ..model::task::LogConfig::default() });
-    let (a, job) = alloc("batch", vec![t]);
-    rig.server.place(&a, &job);
+    let (a, _) = rig.place("batch", vec![t]);
     rig.server.status(a.id, ClientStatus::Complete).await;
     let path = format!("/v1/client/fs/logs/{}?task=t&type=stdout", a.id);
-    let router = client::http::router(node.handle());
-    let response = router.oneshot(Request::get(path).body(Body::empty()).expect("request")).await.expect("infallible");
-    let bytes = response.into_body().collect().await.expect("body").to_bytes();
+    let (_, bytes) = get(&node, &path).await;
     let frames: Vec<serde_json::Value> = serde_json::Deserializer::from_slice(&bytes).into_iter().map(|v| v.expect("frame")).collect();
     let mut at = None;
     for frame in &frames {
@@ -184,24 +153,20 @@ async fn frames_of_a_rotated_log_have_absolute_offsets() {
         at = Some(end);
     }
     assert_eq!(at, Some(2_500_000), "offsets count what rotation has dropped");
-    node.stop().await;
-    nothing_left(&rig).await;
+    leave(&rig, node).await;
 }
 
 /// Links that a task puts where its log goes on lead nobody anywhere: neither who writes it nor who reads it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_leads_its_log_nowhere() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("raw_exec").await;
+    let (rig, node) = Rig::with("raw_exec").await;
     let target = rig.dir.path().join("the-host-s");
     std::fs::write(&target, "secret").expect("a file");
     let link = |name: &str| format!("ln -s {} $NOMAD_ALLOC_DIR/logs/{name}; ", target.display());
     let links: String = ["t.stdout.1", ".t.stdout.index", "..t.stdout.index.new", "t.stderr.7"].map(link).concat();
     let mut t = sh("t", &format!("{links}head -c 1500000 /dev/zero | tr '\\0' 'x'"));
     t.logs = Some(model::task::LogConfig { max_files: Some(3), max_file_size_mb: Some(1), ..model::task::LogConfig::default() });
-    let (a, job) = alloc("batch", vec![t]);
-    rig.server.place(&a, &job);
+    let (a, _) = rig.place("batch", vec![t]);
     rig.server.status(a.id, ClientStatus::Complete).await;
     assert_eq!(std::fs::read_to_string(&target).expect("there"), "secret");
     let second = std::fs::symlink_metadata(rig.alloc_dir(a.id).join("alloc/logs/t.stdout.1")).expect("the second file");
@@ -210,8 +175,7 @@ async fn a_task_leads_its_log_nowhere() {
         let said = crate::http::text(&node, &format!("/v1/client/fs/logs/{}?task=t&type={stream}&plain=true", a.id)).await;
         assert_eq!(said.len(), wanted, "{stream}");
     }
-    node.stop().await;
-    nothing_left(&rig).await;
+    leave(&rig, node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -221,9 +185,7 @@ async fn a_development_agent_takes_its_tasks_along() {
     config.stop_tasks_on_stop = true;
     let node = client::Client::start(config).await.expect("start");
     rig.driver_ready("raw_exec").await;
-    let (a, job) = alloc("service", vec![sh("t", "exec sleep 600")]);
-    rig.server.place(&a, &job);
-    rig.server.status(a.id, ClientStatus::Running).await;
+    let (a, _) = rig.run("service", vec![sh("t", "exec sleep 600")]).await;
     node.stop().await;
     let last = rig.server.now().allocs[&a.id].clone();
     assert_eq!(last.client_status, ClientStatus::Complete, "the servers have heard of it");
@@ -241,9 +203,7 @@ async fn a_task_whose_plugin_is_gone_is_stopped_with_its_own_exit_code() {
     let node = client::Client::start(config).await.expect("start");
     rig.driver_ready("raw_exec").await;
     let script = "trap 'exit 9' INT; echo $$ > $NOMAD_ALLOC_DIR/data/pid; while :; do sleep 0.02; done";
-    let (a, job) = alloc("service", vec![sh("t", script)]);
-    rig.server.place(&a, &job);
-    rig.server.status(a.id, ClientStatus::Running).await;
+    let (a, _) = rig.run("service", vec![sh("t", script)]).await;
     eventually("the pid", || pid_file(&rig, a.id).is_some()).await;
     let pid = pid_file(&rig, a.id).expect("pid");
     // It does not come back.
@@ -256,33 +216,12 @@ async fn a_task_whose_plugin_is_gone_is_stopped_with_its_own_exit_code() {
     assert!(!alive(pid));
     let ended = update.task_states["t"].events.iter().find(|e| e.kind == "Terminated").expect("terminated");
     assert_eq!(ended.exit_code, 9, "{:?}", kinds(&update.task_states["t"]));
-    node.stop().await;
-    nothing_left(&rig).await;
-}
-
-/// Changes the records of a node that does not run.
-fn tamper(rig: &Rig, sql: &str, id: AllocId) {
-    let path = rig.dir.path().join("client/node.sqlite");
-    let changed = rusqlite::Connection::open(path).expect("open").execute(sql, [id.to_string()]).expect("sql");
-    assert_eq!(changed, 1, "{sql}");
-}
-
-async fn start_again(rig: &Rig) -> client::Client {
-    let until = Instant::now() + crate::fixture::PATIENCE;
-    loop {
-        match client::Client::start(rig.config()).await {
-            Ok(node) => return node,
-            Err(client::StartError::InUse { .. }) if Instant::now() < until => {}
-            Err(e) => panic!("{e}"),
-        }
-    }
+    leave(&rig, node).await;
 }
 
 /// A workload whose records are lost or incomplete is ended before another one is started; its neighbour is not disturbed.
-async fn contained(sql: &str) {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("raw_exec").await;
+async fn contained(change: impl FnOnce(&Rig, AllocId)) {
+    let (rig, node) = Rig::with("raw_exec").await;
     let script = "echo $$ > $NOMAD_ALLOC_DIR/data/pid; exec sleep 600";
     let (a, job_a) = alloc("service", vec![sh("t", script)]);
     let (b, job_b) = alloc("service", vec![sh("t", script)]);
@@ -300,8 +239,8 @@ async fn contained(sql: &str) {
         std::fs::File::open(rig.dir.path().join("client/agent.lock")).is_ok_and(|f| f.try_lock().is_ok())
     })
     .await;
-    tamper(&rig, sql, a.id);
-    let node = start_again(&rig).await;
+    change(&rig, a.id);
+    let node = rig.start_again(rig.config()).await;
     eventually("a second workload", || pid_file(&rig, a.id).is_some_and(|pid| pid != old && alive(pid))).await;
     assert!(!alive(old), "the first workload runs beside the second");
     assert!(alive(neighbour));
@@ -313,20 +252,22 @@ async fn contained(sql: &str) {
         [a.id, b.id].iter().all(|id| node.handle().alloc_update(*id).is_some_and(|u| u.client_status == ClientStatus::Complete))
     })
     .await;
-    node.stop().await;
-    nothing_left(&rig).await;
+    leave(&rig, node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_record_is_contained() {
-    contained("UPDATE allocs SET record = CAST('nonsense' AS BLOB) WHERE id = ?1").await;
+    contained(|rig, id| damage(rig, "UPDATE allocs SET record = CAST('nonsense' AS BLOB) WHERE id = ?1", id)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_is_whole_and_says_nothing_is_contained() {
+    contained(|rig, id| rewrite(rig, "UPDATE allocs SET record = CAST('nonsense' AS BLOB) WHERE id = ?1", id)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_that_was_never_confirmed_leaves_no_second_workload() {
     // What an agent leaves that dies between the driver's answer and its own record of it.
-    contained(
-        "UPDATE tasks SET record = CAST(json_set(CAST(record AS TEXT), '$.run.handle', NULL, '$.state.State', 'pending') AS BLOB) WHERE alloc = ?1",
-    )
-    .await;
+    let sql = "UPDATE tasks SET record = CAST(json_set(CAST(record AS TEXT), '$.run.handle', NULL, '$.state.State', 'pending') AS BLOB) WHERE alloc = ?1";
+    contained(|rig, id| rewrite(rig, sql, id)).await;
 }

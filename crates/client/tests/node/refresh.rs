@@ -1,13 +1,13 @@
 //! Tokens of remote tasks: renewed where the task runs, by whichever node manages it now, and by no other.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{path::Path, time::Duration};
 
 use client::{Client, ClientConfig, PluginCommand, PluginSettings};
 use mock::fake::{FakeProvider, Outcome};
-use model::{Allocation, GoDuration, Job, Observed, RemoteOrder, RemoteReport, remote::slot_of, task::Identity};
+use model::{Allocation, GoDuration, Job, RemoteOrder, task::Identity};
 use serde_json::json;
 
-use crate::fixture::{Rig, eventually, managed, nothing_left, plugin, task};
+use crate::fixture::{Rig, eventually, managed, nothing_left, nth, plugin, running, task};
 
 const FILE: &str = "secrets/nomad_x.jwt";
 
@@ -70,10 +70,6 @@ impl World {
     }
 }
 
-fn running(r: &RemoteReport) -> bool {
-    r.observed == Observed::Running && r.handle.is_some()
-}
-
 fn identity(ttl: u64, change_mode: &str) -> Identity {
     let change_signal = if change_mode == "signal" { "SIGHUP".into() } else { String::new() };
     let ttl = GoDuration::from_secs(i64::try_from(ttl).expect("short"));
@@ -117,9 +113,7 @@ async fn a30_tokens_are_renewed_where_the_task_runs_and_nobody_else_sees_them() 
     let node = world.node("n1", &[]).await;
     let (a, job, order) = remote(identity(2, "signal"));
     let id = order.incarnation.to_string();
-    server.place(&a, &job);
-    server.order(&order);
-    server.report(&order.slot.to_string(), "a running instance", running).await;
+    server.manages(&a, &job, &order).await;
     let first = world.token(&order).expect("it came with the create");
     let second = world.renewed("a renewal", &order, &first).await;
     let after = Duration::from_nanos(given(&second) - given(&first));
@@ -165,9 +159,7 @@ async fn a30_after_a_hand_over_the_next_manager_renews() {
     let node = world.node("n1", &[]).await;
     let (a, job, order) = remote(identity(30, "noop"));
     let slot = order.slot.to_string();
-    server.place(&a, &job);
-    server.order(&order);
-    let made = server.report(&slot, "a running instance", running).await;
+    let made = server.manages(&a, &job, &order).await;
     let first = world.token(&order).expect("it came with the create");
     node.stop().await;
     assert_eq!(world.refreshes("n1", Outcome::Done), 0);
@@ -213,9 +205,7 @@ async fn a_renewal_that_fails_is_told_once_and_made_later() {
     let node = world.node("n1", &[]).await;
     let (a, job, order) = remote(identity(2, "noop"));
     world.provider.fault(None, &json!({"fail": ["refresh"]})).expect("writes");
-    server.place(&a, &job);
-    server.order(&order);
-    server.report(&order.slot.to_string(), "a running instance", running).await;
+    server.manages(&a, &job, &order).await;
     let first = world.token(&order).expect("it came with the create");
     world.told(&a, "Tokens of x are not renewed, the node goes on trying: ").await;
     assert_eq!(world.token(&order).as_ref(), Some(&first), "it keeps the token that it has");
@@ -245,12 +235,8 @@ async fn what_cannot_be_renewed_is_refused_by_name() {
     assert!(report.refused.contains("identity \"x\": ttl: this runtime renews no files"), "{}", report.refused);
     assert_eq!(world.provider.instances().expect("reads").len(), 0, "nothing was made");
     // Tokens without an end need no renewal.
-    let (mut b, job, mut order) = remote(identity(0, ""));
-    b.name = "job.g[7]".into();
-    order.slot = slot_of(&b, &Arc::from("t"));
-    server.place(&b, &job);
-    server.order(&order);
-    server.report(&order.slot.to_string(), "a running instance", running).await;
+    let (b, job, order) = nth(7, remote(identity(0, "")));
+    server.manages(&b, &job, &order).await;
     assert!(world.token(&order).is_some());
     world.end(node).await;
 }

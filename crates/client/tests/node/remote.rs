@@ -1,26 +1,17 @@
 //! Remote tasks: the node does what the orders say, and nothing when nobody orders.
 
-use std::sync::Arc;
-
 use client::Client;
-use model::{
-    Allocation, ClientStatus, DesiredRemote, Job, Observed, RemoteOrder, TaskRunState,
-    remote::{RemoteRole, slot_of},
-};
+use model::{Allocation, ClientStatus, DesiredRemote, Job, Observed, RemoteOrder, TaskRunState, remote::RemoteRole};
 use serde_json::json;
 
 use crate::{
-    fixture::{Rig, eventually, managed, nothing_left, task},
+    fixture::{Rig, bare, eventually, leave, managed, nth, running, task},
     http::text,
 };
 
 fn remote_alloc() -> (Allocation, Job, RemoteOrder) {
     let script = "echo begin; i=0; while true; do i=$((i+1)); echo $i; sleep 0.02; done";
     managed("service", task("t", "remote_exec", json!({"command": "/bin/sh", "args": ["-c", script]})))
-}
-
-fn running(r: &model::RemoteReport) -> bool {
-    r.observed == Observed::Running && r.handle.is_some()
 }
 
 async fn log(node: &Client, a: &Allocation) -> Vec<String> {
@@ -30,9 +21,7 @@ async fn log(node: &Client, a: &Allocation) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_instance_outlives_its_managers_and_ends_by_order_only() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("remote_exec").await;
+    let (rig, node) = Rig::with("remote_exec").await;
     let (a, job, order) = remote_alloc();
     let slot = order.slot.to_string();
     // The order may come before the allocation that it is for.
@@ -69,39 +58,25 @@ async fn an_instance_outlives_its_managers_and_ends_by_order_only() {
 
     // A bare stop under a new epoch, without handle and without allocation.
     rig.server.forget_reports();
-    let mut stop = order.clone();
-    stop.role = RemoteRole::Stop;
-    stop.desired = DesiredRemote::Stop;
-    stop.epoch = 2;
-    stop.adopt = true;
-    stop.alloc_id = model::AllocId::NIL;
+    let mut stop = bare(&order);
     rig.server.order(&stop);
     let ended = rig.server.report(&slot, "the end", |r| r.observed.ended()).await;
     assert_eq!(ended.epoch, 2);
     assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
-    stop.acknowledge = true;
     stop.handle = ended.handle;
-    rig.server.order(&stop);
-    rig.server.report(&slot, "that it is forgotten", |r| r.forgotten).await;
-    node.stop().await;
-    nothing_left(&rig).await;
+    rig.server.forgets(&mut stop).await;
+    leave(&rig, node).await;
 }
 
 /// A node that comes back is told that it has no slot any more, and right behind it that it is to stop one: both may be read together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_order_right_behind_a_release_is_followed() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("remote_exec").await;
+    let (rig, node) = Rig::with("remote_exec").await;
     let (a, job, order) = remote_alloc();
     let slot = order.slot.to_string();
-    rig.server.order(&order);
-    rig.server.place(&a, &job);
-    let first = rig.server.report(&slot, "a running instance", running).await;
+    let first = rig.server.manages(&a, &job, &order).await;
     rig.server.forget_reports();
-    let mut stop = order.clone();
-    (stop.role, stop.desired, stop.epoch, stop.adopt) = (RemoteRole::Stop, DesiredRemote::Stop, 2, true);
-    (stop.alloc_id, stop.handle) = (model::AllocId::NIL, first.handle.clone());
+    let mut stop = RemoteOrder { handle: first.handle.clone(), ..bare(&order) };
     rig.server.release_and_order(&stop);
     let ended = rig.server.report(&slot, "the end", |r| r.observed.ended()).await;
     assert_eq!(ended.epoch, 2);
@@ -109,15 +84,12 @@ async fn an_order_right_behind_a_release_is_followed() {
     (stop.acknowledge, stop.handle) = (true, ended.handle);
     rig.server.release_and_order(&stop);
     rig.server.report(&slot, "that it is forgotten", |r| r.forgotten).await;
-    node.stop().await;
-    nothing_left(&rig).await;
+    leave(&rig, node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_configuration_that_the_driver_refuses_is_reported_as_refused() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("remote_exec").await;
+    let (rig, node) = Rig::with("remote_exec").await;
     let (mut a, mut job, order) = remote_alloc();
     job.task_groups[0].tasks[0].config = json!({"no_such_key": 1}).as_object().expect("object").clone();
     a.job_version = 1;
@@ -126,20 +98,15 @@ async fn a_configuration_that_the_driver_refuses_is_reported_as_refused() {
     rig.server.place(&a, &job);
     let report = rig.server.report(&order.slot.to_string(), "a refusal", |r| !r.refused.is_empty()).await;
     assert!(report.refused.contains("no_such_key"), "{}", report.refused);
-    node.stop().await;
-    nothing_left(&rig).await;
+    leave(&rig, node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_plugin_does_not_cost_the_instance_and_its_end_is_seen() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("remote_exec").await;
+    let (rig, node) = Rig::with("remote_exec").await;
     let (a, job, order) = remote_alloc();
     let slot = order.slot.to_string();
-    rig.server.place(&a, &job);
-    rig.server.order(&order);
-    let first = rig.server.report(&slot, "a running instance", running).await;
+    let first = rig.server.manages(&a, &job, &order).await;
     let pid: i32 = first.attributes.get("pid").and_then(|p| p.parse().ok()).expect("pid");
     crate::faults::plugin_pids(&rig).into_iter().for_each(crate::faults::kill);
     let mut handle = order.clone();
@@ -148,11 +115,8 @@ async fn a_killed_plugin_does_not_cost_the_instance_and_its_end_is_seen() {
     let ended = rig.server.report(&slot, "the exact end", |r| matches!(r.observed, Observed::Exited { .. })).await;
     assert!(matches!(ended.observed, Observed::Exited { signal: 9, .. }), "{:?}", ended.observed);
     assert_eq!(node.handle().alloc_update(a.id).expect("alloc").task_states["t"].restarts, 0, "restarts are the servers' to decide");
-    handle.acknowledge = true;
-    rig.server.order(&handle);
-    rig.server.report(&slot, "that it is forgotten", |r| r.forgotten).await;
-    node.stop().await;
-    nothing_left(&rig).await;
+    rig.server.forgets(&mut handle).await;
+    leave(&rig, node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -161,8 +125,7 @@ async fn without_a_lease_nothing_is_created() {
     // No heartbeat for a long time: the lease ends by the node's own clock while the session still stands.
     rig.server.lease(std::time::Duration::from_millis(2000));
     rig.server.heartbeat(std::time::Duration::from_secs(600));
-    let node = rig.node().await;
-    rig.driver_ready("remote_exec").await;
+    let node = rig.node_of("remote_exec").await;
     // The lease comes with the welcome; on a busy machine it may be over before the driver is up.
     eventually("the session", || node.handle().connected()).await;
     eventually("the lease to end", || !node.handle().lease_held()).await;
@@ -174,8 +137,7 @@ async fn without_a_lease_nothing_is_created() {
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
     assert!(!rig.server.now().reports.get(&slot).is_some_and(|r| r.iter().any(running)), "created without a lease");
     assert!(node.handle().connected(), "the order has come");
-    node.stop().await;
-    nothing_left(&rig).await;
+    leave(&rig, node).await;
 }
 
 /// On a slow line the full set of a new session can come when its lease has lapsed already. With the next lease it is asked for anew: without that the
@@ -185,8 +147,7 @@ async fn orders_that_come_while_the_lease_has_lapsed_are_followed_with_the_next_
     let rig = Rig::new().await;
     rig.server.lease(std::time::Duration::from_millis(1000));
     rig.server.heartbeat(std::time::Duration::from_millis(600));
-    let node = rig.node().await;
-    rig.driver_ready("remote_exec").await;
+    let node = rig.node_of("remote_exec").await;
     let (a, job, order) = remote_alloc();
     rig.server.mute(true);
     eventually("the lease to end", || !node.handle().lease_held()).await;
@@ -205,21 +166,15 @@ async fn orders_that_come_while_the_lease_has_lapsed_are_followed_with_the_next_
         ..order.clone()
     });
     rig.server.report(&slot, "the end", |r| r.observed.ended()).await;
-    node.stop().await;
-    nothing_left(&rig).await;
+    leave(&rig, node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_slots_are_found_again_at_once_without_handles() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("remote_exec").await;
+    let (rig, node) = Rig::with("remote_exec").await;
     let mut orders = Vec::new();
     for index in 0..50 {
-        let (mut a, mut job, mut order) = remote_alloc();
-        a.name = format!("job.g[{index}]").into();
-        job.task_groups[0].tasks[0].config = json!({"command": "/bin/sleep", "args": ["600"]}).as_object().expect("object").clone();
-        order.slot = slot_of(&a, &Arc::from("t"));
+        let (a, job, order) = nth(index, managed("service", task("t", "remote_exec", json!({"command": "/bin/sleep", "args": ["600"]}))));
         rig.server.place(&a, &job);
         rig.server.order(&order);
         orders.push(order);
@@ -258,65 +213,46 @@ async fn fifty_slots_are_found_again_at_once_without_handles() {
     for order in &orders {
         rig.server.report(&order.slot.to_string(), "that it is forgotten", |r| r.forgotten).await;
     }
-    node.stop().await;
-    nothing_left(&rig).await;
+    leave(&rig, node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bare_stop_of_what_was_never_created_seals_its_key() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("remote_exec").await;
+    let (rig, node) = Rig::with("remote_exec").await;
     let (a, job, order) = remote_alloc();
     // Another node may have been told to create it: nobody knows whether that call is still on its way.
-    let mut stop = order.clone();
-    stop.role = RemoteRole::Stop;
-    stop.desired = DesiredRemote::Stop;
-    stop.epoch = 2;
-    stop.adopt = true;
-    stop.alloc_id = model::AllocId::NIL;
+    let mut stop = bare(&order);
     rig.server.order(&stop);
     let slot = order.slot.to_string();
     let gone = rig.server.report(&slot, "that there is none", |r| r.observed == Observed::Gone).await;
     assert_eq!((gone.epoch, gone.handle), (2, None));
-    stop.acknowledge = true;
-    rig.server.order(&stop);
-    rig.server.report(&slot, "that it is forgotten", |r| r.forgotten).await;
+    rig.server.forgets(&mut stop).await;
 
     // The create comes at last, through whichever manager.
-    let (mut other, mut late) = (a, order);
-    other.name = "job.g[7]".into();
-    late.slot = slot_of(&other, &Arc::from("t"));
+    let (other, job, mut late) = nth(7, (a, job, order));
     late.epoch = 2;
     rig.server.order(&late);
     rig.server.place(&other, &job);
     let refused = rig.server.report(&late.slot.to_string(), "a refusal", |r| !r.refused.is_empty()).await;
     assert!(refused.refused.contains("sealed"), "{}", refused.refused);
-    node.stop().await;
-    nothing_left(&rig).await;
+    leave(&rig, node).await;
 }
 
 /// The source of a template is away: what runs is adopted all the same, with the allocation that has the template; what is to be created waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a25_an_adoption_waits_for_no_template_and_a_create_does() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("remote_exec").await;
+    let (rig, node) = Rig::with("remote_exec").await;
     let (a, job, order) = remote_alloc();
     let slot = order.slot.to_string();
-    rig.server.place(&a, &job);
-    rig.server.order(&order);
-    let first = rig.server.report(&slot, "a running instance", running).await;
+    let first = rig.server.manages(&a, &job, &order).await;
 
     // No server can be asked for services here.
     let waits = |job: &mut Job| {
         let template = json!({"EmbeddedTmpl": "{{ nomadService \"away\" }}", "DestPath": "local/x", "ChangeMode": "noop"});
         job.task_groups[0].tasks[0].templates = vec![serde_json::from_value(template).expect("a template")];
     };
-    let (mut other, mut made, mut create) = remote_alloc();
-    other.name = "job.g[7]".into();
+    let (other, mut made, create) = nth(7, remote_alloc());
     waits(&mut made);
-    create.slot = slot_of(&other, &Arc::from("t"));
     rig.server.place(&other, &made);
     rig.server.order(&create);
     let (next, mut adopting, mut adopt) = remote_alloc();
@@ -334,13 +270,6 @@ async fn a25_an_adoption_waits_for_no_template_and_a_create_does() {
     let created = rig.server.now().reports.get(&create.slot.to_string()).is_some_and(|r| r.iter().any(running));
     assert!(!created, "created without what its template needs");
 
-    adopt.role = RemoteRole::Stop;
-    (adopt.desired, adopt.epoch) = (DesiredRemote::Stop, 3);
-    rig.server.order(&adopt);
-    rig.server.report(&slot, "the end", |r| r.observed.ended() && r.epoch == 3).await;
-    adopt.acknowledge = true;
-    rig.server.order(&adopt);
-    rig.server.report(&slot, "that it is forgotten", |r| r.forgotten).await;
-    node.stop().await;
-    nothing_left(&rig).await;
+    rig.server.ends(adopt, 3).await;
+    leave(&rig, node).await;
 }

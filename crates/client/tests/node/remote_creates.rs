@@ -1,21 +1,19 @@
 //! Thousands of creates: a driver has a limited number of them at a time, and nothing else waits for that.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
 
 use client::{PluginCommand, PluginSettings};
 use mock::fake::{FakeProvider, Outcome};
-use model::{DesiredRemote, Observed, RemoteOrder, remote::slot_of};
+use model::{DesiredRemote, Observed, RemoteOrder};
 use serde_json::json;
 
-use crate::fixture::{Rig, eventually, managed, nothing_left, plugin, task};
+use crate::fixture::{Rig, eventually, leave, managed, nth, plugin, task};
 
 /// What the node sends of creates at the same time.
 const AT_ONCE: usize = 128;
 
 fn create(rig: &Rig, index: usize) -> RemoteOrder {
-    let (mut a, job, mut order) = managed("service", task("t", "mock_remote", json!({"run_for": "1h", "kill_after": "1ms"})));
-    a.name = format!("job.g[{index}]").into();
-    order.slot = slot_of(&a, &Arc::from("t"));
+    let (a, job, order) = nth(index, managed("service", task("t", "mock_remote", json!({"run_for": "1h", "kill_after": "1ms"}))));
     rig.server.order(&order);
     rig.server.place(&a, &job);
     order
@@ -73,6 +71,5 @@ async fn creates_beyond_the_limit_wait_stops_do_not_and_what_is_let_go_was_never
     };
     assert_eq!((about(let_go), about(next)), (0, 1));
     assert_eq!(provider.live().expect("reads").len(), AT_ONCE + 1);
-    node.stop().await;
-    nothing_left(&rig).await;
+    leave(&rig, node).await;
 }

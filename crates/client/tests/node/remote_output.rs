@@ -5,7 +5,7 @@ use model::{Allocation, Job, Observed, RemoteOrder, RemoteVerdict, TaskRunState}
 use serde_json::json;
 
 use crate::{
-    fixture::{Rig, eventually, managed, nothing_left, task},
+    fixture::{Rig, eventually, leave, managed, task},
     http::text,
 };
 
@@ -39,9 +39,7 @@ async fn all_is_read(node: &Client, a: &Allocation, when: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_output_of_an_ended_task_is_read_until_its_allocation_goes() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("remote_exec").await;
+    let (rig, node) = Rig::with("remote_exec").await;
     let (a, job, order) = ending();
     let slot = order.slot.to_string();
     rig.server.place(&a, &job);
@@ -62,16 +60,13 @@ async fn the_output_of_an_ended_task_is_read_until_its_allocation_goes() {
     rig.server.collect(a.id);
     eventually("the allocation to go", || !node.handle().has_alloc(a.id)).await;
     assert!(!rig.alloc_dir(a.id).exists(), "the output goes with it");
-    node.stop().await;
-    nothing_left(&rig).await;
+    leave(&rig, node).await;
 }
 
 /// The order can be there before the allocation, and an allocation that is collected does not hold the end up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_allocation_that_goes_does_not_hold_the_acknowledgement_up() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("remote_exec").await;
+    let (rig, node) = Rig::with("remote_exec").await;
     let (a, job, order) = ending();
     let slot = order.slot.to_string();
     rig.server.place(&a, &job);
@@ -84,6 +79,5 @@ async fn an_allocation_that_goes_does_not_hold_the_acknowledgement_up() {
     rig.server.report(&slot, "that it is forgotten", |r| r.forgotten).await;
     eventually("the allocation to go", || !node.handle().has_alloc(a.id)).await;
     assert!(!rig.alloc_dir(a.id).exists(), "nothing is written for an allocation that goes");
-    node.stop().await;
-    nothing_left(&rig).await;
+    leave(&rig, node).await;
 }

@@ -2,11 +2,11 @@
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
-use client::ClientHandle;
+use client::{Client, ClientHandle, Cores};
 use model::{AllocId, Allocation, ClientStatus, Job};
 use serde_json::json;
 
-use crate::fixture::{PATIENCE, Rig, alloc, end, eventually, mounts, processes, task};
+use crate::fixture::{Rig, alloc, end, eventually, mounts, poll, processes, task};
 
 fn sleeper() -> (Allocation, Job) {
     alloc("service", vec![task("t", "raw_exec", json!({"command": "/bin/sleep", "args": ["600"]}))])
@@ -49,12 +49,10 @@ fn with_cores(cores: &[u16]) -> (Allocation, Job) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_has_its_cores_for_itself() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("raw_exec").await;
+    let (rig, node) = Rig::with("raw_exec").await;
     let all = node.handle().node().resources.cpu.reservable_cpu_cores.clone();
     if all.len() < 2 {
-        eprintln!("this host has {} cores that a task can have for itself; two are needed", all.len());
+        skip::cannot(&format!("this host has {} cores that a task can have for itself; two are needed", all.len()));
         end(&rig, node).await;
         return;
     }
@@ -91,6 +89,43 @@ async fn a_task_has_its_cores_for_itself() {
     assert!(!left.findings.iter().any(|f| f.kind == api::shapes::AuditKind::Cgroup), "no cgroup stays: {:#?}", left.findings);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_task_runs_on_cores_that_the_operator_keeps() {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    let all = node.handle().node().resources.cpu.reservable_cpu_cores.clone();
+    node.stop().await;
+    let mut config = rig.config();
+    config.reserved.cores = Cores::Others(Vec::new());
+    let why = Client::start(config.clone()).await.err().expect("no core is left").to_string();
+    if all.len() < 2 {
+        skip::cannot(&format!("this host has {} cores that a task can have for itself; two are needed", all.len()));
+        assert!(why.contains("reservable_cores"), "{why}");
+        return;
+    }
+    assert!(why.contains("reservable_cores leaves no core"), "{why}");
+    config.reserved.cores = Cores::These(vec![all[0]]);
+    let node = rig.node_with(config.clone()).await;
+    rig.driver_ready("raw_exec").await;
+    let told = node.handle().node();
+    assert_eq!(told.resources.cpu.reservable_cpu_cores, all[1..]);
+    assert!(told.reserved.cpu.cpu_shares > 0 && told.reserved.cpu.cpu_shares < told.resources.cpu.cpu_shares, "{:?}", told.reserved);
+    let (a, job) = sleeper();
+    rig.server.place(&a, &job);
+    rig.server.status(a.id, ClientStatus::Running).await;
+    let others = kernel_list(&all[1..]);
+    eventually("the task is kept off it", || cores_of(&rig, a.id) == others).await;
+    // Another agent with other words for the same, and one that keeps nothing.
+    node.stop().await;
+    config.reserved.cores = Cores::Others(all[1..].to_vec());
+    let node = rig.node_with(config).await;
+    assert_eq!(cores_of(&rig, a.id), others);
+    node.stop().await;
+    let node = rig.node().await;
+    eventually("all cores again", || cores_of(&rig, a.id) == kernel_list(&all)).await;
+    end(&rig, node).await;
+}
+
 fn secrets(rig: &Rig, id: AllocId) -> std::path::PathBuf {
     rig.alloc_dir(id).join("t/secrets")
 }
@@ -109,19 +144,16 @@ fn in_memory(node: &ClientHandle) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn secrets_are_memory_until_the_task_is_dead() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("raw_exec").await;
+    let (rig, node) = Rig::with("raw_exec").await;
     let memory = in_memory(&node.handle());
     let script = "echo secret > $NOMAD_SECRETS_DIR/key; exec sleep 600";
     let mut t = task("t", "raw_exec", json!({"command": "/bin/sh", "args": ["-c", script]}));
     t.resources.secrets_mb = memory.then_some(3);
-    let (a, job) = alloc("service", vec![t]);
-    rig.server.place(&a, &job);
-    rig.server.status(a.id, ClientStatus::Running).await;
+    let (a, _) = rig.run("service", vec![t]).await;
     let dir = secrets(&rig, a.id);
     eventually("the task's file", || dir.join("key").exists()).await;
     if !memory {
+        skip::cannot(&format!("secrets are no memory here: {}", &*node.handle().node().attributes["secrets.problem"]));
         end(&rig, node).await;
         return;
     }
@@ -158,10 +190,10 @@ async fn secrets_are_memory_until_the_task_is_dead() {
     assert!(fs::read_dir(&dir).expect("there").next().is_none());
     // A mount that no record claims goes with the next sweep.
     rustix::mount::mount(c"tmpfs", &dir, c"tmpfs", rustix::mount::MountFlags::empty(), c"size=64k").expect("mounted");
-    let until = std::time::Instant::now() + PATIENCE;
-    while !mounts(rig.dir.path()).is_empty() {
+    poll("the sweep", async || {
         let audit = node.handle().audit(true).await;
-        assert!(std::time::Instant::now() < until, "it stays: {audit:#?}");
-    }
+        if mounts(rig.dir.path()).is_empty() { Ok(()) } else { Err(audit) }
+    })
+    .await;
     end(&rig, node).await;
 }

@@ -2,24 +2,15 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use axum::{body::Body, http::Request};
 use client::Client;
-use http_body_util::BodyExt;
 use model::{
-    AllocClientUpdate, AllocId, Allocation, Check, CheckResult, CheckStatus, ClientStatus, DeploymentId, GoDuration, IncarnationId, Job,
-    Observed, RemoteOrder, Service, ServiceEntry, Task, TaskRunState, Update,
-    network::AllocatedPort,
-    remote::{RemoteRole, slot_of},
-    service::CheckRestart,
+    AllocClientUpdate, AllocId, Allocation, Check, CheckResult, CheckStatus, ClientStatus, DeploymentId, GoDuration, Job, Observed,
+    Service, ServiceEntry, Task, TaskRunState, Update, network::AllocatedPort, service::CheckRestart,
 };
 use serde_json::json;
-use tower::ServiceExt;
 
-use crate::fixture::{Rig, alloc, end, eventually, kinds, nothing_left, restarts, task};
-
-fn sh(name: &str, script: &str) -> Task {
-    task(name, "raw_exec", json!({"command": "/bin/sh", "args": ["-c", script]}))
-}
+use crate::fixture::{Rig, alloc, bare, end, eventually, kinds, leave, managed, poll, restarts, sh, task};
+use crate::http::get;
 
 fn service(name: &str, port: &str) -> Service {
     Service { name: name.into(), provider: "nomad".into(), port_label: port.into(), address_mode: "auto".into(), ..Service::default() }
@@ -47,9 +38,13 @@ fn script(failing_file: &str) -> Check {
 fn serving(tasks: Vec<Task>, services: Vec<Service>) -> (Allocation, Job) {
     let (mut a, mut job) = alloc("service", tasks);
     job.task_groups[0].services = services;
+    with_port(&mut a);
+    (a, job)
+}
+
+fn with_port(a: &mut Allocation) {
     let port = AllocatedPort { label: "http".into(), value: 20_123, host_ip: "127.0.0.1".into(), ..AllocatedPort::default() };
     Arc::make_mut(&mut a.resources).shared.ports = vec![port];
-    (a, job)
 }
 
 fn names(update: &AllocClientUpdate) -> Option<Vec<&str>> {
@@ -65,14 +60,11 @@ fn data(rig: &Rig, id: AllocId, file: &str) -> PathBuf {
 }
 
 async fn checks(node: &Client, id: AllocId) -> Vec<CheckResult> {
-    let path = format!("/v1/client/allocation/{id}/checks");
-    let request = Request::get(path).body(Body::empty()).expect("request");
-    let response = client::http::router(node.handle()).oneshot(request).await.expect("infallible");
-    if response.status() == axum::http::StatusCode::NOT_FOUND {
+    let (status, body) = get(node, &format!("/v1/client/allocation/{id}/checks")).await;
+    if status == 404 {
         // The allocation has not reached the node yet.
         return Vec::new();
     }
-    let body = response.into_body().collect().await.expect("body").to_bytes();
     let by_id: std::collections::BTreeMap<String, CheckResult> = serde_json::from_slice(&body).expect("results");
     assert!(by_id.iter().all(|(id, r)| *id == r.id));
     by_id.into_values().collect()
@@ -80,22 +72,16 @@ async fn checks(node: &Client, id: AllocId) -> Vec<CheckResult> {
 
 /// Waits until the only check says so.
 async fn said(node: &Client, id: AllocId, status: CheckStatus) -> CheckResult {
-    for _ in 0..2000 {
-        if let [one] = &checks(node, id).await[..]
-            && one.status == status
-        {
-            return one.clone();
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
-    panic!("the check never said {status:?}: {:?}", checks(node, id).await);
+    poll(&format!("a check that says {status:?}"), async || match &checks(node, id).await[..] {
+        [one] if one.status == status => Ok(one.clone()),
+        other => Err(other.to_vec()),
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn services_stand_while_their_tasks_run_and_go_before_the_kill() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("raw_exec").await;
+    let (rig, node) = Rig::with("raw_exec").await;
     let mut first = sh("first", "echo $$ > $NOMAD_ALLOC_DIR/data/pid; exec sleep 600");
     let mut own = service("own", "9000");
     own.tags = vec!["on-${node.unique.name}".into(), "${NOMAD_TASK_NAME}".into()];
@@ -135,15 +121,12 @@ async fn services_stand_while_their_tasks_run_and_go_before_the_kill() {
     assert_eq!(update.task_states["first"].state, TaskRunState::Running, "it runs on while its clients learn that it goes");
     assert!(std::path::Path::new(&format!("/proc/{pid}")).exists());
     rig.server.status(a.id, ClientStatus::Complete).await;
-    node.stop().await;
-    nothing_left(&rig).await;
+    leave(&rig, node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_of_the_agent_changes_neither_services_nor_checks() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("raw_exec").await;
+    let (rig, node) = Rig::with("raw_exec").await;
     let mut web = service("web", "http");
     let mut slow = script("bad");
     slow.initial_status = "critical".into();
@@ -157,13 +140,7 @@ async fn a_restart_of_the_agent_changes_neither_services_nor_checks() {
     let before = said(&node, a.id, CheckStatus::Success).await;
     drop(node);
     let from = rig.server.now().updates.len();
-    let node = loop {
-        match client::Client::start(rig.config()).await {
-            Ok(node) => break node,
-            Err(client::StartError::InUse { .. }) => tokio::time::sleep(std::time::Duration::from_millis(5)).await,
-            Err(e) => panic!("{e}"),
-        }
-    };
+    let node = rig.start_again(rig.config()).await;
     rig.server.heard("the next report", |h| h.updates.get(from).filter(|u| u.id == a.id).map(drop)).await;
     eventually("the task to be recovered", || node.handle().running(a.id, "t")).await;
     assert_eq!(checks(&node, a.id).await, [before]);
@@ -175,9 +152,7 @@ async fn a_restart_of_the_agent_changes_neither_services_nor_checks() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_service_of_a_group_stays_while_its_task_is_started_again() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("raw_exec").await;
+    let (rig, node) = Rig::with("raw_exec").await;
     let mut t = sh("t", "if [ -e $NOMAD_ALLOC_DIR/data/once ]; then exec sleep 600; fi; touch $NOMAD_ALLOC_DIR/data/once; exit 1");
     t.restart = Some(restarts(1));
     t.services = vec![service("own", "9000")];
@@ -194,9 +169,7 @@ async fn the_service_of_a_group_stays_while_its_task_is_started_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failing_check_restarts_its_task_within_the_policy() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("raw_exec").await;
+    let (rig, node) = Rig::with("raw_exec").await;
     let mut t = sh("t", "exec sleep 600");
     t.restart = Some(restarts(1));
     let mut web = service("web", "http");
@@ -217,15 +190,12 @@ async fn a_failing_check_restarts_its_task_within_the_policy() {
     let update = rig.server.status(a.id, ClientStatus::Failed).await;
     assert_eq!(update.task_states["t"].restarts, 1);
     assert_eq!(names(&update), Some(vec![]));
-    node.stop().await;
-    nothing_left(&rig).await;
+    leave(&rig, node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn http_and_tcp_checks_follow_what_listens() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("raw_exec").await;
+    let (rig, node) = Rig::with("raw_exec").await;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let port = listener.local_addr().expect("address").port();
     let health = Arc::new(std::sync::atomic::AtomicU16::new(503));
@@ -244,15 +214,12 @@ async fn http_and_tcp_checks_follow_what_listens() {
     rig.server.place(&a, &job);
     rig.server.alloc(a.id, "the service", stands("web")).await;
     let both = async |http: CheckStatus, tcp: CheckStatus| {
-        for _ in 0..2000 {
+        poll(&format!("{http:?} and {tcp:?}"), async || {
             let mut now = checks(&node, a.id).await;
             now.sort_by(|a, b| a.check.cmp(&b.check));
-            if now.iter().map(|c| c.status).eq([http, tcp]) {
-                return now;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        }
-        panic!("not {http:?} and {tcp:?}: {:?}", checks(&node, a.id).await);
+            if now.iter().map(|c| c.status).eq([http, tcp]) { Ok(now) } else { Err(now) }
+        })
+        .await
     };
     let now = both(CheckStatus::Failure, CheckStatus::Success).await;
     assert_eq!((now[0].status_code, &*now[0].output, &*now[1].output), (503, "so it is", "nomad: tcp ok"));
@@ -268,9 +235,7 @@ async fn http_and_tcp_checks_follow_what_listens() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deployments_wait_for_checks_when_they_are_told_to() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("raw_exec").await;
+    let (rig, node) = Rig::with("raw_exec").await;
     let place = |health_check: &str, deadline_ms: i64| {
         let mut web = service("web", "http");
         let mut c = script("bad");
@@ -318,9 +283,7 @@ async fn deployments_wait_for_checks_when_they_are_told_to() {
 /// Only the manager speaks for a remote task, under its epoch; letting go says nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_manager_speaks_for_its_remote_task_under_its_epoch() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("remote_exec").await;
+    let (rig, node) = Rig::with("remote_exec").await;
     let mut t = task("t", "remote_exec", json!({"command": "/bin/sh", "args": ["-c", "exec sleep 600"]}));
     let mut far = service("far", "http");
     far.address = "far.example".into();
@@ -328,19 +291,9 @@ async fn a_manager_speaks_for_its_remote_task_under_its_epoch() {
     c.interval = GoDuration::from_millis(200);
     far.checks = vec![c];
     t.services = vec![far];
-    let (mut a, job) = serving(vec![t], Vec::new());
-    let incarnation = IncarnationId(uuid::Uuid::new_v4());
-    a.remote.insert("t".into(), incarnation);
-    let mut order = RemoteOrder {
-        slot: slot_of(&a, &Arc::from("t")),
-        role: RemoteRole::Manage,
-        incarnation,
-        epoch: 7,
-        driver: "remote_exec".into(),
-        alloc_id: a.id,
-        kill_timeout: GoDuration::from_secs(2),
-        ..RemoteOrder::default()
-    };
+    let (mut a, job, mut order) = managed("service", t);
+    with_port(&mut a);
+    order.epoch = 7;
     let slot = order.slot.to_string();
     rig.server.order(&order);
     rig.server.place(&a, &job);
@@ -359,16 +312,6 @@ async fn a_manager_speaks_for_its_remote_task_under_its_epoch() {
     let update = rig.server.status(a.id, ClientStatus::Complete).await;
     assert!(update.remote_services.is_empty(), "{:?}", update.remote_services);
 
-    order.role = RemoteRole::Stop;
-    order.desired = model::DesiredRemote::Stop;
-    order.epoch = 8;
-    order.adopt = true;
-    order.alloc_id = AllocId::NIL;
-    rig.server.order(&order);
-    order.handle = rig.server.report(&slot, "its end", |r| r.observed.ended()).await.handle;
-    order.acknowledge = true;
-    rig.server.order(&order);
-    rig.server.report(&slot, "that it is forgotten", |r| r.forgotten).await;
-    node.stop().await;
-    nothing_left(&rig).await;
+    rig.server.ends(bare(&order), 8).await;
+    leave(&rig, node).await;
 }

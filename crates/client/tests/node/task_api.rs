@@ -10,7 +10,7 @@ use tokio::{
     net::UnixStream,
 };
 
-use crate::fixture::{Rig, alloc, end, eventually, restarts, task};
+use crate::fixture::{Rig, end, eventually, restarts, task};
 
 fn hello() -> client::TaskApiServer {
     Arc::new(|listener, stop| {
@@ -44,8 +44,7 @@ async fn a_socket_stands_from_the_first_start_to_the_end_whatever_restarts() {
                   if [ -e $NOMAD_ALLOC_DIR/data/once ]; then exec sleep 600; fi; touch $NOMAD_ALLOC_DIR/data/once; exit 1";
     let mut t = task("t", "raw_exec", json!({"command": "/bin/sh", "args": ["-c", script]}));
     t.restart = Some(restarts(1));
-    let (a, job) = alloc("service", vec![t]);
-    rig.server.place(&a, &job);
+    let (a, _) = rig.place("service", vec![t]);
     rig.server.alloc(a.id, "its second run", |u| u.task_states["t"].restarts == 1 && u.client_status == ClientStatus::Running).await;
     assert_eq!(answer(&rig, a.id).await, "hello");
     let audit = node.handle().audit(false).await;

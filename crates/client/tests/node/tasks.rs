@@ -7,11 +7,8 @@ use crate::fixture::{Rig, alloc, end, eventually, kinds, restarts, task};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_batch_task_completes_and_is_collected() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("mock").await;
-    let (a, job) = alloc("batch", vec![task("t", "mock", json!({"run_for": "10ms"}))]);
-    rig.server.place(&a, &job);
+    let (rig, node) = Rig::with("mock").await;
+    let (a, _) = rig.place("batch", vec![task("t", "mock", json!({"run_for": "10ms"}))]);
     let update = rig.server.status(a.id, ClientStatus::Complete).await;
     let state = &update.task_states["t"];
     assert_eq!(kinds(state), ["Received", "Task Setup", "Started", "Terminated"]);
@@ -25,9 +22,7 @@ async fn a_batch_task_completes_and_is_collected() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn exit_codes_signals_and_restarts_follow_the_policy() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("mock").await;
+    let (rig, node) = Rig::with("mock").await;
     let mut failing = task("t", "mock", json!({"run_for": "1ms", "exit_code": 3}));
     failing.restart = Some(restarts(2));
     let (a, job) = alloc("batch", vec![failing]);
@@ -48,9 +43,7 @@ async fn exit_codes_signals_and_restarts_follow_the_policy() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_configuration_and_a_refusing_driver_fail_the_task() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("mock").await;
+    let (rig, node) = Rig::with("mock").await;
     let (a, job_a) = alloc("service", vec![task("t", "mock", json!({"no_such_key": 1}))]);
     let (b, job_b) = alloc("service", vec![task("t", "mock", json!({"start_error": "no room"}))]);
     rig.server.place(&a, &job_a);
@@ -65,11 +58,8 @@ async fn a_wrong_configuration_and_a_refusing_driver_fail_the_task() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_service_runs_until_it_is_stopped() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("mock").await;
-    let (a, job) = alloc("service", vec![task("t", "mock", json!({"run_for": "1h"}))]);
-    rig.server.place(&a, &job);
+    let (rig, node) = Rig::with("mock").await;
+    let (a, _) = rig.place("service", vec![task("t", "mock", json!({"run_for": "1h"}))]);
     let running = rig.server.status(a.id, ClientStatus::Running).await;
     assert_eq!(running.network_status, Some(Box::default()), "it is on the host's network");
     rig.server.stop_alloc(a.id);
@@ -81,9 +71,7 @@ async fn a_service_runs_until_it_is_stopped() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_live_through_a_restart_of_the_agent() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("mock").await;
+    let (rig, node) = Rig::with("mock").await;
     let (a, job_a) = alloc("service", vec![task("t", "mock", json!({"run_for": "1h"}))]);
     let (b, job_b) = alloc("batch", vec![task("t", "mock", json!({"run_for": "300ms", "exit_code": 7}))]);
     rig.server.place(&a, &job_a);
@@ -111,9 +99,7 @@ async fn tasks_live_through_a_restart_of_the_agent() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sticky_disk_goes_to_the_successor_when_its_predecessor_has_ended() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("raw_exec").await;
+    let (rig, node) = Rig::with("raw_exec").await;
     let script = "trap 'echo last >> $NOMAD_ALLOC_DIR/data/log; exit 0' INT TERM
         echo mine >> $NOMAD_TASK_DIR/log; echo begin >> $NOMAD_ALLOC_DIR/data/log
         while :; do sleep 0.05; done";

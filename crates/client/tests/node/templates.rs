@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, time::Duration};
 
 use model::{
-    AllocId, ClientStatus, GoDuration, Task,
+    AllocId, ClientStatus, GoDuration,
     task::{ChangeScript, Template},
 };
 use serde_json::json;
@@ -13,11 +13,7 @@ use tokio::{
     sync::watch,
 };
 
-use crate::fixture::{Rig, alloc, end, eventually, kinds, restarts, task};
-
-fn sh(name: &str, script: &str) -> Task {
-    task(name, "raw_exec", json!({"command": "/bin/sh", "args": ["-c", script]}))
-}
+use crate::fixture::{Rig, alloc, end, eventually, kinds, restarts, sh, task};
 
 fn template(destination: &str, data: &str, change_mode: &str) -> Template {
     Template {
@@ -63,8 +59,7 @@ async fn files_and_variables_are_there_before_the_task() {
             ..template("local/copy", "", "noop")
         },
     ];
-    let (a, job) = alloc("batch", vec![t]);
-    rig.server.place(&a, &job);
+    let (a, _) = rig.place("batch", vec![t]);
     rig.server.status(a.id, ClientStatus::Complete).await;
     assert_eq!(text(&rig, a.id, "alloc/data/seen"), "task t 0a 1b\nGREEN-GREEN\n");
     assert_eq!(text(&rig, a.id, "t/local/copy"), "task t 0a 1b\n");
@@ -76,9 +71,7 @@ async fn files_and_variables_are_there_before_the_task() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_missing_is_told_and_waited_for() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("mock").await;
+    let (rig, node) = Rig::with("mock").await;
     let mut t = task("t", "mock", json!({"run_for": "1ms"}));
     t.templates = vec![template("local/out", "{{ file \"local/in\" }}!", "noop")];
     let (a, job) = alloc("batch", vec![t.clone()]);
@@ -103,9 +96,7 @@ async fn what_is_missing_is_told_and_waited_for() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mistakes_fail_the_start_with_the_place() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("mock").await;
+    let (rig, node) = Rig::with("mock").await;
     for (one, wanted) in [
         (template("local/x", "a\n{{ file \"/etc/hostname\" }}", "noop"), "line 2 column 4"),
         (template("local/x", "{{ file \"../../../../../../etc/hostname\" }}", "noop"), "is not below the task's directories"),
@@ -115,8 +106,7 @@ async fn mistakes_fail_the_start_with_the_place() {
     ] {
         let mut t = task("t", "mock", json!({"run_for": "1ms"}));
         t.templates = vec![one];
-        let (a, job) = alloc("batch", vec![t]);
-        rig.server.place(&a, &job);
+        let (a, _) = rig.place("batch", vec![t]);
         let update = rig.server.status(a.id, ClientStatus::Failed).await;
         let failure = update.task_states["t"].events.iter().find(|e| e.kind == "Setup Failure").expect("setup failure");
         assert!(failure.display_message.contains(wanted), "{failure:?}");
@@ -126,9 +116,7 @@ async fn mistakes_fail_the_start_with_the_place() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn changes_are_made_known_as_the_job_wants() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("raw_exec").await;
+    let (rig, node) = Rig::with("raw_exec").await;
     let from = "{{ file (printf \"%s/data/in\" (env \"NOMAD_ALLOC_DIR\")) }}";
     let waits = "trap 'cat local/out >> $NOMAD_ALLOC_DIR/data/got-$NOMAD_TASK_NAME' HUP; echo $$ >> $NOMAD_ALLOC_DIR/data/runs-$NOMAD_TASK_NAME; \
                  while :; do sleep 0.05; done";
@@ -152,9 +140,7 @@ async fn changes_are_made_known_as_the_job_wants() {
     once.templates = vec![Template { once: Some(true), ..template("local/out", from, "restart") }];
     let mut first = sh("first", "echo -n one > $NOMAD_ALLOC_DIR/data/in");
     first.lifecycle = Some(model::task::Lifecycle { hook: "prestart".into(), sidecar: false });
-    let (a, job) = alloc("service", vec![first, signalled, scripted, restarted, silent, once]);
-    rig.server.place(&a, &job);
-    rig.server.status(a.id, ClientStatus::Running).await;
+    let (a, _) = rig.run("service", vec![first, signalled, scripted, restarted, silent, once]).await;
     let tasks = ["signalled", "scripted", "restarted", "silent", "once"];
     for t in tasks {
         // A trap is there once the shell has said its number.
@@ -233,8 +219,7 @@ async fn services_are_waited_for_followed_and_kept_while_no_server_answers() {
     let rig = Rig::new().await;
     let mut registry = Registry::start().await;
     rig.server.http(&registry.addr);
-    let node = rig.node().await;
-    rig.driver_ready("raw_exec").await;
+    let node = rig.node_of("raw_exec").await;
     let data = "{{ range nomadService \"web\" }}{{ .Port }} {{ else }}nobody{{ end }}";
     let run = "echo \"$$ $(cat local/out)\" >> $NOMAD_ALLOC_DIR/data/$NOMAD_TASK_NAME; exec sleep 600";
     let mut restarted = sh("restarted", run);
@@ -242,8 +227,7 @@ async fn services_are_waited_for_followed_and_kept_while_no_server_answers() {
     let mut silent = sh("silent", run);
     silent.templates = vec![template("local/out", data, "noop")];
     silent.restart = Some(restarts(5));
-    let (a, job) = alloc("service", vec![restarted, silent]);
-    rig.server.place(&a, &job);
+    let (a, _) = rig.place("service", vec![restarted, silent]);
     let missing = |u: &model::AllocClientUpdate| {
         u.task_states.values().all(|t| t.events.iter().any(|e| e.kind == "Template" && e.display_message == "Missing: nomadService(web)"))
     };
@@ -270,7 +254,7 @@ async fn services_are_waited_for_followed_and_kept_while_no_server_answers() {
     // Nobody answers any more: what is known stays, also for a task that is started again.
     registry.serving.shutdown().await;
     let silent = runs("silent").last().expect("a run").0;
-    rustix::process::kill_process(rustix::process::Pid::from_raw(silent).expect("pid"), rustix::process::Signal::KILL).expect("killed");
+    crate::faults::kill(silent);
     eventually("the run after a failure", || said("silent") == ["81 ", "nobody"]).await;
     assert_eq!(said("restarted"), ["81 ", "81 82 ", "nobody"]);
     tokio::time::timeout(Duration::from_secs(20), end(&rig, node)).await.expect("an end that waits for nobody");
@@ -278,9 +262,7 @@ async fn services_are_waited_for_followed_and_kept_while_no_server_answers() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_script_that_must_not_fail_fails_the_task() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("raw_exec").await;
+    let (rig, node) = Rig::with("raw_exec").await;
     let mut t = sh("t", "exec sleep 600");
     let script = ChangeScript {
         command: Some("/bin/sh".into()),
@@ -292,9 +274,7 @@ async fn a_script_that_must_not_fail_fails_the_task() {
     t.templates = vec![Template { change_script: Some(script), ..template("local/out", "{{ file \"local/given\" }}", "script") }];
     let mut first = sh("first", "mkdir -p ../t/local && echo one > ../t/local/given");
     first.lifecycle = Some(model::task::Lifecycle { hook: "prestart".into(), sidecar: false });
-    let (a, job) = alloc("service", vec![first, t]);
-    rig.server.place(&a, &job);
-    rig.server.status(a.id, ClientStatus::Running).await;
+    let (a, _) = rig.run("service", vec![first, t]).await;
     rig.server.alloc(a.id, "the running task", |u| kinds(&u.task_states["t"]).contains(&"Started")).await;
     fs::write(file(&rig, a.id, "t/local/given"), "two").expect("write");
     let update = rig.server.status(a.id, ClientStatus::Failed).await;
@@ -307,9 +287,7 @@ async fn a_script_that_must_not_fail_fails_the_task() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_agent_restarts_only_what_has_changed_meanwhile() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("raw_exec").await;
+    let (rig, node) = Rig::with("raw_exec").await;
     let run = "echo $$ >> $NOMAD_ALLOC_DIR/data/runs-$NOMAD_TASK_NAME; exec sleep 600";
     let mut tasks = Vec::new();
     for name in ["same", "changed"] {
@@ -322,8 +300,7 @@ async fn a_new_agent_restarts_only_what_has_changed_meanwhile() {
     let mut first = sh("first", "for t in same changed; do echo -n one > $NOMAD_ALLOC_DIR/data/in-$t; done");
     first.lifecycle = Some(model::task::Lifecycle { hook: "prestart".into(), sidecar: false });
     tasks.push(first);
-    let (a, job) = alloc("service", tasks);
-    rig.server.place(&a, &job);
+    let (a, _) = rig.place("service", tasks);
     let runs = |name: &str| text(&rig, a.id, &format!("alloc/data/runs-{name}")).lines().count();
     eventually("both tasks", || runs("same") == 1 && runs("changed") == 1).await;
     let before = text(&rig, a.id, "same/local/out");

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use driver_host::{CallError, DriverHost, HostOptions, PluginSpec, TaskExit, TaskStatus};
 use serde_json::json;
 
-use crate::support::{Fixture, alive, fake, launched, nothing_left, soon, task, until};
+use crate::support::{Fixture, alive, eventually, fake, fake_plugin, launched, nothing_left, options, soon, task};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_bad_plugin_shows_its_reason_and_the_good_one_works() {
@@ -57,7 +57,7 @@ async fn each_bad_plugin_shows_its_reason_and_the_good_one_works() {
     let driver = fixture.driver("mock").await;
     soon(driver.start_task(task(&driver, &json!({"run_for": "1s"})))).await.expect("the good one works");
     // Only the good one runs: each refused process is gone already.
-    until("the refused processes end", || launched(fixture.dir.path()).into_iter().filter(|pid| alive(*pid)).count() == 1).await;
+    eventually("the refused processes end", || launched(fixture.dir.path()).into_iter().filter(|pid| alive(*pid)).count() == 1).await;
     fixture.finish().await;
 }
 
@@ -69,7 +69,7 @@ async fn floods_and_odd_log_lines_hold_nothing_up() {
     soon(driver.start_task(config.clone())).await.expect("starts");
     assert_eq!(soon(driver.wait_task(&config.id)).await.expect("ends"), TaskExit::default());
     let done = fixture.dir.path().join("s/flood.done");
-    until("10 MiB of standard output are read", || done.exists()).await;
+    eventually("10 MiB of standard output are read", || done.exists()).await;
     assert_eq!(driver.generation(), 1);
     fixture.finish().await;
 }
@@ -125,7 +125,7 @@ async fn the_higher_version_serves_the_driver() {
     assert_eq!(seen.version, "1.10.0");
     let refused = fixture.fingerprint("old", |f| f.settled).await;
     assert!(refused.description.contains("\"new\"") && refused.description.contains("1.10.0"), "{refused:?}");
-    until("the lower one ends", || launched(fixture.dir.path()).into_iter().filter(|pid| alive(*pid)).count() == 1).await;
+    eventually("the lower one ends", || launched(fixture.dir.path()).into_iter().filter(|pid| alive(*pid)).count() == 1).await;
     let driver = fixture.driver("versioned").await;
     let error = soon(driver.start_task(task(&driver, &json!({})))).await.expect_err("has no tasks");
     assert!(matches!(error, CallError::Unsupported { .. }), "{error:?}");
@@ -133,13 +133,43 @@ async fn the_higher_version_serves_the_driver() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_driver_waits_for_the_plugin_that_served_it_under_a_former_agent() {
+    let fixture = Fixture::new(vec![fake("old", &["versioned", "1.9.0"]), fake("new", &["versioned", "1.10.0"])]);
+    fixture.fingerprint("versioned", |f| f.healthy && f.plugin == "new").await;
+    let Fixture { dir, host } = fixture;
+    host.shutdown(driver_host::Ending::Stop).await;
+    let late = PluginSpec {
+        command: "/bin/sh".into(),
+        args: ["-c", "sleep 1; exec \"$0\" versioned 1.10.0"]
+            .map(str::to_owned)
+            .into_iter()
+            .chain([fake_plugin().display().to_string()])
+            .collect(),
+        ..fake("new", &[])
+    };
+    let host = DriverHost::start(options(dir.path(), vec![fake("old", &["versioned", "1.9.0"]), late])).expect("host starts");
+    let fixture = Fixture { dir, host };
+    let driver = fixture.host.driver("versioned").expect("is kept for the plugin that comes");
+    soon(driver.wait_ready(0)).await;
+    assert_eq!(fixture.fingerprint("versioned", |f| f.healthy).await.plugin, "new", "the first that serves it");
+    fixture.fingerprint("old", |f| f.settled && f.description.contains("\"new\"")).await;
+    // One that is not configured any more keeps nothing.
+    let Fixture { dir, host } = fixture;
+    host.shutdown(driver_host::Ending::Stop).await;
+    let host = DriverHost::start(options(dir.path(), vec![fake("old", &["versioned", "1.9.0"])])).expect("host starts");
+    let fixture = Fixture { dir, host };
+    fixture.fingerprint("versioned", |f| f.healthy && f.plugin == "old").await;
+    fixture.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_host_that_ends_during_a_launch_leaves_no_process() {
     let fixture = Fixture::new(vec![fake("silent", &["silent"])]);
-    until("the process starts", || !launched(fixture.dir.path()).is_empty()).await;
+    eventually("the process starts", || !launched(fixture.dir.path()).is_empty()).await;
     let began = Instant::now();
     fixture.host.shutdown(driver_host::Ending::LeaveRunning).await;
     assert!(began.elapsed() < Duration::from_secs(5));
-    until("the process ends", || !launched(fixture.dir.path()).into_iter().any(alive)).await;
+    eventually("the process ends", || !launched(fixture.dir.path()).into_iter().any(alive)).await;
     nothing_left(fixture.dir.path());
 }
 

@@ -12,7 +12,7 @@ use driver_host::{CallError, Driver, ExecOutput, PluginSpec, TaskConfig};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Fixture, signal, soon, task, until, with_environment};
+use crate::support::{Fixture, eventually, signal, soon, task, with_environment};
 
 fn plugin() -> PluginSpec {
     let command = std::env::var_os("GO_RAW_EXEC").expect("GO_RAW_EXEC names the plugin binary");
@@ -138,5 +138,5 @@ async fn go_raw_exec_runs_tasks_unmodified() {
     // Without a cgroup path from the node this driver writes its process id into the working directory.
     let _ = std::fs::remove_file("cgroup.procs");
     fixture.host.shutdown(driver_host::Ending::Stop).await;
-    until("all its processes end", || with_environment(&marker).is_empty()).await;
+    eventually("all its processes end", || with_environment(&marker).is_empty()).await;
 }

@@ -7,7 +7,7 @@ use driver_host::proto::handshake;
 use driver_host::{CallError, Driver, ExecInput, FsIsolation, NetworkMode, TaskStatus};
 use serde_json::json;
 
-use crate::support::{Fixture, fake, soon, task, until};
+use crate::support::{Fixture, eventually, fake, soon, task};
 
 async fn raw(kinds: &str) -> (Fixture, Driver) {
     let fixture = Fixture::with(vec![fake("raw", &["raw", kinds])], |options| {
@@ -25,11 +25,11 @@ async fn count(driver: &Driver, of: &str) -> i64 {
 }
 
 async fn until_count(driver: &Driver, of: &str, expected: i64) {
-    let began = Instant::now();
-    while count(driver, of).await != expected {
-        assert!(began.elapsed() < Duration::from_secs(15), "{of} never became {expected}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    testkit::poll(&format!("{expected} {of}"), async || match count(driver, of).await {
+        seen if seen == expected => Ok(()),
+        seen => Err(seen),
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -259,6 +259,6 @@ async fn event_streams_that_end_at_once_are_reopened_slowly() {
 async fn what_comes_over_the_stdio_service_is_drained() {
     let (fixture, _driver) = raw("stdio-floods").await;
     let done = fixture.dir.path().join("s/stdio.done");
-    until("64 MiB are read", || done.exists()).await;
+    eventually("64 MiB are read", || done.exists()).await;
     fixture.finish().await;
 }

@@ -180,13 +180,13 @@ async fn a_killed_plugin_comes_back_and_its_tasks_are_recovered() {
     assert!(error.is_plugin_gone(), "{error:?}");
 
     assert_eq!(soon(driver.wait_ready(1)).await, 2);
-    assert!(killed.elapsed() < Duration::from_secs(2), "relaunch took {:?}", killed.elapsed());
+    assert!(killed.elapsed() < Duration::from_secs(10), "relaunch took {:?}", killed.elapsed());
     let error = soon(driver.wait_task(&task.id)).await.expect_err("not known yet");
     assert!(error.is_task_not_found(), "{error:?}");
     soon(driver.recover_task(started.handle.clone())).await.expect("recovers");
     soon(driver.recover_task(started.handle)).await.expect("recovering is idempotent");
     assert_eq!(soon(driver.wait_task(&task.id)).await.expect("ended").exit_code, 4);
-    assert!(killed.elapsed() < Duration::from_secs(6), "the task's time went on");
+    assert!(killed.elapsed() < Duration::from_secs(20), "the task's time went on");
     let second = fixture.fingerprint("mock", |f| f.healthy && f.generation == 2).await;
     assert_ne!(first.pid, second.pid);
     fixture.finish().await;
@@ -256,4 +256,26 @@ async fn hundreds_of_open_calls_leave_room_for_one_more() {
         assert_eq!(soon(wait).await.expect("joined").expect("ended").exit_code, 2);
     }
     fixture.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_what_comes_with_the_agent_keeps_the_limit_of_open_files_that_the_agent_has_taken() {
+    // As an agent does at its start, after somebody has given it one less than it may have.
+    let resource = rustix::process::Resource::Nofile;
+    let most = rustix::process::getrlimit(resource).maximum.unwrap_or(1 << 20).min(1 << 20);
+    let given = rustix::process::Rlimit { current: Some(most - 1), maximum: Some(most) };
+    rustix::process::setrlimit(resource, given).expect("lowered");
+    open_files::raise();
+    let builtin = Fixture::new(vec![driver_host::PluginSpec { builtin: true, ..fake("mock", &["mock"]) }]);
+    let foreign = Fixture::new(vec![fake("mock", &["mock"])]);
+    for (fixture, limit, told) in [(builtin, most, Some((most - 1).to_string())), (foreign, most - 1, None)] {
+        let pid = fixture.fingerprint("mock", |f| f.healthy).await.pid.expect("runs");
+        let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).expect("it runs");
+        let row = limits.lines().find(|line| line.starts_with("Max open files")).expect("a row");
+        assert_eq!(row.split_whitespace().nth(3), Some(&*limit.to_string()), "{row}");
+        let environment = std::fs::read_to_string(fixture.dir.path().join("s/environment")).expect("noted");
+        let variable = environment.lines().find_map(|line| line.strip_prefix("DROVER_OPEN_FILES="));
+        assert_eq!(variable, told.as_deref());
+        fixture.finish().await;
+    }
 }

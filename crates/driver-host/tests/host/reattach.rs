@@ -6,7 +6,7 @@ use driver_host::{DriverHost, Ending, PluginSpec};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Fixture, alive, fake, launched, options, signal, soon, task, until};
+use crate::support::{Fixture, alive, eventually, fake, launched, options, signal, soon, task};
 
 /// Ends the host and leaves its plugins; then starts another on the same directories.
 async fn restart(fixture: Fixture, plugins: Vec<PluginSpec>, meanwhile: impl FnOnce(&Path)) -> Fixture {
@@ -16,6 +16,24 @@ async fn restart(fixture: Fixture, plugins: Vec<PluginSpec>, meanwhile: impl FnO
     meanwhile(dir.path());
     let host = DriverHost::start(options(dir.path(), plugins)).expect("host starts");
     Fixture { dir, host }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_may_be_at_a_start_which_nobody_has_confirmed_is_not_kept() {
+    let (fixture, driver) = Fixture::mock().await;
+    let before = fixture.fingerprint("mock", |f| f.healthy).await.pid.expect("runs");
+    let hanging = task(&driver, &json!({"hang": ["start"]}));
+    let start = tokio::spawn(async move { driver.start_task(hanging).await });
+    let Fixture { dir, host } = fixture;
+    host.shutdown(Ending::LeaveRunning).await;
+    drop(host);
+    start.abort();
+    let mut options = options(dir.path(), vec![plugin()]);
+    options.anew = ["mock".to_owned(), "other".to_owned()].into();
+    let fixture = Fixture { dir, host: DriverHost::start(options).expect("host starts") };
+    assert_ne!(fixture.fingerprint("mock", |f| f.healthy).await.pid, Some(before));
+    assert!(!alive(before), "it has ended before the other one serves");
+    fixture.finish().await;
 }
 
 fn plugin() -> PluginSpec {
@@ -103,7 +121,7 @@ async fn strangers_and_damaged_records_are_left_alone() {
         fixture.driver("mock").await;
         assert_ne!(fixture.fingerprint("mock", |f| f.healthy).await.pid, Some(before));
         // No record proves it, its own environment does.
-        until("the former process ends", || !alive(before)).await;
+        eventually("the former process ends", || !alive(before)).await;
         fixture.finish().await;
     }
     assert!(stranger.try_wait().expect("asked").is_none(), "the stranger was killed");
@@ -133,9 +151,9 @@ async fn a_plugin_that_is_no_longer_configured_is_ended() {
     let (fixture, _) = Fixture::mock().await;
     let before = fixture.fingerprint("mock", |f| f.healthy).await.pid.expect("runs");
     let fixture = restart(fixture, vec![], |_| ()).await;
-    until("it ends", || !alive(before)).await;
+    eventually("it ends", || !alive(before)).await;
     let record = fixture.dir.path().join("state/mock.reattach.json");
-    until("its record goes", || !record.exists()).await;
+    eventually("its record goes", || !record.exists()).await;
     fixture.finish().await;
 }
 
@@ -144,7 +162,7 @@ async fn an_agent_that_dies_during_a_launch_leaves_nothing_for_ever() {
     // A process that never shakes hands, and the record of it that a dead agent leaves.
     let fixture = Fixture::new(vec![fake("mock", &["silent"])]);
     let record = fixture.dir.path().join("state/mock.reattach.json");
-    until("it is recorded", || record.exists()).await;
+    eventually("it is recorded", || record.exists()).await;
     let kept = std::fs::read(&record).expect("record");
     let (orphaned, _) = Fixture::mock().await;
     let before = orphaned.fingerprint("mock", |f| f.healthy).await.pid.expect("runs");

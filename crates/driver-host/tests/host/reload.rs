@@ -8,7 +8,7 @@ use driver_host::{DriverHost, Ending, PluginSpec, Reloaded};
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::support::{Fixture, alive, fake, fake_plugin, options, signal, soon, task, until, with_environment};
+use crate::support::{Fixture, alive, eventually, fake, fake_plugin, options, signal, soon, task, with_environment};
 
 /// A plugin file that can be replaced: a script that becomes the fake.
 fn script(dir: &Path, behaviour: &str) -> PathBuf {
@@ -122,7 +122,7 @@ async fn helpers_end_with_their_plugin_and_executors_and_workloads_do_not() {
             options.timing.relaunch_max = Duration::from_secs(3600);
         });
         let dir = fixture.dir.path().to_owned();
-        until("the helpers start", || helper_pids(&dir).len() == 4).await;
+        eventually("the helpers start", || helper_pids(&dir).len() == 4).await;
         let [helper, executor, workload, session] = helper_pids(&dir)[..] else { panic!("four") };
         match death {
             "kill" => {
@@ -137,7 +137,7 @@ async fn helpers_end_with_their_plugin_and_executors_and_workloads_do_not() {
                 fixture.fingerprint("mock", |f| f.settled).await;
             }
         }
-        until("the helper ends", || !runs(helper)).await;
+        eventually("the helper ends", || !runs(helper)).await;
         for (what, pid) in [("executor", executor), ("workload", workload), ("process of another session", session)] {
             assert!(runs(pid), "{death}: the {what} must outlive the plugin");
         }
@@ -145,7 +145,7 @@ async fn helpers_end_with_their_plugin_and_executors_and_workloads_do_not() {
         for pid in with_environment(&dir.to_string_lossy()) {
             signal(pid, Signal::KILL);
         }
-        until("nothing is left", || [executor, workload, session].into_iter().all(|pid| !runs(pid))).await;
+        eventually("nothing is left", || [executor, workload, session].into_iter().all(|pid| !runs(pid))).await;
     }
 }
 

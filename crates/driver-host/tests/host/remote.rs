@@ -15,7 +15,7 @@ fn request(key: &str, epoch: u64, task: TaskConfig) -> EnsureRequest {
         slot: "default/job.group[0]/task".into(),
         task: Some(task),
         bundle: None,
-        first: false,
+        ..EnsureRequest::default()
     }
 }
 
@@ -123,7 +123,7 @@ async fn a_remote_driver_is_also_a_plain_one() {
     let config = TaskConfig { stdout_path: fifo.to_string_lossy().into(), ..task(&driver, &json!({})) };
     let started = soon(driver.start_task(config.clone())).await.expect("starts");
     assert_eq!(instances().await, 1);
-    crate::support::until("the log is copied", || std::fs::read(&log).is_ok_and(|text| text == b"one\ntwo\n")).await;
+    crate::support::eventually("the log is copied", || std::fs::read(&log).is_ok_and(|text| text == b"one\ntwo\n")).await;
 
     // Letting go: the wait ends, the instance stays, forgetting it here does not touch it.
     let waiting = tokio::spawn({

@@ -6,16 +6,11 @@ use std::time::{Duration, Instant};
 
 use driver_host::{Driver, DriverFingerprint, DriverHost, Ending, HostOptions, PluginSpec, TaskConfig, Topology};
 use serde_json::Value;
+pub(crate) use testkit::{Dir, eventually, signal, soon};
 
-/// Far beyond what anything here takes; reaching it is a failure.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-
-/// The program with all the fakes; cargo builds examples together with the tests.
+/// The program with all the fakes.
 pub(crate) fn fake_plugin() -> PathBuf {
-    let test = std::env::current_exe().expect("own path");
-    let path = test.parent().and_then(Path::parent).expect("target directory").join("examples/fake_plugin");
-    assert!(path.exists(), "{path:?} is missing: run `cargo test -p driver-host`, or build with --examples");
-    path
+    testkit::beside_the_tests("fake_plugin")
 }
 
 pub(crate) fn fake(name: &str, args: &[&str]) -> PluginSpec {
@@ -27,33 +22,9 @@ pub(crate) fn fake(name: &str, args: &[&str]) -> PluginSpec {
     }
 }
 
-/// A temporary directory; the processes of a test that failed are ended with it.
-pub(crate) struct Dir(tempfile::TempDir);
-
-impl Dir {
-    pub(crate) fn path(&self) -> &Path {
-        self.0.path()
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        // Every plugin, and whatever it starts, has this directory in its environment.
-        for pid in with_environment(&self.path().to_string_lossy()) {
-            if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-            }
-        }
-    }
-}
-
 /// Processes whose environment holds a text.
-pub(crate) fn with_environment(text: &str) -> Vec<u32> {
-    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let names_it =
-        |pid: &u32| std::fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environ| String::from_utf8_lossy(&environ).contains(text));
-    pids.filter(names_it).collect()
+pub(crate) fn with_environment(text: &str) -> Vec<i32> {
+    testkit::pids().filter(|pid| testkit::environment(*pid).iter().any(|variable| variable.contains(text))).collect()
 }
 
 pub(crate) struct Fixture {
@@ -74,7 +45,7 @@ impl Fixture {
     }
 
     pub(crate) fn with(plugins: Vec<PluginSpec>, tune: impl FnOnce(&mut HostOptions)) -> Self {
-        let dir = Dir(tempfile::tempdir().expect("temporary directory"));
+        let dir = Dir::new("host");
         let mut options = options(dir.path(), plugins);
         tune(&mut options);
         let host = DriverHost::start(options).expect("host starts");
@@ -97,7 +68,7 @@ impl Fixture {
     pub(crate) async fn fingerprint(&self, name: &str, wanted: impl Fn(&DriverFingerprint) -> bool) -> DriverFingerprint {
         let mut seen = self.host.fingerprints();
         let found = seen.wait_for(|all| all.get(name).is_some_and(&wanted));
-        let found = tokio::time::timeout(PATIENCE, found).await;
+        let found = tokio::time::timeout(testkit::PATIENCE, found).await;
         match found {
             Ok(all) => all.expect("host lives")[name].clone(),
             Err(_) => panic!("never as wanted: {:?}", self.host.fingerprints().borrow()),
@@ -129,11 +100,6 @@ pub(crate) fn nothing_left(dir: &Path) {
     assert!(left.is_empty(), "processes {left:?} are left");
 }
 
-pub(crate) fn signal(pid: u32, signal: rustix::process::Signal) {
-    let pid = rustix::process::Pid::from_raw(pid as i32).expect("pid");
-    rustix::process::kill_process(pid, signal).expect("signal is sent");
-}
-
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 /// A task for the mock driver.
@@ -146,19 +112,5 @@ pub(crate) fn task(driver: &Driver, config: &Value) -> TaskConfig {
         alloc_id: "alloc".into(),
         msgpack_driver_config: bytes,
         ..TaskConfig::default()
-    }
-}
-
-/// Anything must end some time.
-pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.expect("in time")
-}
-
-/// Until a condition holds that nothing announces.
-pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !condition() {
-        assert!(began.elapsed() < PATIENCE, "{what}: never");
-        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use num_traits::{Signed, ToPrimitive};
 
-use super::{Args, CallError, Outcome, fail, fail_arg};
+use super::signature::{Args, CallError, Outcome, fail, fail_arg};
 use crate::value::Value;
 
 /// A prefix with its host bits cleared.

@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Args, CallError, Outcome, fail, fail_arg};
+use super::signature::{Args, CallError, Outcome, fail, fail_arg};
 use crate::convert::convert;
-use crate::eval::position;
 use crate::number::Number;
 use crate::types::{Type, unify};
-use crate::value::Value;
+use crate::value::{Value, position};
 
 fn entries<'a>(a: &'a Args<'_>, i: usize) -> Result<&'a BTreeMap<String, Value>, CallError> {
     match a.value(i).entries() {

@@ -2,7 +2,7 @@
 
 use md5::Digest;
 
-use super::{Args, Outcome, fail, fail_arg};
+use super::signature::{Args, Outcome, fail, fail_arg};
 use crate::value::Value;
 
 /// Costs from which one call takes more than about a second are refused.

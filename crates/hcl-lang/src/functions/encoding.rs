@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::{Args, Outcome, fail_arg};
+use super::signature::{Args, Outcome, fail_arg};
 use crate::json;
 use crate::number::Number;
 use crate::source::Source;

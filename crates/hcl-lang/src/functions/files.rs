@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::{Args, Outcome, fail_arg};
+use super::signature::{Args, Outcome, fail_arg};
 use crate::types::Type;
 use crate::value::Value;
 
@@ -63,7 +63,7 @@ fn clean(path: &str) -> String {
     }
 }
 
-fn read(a: &Args<'_>) -> Result<Vec<u8>, super::CallError> {
+fn read(a: &Args<'_>) -> Result<Vec<u8>, super::signature::CallError> {
     match a.host.read(a.text(0)) {
         Ok(bytes) => {
             a.charge(bytes.len())?;

@@ -2,7 +2,7 @@
 
 use unicode_segmentation::UnicodeSegmentation;
 
-use super::{Args, CallError, Outcome, fail, fail_arg};
+use super::signature::{Args, CallError, Outcome, fail, fail_arg};
 use crate::convert::convert;
 use crate::json;
 use crate::number::Number;

@@ -2,7 +2,7 @@
 
 use num_bigint::BigInt;
 
-use super::{Args, CallError, Outcome, fail, fail_arg};
+use super::signature::{Args, CallError, Outcome, fail, fail_arg};
 use crate::number::Number;
 use crate::types::Type;
 use crate::value::Value;

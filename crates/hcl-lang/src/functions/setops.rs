@@ -1,6 +1,6 @@
 //! Sets.
 
-use super::{Args, CallError, Outcome, fail};
+use super::signature::{Args, CallError, Outcome, fail};
 use crate::convert::convert;
 use crate::types::{Type, unify};
 use crate::value::Value;

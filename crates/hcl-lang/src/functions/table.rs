@@ -1,6 +1,6 @@
 //! The table of functions, sorted by name. Columns: name, parameters, repeated last parameter, body, where.
 
-use super::{Body, Function, Kind, Param};
+use super::signature::{Body, Function, Kind, Param};
 use super::{cidr, collection, crypto, encoding, files, format, numeric, setops, text, time};
 
 const fn p(name: &'static str, kind: Kind) -> Param {

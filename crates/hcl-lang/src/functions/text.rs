@@ -3,7 +3,7 @@
 use regex::Regex;
 use unicode_segmentation::UnicodeSegmentation;
 
-use super::{Args, Outcome, fail, fail_arg};
+use super::signature::{Args, Outcome, fail, fail_arg};
 use crate::number::Number;
 use crate::value::Value;
 

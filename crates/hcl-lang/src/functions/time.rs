@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::Offset;
 
-use super::{Args, CallError, Outcome, fail, fail_arg};
+use super::signature::{Args, CallError, Outcome, fail, fail_arg};
 use crate::duration::parse_duration;
 use crate::value::Value;
 

@@ -4,12 +4,16 @@
 //! [`Spec`] mirrors the schema message drivers send, without depending on it. [`decode`] checks a body
 //! against it; [`to_msgpack`] writes the result.
 
+mod document;
 mod maps;
 mod msgpack;
+mod submission;
 
 use std::collections::BTreeMap;
 
+pub use document::NoSchema;
 pub use msgpack::to_msgpack;
+pub use submission::{Finding, Step, check_submission};
 
 use crate::body::{self, Attribute, Block, Body, Content, Schema};
 use crate::convert::convert;
@@ -18,7 +22,8 @@ use crate::eval::{Budget, Context, Expression, Scope, Undefined};
 use crate::functions::FunctionSet;
 use crate::parse::parse_expr;
 use crate::source::Source;
-use crate::types::{Type, type_from_expr, unify};
+use crate::type_expr::type_from_expr;
+use crate::types::{Type, unify};
 use crate::value::Value;
 use crate::vars::Vars;
 
@@ -244,6 +249,11 @@ fn implied_type(node: &Node) -> Type {
     }
 }
 
+/// What expressions in a `config` may refer to and call.
+fn node_context(vars: &Vars) -> Context {
+    Context { variables: vars.to_variables(), functions: FunctionSet::driver(), undefined: Undefined::Error, budget: Budget::default() }
+}
+
 /// Validates `config` by `spec`. Strings in it are templates over `vars`.
 pub fn decode(spec: &Spec, config: &serde_json::Value, vars: &Vars) -> Result<Value, Vec<Diagnostic>> {
     spec.check()?.decode(config, vars)
@@ -255,12 +265,7 @@ impl Checked {
         // The configuration was taken apart long ago; errors point into a text of what is left of it.
         let text = serde_json::to_string_pretty(config).map_err(|e| vec![Diagnostic::error("Unreadable configuration", e.to_string())])?;
         let source = Source::new("config", text);
-        let context = Context {
-            variables: vars.to_variables(),
-            functions: FunctionSet::driver(),
-            undefined: Undefined::Error,
-            budget: Budget::default(),
-        };
+        let context = node_context(vars);
         let node = crate::json::parse(&source).map_err(|e| vec![e])?;
         let node = match node.kind {
             // No configuration at all is an empty one.

@@ -1,8 +1,9 @@
-//! What follows from the state of a record by itself: the end of an instance, its verdict, the next incarnation, the end of the record.
+//! What follows from the state of a record by itself: the end of an instance, its verdict, the next incarnation, the
+//! end of the record.
 
-use model::{DesiredRemote, Observed, RemoteExit, RemoteVerdict, RemoteWanted, remote::Manager};
+use model::{DesiredRemote, Observed, RemoteExit, RemoteVerdict, RemoteWanted, RestartCharge, TimestampNs, remote::Manager};
 
-use super::transition::{Work, install};
+use super::transition::{HELD, Work, install};
 use crate::restart::{Decision, End, Tracker};
 
 impl Work {
@@ -17,9 +18,11 @@ impl Work {
         }
         if let Some(next) = self.r.next.clone() {
             match next.manager {
+                Some(_) if self.cx.held => self.because(HELD),
                 Some(manager) => self.begin(&next, manager, "the previous incarnation has confirmedly ended"),
                 None => {
-                    // Ended and wanted again, but the node that was to follow is lost. The slot is free; an allocation must come.
+                    // Ended and wanted again, but the node that was to follow is lost. The slot is free; an
+                    // allocation must come.
                     self.because("what follows waits for an allocation");
                     if self.r.manager.take().is_some() {
                         self.r.unmanaged_since = self.cx.now;
@@ -36,6 +39,7 @@ impl Work {
         }
         if let RemoteVerdict::Restarting { at, .. } = self.r.verdict {
             match self.r.manager {
+                Some(_) if self.cx.held && self.cx.now >= at => self.because(HELD),
                 Some(manager) if self.cx.now >= at && !manager.alloc_id.is_nil() => {
                     let same = RemoteWanted {
                         job_version: self.r.job_version,
@@ -99,13 +103,22 @@ impl Work {
     }
 
     fn restart_verdict(&mut self, exit: &RemoteExit, refused: bool) -> RemoteVerdict {
-        let mut tracker = Tracker { window_start: self.r.restart_window_start, in_window: self.r.restarts_in_window };
+        let before = Tracker { window_start: self.r.restart_window_start, in_window: self.r.restarts_in_window };
+        let mut tracker = before;
         // It ends well when it is told to: that makes it no less unhealthy.
         let successful = exit.successful() && self.r.unhealthy.is_empty();
-        let end = if refused { End::Unrecoverable } else { End::Exited { successful } };
+        // An instance that its provider knows no more counts as a failure: how it has ended nobody can say, and a
+        // runtime that forgets at once would be asked for instances without end. That a person has declared it gone
+        // says nothing of it.
+        let end = match (refused, self.declared_gone) {
+            (true, _) => End::Unrecoverable,
+            (false, true) => End::Lost,
+            (false, false) => End::Exited { successful },
+        };
         // The incarnation id is random: it spreads the jitter and is the same wherever the decision is replayed.
         let (high, low) = self.r.incarnation.0.as_u64_pair();
         let decision = tracker.on_end(&self.r.policy.restart, self.r.policy.batch, end, self.cx.now, high ^ low);
+        tracker.account(before, &mut self.r.restart_charges, || charge(exit, &self.r.unhealthy, self.cx.now));
         self.r.restart_window_start = tracker.window_start;
         self.r.restarts_in_window = tracker.in_window;
         match decision {
@@ -117,4 +130,16 @@ impl Work {
             Decision::Fail { reason } => RemoteVerdict::Failed { reason: if refused { exit.reason.clone() } else { reason.into() } },
         }
     }
+}
+
+/// What an attempt was spent for.
+fn charge(exit: &RemoteExit, unhealthy: &str, now: TimestampNs) -> RestartCharge {
+    let RemoteExit { code, signal, oom_killed, reason, at: _, vanished } = exit;
+    if !unhealthy.is_empty() {
+        return RestartCharge::because(now, unhealthy);
+    }
+    if *vanished {
+        return RestartCharge::because(now, &format!("vanished: {reason}"));
+    }
+    RestartCharge::exited(now, *code, *signal, *oom_killed, reason)
 }

@@ -1,13 +1,33 @@
 //! What is promised of a remote task: a function of what its provider can do, with the reasons.
 
+use std::time::Duration;
+
 use model::{
+    GoDuration,
     node::RemoteProvider,
     remote::{Guarantee, GuaranteeLevel},
 };
 
-/// What is promised, from what a node has said of the provider; None = no node that reaches it has said anything.
+/// The settings of the servers that bound what a provider leaves open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// How long a manager may act without hearing from the servers.
+    pub lease: Duration,
+    /// How much longer the servers wait before they give management away.
+    pub margin: Duration,
+    /// How often providers are asked what they have.
+    pub sweep: Duration,
+}
+
+/// Computes the guarantee from a node's report about the provider; None = no node has reported it.
 #[must_use]
 pub fn guarantee(provider: Option<&RemoteProvider>) -> Guarantee {
+    guarantee_within(provider, None)
+}
+
+/// As [`guarantee`], with the times in its limits where the settings are known.
+#[must_use]
+pub fn guarantee_within(provider: Option<&RemoteProvider>, times: Option<&Times>) -> Guarantee {
     let Some(p) = provider else {
         return Guarantee { reason: "no node that reaches the provider has told what it can do".to_owned(), ..Guarantee::default() };
     };
@@ -16,12 +36,23 @@ pub fn guarantee(provider: Option<&RemoteProvider>) -> Guarantee {
             GuaranteeLevel::HandleOnly,
             "the driver speaks the plain driver protocol only: an instance is found again by its handle and by nothing else",
         )
+    } else if p.keyed_create && p.conditional_writes {
+        (GuaranteeLevel::ExactlyOne, "the provider creates by key and refuses stale calls: repeating a create gives the same instance")
     } else if p.keyed_create {
-        (GuaranteeLevel::ExactlyOne, "the provider creates by key: repeating a create gives the same instance")
-    } else if p.find || p.list {
+        (
+            GuaranteeLevel::KeyedOnly,
+            "the provider creates by key: repeating a create gives the same instance; it cannot refuse calls of a manager that was replaced",
+        )
+    } else if (p.find || p.list) && p.conditional_writes {
         (
             GuaranteeLevel::ExactlyOneBySearch,
-            "the provider finds instances by their key: a lost answer is looked up before anything is created",
+            "the provider finds instances by their key and refuses stale calls: a lost answer is looked up before anything is created",
+        )
+    } else if p.find || p.list {
+        (
+            GuaranteeLevel::Unfenced,
+            "the provider finds instances by their key: a lost answer is looked up before anything is created; it cannot refuse calls of a \
+             manager that was replaced",
         )
     } else {
         (GuaranteeLevel::Held, "the provider has neither keyed create nor search: it cannot be asked what a lost create has done")
@@ -32,29 +63,59 @@ pub fn guarantee(provider: Option<&RemoteProvider>) -> Guarantee {
         fenced: p.conditional_writes && !p.plain_protocol,
         exact_results: p.retained_exit_results && !p.plain_protocol,
         reason: reason.to_owned(),
-        limits: limits(p, level),
+        limits: limits(p, times),
     }
 }
 
+/// Until when a second instance may appear where nobody refuses a late call, and what becomes of it: nothing ends it
+/// by itself.
+fn second(p: &RemoteProvider, times: Option<&Times>) -> String {
+    let listed = p.list && !p.plain_protocol;
+    let (bound, sweep) = match times {
+        None => {
+            let parts = "the lease, the servers' grace and the age of the provider's answers together".to_owned();
+            (parts, "the sweep reports it".to_owned())
+        }
+        Some(Times { lease, margin, sweep }) => {
+            let age = Duration::from_secs(p.stale_seconds);
+            let mut parts = format!("lease {}, the servers' grace {}", GoDuration::from(*lease), GoDuration::from(*margin));
+            if !age.is_zero() {
+                parts = format!("{parts}, age of the provider's answers {}", GoDuration::from(age));
+            }
+            (
+                format!("{} ({parts})", GoDuration::from(*lease + *margin + age)),
+                format!("the sweep, every {}, reports it", GoDuration::from(*sweep)),
+            )
+        }
+    };
+    let seen = if listed { format!("{sweep}, and its slot begins no other one meanwhile") } else { "no sweep finds it".to_owned() };
+    format!(
+        "A second instance may then appear up to {bound} after that manager was heard last, and later if the manager or the provider was frozen in \
+         the call. It lives until it ends by itself or a person stops it; {seen}"
+    )
+}
+
 /// What a person should know before relying on it.
-fn limits(p: &RemoteProvider, level: GuaranteeLevel) -> Vec<String> {
+fn limits(p: &RemoteProvider, times: Option<&Times>) -> Vec<String> {
     let plain = p.plain_protocol;
+    let late = format!(
+        "a call that was under way when its manager lost the lease may take effect late: the provider cannot refuse it. {}",
+        second(p, times)
+    );
+    let found = !plain && (p.keyed_create || p.find || p.list);
     let rules = [
         (
-            level < GuaranteeLevel::ExactlyOneBySearch,
+            !found,
             "after a create whose answer was lost the task is held as unknown, and what was created is known to nobody: a person looks there and \
              decides (remote gone)",
         ),
         (
-            level == GuaranteeLevel::ExactlyOneBySearch,
+            found && !p.keyed_create,
             "after a create whose answer was lost nothing is created until the instance appears or a person says that there is none (remote gone)",
         ),
         (plain || (!p.seal && p.list), "a create that arrives after its stop was confirmed leaves an instance; the sweep reports it"),
         (!plain && !p.seal && !p.list, "a create that arrives after its stop was confirmed leaves an instance that no sweep finds"),
-        (
-            plain || !p.conditional_writes,
-            "a call that was under way when its manager lost the lease may take effect late: the provider cannot refuse it",
-        ),
+        (plain || !p.conditional_writes, late.as_str()),
         (
             plain || !p.retained_exit_results,
             "the exit code of a task that ends while no node manages it may be lost; it then counts as failed",
@@ -76,14 +137,24 @@ mod tests {
         guarantee(Some(&p))
     }
 
+    fn fenced(change: fn(&mut RemoteProvider)) -> Guarantee {
+        let mut p = RemoteProvider { conditional_writes: true, ..RemoteProvider::default() };
+        change(&mut p);
+        guarantee(Some(&p))
+    }
+
     #[test]
     fn promises_follow_from_what_the_provider_can_do() {
         for (g, level, exactly_one) in [
             (guarantee(None), GuaranteeLevel::Unknown, false),
             (with(|_| {}), GuaranteeLevel::Held, false),
-            (with(|p| p.list = true), GuaranteeLevel::ExactlyOneBySearch, true),
-            (with(|p| p.find = true), GuaranteeLevel::ExactlyOneBySearch, true),
-            (with(|p| p.keyed_create = true), GuaranteeLevel::ExactlyOne, true),
+            (with(|p| p.conditional_writes = true), GuaranteeLevel::Held, false),
+            (with(|p| p.list = true), GuaranteeLevel::Unfenced, false),
+            (with(|p| p.find = true), GuaranteeLevel::Unfenced, false),
+            (with(|p| p.keyed_create = true), GuaranteeLevel::KeyedOnly, false),
+            (fenced(|p| p.list = true), GuaranteeLevel::ExactlyOneBySearch, true),
+            (fenced(|p| p.find = true), GuaranteeLevel::ExactlyOneBySearch, true),
+            (fenced(|p| p.keyed_create = true), GuaranteeLevel::ExactlyOne, true),
             (
                 with(|p| {
                     p.keyed_create = true;
@@ -95,8 +166,41 @@ mod tests {
         ] {
             assert_eq!((g.level, g.exactly_one), (level, exactly_one), "{}", g.reason);
             assert!(!g.reason.is_empty());
+            // "Exactly one" is said where it holds, and until when a second one may appear where it does not.
+            let says = |text: &str| g.limits.iter().any(|limit| limit.contains(text));
+            assert_eq!(g.level.to_string().starts_with("exactly one"), exactly_one, "{}", g.level);
+            assert_eq!(says("A second instance may then appear"), !g.fenced && g.level != GuaranteeLevel::Unknown, "{:?}", g.limits);
         }
         assert!(with(|p| p.conditional_writes = true).fenced && with(|p| p.retained_exit_results = true).exact_results);
+    }
+
+    #[test]
+    fn until_when_a_second_one_may_appear_follows_from_the_settings_and_that_it_stays_is_said() {
+        let times = Times { lease: Duration::from_secs(10), margin: Duration::from_secs(1), sweep: Duration::from_secs(60) };
+        let ecs = RemoteProvider { keyed_create: true, find: true, list: true, stale_seconds: 300, ..RemoteProvider::default() };
+        let docker = RemoteProvider { stale_seconds: 0, seal: true, ..ecs.clone() };
+        let ssh = RemoteProvider { conditional_writes: true, ..docker.clone() };
+        let plain = RemoteProvider { plain_protocol: true, ..RemoteProvider::default() };
+        for (name, provider, wanted) in [
+            (
+                "ecs",
+                &ecs,
+                Some(
+                    "up to 5m11s (lease 10s, the servers' grace 1s, age of the provider's answers 5m0s) after that manager was heard last",
+                ),
+            ),
+            ("docker_remote", &docker, Some("up to 11s (lease 10s, the servers' grace 1s) after that manager was heard last")),
+            ("ssh", &ssh, None),
+            ("plain", &plain, Some("up to 11s (lease 10s, the servers' grace 1s) after that manager was heard last")),
+        ] {
+            let said = guarantee_within(Some(provider), Some(&times)).limits.into_iter().find(|limit| limit.contains("may then appear"));
+            assert_eq!(said.is_some(), wanted.is_some(), "{name}: {said:?}");
+            let (said, wanted) = (said.unwrap_or_default(), wanted.unwrap_or_default());
+            assert!(said.contains(wanted), "{name}: {said}");
+            assert_eq!(said.contains("It lives until it ends by itself or a person stops it"), !wanted.is_empty(), "{name}: {said}");
+            assert_eq!(said.contains("the sweep, every 1m0s, reports it"), provider.list && !provider.conditional_writes, "{name}: {said}");
+            assert_eq!(said.contains("no sweep finds it"), provider.plain_protocol, "{name}: {said}");
+        }
     }
 
     #[test]

@@ -1,13 +1,19 @@
 //! The life of a remote task: one pure function over the servers' record, and its counterpart on the node.
 //!
-//! - [`transition`]: `(record, event, context) → step`; the servers' side. It holds rules 1–9; each is marked where it is enforced.
-//! - [`reconcile::events_for`]: what a snapshot says about a slot, as events, so that the servers' loop needs no memory.
-//! - [`guarantee()`]: what a provider's abilities promise, with the reasons.
+//! - [`transition`]: `(record, event, context) → step`; the servers' side. It holds rules 1–9; each is marked where
+//!   it is enforced.
+//! - [`reconcile::events_for`]: what a snapshot says about a slot, as events, so that the servers' loop needs no
+//!   memory.
+//! - [`recovered::take_over`]: what becomes of a record when somebody knows more than servers whose state is from the
+//!   past.
+//! - [`recovering::holds`], [`recovering::is_over`]: when servers whose state may be from the past may begin something.
+//! - [`guarantee()`], [`guarantee_within`]: what a provider's abilities promise, with the reasons, and with the times
+//!   that follow from the settings.
 //! - [`parts::undeliverable`]: what of a task cannot reach a provider's runtime.
 //! - [`node::transition`]: `(slot state, event) → step`; what a manager may do now: look, create, adopt, stop, let go.
 //!
-//! README.md beside this file states the problem, the assumptions and the properties; `tests/` holds a model checker and a simulator that run
-//! both functions against a fake provider.
+//! README.md beside this file states the problem, the assumptions and the properties; `tests/` holds a model checker
+//! and a simulator that run both functions against a fake provider.
 //!
 //! ```text
 //!              Wanted ┌──────────────── epoch + 1 ───────────────┐
@@ -26,14 +32,16 @@ mod guarantee;
 pub mod node;
 pub mod parts;
 pub mod reconcile;
+pub mod recovered;
+pub mod recovering;
 mod reports;
 mod transition;
 
-pub use guarantee::guarantee;
+pub use guarantee::{Times, guarantee, guarantee_within};
 use model::{
     IncarnationId, JobKey, NodeId, RemoteImport, RemoteOrder, RemoteReport, RemoteTask, RemoteWanted, SlotKey, TimestampNs, remote::Manager,
 };
-pub use transition::{awaits_finisher, order_for_node, orders, transition, wake_at};
+pub use transition::{awaits_finisher, begins, order_for_node, orders, transition, wake_at};
 
 /// What the caller knows and the function may not find out by itself.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +50,10 @@ pub struct Context {
     pub now: TimestampNs,
     /// A new random id, used when this step commits a new incarnation (at most one does).
     pub fresh: IncarnationId,
+    /// Nothing may be created now, neither a new incarnation nor one that nobody has seen by another manager: an
+    /// instance may live that no record knows. What would create one waits, [`Event::Tick`] asks again. [`begins`]
+    /// says which steps depend on it.
+    pub held: bool,
 }
 
 /// Something that has happened to a slot.
@@ -83,7 +95,8 @@ pub enum Event {
         /// The runtime that it reaches.
         provider: String,
     },
-    /// Who lets the provider forget an instance that has ended for good when its manager was lost before it could: see [`awaits_finisher`].
+    /// Who lets the provider forget an instance that has ended for good when its manager was lost before it could:
+    /// see [`awaits_finisher`].
     Finisher(Manager),
     /// A node reports.
     Report {
@@ -92,22 +105,22 @@ pub enum Event {
         /// What it says.
         report: Box<RemoteReport>,
     },
-    /// A person orders a restart: stop, then a new incarnation of the same specification.
+    /// An operator orders a restart: a stop, then a new incarnation of the same specification.
     Restart {
         /// Who and why.
         why: String,
     },
-    /// A person declares that no instance exists (the way out of Unknown with a provider that cannot tell).
+    /// An operator declares that no instance exists, because the provider cannot tell.
     DeclareGone {
         /// Who and why.
         why: String,
     },
-    /// A person drops the record without confirmation. The sweep will report the instance if it lives.
+    /// An operator deletes the record without confirmation. The sweep reports the instance if it lives.
     Forget {
         /// Who and why.
         why: String,
     },
-    /// A person orders that an instance which no record knows be adopted, or stopped (rule 10).
+    /// An operator orders the adoption or stop of an orphaned instance (rule 10).
     Import(Box<RemoteImport>),
     /// Time has passed, see [`wake_at`].
     Tick,
@@ -120,7 +133,8 @@ pub enum Effect {
     Commit(Box<RemoteTask>),
     /// Remove the record durably before anything else.
     Delete(SlotKey),
-    /// Send the order to the node (an acknowledgement of an exit is an order, too). If it has no session, it gets it with its next one.
+    /// Send the order to the node (an acknowledgement of an exit is an order, too). If it has no session, it gets it
+    /// with its next one.
     Order {
         /// To whom.
         node: NodeId,

@@ -1,8 +1,8 @@
 //! The node's side: what a manager may do about one slot now.
 //!
-//! The machine knows one order, one lease and what this node has seen. It never decides that a task should stop or start elsewhere: only a
-//! server order with the current epoch kills (rule 5). Calls are effects; their results come back as events. At most one call of a slot is
-//! under way at a time.
+//! The machine knows one order, one lease and what this node has seen. It never decides that a task should stop or
+//! start elsewhere: only a server order with the current epoch kills (rule 5). Calls are effects; their results come
+//! back as events. At most one call of a slot is under way at a time.
 //!
 //! ```text
 //! no order, or released ────────────► let go: nothing at all
@@ -16,7 +16,7 @@
 use model::{
     AllocId, DesiredRemote, GoDuration, IncarnationId, Observed, RemoteOrder, RemoteReport, SlotKey, TimestampNs,
     node::RemoteProvider,
-    remote::{RemoteHandle, RemoteRole},
+    remote::{RemoteHandle, RemoteIntent, RemoteRole},
 };
 
 /// What an answer of the provider says about an instance.
@@ -44,8 +44,9 @@ pub enum Call {
         /// Key.
         incarnation: IncarnationId,
     },
-    /// Stop by key what has no handle: refuse every create with the key from now on, and say whether an instance exists. Only for drivers that
-    /// declare `seal`; closes the gap in which a create that was sent long ago arrives after the stop has been confirmed.
+    /// Stop by key what has no handle: refuse every create with the key from now on, and say whether an instance
+    /// exists. Only for drivers that declare `seal`; closes the gap in which a create that was sent long ago arrives
+    /// after the stop has been confirmed.
     Seal {
         /// Key.
         incarnation: IncarnationId,
@@ -63,8 +64,9 @@ pub enum Call {
         incarnation: IncarnationId,
         /// Epoch.
         epoch: u64,
-        /// No create with this key was sent before under this epoch or an earlier one. At most one create of a key is called so; all others come later or
-        /// from later managers and leave nothing unasked. So this one need not wait for a part of the provider that cannot be asked.
+        /// No create with this key was sent before under this epoch or an earlier one. At most one create of a key is
+        /// called so; all others come later or from later managers and leave nothing unasked. So this one need not
+        /// wait for a part of the provider that cannot be asked.
         first: bool,
     },
     /// Stop and confirm.
@@ -109,8 +111,10 @@ pub enum Answer {
     Absent,
     /// It could not be asked: unreachable, throttled, credentials, a lost reply, a plugin that died.
     CouldNotAsk(String),
-    /// The call never left this node (no plugin, no lease any more, let go while it waited): nothing has happened, and it is tried again, or what
-    /// the order says by now.
+    /// A create was not sent: the servers are to store this before it is, see [`RemoteOrder::intent`].
+    Intent(RemoteIntent),
+    /// The call never left this node (no plugin, no lease any more, let go while it waited): nothing has happened,
+    /// and it is tried again, or what the order says by now.
     NotSent(String),
     /// The request is wrong and nothing has happened.
     WrongRequest(String),
@@ -150,7 +154,8 @@ pub enum Event {
     },
     /// Node-local preparation for a create is done.
     Prepared,
-    /// The output of the instance that has ended is kept here, or will never be: what [`Effect::Keep`] asked for is done.
+    /// The output of the instance that has ended is kept here, or will never be: what [`Effect::Keep`] asked for is
+    /// done.
     Kept {
         /// Which instance.
         incarnation: IncarnationId,
@@ -159,7 +164,8 @@ pub enum Event {
     },
     /// The pause after [`Effect::RetryLater`] is over.
     Retry,
-    /// The agent has restarted: no call is under way any more, and what was seen is old. Feed it once after loading the stored state.
+    /// The agent has restarted: no call is under way any more, and what was seen is old. Feed it once after loading
+    /// the stored state.
     Restarted,
 }
 
@@ -168,14 +174,15 @@ pub enum Event {
 pub enum Effect {
     /// Store [`Slot`] durably before the calls that follow.
     Persist,
-    /// Do the node-local preparation for a create (artifacts, templates, environment), then feed [`Event::Prepared`]. Failures are retried there.
+    /// Do the node-local preparation for a create (artifacts, templates, environment), then feed [`Event::Prepared`].
+    /// Failures are retried there.
     Prepare,
     /// Call the driver, then feed [`Event::Done`]. A mutation must not outlast the lease: bound it by what is left.
     Call(Call),
     /// Keep watching the instance, feed [`Event::Seen`]; idempotent.
     Watch(RemoteHandle),
-    /// Fetch the output of the instance, which has ended, into the directory of the order's allocation, then feed [`Event::Kept`]. Changes nothing at
-    /// the provider. Doing it again where it is done already does nothing.
+    /// Fetch the output of the instance, which has ended, into the directory of the order's allocation, then feed
+    /// [`Event::Kept`]. Changes nothing at the provider. Doing it again where it is done already does nothing.
     Keep {
         /// Which instance.
         incarnation: IncarnationId,
@@ -198,9 +205,13 @@ struct Local {
     incarnation: IncarnationId,
     /// A create may have reached the provider. Stored before the call.
     attempted: bool,
+    /// One may have, of which the store does not know: until the driver has said what it can do.
+    doubted: bool,
     prepared: bool,
     /// A create was answered to this node with an instance: whatever of it is left to do, the provider does.
     created: bool,
+    /// What the driver wants to be stored before it creates, under the order's epoch.
+    intent: Option<RemoteIntent>,
     handle: Option<RemoteHandle>,
     /// The last answer, None = this node has not looked under this order. `Gone` = positively absent.
     sighting: Option<Sighting>,
@@ -225,8 +236,11 @@ pub struct Slot {
     confirmed: bool,
     local: Local,
     highest_epoch: u64,
+    /// What the agent's store says of attempts is not believed for the next order, see [`Slot::doubt_store`].
+    doubted: bool,
     in_flight: Option<Call>,
-    /// The order (epoch, role, wish) under which that call was sent: "there is none" says nothing about what was sent afterwards.
+    /// The order (epoch, role, wish) under which that call was sent: "there is none" says nothing about what was sent
+    /// afterwards.
     asked_under: Option<(u64, RemoteRole, DesiredRemote)>,
     preparing: bool,
     /// The last report, so that only changes are told.
@@ -263,15 +277,39 @@ impl Slot {
             ..Self::default()
         }
     }
-    /// What must survive the agent.
+    /// The order that comes next is one of a full set. What the node has not heard of in this life of its agent it
+    /// may have acted on before: its store may be an older copy, or the servers' state one. Where it can be asked
+    /// whether the instance exists, and a create can be repeated, that is done.
+    pub fn doubt_store(&mut self) {
+        self.doubted = true;
+    }
+    /// The record that must survive the agent.
     #[must_use]
     pub fn stored(&self) -> Stored {
         Stored { attempted: self.local.attempted.then_some(self.local.incarnation), highest_epoch: self.highest_epoch }
+    }
+    /// Orders under an epoch below this one are refused.
+    #[must_use]
+    pub fn highest_epoch(&self) -> u64 {
+        self.highest_epoch
     }
     /// The order in force.
     #[must_use]
     pub fn order(&self) -> Option<&RemoteOrder> {
         self.order.as_ref()
+    }
+    /// What this node knows of the slot, as an order: the one in force with the handle that was found since; without
+    /// one, what has outlived the agent.
+    #[must_use]
+    pub fn known(&self, key: &SlotKey) -> RemoteOrder {
+        let order = self.order.clone().unwrap_or_else(|| RemoteOrder {
+            slot: key.clone(),
+            role: RemoteRole::Observe,
+            incarnation: self.local.incarnation,
+            ..RemoteOrder::default()
+        });
+        let own = self.local.handle.clone().filter(|_| self.local.incarnation == order.incarnation);
+        RemoteOrder { handle: own.or(order.handle), epoch: order.epoch.max(self.highest_epoch), ..order }
     }
     /// The handle of the present incarnation, for logs, stats, signals and exec.
     #[must_use]
@@ -288,15 +326,15 @@ impl Slot {
     pub fn in_flight(&self) -> Option<&Call> {
         self.in_flight.as_ref()
     }
-    /// True when the create that is under way is still what the servers want of this node. Otherwise it is let go where it has not been sent yet, and
-    /// answered with [`Answer::NotSent`].
+    /// True when the create that is under way is still what the servers want of this node. Otherwise it is let go
+    /// where it has not been sent yet, and answered with [`Answer::NotSent`].
     #[must_use]
     pub fn wants_create(&self) -> bool {
         let of = |order: &RemoteOrder| matches!(self.in_flight, Some(Call::Ensure { incarnation, .. }) if incarnation == order.incarnation);
         self.order.as_ref().is_some_and(of) && self.may_mutate() && self.asked_under == self.under()
     }
-    /// The incarnation that this node is to create when there is none, and the allocation that prepares it. A preparation for anything else is not
-    /// wanted any more.
+    /// The incarnation that this node is to create when there is none, and the allocation that prepares it. A
+    /// preparation for anything else is not wanted any more.
     #[must_use]
     pub fn prepares(&self) -> Option<(IncarnationId, AllocId)> {
         self.order.as_ref().and_then(Self::prepares_under)
@@ -308,10 +346,26 @@ impl Slot {
     fn under(&self) -> Option<(u64, RemoteRole, DesiredRemote)> {
         self.order.as_ref().map(|o| (o.epoch, o.role, o.desired))
     }
-    /// True when mutations are allowed now: a lease and an order confirmed since it was last lost (rule 3). Check it again right before a call.
+    /// True when mutations are allowed now: a lease and an order confirmed since it was last lost (rule 3). Check it
+    /// again right before a call.
     #[must_use]
     pub fn may_mutate(&self) -> bool {
         self.lease && self.confirmed && self.order.as_ref().is_some_and(|o| o.role != RemoteRole::Observe)
+    }
+}
+
+/// What a driver counts as that has not declared anything yet, because its plugin is coming up: the instance is looked
+/// up, which waits for the driver and touches nothing, and nothing is taken for granted about creating.
+#[must_use]
+pub fn undeclared() -> RemoteProvider {
+    RemoteProvider { find: true, ..RemoteProvider::default() }
+}
+
+/// The epoch that a call carries, 0 = none.
+fn call_epoch(call: &Call) -> u64 {
+    match call {
+        Call::Seal { epoch, .. } | Call::Ensure { epoch, .. } | Call::Stop { epoch, .. } | Call::Acknowledge { epoch, .. } => *epoch,
+        Call::Find { .. } | Call::Observe { .. } => 0,
     }
 }
 
@@ -374,14 +428,16 @@ impl Work<'_> {
 
     fn order(&mut self, order: &RemoteOrder) -> bool {
         if order.epoch < self.s.highest_epoch {
-            self.because(format!("order ignored: epoch {} is older than {}", order.epoch, self.s.highest_epoch));
+            self.refuse(order);
             return false;
         }
         let moved = self.s.order.as_ref().is_none_or(|o| o.epoch != order.epoch || o.role != order.role || o.desired != order.desired);
+        let unheard = self.s.order.as_ref().is_none_or(|o| o.incarnation != order.incarnation);
         if self.s.local.incarnation != order.incarnation {
             self.s.local = Local { incarnation: order.incarnation, ..Local::default() };
             self.s.preparing = false;
         }
+        self.s.local.doubted |= std::mem::take(&mut self.s.doubted) && unheard;
         if self.s.prepares() != Slot::prepares_under(order) {
             // A preparation is made by one allocation, and for a create; it is let go when there is to be none.
             (self.s.preparing, self.s.local.prepared) = (false, false);
@@ -390,9 +446,14 @@ impl Work<'_> {
             // What is kept is kept in the directory of one allocation.
             (self.s.local.keeping, self.s.local.kept) = (false, false);
         }
+        if self.s.order.as_ref().is_some_and(|o| o.epoch != order.epoch) {
+            // Somebody else may have stored another one meanwhile: that counts, and the driver says what is to be
+            // stored now.
+            self.s.local.intent = None;
+        }
         if moved {
-            // Under a new epoch, role or wish this node must look again: what it says lets another manager let go, or confirms a stop, and "there
-            // is none" may have been said before a create arrived.
+            // Under a new epoch, role or wish this node must look again: what it says lets another manager let go, or
+            // confirms a stop, and "there is none" may have been said before a create arrived.
             if self.s.local.sighting.as_ref().is_some_and(|s| !matches!(s.observed, Observed::Exited { .. })) {
                 self.s.local.sighting = None;
             }
@@ -415,6 +476,23 @@ impl Work<'_> {
             self.effects.push(Effect::Persist);
         }
         true
+    }
+
+    /// The servers have lost an epoch (restored from a backup, or the slot's record is another one): said to them, so
+    /// that they go on from above it.
+    fn refuse(&mut self, order: &RemoteOrder) {
+        let why = format!("order refused: epoch {}, this node has acted under epoch {}", order.epoch, self.s.highest_epoch);
+        self.because(why.clone());
+        self.effects.push(Effect::Report(Box::new(RemoteReport {
+            slot: self.key.clone(),
+            incarnation: order.incarnation,
+            epoch: order.epoch,
+            desired: order.desired,
+            provider: self.caps.provider.clone(),
+            observed: Observed::Unknown { since: self.now, why: why.into() },
+            stale_epoch: self.s.highest_epoch,
+            ..RemoteReport::default()
+        })));
     }
 
     fn released(&mut self) -> bool {
@@ -461,11 +539,16 @@ impl Work<'_> {
                 self.because("absence seen under an earlier order is not enough: looked for again");
                 true
             }
+            Answer::Absent if matches!(call, Call::Find { .. } | Call::Seal { .. }) && self.s.local.handle.is_some() => {
+                self.because("absence by key was seen before a handle was known: looked for again by that");
+                true
+            }
             Answer::Absent => {
                 self.s.local.sighting = Some(Sighting { observed: Observed::Gone, ..Sighting::default() });
                 true
             }
-            // Of a create that was repeated for an instance that is there it does not say that nothing was created: looked at again.
+            // Of a create that was repeated for an instance that is there it does not say that nothing was created:
+            // looked at again.
             Answer::WrongRequest(why) if matches!(call, Call::Ensure { .. }) && self.s.local.handle.is_none() => {
                 self.s.local.refused.clone_from(why);
                 self.s.local.attempted = false;
@@ -473,12 +556,22 @@ impl Work<'_> {
                 self.effects.push(Effect::Persist);
                 true
             }
-            Answer::NotSent(why) => {
-                if matches!(call, Call::Ensure { first: true, .. }) {
-                    // It is as if it had not been tried.
-                    self.s.local.attempted = false;
-                    self.effects.push(Effect::Persist);
+            // Asked for again, and again, it would be the same.
+            Answer::Intent(intent) if self.s.order.as_ref().is_some_and(|o| o.intent.as_ref() == Some(intent)) => {
+                self.not_tried(&call);
+                self.unknown("the driver wants to have stored what is stored already, and creates nothing");
+                self.effects.push(Effect::RetryLater);
+                false
+            }
+            Answer::Intent(intent) => {
+                self.not_tried(&call);
+                if asked == self.s.under() {
+                    self.s.local.intent = Some(intent.clone());
                 }
+                true
+            }
+            Answer::NotSent(why) => {
+                self.not_tried(&call);
                 if asked != self.s.under() {
                     self.because(format!("a call of an earlier order was not sent, the present order is followed: {why}"));
                     return true;
@@ -497,13 +590,24 @@ impl Work<'_> {
                 true
             }
             Answer::StaleEpoch { accepted } => {
-                // Either another node manages it and the release is on its way, or the servers have lost an epoch (restored from a backup): they
-                // are told which one was accepted and answer with an order.
+                // Either another node manages it and the release is on its way, or the servers have lost an epoch
+                // (restored from a backup): they are told which one was accepted and answer with an order.
                 self.s.confirmed = false;
-                self.s.local.stale_epoch = *accepted;
+                // A provider that does not say which: the next one, and so on until it is above.
+                self.s.local.stale_epoch = if *accepted == 0 { call_epoch(&call) + 1 } else { *accepted };
                 self.unknown("the provider has accepted a higher epoch: this node waits for the servers");
+                // Also of an instance whose end is known.
+                self.report();
                 false
             }
+        }
+    }
+
+    /// The first create of a key was not sent: it is as if it had not been tried.
+    fn not_tried(&mut self, call: &Call) {
+        if matches!(call, Call::Ensure { first: true, .. }) {
+            self.s.local.attempted = false;
+            self.effects.push(Effect::Persist);
         }
     }
 
@@ -576,6 +680,7 @@ impl Work<'_> {
             desired: order.desired,
             provider: self.caps.provider.clone(),
             handle: l.handle.clone(),
+            intent: l.intent.clone(),
             observed,
             provider_id,
             attributes,
@@ -608,8 +713,27 @@ impl Work<'_> {
         self.effects.push(Effect::Call(call));
     }
 
+    /// Whether a create with the key may have been sent before.
+    fn may_exist(&self, order: &RemoteOrder) -> bool {
+        order.adopt || self.s.local.attempted || self.s.local.doubted
+    }
+
+    /// What the store does not know of is taken for attempted, where it can be asked whether the instance exists, and a
+    /// create can be repeated. While the plugin is coming up nobody knows whether that is so.
+    fn settle_doubt(&mut self) {
+        if !self.s.local.doubted || *self.caps == undeclared() {
+            return;
+        }
+        self.s.local.doubted = false;
+        if !self.s.local.attempted && self.caps.keyed_create && (self.caps.find || self.caps.list) {
+            self.s.local.attempted = true;
+            self.effects.push(Effect::Persist);
+        }
+    }
+
     /// The next thing to do, from the state alone.
     fn decide(&mut self) {
+        self.settle_doubt();
         let Some(order) = self.s.order.clone() else {
             return self.because("no order: nothing is done (rule 5)");
         };
@@ -641,7 +765,8 @@ impl Work<'_> {
             Some(Observed::Running | Observed::Creating | Observed::Intended) => {
                 self.report();
                 if order.acknowledge {
-                    // The servers have counted an end that this node does not see (a person has declared it gone): look again, touch nothing.
+                    // The servers have counted an end that this node does not see (a person has declared it gone):
+                    // look again, touch nothing.
                     return self.because("the servers count it as ended but it is seen alive: reported, not touched");
                 }
                 if order.desired == DesiredRemote::Stop && order.role != RemoteRole::Observe {
@@ -649,7 +774,8 @@ impl Work<'_> {
                 }
                 let begun = matches!(observed, Some(Observed::Creating | Observed::Intended));
                 if begun && order.role == RemoteRole::Manage && self.caps.keyed_create && !self.s.local.created {
-                    // Whoever began it may have died on the way. A create by key goes on from there, and changes nothing where there is nothing to do.
+                    // Whoever began it may have died on the way. A create by key goes on from there, and changes
+                    // nothing where there is nothing to do.
                     self.because("seen half created, and nobody has told this node that it is under way: the create is repeated");
                     self.create(&order);
                 }
@@ -665,7 +791,7 @@ impl Work<'_> {
             }
             return self.call(Call::Observe { handle });
         }
-        let may_exist = order.adopt || self.s.local.attempted;
+        let may_exist = self.may_exist(order);
         if !may_exist && order.role != RemoteRole::Observe {
             // Only this node has ever been told to create it, and it has not tried: it does not exist.
             if order.desired == DesiredRemote::Stop || order.acknowledge {
@@ -681,6 +807,12 @@ impl Work<'_> {
         if self.caps.find || self.caps.list {
             return self.call(Call::Find { incarnation: order.incarnation });
         }
+        if order.acknowledge && order.role != RemoteRole::Observe {
+            // A person has declared it gone, and there is nothing to ask by: nothing is left to be done about it.
+            self.s.local.sighting = Some(Sighting { observed: Observed::Gone, ..Sighting::default() });
+            self.s.local.forgotten = true;
+            return self.report();
+        }
         if self.caps.keyed_create && order.desired == DesiredRemote::Run && order.role == RemoteRole::Manage {
             return self.create(order);
         }
@@ -688,7 +820,7 @@ impl Work<'_> {
     }
 
     fn create(&mut self, order: &RemoteOrder) {
-        let may_exist = order.adopt || self.s.local.attempted;
+        let may_exist = self.may_exist(order);
         if may_exist && !self.caps.keyed_create {
             return self.hold(
                 "a create may have been sent and the provider does not create by key: a second create could double the instance; \
@@ -701,6 +833,10 @@ impl Work<'_> {
                 self.effects.push(Effect::Prepare);
             }
             return self.because("a create waits for node-local preparation; an adoption would not (rule 7)");
+        }
+        if self.s.local.intent.is_some() && self.s.local.intent != order.intent {
+            self.because("a create waits until the servers have stored what is about to be sent (rule 1)");
+            return self.report();
         }
         self.call(Call::Ensure { incarnation: order.incarnation, epoch: order.epoch, first: !may_exist });
     }
@@ -726,7 +862,8 @@ impl Work<'_> {
             self.s.local.forgotten = true;
             return self.report();
         };
-        // The acknowledgement takes the output away from the provider; people read it for as long as the allocation is kept.
+        // The acknowledgement takes the output away from the provider; people read it for as long as the allocation
+        // is kept.
         if !self.s.local.kept && !order.alloc_id.is_nil() {
             if !self.s.local.keeping {
                 self.s.local.keeping = true;

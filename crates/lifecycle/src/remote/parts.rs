@@ -1,7 +1,8 @@
-//! What of a task cannot reach the runtime of a provider, by name: said when the job is submitted as soon as a node has told of the provider, and by
-//! the node that is to create the task otherwise.
+//! What of a task cannot reach the runtime of a provider, by name: said when the job is submitted as soon as a node
+//! has told of the provider, and by the node that is to create the task otherwise.
 
 use model::{
+    TaskGroup,
     identity_rules::{change_mode, identities},
     node::RemoteProvider,
     task::{Identity, Task},
@@ -52,6 +53,19 @@ pub fn undeliverable(task: &Task, provider: &RemoteProvider) -> Vec<String> {
     general.chain(identities(task).filter_map(of_identity)).collect()
 }
 
+/// What of the group's network cannot be honoured by a driver that runs tasks elsewhere, for people.
+#[must_use]
+pub fn unconnectable(group: &TaskGroup, driver: &str) -> Option<String> {
+    let network = group.networks.first()?;
+    let what = match network.mode.as_str() {
+        "" | "host" if network.dns.is_some() => "network.dns".to_owned(),
+        "" | "host" => return None,
+        mode => format!("network mode {mode:?}"),
+    };
+    let why = format!("driver {driver:?} runs tasks that are not in the network of their group");
+    Some(format!("{why}: {what} cannot be honoured; use mode \"host\" and what the runtime has of its own"))
+}
+
 /// Is it not below `local`, as far as can be told before its names are replaced?
 fn leads_elsewhere(destination: &str) -> bool {
     let rest = destination.trim_start_matches("${NOMAD_TASK_DIR}");
@@ -95,6 +109,7 @@ fn identity_trouble(identity: &Identity, provider: &RemoteProvider) -> Option<&'
 #[cfg(test)]
 mod tests {
     use model::{
+        network::{Dns, Network},
         resources::Resources,
         task::{Artifact, DispatchPayload, Template, VolumeMount},
     };
@@ -140,6 +155,19 @@ mod tests {
             assert_eq!(undeliverable(&task, &full).is_empty(), only_poor, "{part}");
         }
         assert_eq!(undeliverable(&Task::default(), &poor), Vec::<String>::new());
+    }
+
+    #[test]
+    fn networks_that_are_not_where_the_task_runs_are_refused() {
+        let group = |network| TaskGroup { networks: vec![network], ..TaskGroup::default() };
+        let network = |mode: &str| Network { mode: mode.into(), ..Network::default() };
+        assert_eq!(unconnectable(&TaskGroup::default(), "d"), None);
+        assert_eq!(unconnectable(&group(network("")), "d"), None);
+        assert_eq!(unconnectable(&group(network("host")), "d"), None);
+        let bridged = unconnectable(&group(network("bridge")), "d").expect("refused");
+        assert!(bridged.contains("driver \"d\"") && bridged.contains("network mode \"bridge\" cannot be honoured"), "{bridged}");
+        let dns = Network { dns: Some(Dns::default()), ..network("host") };
+        assert!(unconnectable(&group(dns), "d").is_some_and(|why| why.contains("network.dns cannot be honoured")));
     }
 
     #[test]

@@ -1,12 +1,9 @@
 //! From a snapshot to events: the servers' loop over remote tasks is a reconciler that remembers nothing between runs.
 //!
-//! For each slot that has a record or is wanted by an allocation, gather [`SlotFacts`] from the snapshot, feed each of [`events_for`] to
-//! [`super::transition`], carry the effects out. Doing it twice changes nothing.
+//! For each slot that has a record or is wanted by an allocation, gather [`SlotFacts`] from the snapshot, feed each
+//! of [`events_for`] to [`super::transition`], carry the effects out. Doing it twice changes nothing.
 
-use model::{
-    AllocId, Allocation, ClientStatus, Job, NodeId, RemotePolicy, RemoteTask, RemoteWanted, SlotKey, TimestampNs, remote::Manager,
-    spec_hash,
-};
+use model::{AllocId, Job, NodeId, RemoteTask, RemoteWanted, SlotKey, TimestampNs, remote::Manager};
 
 use super::{
     Event,
@@ -16,43 +13,23 @@ use super::{
 /// What a snapshot says about a slot.
 #[derive(Clone)]
 pub struct SlotFacts<'a> {
-    /// [`wanted`] for the newest allocation of the slot whose desired status is run and whose client status is not terminal, provided that its node
-    /// holds a lease and is not draining; None when there is no such allocation.
+    /// What the newest allocation of the slot wants whose desired status is run and whose client status is not
+    /// terminal, provided that its node holds a lease and is not draining; None when there is no such allocation.
     pub wanted: Option<RemoteWanted>,
     /// Why the job does not want the slot (see [`slot_covered`]); `Ok` when it does.
     pub covered: Result<(), String>,
     /// The node holds a lease (servers' view: not expired including the margin).
     pub leased: &'a dyn Fn(NodeId) -> bool,
-    /// A drain of the node is under way; `Some(true)` when it waits no longer: its deadline has passed, or the scheduler has found no room *for
-    /// this slot* (with a successor named, "no room" must not be said: it would take over before it has observed).
+    /// A drain of the node is under way; `Some(true)` when it waits no longer: its deadline has passed, or the
+    /// scheduler has found no room *for this slot* (with a successor named, "no room" must not be said: it would take
+    /// over before it has observed).
     pub draining: &'a dyn Fn(NodeId) -> Option<bool>,
     /// The allocation exists, is wanted to run and is not terminal.
     pub alloc_live: &'a dyn Fn(AllocId) -> bool,
-    /// Who may let the provider forget an instance of which nothing else is left to do ([`awaits_finisher`]): the allocation that it served with its node,
-    /// while that holds a lease; any capable node (with no allocation) when the allocation is no more; None to wait.
+    /// Who may let the provider forget an instance of which nothing else is left to do ([`awaits_finisher`]): the
+    /// allocation that it served with its node, while that holds a lease; any capable node (with no allocation) when
+    /// the allocation is no more; None to wait.
     pub finisher: &'a dyn Fn() -> Option<Manager>,
-}
-
-/// What an allocation wants of the slot of its task. `provider` is the runtime that its node reaches with the task's driver; `served` is the
-/// allocation that the record served last ([`RemoteTask::alloc_id`]), if it still exists. None when the job has no such task.
-#[must_use]
-pub fn wanted(alloc: &Allocation, job: &Job, task: &str, provider: &str, served: Option<&Allocation>) -> Option<RemoteWanted> {
-    let group = job.group(&alloc.task_group)?;
-    let task = group.task(task)?;
-    // Only an allocation whose tasks have ended has had the verdict: its successor is a new attempt. One that was lost or moved has not; its
-    // successor takes over the incarnation as it is, ended or not.
-    let previous_ended =
-        served.is_some_and(|a| a.id != alloc.id && matches!(a.client_status, ClientStatus::Failed | ClientStatus::Complete));
-    Some(RemoteWanted {
-        job_version: job.version,
-        spec_hash: spec_hash(job, group, task).into(),
-        driver: task.driver.as_str().into(),
-        provider: provider.into(),
-        policy: RemotePolicy::of(job, task).into(),
-        manager: Some(Manager { node_id: alloc.node_id, alloc_id: alloc.id }),
-        previous_ended,
-        keep_counters: false,
-    })
 }
 
 /// Does the job want this slot? The error says why not.
@@ -78,8 +55,9 @@ pub fn slot_covered(job: Option<&Job>, slot: &SlotKey) -> Result<(), String> {
     Ok(())
 }
 
-/// The events that follow from the facts, in the order in which they are to be fed: management that is lost first, then what is wanted, then
-/// what is not. An allocation that wants the slot outweighs a job that no longer counts it: the scheduler stops allocations, not indexes.
+/// The events that follow from the facts, in the order in which they are to be fed: management that is lost first,
+/// then what is wanted, then what is not. An allocation that wants the slot outweighs a job that no longer counts it:
+/// the scheduler stops allocations, not indexes.
 #[must_use]
 pub fn events_for(record: Option<&RemoteTask>, facts: &SlotFacts<'_>, now: TimestampNs) -> Vec<Event> {
     let mut events = Vec::new();
@@ -118,13 +96,16 @@ pub fn events_for(record: Option<&RemoteTask>, facts: &SlotFacts<'_>, now: Times
     {
         events.push(Event::Finisher(manager));
     }
-    if wake_at(r).is_some_and(|at| at <= now) {
+    // What follows may have been held up, and is asked for again.
+    let follows = r.settled() && r.next.as_ref().is_some_and(|next| next.manager.is_some());
+    if follows || wake_at(r).is_some_and(|at| at <= now) {
         events.push(Event::Tick);
     }
     events
 }
 
-/// True when the record waits for any capable node: [`Event::CapableNode`] is to be fed with one that reaches its provider.
+/// True when the record waits for any capable node: [`Event::CapableNode`] is to be fed with one that reaches its
+/// provider.
 #[must_use]
 pub fn needs_executor(r: &RemoteTask) -> bool {
     r.manager.is_none() && !r.settled() && (r.desired == model::DesiredRemote::Stop || r.next.is_some())

@@ -2,7 +2,7 @@
 
 use model::{
     DesiredRemote, NodeId, Observed, RemoteExit, RemoteReport,
-    remote::{MAX_HANDLE_BYTES, RemoteRole},
+    remote::{MAX_HANDLE_BYTES, MAX_INTENT_BYTES, RemoteRole},
 };
 
 use super::{
@@ -34,19 +34,23 @@ impl Work {
             ));
         }
         if report.observed == Observed::Gone && report.handle.is_none() && self.r.handle.is_some() && report.refused.is_empty() {
-            // The node looked by key before the instance was created; with its next order it gets the handle to look by.
+            // The node looked by key before the instance was created; with its next order it gets the handle to look
+            // by.
             self.resend(from);
             return self.because("absence by key is older than the handle: the node is asked to look by the handle");
         }
         if report.stale_epoch > self.r.epoch
-            && role != RemoteRole::Observe
             && let Some(manager) = self.r.manager
         {
             // The servers were restored from a time before that epoch. It is theirs to go on from.
             self.r.epoch = report.stale_epoch;
-            return self.take_over(manager, &format!("the provider has accepted epoch {} already", report.stale_epoch));
+            return self.take_over(
+                manager,
+                &format!("node {} was refused, or refuses: epoch {} was acted under already", from.short(), report.stale_epoch),
+            );
         }
         self.learn(report);
+        self.intend(report, role);
         self.observe(report, role);
         self.unhealthy(report, role);
         if report.forgotten && self.r.exit_acknowledged && role != RemoteRole::Observe && !self.r.forgotten {
@@ -54,14 +58,32 @@ impl Work {
             self.changed("the provider has let the ended instance go");
         }
         if role == RemoteRole::Observe && !matches!(report.observed, Observed::Unknown { .. } | Observed::Intended) {
-            // Rule 8, second half: it has observed, so management moves. "Nothing there" is an observation, too: nothing can be missed.
+            // Rule 8, second half: it has observed, so management moves. "Nothing there" is an observation, too:
+            // nothing can be missed.
             if let Some(s) = self.r.successor {
                 self.take_over(s, "the successor has observed the instance");
             }
         }
     }
 
-    /// A check of the manager asks for a restart: an order to stop this incarnation, once. Its end counts as a failure, and the policy decides.
+    /// Stores the intent: what the manager is about to send. Its next order confirms that, and only then it sends
+    /// (rule 1). Later managers get the intent with their orders.
+    fn intend(&mut self, report: &RemoteReport, role: RemoteRole) {
+        let Some(intent) = &report.intent else { return };
+        if role != RemoteRole::Manage || self.r.observed.ended() {
+            return self.because("intent not stored: the node does not manage the slot, or the instance has ended");
+        }
+        if intent.0.len() > MAX_INTENT_BYTES {
+            return self.because(format!("intent not stored: {} bytes; the limit is {MAX_INTENT_BYTES}", intent.0.len()));
+        }
+        if self.r.intent.as_deref() != Some(intent) {
+            self.r.intent = Some(Box::new(intent.clone()));
+            self.because("intent stored: the driver may send the create");
+        }
+    }
+
+    /// A check of the manager asks for a restart: an order to stop this incarnation, once. Its end counts as a
+    /// failure, and the policy decides.
     fn unhealthy(&mut self, report: &RemoteReport, role: RemoteRole) {
         if report.unhealthy.is_empty() || !self.r.unhealthy.is_empty() {
             return;
@@ -83,7 +105,7 @@ impl Work {
         }
         if let Some(h) = &report.handle {
             if h.data.len() > MAX_HANDLE_BYTES {
-                self.because(format!("the handle is refused: {} bytes, at most {MAX_HANDLE_BYTES} are kept", h.data.len()));
+                self.because(format!("handle refused: {} bytes; the limit is {MAX_HANDLE_BYTES}", h.data.len()));
             } else if self.r.handle.as_ref() != Some(h) {
                 self.r.handle = Some(h.clone());
             }

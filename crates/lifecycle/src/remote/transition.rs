@@ -8,18 +8,23 @@ use model::{
 
 use super::{Context, Effect, Event, Step};
 
+/// Why nothing begins.
+pub(super) const HELD: &str = "no incarnation begins now: one may live that no record knows";
+
 /// How many changes a record remembers.
 const HISTORY: usize = 10;
 
 /// The transition function: what becomes of the slot's record, what is to be done, and why.
 ///
-/// Total and deterministic: any event may come in any state, twice or late; what does not apply changes nothing and says so.
+/// Total and deterministic: any event may come in any state, twice or late; what does not apply changes nothing and
+/// says so.
 #[must_use]
 pub fn transition(slot: &SlotKey, record: Option<&RemoteTask>, event: &Event, cx: Context) -> Step {
     let Some(before) = record else {
         return without_record(slot, event, cx);
     };
-    let mut work = Work { r: before.clone(), cx, deleted: false, out: Vec::new(), evaluate: Vec::new(), reasons: Vec::new() };
+    let mut work =
+        Work { r: before.clone(), cx, deleted: false, declared_gone: false, out: Vec::new(), evaluate: Vec::new(), reasons: Vec::new() };
     match event {
         Event::Wanted(wanted) => work.wanted(wanted),
         Event::Released { alloc_id } => work.released(*alloc_id),
@@ -57,12 +62,14 @@ pub fn order_for_node(r: &RemoteTask, node: NodeId) -> Option<RemoteOrder> {
         role,
         incarnation: r.incarnation,
         epoch: r.epoch,
-        // What a check has found unhealthy is still wanted: this incarnation of it ends, and the restart policy goes on.
+        // What a check has found unhealthy is still wanted: this incarnation of it ends, and the restart policy goes
+        // on.
         desired: if r.unhealthy.is_empty() { r.desired } else { DesiredRemote::Stop },
         driver: r.driver.to_string(),
         provider: r.provider.to_string(),
         alloc_id: who.alloc_id,
         handle: r.handle.clone(),
+        intent: r.intent.as_deref().cloned(),
         adopt: r.adopt(),
         acknowledge: r.exit_acknowledged && role != RemoteRole::Observe,
         verdict: verdict_for(r, who),
@@ -73,8 +80,8 @@ pub fn order_for_node(r: &RemoteTask, node: NodeId) -> Option<RemoteOrder> {
     })
 }
 
-/// What an allocation is told of the end: an instance that was stopped to be made anew is no end for the allocation that the next one is for. It
-/// would take its task for killed, and the slot would move.
+/// What an allocation is told of the end: an instance that was stopped to be made anew is no end for the allocation
+/// that the next one is for. It would take its task for killed, and the slot would move.
 fn verdict_for(r: &RemoteTask, who: Manager) -> RemoteVerdict {
     let follows = r.next.as_ref().and_then(|next| next.manager).is_some_and(|m| m.alloc_id == who.alloc_id);
     match &r.verdict {
@@ -98,9 +105,10 @@ pub fn wake_at(r: &RemoteTask) -> Option<TimestampNs> {
     }
 }
 
-/// The instance has ended for good and is counted, but the provider keeps it still and nobody is about to let it forget: the node that was to do it was
-/// lost on the way. [`Event::Finisher`] names who does it: the node of the allocation as soon as it is back, since that is where the output is read;
-/// any capable node once the allocation was collected.
+/// The instance has ended for good and is counted, but the provider keeps it still and nobody is about to let it
+/// forget: the node that was to do it was lost on the way. [`Event::Finisher`] names who does it: the node of the
+/// allocation as soon as it is back, since that is where the output is read; any capable node once the allocation was
+/// collected.
 #[must_use]
 pub fn awaits_finisher(r: &RemoteTask) -> bool {
     r.manager.is_none()
@@ -111,6 +119,22 @@ pub fn awaits_finisher(r: &RemoteTask) -> bool {
         && matches!(r.verdict, RemoteVerdict::Complete | RemoteVerdict::Failed { .. })
 }
 
+/// A manager of this record creates its instance: it is wanted, and nobody has ever seen it.
+pub(super) fn may_create(r: &RemoteTask) -> bool {
+    r.desired == DesiredRemote::Run && r.next.is_none() && !r.seen() && !r.observed.ended()
+}
+
+/// The step from one record to the next asks a node to create an instance that it was not asked for before: it needs
+/// [`Context::held`] to be decided.
+#[must_use]
+pub fn begins(before: Option<&RemoteTask>, after: &RemoteTask) -> bool {
+    let Some(manager) = after.manager else { return false };
+    before.is_none_or(|before| {
+        let moved = before.manager.is_none_or(|m| m.node_id != manager.node_id);
+        before.incarnation != after.incarnation || (moved && may_create(after))
+    })
+}
+
 fn without_record(slot: &SlotKey, event: &Event, cx: Context) -> Step {
     let mut step = Step::default();
     match event {
@@ -119,6 +143,10 @@ fn without_record(slot: &SlotKey, event: &Event, cx: Context) -> Step {
                 step.reasons.push("the slot is wanted but no node is named to manage it".to_owned());
                 return step;
             };
+            if cx.held {
+                step.reasons.push(HELD.to_owned());
+                return step;
+            }
             let mut r = RemoteTask { slot: slot.clone(), ..RemoteTask::default() };
             install(&mut r, wanted, manager, cx);
             let message = format!("incarnation {} committed for node {}", r.incarnation.short(), manager.node_id.short());
@@ -134,7 +162,8 @@ fn without_record(slot: &SlotKey, event: &Event, cx: Context) -> Step {
             let asks = import.as_wanted.is_some();
             step.effects.push(Effect::Commit(Box::new(r.clone())));
             if asks {
-                // An allocation that the slot has already takes it over when its node is looked at; without one the scheduler places it.
+                // An allocation that the slot has already takes it over when its node is looked at; without one the
+                // scheduler places it.
                 step.effects.push(Effect::Evaluate { job: slot.job(), why: format!("{slot} was adopted and is unmanaged") });
             }
             step.reasons.push(import.why.clone());
@@ -161,7 +190,8 @@ fn without_record(slot: &SlotKey, event: &Event, cx: Context) -> Step {
     step
 }
 
-/// The record of an instance that none knew: unmanaged, under an epoch that its provider has not seen, adopted or a tombstone.
+/// The record of an instance that none knew: unmanaged, under an epoch that its provider has not seen, adopted or a
+/// tombstone.
 fn imported(slot: &SlotKey, import: &RemoteImport, cx: Context) -> RemoteTask {
     let RemoteImport { instance, incarnation, driver, provider, as_wanted, why } = import;
     let mut r = RemoteTask {
@@ -169,7 +199,8 @@ fn imported(slot: &SlotKey, import: &RemoteImport, cx: Context) -> RemoteTask {
         driver: driver.into(),
         provider: provider.into(),
         incarnation: *incarnation,
-        // Some manager has acted under the epoch that the provider knows; whoever manages it next acts under a later one.
+        // Some manager has acted under the epoch that the provider knows; whoever manages it next acts under a later
+        // one.
         epoch: instance.epoch.max(1),
         incarnation_epoch: 0,
         unmanaged_since: cx.now,
@@ -218,8 +249,10 @@ pub(super) fn install(r: &mut RemoteTask, wanted: &RemoteWanted, manager: Manage
     r.stop_reason = Text::default();
     r.unhealthy = Text::default();
     r.next = None;
-    // What belongs to the instance begins anew; this is the only place that forgets a handle, and its instance has confirmedly ended.
+    // What belongs to the instance begins anew; this is the only place that forgets a handle, and its instance has
+    // confirmedly ended.
     r.handle = None;
+    r.intent = None;
     r.observed = Observed::Intended;
     r.exit_acknowledged = false;
     r.forgotten = false;
@@ -233,6 +266,7 @@ pub(super) fn install(r: &mut RemoteTask, wanted: &RemoteWanted, manager: Manage
         r.restarts = 0;
         r.restart_window_start = cx.now;
         r.restarts_in_window = 0;
+        r.restart_charges.clear();
         r.result = None;
     }
 }
@@ -242,7 +276,7 @@ pub(super) fn shared_keys<'a, V: Clone + 'a>(said: impl IntoIterator<Item = (&'a
     said.into_iter().map(|(k, v)| (k.into(), v.clone())).collect()
 }
 
-fn note(r: &mut RemoteTask, cx: Context, message: String) {
+pub(super) fn note(r: &mut RemoteTask, cx: Context, message: String) {
     if r.history.len() >= HISTORY {
         r.history.remove(0);
     }
@@ -256,6 +290,8 @@ pub(super) struct Work {
     pub(super) r: RemoteTask,
     pub(super) cx: Context,
     pub(super) deleted: bool,
+    /// A person has said that there is no instance.
+    pub(super) declared_gone: bool,
     /// Releases and repeated orders that do not follow from comparing the record before and after.
     pub(super) out: Vec<Effect>,
     pub(super) evaluate: Vec<String>,
@@ -274,7 +310,8 @@ impl Work {
         self.reasons.push(why);
     }
 
-    /// Can a node at that provider reach the instance? (The provider of the record is a constraint for every later manager.)
+    /// Can a node at that provider reach the instance? (The provider of the record is a constraint for every later
+    /// manager.)
     pub(super) fn reaches(&self, provider: &str) -> bool {
         self.r.provider.is_empty() || self.r.provider == provider
     }
@@ -282,6 +319,12 @@ impl Work {
     /// Nothing follows for the task: its incarnation has ended and no restart is due.
     fn finished(&self) -> bool {
         self.r.observed.ended() && matches!(self.r.verdict, RemoteVerdict::Complete | RemoteVerdict::Failed { .. })
+    }
+
+    /// Whoever managed the slot now would create an instance that nobody has ever seen: its order may come from a
+    /// state of the past, in which the one that follows it was not known yet.
+    fn create_is_held(&self) -> bool {
+        self.cx.held && may_create(&self.r)
     }
 
     /// Management moves: the only place besides [`install`] where the epoch grows.
@@ -328,7 +371,8 @@ impl Work {
             return self.replace(w, manager);
         }
         if w.previous_ended && self.finished() && manager.alloc_id != self.r.alloc_id {
-            // The failure has been delivered to its allocation and the reschedule policy has placed a new one: a new incarnation.
+            // The failure has been delivered to its allocation and the reschedule policy has placed a new one: a new
+            // incarnation.
             self.because("the previous allocation has ended; a new incarnation follows the reschedule");
             self.r.next = Some(Box::new(w.clone()));
             if self.r.manager.is_none() && !self.r.settled() && self.reaches(&w.provider) {
@@ -351,6 +395,7 @@ impl Work {
             self.r.policy = w.policy.clone();
         }
         match self.r.manager {
+            None if self.create_is_held() => self.because(HELD),
             None => self.take_over(manager, "adopt first: the instance stays as it is"),
             Some(m) if m == manager => self.because("already managed for that allocation"),
             Some(m) if m.node_id == manager.node_id => {
@@ -377,8 +422,13 @@ impl Work {
         }
     }
 
-    /// The slot is wanted while its incarnation is being stopped or let go: what is wanted follows once that is confirmed (I1).
+    /// The slot is wanted while its incarnation is being stopped or let go: what is wanted follows once that is
+    /// confirmed (I1).
     fn wanted_while_ending(&mut self, w: &RemoteWanted, manager: Manager) {
+        // A restart that somebody has ordered is still one, whoever is to manage what follows: the budget stays as it
+        // is.
+        let same = self.r.next.as_ref().is_some_and(|next| next.keep_counters && next.spec_hash == w.spec_hash);
+        let w = &RemoteWanted { keep_counters: w.keep_counters || same, ..w.clone() };
         if self.r.next.as_deref() != Some(w) {
             self.changed(format!(
                 "version {} follows on node {} once the present incarnation has confirmedly ended",
@@ -481,7 +531,12 @@ impl Work {
         match self.r.successor {
             Some(s) => {
                 self.r.manager = None;
-                self.take_over(s, "the old manager lost its lease");
+                if self.create_is_held() {
+                    self.r.successor = None;
+                    self.unmanage(HELD);
+                } else {
+                    self.take_over(s, "the old manager lost its lease");
+                }
             }
             None => self.unmanage(&format!("node {} lost its lease", node.short())),
         }
@@ -511,6 +566,10 @@ impl Work {
         }
         match (self.r.successor, force) {
             (Some(_), false) => self.because("the drain waits for the successor to observe the instance (rule 8)"),
+            (Some(_), true) if self.create_is_held() => {
+                self.drop_successor();
+                self.unmanage(HELD);
+            }
             (Some(s), true) => self.take_over(s, "the drain waits no longer for the observation"),
             (None, false) if self.r.desired == DesiredRemote::Run => {
                 self.because("the drain asks for a successor");
@@ -584,6 +643,7 @@ impl Work {
             }
             Observed::Running | Observed::Creating | Observed::Intended | Observed::Unknown { .. } => {
                 self.r.observed = Observed::Gone;
+                self.declared_gone = true;
                 self.changed(format!("declared gone: {why}"));
             }
         }
@@ -602,7 +662,7 @@ impl Work {
 
     /// Compares before and after: the commit first, then releases, then orders, then evaluations.
     fn finish(self, before: &RemoteTask) -> Step {
-        let Self { r, cx: _, deleted, out, evaluate, reasons } = self;
+        let Self { r, cx: _, deleted, declared_gone: _, out, evaluate, reasons } = self;
         let mut effects = Vec::new();
         let job = r.slot.job();
         let old: Vec<NodeId> = [before.manager, before.successor].into_iter().flatten().map(|m| m.node_id).collect();

@@ -1,7 +1,13 @@
-//! The remote-task functions run against a fake provider: exhaustively on small configurations, from seeds on larger ones, and through the
-//! acceptance scenarios that make sense without real processes.
+//! The remote-task functions run against a fake provider: exhaustively on small configurations, from seeds on larger
+//! ones, and through the acceptance scenarios that make sense without real processes.
 
+mod charges;
+mod faults;
+mod intents;
+mod levels;
 mod model_check;
+mod restored;
 mod scenarios;
 mod simulate;
+mod timed;
 mod world;

@@ -1,28 +1,51 @@
-//! A small cluster: servers that follow `remote::transition`, nodes that follow `remote::node::transition`, and a fake provider. Everything
-//! that may happen next is an [`Action`]; every invariant is checked as actions are applied.
+//! A small cluster: servers that follow `remote::transition`, nodes that follow `remote::node::transition`, and a
+//! fake provider. Everything that may happen next is an [`Action`]; every invariant is checked as actions are
+//! applied.
 
 mod action;
+mod checks;
 mod drive;
+mod enabled;
+mod fault;
 mod provider;
+mod recovery;
+mod rules;
+mod servers;
+mod twins;
 
 pub(crate) use action::Action;
+pub(crate) use fault::Fault;
+use recovery::Backup;
+pub(crate) use rules::{Rule, Violation};
+pub(crate) use servers::BESIDE;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use lifecycle::remote::{
-    Context, Effect, Event,
-    node::{self, Answer, Call, Slot, Stored},
-    order_for_node,
-    reconcile::{SlotFacts, events_for, needs_executor},
-    transition, wake_at,
+use lifecycle::{
+    membership::Member,
+    remote::{
+        Event, guarantee,
+        node::{self, Answer, Call, Slot, Stored},
+        wake_at,
+    },
 };
 use model::{
-    AllocId, DesiredRemote, GoDuration, IncarnationId, NodeId, RemoteOrder, RemotePolicy, RemoteReport, RemoteTask, RemoteVerdict,
-    RemoteWanted, Restart, SlotKey, SlotParts, node::RemoteProvider, remote::Manager,
+    AllocId, GoDuration, IncarnationId, NodeId, RemoteOrder, RemotePolicy, RemoteReport, RemoteTask, RemoteVerdict, Restart, SlotKey,
+    SlotParts,
+    node::RemoteProvider,
+    remote::{Guarantee, RemoteRole},
 };
+use state::ClusterMeta;
 use uuid::Uuid;
 
 pub(crate) const SECOND: i64 = 1_000_000_000;
+
+/// How long a node may act without hearing from the servers, and how much longer these wait.
+pub(crate) const LEASE: i64 = 30 * SECOND;
+pub(crate) const MARGIN: i64 = 10 * SECOND;
+
+/// So long after its caller has given up a call may take effect, but one of a manager that is frozen in it.
+pub(crate) const LATE: i64 = 2 * (LEASE + MARGIN);
 
 /// What the fake provider can do, and how bad the world is.
 #[derive(Clone, Debug)]
@@ -32,6 +55,14 @@ pub(crate) struct Config {
     pub(crate) keyed: bool,
     pub(crate) find: bool,
     pub(crate) seal: bool,
+    /// Calls under an epoch older than one that was accepted are refused.
+    pub(crate) fenced: bool,
+    /// A search does not show at once what was created.
+    pub(crate) stale: bool,
+    /// The driver knows the plain protocol only: an instance is found again by its handle.
+    pub(crate) plain: bool,
+    /// A manager may be frozen in a call beyond its lease. Otherwise its lease bounds the call.
+    pub(crate) frozen: bool,
     /// A call whose caller has given up (crash, timeout) may still take effect at any later time.
     pub(crate) late_calls: bool,
     pub(crate) batch: bool,
@@ -41,6 +72,10 @@ pub(crate) struct Config {
     /// How wrong clocks are, in nanoseconds: see [`World::clock_of`].
     pub(crate) skew: i64,
     pub(crate) budget: Budget,
+    /// Something is done wrong.
+    pub(crate) fault: Option<Fault>,
+    /// After so many steps without faults a world is not expected to become quiet.
+    pub(crate) steps: usize,
 }
 
 /// How often each thing may go wrong or be asked for.
@@ -57,6 +92,42 @@ pub(crate) struct Budget {
     pub(crate) outages: u32,
     pub(crate) unhealthy: u32,
     pub(crate) collects: u32,
+    pub(crate) gones: u32,
+    pub(crate) waits: u32,
+    pub(crate) server_restarts: u32,
+    pub(crate) restores: u32,
+    pub(crate) empties: u32,
+    pub(crate) swaps: u32,
+    pub(crate) node_resets: u32,
+    pub(crate) node_olds: u32,
+    pub(crate) twins: u32,
+}
+
+/// What a world has met, so that one that meets nothing is noticed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Met {
+    /// Calls of replaced managers that took effect.
+    pub(crate) stale_taken: u64,
+    /// Instances that live although the servers take their incarnation for ended, and the longest time from that
+    /// belief to their appearance.
+    pub(crate) strays: u64,
+    pub(crate) latest: i64,
+    /// Steps with two live instances in a slot.
+    pub(crate) doubled: u64,
+    /// Incarnations that were not begun because of what a sweep has found, or has not looked for.
+    pub(crate) held: u64,
+    /// Slots that wait for a person in the end.
+    pub(crate) waits_for_a_person: u64,
+    pub(crate) restores: u64,
+    pub(crate) recoveries: u64,
+    pub(crate) ended: u64,
+    pub(crate) taken_over: u64,
+    pub(crate) refused_in_recovery: u64,
+    /// Creates that were under way when the state was lost that knew of them, and came afterwards.
+    pub(crate) lost: u64,
+    /// Second agents of a node that were refused, and those that have got the session when the first one had none.
+    pub(crate) rivals: u64,
+    pub(crate) displaced: u64,
 }
 
 impl Default for Config {
@@ -67,12 +138,18 @@ impl Default for Config {
             keyed: true,
             find: true,
             seal: true,
+            fenced: true,
+            stale: false,
+            plain: false,
+            frozen: true,
             late_calls: true,
             batch: false,
             restart_attempts: 3,
             placements: usize::MAX,
             skew: 0,
             budget: Budget::default(),
+            fault: None,
+            steps: 20_000,
         }
     }
 }
@@ -80,11 +157,12 @@ impl Default for Config {
 impl Config {
     pub(crate) fn caps(&self) -> RemoteProvider {
         RemoteProvider {
+            plain_protocol: self.plain,
             provider: "fake".to_owned(),
             keyed_create: self.keyed,
             find: self.find,
             list: self.find,
-            conditional_writes: true,
+            conditional_writes: self.fenced,
             retained_exit_results: true,
             seal: self.seal,
             ..RemoteProvider::default()
@@ -100,19 +178,29 @@ pub(crate) struct Instance {
     pub(crate) alive: bool,
     pub(crate) code: i32,
     pub(crate) epoch: u64,
+    /// Searches find it.
+    pub(crate) shown: bool,
+    /// It was made by a call that nobody waited for any more.
+    pub(crate) late: bool,
+    /// The servers take its incarnation for ended; since when it lives so.
+    pub(crate) stray: Option<i64>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Provider {
     pub(crate) instances: Vec<Instance>,
-    /// Keys that may never be created (again).
-    sealed: BTreeSet<IncarnationId>,
+    /// Keys that may not be created (again), and since when.
+    sealed: BTreeMap<IncarnationId, i64>,
     pub(crate) accepted: BTreeMap<IncarnationId, u64>,
     /// While true every call ends with "could not ask" and nothing happens.
     pub(crate) unreachable: bool,
     pub(crate) creates: u64,
     pub(crate) stops: u64,
+    /// Searches and observations.
+    pub(crate) looks: u64,
     pub(crate) refused_stale: u64,
+    /// A refusal does not say which epoch was accepted.
+    pub(crate) names_no_epoch: bool,
     /// Every create is refused as wrong.
     pub(crate) refuse_creates: bool,
 }
@@ -131,6 +219,8 @@ pub(crate) struct Pending {
     /// The allocation of the order that it was sent under.
     alloc: AllocId,
     answer: Option<Answer>,
+    /// When its caller has given up, or has lost the lease under which it was sent.
+    since: i64,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -141,7 +231,24 @@ pub(crate) struct Node {
     pub(crate) draining: bool,
     pub(crate) slots: BTreeMap<u32, Slot>,
     disk: BTreeMap<u32, Stored>,
-    inbox: VecDeque<ToNode>,
+    /// What it remembers of its servers, and the allocations that it has, on the disk too.
+    member: Member,
+    has: BTreeMap<AllocId, u32>,
+    /// The servers recover: it is told nothing. Whether it has told them what it has.
+    pub(crate) holds: bool,
+    told: bool,
+    /// Slots of the session's full set of orders that have not come yet.
+    full_set: BTreeSet<u32>,
+    /// Which start of its agent this is; whether it was refused as somebody else's or as a second one.
+    instance: u32,
+    refused: bool,
+    /// Its directory is gone, and with it this node.
+    pub(crate) dead: bool,
+    /// A copy of its disk from before.
+    copy: Option<Box<Copied>>,
+    /// When it was heard last, while it has no session.
+    heard: i64,
+    inbox: VecDeque<(u64, ToNode)>,
     outbox: VecDeque<RemoteReport>,
     calls: Vec<Pending>,
     prepare: BTreeSet<u32>,
@@ -152,6 +259,9 @@ pub(crate) struct Node {
     retry: BTreeSet<u32>,
     watching: BTreeSet<u32>,
 }
+
+/// A copy of a node's directory.
+type Copied = (BTreeMap<u32, Stored>, Member, BTreeMap<AllocId, u32>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AllocState {
@@ -178,6 +288,8 @@ pub(crate) struct Job {
     pub(crate) version: u64,
     pub(crate) count: u32,
     pub(crate) stopped: bool,
+    /// The servers know it.
+    pub(crate) known: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -201,7 +313,39 @@ pub(crate) struct World {
     /// Real ends per slot, to compare with what was counted.
     ends: BTreeMap<u32, u64>,
     pub(crate) evaluations: u64,
-    pub(crate) violations: Vec<String>,
+    pub(crate) violations: Vec<Violation>,
+    pub(crate) met: Met,
+    pub(crate) guarantee: Guarantee,
+    /// Allocations that were ever placed, and the version that each was of.
+    placed: usize,
+    versions: BTreeMap<AllocId, u64>,
+    /// Incarnations that the servers have taken for ended, and since when; those of a lost state as well.
+    confirmed: BTreeMap<IncarnationId, i64>,
+    /// Those that a person has said to be gone.
+    declared: BTreeSet<IncarnationId>,
+    /// Those that were found by a list, which does not say of which version they are.
+    assumed: BTreeSet<IncarnationId>,
+    /// What the last sweep has found and no record knows.
+    pub(crate) unbound: BTreeMap<IncarnationId, u32>,
+    pub(crate) swept: bool,
+    new_cluster: bool,
+    /// Output that was ever kept, and allocations that were ever collected; in a lost state, too.
+    ever_kept: BTreeSet<(AllocId, IncarnationId)>,
+    collected: BTreeSet<AllocId>,
+    /// Tombstones that have places of their own, and the slots that they are of.
+    places: BTreeMap<u32, u32>,
+    /// Where the servers' state comes from, and its index.
+    pub(crate) meta: ClusterMeta,
+    index: u64,
+    generations: u128,
+    answered: BTreeSet<usize>,
+    backup: Option<Box<Backup>>,
+    /// Further agents with the identity of a node, which has not got its session; and how many starts of agents there
+    /// were.
+    pub(crate) twins: Vec<(usize, Node)>,
+    instances: u32,
+    /// The servers' own state, while the one of another cluster is in its place.
+    foreign: Option<Box<Backup>>,
 }
 
 pub(crate) fn node_id(n: usize) -> NodeId {
@@ -213,7 +357,17 @@ fn node_index(id: NodeId) -> usize {
 }
 
 pub(crate) fn slot_key(slot: u32) -> SlotKey {
-    SlotParts { namespace: "default".into(), job_id: "job".into(), group: "g".into(), index: slot, task: "t".into() }.into()
+    let task = if slot < BESIDE { "t" } else { "t#" };
+    SlotParts { namespace: "default".into(), job_id: "job".into(), group: "g".into(), index: slot, task: task.into() }.into()
+}
+
+fn promised(cfg: &Config) -> Guarantee {
+    let g = guarantee(Some(&cfg.caps()));
+    match cfg.fault {
+        Some(Fault::PromisesTooMuch) => Guarantee { exactly_one: true, ..g },
+        Some(Fault::SaysNoLimits) => Guarantee { limits: Vec::new(), ..g },
+        _ => g,
+    }
 }
 
 impl World {
@@ -221,7 +375,7 @@ impl World {
         let mut w = Self {
             left: cfg.budget,
             now: SECOND,
-            job: Job { version: 1, count: cfg.slots, stopped: false },
+            job: Job { version: 1, count: cfg.slots, stopped: false, known: true },
             records: BTreeMap::new(),
             allocs: Vec::new(),
             leased: BTreeSet::new(),
@@ -235,49 +389,40 @@ impl World {
             ends: BTreeMap::new(),
             evaluations: 0,
             violations: Vec::new(),
+            met: Met::default(),
+            guarantee: promised(&cfg),
+            placed: 0,
+            versions: BTreeMap::new(),
+            confirmed: BTreeMap::new(),
+            declared: BTreeSet::new(),
+            assumed: BTreeSet::new(),
+            unbound: BTreeMap::new(),
+            swept: false,
+            new_cluster: true,
+            ever_kept: BTreeSet::new(),
+            collected: BTreeSet::new(),
+            places: BTreeMap::new(),
+            meta: ClusterMeta::default(),
+            index: 1,
+            generations: 0,
+            answered: BTreeSet::new(),
+            backup: None,
+            twins: Vec::new(),
+            instances: 0,
+            foreign: None,
             cfg,
         };
+        w.found_cluster();
         for n in 0..w.nodes.len() {
             w.apply(&Action::Connect(n));
         }
         w
     }
 
-    /// Equal texts mean equal futures; what is only told to people is left out.
-    pub(crate) fn fingerprint(&self) -> String {
-        let records: Vec<_> = self
-            .records
-            .values()
-            .map(|r| {
-                let mut r = r.clone();
-                r.history.clear();
-                r.handovers = 0;
-                r
-            })
-            .collect();
-        format!(
-            "{:?}{:?}{:?}{:?}{:?}{:?}{:?}{:?}{:?}{:?}",
-            self.left,
-            self.provider.unreachable,
-            self.job,
-            records,
-            self.allocs.iter().map(|a| (a.state, a.collected, (a.state == AllocState::Live).then_some(a))).collect::<Vec<_>>(),
-            self.leased,
-            self.nodes,
-            self.provider.instances,
-            self.provider.sealed,
-            self.zombies
-        )
-    }
-
     /// A node's own clock: even ones are ahead of the servers, odd ones behind, each more than the one before.
     fn clock_of(&self, n: usize) -> i64 {
         let by = self.cfg.skew * (n as i64 + 1);
         if n.is_multiple_of(2) { self.now + by } else { self.now - by }
-    }
-
-    fn violation(&mut self, text: String) {
-        self.violations.push(text);
     }
 
     pub(crate) fn alive(&self, slot: u32) -> Vec<&Instance> {
@@ -304,7 +449,9 @@ impl World {
     }
 
     fn wanted_by_job(&self, slot: u32) -> Result<(), String> {
-        if self.job.stopped {
+        if !self.job.known || slot >= BESIDE {
+            Err("no job wants it".to_owned())
+        } else if self.job.stopped {
             Err("the job was stopped".to_owned())
         } else if slot >= self.job.count {
             Err("the group was scaled down".to_owned())
@@ -313,7 +460,8 @@ impl World {
         }
     }
 
-    /// Does the slot need an allocation? The scheduler's view: none is live, or it is on a draining node, or of an old version.
+    /// Does the slot need an allocation? The scheduler's view: none is live, or it is on a draining node, or of an
+    /// old version.
     pub(crate) fn needs_place(&self, slot: u32) -> bool {
         if self.wanted_by_job(slot).is_err() {
             return false;
@@ -324,109 +472,6 @@ impl World {
         }
     }
 
-    pub(crate) fn enabled(&self) -> Vec<Action> {
-        let mut out = Vec::new();
-        let left = self.left;
-        for (n, node) in self.nodes.iter().enumerate() {
-            if !node.session {
-                out.push(Action::Connect(n));
-                if node.lease {
-                    out.push(Action::Lapse(n));
-                } else if self.leased.contains(&n) {
-                    out.push(Action::Expire(n));
-                }
-            } else {
-                if left.partitions > 0 {
-                    out.push(Action::Disconnect(n));
-                }
-                if left.drains > 0 && !node.draining {
-                    out.push(Action::Drain(n));
-                }
-            }
-            if node.up && left.crashes > 0 {
-                out.push(Action::Crash(n));
-            }
-            if node.draining && self.records.values().any(|r| r.manager.is_some_and(|m| m.node_id == node_id(n))) {
-                out.push(Action::ForceDrain(n));
-            }
-            if !node.inbox.is_empty() {
-                out.push(Action::ToNode(n));
-            }
-            if !node.outbox.is_empty() {
-                out.push(Action::ToServers(n));
-            }
-            for (i, call) in node.calls.iter().enumerate() {
-                match &call.answer {
-                    None => out.push(Action::Execute(n, i)),
-                    Some(_) => out.push(Action::Answer(n, i)),
-                }
-                let waits = call.answer.is_none() && matches!(call.call, Call::Ensure { .. });
-                if waits && !node.slots.get(&call.slot).is_some_and(Slot::wants_create) {
-                    out.push(Action::LetGo(n, i));
-                }
-                if left.lost_replies > 0 {
-                    out.push(Action::LoseAnswer(n, i));
-                }
-            }
-            out.extend(node.prepare.iter().map(|s| Action::Prepared(n, *s)));
-            out.extend(node.keep.keys().map(|s| Action::Kept(n, *s)));
-            out.extend(node.retry.iter().map(|s| Action::Retry(n, *s)));
-            if left.unhealthy > 0 {
-                out.extend(node.slots.iter().filter(|(_, s)| s.order().is_some()).map(|(s, _)| Action::Unhealthy(n, *s)));
-            }
-            out.extend(node.watching.iter().filter(|s| self.observation_for(n, **s).is_some()).map(|s| Action::Observe(n, *s)));
-        }
-        out.extend((0..self.zombies.len()).map(Action::Late));
-        for slot in 0..self.cfg.slots {
-            if self.needs_place(slot) && self.allocs.len() < self.cfg.placements {
-                let ok = |n: &usize| self.leased.contains(n) && self.nodes[*n].session && !self.nodes[*n].draining;
-                out.extend((0..self.nodes.len()).filter(ok).map(|n| Action::Place(slot, n)));
-            }
-            if let Some(r) = self.records.get(&slot) {
-                if needs_executor(r) {
-                    out.extend(
-                        (0..self.nodes.len())
-                            .filter(|n| self.nodes[*n].session && !self.nodes[*n].draining)
-                            .map(|n| Action::Executor(slot, n)),
-                    );
-                }
-                if matches!(r.verdict, RemoteVerdict::Complete | RemoteVerdict::Failed { .. })
-                    && self.live_alloc(slot).is_some_and(|a| a.id == r.alloc_id && r.manager.is_some_and(|m| m.alloc_id == a.id))
-                {
-                    out.push(Action::AllocEnded(slot));
-                }
-                if wake_at(r).is_some() {
-                    out.push(Action::Tick(slot));
-                }
-                if left.restarts > 0 {
-                    out.push(Action::RestartOrder(slot));
-                }
-            }
-        }
-        if self.provider.unreachable {
-            out.push(Action::Recover);
-        } else if left.outages > 0 {
-            out.push(Action::Outage);
-        }
-        if left.exits > 0 {
-            out.extend((0..self.provider.instances.len()).filter(|i| self.provider.instances[*i].alive).map(Action::Exit));
-        }
-        if left.collects > 0 {
-            let ended = |a: &&Alloc| a.state != AllocState::Live && !a.collected;
-            out.extend(self.allocs.iter().filter(ended).map(|a| Action::Collect(a.slot)));
-        }
-        if left.stops > 0 && !self.job.stopped {
-            out.push(Action::StopJob);
-            if self.job.count > 1 {
-                out.push(Action::ScaleDown);
-            }
-        }
-        if left.updates > 0 && !self.job.stopped {
-            out.push(Action::UpdateJob);
-        }
-        out
-    }
-
     pub(crate) fn apply(&mut self, action: &Action) {
         match *action {
             Action::Connect(n) => self.connect(n),
@@ -435,10 +480,24 @@ impl World {
                 self.disconnect(n);
             }
             Action::Lapse(n) => {
+                self.now = self.now.max(self.nodes[n].heard + LEASE);
                 self.nodes[n].lease = false;
+                if self.has(Fault::LeaseLastsForEver) {
+                    return;
+                }
+                // From here on a call that is under way comes late, also when the node has a lease again by then.
+                let now = self.now;
+                for call in self.nodes[n].calls.iter_mut().filter(|call| call.answer.is_none() && call.since == 0) {
+                    call.since = now;
+                }
                 self.all_slots(n, &node::Event::LeaseLost);
+                while let Some(i) = self.nodes[n].calls.iter().position(|c| !self.cfg.frozen && c.answer.is_none() && c.call.mutates()) {
+                    self.lose_answer(n, i);
+                }
             }
             Action::Expire(n) => {
+                self.now = self.now.max(self.nodes[n].heard + LEASE + MARGIN);
+                self.index += 1;
                 self.leased.remove(&n);
                 for a in self.allocs.iter_mut().filter(|a| a.node == n && a.state == AllocState::Live) {
                     a.state = AllocState::Gone;
@@ -449,14 +508,7 @@ impl World {
                 self.left.crashes = self.left.crashes.saturating_sub(1);
                 self.crash(n);
             }
-            Action::ToNode(n) => match self.nodes[n].inbox.pop_front() {
-                Some(ToNode::Order(order)) => {
-                    let slot = order.slot.index;
-                    self.feed(n, slot, &node::Event::Order(order));
-                }
-                Some(ToNode::Released(key)) => self.feed(n, key.index, &node::Event::Released),
-                None => {}
-            },
+            Action::ToNode(n) => self.deliver(n),
             Action::ToServers(n) => {
                 if let Some(report) = self.nodes[n].outbox.pop_front() {
                     let slot = report.slot.index;
@@ -466,7 +518,13 @@ impl World {
             }
             Action::Execute(n, i) => {
                 let pending = self.nodes[n].calls[i].clone();
-                let answer = self.execute(&pending);
+                // So is what was sent under an order that has been withdrawn since, where its stop can seal nothing.
+                let ordered = || self.nodes[n].slots.get(&pending.slot).is_some_and(|slot| slot.order().is_some());
+                let late = pending.since > 0 || (!self.cfg.seal && !ordered());
+                let answer = self.execute(&pending, late);
+                if self.has(Fault::CarriesOutTwice) && matches!(pending.call, Call::Ensure { .. }) {
+                    self.zombies.push(Pending { since: self.now, ..pending });
+                }
                 self.nodes[n].calls[i].answer = Some(answer);
             }
             Action::Answer(n, i) => {
@@ -483,16 +541,11 @@ impl World {
             }
             Action::LoseAnswer(n, i) => {
                 self.left.lost_replies = self.left.lost_replies.saturating_sub(1);
-                let pending = self.nodes[n].calls.remove(i);
-                let slot = pending.slot;
-                if pending.answer.is_none() && pending.call.mutates() && self.cfg.late_calls {
-                    self.zombies.push(pending);
-                }
-                self.feed(n, slot, &node::Event::Done(Answer::CouldNotAsk("reply lost".to_owned())));
+                self.lose_answer(n, i);
             }
             Action::Late(i) => {
                 let pending = self.zombies.remove(i);
-                self.execute(&pending);
+                self.execute(&pending, true);
             }
             Action::Prepared(n, slot) => {
                 self.nodes[n].prepare.remove(&slot);
@@ -502,8 +555,10 @@ impl World {
                 let Some((incarnation, alloc)) = self.nodes[n].keep.remove(&slot) else { return };
                 // What the provider has forgotten, or nobody will read, is not there to be kept.
                 let there = self.provider.instances.iter().any(|i| i.key == incarnation);
-                if there && self.allocs.iter().any(|a| a.id == alloc && a.node == n && !a.collected) {
+                let elsewhere = |a: &Alloc| a.id == alloc && (a.node != n || a.collected);
+                if there && !self.allocs.iter().any(elsewhere) && !self.has(Fault::KeepsNoOutput) {
                     self.nodes[n].kept.insert((alloc, incarnation));
+                    self.ever_kept.insert((alloc, incarnation));
                 }
                 self.feed(n, slot, &node::Event::Kept { incarnation, alloc_id: alloc });
             }
@@ -512,7 +567,7 @@ impl World {
                 self.feed(n, slot, &node::Event::Retry);
             }
             Action::Observe(n, slot) => {
-                if let Some((incarnation, sighting)) = self.observation_for(n, slot) {
+                if let Some((incarnation, sighting)) = self.observation_of(&self.nodes[n], slot) {
                     self.feed(n, slot, &node::Event::Seen { incarnation, sighting: Box::new(sighting) });
                 }
             }
@@ -535,6 +590,7 @@ impl World {
             Action::Drain(n) => {
                 self.left.drains = self.left.drains.saturating_sub(1);
                 self.nodes[n].draining = true;
+                self.spoil_drain(n);
                 self.reconcile_all();
             }
             Action::ForceDrain(n) => {
@@ -550,7 +606,9 @@ impl World {
                 self.left.collects = self.left.collects.saturating_sub(1);
                 for a in self.allocs.iter_mut().filter(|a| a.slot == slot && a.state != AllocState::Live) {
                     a.collected = true;
+                    self.collected.insert(a.id);
                     self.nodes[a.node].kept.retain(|(alloc, _)| *alloc != a.id);
+                    self.nodes[a.node].has.remove(&a.id);
                 }
                 self.reconcile(slot);
             }
@@ -587,46 +645,121 @@ impl World {
                 self.now = self.now.max(self.records.get(&slot).and_then(wake_at).unwrap_or(0));
                 self.server(slot, &Event::Tick);
             }
+            Action::Show(i) => self.provider.instances[i].shown = true,
+            Action::Wait => {
+                self.left.waits = self.left.waits.saturating_sub(1);
+                self.now += LATE + SECOND;
+                // What nobody is frozen in has taken effect or never will.
+                if !self.has(Fault::CarriesOutLater) {
+                    self.zombies.clear();
+                }
+            }
+            Action::DeclareGone(slot) => {
+                self.left.gones = self.left.gones.saturating_sub(1);
+                self.declared.extend(self.records.get(&slot).map(|r| r.incarnation));
+                // It counts as an end, whatever there is.
+                *self.ends.entry(slot).or_default() += 1;
+                self.server(slot, &Event::DeclareGone { why: "a person says so".to_owned() });
+            }
+            Action::Sweep => self.sweep_provider(),
+            Action::StopUnbound(key) => self.stop_unbound(key),
+            Action::RestartServers => {
+                self.left.server_restarts = self.left.server_restarts.saturating_sub(1);
+                self.restart_servers();
+            }
+            Action::BackUp => self.back_up(),
+            Action::Restore => {
+                self.left.restores = self.left.restores.saturating_sub(1);
+                self.restore();
+            }
+            Action::Empty => {
+                self.left.empties = self.left.empties.saturating_sub(1);
+                self.empty();
+            }
+            Action::Swap => {
+                self.left.swaps = self.left.swaps.saturating_sub(1);
+                self.swap();
+            }
+            Action::SwapBack => self.swap_back(),
+            Action::Tell(n) => self.tell(n),
+            Action::EndRecovery => self.end_recovery(),
+            Action::Excuse(n) => {
+                self.leased.remove(&n);
+            }
+            Action::EmptyNode(n) => {
+                self.left.node_resets = self.left.node_resets.saturating_sub(1);
+                self.empty_node(n);
+            }
+            Action::CopyDisk(n) => self.copy_disk(n),
+            Action::StartTwin(n) => {
+                self.left.twins = self.left.twins.saturating_sub(1);
+                self.start_twin(n);
+            }
+            Action::Twin(i, ref action) => self.of_twin(i, action),
+            Action::OldNode(n) => {
+                self.left.node_olds = self.left.node_olds.saturating_sub(1);
+                self.old_node(n);
+            }
         }
         self.check();
     }
 
-    fn connect(&mut self, n: usize) {
-        let node = &mut self.nodes[n];
-        node.up = true;
-        node.session = true;
-        node.lease = true;
-        self.leased.insert(n);
-        self.all_slots(n, &node::Event::LeaseHeld);
-        for slot in self.records.keys().copied().collect::<Vec<_>>() {
-            self.server(slot, &Event::LeaseGranted { node: node_id(n) });
+    /// The caller has given up; the call may take effect still.
+    fn lose_answer(&mut self, n: usize, i: usize) {
+        let pending = self.nodes[n].calls.remove(i);
+        let slot = pending.slot;
+        if pending.answer.is_none() && pending.call.mutates() && self.cfg.late_calls {
+            self.zombies.push(Pending { since: self.now, ..pending });
         }
-        // The full set of orders names what belongs to the node; anything else it lets go.
-        for slot in self.nodes[n].slots.keys().copied().collect::<Vec<_>>() {
-            if self.records.get(&slot).is_none_or(|r| order_for_node(r, node_id(n)).is_none()) {
-                self.nodes[n].inbox.push_back(ToNode::Released(slot_key(slot)));
+        self.feed(n, slot, &node::Event::Done(Answer::CouldNotAsk("reply lost".to_owned())));
+    }
+
+    /// The next message comes to the node, which remembers what it acts on before it does.
+    fn deliver(&mut self, n: usize) {
+        let Some((index, message)) = self.nodes[n].inbox.pop_front() else { return };
+        let node = &mut self.nodes[n];
+        node.member.acts_on(index);
+        match message {
+            ToNode::Order(order) => {
+                let slot = order.slot.index;
+                node.has.retain(|_, of| *of != slot);
+                if matches!(order.role, RemoteRole::Manage | RemoteRole::Observe) && !self.collected.contains(&order.alloc_id) {
+                    node.has.insert(order.alloc_id, slot);
+                }
+                if node.full_set.remove(&slot) {
+                    self.slot_of(n, slot).doubt_store();
+                }
+                self.feed(n, slot, &node::Event::Order(order));
+            }
+            ToNode::Released(key) => {
+                node.has.retain(|_, of| *of != key.index);
+                self.feed(n, key.index, &node::Event::Released);
             }
         }
-        self.reconcile_all();
     }
 
     pub(crate) fn disconnect(&mut self, n: usize) {
+        let now = self.now;
         let node = &mut self.nodes[n];
-        node.session = false;
+        if std::mem::replace(&mut node.session, false) {
+            node.heard = now;
+        }
+        (node.holds, node.told) = (false, false);
+        node.full_set.clear();
         node.inbox.clear();
         node.outbox.clear();
     }
 
     pub(crate) fn crash(&mut self, n: usize) {
         self.disconnect(n);
-        let disk = std::mem::take(&mut self.nodes[n].disk);
-        let kept = std::mem::take(&mut self.nodes[n].kept);
-        let draining = self.nodes[n].draining;
-        let calls = std::mem::take(&mut self.nodes[n].calls);
+        let before = std::mem::take(&mut self.nodes[n]);
+        let Node { disk, kept, member, has, copy, draining, heard, dead, calls, .. } = before;
         if self.cfg.late_calls {
-            self.zombies.extend(calls.into_iter().filter(|c| c.answer.is_none() && c.call.mutates()));
+            let under_way = calls.into_iter().filter(|c| c.answer.is_none() && c.call.mutates());
+            self.zombies.extend(under_way.map(|c| Pending { since: self.now, ..c }));
         }
-        self.nodes[n] = Node { disk, kept, draining, ..Node::default() };
+        let instance = self.new_instance();
+        self.nodes[n] = Node { disk, kept, member, has, copy, draining, heard, dead, instance, ..Node::default() };
     }
 
     fn stop_allocs(&mut self) {
@@ -644,7 +777,10 @@ impl World {
         for a in self.allocs.iter_mut().filter(|a| a.slot == slot && a.state == AllocState::Live) {
             a.state = AllocState::Gone;
         }
-        let id = AllocId(Uuid::from_u128(1 + self.allocs.len() as u128));
+        self.placed += 1;
+        self.index += 1;
+        let id = AllocId(Uuid::from_u128(self.placed as u128));
+        self.versions.insert(id, self.job.version);
         self.allocs.push(Alloc { id, slot, node: n, version: self.job.version, state: AllocState::Live, collected: false });
         self.reconcile(slot);
     }
@@ -653,118 +789,9 @@ impl World {
         for slot in 0..self.cfg.slots {
             self.reconcile(slot);
         }
-    }
-
-    /// The servers' loop for one slot: facts from the snapshot, events, transitions.
-    pub(crate) fn reconcile(&mut self, slot: u32) {
-        let served = self.records.get(&slot).map(|r| r.alloc_id);
-        let ended = |a: &Alloc| Some(a.id) == served && matches!(a.state, AllocState::Failed | AllocState::Complete);
-        let wanted =
-            self.live_alloc(slot).filter(|a| self.leased.contains(&a.node) && !self.nodes[a.node].draining).map(|a| RemoteWanted {
-                job_version: a.version,
-                spec_hash: format!("hash-{}", a.version).into(),
-                driver: "fake".into(),
-                provider: "fake".into(),
-                policy: self.policy().into(),
-                manager: Some(Manager { node_id: node_id(a.node), alloc_id: a.id }),
-                previous_ended: self.allocs.iter().any(ended),
-                keep_counters: false,
-            });
-        let leased = self.leased.clone();
-        let draining: Vec<bool> = self.nodes.iter().map(|n| n.draining).collect();
-        let live: Vec<AllocId> = self.allocs.iter().filter(|a| a.slot == slot && a.state == AllocState::Live).map(|a| a.id).collect();
-        let finisher = || {
-            let served = served?;
-            match self.allocs.iter().find(|a| a.id == served && !a.collected) {
-                Some(a) => leased.contains(&a.node).then(|| Manager { node_id: node_id(a.node), alloc_id: a.id }),
-                None => {
-                    let free = |n: &usize| self.nodes[*n].session && !self.nodes[*n].draining;
-                    (0..self.nodes.len()).find(free).map(|n| Manager { node_id: node_id(n), alloc_id: AllocId::NIL })
-                }
-            }
-        };
-        let facts = SlotFacts {
-            wanted,
-            covered: self.wanted_by_job(slot),
-            leased: &|n| leased.contains(&node_index(n)),
-            draining: &|n| draining[node_index(n)].then_some(false),
-            alloc_live: &|id| live.contains(&id),
-            finisher: &finisher,
-        };
-        let events = events_for(self.records.get(&slot), &facts, self.now);
-        for event in events {
-            self.server(slot, &event);
+        for slot in self.records.keys().copied().filter(|slot| *slot >= self.cfg.slots).collect::<Vec<_>>() {
+            self.reconcile(slot);
         }
-    }
-
-    pub(crate) fn server(&mut self, slot: u32, event: &Event) {
-        let fresh = IncarnationId(Uuid::from_u128(0x9000_0000 + self.next_incarnation));
-        let before = self.records.get(&slot).cloned();
-        let step = transition(&slot_key(slot), before.as_ref(), event, Context { now: self.now, fresh });
-        for effect in step.effects {
-            match effect {
-                Effect::Commit(r) => self.commit(slot, before.as_ref(), *r),
-                Effect::Delete(_) => {
-                    let gone = self.records.remove(&slot);
-                    if let Some(r) = gone
-                        && self.provider.instances.iter().any(|i| i.key == r.incarnation && i.alive)
-                        && !matches!(event, Event::Forget { .. })
-                    {
-                        self.violation(format!("I2: the record of slot {slot} was deleted while its instance lives"));
-                    }
-                }
-                Effect::Order { node, order } => {
-                    let n = node_index(node);
-                    if self.nodes[n].session {
-                        self.nodes[n].inbox.push_back(ToNode::Order(order));
-                    }
-                }
-                Effect::Release { node, slot } => {
-                    let n = node_index(node);
-                    if self.nodes[n].session {
-                        self.nodes[n].inbox.push_back(ToNode::Released(slot));
-                    }
-                }
-                Effect::Evaluate { .. } => self.evaluations += 1,
-            }
-        }
-        match (self.records.get(&slot), &step.record) {
-            (a, b) if a == b.as_ref() => {}
-            _ => self.violation(format!("the effects of {event:?} do not lead to the record that the step returns")),
-        }
-    }
-
-    fn commit(&mut self, slot: u32, before: Option<&RemoteTask>, r: RemoteTask) {
-        if let Some(b) = before {
-            if r.epoch < b.epoch {
-                self.violation(format!("the epoch of slot {slot} fell from {} to {}", b.epoch, r.epoch));
-            }
-            if r.manager.map(|m| m.node_id) != b.manager.map(|m| m.node_id) && r.manager.is_some() && r.epoch == b.epoch {
-                self.violation(format!("the manager of slot {slot} changed within epoch {}", r.epoch));
-            }
-            if r.incarnation == b.incarnation {
-                if b.handle.is_some() && r.handle.is_none() {
-                    self.violation(format!("the handle of slot {slot} was erased"));
-                }
-                if b.exit_acknowledged && (r.restarts != b.restarts || (r.result != b.result)) {
-                    self.violation(format!("the end of slot {slot} was counted twice"));
-                }
-            } else if self.provider.instances.iter().any(|i| i.key == b.incarnation && i.alive) {
-                self.violation(format!("I1: slot {slot} goes on to a new incarnation while the old instance lives"));
-            }
-        }
-        if r.desired == DesiredRemote::Stop || !r.unhealthy.is_empty() {
-            self.stop_ordered.insert(r.incarnation);
-        }
-        self.version_of.insert(r.incarnation, r.job_version);
-        if before.is_none_or(|b| b.incarnation != r.incarnation) {
-            self.next_incarnation += 1;
-        }
-        let ends = self.ends.get(&slot).copied().unwrap_or(0);
-        if r.restarts > ends {
-            self.violation(format!("slot {slot} counts {} restarts after {ends} ends", r.restarts));
-        }
-        self.records.insert(slot, r);
     }
 
     fn all_slots(&mut self, n: usize, event: &node::Event) {
@@ -773,7 +800,8 @@ impl World {
         }
     }
 
-    fn feed(&mut self, n: usize, slot: u32, event: &node::Event) {
+    /// The slot as the node has it, which may be what its disk has of it.
+    fn slot_of(&mut self, n: usize, slot: u32) -> &mut Slot {
         if !self.nodes[n].slots.contains_key(&slot) {
             let mut restored = Slot::restore(&self.nodes[n].disk.get(&slot).cloned().unwrap_or_default());
             if self.nodes[n].lease {
@@ -781,9 +809,14 @@ impl World {
             }
             self.nodes[n].slots.insert(slot, restored);
         }
-        let before = self.nodes[n].slots[&slot].clone();
-        let step = node::transition(&slot_key(slot), &before, event, &self.cfg.caps(), self.clock_of(n));
-        let may_mutate = step.slot.may_mutate();
+        self.nodes[n].slots.get_mut(&slot).expect("it is there now")
+    }
+
+    fn feed(&mut self, n: usize, slot: u32, event: &node::Event) {
+        let before = self.slot_of(n, slot).clone();
+        let mut step = node::transition(&slot_key(slot), &before, event, &self.cfg.caps(), self.clock_of(n));
+        self.spoil_node(&mut step);
+        let may_mutate = step.slot.may_mutate() && self.nodes[n].lease;
         let order = step.slot.order().cloned();
         self.nodes[n].slots.insert(slot, step.slot);
         for effect in step.effects {
@@ -797,19 +830,22 @@ impl World {
                 }
                 node::Effect::Call(call) => {
                     if call.mutates() && !may_mutate {
-                        self.violation(format!("rule 3: node {n} sends {call:?} without a lease and a confirmed order"));
+                        self.violation(
+                            Rule::LeaseBeforeChange,
+                            format!("rule 3: node {n} sends {call:?} without a lease and a confirmed order"),
+                        );
                     }
                     if let Call::Ensure { incarnation, first: true, .. } = &call
                         && !self.firsts.insert(*incarnation)
                     {
-                        self.violation(format!("two creates of {} are called the first one", incarnation.short()));
+                        self.violation(Rule::OneIsTheFirst, format!("two creates of {} are called the first one", incarnation.short()));
                     }
                     if self.nodes[n].calls.iter().any(|c| c.slot == slot) {
-                        self.violation(format!("node {n} has two calls of slot {slot} under way"));
+                        self.violation(Rule::OneCall, format!("node {n} has two calls of slot {slot} under way"));
                     }
                     let alloc = order.as_ref().map(|o| o.alloc_id).unwrap_or_default();
-                    let version = self.allocs.iter().find(|a| a.id == alloc).map_or(0, |a| a.version);
-                    self.nodes[n].calls.push(Pending { slot, call, version, alloc, answer: None });
+                    let version = self.versions.get(&alloc).copied().unwrap_or_default();
+                    self.nodes[n].calls.push(Pending { slot, call, version, alloc, answer: None, since: 0 });
                 }
                 node::Effect::Keep { incarnation, alloc_id, .. } => {
                     self.nodes[n].keep.insert(slot, (incarnation, alloc_id));
@@ -818,7 +854,8 @@ impl World {
                     self.nodes[n].watching.insert(slot);
                 }
                 node::Effect::Report(report) => {
-                    if self.nodes[n].session {
+                    // What it says of slots waits for the session after the recovery.
+                    if self.nodes[n].session && !self.nodes[n].holds {
                         self.nodes[n].outbox.push_back(*report);
                     }
                 }
@@ -831,40 +868,6 @@ impl World {
                 node::Effect::RetryLater => {
                     self.nodes[n].retry.insert(slot);
                 }
-            }
-        }
-    }
-
-    fn check(&mut self) {
-        let mut live = vec![0u32; self.cfg.slots as usize];
-        for i in self.provider.instances.iter().filter(|i| i.alive) {
-            live[i.slot as usize] += 1;
-        }
-        for (slot, n) in live.into_iter().enumerate().filter(|(_, n)| *n > 1) {
-            self.violation(format!("I1: slot {slot} has {n} live instances"));
-        }
-    }
-
-    /// I2, for a world in which nothing is left to happen.
-    pub(crate) fn check_quiet(&mut self) {
-        for slot in 0..self.cfg.slots {
-            let live: Vec<u64> = self.alive(slot).iter().map(|i| i.version).collect();
-            let last = self.allocs.iter().rev().find(|a| a.slot == slot).map(|a| a.state);
-            let expected: Vec<u64> =
-                if self.wanted_by_job(slot).is_err() || last == Some(AllocState::Complete) { Vec::new() } else { vec![self.job.version] };
-            if live != expected {
-                let record = self.records.get(&slot).cloned();
-                self.violation(format!("I2: slot {slot} is quiet with live versions {live:?}, wanted {expected:?}; record {record:#?}"));
-            }
-            if let Some(i) = self.provider.instances.iter().find(|i| i.slot == slot && !i.alive) {
-                let text = format!("I2: the ended instance {} stays at the provider: {:#?}", i.key.short(), self.records.get(&slot));
-                self.violation(text);
-            }
-            if let Some(r) = self.records.get(&slot)
-                && self.wanted_by_job(slot).is_err()
-            {
-                let text = format!("I2: a record of the unwanted slot {slot} remains: {r:#?}");
-                self.violation(text);
             }
         }
     }

@@ -1,11 +1,12 @@
-//! What tasks find in their directories: artifacts and volumes. What can be known before a node is chosen; the rest is for the node to say.
+//! What tasks find in their directories: artifacts and volumes. What can be known before a node is chosen; the rest
+//! is for the node to say.
 
 use crate::{
     job::{TaskGroup, VolumeRequest},
     task::{Artifact, Task, VolumeMount},
 };
 
-use super::ValidationErrors;
+use super::problems::ValidationErrors;
 
 /// Getters that are refused, with what to use instead.
 const NOT_FETCHED: [(&str, &str); 3] = [

@@ -1,6 +1,6 @@
 //! What jobs of a kind may not have: those that run on every node are not spread, preferred or counted.
 
-use super::{ValidationErrors, Warnings};
+use super::problems::{ValidationErrors, Warnings};
 use crate::{
     job::{Job, TaskGroup, job_type},
     task::Task,

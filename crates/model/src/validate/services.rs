@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::ValidationErrors;
+use super::problems::ValidationErrors;
 use crate::{
     go_duration::GoDuration,
     job::TaskGroup,

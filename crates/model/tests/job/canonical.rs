@@ -28,6 +28,9 @@ fn defaults_of_a_service_job() {
     assert_eq!((u.stagger, u.max_parallel, u.health_check.as_deref()), (secs(30), Some(1), Some("checks")));
     assert_eq!((u.min_healthy_time, u.healthy_deadline, u.progress_deadline), (secs(10), secs(300), secs(600)));
     assert_eq!((u.canary, u.auto_revert, u.auto_promote), (Some(0), Some(false), Some(false)));
+    let own = j.update.as_ref().expect("the job's own");
+    assert_eq!((own.stagger, own.max_parallel), (secs(30), Some(1)));
+    assert_eq!((&own.health_check, own.healthy_deadline, own.canary), (&None, None, None), "what is the groups' own is not kept twice");
     let m = g.migrate.as_ref().expect("migrate");
     assert_eq!(
         (m.max_parallel, m.health_check.as_deref(), m.min_healthy_time, m.healthy_deadline),
@@ -115,7 +118,7 @@ fn smaller_defaults() {
     let s = g.scaling.as_ref().expect("scaling");
     assert_eq!((s.enabled, s.min, s.max, s.kind.as_str()), (Some(true), Some(3), Some(9), "horizontal"));
     assert_eq!(s.target.get("Group").map(String::as_str), Some("app"));
-    assert_eq!(g.networks[0].mode, "host");
+    assert_eq!((g.networks[0].mode.as_str(), g.services[0].namespace.as_str()), ("", "default"));
     assert_eq!(g.networks[0].dynamic_ports[0].host_network, "default");
     assert_eq!(
         (g.services[0].name.as_str(), g.services[0].provider.as_str(), g.services[0].address_mode.as_str()),

@@ -3,6 +3,7 @@
 mod canonical;
 mod diffs;
 mod properties;
+mod schema;
 mod updates;
 mod validation;
 

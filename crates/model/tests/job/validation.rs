@@ -251,6 +251,7 @@ fn what_was_refused_without_need_is_accepted() {
         small(json!({}), json!({}), json!({"Lifecycle": {"Hook": "prestart"}})),
         small(json!({"Type": "batch", "Periodic": {"Enabled": false, "Spec": "@daily"}}), json!({}), json!({})),
         small(json!({}), json!({}), json!({"Resources": {"MemoryMB": 20, "MemoryMaxMB": -1}})),
+        small(json!({"NodePool": "all"}), json!({}), json!({})),
         small(json!({}), json!({"Networks": [{"Mode": "bridge", "Hostname": "web-${NOMAD_ALLOC_INDEX}.example"}]}), json!({})),
         small(
             json!({"NomadTokenID": "x", "ConsulNamespace": "default"}),
@@ -427,4 +428,40 @@ fn warnings() {
          warnings: iops has been deprecated and has no effect; remove it"
     );
     assert_eq!(validate::Warnings::default().to_string(), "");
+}
+
+#[test]
+fn names_are_such_that_people_and_programs_can_use_them() {
+    let none = || json!({});
+    let long = "x".repeat(257);
+    let of_job = |id: &str| errors(&small(json!({"ID": id, "Name": "fine"}), none(), none()));
+    for (id, part) in [
+        ("a\rb", "contains '\\r'"),
+        ("a\u{1b}[31m", "contains '\\u{1b}'"),
+        ("a\u{202e}b", "contains '\\u{202e}'"),
+        ("a\u{2066}b", "contains '\\u{2066}'"),
+        ("..", "cannot be"),
+        (".", "cannot be"),
+        ("../../svc", "cannot be"),
+        ("a/./b", "cannot be"),
+        (&long, "has 257 characters"),
+    ] {
+        let found = of_job(id);
+        assert!(found.len() == 1 && found[0].starts_with("Job ID") && found[0].contains(part), "{id:?}: {found:?}");
+    }
+    for fine in ["x/allocations", "x//y", "..x", "a\nb", "größe", "a%2Fb", "日本", &"x".repeat(256)] {
+        assert_eq!(of_job(fine), [""; 0], "{fine:?}");
+    }
+    for (job, part) in [
+        (small(json!({"Name": "a\nb"}), none(), none()), "Job name"),
+        (small(none(), json!({"Name": "../x"}), none()), "Task group name"),
+        (small(none(), json!({"Name": "a\tb"}), none()), "Task group name"),
+        (small(none(), none(), json!({"Name": "a\nb"})), "Task name"),
+        (small(none(), none(), json!({"Env": {"A\nB": "x"}})), "env name \"A\\nB\""),
+        (small(none(), json!({"Volumes": {"v\n": {"Type": "host", "Source": "s"}}}), none()), "Volume name"),
+        (small(none(), json!({"Networks": [{"DynamicPorts": [{"Label": "a\u{7}"}]}]}), none()), "Port label"),
+    ] {
+        let found = errors(&job);
+        assert!(found.iter().any(|e| e.contains(part)), "{part}: {found:?}");
+    }
 }

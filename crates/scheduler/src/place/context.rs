@@ -1,11 +1,50 @@
-//! Where the job's own allocations are: for anti-affinity, distinct hosts, spreads.
+//! What placements of one evaluation have in common: what it is about, what has been taken so far, and where the
+//! job's own allocations are (for anti-affinity, distinct hosts and spreads).
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
-use model::ids::JobKey;
+use model::{
+    alloc::Allocation,
+    eval::Evaluation,
+    ids::{JobKey, TimestampNs},
+    job::Job,
+};
 use state::State;
 
-use super::{BySlot, counts};
+use crate::overlay::Overlay;
+
+/// Which classes of nodes could take what found no room, for waking the blocked evaluation.
+#[derive(Default)]
+pub(crate) struct Blocked {
+    pub(crate) classes: BTreeMap<String, bool>,
+    pub(crate) escaped: bool,
+}
+
+/// What one evaluation is about.
+#[derive(Clone, Copy)]
+pub(crate) struct Context<'a> {
+    pub(crate) state: &'a State,
+    pub(crate) eval: &'a Evaluation,
+    pub(crate) job: &'a Arc<Job>,
+    pub(crate) now: TimestampNs,
+}
+
+/// What the plan under way has taken so far.
+pub(crate) struct Progress<'a> {
+    pub(crate) overlay: Overlay<'a>,
+    pub(crate) job_use: JobUse,
+}
+
+/// Allocations of a snapshot by slot of their node.
+pub(crate) type BySlot = HashMap<u32, u32>;
+
+/// Is the allocation one that the plan may count on?
+pub(crate) fn counts(a: &Allocation) -> bool {
+    !a.terminal()
+}
 
 /// Live allocations of a job by group and slot, as the plan under way would leave them.
 #[derive(Default)]

@@ -1,18 +1,18 @@
 //! The requests of one group.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use model::{
     Map,
     alloc::{AllocDeploymentStatus, Allocation, ClientStatus, DesiredStatus, alloc_name},
-    ids::AllocId,
+    ids::{AllocId, NodeId},
     job::TaskGroup,
     metrics::{AllocMetric, NodeScore},
     node::Node,
     resources::{AllocatedCpu, AllocatedMemory, AllocatedResources, AllocatedShared, AllocatedTask},
 };
 
-use super::{Blocked, Context, Progress, context::JobUse};
+use super::context::{Blocked, Context, JobUse, Progress};
 use crate::{
     cores,
     feasible::GroupRules,
@@ -312,7 +312,8 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         let simple = fits(o.memory_mb[i], ask.memory_mb, f.memory_mb)
             && fits(o.disk_mb[i], ask.disk_mb, f.disk_mb)
             && fits(o.cpu[i], ask.cpu, f.cpu)
-            && (f.sessions == 0 || fits(o.sessions[i], ask.sessions, i64::from(f.sessions)));
+            && (f.sessions == 0 || fits(o.sessions[i], ask.sessions, i64::from(f.sessions)))
+            && (f.max_allocs == 0 || o.allocs[i] < i64::from(f.max_allocs));
         if ask.cores == 0 && !self.ports.has_ports() {
             return simple;
         }
@@ -330,34 +331,37 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
     }
 
     /// What the node lacks, as people see it.
-    fn lacking(&self, slot: u32, ask: &Ask) -> Option<String> {
+    fn lacking(&self, slot: u32, ask: &Ask) -> Option<Cow<'static, str>> {
         let (o, f, i) = (&*self.overlay, self.overlay.fleet.facts(slot), slot as usize);
+        if f.max_allocs > 0 && o.allocs[i] >= i64::from(f.max_allocs) {
+            return Some(Cow::Borrowed("max allocation exceeded"));
+        }
         if ask.cores > 0 {
             let node = self.node(slot);
             let free = cores::free(node, &o.cores(slot));
             if i64::try_from(free.len()).unwrap_or(i64::MAX) < ask.cores {
-                return Some("cores".to_owned());
+                return Some(Cow::Borrowed("cores"));
             }
             if o.cpu[i] + ask.cpu + ask.cores * cores::mhz_per_core(node) > f.cpu {
-                return Some("cpu".to_owned());
+                return Some(Cow::Borrowed("cpu"));
             }
         }
         if !fits(o.cpu[i], ask.cpu, f.cpu) {
-            return Some("cpu".to_owned());
+            return Some(Cow::Borrowed("cpu"));
         }
         if !fits(o.memory_mb[i], ask.memory_mb, f.memory_mb) {
-            return Some("memory".to_owned());
+            return Some(Cow::Borrowed("memory"));
         }
         if !fits(o.disk_mb[i], ask.disk_mb, f.disk_mb) {
-            return Some("disk".to_owned());
+            return Some(Cow::Borrowed("disk"));
         }
         if f.sessions > 0 && !fits(o.sessions[i], ask.sessions, i64::from(f.sessions)) {
-            return Some("remote sessions".to_owned());
+            return Some(Cow::Borrowed("remote sessions"));
         }
         if self.ports.is_empty() {
             return None;
         }
-        o.fleet.capacity(slot).and_then(|c| self.ports.fits(c, o.ports(slot)).err())
+        o.fleet.capacity(slot).and_then(|c| self.ports.fits(c, o.ports(slot)).err()).map(Cow::Owned)
     }
 
     /// Bin-packing (or evenness, or sessions), anti-affinity, affinity; 0 = does not apply, but for the first.
@@ -489,7 +493,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
                     }
                 }
             };
-            let metrics = self.metrics(i);
+            let metrics = self.metrics(i, &r.penalty);
             return Some(self.allocate(r, i, grant, carried, metrics));
         }
     }
@@ -573,9 +577,10 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         Arc::new(given)
     }
 
-    /// The account of the ranking that led to this placement, shared with those that follow.
-    fn metrics(&mut self, chosen: usize) -> Arc<AllocMetric> {
-        if let Some((m, left)) = &mut self.account
+    /// The account of the ranking that led to this placement, shared with those that follow, but for requests that would rather not go everywhere.
+    fn metrics(&mut self, chosen: usize, penalty: &[NodeId]) -> Arc<AllocMetric> {
+        if penalty.is_empty()
+            && let Some((m, left)) = &mut self.account
             && *left > 0
         {
             *left -= 1;
@@ -584,26 +589,37 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         let mut m = self.base.clone();
         let buckets = &self.buckets;
         let boost = |b: u32| if buckets.is_full(b) { None } else { Some(buckets.boost(b)) };
-        let mut shown = self.ranking.top(SHOWN, boost);
+        let penalised = |slot: u32| !penalty.is_empty() && penalty.contains(&self.node(slot).id);
+        let mut shown = self.ranking.top(SHOWN, boost, penalised);
         if !shown.iter().any(|(i, _)| *i == chosen) {
             // A request with special wishes: its own choice comes first.
             let c = &self.ranking.candidates[chosen];
             shown.insert(0, (chosen, mean(c.sum, c.parts, buckets.boost(c.bucket))));
             shown.truncate(SHOWN);
         }
-        m.score_meta_data = shown.into_iter().map(|(i, score)| self.score(i, score)).collect();
+        self.explain(&mut m, &[], false);
+        m.score_meta_data = shown.into_iter().map(|(i, score)| self.score(i, score, penalty)).collect();
         let m = Arc::new(m);
+        if !penalty.is_empty() {
+            return m;
+        }
         let share = if self.placed == 0 { SHARED_FIRST } else { SHARED_LATER };
         self.account = Some((m.clone(), share - 1));
         m
     }
 
-    fn score(&self, i: usize, norm_score: f64) -> NodeScore {
+    fn score(&self, i: usize, norm_score: f64, penalty: &[NodeId]) -> NodeScore {
         let c = &self.ranking.candidates[i];
         let (fit, anti, affinity) = self.parts(c.slot, &mut ([0; 4], f64::NAN));
         let first = if self.feasible(c.slot).0.only_remote() { "sessions" } else { "binpack" };
-        let parts =
-            [(first, fit), ("job-anti-affinity", anti), ("node-affinity", affinity), ("allocation-spread", self.buckets.boost(c.bucket))];
+        let penal = if penalty.contains(&self.node(c.slot).id) { -1.0 } else { 0.0 };
+        let parts = [
+            (first, fit),
+            ("job-anti-affinity", anti),
+            ("node-reschedule-penalty", penal),
+            ("node-affinity", affinity),
+            ("allocation-spread", self.buckets.boost(c.bucket)),
+        ];
         let shown = parts.into_iter().enumerate().filter(|(n, (_, v))| *n == 0 || *v != 0.0);
         NodeScore { node_id: self.node(c.slot).id, scores: shown.map(|(_, (k, v))| (k.to_owned(), v)).collect(), norm_score }
     }
@@ -621,29 +637,42 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
     pub(super) fn failure(&self, failed: i64) -> AllocMetric {
         let mut m = self.base.clone();
         m.coalesced_failures = failed - 1;
-        let needs = self.needs();
+        self.explain(&mut m, &self.needs(), true);
+        m
+    }
+
+    /// Says of candidates that cannot be chosen why. What is open is looked at only when nobody could be chosen.
+    fn explain(&self, m: &mut AllocMetric, needs: &[remote::Need], open: bool) {
+        // Most of a fleet lacks the same: its name is made once.
+        let mut exhausted: Vec<(Cow<'static, str>, i64)> = Vec::new();
         for c in &self.ranking.candidates {
+            if !open && c.standing == Standing::Open && !self.buckets.is_full(c.bucket) {
+                continue;
+            }
             let node = self.node(c.slot);
             let (ask, _) = self.feasible(c.slot);
             if c.standing == Standing::Distinct {
-                filtered(&mut m, &node.class, "distinct_hosts".to_owned(), 1);
+                filtered(m, &node.class, "distinct_hosts".to_owned(), 1);
             } else if let Some(why) = self.buckets.full_reason(c.bucket) {
-                filtered(&mut m, &node.class, why, 1);
+                filtered(m, &node.class, why, 1);
             } else if let Some(why) = needs.iter().find_map(|n| n.met_by(node).err()) {
-                filtered(&mut m, &node.class, why, 1);
+                filtered(m, &node.class, why, 1);
             } else {
-                let pool = || self.pools.as_ref().and_then(|p| p.fits(&ask.pool).err());
-                let excluded = || (c.standing == Standing::Exhausted).then(|| "network: dynamic port selection failed".to_owned());
+                let pool = || self.pools.as_ref().and_then(|p| p.fits(&ask.pool).err()).map(Cow::Owned);
+                let excluded = || (c.standing == Standing::Exhausted).then_some(Cow::Borrowed("network: dynamic port selection failed"));
                 if let Some(dimension) = self.lacking(c.slot, ask).or_else(pool).or_else(excluded) {
                     m.nodes_exhausted += 1;
-                    *m.dimension_exhausted.entry(dimension).or_default() += 1;
+                    match exhausted.iter_mut().find(|(known, _)| *known == dimension) {
+                        Some((_, n)) => *n += 1,
+                        None => exhausted.push((dimension, 1)),
+                    }
                     if !node.class.is_empty() {
                         *m.class_exhausted.entry(node.class.clone()).or_default() += 1;
                     }
                 }
             }
         }
-        m
+        m.dimension_exhausted.extend(exhausted.into_iter().map(|(dimension, n)| (dimension.into_owned(), n)));
     }
 
     /// Which classes could take what found no room.

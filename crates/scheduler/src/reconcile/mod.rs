@@ -106,7 +106,12 @@ impl Request {
 
     pub(crate) fn replacing(previous: Arc<Allocation>) -> Self {
         let tracker = previous.reschedule_tracker.clone();
-        Self { previous: Some(previous.clone()), tracker, ..Self::new(previous.index()) }
+        // Whatever it is replaced for: where it, or one before it, has failed, it is not wanted again if it can be helped.
+        let mut penalty: Vec<NodeId> = tracker.iter().flat_map(|t| &t.events).map(|e| e.prev_node_id).collect();
+        if previous.client_status == ClientStatus::Failed {
+            penalty.push(previous.node_id);
+        }
+        Self { previous: Some(previous.clone()), tracker, penalty, ..Self::new(previous.index()) }
     }
 }
 
@@ -115,6 +120,8 @@ impl Request {
 pub(crate) struct GroupRequests {
     pub(crate) group: Arc<str>,
     pub(crate) requests: Vec<Request>,
+    /// So many more are wanted than a job may have: they are counted, and no request is made for them.
+    pub(crate) beyond: usize,
     /// New allocations belong to this deployment.
     pub(crate) deployment: DeploymentId,
     /// They are of this version of the job; None = of the newest.
@@ -201,6 +208,8 @@ struct Reconciler<'a> {
     deployment: Option<Arc<Deployment>>,
     /// The same, being made.
     new_deployment: Option<Deployment>,
+    /// How many more allocations the job may have, of what it may have at most.
+    room: usize,
     out: Wanted,
 }
 
@@ -227,8 +236,8 @@ pub(crate) fn by_group(allocs: Vec<Arc<Allocation>>) -> BTreeMap<Arc<str>, Vec<A
     groups
 }
 
-/// Compares a job with its allocations.
-pub(crate) fn reconcile(state: &State, job: Option<&Arc<Job>>, eval: &Evaluation, now: TimestampNs, ids: &mut Ids) -> Wanted {
+/// Compares a job with its allocations, of which it has `most` at most.
+pub(crate) fn reconcile(state: &State, job: Option<&Arc<Job>>, eval: &Evaluation, now: TimestampNs, most: u32, ids: &mut Ids) -> Wanted {
     let key = eval.job_key();
     let allocs: Vec<Arc<Allocation>> = state.allocs_by_job(&key).cloned().collect();
     let Some(job) = job.filter(|j| !j.stop) else {
@@ -243,6 +252,7 @@ pub(crate) fn reconcile(state: &State, job: Option<&Arc<Job>>, eval: &Evaluation
         batch: job.kind == job_type::BATCH,
         deployment: None,
         new_deployment: None,
+        room: most as usize,
         out: Wanted::default(),
     };
     r.find_deployment(&key);
@@ -440,8 +450,8 @@ impl Reconciler<'_> {
         s
     }
 
-    /// What is to be placed because it is missing: rescheduled, lost, and new ones up to the count.
-    fn missing(&mut self, group: &TaskGroup, s: &mut Sorted, counts: &mut DesiredUpdates) -> Vec<Request> {
+    /// What is to be placed because it is missing: rescheduled, lost, and new ones up to the count; and how many the job may not have.
+    fn missing(&mut self, group: &TaskGroup, s: &mut Sorted, counts: &mut DesiredUpdates) -> (Vec<Request>, usize) {
         let count = group.count() as usize;
         let mut taken: BTreeSet<u32> = s.keep.iter().chain(&s.migrate).chain(s.now.iter().map(|(a, _)| a)).map(|a| a.index()).collect();
         let existing = s.keep.len() + s.migrate.len() + s.now.len();
@@ -474,13 +484,18 @@ impl Reconciler<'_> {
                 place.push(Request { tracker: tracker.or(request.tracker.clone()), ..request });
             }
         }
-        let rest = count.saturating_sub(s.keep.len() + s.migrate.len() + place.len());
+        let had = s.keep.len() + s.migrate.len() + place.len();
+        let wanted = count.saturating_sub(had);
         let living = self.living_slots(group);
+        self.room = self.room.saturating_sub(had);
+        // An instance that lives already gets its manager, however many there are.
+        let rest = wanted.min(self.room.max(living.len()));
+        self.room = self.room.saturating_sub(rest);
         for index in free_indexes(&taken, &living, rest) {
             let request = s.unreplaced.remove(&index).map_or_else(|| Request::new(index), Request::replacing);
             place.push(Request { living: living.contains(&index), ..request });
         }
-        place
+        (place, wanted - rest)
     }
 
     /// One group. True when nothing of it is left to do.
@@ -497,13 +512,22 @@ impl Reconciler<'_> {
         let kept = || s.keep.iter().chain(canaries.kept()).map(|a| a.id).collect();
         let kept: BTreeSet<AllocId> = if s.later.is_empty() { BTreeSet::new() } else { kept() };
         s.later.retain(|(a, _)| kept.contains(&a.id));
+        // What waits outside of the deployment does not keep it from its end.
+        let under_way = self.active_deployment(&group.name).map_or(DeploymentId::NIL, |d| d.id);
+        let later_here = s.later.iter().filter(|(a, _)| under_way.is_nil() || a.deployment_id == under_way).count();
         self.follow_up(std::mem::take(&mut s.later), &mut counts, ids);
 
-        let place = self.missing(group, &mut s, &mut counts);
+        let (place, mut beyond) = self.missing(group, &mut s, &mut counts);
         let (destructive, in_place) = self.updates(group, &s.keep, &mut counts);
-        self.make_deployment(group, !destructive.is_empty(), !in_place.is_empty(), had_running, ids);
+        // Failed in an older version that says the same: nothing of this version comes in its place before its policy says so.
+        let replaced: BTreeSet<AllocId> = destructive.iter().map(|a| a.id).collect();
+        let of = self.active_deployment(&group.name).map_or(DeploymentId::NIL, |d| d.id);
+        let waits = |a: &&Arc<Allocation>| a.client_terminal() && (of.is_nil() || a.deployment_id != of) && !replaced.contains(&a.id);
+        let waiting = s.keep.iter().filter(waits).count();
+        let (replacing, updating) = (!destructive.is_empty(), !in_place.is_empty());
+        self.make_deployment(group, (replacing, updating), count.saturating_sub(waiting), had_running, ids);
         let tries = self.canaries_wanted(group);
-        let left = place.len() + destructive.len() + s.migrate.len() + in_place.len();
+        let left = place.len() + beyond + destructive.len() + s.migrate.len() + in_place.len();
         let mut limit = self.limit(group, &s.keep, destructive.len());
         let mut requests = place;
         if self.deployment.as_ref().is_none_or(|d| d.status == DeploymentStatus::Running) {
@@ -517,14 +541,14 @@ impl Reconciler<'_> {
             let id = self.deployment.as_ref().map_or(DeploymentId::NIL, |d| d.id);
             let paused = self.deployment.as_ref().is_some_and(|d| d.status == DeploymentStatus::Paused);
             requests.retain(|r| r.living || r.previous.as_ref().is_some_and(|p| paused || r.stop.is_none() || p.deployment_id != id));
-            limit = 0;
+            (limit, beyond) = (0, 0);
         }
         if tries.is_some() {
             // Until they are promoted there is no more of the new version than the canaries.
             requests.retain(|r| r.living || r.previous.is_some());
-            limit = 0;
+            (limit, beyond) = (0, 0);
         }
-        counts.place += (requests.len() as u64).saturating_sub(counts.reschedule_now);
+        counts.place += ((requests.len() + beyond) as u64).saturating_sub(counts.reschedule_now);
         counts.ignore += destructive.len().saturating_sub(limit) as u64;
         for a in destructive.iter().take(limit).cloned() {
             counts.destructive_update += 1;
@@ -539,17 +563,17 @@ impl Reconciler<'_> {
         let deployment = self.active_deployment(&group.name).map_or(DeploymentId::NIL, |d| d.id);
         if let Some(wanted) = tries {
             self.place_as_they_were(group, requests);
-            requests = self.canary_requests(group, &s, &destructive, canaries, wanted, &mut counts);
+            requests = self.canary_requests(group, &s, &destructive, canaries, wanted.min(self.room), &mut counts);
         }
         self.out.in_place.extend(in_place);
         self.out.annotations.insert(group.name.clone(), counts);
-        if !requests.is_empty() {
-            self.out.groups.push(GroupRequests { group: group.name.clone(), requests, deployment, job: None });
+        if !requests.is_empty() || beyond > 0 {
+            self.out.groups.push(GroupRequests { group: group.name.clone(), requests, beyond, deployment, job: None });
         }
         // The deployment's counters also know those that were healthy once and have gone since: it is what is there now that counts.
         let healthy = |a: &Allocation| a.deployment_id == deployment && a.healthy() == Some(true) && !a.client_terminal();
-        let settled = deployment.is_nil() || s.keep.iter().filter(|a| healthy(a)).count() >= count;
-        tries.is_none() && left == 0 && counts.reschedule_later == 0 && settled
+        let settled = deployment.is_nil() || s.keep.iter().filter(|a| healthy(a)).count() >= count.saturating_sub(waiting);
+        tries.is_none() && left == 0 && later_here == 0 && settled
     }
 
     /// An evaluation that looks again at that time. What becomes due at nearly the same time for the same reason shares it.

@@ -72,9 +72,17 @@ impl Reconciler<'_> {
         (self.job.kind == job_type::SERVICE && update.max_parallel() > 0).then(|| update.clone())
     }
 
-    pub(super) fn make_deployment(&mut self, group: &TaskGroup, replacing: bool, in_place: bool, had_running: bool, ids: &mut Ids) {
+    /// `total` is how many of the group are to be there in this version when it has succeeded.
+    pub(super) fn make_deployment(
+        &mut self,
+        group: &TaskGroup,
+        (replacing, in_place): (bool, bool),
+        total: usize,
+        had_running: bool,
+        ids: &mut Ids,
+    ) {
         let Some(update) = self.rolling(group) else { return };
-        if self.deployment.is_some() || group.count() == 0 || (had_running && !replacing && !in_place) {
+        if self.deployment.is_some() || total == 0 || (had_running && !replacing && !in_place) {
             return;
         }
         let job = self.job;
@@ -98,7 +106,7 @@ impl Reconciler<'_> {
                 auto_promote: update.auto_promote(),
                 progress_deadline: update.progress_deadline(),
                 desired_canaries: if replacing { update.canary() } else { 0 },
-                desired_total: i32::try_from(group.count()).unwrap_or(i32::MAX),
+                desired_total: i32::try_from(total).unwrap_or(i32::MAX),
                 ..DeploymentGroup::default()
             },
         );
@@ -188,7 +196,7 @@ impl Reconciler<'_> {
         }
         for (job, requests) in by_version.into_values() {
             let job = (job.version != self.job.version).then_some(job);
-            self.out.groups.push(GroupRequests { group: group.name.clone(), requests, deployment: DeploymentId::NIL, job });
+            self.out.groups.push(GroupRequests { group: group.name.clone(), requests, beyond: 0, deployment: DeploymentId::NIL, job });
         }
     }
 

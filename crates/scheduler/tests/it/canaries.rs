@@ -2,16 +2,11 @@
 
 use std::sync::Arc;
 
-use model::{
-    Allocation, ClientStatus, DeploymentStatus, Job, Observed, RemoteTask, SlotKey, SlotParts,
-    alloc::DesiredTransition,
-    plan::DeploymentUpdate,
-    remote::{Manager, RemoteHandle},
-};
+use model::{Allocation, ClientStatus, DeploymentStatus, Job, alloc::DesiredTransition, plan::DeploymentUpdate};
 use scheduler::Coverage;
 use state::Change;
 
-use crate::world::{World, key, node_id, rolling, service};
+use crate::world::{World, changed, key, node_id, rolling, service, slot};
 
 fn with_canaries(count: i32, canaries: i32) -> Job {
     let mut job = rolling(service(count), 1);
@@ -23,16 +18,6 @@ fn with_canaries(count: i32, canaries: i32) -> Job {
 fn remote_with_canaries(count: i32, canaries: i32) -> Job {
     let mut job = with_canaries(count, canaries);
     job.task_groups[0].tasks[0].driver = "ecs".into();
-    job
-}
-
-fn slot(index: u32) -> SlotKey {
-    SlotParts { namespace: "default".into(), job_id: "web".into(), group: "g".into(), index, task: "t".into() }.into()
-}
-
-fn changed(job: &Job) -> Job {
-    let mut job = job.clone();
-    job.task_groups[0].tasks[0].env.insert("A".into(), "1".into());
     job
 }
 
@@ -55,6 +40,11 @@ impl World {
         self.live().into_iter().filter(|a| a.deployment_status.as_ref().is_some_and(|d| d.canary)).collect()
     }
 
+    /// Index and version of what lives.
+    fn versions(&self) -> Vec<(u32, u64)> {
+        self.live().iter().map(|a| (a.index(), a.job_version)).collect()
+    }
+
     /// Until nothing is left to do.
     fn settle(&mut self) {
         for _ in 0..20 {
@@ -64,21 +54,6 @@ impl World {
             }
         }
         panic!("it goes on and on: {}", self.show());
-    }
-
-    /// What the servers do about slots.
-    fn manage(&mut self) {
-        for a in self.live() {
-            let slot = slot(a.index());
-            let mut r =
-                self.state.remote_task(&slot).map_or_else(|| RemoteTask { slot, ..RemoteTask::default() }, |r| RemoteTask::clone(r));
-            (r.provider, r.driver, r.job_version) = ("a".into(), "ecs".into(), a.job_version);
-            r.handle = Some(RemoteHandle { schema: 1, data: vec![1] });
-            r.observed = Observed::Running;
-            r.manager = Some(Manager { node_id: a.node_id, alloc_id: a.id });
-            r.alloc_id = a.id;
-            self.apply(vec![Change::PutRemoteTask(Box::new(r))]);
-        }
     }
 
     /// The slots that the job does not want, of those whose instance lives.
@@ -93,9 +68,8 @@ impl World {
 
 #[test]
 fn a_version_is_tried_beside_the_old_one_and_rolled_out_after_its_promotion() {
-    let mut w = World::new("n1\nn2\nn3");
     let job = with_canaries(3, 1);
-    w.submit(&job);
+    let mut w = World::with("n1\nn2\nn3", &job);
     assert!(w.canaries().is_empty(), "nothing to compare the first version with");
     w.settle();
     let d = w.submit(&changed(&job));
@@ -113,15 +87,36 @@ fn a_version_is_tried_beside_the_old_one_and_rolled_out_after_its_promotion() {
     w.run();
     assert_eq!(w.show().matches(":v0").count(), 1, "its old name goes, and the first step is made: {}", w.show());
     w.settle();
-    assert_eq!(w.live().iter().map(|a| (a.index(), a.job_version)).collect::<Vec<_>>(), [(0, 1), (1, 1), (2, 1)]);
+    assert_eq!(w.versions(), [(0, 1), (1, 1), (2, 1)]);
     assert_eq!(w.deployment().status, DeploymentStatus::Successful);
 }
 
 #[test]
+fn groups_without_canaries_are_promoted_with_the_others() {
+    for (named, promoted) in [(None, [true, true]), (Some(vec!["g".into()]), [true, false])] {
+        let mut w = World::new("n1\nn2\nn3");
+        let mut job = with_canaries(1, 1);
+        let mut second = job.task_groups[0].clone();
+        second.name = "h".into();
+        second.update = Some(model::Update { canary: Some(0), ..second.update.unwrap_or_default() });
+        job.task_groups.push(second);
+        w.submit(&job);
+        w.settle();
+        job.task_groups[0].tasks[0].user = "u".into();
+        job.task_groups[1].tasks[0].user = "u".into();
+        w.submit(&job);
+        w.all_healthy();
+        let id = w.deployment().id;
+        w.apply(vec![Change::DeploymentPromotion { id, groups: named }]);
+        let d = w.deployment();
+        assert_eq!(["g", "h"].map(|g| d.groups[g].promoted), promoted);
+    }
+}
+
+#[test]
 fn as_many_canaries_as_allocations_are_blue_and_green() {
-    let mut w = World::new("n1\nn2\nn3");
     let job = with_canaries(2, 2);
-    w.submit(&job);
+    let mut w = World::with("n1\nn2\nn3", &job);
     w.settle();
     w.submit(&changed(&job));
     w.settle();
@@ -138,9 +133,8 @@ fn as_many_canaries_as_allocations_are_blue_and_green() {
 #[test]
 fn canaries_of_a_version_that_was_given_up_are_stopped() {
     for end in [Some(DeploymentStatus::Failed), None] {
-        let mut w = World::new("n1\nn2\nn3");
         let job = with_canaries(2, 1);
-        w.submit(&job);
+        let mut w = World::with("n1\nn2\nn3", &job);
         w.settle();
         w.submit(&changed(&job));
         match end {
@@ -161,9 +155,8 @@ fn canaries_of_a_version_that_was_given_up_are_stopped() {
 
 #[test]
 fn while_canaries_are_tried_everything_else_stays_as_it_was() {
-    let mut w = World::new("n1\nn2\nn3");
     let job = with_canaries(3, 1);
-    w.submit(&job);
+    let mut w = World::with("n1\nn2\nn3", &job);
     w.settle();
     w.submit(&changed(&job));
     w.all_healthy();
@@ -186,14 +179,13 @@ fn while_canaries_are_tried_everything_else_stays_as_it_was() {
 #[test]
 fn a20_a_remote_canary_has_a_slot_of_its_own_and_is_adopted_with_it() {
     let line = |n: &str| format!("{n} driver=ecs:a:1-1:0:0");
-    let mut w = World::new(&line("n1"));
     let job = remote_with_canaries(2, 1);
-    w.submit(&job);
+    let mut w = World::with(&line("n1"), &job);
     w.manage();
     w.settle();
     w.submit(&changed(&job));
     w.manage();
-    assert_eq!(w.live().iter().map(|a| (a.index(), a.job_version)).collect::<Vec<_>>(), [(0, 0), (1, 0), (2, 1)]);
+    assert_eq!(w.versions(), [(0, 0), (1, 0), (2, 1)]);
     assert_eq!(w.uncovered(), [0_u32; 0]);
     // Lost without room: everything is waited for, in its own version.
     w.down("n1");
@@ -201,14 +193,14 @@ fn a20_a_remote_canary_has_a_slot_of_its_own_and_is_adopted_with_it() {
     assert_eq!((w.show().as_str(), w.uncovered().len()), ("", 0));
     w.node(&line("n2"));
     w.run();
-    assert_eq!(w.live().iter().map(|a| (a.index(), a.job_version)).collect::<Vec<_>>(), [(0, 0), (1, 0), (2, 1)], "{}", w.show());
+    assert_eq!(w.versions(), [(0, 0), (1, 0), (2, 1)], "{}", w.show());
     assert_eq!(w.canaries().iter().map(|a| a.index()).collect::<Vec<_>>(), [2]);
     w.manage();
     // The same by a drain.
     w.node(&line("n3"));
     w.drain("n2");
     w.run();
-    assert_eq!(w.live().iter().map(|a| (a.index(), a.job_version)).collect::<Vec<_>>(), [(0, 0), (1, 0), (2, 1)], "{}", w.show());
+    assert_eq!(w.versions(), [(0, 0), (1, 0), (2, 1)], "{}", w.show());
     assert!(w.live().iter().all(|a| a.node_id == node_id("n3")));
     assert_eq!(w.canaries().iter().map(|a| a.index()).collect::<Vec<_>>(), [2]);
     w.manage();
@@ -218,7 +210,7 @@ fn a20_a_remote_canary_has_a_slot_of_its_own_and_is_adopted_with_it() {
     w.run();
     w.manage();
     w.settle();
-    let live: Vec<_> = w.live().iter().map(|a| (a.index(), a.job_version)).collect();
+    let live = w.versions();
     assert!(live.len() == 2 && live.contains(&(2, 1)) && live.iter().all(|(_, v)| *v == 1), "{live:?}");
     assert_eq!(w.uncovered().len(), 1, "the one that has gone");
     assert_eq!(w.deployment().status, DeploymentStatus::Successful);
@@ -230,16 +222,15 @@ fn a20_a_remote_canary_has_a_slot_of_its_own_and_is_adopted_with_it() {
     assert_eq!(w.uncovered(), [0_u32; 0]);
     w.node(&line("n4"));
     w.run();
-    assert_eq!(w.live().iter().map(|a| (a.index(), a.job_version)).collect::<Vec<_>>(), live);
+    assert_eq!(w.versions(), live);
 }
 
 /// A version without canaries takes nothing from what an earlier one has promoted, managed or not.
 #[test]
 fn a_promoted_remote_canary_outlives_versions_without_canaries() {
     let line = |n: &str| format!("{n} driver=ecs:a:1-1:0:0");
-    let mut w = World::new(&line("n1"));
     let job = remote_with_canaries(1, 1);
-    w.submit(&job);
+    let mut w = World::with(&line("n1"), &job);
     w.manage();
     w.settle();
     let mut next = changed(&job);
@@ -284,9 +275,8 @@ fn a_smaller_count_goes_by_the_index() {
 
 #[test]
 fn a_remote_canary_that_is_given_up_is_wanted_by_nobody() {
-    let mut w = World::new("n1 driver=ecs:a:1-1:0:0");
     let job = remote_with_canaries(1, 1);
-    w.submit(&job);
+    let mut w = World::with("n1 driver=ecs:a:1-1:0:0", &job);
     w.manage();
     w.settle();
     w.submit(&changed(&job));
@@ -300,9 +290,8 @@ fn a_remote_canary_that_is_given_up_is_wanted_by_nobody() {
 
 #[test]
 fn a_failed_canary_is_tried_again_when_the_watcher_allows_it() {
-    let mut w = World::new("n1\nn2");
     let job = with_canaries(1, 1);
-    w.submit(&job);
+    let mut w = World::with("n1\nn2", &job);
     w.settle();
     w.submit(&changed(&job));
     let canary = w.canaries()[0].id;
@@ -320,9 +309,8 @@ fn a_failed_canary_is_tried_again_when_the_watcher_allows_it() {
 
 #[test]
 fn a_failed_canary_is_not_tried_again_by_itself() {
-    let mut w = World::new("n1\nn2");
     let job = with_canaries(1, 1);
-    w.submit(&job);
+    let mut w = World::with("n1\nn2", &job);
     w.settle();
     w.submit(&changed(&job));
     let canary = w.canaries()[0].id;

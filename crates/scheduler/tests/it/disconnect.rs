@@ -9,7 +9,7 @@ use model::{
 use scheduler::node_patience;
 use state::Change;
 
-use crate::world::{S, World, batch, node_id, rolling, service};
+use crate::world::{S, World, batch, changed, node_id, rolling, service};
 
 /// A job that waits a minute for its nodes.
 fn patient(mut job: Job, replace: bool, reconcile: &str) -> Job {
@@ -211,8 +211,7 @@ fn without_replacement_it_is_waited_for_in_its_place() {
         w.now += 86_400 * S;
         assert!(w.run().plan.is_no_op());
         // Not even an update replaces it.
-        job.task_groups[0].tasks[0].env.insert("A".into(), "1".into());
-        w.submit(&job);
+        w.submit(&changed(&job));
         assert_eq!(w.wanted(), "0:n1:Unknown");
         w.returns("n1");
         let now = w.now;
@@ -299,8 +298,7 @@ fn remote_tasks_change_their_manager_at_once_whatever_the_job_says() {
             (d.lost_after, d.stop_on_client_after) = (None, Some(GoDuration::from_secs(after)));
         }
         job.task_groups[0].tasks[0].driver = "ecs".into();
-        let mut w = World::new("n1 driver=ecs:a:1-1:0:0");
-        w.submit(&job);
+        let mut w = World::with("n1 driver=ecs:a:1-1:0:0", &job);
         w.node("n2 driver=ecs:a:1-1:0:0");
         assert_eq!(w.cut_off("n1"), NodeStatus::Down);
         w.run();
@@ -313,17 +311,15 @@ fn remote_tasks_change_their_manager_at_once_whatever_the_job_says() {
 
 #[test]
 fn a_roll_out_goes_on_around_what_is_cut_off() {
-    let mut job = patient(rolling(service(3), 3), true, "keep_replacement");
-    let mut w = World::new("n1\nn2\nn3\nn4");
-    w.submit(&job);
+    let job = patient(rolling(service(3), 3), true, "keep_replacement");
+    let mut w = World::with("n1\nn2\nn3\nn4", &job);
     w.all_healthy();
     w.run();
     let gone = w.at(0).node_name.to_string();
     w.cut_off(&gone);
     w.run();
     w.all_healthy_but(&gone);
-    job.task_groups[0].tasks[0].env.insert("A".into(), "1".into());
-    w.submit(&job);
+    w.submit(&changed(&job));
     for _ in 0..4 {
         w.all_healthy_but(&gone);
         w.run();
@@ -343,8 +339,7 @@ impl World {
 
 #[test]
 fn what_takes_the_place_of_one_that_is_cut_off_has_it_on_record() {
-    let mut w = World::new("n1");
-    w.submit(&patient(service(1), true, "best_score"));
+    let mut w = World::with("n1", &patient(service(1), true, "best_score"));
     w.speaks("n1", w.now);
     let original = w.at(0).id;
     w.node("n2");

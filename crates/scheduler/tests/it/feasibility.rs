@@ -239,8 +239,7 @@ fn batch_jobs_are_placed_alike() {
 
 #[test]
 fn what_was_woken_in_vain_goes_on_waiting() {
-    let mut w = World::new("n1 cpu=600");
-    w.submit(&service(2));
+    let mut w = World::with("n1 cpu=600", &service(2));
     let waiting = w.blocked()[0].clone();
     assert_eq!((waiting.queued["g"], waiting.failed_groups.contains_key("g")), (1, true));
     let before = w.state.evals().count();

@@ -3,7 +3,7 @@
 use model::{Affinity, Constraint, SchedulerConfig, Spread, SpreadTarget};
 use state::Change;
 
-use crate::world::{World, service};
+use crate::world::{World, changed, service};
 
 fn spread(attribute: &str, targets: &[(&str, u8)]) -> Spread {
     let targets = targets.iter().map(|(v, p)| SpreadTarget { value: (*v).into(), percent: *p }).collect();
@@ -31,8 +31,7 @@ fn a_pool_may_have_its_own_algorithm() {
 
 #[test]
 fn allocations_of_a_group_keep_apart() {
-    let mut w = World::new("n1\nn2\nn3\nn4");
-    w.submit(&service(4));
+    let w = World::with("n1\nn2\nn3\nn4", &service(4));
     assert_eq!(w.by_node().values().copied().collect::<Vec<_>>(), [1, 1, 1, 1]);
 }
 
@@ -65,6 +64,50 @@ fn spreads_with_targets() {
 }
 
 #[test]
+fn values_of_no_target_share_what_the_targets_leave() {
+    let mut w = World::new("a dc=a\nb dc=b\nc dc=c\nd dc=d\ne dc=e");
+    let mut job = service(6);
+    job.spreads = vec![spread("${node.datacenter}", &[("a", 50)])];
+    w.submit(&job);
+    let placed = w.by_node();
+    assert_eq!(placed.get("a"), Some(&3), "the others have half of them together, not each: {placed:?}");
+}
+
+#[test]
+fn an_account_tells_what_may_not_be_chosen_and_why() {
+    let mut w = World::new("small cpu=50 mem=9000\nlarge cpu=9000 mem=9000\nused cpu=9000 mem=9000");
+    let mut job = service(2);
+    job.constraints = vec![Constraint { operator: "distinct_hosts".into(), ..Constraint::default() }];
+    w.submit(&job);
+    job.task_groups[0].count = Some(3);
+    w.submit(&job);
+    let m = w.at(0).metrics.clone().expect("an account");
+    assert_eq!((m.nodes_exhausted, m.dimension_exhausted.get("cpu").copied()), (1, Some(1)), "{m:?}");
+}
+
+#[test]
+fn where_it_has_failed_is_worth_less_whatever_it_is_replaced_for() {
+    let mut w = World::new("n1 cpu=1000 mem=1000\nn2 cpu=9000 mem=9000");
+    let mut job = service(1);
+    job.task_groups[0].reschedule =
+        Some(model::Reschedule { unlimited: Some(true), delay: Some(model::GoDuration::ZERO), ..Default::default() });
+    w.submit(&job);
+    assert_eq!(&*w.at(0).node_name, "n1");
+    let id = w.at(0).id;
+    w.report(id, model::ClientStatus::Failed, None);
+    w.run();
+    let second = w.live()[0].clone();
+    assert_eq!(&*second.node_name, "n2");
+    let m = second.metrics.clone().expect("an account");
+    let failed = m.score_meta_data.iter().find(|s| s.scores.contains_key("node-reschedule-penalty")).expect("it is told");
+    assert_eq!(failed.scores["node-reschedule-penalty"], -1.0);
+    assert!(failed.norm_score < m.score_meta_data[0].norm_score);
+    // A new version begins with a clean record, but not where it has failed.
+    w.submit(&changed(&job));
+    assert_eq!(&*w.live()[0].node_name, "n2");
+}
+
+#[test]
 fn spreads_without_targets_are_even() {
     let mut w = World::new(
         "a1 dc=a cpu=2000 mem=2000\na2 dc=a cpu=2000 mem=2000\na3 dc=a cpu=2000 mem=2000\nb1 dc=b cpu=20000 mem=20000\nc1 dc=c cpu=20000 mem=20000",
@@ -84,8 +127,7 @@ fn spreads_without_targets_are_even() {
 
 #[test]
 fn scores_are_the_documented_formula() {
-    let mut w = World::new("n1 cpu=1000 mem=1024");
-    w.submit(&service(1));
+    let w = World::with("n1 cpu=1000 mem=1024", &service(1));
     let m = w.at(0).metrics.clone().expect("an account");
     // Half the CPU and three quarters of the memory stay free.
     let expect = (20.0 - 10_f64.powf(0.5) - 10_f64.powf(0.75)) / 18.0;

@@ -3,7 +3,7 @@
 use model::{ClientStatus, DeploymentStatus, DesiredStatus, GoDuration, alloc::DesiredTransition, eval::Trigger, policy::Reschedule};
 use state::Change;
 
-use crate::world::{S, World, batch, key, node_id, rolling, service};
+use crate::world::{S, World, batch, changed, key, node_id, rolling, service};
 
 const THREE: &str = "n1\nn2\nn3";
 
@@ -57,8 +57,7 @@ fn a_changed_task_replaces_and_a_changed_policy_does_not() {
     assert_eq!((d.annotations["g"].in_place_update, d.plan.stops.len()), (2, 0));
     assert_eq!(w.live().iter().map(|a| a.id).collect::<Vec<_>>(), before);
     assert!(w.live().iter().all(|a| a.job_version == 1 && a.job.as_ref().is_some_and(|j| j.version == 1)));
-    job.task_groups[0].tasks[0].env.insert("A".into(), "1".into());
-    let d = w.submit(&job);
+    let d = w.submit(&changed(&job));
     assert_eq!(d.annotations["g"].destructive_update, 2);
     let replaced: Vec<_> = w.live().iter().map(|a| a.previous_allocation).collect();
     assert_eq!(replaced, before, "same names, and each knows what it replaces");
@@ -143,8 +142,7 @@ fn a_paused_or_failed_deployment_goes_no_further_but_losses_are_replaced() {
 
 #[test]
 fn lost_nodes() {
-    let mut w = World::new(THREE);
-    w.submit(&service(3));
+    let mut w = World::with(THREE, &service(3));
     let lost: Vec<_> = w.live().into_iter().filter(|a| &*a.node_name == "n1").collect();
     w.down("n1");
     let d = w.run();
@@ -166,8 +164,7 @@ fn lost_nodes() {
 
 #[test]
 fn what_was_told_to_stop_on_a_lost_node_is_lost() {
-    let mut w = World::new("n1");
-    w.submit(&service(1));
+    let mut w = World::with("n1", &service(1));
     let id = w.at(0).id;
     w.apply(vec![Change::StopJob(key())]);
     w.run();
@@ -180,8 +177,7 @@ fn what_was_told_to_stop_on_a_lost_node_is_lost() {
 
 #[test]
 fn a_drain_moves_what_is_marked() {
-    let mut w = World::new("n1\nn2");
-    w.submit(&service(4));
+    let mut w = World::with("n1\nn2", &service(4));
     let there: Vec<_> = w.live().into_iter().filter(|a| &*a.node_name == "n1").collect();
     w.drain("n1");
     assert!(w.run().plan.is_no_op(), "the drainer says when");
@@ -196,8 +192,7 @@ fn a_drain_moves_what_is_marked() {
 #[test]
 fn a_stop_may_count_as_an_attempt_to_reschedule() {
     let attempts = |reschedule: Option<bool>| {
-        let mut w = World::new("n1\nn2");
-        w.submit(&service(1));
+        let mut w = World::with("n1\nn2", &service(1));
         let old = w.at(0);
         w.mark(old.id, DesiredTransition { migrate: Some(true), reschedule, ..DesiredTransition::default() });
         w.run();
@@ -212,8 +207,7 @@ fn a_stop_may_count_as_an_attempt_to_reschedule() {
 
 #[test]
 fn a_drain_without_room_breaks_nothing() {
-    let mut w = World::new("n1");
-    w.submit(&service(1));
+    let mut w = World::with("n1", &service(1));
     w.drain("n1");
     let id = w.at(0).id;
     w.mark(id, DesiredTransition { migrate: Some(true), ..DesiredTransition::default() });
@@ -261,9 +255,31 @@ fn failures_are_rescheduled_after_a_pause() {
 }
 
 #[test]
-fn failures_beyond_the_policy_stay() {
+fn what_waits_in_an_older_version_is_no_part_of_a_deployment() {
     let mut w = World::new(THREE);
-    w.submit(&batch(1));
+    let mut job = rolling(service(2), 1);
+    let hour = Some(GoDuration::from_secs(3600));
+    job.task_groups[0].reschedule = Some(Reschedule { delay: hour, delay_function: Some("constant".into()), ..Reschedule::defaults() });
+    w.submit(&job);
+    w.all_healthy();
+    w.run();
+    let failed = w.fail(0);
+    assert_eq!(w.run().annotations["g"].reschedule_later, 1);
+    job.stop = true;
+    w.submit(&job);
+    job.stop = false;
+    // The same again: what has failed waits for its time, and the deployment is about the other one.
+    let d = w.submit(&job);
+    assert_eq!(d.plan.deployment.map(|d| d.groups["g"].desired_total), Some(1));
+    assert_eq!((w.live().len(), w.live()[0].index()), (1, 1));
+    w.all_healthy();
+    assert_eq!(w.run().plan.deployment_updates.first().map(|u| u.status), Some(DeploymentStatus::Successful));
+    assert!(w.state.alloc(failed).is_some_and(|a| a.next_allocation.is_nil()));
+}
+
+#[test]
+fn failures_beyond_the_policy_stay() {
+    let mut w = World::with(THREE, &batch(1));
     w.fail(0);
     let later = w.run().new_evals[0].clone();
     w.now += 5 * S;
@@ -282,8 +298,7 @@ fn failures_beyond_the_policy_stay() {
 /// A person does not wait; the pauses grow all the same.
 #[test]
 fn a_forced_attempt_counts_with_the_pause_that_the_policy_would_have_had() {
-    let mut w = World::new(THREE);
-    w.submit(&service(1));
+    let mut w = World::with(THREE, &service(1));
     for (attempt, pause) in [30, 60].into_iter().enumerate() {
         w.now += S;
         let failed = w.fail(0);
@@ -299,8 +314,7 @@ fn a_forced_attempt_counts_with_the_pause_that_the_policy_would_have_had() {
 
 #[test]
 fn within_a_deployment_the_watcher_decides_about_failures() {
-    let mut w = World::new(THREE);
-    w.submit(&rolling(service(2), 1));
+    let mut w = World::with(THREE, &rolling(service(2), 1));
     let failed = w.fail(0);
     w.now += 60 * S;
     assert!(w.run().plan.is_no_op());
@@ -312,8 +326,7 @@ fn within_a_deployment_the_watcher_decides_about_failures() {
 /// What was cut short by a drain or by a person has not done its work, however politely it went.
 #[test]
 fn a_batch_task_that_was_ended_is_run_again() {
-    let mut w = World::new("n1\nn2");
-    w.submit(&batch(1));
+    let mut w = World::with("n1\nn2", &batch(1));
     let first = w.at(0);
     w.drain(&first.node_name);
     w.mark(first.id, DesiredTransition { migrate: Some(true), ..DesiredTransition::default() });
@@ -339,7 +352,7 @@ fn a_batch_task_that_was_ended_is_run_again() {
 #[test]
 fn batch_success_stands_for_good() {
     let mut w = World::new(THREE);
-    let mut job = batch(2);
+    let job = batch(2);
     w.submit(&job);
     let id = w.at(0).id;
     w.report(id, ClientStatus::Complete, None);
@@ -351,15 +364,13 @@ fn batch_success_stands_for_good() {
     assert!(w.run().plan.is_no_op(), "what has ended cannot be lost");
     assert_eq!(w.state.job(&key()).map(|j| j.status.clone()).as_deref(), Some("dead"));
     // A new version runs again, as a whole.
-    job.task_groups[0].tasks[0].env.insert("A".into(), "1".into());
-    w.submit(&job);
+    w.submit(&changed(&job));
     assert_eq!(w.live().len(), 2);
 }
 
 #[test]
 fn a_service_that_ends_is_started_again() {
-    let mut w = World::new(THREE);
-    w.submit(&service(1));
+    let mut w = World::with(THREE, &service(1));
     let id = w.at(0).id;
     w.report(id, ClientStatus::Complete, None);
     w.run();
@@ -381,6 +392,38 @@ fn a_destructive_update_fits_into_its_own_room() {
     assert_eq!(d.failed_groups["g"].dimension_exhausted.get("cpu"), Some(&1));
     assert_eq!(w.show(), "0:n1:v1");
     w.check_room();
+}
+
+#[test]
+fn what_is_to_stop_leaves_its_room_to_others_when_it_has_ended() {
+    let mut w = World::new("n1 cpu=600 cores=2");
+    let mut job = service(1);
+    let port = model::network::Port { label: "hack".into(), value: 7234, ..model::network::Port::default() };
+    job.task_groups[0].networks = vec![model::Network { reserved_ports: vec![port], ..model::Network::default() }];
+    w.submit(&job);
+    let first = w.at(0).id;
+    w.report(first, ClientStatus::Running, None);
+    let mut stopped = job.clone();
+    stopped.stop = true;
+    w.submit(&stopped);
+    // It runs on for its shutdown_delay, with its port and its share.
+    for (dimension, change) in [("network: reserved port collision hack=7234", 50), ("cpu", 550)] {
+        let mut other = job.clone();
+        other.id = format!("other-{change}").into();
+        other.task_groups[0].tasks[0].resources.cpu = Some(change);
+        if change == 550 {
+            other.task_groups[0].networks.clear();
+        }
+        let d = w.submit_as(&other);
+        assert_eq!(d.queued["g"], 1, "{dimension}: {d:?}");
+        let exhausted = &d.failed_groups["g"].dimension_exhausted;
+        assert!(exhausted.len() == 1 && exhausted.keys().all(|k| k.contains(dimension)), "{dimension}: {exhausted:?}");
+    }
+    w.killed(first);
+    let mut other = job;
+    other.id = "after".into();
+    let d = w.submit_as(&other);
+    assert!(d.failed_groups.is_empty(), "{:?}", d.failed_groups);
 }
 
 #[test]
@@ -408,8 +451,7 @@ fn what_is_not_supported_is_refused_by_name() {
 
 #[test]
 fn what_was_lost_without_room_comes_back_even_in_a_failed_deployment() {
-    let mut w = World::new("n1");
-    w.submit(&rolling(service(2), 1));
+    let mut w = World::with("n1", &rolling(service(2), 1));
     let id = w.state.latest_deployment(&key()).expect("there is one").id;
     let failed = model::plan::DeploymentUpdate { id, status: DeploymentStatus::Failed, description: String::new() };
     w.apply(vec![Change::DeploymentStatus(failed)]);
@@ -421,4 +463,59 @@ fn what_was_lost_without_room_comes_back_even_in_a_failed_deployment() {
     w.node("n2");
     w.run();
     assert_eq!(w.live().iter().map(|a| a.previous_allocation).collect::<Vec<_>>(), lost);
+}
+
+#[test]
+fn a_count_that_nobody_can_hold_costs_nothing() {
+    // Such a job may have been stored before there was a limit.
+    let mut w = World::new("n1 cpu=1000");
+    let mut job = service(100_000_000);
+    let mut other = job.task_groups[0].clone();
+    other.name = "h".into();
+    job.task_groups.push(other);
+    let d = w.submit(&job);
+    assert_eq!(w.live().len(), 2, "what fits is placed");
+    assert_eq!((d.queued["g"], d.queued["h"]), (99_999_998, 100_000_000), "the rest is counted");
+    assert_eq!(d.annotations["g"].place, 100_000_000);
+    let why = &d.failed_groups["h"].quota_exhausted;
+    assert!(why.len() == 1 && why[0].contains("job_max_count"), "{why:?}");
+    assert_eq!(d.new_evals.len(), 1, "one evaluation waits for all of it");
+
+    // Where a node has room without an end, the limit is what there is at most, over all groups, also in later evaluations.
+    let mut w = World::new("n1 driver=ecs:a:1-1:0:0");
+    for group in &mut job.task_groups {
+        group.tasks[0].driver = "ecs".into();
+    }
+    w.register(&job);
+    let within = |w: &mut World| {
+        let eval = w.eval();
+        let d = scheduler::schedule_within(&w.state, &eval, w.now, w.seed, 30).expect("a service");
+        w.apply(vec![Change::ApplyPlan(Box::new(d.plan.clone()))]);
+        d
+    };
+    let d = within(&mut w);
+    assert_eq!((w.live().len(), d.queued["g"], d.queued["h"]), (30, 99_999_970, 100_000_000));
+    within(&mut w);
+    assert_eq!(w.live().len(), 30);
+    // It can be made smaller, and stopped.
+    for group in &mut job.task_groups {
+        group.count = Some(10);
+    }
+    w.register(&job);
+    within(&mut w);
+    assert_eq!(w.live().len(), 20);
+}
+
+#[test]
+fn canaries_beyond_what_a_job_may_have_are_not_made() {
+    let mut w = World::new("n1 cpu=100000 mem=100000");
+    let mut job = rolling(service(2), 1);
+    w.submit(&job);
+    job.task_groups[0].update.as_mut().expect("rolling").canary = Some(100_000_000);
+    job.task_groups[0].tasks[0].user = "u".into();
+    w.register(&job);
+    let eval = w.eval();
+    let d = scheduler::schedule_within(&w.state, &eval, w.now, w.seed, 5).expect("a service");
+    let placed: usize = d.plan.placements.values().map(Vec::len).sum();
+    assert_eq!((placed, d.annotations["g"].canary), (3, 3));
 }

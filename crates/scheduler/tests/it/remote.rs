@@ -2,13 +2,10 @@
 
 use std::sync::Arc;
 
-use model::{
-    ClientStatus, IncarnationId, Job, Observed, RemoteTask, SlotKey, SlotParts,
-    remote::{Manager, RemoteHandle, RemoteVerdict},
-};
+use model::{AllocId, Allocation, ClientStatus, IncarnationId, Job, Observed, RemoteTask, remote::RemoteVerdict};
 use state::Change;
 
-use crate::world::{World, batch, id_of, node_id, service};
+use crate::world::{World, batch, id_of, node_id, record, service, slot};
 
 fn remote_job(count: i32) -> Job {
     let mut job = service(count);
@@ -16,36 +13,20 @@ fn remote_job(count: i32) -> Job {
     job
 }
 
-/// What the servers write when an allocation was placed and its task runs.
-fn running(w: &mut World, provider: &str, schema: u32) {
-    for a in w.live() {
-        let slot = SlotKey::from(SlotParts {
-            namespace: a.namespace.clone(),
-            job_id: a.job_id.clone(),
-            group: "g".into(),
-            index: a.index(),
-            task: "t".into(),
-        });
-        let mut r = w.state.remote_task(&slot).map_or_else(|| record(slot.clone()), |r| RemoteTask::clone(r));
-        r.provider = provider.into();
-        r.driver = "ecs".into();
-        r.handle = Some(RemoteHandle { schema, data: vec![1] });
-        r.observed = Observed::Running;
-        r.manager = Some(Manager { node_id: a.node_id, alloc_id: a.id });
-        r.alloc_id = a.id;
-        w.apply(vec![Change::PutRemoteTask(Box::new(r))]);
-    }
-}
-
-fn record(slot: SlotKey) -> RemoteTask {
-    let incarnation = IncarnationId(id_of(&format!("incarnation of {}", slot.index)));
-    RemoteTask { slot, incarnation, ..RemoteTask::default() }
+/// Why a plan that was made on an older state, with one allocation more, is refused.
+fn one_more(w: &mut World, differs: impl FnOnce(&mut Allocation)) -> Option<String> {
+    let eval = w.eval();
+    let mut plan = scheduler::schedule(&w.state, &eval, w.now, 3).expect("a service").plan;
+    let mut extra = Allocation { id: AllocId(id_of("extra")), ..Allocation::clone(&w.at(0)) };
+    differs(&mut extra);
+    let node = extra.node_id;
+    plan.placements.insert(node, vec![extra]);
+    scheduler::verify_plan(&w.state, &plan).refused.remove(&node)
 }
 
 #[test]
 fn a_remote_task_costs_its_node_nothing() {
-    let mut w = World::new("n1 cpu=100 mem=100 disk=0 driver=ecs:a:1-1:0:0");
-    w.submit(&remote_job(50));
+    let w = World::with("n1 cpu=100 mem=100 disk=0 driver=ecs:a:1-1:0:0", &remote_job(50));
     assert_eq!(w.live().len(), 50);
     let u = w.state.usage(node_id("n1"));
     assert_eq!((u.cpu, u.memory_mb, u.disk_mb), (0, 0, 0));
@@ -56,8 +37,7 @@ fn a_remote_task_costs_its_node_nothing() {
 
 #[test]
 fn sessions_are_shared_out() {
-    let mut w = World::new("n1 driver=ecs:a:1-1:0:0\nn2 driver=ecs:a:1-1:0:0\nn3 driver=ecs:a:1-1:0:0");
-    w.submit(&remote_job(9));
+    let w = World::with("n1 driver=ecs:a:1-1:0:0\nn2 driver=ecs:a:1-1:0:0\nn3 driver=ecs:a:1-1:0:0", &remote_job(9));
     assert_eq!(w.by_node().values().copied().collect::<Vec<_>>(), [3, 3, 3]);
 }
 
@@ -95,33 +75,38 @@ fn a32_local_jobs_that_fill_every_manager_neither_block_remote_tasks_nor_are_tou
 fn a_node_manages_no_more_than_its_sessions() {
     let mut w = World::new("n1 sessions=2 driver=ecs:a:1-1:0:0\nn2 sessions=3 driver=ecs:a:1-1:0:0");
     let d = w.submit(&remote_job(7));
-    assert_eq!(w.by_node().into_iter().collect::<Vec<_>>(), [("n1".to_owned(), 2), ("n2".to_owned(), 3)]);
+    assert_eq!(Vec::from_iter(w.by_node()), [("n1".to_owned(), 2), ("n2".to_owned(), 3)]);
     assert_eq!(d.failed_groups["g"].dimension_exhausted.get("remote sessions"), Some(&2));
     assert_eq!(d.queued["g"], 2);
     // What lives is bound by it as well: it stays where it is, unmanaged, until somebody has a session.
-    running(&mut w, "a", 1);
+    w.manage();
     w.down("n2");
     let d = w.run();
     assert_eq!(d.queued["g"], 5, "{d:?}");
     w.node("n3 driver=ecs:a:1-1:0:0");
     w.run();
-    assert_eq!(w.by_node().into_iter().collect::<Vec<_>>(), [("n1".to_owned(), 2), ("n3".to_owned(), 5)], "without a limit");
+    assert_eq!(Vec::from_iter(w.by_node()), [("n1".to_owned(), 2), ("n3".to_owned(), 5)], "without a limit");
     // A plan that was made on an older state is refused.
-    let eval = w.eval();
-    let mut d = scheduler::schedule(&w.state, &eval, w.now, 3).expect("a service");
-    let mut extra = model::Allocation::clone(&w.at(0));
-    extra.id = model::AllocId(id_of("extra"));
-    extra.node_id = node_id("n1");
-    d.plan.placements.insert(extra.node_id, vec![extra]);
-    let v = scheduler::verify_plan(&w.state, &d.plan);
-    assert_eq!(v.refused.get(&node_id("n1")).map(String::as_str), Some("not enough remote sessions: 3 of 2 would be taken"));
+    let refused = one_more(&mut w, |extra| extra.node_id = node_id("n1"));
+    assert_eq!(refused.as_deref(), Some("not enough remote sessions: 3 of 2 would be taken"));
+}
+
+#[test]
+fn a_node_takes_no_more_allocations_than_its_operator_allows() {
+    let mut w = World::new("n1 max_allocs=2 driver=ecs:a:1-1:0:0\nn2 max_allocs=3 driver=ecs:a:1-1:0:0");
+    let d = w.submit(&remote_job(7));
+    assert_eq!(Vec::from_iter(w.by_node()), [("n1".to_owned(), 2), ("n2".to_owned(), 3)]);
+    assert_eq!(d.failed_groups["g"].dimension_exhausted.get("max allocation exceeded"), Some(&2));
+    assert_eq!(d.queued["g"], 2);
+    // A plan that was made on an older state is refused.
+    let refused = one_more(&mut w, |extra| extra.node_id = node_id("n1"));
+    assert_eq!(refused.as_deref(), Some("not enough room for allocations: 3 of 2 would be taken"));
 }
 
 #[test]
 fn only_the_same_provider_and_schema_can_take_over() {
-    let mut w = World::new("n1 driver=ecs:a:1-2:0:0");
-    w.submit(&remote_job(1));
-    running(&mut w, "a", 2);
+    let mut w = World::with("n1 driver=ecs:a:1-2:0:0", &remote_job(1));
+    w.manage_with(2);
     let old = w.at(0);
     for other in ["n2 driver=ecs:b:1-2:0:0", "n3 driver=ecs:a:1-1:0:0", "n4"] {
         w.node(other);
@@ -144,22 +129,20 @@ fn only_the_same_provider_and_schema_can_take_over() {
 
 #[test]
 fn a_drain_moves_all_remote_tasks_at_once() {
-    let mut w = World::new("n1 driver=ecs:a:1-1:0:0");
-    w.submit(&remote_job(20));
-    running(&mut w, "a", 1);
+    let mut w = World::with("n1 driver=ecs:a:1-1:0:0", &remote_job(20));
+    w.manage();
     w.node("n2 driver=ecs:a:1-1:0:0");
     w.drain("n1");
     let d = w.run();
     assert_eq!(d.annotations["g"].migrate, 20, "nobody has to mark them");
-    assert_eq!(w.by_node().into_iter().collect::<Vec<_>>(), [("n2".to_owned(), 20)]);
+    assert_eq!(Vec::from_iter(w.by_node()), [("n2".to_owned(), 20)]);
     assert!(w.live().iter().all(|a| a.remote.len() == 1 && !a.previous_allocation.is_nil()));
 }
 
 #[test]
 fn without_room_they_run_on_unmanaged() {
-    let mut w = World::new("n1 driver=ecs:a:1-1:0:0");
-    w.submit(&remote_job(2));
-    running(&mut w, "a", 1);
+    let mut w = World::with("n1 driver=ecs:a:1-1:0:0", &remote_job(2));
+    w.manage();
     w.drain("n1");
     let d = w.run();
     assert_eq!(d.plan.stops.len(), 2, "the drain completes");
@@ -178,7 +161,7 @@ fn a_batch_that_was_let_go_of_is_not_done() {
     let mut job = batch(1);
     job.task_groups[0].tasks[0].driver = "ecs".into();
     w.submit(&job);
-    running(&mut w, "a", 1);
+    w.manage();
     let first = w.at(0).id;
     w.drain("n1");
     w.run();
@@ -189,13 +172,13 @@ fn a_batch_that_was_let_go_of_is_not_done() {
     assert_eq!(w.show(), "0:n2:v0", "its instance runs on: somebody has to manage it");
     assert_eq!(w.at(0).remote.len(), 1, "the instance is carried over");
     // The next manager is lost; the first one's report must not count as the end either.
-    running(&mut w, "a", 1);
+    w.manage();
     w.node("n3 driver=ecs:a:1-1:0:0");
     w.down("n2");
     w.run();
     assert_eq!(w.show(), "0:n3:v0");
     // Its good end under the last one counts once, and stays so on a drain.
-    running(&mut w, "a", 1);
+    w.manage();
     let last = w.at(0).id;
     for r in w.state.clone().remote_tasks() {
         let mut r = RemoteTask::clone(r);
@@ -228,9 +211,8 @@ fn a_batch_whose_node_was_lost_before_its_create_is_not_done() {
 
 #[test]
 fn a_slot_that_lives_is_filled_before_others() {
-    let mut w = World::new("n1 driver=ecs:a:1-1:0:0");
-    w.submit(&remote_job(4));
-    running(&mut w, "a", 1);
+    let mut w = World::with("n1 driver=ecs:a:1-1:0:0", &remote_job(4));
+    w.manage();
     w.down("n1");
     w.run();
     // Slot 2 lives on; the others have ended meanwhile.
@@ -255,21 +237,13 @@ fn providers_are_packed_when_they_say_what_they_have() {
     assert_eq!((w.live().len(), d.queued["g"]), (2, 1), "1200 MHz for both nodes together");
     assert_eq!(d.failed_groups["g"].dimension_exhausted.get("cpu of provider a"), Some(&2));
     // An instance that is there already needs no further room.
-    running(&mut w, "a", 1);
+    w.manage();
     let lost = w.at(0).node_name.clone();
     w.down(&lost);
     w.run();
     assert_eq!(w.live().len(), 2);
     // And a plan that would exceed it is refused.
-    let eval = w.eval();
-    let mut d = scheduler::schedule(&w.state, &eval, w.now, 3).expect("a service");
-    let mut extra = model::Allocation::clone(&w.at(0));
-    extra.id = model::AllocId(id_of("extra"));
-    extra.remote.clear();
-    let node = extra.node_id;
-    d.plan.placements.insert(node, vec![extra]);
-    let v = scheduler::verify_plan(&w.state, &d.plan);
-    assert_eq!(v.refused.get(&node).map(String::as_str), Some("not enough cpu of provider a"));
+    assert_eq!(one_more(&mut w, |extra| extra.remote.clear()).as_deref(), Some("not enough cpu of provider a"));
 }
 
 #[test]
@@ -284,7 +258,7 @@ fn local_and_remote_tasks_of_one_group() {
     let a = w.at(0);
     assert_eq!(w.state.usage(a.node_id).cpu, 500, "only the local one");
     assert_eq!(a.resources.shared.disk_mb, 300);
-    running(&mut w, "a", 1);
+    w.manage();
     w.drain(&a.node_name);
     w.run();
     assert_ne!(w.at(0).node_name, a.node_name);
@@ -293,9 +267,8 @@ fn local_and_remote_tasks_of_one_group() {
 
 #[test]
 fn a_halted_roll_out_does_not_leave_instances_unmanaged() {
-    let mut w = World::new("n1 driver=ecs:a:1-1:0:0");
-    w.submit(&crate::world::rolling(remote_job(2), 1));
-    running(&mut w, "a", 1);
+    let mut w = World::with("n1 driver=ecs:a:1-1:0:0", &crate::world::rolling(remote_job(2), 1));
+    w.manage();
     let id = w.state.latest_deployment(&crate::world::key()).expect("there is one").id;
     let failed = model::plan::DeploymentUpdate { id, status: model::DeploymentStatus::Failed, description: String::new() };
     w.apply(vec![Change::DeploymentStatus(failed)]);
@@ -358,7 +331,7 @@ mod histories {
                         for a in w.live() {
                             let node = w.state.node(a.node_id).expect("there");
                             let provider = node.drivers["ecs"].remote.as_ref().expect("remote").provider.clone();
-                            let slot = SlotKey::from(SlotParts { namespace: "default".into(), job_id: "web".into(), group: "g".into(), index: a.index(), task: "t".into() });
+                            let slot = slot(a.index());
                             if w.state.remote_task(&slot).is_none_or(|r| r.observed.ended()) {
                                 let r = RemoteTask {
                                     provider: provider.into(),
@@ -384,7 +357,7 @@ mod histories {
                 for a in &live {
                     let node = w.state.node(a.node_id).expect("there");
                     prop_assert!(node.drain.is_none(), "nothing remote stays on a draining node");
-                    let slot = SlotKey::from(SlotParts { namespace: "default".into(), job_id: "web".into(), group: "g".into(), index: a.index(), task: "t".into() });
+                    let slot = slot(a.index());
                     if let Some(r) = w.state.remote_task(&slot).filter(|_| !before.contains(&a.id)) {
                         prop_assert_eq!(&node.drivers["ecs"].remote.as_ref().expect("remote").provider, &r.provider);
                         prop_assert_eq!(a.remote.get("t"), Some(&r.incarnation));

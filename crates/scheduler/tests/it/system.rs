@@ -3,27 +3,18 @@
 use std::sync::Arc;
 
 use model::{
-    ClientStatus, DesiredStatus, Eligibility, Evaluation, GoDuration, Job, NodeStatus, Observed, RemoteTask, SlotKey, SlotParts,
-    alloc::DesiredTransition,
-    eval::Trigger,
+    ClientStatus, DesiredStatus, Eligibility, Evaluation, GoDuration, Job, NodeStatus, RemoteTask, alloc::DesiredTransition, eval::Trigger,
     policy::Update,
-    remote::{Manager, RemoteHandle},
 };
 use scheduler::Coverage;
 use state::Change;
 
-use crate::world::{S, World, key, node_id, service};
+use crate::world::{S, World, changed, key, node_id, service};
 
 fn system() -> Job {
     let mut job = service(1);
     job.kind = "system".into();
     job.task_groups[0].reschedule = None;
-    job
-}
-
-fn changed(job: &Job) -> Job {
-    let mut job = job.clone();
-    job.task_groups[0].tasks[0].env.insert("A".into(), "1".into());
     job
 }
 
@@ -36,29 +27,6 @@ impl World {
 
     fn eligible(&mut self, node: &str, eligibility: Eligibility) {
         self.apply(vec![Change::NodeEligibility { id: node_id(node), eligibility, event: None }]);
-    }
-
-    /// What the servers write about slots of what lives, at the provider that its node reaches.
-    fn instances(&mut self) {
-        for a in self.live() {
-            let slot = SlotKey::from(SlotParts {
-                namespace: "default".into(),
-                job_id: a.job_id.clone(),
-                group: "g".into(),
-                index: a.index(),
-                task: "t".into(),
-            });
-            let mut r =
-                self.state.remote_task(&slot).map_or_else(|| RemoteTask { slot, ..RemoteTask::default() }, |r| RemoteTask::clone(r));
-            let reached = self.state.node(a.node_id).and_then(|n| n.drivers["ecs"].remote.clone()).expect("reaches one");
-            assert!(r.provider.is_empty() || r.provider == reached.provider, "a slot stays at its provider");
-            (r.provider, r.driver, r.job_version) = (reached.provider.into(), "ecs".into(), a.job_version);
-            r.handle = Some(RemoteHandle { schema: 1, data: vec![1] });
-            r.observed = Observed::Running;
-            r.manager = Some(Manager { node_id: a.node_id, alloc_id: a.id });
-            r.alloc_id = a.id;
-            self.apply(vec![Change::PutRemoteTask(Box::new(r))]);
-        }
     }
 
     /// `slot:provider` of what lives, those that are not wanted in brackets.
@@ -113,8 +81,7 @@ fn a_node_without_room_is_reported_and_served_when_it_has_some() {
 
 #[test]
 fn what_is_lost_with_its_node_is_not_placed_elsewhere() {
-    let mut w = World::new("n1\nn2");
-    w.submit(&system());
+    let mut w = World::with("n1\nn2", &system());
     w.down("n1");
     w.run();
     assert_eq!(w.places(), "n2:v0");
@@ -126,8 +93,7 @@ fn what_is_lost_with_its_node_is_not_placed_elsewhere() {
 
 #[test]
 fn it_stays_on_a_draining_node_until_it_is_told_to_leave() {
-    let mut w = World::new("n1\nn2");
-    w.submit(&system());
+    let mut w = World::with("n1\nn2", &system());
     w.drain("n1");
     w.run();
     assert_eq!(w.places(), "n1:v0 n2:v0");
@@ -165,13 +131,14 @@ fn an_update_goes_step_by_step() {
 
 #[test]
 fn a_failed_one_is_tried_again_when_somebody_looks() {
-    let mut w = World::new("n1");
-    w.submit(&system());
+    let mut w = World::with("n1", &system());
     let failed = w.live()[0].id;
     w.report(failed, ClientStatus::Failed, None);
     w.run();
     assert_eq!(w.places(), "n1:v0");
     assert_eq!(w.live()[0].previous_allocation, failed);
+    let before = w.state.alloc(failed).expect("it is kept");
+    assert_eq!((before.desired_status, &*before.desired_description), (DesiredStatus::Run, ""), "nobody has stopped it");
     assert!(w.run().plan.is_no_op());
 }
 
@@ -184,7 +151,7 @@ fn a28_remote_tasks_are_one_for_each_provider() {
     let mut job = system();
     job.task_groups[0].tasks[0].driver = "ecs".into();
     w.submit(&job);
-    w.instances();
+    w.manage();
     assert_eq!((w.live().len(), w.slots().as_str()), (2, "0:east 1:west"));
     assert!(w.run().plan.is_no_op());
     // Loss: another that reaches the provider takes it over, without one it waits, unmanaged and wanted.
@@ -192,17 +159,17 @@ fn a28_remote_tasks_are_one_for_each_provider() {
     w.down(&east);
     w.down("n3");
     w.run();
-    w.instances();
+    w.manage();
     assert_eq!((w.live().len(), w.at(0).node_name.starts_with('n'), w.slots().as_str()), (1, true, "0:east 1:west"));
     w.node(&line("n4", "west"));
     w.run();
-    w.instances();
+    w.manage();
     assert_eq!((&*w.at(1).node_name, w.slots().as_str()), ("n4", "0:east 1:west"));
     // Drain: at once, with room and without.
     w.node(&line("n5", "west"));
     w.drain("n4");
     w.run();
-    w.instances();
+    w.manage();
     assert_eq!((&*w.at(1).node_name, w.live().len()), ("n5", 2));
     w.drain("n5");
     w.run();
@@ -211,11 +178,11 @@ fn a28_remote_tasks_are_one_for_each_provider() {
     w.node(&line("n6", "north"));
     w.node(&line("n7", "east"));
     w.run();
-    w.instances();
+    w.manage();
     assert_eq!((w.live().len(), w.slots().as_str()), (2, "0:east 1:west 2:north"));
     w.node(&line("n8", "west"));
     w.run();
-    w.instances();
+    w.manage();
     assert_eq!((&*w.at(1).node_name, w.slots().as_str()), ("n8", "0:east 1:west 2:north"));
     assert!(w.run().plan.is_no_op());
 }
@@ -244,9 +211,8 @@ fn sysbatch() -> Job {
 
 #[test]
 fn a_sysbatch_job_runs_once_on_every_node_whatever_becomes_of_it() {
-    let mut w = World::new("n1\nn2\nn3");
     let job = sysbatch();
-    w.submit(&job);
+    let mut w = World::with("n1\nn2\nn3", &job);
     assert_eq!(w.places(), "n1:v0 n2:v0 n3:v0");
     end(&mut w, "n1", ClientStatus::Complete);
     end(&mut w, "n2", ClientStatus::Failed);
@@ -269,8 +235,7 @@ fn a_sysbatch_job_runs_once_on_every_node_whatever_becomes_of_it() {
 
 #[test]
 fn what_a_sysbatch_job_has_not_done_to_its_end_is_done_again() {
-    let mut w = World::new("n1\nn2\nn3");
-    w.submit(&sysbatch());
+    let mut w = World::with("n1\nn2\nn3", &sysbatch());
     // Lost with its node, and stopped by a drain.
     w.down("n1");
     w.drain("n2");
@@ -294,7 +259,7 @@ fn a_sysbatch_job_of_remote_tasks_runs_once_at_each_provider() {
     let mut job = sysbatch();
     job.task_groups[0].tasks[0].driver = "ecs".into();
     w.submit(&job);
-    w.instances();
+    w.manage();
     assert_eq!((w.live().len(), w.slots().as_str()), (2, "0:east 1:west"));
     end(&mut w, "n1", ClientStatus::Complete);
     w.node(&line("n3", "east"));
@@ -331,8 +296,7 @@ fn a_node_that_is_cut_off_keeps_what_it_has_until_it_is_down() {
     let disconnected = |w: &mut World, status| {
         w.apply(vec![Change::NodeStatus { id: node_id("n1"), status, description: String::new(), event: None }]);
     };
-    let mut w = World::new("n1\nn2");
-    w.submit(&system());
+    let mut w = World::with("n1\nn2", &system());
     w.all_healthy();
     disconnected(&mut w, NodeStatus::Disconnected);
     let d = w.run();

@@ -45,8 +45,7 @@ fn nodes_that_changed_meanwhile() {
 
 #[test]
 fn a_refused_replacement_does_not_stop_the_old_one() {
-    let mut w = World::new("n1");
-    w.submit(&service(1));
+    let mut w = World::with("n1", &service(1));
     let old = w.at(0);
     w.node("n2");
     w.drain("n1");

@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
-    AllocDeploymentStatus, AllocId, Allocation, ClientStatus, Evaluation, Happening, Job, JobKey, Node, NodeId, NodeStatus, TaskState,
+    AllocDeploymentStatus, AllocId, Allocation, ClientStatus, Evaluation, Happening, IncarnationId, Job, JobKey, Node, NodeId, NodeStatus,
+    Observed, RemoteTask, SlotKey, SlotParts, TaskState,
     alloc::{AllocClientUpdate, DesiredTransition},
     eval::EvalStatus,
     ids::{EvalId, JobId},
@@ -11,6 +12,7 @@ use model::{
     node::{DrainStrategy, DriverInfo, Eligibility, RemoteProvider},
     plan::Decision,
     policy::{Reschedule, Update},
+    remote::{Manager, RemoteHandle},
     resources::{NodeAddress, NodeNetwork},
     task::Task,
 };
@@ -87,6 +89,7 @@ pub(crate) fn node(line: &str) -> Node {
             "down" => n.status = NodeStatus::Down,
             "ineligible" => n.eligibility = Eligibility::Ineligible,
             "nodriver" => n.drivers.clear(),
+            "max_allocs" => n.max_allocs = v.parse().expect(w),
             "sessions" => n.resources.remote_sessions = v.parse().expect(w),
             "driver" => {
                 let parts: Vec<_> = v.split(':').collect();
@@ -157,6 +160,24 @@ pub(crate) fn rolling(mut job: Job, n: i32) -> Job {
     job
 }
 
+/// The same in another version: its task has another environment.
+pub(crate) fn changed(job: &Job) -> Job {
+    let mut job = job.clone();
+    job.task_groups[0].tasks[0].env.insert("A".into(), "1".into());
+    job
+}
+
+/// The slot of the task of a job `web` with that index.
+pub(crate) fn slot(index: u32) -> SlotKey {
+    SlotParts { namespace: "default".into(), job_id: "web".into(), group: "g".into(), index, task: "t".into() }.into()
+}
+
+/// The record of a slot whose instance can be told from others'.
+pub(crate) fn record(slot: SlotKey) -> RemoteTask {
+    let incarnation = IncarnationId(id_of(&format!("incarnation of {}", slot.index)));
+    RemoteTask { slot, incarnation, ..RemoteTask::default() }
+}
+
 pub(crate) fn key() -> JobKey {
     JobKey::new("default", "web")
 }
@@ -167,6 +188,13 @@ impl World {
         for line in nodes.lines().map(str::trim).filter(|l| !l.is_empty()) {
             w.node(line);
         }
+        w
+    }
+
+    /// One in which this job was registered, and scheduled once.
+    pub(crate) fn with(nodes: &str, job: &Job) -> Self {
+        let mut w = Self::new(nodes);
+        w.submit(job);
         w
     }
 
@@ -321,14 +349,36 @@ impl World {
         self.apply(vec![Change::AllocTransitions(vec![(id, t)])]);
     }
 
+    /// What the servers write when what lives runs, at the provider that its node reaches.
+    pub(crate) fn manage(&mut self) {
+        self.manage_with(1);
+    }
+
+    /// The same under handles of that schema.
+    pub(crate) fn manage_with(&mut self, schema: u32) {
+        for a in self.live() {
+            let slot = slot(a.index());
+            let mut r = self.state.remote_task(&slot).map_or_else(|| record(slot), |r| RemoteTask::clone(r));
+            let reached = self.state.node(a.node_id).and_then(|n| n.drivers["ecs"].remote.clone()).expect("reaches one");
+            assert!(r.provider.is_empty() || r.provider == reached.provider, "a slot stays at its provider");
+            (r.provider, r.driver, r.job_version) = (reached.provider.into(), "ecs".into(), a.job_version);
+            r.handle = Some(RemoteHandle { schema, data: vec![1] });
+            r.observed = Observed::Running;
+            r.manager = Some(Manager { node_id: a.node_id, alloc_id: a.id });
+            r.alloc_id = a.id;
+            self.apply(vec![Change::PutRemoteTask(Box::new(r))]);
+        }
+    }
+
     pub(crate) fn blocked(&self) -> Vec<Arc<Evaluation>> {
         self.state.evals().filter(|e| e.status == EvalStatus::Blocked).cloned().collect()
     }
 
-    /// No node has more than it can give.
+    /// No node has more than it can give. What is to stop is not counted: what takes its place waits for it there.
     pub(crate) fn check_room(&self) {
         for n in self.state.nodes() {
-            let u = self.state.usage(n.id);
+            let mut u = state::NodeUse::default();
+            self.state.allocs_by_node(n.id).filter(|a| !a.terminal()).for_each(|a| u.add(a));
             let c = state::NodeCapacity::of(n);
             assert!(u.cpu <= c.cpu && u.memory_mb <= c.memory_mb && u.disk_mb <= c.disk_mb, "{} is over-committed: {u:?} of {c:?}", n.name);
             for ip in c.networks.iter().map(|n| &n.ip) {

@@ -2,10 +2,108 @@
 
 use std::collections::BTreeSet;
 
-use model::Job;
+use hcl_lang::hclspec::check_submission;
+use model::{
+    Job, NodeId, NodeStatus,
+    validate::{Problem, ValidationErrors},
+};
 use state::State;
 
-/// A task whose driver no node has waits until one does, which is seldom what was meant. No refusal: the node may be on its way.
+use crate::{handle::ServerHandle, schemas::DriverSchemas};
+
+/// What the nodes' drivers say to the configurations of a job's tasks.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct DriverVerdict {
+    /// What no node would take.
+    pub(super) errors: ValidationErrors,
+    /// The same where a ready node has the driver and has not told its schema; and what could not be checked.
+    pub(super) warnings: Vec<String>,
+    /// Every task was checked against all that is to be known.
+    pub(super) complete: bool,
+}
+
+/// Who has a driver and may run tasks of it, without having told its schema.
+pub(crate) fn untold(state: &State, driver: &str, told: &BTreeSet<NodeId>) -> bool {
+    let has = |node: &model::Node| node.drivers.get(driver).is_some_and(|info| info.detected);
+    state.nodes().any(|node| node.status == NodeStatus::Ready && !told.contains(&node.id) && has(node))
+}
+
+/// Checks the configuration of every task against the schemas of its driver: what one version of it takes is taken.
+fn configurations(state: &State, schemas: &DriverSchemas, job: &Job) -> DriverVerdict {
+    let mut verdict = DriverVerdict { complete: true, ..DriverVerdict::default() };
+    for (group, task) in job.task_groups.iter().flat_map(|group| group.tasks.iter().map(move |task| (group, task))) {
+        let driver = &task.driver;
+        let known = schemas.of(driver);
+        let told: BTreeSet<NodeId> = known.iter().flat_map(|schema| schema.versions.keys().copied()).collect();
+        let untold = untold(state, driver, &told);
+        verdict.complete &= !known.is_empty() && !untold;
+        if known.is_empty() {
+            // A driver that no node has is told elsewhere.
+            if untold {
+                verdict.warnings.push(format!(
+                    "task {:?}: its configuration was not checked: no node has told the schema of the driver {driver:?}",
+                    &*task.name
+                ));
+            }
+            continue;
+        }
+        let config = serde_json::Value::Object(task.config.clone());
+        let found = check_submission(known.iter().map(|schema| &*schema.checked), &config);
+        for finding in found {
+            let text = format!("task {:?}: the driver {driver:?} refuses {finding}", &*task.name);
+            if untold {
+                verdict.warnings.push(format!("{text}; a node that has not told its schema may take it"));
+            } else {
+                let prefix = format!("Task group {} validation failed", group.name);
+                match verdict.errors.0.last_mut() {
+                    Some(Problem::In { prefix: last, errors }) if *last == prefix => errors.0.push(Problem::Text(text)),
+                    _ => verdict.errors.0.push(Problem::In { prefix, errors: ValidationErrors(vec![Problem::Text(text)]) }),
+                }
+            }
+        }
+    }
+    verdict
+}
+
+impl ServerHandle {
+    /// The schemas of the cluster's drivers, as far as nodes have told them.
+    #[must_use]
+    pub fn driver_schemas(&self) -> Vec<api::shapes::DriverSchemas> {
+        let state = self.snapshot();
+        let schemas = &self.inner.schemas;
+        let of = |driver: String| {
+            let known = schemas.of(&driver);
+            let told = known.iter().flat_map(|schema| schema.versions.keys().copied()).collect();
+            api::shapes::DriverSchemas {
+                complete: !untold(&state, &driver, &told),
+                schemas: known
+                    .iter()
+                    .map(|schema| api::shapes::DriverSchema {
+                        versions: schema.plugin_versions().iter().map(ToString::to_string).collect(),
+                        nodes: schema.versions.len(),
+                        schema: (*schema.document).clone(),
+                    })
+                    .collect(),
+                driver,
+            }
+        };
+        schemas.drivers().into_iter().map(of).collect()
+    }
+
+    /// Checks the configurations of a job's tasks. Expressions are evaluated, which is bounded work but too much for
+    /// a thread that serves others.
+    pub(super) async fn check_drivers(&self, job: &Job) -> DriverVerdict {
+        let (schemas, state, job) = (self.inner.schemas.clone(), self.snapshot(), job.clone());
+        let checked = tokio::task::spawn_blocking(move || configurations(&state, &schemas, &job)).await;
+        checked.unwrap_or_else(|error| {
+            tracing::error!(%error, "the check of a job's driver configurations broke off; the nodes check them");
+            DriverVerdict::default()
+        })
+    }
+}
+
+/// A task whose driver no node has waits until one does, which is seldom what was meant. No refusal: the node may be
+/// on its way.
 pub(super) fn unknown(state: &State, job: &Job) -> Vec<String> {
     let known: BTreeSet<&str> =
         state.nodes().flat_map(|node| node.drivers.iter()).filter(|(_, driver)| driver.detected).map(|(name, _)| name.as_str()).collect();

@@ -1,5 +1,6 @@
-//! Commands on the keys that workload identities are signed with. Keys are not part of the state, but each change of them takes an index of it: a
-//! server that may no longer write is refused, and those who wait for an index see the change.
+//! Commands on the keys that workload identities are signed with. Keys are not part of the state, but each change of
+//! them takes an index of it: a server that may no longer write is refused, and those who wait for an index see the
+//! change.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,18 +13,17 @@ use crate::{
     error::ServerError,
     handle::ServerHandle,
     keyring::{KeyMeta, Keyring, KeyringError},
-    shared::Shared,
 };
 
 impl ServerHandle {
     /// The keys that workload identities are signed with.
     #[must_use]
     pub fn keyring(&self) -> &Keyring {
-        &self.shared.keyring
+        &self.inner.keyring
     }
 
-    /// Waits until the keys have changed after `min_index`, at most for `wait`; returns at once when `min_index` is 0 or the server stops. Cancel
-    /// safe.
+    /// Waits until the keys have changed after `min_index`, at most for `wait`; returns at once when `min_index` is 0
+    /// or the server stops. Cancel safe.
     pub async fn wait_for_keys(&self, min_index: StoreIndex, wait: Duration) {
         if min_index == 0 {
             return;
@@ -31,7 +31,7 @@ impl ServerHandle {
         tokio::select! {
             () = self.keyring().changed_after(min_index) => {}
             () = tokio::time::sleep(wait) => {}
-            () = self.shared.stopping.cancelled() => {}
+            () = self.inner.runner.stopping().cancelled() => {}
         }
     }
 
@@ -59,9 +59,10 @@ impl ServerHandle {
 
     /// A commit that changes nothing but the index.
     async fn take_index(&self) -> Result<Stamp, ServerError> {
-        let decide =
-            |state: &Arc<state::State>, stamp| Ok(Decided { batch: Change::SetClusterMeta(*state.cluster()).into(), answer: stamp });
-        self.shared.queue().commit(decide).await
+        let decide = |state: &Arc<state::State>, stamp| {
+            Ok(Decided { batch: Change::SetClusterMeta(Box::new((**state.cluster()).clone())).into(), answer: stamp })
+        };
+        self.inner.queue.commit(decide).await
     }
 
     /// Changes the keys away from the runtime: files are written.
@@ -69,8 +70,8 @@ impl ServerHandle {
         &self,
         change: impl FnOnce(&Keyring) -> Result<T, KeyringError> + Send + 'static,
     ) -> Result<T, ServerError> {
-        let shared: Arc<Shared> = self.shared.clone();
-        match tokio::task::spawn_blocking(move || change(&shared.keyring)).await {
+        let keyring = self.inner.keyring.clone();
+        match tokio::task::spawn_blocking(move || change(&keyring)).await {
             Ok(changed) => changed.map_err(ServerError::from),
             Err(error) => Err(ServerError::Internal { what: "changing the signing keys", why: error.to_string() }),
         }
@@ -80,7 +81,7 @@ impl ServerHandle {
 impl From<KeyringError> for ServerError {
     fn from(error: KeyringError) -> Self {
         match error {
-            KeyringError::Active => Self::Conflict(error.to_string()),
+            KeyringError::Active => Self::conflict(error.to_string()),
             other => Self::Internal { what: "changing the signing keys", why: other.to_string() },
         }
     }

@@ -1,17 +1,19 @@
 //! Commands of operators: scheduler settings, collection, verbs on remote tasks.
 
+use api::shapes::RemoteSweep;
+use control::{
+    Decided,
+    collection::{self, Before},
+};
 use lifecycle::remote::Event;
-use model::{SlotKey, StoreIndex};
+use model::{NodeId, SlotKey, StoreIndex};
 use state::{Batch, Change};
 
 use crate::{
-    collect,
-    commit::Decided,
     error::ServerError,
     handle::ServerHandle,
-    remote,
     requests::{Collected, SchedulerConfigSet, SetSchedulerConfig},
-    sweep::{self, ProviderSweep},
+    sweep::{Adopted, Which},
 };
 
 impl ServerHandle {
@@ -25,27 +27,41 @@ impl ServerHandle {
             config.scheduler_algorithm = "binpack".to_owned();
         }
         if !["binpack", "spread"].contains(&&*config.scheduler_algorithm) {
-            return Err(ServerError::InvalidArgument(format!(
+            return Err(ServerError::invalid(format!(
                 "invalid scheduler algorithm {:?}: it is binpack or spread",
                 config.scheduler_algorithm
             )));
         }
         if let Some(switch) = config.preemption_config.switched_on() {
-            return Err(ServerError::InvalidArgument(format!(
+            return Err(ServerError::invalid(format!(
                 "PreemptionConfig.{switch} cannot be true: no job displaces another in this release; set it to false, or leave it out"
             )));
         }
-        self.shared
-            .queue()
-            .commit(move |state, stamp| {
-                let now = state.scheduler_config().modify_index;
-                if cas.is_some_and(|cas| cas != now) {
-                    return Ok(Decided { batch: Batch::default(), answer: SchedulerConfigSet { updated: false, index: now } });
-                }
-                let answer = SchedulerConfigSet { updated: true, index: stamp.index };
-                Ok(Decided { batch: Change::SetSchedulerConfig(config).into(), answer })
-            })
-            .await
+        self.decide(move |state, stamp, _| {
+            let now = state.scheduler_config().modify_index;
+            if cas.is_some_and(|cas| cas != now) {
+                return Ok(Decided { batch: Batch::default(), answer: SchedulerConfigSet { updated: false, index: now } });
+            }
+            let answer = SchedulerConfigSet { updated: true, index: stamp.index };
+            Ok(Decided { batch: Change::SetSchedulerConfig(config).into(), answer })
+        })
+        .await
+    }
+
+    /// Ends a recovery although not all have answered.
+    ///
+    /// # Errors
+    /// When there is none, or the store refuses the commit.
+    pub async fn end_recovery(&self) -> Result<(), ServerError> {
+        self.inner.recovering.end(true).await
+    }
+
+    /// Waits for a node no longer in a recovery: it is taken for down.
+    ///
+    /// # Errors
+    /// When there is no recovery or no such node, or it is not waited for.
+    pub async fn excuse_node(&self, id: NodeId) -> Result<(), ServerError> {
+        self.inner.recovering.excuse(id).await
     }
 
     /// Collects everything that has ended, whatever its age.
@@ -53,7 +69,7 @@ impl ServerHandle {
     /// # Errors
     /// When the store refuses the commit.
     pub async fn collect_garbage(&self) -> Result<Collected, ServerError> {
-        collect::collect(&self.shared, true).await
+        self.decide(|state, stamp, _| Ok(collection::decide(state, Before::forced(stamp.now)))).await
     }
 
     /// Gives up a remote task for good: its record ends although its absence was not confirmed.
@@ -61,7 +77,7 @@ impl ServerHandle {
     /// # Errors
     /// When there is no record of the slot.
     pub async fn forget_remote(&self, slot: SlotKey) -> Result<StoreIndex, ServerError> {
-        remote::order(&self.shared, slot, Event::Forget { why: "ordered by an operator".to_owned() }).await
+        self.inner.parts.supervision.order(slot, Event::Forget { why: "ordered by an operator".to_owned() }).await
     }
 
     /// Declares that no instance of a remote task exists: the way out when its provider cannot tell.
@@ -69,35 +85,44 @@ impl ServerHandle {
     /// # Errors
     /// When there is no record of the slot, or the instance is observed alive.
     pub async fn declare_remote_gone(&self, slot: SlotKey) -> Result<StoreIndex, ServerError> {
-        remote::order(&self.shared, slot, Event::DeclareGone { why: "declared by an operator".to_owned() }).await
+        self.inner.parts.supervision.order(slot, Event::DeclareGone { why: "declared by an operator".to_owned() }).await
     }
 
     /// What the last sweep of each provider has found.
     #[must_use]
-    pub fn remote_sweeps(&self) -> Vec<ProviderSweep> {
-        self.shared.sweeps.found()
+    pub fn remote_sweeps(&self) -> Vec<RemoteSweep> {
+        self.inner.parts.sweeps.found()
     }
 
     /// Asks every provider now what this cluster has there. Cancel safe.
-    pub async fn sweep_remote(&self) -> Vec<ProviderSweep> {
-        self.shared.sweeps.now().await;
-        self.shared.sweeps.found()
+    pub async fn sweep_remote(&self) -> Vec<RemoteSweep> {
+        self.inner.parts.sweeps.now().await;
+        self.inner.parts.sweeps.found()
     }
 
-    /// Takes an instance that no record knows for what its slot's job wants there.
-    ///
-    /// # Errors
-    /// When the sweep knows no such instance, no job wants its slot, or the slot has another one.
-    pub async fn adopt_remote(&self, key: &str) -> Result<StoreIndex, ServerError> {
-        sweep::adopt(&self.shared, key).await
+    /// Asks every provider now what other clusters have there; what is known of this one's comes with it. Cancel safe.
+    pub async fn sweep_all_owners(&self) -> Vec<RemoteSweep> {
+        self.inner.sweeper.others().await;
+        self.inner.parts.sweeps.found()
     }
 
-    /// Stops an instance that no record knows: the order lasts until its absence is confirmed.
+    /// Takes an instance that no record knows, or one of another cluster, for what its slot's job wants there.
     ///
     /// # Errors
-    /// When the sweep knows no such instance, or it was not created by this cluster's servers.
-    pub async fn stop_unbound_remote(&self, key: &str) -> Result<StoreIndex, ServerError> {
-        sweep::stop(&self.shared, key).await
+    /// When the sweep knows no such instance, it belongs to another cluster that was not named, no job wants its
+    /// slot, or the slot has another one.
+    pub async fn adopt_remote(&self, which: &Which) -> Result<Adopted, ServerError> {
+        self.inner.sweeper.adopt(which).await
+    }
+
+    /// Stops an instance that no record knows, or one of another cluster: the order lasts until its absence is
+    /// confirmed.
+    ///
+    /// # Errors
+    /// When the sweep knows no such instance, it belongs to another cluster that was not named, or no servers of ours
+    /// have created it.
+    pub async fn stop_unbound_remote(&self, which: &Which) -> Result<StoreIndex, ServerError> {
+        self.inner.sweeper.stop(which).await
     }
 
     /// Reports an instance that no record knows no more, until the servers start again.
@@ -105,7 +130,7 @@ impl ServerHandle {
     /// # Errors
     /// When the sweep knows no such instance.
     pub fn forget_unbound_remote(&self, key: &str) -> Result<(), ServerError> {
-        sweep::forget(&self.shared, key)
+        self.inner.sweeper.forget(key)
     }
 
     /// Restarts a remote task: its instance is stopped, another one of the same specification follows.
@@ -113,6 +138,6 @@ impl ServerHandle {
     /// # Errors
     /// When there is no record of the slot, or nothing of it runs.
     pub async fn restart_remote(&self, slot: SlotKey) -> Result<StoreIndex, ServerError> {
-        remote::order(&self.shared, slot, Event::Restart { why: "ordered by an operator".to_owned() }).await
+        self.inner.parts.supervision.order(slot, Event::Restart { why: "ordered by an operator".to_owned() }).await
     }
 }

@@ -5,7 +5,7 @@ use state::Change;
 
 use crate::{
     commit::Decided,
-    error::{Kind, ServerError},
+    error::{Kind, Refused, ServerError},
     handle::ServerHandle,
 };
 
@@ -15,13 +15,11 @@ impl ServerHandle {
     /// # Errors
     /// When there is no such registration.
     pub async fn delete_service(&self, namespace: Namespace, name: String, id: String) -> Result<StoreIndex, ServerError> {
-        self.shared
-            .queue()
-            .commit(move |state, stamp| {
-                let found = state.service(&id).filter(|r| r.namespace == namespace && *r.service_name == *name);
-                let found = found.ok_or_else(|| ServerError::not_found(Kind::Service, &id))?;
-                Ok(Decided { batch: Change::DeleteService(found.id.clone()).into(), answer: stamp.index })
-            })
-            .await
+        self.decide(move |state, stamp, _| {
+            let found = state.service(&id).filter(|r| r.namespace == namespace && *r.service_name == *name);
+            let found = found.ok_or_else(|| Refused::not_found(Kind::Service, &id))?;
+            Ok(Decided { batch: Change::DeleteService(found.id.clone()).into(), answer: stamp.index })
+        })
+        .await
     }
 }

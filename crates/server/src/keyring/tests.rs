@@ -42,8 +42,18 @@ fn tokens_are_verified_with_what_is_published() {
     let (keys, index) = keyring.keys();
     assert_eq!((keys.len(), keys[0].public.len(), index), (1, 32, 1));
     assert_eq!(verify(&keys, &token), Some(claims.clone()));
+    assert_eq!(keyring.verify(&token), Some(claims.clone()));
     let forged = token.replacen('.', ".e", 1);
     assert_eq!(verify(&keys, &forged), None, "other claims than were signed");
+    let unsigned = format!(
+        "{}.{}.",
+        URL_SAFE_NO_PAD.encode(json!({"alg": "none", "kid": keys[0].id}).to_string()),
+        token.split('.').nth(1).unwrap_or("")
+    );
+    let stranger = Keyring::open(None, 1, 0).expect("opens").sign(&claims).expect("signs");
+    for other in [forged.as_str(), &unsigned, &stranger, "", "e30.e30.x", "a.b", "..", &token[..token.len() - 2]] {
+        assert_eq!(keyring.verify(other), None, "{other}");
+    }
 
     let new = keyring.rotate(2, 5).expect("rotates");
     let (keys, _) = keyring.keys();

@@ -49,9 +49,7 @@ async fn canary_healthy(s: &ServerHandle, job: &str, version: u64) -> model::Dep
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn healthy_canaries_are_promoted_by_a_person_or_by_themselves() {
-    let server = start().await;
-    let s = server.handle();
-    let _node = FakeNode::join(s, node(1), Fate::Runs, &Provider::default()).await;
+    let (s, _node) = &with_node(Fate::Runs).await;
     let asked = tried(job("asked", 2), false, false);
     let alone = tried(job("alone", 2), true, false);
     for j in [&asked, &alone] {
@@ -75,8 +73,7 @@ async fn healthy_canaries_are_promoted_by_a_person_or_by_themselves() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_not_healthy_is_not_promoted_and_can_be_given_up() {
-    let server = start().await;
-    let s = server.handle();
+    let s = &start().await;
     let p = Provider::default();
     let _a = FakeNode::join(s, node(1), Fate::Runs, &p).await;
     let _b = FakeNode::join(s, node(2), Fate::Silent, &p).await;
@@ -104,8 +101,7 @@ async fn what_is_not_healthy_is_not_promoted_and_can_be_given_up() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unhealthy_canary_takes_the_job_back_to_its_stable_version() {
-    let server = start().await;
-    let s = server.handle();
+    let s = &start().await;
     let p = Provider::default();
     let _a = FakeNode::join(s, node(1), Fate::Runs, &p).await;
     let _b = FakeNode::join(s, node(2), Fate::Unhealthy, &p).await;
@@ -130,8 +126,7 @@ async fn an_unhealthy_canary_takes_the_job_back_to_its_stable_version() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a20_a_remote_canary_is_adopted_and_its_health_window_goes_on() {
-    let server = start().await;
-    let s = server.handle();
+    let s = &start().await;
     let p = Provider::default();
     let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
     let job = tried(remote_job("far", 1), false, false);

@@ -1,7 +1,7 @@
 //! Nodes that are cut off while jobs ask for patience.
 
 use model::{AllocId, ClientStatus, DesiredStatus, Disconnect, GoDuration, Job, NodeId, NodeStatus, Observed};
-use server::{ServerConfig, ServerHandle};
+use server::ServerHandle;
 
 use crate::fake::*;
 
@@ -21,8 +21,7 @@ async fn runs_on(s: &ServerHandle, job: &str, node: NodeId) -> AllocId {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_comes_back_takes_the_place_of_its_replacement_or_does_not() {
-    let server = start().await;
-    let s = server.handle();
+    let s = &start().await;
     let p = Provider::default();
     let a = FakeNode::join(s, node(1), Fate::Runs, &p).await;
     submit(s, patient(job("stays", 1), LONG, "keep_original")).await;
@@ -56,8 +55,7 @@ async fn what_comes_back_takes_the_place_of_its_replacement_or_does_not() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn patience_has_an_end_and_outlives_a_restart_of_the_server() {
     let dir = tempfile::tempdir().unwrap();
-    let config = || ServerConfig { data_dir: Some(dir.path().to_owned()), ..ServerConfig::default() };
-    let server = start_with(config()).await;
+    let server = start_in(dir.path()).await;
     let s = server.handle();
     let p = Provider::default();
     let a = FakeNode::join(s, node(1), Fate::Runs, &p).await;
@@ -67,7 +65,7 @@ async fn patience_has_an_end_and_outlives_a_restart_of_the_server() {
     drop(a);
     until(s, "it is unknown", |state| state.alloc(alloc).is_some_and(|a| a.client_status == ClientStatus::Unknown)).await;
     server.shutdown().await;
-    let server = start_with(config()).await;
+    let server = start_in(dir.path()).await;
     let s = server.handle();
     let state = until(s, "it is lost and its node down", |state| {
         state.alloc(alloc).is_some_and(|a| a.client_status == ClientStatus::Lost)
@@ -83,8 +81,7 @@ async fn patience_has_an_end_and_outlives_a_restart_of_the_server() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_replacement_the_same_allocation_goes_on() {
-    let server = start().await;
-    let s = server.handle();
+    let s = &start().await;
     let p = Provider::default();
     let a = FakeNode::join(s, node(1), Fate::Runs, &p).await;
     let id = a.id();
@@ -102,8 +99,7 @@ async fn without_replacement_the_same_allocation_goes_on() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a21_only_management_moves_whatever_the_job_says_of_cut_off_nodes() {
-    let server = start().await;
-    let s = server.handle();
+    let s = &start().await;
     let p = Provider::default();
     let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
     let mut jobs = Vec::new();

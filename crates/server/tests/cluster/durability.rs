@@ -6,11 +6,15 @@ use std::{
 };
 
 use model::{ClientStatus, EvalStatus};
-use server::{Server, ServerConfig, StartError, requests::RegisterJob};
+use server::{
+    Server, ServerConfig, StartError,
+    requests::{PlanJob, RegisterJob, ScaleJob},
+};
 
 use crate::fake::*;
 
-/// The victim of the next test: registers jobs as fast as it can and names each acknowledged one on its standard output.
+/// The victim of the next test: registers jobs as fast as it can and names each acknowledged one on its standard
+/// output.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "run by `a_kill_loses_nothing_acknowledged` as a process of its own"]
 async fn victim() {
@@ -65,7 +69,7 @@ async fn a_kill_loses_nothing_acknowledged() {
             note(line);
         });
     }
-    let server = start_with(ServerConfig { data_dir: Some(dir.path().to_owned()), ..ServerConfig::default() }).await;
+    let server = start_in(dir.path()).await;
     let state = server.handle().snapshot();
     for (id, eval) in &acknowledged {
         assert!(state.job(&key(id)).is_some(), "{id} was acknowledged and is gone");
@@ -132,6 +136,7 @@ async fn a_full_disk_refuses_writes_and_the_server_goes_on() {
         assert!(stored < 40, "the limit was not enforced");
     };
     assert!(refusal.to_string().contains("no space left"), "{refusal}");
+    until(s, "health says that writes are refused", |_| s.writes_refused().is_some_and(|why| why.contains("no space left"))).await;
     // It still reads, and says nothing of what was refused.
     until(s, "what was acknowledged is there", |state| state.job_count() >= stored && state.job(&key("large-0")).is_some()).await;
     // What still fits is taken, scheduled and run: neither the state nor the broker has lost its way.
@@ -142,9 +147,52 @@ async fn a_full_disk_refuses_writes_and_the_server_goes_on() {
         tries += 1;
         assert!(tries < 20, "a small write is still refused: {error}");
     }
+    eventually("health, good again by itself", || s.writes_refused().is_none()).await;
     until(s, "the small one runs", |state| live(state, "small", ClientStatus::Running).len() == 1).await;
     server.shutdown().await;
-    let server = start_with(ServerConfig { data_dir: Some(dir.path().to_owned()), ..ServerConfig::default() }).await;
+    let server = start_in(dir.path()).await;
     assert_eq!(live(&server.handle().snapshot(), "small", ClientStatus::Running).len(), 1);
+    server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stored_job_of_absurd_count_does_not_kill_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    // As a release without a limit has stored it.
+    let config = |job_max_count| ServerConfig { data_dir: Some(dir.path().to_owned()), job_max_count, ..ServerConfig::default() };
+    let server = start_with(config(0)).await;
+    let huge = |id: &str, make: fn(&str, i32) -> model::Job| {
+        let mut job = make(id, 100_000_000);
+        resources(&mut job, 500, 10);
+        job
+    };
+    for job in [huge("local", batch_job), huge("far", remote_job)] {
+        submit(server.handle(), job).await;
+    }
+    server.shutdown().await;
+
+    let server = start_with(config(20)).await;
+    let s = server.handle();
+    let p = Provider::default();
+    let _local = FakeNode::join(s, node(1), Fate::Runs, &p).await;
+    let _remote = FakeNode::join(s, remote_node(2), Fate::Runs, &p).await;
+    let placed = |state: &state::State, id: &str| state.allocs_by_job(&key(id)).count();
+    let state = until(s, "what fits is placed, the rest waits", |state| {
+        let waits = |id: &str| state.evals_by_job(&key(id)).any(|e| e.status == EvalStatus::Blocked && e.queued["g"] > 99_000_000);
+        placed(state, "far") == 20 && placed(state, "local") > 0 && waits("far") && waits("local")
+    });
+    let state = state.await;
+    assert!(placed(&state, "local") <= 20);
+    // It is not taken again, in none of the ways that there are.
+    let refused = |why: server::ServerError| assert!(why.to_string().contains("at most 20 are allowed"), "{why}");
+    refused(s.register_job(RegisterJob { job: huge("new", batch_job), ..RegisterJob::default() }).await.unwrap_err());
+    refused(s.plan_job(PlanJob { job: huge("local", batch_job), diff: true }).await.map(|_| ()).unwrap_err());
+    let scale = |count| ScaleJob { key: key("local"), group: "g".to_owned(), count: Some(count), ..ScaleJob::default() };
+    refused(s.scale_job(scale(21)).await.unwrap_err());
+    // And it goes away as any other.
+    s.scale_job(scale(1)).await.unwrap();
+    stop(s, "far").await;
+    let stopped = |state: &state::State, id: &str| state.allocs_by_job(&key(id)).filter(|a| !a.server_terminal()).count();
+    until(s, "both are small", |state| stopped(state, "far") == 0 && stopped(state, "local") == 1).await;
     server.shutdown().await;
 }

@@ -1,15 +1,17 @@
-//! Fake nodes: real sessions over TCP, no tasks. What they do about an allocation is a setting; remote tasks live in a fake provider that
-//! several nodes share and that records each call.
+//! Fake nodes: real sessions over TCP, no tasks. What they do about an allocation is a setting; remote tasks live in
+//! a fake provider that several nodes share and that records each call.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    path::Path,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
 use api::node_rpc::{
-    AllocUpdates, FromNode, FromNodeMessage, Heartbeat, Hello, IdentitiesSigned, ListRemote, MAX_MESSAGE_BYTES, PROTOCOL, RemoteListed,
-    RemoteReports, SignIdentities, ToNode, ToNodeMessage, from_json, node_service_client::NodeServiceClient, to_json,
+    AllocUpdates, Allocs, FromNode, FromNodeMessage, Heartbeat, Hello, IdentitiesSigned, Inventory, ListRemote, MAX_MESSAGE_BYTES,
+    PROTOCOL, RemoteListed, RemoteOrders, RemoteReports, SignIdentities, ToNode, ToNodeMessage, from_json,
+    node_service_client::NodeServiceClient, to_json,
 };
 use model::{
     AllocClientUpdate, AllocDeploymentStatus, AllocId, Allocation, ClientStatus, DesiredRemote, DesiredStatus, DriverInfo, IncarnationId,
@@ -21,23 +23,47 @@ use model::{
     remote::{RemoteHandle, RemoteRole, RemoteVerdict},
     task::Task,
 };
-use server::{Server, ServerConfig, ServerHandle, requests::RegisterJob};
+use server::{
+    Server, ServerConfig, ServerHandle,
+    requests::{DeregisterJob, RegisterJob},
+};
 use state::State;
 use tokio::{sync::mpsc, task::JoinHandle};
 use uuid::Uuid;
 
-/// Longer than anything here takes; a condition that is not met by then fails the test.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(45);
+pub(crate) use testkit::{PATIENCE, eventually, soon};
 /// Lease of the nodes in these tests: long enough that a busy machine loses none of them by itself.
 pub(crate) const LEASE: Duration = Duration::from_millis(1500);
 
+/// A server, used through its handle; it ends with this.
+pub(crate) struct Started(pub(crate) Server);
+
+impl std::ops::Deref for Started {
+    type Target = ServerHandle;
+    fn deref(&self) -> &ServerHandle {
+        self.0.handle()
+    }
+}
+
 /// A server with short leases, in memory.
-pub(crate) async fn start() -> Server {
-    start_with(ServerConfig::default()).await
+pub(crate) async fn start() -> Started {
+    Started(start_with(ServerConfig::default()).await)
+}
+
+/// The same with one node, which does that about allocations.
+pub(crate) async fn with_node(fate: Fate) -> (Started, FakeNode) {
+    let server = start().await;
+    let node = FakeNode::join(&server, node(1), fate, &Provider::default()).await;
+    (server, node)
 }
 
 pub(crate) async fn start_with(config: ServerConfig) -> Server {
     Server::start(ServerConfig { workers: 2, ..config.with_lease(LEASE) }).await.unwrap()
+}
+
+/// One with a data directory.
+pub(crate) async fn start_in(dir: &Path) -> Server {
+    start_with(ServerConfig { data_dir: Some(dir.to_owned()), ..ServerConfig::default() }).await
 }
 
 /// Waits until the published state meets a condition.
@@ -138,6 +164,28 @@ pub(crate) async fn submit(server: &ServerHandle, job: Job) -> server::requests:
     server.register_job(RegisterJob { job, ..RegisterJob::default() }).await.unwrap()
 }
 
+/// Ends a job; its record stays.
+pub(crate) async fn stop(server: &ServerHandle, id: &str) {
+    server.deregister_job(DeregisterJob { key: key(id), purge: false, eval_priority: None, no_shutdown_delay: false }).await.unwrap();
+}
+
+/// Ends a job and forgets it.
+pub(crate) async fn purge(server: &ServerHandle, id: &str) {
+    server.deregister_job(DeregisterJob { key: key(id), purge: true, eval_priority: None, no_shutdown_delay: false }).await.unwrap();
+}
+
+/// The same job in another version: its task has another environment.
+pub(crate) fn changed(mut job: Job) -> Job {
+    job.task_groups[0].tasks[0].env.insert("VERSION".to_owned(), "2".to_owned());
+    job
+}
+
+/// Waits until a drain is over.
+pub(crate) async fn drained(server: &ServerHandle, node: &FakeNode) -> Arc<State> {
+    let id = node.id();
+    until(server, "the drain is complete", |state| state.node(id).is_some_and(|node| node.drain.is_none())).await
+}
+
 /// The allocations of a job that are wanted and in that status.
 pub(crate) fn live(state: &State, id: &str, status: ClientStatus) -> Vec<Arc<Allocation>> {
     let of = |alloc: &&Arc<Allocation>| alloc.desired_status == DesiredStatus::Run && alloc.client_status == status;
@@ -163,6 +211,8 @@ pub(crate) enum Fate {
 #[derive(Debug, Default)]
 pub(crate) struct View {
     pub(crate) welcomed: bool,
+    /// The cluster of the session: owner of what is created.
+    cluster: String,
     pub(crate) allocs: BTreeMap<AllocId, Allocation>,
     pub(crate) jobs: BTreeMap<(JobKey, u64), Job>,
     pub(crate) jobs_received: usize,
@@ -176,6 +226,15 @@ pub(crate) struct View {
     /// Tokens to ask for.
     pub(crate) asks: Vec<SignIdentities>,
     pub(crate) signed: Vec<IdentitiesSigned>,
+    /// What it remembers of its servers when it is one that does: cluster, generation, highest index.
+    pub(crate) member: Option<(String, String, u64)>,
+    /// It says that its record of the two last is damaged.
+    pub(crate) mark_lost: bool,
+    /// Which start of the agent it says to be; empty = it does not say.
+    pub(crate) instance: String,
+    /// It holds: nothing may be told.
+    pub(crate) holds: bool,
+    pub(crate) inventories: usize,
     reported: BTreeMap<AllocId, (ClientStatus, model::DeploymentId)>,
     reports: BTreeMap<SlotKey, RemoteReport>,
     /// Slots whose order has not been looked at yet.
@@ -184,6 +243,25 @@ pub(crate) struct View {
     changed: bool,
     /// The provider as it was looked at last.
     seen: u64,
+}
+
+impl View {
+    fn acts_on(&mut self, index: u64) {
+        if let Some(member) = &mut self.member {
+            member.2 = member.2.max(index);
+        }
+    }
+
+    /// What a copy of the node's data directory has of it: what it was told to run, and what it remembers of its
+    /// servers. Orders are not in it.
+    pub(crate) fn directory(&self) -> Self {
+        Self { allocs: self.allocs.clone(), jobs: self.jobs.clone(), member: self.member.clone(), ..Self::default() }
+    }
+
+    /// The allocations that run here.
+    pub(crate) fn runs(&self) -> BTreeSet<AllocId> {
+        self.allocs.values().filter(|alloc| !alloc.terminal()).map(|alloc| alloc.id).collect()
+    }
 }
 
 /// A fake node. Dropping it is a crash: nobody is told.
@@ -227,6 +305,7 @@ pub(crate) fn remote_node(number: u128) -> Node {
         keyed_create: true,
         find: true,
         list: true,
+        list_owners: true,
         conditional_writes: true,
         retained_exit_results: true,
         handle_schema_min: 1,
@@ -247,7 +326,26 @@ impl FakeNode {
     }
 
     pub(crate) fn connect(server: &ServerHandle, node: Node, fate: Fate, provider: &Provider) -> Self {
-        let view = Arc::<Mutex<View>>::default();
+        Self::go_on(server, node, fate, provider, View::default())
+    }
+
+    /// A node that keeps what it has been told, and remembers its servers.
+    pub(crate) async fn join_for_good(server: &ServerHandle, node: Node, provider: &Provider) -> Self {
+        let view = View { member: Some(Default::default()), ..View::default() };
+        let this = Self::go_on(server, node, Fate::Runs, provider, view);
+        this.until("the node is welcome", |view| view.welcomed && view.full > 0).await;
+        this
+    }
+
+    /// What it has; the node is cut off.
+    pub(crate) fn leave(self) -> View {
+        self.task.abort();
+        std::mem::take(&mut *self.view())
+    }
+
+    /// A node that has all that already.
+    pub(crate) fn go_on(server: &ServerHandle, node: Node, fate: Fate, provider: &Provider, has: View) -> Self {
+        let view = Arc::new(Mutex::new(has));
         let address = format!("http://{}", server.rpc_addr());
         let (described, seen, provider) = (node.clone(), view.clone(), provider.clone());
         let task = tokio::spawn(async move {
@@ -256,10 +354,15 @@ impl FakeNode {
                 if let Err(error) = session.run(address.clone()).await {
                     println!("fake session ended: {error:?}");
                 }
-                // What was not stored is reported again in a new session; being sent away for another reason is the end.
+                // What was not stored is reported again in a new session; being sent away for another reason is the
+                // end.
                 {
                     let mut view = seen.lock().unwrap();
-                    if view.goodbye.take_if(|(why, _)| why.contains("was not stored")).is_none() && view.goodbye.is_some() {
+                    let again = |view: &View, why: &str| why.contains("was not stored") || view.member.is_some();
+                    let goes_on = view.goodbye.as_ref().is_some_and(|(why, retry)| *retry && again(&view, why));
+                    if goes_on {
+                        view.goodbye = None;
+                    } else if view.goodbye.is_some() {
                         return;
                     }
                     view.reported.clear();
@@ -282,11 +385,11 @@ impl FakeNode {
 
     /// Waits until it has been told something.
     pub(crate) async fn until(&self, what: &str, condition: impl Fn(&View) -> bool) {
-        let deadline = tokio::time::Instant::now() + PATIENCE;
-        while !condition(&self.view()) {
-            assert!(tokio::time::Instant::now() < deadline, "{what}: not within {PATIENCE:?}; {:?}", self.view());
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
+        testkit::eventually(what, || {
+            let view = self.view();
+            if condition(&view) { Ok(()) } else { Err(format!("{view:?}")) }
+        })
+        .await;
     }
 }
 
@@ -306,6 +409,7 @@ pub(crate) fn hello(node: &Node) -> Hello {
         node_json: to_json(node),
         region: "global".to_owned(),
         protocol: PROTOCOL,
+        ..Hello::default()
     }
 }
 
@@ -315,7 +419,16 @@ impl Session {
     async fn run(mut self, address: String) -> Result<(), Failure> {
         let mut client = NodeServiceClient::connect(address).await?.max_decoding_message_size(MAX_MESSAGE_BYTES);
         let (tx, rx) = mpsc::channel::<FromNode>(64);
-        tx.send(FromNodeMessage::Hello(hello(&self.node)).into()).await?;
+        let mut hello = hello(&self.node);
+        {
+            let view = self.view.lock().unwrap();
+            hello.instance.clone_from(&view.instance);
+            hello.mark_lost = view.mark_lost;
+            if let Some(member) = view.member.clone() {
+                (hello.cluster_id, hello.generation, hello.mark_index) = member;
+            }
+        }
+        tx.send(FromNodeMessage::Hello(hello).into()).await?;
         let mut from = client.session(tokio_stream::wrappers::ReceiverStream::new(rx)).await?.into_inner();
         let served = self.serve(&tx, &mut from).await;
         if served.is_err() {
@@ -337,7 +450,17 @@ impl Session {
                     if let ToNodeMessage::ListRemote(ask) = &message {
                         tx.send(FromNodeMessage::RemoteListed(self.listed(ask)).into()).await?;
                     }
+                    let welcome = matches!(message, ToNodeMessage::Welcome(_));
+                    let lost = self.view.lock().unwrap().mark_lost;
                     self.hear(message)?;
+                    if lost && !self.view.lock().unwrap().mark_lost {
+                        // The mark is set: another session follows.
+                        return Ok(());
+                    }
+                    if welcome && self.view.lock().unwrap().holds {
+                        let inventory = self.inventory();
+                        tx.send(FromNodeMessage::Inventory(inventory).into()).await?;
+                    }
                     self.act(tx).await?;
                 }
                 _ = beat.tick() => {
@@ -350,10 +473,28 @@ impl Session {
         }
     }
 
+    /// All that it has.
+    fn inventory(&self) -> Inventory {
+        let mut view = self.view.lock().unwrap();
+        view.inventories += 1;
+        let mut allocs = Allocs::default();
+        for alloc in view.allocs.values() {
+            let job = &view.jobs[&(alloc.job_key(), alloc.job_version)];
+            let client_status = if alloc.terminal() { alloc.client_status } else { ClientStatus::Running };
+            allocs.allocs_json.push(to_json(&Allocation { client_status, ..alloc.clone() }));
+            allocs.jobs_json.push(to_json(job));
+        }
+        let handle = |order: &RemoteOrder| Some(RemoteHandle { schema: 1, data: order.incarnation.0.as_bytes().to_vec() });
+        let orders = view.orders.values().map(|order| to_json(&RemoteOrder { handle: handle(order), ..order.clone() })).collect();
+        let orders = RemoteOrders { orders_json: orders, ..RemoteOrders::default() };
+        Inventory { allocs: Some(allocs), orders: Some(orders), more: false }
+    }
+
     /// One page that holds everything.
     fn listed(&self, ask: &ListRemote) -> RemoteListed {
+        let owner = self.view.lock().unwrap().cluster.clone();
         let world = self.provider.0.lock().unwrap();
-        let instances_json = world.instances.iter().map(|(key, i)| {
+        let instances_json = world.instances.iter().filter(|(_, i)| ask.all_owners || i.owner == owner).map(|(key, i)| {
             let observed = match i.exit {
                 None => Observed::Running,
                 Some(code) => Observed::Exited { code, signal: 0, oom_killed: false, reason: "".into(), at: 1 },
@@ -361,6 +502,7 @@ impl Session {
             to_json(&RemoteInstance {
                 key: key.to_string(),
                 slot: i.slot.to_string(),
+                owner: if i.owner == owner { String::new() } else { i.owner.clone() },
                 epoch: i.epoch,
                 handle: Some(RemoteHandle { schema: 1, data: key.0.as_bytes().to_vec() }),
                 observed,
@@ -376,10 +518,27 @@ impl Session {
             ToNodeMessage::Welcome(welcome) => {
                 assert!(!welcome.cluster_id.is_empty() && welcome.lease_ms == LEASE.as_millis() as u64);
                 view.welcomed = true;
+                view.cluster.clone_from(&welcome.cluster_id);
+                view.holds = false;
+                if let Some((cluster, generation, index)) = view.member.clone() {
+                    assert!(cluster.is_empty() || cluster == welcome.cluster_id, "a node of another cluster is not welcome");
+                    let lost = !generation.is_empty() && index > welcome.history_index;
+                    let holds = !welcome.recovering.is_empty() || lost || view.mark_lost;
+                    let generation = if holds { generation } else { welcome.generation };
+                    (view.member, view.holds) = (Some((welcome.cluster_id, generation, index)), holds);
+                }
+            }
+            ToNodeMessage::InventoryStored(stored) => {
+                if let Some(member) = &mut view.member {
+                    (member.1, member.2) = (stored.generation, stored.index);
+                }
+                view.mark_lost = false;
             }
             ToNodeMessage::HeartbeatAck(_) => view.acks += 1,
             ToNodeMessage::IdentitiesSigned(answer) => view.signed.push(answer),
             ToNodeMessage::Allocs(allocs) => {
+                assert!(!view.holds, "nothing is told to a node that holds: {:?}", view.member);
+                view.acts_on(allocs.index);
                 view.changed = true;
                 if allocs.full {
                     view.full += 1;
@@ -402,9 +561,14 @@ impl Session {
                 }
             }
             ToNodeMessage::UpdatesStored(stored) => {
+                if !view.holds {
+                    view.acts_on(stored.index);
+                }
                 view.stored.insert(stored.seq);
             }
             ToNodeMessage::RemoteOrders(orders) => {
+                assert!(!view.holds, "nothing is ordered from a node that holds");
+                view.acts_on(orders.index);
                 view.changed = true;
                 if orders.full {
                     view.orders.clear();
@@ -512,7 +676,7 @@ impl Session {
         let (all, news) = (std::mem::replace(&mut view.seen, changes) != changes, std::mem::take(&mut view.news));
         let mut reports = Vec::new();
         for order in view.orders.values().filter(|order| all || news.contains(&order.slot)) {
-            let report = self.provider.follow(self.node.id, order);
+            let report = self.provider.follow(self.node.id, &view.cluster, order);
             if view.reports.get(&order.slot) != Some(&report) {
                 view.reports.insert(order.slot.clone(), report.clone());
                 reports.push(report);
@@ -569,7 +733,8 @@ struct World {
     /// How often an instance has come to look otherwise to those who know it.
     changes: u64,
     calls: Vec<(Call, NodeId, u64)>,
-    /// Who has seen which instance: nobody creates again what it has seen, however late it hears that the instance is not its own any more.
+    /// Who has seen which instance: nobody creates again what it has seen, however late it hears that the instance is
+    /// not its own any more.
     seen: BTreeSet<(NodeId, IncarnationId)>,
     /// Highest number of live instances that a slot ever had.
     most_live: usize,
@@ -578,6 +743,7 @@ struct World {
 #[derive(Clone, Debug)]
 struct Instance {
     slot: SlotKey,
+    owner: String,
     epoch: u64,
     exit: Option<i32>,
 }
@@ -605,7 +771,7 @@ impl Provider {
     }
 
     /// What a well-behaved manager does about an order, in one step.
-    fn follow(&self, node: NodeId, order: &RemoteOrder) -> RemoteReport {
+    fn follow(&self, node: NodeId, owner: &str, order: &RemoteOrder) -> RemoteReport {
         let mut world = self.0.lock().unwrap();
         let World { instances, by_slot, changes, calls, seen, most_live } = &mut *world;
         let calls_before = calls.len();
@@ -620,7 +786,8 @@ impl Provider {
             && !seen.contains(&(node, order.incarnation))
         {
             calls.push((Call::Create, node, order.epoch));
-            instances.insert(order.incarnation, Instance { slot: order.slot.clone(), epoch: order.epoch, exit: None });
+            let instance = Instance { slot: order.slot.clone(), owner: owner.to_owned(), epoch: order.epoch, exit: None };
+            instances.insert(order.incarnation, instance);
             let of_slot = by_slot.entry(order.slot.clone()).or_default();
             of_slot.push(order.incarnation);
             let live = of_slot.iter().filter_map(|id| instances.get(id)).filter(|i| i.exit.is_none()).count();

@@ -1,4 +1,5 @@
-//! Tokens of workload identities: given to the node that has the task and to nobody else, and verified by a library that verifiers use.
+//! Tokens of workload identities: given to the node that has the task and to nobody else, and verified by a library
+//! that verifiers use.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +25,7 @@ async fn ask(node: &FakeNode, alloc: AllocId, task: &str, identities: &[&str]) -
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_are_for_the_node_that_has_the_task() {
-    let server = start().await;
+    let server = start().await.0;
     let handle = server.handle();
     let provider = Provider::default();
     let nodes =

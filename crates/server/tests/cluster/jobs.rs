@@ -6,7 +6,7 @@ use model::{ClientStatus, DeploymentStatus, DesiredStatus, EvalId, EvalStatus, J
 use server::{
     ErrorClass, ServerError, ServerHandle,
     events::{EventFilter, Topic},
-    requests::{DeregisterJob, PlanJob, RegisterJob, ScaleJob, SetHealth},
+    requests::{PlanJob, RegisterJob, ScaleJob, SetHealth},
 };
 use state::Table;
 
@@ -18,7 +18,7 @@ async fn running(server: &ServerHandle, id: &str, count: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_service_is_placed_runs_and_stops() {
-    let server = start().await;
+    let server = start().await.0;
     let s = server.handle();
     let node = FakeNode::join(s, node(1), Fate::Runs, &Provider::default()).await;
     let mut events = s.subscribe(EventFilter { topics: [(Topic::Job, vec!["web".to_owned()])].into(), namespace: None }, 0);
@@ -37,8 +37,7 @@ async fn a_service_is_placed_runs_and_stops() {
     .await;
     assert!(s.snapshot().job(&key("web")).unwrap().stable);
 
-    let stop = DeregisterJob { key: key("web"), purge: false, eval_priority: None, no_shutdown_delay: false };
-    s.deregister_job(stop).await.unwrap();
+    stop(s, "web").await;
     let state = until(s, "the job is dead", |state| {
         state.job(&key("web")).is_some_and(|j| j.status == job_status::DEAD)
             && state.allocs_by_job(&key("web")).all(|a| a.client_status == ClientStatus::Complete)
@@ -51,9 +50,7 @@ async fn a_service_is_placed_runs_and_stops() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_batch_job_completes_in_few_commits() {
-    let server = start().await;
-    let s = server.handle();
-    let _node = FakeNode::join(s, node(1), Fate::Completes, &Provider::default()).await;
+    let (s, _node) = &with_node(Fate::Completes).await;
     let before = s.stats().commits;
     submit(s, batch_job("sum", 200)).await;
     let state = until(s, "all are complete and the job is dead", |state| {
@@ -68,8 +65,7 @@ async fn a_batch_job_completes_in_few_commits() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_finds_no_room_is_placed_when_a_node_comes() {
-    let server = start().await;
-    let s = server.handle();
+    let s = &start().await;
     let created = submit(s, job("web", 2)).await;
     let state = until(s, "a blocked evaluation", |state| state.evals().any(|e| e.status == EvalStatus::Blocked)).await;
     let eval = state.eval(created.eval_id).unwrap();
@@ -83,8 +79,7 @@ async fn what_finds_no_room_is_placed_when_a_node_comes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_that_waits_for_room_outlives_its_progress_deadline() {
-    let server = start().await;
-    let s = server.handle();
+    let s = &start().await;
     let deadline = Duration::from_millis(300);
     let mut waiting = job("web", 1);
     let update = waiting.task_groups[0].update.get_or_insert_default();
@@ -101,8 +96,7 @@ async fn a_job_that_waits_for_room_outlives_its_progress_deadline() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_ended_allocation_makes_room_for_what_waits() {
-    let server = start().await;
-    let s = server.handle();
+    let s = &start().await;
     let mut small = node(1);
     small.resources.memory.memory_mb = 100;
     let _node = FakeNode::join(s, small, Fate::Runs, &Provider::default()).await;
@@ -114,15 +108,13 @@ async fn an_ended_allocation_makes_room_for_what_waits() {
     running(s, "first", 1).await;
     submit(s, second).await;
     until(s, "the second is blocked", |state| state.evals().any(|e| e.status == EvalStatus::Blocked)).await;
-    let stop = DeregisterJob { key: key("first"), purge: true, eval_priority: None, no_shutdown_delay: false };
-    s.deregister_job(stop).await.unwrap();
+    purge(s, "first").await;
     running(s, "second", 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_woken_in_vain_waits_on_as_the_same_evaluation() {
-    let server = start().await;
-    let s = server.handle();
+    let s = &start().await;
     let mut small = node(1);
     small.resources.memory.memory_mb = 100;
     let _node = FakeNode::join(s, small, Fate::Completes, &Provider::default()).await;
@@ -145,9 +137,7 @@ async fn what_is_woken_in_vain_waits_on_as_the_same_evaluation() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_never_rescheduled_stays_as_it_is() {
-    let server = start().await;
-    let s = server.handle();
-    let _node = FakeNode::join(s, node(1), Fate::Fails, &Provider::default()).await;
+    let (s, _node) = &with_node(Fate::Fails).await;
     let mut job = job("web", 1);
     job.task_groups[0].update.get_or_insert_default().max_parallel = Some(0);
     job.task_groups[0].reschedule = Some(model::Reschedule { attempts: Some(0), unlimited: Some(false), ..model::Reschedule::default() });
@@ -161,8 +151,7 @@ async fn what_is_never_rescheduled_stays_as_it_is() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn switches_of_preemption_are_refused_and_what_is_read_can_be_written() {
-    let server = start().await;
-    let s = server.handle();
+    let s = &start().await;
     let read = || model::SchedulerConfig::clone(s.snapshot().scheduler_config());
     let set = |config| s.set_scheduler_config(server::requests::SetSchedulerConfig { config, cas: None });
     let mut config = read();
@@ -178,8 +167,7 @@ async fn switches_of_preemption_are_refused_and_what_is_read_can_be_written() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn versions_conditions_and_refusals() {
-    let server = start().await;
-    let s = server.handle();
+    let s = &start().await;
     let register = |job, enforce_index| s.register_job(RegisterJob { job, enforce_index, ..RegisterJob::default() });
     let class = |result: Result<_, ServerError>| result.map(|_: server::requests::EvalCreated| ()).unwrap_err().class();
 
@@ -218,9 +206,7 @@ async fn versions_conditions_and_refusals() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dry_run_changes_nothing() {
-    let server = start().await;
-    let s = server.handle();
-    let _node = FakeNode::join(s, node(1), Fate::Runs, &Provider::default()).await;
+    let (s, _node) = &with_node(Fate::Runs).await;
     submit(s, job("web", 1)).await;
     running(s, "web", 1).await;
     until(s, "quiet", |state| state.evals().all(|e| e.status.terminal()) && state.deployments().all(|d| !d.status.active())).await;
@@ -239,9 +225,7 @@ async fn a_dry_run_changes_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_update_rolls_and_ends_successful() {
-    let server = start().await;
-    let s = server.handle();
-    let _node = FakeNode::join(s, node(1), Fate::Runs, &Provider::default()).await;
+    let (s, _node) = &with_node(Fate::Runs).await;
     submit(s, job("web", 4)).await;
     running(s, "web", 4).await;
     let done = |version: u64| {
@@ -250,9 +234,7 @@ async fn an_update_rolls_and_ends_successful() {
         }
     };
     until(s, "version 0 is rolled out", done(0)).await;
-    let mut next = job("web", 4);
-    next.task_groups[0].tasks[0].env.insert("VERSION".to_owned(), "2".to_owned());
-    submit(s, next).await;
+    submit(s, changed(job("web", 4))).await;
     let state = until(s, "version 1 is rolled out", done(1)).await;
     let runs = live(&state, "web", ClientStatus::Running);
     assert_eq!(runs.len(), 4);
@@ -264,15 +246,13 @@ async fn an_update_rolls_and_ends_successful() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unhealthy_update_fails_and_stops_rolling() {
-    let server = start().await;
-    let s = server.handle();
-    let node_1 = FakeNode::join(s, node(1), Fate::Runs, &Provider::default()).await;
+    let (server, node_1) = with_node(Fate::Runs).await;
+    let s = &server;
     submit(s, job("web", 3)).await;
     until(s, "version 0 is rolled out", |state| state.deployments().any(|d| d.status == DeploymentStatus::Successful)).await;
     drop(node_1);
     let _node = FakeNode::join(s, node(1), Fate::Unhealthy, &Provider::default()).await;
-    let mut next = job("web", 3);
-    next.task_groups[0].tasks[0].env.insert("VERSION".to_owned(), "2".to_owned());
+    let mut next = changed(job("web", 3));
     next.task_groups[0].update.get_or_insert_default().progress_deadline = Some(model::GoDuration::ZERO);
     submit(s, next).await;
     let state = until(s, "the deployment has failed", |state| {
@@ -291,9 +271,7 @@ async fn an_unhealthy_update_fails_and_stops_rolling() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_is_set_and_deployments_are_held_by_hand() {
-    let server = start().await;
-    let s = server.handle();
-    let _node = FakeNode::join(s, node(1), Fate::Silent, &Provider::default()).await;
+    let (s, _node) = &with_node(Fate::Silent).await;
     submit(s, job("web", 1)).await;
     let state = until(s, "a deployment with its allocation", |state| {
         state.deployments().any(|d| state.allocs_by_deployment(d.id).next().is_some())
@@ -309,8 +287,7 @@ async fn health_is_set_and_deployments_are_held_by_hand() {
     until(s, "the deployment is successful", |state| state.deployment(d).is_some_and(|d| d.status == DeploymentStatus::Successful)).await;
 
     // Called unhealthy by a person, it ends its deployment, whatever time is left.
-    let mut next = job("web", 1);
-    next.task_groups[0].tasks[0].env.insert("VERSION".to_owned(), "2".to_owned());
+    let mut next = changed(job("web", 1));
     next.task_groups[0].update.get_or_insert_default().auto_revert = Some(true);
     submit(s, next).await;
     let state = until(s, "the next one", |state| {
@@ -328,9 +305,7 @@ async fn health_is_set_and_deployments_are_held_by_hand() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failed_allocation_waits_for_its_replacement() {
-    let server = start().await;
-    let s = server.handle();
-    let _node = FakeNode::join(s, node(1), Fate::Fails, &Provider::default()).await;
+    let (s, _node) = &with_node(Fate::Fails).await;
     let mut job = job("web", 1);
     job.task_groups[0].update.get_or_insert_default().max_parallel = Some(0);
     submit(s, job).await;
@@ -348,9 +323,7 @@ async fn a_failed_allocation_waits_for_its_replacement() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn counts_are_scaled() {
-    let server = start().await;
-    let s = server.handle();
-    let _node = FakeNode::join(s, node(1), Fate::Runs, &Provider::default()).await;
+    let (s, _node) = &with_node(Fate::Runs).await;
     submit(s, job("web", 1)).await;
     until(s, "rolled out", |state| state.deployments().any(|d| d.status == DeploymentStatus::Successful)).await;
     let scale = |count| s.scale_job(ScaleJob { key: key("web"), group: "g".to_owned(), count: Some(count), ..ScaleJob::default() });
@@ -364,11 +337,10 @@ async fn counts_are_scaled() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn blocking_queries_wake_for_their_table_only() {
-    let server = start().await;
-    let s = server.handle();
+    let s = &start().await;
     let before = s.snapshot().index(Table::Jobs);
     let waiting = {
-        let s = s.clone();
+        let s = ServerHandle::clone(s);
         tokio::spawn(async move { s.wait_for(before, PATIENCE, |state| state.index(Table::Jobs)).await.index(Table::Jobs) })
     };
     let _node = FakeNode::join(s, node(1), Fate::Silent, &Provider::default()).await;
@@ -381,9 +353,7 @@ async fn blocking_queries_wake_for_their_table_only() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn collection_removes_what_has_ended() {
-    let server = start().await;
-    let s = server.handle();
-    let _node = FakeNode::join(s, node(1), Fate::Completes, &Provider::default()).await;
+    let (s, _node) = &with_node(Fate::Completes).await;
     submit(s, batch_job("sum", 3)).await;
     submit(s, job("web", 0)).await;
     until(s, "the batch job is dead", |state| state.job(&key("sum")).is_some_and(|j| j.status == job_status::DEAD)).await;

@@ -1,4 +1,5 @@
-//! What short leases of many nodes cost, and whether they hold while the server works: the measurement that `cargo xtask bench leases` runs.
+//! What short leases of many nodes cost, and whether they hold while the server works: the measurement that `cargo
+//! xtask bench leases` runs.
 
 use std::{
     io::Read,
@@ -68,7 +69,8 @@ async fn keep(mut client: NodeServiceClient<Channel>, number: u128, over: Cancel
     }
 }
 
-/// The nodes of the measurement below, in a process of their own; they stop when its standard input is closed, and print what they have seen.
+/// The nodes of the measurement below, in a process of their own; they stop when its standard input is closed, and
+/// print what they have seen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "run by `leases` as a process of its own"]
 async fn beating_nodes() {
@@ -98,7 +100,8 @@ fn cpu_seconds() -> f64 {
     fields.unwrap_or(0.0) / 100.0
 }
 
-/// Many nodes with a short lease: what keeping them costs the server in peace, and whether any is lost while jobs are placed.
+/// Many nodes with a short lease: what keeping them costs the server in peace, and whether any is lost while jobs are
+/// placed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement: needs optimisation and an idle machine to say anything"]
 async fn leases() {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stdout, reason = "measurements, and how fake sessions ended, for whoever reads a failed test")]
 
+mod broken;
 mod canaries;
 mod disconnect;
 mod durability;
@@ -11,7 +12,10 @@ mod jobs;
 mod leases;
 mod many;
 mod nodes;
+mod pauses;
+mod recovery;
 mod remote;
+mod restore;
 mod services;
 mod speed;
 mod system;

@@ -18,8 +18,7 @@ fn roomy(number: u128) -> model::Node {
 async fn one_more_remote_task_is_no_look_at_the_others() {
     const MANY: usize = 300;
     const MORE: usize = 20;
-    let server = start().await;
-    let s = server.handle();
+    let s = &start().await;
     let p = Provider::default();
     let _node = FakeNode::join(s, roomy(1), Fate::Runs, &p).await;
     let mut job = remote_job("many", i32::try_from(MANY).unwrap());
@@ -41,8 +40,8 @@ async fn one_more_remote_task_is_no_look_at_the_others() {
         .await;
     }
     let after = s.stats();
-    // The life of one until then: placed, committed, created, seen to run; each may be looked at more than once. What the many have left to look at
-    // when the first of these comes, is looked at once.
+    // The life of one until then: placed, committed, created, seen to run; each may be looked at more than once. What
+    // the many have left to look at when the first of these comes, is looked at once.
     let most = u64::try_from(MORE * 40 + 4 * MANY).unwrap();
     let (sessions, slots) = (after.session_looks - before.session_looks, after.slot_looks - before.slot_looks);
     assert!(sessions < most && slots < most, "for {MORE} beside {MANY}, sessions have looked at {sessions}, the supervision at {slots}");
@@ -51,8 +50,7 @@ async fn one_more_remote_task_is_no_look_at_the_others() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thousands_get_going_within_a_short_lease() {
     const MANY: usize = 3000;
-    let server = start().await;
-    let s = server.handle();
+    let s = &start().await;
     let p = Provider::default();
     let nodes = [FakeNode::join(s, roomy(1), Fate::Runs, &p).await, FakeNode::join(s, roomy(2), Fate::Runs, &p).await];
     let start = Instant::now();

@@ -14,8 +14,7 @@ pub(crate) fn drain(node: &FakeNode, deadline: GoDuration) -> DrainNode {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_ran_on_a_lost_node_runs_elsewhere() {
-    let server = start().await;
-    let s = server.handle();
+    let s = &start().await;
     let p = Provider::default();
     let [a, b] = [FakeNode::join(s, node(1), Fate::Runs, &p).await, FakeNode::join(s, node(2), Fate::Runs, &p).await];
     submit(s, job("web", 4)).await;
@@ -37,9 +36,7 @@ async fn what_ran_on_a_lost_node_runs_elsewhere() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_is_renewed_by_heartbeats() {
-    let server = start().await;
-    let s = server.handle();
-    let node = FakeNode::join(s, node(1), Fate::Runs, &Provider::default()).await;
+    let (s, node) = &with_node(Fate::Runs).await;
     // Three leases long: nothing but the heartbeats keeps it ready.
     let enough = 12;
     node.until("heartbeats are acknowledged", |view| view.acks > enough).await;
@@ -48,8 +45,7 @@ async fn a_lease_is_renewed_by_heartbeats() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_session_replaces_the_first() {
-    let server = start().await;
-    let s = server.handle();
+    let s = &start().await;
     let p = Provider::default();
     let first = FakeNode::join(s, node(1), Fate::Runs, &p).await;
     let _second = FakeNode::join(s, node(1), Fate::Runs, &p).await;
@@ -59,8 +55,7 @@ async fn a_second_session_replaces_the_first() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_are_refused() {
-    let server = start().await;
-    let s = server.handle();
+    let s = &start().await;
     let p = Provider::default();
     let _node = FakeNode::join(s, node(1), Fate::Runs, &p).await;
     let mut thief = node(1);
@@ -77,15 +72,14 @@ async fn strangers_are_refused() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drain_moves_services_in_steps() {
-    let server = start().await;
-    let s = server.handle();
+    let s = &start().await;
     let p = Provider::default();
     let a = FakeNode::join(s, node(1), Fate::Runs, &p).await;
     submit(s, job("web", 3)).await;
     until(s, "all run", |state| live(state, "web", ClientStatus::Running).len() == 3).await;
     let b = FakeNode::join(s, node(2), Fate::Runs, &p).await;
     let watcher = {
-        let (s, from) = (s.clone(), s.snapshot().latest_index());
+        let (s, from) = (server::ServerHandle::clone(s), s.snapshot().latest_index());
         tokio::spawn(async move {
             // Never more than one of three away.
             let (mut index, mut fewest) = (from, usize::MAX);
@@ -121,12 +115,10 @@ async fn a_drain_moves_services_in_steps() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drain_lets_batch_jobs_finish_until_its_deadline() {
-    let server = start().await;
-    let s = server.handle();
-    let a = FakeNode::join(s, node(1), Fate::Runs, &Provider::default()).await;
+    let (s, a) = &with_node(Fate::Runs).await;
     submit(s, batch_job("sum", 1)).await;
     until(s, "it runs", |state| live(state, "sum", ClientStatus::Running).len() == 1).await;
-    s.drain_node(drain(&a, GoDuration(400_000_000))).await.unwrap();
+    s.drain_node(drain(a, GoDuration(400_000_000))).await.unwrap();
     tokio::time::sleep(Duration::from_millis(150)).await;
     assert_eq!(live(&s.snapshot(), "sum", ClientStatus::Running).len(), 1, "it may finish");
     let id = a.id();
@@ -135,14 +127,17 @@ async fn a_drain_lets_batch_jobs_finish_until_its_deadline() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_purged_node_is_forgotten_and_may_come_again() {
-    let server = start().await;
-    let s = server.handle();
+    let s = &start().await;
     let p = Provider::default();
     let a = FakeNode::join(s, node(1), Fate::Runs, &p).await;
     submit(s, job("web", 1)).await;
     until(s, "it runs", |state| live(state, "web", ClientStatus::Running).len() == 1).await;
-    s.purge_node(a.id()).await.unwrap();
-    a.until("its session ends", |view| view.goodbye.as_ref().is_some_and(|(_, retry)| *retry)).await;
+    // Not while it is connected: somebody else could take its id meanwhile.
+    let id = a.id();
+    let refused = s.purge_node(id).await.unwrap_err();
+    assert!(refused.to_string().contains("is connected"), "{refused}");
+    drop(a);
+    testkit::poll("its purge, once it has left", async || s.purge_node(id).await).await;
     until(s, "its allocation is lost", |state| state.allocs().any(|alloc| alloc.client_status == ClientStatus::Lost)).await;
     let _again = FakeNode::join(s, node(1), Fate::Runs, &p).await;
     until(s, "it runs again", |state| live(state, "web", ClientStatus::Running).len() == 1).await;
@@ -151,7 +146,7 @@ async fn a_purged_node_is_forgotten_and_may_come_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_hangs_does_not_hold_up_a_shutdown() {
     use api::node_rpc::{FromNode, FromNodeMessage, node_service_client::NodeServiceClient};
-    let server = start().await;
+    let server = start().await.0;
     let s = server.handle().clone();
     let node = node(1);
     let (tx, rx) = tokio::sync::mpsc::channel::<FromNode>(1);

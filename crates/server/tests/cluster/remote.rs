@@ -1,10 +1,11 @@
-//! Remote tasks outlive the nodes that manage them: the acceptance scenarios that a server can show with fake nodes and a fake provider.
+//! Remote tasks outlive the nodes that manage them: the acceptance scenarios that a server can show with fake nodes
+//! and a fake provider.
 
 use std::time::Instant;
 
 use model::{ClientStatus, DesiredRemote, GoDuration, Observed, RemoteTask, RemoteVerdict, SlotKey, SlotParts};
 use server::{
-    ServerConfig, ServerHandle,
+    ServerHandle,
     requests::{DeregisterJob, RegisterJob},
 };
 use state::State;
@@ -30,6 +31,18 @@ async fn managed_by(s: &ServerHandle, job: &str, node: &FakeNode) -> RemoteTask 
     record(&state, job).unwrap()
 }
 
+/// A node that reaches a provider, and a job of so many tasks there.
+async fn far(s: &ServerHandle, count: i32) -> (Provider, FakeNode) {
+    let p = Provider::default();
+    let node = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
+    submit(s, remote_job("far", count)).await;
+    (p, node)
+}
+
+async fn unmanaged(s: &ServerHandle) {
+    until(s, "it is unmanaged", |state| record(state, "far").is_some_and(|r| r.manager.is_none())).await;
+}
+
 fn untouched(p: &Provider, creates: usize) {
     assert_eq!((p.calls(&Call::Create), p.calls(&Call::Stop), p.calls(&Call::Forget)), (creates, 0, 0), "{p:?}");
     assert!(p.most_live() <= 1, "never two instances of a slot");
@@ -37,11 +50,8 @@ fn untouched(p: &Provider, creates: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a1_a_killed_manager_is_replaced() {
-    let server = start().await;
-    let s = server.handle();
-    let p = Provider::default();
-    let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
-    submit(s, remote_job("far", 1)).await;
+    let s = &start().await;
+    let (p, a) = far(s, 1).await;
     let before = managed_by(s, "far", &a).await;
     let b = FakeNode::join(s, remote_node(2), Fate::Runs, &p).await;
     drop(a);
@@ -55,12 +65,9 @@ async fn a1_a_killed_manager_is_replaced() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a2_the_only_manager_is_lost_and_a_new_node_comes_after_collection_and_restart() {
     let dir = tempfile::tempdir().unwrap();
-    let config = || ServerConfig { data_dir: Some(dir.path().to_owned()), ..ServerConfig::default() };
-    let server = start_with(config()).await;
+    let server = start_in(dir.path()).await;
     let s = server.handle();
-    let p = Provider::default();
-    let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
-    submit(s, remote_job("far", 1)).await;
+    let (p, a) = far(s, 1).await;
     let before = managed_by(s, "far", &a).await;
     drop(a);
     until(s, "it is unmanaged", |state| record(state, "far").is_some_and(|r| r.manager.is_none() && r.unmanaged_since > 0)).await;
@@ -68,7 +75,7 @@ async fn a2_the_only_manager_is_lost_and_a_new_node_comes_after_collection_and_r
     s.collect_garbage().await.unwrap();
     server.shutdown().await;
 
-    let server = start_with(config()).await;
+    let server = start_in(dir.path()).await;
     let s = server.handle();
     s.collect_garbage().await.unwrap();
     assert_eq!(record(&s.snapshot(), "far").unwrap().handle, before.handle);
@@ -81,11 +88,8 @@ async fn a2_the_only_manager_is_lost_and_a_new_node_comes_after_collection_and_r
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_runs_unmanaged_is_told_of_as_running() {
-    let server = start().await;
-    let s = server.handle();
-    let p = Provider::default();
-    let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
-    submit(s, remote_job("far", 2)).await;
+    let s = &start().await;
+    let (_p, a) = far(s, 2).await;
     until(s, "both run", |state| state.remote_tasks().filter(|r| r.stands() && r.manager.is_some()).count() == 2).await;
     drop(a);
     let key = key("far");
@@ -111,14 +115,11 @@ async fn what_runs_unmanaged_is_told_of_as_running() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a3_a_manager_returns_after_its_lease() {
-    let server = start().await;
-    let s = server.handle();
-    let p = Provider::default();
-    let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
-    submit(s, remote_job("far", 1)).await;
+    let s = &start().await;
+    let (p, a) = far(s, 1).await;
     let before = managed_by(s, "far", &a).await;
     drop(a);
-    until(s, "it is unmanaged", |state| record(state, "far").is_some_and(|r| r.manager.is_none())).await;
+    unmanaged(s).await;
     let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
     let after = managed_by(s, "far", &a).await;
     assert_eq!(after.incarnation, before.incarnation);
@@ -127,15 +128,12 @@ async fn a3_a_manager_returns_after_its_lease() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a4_a_drain_with_room_hands_over_without_a_gap() {
-    let server = start().await;
-    let s = server.handle();
-    let p = Provider::default();
-    let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
-    submit(s, remote_job("far", 1)).await;
+    let s = &start().await;
+    let (p, a) = far(s, 1).await;
     let before = managed_by(s, "far", &a).await;
     let b = FakeNode::join(s, remote_node(2), Fate::Runs, &p).await;
     let watcher = {
-        let s = s.clone();
+        let s = ServerHandle::clone(s);
         tokio::spawn(async move {
             let (mut index, mut gap) = (1, false);
             loop {
@@ -152,8 +150,7 @@ async fn a4_a_drain_with_room_hands_over_without_a_gap() {
     let after = managed_by(s, "far", &b).await;
     assert_eq!(after.incarnation, before.incarnation);
     assert_eq!(after.handovers, before.handovers + 1);
-    let id = a.id();
-    until(s, "the drain is complete", |state| state.node(id).is_some_and(|node| node.drain.is_none())).await;
+    drained(s, &a).await;
     assert!(!watcher.await.unwrap(), "managed at every moment");
     a.until("the old manager has let go", |view| view.orders.is_empty()).await;
     untouched(&p, 1);
@@ -161,11 +158,8 @@ async fn a4_a_drain_with_room_hands_over_without_a_gap() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a5_a_drain_without_room_completes_and_a_later_node_adopts() {
-    let server = start().await;
-    let s = server.handle();
-    let p = Provider::default();
-    let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
-    submit(s, remote_job("far", 2)).await;
+    let s = &start().await;
+    let (p, a) = far(s, 2).await;
     let before = managed_by(s, "far", &a).await;
     until(s, "both run", |state| live(state, "far", ClientStatus::Running).len() == 2).await;
     s.drain_node(drain(&a, GoDuration::from_secs(3600))).await.unwrap();
@@ -184,8 +178,7 @@ async fn a5_a_drain_without_room_completes_and_a_later_node_adopts() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a6_many_are_handed_over_at_once() {
-    let server = start().await;
-    let s = server.handle();
+    let s = &start().await;
     let p = Provider::default();
     let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
     let mut job = remote_job("far", 200);
@@ -200,16 +193,14 @@ async fn a6_many_are_handed_over_at_once() {
         state.remote_tasks().all(|r| r.manager.is_some_and(|m| m.node_id == other) && r.successor.is_none())
     })
     .await;
-    let id = a.id();
-    until(s, "the drain is complete", |state| state.node(id).is_some_and(|node| node.drain.is_none())).await;
+    drained(s, &a).await;
     println!("200 hand-overs took {:?}", start.elapsed());
     untouched(&p, 200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a15_an_exit_while_unmanaged_is_counted_once() {
-    let server = start().await;
-    let s = server.handle();
+    let s = &start().await;
     let p = Provider::default();
     let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
     let mut job = batch_job("far", 1);
@@ -217,7 +208,7 @@ async fn a15_an_exit_while_unmanaged_is_counted_once() {
     submit(s, job).await;
     managed_by(s, "far", &a).await;
     drop(a);
-    until(s, "it is unmanaged", |state| record(state, "far").is_some_and(|r| r.manager.is_none())).await;
+    unmanaged(s).await;
     p.exit_all(0);
     let _b = FakeNode::join(s, remote_node(2), Fate::Runs, &p).await;
     let state = until(s, "the batch job is complete", |state| {
@@ -234,23 +225,20 @@ async fn a15_an_exit_while_unmanaged_is_counted_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a17_a_stop_while_nobody_manages_survives_everything() {
     let dir = tempfile::tempdir().unwrap();
-    let config = || ServerConfig { data_dir: Some(dir.path().to_owned()), ..ServerConfig::default() };
-    let server = start_with(config()).await;
+    let server = start_in(dir.path()).await;
     let s = server.handle();
-    let p = Provider::default();
-    let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
-    submit(s, remote_job("far", 1)).await;
+    let (p, a) = far(s, 1).await;
     managed_by(s, "far", &a).await;
     drop(a);
-    until(s, "it is unmanaged", |state| record(state, "far").is_some_and(|r| r.manager.is_none())).await;
-    s.deregister_job(DeregisterJob { key: key("far"), purge: true, eval_priority: None, no_shutdown_delay: false }).await.unwrap();
+    unmanaged(s).await;
+    purge(s, "far").await;
     until(s, "a tombstone", |state| record(state, "far").is_some_and(|r| r.desired == DesiredRemote::Stop)).await;
     until(s, "nothing of the job is open", |state| state.evals().all(|e| e.status.terminal())).await;
     s.collect_garbage().await.unwrap();
     assert!(s.snapshot().job(&key("far")).is_none());
     server.shutdown().await;
 
-    let server = start_with(config()).await;
+    let server = start_in(dir.path()).await;
     let s = server.handle();
     assert_eq!(record(&s.snapshot(), "far").unwrap().desired, DesiredRemote::Stop);
     assert_eq!(p.live().len(), 1);
@@ -263,13 +251,10 @@ async fn a17_a_stop_while_nobody_manages_survives_everything() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_ends_the_instance_and_the_record() {
-    let server = start().await;
-    let s = server.handle();
-    let p = Provider::default();
-    let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
-    submit(s, remote_job("far", 1)).await;
+    let s = &start().await;
+    let (p, a) = far(s, 1).await;
     managed_by(s, "far", &a).await;
-    s.deregister_job(DeregisterJob { key: key("far"), purge: false, eval_priority: None, no_shutdown_delay: false }).await.unwrap();
+    stop(s, "far").await;
     until(s, "the record ends", |state| record(state, "far").is_none()).await;
     until(s, "the allocation is complete", |state| state.allocs().all(|alloc| alloc.client_status == ClientStatus::Complete)).await;
     assert!(p.live().is_empty());
@@ -278,16 +263,11 @@ async fn a_stop_ends_the_instance_and_the_record() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_specification_replaces_the_instance() {
-    let server = start().await;
-    let s = server.handle();
-    let p = Provider::default();
-    let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
-    submit(s, remote_job("far", 1)).await;
+    let s = &start().await;
+    let (p, a) = far(s, 1).await;
     let before = managed_by(s, "far", &a).await;
     until(s, "rolled out", |state| state.deployments().all(|d| !d.status.active())).await;
-    let mut next = remote_job("far", 1);
-    next.task_groups[0].tasks[0].env.insert("VERSION".to_owned(), "2".to_owned());
-    submit(s, next).await;
+    submit(s, changed(remote_job("far", 1))).await;
     let state = until(s, "version 1 runs", |state| {
         record(state, "far").is_some_and(|r| r.job_version == 1 && r.observed == Observed::Running)
             && live(state, "far", ClientStatus::Running).iter().any(|alloc| alloc.job_version == 1)
@@ -300,11 +280,9 @@ async fn a_new_specification_replaces_the_instance() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a18_a_drain_and_a_scale_down_at_the_same_instant() {
     for round in 0..6_u64 {
-        let server = start().await;
+        let server = start().await.0;
         let s = server.handle();
-        let p = Provider::default();
-        let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
-        submit(s, remote_job("far", 4)).await;
+        let (p, a) = far(s, 4).await;
         until(s, "all run", |state| live(state, "far", ClientStatus::Running).len() == 4).await;
         let b = FakeNode::join(s, remote_node(2), Fate::Runs, &p).await;
         let drained = async {
@@ -329,19 +307,14 @@ async fn a18_a_drain_and_a_scale_down_at_the_same_instant() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a19_the_job_is_updated_while_its_manager_is_down() {
-    let server = start().await;
-    let s = server.handle();
-    let p = Provider::default();
-    let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
-    submit(s, remote_job("far", 2)).await;
+    let s = &start().await;
+    let (p, a) = far(s, 2).await;
     until(s, "both run", |state| live(state, "far", ClientStatus::Running).len() == 2).await;
     until(s, "rolled out", |state| state.deployments().all(|d| !d.status.active())).await;
     drop(a);
     until(s, "both are unmanaged", |state| state.remote_tasks().all(|r| r.manager.is_none())).await;
     // One instance fewer, and another specification.
-    let mut next = remote_job("far", 1);
-    next.task_groups[0].tasks[0].env.insert("VERSION".to_owned(), "2".to_owned());
-    submit(s, next).await;
+    submit(s, changed(remote_job("far", 1))).await;
     let _b = FakeNode::join(s, remote_node(2), Fate::Runs, &p).await;
     let state = until(s, "version 1 runs, nothing else is left", |state| {
         state.remote_tasks().count() == 1
@@ -355,11 +328,8 @@ async fn a19_the_job_is_updated_while_its_manager_is_down() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_restarts_and_forgets() {
-    let server = start().await;
-    let s = server.handle();
-    let p = Provider::default();
-    let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
-    submit(s, remote_job("far", 1)).await;
+    let s = &start().await;
+    let (p, a) = far(s, 1).await;
     let before = managed_by(s, "far", &a).await;
     s.restart_remote(slot("far", 0)).await.unwrap();
     until(s, "another instance runs", |state| {
@@ -373,8 +343,7 @@ async fn an_operator_restarts_and_forgets() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_no_runtime_of_the_driver_can_be_given_is_refused_at_submission() {
-    let server = start().await;
-    let s = server.handle();
+    let s = &start().await;
     let p = Provider::default();
     let mut job = remote_job("far", 1);
     job.task_groups[0].tasks[0].kill_signal = "SIGUSR1".into();

@@ -1,7 +1,6 @@
 //! Registrations of services follow allocations, nodes and remote tasks without a moment in between.
 
 use model::{ClientStatus, GoDuration, Job, Observed, Service, ServiceRegistration};
-use server::{ServerConfig, requests::DeregisterJob};
 use state::State;
 
 use crate::{fake::*, nodes::drain};
@@ -18,8 +17,7 @@ fn web(state: &State) -> Vec<ServiceRegistration> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_service_stands_while_its_allocation_runs_and_outlives_the_server() {
     let dir = tempfile::tempdir().unwrap();
-    let config = || ServerConfig { data_dir: Some(dir.path().to_owned()), ..ServerConfig::default() };
-    let server = start_with(config()).await;
+    let server = start_in(dir.path()).await;
     let s = server.handle();
     let p = Provider::default();
     let node = FakeNode::join(s, node(1), Fate::Runs, &p).await;
@@ -34,12 +32,12 @@ async fn a_service_stands_while_its_allocation_runs_and_outlives_the_server() {
     drop(node);
     server.shutdown().await;
 
-    let server = start_with(config()).await;
+    let server = start_in(dir.path()).await;
     let s = server.handle();
     assert_eq!(web(&s.snapshot()), places, "the same after a restart of the server");
     let _node = FakeNode::join(s, crate::fake::node(1), Fate::Runs, &p).await;
     let index = s.snapshot().service_index(&"default".into(), "web");
-    s.deregister_job(DeregisterJob { key: key("j"), purge: true, eval_priority: None, no_shutdown_delay: false }).await.unwrap();
+    purge(s, "j").await;
     let state = until(s, "no place", |state| web(state).is_empty()).await;
     assert!(state.service_index(&"default".into(), "web") > index, "whoever waits for the service learns of its end");
     assert_eq!(state.services().count(), 0);
@@ -49,15 +47,14 @@ async fn a_service_stands_while_its_allocation_runs_and_outlives_the_server() {
 /// Each change of state is looked at: a service goes with the very change that takes its node or allocation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_node_takes_its_services_along() {
-    let server = start().await;
-    let s = server.handle();
+    let s = &start().await;
     let p = Provider::default();
     let a = FakeNode::join(s, node(1), Fate::Runs, &p).await;
     submit(s, with_service(job("j", 1))).await;
     until(s, "a place", |state| web(state).len() == 1).await;
     let lost = a.id();
     let watcher = {
-        let s = s.clone();
+        let s = server::ServerHandle::clone(s);
         tokio::spawn(async move {
             let mut index = 1;
             loop {
@@ -77,8 +74,7 @@ async fn a_lost_node_takes_its_services_along() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_end_of_an_allocation_takes_its_services_along() {
-    let server = start().await;
-    let s = server.handle();
+    let s = &start().await;
     let p = Provider::default();
     let _a = FakeNode::join(s, node(1), Fate::Completes, &p).await;
     let mut job = batch_job("b", 1);
@@ -93,15 +89,14 @@ async fn the_end_of_an_allocation_takes_its_services_along() {
 /// A4: the entry moves with the management of the instance, in one batch; and it stays when nobody manages it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_remote_service_is_never_absent_while_its_instance_lives() {
-    let server = start().await;
-    let s = server.handle();
+    let s = &start().await;
     let p = Provider::default();
     let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
     submit(s, with_service(remote_job("far", 3))).await;
     let first = until(s, "three places", |state| web(state).len() == 3).await;
     assert!(web(&first).iter().all(|r| r.slot.is_some() && r.node_id == a.id()));
     let watcher = {
-        let (s, from) = (s.clone(), first.latest_index());
+        let (s, from) = (server::ServerHandle::clone(s), first.latest_index());
         tokio::spawn(async move {
             let (mut index, mut counts) = (from, Vec::new());
             loop {
@@ -135,7 +130,7 @@ async fn a_remote_service_is_never_absent_while_its_instance_lives() {
     }
     assert_eq!(p.live().len(), 3);
 
-    s.deregister_job(DeregisterJob { key: key("far"), purge: false, eval_priority: None, no_shutdown_delay: false }).await.unwrap();
+    stop(s, "far").await;
     let counts = watcher.await.unwrap();
     assert!(counts.len() > 10 && counts[..counts.len() - 1].iter().all(|n| *n == 3), "every place at every moment: {counts:?}");
     until(s, "none is left after the stop", |state| web(state).is_empty()).await;

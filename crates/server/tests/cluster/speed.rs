@@ -32,7 +32,8 @@ async fn a_burst_of_updates_becomes_few_transactions() {
     server.shutdown().await;
 }
 
-/// The nodes of the measurement below, in a process of their own: they say hello, many over one connection, and then only listen.
+/// The nodes of the measurement below, in a process of their own: they say hello, many over one connection, and then
+/// only listen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "run by `placements` as a process of its own"]
 async fn quiet_nodes() {
@@ -80,7 +81,8 @@ fn rss_mib() -> f64 {
     kib.unwrap_or(0.0) / 1024.0
 }
 
-/// Placements per second, commit on disk included, and what the server then takes: `cargo xtask bench placements` runs this.
+/// Placements per second, commit on disk included, and what the server then takes: `cargo xtask bench placements`
+/// runs this.
 #[test]
 #[ignore = "a measurement: needs optimisation and an idle machine to say anything"]
 fn placements() {

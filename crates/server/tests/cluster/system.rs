@@ -4,7 +4,7 @@ use model::{
     ClientStatus, Eligibility, GoDuration, Job, NodeId, NodeStatus, Observed,
     job::{job_status, job_type},
 };
-use server::{ServerHandle, requests::DeregisterJob};
+use server::ServerHandle;
 use state::State;
 
 use crate::{fake::*, nodes::drain};
@@ -31,8 +31,7 @@ async fn runs(s: &ServerHandle, job: &str, on: &[&FakeNode]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_system_job_follows_the_nodes() {
-    let server = start().await;
-    let s = server.handle();
+    let s = &start().await;
     let p = Provider::default();
     let a = FakeNode::join(s, node(1), Fate::Runs, &p).await;
     submit(s, everywhere(job("agent", 1))).await;
@@ -62,14 +61,13 @@ async fn a_system_job_follows_the_nodes() {
     // Eligible again, it gets one again.
     s.set_node_eligibility(a.id(), Eligibility::Eligible).await.unwrap();
     runs(s, "agent", &[&a, &b, &c]).await;
-    s.deregister_job(DeregisterJob { key: key("agent"), purge: false, eval_priority: None, no_shutdown_delay: false }).await.unwrap();
+    stop(s, "agent").await;
     runs(s, "agent", &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_of_other_datacenters_do_not_concern_it() {
-    let server = start().await;
-    let s = server.handle();
+    let s = &start().await;
     let p = Provider::default();
     let _a = FakeNode::join(s, node(1), Fate::Fails, &p).await;
     let here = s.snapshot().node(node(1).id).map(|n| n.datacenter.clone()).unwrap();
@@ -88,10 +86,28 @@ async fn nodes_of_other_datacenters_do_not_concern_it() {
     assert!(of(c.id()) > 0);
 }
 
+/// A change of the nodes, whichever it is, starts what has failed again where it is missing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_has_failed_is_started_again_when_another_node_is_lost() {
+    let s = &start().await;
+    let p = Provider::default();
+    let a = FakeNode::join(s, node(1), Fate::Fails, &p).await;
+    let b = FakeNode::join(s, node(2), Fate::Fails, &p).await;
+    submit(s, everywhere(job("agent", 1))).await;
+    let settled = |state: &State| state.evals_by_job(&key("agent")).all(|e| e.status.terminal());
+    let failed = |state: &State| state.allocs_by_job(&key("agent")).filter(|a| a.client_status == ClientStatus::Failed).count();
+    until(s, "it has failed on both", |state| failed(state) == 2 && settled(state)).await;
+    let (stays, lost) = (a.id(), b.id());
+    drop(b);
+    let of = |state: &State, node: NodeId| state.allocs_by_job(&key("agent")).filter(|a| a.node_id == node).count();
+    until(s, "it is tried again on the other one", |state| of(state, stays) == 2 && failed(state) == 3).await;
+    let state = until(s, "nothing is left to decide", settled).await;
+    assert_eq!((of(&state, stays), of(&state, lost)), (2, 1));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_fails_on_a_node_is_not_started_again_and_again() {
-    let server = start().await;
-    let s = server.handle();
+    let s = &start().await;
     let p = Provider::default();
     let _a = FakeNode::join(s, node(1), Fate::Fails, &p).await;
     submit(s, everywhere(job("agent", 1))).await;
@@ -104,8 +120,7 @@ async fn what_fails_on_a_node_is_not_started_again_and_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a28_a_system_job_of_remote_tasks_is_one_for_each_provider_and_leaves_no_orphan() {
-    let server = start().await;
-    let s = server.handle();
+    let s = &start().await;
     let p = Provider::default();
     let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
     submit(s, everywhere(remote_job("far", 1))).await;
@@ -141,7 +156,7 @@ async fn a28_a_system_job_of_remote_tasks_is_one_for_each_provider_and_leaves_no
         managed(c.id())(state) && state.remote_tasks().all(|r| r.incarnation != incarnation && r.job_version == 1)
     })
     .await;
-    s.deregister_job(DeregisterJob { key: key("far"), purge: false, eval_priority: None, no_shutdown_delay: false }).await.unwrap();
+    stop(s, "far").await;
     until(s, "nothing is left", |state| state.remote_tasks().next().is_none()).await;
     assert!(p.live().is_empty());
     assert_eq!((p.calls(&Call::Create), p.calls(&Call::Stop), p.most_live()), (2, 2, 1));
@@ -156,8 +171,7 @@ fn ended(state: &State, job: &str) -> Vec<NodeId> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sysbatch_job_is_done_once_on_each_node_also_on_those_that_come_later() {
-    let server = start().await;
-    let s = server.handle();
+    let s = &start().await;
     let p = Provider::default();
     let mut job = everywhere(job("once", 1));
     job.kind = job_type::SYSBATCH.to_owned();

@@ -6,12 +6,12 @@ use model::{
     alloc::{AllocClientUpdate, AllocStateChange, Allocation, ClientStatus, DesiredTransition},
     ids::{AllocId, JobKey, TimestampNs},
     job::Job,
+    records::GroupSummary,
 };
 
 use super::Applier;
 use crate::{
     applied::{Cause, Object},
-    records::GroupSummary,
     tables::{AllocEntry, Shared, job_number, place_of},
 };
 
@@ -195,6 +195,7 @@ impl Applier<'_> {
             }
         } else {
             s.allocs_by_job.insert((job_number(key), new.id));
+            s.allocs_by_creation.insert((new.create_index, new.id));
         }
         if old.is_none_or(|o| o.node_id != new.node_id) {
             s.allocs_by_node.insert((new.node_id, new.id));
@@ -213,11 +214,12 @@ impl Applier<'_> {
         }
     }
 
-    /// Room is taken while it counts for both sides: what is to stop leaves its room to what replaces it, which waits for it on the node.
+    /// Room is taken until the node says that it has ended: one that is to stop runs on for its shutdown_delay and kill_timeout, with its ports and memory.
+    /// Only what the same plan puts in its place counts on its room; it waits for it on the node.
     fn retake(&mut self, old: Option<&Arc<Allocation>>, new: &Allocation) {
-        let old = old.filter(|o| !o.terminal());
+        let old = old.filter(|o| o.occupies());
         if let Some(o) = old
-            && !new.terminal()
+            && new.occupies()
             && o.node_id == new.node_id
             && Arc::ptr_eq(&o.resources, &new.resources)
         {
@@ -226,7 +228,7 @@ impl Applier<'_> {
         if let Some(o) = old {
             self.state.fleet.release(o);
         }
-        if !new.terminal() {
+        if new.occupies() {
             self.state.fleet.take(new);
         }
     }
@@ -237,11 +239,14 @@ impl Applier<'_> {
         let key = a.job_key();
         let s = &mut *self.state;
         s.allocs_by_job.remove(&(job_number(&key), id));
+        s.allocs_by_creation.remove(&(a.create_index, id));
         s.allocs_by_node.remove(&(a.node_id, id));
         s.allocs_by_eval.remove(&(a.eval_id, id));
         s.allocs_by_deployment.remove(&(a.deployment_id, id));
         if !a.terminal() {
             s.live_by_place.remove(&(place_of(&a), id));
+        }
+        if a.occupies() {
             s.fleet.release(&a);
         }
         self.count_in_summary(&key, Some(&*a), None);

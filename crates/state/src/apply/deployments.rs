@@ -77,9 +77,10 @@ impl Applier<'_> {
         let Some(before) = self.state.deployments.get(&id) else { return };
         let mut d = Deployment::clone(before);
         let named = |name: &Arc<str>| groups.is_none_or(|groups| groups.contains(name));
-        for (_, g) in d.groups.iter_mut().filter(|(name, g)| named(name) && g.desired_canaries > 0) {
+        // Groups without canaries are promoted along with the others, as everybody reads it who waits for "all promoted".
+        for (_, g) in d.groups.iter_mut().filter(|(name, _)| named(name)) {
             g.promoted = true;
-            if g.progress_deadline.nanos() > 0 {
+            if g.progress_deadline.nanos() > 0 && (g.desired_canaries > 0 || g.placed_allocs > 0) {
                 progress_until(g, self.now + g.progress_deadline.nanos());
             }
         }
@@ -113,6 +114,8 @@ impl Applier<'_> {
     pub(super) fn delete_deployment(&mut self, id: DeploymentId) {
         if let Some(d) = self.state.deployments.remove(&id) {
             self.state.deployments_by_job.remove(&(d.job_key(), id));
+            self.state.deployments_by_creation.remove(&(d.create_index, id));
+            self.state.active_deployments.remove(&id);
             self.set.delete(Cause::Collected, Object::Deployment(d));
         }
     }
@@ -163,6 +166,12 @@ impl Applier<'_> {
         d.modify_time = self.now;
         let d = Arc::new(d);
         self.state.deployments_by_job.insert((d.job_key(), d.id));
+        self.state.deployments_by_creation.insert((d.create_index, d.id));
+        if d.status.active() {
+            self.state.active_deployments.insert(d.id);
+        } else {
+            self.state.active_deployments.remove(&d.id);
+        }
         self.state.deployments.insert(d.id, d.clone());
         self.set.put(cause, Object::Deployment(d));
     }

@@ -38,6 +38,7 @@ impl Applier<'_> {
         let id = eval.id;
         let eval = Arc::new(eval);
         self.state.evals_by_job.insert((key, id));
+        self.state.evals_by_creation.insert((eval.create_index, id));
         self.state.evals.insert(id, eval.clone());
         self.set.put(Cause::EvaluationUpdated, Object::Eval(eval.clone()));
         if settled {
@@ -62,6 +63,7 @@ impl Applier<'_> {
         let Some(eval) = self.state.evals.remove(&id) else { return };
         let key = eval.job_key();
         self.state.evals_by_job.remove(&(key.clone(), id));
+        self.state.evals_by_creation.remove(&(eval.create_index, id));
         self.edit_counts(&key, |c| {
             c.evals = c.evals.saturating_sub(1);
             c.open_evals = c.open_evals.saturating_sub(u32::from(!eval.status.terminal()));

@@ -1,10 +1,11 @@
 //! Jobs: registration, versions, status, counts.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::sync::Arc;
 
 use model::{
     ids::JobKey,
     job::{Job, VersionTag, job_status, job_type},
+    records::{GroupSummary, JobScalingEvents, JobSummary, Submission},
     scaling::{self, ScalingEvent},
 };
 
@@ -12,7 +13,6 @@ use super::Applier;
 use crate::{
     JOB_VERSIONS_KEPT,
     applied::{Cause, Object},
-    records::{GroupSummary, JobScalingEvents, JobSummary, Submission},
     tables::JobCounts,
 };
 
@@ -64,6 +64,30 @@ impl Applier<'_> {
         }
     }
 
+    pub(super) fn recover_job(&mut self, job: &Arc<Job>, current: bool) {
+        let key = job.key();
+        let known = self.state.jobs.get(&key).map(|known| (known.create_index, known.version));
+        let newer = known.is_none_or(|known| (job.create_index, job.version) > known);
+        if current && newer {
+            // One that was registered anew after this state's had been purged.
+            if known.is_some_and(|(created, _)| created != job.create_index) {
+                self.delete_job(&key);
+            }
+            self.put_new_version(&key, Job::clone(job), Cause::JobRegistered);
+            let summary = self.summary(&key);
+            for group in &job.task_groups {
+                summary.summary.entry(group.name.clone()).or_default();
+            }
+            return;
+        }
+        let here = known.is_some_and(|(created, _)| created == job.create_index) && self.state.job_version(&key, job.version).is_some();
+        let at = (key, job.create_index, job.version);
+        if !here && !self.state.retained.contains_key(&at) {
+            self.state.retained.insert(at, job.clone());
+            self.set.put(Cause::Derived, Object::RetainedJob(job.clone()));
+        }
+    }
+
     pub(super) fn stop_job(&mut self, key: &JobKey) {
         let Some(old) = self.state.jobs.get(key) else { return };
         if old.stop {
@@ -84,6 +108,9 @@ impl Applier<'_> {
         }
         let ended: Vec<_> = self.state.allocs_by_job(key).filter(|a| a.client_terminal()).map(|a| a.id).collect();
         ended.into_iter().for_each(|id| self.delete_alloc(id));
+        // Its deployments are no other job's that gets the name.
+        let deployments: Vec<_> = self.state.deployments_by_job(key).map(|d| d.id).collect();
+        deployments.into_iter().for_each(|id| self.delete_deployment(id));
         let Some(job) = self.state.jobs.remove(key) else { return };
         let versions: Vec<_> = self.state.job_versions(key).map(|j| j.version).collect();
         for v in versions {
@@ -269,10 +296,5 @@ impl crate::State {
     /// Does an allocation run this version?
     pub(crate) fn runs_version(&self, key: &JobKey, created: u64, version: u64) -> bool {
         self.allocs_by_job(key).any(|a| a.job_version == version && a.job.as_ref().is_some_and(|j| j.create_index == created))
-    }
-    /// The versions of jobs of that name that allocations run, as create index and version.
-    #[must_use]
-    pub fn versions_in_use(&self, key: &JobKey) -> BTreeSet<(u64, u64)> {
-        self.allocs_by_job(key).filter_map(|a| a.job.as_ref().map(|j| (j.create_index, a.job_version))).collect()
     }
 }

@@ -16,13 +16,14 @@ use std::{
 
 use model::{
     ids::{AllocId, DeploymentId, JobKey, StoreIndex, TimestampNs},
+    records::JobSummary,
     remote::RemoteTask,
 };
 
 use crate::{
     applied::{AppliedSet, Cause, Object},
     batch::{ApplyError, Batch, Change, Expect},
-    records::JobSummary,
+    lineage::ClusterMeta,
     tables::State,
 };
 
@@ -133,9 +134,18 @@ impl Applier<'_> {
             Change::DeleteNodePool(p) => self.delete_pool(&p),
             Change::SetSchedulerConfig(c) => self.set_scheduler_config(&c),
             Change::SetClusterMeta(m) => {
-                self.state.cluster = m;
-                self.set.put(Cause::SettingsUpdated, Object::ClusterMeta(m));
+                let m: Arc<ClusterMeta> = m.into();
+                let before = std::mem::replace(&mut self.state.cluster, m.clone());
+                // A generation begins with each start of a server.
+                let started = m.recovery.is_some() && (before.recovery.is_none() || before.generation != m.generation);
+                let cause = match (started, before.recovery.is_some() && m.recovery.is_none()) {
+                    (true, _) => Cause::RecoveryStarted,
+                    (_, true) => Cause::RecoveryEnded,
+                    _ => Cause::SettingsUpdated,
+                };
+                self.set.put(cause, Object::ClusterMeta(m));
             }
+            Change::RecoverJob { job, current } => self.recover_job(&job, current),
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use model::{
     ids::NodeId,
     node::{DrainStrategy, Eligibility, Node, NodeEvent, NodeStatus},
+    records::NodePool,
 };
 
 use super::Applier;
@@ -12,7 +13,6 @@ use crate::{
     DEFAULT_NODE_POOL,
     applied::{Cause, Object},
     class::computed_class,
-    records::NodePool,
 };
 
 /// Events kept of a node.
@@ -134,7 +134,7 @@ impl Applier<'_> {
         let node = Arc::new(node);
         if self.state.fleet.put_node(&node) {
             // Its allocations may have outlived an earlier registration.
-            let allocs: Vec<_> = self.state.allocs_by_node(node.id).filter(|a| !a.terminal()).cloned().collect();
+            let allocs: Vec<_> = self.state.allocs_by_node(node.id).filter(|a| a.occupies()).cloned().collect();
             for a in allocs {
                 self.state.fleet.take(&a);
             }

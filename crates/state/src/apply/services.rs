@@ -10,7 +10,7 @@ use model::{
     DesiredRemote, Map, NodeStatus,
     alloc::Allocation,
     ids::{AllocId, NodeId, SlotKey},
-    remote::{RemoteTask, slot_of},
+    remote::{Manager, RemoteTask, slot_of},
     service::{RemoteServices, ServiceEntry, ServiceRegistration, registration_id},
 };
 
@@ -37,7 +37,8 @@ impl Applier<'_> {
         for (task, RemoteServices { epoch, entries }) in remote {
             let slot = slot_of(&alloc, &task);
             // Rule 4: only who manages it under the present epoch speaks for an instance.
-            let manages = |r: &&Arc<RemoteTask>| r.epoch == epoch && r.manager.is_some_and(|m| m.alloc_id == id) && serves(r);
+            let speaks = |m: Manager| (m.node_id, m.alloc_id) == (alloc.node_id, id);
+            let manages = |r: &&Arc<RemoteTask>| r.epoch == epoch && r.manager.is_some_and(speaks) && serves(r);
             if self.state.remote.get(&slot).filter(manages).is_some() {
                 let before: Vec<_> = self.state.services_by_slot(&slot).cloned().collect();
                 self.replace_services(&alloc, Some(&slot), before, entries);

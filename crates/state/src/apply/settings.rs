@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
-use model::{ids::Namespace, scheduler_config::SchedulerConfig};
+use model::{
+    ids::Namespace,
+    records::{NamespaceRecord, NodePool},
+    scheduler_config::SchedulerConfig,
+};
 
 use super::Applier;
 use crate::{
     ALL_NODE_POOL, DEFAULT_NAMESPACE, DEFAULT_NODE_POOL,
     applied::{Cause, Object},
-    records::{NamespaceRecord, NodePool},
 };
 
 impl Applier<'_> {

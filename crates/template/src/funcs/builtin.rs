@@ -1,6 +1,6 @@
 //! Functions of Go's text/template itself.
 
-use super::{Call, Failure, Function, MANY, Returned, f};
+use super::call::{Call, Failure, Function, MANY, Returned, f};
 use crate::{
     print::{self, printable},
     value::Value,
@@ -151,7 +151,7 @@ fn slice(c: &mut Call<'_, '_>) -> Returned {
     match c.arg(0) {
         Value::Str(text) => c.made(&text[start..end]),
         Value::List(list) => {
-            c.machine.allocate((end - start) * 16)?;
+            c.allocate((end - start) * 16)?;
             Ok(Value::list(list.items[start..end].to_vec())?)
         }
         _ => Err(c.wrong(0, "a string or a list")),
@@ -163,7 +163,7 @@ fn escaped(c: &mut Call<'_, '_>, escape: fn(&str) -> String) -> Returned {
     print::sprint(&mut out, c.args)?;
     let text = out.finish();
     // An escape makes six bytes of one at most.
-    c.machine.allocate(text.len().saturating_mul(6))?;
+    c.allocate(text.len().saturating_mul(6))?;
     c.made(escape(&String::from_utf8_lossy(&text)))
 }
 

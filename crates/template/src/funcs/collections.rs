@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, rc::Rc};
 
-use super::{Call, Failure, Function, Returned, f};
+use super::call::{Call, Failure, Function, Returned, f};
 use crate::value::Value;
 
 pub(super) const TABLE: &[Function] = &[
@@ -33,7 +33,7 @@ pub(super) const TABLE: &[Function] = &[
     f("explodeMap", 1, 1, |c| {
         let mut tree = Tree::default();
         for (key, value) in &c.map(0)?.entries {
-            c.machine.allocate(128 + key.len())?;
+            c.allocate(128 + key.len())?;
             tree.put(key, value, 0)?;
         }
         Ok(tree.value()?)
@@ -125,7 +125,7 @@ impl Tree {
 pub(super) fn merge(c: &mut Call<'_, '_>, into: &Value, from: &Value, over: bool) -> Returned {
     let (Value::Map(into), Value::Map(from)) = (into, from) else { return Err("both arguments must be maps".into()) };
     let mut merged = into.entries.clone();
-    c.machine.allocate((merged.len() + from.entries.len()).saturating_mul(64))?;
+    c.allocate((merged.len() + from.entries.len()).saturating_mul(64))?;
     for (key, value) in &from.entries {
         let new = match merged.get(key) {
             Some(old @ Value::Map(_)) if matches!(value, Value::Map(_)) => merge(c, old, value, over)?,

@@ -1,6 +1,6 @@
 //! Arithmetic on numbers of mixed kinds. The arguments come as in `{{ 7 | subtract 2 }}`: the last one is what is worked on.
 
-use super::{Call, Failure, Function, Returned, f};
+use super::call::{Call, Failure, Function, Returned, f};
 use crate::value::Value;
 
 pub(super) const TABLE: &[Function] = &[

@@ -1,6 +1,6 @@
 //! Text to values and back: numbers, JSON, YAML, TOML.
 
-use super::{Call, Failure, Function, Returned, f};
+use super::call::{Call, Failure, Function, Returned, f};
 use crate::{encode, value::Value};
 
 pub(super) const TABLE: &[Function] = &[
@@ -65,7 +65,7 @@ pub(super) fn parse_json(c: &mut Call<'_, '_>) -> Returned {
         return Ok(Value::map(std::collections::BTreeMap::new())?);
     }
     // A value costs more than its text.
-    c.machine.allocate(text.len().saturating_mul(16))?;
+    c.allocate(text.len().saturating_mul(16))?;
     let json: serde_json::Value = serde_json::from_slice(text).map_err(|e| format!("this is not JSON: {e}"))?;
     Ok(from_json(json)?)
 }
@@ -90,14 +90,14 @@ fn parse_yaml(c: &mut Call<'_, '_>) -> Returned {
     if text.is_empty() {
         return Ok(Value::map(std::collections::BTreeMap::new())?);
     }
-    c.machine.allocate(text.len().saturating_mul(16))?;
+    c.allocate(text.len().saturating_mul(16))?;
     let yaml: yaml_serde::Value = yaml_serde::from_str(text).map_err(|e| format!("this is not YAML: {e}"))?;
     from_yaml(c, yaml)
 }
 
 fn from_yaml(c: &mut Call<'_, '_>, yaml: yaml_serde::Value) -> Returned {
     // Anchors make much of little text.
-    c.machine.allocate(64)?;
+    c.allocate(64)?;
     Ok(match yaml {
         yaml_serde::Value::Null => Value::Nil,
         yaml_serde::Value::Bool(b) => Value::Bool(b),

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, rc::Rc};
 
-use super::{Call, Failure, Function, Returned, f};
+use super::call::{Call, Failure, Function, Returned, f};
 use crate::{
     services::{ServicePlace, parse_query},
     value::Value,
@@ -22,8 +22,8 @@ fn places(c: &mut Call<'_, '_>) -> Returned {
         }
         _ => return Err("it takes the name of a service, or a number, a key and the name".into()),
     }
-    let found = c.machine.source.service(&query);
-    let places = c.machine.known(found, || format!("nomadService({asked})"))?.unwrap_or_default();
+    let found = c.source().service(&query);
+    let places = c.known(found, || format!("nomadService({asked})"))?.unwrap_or_default();
     c.work(places.len().saturating_mul(1024))?;
     let fits = |p: &ServicePlace| tag.as_ref().is_none_or(|tag| p.tags.contains(tag));
     let rows = places.into_iter().filter(fits).map(|p| {
@@ -54,8 +54,8 @@ fn names(c: &mut Call<'_, '_>) -> Returned {
         None if asked.is_empty() => None,
         _ => return Err(format!("{asked:?} is not of the form @REGION").into()),
     };
-    let found = c.machine.source.service_names(region);
-    let names = c.machine.known(found, || format!("nomadServices({asked})"))?.unwrap_or_default();
+    let found = c.source().service_names(region);
+    let names = c.known(found, || format!("nomadServices({asked})"))?.unwrap_or_default();
     let rows = names.into_iter().map(|s| record(c, [("Name", Value::text(s.name)), ("Tags", sorted(s.tags))]));
     Ok(Value::list(rows.collect::<Result<_, Failure>>()?)?)
 }
@@ -71,7 +71,7 @@ fn record<const N: usize>(c: &mut Call<'_, '_>, fields: [(&'static str, Value); 
         Value::List(list) => list.items.len() * 32,
         _ => 0,
     };
-    c.machine.allocate(fields.iter().map(|(name, value)| 48 + name.len() + size(value)).sum())?;
+    c.allocate(fields.iter().map(|(name, value)| 48 + name.len() + size(value)).sum())?;
     let entries: BTreeMap<Rc<[u8]>, Value> = fields.into_iter().map(|(name, value)| (Rc::from(name.as_bytes()), value)).collect();
     Ok(Value::record(entries)?)
 }

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use sha2::Digest;
 
-use super::{Call, Failure, Function, MANY, Returned, collections, f, parse, text};
+use super::{
+    call::{Call, Failure, Function, MANY, Returned, f},
+    collections, parse, text,
+};
 use crate::{print, value::Value};
 
 pub(super) const TABLE: &[Function] = &[
@@ -39,7 +42,7 @@ pub(super) const TABLE: &[Function] = &[
     f("sprig_repeat", 2, 2, |c| {
         let count = usize::try_from(c.int(0)?).map_err(|_| "the count cannot be negative")?;
         let text = c.bytes(1)?;
-        c.machine.allocate(text.len().saturating_mul(count))?;
+        c.allocate(text.len().saturating_mul(count))?;
         Ok(Value::text(text.repeat(count)))
     }),
     f("sprig_trunc", 2, 2, |c| {
@@ -77,7 +80,7 @@ pub(super) const TABLE: &[Function] = &[
     f("sprig_splitList", 2, 2, |c| text::split(c, c.text(0)?, c.text(1)?)),
     f("sprig_regexMatch", 2, 2, |c| {
         c.work(c.text(1)?.len().saturating_mul(text::REGEX_WORK))?;
-        Ok(Value::Bool(c.machine.regex(c.text(0)?)?.is_match(c.text(1)?)))
+        Ok(Value::Bool(c.regex(c.text(0)?)?.is_match(c.text(1)?)))
     }),
     f("sprig_b64enc", 1, 1, |c| c.made(BASE64_STANDARD.encode(c.bytes(0)?))),
     f("sprig_b64dec", 1, 1, |c| {
@@ -85,11 +88,11 @@ pub(super) const TABLE: &[Function] = &[
         c.made(bytes)
     }),
     f("sprig_sha1sum", 1, 1, |c| {
-        c.machine.allocate(c.bytes(0)?.len())?;
+        c.allocate(c.bytes(0)?.len())?;
         c.made(text::hex(&sha1::Sha1::digest(c.bytes(0)?)))
     }),
     f("sprig_sha256sum", 1, 1, |c| {
-        c.machine.allocate(c.bytes(0)?.len())?;
+        c.allocate(c.bytes(0)?.len())?;
         c.made(text::hex(&sha2::Sha256::digest(c.bytes(0)?)))
     }),
     f("sprig_toJson", 1, 1, |c| parse::to_json(c, None, true)),
@@ -105,17 +108,17 @@ pub(super) const TABLE: &[Function] = &[
         made_list(c, items[..items.len().saturating_sub(1)].to_vec())
     }),
     f("sprig_append", 2, 2, |c| {
-        c.machine.allocate(c.list(0)?.items.len() * 16)?;
+        c.allocate(c.list(0)?.items.len() * 16)?;
         made_list(c, c.list(0)?.items.iter().chain([c.arg(1)]).cloned().collect())
     }),
     f("sprig_prepend", 2, 2, |c| {
-        c.machine.allocate(c.list(0)?.items.len() * 16)?;
+        c.allocate(c.list(0)?.items.len() * 16)?;
         made_list(c, [c.arg(1)].into_iter().chain(&c.list(0)?.items).cloned().collect())
     }),
     f("sprig_concat", 0, MANY, |c| {
         let mut items = Vec::new();
         for n in 0..c.args.len() {
-            c.machine.allocate(c.list(n)?.items.len() * 16)?;
+            c.allocate(c.list(n)?.items.len() * 16)?;
             items.extend(c.list(n)?.items.iter().cloned());
         }
         made_list(c, items)
@@ -126,7 +129,7 @@ pub(super) const TABLE: &[Function] = &[
         let mut items = Vec::new();
         for item in &c.list(0)?.items {
             let text = shown(c, item)?;
-            c.machine.allocate(text.len() + 16)?;
+            c.allocate(text.len() + 16)?;
             items.push(text);
         }
         items.sort();
@@ -135,7 +138,7 @@ pub(super) const TABLE: &[Function] = &[
     f("sprig_until", 1, 1, |c| {
         let count = c.int(0)?;
         let size = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
-        c.machine.allocate(size.saturating_mul(16))?;
+        c.allocate(size.saturating_mul(16))?;
         made_list(c, (0..count.abs()).map(|n| Value::Int(n * count.signum())).collect())
     }),
     // Maps.
@@ -143,7 +146,7 @@ pub(super) const TABLE: &[Function] = &[
         let mut entries = BTreeMap::new();
         for pair in c.args.chunks(2) {
             let key = shown(c, &pair[0])?;
-            c.machine.allocate(64 + key.len())?;
+            c.allocate(64 + key.len())?;
             entries.insert(key.into_bytes().into(), pair.get(1).cloned().unwrap_or_else(|| Value::text("")));
         }
         Ok(Value::map(entries)?)
@@ -153,11 +156,11 @@ pub(super) const TABLE: &[Function] = &[
     f("sprig_pick", 1, MANY, |c| chosen(c, true)),
     f("sprig_omit", 1, MANY, |c| chosen(c, false)),
     f("sprig_keys", 1, 1, |c| {
-        c.machine.allocate(c.map(0)?.entries.len() * 16)?;
+        c.allocate(c.map(0)?.entries.len() * 16)?;
         made_list(c, c.map(0)?.entries.keys().map(|k| Value::Str(k.clone())).collect())
     }),
     f("sprig_values", 1, 1, |c| {
-        c.machine.allocate(c.map(0)?.entries.len() * 16)?;
+        c.allocate(c.map(0)?.entries.len() * 16)?;
         made_list(c, c.map(0)?.entries.values().cloned().collect())
     }),
     // Numbers.
@@ -174,7 +177,7 @@ pub(super) const TABLE: &[Function] = &[
 ];
 
 fn grown(c: &mut Call<'_, '_>, n: usize, change: fn(&str) -> String) -> Returned {
-    c.machine.allocate(c.bytes(n)?.len().saturating_mul(3))?;
+    c.allocate(c.bytes(n)?.len().saturating_mul(3))?;
     c.made(change(c.text(n)?))
 }
 
@@ -193,7 +196,7 @@ fn pad(c: &mut Call<'_, '_>, before: &str) -> Returned {
     c.finished(out)
 }
 
-fn shown(c: &Call<'_, '_>, value: &Value) -> Result<String, Failure> {
+fn shown(c: &mut Call<'_, '_>, value: &Value) -> Result<String, Failure> {
     let mut out = c.out();
     print::plain(&mut out, value)?;
     Ok(String::from_utf8_lossy(&out.finish()).into_owned())
@@ -206,21 +209,21 @@ fn quoted(c: &mut Call<'_, '_>, quote: fn(&str) -> String) -> Returned {
             out.push(" ")?;
         }
         let text = shown(c, value)?;
-        c.machine.allocate(text.len().saturating_mul(4))?;
+        c.allocate(text.len().saturating_mul(4))?;
         out.push(quote(&text))?;
     }
     c.finished(out)
 }
 
 fn made_list(c: &mut Call<'_, '_>, items: Vec<Value>) -> Returned {
-    c.machine.allocate(items.len() * 16)?;
+    c.allocate(items.len() * 16)?;
     Ok(Value::list(items)?)
 }
 
 fn chosen(c: &mut Call<'_, '_>, keep: bool) -> Returned {
     let names = c.texts(1)?;
     let map = c.map(0)?;
-    c.machine.allocate(map.entries.len() * 64)?;
+    c.allocate(map.entries.len() * 64)?;
     c.work(map.entries.len().saturating_mul(names.len()).saturating_mul(64))?;
     let entries = map.entries.iter().filter(|(k, _)| names.iter().any(|n| n.as_bytes() == &***k) == keep);
     Ok(Value::map(entries.map(|(k, v)| (k.clone(), v.clone())).collect())?)

@@ -5,7 +5,7 @@ use md5::Md5;
 use sha2::{Digest, Sha256};
 use unicode_segmentation::UnicodeSegmentation;
 
-use super::{Call, Failure, Function, MANY, Returned, f};
+use super::call::{Call, Failure, Function, MANY, Returned, f};
 use crate::{go_time, value::Value};
 
 /// How much more a byte costs that a regular expression goes over.
@@ -33,7 +33,7 @@ pub(super) const TABLE: &[Function] = &[
     f("regexMatch", 2, 2, |c| {
         let (pattern, text) = (c.text(0)?, c.text(1)?);
         c.work(text.len().saturating_mul(REGEX_WORK))?;
-        Ok(Value::Bool(c.machine.regex(pattern)?.is_match(text)))
+        Ok(Value::Bool(c.regex(pattern)?.is_match(text)))
     }),
     f("regexReplaceAll", 3, 3, regex_replace),
     f("split", 2, 2, |c| {
@@ -42,7 +42,7 @@ pub(super) const TABLE: &[Function] = &[
     }),
     f("splitToMap", 3, 3, |c| {
         let (pairs, equals, text) = (c.text(0)?, c.text(1)?, c.text(2)?.trim());
-        c.machine.allocate(text.len().saturating_mul(4))?;
+        c.allocate(text.len().saturating_mul(4))?;
         let parts: Vec<&str> =
             if pairs.is_empty() { text.split("").filter(|p| !p.is_empty()).collect() } else { text.split(pairs).collect() };
         let entries = parts.iter().filter_map(|p| p.split_once(equals)).map(|(k, v)| (k.as_bytes().into(), Value::text(v)));
@@ -67,34 +67,34 @@ pub(super) const TABLE: &[Function] = &[
         indented(c, spaces, c.bytes(1)?)
     }),
     f("base64Encode", 1, 1, |c| {
-        c.machine.allocate(c.bytes(0)?.len())?;
+        c.allocate(c.bytes(0)?.len())?;
         c.made(BASE64_STANDARD.encode(c.bytes(0)?))
     }),
     f("base64Decode", 1, 1, |c| decoded(c, &BASE64_STANDARD)),
     f("base64URLEncode", 1, 1, |c| {
-        c.machine.allocate(c.bytes(0)?.len())?;
+        c.allocate(c.bytes(0)?.len())?;
         c.made(BASE64_URL_SAFE.encode(c.bytes(0)?))
     }),
     f("base64URLDecode", 1, 1, |c| decoded(c, &BASE64_URL_SAFE)),
     f("md5sum", 1, 1, |c| {
-        c.machine.allocate(c.bytes(0)?.len())?;
+        c.allocate(c.bytes(0)?.len())?;
         c.made(hex(&Md5::digest(c.bytes(0)?)))
     }),
     f("sha256Hex", 1, 1, |c| {
-        c.machine.allocate(c.bytes(0)?.len())?;
+        c.allocate(c.bytes(0)?.len())?;
         c.made(hex(&Sha256::digest(c.bytes(0)?)))
     }),
     f("hmacSHA256Hex", 2, 2, |c| {
-        c.machine.allocate(c.bytes(0)?.len() + c.bytes(1)?.len())?;
+        c.allocate(c.bytes(0)?.len() + c.bytes(1)?.len())?;
         c.made(hex(&hmac(c.bytes(1)?, c.bytes(0)?)))
     }),
     f("timestamp", 0, 1, |c| {
-        let now = c.machine.settings.now_ns;
+        let now = c.machine.means().settings.now_ns;
         match c.args.len() {
             0 => c.made(go_time::format(now, "2006-01-02T15:04:05Z07:00")),
             _ if c.text(0)? == "unix" => c.made(now.div_euclid(1_000_000_000).to_string()),
             _ => {
-                c.machine.allocate(c.text(0)?.len().saturating_mul(10))?;
+                c.allocate(c.text(0)?.len().saturating_mul(10))?;
                 c.made(go_time::format(now, c.text(0)?))
             }
         }
@@ -119,8 +119,8 @@ pub(super) const TABLE: &[Function] = &[
     }),
     f("file", 1, 1, |c| {
         let path = c.text(0)?;
-        let found = c.machine.source.file(path);
-        let content = c.machine.known(found, || format!("file({path})"))?.unwrap_or_default();
+        let found = c.source().file(path);
+        let content = c.known(found, || format!("file({path})"))?.unwrap_or_default();
         c.made(content)
     }),
     f("executeTemplate", 1, 2, |c| {
@@ -131,18 +131,18 @@ pub(super) const TABLE: &[Function] = &[
             if fault.at == 0 { Failure::Message(fault.message) } else { Failure::Elsewhere(fault) }
         })?;
         if let Value::Str(text) = &value {
-            c.machine.allocate(text.len())?;
+            c.allocate(text.len())?;
         }
         Ok(value)
     }),
     f("scratch", 0, MANY, |c| {
-        if c.args.is_empty() { Ok(Value::Scratch(c.machine.scratch.clone())) } else { Err("it takes no argument".into()) }
+        if c.args.is_empty() { Ok(Value::Scratch(c.machine.means().scratch.clone())) } else { Err("it takes no argument".into()) }
     }),
 ];
 
 fn changed(c: &mut Call<'_, '_>, change: fn(&str) -> String) -> Returned {
     // Some letters become longer.
-    c.machine.allocate(c.bytes(0)?.len().saturating_mul(3))?;
+    c.allocate(c.bytes(0)?.len().saturating_mul(3))?;
     c.made(change(c.text(0)?))
 }
 
@@ -174,14 +174,14 @@ pub(super) fn title(text: &str) -> String {
 
 pub(super) fn replace(c: &mut Call<'_, '_>, from: &str, to: &str, text: &str) -> Returned {
     let count = if from.is_empty() { text.chars().count() + 1 } else { text.matches(from).count() };
-    c.machine.allocate(text.len().saturating_add(count.saturating_mul(to.len())))?;
+    c.allocate(text.len().saturating_add(count.saturating_mul(to.len())))?;
     Ok(Value::text(text.replace(from, to)))
 }
 
 fn regex_replace(c: &mut Call<'_, '_>) -> Returned {
     let (pattern, replacement, text) = (c.text(0)?, c.text(1)?, c.text(2)?);
     c.work(text.len().saturating_mul(REGEX_WORK))?;
-    let regex = c.machine.regex(pattern)?;
+    let regex = c.regex(pattern)?;
     let mut out = c.out();
     let mut last = 0;
     for found in regex.captures_iter(text) {
@@ -233,11 +233,11 @@ fn expand(out: &mut crate::print::Out, replacement: &str, found: &regex::Capture
 
 pub(super) fn split(c: &mut Call<'_, '_>, separator: &str, text: &str) -> Returned {
     if separator.is_empty() {
-        c.machine.allocate(text.len().saturating_mul(32))?;
+        c.allocate(text.len().saturating_mul(32))?;
         return Ok(Value::strings(text.chars().map(|x| x.to_string())));
     }
     let count = text.matches(separator).count() + 1;
-    c.machine.allocate(text.len().saturating_add(count.saturating_mul(32)))?;
+    c.allocate(text.len().saturating_add(count.saturating_mul(32)))?;
     Ok(Value::strings(text.split(separator)))
 }
 
@@ -255,7 +255,7 @@ pub(super) fn indented(c: &mut Call<'_, '_>, spaces: usize, text: &[u8]) -> Retu
 fn decoded(c: &mut Call<'_, '_>, engine: &impl Engine) -> Returned {
     // As Go: line ends are not part of the data.
     let input: Vec<u8> = c.bytes(0)?.iter().copied().filter(|b| !matches!(b, b'\r' | b'\n')).collect();
-    c.machine.allocate(input.len())?;
+    c.allocate(input.len())?;
     let bytes = engine.decode(input).map_err(|e| format!("this is not base64: {e}"))?;
     c.made(bytes)
 }

@@ -76,6 +76,7 @@ impl Tunnel {
     }
 
     /// A connection to `socket` on `host`.
+    #[expect(clippy::await_holding_invalid_type, reason = "who comes meanwhile waits for the connection that is being made")]
     pub(crate) async fn connect(&self, user: Option<&str>, host: &str, port: Option<u16>, socket: &Path) -> io::Result<UnixStream> {
         let mut up = self.up.lock().await;
         if let Some(standing) = up.as_mut() {

@@ -101,6 +101,17 @@ pub(crate) struct ContainerConfig {
 pub(crate) struct HostConfig {
     #[serde(deserialize_with = "lax")]
     pub(crate) network_mode: String,
+    #[serde(deserialize_with = "lax")]
+    pub(crate) restart_policy: RestartPolicy,
+}
+
+/// When the engine starts a container by itself.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub(crate) struct RestartPolicy {
+    /// `no`, `always`…
+    #[serde(deserialize_with = "lax")]
+    pub(crate) name: String,
 }
 
 /// Where it is reached.

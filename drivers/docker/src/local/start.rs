@@ -68,7 +68,8 @@ pub(crate) async fn start(site: &Site, shared: &Arc<Shared>, task: &TaskConfig) 
         };
         let image = image::ensure(engine, &options, &site.plugin, archive, &tell).await?;
         shared.images.acquire(&image.id, &task.id);
-        let outcome = run(engine, task, &options, &plan).await;
+        let attempts = options.container_exists_attempts.unwrap_or(site.plugin.container_exists_attempts);
+        let outcome = run(engine, task, &options, &plan, attempts).await;
         let (container, network) = match outcome {
             Ok(found) => found,
             Err(Failed::NoImage(e)) => {
@@ -105,9 +106,10 @@ async fn run(
     task: &TaskConfig,
     options: &TaskOptions,
     plan: &Plan,
+    attempts: u32,
 ) -> Result<(Container, Option<NetworkOverride>), Failed> {
     let name = container_name(task);
-    let id = create(engine, task, options, &name, &plan.body).await?;
+    let id = create(engine, task, attempts, &name, &plan.body).await?;
     let begin = async {
         engine.act("start the container", &format!("/containers/{}/start", encode(&id))).await.map_err(refused)?;
         inspect(engine, &id).await.map_err(Error::recoverable)
@@ -127,8 +129,9 @@ async fn run(
 }
 
 /// Makes the container, or gets the one that a cut-off call of the same start has made.
-async fn create(engine: &Engine, task: &TaskConfig, options: &TaskOptions, name: &str, body: &Value) -> Result<String, Failed> {
-    let mut left = options.container_exists_attempts.max(1);
+async fn create(engine: &Engine, task: &TaskConfig, attempts: u32, name: &str, body: &Value) -> Result<String, Failed> {
+    let attempts = attempts.max(1);
+    let mut left = attempts;
     loop {
         match engine.post::<Created>("make the container", &format!("/containers/create?name={}", encode(name)), body).await {
             Ok(made) => {
@@ -157,11 +160,8 @@ async fn create(engine: &Engine, task: &TaskConfig, options: &TaskOptions, name:
                     }
                 }
                 if left == 0 {
-                    return Err(Error::recoverable(format!(
-                        "{e}; removing what an earlier start has left was tried {} times",
-                        options.container_exists_attempts
-                    ))
-                    .into());
+                    let times = if attempts == 1 { "once".to_owned() } else { format!("{attempts} times") };
+                    return Err(Error::recoverable(format!("{e}; removing what an earlier start has left was tried {times}")).into());
                 }
                 left -= 1;
                 remove(engine, &standing.id).await?;

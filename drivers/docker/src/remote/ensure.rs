@@ -14,10 +14,10 @@ use http::Method;
 use http_body_util::BodyExt;
 
 use super::bundle::{FileOwner, archives};
-use super::{
-    LABEL_EPOCH, LABEL_KEY, LABEL_OWNER, LABEL_PORTS, LABEL_SLOT, answer, container_path, driver_error, marks, object_name, owned, unseen,
-    volumes,
+use super::names::{
+    LABEL_EPOCH, LABEL_KEY, LABEL_OWNER, LABEL_PORTS, LABEL_SLOT, answer, container_path, driver_error, object_name, owned,
 };
+use super::{marks, unseen, volumes};
 use crate::config::{Logging, PluginConfig};
 use crate::create::{Place, Plan, Wanted, plan};
 use crate::engine::types::{Container, Created};

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use driver_sdk::RemoteError;
 use serde_json::json;
 
-use super::{LABEL_EPOCH, LABEL_KEY, LABEL_OWNER, answer, object_name};
+use super::names::{LABEL_EPOCH, LABEL_KEY, LABEL_OWNER, answer, object_name};
 use crate::engine::types::{Volume, Volumes, time};
 use crate::engine::{Engine, encode, filters};
 

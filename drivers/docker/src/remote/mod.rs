@@ -6,6 +6,7 @@
 mod bundle;
 mod ensure;
 mod marks;
+mod names;
 mod read;
 mod unseen;
 mod volumes;
@@ -27,26 +28,17 @@ use tokio::sync::mpsc;
 use crate::config::PluginConfig;
 use crate::create::Place;
 use crate::engine::types::{Container, Info, Listed, time};
-use crate::engine::{Engine, EngineError, encode, filters};
+use crate::engine::{Engine, filters};
 use crate::exec;
 use crate::local::{lock, start, task_exit};
 use crate::options::TaskOptions;
 use crate::stats::{self, Meter};
 use crate::watch::{self, Change, LOOK_AT_LEAST, Monitor, inspect};
 use marks::Marks;
+use names::{LABEL_EPOCH, LABEL_KEY, LABEL_OWNER, LABEL_PORTS, LABEL_SLOT, answer, container_path, driver_error, object_name, owned};
 
 /// Layout of [`HandleV1`].
 const SCHEMA: u32 = 1;
-/// Whose an instance is.
-const LABEL_OWNER: &str = "drover.owner";
-/// Its idempotency key.
-const LABEL_KEY: &str = "drover.key";
-/// What it is an instance of, for people.
-const LABEL_SLOT: &str = "drover.slot";
-/// The epoch under which it was made.
-const LABEL_EPOCH: &str = "drover.epoch";
-/// Port label → port inside, as JSON.
-const LABEL_PORTS: &str = "drover.ports";
 const SWEEP_EVERY: Duration = Duration::from_secs(3600);
 /// After an event an engine's listings show the former state for about as long as a container takes to be put away.
 const LISTING_SETTLES: Duration = Duration::from_secs(2);
@@ -97,37 +89,6 @@ pub struct RemoteDriver {
     met: std::sync::atomic::AtomicBool,
 }
 
-/// An engine's error as one of the three answers. That an instance is gone is never concluded from a call that did something else.
-fn answer(error: EngineError) -> RemoteError {
-    match error {
-        e if e.is_wrong_request() => RemoteError::wrong_request(e),
-        e => RemoteError::could_not_ask(e),
-    }
-}
-
-/// The job's own fault, or something that may be different later.
-fn driver_error(error: Error) -> RemoteError {
-    match error {
-        Error::Recoverable(_) | Error::TaskNotFound => RemoteError::could_not_ask(error),
-        Error::Failed(_) | Error::Invalid(_) | Error::Unsupported(_) => RemoteError::wrong_request(error),
-    }
-}
-
-/// Name of what belongs to a key; different keys have different names.
-fn object_name(key: &str) -> String {
-    use std::fmt::Write;
-    let mut name = String::from("drover-");
-    for byte in key.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' => name.push(char::from(byte)),
-            _ => {
-                let _ = write!(name, "_{byte:02x}");
-            }
-        }
-    }
-    name
-}
-
 fn gone(key: &str) -> Observation {
     Observation { key: key.to_owned(), state: InstanceState::Gone, ..Observation::default() }
 }
@@ -174,16 +135,24 @@ fn with_marks(mut seen: Observation, marks: Option<&Marks>) -> Observation {
     seen
 }
 
-/// Containers of other clusters are never touched.
-fn owned(labels: &BTreeMap<String, String>, key: &str, owner: &str) -> Result<(), RemoteError> {
-    match labels.get(LABEL_OWNER) {
-        Some(found) if found == owner => Ok(()),
-        Some(found) => Err(RemoteError::wrong_request(format!("instance {key} belongs to {found:?}, not to {owner:?}"))),
-        None => Err(RemoteError::wrong_request(format!(
-            "a container called {:?} exists and is not ours; remove or rename it",
-            object_name(key)
-        ))),
+/// Somebody else has told the engine to start this container by itself: we make all of them with `no`.
+fn starts_by_itself(seen: &Container) -> bool {
+    !matches!(seen.host_config.restart_policy.name.as_str(), "" | "no")
+}
+
+/// From now on the engine starts the container when it is told to, and never when it is started itself.
+async fn keep_down(engine: &Engine, seen: &Container) -> Result<(), RemoteError> {
+    if !starts_by_itself(seen) {
+        return Ok(());
     }
+    tracing::warn!(
+        container = seen.id,
+        policy = seen.host_config.restart_policy.name,
+        "somebody has given the container a restart policy; it is taken away"
+    );
+    let body = serde_json::json!({"RestartPolicy": {"Name": "no"}});
+    let path = format!("{}/update", container_path(&seen.id));
+    engine.post::<serde_json::Value>("take its restart policy from the container", &path, &body).await.map(drop).map_err(answer)
 }
 
 /// Identity of the runtime as all nodes see it.
@@ -420,6 +389,7 @@ impl driver_sdk::RemoteDriver for RemoteDriver {
             keyed_create: true,
             find: true,
             list: true,
+            list_owners: true,
             // Stale epochs are refused when the newer one has been seen; the engine itself compares nothing.
             conditional_writes: false,
             seal: true,
@@ -437,6 +407,7 @@ impl driver_sdk::RemoteDriver for RemoteDriver {
             handle_schema_max: SCHEMA,
             pool_cpu_mhz: config.pool_cpu_mhz,
             pool_memory_mib: config.pool_memory_mib,
+            staleness: Duration::ZERO,
         }
     }
 
@@ -468,7 +439,8 @@ impl driver_sdk::RemoteDriver for RemoteDriver {
     async fn list(&self, owner: &str, page_token: &str, page_size: usize) -> Result<Page, RemoteError> {
         let site = self.site()?;
         let engine = self.identity(&site, false).await?;
-        let mut listed = self.listed(&site, &format!("{LABEL_OWNER}={owner}")).await?;
+        let label = if owner.is_empty() { LABEL_OWNER.to_owned() } else { format!("{LABEL_OWNER}={owner}") };
+        let mut listed = self.listed(&site, &label).await?;
         let all_marks = marks::all(&site.engine).await?;
         let key_of = |c: &Listed| c.labels.get(LABEL_KEY).cloned().unwrap_or_default();
         listed.retain(|c| key_of(c).as_str() > page_token);
@@ -485,7 +457,7 @@ impl driver_sdk::RemoteDriver for RemoteDriver {
             page.instances.push(Instance {
                 handle: self.handle(engine.clone(), &key, &container.id)?,
                 epoch: observed.epoch,
-                owner: owner.to_owned(),
+                owner: container.labels.get(LABEL_OWNER).cloned().unwrap_or_default(),
                 slot: container.labels.get(LABEL_SLOT).cloned().unwrap_or_default(),
                 key,
                 observed,
@@ -569,7 +541,11 @@ impl driver_sdk::RemoteDriver for RemoteDriver {
                 unseen::discard(&site.engine, &handle.key, &seen.id).await?;
                 return self.look(&site, &handle).await;
             }
-            Ok(_) => start::stop(&site.engine, &site.monitor, &handle.container, &stop).await,
+            Ok(seen) => {
+                // An engine that is started anew would start again what was stopped.
+                keep_down(&site.engine, &seen).await?;
+                start::stop(&site.engine, &site.monitor, &handle.container, &stop).await
+            }
             Err(e) => Err(e),
         };
         match ended {
@@ -616,7 +592,8 @@ impl driver_sdk::RemoteDriver for RemoteDriver {
             }
             Err(e) => return Err(answer(e)),
         };
-        if !watch::has_ended(&seen) {
+        // The end was counted. What the engine has started since by itself is nobody's, and goes with the container.
+        if !watch::has_ended(&seen) && !starts_by_itself(&seen) {
             return Err(RemoteError::wrong_request(format!(
                 "instance {} has not ended; stop it before its result is acknowledged",
                 handle.key
@@ -624,6 +601,7 @@ impl driver_sdk::RemoteDriver for RemoteDriver {
         }
         let owner = seen.config.labels.get(LABEL_OWNER).cloned().unwrap_or_default();
         marks::claim(&site.engine, &handle.key, &owner, epoch).await?;
+        // Its restart policy stays until the container goes: it tells the next attempt that this is no instance that has not ended.
         // Sealed before the name is free again.
         marks::seal(&site.engine, &handle.key, &owner, epoch).await?;
         start::remove(&site.engine, &handle.container).await.map_err(driver_error)?;
@@ -682,11 +660,6 @@ impl driver_sdk::RemoteDriver for RemoteDriver {
             other => other.map_err(answer),
         }
     }
-}
-
-/// Path of a container by name or id.
-fn container_path(container: &str) -> String {
-    format!("/containers/{}", encode(container))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use driver_sdk::{LogChunk, LogStream, LogsQuery, RemoteError};
 use tokio::sync::mpsc;
 
-use super::answer;
+use super::names::answer;
 use crate::engine::types::Container;
 use crate::engine::{Engine, EngineError};
 use crate::local::lock;

@@ -8,7 +8,8 @@
 
 use driver_sdk::RemoteError;
 
-use super::{answer, container_path, driver_error, marks};
+use super::marks;
+use super::names::{answer, container_path, driver_error};
 use crate::engine::{Engine, EngineError};
 use crate::local::start;
 

@@ -3,7 +3,7 @@
 use driver_sdk::{RemoteError, TaskConfig};
 use serde::de::IgnoredAny;
 
-use super::answer;
+use super::names::answer;
 use crate::engine::{Engine, encode};
 
 /// Refuses a task that mounts what the engine does not have.

@@ -21,7 +21,7 @@ fn named(page: &str, heading: &str) -> BTreeSet<String> {
 
 #[test]
 fn the_page_is_complete() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/drivers/docker.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/drivers/docker.md");
     let page = std::fs::read_to_string(path).expect("the page");
     assert_eq!(named(&page, "Options of a task"), keys(Some(Driver::new().task_config_schema())));
     assert_eq!(Driver::new().task_config_schema(), RemoteDriver::new().task_config_schema());

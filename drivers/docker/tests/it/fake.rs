@@ -35,6 +35,8 @@ pub(crate) struct Container {
     /// Looks since it has ended.
     pub(crate) looks: u32,
     pub(crate) error: String,
+    /// When the engine starts it by itself.
+    pub(crate) policy: String,
 }
 
 /// An answer instead of the engine's own.
@@ -312,6 +314,11 @@ fn engine(
             if let Some(hook) = hook {
                 hook(&mut s);
             }
+            if rest == ["update"] {
+                let policy = value["RestartPolicy"]["Name"].as_str().unwrap_or_default().to_owned();
+                s.containers.entry(id).and_modify(|c| c.policy = policy);
+                return reply(200, json!({"Warnings": []}));
+            }
             container(&mut s, events, method.as_str(), &id, rest, args)
         }
         _ => refuse(404, "page not found"),
@@ -330,7 +337,7 @@ fn container(s: &mut State, events: &broadcast::Sender<String>, method: &str, id
                 json!({"Id": id, "Name": format!("/{}", c.name), "Image": "sha256:x", "Created": "2026-11-20T00:00:00Z",
                    "State": {"Status": c.status, "Running": c.status == "running", "ExitCode": c.code, "Error": c.error, "StartedAt": "2026-11-20T00:00:01Z",
                              "OOMKilled": c.short_of_memory && c.looks > 1},
-                   "Config": {"Labels": c.labels, "Tty": false}, "HostConfig": {"NetworkMode": "default"}}),
+                   "Config": {"Labels": c.labels, "Tty": false}, "HostConfig": {"NetworkMode": "default", "RestartPolicy": {"Name": c.policy}}}),
             )
         }
         ("POST", ["start"]) if c.status == "running" => empty(304),

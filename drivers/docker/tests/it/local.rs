@@ -7,11 +7,12 @@ use std::time::Duration;
 use docker::Driver;
 use driver_sdk::{Driver as _, Error, Health, StopTask, TaskConfig, TaskHandle, TaskStatus};
 use serde_json::{Value, json};
+use testkit::{eventually, poll, soon};
 
 use super::{
     agent, config,
     fake::{Container, Engine},
-    packed, until,
+    packed,
 };
 
 async fn driver(engine: &Engine) -> Driver {
@@ -96,12 +97,12 @@ async fn an_engine_that_is_away_is_waited_for() {
     assert!(seen.health == Health::Undetected && seen.description.contains("cannot be reached"), "{seen:?}");
     assert!(matches!(driver.start_task(plain("r1")).await, Err(Error::Recoverable(_))));
     engine.come();
-    until("health", || async { driver.fingerprint().await.health == Health::Healthy }).await;
+    poll("health", async || driver.fingerprint().await.health == Health::Healthy).await;
     let started = driver.start_task(plain("r1")).await.expect("started");
     let (id, _) = engine.only();
 
     engine.go().await;
-    until("a reason", || async { driver.fingerprint().await.health == Health::Unhealthy }).await;
+    poll("a reason", async || driver.fingerprint().await.health == Health::Unhealthy).await;
     // Another process of the plugin, and the engine still away: the task is not lost.
     let second = self::driver(&engine).await;
     second.recover_task(handle(&plain("r1"), started)).await.expect("recovered");
@@ -110,7 +111,7 @@ async fn an_engine_that_is_away_is_waited_for() {
     assert!(tokio::time::timeout(Duration::from_millis(200), &mut waiting).await.is_err(), "silence is no end");
     engine.come();
     engine.end(&id, 0);
-    assert_eq!(tokio::time::timeout(Duration::from_secs(20), waiting).await.expect("in time").expect("ended").exit_code, 0);
+    assert_eq!(soon(waiting).await.expect("ended").exit_code, 0);
 }
 
 #[tokio::test]
@@ -245,22 +246,12 @@ async fn logs_go_on_where_they_were_read_to() {
     let (id, _) = engine.only();
     // Two entries of one time; the second comes after the place was stored.
     engine.with(|s| s.containers.get_mut(&id).unwrap().log.extend([(1, 5, "one\n".into()), (2, 5, "err\n".into())]));
-    let mut seen = false;
-    until("the first line", || {
-        seen = seen || read("one\n");
-        std::future::ready(seen)
-    })
-    .await;
+    eventually("the first line", || read("one\n")).await;
     let place = dir.path().join("a1/web/private").join(format!("docker-log-{}", &id[..12]));
-    until("the stored place", || std::future::ready(place.exists())).await;
+    eventually("the stored place", || place.exists()).await;
     drop(first);
     engine.with(|s| s.containers.get_mut(&id).unwrap().log.extend([(1, 5, "two\n".into()), (1, 9, "three\n".into())]));
     let second = driver(&engine).await;
     second.recover_task(handle(&config, started)).await.expect("recovered");
-    let mut seen = false;
-    until("the rest", || {
-        seen = seen || read("one\ntwo\nthree\n");
-        std::future::ready(seen)
-    })
-    .await;
+    eventually("the rest", || read("one\ntwo\nthree\n")).await;
 }

@@ -5,8 +5,6 @@ mod fake;
 mod local;
 mod remote;
 
-use std::time::Duration;
-
 use driver_sdk::AgentConfig;
 use driver_sdk::config::Config;
 use serde_json::{Value, json};
@@ -26,13 +24,4 @@ fn agent() -> Option<AgentConfig> {
 
 fn packed(options: Value) -> Vec<u8> {
     rmp_serde::to_vec_named(&options).expect("packed")
-}
-
-/// Waits on a condition with a bound.
-async fn until<F: Future<Output = bool>>(what: &str, mut ask: impl FnMut() -> F) {
-    let begun = std::time::Instant::now();
-    while !ask().await {
-        assert!(begun.elapsed() < Duration::from_secs(20), "waited 20 s for {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }

@@ -8,7 +8,13 @@ use driver_sdk::{
 };
 use serde_json::json;
 
-use super::{agent, config, fake::Engine, packed, until};
+use testkit::{poll, soon};
+
+use super::{
+    agent, config,
+    fake::{Container, Engine},
+    packed,
+};
 
 async fn driver(engine: &Engine) -> RemoteDriver {
     let driver = RemoteDriver::new();
@@ -29,7 +35,7 @@ fn request(epoch: u64) -> Ensure {
             ..TaskConfig::default()
         },
         bundle: Bundle::new(vec![BundleFile { path: "local/f".into(), mode: 0o644, data: b"x".to_vec() }]),
-        first: false,
+        ..Ensure::default()
     }
 }
 
@@ -59,6 +65,8 @@ async fn one_key_is_one_container() {
     let page = second.list("cluster", "", 10).await.expect("listed");
     assert_eq!((page.instances.len(), page.instances[0].slot.as_str(), page.instances[0].epoch), (1, "default/job.g[0]/t", 2));
     assert!(second.list("others", "", 10).await.expect("listed").instances.is_empty());
+    let of_all = second.list("", "", 10).await.expect("listed").instances;
+    assert_eq!(of_all.iter().map(|i| i.owner.as_str()).collect::<Vec<_>>(), ["cluster"]);
 }
 
 #[tokio::test]
@@ -83,6 +91,52 @@ async fn what_another_call_has_started_meanwhile_is_not_started_once_more() {
     assert_eq!((got.observed.state, got.observed.exit.exit_code), (InstanceState::Exited, 3));
     let (id, container) = engine.only();
     assert_eq!((container.status.as_str(), engine.calls("POST", &format!("/containers/{id}/start"))), ("exited", 0));
+}
+
+/// What an engine may have done when it is back after a restart, and what its next manager makes of it: one container, started once.
+#[tokio::test]
+async fn an_engine_that_was_restarted_has_one_container_of_a_key() {
+    type Meanwhile = fn(&mut Container);
+    let cases: [(&str, Meanwhile, InstanceState, usize); 4] = [
+        ("it runs on", |_| {}, InstanceState::Running, 1),
+        ("it was made and never started", |c| c.status = "created".into(), InstanceState::Running, 2),
+        ("it has ended with the engine", |c| (c.status, c.code) = ("exited".into(), 137), InstanceState::Exited, 1),
+        ("it was started again by a policy that it was given", |c| c.policy = "always".into(), InstanceState::Running, 1),
+    ];
+    for (case, meanwhile, wanted, starts) in cases {
+        let engine = Engine::start();
+        driver(&engine).await.ensure(request(1)).await.expect("made");
+        engine.go().await;
+        engine.with(|s| s.containers.values_mut().for_each(meanwhile));
+        engine.come();
+        let next = driver(&engine).await;
+        let got = next.ensure(request(2)).await.unwrap_or_else(|e| panic!("{case}: {e}"));
+        assert_eq!((got.created, got.observed.state), (false, wanted), "{case}");
+        let (id, _) = engine.only();
+        assert_eq!(engine.calls("POST", &format!("/containers/{id}/start")), starts, "{case}");
+        // A stop is one for good: the engine does not start it again when it is restarted.
+        next.stop(&got.handle, 2, kill()).await.expect("stopped");
+        assert!(matches!(engine.only().1.policy.as_str(), "" | "no"), "{case}");
+        next.acknowledge(&got.handle, 2).await.expect("acknowledged");
+        assert!(engine.with(|s| s.containers.is_empty()), "{case}");
+    }
+}
+
+/// The end was counted, and then the engine was restarted and has started the container by itself.
+#[tokio::test]
+async fn what_an_engine_starts_by_itself_after_its_end_goes_with_the_acknowledgement() {
+    let engine = Engine::start();
+    let driver = driver(&engine).await;
+    let made = driver.ensure(request(1)).await.expect("made");
+    engine.with(|s| s.containers.values_mut().for_each(|c| c.policy = "unless-stopped".into()));
+    engine.end(&engine.only().0, 3);
+    engine.with(|s| s.containers.values_mut().for_each(|c| c.status = "running".into()));
+    engine.fault("DELETE", "/containers", 500, "{\"message\": \"device or resource busy\"}", 1);
+    let busy = driver.acknowledge(&made.handle, 1).await.expect_err("the engine could not remove it");
+    assert!(matches!(&busy, RemoteError::CouldNotAsk(why) if why.contains("busy")), "{busy}");
+    driver.acknowledge(&made.handle, 1).await.expect("the next attempt goes on");
+    assert!(engine.with(|s| s.containers.is_empty()), "two of one slot would live as soon as the next one is made");
+    assert!(matches!(driver.ensure(request(1)).await, Err(RemoteError::Sealed(_))));
 }
 
 #[tokio::test]
@@ -234,7 +288,7 @@ async fn silence_and_strangers_say_nothing_about_an_instance() {
         std::mem::take(&mut s.containers)
     });
     engine.come();
-    until("another engine", || async {
+    poll("another engine", async || {
         matches!(driver.observe(&handles).await, Ok(all) if all[0].state == InstanceState::Unknown && all[0].reason.contains("ENGINE-2"))
     })
     .await;
@@ -242,10 +296,8 @@ async fn silence_and_strangers_say_nothing_about_an_instance() {
     engine.go().await;
     engine.with(|s| (s.id, s.containers) = ("ENGINE-1".into(), kept));
     engine.come();
-    until("the first engine again", || async {
-        matches!(driver.observe(&handles).await, Ok(all) if all[0].state == InstanceState::Running)
-    })
-    .await;
+    poll("the first engine again", async || matches!(driver.observe(&handles).await, Ok(all) if all[0].state == InstanceState::Running))
+        .await;
 }
 
 #[tokio::test]
@@ -258,9 +310,7 @@ async fn changes_are_pushed() {
         let (driver, handle) = (driver.clone(), made.handle.clone());
         tokio::spawn(async move { driver.watch(vec![handle], sink).await })
     };
-    let next = async |pushed: &mut tokio::sync::mpsc::Receiver<Observation>| {
-        tokio::time::timeout(Duration::from_secs(20), pushed.recv()).await.expect("in time").expect("open")
-    };
+    let next = async |pushed: &mut tokio::sync::mpsc::Receiver<Observation>| soon(pushed.recv()).await.expect("open");
     assert_eq!(next(&mut pushed).await.state, InstanceState::Running);
     engine.end(&engine.only().0, 6);
     let ended = next(&mut pushed).await;

@@ -6,9 +6,10 @@ use driver_sdk::proto::driver::*;
 use driver_sdk::proto::{build, errors};
 use driver_sdk::testing::Plugin;
 use serde_json::json;
+use testkit::{eventually, soon};
 use tonic::Status;
 
-use crate::{launch, soon, start, task};
+use crate::{launch, start, task};
 
 async fn mock(dir: &tempfile::TempDir) -> Plugin {
     launch(env!("CARGO_BIN_EXE_drover-driver-mock"), dir.path()).await
@@ -48,7 +49,8 @@ async fn a_job_file_written_for_nomads_mock_driver_runs() {
         "stdout_repeat": 2,
         "stdout_repeat_duration": "1ms",
         "stderr_string": "err\n",
-        "exec_command": [{ "run_for": "1ms", "stdout_string": "hi", "stdout_repeat": 1, "exit_code": 3 }],
+        "exec_command": [{ "run_for": "1ms", "stdout_string": "hi", "stdout_repeat": 1, "stderr_string": "e", "stderr_repeat": 2,
+            "stderr_repeat_duration": "1ms", "exit_code": 3 }],
     });
     let mut task = task(&mut plugin, "a/task/1", config).await;
     let log = |name: &str| dir.path().join(name).display().to_string();
@@ -63,16 +65,13 @@ async fn a_job_file_written_for_nomads_mock_driver_runs() {
         ExecTaskRequest { task_id: task.id.clone(), command: vec!["x".into()], timeout: Some(build::duration(Duration::from_secs(9))) };
     let executed = plugin.driver.exec_task(request).await.expect("runs").into_inner();
     assert_eq!((executed.stdout.as_slice(), executed.result.expect("result").exit_code), (b"hihi".as_slice(), 3));
+    assert_eq!(executed.stderr.as_slice(), b"eee");
     let signal = SignalTaskRequest { task_id: task.id.clone(), signal: "SIGHUP".into() };
     assert_eq!(plugin.driver.signal_task(signal).await.expect_err("as asked").message(), "no signals");
     let ended = wait(&plugin, &task.id).await.expect("ends");
     assert_eq!((ended.result.expect("result").exit_code, ended.err.as_str()), (4, "as asked"));
-    let whole = async {
-        while std::fs::read_to_string(dir.path().join("out")).expect("reads") != "out\nout\nout\n" {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    soon(whole).await;
+    let written = || Some(std::fs::read_to_string(dir.path().join("out")).expect("reads")).filter(|text| text == "out\nout\nout\n");
+    eventually("all of its output", written).await;
 }
 
 #[tokio::test]
@@ -166,12 +165,7 @@ async fn floods_and_samples_come_as_asked() {
     let mut samples = plugin.driver.task_stats(request).await.expect("opens").into_inner();
     let usage = soon(samples.message()).await.expect("open").expect("at once").stats.expect("stats").agg_resource_usage.expect("usage");
     assert_eq!((usage.cpu.expect("cpu").percent, usage.memory.expect("memory").rss), (12.5, 7 << 20));
-    let flooded = async {
-        while std::fs::metadata(&task.stdout_path).expect("exists").len() < 4 << 20 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    soon(flooded).await;
+    eventually("the flood", || std::fs::metadata(&task.stdout_path).expect("exists").len() >= 4 << 20).await;
     let log = plugin.kill().await.expect("killed");
     assert!(log.contains("a log line that the job asked for"));
 }

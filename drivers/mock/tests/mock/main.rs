@@ -5,20 +5,13 @@ mod remote;
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use driver_host::encode_config;
 use driver_sdk::proto::driver::{StartTaskRequest, TaskConfig, TaskHandle};
 use driver_sdk::testing::Plugin;
 use serde_json::Value;
+use testkit::soon;
 use tonic::Status;
-
-/// Far beyond what anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.expect("in time")
-}
 
 async fn launch(program: &str, dir: &Path) -> Plugin {
     let mut command = Command::new(program);

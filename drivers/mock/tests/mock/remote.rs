@@ -10,9 +10,10 @@ use driver_sdk::proto::{build, errors};
 use driver_sdk::testing::Plugin;
 use mock::fake::{FakeProvider, Outcome};
 use serde_json::{Value, json};
+use testkit::{eventually, poll, soon};
 use tonic::{Code, Status};
 
-use crate::{launch, soon, task};
+use crate::{launch, task};
 
 async fn node(dir: &Path, config: Value) -> Plugin {
     let mut plugin = launch(env!("CARGO_BIN_EXE_drover-driver-mock-remote"), dir).await;
@@ -80,7 +81,8 @@ async fn two_nodes_see_one_provider() {
         other.remote.refresh(refresh(2)).await.expect("idempotent");
     }
     assert_eq!(provider.file("k1", "secrets/token").expect("reads").as_deref(), Some(b"new".as_slice()));
-    let found = one.remote.find(FindRequest { key: "k1".into(), owner: "us".into() }).await.expect("found").into_inner();
+    let found =
+        one.remote.find(FindRequest { key: "k1".into(), owner: "us".into(), ..FindRequest::default() }).await.expect("found").into_inner();
     assert_eq!(found.observed.expect("observed").state(), InstanceState::Running);
     let list = |owner: &str, token: &str| ListRequest { owner: owner.into(), page_token: token.into(), page_size: 1 };
     ensure(&mut one, "k2", 1, config).await.expect("created");
@@ -89,6 +91,8 @@ async fn two_nodes_see_one_provider() {
     assert_eq!([&first.instances[0].key, &second.instances[0].key], ["k1", "k2"]);
     assert!(second.next_page_token.is_empty());
     assert!(one.remote.list(list("them", "")).await.expect("lists").into_inner().instances.is_empty());
+    let of_all = one.remote.list(ListRequest { page_size: 10, ..list("", "") }).await.expect("lists").into_inner().instances;
+    assert!(of_all.len() == 2 && of_all.iter().all(|i| i.owner == "us"), "{of_all:?}");
 
     let request = LogsRequest { handle: Some(handle.clone()), offset: 1, ..LogsRequest::default() };
     let mut chunks = one.remote.logs(request).await.expect("opens").into_inner();
@@ -118,7 +122,12 @@ async fn what_goes_wrong_is_asked_for_and_changes_at_any_time() {
     let mut plugin = node(dir.path(), json!({ "faults": { "lose": ["ensure"] } })).await;
     let lost = ensure(&mut plugin, "k", 1, json!({ "run_for": "1h" })).await.expect_err("the answer is lost");
     assert_eq!(lost.code(), Code::Unavailable);
-    let found = plugin.remote.find(FindRequest { key: "k".into(), owner: "us".into() }).await.expect("it was made").into_inner();
+    let found = plugin
+        .remote
+        .find(FindRequest { key: "k".into(), owner: "us".into(), ..FindRequest::default() })
+        .await
+        .expect("it was made")
+        .into_inner();
     let handle = found.handle.expect("a handle");
 
     faults(dir.path(), &json!({ "fail": ["observe"], "latency": "200ms" }));
@@ -176,7 +185,8 @@ async fn a_provider_without_keys_makes_two_of_one_key_and_that_is_seen() {
     assert!(ensure(&mut plugin, "k", 5, json!({ "run_for": "1h" })).await.expect("created").created, "another one");
     assert_eq!(provider.live().expect("reads").iter().map(|i| i.id.as_str()).collect::<Vec<_>>(), ["k", "k~1"]);
     assert_eq!(provider.most_live().expect("reads").values().copied().collect::<Vec<_>>(), [2]);
-    let find = plugin.remote.find(FindRequest { key: "k".into(), owner: "us".into() }).await.expect_err("it cannot");
+    let find =
+        plugin.remote.find(FindRequest { key: "k".into(), owner: "us".into(), ..FindRequest::default() }).await.expect_err("it cannot");
     assert_eq!(find.code(), Code::InvalidArgument);
     // It refuses no epoch, and forgets an end at once.
     let stopped = soon(plugin.remote.stop(stop(&handle, 1, Duration::ZERO))).await.expect("stops").into_inner().observed.expect("observed");
@@ -195,22 +205,12 @@ async fn calls_are_cut_off_late_or_turned_away_by_caller() {
     provider.fault(Some("one"), &json!({ "late": ["ensure"], "late_by": "200ms" })).expect("writes");
     assert_eq!(ensure(&mut one, "late", 1, json!({ "run_for": "1h" })).await.expect_err("given up").code(), Code::Unavailable);
     assert_eq!(provider.live().expect("reads").len(), 1, "not yet");
-    let began = Instant::now();
-    while provider.live().expect("reads").len() < 2 {
-        assert!(began.elapsed() < Duration::from_secs(20), "it takes effect later");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    eventually("its effect, later", || provider.live().expect("reads").len() >= 2).await;
 
     let mut slow = node(dir.path(), json!({ "caller": "slow", "record": true, "faults": { "requests_per_second": 2 } })).await;
     let handle = ensure(&mut other, "k", 1, json!({ "run_for": "1h" })).await.expect("got").handle.expect("a handle");
-    let began = Instant::now();
-    let mut turned_away = 0;
-    while turned_away == 0 {
-        assert!(began.elapsed() < Duration::from_secs(20), "three in a second are too many");
-        if let Err(status) = observe(&mut slow, &handle).await {
-            assert!(status.message().contains("throttled"), "{status}");
-            turned_away += 1;
-        }
-    }
+    // Three in a second are too many.
+    let status = poll("a call that is turned away", async || observe(&mut slow, &handle).await.err()).await;
+    assert!(status.message().contains("throttled"), "{status}");
     assert!(provider.calls().expect("reads").iter().any(|c| c.caller == "slow" && c.outcome == Outcome::Throttled));
 }

@@ -11,9 +11,10 @@ use driver_proto::hclspec::spec::Block as Kind;
 use prost::Message;
 use tonic::{Code, Status};
 
-use crate::check::{Outcome, failed, hold, table};
+use crate::check::table;
 use crate::kit::Work;
 use crate::lab::Lab;
+use crate::outcome::{Outcome, failed, hold};
 use crate::plugin::{Launch, Plugin};
 use crate::task::excerpt;
 use crate::{procs, raw};
@@ -154,7 +155,7 @@ async fn set_config_live(lab: &Arc<Lab>) -> Outcome {
 async fn set_config_junk(lab: &Arc<Lab>) -> Outcome {
     let plugin = lab.launch(Launch::default()).await?;
     if lab.profile().config_schema.is_none() {
-        return crate::check::not_applicable("the plugin takes no configuration");
+        return crate::outcome::not_applicable("the plugin takes no configuration");
     }
     // A byte that no value begins with.
     let request = driver_proto::base::SetConfigRequest { msgpack_config: vec![0xc1, 0xc1], ..lab.configuration(false)? };
@@ -286,7 +287,7 @@ async fn answered(lab: &Lab, plugin: &Plugin, path: &'static str, what: &str, by
         Ok(Ok(_)) if must_refuse => failed(format!("{what} was answered as if it had been understood")),
         Ok(_) => match lab.still_works(plugin, what).await {
             Ok(()) => Ok(()),
-            Err(crate::check::Stop::Failed(seen)) => failed(excerpt(&seen)),
+            Err(crate::outcome::Stop::Failed(seen)) => failed(excerpt(&seen)),
             Err(other) => Err(other),
         },
     }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use driver_proto::hclspec::spec::Block as Kind;
 use rmpv::Value as Pack;
 
-use crate::check::{Outcome, Stop, failed, hold, not_applicable, table};
+use crate::check::table;
 use crate::encode::pack;
 use crate::kit::Work;
 use crate::lab::Lab;
+use crate::outcome::{Outcome, Stop, failed, hold, not_applicable};
 use crate::plugin::Plugin;
 use crate::task::ended_by_itself;
 

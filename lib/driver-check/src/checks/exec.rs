@@ -11,9 +11,10 @@ use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use crate::check::{Outcome, Stop, failed, hold, not_applicable, table};
+use crate::check::table;
 use crate::kit::Work;
 use crate::lab::Lab;
+use crate::outcome::{Outcome, Stop, failed, hold, not_applicable};
 use crate::plugin::Plugin;
 use crate::procs;
 use crate::task::{Task, excerpt};

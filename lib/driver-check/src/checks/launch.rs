@@ -11,9 +11,10 @@ use driver_proto::plugin::Empty;
 use rustix::process::Signal;
 use tokio::io::AsyncWriteExt;
 
-use crate::check::{Outcome, failed, hold, not_applicable, table};
+use crate::check::table;
 use crate::kit::Work;
 use crate::lab::Lab;
+use crate::outcome::{Outcome, failed, hold, not_applicable};
 use crate::plugin::{Launch, dial};
 use crate::task::{STOP_TIMEOUT, excerpt};
 

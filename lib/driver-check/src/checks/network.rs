@@ -7,8 +7,9 @@ use std::sync::Arc;
 use driver_proto::driver::network_isolation_spec::NetworkIsolationMode;
 use driver_proto::driver::*;
 
-use crate::check::{Outcome, failed, hold, not_applicable, table};
+use crate::check::table;
 use crate::lab::Lab;
+use crate::outcome::{Outcome, failed, hold, not_applicable};
 use crate::plugin::Plugin;
 
 table! {

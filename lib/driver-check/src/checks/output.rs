@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::check::{Outcome, failed, hold, not_applicable, table};
+use crate::check::table;
 use crate::kit::{TaskKit, Work};
 use crate::lab::Lab;
+use crate::outcome::{Outcome, failed, hold, not_applicable};
 use crate::task::{Log, Prepared, TASK_MARK, ended_by_itself, excerpt};
 
 table! {

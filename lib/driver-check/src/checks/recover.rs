@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use driver_proto::driver::*;
 
-use crate::check::{Outcome, failed, hold, table};
+use crate::check::table;
 use crate::kit::{EXIT_CODE, Work};
 use crate::lab::Lab;
+use crate::outcome::{Outcome, failed, hold};
 use crate::plugin::Plugin;
 use crate::task::{STOP_TIMEOUT, Task, processes};
 

@@ -7,9 +7,10 @@ use driver_proto::errors::accepted_epoch;
 use driver_proto::remote::*;
 use tonic::{Code, Status};
 
-use crate::check::{Outcome, failed, hold, not_applicable, table};
+use crate::check::table;
 use crate::kit::Work;
 use crate::lab::Lab;
+use crate::outcome::{Outcome, failed, hold, not_applicable};
 use crate::plugin::Plugin;
 
 table! {
@@ -56,7 +57,7 @@ pub(super) fn request(lab: &Lab, work: Work<'_>, epoch: u64) -> Outcome<EnsureRe
         slot: format!("default/check.g[0]/{}", lab.number()),
         task: Some(task),
         bundle: Some(Bundle::default()),
-        first: false,
+        ..EnsureRequest::default()
     })
 }
 
@@ -275,13 +276,15 @@ async fn find(lab: &Arc<Lab>) -> Outcome {
     }
     let plugin = lab.plugin().await?;
     let request = request(lab, Work::Runs, 1)?;
-    let nobody = FindRequest { key: "no-such-key".into(), owner: owner(lab) };
+    let nobody = FindRequest { key: "no-such-key".into(), owner: owner(lab), ..FindRequest::default() };
     match lab.answer(&plugin, "Find", plugin.remote().find(nobody)).await? {
         Err(status) if status.code() == Code::NotFound => {}
         other => return failed(format!("Find of a key without an instance is answered with {other:?}, expected is NOT_FOUND")),
     }
     let (handle, seen, _) = ensure(lab, &plugin, &request).await?;
-    let found = lab.call(&plugin, "Find", plugin.remote().find(FindRequest { key: request.key.clone(), owner: owner(lab) })).await?;
+    let found = lab
+        .call(&plugin, "Find", plugin.remote().find(FindRequest { key: request.key.clone(), owner: owner(lab), ..FindRequest::default() }))
+        .await?;
     let id = found.observed.unwrap_or_default().provider_id;
     hold!(id == seen.provider_id, "Find leads to instance {id:?}, created was {:?}", seen.provider_id);
     let Some(by_key) = found.handle else {
@@ -328,6 +331,11 @@ async fn list(lab: &Arc<Lab>) -> Outcome {
     let others = pages(lab, &plugin, "somebody-else", 0).await?;
     let ours = others.iter().filter(|instance| made.contains_key(&instance.key)).count();
     hold!(ours == 0, "List of another owner tells {ours} of ours");
+    if offered(lab)?.list_owners {
+        let all = pages(lab, &plugin, "", 2).await?;
+        let ours = all.iter().filter(|instance| made.contains_key(&instance.key) && instance.owner == owner(lab)).count();
+        hold!(ours == made.len(), "List of all owners tells {ours} of our {} with their owner", made.len());
+    }
     for (key, handle) in &made {
         clear(lab, &plugin, key, handle, 4).await?;
     }

@@ -9,9 +9,10 @@ use driver_proto::remote::*;
 use tonic::{Code, Status};
 
 use super::remote::{acknowledge, becomes, clear, ensure, look, offered, owner, request, stop};
-use crate::check::{Outcome, failed, hold, not_applicable, table};
+use crate::check::table;
 use crate::kit::{EXIT_CODE, TaskKit, Work};
 use crate::lab::Lab;
+use crate::outcome::{Outcome, failed, hold, not_applicable};
 use crate::plugin::Plugin;
 use crate::task::{STOP_TIMEOUT, excerpt};
 
@@ -86,7 +87,7 @@ async fn acknowledges(lab: &Arc<Lab>) -> Outcome {
         acknowledge(lab, &plugin, &request.key, &handle, 1).await?;
     }
     if described.find {
-        let find = FindRequest { key: request.key.clone(), owner: owner(lab) };
+        let find = FindRequest { key: request.key.clone(), owner: owner(lab), ..FindRequest::default() };
         let found = lab.answer(&plugin, "Find", plugin.remote().find(find)).await?;
         let gone = matches!(&found, Err(status) if status.code() == Code::NotFound);
         hold!(gone, "Find of an acknowledged key is answered with {found:?}, expected is NOT_FOUND");

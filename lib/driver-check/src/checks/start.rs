@@ -6,9 +6,10 @@ use std::time::Duration;
 use driver_proto::driver::*;
 use driver_proto::errors::is_task_not_found;
 
-use crate::check::{Outcome, failed, hold, table};
+use crate::check::table;
 use crate::kit::Work;
 use crate::lab::Lab;
+use crate::outcome::{Outcome, failed, hold};
 use crate::procs;
 use crate::task::{ended_by_itself, processes};
 

@@ -10,9 +10,10 @@ use driver_proto::driver::*;
 use tokio::time::timeout;
 use tonic::{Status, Streaming};
 
-use crate::check::{Outcome, failed, hold, not_applicable, table};
+use crate::check::table;
 use crate::kit::Work;
 use crate::lab::Lab;
+use crate::outcome::{Outcome, failed, hold, not_applicable};
 use crate::plugin::Plugin;
 
 table! {

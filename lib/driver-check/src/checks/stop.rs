@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use driver_proto::driver::*;
 
-use crate::check::{Outcome, failed, hold, not_applicable, table};
+use crate::check::table;
 use crate::kit::Work;
 use crate::lab::Lab;
+use crate::outcome::{Outcome, failed, hold, not_applicable};
 use crate::plugin::Plugin;
 use crate::procs;
 use crate::task::{STOP_TIMEOUT, Task, processes};

@@ -7,8 +7,9 @@ use driver_proto::driver::*;
 use tokio::time::timeout;
 use tonic::{Code, Status, Streaming};
 
-use crate::check::{Outcome, failed, hold, table};
+use crate::check::table;
 use crate::lab::Lab;
+use crate::outcome::{Outcome, failed, hold};
 use crate::plugin::Plugin;
 use crate::procs;
 

@@ -8,9 +8,10 @@ use driver_proto::driver::*;
 use driver_proto::errors::TASK_NOT_FOUND;
 use tonic::{Code, Status};
 
-use crate::check::{Outcome, failed, hold, table};
+use crate::check::table;
 use crate::kit::Work;
 use crate::lab::Lab;
+use crate::outcome::{Outcome, failed, hold};
 use crate::plugin::Plugin;
 use crate::task::ended_by_itself;
 

@@ -1,9 +1,10 @@
-//! Observations for all who ask: one poller per plugin, hence per provider, however many streams and calls there are.
+//! Observations for all watchers: one poller per plugin, and so per provider, for any number of streams and calls.
 //!
-//! Everybody's instances share calls of as many as the driver takes at once, and the calls stay within its rate ([`schedule`]): the more instances there
-//! are, the longer a round takes; what has just come, or is asked for by name, goes first. Creates take turns with the looks within the same rate. Stops, and
-//! what else an order or a person waits for, wait for nothing and are counted, so that the others make room. Drivers that push changes themselves are not
-//! polled, and pace what they send as they see fit.
+//! Everybody's instances share calls of as many as the driver takes at once, and the calls stay within its rate
+//! ([`schedule`]): the more instances there are, the longer a round takes; what has just come, or is asked for by
+//! name, goes first. Creates take turns with the looks within the same rate. Stops, and what else an order or a
+//! person waits for, wait for nothing and are counted, so that the others make room. Drivers that push changes
+//! themselves are not polled, and pace what they send as they see fit.
 
 mod schedule;
 
@@ -19,15 +20,16 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 
 use self::schedule::{Limits, Next, Schedule, Told};
+use crate::guard::panic_text;
 use crate::remote::{InstanceState, Observation, ObservationSink, RemoteHandle};
-use crate::serve::panic_text;
 use crate::{RemoteDriver, RemoteError};
 
 /// Calls under way at the same time: one that takes long does not hold up all others.
 const CALLS: usize = 4;
 /// A call without an answer after this long has none.
 const CALL_LIMIT: Duration = Duration::from_secs(45);
-/// What was seen of an instance is kept for this long after the last watcher has gone: a stream over a changed set is another stream.
+/// What was seen of an instance is kept for this long after the last watcher has gone: a stream over a changed set is
+/// another stream.
 const LINGER: Duration = Duration::from_secs(5);
 
 type Answer = Result<Vec<Observation>, RemoteError>;
@@ -59,7 +61,8 @@ enum Command {
     Ended(bool),
 }
 
-/// What a watcher has not been sent yet: the newest of each instance, so that one who does not listen costs no more than that.
+/// What a watcher has not been sent yet: the newest of each instance, so that one who does not listen costs no more
+/// than that.
 #[derive(Default)]
 struct News {
     pending: Mutex<Pending>,
@@ -173,7 +176,8 @@ impl Observer {
         answer
     }
 
-    /// Returns when a create may be sent. One that is given up while it waits has not been sent and takes nobody's turn.
+    /// Returns when a create may be sent. One that is given up while it waits has not been sent and takes nobody's
+    /// turn.
     pub(crate) async fn create_turn(&self) -> Result<(), RemoteError> {
         if self.driver.describe().watch {
             return Ok(());
@@ -398,7 +402,8 @@ impl Poller {
         }
     }
 
-    /// A provider that answers nothing at all for longer: what was seen last is not known any more. Told once, until an instance is seen again.
+    /// A provider that answers nothing at all for longer: what was seen last is not known any more. Told once, until
+    /// an instance is seen again.
     fn unanswered(&mut self, error: &RemoteError) {
         let now = self.now();
         if now - *self.failing.get_or_insert(now) < self.driver.watch_patience() {

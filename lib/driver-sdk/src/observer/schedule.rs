@@ -103,7 +103,8 @@ impl Default for Schedule {
 }
 
 impl Schedule {
-    /// Looks at an instance before all that have been seen already. One that is asked about just now is asked about again behind that.
+    /// Looks at an instance before all that have been seen already. One that is asked about just now is asked about
+    /// again behind that.
     pub(super) fn soon(&mut self, id: u64, now: Duration) {
         let place = match self.places.get(&id) {
             Some(Place::Soon(at)) => Place::Soon(*at),
@@ -154,8 +155,9 @@ impl Schedule {
         self.creates = self.creates.saturating_sub(1);
     }
 
-    /// A call that does not wait, a stop, is made now. It counts: what can wait makes room for it. However many there are, that does not hold up
-    /// everything else for longer than a moment; a provider that has too many of them says so itself.
+    /// A call that does not wait, a stop, is made now. It counts: what can wait makes room for it. However many there
+    /// are, that does not hold up everything else for longer than a moment; a provider that has too many of them says
+    /// so itself.
     pub(super) fn spent(&mut self, limits: &Limits, now: Duration) {
         self.paid =
             self.paid.max(now).saturating_add(self.pause(limits)).min(self.paid.max(now + Duration::from_secs_f64(BURST_SECONDS) + DEBT));
@@ -262,7 +264,8 @@ mod tests {
         }
     }
 
-    /// Lets time pass until nothing is to be done before the end; every call answers at once. Times and sizes of the calls.
+    /// Lets time pass until nothing is to be done before the end; every call answers at once. Times and sizes of the
+    /// calls.
     fn run(schedule: &mut Schedule, limits: &Limits, mut now: Duration, end: Duration, answered: bool) -> Vec<(Duration, Vec<u64>)> {
         let mut calls = Vec::new();
         loop {

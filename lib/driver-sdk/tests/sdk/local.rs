@@ -7,7 +7,7 @@ use driver_sdk::proto::errors;
 use driver_sdk::testing::Plugin;
 use serde_json::json;
 
-use crate::support::{Place, destroy, recover, start, stop, until, wait};
+use crate::support::{Place, destroy, eventually, recover, start, stop, wait};
 
 async fn pid(plugin: &mut Plugin, task: &driver_sdk::TaskConfig, place: &Place) -> i32 {
     let request = InspectTaskRequest { task_id: task.id.clone() };
@@ -56,7 +56,7 @@ async fn a_task_outlives_its_plugin_and_is_stopped_as_a_whole() {
     let script = "setsid sleep 1000 & (sleep 1000 &) ; trap 'echo asked; exit 5' TERM; while :; do sleep 0.05; done";
     let task = place.task(&mut first, "1", &json!({ "script": script })).await;
     let mut handle = start(&mut first, &task).await;
-    until("all of it runs", || place.workloads().len() >= 3).await;
+    eventually("all of it runs", || place.workloads().len() >= 3).await;
     let before = pid(&mut first, &task, &place).await;
     first.kill().await.expect("killed");
 
@@ -94,7 +94,7 @@ async fn what_ended_meanwhile_is_reported_and_never_run_again() {
     let task = place.task(&mut first, "1", &json!({ "script": "echo once >>runs; exit 7" })).await;
     let handle = start(&mut first, &task).await;
     first.kill().await.expect("killed");
-    until("it has ended", || place.workloads().is_empty()).await;
+    eventually("it has ended", || place.workloads().is_empty()).await;
 
     let mut second = place.plugin("script").await;
     recover(&mut second, &handle).await.expect("known");
@@ -118,10 +118,10 @@ async fn a_stop_that_is_ignored_kills_and_signals_arrive() {
     let script = "trap '' INT; trap 'echo usr1' USR1; echo ready; while :; do sleep 0.05; done";
     let task = place.task(&mut plugin, "1", &json!({ "script": script })).await;
     start(&mut plugin, &task).await;
-    until("it is ready", || place.log("stdout") == "ready\n").await;
+    eventually("it is ready", || place.log("stdout") == "ready\n").await;
     let signal = |name: &str| SignalTaskRequest { task_id: task.id.clone(), signal: name.into() };
     plugin.driver.signal_task(signal("SIGUSR1")).await.expect("sent");
-    until("it has heard", || place.log("stdout") == "ready\nusr1\n").await;
+    eventually("it has heard", || place.log("stdout") == "ready\nusr1\n").await;
     let error = plugin.driver.signal_task(signal("SIGNONE")).await.expect_err("no signal");
     assert!(error.message().contains("SIGNONE"), "{error:?}");
     stop(&mut plugin, &task, "", Duration::from_millis(50)).await.expect("killed");

@@ -15,7 +15,7 @@ use driver_sdk::testing::Plugin;
 use serde_json::json;
 use tonic::{Code, Status};
 
-use crate::support::{PATIENCE, Place, destroy, recover, soon, start, stop, wait};
+use crate::support::{Place, destroy, recover, soon, start, stop, wait};
 
 /// A node with the driver, configured for this provider.
 async fn node(place: &Place, provider: &Path) -> Plugin {
@@ -38,16 +38,11 @@ async fn observe(plugin: &mut Plugin, handle: &Handle) -> Result<Observation, St
 }
 
 async fn seen(plugin: &mut Plugin, handle: &Handle, wanted: InstanceState) -> Observation {
-    let look = async {
-        loop {
-            let seen = observe(plugin, handle).await.expect("answered");
-            if seen.state() == wanted {
-                return seen;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, look).await.unwrap_or_else(|_| panic!("never {wanted:?}"))
+    testkit::poll(&format!("{wanted:?}"), async || {
+        let seen = observe(plugin, handle).await.expect("answered");
+        if seen.state() == wanted { Ok(seen) } else { Err(seen) }
+    })
+    .await
 }
 
 #[tokio::test]
@@ -123,7 +118,7 @@ async fn hosts_without_the_extension_have_a_plain_driver() {
     let mut moved = handle;
     moved.config = Some(fresh.clone());
     recover(&mut second, &moved).await.expect("found again");
-    crate::support::until("it runs", || !place.workloads().is_empty()).await;
+    crate::support::eventually("it runs", || !place.workloads().is_empty()).await;
     stop(&mut second, &fresh, "SIGTERM", Duration::from_secs(10)).await.expect("stopped");
     assert_eq!(wait(&second, &fresh).await.expect("ended").result.expect("result").exit_code, 143);
     assert_eq!(place.workloads(), Vec::<i32>::new());

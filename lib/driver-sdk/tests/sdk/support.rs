@@ -1,8 +1,8 @@
 //! The example drivers as processes, and tasks for them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use driver_host::encode_config;
 use driver_sdk::proto::build;
@@ -12,18 +12,8 @@ use driver_sdk::proto::driver::{
 };
 use driver_sdk::testing::Plugin;
 use serde_json::Value;
+pub(crate) use testkit::{eventually, soon};
 use tonic::Status;
-
-/// Far beyond what anything here takes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Cargo builds examples together with the tests.
-fn example(name: &str) -> PathBuf {
-    let test = std::env::current_exe().expect("own path");
-    let path = test.parent().and_then(Path::parent).expect("target directory").join("examples").join(name);
-    assert!(path.exists(), "{path:?} is missing: run `cargo test -p driver-sdk`, or build with --examples");
-    path
-}
 
 /// A place with an allocation's directories. What still runs in it at the end is killed.
 pub(crate) struct Place(tempfile::TempDir);
@@ -43,7 +33,7 @@ impl Place {
 
     /// The driver, as an agent starts it.
     pub(crate) async fn plugin(&self, name: &str) -> Plugin {
-        let mut command = Command::new(example(name));
+        let mut command = Command::new(testkit::beside_the_tests(name));
         command.env("TMPDIR", self.path().join("s"));
         soon(Plugin::launch(command)).await.expect("starts")
     }
@@ -78,13 +68,7 @@ impl Place {
     /// Processes of tasks.
     pub(crate) fn workloads(&self) -> Vec<i32> {
         let mark = format!("MARK={}", self.mark());
-        let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-        let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-        let ours = |pid: &i32| {
-            let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            environ.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
-        };
-        pids.filter(ours).collect()
+        testkit::pids().filter(|pid| testkit::environment(*pid).contains(&mark)).collect()
     }
 
     pub(crate) fn log(&self, stream: &str) -> String {
@@ -95,23 +79,9 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        for pid in self.workloads().into_iter().filter_map(rustix::process::Pid::from_raw) {
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        for pid in self.workloads() {
+            let _ = testkit::try_signal(pid, rustix::process::Signal::KILL);
         }
-    }
-}
-
-/// Anything must end some time.
-pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.expect("in time")
-}
-
-/// Until a condition holds that nothing announces.
-pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !condition() {
-        assert!(began.elapsed() < PATIENCE, "{what}: never");
-        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 

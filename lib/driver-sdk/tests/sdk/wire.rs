@@ -61,7 +61,7 @@ async fn strangers_are_understood_as_far_as_possible() {
     assert_eq!(other.expect_err("unknown").code(), Code::NotFound);
     let began = Instant::now();
     plugin.shut_down().await.expect("ends by itself");
-    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }
 
 #[tokio::test]

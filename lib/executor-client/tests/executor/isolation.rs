@@ -3,13 +3,12 @@
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use executor::{capabilities, seccomp};
 use executor_client::{Bind, Error, ExecSpec, Isolation, LaunchSpec, Propagation, User};
 
 use super::session::finish;
-use super::{Bench, exists, kill, pid_in, until};
+use super::{Bench, eventually, exists, kill, pid_in};
 
 fn bytes(path: impl AsRef<Path>) -> Vec<u8> {
     path.as_ref().as_os_str().as_bytes().to_vec()
@@ -54,8 +53,14 @@ fn spec(bench: &Bench, script: &str) -> LaunchSpec {
     spec
 }
 
+/// Whether anything can be isolated here; says so where it cannot.
+#[track_caller]
 fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        skip::cannot("isolation needs root");
+    }
+    root
 }
 
 /// Output of a script that runs isolated.
@@ -66,7 +71,7 @@ async fn run(bench: &Bench, name: &str, script: &str, change: impl FnOnce(&mut L
     spec.cgroup.as_mut().unwrap().name.push_str(name);
     change(&mut spec);
     let executor = bench.launcher.launch(&bench.state(name), spec).await.unwrap().executor;
-    let result = tokio::time::timeout(Duration::from_secs(20), executor.wait()).await.unwrap().unwrap();
+    let result = testkit::soon(executor.wait()).await.unwrap();
     let output = bench.output(&format!("{name}.stdout")) + &bench.output(&format!("{name}.stderr"));
     assert_eq!(result.exit_code, 0, "{output}");
     executor.destroy().await.unwrap();
@@ -148,7 +153,7 @@ async fn it_has_its_own_processes() {
             .launch(&bench.state("t"), spec(&bench, "(setsid sh -c 'sleep 1000' &); sleep 0.1; echo $$ > /local/up; exec sleep 1001"))
             .await;
         let executor = executor.unwrap().executor;
-        until("it is up", || root(&bench).join("local/up").exists()).await;
+        eventually("it is up", || root(&bench).join("local/up").exists()).await;
         // An orphan of the task goes to its init, and a zombie does not stay.
         let script = "tr '\\0' ' ' < /proc/1/cmdline; echo; ls -d /proc/[0-9]* | wc -l; kill -9 1; kill -TERM 1; (sh -c 'exit 0' & exec sh -c 'exit 0') & wait; \
                       grep -l 'State:.Z' /proc/[0-9]*/status | wc -l";
@@ -231,7 +236,7 @@ async fn without_namespaces_of_pids_and_ipc() {
         assert_eq!(pid_in(&root(&bench).join("local/pid")).await, executor.pid());
         let own = |name: &str| std::fs::read_link(format!("/proc/self/ns/{name}")).unwrap().display().to_string();
         let expected = format!("{}\n{}\n", own("pid"), own("ipc"));
-        until("it has told its namespaces", || bench.output("t.stdout") == expected).await;
+        eventually("it has told its namespaces", || bench.output("t.stdout") == expected).await;
         let tree: Vec<i32> = executor.stats().await.unwrap().pids.iter().map(|p| p.pid).collect();
         executor.destroy().await.unwrap();
         assert!(tree.len() >= 2 && !tree.into_iter().any(exists));

@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 
 use executor_client::{CgroupMode, CgroupPolicy, Executor, LaunchSpec};
 
-use super::{Bench, exists, until};
+use super::{Bench, eventually, exists};
 
 /// Whether a limit can be tested here; says so where it cannot.
-fn enforced(bench: &Bench, controller: &str) -> bool {
+#[track_caller]
+pub(crate) fn enforced(bench: &Bench, controller: &str) -> bool {
     let enforced = bench.launcher.cgroups().enforces(controller);
     if !enforced {
-        eprintln!("this host has no cgroup controller {controller}");
+        skip::cannot(&format!("this host has no cgroup controller {controller}"));
     }
     enforced
 }
@@ -110,16 +111,13 @@ async fn a_quota_is_kept_and_its_cost_is_counted() {
     }
     let spec = limited(&bench, "while :; do :; done", |policy| policy.cpu_quota_us = Some(5_000));
     let executor = launch(&bench, spec).await;
-    loop {
-        let stats = executor.stats().await.unwrap();
-        if stats.throttled_periods >= 5 {
-            // It wants all the time and gets a twentieth of it.
-            assert!(stats.throttled_ns > stats.user_ns, "{stats:?}");
-            break;
-        }
+    let throttled = async || {
         assert!(executor.ended().is_none());
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+        Some(executor.stats().await.unwrap()).filter(|stats| stats.throttled_periods >= 5)
+    };
+    let stats = testkit::poll("five periods in which it is throttled", throttled).await;
+    // It wants all the time and gets a twentieth of it.
+    assert!(stats.throttled_ns > stats.user_ns, "{stats:?}");
     executor.destroy().await.unwrap();
 }
 
@@ -134,9 +132,9 @@ async fn cores_hold_for_what_runs_and_what_comes() {
     let name = spec.cgroup.as_ref().unwrap().name.clone();
     let executor = launch(&bench, spec).await;
     let tree = || std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", executor.pid())).unwrap_or_default();
-    until("it has its child", || !tree().trim().is_empty()).await;
+    eventually("it has its child", || !tree().trim().is_empty()).await;
     let child: i32 = tree().trim().parse().unwrap();
-    until("both are on the first core", || cores(executor.pid()) == first && cores(child) == first).await;
+    eventually("both are on the first core", || cores(executor.pid()) == first && cores(child) == first).await;
     // Bound elsewhere while it runs.
     assert!(bench.launcher.cgroups().confine(&name, &last).unwrap());
     assert_eq!((cores(executor.pid()), cores(child)), (last.clone(), last));
@@ -155,13 +153,10 @@ async fn memory_is_counted_with_its_cache_and_its_peak() {
     // With a limit of processes everything is entered before the first instruction, so that all of it is counted.
     let limits = |policy: &mut CgroupPolicy| (policy.memory_max, policy.pids_max) = (Some(200 << 20), Some(100));
     let executor = launch(&bench, limited(&bench, script, limits)).await;
-    until("its work is done", || bench.output("t.stdout").contains("20000000")).await;
-    let mut stats = executor.stats().await.unwrap();
+    eventually("its work is done", || bench.output("t.stdout").contains("20000000")).await;
     // What has written it may still be on its way out, with its memory.
-    while stats.pids.len() > 1 {
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        stats = executor.stats().await.unwrap();
-    }
+    let alone = async || Some(executor.stats().await.unwrap()).filter(|stats| stats.pids.len() <= 1);
+    let stats = testkit::poll("the end of what has written it", alone).await;
     let (usage, peak, cache) = (stats.memory_usage.unwrap(), stats.memory_peak.unwrap(), stats.memory_cache.unwrap());
     assert!(cache >= 29_000_000, "the file is in the cache: {stats:?}");
     assert!(usage >= cache && peak >= usage + 10_000_000 && peak <= 200 << 20, "{stats:?}");
@@ -173,8 +168,14 @@ async fn memory_is_counted_with_its_cache_and_its_peak() {
 async fn groups_that_a_workload_makes_are_its_own() {
     let bench = Bench::new();
     let host = bench.launcher.cgroups();
-    if host.mode() != CgroupMode::V2 || !enforced(&bench, "memory") {
-        eprintln!("the hierarchies here are {}: groups below a workload's own are tested where version 2 is alone", host.mode().name());
+    if !enforced(&bench, "memory") {
+        return;
+    }
+    if host.mode() != CgroupMode::V2 {
+        skip::elsewhere(
+            &format!("the hierarchies are {}: a workload's groups need version 2 alone", host.mode().name()),
+            "interop cgroup-v2",
+        );
         return;
     }
     let place = |spec: &LaunchSpec| PathBuf::from(String::from_utf8(host.place(spec.cgroup.as_ref().unwrap()).unwrap().unified).unwrap());
@@ -189,7 +190,7 @@ async fn groups_that_a_workload_makes_are_its_own() {
 
     let (spec, group) = with_group(limited(&bench, &format!("{divide} exec sleep 1000"), |policy| policy.memory_max = Some(64 << 20)));
     let executor = launch(&bench, spec).await;
-    until("all are where they belong", || members(&group.join("a/b")) == 2 && members(&group.join("c")) == 1).await;
+    eventually("all are where they belong", || members(&group.join("a/b")) == 2 && members(&group.join("c")) == 1).await;
     let stats = executor.stats().await.unwrap();
     assert_eq!(stats.pids.len(), 3, "{stats:?}");
     assert!(stats.memory_usage.unwrap() > 0, "{stats:?}");

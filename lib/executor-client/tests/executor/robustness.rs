@@ -12,7 +12,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 use rustix::process::Signal;
 
-use super::{Bench, exists, kill, pid_in, until};
+use super::{Bench, eventually, exists, kill, pid_in};
 
 /// Directories of this test's cgroups, in every hierarchy.
 fn cgroups(bench: &Bench) -> Vec<PathBuf> {
@@ -25,11 +25,9 @@ fn cgroups(bench: &Bench) -> Vec<PathBuf> {
 
 /// Executors that were started with this state directory.
 fn executors(state: &Path) -> Vec<i32> {
-    let all = std::fs::read_dir("/proc").unwrap().flatten();
-    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let name = state.to_str().unwrap().as_bytes();
     let ours = |pid: &i32| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.split(|b| *b == 0).nth(2) == Some(name));
-    pids.filter(ours).collect()
+    testkit::pids().filter(ours).collect()
 }
 
 #[tokio::test]
@@ -40,6 +38,7 @@ async fn a_start_that_was_cut_short_leaves_nothing() {
     let host = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let unified = host.lines().find(|l| l.contains(" - cgroup2 ")).and_then(|l| l.split(' ').nth(4)).map(PathBuf::from);
     let Some(unified) = unified.filter(|_| CgroupHost::detect().mode().name() != "off") else {
+        skip::elsewhere("there is no cgroup of version 2", "interop cgroup-v2");
         return;
     };
     let unique = bench.dir.path().file_name().unwrap().to_string_lossy().into_owned();
@@ -74,7 +73,7 @@ async fn executors_killed_while_they_start_leave_nothing() {
             let killer = async {
                 tokio::time::sleep(Duration::from_micros(n * 250)).await;
                 for pid in executors(&state) {
-                    let _ = rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), Signal::KILL);
+                    testkit::try_signal(pid, Signal::KILL).unwrap();
                 }
             };
             let (launched, ()) = tokio::join!(launch, killer);
@@ -82,7 +81,7 @@ async fn executors_killed_while_they_start_leave_nothing() {
             let launched = launched.unwrap_or_else(|e| panic!("round {n}: {e}"));
             let _ = tokio::time::timeout(Duration::from_millis(1), launched.executor.wait()).await;
             destroy(&state).await.unwrap();
-            until("its executors are gone", || executors(&state).is_empty()).await;
+            eventually("its executors are gone", || executors(&state).is_empty()).await;
             assert_eq!(cgroups(&bench), [] as [PathBuf; 0], "round {n}");
         }
         let started = std::fs::read_to_string(bench.dir.path().join("started")).unwrap_or_default();
@@ -106,7 +105,7 @@ async fn a_damaged_record_keeps_nothing_alive() {
         // While the executor lives nothing is lost.
         assert!(bench.launcher.recover(&state, &id, &policy).await.unwrap().ended().is_none());
         kill(pid, Signal::KILL);
-        until("the executor is gone", || !exists(pid)).await;
+        eventually("the executor is gone", || !exists(pid)).await;
         let found = bench.launcher.recover(&state, &id, &policy).await.unwrap();
         assert!(found.ended().unwrap().lost);
         assert!(!exists(daemon));
@@ -188,13 +187,14 @@ impl Drop for Disk {
 #[tokio::test]
 async fn a_full_disk_makes_the_workload_wait_and_loses_nothing() {
     if !rustix::process::geteuid().is_root() {
+        skip::cannot("mounting a small file system needs root");
         return;
     }
     let bench = Bench::new();
     let disk = Disk::new(bench.logs());
     let executor = bench.launch("t", "seq 1 300000; echo $$ > done; exec sleep 1000").await;
     let log = RotatedLog::new(bench.logs(), "t.stdout");
-    until("the disk is full", || log.end().unwrap() > 200_000).await;
+    eventually("the disk is full", || log.end().unwrap() > 200_000).await;
     let status = std::fs::read_to_string(format!("/proc/{}/status", executor.executor_pid())).unwrap();
     let resident: u64 = status.lines().find(|l| l.starts_with("VmRSS")).unwrap().split_ascii_whitespace().nth(1).unwrap().parse().unwrap();
     assert!(resident < 2048, "{resident} KiB of memory instead of back-pressure");
@@ -202,7 +202,7 @@ async fn a_full_disk_makes_the_workload_wait_and_loses_nothing() {
     mount_remount(&disk.0, MountFlags::empty(), c"size=16m").unwrap();
     pid_in(&bench.dir.path().join("done")).await;
     let expected: String = (1..=300_000).map(|n| format!("{n}\n")).collect();
-    until("all is stored", || log.end().unwrap() == expected.len() as u64).await;
+    eventually("all is stored", || log.end().unwrap() == expected.len() as u64).await;
     assert!(log.read(0, 8 << 20).unwrap().data == expected.as_bytes());
     executor.destroy().await.unwrap();
 }

@@ -1,10 +1,8 @@
 //! Programs beside a workload.
 
-use std::time::Duration;
-
 use executor_client::{Error, ExecExit, ExecSession, ExecSpec, Executor, SessionOutput};
 
-use super::{Bench, exists, kill, until};
+use super::{Bench, eventually, exists, kill};
 
 fn shell(script: &str, tty: bool) -> ExecSpec {
     ExecSpec { command: "sh".into(), args: vec!["-c".into(), script.into()], tty }
@@ -13,7 +11,7 @@ fn shell(script: &str, tty: bool) -> ExecSpec {
 async fn read_all(output: &mut SessionOutput) -> Vec<u8> {
     let mut all = Vec::new();
     loop {
-        let chunk = tokio::time::timeout(Duration::from_secs(20), output.read(4096)).await.expect("output ends").unwrap();
+        let chunk = testkit::soon(output.read(4096)).await.unwrap();
         if chunk.is_empty() {
             return all;
         }
@@ -107,7 +105,7 @@ async fn it_ends_when_its_client_goes() {
             let pids: Vec<i32> = line.split_ascii_whitespace().map(|p| p.parse().unwrap()).collect();
             assert!(pids.len() == 2 && pids.iter().all(|pid| exists(*pid)), "{line}");
             drop(session);
-            until("the session has ended", || !pids.iter().any(|pid| exists(*pid))).await;
+            eventually("the session has ended", || !pids.iter().any(|pid| exists(*pid))).await;
         }
         assert!(exists(executor.pid()), "the workload goes on");
         executor.destroy().await.unwrap();

@@ -4,8 +4,7 @@
 //! user. When the manager goes, the control socket closes and the executor ends the command.
 
 use std::fs::File;
-use std::io::{self, IoSlice, Read, Write};
-use std::mem::MaybeUninit;
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,12 +14,11 @@ use executor_proto::host::{HOST_CHUNK, HostExec, HostExit, HostInput, HostOutput
 use executor_proto::{EXEC_SINCE, Exec, SessionEnd, request, split_frame};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
 
-use super::channel::Call;
+use super::call::Call;
 use super::controller::{self, Controller, Found};
 use super::refusal::{Answer, Refusal};
 use super::runtime::Runtime;
@@ -193,15 +191,4 @@ fn terminal(executor: &Controller) -> io::Result<Streams> {
     let far = rustix::pty::ioctl_tiocgptpeer(&master, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
     rustix::termios::tcsetwinsize(&master, SIZE)?;
     Ok(Streams { input: File::from(master.try_clone()?), outputs: vec![(master.into(), false)], theirs: vec![far] })
-}
-
-/// Writes one frame; descriptors travel with its first byte.
-pub(super) fn send_with(stream: &mut UnixStream, frame: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    let sent = sendmsg(&*stream, &[IoSlice::new(frame)], &mut ancillary, SendFlags::NOSIGNAL)?;
-    stream.write_all(&frame[sent..])
 }

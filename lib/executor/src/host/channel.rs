@@ -1,20 +1,21 @@
 //! Standard input and output as many requests side by side.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use executor_proto::host::{
-    HOST_PROTOCOL, HOST_WINDOW, HostCredit, HostFile, HostHello, HostInput, HostNothing, HostObservations, HostPong, HostReply,
-    HostRequest, HostStats, host_reply::Body, host_request::Op,
+    HOST_PROTOCOL, HostFile, HostHello, HostNothing, HostObservations, HostPong, HostReply, HostRequest, HostStats, host_reply::Body,
+    host_request::Op,
 };
 use executor_proto::{encode_frame, split_frame};
 
+use super::call::{Call, Output, lock};
 use super::files::Staged;
 use super::refusal::{Answer, Refusal};
 use super::runtime::Runtime;
@@ -47,7 +48,8 @@ pub fn main(root: &Path, nonce: &str) -> ExitCode {
     if output.write_all(&greeting).is_err() {
         return ExitCode::FAILURE;
     }
-    let session = Arc::new(Session { runtime, output: Mutex::new(output), calls: Mutex::default(), heard_at: AtomicU64::new(0) });
+    let session =
+        Arc::new(Session { runtime, output: Arc::new(Output::new(output)), calls: Mutex::default(), heard_at: AtomicU64::new(0) });
     let begun = Instant::now();
     let watched = session.clone();
     let watcher = std::thread::Builder::new().stack_size(STACK).spawn(move || {
@@ -105,56 +107,27 @@ fn hello(runtime: &Runtime) -> HostHello {
 
 struct Session {
     runtime: Runtime,
-    output: Mutex<File>,
+    output: Arc<Output>,
     calls: Mutex<HashMap<u64, Arc<Call>>>,
     /// Milliseconds since the start.
     heard_at: AtomicU64,
 }
 
-/// One request under way.
-pub(super) struct Call {
-    id: u64,
-    session: Arc<Session>,
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-struct State {
-    cancelled: bool,
-    /// Bytes that may still be sent.
-    credit: u64,
-    input: VecDeque<HostInput>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Session {
-    fn send(&self, id: u64, body: Body) {
-        let mut frame = Vec::new();
-        encode_frame(&HostReply { id, body: Some(body) }, &mut frame);
-        if lock(&self.output).write_all(&frame).is_err() {
-            // Nobody is there any more.
-            sys::exit_now(0);
-        }
-    }
-
     /// One frame of the manager. Must not wait for anything but the output.
     fn take(self: &Arc<Self>, id: u64, op: Option<Op>) {
         let known = || lock(&self.calls).get(&id).cloned();
         match op {
             None => {
                 let why = format!("this executor ({}) does not know the request", env!("CARGO_PKG_VERSION"));
-                self.send(id, Body::Failure(Refusal::WrongRequest(why).into_wire()));
+                self.output.send(id, Body::Failure(Refusal::WrongRequest(why).into_wire()));
             }
-            Some(Op::Ping(_)) => self.send(id, Body::Pong(HostPong { now_ns: process::now_ns() })),
+            Some(Op::Ping(_)) => self.output.send(id, Body::Pong(HostPong { now_ns: process::now_ns() })),
             Some(Op::Input(input)) => known().into_iter().for_each(|call| call.change(|state| state.input.push_back(input.clone()))),
             Some(Op::Credit(credit)) => known().into_iter().for_each(|call| call.change(|state| state.credit += credit.bytes)),
             Some(Op::Cancel(_)) => known().into_iter().for_each(|call| call.change(|state| state.cancelled = true)),
             Some(op) => {
-                let state = State { cancelled: false, credit: HOST_WINDOW, input: VecDeque::new() };
-                let call = Arc::new(Call { id, session: self.clone(), state: Mutex::new(state), changed: Condvar::new() });
+                let call = Arc::new(Call::new(id, self.output.clone()));
                 let full = {
                     let mut calls = lock(&self.calls);
                     let full = calls.len() >= MAX_CALLS;
@@ -163,84 +136,25 @@ impl Session {
                     }
                     full
                 };
+                let session = self.clone();
                 let run = move || {
-                    let body = perform(&call, op).unwrap_or_else(|refusal| Body::Failure(refusal.into_wire()));
-                    lock(&call.session.calls).remove(&id);
-                    call.session.send(id, body);
+                    let body = perform(&session.runtime, &call, op).unwrap_or_else(|refusal| Body::Failure(refusal.into_wire()));
+                    lock(&session.calls).remove(&id);
+                    session.output.send(id, body);
                 };
                 let started = !full && std::thread::Builder::new().stack_size(STACK).spawn(run).is_ok();
                 if !started {
                     lock(&self.calls).remove(&id);
                     let why = "the host has too many requests under way; ask again".to_owned();
-                    self.send(id, Body::Failure(Refusal::CouldNotAsk(why).into_wire()));
+                    self.output.send(id, Body::Failure(Refusal::CouldNotAsk(why).into_wire()));
                 }
             }
         }
-    }
-}
-
-impl Call {
-    fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut lock(&self.state));
-        self.changed.notify_all();
-    }
-
-    /// Nobody waits for it any more.
-    pub(super) fn is_cancelled(&self) -> bool {
-        lock(&self.state).cancelled
-    }
-
-    /// A part of the answer that is small.
-    pub(super) fn send(&self, body: Body) {
-        self.session.send(self.id, body);
-    }
-
-    /// A part of the answer with `length` bytes of data; waits while the manager does not read. Does nothing once cancelled.
-    pub(super) fn send_data(&self, length: u64, body: Body) {
-        let mut state = lock(&self.state);
-        while state.credit < length && !state.cancelled {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        if state.cancelled {
-            return;
-        }
-        state.credit -= length;
-        drop(state);
-        self.send(body);
-    }
-
-    /// The next data from the manager, waiting for it; `None` once cancelled.
-    pub(super) fn input(&self) -> Option<HostInput> {
-        self.input_until(&AtomicBool::new(false))
-    }
-
-    /// As [`Call::input`]; also `None` once it is `over`, of which [`Call::wake`] tells.
-    pub(super) fn input_until(&self, over: &AtomicBool) -> Option<HostInput> {
-        let mut state = lock(&self.state);
-        loop {
-            if state.cancelled || over.load(Ordering::Acquire) {
-                return None;
-            }
-            if let Some(input) = state.input.pop_front() {
-                drop(state);
-                if !input.data.is_empty() {
-                    self.send(Body::Credit(HostCredit { bytes: input.data.len() as u64 }));
-                }
-                return Some(input);
-            }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    /// Has everybody who waits here look again.
-    pub(super) fn wake(&self) {
-        self.change(|_| ());
     }
 }
 
 /// Carries a request out; what is returned is its last frame.
-fn perform(call: &Call, op: Op) -> Answer<Body> {
-    let runtime = &call.session.runtime;
+fn perform(runtime: &Runtime, call: &Call, op: Op) -> Answer<Body> {
     let observed = |seen: Vec<_>| Body::Observed(HostObservations { seen });
     let done = || Body::Done(HostNothing {});
     let mut receive = |runtime: &Runtime, files: &[HostFile], digest: &str| {

@@ -1,6 +1,7 @@
 //! Talking to executors, one question at a time.
 
-use std::io::{Read, Write};
+use std::io::{self, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -10,9 +11,9 @@ use std::time::{Duration, Instant};
 use executor_proto::{
     Claim, ErrorCode, Hello, PROTOCOL_VERSION, Reply, Request, ResultRecord, Spec, Stop, encode_frame, files, reply, request, split_frame,
 };
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::Signal;
 
-use super::beside::send_with;
 use crate::contain::{self, Fate};
 use crate::error::Error;
 
@@ -267,4 +268,15 @@ impl Controller {
             }
         }
     }
+}
+
+/// Writes one frame; descriptors travel with its first byte.
+fn send_with(stream: &mut UnixStream, frame: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let sent = sendmsg(&*stream, &[IoSlice::new(frame)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    stream.write_all(&frame[sent..])
 }

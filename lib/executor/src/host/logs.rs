@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use executor_proto::host::{HOST_CHUNK, HostChunk, HostLogs, host_reply::Body};
 
-use super::channel::Call;
+use super::call::Call;
 use super::refusal::{Answer, unclear};
 use super::runtime::Runtime;
 use super::wake::Wake;

@@ -19,6 +19,7 @@
 //! Begin reading at [`runtime::Runtime::ensure`].
 
 mod beside;
+mod call;
 mod channel;
 mod controller;
 mod files;

@@ -143,7 +143,7 @@ impl Runtime {
         }
     }
 
-    /// Instances of one owner, in the order of their keys.
+    /// Instances of one owner, or of all, in the order of their keys.
     pub(super) fn list(&self, request: &HostList) -> Answer<HostListed> {
         let mut listed = HostListed::default();
         for key in self.keys()?.into_iter().filter(|key| *key > request.after) {
@@ -153,14 +153,14 @@ impl Runtime {
                 Err(Refusal::Gone(_)) => continue,
                 Err(e) => return Err(e),
             };
-            if intent.owner != request.owner {
+            if !request.owner.is_empty() && intent.owner != request.owner {
                 continue;
             }
             if listed.instances.len() >= request.limit.max(1) as usize {
                 listed.more = true;
                 break;
             }
-            listed.instances.push(HostInstance { slot: intent.slot, observed: Some(self.look_or_unknown(&key)) });
+            listed.instances.push(HostInstance { slot: intent.slot, owner: intent.owner, observed: Some(self.look_or_unknown(&key)) });
         }
         Ok(listed)
     }

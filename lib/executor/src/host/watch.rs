@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use executor_proto::host::{HostObservation, HostState, host_reply::Body};
 
-use super::channel::Call;
+use super::call::Call;
 use super::runtime::Runtime;
 use super::wake::Wake;
 

@@ -21,11 +21,10 @@ use self::{
     world::World,
 };
 use crate::{
+    builds,
     interop::{dockerd, sshd},
     local::until,
-    packages::{self, Wanted},
-    process::Run,
-    workspace,
+    packages::{self, Skip, Wanted},
 };
 
 /// How long a short run is in trouble.
@@ -40,7 +39,7 @@ const QUIET: Duration = Duration::from_secs(3);
 
 /// `chaos remote [--minutes N] [--seed S] [--short]`.
 pub(super) fn run(args: &[&str]) -> Result<()> {
-    let (mut length, mut seed) = (USUAL, from_clock());
+    let (mut length, mut seed) = (USUAL, crate::local::seed_from_clock());
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         let mut number = || -> Result<u64> {
@@ -54,26 +53,23 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
             other => bail!("chaos remote does not know {other:?}; it takes --minutes N, --seed S and --short"),
         }
     }
-    Run::new("cargo", ["build", "-p", "cli"]).dir(workspace::root()).run()?;
-    if let Some(why) = lacking() {
-        bail!("{why}");
-    }
-    let without = dockerd::install(&[Wanted::new("openssl", "openssl")]);
-    if let Some(why) = &without {
+    builds::build(&["drover"])?;
+    need_hosts()?;
+    let engine = dockerd::need(&[Wanted::new("openssl", "openssl")]);
+    if let Err(why) = &engine {
         println!("chaos remote: without an engine: {why}");
     }
-    play(seed, length, without.is_none())
+    play(seed, length, engine.is_ok())
 }
 
-/// Short runs of these seeds, one after the other: what `cargo xtask interop` does. Why it cannot be done here, if so.
-pub(crate) fn check(seeds: &[u64]) -> Result<Option<String>> {
-    if let Some(why) = lacking().or_else(|| dockerd::install(&[Wanted::new("openssl", "openssl")])) {
-        return Ok(Some(why));
-    }
-    for seed in seeds {
-        play(*seed, SHORT, true)?;
-    }
-    Ok(None)
+/// The seeds of [`check`]: between them they kill, freeze and cut off everything that there is, drain, scale and edit.
+const SEEDS: [u64; 2] = [4, 8];
+
+/// Short runs, as a check of `cargo xtask interop`, with seeds that are always the same.
+pub(crate) fn check() -> Result<()> {
+    need_hosts()?;
+    dockerd::need(&[Wanted::new("openssl", "openssl")])?;
+    SEEDS.into_iter().try_for_each(|seed| play(seed, SHORT, true))
 }
 
 /// Removes what a run that was killed has left in the kernel.
@@ -81,16 +77,10 @@ pub(crate) fn sweep(pid: u32) {
     drop(Net::of(pid));
 }
 
-fn lacking() -> Option<String> {
-    if !packages::is_root() {
-        return Some("network namespaces need root".into());
-    }
-    packages::install(&sshd::PACKAGES)
-        .or_else(|| packages::install(&[Wanted::new("nsenter", "util-linux"), Wanted::new("flock", "util-linux")]))
-}
-
-fn from_clock() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |since| since.as_secs())
+fn need_hosts() -> Result<(), Skip> {
+    packages::need_root("network namespaces need root")?;
+    packages::need(&sshd::PACKAGES)?;
+    packages::need(&[Wanted::new("nsenter", "util-linux"), Wanted::new("flock", "util-linux")])
 }
 
 fn play(seed: u64, length: Duration, with_engine: bool) -> Result<()> {
@@ -208,8 +198,8 @@ fn batches(world: &World, troubles: &Troubles) -> Result<()> {
         Ok(slots.iter().all(|slot| runs(&ended, slot) >= 1).then_some(()))
     })?;
     until("the server to know of the ends of all batches", SETTLED, || {
-        let jobs = world.server.get("/v1/jobs?prefix=batch-")?;
-        let dead = jobs.as_array().into_iter().flatten().filter(|job| job["Status"] == "dead").count();
+        let jobs = world.server.list("/v1/jobs?prefix=batch-")?;
+        let dead = jobs.iter().filter(|job| job["Status"] == "dead").count();
         Ok((dead == troubles.batches.len()).then_some(()))
     })?;
     let begun = world.watch.begun();

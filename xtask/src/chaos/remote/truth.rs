@@ -232,7 +232,7 @@ fn lock(ledger: &Mutex<Ledger>) -> MutexGuard<'_, Ledger> {
 
 /// Instances among the machine's processes.
 fn look(world: &str, hosts: &BTreeMap<u64, &'static str>) -> BTreeMap<u32, Seen> {
-    let pids = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let pids = crate::local::pids();
     let wanted = format!("sleep\0{SLEEP}\0");
     let seen = |pid: u32| -> Option<Seen> {
         let file = |name: &str| fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();

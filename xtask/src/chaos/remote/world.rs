@@ -3,12 +3,12 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Child,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
+use testkit::{Dir, Guard};
 
 use super::{
     net::{HOSTS, NODES, Net},
@@ -34,37 +34,11 @@ pub(super) struct World {
     pub(super) nodes: Vec<Agent>,
     /// Ends with the hosts: by then nothing may be left to see.
     pub(super) watch: Watch,
-    sshds: Servers,
+    /// Servers of ssh by host.
+    sshds: Vec<(&'static str, Guard)>,
     pub(super) engine: Option<Daemon>,
     pub(super) net: Net,
-    pub(super) dir: Directory,
-}
-
-/// A directory that goes with this value, and all that lives in it.
-pub(super) struct Directory(PathBuf);
-
-impl Directory {
-    pub(super) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        local::remove(&self.0);
-    }
-}
-
-/// Servers of ssh by host; ended when dropped.
-struct Servers(Vec<(&'static str, Child)>);
-
-impl Drop for Servers {
-    fn drop(&mut self) {
-        for (_, child) in &mut self.0 {
-            drop(child.kill());
-            drop(child.wait());
-        }
-    }
+    pub(super) dir: Dir,
 }
 
 /// Instances carry this: other runs on the machine have other ones.
@@ -74,19 +48,17 @@ fn mark() -> String {
 
 impl World {
     pub(super) fn start(with_engine: bool) -> Result<Self> {
-        let dir = Directory(std::env::temp_dir().join(format!("drover-interop-chaosremote-{}", std::process::id())));
-        drop(fs::remove_dir_all(dir.path()));
-        fs::create_dir_all(dir.path())?;
+        let dir = Dir::for_all("chaosremote");
         let net = Net::lay()?;
         let watch = Watch::begin(&mark(), &dir.path().join("witness"), &net)?;
         let engine = with_engine.then(|| start_engine(&dir, &net)).transpose()?;
         let names: Vec<&str> = ["client"].into_iter().chain(HOSTS).collect();
         sshd::keys(dir.path(), &names)?;
         sshd::know_hosts(dir.path(), &HOSTS.map(|host| (host, net.provider(host))))?;
-        let mut sshds = Servers(Vec::new());
+        let mut sshds = Vec::new();
         for host in HOSTS {
             fs::create_dir_all(dir.path().join(format!("host-{host}")))?;
-            sshds.0.push((host, sshd::start(dir.path(), &net.namespace(host), host, host, &net.provider(host))?));
+            sshds.push((host, Guard(sshd::start(dir.path(), &net.namespace(host), host, host, &net.provider(host))?)));
         }
         let place = |name: &str, namespace| Place { namespace, address: net.control(name), ports: [4646, 4647] };
         let settings = "server {\n  heartbeat_grace = \"300ms\"\n  min_heartbeat_ttl = \"2s\"\n  remote_sweep_interval = \"10s\"\n}";
@@ -105,9 +77,9 @@ impl World {
     /// Until the servers have every node ready, with every driver.
     pub(super) fn until_nodes(&self) -> Result<()> {
         until("ready nodes that reach every provider", BOUND, || {
-            let nodes = self.server.get("/v1/nodes")?;
+            let nodes = self.server.list("/v1/nodes")?;
             let healthy = |n: &Value, driver: &str| n["Drivers"][driver]["Healthy"] == true;
-            let ready = nodes.as_array().into_iter().flatten().filter(|n| {
+            let ready = nodes.iter().filter(|n| {
                 let fit = healthy(n, "remote_exec") && (self.engine.is_none() || healthy(n, "docker_remote"));
                 n["Status"] == "ready" && n["SchedulingEligibility"] == "eligible" && fit
             });
@@ -121,11 +93,7 @@ impl World {
 
     /// SIGKILL for a host's listener and for the connections that it has.
     pub(super) fn end_sshd(&mut self, host: &str) -> Result<()> {
-        for (_, child) in self.sshds.0.iter_mut().filter(|(name, _)| *name == host) {
-            child.kill()?;
-            child.wait()?;
-        }
-        self.sshds.0.retain(|(name, _)| *name != host);
+        self.sshds.retain(|(name, _)| *name != host);
         for pid in sshd::inhabitants(&self.net.namespace(host)) {
             if fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().starts_with("sshd") {
                 kill(pid)?;
@@ -136,7 +104,7 @@ impl World {
 
     pub(super) fn start_sshd(&mut self, host: &'static str) -> Result<()> {
         let child = sshd::start(self.dir.path(), &self.net.namespace(host), host, host, &self.net.provider(host))?;
-        self.sshds.0.push((host, child));
+        self.sshds.push((host, Guard(child)));
         Ok(())
     }
 
@@ -146,9 +114,7 @@ impl World {
             self.watch.want(job.id, Some((version, count)));
         }
         let body = job.body(&self.dir.path().join("witness"), version, count);
-        let (status, text) = self.server.put_text("/v1/jobs", &body)?;
-        ensure!(status == 200, "the server has refused {}: {status} {text}", job.id);
-        Ok(())
+        self.server.submit(&body)
     }
 
     pub(super) fn stop(&self, id: &str, purge: bool) -> Result<()> {
@@ -157,16 +123,12 @@ impl World {
     }
 
     pub(super) fn drain(&self, node: usize, on: bool) -> Result<()> {
-        let nodes = self.server.get("/v1/nodes")?;
-        let name = self.nodes[node].name();
-        let id = nodes.as_array().into_iter().flatten().find(|n| n["Name"] == name).and_then(|n| n["ID"].as_str()).map(str::to_owned);
-        let id = id.with_context(|| format!("the server knows no node {name}"))?;
         let spec = if on { json!({"Deadline": 60_000_000_000_i64}) } else { Value::Null };
-        self.server.put(&format!("/v1/node/{id}/drain"), &json!({"DrainSpec": spec, "MarkEligible": !on})).map(drop)
+        self.server.drain(self.nodes[node].name(), spec)
     }
 
     pub(super) fn records(&self) -> Result<Vec<Value>> {
-        Ok(self.server.get("/v1/remote/tasks")?.as_array().cloned().unwrap_or_default())
+        self.server.records()
     }
 
     /// Ends what a container has started and the engine does not see.
@@ -183,8 +145,8 @@ impl World {
     /// Asks the server about ends that have no cause by what is seen alone.
     pub(super) fn resolve_doubts(&self) -> Result<()> {
         self.watch.resolve(|alloc| {
-            let found = self.server.get(&format!("/v1/allocations?prefix={alloc}"))?;
-            let made = found.as_array().into_iter().flatten().find_map(|a| a["CreateTime"].as_u64()).map(Duration::from_nanos);
+            let found = self.server.list(&format!("/v1/allocations?prefix={alloc}"))?;
+            let made = found.iter().find_map(|a| a["CreateTime"].as_u64()).map(Duration::from_nanos);
             Ok(made.and_then(|made| SystemTime::now().duration_since(UNIX_EPOCH + made).ok()))
         })
     }
@@ -228,7 +190,7 @@ impl World {
 }
 
 /// An engine that the nodes reach over TLS.
-fn start_engine(dir: &Directory, net: &Net) -> Result<Daemon> {
+fn start_engine(dir: &Dir, net: &Net) -> Result<Daemon> {
     let tls = dir.path().join("tls");
     let address = net.provider("engine");
     certificates(&tls, &address)?;
@@ -247,7 +209,7 @@ fn start_engine(dir: &Directory, net: &Net) -> Result<Daemon> {
 }
 
 /// What every node is told of the providers.
-fn plugins(dir: &Directory, net: &Net, with_engine: bool) -> String {
+fn plugins(dir: &Dir, net: &Net, with_engine: bool) -> String {
     let root = dir.path().display();
     let host = |host: &str| {
         format!(

@@ -6,11 +6,11 @@ use super::{
     super::{
         job::{Job, TOLD},
         scenario::{
-            Act::{Plan, Request, Revert, Run, RunWith, Scale, Stop, Tell, TellAll},
-            Look, Place, Scenario, Step,
+            Act::{Alloc, Plan, Request, Revert, Run, RunWith, Scale, Stop, Tell, TellAll},
+            Look, Place, Scenario, Step, Until,
         },
     },
-    run, stop,
+    steps::{run, stop},
 };
 
 /// A good job with something wrong in it.
@@ -177,6 +177,40 @@ pub(super) fn scenarios() -> Vec<Scenario> {
                 Step::from(TellAll("g[0]", "t", 0)).count("complete", 3),
                 run(Job::sysbatch(TOLD).task("env {; A = \"1\"; }")).count("running", 3),
                 TellAll("g[0]", "t", 1).into(),
+            ],
+        ),
+        Scenario::shared(
+            "system-alloc-is-stopped",
+            [
+                run(Job::system()).count("running", 3),
+                Alloc("g[0]", "POST", "/v1/allocation/ALLOC/stop", json!(null)).into(),
+                Step::from(Request("POST", "/v1/job/JOB/evaluate", json!({"JobID": "JOB"}))).count("running", 3),
+            ],
+        ),
+        Scenario::shared(
+            "periodic",
+            [
+                run(Job::batch(TOLD).job("periodic {; crons = [\"0 0 1 1 *\"]; }")),
+                Step::from(Request("POST", "/v1/job/JOB/periodic/force", json!(null))).count("running", 1),
+                stop(),
+            ],
+        ),
+        Scenario::shared(
+            "odd-requests",
+            [
+                run(service().update("max_parallel = 0")).count("running", 1),
+                Request("GET", "/v1/metrics?format=x", json!(null)).into(),
+                Request("POST", "/v1/job/JOB/revert", json!({"JobID": "JOB", "JobVersion": 0})).into(),
+                Request("POST", "/v1/job/JOB/dispatch", json!({})).into(),
+                Alloc("g[0]", "POST", "/v1/client/allocation/ALLOC/signal", json!({"Signal": "SIGNOTHING"})).into(),
+            ],
+        ),
+        Scenario::shared(
+            "promotion-without-canaries",
+            [
+                run(service().update("min_healthy_time = \"5m\"; healthy_deadline = \"10m\"; progress_deadline = \"11m\"")).until(Until::Seconds(3.0)),
+                Step::from(Request("POST", "/v1/deployment/promote/DEPLOYMENT", json!({"DeploymentID": "DEPLOYMENT", "All": true})))
+                    .until(Until::Seconds(1.0)),
             ],
         ),
         Scenario::shared(

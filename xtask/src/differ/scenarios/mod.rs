@@ -5,19 +5,22 @@ mod nodes;
 mod placement;
 mod restarts;
 mod services;
+mod steps;
 mod tasks;
 mod updates;
 
-use super::{
-    job::Job,
-    scenario::{Act, Look, Scenario, Step},
-};
+use super::{random, scenario::Scenario};
+
+/// Scenarios of the dice that have shown something which none of the others shows.
+const FOUND: &[&str] = &["random-92002-85"];
 
 /// All of them.
 pub(super) fn all() -> Vec<Scenario> {
+    let found = FOUND.iter().filter_map(|name| random::named(name)).collect();
     let all = [
         // Those on nodes of their own come first: there are few of these.
         nodes::scenarios(),
+        found,
         placement::scenarios(),
         updates::scenarios(),
         restarts::scenarios(),
@@ -26,24 +29,6 @@ pub(super) fn all() -> Vec<Scenario> {
         jobs::scenarios(),
     ];
     all.into_iter().flatten().collect()
-}
-
-/// Registers a job.
-fn run(job: Job) -> Step {
-    Act::Run(job.hcl()).into()
-}
-
-/// Stops the job.
-fn stop() -> Step {
-    Act::Stop { purge: false }.into()
-}
-
-fn out(alloc: &'static str, task: &'static str) -> Look {
-    Look::Log { alloc, task, stream: "stdout", sorted: false }
-}
-
-fn sorted_out(alloc: &'static str, task: &'static str) -> Look {
-    Look::Log { alloc, task, stream: "stdout", sorted: true }
 }
 
 #[cfg(test)]

@@ -6,11 +6,11 @@ use super::{
     super::{
         job::{Job, TOLD},
         scenario::{
-            Act::{Drain, Eligible, NodeDown, NodeUp, Scale, Tell, Undrain},
-            Look, Scenario, Step,
+            Act::{Drain, Eligible, NodeDown, NodeUp, Pass, Request, Scale, Tell, TellAll, Undrain},
+            Look, Scenario, Step, Until,
         },
     },
-    out, run, stop,
+    steps::{out, run, stop},
 };
 
 fn down(alloc: &'static str) -> Step {
@@ -32,6 +32,16 @@ pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
         Scenario::nodes("node-down", [run(service()).count("running", 1), down("g[0]").count("lost", 1).count("running", 1), back(), stop()]),
         Scenario::nodes("batch-node-down", [run(Job::batch(TOLD)).count("running", 1), down("g[0]").count("running", 1), back(), Tell("g[0]", "t", 0).into()]),
+        Scenario::nodes(
+            "system-fails-and-another-node-goes-down",
+            [
+                run(Job::system()).count("running", 3),
+                Step::from(TellAll("g[0]", "t", 1)).count("failed", 3),
+                down("g[0]").count("running", 2),
+                back().count("running", 3),
+                stop(),
+            ],
+        ),
         Scenario::nodes("system-node-down", [run(Job::system()).count("running", 3), down("g[0]"), back().count("running", 3), stop()]),
         Scenario::nodes(
             "disconnect",
@@ -85,6 +95,46 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         Scenario::nodes("drain-until-its-deadline", [run(Job::batch(TOLD)).count("running", 1), drain("g[0]", 3).count("running", 1)]),
         Scenario::nodes("drain-by-force", [run(service()).count("running", 1), drain("g[0]", -1).count("running", 1)]),
         Scenario::nodes("drain-of-system", [run(Job::system()).count("running", 3), drain("g[0]", 30), Step::from(Undrain).count("running", 3).look(Look::Nodes)]),
+        // A canary that has waited for its promotion for longer than the progress deadline moves, and then has nowhere to go for a while.
+        Scenario::nodes(
+            "drain-of-a-canary",
+            [
+                run(canary(1)).count("running", 1),
+                run(canary(2)).count("running", 2),
+                Step::from(Pass).until(Until::Seconds(11.0)),
+                drain("g[0]", 5).count("running", 2),
+                drain("g[0]", 5),
+                Step::from(Pass).until(Until::Seconds(11.0)),
+                Undrain.into(),
+                Request("POST", "/v1/deployment/promote/DEPLOYMENT", json!({"DeploymentID": "DEPLOYMENT", "All": true})).into(),
+            ],
+        ),
+        Scenario::nodes(
+            "node-down-of-a-canary",
+            [
+                run(canary(1).group(ON_TWO)).count("running", 1),
+                run(canary(2).group(ON_TWO)).count("running", 2),
+                down("g[0]"),
+                back(),
+                stop(),
+            ],
+        ),
+        // Without a pipe in its directory: the stock's agent would read one of those for ever while it passes the files on.
+        Scenario::nodes(
+            "drain-moves-the-disk",
+            [
+                run(service()
+                    .script(
+                        "echo x >> $NOMAD_ALLOC_DIR/data/starts; wc -l < $NOMAD_ALLOC_DIR/data/starts; \
+                         echo y >> $NOMAD_TASK_DIR/own; wc -l < $NOMAD_TASK_DIR/own; exec sleep 3600",
+                    )
+                    .group("ephemeral_disk {; sticky = true; migrate = true; size = 120; }"))
+                .count("running", 1)
+                .look(out("g[0]", "t")),
+                drain("g[0]", 30).count("running", 1).look(out("g[0]", "t")),
+                stop(),
+            ],
+        ),
         Scenario::nodes(
             "drain-ignores-system",
             [
@@ -120,7 +170,18 @@ pub(super) fn scenarios() -> Vec<Scenario> {
     ]
 }
 
+/// Two of the three nodes.
+const ON_TWO: &str = "constraint {; attribute = \"${meta.number}\"; operator = \"set_contains_any\"; value = \"0,1\"; }";
+
+/// A version that is tried by a canary, each allocation on a node of its own.
+fn canary(version: u32) -> Job {
+    Job::service()
+        .group("constraint {; distinct_hosts = true; }")
+        .update("canary = 1; min_healthy_time = \"300ms\"; healthy_deadline = \"9s\"; progress_deadline = \"10s\"")
+        .task(&format!("env {{; VERSION = \"{version}\"; }}"))
+}
+
 /// A drain that has begun, and waits.
 fn drain_open(alloc: &'static str) -> Step {
-    drain(alloc, 300).until(super::super::scenario::Until::Seconds(4.0))
+    drain(alloc, 300).until(Until::Seconds(4.0))
 }

@@ -1,14 +1,16 @@
 //! Where allocations land, and what happens when they find no room. The nodes of a lane are equal but for their names, racks, numbers and classes.
 
+use serde_json::json;
+
 use super::{
     super::{
         job::{Job, TOLD},
         scenario::{
-            Act::{Plan, Scale, Tell},
-            Look, Scenario, Step,
+            Act::{Plan, Request, Scale, Tell},
+            Look, Scenario, Step, Until,
         },
     },
-    run, stop,
+    steps::{run, stop},
 };
 
 /// Groups each with one constraint: those that no node satisfies wait.
@@ -41,6 +43,24 @@ fn operators() -> Job {
         job.with_group(name, &lines, TOLD)
     })
 }
+
+const ROLLS: &str = "max_parallel = 1; min_healthy_time = \"300ms\"; healthy_deadline = \"20s\"; progress_deadline = \"30s\"";
+
+/// A job whose group has this port, on a network of one address.
+fn ported(job: Job, port: u16) -> Job {
+    let job = if job.is_service() { job.update("max_parallel = 0") } else { job };
+    job.group(&format!("network {{; port \"http\" {{; static = {port}; host_network = \"named\"; }}; }}"))
+}
+
+/// Fills the second node of a lane, or the others.
+fn filler(operator: &str) -> Job {
+    let lines = format!(
+        "constraint {{; attribute = \"${{meta.number}}\"; operator = {operator:?}; value = \"1\"; }}; constraint {{; distinct_hosts = true; }}"
+    );
+    Job::service().job("priority = 20").update("max_parallel = 0").group(&lines).task(BIG)
+}
+
+const DEFAULT_PORT: &str = "network {; port \"http\" {; static = 7109; }; }";
 
 /// A third of a node's memory, and a bit.
 const BIG: &str = "resources {; cpu = 20; memory = 3000; }";
@@ -78,11 +98,60 @@ pub(super) fn scenarios() -> Vec<Scenario> {
                 Step::from(Scale("g", 2)).look(Look::Job("low")).look(Look::Job("high")),
             ],
         ),
+        // With the switches of preemption off, as they are on both systems here: ours can be switched on by nobody yet.
         Scenario::nodes(
-            "system-preempts",
+            "system-waits-for-room",
             [
-                run(service().count(3).task(BIG).update("max_parallel = 0").job("priority = 20")).count("running", 3),
+                run(filler("!=").count(2).named("filler")).look(Look::Job("filler")),
+                run(filler("=")).count("running", 1),
                 run(Job::system().named("high").job("priority = 80").task(BIG)).look(Look::Job("high")),
+                stop().look(Look::Job("high")),
+            ],
+        ),
+        Scenario::nodes(
+            "static-port-of-two-jobs",
+            [
+                run(ported(service().count(3), 7101)).count("running", 3),
+                run(ported(service(), 7101).named("other")).look(Look::Job("other")),
+                run(ported(service(), 7102).named("beside")).look(Look::Job("beside")),
+                Step::from(Scale("g", 2)).look(Look::Job("other")),
+                stop().look(Look::Job("other")),
+            ],
+        ),
+        Scenario::nodes(
+            "static-port-of-two-addresses",
+            [
+                run(service().count(3).update("max_parallel = 0").group(DEFAULT_PORT)).count("running", 3),
+                run(service().update("max_parallel = 0").group(DEFAULT_PORT).named("other")).look(Look::Job("other")),
+                Step::from(Scale("g", 2)).look(Look::Job("other")),
+            ],
+        ),
+        Scenario::nodes(
+            "static-port-freed-by-an-end",
+            [
+                run(ported(Job::batch(TOLD).count(4), 7103)).count("running", 3),
+                Step::from(Tell("g[1]", "t", 0)).count("running", 3),
+                Step::from(Request("POST", "/v1/job/JOB/evaluate", json!({"JobID": "JOB"}))),
+                stop(),
+            ],
+        ),
+        Scenario::nodes(
+            "static-port-of-a-next-version",
+            [
+                run(ported(service().count(3), 7104).update(ROLLS)).count("running", 3),
+                run(ported(service().count(3), 7104).update(ROLLS).task("env {; VERSION = \"2\"; }")).until(Until::Deployment("successful")),
+                run(ported(service().count(3), 7105).update(ROLLS)).until(Until::Deployment("successful")),
+            ],
+        ),
+        Scenario::nodes(
+            "static-port-on-a-host-network",
+            [
+                run(ported(service().script(&format!("env | grep -E '_PORT|_ADDR|_IP' | sort; {TOLD}")), 7106))
+                    .count("running", 1)
+                    .look(Look::Log { alloc: "g[0]", task: "t", stream: "stdout", sorted: true }),
+                run(service().update("max_parallel = 0").group("network {; port \"http\" {; static = 7108; host_network = \"nowhere\"; }; }").named("nowhere"))
+                    .look(Look::Job("nowhere")),
+                stop(),
             ],
         ),
         Scenario::nodes("system-fits-nowhere", [run(Job::system().task("resources {; cpu = 20; memory = 9000; }")), Plan(Job::system().task("resources {; cpu = 20; memory = 9001; }").hcl()).into(), stop()]),

@@ -6,17 +6,30 @@ use super::{
     super::{
         job::{Job, TOLD},
         scenario::{
-            Act::{Alloc, Request, Run, Tell},
+            Act::{Alloc, Request, Run, Scale, Tell},
             Scenario, Step,
         },
     },
-    run, stop,
+    steps::{run, stop},
 };
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     let ends = |code| Step::from(Tell("g[0]", "t", code));
     let service = Job::service;
     vec![
+        Scenario::shared(
+            "failed-and-scaled-to-nothing",
+            [
+                run(service()
+                    .update("max_parallel = 0")
+                    .reschedule("attempts = 0; delay = \"1h\"; delay_function = \"constant\"; unlimited = true"))
+                .count("running", 1),
+                Tell("g[0]", "t", 1).into(),
+                Scale("g", 0).into(),
+                Scale("g", 1).into(),
+                stop(),
+            ],
+        ),
         Scenario::shared(
             "restart-fail",
             [

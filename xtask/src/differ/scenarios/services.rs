@@ -8,7 +8,7 @@ use super::{
             Look, Scenario, Step,
         },
     },
-    run, stop,
+    steps::{run, stop},
 };
 
 const CHECK: &str = "check {; name = \"c\"; type = \"http\"; path = \"/\"; interval = \"1s\"; timeout = \"1s\"; }";

@@ -10,7 +10,7 @@ use super::{
             Look, Scenario, Step, Until,
         },
     },
-    out, run, sorted_out, stop,
+    steps::{out, run, sorted_out, stop},
 };
 
 fn says(name: &str, then: &str) -> String {

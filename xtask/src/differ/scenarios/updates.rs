@@ -10,7 +10,7 @@ use super::{
             Scenario, Step, Until,
         },
     },
-    run, stop,
+    steps::{run, stop},
 };
 
 const FAST: &str = "min_healthy_time = \"300ms\"; healthy_deadline = \"20s\"; progress_deadline = \"30s\"";
@@ -75,6 +75,35 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             [
                 run(with(version(1).count(2), "canary = 2; max_parallel = 2; auto_promote = true")).count("running", 2),
                 run(with(version(2).count(2), "canary = 2; max_parallel = 2; auto_promote = true")).count("running", 2),
+            ],
+        ),
+        Scenario::shared(
+            "canary-beside-a-failed-one",
+            [
+                run(with(version(1), "canary = 1; auto_promote = true")).until(Until::Deployment("successful")),
+                Tell("g[0]", "t", 1).into(),
+                run(with(version(2), "canary = 1; auto_promote = true")).count("running", 1),
+                stop(),
+            ],
+        ),
+        Scenario::shared(
+            "again-beside-one-that-waits",
+            [
+                run(with(version(1).count(2), "")
+                    .reschedule("attempts = 0; delay = \"1h\"; delay_function = \"constant\"; unlimited = true"))
+                .until(Until::Deployment("successful")),
+                Tell("g[0]", "t", 1).into(),
+                stop(),
+                run(with(version(1).count(2), "")
+                    .reschedule("attempts = 0; delay = \"1h\"; delay_function = \"constant\"; unlimited = true")),
+            ],
+        ),
+        Scenario::shared(
+            "promotion-of-two-groups",
+            [
+                run(with(version(1), "canary = 1").with_group("h", "update {; min_healthy_time = \"300ms\"; }", TOLD)).count("running", 2),
+                run(with(version(2), "canary = 1").with_group("h", "update {; min_healthy_time = \"300ms\"; }", TOLD)).count("running", 3),
+                promote(),
             ],
         ),
         Scenario::shared(

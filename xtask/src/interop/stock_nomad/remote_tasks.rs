@@ -4,9 +4,12 @@
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::stock::{Stock, script, until};
+use super::{
+    super::api::text,
+    stock::{Stock, script, until},
+};
 use crate::local::kill;
 
 const TALKER: &str = "echo started; echo error >&2; i=0; while true; do sleep 0.1; i=$((i + 1)); echo line $i; done # 77050";
@@ -97,9 +100,8 @@ fn eligible(stock: &Stock, node: &str, yes: bool) -> Result<()> {
 
 fn running_on(stock: &mut Stock, job: &str, node: &str) -> Result<String> {
     until(&format!("{job} running on the other node"), || {
-        let allocs = stock.agent.get(&format!("/v1/job/{job}/allocations"))?;
-        let here = allocs.as_array().into_iter().flatten().find(|a| a["NodeID"] == node && a["ClientStatus"] == "running");
-        Ok(here.and_then(|a| a["ID"].as_str().map(str::to_owned)))
+        let here = |a: &&Value| a["NodeID"] == node && a["ClientStatus"] == "running";
+        Ok(stock.agent.allocs(job)?.iter().find(here).map(|a| text(&a["ID"])))
     })
 }
 

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use super::super::{cluster::Agent, stock_cli::Cli};
+use super::super::{api::text, cluster::Agent, job::Job, stock_cli::Cli};
 use crate::{
     local::{self, kill, processes_of, target_dir},
     peer::Release,
@@ -86,9 +86,8 @@ impl Stock {
     /// The newest allocation of a job, when it has this status.
     pub(super) fn alloc(&mut self, job: &str, status: &str) -> Result<String> {
         let id = until(&format!("an allocation of {job} that is {status}"), || {
-            let allocs = self.agent.get(&format!("/v1/job/{job}/allocations"))?;
-            let newest = allocs.as_array().into_iter().flatten().max_by_key(|a| a["CreateIndex"].as_u64());
-            let Some(newest) = newest else { return Ok(None) };
+            let allocs = self.agent.allocs(job)?;
+            let Some(newest) = allocs.iter().max_by_key(|a| a["CreateIndex"].as_u64()) else { return Ok(None) };
             if newest["ClientStatus"] != status {
                 bail!("it is {}: {}", newest["ClientStatus"], newest["TaskStates"]["t"]["Events"]);
             }
@@ -104,13 +103,12 @@ impl Stock {
     }
     /// The state of an allocation's task.
     pub(super) fn task_state(&self, alloc: &str) -> Result<Value> {
-        Ok(self.agent.get(&format!("/v1/allocation/{alloc}"))?["TaskStates"]["t"].take())
+        self.agent.task(alloc)
     }
     /// Waits for an event of an allocation's task.
     pub(super) fn event(&self, alloc: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
         until(&format!("{what} among the events"), || {
-            let state = self.task_state(alloc)?;
-            let events = state["Events"].as_array().cloned().unwrap_or_default();
+            let events = self.agent.events(alloc)?;
             match events.iter().find(|e| wanted(e)) {
                 Some(event) => Ok(Some(event.clone())),
                 None => bail!("there are {events:?}"),
@@ -120,24 +118,23 @@ impl Stock {
     /// Waits until a log says what is wanted.
     pub(super) fn log(&self, alloc: &str, stream: &str, what: &str, wanted: impl Fn(&str) -> bool) -> Result<String> {
         until(&format!("{what} on {stream}"), || {
-            let text = self.agent.text(&format!("/v1/client/fs/logs/{alloc}?task=t&type={stream}&plain=true"))?;
+            let text = self.agent.output(alloc, stream)?;
             if wanted(&text) { Ok(Some(text)) } else { bail!("it reads {text:?}") }
         })
     }
     /// A sample of an allocation's task.
     pub(super) fn stats(&self, alloc: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
-        until("a sample of resource use", || {
-            let task = self.agent.get(&format!("/v1/client/allocation/{alloc}/stats"))?["Tasks"]["t"].take();
-            if !task.is_null() && wanted(&task) { Ok(Some(task)) } else { bail!("the last one was {task}") }
+        until("a sample of resource use", || match self.agent.stats(alloc)? {
+            Some(task) if wanted(&task) => Ok(Some(task)),
+            last => bail!("the last one was {last:?}"),
         })
     }
     /// Stops a job and waits for the end of its allocation.
     pub(super) fn stop(&mut self, job: &str) -> Result<()> {
         self.agent.delete(&format!("/v1/job/{job}"))?;
         until(&format!("the end of {job}"), || {
-            let allocs = self.agent.get(&format!("/v1/job/{job}/allocations"))?;
             let over = |a: &Value| matches!(a["ClientStatus"].as_str(), Some("complete" | "failed" | "lost"));
-            Ok(allocs.as_array().is_some_and(|all| all.iter().all(over)).then_some(()))
+            Ok(self.agent.allocs(job)?.iter().all(over).then_some(()))
         })
     }
 
@@ -159,8 +156,7 @@ impl Stock {
     }
     /// Processes of workloads whose command line ends with `what`.
     pub(super) fn workloads(&self, what: &str) -> Vec<u32> {
-        let all = self.agent.processes();
-        let like: Vec<u32> = all.into_iter().filter(|(_, command)| command.trim_end().ends_with(what)).map(|(pid, _)| pid).collect();
+        let like = self.agent.pids(|command| command.ends_with(what));
         // A shell's child looks like the shell until it has become its command.
         like.iter().copied().filter(|pid| !like.contains(&parent(*pid))).collect()
     }
@@ -179,9 +175,7 @@ impl Stock {
     /// Waits until the node is ready and the drivers healthy.
     pub(super) fn ready(&self) -> Result<()> {
         until("a ready node with our drivers", || {
-            let nodes = self.agent.get("/v1/nodes")?;
-            let here = nodes.as_array().into_iter().flatten().find(|n| n["Name"] == format!("nomad-{}", self.release.name));
-            let Some(here) = here else { return Ok(None) };
+            let here = self.agent.node(&format!("nomad-{}", self.release.name))?;
             let healthy = PLUGINS.iter().all(|(file, _)| here["Drivers"][*file]["Healthy"] == true);
             Ok((here["Status"] == "ready" && healthy).then_some(()))
         })
@@ -189,9 +183,8 @@ impl Stock {
     /// The node's id.
     pub(super) fn node_id(&self, name: &str) -> Result<String> {
         until(&format!("a ready node {name}"), || {
-            let nodes = self.agent.get("/v1/nodes")?;
-            let node = nodes.as_array().into_iter().flatten().find(|n| n["Name"] == name && n["Status"] == "ready");
-            Ok(node.and_then(|n| n["ID"].as_str().map(str::to_owned)))
+            let node = self.agent.node(name)?;
+            Ok((node["Status"] == "ready").then(|| text(&node["ID"])))
         })
     }
 
@@ -212,9 +205,8 @@ impl Stock {
 
     /// Stops and forgets all jobs; then only the agent and its plugins are left.
     pub(super) fn nothing_is_left(&mut self) -> Result<()> {
-        let jobs = self.agent.get("/v1/jobs")?;
-        for job in jobs.as_array().into_iter().flatten().filter_map(|j| j["ID"].as_str()) {
-            self.agent.delete(&format!("/v1/job/{job}?purge=true"))?;
+        for job in self.agent.list("/v1/jobs")? {
+            self.agent.delete(&format!("/v1/job/{}?purge=true", text(&job["ID"])))?;
         }
         until("only plugins and executors' files left", || {
             // Its answer has no body.
@@ -286,20 +278,10 @@ fn parent(pid: u32) -> u32 {
 
 /// A job of one group with one task, tried once.
 pub(super) fn job(id: &str, kind: &str, driver: &str, config: &Value) -> Value {
-    json!({"Job": {
-        "ID": id, "Name": id, "Type": kind, "Datacenters": ["*"],
-        "TaskGroups": [{
-            "Name": "g", "Count": 1,
-            "RestartPolicy": {"Attempts": 0, "Mode": "fail", "Interval": 60_000_000_000_i64, "Delay": 1_000_000_000},
-            "ReschedulePolicy": {"Attempts": 0, "Unlimited": false},
-            "Update": if kind == "service" { json!({"MaxParallel": 0}) } else { Value::Null },
-            "EphemeralDisk": {"SizeMB": 20},
-            "Tasks": [{
-                "Name": "t", "Driver": driver, "Config": config, "KillTimeout": 5_000_000_000_i64,
-                "Resources": {"CPU": 50, "MemoryMB": 64}, "LogConfig": {"MaxFiles": 2, "MaxFileSizeMB": 2}
-            }]
-        }]
-    }})
+    let job = Job::new(id, kind, driver, config.clone()).once().group(json!({"EphemeralDisk": {"SizeMB": 20}})).task(json!({
+        "KillTimeout": 5_000_000_000_i64, "Resources": {"CPU": 50, "MemoryMB": 64}, "LogConfig": {"MaxFiles": 2, "MaxFileSizeMB": 2}
+    }));
+    if kind == "service" { job.undeployed() } else { job }.body()
 }
 
 /// A job that runs a script of the shell.

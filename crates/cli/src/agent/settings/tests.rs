@@ -1,5 +1,8 @@
 //! What is asked of the settings of an agent.
 
+use std::path::Path;
+
+use client::Cores;
 use serde_json::json;
 
 use super::settings;
@@ -13,10 +16,10 @@ fn check(tree: serde_json::Value) -> Result<super::Settings, String> {
 #[test]
 fn all_mistakes_are_reported_at_once() {
     let error = check(
-        json!({"bind_addr": "nowhere", "log_level": "loud", "server": {"enabled": true, "job_max_priority": 7, "min_heartbeat_ttl": "0s"}}),
+        json!({"bind_addr": "nowhere", "log_level": "loud", "server": {"enabled": true, "job_max_priority": 7, "job_max_count": -1, "min_heartbeat_ttl": "0s"}}),
     )
     .expect_err("mistakes");
-    for part in ["bind_addr", "log_level", "data_dir is missing", "job_max_priority", "min_heartbeat_ttl"] {
+    for part in ["bind_addr", "log_level", "data_dir is missing", "job_max_priority", "job_max_count", "min_heartbeat_ttl"] {
         assert!(error.contains(part), "{part} in {error}");
     }
 }
@@ -94,7 +97,6 @@ fn what_has_no_meaning_here_is_taken_and_said() {
         (json!({"leave_on_terminate": true}), "leave_on_terminate has no meaning here: there is no cluster to leave"),
         (json!({"plugin_dir": "/no/such/directory"}), "plugin_dir has no meaning here: there is no directory /no/such/directory"),
         (json!({"disable_update_check": false}), "disable_update_check has no meaning here: Drover never calls home"),
-        (json!({"client": {"options": {"driver.raw_exec.enable": "1"}}}), "client.options.\"driver.raw_exec.enable\" has no meaning here"),
         (json!({"client": {"options": {"fingerprint.allowlist": "cpu"}}}), "client.options.\"fingerprint.allowlist\" has no meaning here"),
         (json!({"ports": {"serf": 4648}}), "ports.serf has no meaning here: Drover has no gossip"),
     ] {
@@ -129,12 +131,14 @@ fn a_server_may_join_itself_and_nobody_else() {
 
 #[test]
 fn collection_has_its_settings() {
-    let s = check(json!({"data_dir": "/x", "server": {"enabled": true, "batch_eval_gc_threshold": "2h", "job_max_priority": 200},
+    let s = check(json!({"data_dir": "/x",
+        "server": {"enabled": true, "batch_eval_gc_threshold": "2h", "job_max_priority": 200, "job_max_count": 0, "job_max_source_size": "2M"},
         "client": {"enabled": true, "gc_interval": "5s", "gc_disk_usage_threshold": 90.5, "gc_inode_usage_threshold": 60, "gc_max_allocs": 3,
             "client_min_port": 15000, "client_max_port": 15010}}))
     .expect("fine");
     let (server, client) = (s.server.expect("server"), s.client.expect("client"));
-    assert_eq!((server.gc.batch_eval_threshold.as_secs(), server.job_max_priority), (7200, 200));
+    assert_eq!((server.gc.batch_eval_threshold.as_secs(), server.job_max_priority, server.job_max_count), (7200, 200, 0));
+    assert_eq!((server.job_max_source_bytes, server::ServerConfig::default().job_max_source_bytes), (2_000_000, 1 << 20));
     assert_eq!((client.gc.interval.as_secs(), client.gc.max_allocs, client.plugin_ports), (5, 3, (15_000, 15_010)));
     assert!((client.gc.disk_usage_threshold - 90.5).abs() < 0.01 && (client.gc.inode_usage_threshold - 60.0).abs() < 0.01);
     let node = |more| check(json!({"data_dir": "/x", "client": {"enabled": true, "servers": ["a"], "gc_disk_usage_threshold": more}}));
@@ -182,6 +186,65 @@ fn logs_waits_and_the_scheduler_have_their_settings() {
             .expect_err("a directory")
             .contains("end it with a slash")
     );
+}
+
+#[test]
+fn a_node_keeps_what_it_is_told_to_keep() {
+    let node = |client: serde_json::Value| {
+        let mut tree = json!({"data_dir": "/x", "client": {"enabled": true, "servers": ["a"]}});
+        crate::agent::config::merge(&mut tree, json!({"client": client}));
+        check(tree)
+    };
+    let kept = |client| node(client).map(|s| s.client.expect("a node").reserved.cores);
+    assert_eq!(kept(json!({})).expect("fine"), Cores::None);
+    assert_eq!(kept(json!({"reserved": {"cores": "0,2-3"}})).expect("fine"), Cores::These(vec![0, 2, 3]));
+    let both = node(json!({"reserved": {"cores": "0"}, "reservable_cores": "1-2"})).expect("fine");
+    assert!(both.notes.lines()[0].starts_with("client.reserved.cores has no meaning here: "), "{:?}", both.notes);
+    assert_eq!(both.client.expect("a node").reserved.cores, Cores::Others(vec![1, 2]));
+    for (client, part) in [
+        (json!({"reserved": {"cores": "first"}}), "client.reserved.cores must be numbers of cores"),
+        (json!({"reservable_cores": "0-3,x"}), "client.reservable_cores must be numbers of cores"),
+        (json!({"disk_total_mb": 5, "disk_free_mb": 6}), "client.disk_free_mb 6 must not be above disk_total_mb 5"),
+        (json!({"preferred_address_family": "ipx"}), "client.preferred_address_family must be ipv4 or ipv6"),
+        (json!({"bridge_network_subnet_ipv6": "10.0.0.0/8"}), "client.bridge_network_subnet_ipv6 must be"),
+        (json!({"cgroup_parent": "mine.slice"}), "client.cgroup_parent = \"mine.slice\" is refused"),
+    ] {
+        let error = node(client.clone()).expect_err("a mistake");
+        assert!(error.contains(part), "{client}: {error}");
+    }
+    let full = node(json!({"node_max_allocs": 3, "disk_free_mb": 700, "preferred_address_family": "ipv6",
+        "bridge_network_subnet_ipv6": "fd00:a110:c8::/64"}));
+    let full = full.expect("fine").client.expect("a node");
+    assert_eq!((full.max_allocs, full.disk_free_mb, full.prefer_ipv6), (3, 700, true));
+    assert_eq!(full.network.bridge_subnet_ipv6, "fd00:a110:c8::/64");
+}
+
+#[test]
+fn a_server_has_its_priorities_and_limits_of_searches() {
+    let server = |server: serde_json::Value| {
+        let mut tree = json!({"data_dir": "/x", "server": {"enabled": true}});
+        crate::agent::config::merge(&mut tree, json!({"server": server}));
+        check(tree)
+    };
+    let s = server(
+        json!({"job_default_priority": 60, "search": {"fuzzy_enabled": false, "limit_query": 7, "limit_results": 9, "min_term_length": 3}}),
+    );
+    let s = s.expect("fine");
+    assert_eq!(s.notes.lines().len(), 1, "{:?}", s.notes);
+    let config = s.server.expect("a server");
+    assert_eq!((config.job_default_priority, config.search), (60, server::SearchLimits { fuzzy: false, results: 9, min_term: 3 }));
+    for wrong in [49, 100, 200] {
+        let error = server(json!({ "job_default_priority": wrong })).expect_err("out of bounds");
+        assert!(error.contains("server.job_default_priority must be at least 50 and below job_max_priority 100"), "{error}");
+    }
+    assert!(server(json!({"search": {"limit_results": 0}})).expect_err("nothing").contains("limit_results"));
+    // What a stock server does by itself stands in many files; what a person has switched on is missed.
+    let preemption = |name: &str| server(json!({"default_scheduler_config": {"preemption_config": {(name): true}}}));
+    let s = preemption("system_scheduler_enabled").expect("taken");
+    assert!(s.notes.lines()[0].contains("system_scheduler_enabled has no meaning here: nothing is displaced"), "{:?}", s.notes);
+    for name in ["service_scheduler_enabled", "batch_scheduler_enabled", "sysbatch_scheduler_enabled"] {
+        assert!(preemption(name).expect_err("refused").contains("is refused: nothing is displaced"), "{name}");
+    }
 }
 
 #[test]
@@ -254,4 +317,40 @@ fn leases_follow_the_heartbeat_settings() {
     let server = s.server.expect("server");
     assert_eq!((server.lease.as_millis(), server.lease_margin.as_millis()), (2000, 300));
     assert!(server.heartbeat_interval < server.lease / 2);
+}
+
+#[test]
+fn names_of_proxies() {
+    let with = |hosts: serde_json::Value| check(json!({"data_dir": "/x", "server": {"enabled": true}, "drover": {"http_hosts": hosts}}));
+    assert_eq!(with(json!(["nomad.example.com", "*.corp"])).expect("fine").http_hosts, ["nomad.example.com", "*.corp"]);
+    for wrong in ["", "*.", "a*b", "http://x"] {
+        assert!(with(json!([wrong])).expect_err(wrong).contains("drover.http_hosts"), "{wrong}");
+    }
+}
+
+#[test]
+fn raw_exec_is_off_until_somebody_asks_for_it() {
+    let enabled = |more: serde_json::Value, dev: bool| {
+        let mut tree = json!({"client": {"enabled": true, "servers": ["a"]}});
+        crate::agent::config::merge(&mut tree, more);
+        let file = typed(tree).map_err(|m| format!("{m:?}"))?;
+        let args = AgentArgs { data_dir: Some("/x".into()), ..AgentArgs::default() };
+        let settings = settings(file, &args, dev.then(|| Path::new("/tmp"))).map_err(|m| format!("{m:?}"))?;
+        let client = settings.client.expect("a node");
+        Ok::<_, String>(client.plugins["raw_exec"].config.as_ref().expect("its block")["enabled"] == true)
+    };
+    let option = |value: &str| json!({"client": {"options": {"driver.raw_exec.enable": value}}});
+    let block = |config: serde_json::Value| json!({"plugin": {"raw_exec": {"config": config}}});
+    for (more, dev, on) in [
+        (json!({}), false, false),
+        (json!({}), true, true),
+        (block(json!({"enabled": true})), false, true),
+        (block(json!({"enabled": false})), true, false),
+        (block(json!({"no_cgroups": true})), false, false),
+        (option("1"), false, true),
+        (option("false"), true, false),
+    ] {
+        assert_eq!(enabled(more.clone(), dev), Ok(on), "{more} dev={dev}");
+    }
+    assert!(enabled(option("maybe"), false).expect_err("no answer").contains("driver.raw_exec.enable"));
 }

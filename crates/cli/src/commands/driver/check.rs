@@ -1,4 +1,5 @@
-//! `drover driver check`: the conformance suite of `lib/driver-check` against a plugin program, with the agent's own decoder and task cgroups.
+//! `drover driver check`: the conformance suite of `lib/driver-check` against a plugin program, with the agent's own
+//! decoder and task cgroups.
 
 use std::ffi::OsString;
 use std::io;
@@ -8,44 +9,46 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use client::cgroup::{self, TaskCgroup};
 use driver_check::{Check, Pace, Selection, Subject, TaskKit};
 use driver_host::TaskConfig;
+use host::cgroup::{self, TaskCgroup};
 use serde_json::{Map, Value, json};
 
 use super::BUILT_IN;
-use crate::output;
+use crate::{failure, output};
 
 /// Arguments of `check`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Name of a built-in driver, or path of a plugin program
+    /// Name of a built-in driver, or path of a plugin executable
     driver: String,
-    /// Arguments of the program
+    /// Arguments of the executable
     #[arg(last = true)]
     args: Vec<OsString>,
     /// File with the body of the plugin's `config`, HCL or JSON; "@DIR@" becomes a directory of the check
     #[arg(long)]
     config: Option<PathBuf>,
-    /// File that says how to make tasks: blocks script, runs, exits, exits_later, prints, fails, stubborn with a task's `config` each
+    /// File with task configurations for the checks: the blocks script, runs, exits, exits_later, prints, fails and
+    /// stubborn, each with a task's `config`
     #[arg(long, conflicts_with = "preset")]
     task: Option<PathBuf>,
-    /// Ready-made tasks: command, docker, docker_remote, mock, mock_remote, remote_exec; chosen by the driver's name and schema when nothing is given
+    /// Predefined task configurations: command, docker, docker_remote, mock, mock_remote or remote_exec; default:
+    /// chosen by the driver's name and schema
     #[arg(long)]
     preset: Option<String>,
-    /// Only checks of this id, group or section; may be given several times
+    /// Run only checks with this id, group or section; repeatable
     #[arg(long = "run")]
     run: Vec<String>,
     /// Print the findings as JSON
     #[arg(long)]
     json: bool,
-    /// How long what must not happen is watched, in seconds
+    /// Time in seconds to watch for things that must not happen
     #[arg(long, default_value_t = 2.0)]
     hold: f64,
-    /// Multiplies the protocol's time limits, for a busy machine
+    /// Factor for the protocol's time limits, for a busy machine
     #[arg(long, default_value_t = 1.0)]
     slack: f64,
-    /// How many checks at a time
+    /// Number of checks at a time; 0 = twice the number of cores
     #[arg(long, default_value_t = 0, hide_default_value = true)]
     parallel: usize,
 }
@@ -79,7 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     for (name, value) in [("hold", args.hold), ("slack", args.slack)] {
         if !value.is_finite() || !(0.0..=86_400.0).contains(&value) {
-            bail!("-{name} is {value}, expected is a number from 0 to 86400");
+            bail!("-{name} must be a number from 0 to 86400, not {value}");
         }
     }
     let subject = subject(args)?;
@@ -149,7 +152,7 @@ fn read(file: &Path) -> Result<Value> {
     let name = file.display().to_string();
     match hcl_lang::hcl1::parse(&hcl_lang::Source::new(&name, &text)) {
         Ok(object) => Ok(object.to_json()),
-        Err(finding) => bail!("{}", hcl_lang::render(&[finding], output::colour()).trim_end()),
+        Err(finding) => Err(failure::of_findings(&[finding])),
     }
 }
 

@@ -14,9 +14,9 @@ use crate::output;
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Name of a built-in driver, or path of a plugin program
+    /// Name of a built-in driver, or path of a plugin executable
     driver: String,
-    /// Arguments of the program
+    /// Arguments of the executable
     #[arg(last = true)]
     args: Vec<String>,
     /// Print JSON

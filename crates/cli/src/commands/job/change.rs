@@ -3,16 +3,14 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use api::shapes::DeploymentPromoteRequest;
-use model::Deployment;
+use api::{
+    call,
+    shapes::{JobRegisterRequest, JobRevertRequest, JobVersions, ScaleRequest},
+};
 use serde_json::{Value, json};
 
-use super::{find, followed};
-use crate::{
-    commands::{ApiArgs, Shape, deployment},
-    conn::{Conn, encode},
-    output,
-};
+use super::common::{find, followed, warned};
+use crate::commands::{ApiArgs, Shape, deployment};
 
 /// What each of these verbs takes.
 #[derive(Debug, clap::Args)]
@@ -29,7 +27,7 @@ pub(crate) struct Common {
 
 impl Common {
     fn shape(&self) -> Shape {
-        Shape { json: false, verbose: self.verbose }
+        Shape { verbose: self.verbose, ..Shape::default() }
     }
 }
 
@@ -50,12 +48,12 @@ pub(crate) struct Revert {
 pub(crate) struct Scale {
     #[command(flatten)]
     common: Common,
-    /// Only when the job's modify index is this one
+    /// Scale only if the job has this modify index
     #[arg(long, value_name = "INDEX")]
     check_index: Option<u64>,
     /// The job
     id: String,
-    /// The group, which may be left out when there is one, and its new count
+    /// New count; before it the task group, if there are several
     #[arg(required = true, num_args = 1..=2, value_names = ["GROUP", "COUNT"])]
     group_and_count: Vec<String>,
 }
@@ -75,7 +73,7 @@ pub(crate) struct Start {
 pub(crate) struct Promote {
     #[command(flatten)]
     common: Common,
-    /// Only this group; may be given several times
+    /// Only this task group; repeatable
     #[arg(long)]
     group: Vec<String>,
     /// The job
@@ -83,14 +81,13 @@ pub(crate) struct Promote {
 }
 
 /// The version that is meant: a number, or the tag of one.
-fn version_of(versions: &Value, text: &str) -> Result<u64> {
+fn version_of(versions: &JobVersions, text: &str) -> Result<u64> {
     if let Ok(number) = text.parse() {
         return Ok(number);
     }
-    let tag = |v: &&Value| v["VersionTag"]["Name"].as_str() == Some(text);
-    let found = versions["Versions"].as_array().into_iter().flatten().find(tag);
+    let found = versions.versions.iter().find(|v| v.version_tag.as_ref().is_some_and(|tag| tag.name == text));
     found
-        .and_then(|v| v["Version"].as_u64())
+        .map(|v| v.version)
         .with_context(|| format!("the job has no version that is tagged {text:?}; give a number, or see `drover job history`"))
 }
 
@@ -98,12 +95,11 @@ fn version_of(versions: &Value, text: &str) -> Result<u64> {
 pub(crate) async fn revert(args: Revert) -> Result<ExitCode> {
     let conn = args.common.api.conn()?;
     let id = find(&conn, &args.id).await?;
-    let path = format!("/v1/job/{}", encode(&id));
-    let versions: Value = conn.get(&format!("{path}/versions")).await?;
-    let version = version_of(&versions, &args.version)?;
-    let answer: Value = conn.put(&format!("{path}/revert"), &json!({"JobID": id, "JobVersion": version})).await?;
-    warnings(&answer);
-    followed(&conn, &id, &answer, args.common.detach, &args.common.shape()).await
+    let job_version = version_of(&conn.ask(call::job_versions(&id)).await?, &args.version)?;
+    let request = JobRevertRequest { job_id: id.clone(), job_version, enforce_prior_version: None };
+    let answer = conn.ask(call::job_revert(&id, &request)).await?;
+    warned(&answer.warnings);
+    followed(&conn, &id, answer.eval_id, args.common.detach, &args.common.shape()).await
 }
 
 /// The group and count of `[GROUP] COUNT`.
@@ -113,9 +109,9 @@ fn group_and_count(words: &[String], groups: &[&str], id: &str) -> Result<(Strin
         ([_], many) => bail!("job {id:?} has {} groups, name one: {}", many.len(), many.join(", ")),
         ([group, count], known) if known.contains(&group.as_str()) => (group.clone(), count),
         ([group, _], known) => bail!("job {id:?} has no group {group:?}; it has {}", known.join(", ")),
-        _ => bail!("give the group and its count"),
+        _ => bail!("give a task group and its new count"),
     };
-    let number = count.parse().map_err(|_| anyhow::anyhow!("the count {count:?} is not a number from 0 on"))?;
+    let number = count.parse().map_err(|_| anyhow::anyhow!("the count must be a whole number from 0, not {count:?}"))?;
     Ok((group, number))
 }
 
@@ -123,22 +119,20 @@ fn group_and_count(words: &[String], groups: &[&str], id: &str) -> Result<(Strin
 pub(crate) async fn scale(args: Scale) -> Result<ExitCode> {
     let conn = args.common.api.conn()?;
     let id = find(&conn, &args.id).await?;
-    let path = format!("/v1/job/{}", encode(&id));
-    let job: Value = conn.get(&path).await?;
-    let groups: Vec<&str> = job["TaskGroups"].as_array().into_iter().flatten().filter_map(|g| g["Name"].as_str()).collect();
+    let job = conn.ask(call::job(&id)).await?;
+    let groups: Vec<&str> = job.task_groups.iter().map(|g| &*g.name).collect();
     let (group, count) = group_and_count(&args.group_and_count, &groups, &id)?;
-    let mut body = json!({
-        "Target": {"Job": id, "Group": group, "Namespace": job["Namespace"]},
-        "Count": count,
-        "Message": "scaled with the command line",
-    });
-    if let Some(index) = args.check_index {
-        body["EnforceIndex"] = true.into();
-        body["JobModifyIndex"] = index.into();
-    }
-    let answer: Value = conn.put(&format!("{path}/scale"), &body).await?;
-    warnings(&answer);
-    followed(&conn, &id, &answer, args.common.detach, &args.common.shape()).await
+    let target = [("Job", id.clone()), ("Group", group), ("Namespace", job.namespace.to_string())];
+    let request = ScaleRequest {
+        target: target.map(|(key, value)| (key.to_owned(), value)).into(),
+        count: Some(count.into()),
+        message: "scaled with the command line".to_owned(),
+        job_modify_index: args.check_index.unwrap_or_default(),
+        ..ScaleRequest::default()
+    };
+    let answer = conn.ask(call::job_scale(&id, &request)).await?;
+    warned(&answer.warnings);
+    followed(&conn, &id, answer.eval_id, args.common.detach, &args.common.shape()).await
 }
 
 /// Runs stopped jobs again, each as a new version.
@@ -147,17 +141,18 @@ pub(crate) async fn start(args: Start) -> Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for name in &args.ids {
         let id = find(&conn, name).await?;
-        let path = format!("/v1/job/{}", encode(&id));
-        let mut job: Value = conn.get(&path).await?;
+        // It goes back as it came, with what only the agent knows of it.
+        let mut job: Value = conn.ask(call::job(&id).reading()).await?;
         if job["Stop"] != true {
-            bail!("job {id:?} is not stopped; `drover job eval {id}` has the scheduler look at it again");
+            bail!("job {id:?} is not stopped; `drover job eval {id}` evaluates it again");
         }
         job["Stop"] = false.into();
         // The source goes with it, when there is one.
-        let source: Value = conn.get(&format!("{path}/submission")).await.unwrap_or_default();
-        let answer: Value = conn.put("/v1/jobs", &json!({"Job": job, "Submission": source})).await?;
-        warnings(&answer);
-        let one = followed(&conn, &id, &answer, args.common.detach, &args.common.shape()).await?;
+        let source: Value = conn.ask(call::job_submission(&id).reading()).await.unwrap_or_default();
+        let register = call::job_register(&JobRegisterRequest::default()).carrying(&json!({"Job": job, "Submission": source}));
+        let answer = conn.ask(register).await?;
+        warned(&answer.warnings);
+        let one = followed(&conn, &id, answer.eval_id, args.common.detach, &args.common.shape()).await?;
         if one != ExitCode::SUCCESS {
             code = one;
         }
@@ -169,23 +164,10 @@ pub(crate) async fn start(args: Start) -> Result<ExitCode> {
 pub(crate) async fn promote(args: Promote) -> Result<ExitCode> {
     let conn = args.common.api.conn()?;
     let id = find(&conn, &args.id).await?;
-    let latest: Option<Deployment> = conn.get(&format!("/v1/job/{}/deployment", encode(&id))).await?;
-    let Some(latest) = latest.filter(|d| !d.id.is_nil()) else { bail!("job {id:?} has no deployment that could be promoted") };
-    promoted(&conn, latest.id, args.group, args.common.detach, &args.common.shape()).await
-}
-
-/// Promotes the canaries of a deployment, in all its groups when none is named.
-pub(crate) async fn promoted(conn: &Conn, id: model::DeploymentId, groups: Vec<String>, detach: bool, shape: &Shape) -> Result<ExitCode> {
-    let request = DeploymentPromoteRequest { deployment_id: id.to_string(), all: groups.is_empty(), groups };
-    let answer = conn.put(&format!("/v1/deployment/promote/{id}"), &request).await?;
-    deployment::followed(conn, &answer, detach, shape).await
-}
-
-fn warnings(answer: &Value) {
-    let text = answer["Warnings"].as_str().unwrap_or_default();
-    if !text.is_empty() {
-        output::line(&format!("Job Warnings:\n{text}\n"));
-    }
+    let Some(latest) = conn.ask(call::job_deployment(&id)).await?.filter(|d| !d.id.is_nil()) else {
+        bail!("job {id:?} has no deployment to promote; `drover job deployments {id}` lists them")
+    };
+    deployment::promoted(&conn, latest.id, args.group, args.common.detach, &args.common.shape()).await
 }
 
 #[cfg(test)]
@@ -195,6 +177,7 @@ mod tests {
     #[test]
     fn versions_have_numbers_and_tags() {
         let versions = json!({"Versions": [{"Version": 3, "VersionTag": null}, {"Version": 2, "VersionTag": {"Name": "good"}}]});
+        let versions = api::go_json::from_value(versions).expect("versions");
         assert_eq!(version_of(&versions, "1").expect("a number"), 1);
         assert_eq!(version_of(&versions, "good").expect("a tag"), 2);
         assert!(version_of(&versions, "bad").expect_err("none").to_string().contains("\"bad\""));

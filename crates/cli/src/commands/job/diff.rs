@@ -1,71 +1,57 @@
 //! What changes between two forms of a job, as lines.
 
-use serde_json::Value;
+use model::diff::{DiffType, FieldDiff, JobDiff, ObjectDiff};
 
 use super::defaults::shown;
 
 /// A diff tree as lines: `+` added, `-` deleted, `+/-` edited.
-pub(crate) fn diff_lines(diff: &Value, verbose: bool) -> Vec<String> {
-    let mut lines = Vec::new();
-    if diff.is_object() {
-        let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
-        lines.push(format!("{}Job: {:?}", mark(diff), text(&diff["ID"])));
-        fields_and_objects(diff, 1, verbose, &mut lines);
-        for group in diff["TaskGroups"].as_array().into_iter().flatten() {
-            let updates: Vec<String> = group["Updates"].as_object().into_iter().flatten().map(|(k, n)| format!("{n} {k}")).collect();
-            let updates = if updates.is_empty() { String::new() } else { format!(" ({})", updates.join(", ")) };
-            if group["Type"] == "None" && !verbose && updates.is_empty() {
-                continue;
-            }
-            lines.push(format!("{}Task Group: {:?}{updates}", mark(group), text(&group["Name"])));
-            fields_and_objects(group, 1, verbose, &mut lines);
-            for task in group["Tasks"].as_array().into_iter().flatten() {
-                if task["Type"] == "None" && !verbose {
-                    continue;
-                }
-                let notes = notes(task);
-                lines.push(format!("  {}Task: {:?}{notes}", mark(task), text(&task["Name"])));
-                fields_and_objects(task, 2, verbose, &mut lines);
-            }
+pub(crate) fn diff_lines(diff: &JobDiff, verbose: bool) -> Vec<String> {
+    let mut lines = vec![format!("{}Job: {:?}", mark(diff.kind), diff.id)];
+    fields_and_objects(&diff.fields, &diff.objects, 1, verbose, &mut lines);
+    for group in &diff.task_groups {
+        let updates: Vec<String> = group.updates.iter().map(|(k, n)| format!("{n} {k}")).collect();
+        let updates = if updates.is_empty() { String::new() } else { format!(" ({})", updates.join(", ")) };
+        if group.kind == DiffType::None && !verbose && updates.is_empty() {
+            continue;
+        }
+        lines.push(format!("{}Task Group: {:?}{updates}", mark(group.kind), group.name));
+        fields_and_objects(&group.fields, &group.objects, 1, verbose, &mut lines);
+        for task in group.tasks.iter().filter(|task| task.kind != DiffType::None || verbose) {
+            lines.push(format!("  {}Task: {:?}{}", mark(task.kind), task.name, notes(&task.annotations)));
+            fields_and_objects(&task.fields, &task.objects, 2, verbose, &mut lines);
         }
     }
     lines
 }
 
-fn mark(v: &Value) -> &'static str {
-    match v["Type"].as_str() {
-        Some("Added") => "+ ",
-        Some("Deleted") => "- ",
-        Some("Edited") => "+/- ",
-        _ => "",
+fn mark(kind: DiffType) -> &'static str {
+    match kind {
+        DiffType::Added => "+ ",
+        DiffType::Deleted => "- ",
+        DiffType::Edited => "+/- ",
+        DiffType::None => "",
     }
 }
 
-fn notes(v: &Value) -> String {
-    let all: Vec<&str> = v["Annotations"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    if all.is_empty() { String::new() } else { format!(" ({})", all.join(", ")) }
+fn notes(annotations: &[String]) -> String {
+    if annotations.is_empty() { String::new() } else { format!(" ({})", annotations.join(", ")) }
 }
 
-fn fields_and_objects(v: &Value, depth: usize, verbose: bool, lines: &mut Vec<String>) {
+fn fields_and_objects(fields: &[FieldDiff], objects: &[ObjectDiff], depth: usize, verbose: bool, lines: &mut Vec<String>) {
     let indent = "  ".repeat(depth);
-    for field in v["Fields"].as_array().into_iter().flatten() {
-        let name = field["Name"].as_str().unwrap_or_default();
-        let value = |key: &str| shown(name, field[key].as_str().unwrap_or_default());
-        let (old, new) = (value("Old"), value("New"));
-        let value = match field["Type"].as_str() {
-            Some("Edited") => format!("{old:?} => {new:?}"),
-            Some("Deleted") => format!("{old:?}"),
-            Some("None") if !verbose => continue,
-            _ => format!("{new:?}"),
+    for field in fields {
+        let (old, new) = (shown(&field.name, &field.old), shown(&field.name, &field.new));
+        let value = match field.kind {
+            DiffType::Edited => format!("{old:?} => {new:?}"),
+            DiffType::Deleted => format!("{old:?}"),
+            DiffType::None if !verbose => continue,
+            DiffType::None | DiffType::Added => format!("{new:?}"),
         };
-        lines.push(format!("{indent}{}{name}: {value}{}", mark(field), notes(field)));
+        lines.push(format!("{indent}{}{}: {value}{}", mark(field.kind), field.name, notes(&field.annotations)));
     }
-    for object in v["Objects"].as_array().into_iter().flatten() {
-        if object["Type"] == "None" && !verbose {
-            continue;
-        }
-        lines.push(format!("{indent}{}{} {{", mark(object), object["Name"].as_str().unwrap_or_default()));
-        fields_and_objects(object, depth + 1, verbose, lines);
+    for object in objects.iter().filter(|object| object.kind != DiffType::None || verbose) {
+        lines.push(format!("{indent}{}{} {{", mark(object.kind), object.name));
+        fields_and_objects(&object.fields, &object.objects, depth + 1, verbose, lines);
         lines.push(format!("{indent}}}"));
     }
 }
@@ -87,6 +73,7 @@ mod tests {
                            "Objects": [{"Type": "Added", "Name": "Env", "Fields": [{"Type": "Added", "Name": "A", "New": "1"}]}]}]
             }]
         });
+        let diff = api::go_json::from_value(diff).expect("a diff");
         assert_eq!(
             diff_lines(&diff, false),
             [
@@ -99,6 +86,5 @@ mod tests {
                 "    }",
             ]
         );
-        assert!(diff_lines(&json!(null), false).is_empty());
     }
 }

@@ -8,8 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use api::shapes::{JobDispatchRequest, JobDispatchResponse};
-use model::Job;
+use api::{call, shapes::JobDispatchRequest};
 
 use super::{
     run::{Submitted, follow},
@@ -20,7 +19,6 @@ use crate::{
         ApiArgs, Shape,
         monitor::{Follower, Voice},
     },
-    conn::encode,
     output,
 };
 
@@ -29,19 +27,19 @@ use crate::{
 pub(crate) struct Dispatch {
     #[command(flatten)]
     api: ApiArgs,
-    /// Metadata of the dispatched job, KEY=VALUE; may be given several times
+    /// Metadata of the dispatched job, KEY=VALUE; repeatable
     #[arg(long, value_name = "KEY=VALUE")]
     meta: Vec<String>,
-    /// Beginning of the dispatched job's name
+    /// Prefix of the dispatched job's name
     #[arg(long, value_name = "TEXT", default_value = "")]
     id_prefix_template: String,
-    /// The same token dispatches once, however often the command is run
+    /// Dispatch at most once for this token
     #[arg(long, value_name = "TOKEN")]
     idempotency_token: Option<String>,
-    /// Priority of the dispatched job; 0 = that of the parameterized one
+    /// Priority of the dispatched job; 0 = priority of the parameterized job
     #[arg(long, default_value_t = 0)]
     priority: i32,
-    /// Follow it to its end: its output is written here, its exit code is that of the command
+    /// Follow the job to its end; print its output and return its exit code
     #[arg(long, conflicts_with = "detach")]
     wait: bool,
     /// Do not follow the work
@@ -66,8 +64,7 @@ pub(crate) async fn run(args: Dispatch) -> Result<ExitCode> {
         priority: args.priority,
         ..JobDispatchRequest::default()
     };
-    let token = args.idempotency_token.map(|token| format!("?idempotency_token={}", encode(&token))).unwrap_or_default();
-    let made: JobDispatchResponse = conn.put(&format!("/v1/job/{}/dispatch{token}", encode(&args.job)), &request).await?;
+    let made = conn.ask(call::job_dispatch(&args.job, &request).with_some("idempotency_token", args.idempotency_token)).await?;
     let evaluated = !made.eval_id.is_nil();
     // Standard output is the tasks' when their output is written here.
     let voice = if args.wait { Voice::Err } else { Voice::Out };
@@ -77,7 +74,7 @@ pub(crate) async fn run(args: Dispatch) -> Result<ExitCode> {
         rows.push(("Evaluation ID", made.eval_id.to_string()));
     }
     output::pair_lines(&rows).iter().for_each(|l| voice.line(l));
-    let shape = Shape { json: false, verbose: args.verbose };
+    let shape = Shape { verbose: args.verbose, ..Shape::default() };
     if args.detach || !evaluated {
         // The token has dispatched it before: there is no evaluation, and an end to wait for.
         return match args.wait {
@@ -86,9 +83,9 @@ pub(crate) async fn run(args: Dispatch) -> Result<ExitCode> {
         };
     }
     voice.line("");
-    let job: Job = conn.get(&format!("/v1/job/{}", encode(&child))).await?;
+    let job = conn.ask(call::job(&child)).await?;
     let job = Submitted { id: &child, kind: &job.kind };
-    follow(&conn, &job, &made.eval_id.to_string(), args.wait, None, &shape).await
+    follow(&conn, &job, made.eval_id, args.wait, None, &shape).await
 }
 
 fn meta(given: &[String]) -> Result<BTreeMap<String, String>> {
@@ -100,7 +97,8 @@ fn meta(given: &[String]) -> Result<BTreeMap<String, String>> {
     Ok(meta)
 }
 
-/// What is larger than any payload may be is not read to its end: the server says what it thinks of the first byte too many.
+/// What is larger than any payload may be is not read to its end: the server says what it thinks of the first byte
+/// too many.
 fn payload(from: Option<&Path>) -> Result<Vec<u8>> {
     let most = model::dispatch::MAX_PAYLOAD_BYTES as u64 + 1;
     let mut bytes = Vec::new();

@@ -2,13 +2,14 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use api::{call, go_json::from_value, shapes::JobVersions};
+use model::{Job, diff::DiffType};
 use serde_json::Value;
 
-use super::{diff::diff_lines, find};
+use super::{common::find, diff::diff_lines};
 use crate::{
     commands::{ApiArgs, Shape},
-    conn::encode,
     output, when,
 };
 
@@ -19,13 +20,13 @@ pub(crate) struct History {
     api: ApiArgs,
     #[command(flatten)]
     shape: Shape,
-    /// What changed from version to version
+    /// Show what each version changed
     #[arg(short)]
     p: bool,
-    /// With -p: what changed since this version, instead of the one before
+    /// With -p: compare with this version instead of the previous one
     #[arg(long, requires = "p", value_name = "VERSION")]
     diff_version: Option<u64>,
-    /// The whole job of each version, as JSON
+    /// Print the whole job of each version as JSON
     #[arg(long)]
     full: bool,
     /// Only this version
@@ -39,29 +40,29 @@ pub(crate) struct History {
 pub(crate) async fn run(args: History) -> Result<ExitCode> {
     let conn = args.api.conn()?;
     let id = find(&conn, &args.id).await?;
-    let against = args.diff_version.map(|v| format!("&diff_version={v}")).unwrap_or_default();
-    let answer: Value = conn.get(&format!("/v1/job/{}/versions?diffs={}{against}", encode(&id), args.p)).await?;
-    let none = Vec::new();
-    let all = answer["Versions"].as_array().unwrap_or(&none);
-    let diffs = answer["Diffs"].as_array().unwrap_or(&none);
-    let chosen: Vec<(usize, &Value)> =
-        all.iter().enumerate().filter(|(_, job)| args.version.is_none_or(|v| job["Version"].as_u64() == Some(v))).collect();
+    // The versions are printed as the agent has sent them.
+    let versions = call::job_versions(&id).with("diffs", args.p).with_some("diff_version", args.diff_version);
+    let answer: Value = conn.ask(versions.reading()).await?;
+    let read: JobVersions = from_value(answer.clone()).context("the versions of the job")?;
+    let all = answer["Versions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let versions = read.versions.iter().zip(all).enumerate();
+    let chosen: Vec<_> = versions.filter(|(_, (job, _))| args.version.is_none_or(|v| job.version == v)).collect();
     if chosen.is_empty() {
         bail!("job {id:?} has no version {}", args.version.unwrap_or_default());
     }
-    if args.shape.json {
+    if args.shape.format.wanted() {
         match (args.version, chosen.first()) {
-            (Some(_), Some((_, job))) => output::json(job)?,
-            _ => output::json(all)?,
+            (Some(_), Some((_, (_, job)))) => args.shape.format.print(job)?,
+            _ => args.shape.format.print(all)?,
         }
         return Ok(ExitCode::SUCCESS);
     }
-    for (n, (i, job)) in chosen.into_iter().enumerate() {
+    for (n, (i, (job, sent))) in chosen.into_iter().enumerate() {
         if n > 0 {
             output::line("");
         }
         output::pairs(&facts(job));
-        if let Some(diff) = diffs.get(i).filter(|d| d["Type"] != "None") {
+        if let Some(diff) = read.diffs.get(i).filter(|d| d.kind != DiffType::None) {
             output::line("Diff:");
             for text in diff_lines(diff, false) {
                 output::line(&text);
@@ -69,23 +70,19 @@ pub(crate) async fn run(args: History) -> Result<ExitCode> {
         }
         if args.full {
             output::line("Full:");
-            output::json(job)?;
+            output::json(sent)?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// What is said of a version.
-fn facts(job: &Value) -> Vec<(&'static str, String)> {
-    let mut rows = vec![
-        ("Version", job["Version"].to_string()),
-        ("Stable", job["Stable"].to_string()),
-        ("Submit Date", when::stamp(job["SubmitTime"].as_i64().unwrap_or(0))),
-    ];
-    for (name, key) in [("Tag Name", "Name"), ("Tag Description", "Description")] {
-        if let Some(text) = job["VersionTag"][key].as_str().filter(|t| !t.is_empty()) {
-            rows.push((name, text.to_owned()));
-        }
+fn facts(job: &Job) -> Vec<(&'static str, String)> {
+    let mut rows =
+        vec![("Version", job.version.to_string()), ("Stable", job.stable.to_string()), ("Submit Date", when::stamp(job.submit_time))];
+    if let Some(tag) = &job.version_tag {
+        let texts = [("Tag Name", &tag.name), ("Tag Description", &tag.description)];
+        rows.extend(texts.into_iter().filter(|(_, text)| !text.is_empty()).map(|(name, text)| (name, text.clone())));
     }
     rows
 }
@@ -98,7 +95,7 @@ mod tests {
 
     #[test]
     fn tags_are_shown_where_there_are_any() {
-        let names = |job| facts(&job).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        let names = |job| facts(&api::go_json::from_value(job).expect("a job")).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
         assert_eq!(names(json!({"Version": 1, "VersionTag": null})), ["Version", "Stable", "Submit Date"]);
         let tagged = json!({"Version": 1, "VersionTag": {"Name": "good", "Description": ""}});
         assert_eq!(names(tagged), ["Version", "Stable", "Submit Date", "Tag Name"]);

@@ -13,7 +13,7 @@ const NAME: &str = "example.nomad.hcl";
 /// Arguments of `job init`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Init {
-    /// Without explanations
+    /// Leave out the explanations
     #[arg(long)]
     short: bool,
     /// With Consul Connect; there is no Consul, so this is refused

@@ -3,11 +3,14 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use api::shapes::JobSubmissionDetail;
+use api::{call, shapes::Submission};
 use serde_json::{Value, json};
 
-use super::find;
-use crate::{commands::ApiArgs, conn::encode, output};
+use super::common::find;
+use crate::{
+    commands::{ApiArgs, Format},
+    output,
+};
 
 /// Arguments of `job inspect`.
 #[derive(Debug, clap::Args)]
@@ -15,12 +18,12 @@ pub(crate) struct Inspect {
     #[command(flatten)]
     api: ApiArgs,
     /// The job without its envelope
-    #[arg(long)]
-    json: bool,
-    /// The source that it was submitted with
-    #[arg(long, conflicts_with = "json")]
+    #[command(flatten)]
+    format: Format,
+    /// Print the source that was submitted
+    #[arg(long, conflicts_with_all = ["json", "template"])]
     hcl: bool,
-    /// With -hcl: the variables that it was submitted with, too, on standard error
+    /// With -hcl: also print the submitted variables to standard error
     #[arg(long, requires = "hcl")]
     with_vars: bool,
     /// Only this version
@@ -34,11 +37,9 @@ pub(crate) struct Inspect {
 pub(crate) async fn run(args: Inspect) -> Result<ExitCode> {
     let conn = args.api.conn()?;
     let id = find(&conn, &args.id).await?;
-    let path = format!("/v1/job/{}", encode(&id));
     if args.hcl {
-        let version = args.version.map(|v| format!("?version={v}")).unwrap_or_default();
-        let kept: JobSubmissionDetail = conn
-            .get(&format!("{path}/submission{version}"))
+        let kept = conn
+            .ask(call::job_submission(&id).with_some("version", args.version))
             .await
             .with_context(|| format!("the source of job {id:?} is not kept: it was submitted without one, or that version is gone"))?;
         output::bytes(kept.source.as_bytes());
@@ -48,15 +49,15 @@ pub(crate) async fn run(args: Inspect) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let job: Value = match args.version {
-        None => conn.get(&path).await?,
+        None => conn.ask(call::job(&id).reading()).await?,
         Some(version) => {
-            let all: Value = conn.get(&format!("{path}/versions")).await?;
+            let all: Value = conn.ask(call::job_versions(&id).reading()).await?;
             let wanted = all["Versions"].as_array().into_iter().flatten().find(|j| j["Version"].as_u64() == Some(version));
             wanted.cloned().with_context(|| format!("job {id:?} has no version {version}"))?
         }
     };
-    if args.json {
-        output::json(&job)?;
+    if args.format.wanted() {
+        args.format.print(&job)?;
     } else {
         output::json(&json!({"Job": job}))?;
     }
@@ -64,7 +65,7 @@ pub(crate) async fn run(args: Inspect) -> Result<ExitCode> {
 }
 
 /// The variables of a submission, by where they came from.
-fn variables(kept: &JobSubmissionDetail) -> String {
+fn variables(kept: &Submission) -> String {
     let mut parts = Vec::new();
     if !kept.variable_flags.is_empty() {
         let flags: String = kept.variable_flags.iter().map(|(k, v)| format!("\n-var {k}={v}")).collect();
@@ -83,8 +84,8 @@ mod tests {
     #[test]
     fn variables_say_where_they_came_from() {
         let flags = [("a".to_owned(), "1".to_owned())].into();
-        let kept = JobSubmissionDetail { variable_flags: flags, variables: "b = 2\n".into(), ..JobSubmissionDetail::default() };
+        let kept = Submission { variable_flags: flags, variables: "b = 2\n".into(), ..Submission::default() };
         assert_eq!(variables(&kept), "Variables given as flags:\n-var a=1\n\nVariables given in files:\nb = 2");
-        assert_eq!(variables(&JobSubmissionDetail::default()), "No variables were given.");
+        assert_eq!(variables(&Submission::default()), "No variables were given.");
     }
 }

@@ -3,13 +3,11 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use api::shapes::JobScaleStatus;
-use model::{Allocation, Deployment};
+use api::call;
 
-use super::find;
+use super::common::find;
 use crate::{
-    commands::{ApiArgs, Shape, alloc, deployment},
-    conn::encode,
+    commands::{ApiArgs, Shape, alloc_table, deployment},
     output::{self, Table},
     when,
 };
@@ -21,7 +19,7 @@ pub(crate) struct Allocs {
     api: ApiArgs,
     #[command(flatten)]
     shape: Shape,
-    /// Also those of earlier jobs of that name
+    /// Include those of earlier jobs with the same name
     #[arg(long)]
     all: bool,
     /// The job
@@ -35,10 +33,10 @@ pub(crate) struct Deployments {
     api: ApiArgs,
     #[command(flatten)]
     shape: Shape,
-    /// Show the latest one
+    /// Show only the latest deployment
     #[arg(long)]
     latest: bool,
-    /// Also those of earlier jobs of that name
+    /// Include those of earlier jobs with the same name
     #[arg(long)]
     all: bool,
     /// The job
@@ -50,7 +48,7 @@ pub(crate) struct Deployments {
 pub(crate) struct ScalingEvents {
     #[command(flatten)]
     api: ApiArgs,
-    /// Also messages, errors and evaluations
+    /// Include messages, errors and evaluations
     #[arg(long)]
     verbose: bool,
     /// The job
@@ -61,15 +59,15 @@ pub(crate) struct ScalingEvents {
 pub(crate) async fn allocs(args: Allocs) -> Result<ExitCode> {
     let conn = args.api.conn()?;
     let id = find(&conn, &args.id).await?;
-    let path = format!("/v1/job/{}/allocations?all={}", encode(&id), args.all);
-    if args.shape.json {
-        return conn.print(&path).await;
+    let all = call::job_allocations(&id).with("all", args.all);
+    if args.shape.format.wanted() {
+        return conn.show(&args.shape.format, all).await;
     }
-    let all: Vec<Allocation> = conn.get(&path).await?;
+    let all = conn.ask(all).await?;
     if all.is_empty() {
         output::line("No allocations placed");
     } else {
-        alloc::table(&all, &args.shape).print();
+        alloc_table::table(&all, &args.shape).print();
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -78,17 +76,15 @@ pub(crate) async fn allocs(args: Allocs) -> Result<ExitCode> {
 pub(crate) async fn deployments(args: Deployments) -> Result<ExitCode> {
     let conn = args.api.conn()?;
     let id = find(&conn, &args.id).await?;
-    let path = format!("/v1/job/{}", encode(&id));
-    let path = if args.latest { format!("{path}/deployment") } else { format!("{path}/deployments?all={}", args.all) };
-    if args.shape.json {
-        return conn.print(&path).await;
+    let all = call::job_deployments(&id).with("all", args.all);
+    if args.shape.format.wanted() {
+        return conn.show(&args.shape.format, if args.latest { call::job_deployment(&id).reading() } else { all }).await;
     }
     if !args.latest {
-        let all: Vec<Deployment> = conn.get(&path).await?;
-        deployment::table(all, &args.shape);
+        deployment::table(conn.ask(all).await?, &args.shape);
         return Ok(ExitCode::SUCCESS);
     }
-    match conn.get::<Option<Deployment>>(&path).await?.filter(|d| !d.id.is_nil()) {
+    match conn.ask(call::job_deployment(&id)).await?.filter(|d| !d.id.is_nil()) {
         None => output::line("No deployment found"),
         Some(d) => deployment::show(&d, &args.shape),
     }
@@ -99,14 +95,14 @@ pub(crate) async fn deployments(args: Deployments) -> Result<ExitCode> {
 pub(crate) async fn scaling_events(args: ScalingEvents) -> Result<ExitCode> {
     let conn = args.api.conn()?;
     let id = find(&conn, &args.id).await?;
-    let status: JobScaleStatus = conn.get(&format!("/v1/job/{}/scale", encode(&id))).await?;
+    let status = conn.ask(call::job_scale_status(&id)).await?;
     let mut all: Vec<_> = status.task_groups.iter().flat_map(|(group, s)| s.events.iter().map(move |e| (group, e))).collect();
     all.sort_by_key(|(_, e)| std::cmp::Reverse((e.time, e.create_index)));
     if all.is_empty() {
         output::line("No events found");
         return Ok(ExitCode::SUCCESS);
     }
-    let shape = Shape { json: false, verbose: true };
+    let shape = Shape { verbose: true, ..Shape::default() };
     let more: &[&str] = if args.verbose { &["Error", "Message", "Eval ID"] } else { &[] };
     let mut table = Table::new([&["Task Group", "Count", "PrevCount"], more, &["Date"]].concat());
     for (group, e) in all {

@@ -1,6 +1,7 @@
-//! `drover job …`: one file per verb, or group of verbs; what they share is here.
+//! `drover job …`: one file per verb, or group of verbs; what they share is in `common`.
 
 mod change;
+mod common;
 mod defaults;
 mod diff;
 mod dispatch;
@@ -16,25 +17,23 @@ mod status;
 mod stop;
 mod wait;
 
-pub(crate) use change::promoted;
 pub(crate) use status::{Parts, list, show};
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
-use model::EvalId;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use anyhow::{Result, bail};
+use api::{
+    call,
+    shapes::{EvalOptions, JobEvaluateRequest, JobValidateRequest},
+};
+
+use common::{find, followed, warned};
 
 use super::{
     ApiArgs, Shape,
     job_file::{JobFile, JobFileArgs},
-    monitor::{Follower, Voice},
 };
-use crate::{
-    conn::{Conn, encode},
-    output,
-};
+use crate::output;
 
 /// Verbs.
 #[derive(Debug, clap::Subcommand)]
@@ -43,19 +42,19 @@ pub(crate) enum Command {
     Allocs(lists::Allocs),
     /// List the deployments of a job
     Deployments(lists::Deployments),
-    /// Make a job of a parameterized one and follow it
+    /// Dispatch a parameterized job and follow the new job
     Dispatch(dispatch::Dispatch),
-    /// Have the scheduler look at a job again
+    /// Evaluate a job again
     Eval {
         #[command(flatten)]
         api: ApiArgs,
         /// Print identifiers in full
         #[arg(long)]
         verbose: bool,
-        /// Also replace failed allocations that wait for their time
+        /// Also replace failed allocations before their reschedule delay is over
         #[arg(long)]
         force_reschedule: bool,
-        /// Do not follow it
+        /// Return at once instead of following the evaluation
         #[arg(long)]
         detach: bool,
         /// The job
@@ -63,25 +62,25 @@ pub(crate) enum Command {
     },
     /// Show the versions of a job
     History(history::History),
-    /// Write an example of a job file
+    /// Write an example job file
     Init(init::Init),
-    /// Print a job as the servers have it, or as it was written
+    /// Print a registered job as JSON, or its source
     Inspect(inspect::Inspect),
-    /// Show what submitting a job file would do
+    /// Show what a submission of a job file would change
     Plan(plan::Plan),
-    /// Roll out the version whose canaries are healthy
+    /// Promote the canaries of a job and roll out their version
     Promote(change::Promote),
-    /// Restart the allocations of a job, some at a time
+    /// Restart the allocations of a job in batches
     Restart(restart::Restart),
     /// Return a job to an earlier version
     Revert(change::Revert),
-    /// Submit a job file and follow the work until it is healthy or it is clear why not
+    /// Submit a job file and follow it until it is healthy or has failed
     Run(run::Run),
-    /// Change how many allocations of a group run
+    /// Change the count of a task group
     Scale(change::Scale),
-    /// Show how the counts of a job were changed
+    /// Show the scaling history of a job
     ScalingEvents(lists::ScalingEvents),
-    /// Run a stopped job again
+    /// Start a stopped job again
     Start(change::Start),
     /// List jobs, or show one
     Status {
@@ -89,13 +88,13 @@ pub(crate) enum Command {
         api: ApiArgs,
         #[command(flatten)]
         shape: Shape,
-        /// Without allocations
+        /// Leave out allocations
         #[arg(long)]
         short: bool,
-        /// Also allocations of earlier jobs of that name
+        /// Include allocations of earlier jobs with the same name
         #[arg(long)]
         all_allocs: bool,
-        /// Also evaluations
+        /// Include evaluations
         #[arg(long)]
         evals: bool,
         /// The job
@@ -119,9 +118,9 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
         Command::Eval { api, verbose, force_reschedule, detach, id } => {
             let conn = api.conn()?;
             let id = find(&conn, &id).await?;
-            let body = json!({"JobID": id, "EvalOptions": {"ForceReschedule": force_reschedule}});
-            let answer: Value = conn.put(&format!("/v1/job/{}/evaluate", encode(&id)), &body).await?;
-            followed(&conn, &id, &answer, detach, &Shape { json: false, verbose }).await
+            let request = JobEvaluateRequest { job_id: id.clone(), eval_options: EvalOptions { force_reschedule } };
+            let answer = conn.ask(call::job_evaluate(&id, &request)).await?;
+            followed(&conn, &id, answer.eval_id, detach, &Shape { verbose, ..Shape::default() }).await
         }
         Command::Allocs(args) => lists::allocs(args).await,
         Command::Deployments(args) => lists::deployments(args).await,
@@ -150,70 +149,14 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
         Command::Validate { api, file } => {
             let conn = api.conn()?;
             let file = JobFile::read(&file)?;
-            let answer: Value = conn.put("/v1/validate/job", &json!({"Job": file.job})).await?;
-            let warnings = answer["Warnings"].as_str().unwrap_or_default();
-            if !warnings.is_empty() {
-                output::line(&format!("Job Warnings:\n{warnings}\n"));
-            }
-            let error = answer["Error"].as_str().unwrap_or_default();
-            if !error.is_empty() {
-                bail!("job file {}: {error}", file.name);
+            file.fits_drivers(&conn).await?;
+            let answer = conn.ask(call::job_validate(&JobValidateRequest { job: Some(file.typed()) })).await?;
+            warned(&answer.warnings);
+            if !answer.error.is_empty() {
+                bail!("job file {}: {}", file.name, answer.error);
             }
             output::line("Job validation successful");
             Ok(ExitCode::SUCCESS)
         }
     }
-}
-
-/// A job of a list.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "PascalCase")]
-struct Stub {
-    #[serde(rename = "ID")]
-    id: String,
-    #[serde(rename = "ParentID")]
-    parent_id: String,
-    namespace: String,
-    #[serde(rename = "Type")]
-    kind: String,
-    priority: i32,
-    status: String,
-    stop: bool,
-    submit_time: i64,
-}
-
-/// The id of the job that is meant: an exact id, or the only one with that beginning.
-pub(crate) async fn find(conn: &Conn, prefix: &str) -> Result<String> {
-    let found: Vec<Stub> = conn.get(&format!("/v1/jobs?prefix={}", encode(prefix))).await?;
-    if found.iter().any(|j| j.id == prefix) {
-        return Ok(prefix.to_owned());
-    }
-    match found.as_slice() {
-        [] => bail!("no job begins with {prefix:?}"),
-        [one] => Ok(one.id.clone()),
-        many => bail!("{} jobs begin with {prefix:?}: {}", many.len(), many.iter().map(|j| j.id.as_str()).collect::<Vec<_>>().join(", ")),
-    }
-}
-
-/// Follows the evaluation of an answer, unless there is none or nobody wants to. An evaluation that has done nothing says why.
-pub(crate) async fn followed(conn: &Conn, job: &str, answer: &Value, detach: bool, shape: &Shape) -> Result<ExitCode> {
-    let id = answer["EvalID"].as_str().unwrap_or_default();
-    if id.is_empty() {
-        output::line("No evaluation was created");
-        return Ok(ExitCode::SUCCESS);
-    }
-    if detach {
-        output::line(&format!("Evaluation ID: {id}"));
-        return Ok(ExitCode::SUCCESS);
-    }
-    let outcome = Follower::new(conn, shape, Voice::Out).eval(evaluation(id)?).await?;
-    if outcome.nothing {
-        return Ok(ExitCode::from(standing::told(conn, job, Voice::Out).await?));
-    }
-    Ok(ExitCode::from(outcome.code))
-}
-
-/// An evaluation's id, of an answer.
-fn evaluation(id: &str) -> Result<EvalId> {
-    id.parse().context("the server's evaluation id")
 }

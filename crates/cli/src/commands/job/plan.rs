@@ -3,7 +3,13 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use serde_json::{Value, json};
+use api::{
+    call,
+    go_json::from_value,
+    shapes::{JobPlanRequest, JobPlanResponse},
+};
+use model::diff::{DiffType, JobDiff};
+use serde_json::Value;
 
 use super::{defaults::left_out, diff::diff_lines};
 use crate::{
@@ -12,7 +18,6 @@ use crate::{
         job_file::{JobFile, JobFileArgs},
         placement,
     },
-    conn::encode,
     failure, output,
 };
 
@@ -23,7 +28,7 @@ pub(crate) struct Plan {
     api: ApiArgs,
     #[command(flatten)]
     file: JobFileArgs,
-    /// Whether what changes is shown
+    /// Show the changes
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     diff: bool,
     /// The older name of -diff=false
@@ -32,7 +37,7 @@ pub(crate) struct Plan {
     /// Print the servers' answer as JSON
     #[arg(long)]
     json_output: bool,
-    /// Also what does not change, and what is the default
+    /// Include unchanged fields and defaults
     #[arg(long)]
     verbose: bool,
 }
@@ -40,73 +45,72 @@ pub(crate) struct Plan {
 /// Exit code when it cannot be told what would happen.
 const ERROR: u8 = 255;
 
-/// Shows what submitting would do. Its errors have an exit code of their own, because 1 means that something would change.
+/// Shows what submitting would do. Its errors have an exit code of their own, because 1 means that something would
+/// change.
 pub(crate) async fn run(args: Plan) -> Result<ExitCode> {
     match plan(args).await {
         Ok(changes) => Ok(ExitCode::from(u8::from(changes))),
         Err(error) => {
-            output::note(&failure::text(&error));
+            failure::tell(&error);
             Ok(ExitCode::from(ERROR))
         }
     }
 }
 
 /// Whether the change would create or destroy allocations: one in place, or none at all, needs no second look.
-fn changes(answer: &Value) -> bool {
-    if answer["Diff"]["Type"] == "None" {
+fn changes(plan: &JobPlanResponse) -> bool {
+    if plan.diff.as_ref().is_some_and(|diff| diff.kind == DiffType::None) {
         return false;
     }
-    answer["Annotations"]["DesiredTGUpdates"]
-        .as_object()
-        .into_iter()
-        .flatten()
-        .any(|(_, u)| ["Place", "Migrate", "Stop", "DestructiveUpdate", "Canary"].iter().any(|k| u[*k].as_u64().unwrap_or(0) > 0))
+    let mut updates = plan.annotations.iter().flat_map(|a| a.desired_tg_updates.values());
+    updates.any(|u| [u.place, u.migrate, u.stop, u.destructive_update, u.canary].iter().any(|n| *n > 0))
 }
 
 async fn plan(args: Plan) -> Result<bool> {
     let conn = args.api.conn()?;
     let file = JobFile::read(&args.file)?;
-    let id = file.job["ID"].as_str().context("the job has no id")?.to_owned();
-    let diff = args.diff && !args.no_diff;
-    let answer: Value = conn.put(&format!("/v1/job/{}/plan", encode(&id)), &json!({"Job": file.job, "Diff": diff})).await?;
+    file.fits_drivers(&conn).await?;
+    let request = JobPlanRequest { job: Some(file.typed()), diff: args.diff && !args.no_diff, ..JobPlanRequest::default() };
+    let id = request.job.as_ref().map(|job| job.id.clone()).filter(|id| !id.is_empty()).context("the job has no id")?;
+    let answer: Value = conn.ask(call::job_plan(&id, &request).reading()).await?;
+    let plan: JobPlanResponse = from_value(answer.clone()).context("the agent's plan")?;
     if args.json_output {
         output::json(&answer)?;
-        return Ok(changes(&answer));
+        return Ok(changes(&plan));
     }
-    if diff {
-        let new = answer["Diff"]["Type"] == "Added" && !args.verbose;
-        let shown = if new { left_out(&file.job, answer["Diff"].clone()) } else { answer["Diff"].clone() };
-        for text in diff_lines(&shown, args.verbose) {
+    if request.diff {
+        let new = |diff: &JobDiff| diff.kind == DiffType::Added && !args.verbose;
+        let diff = match (plan.diff.clone(), &request.job) {
+            (Some(diff), Some(job)) if new(&diff) => Some(left_out(job, diff)),
+            (diff, _) => diff,
+        };
+        for text in diff.iter().flat_map(|diff| diff_lines(diff, args.verbose)) {
             output::line(&text);
         }
         output::line("");
     }
     output::line("Scheduler dry-run:");
-    let failed: std::collections::BTreeMap<String, model::AllocMetric> =
-        api::go_json::from_value(answer["FailedTGAllocs"].clone()).context("the agent's account of what could not be placed")?;
-    if failed.is_empty() {
+    if plan.failed_tg_allocs.is_empty() {
         output::line("- All tasks successfully allocated.");
     } else {
         output::line("- WARNING: Failed to place all allocations.");
-        for text in placement::explained(&conn, &failed).await {
+        for text in placement::explained(&conn, &plan.failed_tg_allocs).await {
             output::line(&format!("  {text}"));
         }
     }
-    let warnings = answer["Warnings"].as_str().unwrap_or_default();
-    if !warnings.is_empty() {
-        output::line(&format!("\nJob Warnings:\n{warnings}"));
+    if !plan.warnings.is_empty() {
+        output::line(&format!("\nJob Warnings:\n{}", plan.warnings));
     }
-    output::line(&format!("\nJob Modify Index: {}", answer["JobModifyIndex"]));
-    output::line(&format!(
-        "To submit the job if it is still as shown:\n\ndrover job run -check-index {} {}",
-        answer["JobModifyIndex"],
-        args.file.path()
-    ));
-    Ok(changes(&answer))
+    let index = plan.job_modify_index;
+    output::line(&format!("\nJob Modify Index: {index}"));
+    output::line(&format!("To submit the job if it is still as shown:\n\ndrover job run -check-index {index} {}", args.file.path()));
+    Ok(changes(&plan))
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -122,9 +126,12 @@ mod tests {
         ] {
             let mut answer = json!({"Annotations": {"DesiredTGUpdates": {"a": {"Ignore": 1}, "g": {}}}});
             answer["Annotations"]["DesiredTGUpdates"]["g"][what] = 1.into();
-            assert_eq!(changes(&answer), wanted, "{what}");
+            assert_eq!(changes(&from_value(answer).expect("a plan")), wanted, "{what}");
         }
-        assert!(!changes(&json!({"Annotations": null})));
-        assert!(!changes(&json!({"Diff": {"Type": "None"}, "Annotations": {"DesiredTGUpdates": {"g": {"Place": 1}}}})));
+        for none in
+            [json!({"Annotations": null}), json!({"Diff": {"Type": "None"}, "Annotations": {"DesiredTGUpdates": {"g": {"Place": 1}}}})]
+        {
+            assert!(!changes(&from_value(none).expect("a plan")));
+        }
     }
 }

@@ -7,13 +7,13 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use api::{call, shapes::AllocRestartRequest};
 use model::{AllocId, Allocation, ClientStatus, DesiredStatus, Job, TaskRunState, go_duration::GoDuration, job::job_type};
-use serde_json::{Value, json};
 
-use super::find;
+use super::common::find;
 use crate::{
     commands::{ApiArgs, Shape, cause, monitor::Voice},
-    conn::{Conn, encode},
+    conn::Conn,
     output,
 };
 
@@ -27,31 +27,31 @@ const LOOK: Duration = Duration::from_millis(200);
 pub(crate) struct Restart {
     #[command(flatten)]
     api: ApiArgs,
-    /// Also tasks that have ended
+    /// Include tasks that have ended
     #[arg(long, conflicts_with_all = ["task", "reschedule"])]
     all_tasks: bool,
-    /// Allocations at a time: a number, or a share of those that run
+    /// Allocations per batch: a number, or a percentage of the running ones
     #[arg(long, value_name = "N|N%", default_value = "1")]
     batch_size: String,
-    /// The pause between batches, or `ask`
+    /// Pause between batches, or `ask`
     #[arg(long, value_name = "DURATION|ask", default_value = "0s")]
     batch_wait: String,
-    /// Only this group; may be given several times
+    /// Only this task group; repeatable
     #[arg(long)]
     group: Vec<String>,
-    /// Only this task; may be given several times
+    /// Only this task; repeatable
     #[arg(long, conflicts_with = "reschedule")]
     task: Vec<String>,
-    /// What follows when an allocation does not come back [default: ask on a terminal, else fail]
+    /// Reaction to an allocation that does not come back [default: ask on a terminal, else fail]
     #[arg(long, value_enum, value_name = "ask|fail")]
     on_error: Option<OnError>,
-    /// Without shutdown_delay; only with -reschedule, restarts in place do not wait
+    /// Skip `shutdown_delay`; only with -reschedule, because restarts in place do not wait
     #[arg(long)]
     no_shutdown_delay: bool,
-    /// Stop them and have the scheduler place new ones
+    /// Stop the allocations and let the scheduler place new ones
     #[arg(long)]
     reschedule: bool,
-    /// Ask nothing: go on after pauses and failures
+    /// Do not ask; go on after pauses and failures
     #[arg(long, short = 'y')]
     yes: bool,
     /// Print identifiers in full
@@ -61,7 +61,7 @@ pub(crate) struct Restart {
     id: String,
 }
 
-/// What follows when an allocation does not come back.
+/// Reaction to an allocation that does not come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum OnError {
     Ask,
@@ -82,7 +82,7 @@ impl Size {
             Some(share) => number(share).filter(|n| *n <= 100).map(Self::Percent),
             None => number(text).map(Self::Number),
         };
-        size.with_context(|| format!("-batch-size {text:?} is neither a number from 1 on nor a share from 1% to 100%"))
+        size.with_context(|| format!("-batch-size must be a number from 1 or a percentage from 1% to 100%, not {text:?}"))
     }
     /// Of so many; shares are rounded up.
     fn of(self, total: usize) -> usize {
@@ -105,7 +105,7 @@ fn pause(text: &str) -> Result<Pause> {
         return Ok(Pause::Ask);
     }
     let nanos = text.parse::<GoDuration>().ok().and_then(|d| u64::try_from(d.nanos()).ok());
-    let nanos = nanos.with_context(|| format!("-batch-wait {text:?} is neither a duration such as 30s nor \"ask\""))?;
+    let nanos = nanos.with_context(|| format!("-batch-wait must be a duration such as 30s or \"ask\", not {text:?}"))?;
     Ok(Pause::For(Duration::from_nanos(nanos)))
 }
 
@@ -115,7 +115,7 @@ fn is_yes(answer: &str) -> bool {
 }
 
 fn ask(question: &str) -> Result<String> {
-    eprint!("{question} ");
+    output::ask(question);
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer).context("could not read the answer")?;
     Ok(answer)
@@ -138,7 +138,7 @@ fn checked(job: &Job, groups: &[String], tasks: &[String]) -> Result<()> {
     }
     let within = || job.task_groups.iter().filter(|g| groups.is_empty() || groups.iter().any(|n| **n == *g.name));
     match tasks.iter().find(|t| within().all(|g| g.task(t).is_none())) {
-        Some(task) => bail!("no group that is restarted has a task {task:?}"),
+        Some(task) => bail!("none of the task groups to restart has a task {task:?}"),
         None => Ok(()),
     }
 }
@@ -149,26 +149,25 @@ pub(crate) async fn run(args: Restart) -> Result<ExitCode> {
     let terminal = std::io::stdin().is_terminal();
     let on_error = args.on_error.unwrap_or(if terminal { OnError::Ask } else { OnError::Fail });
     if !terminal && !args.yes && (pause == Pause::Ask || args.on_error == Some(OnError::Ask)) {
-        bail!("there is no terminal to ask on: leave `ask` out, or say -yes");
+        bail!("cannot ask without a terminal; leave `ask` out, or use -yes");
     }
     if args.no_shutdown_delay && !args.reschedule {
-        bail!("-no-shutdown-delay goes with -reschedule: a restart in place does not wait for the delay");
+        bail!("-no-shutdown-delay works only with -reschedule: a restart in place does not wait for the delay");
     }
     let conn = args.api.conn()?;
     let id = find(&conn, &args.id).await?;
-    let path = format!("/v1/job/{}", encode(&id));
-    let job: Job = conn.get(&path).await?;
+    let job = conn.ask(call::job(&id)).await?;
     checked(&job, &args.group, &args.task)?;
     if args.reschedule && job.kind == job_type::SYSBATCH {
-        bail!("job {id:?} is a sysbatch job: what ends on a node is not placed again, so -reschedule would only stop it");
+        bail!("job {id:?} is a sysbatch job: its allocations are not placed again, so -reschedule would only stop them");
     }
-    let allocs = chosen(conn.get(&format!("{path}/allocations")).await?, &args.group, &args.task);
+    let allocs = chosen(conn.ask(call::job_allocations(&id)).await?, &args.group, &args.task);
     if allocs.is_empty() {
         output::line("No allocations to restart");
         return Ok(ExitCode::SUCCESS);
     }
     let (doing, done) = if args.reschedule { ("Rescheduling", "rescheduled") } else { ("Restarting", "restarted") };
-    let shape = Shape { json: false, verbose: args.verbose };
+    let shape = Shape { verbose: args.verbose, ..Shape::default() };
     let total = allocs.len();
     output::line(&format!("==> {doing} {total} allocation{} of job {id:?}", if total == 1 { "" } else { "s" }));
     let batches: Vec<&[Allocation]> = allocs.chunks(size.of(total)).collect();
@@ -227,16 +226,14 @@ async fn wait(between: &mut Pause, yes: bool) -> Result<()> {
 /// Restarts one and waits until it is back; the allocation that took its place, if one did.
 async fn one(conn: &Conn, a: &Allocation, args: &Restart) -> Result<Option<AllocId>> {
     if args.reschedule {
-        let path = format!("/v1/allocation/{}/stop?no_shutdown_delay={}&reschedule=true", a.id, args.no_shutdown_delay);
-        let _: Value = conn.put(&path, &json!({})).await?;
+        conn.tell(call::alloc_stop(a.id).with("no_shutdown_delay", args.no_shutdown_delay).with("reschedule", true)).await?;
         return replaced(conn, a.id).await.map(Some);
     }
-    let path = format!("/v1/client/allocation/{}/restart", a.id);
     if args.task.is_empty() {
-        let _: Value = conn.put(&path, &json!({"TaskName": "", "AllTasks": args.all_tasks})).await?;
+        conn.tell(call::alloc_restart(a.id, &AllocRestartRequest { task_name: String::new(), all_tasks: args.all_tasks })).await?;
     }
     for task in args.task.iter().filter(|t| a.task_states.contains_key(t.as_str())) {
-        let _: Value = conn.put(&path, &json!({"TaskName": task, "AllTasks": false})).await?;
+        conn.tell(call::alloc_restart(a.id, &AllocRestartRequest { task_name: task.clone(), all_tasks: false })).await?;
     }
     back(conn, a, &args.task).await.map(|()| None)
 }
@@ -259,12 +256,14 @@ fn is_back(before: &Allocation, now: &Allocation, tasks: &[String]) -> bool {
 async fn back(conn: &Conn, before: &Allocation, tasks: &[String]) -> Result<()> {
     let begun = Instant::now();
     loop {
-        let now: Allocation = conn.get(&format!("/v1/allocation/{}", before.id)).await?;
+        let now = conn.ask(call::alloc(before.id)).await?;
         if is_back(before, &now, tasks) {
             return Ok(());
         }
         if now.client_terminal() {
-            bail!("it has ended: {}", cause::of_alloc(conn, &now).await.join("; "));
+            let causes = cause::of_alloc(conn, &now).await;
+            let why = if causes.is_empty() { String::new() } else { format!(": {}", causes.join("; ")) };
+            bail!("it has ended as {}{why}", output::lower(&now.client_status));
         }
         if begun.elapsed() > BACK {
             bail!("its tasks did not start again within {} s", BACK.as_secs());
@@ -276,18 +275,18 @@ async fn back(conn: &Conn, before: &Allocation, tasks: &[String]) -> Result<()> 
 async fn replaced(conn: &Conn, id: AllocId) -> Result<AllocId> {
     let begun = Instant::now();
     loop {
-        let old: Allocation = conn.get(&format!("/v1/allocation/{id}")).await?;
+        let old = conn.ask(call::alloc(id)).await?;
         if !old.next_allocation.is_nil() {
-            let new: Allocation = conn.get(&format!("/v1/allocation/{}", old.next_allocation)).await?;
+            let new = conn.ask(call::alloc(old.next_allocation)).await?;
             if new.client_status == ClientStatus::Running {
                 return Ok(new.id);
             }
             if new.client_terminal() {
-                bail!("its successor {} has ended: {}", new.id.short(), cause::of_alloc(conn, &new).await.join("; "));
+                bail!("its replacement {} has ended: {}", new.id.short(), cause::of_alloc(conn, &new).await.join("; "));
             }
         }
         if begun.elapsed() > BACK {
-            bail!("no successor of it runs after {} s", BACK.as_secs());
+            bail!("its replacement does not run after {} s", BACK.as_secs());
         }
         tokio::time::sleep(LOOK).await;
     }

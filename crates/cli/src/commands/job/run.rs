@@ -3,17 +3,18 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use model::Allocation;
-use serde_json::{Value, json};
+use api::{call, shapes::JobRegisterRequest};
+use model::{Allocation, EvalId, Job};
+use serde_json::json;
 
-use super::{evaluation, standing, wait};
+use super::{common::warned, standing, wait};
 use crate::{
     commands::{
         ApiArgs, Shape,
         job_file::{JobFile, JobFileArgs},
         monitor::{Follower, Voice},
     },
-    conn::{Conn, encode},
+    conn::Conn,
     output,
 };
 
@@ -24,10 +25,10 @@ pub(crate) struct Run {
     api: ApiArgs,
     #[command(flatten)]
     file: JobFileArgs,
-    /// Only when the job's modify index is this one; 0 = only when the job does not exist
+    /// Submit only if the job has this modify index; 0 = only if the job does not exist
     #[arg(long, value_name = "INDEX")]
     check_index: Option<u64>,
-    /// Follow a batch or sysbatch job to its end: its output is written here, its exit code is that of the command
+    /// Follow a batch or sysbatch job to its end; print its output and return its exit code
     #[arg(long, conflicts_with = "detach")]
     wait: bool,
     /// Do not follow the work
@@ -36,7 +37,7 @@ pub(crate) struct Run {
     /// Print the job as the API's JSON and submit nothing
     #[arg(long)]
     output: bool,
-    /// Keep the counts that were scaled
+    /// Preserve scaled group counts
     #[arg(long)]
     preserve_counts: bool,
     /// Priority of the evaluation
@@ -55,24 +56,22 @@ pub(crate) async fn run(args: Run) -> Result<ExitCode> {
         output::json(&json!({"Job": file.job}))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut body = json!({"Job": file.job, "PreserveCounts": args.preserve_counts, "Submission": file.submission});
-    if let Some(index) = args.check_index {
-        body["EnforceIndex"] = true.into();
-        body["JobModifyIndex"] = index.into();
-    }
-    if let Some(priority) = args.eval_priority {
-        body["EvalPriority"] = priority.into();
-    }
-    let answer: Value = conn.put("/v1/jobs", &body).await?;
-    let warnings = answer["Warnings"].as_str().unwrap_or_default();
-    if !warnings.is_empty() {
-        output::line(&format!("Job Warnings:\n{warnings}\n"));
-    }
-    let shape = Shape { json: false, verbose: args.verbose };
-    let job = Submitted { id: file.job["ID"].as_str().unwrap_or_default(), kind: file.job["Type"].as_str().unwrap_or_default() };
-    let eval = answer["EvalID"].as_str().unwrap_or_default();
-    if eval.is_empty() {
-        output::line(&registered(&file.job));
+    file.fits_drivers(&conn).await?;
+    let request = JobRegisterRequest {
+        job: Some(file.typed()),
+        preserve_counts: args.preserve_counts,
+        enforce_index: args.check_index.is_some(),
+        job_modify_index: args.check_index.unwrap_or_default(),
+        eval_priority: args.eval_priority.unwrap_or_default(),
+        submission: Some(file.submission.clone()),
+        ..JobRegisterRequest::default()
+    };
+    let answer = conn.ask(call::job_register(&request)).await?;
+    warned(&answer.warnings);
+    let shape = Shape { verbose: args.verbose, ..Shape::default() };
+    let (job, eval) = (file.typed(), answer.eval_id);
+    if eval.is_nil() {
+        output::line(&registered(&job));
         return Ok(ExitCode::SUCCESS);
     }
     if args.detach {
@@ -80,7 +79,7 @@ pub(crate) async fn run(args: Run) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let hint = format!("drover job run -wait {}", args.file.path());
-    follow(&conn, &job, eval, args.wait, Some(&hint), &shape).await
+    follow(&conn, &Submitted { id: job.id.as_str(), kind: &job.kind }, eval, args.wait, Some(&hint), &shape).await
 }
 
 /// A job that was submitted just now.
@@ -89,11 +88,12 @@ pub(super) struct Submitted<'a> {
     pub(super) kind: &'a str,
 }
 
-/// Follows what was submitted: until it is healthy; with `wait`, work that ends until it has ended. `again` is the command that waits later.
+/// Follows what was submitted: until it is healthy; with `wait`, work that ends until it has ended. `again` is the
+/// command that waits later.
 pub(super) async fn follow(
     conn: &Conn,
     job: &Submitted<'_>,
-    eval: &str,
+    eval: EvalId,
     wait: bool,
     again: Option<&str>,
     shape: &Shape,
@@ -102,7 +102,7 @@ pub(super) async fn follow(
     // Standard output is the tasks' when their output is written here.
     let voice = if wait && ends { Voice::Err } else { Voice::Out };
     let mut follower = Follower::new(conn, shape, voice);
-    let outcome = follower.eval(evaluation(eval)?).await?;
+    let outcome = follower.eval(eval).await?;
     if outcome.nothing {
         let code = standing::told(conn, job.id, voice).await?;
         if code != 0 || !ends {
@@ -113,7 +113,7 @@ pub(super) async fn follow(
         return Ok(ExitCode::from(wait::to_its_end(conn, job.id, shape, &mut follower).await?));
     }
     if ends {
-        let allocs: Vec<Allocation> = conn.get(&format!("/v1/job/{}/allocations", encode(job.id))).await?;
+        let allocs = conn.ask(call::job_allocations(job.id)).await?;
         if let Some(text) = still_runs(&allocs, job.id, again) {
             output::line(&text);
         }
@@ -130,12 +130,12 @@ fn still_runs(allocs: &[Allocation], id: &str, again: Option<&str>) -> Option<St
 }
 
 /// What is said of a job that nothing was evaluated for: it is a template of others.
-fn registered(job: &Value) -> String {
-    let id = job["ID"].as_str().unwrap_or_default();
-    if job["ParameterizedJob"].is_object() {
+fn registered(job: &Job) -> String {
+    let id = job.id.as_str();
+    if job.parameterized_job.is_some() {
         return format!("Job {id:?} is registered; start it with: drover job dispatch {id}");
     }
-    if job["Periodic"].is_object() {
+    if job.periodic.is_some() {
         return format!("Job {id:?} is registered; it is started at its times");
     }
     format!("Job {id:?} is registered; no evaluation was created")
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn templates_say_how_they_are_started() {
-        let told = |job: Value| registered(&job);
+        let told = |job| registered(&api::go_json::from_value(job).expect("a job"));
         assert_eq!(told(json!({"ID": "x", "ParameterizedJob": {}})), "Job \"x\" is registered; start it with: drover job dispatch x");
         assert_eq!(told(json!({"ID": "x", "Periodic": {}})), "Job \"x\" is registered; it is started at its times");
         assert_eq!(told(json!({"ID": "x", "Periodic": null})), "Job \"x\" is registered; no evaluation was created");

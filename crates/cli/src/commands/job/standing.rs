@@ -1,12 +1,11 @@
-//! What it means that an evaluation has changed nothing: the job is as it should be, or nothing will be done for it until somebody changes it.
+//! What it means that an evaluation has changed nothing: the job is as it should be, or nothing will be done for it
+//! until somebody changes it.
 
 use anyhow::Result;
+use api::call;
 use model::{Allocation, ClientStatus, Deployment, DeploymentStatus, DesiredStatus, Job, job::job_type};
 
-use crate::{
-    commands::monitor::Voice,
-    conn::{Conn, encode},
-};
+use crate::{commands::monitor::Voice, conn::Conn};
 
 /// Why nothing will be placed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,13 +54,11 @@ fn idle(job: &Job, latest: Option<&Deployment>, allocs: &[Allocation], earlier: 
 
 /// Says why nothing was done, when it is so; the exit code.
 pub(crate) async fn told(conn: &Conn, id: &str, voice: Voice) -> Result<u8> {
-    let path = format!("/v1/job/{}", encode(id));
-    let job: Job = conn.get(&path).await?;
-    let latest: Option<Deployment> = conn.get(&format!("{path}/deployment")).await?;
-    let allocs: Vec<Allocation> = conn.get(&format!("{path}/allocations")).await?;
-    let versions: serde_json::Value = conn.get(&format!("{path}/versions")).await?;
-    let stable = |v: &&serde_json::Value| v["Stable"] == true && v["Version"].as_u64() != Some(job.version);
-    let earlier = versions["Versions"].as_array().into_iter().flatten().find(stable).and_then(|v| v["Version"].as_u64());
+    let job = conn.ask(call::job(id)).await?;
+    let latest = conn.ask(call::job_deployment(id)).await?;
+    let allocs = conn.ask(call::job_allocations(id)).await?;
+    let versions = conn.ask(call::job_versions(id)).await?.versions;
+    let earlier = versions.iter().find(|v| v.stable && v.version != job.version).map(|v| v.version);
     let Some(idle) = idle(&job, latest.as_ref(), &allocs, earlier) else { return Ok(0) };
     voice.line(&format!("==> {}", idle.text));
     Ok(u8::from(idle.failed))

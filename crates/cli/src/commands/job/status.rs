@@ -3,27 +3,26 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use api::shapes::{JobChildren, JobSummary, RemoteTaskView};
-use model::{Allocation, ClientStatus, Deployment, Evaluation, Job};
+use api::{call, shapes::RemoteTaskView};
+use model::{Allocation, ClientStatus, Job, records::JobChildren};
 
-use super::Stub;
 use crate::{
-    commands::{Shape, alloc, cause, deployment, eval::lower, placement, remote as remote_tasks},
-    conn::{Conn, encode},
-    output::{self, Table},
+    commands::{Shape, alloc_table, cause, deployment, placement, remote as remote_tasks},
+    conn::Conn,
+    output::{self, Table, lower},
     when,
 };
 
 /// Lists the jobs.
 pub(crate) async fn list(conn: &Conn, shape: &Shape) -> Result<ExitCode> {
-    if shape.json {
-        return conn.print("/v1/jobs").await;
+    if shape.format.wanted() {
+        return conn.show(&shape.format, call::jobs()).await;
     }
-    let jobs: Vec<Stub> = conn.get("/v1/jobs").await?;
+    let jobs = conn.ask(call::jobs()).await?;
     let mut table = Table::new(["ID", "Namespace", "Type", "Priority", "Status", "Submit Date"]);
     for j in &jobs {
         let status = if j.stop { format!("{} (stopped)", j.status) } else { j.status.clone() };
-        table.row([j.id.clone(), j.namespace.clone(), j.kind.clone(), j.priority.to_string(), status, when::stamp(j.submit_time)]);
+        table.row([j.id.to_string(), j.namespace.to_string(), j.kind.clone(), j.priority.to_string(), status, when::stamp(j.submit_time)]);
     }
     if table.is_empty() {
         output::line("No running jobs")
@@ -46,12 +45,11 @@ pub(crate) struct Parts {
 
 /// Shows a job; the id is complete.
 pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, parts: Parts) -> Result<ExitCode> {
-    let path = format!("/v1/job/{}", encode(id));
-    if shape.json {
-        return conn.print(&path).await;
+    if shape.format.wanted() {
+        return conn.show(&shape.format, call::job(id)).await;
     }
-    let job: Job = conn.get(&path).await?;
-    let remote: Vec<RemoteTaskView> = conn.get(&format!("/v1/remote/tasks?job={}", encode(job.id.as_str()))).await?;
+    let job = conn.ask(call::job(id)).await?;
+    let remote = conn.ask(call::remote_tasks().with("job", &job.id)).await?;
     let status = match unmanaged_since(&remote) {
         _ if job.stop => format!("{} (stopped)", job.status),
         Some(since) => format!("running (unmanaged, {})", when::span(when::now_ns() - since)),
@@ -72,11 +70,11 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, parts: Parts) -> 
     if parts.short {
         return Ok(ExitCode::SUCCESS);
     }
-    let summary: JobSummary = conn.get(&format!("{path}/summary")).await?;
+    let summary = conn.ask(call::job_summary(id)).await?;
     if job.is_template() {
         return children(conn, &job, summary.children.unwrap_or_default()).await;
     }
-    let allocs: Vec<Allocation> = conn.get(&format!("{path}/allocations?all={}", parts.all_allocs)).await?;
+    let allocs = conn.ask(call::job_allocations(id).with("all", parts.all_allocs)).await?;
     output::heading("Summary");
     let mut table = Table::new(["Task Group", "Queued", "Starting", "Running", "Failed", "Complete", "Lost", "Unknown"]);
     for (group, s) in &summary.summary {
@@ -85,15 +83,14 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, parts: Parts) -> 
     }
     table.print();
 
-    let evals: Vec<Evaluation> = conn.get(&format!("{path}/evaluations")).await?;
+    let evals = conn.ask(call::job_evaluations(id)).await?;
     if let Some(failed) = placement::waiting(&evals) {
         output::heading("Placement Failure");
         for text in placement::explained(conn, failed).await {
             output::line(&text);
         }
     }
-    let deployment: Option<Deployment> = conn.get(&format!("{path}/deployment")).await?;
-    if let Some(d) = deployment.filter(|d| !d.id.is_nil()) {
+    if let Some(d) = conn.ask(call::job_deployment(id)).await?.filter(|d| !d.id.is_nil()) {
         output::heading("Latest Deployment");
         deployment::show(&d, shape);
     }
@@ -119,7 +116,7 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, parts: Parts) -> 
         failures(conn, &job, &allocs, shape).await;
     }
     output::heading("Allocations");
-    let table = alloc::table(&allocs, shape);
+    let table = alloc_table::table(&allocs, shape);
     if table.is_empty() {
         output::line("No allocations placed")
     } else {
@@ -191,10 +188,10 @@ async fn children(conn: &Conn, job: &Job, counts: JobChildren) -> Result<ExitCod
     table.row([counts.pending, counts.running, counts.dead].map(|n| n.to_string()));
     table.print();
     output::heading("Dispatched Jobs");
-    let found: Vec<Stub> = conn.get(&format!("/v1/jobs?prefix={}", encode(&format!("{}/", job.id)))).await?;
+    let found = conn.ask(call::jobs().with("prefix", format!("{}/", job.id))).await?;
     let mut table = Table::new(["ID", "Status", "Submit Date"]);
     for j in found.iter().filter(|j| j.parent_id == job.id.as_str()) {
-        table.row([j.id.clone(), j.status.clone(), when::stamp(j.submit_time)]);
+        table.row([j.id.to_string(), j.status.clone(), when::stamp(j.submit_time)]);
     }
     if table.is_empty() {
         output::line("No dispatched instances of parameterized job")

@@ -3,12 +3,11 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use serde_json::Value;
+use api::call;
 
-use super::{evaluation, find};
+use super::common::find;
 use crate::{
     commands::{ApiArgs, Shape, monitor},
-    conn::encode,
     output,
 };
 
@@ -23,16 +22,16 @@ pub(crate) struct Stop {
     /// In all regions; there is one, so this is refused
     #[arg(long, hide = true)]
     global: bool,
-    /// Forget the job as well
+    /// Also delete the job
     #[arg(long)]
     purge: bool,
     /// Do not follow the work
     #[arg(long)]
     detach: bool,
-    /// Do not ask (nothing is asked when the name is exact)
+    /// Do not ask; an exact job name never asks
     #[arg(long)]
     yes: bool,
-    /// Without shutdown_delay
+    /// Skip `shutdown_delay`
     #[arg(long)]
     no_shutdown_delay: bool,
     /// Priority of the evaluation
@@ -49,27 +48,20 @@ pub(crate) async fn run(args: Stop) -> Result<ExitCode> {
     if args.global {
         bail!("-global stops a job in several regions, and a cluster is one region: leave it out");
     }
-    let shape = Shape { json: false, verbose: args.verbose };
+    let shape = Shape { verbose: args.verbose, ..Shape::default() };
     let mut code = ExitCode::SUCCESS;
     for id in &args.ids {
         let job = find(&conn, id).await?;
         if job != *id && !args.yes {
-            bail!("{id:?} is the beginning of {job:?}: name the job in full, or say -yes");
+            bail!("{id:?} is only a prefix of {job:?}; give the full name, or use -yes");
         }
-        let path = format!(
-            "/v1/job/{}?purge={}&eval_priority={}&global=false&no_shutdown_delay={}",
-            encode(&job),
-            args.purge,
-            args.eval_priority,
-            args.no_shutdown_delay
-        );
-        let answer: Value = conn.delete(&path).await?;
-        let eval = answer["EvalID"].as_str().unwrap_or_default();
-        if eval.is_empty() || args.detach {
-            output::line(&if eval.is_empty() { "No evaluation was created".to_owned() } else { format!("Evaluation ID: {eval}") });
+        let stop = call::job_stop(&job).with("purge", args.purge).with("eval_priority", args.eval_priority).with("global", false);
+        let eval = conn.ask(stop.with("no_shutdown_delay", args.no_shutdown_delay)).await?.eval_id;
+        if eval.is_nil() || args.detach {
+            output::line(&if eval.is_nil() { "No evaluation was created".to_owned() } else { format!("Evaluation ID: {eval}") });
             continue;
         }
-        let one = monitor::follow(&conn, evaluation(eval)?, &shape).await?;
+        let one = monitor::follow(&conn, eval, &shape).await?;
         if one != ExitCode::SUCCESS {
             code = one;
         }

@@ -1,9 +1,10 @@
-//! `-wait`: follows work that ends to its end. What its tasks write is written here, and how they end is how the command ends.
+//! `-wait`: follows work that ends to its end. What its tasks write is written here, and how they end is how the
+//! command ends.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::Result;
-use api::shapes::AllocDetail;
+use api::call;
 use model::{AllocId, Allocation, ClientStatus, DesiredStatus, Job, TaskState, job::job_type};
 use tokio::{sync::Mutex, task::JoinSet};
 
@@ -13,7 +14,7 @@ use crate::{
         monitor::{Follower, Voice},
         placement,
     },
-    conn::{Conn, encode},
+    conn::Conn,
     output,
 };
 
@@ -30,7 +31,8 @@ pub(crate) fn ends(kind: &str) -> bool {
     kind == job_type::BATCH || kind == job_type::SYSBATCH
 }
 
-/// How an allocation's tasks have ended, as an exit code: that of the task, 128 + the signal that killed it, 1 where nothing was run.
+/// How an allocation's tasks have ended, as an exit code: that of the task, 128 + the signal that killed it, 1 where
+/// nothing was run.
 fn code_of(a: &Allocation) -> u8 {
     let stopped = a.desired_status != DesiredStatus::Run;
     let task = |t: &TaskState| -> i32 {
@@ -78,18 +80,17 @@ fn is_single(job: &Job) -> bool {
 
 /// Follows a job to its end. `follower` has told what happened so far.
 pub(crate) async fn to_its_end(conn: &Conn, id: &str, shape: &Shape, follower: &mut Follower<'_>) -> Result<u8> {
-    let path = format!("/v1/job/{}", encode(id));
     let mut outputs = Outputs::default();
     let mut index = 0;
     let mut told_waiting = Vec::new();
     let mut version = None;
     loop {
-        let (job, next): (Job, u64) = conn.get_within(&path, index, LOOK).await?;
+        let (job, next) = conn.ask_within(call::job(id), index, LOOK).await?;
         index = next;
         let first = *version.get_or_insert(job.version);
         let job = Job { version: first, ..job };
         // Read after the job: what has ended with it is among them.
-        let allocs: Vec<Allocation> = conn.get(&format!("{path}/allocations")).await?;
+        let allocs = conn.ask(call::job_allocations(id)).await?;
         let own: Vec<Allocation> = allocs.into_iter().filter(|a| a.job_version >= first).collect();
         follower.allocs(&own).await;
         outputs.begin(conn, &own, is_single(&job)).await;
@@ -110,7 +111,7 @@ pub(crate) async fn to_its_end(conn: &Conn, id: &str, shape: &Shape, follower: &
             return Ok(code);
         }
         if own.iter().all(Allocation::client_terminal) {
-            let evals: Vec<model::Evaluation> = conn.get(&format!("{path}/evaluations")).await?;
+            let evals = conn.ask(call::job_evaluations(id)).await?;
             if let Some(failed) = placement::waiting(&evals) {
                 let lines = placement::explained(conn, failed).await;
                 if lines != told_waiting {
@@ -123,7 +124,8 @@ pub(crate) async fn to_its_end(conn: &Conn, id: &str, shape: &Shape, follower: &
     }
 }
 
-/// One output of one task: where it has been read to. A remote task's goes on under the next allocation that manages the same instance.
+/// One output of one task: where it has been read to. A remote task's goes on under the next allocation that manages
+/// the same instance.
 type Place = Arc<Mutex<i64>>;
 
 /// All outputs that are written here.
@@ -144,7 +146,7 @@ impl Outputs {
                     continue;
                 }
                 // The node may just be away: then it is tried at the next look.
-                let Ok(detail) = conn.get::<AllocDetail>(&format!("/v1/allocation/{}", a.id)).await else { continue };
+                let Ok(detail) = conn.ask(call::alloc(a.id)).await else { continue };
                 self.begun.insert((a.id, task.to_string()), ());
                 let instance = detail.extra.remote_tasks.iter().find(|r| r.slot.task == *task).map(|r| r.incarnation.to_string());
                 let whose = instance.unwrap_or_else(|| format!("{}/{task}", a.id));
@@ -167,6 +169,7 @@ impl Outputs {
 }
 
 /// Writes an output here until the task has ended.
+#[expect(clippy::await_holding_invalid_type, reason = "readers of one instance take turns, each for as long as it reads")]
 async fn read(conn: Conn, alloc: AllocId, task: String, kind: &'static str, prefix: String, place: Place) {
     // Whoever reads the same instance under an earlier allocation comes first.
     let mut offset = place.lock().await;
@@ -175,8 +178,8 @@ async fn read(conn: Conn, alloc: AllocId, task: String, kind: &'static str, pref
         if attempt > 0 {
             tokio::time::sleep(PAUSE).await;
         }
-        let path = format!("/v1/client/fs/logs/{alloc}?task={}&type={kind}&follow=true&origin=start&offset={}", encode(&task), *offset);
-        let Ok(mut frames) = conn.frames(&path).await else { continue };
+        let logs = call::alloc_files("logs", alloc).with("task", &task).with("type", kind).with("follow", true);
+        let Ok(mut frames) = conn.frames(logs.with("origin", "start").with("offset", *offset)).await else { continue };
         loop {
             match frames.next().await {
                 Ok(Some(frame)) if frame.data.is_empty() => {}

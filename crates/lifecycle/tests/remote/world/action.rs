@@ -1,5 +1,7 @@
 //! All that may happen next in a world.
 
+use model::IncarnationId;
+
 /// Something that may happen next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
@@ -49,13 +51,45 @@ pub(crate) enum Action {
     Recover,
     /// The next restart is due.
     Tick(u32),
+    /// Searches show what was created.
+    Show(usize),
+    /// So much time passes that no call from before can take effect any more, but of managers that are frozen in it.
+    Wait,
+    /// A person says that there is no instance, without having looked.
+    DeclareGone(u32),
+    /// The servers list what the provider has.
+    Sweep,
+    /// A person orders the stop of what the sweep has found and no record knows.
+    StopUnbound(IncarnationId),
+    /// The servers' process ends, and another begins on the same state, on a copy from before, on nothing, on the
+    /// state of another cluster; on its own again.
+    RestartServers,
+    BackUp,
+    Restore,
+    Empty,
+    Swap,
+    SwapBack,
+    /// A node tells servers that recover what it has.
+    Tell(usize),
+    /// The recovery ends, by itself or by a person who sees that all have answered.
+    EndRecovery,
+    /// A person says that a node will not come back.
+    Excuse(usize),
+    /// The directory of a node is gone, copied, or the copy from before.
+    EmptyNode(usize),
+    CopyDisk(usize),
+    OldNode(usize),
+    /// An agent starts on the copy, beside the one of the node; what happens to the one of the two that has not got
+    /// the session.
+    StartTwin(usize),
+    Twin(usize, Box<Action>),
 }
 
 impl Action {
     /// Something that need not happen: a fault, an order of a person, the end of an instance.
     pub(crate) fn is_fault(&self) -> bool {
         matches!(
-            self,
+            self.of_any_agent(),
             Self::Disconnect(_)
                 | Self::Crash(_)
                 | Self::LoseAnswer(..)
@@ -69,6 +103,25 @@ impl Action {
                 | Self::RestartOrder(_)
                 | Self::Unhealthy(..)
                 | Self::Outage
+                | Self::Wait
+                | Self::DeclareGone(_)
+                | Self::RestartServers
+                | Self::BackUp
+                | Self::Restore
+                | Self::Empty
+                | Self::Swap
+                | Self::EmptyNode(_)
+                | Self::CopyDisk(_)
+                | Self::OldNode(_)
+                | Self::StartTwin(_)
         )
+    }
+
+    /// What happens, whichever agent of a node it happens to.
+    pub(crate) fn of_any_agent(&self) -> &Self {
+        match self {
+            Self::Twin(_, action) => action.of_any_agent(),
+            other => other,
+        }
     }
 }

@@ -2,22 +2,22 @@
 
 use lifecycle::remote::node;
 
-use super::{Action, Budget, World};
+use super::{Action, Budget, Rule, World};
 
 impl World {
-    /// Takes every step that `allowed` permits and that is no fault, the first one first, until there is none (retries are left alone).
+    /// Takes every step that `allowed` permits and that is no fault, the first one first, until there is none
+    /// (retries are left alone).
     pub(crate) fn run(&mut self, allowed: impl Fn(&Action) -> bool) {
-        for _ in 0..100_000 {
-            let next = self
-                .enabled()
-                .into_iter()
-                .find(|a| !a.is_fault() && !matches!(a, Action::Retry(..) | Action::Late(_) | Action::Recover) && allowed(a));
+        for _ in 0..5 * self.cfg.steps {
+            let next = self.enabled().into_iter().find(|a| {
+                !a.is_fault() && !matches!(a.of_any_agent(), Action::Retry(..) | Action::Late(_) | Action::Recover) && allowed(a)
+            });
             match next {
                 Some(a) => self.apply(&a),
                 None => return,
             }
         }
-        self.violation("the world does not become quiet".to_owned());
+        self.violation(Rule::BecomesQuiet, "it does not");
     }
 
     /// Delivers and executes everything on all nodes in bulk, for worlds too large to list every action at every step.
@@ -65,6 +65,18 @@ impl World {
         self.apply(&Action::Expire(n));
     }
 
+    /// The same, and what follows from it.
+    pub(crate) fn lose(&mut self, n: usize) {
+        self.kill_and_expire(n);
+        self.run_as_is();
+    }
+
+    /// The node has a session, and what follows from it.
+    pub(crate) fn come(&mut self, n: usize) {
+        self.apply(&Action::Connect(n));
+        self.run_as_is();
+    }
+
     /// Every retry that waits is made once, and what follows from it.
     pub(crate) fn retry_all(&mut self) {
         for a in self.enabled().into_iter().filter(|a| matches!(a, Action::Retry(..))).collect::<Vec<_>>() {
@@ -73,19 +85,28 @@ impl World {
         self.run_as_is();
     }
 
+    /// So many creates and stops have reached the provider, and nothing was violated.
+    #[track_caller]
+    pub(crate) fn assert_calls(&self, creates: u64, stops: u64) {
+        assert_eq!((self.provider.creates, self.provider.stops), (creates, stops), "creates and stops");
+        self.assert_ok();
+    }
+
+    #[track_caller]
     pub(crate) fn assert_ok(&self) {
         assert!(self.violations.is_empty(), "{:#?}", self.violations);
     }
 
-    /// Takes every step that is not a fault until nothing is left to do: connect, deliver, place, execute. Gives the number of steps.
+    /// Takes every step that is not a fault until nothing is left to do: connect, deliver, place, execute. Gives the
+    /// number of steps.
     pub(crate) fn settle(&mut self, mut pick: impl FnMut(usize) -> usize) -> usize {
         self.left = Budget::default();
-        for steps in 0..20_000 {
+        for steps in 0..self.cfg.steps {
             let mut actions: Vec<Action> =
                 self.enabled().into_iter().filter(|a| !matches!(a, Action::ForceDrain(_) | Action::Lapse(_) | Action::Expire(_))).collect();
             // Retrying what is held for a person goes on for ever; it is not progress.
-            let progress = actions.iter().any(|a| !matches!(a, Action::Retry(..)));
-            if !progress && (actions.is_empty() || steps > 10_000) {
+            let progress = actions.iter().any(|a| !matches!(a.of_any_agent(), Action::Retry(..)));
+            if !progress && (actions.is_empty() || steps > self.cfg.steps / 2) {
                 return steps;
             }
             if !progress {
@@ -95,7 +116,10 @@ impl World {
                     self.apply(&retry);
                 }
                 while let Some(next) = self.enabled().into_iter().find(|a| {
-                    matches!(a, Action::Execute(..) | Action::Answer(..) | Action::ToServers(_) | Action::ToNode(_) | Action::Observe(..))
+                    matches!(
+                        a.of_any_agent(),
+                        Action::Execute(..) | Action::Answer(..) | Action::ToServers(_) | Action::ToNode(_) | Action::Observe(..)
+                    )
                 }) {
                     self.apply(&next);
                 }
@@ -108,7 +132,7 @@ impl World {
             let action = actions.swap_remove(i);
             self.apply(&action);
         }
-        self.violation("the world does not become quiet".to_owned());
-        20_000
+        self.violation(Rule::BecomesQuiet, "it does not");
+        self.cfg.steps
     }
 }

@@ -1,0 +1,83 @@
+//! Commands that Nomad's command line has and this one does not, each with the reason and what helps.
+
+/// The words of a command, or of all that begin with them, and what is said about it.
+const ABSENT: &[(&[&str], &str)] = &[
+    (&["acl"], NO_ACCESS_CONTROL),
+    (&["action"], ACTIONS),
+    (&["alloc", "pause"], ENTERPRISE),
+    (&["deployment", "unblock"], ENTERPRISE),
+    (
+        &["eval", "delete"],
+        "Evaluations cannot be deleted yet; the servers collect them when they are old, and `drover system gc` does at once.",
+    ),
+    (&["job", "action"], ACTIONS),
+    (&["job", "periodic"], "There are no periodic jobs yet; `drover job dispatch` starts a parameterized one, from cron for instance."),
+    (&["job", "tag"], "Versions cannot be named yet; `drover job history` shows their numbers, `drover job revert` takes one."),
+    (&["license"], "Drover needs no licence."),
+    (&["login"], NO_ACCESS_CONTROL),
+    (&["namespace", "apply"], NAMESPACES),
+    (&["namespace", "delete"], NAMESPACES),
+    (&["node", "pool", "apply"], NODE_POOLS),
+    (&["node", "pool", "delete"], NODE_POOLS),
+    (&["node", "pool", "init"], NODE_POOLS),
+    (&["operator", "autopilot"], ONE_SERVER),
+    (&["operator", "client-state"], "A running node tells what it has: `drover node audit`."),
+    (&["operator", "debug"], "`drover monitor`, `drover agent-info` and `drover node audit` show what it would collect."),
+    (&["operator", "gossip"], "Servers and nodes do not gossip, so there is no keyring for it."),
+    (&["operator", "metrics"], "`drover operator api /v1/metrics` prints them."),
+    (&["operator", "raft"], ONE_SERVER),
+    (&["operator", "root"], "`drover operator api /v1/operator/keyring/keys` lists the keys that sign identities."),
+    (&["plugin"], "There are no CSI plugins yet. `drover node status NODE` shows drivers, `drover driver check` examines one."),
+    (&["quota"], ENTERPRISE),
+    (&["recommendation"], ENTERPRISE),
+    (&["scaling"], "`drover operator api /v1/scaling/policies` lists the policies, `drover job scale` changes a count."),
+    (&["sentinel"], ENTERPRISE),
+    (&["server", "force-leave"], ONE_SERVER),
+    (&["server", "join"], ONE_SERVER),
+    (&["setup"], "There is no integration with Consul or Vault that could be set up."),
+    (&["tls"], "There is no TLS yet: keep agents on a network that you trust."),
+    (&["ui"], "There is no web interface yet."),
+    (&["var"], "There are no variables yet."),
+    (&["volume"], "There are no CSI and no dynamic volumes yet. A node offers directories with `host_volume` in its configuration."),
+];
+
+const NO_ACCESS_CONTROL: &str = "There is no access control yet: whoever reaches an agent may do everything.";
+const ACTIONS: &str = "Actions of tasks cannot be run yet; `drover exec JOB -- COMMAND` runs a command beside a task.";
+const ENTERPRISE: &str = "Only Nomad Enterprise has what it is for.";
+const NAMESPACES: &str = "Namespaces cannot be changed yet; there is one, \"default\".";
+const NODE_POOLS: &str = "Pools of nodes cannot be changed yet; one is there as soon as a node names it.";
+const ONE_SERVER: &str = "A cluster has one server yet: there are no others to join or to agree with.";
+
+/// What is said when somebody types this command, whose last word is `word`.
+pub(crate) fn reason(path: &[&str], word: &str) -> Option<&'static str> {
+    let words: Vec<&str> = path.iter().copied().chain([word]).collect();
+    ABSENT.iter().find(|(absent, _)| words.starts_with(absent)).map(|(_, why)| *why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ABSENT, reason};
+
+    #[test]
+    fn what_is_said_to_be_absent_is_absent_and_what_it_names_is_there() {
+        let tree = crate::command();
+        let find = |words: &[&str]| words.iter().try_fold(&tree, |at, word| at.find_subcommand(word)).is_some();
+        for (words, why) in ABSENT {
+            assert!(!find(words), "drover {} is there", words.join(" "));
+            for command in why.split('`').skip(1).step_by(2).filter_map(|quoted| quoted.strip_prefix("drover ")) {
+                let line = ["drover"].into_iter().chain(command.split(' ')).map(str::to_owned);
+                let typed = crate::argv::rewrite(line, &tree);
+                let (leaf, _) = crate::argv::leaf(&tree, &typed);
+                assert!(!leaf.is_subcommand_required_set() && leaf.get_name() != "drover", "{command}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_reason_is_told_for_every_word_below() {
+        assert_eq!(reason(&[], "var"), Some("There are no variables yet."));
+        assert!(reason(&["job"], "periodic").is_some_and(|why| why.contains("cron")));
+        assert!(reason(&["operator"], "raft").is_some() && reason(&["operator"], "rafts").is_none());
+        assert_eq!(reason(&["job"], "var"), None);
+    }
+}

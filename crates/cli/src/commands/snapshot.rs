@@ -1,0 +1,126 @@
+//! `drover operator snapshot`.
+
+use std::{
+    io::Write as _,
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::{Context, Result};
+use serde_json::json;
+use server::snapshot::{Snapshot, decode, state_of};
+
+use super::ApiArgs;
+use crate::output;
+
+/// Verbs.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// Save a snapshot of the server's state to a file while the server runs
+    Save {
+        #[command(flatten)]
+        api: ApiArgs,
+        /// Accepted for compatibility; the only server is always up to date
+        #[arg(long)]
+        stale: bool,
+        /// The file
+        file: PathBuf,
+    },
+    /// Verify a snapshot and show its contents
+    Inspect {
+        /// Print it as JSON
+        #[arg(long)]
+        json: bool,
+        /// The file
+        file: PathBuf,
+    },
+    /// Print the state in a snapshot as JSON, without keys and node secrets
+    State {
+        /// The file
+        file: PathBuf,
+    },
+    /// Restore a server's state from a snapshot into an empty data directory; stop the agent first
+    Restore {
+        /// The agent's `data_dir`
+        #[arg(long, value_name = "DIR")]
+        data_dir: PathBuf,
+        /// The file
+        file: PathBuf,
+    },
+}
+
+/// Runs a verb.
+pub(crate) async fn run(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Save { api, stale: _, file } => {
+            let bytes = api.conn()?.bytes(api::call::snapshot()).await?;
+            // What arrived is whole, or it is not kept.
+            let snapshot = decode(&bytes)?;
+            write(&file, &bytes).with_context(|| format!("could not write {}", file.display()))?;
+            output::line(&format!("Snapshot of index {} written to {}", snapshot.meta.index, file.display()));
+        }
+        Command::Inspect { json, file } => {
+            let bytes = read(&file)?;
+            show(&decode(&bytes).with_context(|| file.display().to_string())?, bytes.len(), json)?;
+        }
+        Command::State { file } => {
+            let state = decode(&read(&file)?).and_then(|snapshot| state_of(&snapshot)).with_context(|| file.display().to_string())?;
+            output::line(&serde_json::to_string_pretty(&state)?);
+        }
+        Command::Restore { data_dir, file } => {
+            let bytes = read(&file)?;
+            let meta = server::snapshot::restore(&bytes, &data_dir.join("server")).with_context(|| file.display().to_string())?;
+            output::line(&format!("State of index {} restored to {}", meta.index, data_dir.join("server").display()));
+            output::note(
+                "Before you start the agent, read docs/guides/snapshots.md: what has happened since the snapshot is not known to the server.",
+            );
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read(file: &Path) -> Result<Vec<u8>> {
+    std::fs::read(file).with_context(|| format!("could not read {}", file.display()))
+}
+
+/// There are secrets of nodes and jobs in it: for its owner alone, and there at once or not at all.
+fn write(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".part");
+    let part = PathBuf::from(name);
+    let mut out = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+    out.write_all(bytes)?;
+    out.sync_all()?;
+    std::fs::rename(part, file)
+}
+
+fn show(snapshot: &Snapshot, size: usize, as_json: bool) -> Result<()> {
+    let meta = &snapshot.meta;
+    let tables = snapshot.tables();
+    if as_json {
+        let tables: serde_json::Map<_, _> =
+            tables.iter().map(|(name, (rows, bytes))| ((*name).to_owned(), json!({"Rows": rows, "Bytes": bytes}))).collect();
+        let shown = json!({
+            "ClusterID": meta.cluster, "Index": meta.index, "Created": meta.created, "Release": meta.release, "Size": size, "Keys": snapshot.files.len(),
+            "Tables": tables
+        });
+        output::line(&serde_json::to_string_pretty(&shown)?);
+        return Ok(());
+    }
+    output::pairs(&[
+        ("Cluster ID", meta.cluster.clone()),
+        ("Index", meta.index.to_string()),
+        ("Created", meta.created.clone()),
+        ("Release", meta.release.clone()),
+        ("Size", format!("{size} B")),
+        ("Signing Keys", snapshot.files.len().to_string()),
+    ]);
+    output::line("");
+    let mut table = output::Table::new(["Table", "Rows", "Bytes"]);
+    for (name, (rows, bytes)) in tables {
+        table.row([name.to_owned(), rows.to_string(), bytes.to_string()]);
+    }
+    table.print();
+    Ok(())
+}

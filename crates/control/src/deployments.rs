@@ -1,0 +1,236 @@
+//! The deployment watcher: turns the health of allocations into the fate of deployments.
+//!
+//! Unhealthy allocations are replaced until progress is due. A missed deadline fails a deployment, and so does an
+//! unhealthy allocation where there is no deadline or no attempt left; a group that has failed returns the job to its
+//! last stable version when it says so. Healthy canaries are promoted when the job says so; when everything is
+//! healthy the deployment is successful, which marks the job version stable; in between, each piece of news gets an
+//! evaluation that places the next batch. Whether there is news since the last evaluation is read from indexes, so
+//! that nothing has to be remembered.
+
+mod orders;
+
+use std::{fmt::Write, sync::Arc};
+
+use model::{
+    AllocId, Deployment, DeploymentStatus, DesiredTransition, Evaluation, Job, StoreIndex, TimestampNs, Trigger,
+    deployment::DeploymentGroup, plan::DeploymentUpdate,
+};
+use state::{Batch, Change, State};
+
+use crate::{Decision, Ids, Stamp, pending};
+
+pub use orders::{DeploymentChanged, SetHealth, give_up, pause, promote, set_health};
+
+/// What is said of a deployment that unhealthy allocations have ended.
+const UNHEALTHY: &str = "Failed due to unhealthy allocations";
+
+/// What is healthy now in a group of a deployment: canaries that are not promoted, and all.
+fn healthy(state: &State, d: &Deployment, group: &str) -> (i32, i32) {
+    let live = state.allocs_by_deployment(d.id).filter(|a| *a.task_group == *group && a.healthy() == Some(true) && !a.terminal());
+    live.fold((0, 0), |(canaries, all), a| {
+        let canary = a.deployment_status.as_ref().is_some_and(|s| s.canary);
+        (canaries + i32::from(canary), all + 1)
+    })
+}
+
+/// How many of a group have to be healthy before somebody else has to act, or it is complete.
+fn needed(g: &DeploymentGroup) -> i32 {
+    if tries(g) { g.desired_canaries } else { g.desired_total }
+}
+
+/// Its canaries wait for their promotion.
+fn tries(g: &DeploymentGroup) -> bool {
+    g.desired_canaries > 0 && !g.promoted
+}
+
+/// When progress of a group is due. The clock begins with its first placed allocation: what waits for room misses
+/// nothing.
+///
+/// Canaries may have waited for their promotion for as long as somebody likes when one of them has to leave its node.
+/// The one that takes its place has the whole time again, from its own placement on.
+fn due(state: &State, d: &Deployment, name: &str, g: &DeploymentGroup) -> Option<TimestampNs> {
+    let at = Some(g.require_progress_by_ns).filter(|at| *at != 0 && g.placed_allocs > 0)?;
+    if healthy(state, d, name).1 >= needed(g) {
+        return None;
+    }
+    if !tries(g) || g.healthy_allocs < g.desired_canaries {
+        return Some(at);
+    }
+    let span = g.progress_deadline.nanos();
+    let tried = || state.allocs_by_deployment(d.id).filter(|a| *a.task_group == *name && a.healthy() != Some(true));
+    match tried().map(|a| a.create_time).filter(|placed| *placed > at - span).min() {
+        Some(first) => Some(at.max(first + span)),
+        None => tried().any(|a| !a.terminal()).then_some(at),
+    }
+}
+
+/// The next instant at which progress is due.
+fn deadline(state: &State, d: &Deployment) -> Option<TimestampNs> {
+    d.groups.iter().filter_map(|(name, g)| due(state, d, name, g)).min()
+}
+
+/// Decides on every active deployment: the next batch, a promotion, a replacement, an end.
+pub fn decide(state: &State, stamp: Stamp, ids: &mut Ids<'_>) -> Decision {
+    let running = state.active_deployments().filter(|d| d.status == DeploymentStatus::Running);
+    let mut decision = Decision { wake_at: running.filter_map(|d| deadline(state, d)).min(), ..Decision::default() };
+    for d in state.active_deployments() {
+        let fate = fate(state, d, stamp.now);
+        let Some(why) = fate.reason() else { continue };
+        decision.reasons.push(format!("deployment {} of job {}: {why}", d.id, d.job_key()));
+        let batch = &mut decision.batch;
+        match fate {
+            Fate::Nothing => continue,
+            Fate::Next => {}
+            Fate::Promote => drop(batch.push(Change::DeploymentPromotion { id: d.id, groups: None })),
+            Fate::Replace(allocs) => {
+                let again = DesiredTransition { reschedule: Some(true), ..DesiredTransition::default() };
+                batch.push(Change::AllocTransitions(allocs.into_iter().map(|id| (id, again.clone())).collect()));
+            }
+            Fate::Fails { description, reverts } => drop(fail(state, d, description, reverts, batch)),
+            Fate::Ends(status, description) => {
+                batch.push(Change::DeploymentStatus(DeploymentUpdate { id: d.id, status, description: description.to_owned() }));
+                continue;
+            }
+        }
+        batch.changes.extend(eval(state, d, stamp, ids).map(|eval| Change::UpsertEvals(vec![eval])));
+    }
+    decision
+}
+
+/// Fails a deployment and returns its job to the last stable version, when it is to and there is one. Gives that
+/// version.
+fn fail(state: &State, d: &Deployment, description: &str, reverts: bool, batch: &mut Batch) -> Option<u64> {
+    let key = d.job_key();
+    let mut description = description.to_owned();
+    let mut back_to = None;
+    let job = state.job(&key).filter(|job| job.create_index == d.job_create_index && job.version == d.job_version);
+    if let Some(job) = job.filter(|_| reverts) {
+        let stable =
+            state.job_versions(&key).filter(|old| old.stable && !old.stop && old.version < job.version).max_by_key(|old| old.version);
+        match stable {
+            None => description += " - no stable job version to auto revert to",
+            Some(old) if !model::updates::specification_changed(job, old) => {
+                let _ =
+                    write!(description, " - not rolling back to stable job version {} as current job has same specification", old.version);
+            }
+            Some(old) => {
+                let _ = write!(description, " - rolling back to job version {}", old.version);
+                let submission = state.job_submission(&key, old.version).map(|s| Box::new(state::Submission::clone(s)));
+                batch.push(Change::UpsertJob { job: Box::new(Job::clone(old)), submission });
+                back_to = Some(old.version);
+            }
+        }
+    }
+    batch.push(Change::DeploymentStatus(DeploymentUpdate { id: d.id, status: DeploymentStatus::Failed, description }));
+    back_to
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Fate {
+    Nothing,
+    /// There is news that the scheduler has not seen.
+    Next,
+    /// All canaries are healthy, and the job does not want to be asked.
+    Promote,
+    /// These are unhealthy, and there is time for others in their place.
+    Replace(Vec<AllocId>),
+    Fails {
+        description: &'static str,
+        /// A group that has failed wants the last stable version back.
+        reverts: bool,
+    },
+    Ends(DeploymentStatus, &'static str),
+}
+
+impl Fate {
+    /// Why something becomes of the deployment; None when nothing does.
+    fn reason(&self) -> Option<String> {
+        match self {
+            Self::Nothing => None,
+            Self::Next => Some("allocations have become healthy since its last evaluation".to_owned()),
+            Self::Promote => Some("all canaries are healthy".to_owned()),
+            Self::Replace(allocs) => Some(format!("{} unhealthy allocations are replaced", allocs.len())),
+            Self::Fails { description, .. } | Self::Ends(_, description) => Some((*description).to_owned()),
+        }
+    }
+}
+
+fn fate(state: &State, d: &Deployment, now: TimestampNs) -> Fate {
+    let key = d.job_key();
+    match state.job(&key).filter(|job| job.create_index == d.job_create_index) {
+        None => return Fate::Ends(DeploymentStatus::Cancelled, "Cancelled because job is stopped"),
+        Some(job) if job.stopped() => return Fate::Ends(DeploymentStatus::Cancelled, "Cancelled because job is stopped"),
+        Some(job) if job.version > d.job_version => {
+            return Fate::Ends(DeploymentStatus::Cancelled, "Cancelled due to newer version of job");
+        }
+        Some(_) => {}
+    }
+    if d.groups.values().any(|g| g.unhealthy_allocs > 0)
+        && let Some(fate) = fate_of_unhealthy(state, d, now)
+    {
+        return fate;
+    }
+    if d.status == DeploymentStatus::Paused {
+        return Fate::Nothing;
+    }
+    let complete = |(name, g): (&Arc<str>, &DeploymentGroup)| !tries(g) && healthy(state, d, name).1 >= g.desired_total;
+    if !d.groups.is_empty() && d.groups.iter().all(complete) {
+        return Fate::Ends(DeploymentStatus::Successful, "Deployment completed successfully");
+    }
+    let ready = |(name, g): (&Arc<str>, &DeploymentGroup)| g.auto_promote && healthy(state, d, name).0 >= g.desired_canaries;
+    let mut waiting = d.groups.iter().filter(|(_, g)| tries(g)).peekable();
+    if waiting.peek().is_some() && waiting.all(ready) {
+        return Fate::Promote;
+    }
+    let late = |(name, g): &(&Arc<str>, &DeploymentGroup)| due(state, d, name, g).is_some_and(|at| at <= now);
+    let mut late = d.groups.iter().filter(late).peekable();
+    if late.peek().is_some() {
+        return Fate::Fails { description: "Failed due to progress deadline", reverts: late.any(|(_, g)| g.auto_revert) };
+    }
+    let news: StoreIndex = state
+        .allocs_by_deployment(d.id)
+        .filter_map(|alloc| alloc.deployment_status.as_ref())
+        .filter(|health| health.healthy == Some(true))
+        .map(|health| health.modify_index)
+        .max()
+        .unwrap_or(0);
+    let seen = state.evals_by_job(&key).map(|eval| eval.create_index).max().unwrap_or(0);
+    if news > seen { Fate::Next } else { Fate::Nothing }
+}
+
+/// Unhealthy allocations end the deployment of a group without a progress deadline, and where no further attempt is
+/// left; elsewhere they are replaced as their reschedule policy says, until progress is due.
+fn fate_of_unhealthy(state: &State, d: &Deployment, now: TimestampNs) -> Option<Fate> {
+    let job = state.job_version(&d.job_key(), d.job_version);
+    let (mut again, mut ends, mut reverts) = (Vec::new(), false, false);
+    for alloc in state.allocs_by_deployment(d.id).filter(|alloc| alloc.healthy() == Some(false)) {
+        let Some(g) = d.groups.get(&alloc.task_group) else { continue };
+        let policy = job.and_then(|job| job.group(&alloc.task_group)).and_then(|group| group.reschedule.as_ref());
+        let attempts_left = scheduler::reschedule::eligible(policy, alloc.reschedule_tracker.as_deref(), now);
+        if g.progress_deadline.nanos() <= 0 || !attempts_left {
+            ends = true;
+            reverts |= g.auto_revert;
+        } else if alloc.desired_transition.reschedule != Some(true) {
+            again.push(alloc.id);
+        }
+    }
+    if ends {
+        return Some(Fate::Fails { description: UNHEALTHY, reverts });
+    }
+    (!again.is_empty()).then_some(Fate::Replace(again))
+}
+
+/// Why the canaries of a group cannot be promoted yet.
+fn not_ready(state: &State, d: &Deployment, name: &str, g: &DeploymentGroup) -> Option<String> {
+    let (healthy, _) = healthy(state, d, name);
+    (healthy < g.desired_canaries).then(|| format!("task group {name:?} has {healthy} of {} healthy canaries", g.desired_canaries))
+}
+
+/// An evaluation of the deployment's job.
+fn eval(state: &State, d: &Deployment, stamp: Stamp, ids: &mut Ids<'_>) -> Option<Evaluation> {
+    let job = state.job(&d.job_key())?;
+    Some(Evaluation { deployment_id: d.id, ..pending(job, Trigger::DeploymentWatcher, stamp, ids) })
+}
+
+#[cfg(test)]
+mod tests;

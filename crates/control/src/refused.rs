@@ -1,0 +1,139 @@
+//! Why something is not decided.
+
+use std::fmt;
+
+use model::{JobKey, StoreIndex, dispatch::DispatchError, validate::ValidationErrors};
+
+/// What a request asked for and did not exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A job.
+    Job,
+    /// A group of a job.
+    Group,
+    /// An allocation.
+    Alloc,
+    /// An evaluation.
+    Eval,
+    /// A deployment.
+    Deployment,
+    /// A node.
+    Node,
+    /// A remote task.
+    RemoteTask,
+    /// An instance at a provider that no record knows.
+    RemoteInstance,
+    /// A registration of a service.
+    Service,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Job => "job",
+            Self::Group => "task group",
+            Self::Alloc => "alloc",
+            Self::Eval => "eval",
+            Self::Deployment => "deployment",
+            Self::Node => "node",
+            Self::Service => "service registration",
+            Self::RemoteTask => "remote task",
+            Self::RemoteInstance => "unbound remote instance",
+        })
+    }
+}
+
+/// A refused request; nothing changes. `Display` is the text for people.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// There is no such object.
+    #[error("{kind} not found")]
+    NotFound {
+        /// What.
+        kind: Kind,
+        /// Its name as the request gave it.
+        name: String,
+    },
+    /// The job breaks rules.
+    #[error("{0}")]
+    Job(
+        /// Each rule that it breaks.
+        ValidationErrors,
+    ),
+    /// What was asked for breaks a rule.
+    #[error("{0}")]
+    Invalid(
+        /// Which, and why.
+        String,
+    ),
+    /// As [`Refused::Invalid`], where clients know it by its status.
+    #[error("{0}")]
+    BadRequest(
+        /// Which rule, and why.
+        String,
+    ),
+    /// A job cannot be dispatched so.
+    #[error(transparent)]
+    Dispatch(#[from] DispatchError),
+    /// `EnforceIndex` was given and the job is at another index (None: the job does not exist).
+    #[error("{}", enforce_text(*.expected, *.actual))]
+    EnforceIndex {
+        /// Index that the request demands.
+        expected: StoreIndex,
+        /// Index of the job.
+        actual: Option<StoreIndex>,
+    },
+    /// The version that a revert enforces is not the current one.
+    #[error("Current job has version {actual}; enforcing version {expected}")]
+    EnforceVersion {
+        /// Version that the request demands.
+        expected: u64,
+        /// Version of the job.
+        actual: u64,
+    },
+    /// A deployment that has ended cannot be changed.
+    #[error("can't {verb} terminal deployment")]
+    TerminalDeployment {
+        /// What was asked.
+        verb: &'static str,
+    },
+    /// It is larger than what the servers keep or read.
+    #[error("{0}")]
+    TooLarge(
+        /// What, and how much is allowed.
+        String,
+    ),
+    /// A node that is connected is not forgotten.
+    #[error("node {name} is connected: stop its agent, then purge it (a node that only shall get no work is drained)")]
+    Connected {
+        /// The node.
+        name: String,
+    },
+    /// The request contradicts the current state.
+    #[error("{0}")]
+    Conflict(
+        /// What contradicts what.
+        String,
+    ),
+    /// Registrations are switched off.
+    #[error("job {0}: job registration, dispatch and scaling are disabled in the scheduler configuration (RejectJobRegistration)")]
+    RegistrationDisabled(
+        /// The job.
+        JobKey,
+    ),
+}
+
+impl Refused {
+    /// Shorthand for [`Refused::NotFound`].
+    pub fn not_found(kind: Kind, name: impl fmt::Display) -> Self {
+        Self::NotFound { kind, name: name.to_string() }
+    }
+}
+
+fn enforce_text(expected: StoreIndex, actual: Option<StoreIndex>) -> String {
+    match actual {
+        None => format!("Enforcing job modify index {expected}: job does not exist"),
+        Some(_) if expected == 0 => "Enforcing job modify index 0: job already exists".to_owned(),
+        Some(at) => format!("Enforcing job modify index {expected}: job exists with conflicting job modify index: {at}"),
+    }
+}

@@ -1,0 +1,182 @@
+//! Recovery: what the servers take over from nodes and providers that know more than their state.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
+
+use lifecycle::remote::{
+    Context,
+    recovered::{Known, MadeFrom, named_anew, of_each_slot, take_over},
+};
+use model::{
+    AllocClientUpdate, Allocation, ClientStatus, DesiredStatus, EvalId, IncarnationId, Job, JobKey, NodeId, RemoteInstance, RemoteOrder,
+    RemotePolicy, RemoteTask, SlotKey, Trigger, job::job_type,
+};
+use state::{Batch, Change, NamespaceRecord, State};
+
+use crate::{Ids, Stamp, pending};
+
+/// Instances that a sweep has found at a provider and no record knows.
+#[derive(Clone, Copy, Debug)]
+pub struct Unbound<'a> {
+    /// The driver that was asked.
+    pub driver: &'a str,
+    /// Identity of the runtime.
+    pub provider: &'a str,
+    /// The instances.
+    pub instances: &'a [RemoteInstance],
+}
+
+/// The incarnations that records know.
+fn incarnations(state: &State) -> HashSet<IncarnationId> {
+    state.remote_tasks().map(|record| record.incarnation).collect()
+}
+
+/// Takes over what a node reports, if the node has acted on a newer state than the servers know.
+pub fn of_node(state: &State, node: NodeId, allocs: &[Allocation], orders: &[RemoteOrder], stamp: Stamp, ids: &mut Ids<'_>) -> Batch {
+    let mut batch = Batch::default();
+    let mut evals: BTreeMap<JobKey, EvalId> = BTreeMap::new();
+    let mut upserts = Vec::new();
+    let mut updates = Vec::new();
+    for alloc in allocs.iter().filter(|alloc| alloc.node_id == node) {
+        let Some(job) = &alloc.job else { continue };
+        let known = state.alloc(alloc.id);
+        // The servers have changed it since that state.
+        let newer = known.is_none_or(|known| alloc.alloc_modify_index > known.alloc_modify_index);
+        if !newer {
+            updates.push(client_update(alloc));
+            continue;
+        }
+        // What has ended says of a batch job what need not run again; of others nothing.
+        if known.is_none() && alloc.terminal() && !job_type::finite(&job.kind) {
+            continue;
+        }
+        if state.namespace(&job.namespace).is_none() {
+            batch.push(Change::PutNamespace(NamespaceRecord { name: job.namespace.clone(), ..NamespaceRecord::default() }));
+        }
+        let wanted = alloc.desired_status == DesiredStatus::Run && (!alloc.client_terminal() || job_type::finite(&job.kind));
+        batch.push(Change::RecoverJob { job: job.clone(), current: wanted });
+        let eval_id = *evals.entry(alloc.job_key()).or_insert_with(|| {
+            let eval = pending(job, Trigger::NodeUpdate, stamp, ids);
+            let id = eval.id;
+            batch.push(Change::UpsertEvals(vec![eval]));
+            id
+        });
+        // Of the evaluation and the deployment that it came from nothing is known.
+        let kept = known.map(|known| known.eval_id).unwrap_or(eval_id);
+        let deployment_id = if state.deployment(alloc.deployment_id).is_some() { alloc.deployment_id } else { model::DeploymentId::NIL };
+        upserts.push(Allocation { eval_id: kept, deployment_id, job: Some(same_version(state, job)), ..alloc.clone() });
+    }
+    for alloc in state.allocs_by_node(node).filter(|alloc| !alloc.client_terminal() && !allocs.iter().any(|had| had.id == alloc.id)) {
+        upserts.push(Allocation {
+            desired_status: DesiredStatus::Stop,
+            desired_description: "its node has it no more: told in the recovery of the servers".into(),
+            client_status: ClientStatus::Lost,
+            client_description: "the node has it no more: told in the recovery of the servers".into(),
+            ..Allocation::clone(alloc)
+        });
+    }
+    if !upserts.is_empty() {
+        batch.push(Change::UpsertAllocs(upserts));
+    }
+    if !updates.is_empty() {
+        batch.push(Change::UpdateAllocsFromClient(updates));
+    }
+    for record in of_orders(state, node, allocs, orders, stamp, ids) {
+        batch.push(Change::PutRemoteTask(Box::new(record)));
+    }
+    batch
+}
+
+/// What a node has that the state does not know as new, if anything: an allocation that has not ended, or the order of
+/// a slot under a higher epoch.
+#[must_use]
+pub fn unknown_of(state: &State, node: NodeId, allocs: &[Allocation], orders: &[RemoteOrder]) -> Option<String> {
+    let of_alloc = |alloc: &&Allocation| {
+        let known = state.alloc(alloc.id);
+        known.map_or(!alloc.terminal(), |known| alloc.alloc_modify_index > known.alloc_modify_index)
+    };
+    let of_order = |order: &&RemoteOrder| state.remote_task(&order.slot).is_none_or(|known| order.epoch > known.epoch);
+    let alloc = allocs.iter().filter(|alloc| alloc.node_id == node).find(of_alloc);
+    let alloc = alloc.map(|alloc| format!("allocation {} of index {}", alloc.id, alloc.alloc_modify_index));
+    alloc.or_else(|| orders.iter().find(of_order).map(|order| format!("epoch {} of remote task {}", order.epoch, order.slot)))
+}
+
+/// The job as the state has that very version, so that both share it.
+fn same_version(state: &State, job: &Arc<Job>) -> Arc<Job> {
+    let known = state.job_version(&job.key(), job.version).filter(|known| known.create_index == job.create_index);
+    known.unwrap_or(job).clone()
+}
+
+fn client_update(alloc: &Allocation) -> AllocClientUpdate {
+    AllocClientUpdate {
+        id: alloc.id,
+        client_status: alloc.client_status,
+        client_description: alloc.client_description.clone(),
+        task_states: alloc.task_states.clone(),
+        deployment_status: alloc.deployment_status.clone(),
+        ..AllocClientUpdate::default()
+    }
+}
+
+/// The records of slots that a node knows more of.
+fn of_orders(
+    state: &State,
+    node: NodeId,
+    allocs: &[Allocation],
+    orders: &[RemoteOrder],
+    stamp: Stamp,
+    ids: &mut Ids<'_>,
+) -> Vec<RemoteTask> {
+    let mut record = |order: &RemoteOrder| {
+        let job = allocs.iter().find(|alloc| alloc.id == order.alloc_id).and_then(|alloc| alloc.job.as_ref());
+        let made_from = made_from(job.or_else(|| state.job(&order.slot.job())), &order.slot);
+        let known = Known::of_order(order, made_from, format!("node {}", node.short()));
+        take_over(&order.slot, state.remote_task(&order.slot).map(|record| &**record), &known, context(stamp, ids))
+    };
+    orders.iter().filter_map(&mut record).collect()
+}
+
+fn context(stamp: Stamp, ids: &mut Ids<'_>) -> Context {
+    Context { now: stamp.now, fresh: IncarnationId(ids()), held: false }
+}
+
+fn made_from(job: Option<&Arc<Job>>, slot: &SlotKey) -> Option<MadeFrom> {
+    let job = job?;
+    let group = job.group(&slot.group)?;
+    let task = group.task(&slot.task)?;
+    Some(MadeFrom {
+        job_version: job.version,
+        spec_hash: model::updates::spec_hash(job, group, task).into(),
+        policy: RemotePolicy::of(job, task).into(),
+    })
+}
+
+/// Names new managers, at the end of a recovery, for incarnations that nobody has seen: [`named_anew`].
+pub fn of_the_unseen(state: &State, stamp: Stamp, ids: &mut Ids<'_>) -> Vec<RemoteTask> {
+    state.remote_tasks().filter_map(|record| named_anew(record, context(stamp, ids))).collect()
+}
+
+/// The records of slots whose instances sweeps have found and no record knows: the one of the highest epoch is the
+/// slot's. Others stay unbound, and nothing begins in their slot before a person has decided.
+pub fn of_sweeps<'a>(state: &State, sweeps: impl IntoIterator<Item = Unbound<'a>>, stamp: Stamp, ids: &mut Ids<'_>) -> Vec<RemoteTask> {
+    let known = incarnations(state);
+    let candidates = sweeps.into_iter().flat_map(|sweep| {
+        let known = &known;
+        sweep.instances.iter().filter(|instance| instance.alive()).filter_map(move |instance| {
+            let (incarnation, slot) = (instance.key.parse().ok()?, instance.slot.parse::<SlotKey>().ok()?);
+            if known.contains(&incarnation) {
+                return None;
+            }
+            let job = state.job(&slot.job());
+            let wanted = job.and_then(|job| job.group(&slot.group)?.task(&slot.task)).is_some_and(|task| task.driver == sweep.driver);
+            let made_from = made_from(job, &slot).filter(|_| wanted);
+            let found = Known::of_instance(instance, incarnation, (sweep.driver, sweep.provider), made_from);
+            Some((slot, found))
+        })
+    });
+    let best = of_each_slot(candidates);
+    let record = |(slot, found): (SlotKey, Known)| take_over(&slot, state.remote_task(&slot).map(|r| &**r), &found, context(stamp, ids));
+    best.into_iter().filter_map(record).collect()
+}

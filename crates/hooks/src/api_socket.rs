@@ -1,0 +1,36 @@
+//! The way of a task to the HTTP API: a socket among its secrets, from its first start to its end.
+
+use std::sync::Arc;
+
+use host::dirs::Keeper;
+
+use crate::{
+    hook::{Given, Hook, Prepared, Starting},
+    place::TaskPlace,
+    task_api::TaskApis,
+};
+
+/// Gives tasks their sockets.
+pub struct ApiSocket {
+    /// Who listens.
+    pub apis: Arc<TaskApis>,
+}
+
+impl ApiSocket {
+    /// Gives the task its way to the HTTP API; it has to do without where there is none.
+    pub async fn listen(&self, place: &TaskPlace, keeper: Keeper) {
+        let secrets = place.task_dirs().secrets;
+        if let Err(why) = self.apis.listen(place.alloc.id, place.task.clone(), secrets, keeper.ids()).await {
+            place.note(format!("The task has no Task API socket: {why}"));
+        }
+    }
+}
+
+impl Hook for ApiSocket {
+    fn before_start<'a>(&'a self, starting: &'a Starting<'a>, _: &'a mut Given) -> Prepared<'a> {
+        Box::pin(async {
+            self.listen(starting.place, starting.keeper).await;
+            Ok(())
+        })
+    }
+}

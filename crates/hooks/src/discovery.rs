@@ -1,0 +1,148 @@
+//! Services of the cluster as a node reads them: what template functions such as `nomadService` are fed from.
+//!
+//! A read asks the server of the node's session over HTTP, with the index of what is known already: it is answered when *that service* has
+//! changed, or after a while with what it was. So a watcher is a loop over [`Discovery::service`] that hands the last index back in.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use api::{ApiClient, ClientError, ClientOptions, call, shapes::NamespaceServices};
+use model::{Namespace, ServiceRegistration, StoreIndex};
+
+/// How long one read waits for a change.
+const WAIT: Duration = Duration::from_secs(60);
+
+/// Why services could not be read. All of it passes: try again after a pause.
+#[derive(Debug, thiserror::Error)]
+pub enum DiscoveryError {
+    /// The node has no session.
+    #[error("services cannot be read: no server is heard at present")]
+    NoServer,
+    /// The server has no HTTP address for nodes.
+    #[error("services cannot be read: the server of the node's session does not say where it answers HTTP; set advertise.http there")]
+    NoAddress,
+    /// The server did not answer, or refused.
+    #[error("services cannot be read: {0}")]
+    Client(#[from] ClientError),
+}
+
+/// Where the server of the node's session answers HTTP; empty when it does not say, `None` without a session.
+pub(crate) type SessionServer = Arc<dyn Fn() -> Option<String> + Send + Sync>;
+
+/// A reader of services. Cheap to clone; connections are shared.
+#[derive(Clone)]
+pub struct Discovery {
+    region: String,
+    server: SessionServer,
+    /// The client of the server that was asked last.
+    client: Arc<Mutex<Option<(String, ApiClient)>>>,
+}
+
+impl fmt::Debug for Discovery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Discovery").field("region", &self.region).finish_non_exhaustive()
+    }
+}
+
+impl Discovery {
+    /// A reader for the services of a region.
+    pub fn new(region: String, server: SessionServer) -> Self {
+        Self { region, server, client: Arc::default() }
+    }
+
+    /// The places of a service, by id, and the index at which they were so. Waits for a change of the service when `index` is not 0, at most a
+    /// minute. An index that is lower than the one given belongs to another server state: begin again with 0. Cancel safe.
+    ///
+    /// # Errors
+    /// See [`DiscoveryError`]; nothing is known then of the service, what was known stays the best guess.
+    pub async fn service(
+        &self,
+        namespace: &Namespace,
+        name: &str,
+        index: StoreIndex,
+    ) -> Result<(Vec<ServiceRegistration>, StoreIndex), DiscoveryError> {
+        self.chosen(namespace, name, None, index).await
+    }
+
+    /// As [`Self::service`]; `choose` is `NUMBER|KEY`: so many places, the same ones for the same key while they last.
+    pub(crate) async fn chosen(
+        &self,
+        namespace: &Namespace,
+        name: &str,
+        choose: Option<&str>,
+        index: StoreIndex,
+    ) -> Result<(Vec<ServiceRegistration>, StoreIndex), DiscoveryError> {
+        let call = call::service(name).with_some("choose", choose);
+        let answer = self.client()?.call(call.in_namespace(namespace).after(index, WAIT)).await?;
+        Ok((answer.value, answer.meta.index))
+    }
+
+    /// The services of a namespace, as [`Self::service`] reads one.
+    ///
+    /// # Errors
+    /// See [`DiscoveryError`].
+    pub async fn services(&self, namespace: &Namespace, index: StoreIndex) -> Result<(Vec<NamespaceServices>, StoreIndex), DiscoveryError> {
+        let answer = self.client()?.call(call::services().in_namespace(namespace).after(index, WAIT)).await?;
+        Ok((answer.value, answer.meta.index))
+    }
+
+    /// The client of the server of the session.
+    pub(crate) fn client(&self) -> Result<ApiClient, DiscoveryError> {
+        let server = (self.server)().ok_or(DiscoveryError::NoServer)?;
+        if server.is_empty() {
+            return Err(DiscoveryError::NoAddress);
+        }
+        let mut kept = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*kept {
+            Some((of, client)) if *of == server => Ok(client.clone()),
+            _ => {
+                let client =
+                    ApiClient::new(ClientOptions { address: server.clone(), region: self.region.clone(), ..ClientOptions::default() })?;
+                *kept = Some((server, client.clone()));
+                Ok(client)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    #[tokio::test]
+    async fn reads_ask_the_server_of_the_session() {
+        let server = Arc::new(Mutex::new(None));
+        let discovery = Discovery::new(String::new(), {
+            let server = server.clone();
+            Arc::new(move || server.lock().expect("lock").clone())
+        });
+        let namespace = Namespace::from("ns");
+        assert!(matches!(discovery.service(&namespace, "web", 0).await, Err(DiscoveryError::NoServer)));
+        *server.lock().expect("lock") = Some(String::new());
+        assert!(matches!(discovery.service(&namespace, "web", 0).await, Err(DiscoveryError::NoAddress)));
+
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        *server.lock().expect("lock") = Some(listener.local_addr().expect("address").to_string());
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            let mut asked = vec![0; 4096];
+            let n = stream.read(&mut asked).await.expect("a request");
+            let body = r#"[{"ID": "r", "ServiceName": "web", "Address": "10.0.0.1", "Port": 80}]"#;
+            let head = format!("HTTP/1.1 200 OK\r\nx-nomad-index: 42\r\ncontent-length: {}\r\n\r\n", body.len());
+            stream.write_all(format!("{head}{body}").as_bytes()).await.expect("an answer");
+            String::from_utf8_lossy(&asked[..n]).into_owned()
+        });
+        let (places, index) = discovery.service(&namespace, "web", 41).await.expect("an answer");
+        assert_eq!((places[0].address.as_str(), places[0].port, index), ("10.0.0.1", 80, 42));
+        let asked = server.await.expect("asked");
+        assert!(asked.starts_with("GET /v1/service/web?namespace=ns&index=41&wait=1m"), "{asked}");
+    }
+}

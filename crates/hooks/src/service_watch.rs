@@ -1,0 +1,317 @@
+//! Services that templates of this node read: one blocking read for each that is asked for, shared by all tasks that ask for it.
+//!
+//! A read goes on while somebody follows it. What it knew last is kept for a while afterwards: a task that is started again while no server is
+//! heard gets that, instead of waiting for as long as the servers are away.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use model::{Namespace, ServiceRegistration};
+use template::{ServiceName, ServicePlace};
+use tokio::{runtime::Handle, sync::watch, task::AbortHandle};
+
+use crate::discovery::{Discovery, DiscoveryError};
+
+/// Pauses after a read that failed: the first, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
+/// Reads that nobody follows whose answers are kept.
+const KEPT: usize = 256;
+
+/// What is read.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum ServiceKey {
+    /// The places of a service, perhaps only `NUMBER|KEY` of them.
+    Places { namespace: Namespace, name: String, choose: Option<String> },
+    /// The services of a namespace.
+    Names { namespace: Namespace },
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ServiceData {
+    Places(Vec<ServicePlace>),
+    Names(Vec<ServiceName>),
+}
+
+/// What is known of a key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// The newest answer; None = none yet.
+    pub(crate) data: Option<Arc<ServiceData>>,
+    /// Why there is no newer one.
+    pub trouble: Option<String>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    known: Known,
+    followers: usize,
+    reader: Option<AbortHandle>,
+    /// The last answer of a time when it was followed before: given out when no server answers.
+    former: Option<Arc<ServiceData>>,
+    /// Orders those that nobody follows.
+    left: u64,
+}
+
+#[derive(Debug)]
+struct Inner {
+    discovery: Discovery,
+    entries: Mutex<HashMap<ServiceKey, Entry>>,
+    version: watch::Sender<u64>,
+}
+
+/// All of a node. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct ServiceWatches(Arc<Inner>);
+
+/// Somebody follows a key; ends when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Following {
+    watches: ServiceWatches,
+    key: ServiceKey,
+}
+
+impl ServiceWatches {
+    /// Nothing is read before somebody follows it.
+    pub fn new(discovery: Discovery) -> Self {
+        Self(Arc::new(Inner { discovery, entries: Mutex::default(), version: watch::Sender::new(0) }))
+    }
+
+    fn entries(&self) -> MutexGuard<'_, HashMap<ServiceKey, Entry>> {
+        self.0.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes whenever something that is followed does.
+    pub fn version(&self) -> watch::Receiver<u64> {
+        self.0.version.subscribe()
+    }
+
+    /// Follows a key. Needs a runtime.
+    pub(crate) fn follow(&self, key: ServiceKey) -> Following {
+        let mut entries = self.entries();
+        let entry = entries.entry(key.clone()).or_insert_with(|| Entry {
+            known: Known::default(),
+            followers: 0,
+            reader: None,
+            former: None,
+            left: 0,
+        });
+        entry.followers += 1;
+        if entry.reader.is_none() {
+            let reader = Handle::current().spawn(self.clone().read(key.clone()));
+            entry.reader = Some(reader.abort_handle());
+        }
+        drop(entries);
+        Following { watches: self.clone(), key }
+    }
+
+    fn publish(&self, key: &ServiceKey, read: Result<ServiceData, String>) {
+        let changed = {
+            let mut entries = self.entries();
+            // An answer that arrives while the last follower leaves.
+            let Some(entry) = entries.get_mut(key).filter(|e| e.followers > 0) else { return };
+            let before = entry.known.clone();
+            match read {
+                Ok(data) => {
+                    entry.known.trouble = None;
+                    if entry.known.data.as_deref() != Some(&data) {
+                        entry.known.data = Some(Arc::new(data));
+                    }
+                }
+                Err(why) => {
+                    entry.known.trouble = Some(why);
+                    if entry.known.data.is_none() {
+                        entry.known.data.clone_from(&entry.former);
+                    }
+                }
+            }
+            entry.known != before
+        };
+        if changed {
+            self.0.version.send_modify(|v| *v += 1);
+        }
+    }
+
+    /// Reads for as long as somebody follows.
+    async fn read(self, key: ServiceKey) {
+        let mut index = 0;
+        let mut pause = PAUSES.0;
+        loop {
+            let read = match &key {
+                ServiceKey::Places { namespace, name, choose } => {
+                    let read = self.0.discovery.chosen(namespace, name, choose.as_deref(), index).await;
+                    read.map(|(rows, index)| (ServiceData::Places(rows.into_iter().map(place).collect()), index))
+                }
+                ServiceKey::Names { namespace } => {
+                    let read = self.0.discovery.services(namespace, index).await;
+                    let names = |rows: Vec<api::shapes::NamespaceServices>| {
+                        let all = rows.into_iter().filter(|r| r.namespace == *namespace).flat_map(|r| r.services);
+                        let mut names: Vec<_> = all.map(|s| ServiceName { name: s.service_name, tags: s.tags }).collect();
+                        names.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+                        names
+                    };
+                    read.map(|(rows, index)| (ServiceData::Names(names(rows)), index))
+                }
+            };
+            match read {
+                Ok((data, newer)) => {
+                    pause = PAUSES.0;
+                    // Lower: another state of the servers, read from its beginning. Zero would not wait.
+                    index = if newer < index { 0 } else { newer.max(1) };
+                    self.publish(&key, Ok(data));
+                }
+                Err(error) => {
+                    if !matches!(error, DiscoveryError::NoServer) {
+                        tracing::debug!(?key, %error, "services were not read, will try again");
+                    }
+                    self.publish(&key, Err(error.to_string()));
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(PAUSES.1);
+                }
+            }
+        }
+    }
+}
+
+impl Following {
+    pub(crate) fn known(&self) -> Known {
+        self.watches.entries().get(&self.key).map(|e| e.known.clone()).unwrap_or_default()
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        let mut entries = self.watches.entries();
+        let left = entries.values().map(|e| e.left).max().unwrap_or(0) + 1;
+        let Some(entry) = entries.get_mut(&self.key) else { return };
+        entry.followers -= 1;
+        if entry.followers > 0 {
+            return;
+        }
+        if let Some(reader) = entry.reader.take() {
+            reader.abort();
+        }
+        let known = std::mem::take(&mut entry.known);
+        entry.former = known.data.or_else(|| entry.former.take());
+        entry.left = left;
+        if entry.former.is_none() {
+            entries.remove(&self.key);
+        }
+        let idle = entries.iter().filter(|(_, e)| e.followers == 0);
+        if idle.clone().count() > KEPT
+            && let Some(oldest) = idle.min_by_key(|(_, e)| e.left).map(|(k, _)| k.clone())
+        {
+            entries.remove(&oldest);
+        }
+    }
+}
+
+fn place(r: ServiceRegistration) -> ServicePlace {
+    ServicePlace {
+        id: r.id.to_string(),
+        name: r.service_name.to_string(),
+        node: r.node_id.to_string(),
+        address: r.address,
+        port: r.port.into(),
+        datacenter: r.datacenter,
+        tags: r.tags,
+        job: r.job_id.to_string(),
+        alloc: r.alloc_id.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    const BOUND: Duration = Duration::from_secs(20);
+
+    async fn until(watches: &ServiceWatches, what: &str, fits: impl Fn() -> bool) {
+        let mut version = watches.version();
+        let wait = async {
+            while !fits() {
+                version.changed().await.expect("the watches live");
+            }
+        };
+        tokio::time::timeout(BOUND, wait).await.unwrap_or_else(|_| panic!("waited in vain for {what}"));
+    }
+
+    fn ports(following: &Following) -> Option<Vec<i64>> {
+        match following.known().data.as_deref() {
+            Some(ServiceData::Places(places)) => Some(places.iter().map(|p| p.port).collect()),
+            _ => None,
+        }
+    }
+
+    #[tokio::test]
+    async fn followers_share_a_read_and_what_was_known_outlives_the_servers() {
+        let address = Arc::new(Mutex::new(None));
+        let session = address.clone();
+        let discovery = Discovery::new(String::new(), Arc::new(move || session.lock().expect("lock").clone()));
+        let watches = ServiceWatches::new(discovery);
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        *address.lock().expect("lock") = Some(listener.local_addr().expect("address").to_string());
+        let state = watch::Sender::new(1_u64);
+        let first_reads = Arc::new(AtomicUsize::new(0));
+        // The service has the port 1000 + index; a read of the present index waits.
+        let (newest, firsts) = (state.subscribe(), first_reads.clone());
+        let server = tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.expect("a connection");
+                let (mut newest, firsts) = (newest.clone(), firsts.clone());
+                tokio::spawn(async move {
+                    let mut asked = vec![0; 4096];
+                    while let Ok(n @ 1..) = stream.read(&mut asked).await {
+                        let request = String::from_utf8_lossy(&asked[..n]).into_owned();
+                        let of = request.split_once("index=").and_then(|(_, r)| r.split(['&', ' ']).next()?.parse().ok()).unwrap_or(0);
+                        firsts.fetch_add(usize::from(of == 0), Ordering::SeqCst);
+                        let Ok(now) = newest.wait_for(|now| *now > of).await.map(|n| *n) else { return };
+                        let body = format!(r#"[{{"ID": "r", "ServiceName": "web", "Port": {}}}]"#, 1000 + now);
+                        let head = format!("HTTP/1.1 200 OK\r\nx-nomad-index: {now}\r\ncontent-length: {}\r\n\r\n", body.len());
+                        if stream.write_all(format!("{head}{body}").as_bytes()).await.is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        let key = ServiceKey::Places { namespace: "default".into(), name: "web".into(), choose: None };
+        let one = watches.follow(key.clone());
+        let two = watches.follow(key.clone());
+        until(&watches, "the first answer", || ports(&one) == Some(vec![1001])).await;
+        assert_eq!(ports(&two), Some(vec![1001]));
+        assert_eq!(first_reads.load(Ordering::SeqCst), 1, "one read for both");
+        state.send_replace(7);
+        until(&watches, "the change", || ports(&two) == Some(vec![1007])).await;
+        drop(one);
+        state.send_replace(8);
+        until(&watches, "a change with one follower left", || ports(&two) == Some(vec![1008])).await;
+
+        // The servers go: what is known stays, also for one that comes later.
+        *address.lock().expect("lock") = None;
+        server.abort();
+        drop(two);
+        assert!(watches.entries().values().all(|e| e.reader.is_none()), "nobody follows, nobody reads");
+        let three = watches.follow(key);
+        assert_eq!(three.known(), Known::default(), "the servers are asked first");
+        until(&watches, "what was known", || ports(&three) == Some(vec![1008])).await;
+        assert!(three.known().trouble.is_some_and(|why| why.contains("no server is heard")));
+
+        // Never known: there is nothing to give.
+        let other = watches.follow(ServiceKey::Names { namespace: "default".into() });
+        until(&watches, "the reason", || other.known().trouble.is_some()).await;
+        assert_eq!(other.known().data, None);
+        drop(other);
+        assert_eq!(watches.entries().len(), 1, "what was never known leaves nothing");
+    }
+}

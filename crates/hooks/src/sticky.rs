@@ -1,0 +1,147 @@
+//! The data of an allocation goes to the one that replaces it on the same node, when the group's `ephemeral_disk` is
+//! sticky.
+//!
+//! What goes is the shared `alloc/data` and each task's `local`, by one rename each: whoever is killed in the middle
+//! goes on where it was.
+
+use std::{fs, io, path::PathBuf, pin::Pin};
+
+use host::{
+    clock::now_ns,
+    dirs::{AllocDirs, Keeper},
+    node_env::NodeEnv,
+    seeds::Seeds,
+};
+use lifecycle::alloc::{events, machine::StartFailure};
+use model::{AllocId, TaskGroup};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    discovery::Discovery,
+    hook::{Given, Hook, Prepared, Starting},
+    place::TaskPlace,
+};
+
+/// The end of an allocation that is on this node.
+pub struct End {
+    /// It has ended.
+    pub over: bool,
+    /// Until it has.
+    pub wait: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+/// The allocations of this node.
+pub trait Present: Send + Sync {
+    /// The end of one of them; None for others.
+    fn end_of(&self, alloc: AllocId) -> Option<End>;
+}
+
+/// Takes the data of former allocations over.
+pub struct FormerData {
+    /// Where the directories of allocations are.
+    pub env: NodeEnv,
+    /// Which allocations are on this node.
+    pub present: Box<dyn Present>,
+    /// The way to the servers.
+    pub discovery: Discovery,
+    /// Name attempts.
+    pub seeds: Seeds,
+}
+
+impl Hook for FormerData {
+    fn before_start<'a>(&'a self, starting: &'a Starting<'a>, _: &'a mut Given) -> Prepared<'a> {
+        Box::pin(self.take_over(starting.place, starting.spec.group, starting.interrupted))
+    }
+}
+
+impl FormerData {
+    /// Waits for the end of the previous allocation and takes its data over. Nothing is done for groups without a
+    /// sticky disk, or when the previous allocation was elsewhere. Tasks of an allocation may do this at the same
+    /// time.
+    async fn take_over(&self, place: &TaskPlace, group: &TaskGroup, interrupted: &CancellationToken) -> Result<(), StartFailure> {
+        self.bring(place, group, interrupted).await?;
+        let previous = place.alloc.previous_allocation;
+        if !wanted(group) || previous.is_nil() {
+            return Ok(());
+        }
+        let from = self.env.dirs(previous);
+        if !from.root.exists() {
+            return Ok(());
+        }
+        if let Some(end) = self.present.end_of(previous) {
+            if !end.over {
+                let what = format!("Waiting for the previous allocation {} to end: its data is taken over", previous.short());
+                place.tell(events::setup(now_ns(), &what));
+            }
+            tokio::select! {
+                biased;
+                () = interrupted.cancelled() => return Err(StartFailure::Interrupted),
+                () = end.wait => {}
+            }
+        }
+        let to = place.dirs.clone();
+        let tasks: Vec<String> = group.tasks.iter().map(|t| t.name.to_string()).collect();
+        let moved = tokio::task::spawn_blocking(move || move_data(&from, &to, &tasks)).await.unwrap_or_else(|e| Err(io::Error::other(e)));
+        moved.map_err(|e| StartFailure::Setup {
+            why: format!("take over the data of the previous allocation {previous}: {e}"),
+            recoverable: true,
+        })
+    }
+}
+
+/// Does the group keep its data from one allocation to the next?
+pub fn wanted(group: &TaskGroup) -> bool {
+    group.ephemeral_disk.as_ref().is_some_and(|disk| disk.sticky == Some(true) || disk.migrate == Some(true))
+}
+
+pub(super) fn move_data(from: &AllocDirs, to: &AllocDirs, tasks: &[String]) -> io::Result<()> {
+    to.create()?;
+    let mut pairs: Vec<(PathBuf, PathBuf)> = vec![(from.shared().join("data"), to.shared().join("data"))];
+    for task in tasks {
+        to.task(task).create(Keeper::Agent)?;
+        pairs.push((from.task(task).local, to.task(task).local));
+    }
+    for (from, to) in pairs {
+        // Over the empty directory that has just been made.
+        match fs::rename(&from, &to) {
+            Ok(()) => tracing::info!(from = %from.display(), to = %to.display(), "data taken over"),
+            // Moved before, by an earlier start or for another task of the group.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            // The allocation has data of its own already: nothing of either is lost.
+            Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => {
+                tracing::warn!(from = %from.display(), to = %to.display(), "data stays where it is: the allocation has its own");
+            }
+            Err(e) => return Err(io::Error::new(e.kind(), format!("move {} to {}: {e}", from.display(), to.display()))),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_moves_once_and_is_never_overwritten() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let dirs = || AllocDirs::new(dir.path(), AllocId(uuid::Uuid::new_v4()));
+        let (from, to) = (dirs(), dirs());
+        let tasks = ["a".to_owned(), "b".to_owned()];
+        from.create().expect("made");
+        from.task("a").create(Keeper::Agent).expect("made");
+        fs::write(from.shared().join("data/d"), "d").expect("file");
+        fs::write(from.task("a").local.join("l"), "l").expect("file");
+        for _ in 0..2 {
+            // The second time nothing is left to move; `b` is new.
+            move_data(&from, &to, &tasks).expect("moved");
+        }
+        let text = |path: PathBuf| fs::read_to_string(path).expect("there");
+        assert_eq!((text(to.shared().join("data/d")), text(to.task("a").local.join("l"))), ("d".into(), "l".into()));
+        assert!(to.task("b").local.is_dir() && from.logs().is_dir(), "logs stay with the allocation that wrote them");
+        let again = dirs();
+        again.create().expect("made");
+        fs::write(again.shared().join("data/d"), "other").expect("file");
+        move_data(&again, &to, &tasks).expect("nothing is overwritten");
+        assert_eq!((text(to.shared().join("data/d")), text(again.shared().join("data/d"))), ("d".into(), "other".into()));
+    }
+}

@@ -1,0 +1,249 @@
+//! The message that a driver starts a task from.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use driver_host::{Capabilities, Driver, FsIsolation, TaskConfig, proto::driver as wire};
+use hcl_lang::{Vars, interpolate};
+use host::{
+    cgroup::TaskCgroup,
+    dirs::{AllocDirs, Keeper, find_user},
+    env::PathView,
+    fingerprint::Cpu,
+    node_env::{NodeEnv, TaskSpec},
+};
+use lifecycle::alloc::machine::StartFailure;
+use model::{
+    Task,
+    task::{LogConfig, VolumeMount},
+};
+use node_config::ClientConfig;
+
+use crate::{network::TaskNetwork, users};
+
+/// What a task's message is made from, besides the node.
+pub struct Input<'a> {
+    /// The task.
+    pub spec: TaskSpec<'a>,
+    /// Name of the start.
+    pub run: &'a str,
+    /// Who starts it, and knows the schema of its configuration.
+    pub driver: &'a Driver,
+    /// What the driver can do.
+    pub capabilities: &'a Capabilities,
+    /// Present when this node makes the cgroups that the driver expects.
+    pub cgroup: Option<&'a TaskCgroup>,
+    /// Variables that templates have given.
+    pub template_env: &'a BTreeMap<String, String>,
+    /// Where the task is connected.
+    pub network: &'a TaskNetwork,
+    /// The task runs in another runtime than this node: its volumes are that one's, and the agent's own environment
+    /// means nothing there.
+    pub elsewhere: bool,
+}
+
+/// How a driver lets its tasks see the directories.
+pub fn path_view(capabilities: &Capabilities) -> PathView {
+    match capabilities.fs_isolation {
+        FsIsolation::None | FsIsolation::Unveil => PathView::Host,
+        FsIsolation::Chroot => PathView::Chroot,
+        FsIsolation::Image => PathView::Image,
+    }
+}
+
+/// Paths of the fifos that a collected task writes its output into.
+pub fn fifos(dirs: &AllocDirs, task: &str) -> (std::path::PathBuf, std::path::PathBuf) {
+    (dirs.logs().join(format!(".{task}.stdout.fifo")), dirs.logs().join(format!(".{task}.stderr.fifo")))
+}
+
+/// Rotation as the job wants it: files, bytes per file.
+pub fn rotation(logs: Option<&LogConfig>) -> (u32, u64) {
+    let files = logs.and_then(|l| l.max_files).unwrap_or(10);
+    let mib = logs.and_then(|l| l.max_file_size_mb).unwrap_or(10);
+    (u32::try_from(files).unwrap_or(10).max(1), u64::try_from(mib).unwrap_or(10).max(1) << 20)
+}
+
+/// Does the job want no output of the task to be kept?
+pub fn logs_disabled(task: &Task) -> bool {
+    task.logs.as_ref().is_some_and(|l| l.disabled == Some(true) || l.enabled == Some(false))
+}
+
+/// Who may open what only the task may read. Tasks in a root of their own run as nobody unless their job says
+/// otherwise; a name of a user that an image has is another one's here.
+pub fn keeper_of(task: &Task, capabilities: &Capabilities) -> Keeper {
+    let user = match (task.user.as_str(), capabilities.fs_isolation) {
+        (_, FsIsolation::Image) => return Keeper::Image,
+        ("", FsIsolation::Chroot) => "nobody",
+        (user, _) => user,
+    };
+    let known = || find_user(user).map(|(uid, gid)| Keeper::User(uid, gid));
+    if user.is_empty() || !rustix::process::geteuid().is_root() { Keeper::Agent } else { known().unwrap_or(Keeper::Agent) }
+}
+
+/// Makes the messages for the drivers of a node.
+pub struct TaskConfigs {
+    /// Which users and volumes tasks may have.
+    pub config: Arc<ClientConfig>,
+    /// For environments and the names in texts.
+    pub env: NodeEnv,
+    /// How much the cores can do.
+    pub cpu: Cpu,
+}
+
+impl TaskConfigs {
+    /// As [`TaskConfigs::build`], for a task that runs on this node: nobody whom only the name services of the machine
+    /// know is let in either.
+    ///
+    /// # Errors
+    /// As those of [`TaskConfigs::build`].
+    pub async fn build_here(&self, input: &Input<'_>) -> Result<TaskConfig, StartFailure> {
+        let built = self.build(input)?;
+        let checked = users::check_services(&self.config, &input.spec.task.driver, &built.user).await;
+        checked.map_err(|why| StartFailure::Setup { why, recoverable: false }).map(|()| built)
+    }
+
+    /// Builds the message.
+    ///
+    /// # Errors
+    /// What of the job this driver or this node cannot do; another attempt would not help.
+    pub fn build(&self, input: &Input<'_>) -> Result<TaskConfig, StartFailure> {
+        let Input { spec, capabilities, .. } = *input;
+        let TaskSpec { alloc, job, group, task } = spec;
+        let setup = |why: String| StartFailure::Setup { why, recoverable: false };
+        let dirs = self.env.dirs(alloc.id);
+        let task_dirs = dirs.task(&task.name);
+        let view = path_view(capabilities);
+        let node = self.env.node();
+        let mut vars = if input.elsewhere { self.env.own_vars(spec, &task_dirs, view) } else { self.env.vars(spec, &task_dirs, view) };
+        // Templates have the last word, and the driver's configuration may refer to what they say.
+        vars.env.extend(input.template_env.clone());
+        let msgpack = input
+            .driver
+            .encode_task_config(&serde_json::Value::Object(task.config.clone()), &vars)
+            .map_err(|e| StartFailure::Validation(e.to_string()))?;
+        let user = interpolate(&task.user, &vars);
+        users::check(&self.config, &task.driver, &user).map_err(setup)?;
+        let (max_files, max_file_bytes) = rotation(task.logs.as_ref());
+        let disabled = logs_disabled(task);
+        let (stdout, stderr) = if disabled { ("/dev/null".into(), "/dev/null".into()) } else { fifos(&dirs, &task.name) };
+        Ok(TaskConfig {
+            id: input.run.to_owned(),
+            name: task.name.to_string(),
+            msgpack_driver_config: msgpack,
+            env: vars.env.clone(),
+            device_env: BTreeMap::new(),
+            resources: Some(self.resources(input)),
+            mounts: self.mounts(input, &vars).map_err(setup)?,
+            devices: Vec::new(),
+            user,
+            alloc_dir: dirs.root.display().to_string(),
+            stdout_path: stdout.display().to_string(),
+            stderr_path: stderr.display().to_string(),
+            task_group_name: group.name.to_string(),
+            job_name: job.name.clone(),
+            alloc_id: alloc.id.to_string(),
+            network_isolation_spec: input.network.isolation.clone(),
+            dns: input.network.dns.clone(),
+            job_id: job.id.to_string(),
+            namespace: job.namespace.to_string(),
+            node_name: node.name.to_string(),
+            node_id: node.id.to_string(),
+            parent_job_id: job.parent_id.clone(),
+            drover_log: Some(wire::LogPolicy {
+                dir: dirs.logs().display().to_string(),
+                stdout_name: format!("{}.stdout", task.name),
+                stderr_name: format!("{}.stderr", task.name),
+                max_files,
+                max_file_size_bytes: max_file_bytes,
+                disabled,
+            }),
+        })
+    }
+
+    fn resources(&self, input: &Input<'_>) -> wire::Resources {
+        let given = input.spec.alloc.resources.tasks.get(&input.spec.task.name).cloned().unwrap_or_default();
+        let usable = (self.cpu.total_mhz.saturating_sub(self.cpu.reserved_mhz)).max(1);
+        // Secrets are memory of the task, which its own limit would not see.
+        let secrets = input.spec.task.resources.secrets_mb.unwrap_or(0).max(0);
+        let max_mb = given.memory.memory_max_mb.max(given.memory.memory_mb).saturating_sub(secrets);
+        let cores: Vec<String> = given.cpu.reserved_cores.iter().map(u16::to_string).collect();
+        let ports = input.spec.alloc.resources.shared.ports.iter();
+        wire::Resources {
+            allocated_resources: Some(wire::AllocatedTaskResources {
+                cpu: Some(wire::AllocatedCpuResources { cpu_shares: given.cpu.cpu_shares }),
+                memory: Some(wire::AllocatedMemoryResources {
+                    memory_mb: given.memory.memory_mb,
+                    memory_max_mb: given.memory.memory_max_mb,
+                }),
+                networks: given.networks.iter().chain(&input.spec.alloc.resources.shared.networks).map(network).collect(),
+            }),
+            linux_resources: Some(wire::LinuxResources {
+                cpu_shares: given.cpu.cpu_shares,
+                memory_limit_bytes: max_mb << 20,
+                cpuset_cpus: cores.join(","),
+                percent_ticks: given.cpu.cpu_shares as f64 / usable as f64,
+                cpuset_cgroup: input.cgroup.map(TaskCgroup::cpuset_path).unwrap_or_default(),
+                ..wire::LinuxResources::default()
+            }),
+            ports: ports
+                .map(|p| wire::PortMapping { label: p.label.clone(), value: p.value, to: p.to, host_ip: p.host_ip.clone() })
+                .collect(),
+        }
+    }
+
+    /// Host volumes of the task.
+    fn mounts(&self, input: &Input<'_>, vars: &Vars) -> Result<Vec<wire::Mount>, String> {
+        input.spec.task.volume_mounts.iter().map(|mount| self.volume(input, vars, mount)).collect()
+    }
+
+    fn volume(&self, input: &Input<'_>, vars: &Vars, mount: &VolumeMount) -> Result<wire::Mount, String> {
+        let VolumeMount { volume, destination, read_only, propagation_mode, selinux_label } = mount;
+        let text = |value: &Option<String>| interpolate(value.as_deref().unwrap_or_default(), vars);
+        let name = text(volume);
+        let request = input
+            .spec
+            .group
+            .volumes
+            .get(&name)
+            .ok_or_else(|| format!("volume_mount names volume {name:?}, which the group does not ask for"))?;
+        if request.kind != "host" {
+            return Err(format!("volume {name:?} is of type {:?}; this release mounts host volumes only", request.kind));
+        }
+        let propagation = text(propagation_mode);
+        let mounted = |host_path: &str, readonly: bool| wire::Mount {
+            task_path: text(destination),
+            host_path: host_path.to_owned(),
+            readonly: readonly || request.read_only || *read_only == Some(true),
+            propagation_mode: if propagation.is_empty() { "private".into() } else { propagation.clone() },
+            selinux_label: text(selinux_label),
+            request_name: name.clone(),
+        };
+        if input.elsewhere {
+            // Its runtime knows volumes of its own by name, or it would not have been asked for this.
+            return Ok(mounted(&request.source, false));
+        }
+        if input.capabilities.no_mounts {
+            let driver = &input.spec.task.driver;
+            return Err(format!(
+                "driver {driver:?} mounts nothing into its tasks: remove volume_mount {name:?} and use the path on the node"
+            ));
+        }
+        let source = &request.source;
+        let volume = self.config.host_volumes.get(source).ok_or_else(|| format!("this node has no host volume {source:?}"))?;
+        if !std::path::Path::new(&volume.path).exists() {
+            return Err(format!("{} of host volume {source:?} does not exist on this node", volume.path));
+        }
+        Ok(mounted(&volume.path, volume.read_only))
+    }
+}
+
+fn network(n: &model::Network) -> wire::NetworkResource {
+    let port = |p: &model::Port| wire::NetworkPort { label: p.label.clone(), value: p.value };
+    wire::NetworkResource {
+        device: n.device.clone(),
+        cidr: n.cidr.clone(),
+        ip: n.ip.clone(),
+        mbits: n.mbits.unwrap_or(0),
+        reserved_ports: n.reserved_ports.iter().map(port).collect(),
+        dynamic_ports: n.dynamic_ports.iter().map(port).collect(),
+    }
+}

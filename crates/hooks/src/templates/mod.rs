@@ -1,0 +1,273 @@
+//! Templates of a task: rendered before its driver is called, watched while it runs.
+//!
+//! ```text
+//! start ── render until nothing is missing ── write ── remember ── driver
+//! running ─ files, services or tokens that were read have changed ─ render ─ write ─ splay ─ restart | signal |
+//! script ─ remember
+//! ```
+//!
+//! A result counts as applied when the change it asks for has been made: an agent that dies in between makes it again.
+
+mod plan;
+mod record;
+mod services;
+mod watch;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use driver_host::{BundleFile, Capabilities};
+use host::{
+    clock::now_ns,
+    dirs::TaskDirs,
+    env::PathView,
+    node_env::{NodeEnv, TaskSpec},
+    seeds::Seeds,
+};
+use lifecycle::alloc::{events, machine::StartFailure};
+use model::Task;
+use node_config::TemplateConfig;
+
+pub use self::plan::TaskData;
+use self::plan::{Attempt, Directories, Plan};
+pub use self::services::TaskServices;
+pub use crate::hook::Unbundled;
+use crate::{
+    drivers::Drivers,
+    hook::{Given, Hook, Prepared, Starting},
+    place::TaskPlace,
+    service_watch::ServiceWatches,
+    task_config,
+    token_record::TokenVariables,
+};
+
+/// Data may be missing this long before people are told, and before a task that runs is looked at without services.
+const TELL_AFTER: Duration = Duration::from_secs(3);
+
+/// Renders the templates of tasks.
+pub struct Templates {
+    /// What the agent's configuration says of templates.
+    pub config: TemplateConfig,
+    /// What `env` tells.
+    pub env: NodeEnv,
+    /// What the functions of services are fed from.
+    pub services: ServiceWatches,
+    /// Who tells a task of a change.
+    pub drivers: Arc<Drivers>,
+    /// Spread the changes.
+    pub seeds: Seeds,
+}
+
+impl Hook for Templates {
+    fn before_start<'a>(&'a self, starting: &'a Starting<'a>, given: &'a mut Given) -> Prepared<'a> {
+        Box::pin(async {
+            given.env.extend(self.render(starting).await?);
+            Ok(())
+        })
+    }
+}
+
+impl Templates {
+    /// A task's templates on this node.
+    fn plan_of(&self, place: &TaskPlace, spec: TaskSpec<'_>, capabilities: &Capabilities) -> Result<Plan, String> {
+        let view = task_config::path_view(capabilities);
+        let dirs = place.task_dirs();
+        let region = self.env.region().to_owned();
+        let services = TaskServices::new(self.services.clone(), place.alloc.namespace.clone(), region.clone());
+        let tokens = TokenVariables::of_record(spec.task, &dirs.root);
+        let (of_task, of_node) = (self.env.vars(spec, &dirs, view), self.env.vars(spec, &dirs, PathView::Host));
+        let data = TaskData { node: self.env.node(), region, tokens, services };
+        Plan::new(spec.task, &self.config, &dirs, view, &of_task, &of_node, data)
+    }
+
+    /// Renders everything before a start and waits for what is missing. Answers with the variables of templates with
+    /// `env`.
+    async fn render(&self, starting: &Starting<'_>) -> Result<BTreeMap<String, String>, StartFailure> {
+        let Starting { place, spec, capabilities, interrupted, .. } = *starting;
+        if spec.task.templates.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let failed = |why: String, recoverable| StartFailure::Setup { why, recoverable };
+        let plan = Arc::new(self.plan_of(place, spec, capabilities).map_err(|why| failed(why, false))?);
+        let begin = tokio::time::Instant::now();
+        let mut told = String::new();
+        let mut services = plan.services.version();
+        loop {
+            services.mark_unchanged();
+            let now = now_ns();
+            let work = plan.clone();
+            let outcome = tokio::task::spawn_blocking(move || first(&work, now)).await;
+            let missing = match outcome.unwrap_or_else(|e| Err((format!("rendering broke off: {e}"), true))) {
+                Ok(First::Done(variables)) => return Ok(variables),
+                Ok(First::Missing(missing)) => missing,
+                Err((why, recoverable)) => return Err(failed(why, recoverable)),
+            };
+            if missing != told && begin.elapsed() >= TELL_AFTER {
+                place.tell(events::template(now_ns(), &format!("Missing: {missing}")));
+                told = missing;
+            }
+            tokio::select! {
+                () = interrupted.cancelled() => return Err(StartFailure::Interrupted),
+                () = tokio::time::sleep(self.config.poll) => {}
+                Ok(()) = services.changed() => {}
+            }
+        }
+    }
+}
+
+enum First {
+    Done(BTreeMap<String, String>),
+    Missing(String),
+}
+
+/// One attempt at all of them, in their order: one may read what another has written. Blocking.
+fn first(plan: &Plan, now: i64) -> Result<First, (String, bool)> {
+    let directories = Directories::open(&plan.dirs).map_err(|e| (format!("open the task's directories for templates: {e}"), true))?;
+    let mut missing = std::collections::BTreeSet::new();
+    let mut variables = BTreeMap::new();
+    let mut applied = record::Applications::new();
+    for planned in &plan.templates {
+        let rendered = match plan::render(plan, planned, Some(&directories), now) {
+            Attempt::Ready(rendered) => rendered,
+            Attempt::Waiting(what, _) => {
+                missing.extend(what);
+                continue;
+            }
+            // Another attempt may find other files.
+            Attempt::Failed(why, _) => return Err((why, true)),
+        };
+        if planned.env {
+            variables.extend(plan::variables(planned, &rendered.content).map_err(|why| (why, true))?);
+        }
+        let written = directories.root(&planned.destination).write(&planned.destination.path, &rendered.content, planned.look);
+        written.map_err(|e| (format!("template {:?}: {e}", planned.name), true))?;
+        applied.insert(planned.name.clone(), record::Applied { digest: rendered.digest, now_ns: now });
+    }
+    if !missing.is_empty() {
+        return Ok(First::Missing(missing.into_iter().collect::<Vec<_>>().join(", ")));
+    }
+    record::save(&plan.dirs.root, &applied).map_err(|e| (format!("remember what was rendered: {e}"), true))?;
+    Ok(First::Done(variables))
+}
+
+/// What a task that runs elsewhere is given: files that travel with it, and variables.
+pub(crate) type Bundled = (Vec<BundleFile>, BTreeMap<String, String>);
+
+/// Templates of a task that runs elsewhere. What they are made from is waited for, not for long: the caller asks
+/// again. Nothing follows a later change, so a template of services is refused when its job wants something to.
+///
+/// # Errors
+/// Which template cannot travel, and whether it could later.
+pub async fn bundle(
+    task: &Task,
+    config: &TemplateConfig,
+    dirs: &TaskDirs,
+    view: PathView,
+    vars: &hcl_lang::Vars,
+    data: TaskData,
+) -> Result<Bundled, Unbundled> {
+    let plan = Arc::new(Plan::new(task, config, dirs, view, vars, vars, data).map_err(Unbundled::Refused)?);
+    let begin = tokio::time::Instant::now();
+    let mut version = plan.services.version();
+    loop {
+        version.mark_unchanged();
+        let work = plan.clone();
+        let bundled = tokio::task::spawn_blocking(move || bundle_now(&work)).await;
+        match bundled.unwrap_or_else(|e| Err(Unbundled::Later(format!("rendering broke off: {e}")))) {
+            Err(Unbundled::Later(_)) if plan.services.unknown() && begin.elapsed() < TELL_AFTER => {
+                let _ = tokio::time::timeout(TELL_AFTER, version.changed()).await;
+            }
+            bundled => return bundled,
+        }
+    }
+}
+
+fn bundle_now(plan: &Plan) -> Result<Bundled, Unbundled> {
+    let now = now_ns();
+    let mut files = Vec::new();
+    let mut variables = BTreeMap::new();
+    for planned in &plan.templates {
+        let named = |why: &str| format!("template {:?}: {why}", planned.name);
+        let refused = |why: &str| Unbundled::Refused(named(why));
+        if planned.destination.shared {
+            return Err(refused("the task runs where no directory is shared with others; choose a destination below local or secrets"));
+        }
+        if planned.look.uid.is_some() || planned.look.gid.is_some() {
+            return Err(refused("uid and gid are users of this node and mean nothing where the task runs; leave them out"));
+        }
+        let follows = planned.change != plan::Change::Noop && !planned.once;
+        let attempt = plan::render(plan, planned, None, now);
+        let (Attempt::Ready(plan::Rendered { inputs, .. }) | Attempt::Waiting(_, inputs) | Attempt::Failed(_, inputs)) = &attempt;
+        if follows && !inputs.services.is_empty() {
+            let why = "it reads services, and nothing follows their changes where the task runs";
+            return Err(refused(&format!("{why}; write change_mode = \"noop\" (or once = true), or let the workload ask the registry")));
+        }
+        let rendered = match attempt {
+            Attempt::Ready(rendered) => rendered,
+            Attempt::Waiting(what, inputs) => {
+                let why = format!("waits for {}", what.into_iter().collect::<Vec<_>>().join(", "));
+                // Services come; files do not.
+                return Err(if inputs.services.is_empty() { refused(&why) } else { Unbundled::Later(named(&why)) });
+            }
+            Attempt::Failed(why, _) => return Err(refused(&why)),
+        };
+        if planned.env {
+            variables.extend(plan::variables(planned, &rendered.content).map_err(Unbundled::Refused)?);
+        }
+        let path = planned.destination.path.display().to_string();
+        files.push(BundleFile { path, mode: planned.look.mode, data: rendered.content });
+    }
+    Ok((files, variables))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use model::{AllocId, task::Template};
+
+    use super::*;
+
+    async fn bundled(one: Template) -> Result<Bundled, Unbundled> {
+        let task = Task { name: "t".into(), templates: vec![one], ..Task::default() };
+        let vars = hcl_lang::Vars { env: [("WHO".to_owned(), "me".to_owned())].into(), ..hcl_lang::Vars::default() };
+        let dirs = host::dirs::AllocDirs::new(Path::new("/d"), AllocId(uuid::Uuid::from_u128(1))).task("t");
+        let discovery = crate::discovery::Discovery::new("global".into(), Arc::new(|| None));
+        let services = TaskServices::new(ServiceWatches::new(discovery), "default".into(), "global".into());
+        let tokens = TokenVariables::Given([("NOMAD_TOKEN".to_owned(), "e30".to_owned())].into());
+        let node = model::Node { name: "n1".into(), attributes: [("kernel.name".into(), "linux".into())].into(), ..model::Node::default() };
+        let data = TaskData { node: Arc::new(node), region: "global".into(), tokens, services };
+        bundle(&task, &TemplateConfig::default(), &dirs, PathView::Host, &vars, data).await
+    }
+
+    fn template(destination: &str, data: &str) -> Template {
+        Template { destination: Some(destination.into()), data: Some(data.into()), perms: Some("0600".into()), ..Template::default() }
+    }
+
+    #[tokio::test]
+    async fn templates_of_remote_tasks_travel_with_them() {
+        let with_env = Template {
+            env: Some(true),
+            ..template("secrets/x", "A={{ env \"WHO\" }}{{ env \"NOMAD_TOKEN\" }}-{{ env \"attr.kernel.name\" }}")
+        };
+        let (files, variables) = bundled(with_env).await.expect("bundled");
+        assert_eq!(
+            files.iter().map(|f| (f.path.as_str(), f.mode, f.data.as_slice())).collect::<Vec<_>>(),
+            [("secrets/x", 0o600, &b"A=mee30-linux"[..])]
+        );
+        assert_eq!(variables, [("A".to_owned(), "mee30-linux".to_owned())].into());
+        for (one, part) in [
+            (template("local/x", "{{ file \"local/y\" }}"), "no directory for it"),
+            (Template { source: Some("local/y".into()), data: None, ..template("local/x", "") }, "its source is a file"),
+            (template("local/x", "{{ nomadServices }}"), "nothing follows their changes"),
+            (template("local/x", "{{ nomadService \"web@eu\" }}"), "belongs to the region \"global\""),
+            (Template { uid: Some(0), ..template("local/x", "") }, "users of this node"),
+            (template("/d/00000000-0000-0000-0000-000000000001/alloc/x", ""), "shared"),
+        ] {
+            let refused = bundled(one).await;
+            assert!(matches!(&refused, Err(Unbundled::Refused(why)) if why.contains(part)), "{part}: {refused:?}");
+        }
+        // No server is heard here: the creation is tried again.
+        let later = bundled(Template { change_mode: Some("noop".into()), ..template("local/x", "{{ nomadService \"web\" }}") }).await;
+        assert!(matches!(&later, Err(Unbundled::Later(why)) if why.contains("nomadService(web), services cannot be read")), "{later:?}");
+    }
+}

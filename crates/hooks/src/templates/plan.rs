@@ -1,0 +1,390 @@
+//! What the template blocks of a task come to on this node: texts, places, what follows a change. And the rendering of one.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+use hcl_lang::{Vars, interpolate};
+use host::{
+    dirs::TaskDirs,
+    env::{PathView, node_name},
+};
+use model::{Node, Task, template_rules::change_mode};
+use node_config::TemplateConfig;
+use sha2::{Digest, Sha256};
+use template::{Lookup, Outcome, ServiceName, ServicePlace, ServiceQuery, Settings, Source, Syntax};
+
+use super::services::{Asked, TaskServices};
+use crate::{
+    files::{Look, Root, Stamp},
+    paths::{Place, place},
+    service_watch::{ServiceData, ServiceKey},
+    token_record::TokenVariables,
+};
+
+/// The directories of a task that templates read and write.
+#[derive(Debug)]
+pub(super) struct Directories {
+    task: Root,
+    shared: Root,
+}
+
+impl Directories {
+    pub(super) fn open(dirs: &TaskDirs) -> io::Result<Self> {
+        Ok(Self { task: Root::open(&dirs.root)?, shared: Root::open(&dirs.alloc)? })
+    }
+
+    pub(super) fn root(&self, place: &Place) -> &Root {
+        if place.shared { &self.shared } else { &self.task }
+    }
+}
+
+/// Where the text of a template is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Text {
+    Here(String),
+    In(Place),
+}
+
+/// What a change brings about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Change {
+    Noop,
+    Restart,
+    Signal(String),
+    Script { command: Vec<String>, timeout: Duration, fail_on_error: bool },
+}
+
+/// One template block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Planned {
+    /// As errors and events name it.
+    pub(super) name: String,
+    pub(super) text: Text,
+    pub(super) destination: Place,
+    pub(super) look: Look,
+    pub(super) syntax: Syntax,
+    pub(super) strict: bool,
+    pub(super) env: bool,
+    pub(super) once: bool,
+    pub(super) change: Change,
+    pub(super) splay: Duration,
+    pub(super) wait: (Duration, Duration),
+}
+
+/// What templates are made from, besides files and the variables that every task has.
+#[derive(Debug)]
+pub struct TaskData {
+    /// As it is registered.
+    pub node: Arc<Node>,
+    /// Of the node.
+    pub region: String,
+    /// Variables that hold tokens.
+    pub tokens: TokenVariables,
+    /// Services that it may ask for.
+    pub services: TaskServices,
+}
+
+/// All templates of a task.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) templates: Vec<Planned>,
+    /// What the function `env` tells, besides tokens and names of the node.
+    pub(super) env: BTreeMap<String, String>,
+    pub(super) node: Arc<Node>,
+    pub(super) region: String,
+    pub(super) tokens: TokenVariables,
+    pub(super) dirs: TaskDirs,
+    pub(super) view: PathView,
+    pub(super) sandbox: bool,
+    pub(super) services: Arc<TaskServices>,
+}
+
+impl Plan {
+    /// `vars` are what the task sees, `host` the same with the paths of this node.
+    pub(super) fn new(
+        task: &Task,
+        config: &TemplateConfig,
+        dirs: &TaskDirs,
+        view: PathView,
+        vars: &Vars,
+        host: &Vars,
+        data: TaskData,
+    ) -> Result<Self, String> {
+        let templates = task.templates.iter().map(|t| planned(t, config, dirs, view, host)).collect::<Result<_, _>>()?;
+        let sandbox = !config.disable_file_sandbox;
+        Ok(Self {
+            templates,
+            env: vars.env.clone(),
+            node: data.node,
+            region: data.region,
+            tokens: data.tokens,
+            dirs: dirs.clone(),
+            view,
+            sandbox,
+            services: Arc::new(data.services),
+        })
+    }
+}
+
+fn planned(t: &model::task::Template, config: &TemplateConfig, dirs: &TaskDirs, view: PathView, host: &Vars) -> Result<Planned, String> {
+    let text = |o: &Option<String>| o.clone().unwrap_or_default();
+    let destination = interpolate(&text(&t.destination), host);
+    let failed = |why: String| format!("template {destination:?}: {why}");
+    let id = |id: Option<i64>| id.filter(|id| *id >= 0).and_then(|id| u32::try_from(id).ok());
+    let change = match text(&t.change_mode).as_str() {
+        change_mode::NOOP => Change::Noop,
+        change_mode::SIGNAL => Change::Signal(text(&t.change_signal)),
+        change_mode::SCRIPT => {
+            let script = t.change_script.clone().unwrap_or_default();
+            let words = [script.command.unwrap_or_default()].into_iter().chain(script.args.unwrap_or_default());
+            Change::Script {
+                command: words.map(|w| interpolate(&w, host)).collect(),
+                timeout: script.timeout.unwrap_or_default().to_std(),
+                fail_on_error: script.fail_on_error == Some(true),
+            }
+        }
+        _ => Change::Restart,
+    };
+    let wait = t.wait.as_ref().map(|w| (w.min.unwrap_or_default().to_std(), w.max.unwrap_or_default().to_std()));
+    let source = text(&t.source);
+    Ok(Planned {
+        name: destination.clone(),
+        text: if source.is_empty() {
+            Text::Here(text(&t.data))
+        } else {
+            Text::In(place(&interpolate(&source, host), dirs, view).map_err(failed)?)
+        },
+        destination: place(&destination, dirs, view).map_err(failed)?,
+        look: Look { mode: u32::from_str_radix(&text(&t.perms), 8).unwrap_or(0o644), uid: id(t.uid), gid: id(t.gid) },
+        syntax: Syntax { left: text(&t.left_delimiter), right: text(&t.right_delimiter), denied: config.function_denylist.clone() },
+        strict: t.error_on_missing_key == Some(true),
+        env: t.env == Some(true),
+        once: t.once == Some(true),
+        change,
+        splay: t.splay.unwrap_or_default().to_std(),
+        wait: wait_of(wait, config),
+    })
+}
+
+/// How long changes are gathered: as the job says, else as the node does, and within the node's bounds. The longest wait is never the shorter one.
+fn wait_of(job: Option<(Duration, Duration)>, config: &TemplateConfig) -> (Duration, Duration) {
+    let (min, max) = job.unwrap_or(config.wait);
+    let (least, most) = config.wait_bounds;
+    let min = least.map_or(min, |least| min.max(least));
+    let max = most.map_or(max, |most| if max.is_zero() { most } else { max.min(most) });
+    let min = most.map_or(min, |most| min.min(most));
+    (min, if max.is_zero() { max } else { max.max(min) })
+}
+
+/// A template's result and what it was made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Rendered {
+    pub(super) content: Vec<u8>,
+    /// Of the content.
+    pub(super) digest: String,
+    pub(super) inputs: Inputs,
+}
+
+/// Data that was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Inputs {
+    /// Files, with what tells their state; None = not there.
+    pub(super) files: BTreeMap<String, Option<Stamp>>,
+    pub(super) services: Asked,
+    /// Tokens that are renewed, by variable; None = the task has none yet.
+    pub(super) tokens: BTreeMap<String, Option<String>>,
+}
+
+impl Inputs {
+    pub(super) fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.services.is_empty() && self.tokens.is_empty()
+    }
+}
+
+/// What came of rendering.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Attempt {
+    Ready(Rendered),
+    Waiting(BTreeSet<String>, Inputs),
+    /// It will not work before something changes.
+    Failed(String, Inputs),
+}
+
+/// Data from the task's environment and directories.
+struct TaskSource<'a> {
+    plan: &'a Plan,
+    directories: Option<&'a Directories>,
+    /// Only look at the files.
+    looking: bool,
+    inputs: Inputs,
+}
+
+impl TaskSource<'_> {
+    fn read(&self, root: &Root, path: &Path) -> io::Result<(Vec<u8>, Stamp)> {
+        if self.looking { root.stamp(path).map(|stamp| (Vec::new(), stamp)) } else { root.read(path) }
+    }
+}
+
+impl TaskSource<'_> {
+    fn known(&mut self, key: ServiceKey) -> Option<Arc<ServiceData>> {
+        let data = self.plan.services.known(&key).data;
+        self.inputs.services.insert(key, data.clone());
+        data
+    }
+}
+
+impl Source for TaskSource<'_> {
+    fn env(&mut self, name: &str) -> Lookup<Option<String>> {
+        let plan = self.plan;
+        let Some(token) = plan.tokens.find(name) else {
+            // Those of the node (`node.…`, `attr.…`, `meta.…`) are as they were when the template was planned: their changes are not followed.
+            let of_node = || node_name(&plan.node, &plan.region, name);
+            return Lookup::Known(plan.env.get(name).cloned().or_else(of_node));
+        };
+        if token.renewed {
+            self.inputs.tokens.insert(name.to_owned(), token.text.clone());
+        }
+        // Its place is never taken by an empty one.
+        token.text.map_or(Lookup::Missing, |text| Lookup::Known(Some(text)))
+    }
+
+    fn file(&mut self, path: &str) -> Lookup<Vec<u8>> {
+        let Some(directories) = self.directories else {
+            return Lookup::Refused("the task runs where this node has no directory for it, so there is no file to read".into());
+        };
+        let read = match place(path, &self.plan.dirs, self.plan.view) {
+            Ok(place) => self.read(directories.root(&place), &place.path),
+            // The operator lets templates read what the agent may read.
+            Err(_) if !self.plan.sandbox && Path::new(path).is_absolute() => {
+                let path = Path::new(path);
+                let parent = path.parent().unwrap_or(Path::new("/"));
+                Root::open(&std::fs::canonicalize(parent).unwrap_or_else(|_| parent.to_owned()))
+                    .and_then(|root| self.read(&root, Path::new(path.file_name().unwrap_or_default())))
+            }
+            Err(why) => return Lookup::Refused(why),
+        };
+        match read {
+            Ok((content, stamp)) => {
+                self.inputs.files.insert(path.to_owned(), Some(stamp));
+                Lookup::Known(content)
+            }
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                self.inputs.files.insert(path.to_owned(), None);
+                Lookup::Missing
+            }
+            Err(e) => {
+                self.inputs.files.insert(path.to_owned(), None);
+                Lookup::Refused(format!("read {path:?}: {e}"))
+            }
+        }
+    }
+
+    fn service(&mut self, query: &ServiceQuery) -> Lookup<Vec<ServicePlace>> {
+        let key = match self.plan.services.places(query) {
+            Ok(key) => key,
+            Err(why) => return Lookup::Refused(why),
+        };
+        match self.known(key).as_deref() {
+            Some(ServiceData::Places(places)) => Lookup::Known(places.clone()),
+            _ => Lookup::Missing,
+        }
+    }
+
+    fn service_names(&mut self, region: Option<&str>) -> Lookup<Vec<ServiceName>> {
+        let key = match self.plan.services.names(region) {
+            Ok(key) => key,
+            Err(why) => return Lookup::Refused(why),
+        };
+        match self.known(key).as_deref() {
+            Some(ServiceData::Names(names)) => Lookup::Known(names.clone()),
+            _ => Lookup::Missing,
+        }
+    }
+}
+
+/// Renders one template. Blocking. Without directories no file can be read.
+pub(super) fn render(plan: &Plan, planned: &Planned, directories: Option<&Directories>, now_ns: i64) -> Attempt {
+    let mut source = TaskSource { plan, directories, looking: false, inputs: Inputs::default() };
+    let text = match (&planned.text, directories) {
+        (Text::Here(text), _) => text.clone(),
+        (Text::In(_), None) => {
+            return Attempt::Failed("its source is a file, and the task runs where this node has none for it".into(), source.inputs);
+        }
+        (Text::In(place), Some(directories)) => match directories.root(place).read(&place.path) {
+            Ok((bytes, _)) => match String::from_utf8(bytes) {
+                Ok(text) => text,
+                Err(_) => return Attempt::Failed(format!("its source {} is not UTF-8 text", place.path.display()), source.inputs),
+            },
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                return Attempt::Waiting([format!("source({})", place.path.display())].into(), source.inputs);
+            }
+            Err(e) => return Attempt::Failed(format!("its source {}: {e}", place.path.display()), source.inputs),
+        },
+    };
+    let settings = Settings { error_on_missing_key: planned.strict, now_ns, limits: template::Limits::default() };
+    let parsed = match template::Template::parse(&planned.name, &text, &planned.syntax) {
+        Ok(parsed) => parsed,
+        Err(e) => return Attempt::Failed(e.to_string(), source.inputs),
+    };
+    match parsed.render(&mut source, &settings) {
+        Ok(Outcome::Ready(content)) => {
+            let digest = Sha256::digest(&content).iter().map(|b| format!("{b:02x}")).collect();
+            Attempt::Ready(Rendered { content, digest, inputs: source.inputs })
+        }
+        Ok(Outcome::Waiting(what)) => Attempt::Waiting(plan.services.explain(what, &source.inputs.services), source.inputs),
+        Err(e) => Attempt::Failed(e.to_string(), source.inputs),
+    }
+}
+
+/// Would a template that was made from this be made from something else now? Blocking.
+pub(super) fn changed(plan: &Plan, directories: &Directories, inputs: &Inputs) -> bool {
+    let mut source = TaskSource { plan, directories: Some(directories), looking: true, inputs: Inputs::default() };
+    for path in inputs.files.keys() {
+        source.file(path);
+    }
+    for variable in inputs.tokens.keys() {
+        source.env(variable);
+    }
+    source.inputs.files != inputs.files || source.inputs.tokens != inputs.tokens || plan.services.differ(&inputs.services)
+}
+
+/// The variables of a result that is read as environment.
+pub(super) fn variables(planned: &Planned, content: &[u8]) -> Result<Vec<(String, String)>, String> {
+    let text = std::str::from_utf8(content).map_err(|_| format!("template {:?}: the result is not UTF-8 text", planned.name))?;
+    template::parse_env(text).map_err(|why| format!("template {:?} with env = true: {why}", planned.name))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn waits_are_the_jobs_or_the_nodes_and_within_its_bounds() {
+        use std::time::Duration;
+        let seconds = |s: u64| Duration::from_secs(s);
+        let config = |wait: (u64, u64), bounds: (Option<u64>, Option<u64>)| super::TemplateConfig {
+            wait: (seconds(wait.0), seconds(wait.1)),
+            wait_bounds: (bounds.0.map(seconds), bounds.1.map(seconds)),
+            ..super::TemplateConfig::default()
+        };
+        for (job, node, bounds, expected) in [
+            (None, (0, 0), (None, None), (0, 0)),
+            (None, (5, 240), (None, None), (5, 240)),
+            (Some((2, 10)), (5, 240), (None, None), (2, 10)),
+            (Some((2, 10)), (5, 240), (Some(3), Some(8)), (3, 8)),
+            (Some((20, 30)), (0, 0), (None, Some(8)), (8, 8)),
+            (Some((2, 0)), (0, 0), (None, Some(8)), (2, 8)),
+            (Some((2, 3)), (0, 0), (Some(5), None), (5, 5)),
+        ] {
+            let job = job.map(|(min, max): (u64, u64)| (seconds(min), seconds(max)));
+            assert_eq!(
+                super::wait_of(job, &config(node, bounds)),
+                (seconds(expected.0), seconds(expected.1)),
+                "{job:?} {node:?} {bounds:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The tokens that a task of this node has, as its record tells: who renews them writes it, templates read it.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+};
+
+use lifecycle::identities::{exposed, renew_at};
+use model::{Task, canonical::DEFAULT_IDENTITY};
+use serde::{Deserialize, Serialize};
+
+use crate::files::{Look, Root};
+
+/// A token that a task has; times by the clock of this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Token {
+    pub(super) text: String,
+    pub(super) issued_ns: i64,
+    /// 0 = never.
+    pub(super) expires_ns: i64,
+}
+
+impl Token {
+    /// When the next one is due.
+    pub(super) fn renew_at(&self, spread: u64) -> Option<i64> {
+        renew_at(self.issued_ns, self.expires_ns, spread)
+    }
+
+    pub(super) fn valid(&self, now: i64) -> bool {
+        self.expires_ns == 0 || now < self.expires_ns
+    }
+}
+
+/// By name of the identity.
+pub(super) type Held = BTreeMap<String, Token>;
+
+const RECORD: &str = "private/identities.json";
+
+/// What the task has; nothing when the record is missing or damaged. Blocking.
+pub(super) fn load(task_dir: &Path) -> Held {
+    let read = Root::open(task_dir).and_then(|root| root.read(Path::new(RECORD)));
+    read.ok().and_then(|(bytes, _)| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
+}
+
+/// Puts it in place, whole or not at all; only the agent reads it. Blocking.
+pub(super) fn save(task_dir: &Path, held: &Held) -> io::Result<()> {
+    let look = Look { mode: 0o600, uid: None, gid: None };
+    Root::open(task_dir)?.write(Path::new(RECORD), &serde_json::to_vec(held).unwrap_or_default(), look).map(drop)
+}
+
+/// The task's variable of an identity.
+pub(super) fn variable(name: &str) -> String {
+    if name == DEFAULT_IDENTITY {
+        return "NOMAD_TOKEN".to_owned();
+    }
+    let clean: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    format!("NOMAD_TOKEN_{clean}")
+}
+
+/// What templates are told of tokens: the variables that the task has.
+#[derive(Clone, Debug)]
+pub enum TokenVariables {
+    /// Of a task that runs elsewhere: variables are not renewed there.
+    Given(BTreeMap<String, String>),
+    /// Of a task of this node: what its record has at the moment. The identity of each variable, and whether it is
+    /// renewed.
+    Recorded {
+        /// Directory of the task.
+        task_dir: PathBuf,
+        /// By variable.
+        of: BTreeMap<String, (String, bool)>,
+    },
+}
+
+/// A variable that holds a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TokenVariable {
+    /// None while the task has none.
+    pub text: Option<String>,
+    /// Another one will come.
+    pub renewed: bool,
+}
+
+impl TokenVariables {
+    /// Those of a task of this node.
+    pub(crate) fn of_record(task: &Task, task_dir: &Path) -> Self {
+        let shown = exposed(task).filter(|i| i.env);
+        let of = shown.map(|i| (variable(&i.name), (i.name.clone(), i.ttl.nanos() > 0))).collect();
+        Self::Recorded { task_dir: task_dir.to_owned(), of }
+    }
+
+    /// The token that a variable holds; None when the variable is no token's. Blocking.
+    pub(crate) fn find(&self, variable: &str) -> Option<TokenVariable> {
+        match self {
+            Self::Given(tokens) => tokens.get(variable).map(|text| TokenVariable { text: Some(text.clone()), renewed: false }),
+            Self::Recorded { task_dir, of } => {
+                let (identity, renewed) = of.get(variable)?;
+                Some(TokenVariable { text: load(task_dir).remove(identity).map(|token| token.text), renewed: *renewed })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_valid_until_they_end() {
+        let second = 1_000_000_000;
+        let token = Token { issued_ns: 100 * second, expires_ns: 200 * second, ..Token::default() };
+        assert!(token.valid(199 * second) && !token.valid(200 * second));
+        let eternal = Token { expires_ns: 0, ..token };
+        assert_eq!((eternal.renew_at(7), eternal.valid(i64::MAX)), (None, true));
+    }
+}

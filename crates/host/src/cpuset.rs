@@ -1,0 +1,311 @@
+//! Whole cores of tasks (`resources.cores`), and how everybody else is kept off them.
+//!
+//! The servers give the cores, the driver binds the task that has them. What is left of the node's cores is what all
+//! other tasks share: whenever that changes, each of them is bound to it where it runs, by its own cgroup.
+//! [`CoreBinder::settle`] does so from what the records claim, as often as anybody asks.
+//!
+//! ```text
+//! tasks of our executors     <cpuset hierarchy>/drover/task-<run>
+//! containers                 the engine's cgroup of the container, found by the task's processes
+//! drivers written for Nomad  the cgroup of all that share cores (`cgroup.rs`)
+//! ```
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt, fs,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use lifecycle::cores::{divide, narrowed};
+use model::Allocation;
+use tokio::sync::{Mutex, Notify};
+
+use crate::{
+    cgroup, cgroup_names,
+    fingerprint::Cpu,
+    leftovers::{self, Places},
+    owner::Owner,
+};
+
+/// Further attempts to bind a run.
+const ATTEMPTS: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// How long the node waits before it tries again to bind whom it could not.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// What one pass has left for the next.
+#[derive(Debug)]
+struct Bound {
+    /// Somebody may be bound. A new agent does not know.
+    any: bool,
+    /// What is not kept off, as it was said last.
+    said: BTreeSet<String>,
+}
+
+impl Default for Bound {
+    fn default() -> Self {
+        Self { any: true, said: BTreeSet::new() }
+    }
+}
+
+/// Says, for as long as it lives, that an allocation of this node has tasks with cores for themselves: without any of
+/// them nobody has to look.
+#[derive(Debug)]
+pub struct Reserving(Arc<AtomicUsize>);
+
+impl Drop for Reserving {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A local task that is not dead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenant {
+    /// Allocation and task.
+    pub owner: Owner,
+    /// Cores that it has for itself; none = it shares the remaining ones.
+    pub cores: Vec<u16>,
+    /// Cores that its driver's options name, as containers' may (`cpuset_cpus`).
+    pub wish: BTreeSet<u16>,
+    /// Its starts that may have processes, `<alloc>/<task>/<start>`.
+    pub runs: Vec<String>,
+}
+
+fn list(cores: impl IntoIterator<Item = u16>) -> String {
+    cores.into_iter().map(|core| core.to_string()).collect::<Vec<_>>().join(",")
+}
+
+/// Binds a run; `reserved`: somebody has cores for himself, otherwise only who was bound has to be. Cgroups above it
+/// come and go with other workloads of the machine, so a refusal may pass.
+fn bind(run: &str, cpus: &str, reserved: bool) -> std::io::Result<bool> {
+    let (host, name) = (cgroup::host(), cgroup_names::of_run(run));
+    let once = || if reserved { host.confine(&name, cpus) } else { host.widen(&name, cpus) };
+    let mut done = once();
+    for _ in 0..ATTEMPTS {
+        if done.is_ok() {
+            break;
+        }
+        std::thread::sleep(PAUSE);
+        done = once();
+    }
+    done
+}
+
+/// Keeps everybody else off cores that tasks have for themselves.
+pub struct CoreBinder {
+    places: Places,
+    /// Cores that tasks may have for themselves.
+    reservable: Vec<u16>,
+    /// The operator keeps cores: they are as if a task that never ends had them.
+    kept: bool,
+    /// There are drivers whose tasks have cgroups of their own.
+    foreign: bool,
+    tenants: Box<dyn Fn() -> Vec<Tenant> + Send + Sync>,
+    /// Allocations whose tasks have cores for themselves.
+    reserving: Arc<AtomicUsize>,
+    bound: Mutex<Bound>,
+    /// Somebody could not be kept off, and is to be tried again.
+    unbound: Notify,
+}
+
+impl fmt::Debug for CoreBinder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CoreBinder").field("reservable", &self.reservable).field("bound", &self.bound).finish_non_exhaustive()
+    }
+}
+
+impl CoreBinder {
+    /// `foreign`: there may be drivers whose tasks have cgroups of their own. `tenants` tells all local tasks of the
+    /// node that are not dead, whenever it is asked.
+    pub fn new(cpu: &Cpu, places: Places, foreign: bool, tenants: impl Fn() -> Vec<Tenant> + Send + Sync + 'static) -> Self {
+        Self {
+            places,
+            reservable: cpu.reservable.clone(),
+            kept: !cpu.kept.is_empty(),
+            foreign,
+            tenants: Box::new(tenants),
+            reserving: Arc::default(),
+            bound: Mutex::default(),
+            unbound: Notify::new(),
+        }
+    }
+
+    /// Counts an allocation whose tasks have cores for themselves; `None` for one whose tasks share their cores.
+    #[must_use]
+    pub fn reserving(&self, alloc: &Allocation) -> Option<Reserving> {
+        let any = alloc.resources.tasks.values().any(|task| !task.cpu.reserved_cores.is_empty());
+        any.then(|| {
+            self.reserving.fetch_add(1, Ordering::SeqCst);
+            Reserving(self.reserving.clone())
+        })
+    }
+
+    /// Binds every task without cores of its own to the remaining cores. Returns the processes that it could not
+    /// bind, with the reason. Cheap while no task has cores of its own.
+    #[expect(clippy::await_holding_invalid_type, reason = "two that bind the same tasks would undo each other")]
+    pub async fn settle(&self) -> Vec<String> {
+        let all = &self.reservable;
+        if all.is_empty() {
+            return Vec::new();
+        }
+        let mut bound = self.bound.lock().await;
+        if self.reserving.load(Ordering::SeqCst) == 0 && !bound.any && !self.kept {
+            return Vec::new();
+        }
+        let tenants = (self.tenants)();
+        let (reserved, shared) = divide(all, tenants.iter().flat_map(|t| t.cores.iter().copied()));
+        if reserved.is_empty() && !bound.any && !self.kept {
+            return Vec::new();
+        }
+        let mut problems = Vec::new();
+        if shared.is_empty() && tenants.iter().any(|t| t.cores.is_empty() && !t.runs.is_empty()) {
+            problems.push("all cores of the node are given, so tasks without cores of their own share them".to_owned());
+        }
+        // A cgroup without a core would take nobody in.
+        let open: BTreeSet<u16> = if shared.is_empty() { all.iter().copied().collect() } else { shared };
+        let sharing: Vec<Tenant> = tenants.into_iter().filter(|t| t.cores.is_empty() && !t.runs.is_empty()).collect();
+        let any_reserved = self.kept || !reserved.is_empty();
+        let (foreign, cpus) = (self.foreign, list(open.iter().copied()));
+        let done = tokio::task::spawn_blocking(move || bind_all(sharing, &cpus, foreign, any_reserved)).await;
+        let Ok((elsewhere, mut refused, left)) = done else { return problems };
+        if !elsewhere.is_empty() {
+            refused.extend(self.bind_containers(&elsewhere, &open).await);
+        }
+        if !refused.is_empty() {
+            self.unbound.notify_one();
+        }
+        problems.extend(refused);
+        bound.any = any_reserved || left > 0;
+        let said: BTreeSet<String> = problems.iter().cloned().collect();
+        for why in said.difference(&bound.said) {
+            tracing::warn!(why, "not everybody is kept off cores that a task has for itself");
+        }
+        bound.said = said;
+        problems
+    }
+
+    /// Resolves when a process could not be kept off exclusive cores. Cancel safe.
+    pub async fn refused(&self) {
+        self.unbound.notified().await;
+    }
+
+    /// As [`Self::settle`], a moment later: what has refused may have passed.
+    pub async fn settle_again(&self) {
+        tokio::time::sleep(AGAIN).await;
+        self.settle().await;
+    }
+
+    /// Removes the bindings of ended runs. Cheap when there are none.
+    #[expect(clippy::await_holding_invalid_type, reason = "nobody binds while what has bound is removed")]
+    pub async fn sweep(&self) {
+        let bound = self.bound.lock().await;
+        if bound.any && !self.reservable.is_empty() {
+            // What stays goes with the next one.
+            let _ = tokio::task::spawn_blocking(|| cgroup::host().sweep_cores()).await;
+        }
+    }
+
+    /// Containers of an engine on this machine: by the processes of the task that are seen here.
+    async fn bind_containers(&self, tasks: &[Tenant], open: &BTreeSet<u16>) -> Vec<String> {
+        let table = leftovers::table(Instant::now()).await;
+        let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let mut dirs: BTreeMap<PathBuf, &Tenant> = BTreeMap::new();
+        for seen in table.iter() {
+            let Some(owner) = seen.owner(&self.places, true) else { continue };
+            let Some(tenant) = tasks.iter().find(|tenant| tenant.owner == owner) else { continue };
+            let text = fs::read_to_string(format!("/proc/{}/cgroup", seen.pid)).unwrap_or_default();
+            dirs.extend(container_of(&text, &mountinfo).map(|dir| (dir, tenant)));
+        }
+        let bind = |(dir, tenant): (PathBuf, &Tenant)| match fs::write(dir.join("cpuset.cpus"), list(narrowed(&tenant.wish, open))) {
+            Err(e) if dir.exists() => {
+                let Owner { alloc, task } = &tenant.owner;
+                Some(format!("task {task:?} of allocation {alloc}: write {}: {e}", dir.display()))
+            }
+            _ => None,
+        };
+        dirs.into_iter().filter_map(bind).collect()
+    }
+}
+
+/// Binds the runs of tasks that share their cores. Blocking. Answers with the tasks that run elsewhere, what has
+/// refused, and how many cgroups are still bound.
+fn bind_all(tasks: Vec<Tenant>, cpus: &str, foreign: bool, reserved: bool) -> (Vec<Tenant>, Vec<String>, usize) {
+    let mut elsewhere = Vec::new();
+    let mut problems = Vec::new();
+    if foreign && let Err(e) = cgroup::share_cores(cpus) {
+        problems.push(format!("tasks of drivers with cgroups of their own: {e}"));
+    }
+    for tenant in tasks {
+        let mut found = false;
+        for run in &tenant.runs {
+            match bind(run, cpus, reserved) {
+                Ok(is) => found |= is,
+                Err(e) => problems.push(format!("task {:?} of allocation {}: {e}", tenant.owner.task, tenant.owner.alloc)),
+            }
+        }
+        if !found {
+            elsewhere.push(tenant);
+        }
+    }
+    (elsewhere, problems, cgroup::host().sweep_cores())
+}
+
+/// Where a process in a container is bound to cores: the directory that is named by the container's 64 digits.
+fn container_of(cgroup: &str, mountinfo: &str) -> Option<PathBuf> {
+    let lines = || cgroup.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
+    let v1 = lines().find(|(controllers, _)| controllers.split(',').any(|c| c == "cpuset"));
+    let (path, kind) = match v1 {
+        Some((_, path)) => (path, "cgroup"),
+        None => (lines().find(|(controllers, _)| controllers.is_empty())?.1, "cgroup2"),
+    };
+    let point = mountinfo.lines().find_map(|line| {
+        let (mount, filesystem) = line.split_once(" - ")?;
+        let mut filesystem = filesystem.split(' ');
+        let is = filesystem.next()? == kind && (kind == "cgroup2" || filesystem.nth(1)?.split(',').any(|option| option == "cpuset"));
+        is.then(|| mount.split(' ').nth(4)).flatten()
+    })?;
+    let mut dir = Path::new(point).to_owned();
+    for part in path.split('/').filter(|part| !part.is_empty()) {
+        dir.push(part);
+        let id = part.trim_end_matches(".scope").rsplit('-').next().unwrap_or(part);
+        if id.len() == 64 && id.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Some(dir);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn containers_are_known_by_their_cgroups() {
+        let id = "0123456789abcdef".repeat(4);
+        let v1 = "24 20 0:22 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n25 20 0:23 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
+        let v2 = "24 20 0:22 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+        let cases = [
+            (format!("4:memory:/x\n3:cpuset:/docker/{id}\n0::/\n"), v1, Some(format!("/sys/fs/cgroup/cpuset/docker/{id}"))),
+            (format!("3:cpuset:/docker/{id}/inner\n"), v1, Some(format!("/sys/fs/cgroup/cpuset/docker/{id}"))),
+            (format!("0::/system.slice/docker-{id}.scope\n"), v2, Some(format!("/sys/fs/cgroup/system.slice/docker-{id}.scope"))),
+            (
+                format!("0::/machine.slice/libpod-{id}.scope/container\n"),
+                v2,
+                Some(format!("/sys/fs/cgroup/machine.slice/libpod-{id}.scope")),
+            ),
+            ("0::/user.slice/session-1.scope\n".to_owned(), v2, None),
+            ("3:cpuset:/\n0::/\n".to_owned(), v1, None),
+            (String::new(), v2, None),
+        ];
+        for (cgroup, mounts, expected) in cases {
+            assert_eq!(container_of(&cgroup, mounts), expected.map(PathBuf::from), "{cgroup}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What the environments of tasks, and the names in the texts of their jobs, are made from on this node.
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+
+use crate::{
+    dirs::{AllocDirs, TaskDirs},
+    env::{EnvInput, PathView, build},
+};
+use hcl_lang::Vars;
+use model::{AllocId, Allocation, Job, Node, Task, TaskGroup};
+use tokio::sync::watch;
+
+/// A task as its job and its allocation describe it.
+#[derive(Clone, Copy, Debug)]
+pub struct TaskSpec<'a> {
+    /// The allocation that the task belongs to.
+    pub alloc: &'a Allocation,
+    /// Its job, in the version that the allocation is of.
+    pub job: &'a Job,
+    /// The allocation's group of that job.
+    pub group: &'a TaskGroup,
+    /// The task of that group.
+    pub task: &'a Task,
+}
+
+/// The node as its tasks see it. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct NodeEnv {
+    node: watch::Receiver<Arc<Node>>,
+    region: Arc<str>,
+    alloc_dir: Arc<PathBuf>,
+    /// The agent's environment as tasks may see it.
+    inherited: Arc<BTreeMap<String, String>>,
+}
+
+impl NodeEnv {
+    /// The node as `node` tells it, with its region, the directory of all allocations, and what tasks may see of
+    /// the agent's own environment.
+    #[must_use]
+    pub fn new(node: watch::Receiver<Arc<Node>>, region: &str, alloc_dir: PathBuf, inherited: BTreeMap<String, String>) -> Self {
+        Self { node, region: region.into(), alloc_dir: Arc::new(alloc_dir), inherited: Arc::new(inherited) }
+    }
+
+    /// The node as it is registered now.
+    #[must_use]
+    pub fn node(&self) -> Arc<Node> {
+        self.node.borrow().clone()
+    }
+
+    /// The region that the node is of.
+    #[must_use]
+    pub fn region(&self) -> &str {
+        &self.region
+    }
+
+    /// The directories of an allocation, which need not exist.
+    #[must_use]
+    pub fn dirs(&self, alloc: AllocId) -> AllocDirs {
+        AllocDirs::new(&self.alloc_dir, alloc)
+    }
+
+    /// The variables of a task of this node.
+    #[must_use]
+    pub fn vars(&self, of: TaskSpec<'_>, dirs: &TaskDirs, view: PathView) -> Vars {
+        self.build(of, dirs, view, &self.inherited)
+    }
+
+    /// As [`NodeEnv::vars`], without what the agent has of its own.
+    #[must_use]
+    pub fn own_vars(&self, of: TaskSpec<'_>, dirs: &TaskDirs, view: PathView) -> Vars {
+        self.build(of, dirs, view, &BTreeMap::new())
+    }
+
+    fn build(&self, of: TaskSpec<'_>, dirs: &TaskDirs, view: PathView, inherited: &BTreeMap<String, String>) -> Vars {
+        let TaskSpec { alloc, job, group, task } = of;
+        build(&EnvInput { alloc, job, group, task, node: &self.node(), region: &self.region, dirs, view, inherited })
+    }
+
+    /// The variables of a group, which has no task's name and directories.
+    #[must_use]
+    pub fn group_vars(&self, alloc: &Allocation, job: &Job, group: &TaskGroup) -> Vars {
+        let of = TaskSpec { alloc, job, group, task: &Task::default() };
+        let mut vars = self.own_vars(of, &self.dirs(alloc.id).task(""), PathView::Image);
+        for name in ["NOMAD_TASK_NAME", "NOMAD_TASK_DIR", "NOMAD_SECRETS_DIR"] {
+            vars.env.remove(name);
+        }
+        vars
+    }
+}

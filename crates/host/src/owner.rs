@@ -1,0 +1,12 @@
+//! Whose something on this machine is.
+
+use model::AllocId;
+
+/// The task that a process or cgroup serves.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Owner {
+    /// Id of the allocation.
+    pub alloc: AllocId,
+    /// Name of the task.
+    pub task: String,
+}

@@ -1,0 +1,126 @@
+//! When servers whose state may be from the past may begin something: which slots wait for sweeps, and when a
+//! recovery is over.
+
+use model::{IncarnationId, RemoteTask, SlotKey, SlotParts, TimestampNs};
+
+/// What sweeps have found out about a slot and the provider of what would begin in it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SweepFacts<'a> {
+    /// An instance that was created for the slot and lives, and that no record knows.
+    pub unbound: Option<&'a str>,
+    /// One that a person has ordered stopped, beside the slot's own record, and that is not confirmed to have ended.
+    pub stopping: bool,
+    /// The cluster was made by this process: there is no history that could have been lost.
+    pub new_cluster: bool,
+    /// The provider can be listed.
+    pub can_list: bool,
+    /// It has been, since the servers started or a recovery began.
+    pub swept: bool,
+    /// It was waited for long enough.
+    pub waited: bool,
+}
+
+/// Why no incarnation may begin in the slot now, neither a first one nor one that follows; None = one may.
+#[must_use]
+pub fn holds(known: &SweepFacts<'_>) -> Option<String> {
+    if let Some(key) = known.unbound {
+        return Some(format!("orphaned instance {key} of this slot is alive: adopt, stop or forget it"));
+    }
+    if known.stopping {
+        return Some("the stop of an orphaned instance of this slot, by an operator's order, is not confirmed yet".to_owned());
+    }
+    let waits = !known.new_cluster && known.can_list && !known.swept && !known.waited;
+    waits.then(|| "the servers have not swept the provider since their start".to_owned())
+}
+
+/// The place of a tombstone beside a slot that has a record of its own.
+#[must_use]
+pub fn place_beside(slot: &SlotKey, incarnation: IncarnationId) -> SlotKey {
+    SlotParts { task: format!("{}#{incarnation}", slot.task).into(), ..SlotParts::clone(slot) }.into()
+}
+
+/// The slot that the record is a tombstone beside; None when it is none.
+#[must_use]
+pub fn beside(record: &RemoteTask) -> Option<SlotKey> {
+    let (task, incarnation) = record.slot.task.rsplit_once('#')?;
+    let beside = incarnation.parse() == Ok(record.incarnation);
+    beside.then(|| SlotParts { task: task.into(), ..SlotParts::clone(&record.slot) }.into())
+}
+
+/// The slot that waits for the end of this tombstone beside it; None when the record is none, or the end is confirmed.
+#[must_use]
+pub fn waits_for(tombstone: &RemoteTask) -> Option<SlotKey> {
+    if tombstone.settled() { None } else { beside(tombstone) }
+}
+
+/// What a recovery still waits for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Awaited {
+    /// Only a person can end it: the state cannot know who has yet to answer.
+    pub by_hand: bool,
+    /// Nodes that have not told what they have.
+    pub nodes: usize,
+    /// Providers that can be listed and have not been since it began.
+    pub providers: usize,
+    /// It does not end by itself before this time, Unix ns: nodes that the state does not know need as long to be
+    /// heard.
+    pub not_before: TimestampNs,
+}
+
+/// Everything has answered: the recovery ends by itself.
+#[must_use]
+pub fn is_over(awaited: &Awaited, now: TimestampNs) -> bool {
+    !awaited.by_hand && awaited.nodes == 0 && awaited.providers == 0 && now >= awaited.not_before
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_begins_beside_what_no_record_knows_or_before_the_provider_was_swept() {
+        let swept = SweepFacts { can_list: true, swept: true, ..SweepFacts::default() };
+        let unswept = SweepFacts { swept: false, ..swept };
+        for (case, known, expected) in [
+            ("swept, and nothing is unbound", swept, None),
+            ("an unbound instance lives", SweepFacts { unbound: Some("k"), ..swept }, Some("orphaned instance k")),
+            ("one is being stopped", SweepFacts { stopping: true, ..swept }, Some("is not confirmed yet")),
+            ("also in a new cluster", SweepFacts { unbound: Some("k"), new_cluster: true, ..swept }, Some("orphaned instance k")),
+            ("not swept yet", unswept, Some("have not swept the provider")),
+            ("waited for long enough", SweepFacts { waited: true, ..unswept }, None),
+            ("nothing could have been lost", SweepFacts { new_cluster: true, ..unswept }, None),
+            ("what cannot be listed", SweepFacts { can_list: false, ..unswept }, None),
+        ] {
+            let why = holds(&known);
+            assert_eq!(why.is_some(), expected.is_some(), "{case}: {why:?}");
+            assert!(why.unwrap_or_default().contains(expected.unwrap_or_default()), "{case}");
+        }
+    }
+
+    #[test]
+    fn a_slot_waits_for_the_tombstone_beside_it() {
+        let parts = SlotParts { namespace: "n".into(), job_id: "j".into(), group: "g".into(), index: 3, task: "a#b".into() };
+        let (slot, incarnation) = (SlotKey::from(parts), IncarnationId(uuid::Uuid::from_u128(7)));
+        let tombstone = RemoteTask { slot: place_beside(&slot, incarnation), incarnation, ..RemoteTask::default() };
+        assert_eq!(waits_for(&tombstone), Some(slot.clone()));
+        let own = RemoteTask { slot, incarnation, ..RemoteTask::default() };
+        assert_eq!(waits_for(&own), None, "a task whose name looks like it");
+        let ended = RemoteTask { observed: model::Observed::Gone, exit_acknowledged: true, forgotten: true, ..tombstone };
+        assert!(ended.settled() && waits_for(&ended).is_none());
+        assert!(beside(&ended).is_some(), "its end is what the slot has waited for");
+    }
+
+    #[test]
+    fn a_recovery_is_over_when_all_have_answered_and_not_before() {
+        let all = Awaited { not_before: 5, ..Awaited::default() };
+        for (case, awaited, now, over) in [
+            ("all have answered", all, 5, true),
+            ("unknown nodes may come", all, 4, false),
+            ("a node has not answered", Awaited { nodes: 1, ..all }, 9, false),
+            ("a provider has not been swept", Awaited { providers: 1, ..all }, 9, false),
+            ("only a person knows", Awaited { by_hand: true, ..all }, 9, false),
+        ] {
+            assert_eq!(is_over(&awaited, now), over, "{case}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! A provider of each level that a guarantee may have, by the product's own rules.
+
+use lifecycle::remote::guarantee;
+use model::remote::GuaranteeLevel;
+
+use crate::{
+    scenarios::start_until,
+    world::{Action, Config, World},
+};
+
+/// Each kind of provider, with the level that is promised of it.
+pub(crate) fn levels() -> [(&'static str, GuaranteeLevel, Config); 11] {
+    use GuaranteeLevel::{ExactlyOne, ExactlyOneBySearch, HandleOnly, Held, KeyedOnly, Unfenced};
+    let all = Config::default();
+    // Without sealing a create that comes late is the known gap.
+    let search = Config { keyed: false, seal: false, ..all.clone() };
+    let nothing = Config { find: false, ..search.clone() };
+    [
+        ("keys, seals and epochs", ExactlyOne, all.clone()),
+        ("keys and epochs", ExactlyOne, Config { seal: false, ..all.clone() }),
+        ("keys and seals", KeyedOnly, Config { fenced: false, ..all.clone() }),
+        ("keys and seals, lease bounds calls", KeyedOnly, Config { fenced: false, frozen: false, ..all.clone() }),
+        ("keys, search is stale", KeyedOnly, Config { fenced: false, seal: false, frozen: false, stale: true, ..all.clone() }),
+        ("keys without search", KeyedOnly, Config { fenced: false, seal: false, find: false, ..all.clone() }),
+        ("search and epochs", ExactlyOneBySearch, search.clone()),
+        ("search", Unfenced, Config { fenced: false, ..search.clone() }),
+        ("stale search", Unfenced, Config { fenced: false, frozen: false, stale: true, ..search }),
+        ("nothing", Held, Config { fenced: false, ..nothing.clone() }),
+        ("handles", HandleOnly, Config { fenced: false, plain: true, ..nothing }),
+    ]
+}
+
+#[test]
+fn the_providers_of_the_model_have_the_levels_that_it_is_about() {
+    for (name, level, cfg) in levels() {
+        assert_eq!(guarantee(Some(&cfg.caps())).level, level, "{name}");
+    }
+}
+
+/// What the limits say of a second instance: nothing of the product ends it, and nothing else begins in its slot.
+#[test]
+fn a_second_instance_lives_until_a_person_stops_it() {
+    let cfg = Config { seal: false, fenced: false, ..Config::default() };
+    let mut w = start_until(cfg, |w| w.enabled().contains(&Action::Execute(0, 0)));
+    let first = w.records[&0].incarnation;
+    // The create is on its way when its manager is lost; the job is replaced; then the create takes effect.
+    w.kill_and_expire(0);
+    w.apply(&Action::UpdateJob);
+    w.run_as_is();
+    let second = w.records[&0].incarnation;
+    assert!(second != first && w.alive(0).len() == 1, "{:?}", w.records);
+    w.apply(&Action::Late(0));
+    let by_itself = |w: &mut World| w.run(|a| !matches!(a, Action::StopUnbound(_)));
+    by_itself(&mut w);
+    let unbound = |w: &World| w.unbound.keys().copied().collect::<Vec<_>>();
+    assert_eq!((w.alive(0).len(), unbound(&w), w.provider.stops), (2, vec![first], 0), "the sweep reports it, nobody stops it");
+    // The slot's own one ends: nothing follows it beside the other.
+    let own = w.provider.instances.iter().position(|i| i.key == second).expect("the slot's own one");
+    w.exit(own, 1);
+    by_itself(&mut w);
+    assert_eq!(w.alive(0).iter().map(|i| i.key).collect::<Vec<_>>(), [first]);
+    w.run_as_is();
+    assert!(w.alive(0).len() == 1 && w.alive(0)[0].key != first, "a person has stopped it, and the slot goes on: {:?}", w.records);
+    assert_eq!((unbound(&w).len(), w.provider.stops), (0, 1));
+    w.assert_ok();
+}
+
+/// A create takes effect between the look that finds nothing and the servers' hearing of it, and its instance ends at
+/// once: what is left of it is the provider's to forget, as of any create that comes late.
+#[test]
+fn what_came_late_and_has_ended_by_then_belongs_to_no_record() {
+    let mut w = start_until(Config { seal: false, ..Config::default() }, |w| w.enabled().contains(&Action::Execute(0, 0)));
+    w.kill_and_expire(0);
+    w.apply(&Action::StopJob);
+    w.run(|a| !matches!(a, Action::ToServers(_) | Action::Connect(_) | Action::Lapse(_) | Action::Expire(_)));
+    w.apply(&Action::Late(0));
+    w.exit(0, 1);
+    w.run_as_is();
+    w.check_quiet();
+    assert!(w.records.is_empty() && w.provider.instances.len() == 1, "{:?}", w.records);
+    w.assert_ok();
+}

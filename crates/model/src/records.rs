@@ -1,0 +1,168 @@
+//! Records of the servers that nodes never see: namespaces, node pools, submissions, summaries.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    ids::{JobId, Namespace, StoreIndex},
+    job::Meta,
+    scaling::ScalingEvent,
+};
+
+/// A namespace.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct NamespaceRecord {
+    /// Name.
+    pub name: Namespace,
+    /// Free text.
+    pub description: String,
+    /// Enterprise.
+    pub quota: String,
+    /// Which drivers and networks jobs may use; None = all.
+    pub capabilities: Option<NamespaceCapabilities>,
+    /// Enterprise.
+    pub node_pool_configuration: Option<serde_json::Value>,
+    /// Enterprise.
+    pub vault_configuration: Option<serde_json::Value>,
+    /// Enterprise.
+    pub consul_configuration: Option<serde_json::Value>,
+    /// Free metadata.
+    pub meta: Meta,
+    /// Index of its creation.
+    pub create_index: StoreIndex,
+    /// Index of its last change.
+    pub modify_index: StoreIndex,
+}
+
+/// What jobs of a namespace may use.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct NamespaceCapabilities {
+    /// Only these drivers, when not empty.
+    pub enabled_task_drivers: Vec<String>,
+    /// None of these drivers.
+    pub disabled_task_drivers: Vec<String>,
+    /// Only these network modes, when not empty.
+    pub enabled_network_modes: Vec<String>,
+    /// None of these network modes.
+    pub disabled_network_modes: Vec<String>,
+}
+
+/// A node pool.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct NodePool {
+    /// Name.
+    pub name: Arc<str>,
+    /// Free text.
+    pub description: String,
+    /// Free metadata.
+    pub meta: Meta,
+    /// Overrides of the cluster's scheduler settings.
+    pub scheduler_configuration: Option<NodePoolScheduler>,
+    /// Index of its creation.
+    pub create_index: StoreIndex,
+    /// Index of its last change.
+    pub modify_index: StoreIndex,
+}
+
+/// Overrides of the cluster's scheduler settings for one pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct NodePoolScheduler {
+    /// `binpack`, `spread`, or empty for the cluster's.
+    pub scheduler_algorithm: String,
+    /// None = the cluster's.
+    pub memory_oversubscription_enabled: Option<bool>,
+}
+
+/// The text that a job version was registered from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct Submission {
+    /// The text.
+    pub source: String,
+    /// `hcl2` or `json`.
+    pub format: String,
+    /// Variables given as flags.
+    pub variable_flags: BTreeMap<String, String>,
+    /// Text of variable files.
+    pub variables: String,
+    /// Namespace of the job.
+    pub namespace: Namespace,
+    /// Job.
+    #[serde(rename = "JobID")]
+    pub job_id: JobId,
+    /// Version.
+    pub version: u64,
+    /// JobModifyIndex of the version.
+    pub job_modify_index: StoreIndex,
+}
+
+/// What was asked of the counts of a job's groups.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct JobScalingEvents {
+    /// Namespace of the job.
+    pub namespace: Namespace,
+    /// Job.
+    #[serde(rename = "JobID")]
+    pub job_id: JobId,
+    /// By group, the newest first; [`EVENTS_KEPT`](crate::scaling::EVENTS_KEPT) of each.
+    pub events: BTreeMap<Arc<str>, Vec<ScalingEvent>>,
+    /// Index of the last one.
+    pub modify_index: StoreIndex,
+}
+
+/// Counts of a job's allocations by group. Ended allocations stay counted after they are collected.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct JobSummary {
+    /// Job.
+    #[serde(rename = "JobID")]
+    pub job_id: JobId,
+    /// Namespace of the job.
+    pub namespace: Namespace,
+    /// By group.
+    pub summary: BTreeMap<Arc<str>, GroupSummary>,
+    /// Launched and dispatched jobs, for their parent.
+    pub children: Option<JobChildren>,
+    /// Index of its creation.
+    pub create_index: StoreIndex,
+    /// Index of its last change.
+    pub modify_index: StoreIndex,
+}
+
+/// Counts of a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct GroupSummary {
+    /// Wait for room.
+    pub queued: i64,
+    /// Ended well.
+    pub complete: i64,
+    /// Ended badly.
+    pub failed: i64,
+    /// Run.
+    pub running: i64,
+    /// Placed, not running yet.
+    pub starting: i64,
+    /// On nodes that are gone.
+    pub lost: i64,
+    /// On nodes that are cut off.
+    pub unknown: i64,
+}
+
+/// Counts of launched and dispatched jobs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct JobChildren {
+    /// Not running yet.
+    pub pending: i64,
+    /// Run.
+    pub running: i64,
+    /// Ended.
+    pub dead: i64,
+}

@@ -1,0 +1,45 @@
+//! Tokens of workload identities, signed for the node that has the task.
+
+use api::node_rpc::{IdentitiesSigned, SignIdentities, SignedIdentity};
+use model::{AllocId, NodeId, identity_rules};
+
+use crate::{
+    claims::{self, SECOND},
+    gateway::Gateway,
+};
+
+/// Answers a node. It gets tokens of tasks that are its own, and of nobody else's.
+pub(crate) fn sign(gateway: &Gateway, node: NodeId, ask: SignIdentities) -> IdentitiesSigned {
+    let seq = ask.seq;
+    match signed(gateway, node, &ask) {
+        Ok(signed) => IdentitiesSigned { seq, signed, ..IdentitiesSigned::default() },
+        Err((error, retry)) => {
+            tracing::warn!(node = %node, alloc = ask.alloc_id, task = ask.task, error, "tokens are not given");
+            IdentitiesSigned { seq, signed: Vec::new(), error, retry }
+        }
+    }
+}
+
+fn signed(gateway: &Gateway, node: NodeId, ask: &SignIdentities) -> Result<Vec<SignedIdentity>, (String, bool)> {
+    let refused = |why: String| (why, false);
+    let id: AllocId = ask.alloc_id.parse().map_err(|_| refused(format!("{:?} is no id of an allocation", ask.alloc_id)))?;
+    let state = gateway.backend.published();
+    let alloc = state.alloc(id).filter(|a| a.node_id == node);
+    let alloc = alloc.ok_or_else(|| refused(format!("allocation {} does not belong to this node", id.short())))?;
+    let job = alloc.job.as_ref().ok_or_else(|| refused(format!("allocation {} has no job", id.short())))?;
+    let task = job.group(&alloc.task_group).and_then(|g| g.task(&ask.task));
+    let task = task.ok_or_else(|| refused(format!("allocation {} has no task {:?}", id.short(), ask.task)))?;
+    let now = gateway.backend.now();
+    ask.identities
+        .iter()
+        .map(|name| {
+            let identity = identity_rules::identities(task).find(|i| i.name == *name);
+            let identity = identity.ok_or_else(|| refused(format!("task {:?} has no identity {name:?}", ask.task)))?;
+            let claims = claims::of(&gateway.settings.region, alloc, &ask.task, identity, now, gateway.backend.new_id());
+            let expires_ns = claims.exp.map_or(0, |exp| exp.saturating_mul(SECOND));
+            // A full disk or another passing failure: keys are in memory, so that this is none of the node's making.
+            let token = gateway.backend.sign(&claims).map_err(|why| (why, true))?;
+            Ok(SignedIdentity { identity: name.clone(), token, issued_ns: claims.iat * SECOND, expires_ns })
+        })
+        .collect()
+}

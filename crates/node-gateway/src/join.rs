@@ -1,0 +1,140 @@
+//! The join secret: what a node shows before a server listens to it, until there is TLS.
+//!
+//! Whoever is registered as a node is sent allocations with their environment and templates, and identities signed
+//! for its tasks. The secret is made at the first start of a server, in its data directory, readable by its user
+//! alone. It travels as a credential of the connection, so that it is checked before anything that the other side
+//! says is read.
+
+use std::{
+    fmt, fs, io,
+    io::Write as _,
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    path::Path,
+};
+
+use http::{HeaderMap, header::AUTHORIZATION};
+
+/// The file in a server's data directory.
+pub const JOIN_SECRET_FILE: &str = "join-secret";
+
+/// What nodes must show.
+#[derive(Clone, Debug, Default)]
+pub enum Join {
+    /// Nothing: tests, and development on loopback.
+    #[default]
+    Open,
+    /// The secret that is kept in the data directory, made when there is none.
+    Kept,
+    /// This one.
+    Secret(JoinSecret),
+}
+
+/// A secret; it is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct JoinSecret(String);
+
+impl fmt::Debug for JoinSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("<redacted>")
+    }
+}
+
+impl JoinSecret {
+    /// From what a person has written; white space around it is none of it. None when nothing is left.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        let text = text.trim();
+        let fit = !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic());
+        fit.then(|| Self(text.to_owned()))
+    }
+
+    /// The text, for the node that shows it.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+
+    /// Reads the secret of a data directory, or makes one.
+    ///
+    /// # Errors
+    /// When the file cannot be read or written, or is no secret.
+    pub fn kept_in(dir: &Path) -> io::Result<Self> {
+        let path = dir.join(JOIN_SECRET_FILE);
+        match fs::read_to_string(&path) {
+            Ok(text) => {
+                // A restored copy may have come with other rights.
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+                let wrong = || io::Error::new(io::ErrorKind::InvalidData, "it must be one line of printable characters");
+                return Self::new(&text).ok_or_else(wrong);
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let secret = Self(format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple()));
+        // Whole or not at all: half of a secret would be another one.
+        let draft = dir.join(format!("{JOIN_SECRET_FILE}.new"));
+        let _ = fs::remove_file(&draft);
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+        writeln!(file, "{}", secret.0)?;
+        file.sync_all()?;
+        fs::rename(&draft, &path)?;
+        fs::File::open(dir)?.sync_all()?;
+        Ok(secret)
+    }
+
+    /// Does a connection show it? The error is what its node reads.
+    pub(crate) fn admit(&self, headers: &HeaderMap) -> Result<(), &'static str> {
+        let shown = headers.get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+        match shown {
+            None => Err(
+                "this cluster wants a join secret and the node shows none: copy the file join-secret of the server's data directory to the node, and \
+                 name it with drover { join_secret_file = \"..\" } in the node's configuration, or give its content in DROVER_JOIN_SECRET",
+            ),
+            Some(shown) if same(shown, self.0.as_bytes()) => Ok(()),
+            Some(_) => Err(
+                "the join secret that the node shows is not that of this cluster: copy the file join-secret of the server's data directory \
+                 to where drover { join_secret_file } of the node points, or into DROVER_JOIN_SECRET",
+            ),
+        }
+    }
+}
+
+/// Compares without telling by the time how much is right.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    let differing = a.iter().zip(b).fold(0_u8, |seen, (a, b)| std::hint::black_box(seen | (a ^ b)));
+    a.len() == b.len() && differing == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_made_once_and_for_its_user_alone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let made = JoinSecret::kept_in(dir.path()).expect("made");
+        let path = dir.path().join(JOIN_SECRET_FILE);
+        let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
+        assert_eq!((made.expose().len(), mode(&path)), (64, 0o600));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("a copy");
+        assert_eq!(JoinSecret::kept_in(dir.path()).expect("read"), made);
+        assert_eq!(mode(&path), 0o600);
+        assert!(!format!("{made:?}").contains(made.expose()));
+        fs::write(&path, "  \n").expect("emptied");
+        assert!(JoinSecret::kept_in(dir.path()).is_err(), "an empty file is no secret");
+    }
+
+    #[test]
+    fn connections_show_it() {
+        let secret = JoinSecret::new(" s3cret\n").expect("a secret");
+        let headers = |value: &str| [(AUTHORIZATION, value.parse().expect("a value"))].into_iter().collect::<HeaderMap>();
+        assert!(secret.admit(&headers("Bearer s3cret")).is_ok());
+        for wrong in ["Bearer s3creT", "Bearer s3cre", "Bearer s3crett", "Bearer "] {
+            assert!(secret.admit(&headers(wrong)).expect_err(wrong).contains("is not that of this cluster"), "{wrong}");
+        }
+        for none in [HeaderMap::new(), headers("s3cret"), headers("Basic s3cret")] {
+            assert!(secret.admit(&none).expect_err("none").contains("shows none"), "{none:?}");
+        }
+        assert!(JoinSecret::new(" ").is_none() && JoinSecret::new("a b").is_none());
+    }
+}

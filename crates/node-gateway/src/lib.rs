@@ -1,0 +1,28 @@
+//! The gateway of the nodes: the server of their RPC, and one session for each that is connected.
+//!
+//! It checks who connects, keeps the registry of open sessions, tells each node what is new to it, and passes on what
+//! nodes say. What becomes of that the servers' core decides, behind [`Backend`]: this crate commits nothing, and
+//! knows neither store nor scheduler.
+//!
+//! Begin reading at [`serve`], then `session`.
+
+mod backend;
+mod claims;
+mod gateway;
+mod identities;
+mod incoming;
+pub mod join;
+mod messages;
+mod registry;
+mod sent;
+mod serve;
+mod session;
+
+pub use self::{
+    backend::{Backend, Farewell, Stored},
+    claims::Claims,
+    gateway::{Gateway, Settings},
+    incoming::Limits,
+    registry::Sessions,
+    serve::serve,
+};

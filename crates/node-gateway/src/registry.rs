@@ -1,0 +1,256 @@
+//! The registry of open sessions, and what each has been told and has not acted upon.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use api::node_rpc::{ListRemote, RemoteListed};
+use lifecycle::membership::{self, Standing};
+use model::{NodeId, SlotKey};
+use state::{AppliedSet, Object, State};
+use tokio::sync::{Notify, oneshot};
+
+use crate::sent::{self, Changes};
+
+/// Changes that one message tells of: a job of thousands is told in pieces as the node takes them, and not built up
+/// in memory at once.
+const PIECE: usize = 128;
+
+/// How long a node may take to list a page of a provider: its driver's call has a limit of its own.
+const LIST_PATIENCE: Duration = Duration::from_secs(30);
+
+/// What the rest of the server knows of an open session, and how it is told. Small, without channels of its own:
+/// there are thousands.
+#[derive(Debug)]
+pub(crate) struct SessionEntry {
+    pub(crate) serial: u64,
+    /// Which start of which agent it is.
+    instance: String,
+    /// Where it connected from.
+    peer: String,
+    /// When it was heard last.
+    heard: Mutex<Instant>,
+    /// Something is new: allocations or orders of the node may have changed, there are questions, or the session is
+    /// to end.
+    pub(crate) wake: Notify,
+    /// The session is to end; the reason goes to the node.
+    ended: AtomicBool,
+    told: Mutex<Told>,
+}
+
+/// What a session has been told and has not acted upon.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    changes: Changes,
+    /// Slots whose order the node is to be told again.
+    resend: BTreeSet<SlotKey>,
+    /// Questions to the node.
+    pub(crate) questions: Vec<Ask>,
+}
+
+impl SessionEntry {
+    /// The node has said something.
+    pub(crate) fn hears(&self) {
+        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// Was it heard within that time, and is it another agent than this one?
+    fn rivals(&self, instance: &str, within: Duration) -> bool {
+        let silent = self.heard.lock().unwrap_or_else(PoisonError::into_inner).elapsed();
+        !self.ended() && membership::rivals(&Standing { instance: &self.instance, silent }, instance, within)
+    }
+
+    pub(crate) fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+        self.wake.notify_one();
+    }
+
+    pub(crate) fn ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn resend(&self, slots: impl IntoIterator<Item = SlotKey>) {
+        self.told().resend.extend(slots);
+        self.wake.notify_one();
+    }
+
+    fn changed(&self, changes: Changes) {
+        self.told().changes.add(changes);
+        self.wake.notify_one();
+    }
+
+    /// What may have changed, and the slots whose order is to be told again.
+    pub(crate) fn take_changes(&self) -> (Changes, BTreeSet<SlotKey>) {
+        let mut told = self.told();
+        (std::mem::take(&mut told.changes), std::mem::take(&mut told.resend))
+    }
+
+    /// A piece of that; what is left wakes the session again.
+    pub(crate) fn take_piece(&self) -> (Changes, BTreeSet<SlotKey>) {
+        let mut told = self.told();
+        let changes = told.changes.take_piece(PIECE);
+        // With the last of the orders, which come after the allocations that they are for.
+        if told.changes.is_empty() {
+            return (changes, std::mem::take(&mut told.resend));
+        }
+        self.wake.notify_one();
+        (changes, BTreeSet::new())
+    }
+
+    fn ask(&self, question: Ask) {
+        self.told().questions.push(question);
+        self.wake.notify_one();
+    }
+}
+
+/// A question that a session carries to its node.
+#[derive(Debug)]
+pub(crate) struct Ask {
+    pub(crate) question: ListRemote,
+    pub(crate) answer: oneshot::Sender<RemoteListed>,
+}
+
+/// The open sessions, one per node.
+#[derive(Debug, Default)]
+pub struct Sessions {
+    open: Mutex<HashMap<NodeId, Arc<SessionEntry>>>,
+    serials: AtomicU64,
+    /// Allocations and remote tasks that they have looked at.
+    looks: AtomicU64,
+}
+
+impl Sessions {
+    fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, Arc<SessionEntry>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where another agent with the identity of this node is connected from and was heard within that time, if one is.
+    pub(crate) fn rival(&self, node: NodeId, instance: &str, within: Duration) -> Option<String> {
+        self.lock().get(&node).filter(|entry| entry.rivals(instance, within)).map(|entry| entry.peer.clone())
+    }
+
+    /// Ends all sessions: every node opens another one.
+    pub fn end_all(&self) {
+        self.lock().values().for_each(|entry| entry.end());
+    }
+
+    /// Opens a session and ends an older one of the same node. Whether that is a rival's is to be asked before.
+    pub(crate) fn open(&self, node: NodeId, instance: String, peer: Option<SocketAddr>) -> Arc<SessionEntry> {
+        let entry = Arc::new(SessionEntry {
+            serial: self.serials.fetch_add(1, Ordering::Relaxed),
+            instance,
+            peer: peer.map_or_else(|| "an unknown address".to_owned(), |peer| peer.to_string()),
+            heard: Mutex::new(Instant::now()),
+            wake: Notify::new(),
+            ended: AtomicBool::new(false),
+            told: Mutex::default(),
+        });
+        if let Some(old) = self.lock().insert(node, entry.clone()) {
+            old.end();
+        }
+        entry
+    }
+
+    /// Asks a node for one page of what this cluster, or every one, has at a provider of a driver.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub async fn list_remote(
+        &self,
+        node: NodeId,
+        (driver, provider): (&str, &str),
+        page_token: String,
+        all_owners: bool,
+    ) -> Result<RemoteListed, String> {
+        let question = ListRemote { seq: 0, driver: driver.to_owned(), provider: provider.to_owned(), page_token, all_owners };
+        let (answer, answered) = oneshot::channel();
+        // The question goes with the entry, so an asker hears of the end of the session at once.
+        match self.lock().get(&node) {
+            Some(entry) => entry.ask(Ask { question, answer }),
+            None => return Err(format!("node {} has no session", node.short())),
+        }
+        match tokio::time::timeout(LIST_PATIENCE, answered).await {
+            Ok(Ok(page)) => Ok(page),
+            Ok(Err(_)) => Err(format!("the session of node {} ended before it answered", node.short())),
+            Err(_) => Err(format!("node {} did not answer within {} s", node.short(), LIST_PATIENCE.as_secs())),
+        }
+    }
+
+    pub(crate) fn close(&self, node: NodeId, serial: u64) {
+        let mut open = self.lock();
+        if open.get(&node).is_some_and(|entry| entry.serial == serial) {
+            open.remove(&node);
+        }
+    }
+
+    /// Ends the session of a node, if it has one.
+    pub fn end(&self, node: NodeId) {
+        if let Some(entry) = self.lock().get(&node) {
+            entry.end();
+        }
+    }
+
+    /// Is there one of this node?
+    #[must_use]
+    pub fn has(&self, node: NodeId) -> bool {
+        self.lock().contains_key(&node)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Is there none?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    /// Allocations and remote tasks that they have looked at since the start.
+    #[must_use]
+    pub fn looks(&self) -> u64 {
+        self.looks.load(Ordering::Relaxed)
+    }
+
+    /// A session has looked at so many.
+    pub(crate) fn looked(&self, many: u64) {
+        self.looks.fetch_add(many, Ordering::Relaxed);
+    }
+
+    /// Tells the sessions that a published commit concerns what of their nodes it may have changed. `before` is the
+    /// state that it was built on.
+    pub fn follow(&self, before: &State, applied: &AppliedSet) {
+        let concerns = sent::concerns(before, applied);
+        let gone = applied.changes.iter().filter(|change| change.deleted).filter_map(|change| match &change.object {
+            Object::Node(node) => Some(node.id),
+            _ => None,
+        });
+        let end: Vec<NodeId> = gone.collect();
+        if concerns.is_empty() && end.is_empty() {
+            return;
+        }
+        let open = self.lock();
+        for (node, changes) in concerns {
+            if let Some(entry) = open.get(&node) {
+                entry.changed(changes);
+            }
+        }
+        for node in end {
+            if let Some(entry) = open.get(&node) {
+                entry.end();
+            }
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! A node that is told of changes knows what one that is told everything knows, and telling it costs what has changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::node_rpc::from_json;
+use model::{
+    AllocClientUpdate, AllocId, Allocation, ClientStatus, DesiredStatus, Job, NodeId, Observed, RemoteOrder, RemoteTask, SlotKey,
+    SlotParts, TaskGroup,
+    alloc::alloc_name,
+    remote::{Manager, RemoteHandle},
+};
+use proptest::prelude::*;
+use state::{Batch, Change, State};
+
+use super::{Changes, News, Sent, concerns};
+
+fn node(n: u8) -> NodeId {
+    NodeId(uuid::Uuid::from_u128(0xf000 + u128::from(n)))
+}
+
+fn alloc_id(n: u32) -> AllocId {
+    AllocId(uuid::Uuid::from_u128(0xa000 + u128::from(n)))
+}
+
+fn slot(n: u32) -> SlotKey {
+    SlotParts { namespace: "default".into(), job_id: "j".into(), group: "g".into(), index: n, task: "t".into() }.into()
+}
+
+fn alloc(n: u32, at: NodeId) -> Allocation {
+    Allocation {
+        id: alloc_id(n),
+        namespace: "default".into(),
+        job_id: "j".into(),
+        name: alloc_name("j", "g", n).into(),
+        task_group: "g".into(),
+        node_id: at,
+        ..Allocation::default()
+    }
+}
+
+fn record(n: u32, manager: Option<NodeId>) -> RemoteTask {
+    let manager = manager.map(|node_id| Manager { node_id, alloc_id: alloc_id(n) });
+    RemoteTask { slot: slot(n), driver: "far".into(), epoch: 1, manager, ..RemoteTask::default() }
+}
+
+/// A cluster that commits.
+struct World {
+    state: State,
+}
+
+impl World {
+    fn new() -> Self {
+        let group = TaskGroup { name: "g".into(), ..TaskGroup::default() };
+        let job = Job { namespace: "default".into(), id: "j".into(), task_groups: vec![group], ..Job::default() };
+        let mut this = Self { state: State::new() };
+        this.commit(Change::UpsertJob { job: Box::new(job), submission: None });
+        this
+    }
+
+    fn commit(&mut self, change: Change) -> BTreeMap<NodeId, Changes> {
+        let before = self.state.clone();
+        let index = self.state.latest_index() + 1;
+        let mut batch = Batch::default();
+        batch.push(change);
+        let applied = self.state.apply(index, 1, batch).expect("applies");
+        concerns(&before, &applied)
+    }
+}
+
+/// A node that hears.
+#[derive(Debug, Default, PartialEq)]
+struct Node {
+    allocs: BTreeMap<AllocId, Allocation>,
+    orders: BTreeMap<SlotKey, RemoteOrder>,
+}
+
+impl Node {
+    fn hear(&mut self, (allocs, orders): News) {
+        if let Some(allocs) = allocs {
+            if allocs.full {
+                self.allocs.clear();
+            }
+            for json in &allocs.allocs_json {
+                let alloc: Allocation = from_json("an allocation", json).expect("json");
+                self.allocs.insert(alloc.id, alloc);
+            }
+            for id in allocs.removed {
+                self.allocs.remove(&id.parse().expect("an id"));
+            }
+        }
+        if let Some(orders) = orders {
+            if orders.full {
+                self.orders.clear();
+            }
+            for json in &orders.orders_json {
+                let order: RemoteOrder = from_json("an order", json).expect("json");
+                self.orders.insert(order.slot.clone(), order);
+            }
+            for text in orders.released {
+                self.orders.remove(&text.parse().expect("a slot"));
+            }
+        }
+    }
+}
+
+/// One change of a small cluster.
+#[derive(Clone, Debug)]
+enum Step {
+    Place(u32, u8),
+    Stop(u32),
+    Collect(u32),
+    Reported(u32),
+    Manage(u32, Option<u8>, Option<u8>, u64),
+    Seen(u32),
+    Forget(u32),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let n = || 0..5_u32;
+    prop_oneof![
+        3 => (n(), 0..2_u8).prop_map(|(n, at)| Step::Place(n, at)),
+        1 => n().prop_map(Step::Stop),
+        1 => n().prop_map(Step::Collect),
+        2 => n().prop_map(Step::Reported),
+        5 => (n(), prop::option::of(0..2_u8), prop::option::of(0..2_u8), 1..4_u64).prop_map(|(n, m, s, e)| Step::Manage(n, m, s, e)),
+        2 => n().prop_map(Step::Seen),
+        1 => n().prop_map(Step::Forget),
+    ]
+}
+
+fn change(step: &Step, state: &State) -> Option<Change> {
+    let placed = |n: u32| state.alloc(alloc_id(n)).map(|a| Allocation::clone(a));
+    Some(match step {
+        Step::Place(n, at) => placed(*n).is_none().then(|| Change::UpsertAllocs(vec![alloc(*n, node(*at))]))?,
+        Step::Stop(n) => Change::UpsertAllocs(vec![Allocation { desired_status: DesiredStatus::Stop, ..placed(*n)? }]),
+        Step::Collect(n) => Change::DeleteAllocs(vec![placed(*n)?.id]),
+        Step::Reported(n) => Change::UpdateAllocsFromClient(vec![AllocClientUpdate {
+            id: placed(*n)?.id,
+            client_status: ClientStatus::Running,
+            ..AllocClientUpdate::default()
+        }]),
+        Step::Manage(n, manager, successor, epoch) => {
+            let successor = successor.map(|s| Manager { node_id: node(s), alloc_id: alloc_id(*n) });
+            let was = state.remote_task(&slot(*n)).map(|r| RemoteTask::clone(r));
+            let RemoteTask { manager, .. } = record(*n, manager.map(node));
+            let was = was.unwrap_or_else(|| record(*n, None));
+            Change::PutRemoteTask(Box::new(RemoteTask { manager, successor, epoch: *epoch, ..was }))
+        }
+        Step::Seen(n) => {
+            let was = RemoteTask::clone(state.remote_task(&slot(*n))?);
+            let handle = Some(RemoteHandle { schema: 1, data: vec![1] });
+            Change::PutRemoteTask(Box::new(RemoteTask { observed: Observed::Running, handle, ..was }))
+        }
+        Step::Forget(n) => Change::DeleteRemoteTask(state.remote_task(&slot(*n))?.slot.clone()),
+    })
+}
+
+proptest! {
+    /// However commits and wakes follow one another.
+    #[test]
+    fn changes_come_to_the_same_as_everything(steps in prop::collection::vec((step(), any::<bool>()), 1..60)) {
+        let mut world = World::new();
+        let mut sessions: Vec<(Sent, Changes, Node)> = (0..2).map(|n| (Sent::to(node(n)), Changes::default(), Node::default())).collect();
+        for (sent, _, hears) in &mut sessions {
+            hears.hear(sent.all(&world.state, &BTreeSet::new()));
+        }
+        for (step, wakes) in steps {
+            let Some(change) = change(&step, &world.state) else { continue };
+            let mut news = world.commit(change);
+            for (sent, pending, hears) in &mut sessions {
+                pending.add(news.remove(&sent.node).unwrap_or_default());
+                if !wakes {
+                    continue;
+                }
+                hears.hear(sent.changes(&world.state, &std::mem::take(pending), &BTreeSet::new()));
+                let mut told_all = Node::default();
+                told_all.hear(Sent::to(sent.node).all(&world.state, &BTreeSet::new()));
+                // What a node has reported itself it is not told.
+                let known = |node: &Node| node.allocs.values().map(|a| (a.id, a.alloc_modify_index)).collect::<Vec<_>>();
+                prop_assert_eq!(known(hears), known(&told_all));
+                prop_assert_eq!(&hears.orders, &told_all.orders);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_wake_looks_at_what_has_changed_and_not_at_what_the_node_has() {
+    const MANY: u32 = 1000;
+    let mut world = World::new();
+    for n in 0..MANY {
+        world.commit(Change::UpsertAllocs(vec![alloc(n, node(0))]));
+        world.commit(Change::PutRemoteTask(Box::new(record(n, Some(node(0))))));
+    }
+    let mut sent = Sent::to(node(0));
+    let (allocs, orders) = sent.all(&world.state, &BTreeSet::new());
+    assert_eq!((allocs.expect("all").allocs_json.len(), orders.expect("all").orders_json.len()), (1000, 1000));
+    assert_eq!(sent.take_looks(), u64::from(2 * MANY));
+
+    let mut changes = world.commit(Change::PutRemoteTask(Box::new(RemoteTask { epoch: 2, ..record(7, Some(node(0))) })));
+    let (allocs, orders) = sent.changes(&world.state, &changes.remove(&node(0)).expect("it is concerned"), &BTreeSet::new());
+    assert_eq!((allocs, orders.expect("an order").orders_json.len()), (None, 1));
+    assert_eq!(sent.take_looks(), 1);
+}
+
+#[test]
+fn what_is_asked_for_again_is_said_again_and_what_is_not_its_own_is_released() {
+    let mut world = World::new();
+    world.commit(Change::PutRemoteTask(Box::new(record(1, Some(node(0))))));
+    let mut sent = Sent::to(node(0));
+    sent.all(&world.state, &BTreeSet::new());
+    let (_, orders) = sent.changes(&world.state, &Changes::default(), &[slot(1), slot(2)].into());
+    let orders = orders.expect("both");
+    assert_eq!((orders.full, orders.orders_json.len(), orders.released), (false, 1, vec![slot(2).to_string()]));
+}
+
+#[test]
+fn everything_is_said_anew_after_a_loss() {
+    let mut world = World::new();
+    world.commit(Change::UpsertAllocs(vec![alloc(1, node(0))]));
+    world.commit(Change::PutRemoteTask(Box::new(record(1, Some(node(0))))));
+    let mut sent = Sent::to(node(0));
+    let first = sent.all(&world.state, &BTreeSet::new());
+    // The node takes what a full set does not name for released.
+    assert_eq!(sent.all(&world.state, &BTreeSet::new()), first);
+}
+
+#[test]
+fn many_changes_are_told_in_pieces_and_orders_after_their_allocations() {
+    let mut changes = Changes { allocs: (0..5).map(alloc_id).collect(), slots: (0..4).map(slot).collect() };
+    let pieces = std::iter::from_fn(|| (!changes.is_empty()).then(|| changes.take_piece(3)));
+    let pieces: Vec<_> = pieces.map(|piece| (piece.allocs.len(), piece.slots.len())).collect();
+    assert_eq!(pieces, [(3, 0), (2, 1), (0, 3)]);
+}

@@ -1,0 +1,478 @@
+//! One node's session: registration, lease, allocations, orders, reports.
+//!
+//! ```text
+//! Hello ─► identity checked, node registered and ready ─► Welcome (lease)
+//!       ─► Allocs full ─► RemoteOrders full ─► changes …
+//! Heartbeat renews the lease; without one the node goes down, session or not
+//! ```
+//!
+//! The session owns what it has sent; everything else it reads from the published snapshot when it is woken, of that
+//! only what may have changed. Reports are queued in the order in which they came and acknowledged once they are
+//! durable, without holding up heartbeats meanwhile.
+
+use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
+
+use api::node_rpc::{
+    DriverSchemas, FromNode, FromNodeMessage, Goodbye, Heartbeat, HeartbeatAck, Hello, Inventory, InventoryStored, ListRemote,
+    MAX_MESSAGE_BYTES, PROTOCOL, RemoteListed, ToNodeMessage, UpdatesStored, Welcome, from_json,
+};
+use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use model::{AllocClientUpdate, GenerationId, Node, NodeId, RemoteReport, StoreIndex};
+use state::{ClusterMeta, Mark};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::{
+    backend::Farewell,
+    gateway::Gateway,
+    identities,
+    messages::{Messages, framed},
+    registry::{Ask, SessionEntry},
+    sent::Sent,
+};
+
+/// A connection that does not say who it is within this time is closed.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A node that does not read is not told goodbye: it will see the connection end.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Takes messages as the bytes that they are sent as.
+pub(crate) type Sender = mpsc::Sender<Box<[u8]>>;
+
+async fn send(to: &Sender, message: ToNodeMessage) -> Result<(), ()> {
+    let Some(bytes) = framed(message) else {
+        tracing::error!(limit = MAX_MESSAGE_BYTES, "a message to a node is too large to be sent; its session ends");
+        return Err(());
+    };
+    to.send(bytes).await.map_err(|_| ())
+}
+
+/// Serves a session until either side ends it.
+pub(crate) async fn run(gateway: Arc<Gateway>, mut from: Messages, to: Sender, peer: Option<SocketAddr>) {
+    let stopping = gateway.stopping.clone();
+    let farewell = tokio::select! {
+        farewell = meet(&gateway, &mut from, &to, peer) => farewell,
+        () = stopping.cancelled() => Some(Farewell::retry("the server is stopping")),
+    };
+    if let Some(Farewell { reason, retry }) = farewell {
+        // The node may be gone already.
+        let goodbye = Box::pin(send(&to, ToNodeMessage::Goodbye(Goodbye { reason, retry })));
+        let _ = tokio::time::timeout(GOODBYE_TIMEOUT, goodbye).await;
+    }
+}
+
+/// The session from Hello to its end.
+async fn meet(gateway: &Arc<Gateway>, from: &mut Messages, to: &Sender, peer: Option<SocketAddr>) -> Option<Farewell> {
+    // What is rare is boxed, here and below: the state of a quiet session is what thousands of nodes cost.
+    let greeted = Box::pin(greet(gateway, from, to, peer)).await;
+    let Greeted { node, entry, mark, mark_lost, recovers } = match greeted {
+        Err(farewell) => return Some(farewell),
+        Ok(None) => return None,
+        Ok(Some(greeted)) => greeted,
+    };
+    tracing::info!(node = %node, peer = ?peer, "session opened");
+    // Also when this is dropped in the middle, the session must not stay in the registry.
+    let _open = OpenSession { gateway, node, serial: entry.serial };
+    let mut session = Session::new(gateway.clone(), node, entry, to.clone());
+    (session.mark, session.mark_lost, session.recovers) = (mark, mark_lost, recovers);
+    let farewell = session.serve(from).await;
+    tracing::info!(node = %node, reason = farewell.as_ref().map(|f| &*f.reason), "session closed");
+    farewell
+}
+
+/// Takes the session out of the registry at its end.
+struct OpenSession<'a> {
+    gateway: &'a Gateway,
+    node: NodeId,
+    serial: u64,
+}
+
+impl Drop for OpenSession<'_> {
+    fn drop(&mut self) {
+        self.gateway.sessions.close(self.node, self.serial);
+    }
+}
+
+/// A node and its session.
+struct Greeted {
+    node: NodeId,
+    entry: Arc<SessionEntry>,
+    /// What the node has acted on.
+    mark: Mark,
+    /// That is not known: the mark is one that nobody knows.
+    mark_lost: bool,
+    /// The servers recover, or the mark is lost: the node is asked, not told.
+    recovers: bool,
+}
+
+/// Checks who it is, registers it and opens its session. None = the connection ended before.
+async fn greet(gateway: &Gateway, from: &mut Messages, to: &Sender, peer: Option<SocketAddr>) -> Result<Option<Greeted>, Farewell> {
+    let first = tokio::time::timeout(HELLO_TIMEOUT, from.message()).await.map_err(|_| {
+        Farewell::retry(format!("the session said nothing for {} s; its first message must be Hello", HELLO_TIMEOUT.as_secs()))
+    })?;
+    let hello = match first {
+        Ok(Some(FromNode { message: Some(FromNodeMessage::Hello(hello)) })) => hello,
+        Ok(Some(_)) => return Err(Farewell::refuse("the first message of a session must be Hello")),
+        Ok(None) | Err(_) => return Ok(None),
+    };
+    let (mark, mark_lost) = (belongs(gateway, &hello)?, hello.mark_lost);
+    let instance = hello.instance.clone();
+    let node = check(gateway, hello)?;
+    let id = node.id;
+    if let Some(rival) = gateway.sessions.rival(id, &instance, gateway.settings.lease_wait) {
+        return Err(rivalled(id, &rival, gateway.settings.lease_wait));
+    }
+    if !mark_lost && claims_more(gateway, &node, mark)? {
+        // Before anything else: from here on nothing is decided on a state that is from the past.
+        gateway.backend.enter_recovery(&node, peer, mark).await?;
+    }
+    gateway.backend.register(node).await?;
+    // Only a node that the state calls ready may hold a lease, and it is granted before it is told.
+    gateway.backend.grant(id);
+    if let Some(rival) = gateway.sessions.rival(id, &instance, gateway.settings.lease_wait) {
+        return Err(rivalled(id, &rival, gateway.settings.lease_wait));
+    }
+    // Told anew in each session; a node that has gone back to an older release tells nothing.
+    gateway.backend.driver_schemas(id, DriverSchemas::default());
+    let entry = gateway.sessions.open(id, instance, peer);
+    let state = gateway.backend.published();
+    let meta = state.cluster();
+    let welcome = Welcome {
+        cluster_id: gateway.settings.cluster_id.to_string(),
+        lease_ms: millis(gateway.settings.lease),
+        heartbeat_interval_ms: millis(gateway.settings.heartbeat_interval),
+        server_version: env!("CARGO_PKG_VERSION").to_owned(),
+        http_addr: gateway.settings.http_advertise.clone(),
+        generation: meta.generation.to_string(),
+        history_index: meta.history_of(mark.generation, state.latest_index()),
+        recovering: meta.recovery.as_ref().map(|recovery| recovery.cause.clone()).unwrap_or_default(),
+    };
+    let recovers = meta.recovery.is_some() || mark_lost;
+    if let Some(node) = state.node(id) {
+        gateway.backend.reachable(node);
+    }
+    let _ = send(to, ToNodeMessage::Welcome(welcome)).await;
+    Ok(Some(Greeted { node: id, entry, mark, mark_lost, recovers }))
+}
+
+/// Is it a node of this cluster, and what has it acted on?
+fn belongs(gateway: &Gateway, hello: &Hello) -> Result<Mark, Farewell> {
+    let own = gateway.settings.cluster_id;
+    if !hello.cluster_id.is_empty() && hello.cluster_id.parse() != Ok(own) {
+        return Err(Farewell::refuse(format!(
+            "the node belongs to cluster {theirs}, this server to cluster {own}; the node keeps its tasks as they are. The server's data \
+             directory may be empty or another one: mount it, restore a backup, or set cluster_id = \"{theirs}\" in the server block of a server \
+             that begins with an empty directory, so that it takes the node's tasks over. To give the node to cluster {own}, stop its agent and \
+             delete its data directory",
+            theirs = hello.cluster_id
+        )));
+    }
+    if hello.mark_lost {
+        // In doubt the node has acted on what these servers do not know.
+        return Ok(Mark { generation: gateway.backend.new_id().into(), index: StoreIndex::MAX });
+    }
+    let generation = if hello.generation.is_empty() {
+        GenerationId::NIL
+    } else {
+        hello.generation.parse().map_err(|_| Farewell::refuse(format!("the generation {:?} is not a UUID", hello.generation)))?
+    };
+    Ok(Mark { generation, index: hello.mark_index })
+}
+
+/// Has the node acted on what this history does not have? Nobody claims that in another's name, nor what no node can
+/// have seen.
+fn claims_more(gateway: &Gateway, node: &Node, mark: Mark) -> Result<bool, Farewell> {
+    let state = gateway.backend.published();
+    let latest = state.latest_index();
+    if state.cluster().knows(mark, latest) {
+        return Ok(false);
+    }
+    control::nodes::has_its_secret(&state, node).map_err(|refused| Farewell::refuse(refused.to_string()))?;
+    if ClusterMeta::can_be(mark, latest) {
+        return Ok(true);
+    }
+    Err(Farewell::refuse(format!(
+        "the node says that it has acted on index {}, and the newest of these servers is {latest}: no node can have seen so many. It keeps its tasks as \
+         they are. Its data directory is damaged, or it is not what it seems to be",
+        mark.index
+    )))
+}
+
+/// Two agents have one identity: the first stays.
+fn rivalled(node: NodeId, rival: &str, within: std::time::Duration) -> Farewell {
+    Farewell::retry(format!(
+        "another agent with the id of node {} is connected from {rival} and is heard: is the data directory of this agent a copy of its? Give the \
+         copy a directory of its own. When the other agent was killed and its connection hangs, this one is taken within {} s",
+        node.short(),
+        within.as_secs().max(1)
+    ))
+}
+
+/// Is this a node that we can talk to? Its secret is compared where it is registered.
+fn check(gateway: &Gateway, hello: Hello) -> Result<Node, Farewell> {
+    if hello.protocol != PROTOCOL {
+        return Err(Farewell::refuse(format!(
+            "the node speaks protocol {}, this server {PROTOCOL}: run releases that are not further apart",
+            hello.protocol
+        )));
+    }
+    if hello.region != gateway.settings.region {
+        return Err(Farewell::refuse(format!(
+            "the node is configured for region {:?}, this server serves {:?}: change one of them",
+            hello.region, gateway.settings.region
+        )));
+    }
+    let mut node: Node = from_json("the node", &hello.node_json).map_err(|error| Farewell::refuse(error.to_string()))?;
+    let id: NodeId = hello.node_id.parse().map_err(|_| Farewell::refuse(format!("the node id {:?} is not a UUID", hello.node_id)))?;
+    if id.is_nil() || node.id != id {
+        return Err(Farewell::refuse(format!("the session is for node {:?} but describes node {}", hello.node_id, node.id)));
+    }
+    if hello.secret_id.is_empty() {
+        return Err(Farewell::refuse("the node gives no secret; it makes one at its first start and keeps it in its data directory"));
+    }
+    node.secret_id = hello.secret_id;
+    Ok(node)
+}
+
+fn millis(d: Duration) -> u64 {
+    u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What has become of something that was queued for the disk.
+enum Stored {
+    Updates { seq: u64, result: Result<(), Farewell> },
+    Ready { seq: u64, result: Result<(), Farewell> },
+    Node { result: Result<(), Farewell> },
+    Inventory { result: Result<Option<(GenerationId, StoreIndex)>, Farewell> },
+}
+
+struct Session {
+    gateway: Arc<Gateway>,
+    node: NodeId,
+    entry: Arc<SessionEntry>,
+    to: Sender,
+    sent: Sent,
+    storing: FuturesUnordered<BoxFuture<'static, Stored>>,
+    /// Who waits for the answer to which question.
+    asking: HashMap<u64, oneshot::Sender<RemoteListed>>,
+    questions: u64,
+    mark: Mark,
+    /// The node does not know it.
+    mark_lost: bool,
+    /// The servers recover, or the node has no mark to be told by: the node is told nothing, and what it says of remote
+    /// tasks waits for its next session.
+    recovers: bool,
+    /// What it has told so far of what it has.
+    inventory: Vec<Inventory>,
+}
+
+impl Session {
+    fn new(gateway: Arc<Gateway>, node: NodeId, entry: Arc<SessionEntry>, to: Sender) -> Self {
+        // Reported only: one that stands still costs its node its lease, and the node opens another.
+        gateway.backend.awaits_messages();
+        Self {
+            gateway,
+            node,
+            entry,
+            to,
+            sent: Sent::to(node),
+            storing: FuturesUnordered::new(),
+            asking: HashMap::new(),
+            questions: 0,
+            mark: Mark::default(),
+            mark_lost: false,
+            recovers: false,
+            inventory: Vec::new(),
+        }
+    }
+
+    /// Runs until the stream ends (None) or we end it.
+    async fn serve(&mut self, from: &mut Messages) -> Option<Farewell> {
+        if Box::pin(self.push(true)).await.is_err() {
+            return None;
+        }
+        let entry = self.entry.clone();
+        loop {
+            if entry.ended() {
+                return Some(Farewell::retry("the node has opened another session, or was removed from the servers"));
+            }
+            // Every arm is cancel safe: streams and notifications keep what was not taken.
+            tokio::select! {
+                biased;
+                Some(stored) = self.storing.next(), if !self.storing.is_empty() => {
+                    if let Err(farewell) = Box::pin(self.stored(stored)).await {
+                        return farewell;
+                    }
+                }
+                message = from.message() => match message {
+                    Ok(Some(FromNode { message: Some(message) })) => {
+                        entry.hears();
+                        if let Err(farewell) = Box::pin(self.receive(message)).await {
+                            return farewell;
+                        }
+                    }
+                    // A message of a newer release.
+                    Ok(Some(FromNode { message: None })) => {}
+                    Ok(None) => return None,
+                    Err(status) => {
+                        tracing::debug!(node = %self.node, status = %status, "the session's stream broke");
+                        return None;
+                    }
+                },
+                () = entry.wake.notified() => {
+                    if Box::pin(self.news()).await.is_err() {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells the node what is new.
+    async fn news(&mut self) -> Result<(), ()> {
+        let questions = std::mem::take(&mut self.entry.told().questions);
+        for Ask { question, answer } in questions {
+            self.questions += 1;
+            // Those whose asker has lost patience.
+            self.asking.retain(|_, waiting| !waiting.is_closed());
+            self.asking.insert(self.questions, answer);
+            self.send(ToNodeMessage::ListRemote(ListRemote { seq: self.questions, ..question })).await?;
+        }
+        self.push(false).await
+    }
+
+    /// Ok(()) as long as the node can be reached.
+    async fn send(&mut self, message: ToNodeMessage) -> Result<(), ()> {
+        send(&self.to, message).await
+    }
+
+    async fn receive(&mut self, message: FromNodeMessage) -> Result<(), Option<Farewell>> {
+        self.gateway.backend.stumble();
+        let unreadable = |error: api::node_rpc::Unreadable| Some(Farewell::refuse(error.to_string()));
+        match message {
+            FromNodeMessage::Hello(_) => return Err(Some(Farewell::refuse("Hello came twice in one session"))),
+            FromNodeMessage::Heartbeat(Heartbeat { seq }) => {
+                if self.gateway.backend.renew(self.node) {
+                    self.acknowledge_heartbeat(seq).await?;
+                } else {
+                    // It was taken for lost. It must be ready again before it may act again.
+                    let ready = self.gateway.backend.ready_again(self.node);
+                    self.storing.push(ready.map(move |result| Stored::Ready { seq, result }).boxed());
+                }
+            }
+            FromNodeMessage::Node(update) => {
+                let node: Node = from_json("the node", &update.node_json).map_err(unreadable)?;
+                if node.id != self.node {
+                    return Err(Some(Farewell::refuse(format!("the session of node {} describes node {}", self.node, node.id))));
+                }
+                let stored = self.gateway.backend.update(node);
+                self.storing.push(stored.map(|result| Stored::Node { result }).boxed());
+            }
+            FromNodeMessage::AllocUpdates(updates) => {
+                let parsed: Result<Vec<AllocClientUpdate>, _> =
+                    updates.updates_json.iter().map(|json| from_json("an allocation's update", json)).collect();
+                let stored = self.gateway.backend.store_updates(self.node, parsed.map_err(unreadable)?);
+                let seq = updates.seq;
+                self.storing.push(stored.map(move |result| Stored::Updates { seq, result }).boxed());
+            }
+            // Not acknowledged: the newest comes again with the next session, when the records are as new as the node.
+            FromNodeMessage::RemoteReports(_) if self.recovers => {}
+            FromNodeMessage::Inventory(piece) => {
+                let more = piece.more;
+                self.inventory.push(piece);
+                if !more {
+                    let (mark, lost) = (self.mark, self.mark_lost);
+                    let told = self.gateway.backend.take_over(self.node, mark, lost, std::mem::take(&mut self.inventory));
+                    self.storing.push(told.map(|result| Stored::Inventory { result }).boxed());
+                }
+            }
+            FromNodeMessage::RemoteReports(reports) => {
+                let parsed: Result<Vec<RemoteReport>, _> =
+                    reports.reports_json.iter().map(|json| from_json("a remote task's report", json)).collect();
+                let (stored, resend) = self.gateway.backend.store_reports(self.node, parsed.map_err(unreadable)?);
+                let (seq, entry) = (reports.seq, self.entry.clone());
+                let stored = async move {
+                    let result = stored.await;
+                    if let Ok(slots) = resend.await
+                        && !slots.is_empty()
+                    {
+                        entry.resend(slots);
+                    }
+                    Stored::Updates { seq, result }
+                };
+                self.storing.push(stored.boxed());
+            }
+            FromNodeMessage::RemoteListed(listed) => {
+                if let Some(waiting) = self.asking.remove(&listed.seq) {
+                    // The asker may have lost patience.
+                    let _ = waiting.send(listed);
+                }
+            }
+            FromNodeMessage::DriverSchemas(told) => self.gateway.backend.driver_schemas(self.node, told),
+            FromNodeMessage::SignIdentities(ask) => {
+                let answer = identities::sign(&self.gateway, self.node, ask);
+                self.send(ToNodeMessage::IdentitiesSigned(answer)).await.map_err(|()| None)?;
+            }
+            FromNodeMessage::Event(event) => {
+                let event = from_json("a node's event", &event.event_json).map_err(unreadable)?;
+                let stored = self.gateway.backend.record_event(self.node, event);
+                self.storing.push(stored.map(|result| Stored::Node { result }).boxed());
+            }
+        }
+        Ok(())
+    }
+
+    async fn stored(&mut self, stored: Stored) -> Result<(), Option<Farewell>> {
+        match stored {
+            Stored::Updates { seq, result: Ok(()) } => {
+                let index = self.gateway.backend.published().latest_index();
+                self.send(ToNodeMessage::UpdatesStored(UpdatesStored { seq, index })).await.map_err(|()| None)?;
+            }
+            Stored::Ready { seq, result: Ok(()) } => {
+                self.gateway.backend.grant(self.node);
+                self.acknowledge_heartbeat(seq).await?;
+                // Everything anew: what the loss has taken (services) the node says again when it is told all that
+                // belongs to it.
+                Box::pin(self.push(true)).await.map_err(|()| None)?;
+            }
+            Stored::Node { result: Ok(()) } | Stored::Inventory { result: Ok(None) } => {}
+            Stored::Inventory { result: Ok(Some((generation, index))) } => {
+                let stored = InventoryStored { generation: generation.to_string(), index };
+                self.send(ToNodeMessage::InventoryStored(stored)).await.map_err(|()| None)?;
+                self.gateway.backend.has_answered(generation, self.node);
+            }
+            Stored::Inventory { result: Err(error) } => return Err(Some(error)),
+            // The node keeps what was not stored and sends it again in its next session.
+            Stored::Updates { result: Err(error), .. } | Stored::Ready { result: Err(error), .. } | Stored::Node { result: Err(error) } => {
+                return Err(Some(error));
+            }
+        }
+        Ok(())
+    }
+
+    async fn acknowledge_heartbeat(&mut self, seq: u64) -> Result<(), Option<Farewell>> {
+        let ack = HeartbeatAck { seq, lease_ms: millis(self.gateway.settings.lease) };
+        self.send(ToNodeMessage::HeartbeatAck(ack)).await.map_err(|()| None)
+    }
+
+    /// Sends what the node does not have yet: of all that belongs to it, or of a piece of what may have changed since
+    /// it was last told.
+    async fn push(&mut self, full: bool) -> Result<(), ()> {
+        if self.recovers {
+            return Ok(());
+        }
+        let (changed, again) = if full { self.entry.take_changes() } else { self.entry.take_piece() };
+        // Read after the changes were taken: what comes in between is looked at once more.
+        let state = self.gateway.backend.published();
+        let (allocs, orders) = if full { self.sent.all(&state, &again) } else { self.sent.changes(&state, &changed, &again) };
+        self.gateway.sessions.looked(self.sent.take_looks());
+        drop(state);
+        if let Some(allocs) = allocs {
+            self.send(ToNodeMessage::Allocs(allocs)).await?;
+        }
+        if let Some(orders) = orders {
+            self.send(ToNodeMessage::RemoteOrders(orders)).await?;
+        }
+        Ok(())
+    }
+}

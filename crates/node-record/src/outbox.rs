@@ -1,0 +1,200 @@
+//! The outbox: the newest state of each allocation and slot, kept until a server confirms that it is stored.
+//!
+//! Only the newest value of a key is sent; a value that was sent and not confirmed when the session ends is sent
+//! again, unless a newer one has taken its place.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex},
+};
+
+use api::node_rpc;
+use model::{AllocClientUpdate, AllocId, RemoteReport, SlotKey};
+use tokio::sync::Notify;
+
+/// Messages that wait for a session.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    inner: Mutex<Inner>,
+    wake: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    next_seq: u64,
+    allocs: HashMap<AllocId, Arc<AllocClientUpdate>>,
+    reports: HashMap<SlotKey, RemoteReport>,
+    events: Vec<Vec<u8>>,
+    unconfirmed: BTreeMap<u64, Sent>,
+}
+
+#[derive(Debug)]
+enum Sent {
+    Allocs(Vec<Arc<AllocClientUpdate>>),
+    Reports(Vec<RemoteReport>),
+}
+
+/// Events for people are a courtesy: beyond this many the oldest go.
+const EVENTS_MAX: usize = 64;
+
+impl Outbox {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Newest state of an allocation.
+    pub fn alloc(&self, update: impl Into<Arc<AllocClientUpdate>>) {
+        let update = update.into();
+        self.lock().allocs.insert(update.id, update);
+        self.wake.notify_one();
+    }
+
+    /// Newest state of an allocation, which `show` shows on this node. To anybody else both happen at once: the
+    /// servers do not hear of a task that this node does not show yet, and who has seen its end here finds the outbox
+    /// empty only when the servers have stored it.
+    pub fn alloc_shown(&self, update: Arc<AllocClientUpdate>, show: impl FnOnce()) {
+        let mut inner = self.lock();
+        inner.allocs.insert(update.id, update);
+        show();
+        drop(inner);
+        self.wake.notify_one();
+    }
+
+    /// Newest report on a slot.
+    pub fn report(&self, report: RemoteReport) {
+        self.lock().reports.insert(report.slot.clone(), report);
+        self.wake.notify_one();
+    }
+
+    /// Something that happened to the node.
+    pub fn event(&self, event: &model::node::NodeEvent) {
+        let mut inner = self.lock();
+        if inner.events.len() >= EVENTS_MAX {
+            inner.events.remove(0);
+        }
+        inner.events.push(node_rpc::to_json(event));
+        drop(inner);
+        self.wake.notify_one();
+    }
+
+    /// A slot about which nothing is to be said any more: it belongs elsewhere.
+    pub fn forget_slot(&self, slot: &SlotKey) {
+        self.lock().reports.remove(slot);
+    }
+
+    /// Whether the servers have stored everything.
+    pub fn is_empty(&self) -> bool {
+        let inner = self.lock();
+        inner.allocs.is_empty() && inner.reports.is_empty() && inner.unconfirmed.is_empty()
+    }
+
+    /// Waits until there may be something to send. Cancel safe: a wake-up that is not consumed stays.
+    pub async fn ready(&self) {
+        self.wake.notified().await;
+    }
+
+    /// Takes everything that waits, as messages.
+    pub fn take(&self) -> Vec<node_rpc::FromNode> {
+        let mut inner = self.lock();
+        let mut messages = Vec::new();
+        if !inner.allocs.is_empty() {
+            let updates: Vec<Arc<AllocClientUpdate>> = inner.allocs.drain().map(|(_, u)| u).collect();
+            let seq = inner.number();
+            let updates_json = updates.iter().map(|update| node_rpc::to_json(&**update)).collect();
+            inner.unconfirmed.insert(seq, Sent::Allocs(updates));
+            messages.push(node_rpc::FromNodeMessage::AllocUpdates(node_rpc::AllocUpdates { seq, updates_json }).into());
+        }
+        if !inner.reports.is_empty() {
+            let reports: Vec<RemoteReport> = inner.reports.drain().map(|(_, r)| r).collect();
+            let seq = inner.number();
+            let reports_json = reports.iter().map(node_rpc::to_json).collect();
+            inner.unconfirmed.insert(seq, Sent::Reports(reports));
+            messages.push(node_rpc::FromNodeMessage::RemoteReports(node_rpc::RemoteReports { seq, reports_json }).into());
+        }
+        messages
+            .extend(inner.events.drain(..).map(|event_json| node_rpc::FromNodeMessage::Event(node_rpc::NodeEvent { event_json }).into()));
+        messages
+    }
+
+    /// The server has stored what was sent under `seq`.
+    pub fn stored(&self, seq: u64) {
+        self.lock().unconfirmed.remove(&seq);
+    }
+
+    /// The session is over: what was not confirmed waits again.
+    pub fn session_ended(&self) {
+        let mut inner = self.lock();
+        // Newest first, so that an older value never takes the place of a newer one.
+        for (_, sent) in std::mem::take(&mut inner.unconfirmed).into_iter().rev() {
+            match sent {
+                Sent::Allocs(updates) => {
+                    for update in updates {
+                        inner.allocs.entry(update.id).or_insert(update);
+                    }
+                }
+                Sent::Reports(reports) => {
+                    for report in reports {
+                        inner.reports.entry(report.slot.clone()).or_insert(report);
+                    }
+                }
+            }
+        }
+        drop(inner);
+        self.wake.notify_one();
+    }
+}
+
+impl Inner {
+    fn number(&mut self) -> u64 {
+        self.next_seq += 1;
+        self.next_seq
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn update(id: AllocId, text: &str) -> AllocClientUpdate {
+        AllocClientUpdate { id, client_description: text.into(), ..AllocClientUpdate::default() }
+    }
+
+    fn sent(outbox: &Outbox) -> Vec<(u64, Vec<String>)> {
+        outbox
+            .take()
+            .into_iter()
+            .filter_map(|m| match m.message {
+                Some(node_rpc::FromNodeMessage::AllocUpdates(u)) => {
+                    let mut texts: Vec<String> = u
+                        .updates_json
+                        .iter()
+                        .map(|j| node_rpc::from_json::<AllocClientUpdate>("update", j).expect("json").client_description.to_string())
+                        .collect();
+                    texts.sort();
+                    Some((u.seq, texts))
+                }
+                _ => None,
+            })
+            .collect()
+    }
+
+    #[test]
+    fn only_the_newest_is_sent_and_the_unconfirmed_is_sent_again() {
+        let (a, b) = (AllocId(uuid::Uuid::new_v4()), AllocId(uuid::Uuid::new_v4()));
+        let outbox = Outbox::default();
+        outbox.alloc(update(a, "a1"));
+        outbox.alloc(update(a, "a2"));
+        outbox.alloc(update(b, "b1"));
+        let first = sent(&outbox);
+        assert_eq!(first, [(1, vec!["a2".to_owned(), "b1".to_owned()])]);
+        outbox.alloc(update(a, "a3"));
+        assert_eq!(sent(&outbox), [(2, vec!["a3".to_owned()])]);
+        outbox.session_ended();
+        assert_eq!(sent(&outbox), [(3, vec!["a3".to_owned(), "b1".to_owned()])]);
+        assert!(!outbox.is_empty());
+        outbox.stored(3);
+        assert!(outbox.is_empty());
+        outbox.session_ended();
+        assert!(sent(&outbox).is_empty());
+    }
+}

@@ -1,0 +1,459 @@
+//! The node's own records: identity, allocations, tasks, and a ledger of what was made outside the records.
+//!
+//! One thread owns the database and commits everything that has arrived while it was busy as one transaction. A
+//! record is written before the effect that it announces; a reader of [`LocalStore::commit`] may rely on the record
+//! having survived the agent's death. Surviving a loss of power is asked of the identity and of remote slots: an
+//! instance elsewhere outlives this machine, and so must the intent to create it. After one, no local process is left
+//! that a lost record could have described, and what was reported to the servers is merged back from there.
+//!
+//! Each row has a checksum (`store/rows.rs`): one that is not what was written is named at the start, and nothing is
+//! done by it.
+
+use std::{
+    collections::{HashMap, HashSet},
+    path::Path,
+    sync::{
+        Arc, Condvar, Mutex, PoisonError,
+        mpsc::{Receiver, RecvTimeoutError, Sender},
+    },
+    time::Duration,
+};
+
+use rusqlite::{Connection, params};
+use tokio::sync::oneshot;
+
+use crate::StoreError;
+
+mod rows;
+
+/// Format of the database. 1: rows without checksums. 2: each with one; the schema says which, and the row of the
+/// format what no schema shows.
+const FORMAT: i64 = 2;
+
+/// One change.
+#[derive(Clone, Debug)]
+pub enum Write {
+    /// A small fact by name.
+    Meta(&'static str, String),
+    /// The same of one that changes often and that a loss of power may set back a little.
+    Mark(&'static str, String),
+    /// An allocation; its job is stored once under its hash.
+    Alloc {
+        /// Its id.
+        id: String,
+        /// Its job.
+        job: Arc<StoredJob>,
+        /// What is to be read again.
+        record: Vec<u8>,
+    },
+    /// A task of an allocation.
+    Task {
+        /// Id of the allocation.
+        alloc: String,
+        /// Name of the task.
+        task: String,
+        /// What is to be read again.
+        record: Vec<u8>,
+    },
+    /// Deletes all records of an allocation.
+    Forget(String),
+    /// What of a remote slot must survive the agent.
+    Slot {
+        /// Name of the slot.
+        key: String,
+        /// The incarnation that a create was attempted for.
+        attempted: Option<model::IncarnationId>,
+        /// The highest epoch of an order.
+        epoch: u64,
+    },
+    /// The slot belongs elsewhere.
+    ForgetSlot(String),
+    /// Something outside the records is about to be made.
+    Claim {
+        /// What kind of thing.
+        kind: &'static str,
+        /// Which of them.
+        key: String,
+    },
+    /// It is gone.
+    Release {
+        /// What kind of thing.
+        kind: &'static str,
+        /// Which of them.
+        key: String,
+    },
+}
+
+/// A job as stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredJob {
+    /// Hash of the text.
+    pub hash: String,
+    /// model::Job as JSON.
+    pub json: Vec<u8>,
+}
+
+impl StoredJob {
+    /// Takes the text and hashes it.
+    pub fn new(json: Vec<u8>) -> Self {
+        use sha2::{Digest, Sha256};
+        let digest = Sha256::digest(&json);
+        Self { hash: digest.iter().map(|b| format!("{b:02x}")).collect(), json }
+    }
+}
+
+/// Records that a start of the agent finds.
+#[derive(Debug, Default)]
+pub struct Restored {
+    /// Allocations.
+    pub allocs: Vec<RestoredAlloc>,
+    /// Kind and key of what was made outside the records.
+    pub ledger: Vec<(String, String)>,
+    /// Remote slots: name, incarnation that a create was attempted for, highest epoch.
+    pub slots: Vec<(String, Option<model::IncarnationId>, u64)>,
+    /// Names of slots whose rows were damaged: a create may have been attempted in any slot that has no row.
+    pub doubtful: Vec<String>,
+    /// What the node has acted on cannot be read, see [`crate::membership`].
+    pub mark_lost: bool,
+    /// Damaged records and the consequences, for people.
+    pub damaged: Vec<String>,
+}
+
+/// One allocation of a former run.
+#[derive(Debug)]
+pub struct RestoredAlloc {
+    /// Its id.
+    pub id: String,
+    /// Its record.
+    pub record: Vec<u8>,
+    /// Its job.
+    pub job: StoredJob,
+    /// Names and records of its tasks.
+    pub tasks: Vec<(String, Vec<u8>)>,
+}
+
+struct Batch {
+    writes: Vec<Write>,
+    done: Option<oneshot::Sender<Result<(), StoreError>>>,
+}
+
+/// Handle of the store's thread. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct LocalStore {
+    to_thread: Sender<Batch>,
+    /// The ledger as it is committed.
+    ledger: Arc<Mutex<HashSet<(String, String)>>>,
+    /// Small facts by name, as they are committed.
+    meta: Arc<Mutex<HashMap<String, String>>>,
+    stalled: Stalled,
+}
+
+/// Whether the disk hangs, see [`LocalStore::stall`].
+type Stalled = Arc<(Mutex<bool>, Condvar)>;
+
+impl LocalStore {
+    /// Opens or makes the database and reads everything. Blocking.
+    pub fn open(dir: &Path) -> Result<(Self, Restored), StoreError> {
+        let path = dir.join("node.sqlite");
+        let failed = |doing: &'static str| {
+            let path = path.clone();
+            move |e: rusqlite::Error| StoreError::Database { doing, path, why: e.to_string() }
+        };
+        make_private(&path).map_err(|e| StoreError::Database { doing: "open", path: path.clone(), why: e.to_string() })?;
+        let connection = Connection::open(&path).map_err(failed("open"))?;
+        prepare(&connection).map_err(failed("prepare"))?;
+        let found = rows::format(&connection).map_err(failed("read the format"))?;
+        if found > FORMAT {
+            return Err(StoreError::TooNew { path, found, known: FORMAT });
+        }
+        rows::migrate(&connection, found).map_err(failed("bring the rows up to date"))?;
+        let meta = rows::read_meta(&connection).map_err(failed("read"))?;
+        let (mut restored, damaged) = rows::read_all(&connection).map_err(failed("read"))?;
+        for what in meta.damaged.iter().chain(&restored.damaged) {
+            tracing::error!(path = %path.display(), "the node's store is damaged: {what}");
+        }
+        if let Some(what) = meta.missing() {
+            return Err(StoreError::Damaged { path, what });
+        }
+        // Once for all: what is named now is not spoken of again.
+        rows::forget(&connection, &damaged).map_err(failed("remove damaged rows"))?;
+        restored.ledger.extend(damaged.allocs.into_iter().map(|id| (FORGOTTEN.to_owned(), id)));
+        restored.mark_lost = meta.mark_lost();
+        let meta = meta.facts;
+        let (to_thread, batches) = std::sync::mpsc::channel();
+        let stalled = Stalled::default();
+        let waits = stalled.clone();
+        std::thread::Builder::new()
+            .name("node-store".into())
+            .stack_size(256 * 1024)
+            .spawn(move || run(connection, &path, &batches, &waits))
+            .map_err(|e| StoreError::Database { doing: "start the thread", path: dir.join("node.sqlite"), why: e.to_string() })?;
+        let ledger = Arc::new(Mutex::new(restored.ledger.iter().cloned().collect()));
+        Ok((Self { to_thread, ledger, meta: Arc::new(Mutex::new(meta)), stalled }, restored))
+    }
+
+    /// Commits; when it returns the records survive the agent.
+    pub async fn commit(&self, writes: Vec<Write>) -> Result<(), StoreError> {
+        self.submit(writes).await
+    }
+
+    /// Queues a commit, in the order of the calls; when what it returns is ready the records survive the agent.
+    pub fn submit(&self, writes: Vec<Write>) -> impl Future<Output = Result<(), StoreError>> + Send + 'static {
+        let (done, answer) = oneshot::channel();
+        let changes: Vec<((String, String), bool)> = writes.iter().filter_map(entry).collect();
+        let facts: Vec<(String, String)> = writes.iter().filter_map(fact).collect();
+        let (known, meta) = (self.ledger.clone(), self.meta.clone());
+        let sent = self.to_thread.send(Batch { writes, done: Some(done) });
+        async move {
+            sent.map_err(|_| StoreError::Closed)?;
+            answer.await.map_err(|_| StoreError::Closed)??;
+            let mut ledger = known.lock().unwrap_or_else(PoisonError::into_inner);
+            for (entry, claimed) in changes {
+                if claimed {
+                    ledger.insert(entry)
+                } else {
+                    ledger.remove(&entry)
+                };
+            }
+            drop(ledger);
+            meta.lock().unwrap_or_else(PoisonError::into_inner).extend(facts);
+            Ok(())
+        }
+    }
+
+    /// Fault injection: as long as it is stalled the disk takes nothing, and refuses nothing.
+    pub fn stall(&self, stalled: bool) {
+        let (is, changed) = &*self.stalled;
+        *is.lock().unwrap_or_else(PoisonError::into_inner) = stalled;
+        changed.notify_all();
+    }
+
+    /// Keys of the ledger's entries of a kind.
+    pub fn claimed(&self, kind: &str) -> Vec<String> {
+        let ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        ledger.iter().filter(|(of, _)| of == kind).map(|(_, key)| key.clone()).collect()
+    }
+
+    /// A small fact by name.
+    pub fn meta(&self, name: &str) -> Option<String> {
+        self.meta.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+}
+
+/// Kind of the ledger's entries for allocations whose records are gone: by them their cgroups and processes are known
+/// as this node's.
+pub const FORGOTTEN: &str = "alloc";
+
+/// Kind of the ledger's entries for the parents of cgroups that this node has made.
+pub const CGROUP_PARENT: &str = "cgroup-parent";
+
+/// The ledger's entry that a write makes (true) or removes.
+fn entry(write: &Write) -> Option<((String, String), bool)> {
+    match write {
+        Write::Forget(id) => Some(((FORGOTTEN.to_owned(), id.clone()), true)),
+        Write::Claim { kind, key } => Some((((*kind).to_owned(), key.clone()), true)),
+        Write::Release { kind, key } => Some((((*kind).to_owned(), key.clone()), false)),
+        _ => None,
+    }
+}
+
+/// The small fact that a write sets.
+fn fact(write: &Write) -> Option<(String, String)> {
+    match write {
+        Write::Meta(name, value) | Write::Mark(name, value) => Some(((*name).to_owned(), value.clone())),
+        _ => None,
+    }
+}
+
+/// Fault injection for tests that change records while no agent has the directory: afterwards every row is what was
+/// written.
+///
+/// # Errors
+///
+/// When the database cannot be changed.
+pub fn seal_records(dir: &Path) -> Result<(), StoreError> {
+    let path = dir.join("node.sqlite");
+    let sealed = Connection::open(&path).and_then(|connection| {
+        let transaction = connection.unchecked_transaction()?;
+        rows::seal(&transaction)?;
+        transaction.commit()
+    });
+    sealed.map_err(|e| StoreError::Database { doing: "seal the records of", path, why: e.to_string() })
+}
+
+/// Nobody else reads it, there are environments of tasks in it: made for its owner alone, and taken from others who
+/// could read it.
+fn make_private(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+    let options = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).to_owned();
+    options.open(path)?.set_permissions(std::fs::Permissions::from_mode(0o600))?;
+    match std::fs::set_permissions(path.with_extension("sqlite-wal"), std::fs::Permissions::from_mode(0o600)) {
+        // There is none, or whoever had the database before is just closing it.
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+fn prepare(connection: &Connection) -> rusqlite::Result<()> {
+    connection.busy_timeout(std::time::Duration::from_secs(5))?;
+    // Exclusive: whoever has the directory's lock is alone, and so there is no index in shared memory. It would be a
+    // mapped file, and a disk that cannot be written (any more) ends a process that touches one with SIGBUS instead
+    // of an error.
+    connection.execute_batch(
+        "PRAGMA locking_mode = EXCLUSIVE;
+         PRAGMA journal_mode = WAL;
+         PRAGMA synchronous = NORMAL;
+         PRAGMA cache_size = -512;
+         CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL, sum INTEGER) WITHOUT ROWID;
+         CREATE TABLE IF NOT EXISTS jobs (hash TEXT PRIMARY KEY, json BLOB NOT NULL);
+         CREATE TABLE IF NOT EXISTS allocs (id TEXT PRIMARY KEY, job TEXT NOT NULL, record BLOB NOT NULL, sum INTEGER);
+         CREATE INDEX IF NOT EXISTS allocs_by_job ON allocs (job);
+         CREATE TABLE IF NOT EXISTS tasks (alloc TEXT NOT NULL, task TEXT NOT NULL, record BLOB NOT NULL, sum INTEGER, PRIMARY KEY (alloc, task));
+         CREATE TABLE IF NOT EXISTS slots (key TEXT PRIMARY KEY, attempted TEXT, epoch INTEGER NOT NULL, sum INTEGER) WITHOUT ROWID;
+         CREATE TABLE IF NOT EXISTS ledger (kind TEXT NOT NULL, key TEXT NOT NULL, sum INTEGER, PRIMARY KEY (kind, key)) WITHOUT ROWID;",
+    )
+}
+
+/// After this long without a batch, pages that were kept for the next one are given back.
+const REST_AFTER_IDLE: Duration = Duration::from_secs(2);
+
+fn run(mut connection: Connection, path: &Path, batches: &Receiver<Batch>, (stalled, changed): &(Mutex<bool>, Condvar)) {
+    let mut rests = true;
+    loop {
+        let first = if rests { batches.recv().map_err(Into::into) } else { batches.recv_timeout(REST_AFTER_IDLE) };
+        let first = match first {
+            Ok(first) => first,
+            Err(RecvTimeoutError::Timeout) => {
+                // An error leaves things as they were.
+                let _ = connection.execute_batch("PRAGMA shrink_memory");
+                rests = true;
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        rests = false;
+        let mut group = vec![first];
+        while group.len() < 512 {
+            match batches.try_recv() {
+                Ok(more) => group.push(more),
+                Err(_) => break,
+            }
+        }
+        drop(changed.wait_while(stalled.lock().unwrap_or_else(PoisonError::into_inner), |stalled| *stalled));
+        let result = apply(&mut connection, &group).map_err(|e| {
+            let error = StoreError::Database { doing: "commit", path: path.to_owned(), why: e.to_string() };
+            tracing::error!(%error, "local records were not written");
+            error
+        });
+        for batch in group {
+            if let Some(done) = batch.done {
+                // Nobody waits any more when the caller was cancelled.
+                let _ = done.send(result.clone());
+            }
+        }
+    }
+}
+
+fn apply(connection: &mut Connection, group: &[Batch]) -> rusqlite::Result<()> {
+    let outlives = |w: &Write| matches!(w, Write::Meta(..) | Write::Slot { .. } | Write::ForgetSlot(_));
+    let durable = group.iter().flat_map(|b| &b.writes).any(outlives);
+    if durable {
+        connection.pragma_update(None, "synchronous", "FULL")?;
+    }
+    let transaction = connection.transaction()?;
+    let mut forgot = false;
+    for write in group.iter().flat_map(|b| &b.writes) {
+        match write {
+            Write::Meta(name, value) | Write::Mark(name, value) => {
+                let sum = rows::meta_sum(name, value);
+                transaction.prepare_cached("INSERT OR REPLACE INTO meta VALUES (?1, ?2, ?3)")?.execute(params![name, value, sum])?;
+            }
+            Write::Alloc { id, job, record } => {
+                transaction.prepare_cached("INSERT OR IGNORE INTO jobs VALUES (?1, ?2)")?.execute(params![job.hash, job.json])?;
+                let sum = rows::alloc_sum(id.as_bytes(), job.hash.as_bytes(), record);
+                let mut put = transaction.prepare_cached("INSERT OR REPLACE INTO allocs VALUES (?1, ?2, ?3, ?4)")?;
+                put.execute(params![id, job.hash, record, sum])?;
+            }
+            Write::Task { alloc, task, record } => {
+                let sum = rows::task_sum(alloc.as_bytes(), task.as_bytes(), record);
+                let mut put = transaction.prepare_cached("INSERT OR REPLACE INTO tasks VALUES (?1, ?2, ?3, ?4)")?;
+                put.execute(params![alloc, task, record, sum])?;
+            }
+            Write::Forget(id) => {
+                transaction.prepare_cached("DELETE FROM tasks WHERE alloc = ?1")?.execute([id])?;
+                transaction.prepare_cached("DELETE FROM allocs WHERE id = ?1")?.execute([id])?;
+                rows::claim(&transaction, FORGOTTEN, id)?;
+                forgot = true;
+            }
+            Write::Slot { key, attempted, epoch } => {
+                let attempted = attempted.map(|i| i.to_string());
+                let epoch = i64::try_from(*epoch).unwrap_or(i64::MAX);
+                let sum = rows::slot_sum(key.as_bytes(), attempted.as_deref().unwrap_or_default().as_bytes(), epoch);
+                let mut put = transaction.prepare_cached("INSERT OR REPLACE INTO slots VALUES (?1, ?2, ?3, ?4)")?;
+                put.execute(params![key, attempted, epoch, sum])?;
+            }
+            Write::ForgetSlot(key) => {
+                transaction.prepare_cached("DELETE FROM slots WHERE key = ?1")?.execute([key])?;
+            }
+            Write::Claim { kind, key } => {
+                rows::claim(&transaction, kind, key)?;
+            }
+            Write::Release { kind, key } => {
+                transaction.prepare_cached("DELETE FROM ledger WHERE kind = ?1 AND key = ?2")?.execute(params![kind, key])?;
+            }
+        }
+    }
+    if forgot {
+        transaction.execute("DELETE FROM jobs WHERE NOT EXISTS (SELECT 1 FROM allocs WHERE allocs.job = jobs.hash)", [])?;
+    }
+    transaction.commit()?;
+    if durable {
+        connection.pragma_update(None, "synchronous", "NORMAL")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod power;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job() -> Arc<StoredJob> {
+        Arc::new(StoredJob::new(b"{}".to_vec()))
+    }
+
+    #[tokio::test]
+    async fn what_was_committed_is_there_after_a_restart() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let (store, restored) = LocalStore::open(dir.path()).expect("open");
+        assert!(restored.allocs.is_empty());
+        let task = |t: &str| Write::Task { alloc: "a".into(), task: t.into(), record: t.as_bytes().to_vec() };
+        store.commit(vec![Write::Alloc { id: "a".into(), job: job(), record: b"1".to_vec() }, task("x"), task("y")]).await.expect("commit");
+        store.commit(vec![Write::Alloc { id: "b".into(), job: job(), record: b"2".to_vec() }]).await.expect("commit");
+        store.commit(vec![Write::Forget("b".into()), Write::Meta("node_id", "n".into())]).await.expect("commit");
+        store.commit(vec![Write::Claim { kind: "cgroup", key: "k".into() }]).await.expect("commit");
+        drop(store);
+        let (store, restored) = LocalStore::open(dir.path()).expect("open again");
+        assert_eq!(restored.allocs.len(), 1);
+        assert_eq!(restored.allocs[0].tasks.len(), 2);
+        assert_eq!(restored.ledger, [("alloc".to_owned(), "b".to_owned()), ("cgroup".to_owned(), "k".to_owned())]);
+        assert_eq!(store.claimed(FORGOTTEN), ["b"]);
+        store.commit(vec![Write::Release { kind: FORGOTTEN, key: "b".into() }]).await.expect("commit");
+        assert!(store.claimed(FORGOTTEN).is_empty() && store.claimed("cgroup") == ["k"]);
+        assert_eq!(store.meta("node_id").as_deref(), Some("n"));
+        assert!(!dir.path().join("node.sqlite-shm").exists(), "nothing of it is mapped memory");
+    }
+
+    #[test]
+    fn a_newer_format_is_refused() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        drop(LocalStore::open(dir.path()).expect("open"));
+        let connection = Connection::open(dir.path().join("node.sqlite")).expect("open");
+        connection.execute("UPDATE meta SET value = '99' WHERE name = 'format'", []).expect("update");
+        drop(connection);
+        seal_records(dir.path()).expect("written by a newer release");
+        assert!(matches!(LocalStore::open(dir.path()), Err(StoreError::TooNew { found: 99, .. })));
+    }
+}

@@ -1,0 +1,247 @@
+//! Keeps observations coming: a few streams per driver, each over a set of handles.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use host::clock::now_ns;
+use lifecycle::remote::node::{Answer, Event, Sighting};
+use model::{IncarnationId, Observed, SlotKey, remote::RemoteHandle};
+use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::{
+    calls::{self, Providers, Reached},
+    manager::{Command, RemoteManager},
+    plain::Plain,
+    wire,
+};
+
+/// Handles per stream: a change of the set reopens its stream only.
+const GROUP: usize = 256;
+/// Changes come in bursts (an order of 500 slots): one reopening takes all that follow one another this closely …
+const SETTLE: Duration = Duration::from_millis(5);
+/// … for at most so long: thousands that are created one by one would hold it up for ever.
+const SETTLE_MAX: Duration = Duration::from_millis(200);
+
+/// What a stream has not told of after this long is asked for.
+const UNHEARD: Duration = Duration::from_secs(5);
+/// Instances in one such question.
+const ASKED: usize = 100;
+
+/// Between two looks at the instances of a driver that pushes nothing.
+const PLAIN_PAUSE: Duration = Duration::from_secs(1);
+/// How long a look may take, and how many there are at once.
+const PLAIN_PATIENCE: Duration = Duration::from_secs(15);
+const PLAIN_AT_ONCE: usize = 16;
+
+type Members = BTreeMap<IncarnationId, (SlotKey, RemoteHandle)>;
+
+struct Group {
+    members: watch::Sender<Arc<Members>>,
+    _ends: DropGuard,
+}
+
+/// All watches of this node.
+pub(crate) struct Watches {
+    providers: Providers,
+    manager: RemoteManager,
+    stop: CancellationToken,
+    by_driver: HashMap<String, Vec<Group>>,
+    placed: HashMap<IncarnationId, (String, usize)>,
+}
+
+impl Watches {
+    pub(crate) fn new(providers: Providers, manager: RemoteManager, stop: CancellationToken) -> Self {
+        Self { providers, manager, stop, by_driver: HashMap::new(), placed: HashMap::new() }
+    }
+
+    /// Watches an instance; idempotent.
+    pub(crate) fn add(&mut self, driver: &str, incarnation: IncarnationId, slot: &SlotKey, handle: &RemoteHandle) {
+        let groups = self.by_driver.entry(driver.to_owned()).or_default();
+        if let Some((_, at)) = self.placed.get(&incarnation) {
+            if let Some(group) = groups.get(*at) {
+                let known = group.members.borrow().get(&incarnation).is_some_and(|(s, h)| s == slot && h == handle);
+                if !known {
+                    group.members.send_modify(|m| drop(Arc::make_mut(m).insert(incarnation, (slot.clone(), handle.clone()))));
+                }
+            }
+            return;
+        }
+        let at = groups.iter().position(|g| g.members.borrow().len() < GROUP).unwrap_or_else(|| {
+            let (members, seen) = watch::channel(Arc::new(Members::new()));
+            let ends = CancellationToken::new();
+            let (providers, manager, stop) = (self.providers.clone(), self.manager.clone(), self.stop.clone());
+            let (driver, until) = (driver.to_owned(), ends.clone());
+            tokio::spawn(async move {
+                tokio::select! {
+                    () = follow(providers, manager, driver, seen) => {}
+                    () = until.cancelled() => {}
+                    () = stop.cancelled() => {}
+                }
+            });
+            groups.push(Group { members, _ends: ends.drop_guard() });
+            groups.len() - 1
+        });
+        groups[at].members.send_modify(|m| drop(Arc::make_mut(m).insert(incarnation, (slot.clone(), handle.clone()))));
+        self.placed.insert(incarnation, (driver.to_owned(), at));
+    }
+
+    /// Watches it no more.
+    pub(crate) fn remove(&mut self, incarnation: IncarnationId) {
+        if let Some((driver, at)) = self.placed.remove(&incarnation)
+            && let Some(group) = self.by_driver.get(&driver).and_then(|g| g.get(at))
+        {
+            group.members.send_modify(|m| drop(Arc::make_mut(m).remove(&incarnation)));
+        }
+    }
+}
+
+async fn follow(providers: Providers, manager: RemoteManager, driver: String, mut members: watch::Receiver<Arc<Members>>) {
+    let mut pause = Duration::from_millis(100);
+    loop {
+        settle(&mut members).await;
+        let set = members.borrow_and_update().clone();
+        if set.is_empty() {
+            if members.changed().await.is_err() {
+                return;
+            }
+            continue;
+        }
+        tokio::select! {
+            healthy = once(&providers, &manager, &driver, &set) => {
+                pause = if healthy { Duration::from_millis(100) } else { (pause * 2).min(Duration::from_secs(5)) };
+                tokio::time::sleep(pause).await;
+            }
+            changed = members.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+async fn settle(members: &mut watch::Receiver<Arc<Members>>) {
+    let calm = async { while let Ok(Ok(())) = tokio::time::timeout(SETTLE, members.changed()).await {} };
+    // What has not come to its end by then is taken as it is.
+    let _ = tokio::time::timeout(SETTLE_MAX, calm).await;
+}
+
+/// A driver of the plain protocol pushes nothing: it is asked again and again, until its plugin is away. Each
+/// instance is asked about for itself: one that takes long – its plugin is made to forget it, or waits for the place
+/// of its output – holds up no other.
+async fn poll(plain: &Plain<'_>, manager: &RemoteManager, set: &Members) -> bool {
+    let (told, turns) = (AtomicBool::new(false), Semaphore::new(PLAIN_AT_ONCE));
+    let looks = set.iter().map(async |(incarnation, (slot, handle))| {
+        while plain.driver.is_ready() {
+            let turn = turns.acquire().await;
+            let answer = tokio::time::timeout(PLAIN_PATIENCE, plain.look(handle)).await;
+            drop(turn);
+            // One that is being stopped or let go is told of by that.
+            if let Some(sighting) = answer.ok().and_then(sighted) {
+                told.store(true, Ordering::Relaxed);
+                let event = Event::Seen { incarnation: *incarnation, sighting };
+                manager.send(Command::Event { slot: slot.clone(), event: Box::new(event) });
+            }
+            tokio::time::sleep(PLAIN_PAUSE).await;
+        }
+    });
+    let away = async {
+        while plain.driver.is_ready() {
+            tokio::time::sleep(PLAIN_PAUSE).await;
+        }
+    };
+    tokio::select! {
+        _ = futures::future::join_all(looks) => {}
+        () = away => {}
+    }
+    told.into_inner()
+}
+
+/// One stream until it ends; true when it has told anything.
+async fn once(providers: &Providers, manager: &RemoteManager, driver: &str, set: &Members) -> bool {
+    let Ok(found) = providers.drivers.get(driver, Duration::from_secs(60)).await else {
+        return false;
+    };
+    found.wait_ready(0).await;
+    let remote = match calls::way(providers, found) {
+        Ok(Reached::Extension(remote)) => remote,
+        Ok(Reached::Plain(plain)) => return poll(&plain, manager, set).await,
+        Err(_) => return false,
+    };
+    let mut stream = match remote.watch(set.values().map(|(_, h)| wire::wire_handle(h)).collect()) {
+        Ok(stream) => stream,
+        Err(error) => {
+            tracing::debug!(driver, %error, "cannot watch instances, will try again");
+            return false;
+        }
+    };
+    let unheard = Mutex::new(set.keys().copied().collect::<HashSet<_>>());
+    let heard = |incarnation| {
+        unheard.lock().unwrap_or_else(PoisonError::into_inner).remove(&incarnation);
+    };
+    let tell = |incarnation: IncarnationId, sighting: Box<Sighting>| {
+        if let Some((slot, _)) = set.get(&incarnation) {
+            let event = Event::Seen { incarnation, sighting };
+            manager.send(Command::Event { slot: slot.clone(), event: Box::new(event) });
+        }
+    };
+    let listen = async {
+        let mut told = false;
+        while let Some(item) = stream.next().await {
+            match item {
+                Ok(observation) => {
+                    told = true;
+                    let Ok(incarnation) = observation.key.parse::<IncarnationId>() else {
+                        continue;
+                    };
+                    heard(incarnation);
+                    tell(incarnation, Box::new(wire::sighting(&observation)));
+                }
+                Err(error) => {
+                    tracing::debug!(driver, %error, "the watch of instances has ended, will be opened again");
+                    break;
+                }
+            }
+        }
+        told
+    };
+    // A stream begins with what is. Of what it does not tell nothing is known by it: that is asked for, and why it
+    // cannot be told.
+    let ask = async {
+        loop {
+            tokio::time::sleep(UNHEARD).await;
+            let silent: Vec<IncarnationId> = unheard.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
+            for some in silent.chunks(ASKED) {
+                let handles: Vec<RemoteHandle> = some.iter().filter_map(|i| Some(set.get(i)?.1.clone())).collect();
+                for (incarnation, answer) in some.iter().zip(calls::observe(&remote, &handles).await) {
+                    if let Some(sighting) = sighted(answer) {
+                        tell(*incarnation, sighting);
+                    }
+                }
+            }
+        }
+    };
+    tokio::select! {
+        told = listen => told,
+        never = ask => never,
+    }
+}
+
+/// What an answer says about the instance, if anything.
+fn sighted(answer: Answer) -> Option<Box<Sighting>> {
+    match answer {
+        Answer::Instance { sighting, .. } => Some(sighting),
+        Answer::Absent => Some(Box::new(Sighting { observed: Observed::Gone, ..Sighting::default() })),
+        Answer::CouldNotAsk(why) => {
+            Some(Box::new(Sighting { observed: Observed::Unknown { since: now_ns(), why: why.into() }, ..Sighting::default() }))
+        }
+        Answer::Intent(_) | Answer::NotSent(_) | Answer::WrongRequest(_) | Answer::StaleEpoch { .. } => None,
+    }
+}

@@ -1,0 +1,195 @@
+//! What happens to every request: cleaned path, route, method, region, and what every answer carries.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Instant,
+};
+
+use api::query::{Query, percent_decode};
+use axum::{
+    Router,
+    body::Body,
+    extract::State,
+    middleware::{self, Next},
+};
+use http::{
+    HeaderName, HeaderValue, Method, Request, Response, StatusCode,
+    header::{ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ORIGIN},
+};
+use tracing::level_filters::LevelFilter;
+
+use crate::{
+    compress,
+    guard::Guard,
+    reply::{HttpError, Reply},
+    request::{App, Ctx},
+    routes::{self, Verb},
+};
+
+pub(crate) async fn dispatch(State(app): State<Arc<App>>, request: Request<Body>) -> Response<Body> {
+    let gzip = compress::wanted(request.headers());
+    // What waits for a change takes as long as nothing changes.
+    let begun = Instant::now();
+    let measured = (!request.uri().query().is_some_and(|query| query.contains("index="))).then_some(begun);
+    let told = Told::of(&request, begun);
+    let answered = match early(&app.options.guard, &request) {
+        Some(early) => early,
+        None => answer(&app, request).await,
+    };
+    let mut response = match answered {
+        Ok(reply) => reply.into_response(),
+        Err(error) => error.into_response(),
+    };
+    told.log(&response);
+    if let Some(begun) = measured {
+        app.answering.answered(begun);
+    }
+    for (name, value) in &app.options.response_headers {
+        response.headers_mut().insert(name, value.clone());
+    }
+    compress::apply(response, gzip)
+}
+
+/// What the log tells of a request at debug: without its query, which may hold a token.
+struct Told(Option<(Method, String, Instant)>);
+
+impl Told {
+    fn of(request: &Request<Body>, begun: Instant) -> Self {
+        let wanted = LevelFilter::current() >= LevelFilter::DEBUG;
+        Self(wanted.then(|| (request.method().clone(), request.uri().path().to_owned(), begun)))
+    }
+
+    fn log(self, response: &Response<Body>) {
+        if let Some((method, path, begun)) = self.0 {
+            tracing::debug!(target: "http", %method, path, status = response.status().as_u16(), duration = ?begun.elapsed(), "request complete");
+        }
+    }
+}
+
+/// What is said before anybody looks at the path: refusals of web pages, and what the browser of a trusted one asks
+/// first.
+fn early(guard: &Guard, request: &Request<Body>) -> Option<Result<Reply, HttpError>> {
+    if let Err(why) = guard.admit(request) {
+        return Some(Err(HttpError::new(StatusCode::FORBIDDEN, why)));
+    }
+    let asks = request.method() == Method::OPTIONS && request.headers().get(ORIGIN).is_some_and(|origin| guard.trusts(origin));
+    asks.then(|| Ok(preflight()))
+}
+
+/// Gives the answers of another router what every answer of this API has: refusals of web pages, redirects to clean
+/// paths, headers of the operator, gzip. For agents without a server, which answer some requests by themselves and
+/// pass the others on.
+pub fn as_every_answer(router: Router, headers: Vec<(HeaderName, HeaderValue)>, guard: Guard) -> Router {
+    router.layer(middleware::from_fn_with_state(Arc::new((headers, guard)), dressed))
+}
+
+type Dress = Arc<(Vec<(HeaderName, HeaderValue)>, Guard)>;
+
+async fn dressed(State(dress): State<Dress>, request: Request<Body>, next: Next) -> Response<Body> {
+    let (headers, guard) = &*dress;
+    let gzip = compress::wanted(request.headers());
+    let told = Told::of(&request, Instant::now());
+    let mut response = match early(guard, &request) {
+        Some(Ok(reply)) => reply.into_response(),
+        Some(Err(error)) => error.into_response(),
+        None => match cleaned(request.uri().path()) {
+            Some(clean) => to_clean(&clean, request.uri().query()).into_response(),
+            None => next.run(request).await,
+        },
+    };
+    told.log(&response);
+    for (name, value) in headers {
+        response.headers_mut().insert(name, value.clone());
+    }
+    compress::apply(response, gzip)
+}
+
+fn to_clean(clean: &str, query: Option<&str>) -> Reply {
+    let to = query.map_or_else(|| clean.to_owned(), |q| format!("{clean}?{q}"));
+    Reply::redirect(StatusCode::MOVED_PERMANENTLY, &to)
+}
+
+fn preflight() -> Reply {
+    Reply::empty(StatusCode::OK)
+        .with_header(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, PUT, POST, DELETE"))
+        .with_header(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("*"))
+}
+
+async fn answer(app: &Arc<App>, request: Request<Body>) -> Result<Reply, HttpError> {
+    let (mut head, body) = request.into_parts();
+    let path = head.uri.path().to_owned();
+    if percent_decode(&path, false).is_none() {
+        return Err(HttpError::bad_request(format_args!("the path {:?} is not valid percent-encoded UTF-8", head.uri.path())));
+    }
+    if let Some(clean) = cleaned(&path) {
+        return Ok(to_clean(&clean, head.uri.query()));
+    }
+    if path == "/" {
+        return Ok(Reply::redirect(StatusCode::TEMPORARY_REDIRECT, "/ui/"));
+    }
+    let Some((route, params)) = routes::find(&path) else {
+        return Err(HttpError::new(StatusCode::NOT_FOUND, ""));
+    };
+    let Some(run) = Verb::of(&head.method).and_then(|verb| route.handler(verb)) else {
+        return Err(HttpError::new(StatusCode::METHOD_NOT_ALLOWED, "Invalid method"));
+    };
+    let query = Query::parse(head.uri.query().unwrap_or_default())?;
+    let region = query.text("region");
+    if !region.is_empty() && region != app.server.config().region {
+        return Err(HttpError::internal("No path to region"));
+    }
+    // Reads of this server are never stale; the parameter is checked all the same.
+    query.flag("stale")?;
+    let upgrade = Mutex::new(head.extensions.remove());
+    let (method, uri, headers) = (head.method, head.uri, head.headers);
+    let ctx = Ctx { app: app.clone(), method, uri, params, query, headers, body: Mutex::new(body), upgrade };
+    app.answering.guarded(run(ctx)).await.unwrap_or_else(|said| {
+        tracing::error!(pattern = route.pattern, said, "a handler of the HTTP API has panicked");
+        Err(HttpError::internal(format_args!("could not answer {}: the server has a defect; see its log", route.pattern)))
+    })
+}
+
+/// The path that a client should have used, when it is another one: doubled slashes and dots are not part of names,
+/// unless they are encoded.
+fn cleaned(path: &str) -> Option<String> {
+    if !path.contains("//") && !path.split('/').any(|s| s == "." || s == "..") {
+        return None;
+    }
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    let mut clean = format!("/{}", parts.join("/"));
+    if path.ends_with('/') && clean.len() > 1 {
+        clean.push('/');
+    }
+    (clean != path).then_some(clean)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cleaned;
+
+    #[test]
+    fn clean_paths() {
+        for (path, clean) in [
+            ("/v1/jobs", None),
+            ("/v1/job//scale", Some("/v1/job/scale")),
+            ("//v1/jobs/", Some("/v1/jobs/")),
+            ("/v1/../../x", Some("/x")),
+            ("/v1/./jobs", Some("/v1/jobs")),
+            ("//", Some("/")),
+            ("/v1/job/a..b", None),
+            ("/v1/job/%2E%2E", None),
+            ("/v1/job/x%2F%2Fy", None),
+        ] {
+            assert_eq!(cleaned(path).as_deref(), clean, "{path}");
+        }
+    }
+}

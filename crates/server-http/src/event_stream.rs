@@ -1,0 +1,135 @@
+//! The event stream: a JSON object per line, `{}` as a sign of life.
+
+use std::time::Duration;
+
+use api::{go_json, shapes::node_detail};
+use axum::body::Body;
+use bytes::Bytes;
+use futures::stream;
+use model::Namespace;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use server::{
+    ServerHandle,
+    events::{Event, EventBatch, EventFilter, EventSubscription, Payload, Topic},
+};
+
+use crate::{
+    reply::{HttpError, Reply},
+    request::Ctx,
+};
+
+pub(crate) async fn stream(ctx: Ctx) -> Result<Reply, HttpError> {
+    let index = ctx.query.number("index").map_err(|_| HttpError::bad_request("Unable to parse index: it must be an unsigned integer"))?;
+    let filter = filter(&ctx)?;
+    let server = ctx.server().clone();
+    let subscription = server.subscribe(filter, index.unwrap_or(0));
+    let heartbeat = ctx.app.options.event_heartbeat;
+    let body = Body::from_stream(stream::unfold(State::First(subscription), move |state| {
+        let server = server.clone();
+        async move { next(state, heartbeat, &server).await }
+    }));
+    Ok(Reply::body("application/json", body).read_at(ctx.server().snapshot().latest_index()))
+}
+
+enum State {
+    /// The headers must reach the client before the first event does: a sign of life at once.
+    First(EventSubscription),
+    Open(EventSubscription),
+}
+
+async fn next(state: State, heartbeat: Duration, server: &ServerHandle) -> Option<(Result<Bytes, go_json::Error>, State)> {
+    let mut subscription = match state {
+        State::First(subscription) => {
+            return Some((Ok(Bytes::from_static(b"{}\n")), State::Open(subscription)));
+        }
+        State::Open(subscription) => subscription,
+    };
+    let stopping = server.stopping();
+    let line = tokio::select! {
+        // Both are cancel safe: nothing is lost when the other one wins.
+        batch = subscription.next() => line(&batch?),
+        () = tokio::time::sleep(heartbeat) => Ok(Bytes::from_static(b"{}\n")),
+        () = stopping.cancelled() => return None,
+    };
+    Some((line, State::Open(subscription)))
+}
+
+/// The topics that are asked for: `Topic`, `Topic:key`, `*`.
+fn filter(ctx: &Ctx) -> Result<EventFilter, HttpError> {
+    let mut filter = EventFilter { namespace: Some(ctx.query.namespace()).filter(|n| n != "*"), ..EventFilter::default() };
+    let mut any = false;
+    for text in ctx.query.all("topic") {
+        any = true;
+        let (topic, key) = text.split_once(':').unwrap_or((text, "*"));
+        if key.contains(':') {
+            return Err(HttpError::bad_request(format_args!("Invalid key value pair for topic, topic: {text}")));
+        }
+        let key = if key.is_empty() { "*" } else { key };
+        // Of a topic that is not known here nothing ever comes: it may be one of other releases.
+        let topics: Vec<Topic> = match topic {
+            "*" => Topic::ALL.to_vec(),
+            name => Topic::ALL.into_iter().filter(|t| t.as_str() == name).collect(),
+        };
+        for topic in topics {
+            filter.topics.entry(topic).or_default().push(key.to_owned());
+        }
+    }
+    if any && filter.topics.is_empty() {
+        // Only topics of which nothing comes: a filter that nothing passes, because an empty one would let
+        // everything through.
+        filter.topics.insert(Topic::Job, Vec::new());
+    }
+    Ok(filter)
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct BatchView<'a> {
+    index: u64,
+    events: Vec<EventView<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct EventView<'a> {
+    topic: &'static str,
+    #[serde(rename = "Type")]
+    kind: &'static str,
+    key: &'a str,
+    namespace: &'a Namespace,
+    filter_keys: Vec<&'a str>,
+    index: u64,
+    payload: Box<RawValue>,
+}
+
+fn line(batch: &EventBatch) -> Result<Bytes, go_json::Error> {
+    let events = batch.events.iter().map(view).collect::<Result<_, _>>()?;
+    let mut bytes = go_json::to_vec(&BatchView { index: batch.index, events }, false)?;
+    bytes.push(b'\n');
+    Ok(bytes.into())
+}
+
+fn view(event: &Event) -> Result<EventView<'_>, go_json::Error> {
+    let object = match &event.payload {
+        Payload::Job(job) => go_json::to_string(job, false)?,
+        Payload::Evaluation(eval) => go_json::to_string(&api::shapes::eval_detail(eval), false)?,
+        Payload::Allocation(alloc) => go_json::to_string(alloc, false)?,
+        Payload::Deployment(deployment) => go_json::to_string(deployment, false)?,
+        Payload::Node(node) => go_json::to_string(&node_detail(node), false)?,
+        Payload::RemoteTask(record) => go_json::to_string(record, false)?,
+        Payload::Service(registration) => go_json::to_string(registration, false)?,
+        Payload::NodePool(pool) => go_json::to_string(&crate::nodes::pool_view(pool), false)?,
+        Payload::Recovery(meta) => go_json::to_string(&crate::operator::recovery_view(meta), false)?,
+    };
+    let payload = RawValue::from_string(format!("{{\"{}\":{object}}}", event.topic.as_str())).map_err(go_json::Error::Encode)?;
+    Ok(EventView {
+        topic: event.topic.as_str(),
+        kind: event.kind,
+        key: &event.key,
+        namespace: &event.namespace,
+        filter_keys: event.filter_keys.iter().map(|k| &**k).collect(),
+        index: event.index,
+        payload,
+    })
+}

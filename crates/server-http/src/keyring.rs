@@ -1,0 +1,116 @@
+//! The keys that workload identities are signed with: published for those who verify, listed, rotated and deleted
+//! for operators.
+
+use api::{
+    query::Blocking,
+    shapes::{JsonWebKey, JsonWebKeys, KeyDeleted, KeyRotated, RootKeyMeta},
+};
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use http::{HeaderValue, StatusCode, header::CACHE_CONTROL};
+use model::AllocId;
+use server::keyring::{Algorithm, KeyMeta};
+
+use crate::{
+    blocking::jitter,
+    reply::{HttpError, Reply},
+    request::{Ctx, uuid},
+};
+
+/// A new key signs at once, so who verifies may hold on to the list for a short time only.
+const PUBLISHED_FOR: HeaderValue = HeaderValue::from_static("public, max-age=60");
+
+pub(crate) async fn jwks(ctx: Ctx) -> Result<Reply, HttpError> {
+    let (keys, _) = ctx.server().keyring().keys();
+    let keys = keys.iter().map(published).collect();
+    Ok(ctx.plain(&JsonWebKeys { keys })?.with_header(CACHE_CONTROL, PUBLISHED_FOR))
+}
+
+fn published(key: &KeyMeta) -> JsonWebKey {
+    let (kty, crv) = match key.algorithm {
+        Algorithm::EdDsa => ("OKP", "Ed25519"),
+    };
+    JsonWebKey {
+        kty: kty.to_owned(),
+        crv: crv.to_owned(),
+        alg: key.algorithm.name().to_owned(),
+        usage: "sig".to_owned(),
+        kid: key.id.to_string(),
+        x: URL_SAFE_NO_PAD.encode(&key.public),
+    }
+}
+
+fn meta(key: &KeyMeta) -> RootKeyMeta {
+    RootKeyMeta {
+        key_id: key.id.to_string(),
+        algorithm: key.algorithm.name().to_owned(),
+        state: key.state.name().to_owned(),
+        create_time: key.create_time,
+        create_index: key.create_index,
+        modify_index: key.modify_index,
+        publish_time: 0,
+    }
+}
+
+/// `GET /v1/identity`: the claims of the token that is shown, while the task stands that it was given to. Agents
+/// ask it about who comes by a Task API.
+pub(crate) async fn identity(ctx: Ctx) -> Result<Reply, HttpError> {
+    let refused = |why: String| HttpError::new(StatusCode::FORBIDDEN, why);
+    let token = ctx.headers.get("x-nomad-token").and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let claims = ctx.server().keyring().verify(token.trim());
+    let claims = claims.ok_or_else(|| refused("Permission denied: this cluster has not signed the token".to_owned()))?;
+    let alloc = claims["nomad_allocation_id"].as_str().and_then(|id| id.parse().ok()).map(AllocId);
+    let state = ctx.server().snapshot();
+    let stands = alloc.and_then(|id| state.alloc(id)).is_some_and(|a| !a.client_terminal());
+    match lapsed(&claims, jiff::Timestamp::now().as_second(), stands) {
+        Some(why) => Err(refused(format!("Permission denied: {why}"))),
+        None => ctx.plain(&claims),
+    }
+}
+
+/// Why a token of ours is good for nothing any more.
+fn lapsed(claims: &serde_json::Value, now: i64, stands: bool) -> Option<String> {
+    if claims["exp"].as_i64().is_some_and(|exp| exp <= now) {
+        return Some("the token has expired".to_owned());
+    }
+    (!stands).then(|| {
+        format!("the allocation {} that the token was given to has ended", claims["nomad_allocation_id"].as_str().unwrap_or_default())
+    })
+}
+
+pub(crate) async fn list(ctx: Ctx) -> Result<Reply, HttpError> {
+    let blocking = Blocking::parse(&ctx.query)?;
+    ctx.server().wait_for_keys(blocking.index, blocking.wait + jitter(blocking.wait)).await;
+    let (keys, index) = ctx.server().keyring().keys();
+    ctx.read(index, &keys.iter().map(meta).collect::<Vec<_>>())
+}
+
+pub(crate) async fn rotate(ctx: Ctx) -> Result<Reply, HttpError> {
+    let algorithm = ctx.query.text("algo");
+    if !algorithm.is_empty() && algorithm != Algorithm::EdDsa.name() {
+        return Err(HttpError::unsupported(
+            format_args!("keys for {algorithm:?}"),
+            "keys sign workload identities, with EdDSA, and encrypt nothing",
+        ));
+    }
+    if ctx.query.flag("full")? {
+        return Err(HttpError::unsupported("a full rotation", "there are no variables to encrypt again; rotate without full"));
+    }
+    if ctx.query.number::<i64>("publish_time")?.unwrap_or(0) != 0 {
+        return Err(HttpError::unsupported("publishing a key before its use", "a new key signs at once; rotate without publish_time"));
+    }
+    let key = ctx.server().rotate_key().await?;
+    // Without its indexes, as in Nomad: clients wait for what is newer than the one they read here, and then list
+    // both keys.
+    let made = RootKeyMeta { create_index: 0, modify_index: 0, ..meta(&key) };
+    ctx.written(key.modify_index, &KeyRotated { key: made, index: key.modify_index })
+}
+
+/// `force` deletes an inactive key although it is in use. Which tokens still live is not recorded, so none needs
+/// force: deleting a key ends the tokens that it has signed, for whoever verifies them. The active key is not
+/// deleted even then.
+pub(crate) async fn delete(ctx: Ctx) -> Result<Reply, HttpError> {
+    let _ = ctx.query.flag("force")?;
+    let id = uuid(ctx.param("id"), "root key metadata")?;
+    let index = ctx.server().delete_key(id).await?;
+    ctx.written(index, &KeyDeleted { index })
+}

@@ -1,0 +1,62 @@
+//! The HTTP API of a server, port 4646 by default.
+//!
+//! One line of [`routes`] per endpoint; its handler is in the file of its noun. A request becomes a
+//! [`request::Ctx`], a handler gives a [`reply::Reply`] or a [`reply::HttpError`], and what all answers share
+//! (headers, gzip, redirects, 404 and 405) is in [`dispatch`]. Status codes, headers and texts are those that
+//! existing clients compare with.
+//!
+//! What a server knows and does comes from its handle; this crate knows nothing of how. Begin reading at
+//! [`router`], then [`dispatch`].
+
+mod agent;
+mod allocs;
+mod blocking;
+mod compress;
+mod connections;
+mod deployments;
+mod dispatch;
+mod drivers;
+mod evals;
+mod event_stream;
+mod exec;
+mod guard;
+mod job_writes;
+mod jobs;
+mod keyring;
+mod limits;
+mod metrics;
+mod monitor;
+mod nodes;
+mod operator;
+mod options;
+mod pages;
+mod proxy;
+mod refused;
+mod remote;
+mod reply;
+mod request;
+mod routes;
+mod scaling;
+mod search;
+mod serve;
+mod services;
+mod ui;
+
+use std::sync::Arc;
+
+use axum::Router;
+use server::ServerHandle;
+
+pub use dispatch::as_every_answer;
+pub use guard::{Guard, NotFromBrowser};
+pub use limits::Limits;
+pub use metrics::metrics_of_node;
+pub use monitor::MonitorQuery;
+pub use options::{FollowLog, HttpOptions, LocalNode, LogQuery, NodeMetrics, NodeStats, Reload};
+pub use routes::{Answered, Endpoint, endpoints};
+pub use serve::{serve, serve_unix};
+
+/// The endpoints of a server. To be served by [`serve`], or called directly in tests.
+pub fn router(server: ServerHandle, options: HttpOptions) -> Router {
+    Router::new().fallback(dispatch::dispatch).with_state(Arc::new(request::App::new(server, options)))
+}

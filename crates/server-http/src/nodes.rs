@@ -1,0 +1,185 @@
+//! Nodes and node pools.
+
+use std::sync::Arc;
+
+use api::{
+    paging::page,
+    shapes::{AllocDetail, NodeDrainRequest, NodeEligibilityRequest, NodeListStub, NodePoolView, NodeUpdateResponse, node_detail},
+};
+use model::{Eligibility, Node, NodeId, node::Attributes};
+use server::requests::{DrainNode, NodeChanged};
+use state::{ALL_NODE_POOL, NodePool, Table};
+use uuid::Uuid;
+
+use crate::{
+    allocs,
+    pages::{self, in_namespace},
+    reply::{HttpError, Reply},
+    request::{Ctx, uuid_prefix},
+};
+
+fn stub(node: &Node, resources: bool, os: bool) -> NodeListStub {
+    let version =
+        node.attributes.get("nomad.version").or_else(|| node.attributes.get("drover.version")).map(ToString::to_string).unwrap_or_default();
+    let mut attributes = Attributes::new();
+    if os && let Some(name) = node.attributes.get("os.name") {
+        attributes.insert("os.name".into(), name.clone());
+    }
+    NodeListStub {
+        address: node.http_addr.rsplit_once(':').map_or("", |(host, _)| host).trim_matches(['[', ']']).to_owned(),
+        id: node.id,
+        attributes,
+        datacenter: node.datacenter.clone(),
+        name: node.name.clone(),
+        node_pool: node.pool.clone(),
+        node_class: node.class.clone(),
+        version,
+        drain: node.drain.is_some(),
+        scheduling_eligibility: node.eligibility,
+        status: node.status,
+        status_description: node.status_description.clone(),
+        drivers: node.drivers.clone(),
+        host_volumes: node.host_volumes.clone(),
+        node_resources: resources.then(|| node.resources.clone()),
+        reserved_resources: resources.then(|| node.reserved.clone()),
+        last_drain: node.last_drain.clone(),
+        create_index: node.create_index,
+        modify_index: node.modify_index,
+    }
+}
+
+pub(crate) async fn list(ctx: Ctx) -> Result<Reply, HttpError> {
+    list_where(ctx, |_| true).await
+}
+
+async fn list_where(ctx: Ctx, wanted: impl Fn(&Node) -> bool + Send + 'static) -> Result<Reply, HttpError> {
+    let options = ctx.list_options()?;
+    let prefix = uuid_prefix(&options.prefix, "node")?;
+    let (resources, os) = (ctx.query.bool("resources")?, ctx.query.bool("os")?);
+    let (state, index) = ctx.watch_table(Table::Nodes).await?;
+    ctx.beside(move |ctx| {
+        // The secret takes no part in filters either.
+        let shown = |n: &Arc<Node>| Node { secret_id: String::new(), ..(**n).clone() };
+        let rows = |from: Option<Uuid>, reverse| state.nodes_onward(from.map(NodeId), reverse).map(shown);
+        let page = pages::by_id(&options, &prefix, rows, |n| n.id.0, wanted)?;
+        let stubs: Vec<NodeListStub> = page.rows.iter().map(|n| stub(n, resources, os)).collect();
+        Ok(ctx.read(index, &stubs)?.next_token(page.next_token.as_deref()))
+    })
+    .await
+}
+
+pub(crate) async fn get(ctx: Ctx) -> Result<Reply, HttpError> {
+    let id = ctx.node_id("id")?;
+    let (node, index, _) = ctx.watch_object(Table::Nodes, |s| s.node(id).cloned(), |n| n.modify_index).await?;
+    let node = node.ok_or_else(|| HttpError::not_found("node not found").read_at(index))?;
+    ctx.read(index, &node_detail(&node))
+}
+
+pub(crate) async fn allocations(ctx: Ctx) -> Result<Reply, HttpError> {
+    let (state, index) = ctx.watch_table(Table::Allocs).await?;
+    // What is no id of a node has no allocations, as in Nomad.
+    let Ok(id) = ctx.node_id("id") else { return ctx.read(index, &Vec::<AllocDetail>::new()) };
+    let namespace = ctx.query.get("namespace").map(|_| ctx.query.namespace());
+    let wanted = |a: &model::Allocation| namespace.as_ref().is_none_or(|n| in_namespace(n, &a.namespace));
+    let times = ctx.server().config().times();
+    let list: Vec<AllocDetail> = state.allocs_by_node(id).filter(|a| wanted(a)).map(|a| allocs::detail(&state, a, &times)).collect();
+    ctx.read(index, &list)
+}
+
+fn changed(ctx: &Ctx, change: &NodeChanged) -> Result<Reply, HttpError> {
+    ctx.written(
+        change.index,
+        &NodeUpdateResponse {
+            eval_ids: change.eval_ids.clone(),
+            eval_create_index: change.eval_create_index,
+            node_modify_index: change.node_modify_index,
+            index: change.index,
+        },
+    )
+}
+
+fn same_node(ctx: &Ctx, named: &str) -> Result<(), HttpError> {
+    if named.is_empty() || named == ctx.param("id") { Ok(()) } else { Err(HttpError::bad_request("Node ID does not match")) }
+}
+
+pub(crate) async fn drain(ctx: Ctx) -> Result<Reply, HttpError> {
+    let request: NodeDrainRequest = ctx.json().await?;
+    same_node(&ctx, &request.node_id)?;
+    let node_id = ctx.node_id("id")?;
+    let change = ctx
+        .server()
+        .drain_node(DrainNode { node_id, spec: request.drain_spec, mark_eligible: request.mark_eligible, meta: request.meta })
+        .await?;
+    changed(&ctx, &change)
+}
+
+pub(crate) async fn eligibility(ctx: Ctx) -> Result<Reply, HttpError> {
+    let request: NodeEligibilityRequest = ctx.json().await?;
+    same_node(&ctx, &request.node_id)?;
+    let eligibility = match request.eligibility.as_str() {
+        "eligible" => Eligibility::Eligible,
+        "ineligible" => Eligibility::Ineligible,
+        other => {
+            return Err(HttpError::internal(format_args!("invalid scheduling eligibility {other:?}: use eligible or ineligible")));
+        }
+    };
+    let change = ctx.server().set_node_eligibility(ctx.node_id("id")?, eligibility).await?;
+    changed(&ctx, &change)
+}
+
+pub(crate) async fn evaluate(ctx: Ctx) -> Result<Reply, HttpError> {
+    let change = ctx.server().evaluate_node(ctx.node_id("id")?).await?;
+    changed(&ctx, &change)
+}
+
+pub(crate) async fn purge(ctx: Ctx) -> Result<Reply, HttpError> {
+    let change = ctx.server().purge_node(ctx.node_id("id")?).await?;
+    changed(&ctx, &change)
+}
+
+pub(crate) fn pool_view(p: &NodePool) -> NodePoolView {
+    NodePoolView {
+        name: p.name.to_string(),
+        description: p.description.clone(),
+        meta: p.meta.clone(),
+        scheduler_configuration: p.scheduler_configuration.as_ref().and_then(|c| serde_json::to_value(c).ok()),
+        hash: None,
+        create_index: p.create_index,
+        modify_index: p.modify_index,
+    }
+}
+
+pub(crate) async fn pools(ctx: Ctx) -> Result<Reply, HttpError> {
+    let options = ctx.list_options()?;
+    let (state, index) = ctx.watch_table(Table::NodePools).await?;
+    let rows = state.node_pools().filter(|p| p.name.starts_with(&options.prefix)).map(|p| pool_view(p));
+    let page = page(rows, &options, |p| p.name.clone())?;
+    Ok(ctx.read(index, &page.rows)?.next_token(page.next_token.as_deref()))
+}
+
+fn pool_not_found() -> HttpError {
+    HttpError::not_found("node pool not found")
+}
+
+pub(crate) async fn pool(ctx: Ctx) -> Result<Reply, HttpError> {
+    let name = ctx.param("name").to_owned();
+    let (pool, index, _) = ctx.watch_object(Table::NodePools, |s| s.node_pool(&name).cloned(), |p| p.modify_index).await?;
+    let pool = pool.ok_or_else(|| pool_not_found().read_at(index))?;
+    ctx.read(index, &pool_view(&pool))
+}
+
+pub(crate) async fn pool_nodes(ctx: Ctx) -> Result<Reply, HttpError> {
+    let name = ctx.param("name").to_owned();
+    if ctx.server().snapshot().node_pool(&name).is_none() {
+        return Err(pool_not_found());
+    }
+    list_where(ctx, move |n| name == ALL_NODE_POOL || n.pool == name).await
+}
+
+pub(crate) async fn pool_jobs(ctx: Ctx) -> Result<Reply, HttpError> {
+    let name = ctx.param("name").to_owned();
+    if ctx.server().snapshot().node_pool(&name).is_none() {
+        return Err(pool_not_found());
+    }
+    crate::jobs::list_where(ctx, move |j| j.node_pool == name).await
+}

@@ -1,0 +1,174 @@
+//! System and operator endpoints, and namespaces.
+
+use api::{
+    paging::page,
+    shapes::{RaftConfiguration, RaftServer, RecoveryNode, RecoveryView, SchedulerConfigResponse, SchedulerConfigUpdate},
+};
+use http::{HeaderName, HeaderValue, StatusCode};
+use model::{Namespace, SchedulerConfig};
+use server::requests::SetSchedulerConfig;
+use state::Table;
+
+use crate::{
+    reply::{HttpError, Reply},
+    request::Ctx,
+};
+
+/// Checksum of the body, as stock clients expect it.
+const DIGEST: HeaderName = HeaderName::from_static("digest");
+
+pub(crate) async fn gc(ctx: Ctx) -> Result<Reply, HttpError> {
+    ctx.server().collect_garbage().await?;
+    Ok(Reply::empty(StatusCode::OK))
+}
+
+/// Summaries change in the same step as what they count: there is never anything to reconcile.
+pub(crate) async fn reconcile_summaries(_: Ctx) -> Result<Reply, HttpError> {
+    Ok(Reply::empty(StatusCode::OK))
+}
+
+pub(crate) async fn scheduler_config(ctx: Ctx) -> Result<Reply, HttpError> {
+    let (state, index) = ctx.watch_table(Table::SchedulerConfig).await?;
+    let response = SchedulerConfigResponse {
+        scheduler_config: (**state.scheduler_config()).clone(),
+        index,
+        known_leader: true,
+        ..SchedulerConfigResponse::default()
+    };
+    ctx.read(index, &response)
+}
+
+pub(crate) async fn set_scheduler_config(ctx: Ctx) -> Result<Reply, HttpError> {
+    let config: SchedulerConfig = ctx.json().await?;
+    if !matches!(config.scheduler_algorithm.as_str(), "" | "binpack" | "spread") {
+        return Err(HttpError::bad_request(format_args!(
+            "invalid scheduler algorithm {:?}: use binpack or spread",
+            config.scheduler_algorithm
+        )));
+    }
+    if config.node_limit_for_feasibility_checks != 0 {
+        return Err(HttpError::bad_request(
+            "NodeLimitForFeasibilityChecks is not supported: every node that fits is scored; leave it out, or 0",
+        ));
+    }
+    let cas = ctx.query.number("cas")?;
+    let set = ctx.server().set_scheduler_config(SetSchedulerConfig { config, cas }).await?;
+    ctx.written(set.index, &SchedulerConfigUpdate { updated: set.updated, index: set.index })
+}
+
+/// Everything that the server has stored, as one file.
+pub(crate) async fn snapshot(ctx: Ctx) -> Result<Reply, HttpError> {
+    let snapshot = ctx.server().save_snapshot(&ctx.app.options.version).await?;
+    let digest = HeaderValue::from_str(&format!("sha-256={}", snapshot.digest)).map_err(HttpError::internal)?;
+    Ok(Reply::bytes("application/octet-stream", snapshot.bytes).with_header(DIGEST, digest).read_at(snapshot.index))
+}
+
+/// The one server, which leads and has the only vote.
+pub(crate) async fn raft_configuration(ctx: Ctx) -> Result<Reply, HttpError> {
+    let server = ctx.server();
+    let config = server.config();
+    let index = server.snapshot().latest_index();
+    ctx.read(
+        index,
+        &RaftConfiguration {
+            index: 1,
+            servers: vec![RaftServer {
+                id: server.cluster_id().to_string(),
+                node: format!("{}.{}", config.name, config.region),
+                address: crate::agent::rpc_address(server),
+                leader: true,
+                voter: true,
+                raft_protocol: "3".to_owned(),
+            }],
+        },
+    )
+}
+
+pub(crate) async fn raft_remove_peer(ctx: Ctx) -> Result<Reply, HttpError> {
+    let (id, address) = (ctx.query.text("id"), ctx.query.text("address"));
+    let value = match (id.is_empty(), address.is_empty()) {
+        (true, true) => {
+            return Err(HttpError::bad_request("Must specify ?id with the server's ID of the peer to remove"));
+        }
+        (false, false) => {
+            return Err(HttpError::bad_request("Must specify only one of ?id or ?address"));
+        }
+        (false, true) => id,
+        (true, false) => {
+            // As 2.0 refuses it, with the words that clients of 1.9 look for.
+            let text = format_args!(
+                "address {address:?} was not found in the Raft configuration: peers are not removed by address, name the server with ?id"
+            );
+            return Err(HttpError::bad_request(text));
+        }
+    };
+    let server = ctx.server();
+    if value == server.cluster_id().to_string() {
+        return Err(HttpError::internal(format_args!("id {value:?} is the only server; a cluster cannot be without one")));
+    }
+    Err(HttpError::internal(format_args!("id {value:?} was not found in the Raft configuration")))
+}
+
+/// A recovery as its events tell it: without what it waits for.
+pub(crate) fn recovery_view(meta: &state::ClusterMeta) -> RecoveryView {
+    let view = RecoveryView { cluster_id: meta.cluster_id, generation: meta.generation, ..RecoveryView::default() };
+    match &meta.recovery {
+        Some(r) => RecoveryView { recovering: true, cause: r.cause.clone(), since: r.since, by_hand: r.by_hand, ..view },
+        None => view,
+    }
+}
+
+/// What the recovery waits for.
+pub(crate) async fn recovery(ctx: Ctx) -> Result<Reply, HttpError> {
+    let server = ctx.server();
+    let state = server.snapshot();
+    let meta = state.cluster();
+    let name = |id: model::NodeId| RecoveryNode { id, name: state.node(id).map(|node| node.name.to_string()).unwrap_or_default() };
+    let status = server.recovery_status();
+    let view = RecoveryView {
+        cluster_id: meta.cluster_id,
+        generation: meta.generation,
+        recovering: status.is_some(),
+        waits_for: status.as_ref().map(|status| status.waits_for()).unwrap_or_default(),
+        ..RecoveryView::default()
+    };
+    let Some(status) = status else { return ctx.plain(&view) };
+    ctx.plain(&RecoveryView {
+        cause: status.cause,
+        since: status.since,
+        by_hand: status.by_hand,
+        answered: status.answered.into_iter().map(name).collect(),
+        waiting_for: status.waiting_for.into_iter().map(name).collect(),
+        unswept: status.unswept,
+        unbound: status.unbound,
+        ..view
+    })
+}
+
+/// Ends the recovery, whoever has not answered.
+pub(crate) async fn end_recovery(ctx: Ctx) -> Result<Reply, HttpError> {
+    ctx.server().end_recovery().await?;
+    Ok(Reply::empty(StatusCode::OK))
+}
+
+/// Waits for a node no longer.
+pub(crate) async fn excuse(ctx: Ctx) -> Result<Reply, HttpError> {
+    let id = ctx.param("node").parse().map_err(|_| HttpError::bad_request("the node must be given with its whole id"))?;
+    ctx.server().excuse_node(id).await?;
+    Ok(Reply::empty(StatusCode::OK))
+}
+
+pub(crate) async fn namespaces(ctx: Ctx) -> Result<Reply, HttpError> {
+    let options = ctx.list_options()?;
+    let (state, index) = ctx.watch_table(Table::Namespaces).await?;
+    let rows = state.namespaces().filter(|n| n.name.as_str().starts_with(&options.prefix)).cloned();
+    let page = page(rows, &options, |n| n.name.to_string())?;
+    Ok(ctx.read(index, &page.rows)?.next_token(page.next_token.as_deref()))
+}
+
+pub(crate) async fn namespace(ctx: Ctx) -> Result<Reply, HttpError> {
+    let name = Namespace::from(ctx.param("name"));
+    let (found, index, _) = ctx.watch_object(Table::Namespaces, |s| s.namespace(&name).cloned(), |n| n.modify_index).await?;
+    let found = found.ok_or_else(|| HttpError::not_found("Namespace not found").read_at(index))?;
+    ctx.read(index, &*found)
+}

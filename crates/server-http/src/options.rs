@@ -1,0 +1,98 @@
+//! What the agent around the server tells the API.
+
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+
+use axum::Router;
+use futures::{future::BoxFuture, stream::BoxStream};
+use http::{HeaderName, HeaderValue};
+use model::NodeId;
+use tracing::level_filters::LevelFilter;
+
+use crate::guard::Guard;
+
+/// What the agent around the server tells the API.
+#[derive(Clone)]
+pub struct HttpOptions {
+    /// The node in the same process, if there is one.
+    pub local: Option<LocalNode>,
+    /// Version of the agent, such as `0.1.0`.
+    pub version: String,
+    /// The agent's settings for `/v1/agent/self`, in Go's field names, secrets replaced by `<redacted>`.
+    pub agent_config: serde_json::Value,
+    /// Answer `/v1/metrics?format=prometheus`.
+    pub prometheus: bool,
+    /// What a person should know of who can reach this agent; None = nobody but this machine.
+    pub exposed: Option<String>,
+    /// Whom the API answers.
+    pub guard: Guard,
+    /// Put on every answer.
+    pub response_headers: Vec<(HeaderName, HeaderValue)>,
+    /// Largest body of a request.
+    pub max_body_bytes: usize,
+    /// Time between two signs of life of an event stream.
+    pub event_heartbeat: Duration,
+    /// Reads the agent's configuration again, for `/v1/agent/reload`.
+    pub reload: Option<Reload>,
+    /// Follows the agent's log, for `/v1/agent/monitor`.
+    pub follow_log: Option<FollowLog>,
+}
+
+impl Default for HttpOptions {
+    fn default() -> Self {
+        Self {
+            local: None,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            agent_config: serde_json::Value::Object(serde_json::Map::new()),
+            prometheus: true,
+            exposed: None,
+            guard: Guard::default(),
+            response_headers: Vec::new(),
+            max_body_bytes: 16 << 20,
+            event_heartbeat: Duration::from_secs(30),
+            reload: None,
+            follow_log: None,
+        }
+    }
+}
+
+impl fmt::Debug for HttpOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpOptions").field("local", &self.local.is_some()).field("version", &self.version).finish_non_exhaustive()
+    }
+}
+
+/// The node in the same process: its endpoints are called, not dialled.
+#[derive(Clone)]
+pub struct LocalNode {
+    /// Its id.
+    pub node_id: NodeId,
+    /// Its endpoints, `/v1/client/…`.
+    pub router: Router,
+    /// Numbers for `/v1/agent/self`, group `client`.
+    pub stats: Option<NodeStats>,
+    /// Figures for `/v1/metrics`.
+    pub metrics: Option<NodeMetrics>,
+}
+
+/// Has the agent read its configuration again, as SIGHUP does; the error says why nothing was taken over.
+pub type Reload = Arc<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
+
+/// Asked at each request for a node's numbers.
+pub type NodeStats = Arc<dyn Fn() -> BTreeMap<String, String> + Send + Sync>;
+
+/// Asked at each request for a node's metrics.
+pub type NodeMetrics = Arc<dyn Fn() -> Vec<api::shapes::Gauge> + Send + Sync>;
+
+/// Which lines of the log somebody wants, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogQuery {
+    /// The least severe level.
+    pub level: LevelFilter,
+    /// One JSON object per line.
+    pub json: bool,
+    /// With the place in the program.
+    pub location: bool,
+}
+
+/// Follows the agent's log from now on: pieces of whole lines. The error says why it cannot be.
+pub type FollowLog = Arc<dyn Fn(LogQuery) -> Result<BoxStream<'static, Vec<u8>>, String> + Send + Sync>;

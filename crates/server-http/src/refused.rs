@@ -1,0 +1,78 @@
+//! Endpoints that are answered by their stated refusal: enterprise features, switched-off ACLs, and what this
+//! release does not have, by name.
+
+use http::StatusCode;
+
+use crate::{
+    jobs,
+    reply::{HttpError, Reply},
+    request::Ctx,
+};
+
+macro_rules! unsupported {
+    ($($name:ident: $feature:literal, $reason:literal;)*) => {$(
+        pub(crate) async fn $name(_: Ctx) -> Result<Reply, HttpError> {
+            Err(HttpError::unsupported($feature, $reason))
+        }
+    )*};
+}
+
+unsupported! {
+    job_statuses: "/v1/jobs/statuses", "poll /v1/jobs with index=N instead";
+    version_tags: "tagging job versions", "refer to versions by number";
+    variables: "variables", "it has no encrypted store for them; use template or env in the job";
+    volumes: "volumes and CSI plugins", "use host volumes of the node's configuration";
+    action: "actions of jobs", "run the command with alloc exec";
+    node_pools: "creating, changing and deleting node pools", "the built-in pools are default and all";
+    namespace_writes: "creating, changing and deleting namespaces", "the only namespace is default";
+    monitor_export: "the agent's older log", "read its log_file or its journal; /v1/agent/monitor follows the log from now on";
+    debug: "profiling over HTTP", "use the system's profilers on the agent's process";
+    node_identity: "identities of nodes", "nodes join with the secret of their cluster";
+    set_servers: "changing the list of servers at run time", "the agent's configuration names them";
+    schedulers_config: "changing the number of workers at run time", "set server.num_schedulers in the configuration";
+    gossip_keyring: "the gossip keyring", "servers do not gossip";
+    transfer_leadership: "transferring leadership", "there is one server";
+    autopilot: "autopilot", "there is one server";
+    restore: "restoring a snapshot into a running server", "stop its agent, move its directory aside and run `drover operator snapshot restore`";
+    upgrade_check: "upgrade checks", "there is nothing to migrate from";
+    eval_delete: "deleting evaluations", "they are collected when they are old; /v1/system/gc does it at once";
+    deployment_unblock: "unblocking deployments", "they wait for other regions, and there is one";
+}
+
+/// The stated answer of a community edition.
+pub(crate) async fn enterprise(_: Ctx) -> Result<Reply, HttpError> {
+    Err(HttpError::new(StatusCode::NOT_IMPLEMENTED, "Nomad Enterprise only endpoint"))
+}
+
+pub(crate) async fn alloc_pause(_: Ctx) -> Result<Reply, HttpError> {
+    Err(HttpError::internal("Enterprise only"))
+}
+
+pub(crate) async fn license(_: Ctx) -> Result<Reply, HttpError> {
+    Ok(Reply::empty(StatusCode::NO_CONTENT))
+}
+
+pub(crate) async fn acl(_: Ctx) -> Result<Reply, HttpError> {
+    Err(HttpError::bad_request("ACL support disabled: this release has none"))
+}
+
+pub(crate) async fn oidc_discovery(_: Ctx) -> Result<Reply, HttpError> {
+    Err(HttpError::not_found("OIDC Discovery endpoint not enabled"))
+}
+
+/// Volumes and plugins of any type that clients ask for in passing: there are none, truthfully.
+pub(crate) async fn empty_list(ctx: Ctx) -> Result<Reply, HttpError> {
+    ctx.read(1, &Vec::<()>::new())
+}
+
+/// No registered job is launched by the clock: those that would be are refused at registration.
+pub(crate) async fn periodic_force(ctx: Ctx) -> Result<Reply, HttpError> {
+    let key = ctx.job_key();
+    match ctx.server().snapshot().job(&key) {
+        None => Err(jobs::not_found()),
+        Some(job) if job.periodic.is_none() => {
+            Err(HttpError::internal(format_args!("can't force launch non-periodic job {:?}", key.id.as_str())))
+        }
+        Some(_) => Err(HttpError::internal(format_args!("can't force launch periodic job {:?}: it is disabled", key.id.as_str()))),
+    }
+}

@@ -1,0 +1,205 @@
+//! Search by the beginning of ids and by parts of names.
+
+use std::collections::BTreeMap;
+
+use api::shapes::{FuzzyMatch, FuzzySearchResponse, SearchRequest, SearchResponse};
+use model::{Namespace, task::Task};
+use state::{State, Table, TableSet};
+
+use crate::{
+    pages::in_namespace,
+    reply::{HttpError, Reply},
+    request::{Ctx, hyphenated},
+};
+
+/// Most finds of one kind by the beginning of an id.
+const LIMIT: usize = 20;
+
+/// Kinds that a prefix search knows. Of the last four there are no objects in this release.
+const PREFIX_CONTEXTS: [&str; 12] = [
+    "allocs",
+    "deployment",
+    "evals",
+    "jobs",
+    "nodes",
+    "node_pools",
+    "namespaces",
+    "scaling_policy",
+    "plugins",
+    "vars",
+    "volumes",
+    "host_volumes",
+];
+/// Kinds that only a fuzzy search knows.
+const FUZZY_CONTEXTS: [&str; 6] = ["groups", "services", "tasks", "images", "commands", "classes"];
+
+pub(crate) async fn prefix(ctx: Ctx) -> Result<Reply, HttpError> {
+    let request: SearchRequest = ctx.json().await?;
+    let contexts = contexts(&request.context, &PREFIX_CONTEXTS)?;
+    let tables = tables(&contexts);
+    let state = ctx.watch(|s| s.index_of(tables)).await?;
+    let index = state.index_of(tables);
+    let namespace = ctx.query.namespace();
+    ctx.beside(move |ctx| {
+        let mut response = SearchResponse { index, known_leader: true, ..SearchResponse::default() };
+        for context in contexts {
+            let mut found = ids(&state, context, &namespace, &request.prefix, LIMIT);
+            response.truncations.insert(context.to_owned(), found.len() > LIMIT);
+            found.truncate(LIMIT);
+            response.matches.insert(context.to_owned(), (!found.is_empty()).then_some(found));
+        }
+        ctx.read(index, &response)
+    })
+    .await
+}
+
+/// Where objects of these kinds are: a blocking search waits for changes of these tables.
+fn tables(contexts: &[&str]) -> TableSet {
+    let table = |context: &&str| match *context {
+        "allocs" => Table::Allocs,
+        "deployment" => Table::Deployments,
+        "evals" => Table::Evals,
+        "nodes" => Table::Nodes,
+        "node_pools" => Table::NodePools,
+        "namespaces" => Table::Namespaces,
+        // Policies, groups, tasks and what they are made of are parts of jobs.
+        _ => Table::Jobs,
+    };
+    contexts.iter().map(table).collect()
+}
+
+fn contexts(asked: &str, known: &[&'static str]) -> Result<Vec<&'static str>, HttpError> {
+    match asked {
+        "" | "all" => Ok(known.to_vec()),
+        one => known
+            .iter()
+            .find(|k| **k == one)
+            .map(|k| vec![*k])
+            .ok_or_else(|| HttpError::internal(format_args!("context must be one of [{} all]; got {one:?}", known.join(" ")))),
+    }
+}
+
+/// Ids of one kind that begin with the text; one more than the limit tells that there are more.
+fn ids(state: &State, context: &str, namespace: &Namespace, prefix: &str, most: usize) -> Vec<String> {
+    // People type ids with and without hyphens, in any case.
+    let digits: String = prefix.chars().filter(|c| *c != '-').collect();
+    let uuid = digits.chars().all(|c| c.is_ascii_hexdigit()) && digits.len() <= 32;
+    let id_prefix = hyphenated(&digits);
+    let pick = |ids: &mut dyn Iterator<Item = String>, prefix: &str| -> Vec<String> {
+        ids.filter(|id| id.starts_with(prefix)).take(most.saturating_add(1)).collect()
+    };
+    match context {
+        "jobs" => pick(&mut state.jobs().filter(|j| in_namespace(namespace, &j.namespace)).map(|j| j.id.to_string()), prefix),
+        "scaling_policy" => {
+            let jobs = state.jobs().filter(|j| in_namespace(namespace, &j.namespace));
+            pick(&mut jobs.flat_map(|j| model::scaling::policies(j).map(|p| p.id.clone())), prefix)
+        }
+        "node_pools" => pick(&mut state.node_pools().map(|p| p.name.to_string()), prefix),
+        "namespaces" => pick(&mut state.namespaces().map(|n| n.name.to_string()), prefix),
+        "allocs" if uuid => {
+            pick(&mut state.allocs().filter(|a| in_namespace(namespace, &a.namespace)).map(|a| a.id.to_string()), &id_prefix)
+        }
+        "evals" if uuid => pick(&mut state.evals().filter(|e| in_namespace(namespace, &e.namespace)).map(|e| e.id.to_string()), &id_prefix),
+        "deployment" if uuid => {
+            pick(&mut state.deployments().filter(|d| in_namespace(namespace, &d.namespace)).map(|d| d.id.to_string()), &id_prefix)
+        }
+        "nodes" if uuid => pick(&mut state.nodes().map(|n| n.id.to_string()), &id_prefix),
+        _ => Vec::new(),
+    }
+}
+
+pub(crate) async fn fuzzy(ctx: Ctx) -> Result<Reply, HttpError> {
+    let request: SearchRequest = ctx.json().await?;
+    let known: Vec<&'static str> = PREFIX_CONTEXTS.iter().chain(&FUZZY_CONTEXTS).copied().collect();
+    let wanted = contexts(&request.context, &known)?;
+    let limits = &ctx.server().config().search;
+    if !limits.fuzzy {
+        return Err(HttpError::internal("fuzzy search is not enabled (server.search.fuzzy_enabled)"));
+    }
+    let (length, shortest, most) = (request.text.chars().count(), limits.min_term, limits.results);
+    if length < shortest {
+        return Err(HttpError::internal(format_args!("fuzzy search query must be at least {shortest} characters, got {length}")));
+    }
+    let tables = tables(&wanted);
+    let state = ctx.watch(|s| s.index_of(tables)).await?;
+    let index = state.index_of(tables);
+    let namespace = ctx.query.namespace();
+    ctx.beside(move |ctx| {
+        let mut finds = Finds { text: request.text.to_lowercase(), by_context: BTreeMap::new() };
+        collect(&state, &namespace, &request.text, most, &mut finds);
+        let mut response = FuzzySearchResponse { index, known_leader: true, ..FuzzySearchResponse::default() };
+        for context in wanted {
+            let Some(mut found) = finds.by_context.remove(context) else {
+                continue;
+            };
+            // The earlier the text stands in a name, the better the find.
+            found.sort();
+            let truncated = found.len() > most;
+            found.truncate(most);
+            response.truncations.insert(context.to_owned(), truncated);
+            response.matches.insert(context.to_owned(), found.into_iter().map(|(_, m)| m).collect());
+        }
+        ctx.read(index, &response)
+    })
+    .await
+}
+
+struct Finds {
+    text: String,
+    by_context: BTreeMap<&'static str, Vec<(usize, FuzzyMatch)>>,
+}
+
+impl Finds {
+    fn offer(&mut self, context: &'static str, name: &str, scope: &[&str]) {
+        if let Some(position) = name.to_lowercase().find(&self.text) {
+            let found = FuzzyMatch { id: name.to_owned(), scope: scope.iter().map(|s| (*s).to_owned()).collect() };
+            self.by_context.entry(context).or_default().push((position, found));
+        }
+    }
+}
+
+fn collect(state: &State, namespace: &Namespace, text: &str, most: usize, finds: &mut Finds) {
+    for node in state.nodes() {
+        finds.offer("nodes", &node.name, &[&node.id.to_string()]);
+    }
+    for pool in state.node_pools() {
+        finds.offer("node_pools", &pool.name, &[]);
+    }
+    for ns in state.namespaces() {
+        finds.offer("namespaces", ns.name.as_str(), &[]);
+    }
+    for alloc in state.allocs().filter(|a| in_namespace(namespace, &a.namespace)) {
+        finds.offer("allocs", &alloc.name, &[alloc.namespace.as_str(), &alloc.id.to_string()]);
+    }
+    // These have no names: they are found by the beginning of their id.
+    for context in ["evals", "deployment", "scaling_policy"] {
+        for id in ids(state, context, namespace, text, most) {
+            finds.by_context.entry(context).or_default().push((0, FuzzyMatch { id, scope: Vec::new() }));
+        }
+    }
+    for job in state.jobs().filter(|j| in_namespace(namespace, &j.namespace)) {
+        let (ns, id) = (job.namespace.as_str(), job.id.as_str());
+        finds.offer("jobs", &job.name, &[ns, id]);
+        for group in &job.task_groups {
+            finds.offer("groups", &group.name, &[ns, id]);
+            for service in &group.services {
+                finds.offer("services", &service.name, &[ns, id, &group.name]);
+            }
+            for task in &group.tasks {
+                finds.offer("tasks", &task.name, &[ns, id, &group.name]);
+                for service in &task.services {
+                    finds.offer("services", &service.name, &[ns, id, &group.name, &task.name]);
+                }
+                for (context, key) in [("images", "image"), ("commands", "command"), ("classes", "class")] {
+                    if let Some(value) = config_text(task, key) {
+                        finds.offer(context, value, &[ns, id, &group.name, &task.name]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn config_text<'t>(task: &'t Task, key: &str) -> Option<&'t str> {
+    task.config.get(key).and_then(serde_json::Value::as_str)
+}

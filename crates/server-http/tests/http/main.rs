@@ -1,0 +1,16 @@
+//! The HTTP API of a real server in this process, over real sockets: headers, texts, status codes, and what clients
+//! do with them.
+
+mod admission;
+mod answers;
+mod broken;
+mod cluster;
+mod conventions;
+mod dispatch;
+mod jobs;
+mod keyring;
+mod nodes;
+mod pages;
+mod scaling;
+mod services;
+mod streams;

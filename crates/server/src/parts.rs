@@ -1,0 +1,92 @@
+//! What the servers do by themselves: the parts that follow the commits and carry out what `control` decides of them.
+
+use std::sync::Arc;
+
+use state::{Object, State, Table};
+
+use crate::{
+    blocked::Blocked,
+    broker::{self, Broker},
+    commit::{Commit, CommitQueue},
+    config::ServerConfig,
+    published::Published,
+    reconciler::{Collection, Deployments, Drains, Leases, Reconciler, Supervision, part::Part as _},
+    runner::Runner,
+    sweep::Sweeps,
+};
+
+/// The parts. Each owns what it remembers; they know nothing of each other but through commits. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Parts {
+    pub(crate) broker: Arc<Broker>,
+    pub(crate) blocked: Arc<Blocked>,
+    pub(crate) leases: Arc<Leases>,
+    pub(crate) drains: Arc<Drains>,
+    pub(crate) deployments: Arc<Deployments>,
+    pub(crate) supervision: Arc<Supervision>,
+    pub(crate) sweeps: Arc<Sweeps>,
+}
+
+impl Parts {
+    /// They remember nothing yet. `new_cluster`: it was made by this process.
+    pub(crate) fn new(config: &ServerConfig, queue: &CommitQueue, published: &Published, runner: &Arc<Runner>, new_cluster: bool) -> Self {
+        let sweeps = Arc::new(Sweeps::new(new_cluster));
+        Self {
+            broker: Arc::new(Broker::new(config.nack_timeout, config.delivery_limit, config.failed_follow_up)),
+            blocked: Arc::default(),
+            leases: Arc::new(Leases::new(config, queue.clone(), published.clone(), runner.clone())),
+            drains: Arc::default(),
+            deployments: Arc::default(),
+            supervision: Arc::new(Supervision::new(sweeps.clone(), queue.clone())),
+            sweeps,
+        }
+    }
+
+    /// Starts their loops on this state: what is applied from now on they follow.
+    pub(crate) fn start(&self, state: &State, collection: Collection, reconciler: &Reconciler) {
+        self.broker.fill(state);
+        self.fill(state);
+        self.leases.fill(state);
+        reconciler.start(&self.broker);
+        reconciler.start(&self.blocked);
+        reconciler.start(&self.leases);
+        reconciler.start(&self.drains);
+        reconciler.start(&self.deployments);
+        reconciler.start(&self.supervision);
+        reconciler.start(&Arc::new(collection));
+    }
+
+    /// Lets every part start again from a snapshot but those that a running server must not: the broker, whose
+    /// workers hold something, and the leases.
+    pub(crate) fn fill(&self, state: &State) {
+        self.blocked.fill(state);
+        self.supervision.fill(state);
+        self.drains.fill(state);
+        self.deployments.fill(state);
+    }
+
+    /// What was applied since this state is void, and what workers hold with it.
+    pub(crate) fn reset(&self, state: &State) {
+        self.broker.fill(state);
+        self.fill(state);
+    }
+
+    /// Follows an applied commit.
+    pub(crate) fn follow(&self, commit: &Commit) {
+        let tables = commit.applied.tables;
+        if tables.contains(Table::Evals) {
+            self.broker.follow(commit.applied.changes.iter().filter_map(|change| match &change.object {
+                Object::Eval(eval) => Some((eval, change.deleted)),
+                _ => None,
+            }));
+        }
+        if tables.contains(Table::SchedulerConfig) || tables.contains(Table::Meta) {
+            self.broker.pause(broker::paused(&commit.state));
+        }
+        self.blocked.follow(commit);
+        self.supervision.follow(commit);
+        self.sweeps.follow(commit);
+        self.drains.follow(commit);
+        self.deployments.follow(commit);
+    }
+}

@@ -1,0 +1,272 @@
+//! A store in one file, to be kept elsewhere: what it holds at one index, files beside it, and a checksum over all of it.
+//!
+//! ```text
+//! drover-snapshot 2⏎   the format; 1 had no files
+//! index 4711⏎          and further lines `name value`
+//! ⏎
+//! rows                 each: table, key and value, each with its length before it (u32, little endian); of a file `file`, its name, its content
+//! SHA-256              of everything before it
+//! ```
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    fs,
+    io::{self, Write as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    sync::{Arc, mpsc},
+};
+
+use sha2::{Digest as _, Sha256};
+use state::{Row, Table};
+
+use crate::{
+    contract::{Batch, Contents, Store, StoreError},
+    mark::Mark,
+    sqlite::{SqliteOptions, SqliteStore},
+};
+
+const FORMAT: &str = "drover-snapshot 2";
+/// Formats that are read.
+const READ: [&[u8]; 2] = [b"drover-snapshot 1\n", b"drover-snapshot 2\n"];
+/// What stands for the table of a file: no table has that name.
+const FILE: &str = "file";
+/// The longest path of a file.
+const MAX_NAME: usize = 200;
+const SUM: usize = 32;
+/// Where a restored database is made before it is put in its place.
+const RESTORING: &str = "restoring";
+
+/// What a snapshot says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SnapshotMeta {
+    /// Index of the store.
+    pub index: u64,
+    /// The cluster.
+    pub cluster: String,
+    /// When it was made.
+    pub created: String,
+    /// Release that made it.
+    pub release: String,
+}
+
+/// A snapshot that was read and is whole.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// What it says of itself.
+    pub meta: SnapshotMeta,
+    /// What it holds.
+    pub contents: Contents,
+    /// Files that belong to it.
+    pub files: Vec<SavedFile>,
+}
+
+/// A file beside the store, for its owner alone: keys.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SavedFile {
+    /// Where it is in the directory of the store: `directory/name`.
+    pub name: String,
+    /// What is in it.
+    pub content: Vec<u8>,
+}
+
+impl std::fmt::Debug for SavedFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SavedFile").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Whether a snapshot may have that file written: it lies in a directory of its own below the store's, and is named plainly.
+fn plain(name: &str) -> bool {
+    let part = |part: &str| {
+        !part.is_empty() && !part.starts_with('.') && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
+    };
+    name.len() <= MAX_NAME && name.split_once('/').is_some_and(|(dir, file)| part(dir) && part(file) && dir != RESTORING)
+}
+
+/// Why a snapshot could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// It is not one.
+    #[error("this is not a snapshot of drover: {0}; `drover operator snapshot save` makes one")]
+    Foreign(String),
+    /// It is not what was written.
+    #[error("the snapshot is damaged: {0}; use another one")]
+    Damaged(String),
+    /// There is something already.
+    #[error("{} is there already: a snapshot is restored into a directory without a state; stop the agent and move that directory aside", .0.display())]
+    Occupied(PathBuf),
+    /// Files could not be made.
+    #[error("restoring to {} failed: {reason}", .path.display())]
+    Io {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        reason: io::Error,
+    },
+    /// The new store could not be written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// The bytes of a snapshot. Rows are let go of as they are written.
+#[must_use]
+pub fn encode(meta: &SnapshotMeta, contents: Contents, files: &[SavedFile]) -> Vec<u8> {
+    let line = |text: &str| text.replace(['\n', '\r'], " ");
+    let mut out = format!(
+        "{FORMAT}\nindex {}\ncluster {}\ncreated {}\nrelease {}\n\n",
+        contents.index,
+        line(&meta.cluster),
+        line(&meta.created),
+        line(&meta.release)
+    )
+    .into_bytes();
+    let mut put = |parts: [&[u8]; 3]| {
+        for part in parts {
+            // No row comes near the limit: what is stored came in bodies of a few MiB.
+            out.extend(u32::try_from(part.len()).unwrap_or(u32::MAX).to_le_bytes());
+            out.extend(part);
+        }
+    };
+    for row in contents.rows {
+        put([row.table.as_str().as_bytes(), &row.key, row.value.as_deref().unwrap_or_default()]);
+    }
+    for file in files {
+        put([FILE.as_bytes(), file.name.as_bytes(), &file.content]);
+    }
+    let sum = Sha256::digest(&out);
+    out.extend_from_slice(&sum);
+    out
+}
+
+/// Reads a snapshot and checks that it is whole.
+///
+/// # Errors
+/// When it is something else, damaged, or holds what this release does not know.
+pub fn decode(bytes: &[u8]) -> Result<Snapshot, SnapshotError> {
+    if !READ.iter().any(|format| bytes.starts_with(format)) {
+        let newer = bytes.starts_with(b"drover-snapshot ");
+        let why = if newer { "it was made by a release with another format" } else { "it does not begin as one" };
+        return Err(SnapshotError::Foreign(why.to_owned()));
+    }
+    let damaged = |why: &str| SnapshotError::Damaged(why.to_owned());
+    let (content, sum) = bytes.split_at_checked(bytes.len().saturating_sub(SUM)).ok_or_else(|| damaged("it is cut off"))?;
+    if Sha256::digest(content).as_slice() != sum {
+        return Err(damaged("its checksum is not that of its content, it is cut off or was changed"));
+    }
+    let end = content.windows(2).position(|w| w == b"\n\n").ok_or_else(|| damaged("its head does not end"))?;
+    let head = String::from_utf8_lossy(&content[..end]);
+    let field = |name: &str| head.lines().filter_map(|l| l.split_once(' ')).find(|(n, _)| *n == name).map_or("", |(_, v)| v).to_owned();
+    let index = field("index").parse().map_err(|_| damaged("its head has no index"))?;
+    let meta = SnapshotMeta { index, cluster: field("cluster"), created: field("created"), release: field("release") };
+    let mut rest = &content[end + 2..];
+    let mut part = || -> Option<&[u8]> {
+        let (length, after) = rest.split_first_chunk::<4>()?;
+        let (part, after) = after.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        rest = after;
+        Some(part)
+    };
+    let (mut rows, mut files) = (Vec::new(), Vec::new());
+    while let Some(table) = part() {
+        let (Some(key), Some(value)) = (part(), part()) else { return Err(damaged("its last row is cut off")) };
+        let name = String::from_utf8_lossy(table);
+        if name == FILE {
+            let name = String::from_utf8_lossy(key).into_owned();
+            if !plain(&name) {
+                return Err(damaged(&format!("it has a file {name:?}, which is none that belongs to a state")));
+            }
+            files.push(SavedFile { name, content: value.to_vec() });
+            continue;
+        }
+        let table = Table::from_name(&name)
+            .ok_or_else(|| damaged(&format!("it has rows in the table {name:?}, which this release does not know")))?;
+        rows.push(Row { table, key: key.to_vec(), value: Some(value.to_vec()) });
+    }
+    if !rest.is_empty() {
+        return Err(damaged("its last row is cut off"));
+    }
+    Ok(Snapshot { meta, contents: Contents { index, rows }, files })
+}
+
+impl Snapshot {
+    /// Rows and their bytes by table.
+    #[must_use]
+    pub fn tables(&self) -> BTreeMap<&'static str, (usize, usize)> {
+        let mut tables = BTreeMap::<_, (usize, usize)>::new();
+        for row in &self.contents.rows {
+            let entry = tables.entry(row.table.as_str()).or_default();
+            *entry = (entry.0 + 1, entry.1 + row.key.len() + row.value.as_ref().map_or(0, Vec::len));
+        }
+        tables
+    }
+
+    /// Puts rows in, at a later index.
+    pub fn put(&mut self, index: u64, rows: Vec<Row>) {
+        let new: HashSet<(Table, &[u8])> = rows.iter().map(|row| (row.table, &*row.key)).collect();
+        self.contents.rows.retain(|row| !new.contains(&(row.table, &*row.key)));
+        drop(new);
+        self.contents.rows.extend(rows.into_iter().filter(|row| row.value.is_some()));
+        (self.contents.index, self.meta.index) = (index, index);
+    }
+
+    /// Makes the store of a server from it, in a directory without one: at once or not at all.
+    ///
+    /// # Errors
+    /// When there is a store already, another process uses the directory, or the disk does not take it.
+    pub fn restore(self, dir: &Path) -> Result<SnapshotMeta, SnapshotError> {
+        let io = |path: &Path| {
+            let path = path.to_owned();
+            move |reason| SnapshotError::Io { path, reason }
+        };
+        let target = dir.join(SqliteStore::FILE);
+        let occupied = [target.clone(), Mark::path(&target)].into_iter().find(|path| path.exists());
+        if let Some(path) = occupied {
+            return Err(SnapshotError::Occupied(path));
+        }
+        // Held until the end: no agent starts on half of it.
+        let _lock = crate::DataDirLock::acquire(dir).map_err(|e| StoreError::Lock(Arc::new(e)))?;
+        let making = dir.join(RESTORING);
+        if making.exists() {
+            fs::remove_dir_all(&making).map_err(io(&making))?;
+        }
+        let store = SqliteStore::open(&making, &SqliteOptions::default())?;
+        let fence = store.acquire()?;
+        let (tx, rx) = mpsc::channel();
+        let rows = self.contents.rows;
+        let batch = Batch { fence, base: 0, index: self.meta.index, rows: Box::new(move || rows) };
+        store.submit(batch, Box::new(move |result| drop(tx.send(result))));
+        rx.recv().map_err(|_| StoreError::Closed)??;
+        // Copies the write-ahead log into the database, and ends it.
+        drop(store);
+        // Before the database, which makes the state one that is there.
+        for file in &self.files {
+            let path = dir.join(&file.name);
+            restore_file(&path, &file.content).map_err(io(&path))?;
+        }
+        let made = making.join(SqliteStore::FILE);
+        fs::File::open(&made).and_then(|file| file.sync_all()).map_err(io(&made))?;
+        // The mark first: beside it an empty database is refused, a database without its mark is not.
+        fs::rename(Mark::path(&made), Mark::path(&target)).map_err(io(&target))?;
+        fs::rename(&made, &target).map_err(io(&target))?;
+        fs::remove_dir_all(&making).map_err(io(&making))?;
+        fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(io(dir))?;
+        Ok(self.meta)
+    }
+}
+
+/// For its owner alone, whole or not there. One that stands there already stays: it is no older.
+fn restore_file(path: &Path, content: &[u8]) -> io::Result<()> {
+    if path.exists() {
+        return Ok(());
+    }
+    let dir = path.parent().unwrap_or(path);
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let mut part = path.as_os_str().to_owned();
+    part.push(".tmp");
+    let part = PathBuf::from(part);
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(&part, path)?;
+    fs::File::open(dir)?.sync_all()
+}

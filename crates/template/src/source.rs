@@ -1,0 +1,26 @@
+//! Where a render has its data from.
+
+use crate::services::{ServiceName, ServicePlace, ServiceQuery};
+
+/// Where a render has its data from. What is not there yet is [`Lookup::Missing`]: the render goes on to find everything that it waits for.
+pub trait Source {
+    /// A variable of the task's environment; `None` where the task has no such variable.
+    fn env(&mut self, name: &str) -> Lookup<Option<String>>;
+    /// The content of a file.
+    fn file(&mut self, path: &str) -> Lookup<Vec<u8>>;
+    /// The places of a service; none are an answer as well.
+    fn service(&mut self, query: &ServiceQuery) -> Lookup<Vec<ServicePlace>>;
+    /// All services, of the task's region or another one.
+    fn service_names(&mut self, region: Option<&str>) -> Lookup<Vec<ServiceName>>;
+}
+
+/// An answer of a [`Source`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lookup<T> {
+    /// Here it is.
+    Known(T),
+    /// It may come later.
+    Missing,
+    /// It will never be given, and why.
+    Refused(String),
+}

@@ -1,0 +1,36 @@
+//! What a driver's code may do to its plugin: end a call with an error, and nothing else.
+
+use std::any::Any;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+
+use futures::FutureExt;
+use tonic::Status;
+
+/// Runs the driver's code for one call; a panic there is an error of this call and of nothing else.
+pub(crate) async fn guarded<T, E: Into<Status>>(call: impl Future<Output = Result<T, E>>) -> Result<T, Status> {
+    match AssertUnwindSafe(call).catch_unwind().await {
+        Ok(result) => result.map_err(Into::into),
+        Err(panic) => Err(Status::internal(format!("the driver panicked: {}", panic_text(panic.as_ref())))),
+    }
+}
+
+/// Like [`guarded`], for calls that change something: they run to their end also when the host no longer waits.
+/// Dropped in the middle they would leave what neither side knows of; finished, it is known by its id and can be
+/// destroyed.
+pub(crate) async fn finished<T, E>(call: impl Future<Output = Result<T, E>> + Send + 'static) -> Result<T, Status>
+where
+    T: Send + 'static,
+    E: Into<Status> + Send + 'static,
+{
+    match tokio::spawn(guarded(call)).await {
+        Ok(result) => result,
+        // Panics are caught, so the runtime ends.
+        Err(error) => Err(Status::unavailable(format!("the plugin ends: {error}"))),
+    }
+}
+
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no text")
+}
