@@ -1,4 +1,4 @@
-//! The way of a task to the HTTP API: a socket among its secrets, from its first start to its end.
+//! A task's access to the HTTP API: a socket in its secrets directory, from its first start to its end.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use crate::{
 
 /// Gives tasks their sockets.
 pub struct ApiSocket {
-    /// Who listens.
+    /// The listeners.
     pub apis: Arc<TaskApis>,
 }
 
 impl ApiSocket {
-    /// Gives the task its way to the HTTP API; it has to do without where there is none.
+    /// Opens the task's API socket. A failure does not stop the start: the task then has no socket.
     pub async fn listen(&self, place: &TaskPlace, keeper: Keeper) {
         let secrets = place.task_dirs().secrets;
         if let Err(why) = self.apis.listen(place.alloc.id, place.task.clone(), secrets, keeper.ids()).await {

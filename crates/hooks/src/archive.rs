@@ -9,19 +9,19 @@ use std::{
 
 use host::dirs::AllocDirs;
 
-/// Headers and padding of an archive, which are no data.
+/// Room for headers and padding of an archive, in bytes.
 const ENVELOPE: u64 = 16 << 20;
 
-/// The parts of an allocation that go on, by their names in archives.
+/// The parts of an allocation that travel, by their names in archives.
 fn parts(tasks: &[String]) -> Vec<PathBuf> {
     let locals = tasks.iter().map(|task| Path::new(task).join("local"));
     std::iter::once(PathBuf::from("alloc/data")).chain(locals).collect()
 }
 
-/// Packs directories, files and links, with owners and modes. Sockets, pipes and devices stay. Blocking.
+/// Packs directories, files and links, with owners and modes. Leaves out sockets, pipes and devices. Blocking.
 ///
 /// # Errors
-/// When something cannot be read, or becomes shorter while it is: what was written is not complete then.
+/// When something cannot be read, or shrinks during the read. The output is incomplete then.
 pub fn pack(dirs: &AllocDirs, tasks: &[String], to: &mut impl io::Write) -> io::Result<()> {
     let mut archive = tar::Builder::new(to);
     for part in parts(tasks) {
@@ -44,11 +44,11 @@ fn add(archive: &mut tar::Builder<impl io::Write>, path: &Path, name: &Path) -> 
         return archive.append_link(&mut header, name, target).map_err(named);
     }
     if meta.is_file() {
-        // What has become a link meanwhile is not followed.
+        // A file that has become a link meanwhile is not followed.
         let flags = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
         let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(named)?;
         header.set_size(meta.size());
-        // As long as it was: an archive whose parts do not fit together is of no use.
+        // Exactly as long as the header says: a later entry of the archive would be unreadable otherwise.
         return archive.append_data(&mut header, name, Exactly { file, left: meta.size() }).map_err(named);
     }
     if meta.is_dir() {
@@ -63,7 +63,7 @@ fn add(archive: &mut tar::Builder<impl io::Write>, path: &Path, name: &Path) -> 
     Ok(())
 }
 
-/// Not a byte more and not a byte less.
+/// Reads exactly `left` bytes; a shorter file is an error.
 struct Exactly {
     file: fs::File,
     left: u64,
@@ -84,16 +84,17 @@ impl io::Read for Exactly {
     }
 }
 
-/// Unpacks what belongs to the tasks: directories, files and links, with their owners where that is possible.
+/// Unpacks the entries that belong to the tasks: directories, files and links. Sets their owners where this is
+/// possible.
 pub(crate) fn unpack(from: impl Read, into: &Path, tasks: &[String], room: u64) -> io::Result<()> {
     let root = rustix::process::geteuid().is_root();
-    // One byte more tells that there was more.
+    // One more byte reveals an archive that is too large.
     let mut from = from.take(room.saturating_add(ENVELOPE).saturating_add(1));
     let mut archive = tar::Archive::new(&mut from);
     archive.set_preserve_permissions(true);
     archive.set_preserve_ownerships(root);
     archive.set_overwrite(false);
-    // Directories that a task has made unreadable get their modes when everything is in them.
+    // Directories get their modes last: a task may have made some unreadable.
     let mut directories = Vec::new();
     let result = (|| {
         for entry in archive.entries()? {
@@ -104,7 +105,7 @@ pub(crate) fn unpack(from: impl Read, into: &Path, tasks: &[String], room: u64) 
             let known = match parts.as_deref() {
                 Some(["alloc", "data", ..]) => true,
                 Some([task, "local", ..]) => tasks.iter().any(|t| t == task),
-                // A name that is no text is the task's own business, below what is known to be its own.
+                // A name that is not UTF-8 is fine below a directory that is known to be the task's.
                 _ => name.starts_with("alloc/data") || tasks.iter().any(|task| name.starts_with(Path::new(task).join("local"))),
             };
             let climbs = name.components().any(|c| !matches!(c, Component::Normal(_)));
@@ -112,7 +113,7 @@ pub(crate) fn unpack(from: impl Read, into: &Path, tasks: &[String], room: u64) 
                 return Err(io::Error::other(format!("the archive has the name {}, which leaves the directory", name.display())));
             }
             if !known {
-                // Of a task that the job does not have any more.
+                // The job no longer has this task.
                 continue;
             }
             match entry.header().entry_type() {
@@ -145,7 +146,7 @@ pub(crate) fn unpack(from: impl Read, into: &Path, tasks: &[String], room: u64) 
     Ok(())
 }
 
-/// Is the name, or something on the way to it, a link? What is made, or given to an owner, through one lies outside.
+/// Whether the name, or a directory on its way, is a link. A write or chown through a link would reach outside.
 fn leads_elsewhere(into: &Path, name: &Path) -> io::Result<bool> {
     let mut at = into.to_owned();
     for part in name.components() {

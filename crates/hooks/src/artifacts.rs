@@ -1,10 +1,10 @@
-//! Artifacts of a task, before its driver is called: each is fetched by a process of its own and is complete on disk
-//! before it counts as there.
+//! Artifacts of a task, fetched before the call of its driver. A process of its own fetches each. An artifact counts
+//! only when it is complete on disk.
 //!
 //! ```text
 //! <task>/private/artifacts/<digest of the artifact>.done   it is in its place; never fetched again in this allocation
-//! <task>/private/artifacts/<digest>.secret.done            the same of one below `secrets`, while that memory lasts
-//! <task>/private/artifacts/stage-<run>-<n>                 of a fetch under way; thrown away by whoever finds it
+//! <task>/private/artifacts/<digest>.secret.done            the same for one below `secrets`, while that memory lasts
+//! <task>/private/artifacts/stage-<run>-<n>                 of a fetch under way; every later fetch removes it
 //! ```
 
 use std::{
@@ -41,16 +41,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::hook::{Given, Hook, Prepared, Starting};
 
-/// Ends the names of marks of artifacts that are in memory only.
+/// Suffix of the marks of artifacts that are in memory only.
 const SECRET_DONE: &str = ".secret.done";
-/// A report is one short line.
+/// Largest report in bytes; a report is one short line.
 const MAX_REPORT: u64 = 64 << 10;
-/// How long a process may take to end after its answer.
+/// How long a process may take to exit after its answer.
 const LAST_MOMENTS: Duration = Duration::from_secs(2);
-/// Variables of the agent that programs of a fetch cannot do without.
+/// Variables of the agent that the programs of a fetch need.
 const INHERITED: [&str; 5] = ["PATH", "HOME", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR"];
 
-/// An artifact with everything in it replaced.
+/// An artifact with all its variables replaced.
 struct Wanted {
     source: Source,
     mode: Mode,
@@ -58,35 +58,35 @@ struct Wanted {
     insecure: bool,
     destination: Vec<String>,
     owner: Option<(u32, u32)>,
-    /// As errors and events name it: without options, where secrets are.
+    /// Its source as errors and events name it: without options, which may hold secrets.
     shown: String,
-    /// What tells it from the task's other artifacts.
+    /// Tells it from the task's other artifacts.
     digest: String,
 }
 
-/// For whom is fetched, and to where.
+/// The task that a fetch serves, and where the files go.
 pub struct Fetching<'a> {
     /// The task.
     pub spec: TaskSpec<'a>,
-    /// Below the allocation's own directory: whose processes are at it is known by that.
+    /// Directories of the allocation. The path identifies the processes of the fetch.
     pub dirs: AllocDirs,
-    /// How its driver lets it see its directories.
+    /// File system isolation of its driver.
     pub isolation: FsIsolation,
-    /// They go on from here to another runtime. Then the directories are new, and nothing but `local` goes along.
+    /// The artifacts go to another runtime. Then the directories are new, and only `local` travels.
     pub travels: bool,
-    /// To the allocation's loop: that it begins. None: people have read that.
+    /// The inbox of the allocation's loop, for the event that a fetch begins. `None`: the event was sent before.
     pub tell: Option<&'a Inbox>,
 }
 
 /// Fetches the artifacts of tasks.
 pub struct Artifacts {
-    /// What the agent's configuration says of fetches.
+    /// The agent's settings of fetches.
     pub settings: ArtifactConfig,
     /// For the names in sources and destinations.
     pub env: NodeEnv,
-    /// Whose processes are at a fetch is known by these.
+    /// Places of this node, which identify the processes of a fetch.
     pub places: Places,
-    /// By which processes are known as this node's.
+    /// Socket directory; in its environment it identifies a process as this node's.
     pub socket_dir: PathBuf,
 }
 
@@ -100,16 +100,16 @@ impl Hook for Artifacts {
 }
 
 impl Artifacts {
-    /// Fetches what is not there yet. Ends at once when it is interrupted or dropped, and leaves no process.
+    /// Fetches the missing artifacts. Ends at once when interrupted or dropped, and leaves no process.
     ///
     /// # Errors
-    /// Which artifact could not be had, why, and whether another attempt may succeed.
+    /// Which artifact could not be fetched, why, and whether another attempt may succeed.
     pub async fn fetch(&self, fetching: &Fetching<'_>, run: &str, interrupted: &CancellationToken) -> Result<(), StartFailure> {
         let Fetching { spec: TaskSpec { alloc, task, .. }, dirs, .. } = fetching;
         if task.artifacts.is_empty() {
             return Ok(());
         }
-        // Paths are those of the host.
+        // The host's paths.
         let vars = self.env.vars(fetching.spec, &dirs.task(&task.name), PathView::Host);
         let wanted: Vec<Wanted> = task
             .artifacts
@@ -126,7 +126,7 @@ impl Artifacts {
             inbox.note(&task.name, events::downloading(now_ns()));
         }
         if !fetching.travels {
-            // What a former agent was at has ended or ends now: nobody else uses the staging directories.
+            // Ends the fetches of a former agent: nothing else may use the staging directories.
             leftovers::end_task(&self.places, alloc.id, &task.name).await;
         }
         fs::create_dir_all(&records).and_then(|()| remove_stages(&records)).map_err(setup)?;
@@ -134,7 +134,7 @@ impl Artifacts {
             let stage = format!("stage-{}-{n}", run.rsplit('/').next().unwrap_or_default());
             fs::create_dir(records.join(&stage)).map_err(setup)?;
             let outcome = self.fetch_one(fetching, wanted, &stage, interrupted).await;
-            // A stage that cannot be removed now is removed by the next attempt, or with the allocation.
+            // The next attempt, or the end of the allocation, removes a stage that remains.
             let _ = remove_stages(&records);
             outcome?;
             let marker = done(&records, wanted);
@@ -179,7 +179,7 @@ impl Artifacts {
         command.args(&program.args).current_dir(dirs.task(&task.name).root).env_clear();
         let passed = INHERITED.iter().copied().chain(settings.environment.iter().map(String::as_str));
         command.envs(passed.filter_map(|name| Some((name, std::env::var_os(name)?))));
-        // By these and its directory it is known as the task's and this node's, should this agent die.
+        // These variables and the directory identify the process as the task's and this node's, should this agent die.
         command.env("NOMAD_ALLOC_ID", alloc.id.to_string()).env("NOMAD_TASK_NAME", OsStr::new(&*task.name));
         command.env(SOCKET_DIR_KEY, &self.socket_dir);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
@@ -246,11 +246,10 @@ fn owner(user: &str) -> Result<(u32, u32), String> {
     find_user(user).ok_or_else(|| format!("chown: this node has no user {user:?}"))
 }
 
-/// Where a destination lies, as names below the allocation's directory: in the task's directory, or in the one that
-/// its tasks share.
+/// The destination as names below the allocation's directory: in the task's directory, or in the shared one.
 fn destination_below(root: &Path, task: &str, isolation: FsIsolation, destination: &str) -> Result<Vec<String>, String> {
     let path = Path::new(destination);
-    // `${NOMAD_TASK_DIR}` and the like are paths of the host.
+    // `${NOMAD_TASK_DIR}` and the like are host paths.
     let (below, in_task) = match path.strip_prefix(root) {
         Ok(below) => (below, false),
         Err(_) => (path, true),
@@ -285,7 +284,7 @@ fn done(records: &Path, wanted: &Wanted) -> PathBuf {
     records.join(format!("{}{}", wanted.digest, if secret { SECRET_DONE } else { ".done" }))
 }
 
-/// Artifacts below `secrets` are fetched again: the directory is about to be made anew.
+/// Removes the marks of artifacts below `secrets`, because the agent is about to make that directory anew.
 pub(super) fn forget_secret(task_root: &Path) -> io::Result<()> {
     let records = task_root.join("private/artifacts");
     let Ok(entries) = fs::read_dir(&records) else { return Ok(()) };
@@ -308,14 +307,14 @@ fn remove_stages(records: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The artifact itself is on disk already; now it counts.
+/// Marks the artifact as done. It is already durable on disk.
 fn mark(marker: &Path) -> io::Result<()> {
     fs::File::create(marker)?.sync_all()?;
     let parent = marker.parent().ok_or_else(|| io::Error::other("it has no directory"))?;
     fs::File::open(parent)?.sync_all()
 }
 
-/// What the process has reported; without a report its end is all that is known.
+/// The report of the process; without one, its exit status is the only information.
 fn outcome(said: &[u8], status: Option<ExitStatus>) -> Report {
     if let Ok(report) = serde_json::from_slice(said) {
         return report;
@@ -331,7 +330,7 @@ fn outcome(said: &[u8], status: Option<ExitStatus>) -> Report {
     }
 }
 
-/// The process with everything that it starts. Nothing of it outlives this value.
+/// A fetch process with all its children. None of them outlives this value.
 struct Group {
     child: Child,
     group: Option<Pid>,
@@ -343,13 +342,13 @@ impl Group {
         Self { child, group }
     }
 
-    /// Tells it what to do and hears what has become of it. Its stdin stays open: closed, it would end.
+    /// Sends the order and reads the report. Keeps its stdin open, because the process ends when that closes.
     async fn talk(&mut self, line: &[u8]) -> Vec<u8> {
         let mut said = Vec::new();
         let (Some(stdin), Some(stdout)) = (self.child.stdin.as_mut(), self.child.stdout.as_mut()) else {
             return said;
         };
-        // A process that ends early has its own answer, or none.
+        // A process that exits early has left its own report, or none.
         let _ = stdin.write_all(line).await;
         let _ = stdin.flush().await;
         let _ = stdout.take(MAX_REPORT).read_to_end(&mut said).await;
@@ -357,13 +356,14 @@ impl Group {
     }
 
     fn kill(&mut self) {
-        // Before the child is reaped nobody else can have its number.
+        // Until the child is reaped, the kernel does not reuse its number.
         if let Some(group) = self.group.take() {
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
 
-    /// Ends all of it. A process that has closed its stdout is about to end by itself, and how is worth knowing.
+    /// Ends the whole group. A process that has closed its stdout is about to exit by itself; this waits for its exit
+    /// status.
     async fn end(&mut self, by_itself: bool) -> Option<ExitStatus> {
         let deadline = Instant::now() + LAST_MOMENTS;
         while by_itself && Instant::now() < deadline && self.group.is_some_and(runs) {
@@ -374,7 +374,7 @@ impl Group {
     }
 }
 
-/// Has it not ended? Does not reap it.
+/// Whether it still runs. Does not reap it.
 fn runs(pid: Pid) -> bool {
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
     matches!(waitid(WaitId::Pid(pid), look), Ok(None))

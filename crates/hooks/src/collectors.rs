@@ -1,4 +1,4 @@
-//! The processes that store what tasks write: one for each task, which outlives the agent.
+//! Log collectors: processes that store the output of tasks. Each task has one, and it outlives the agent.
 
 use std::{
     path::{Path, PathBuf},
@@ -16,7 +16,7 @@ use crate::{place::TaskPlace, task_config};
 /// The log collectors of a node.
 pub struct Collectors {
     store: LocalStore,
-    /// Where their state is.
+    /// Parent of their state directories.
     dir: PathBuf,
     executors: PathBuf,
     launcher: OnceCell<Launcher>,
@@ -28,7 +28,7 @@ impl Collectors {
         Self { store, dir, executors, launcher: OnceCell::new() }
     }
 
-    /// The launcher of log collectors; the executor is installed at the first use, most nodes never need it.
+    /// The launcher of log collectors. It installs the executor at the first use, because most nodes never need it.
     async fn launcher(&self) -> Result<&Launcher, String> {
         let dir = self.executors.clone();
         self.launcher
@@ -46,10 +46,10 @@ impl Collectors {
         self.dir.join(name_of(alloc, task))
     }
 
-    /// Starts the process that stores what the task writes, or finds it.
+    /// Starts the task's log collector, or finds it.
     ///
     /// # Errors
-    /// Why its output cannot be stored; the claim on the collector stands then.
+    /// Why its output cannot be stored. The claim on the collector stands then.
     pub async fn collect(&self, place: &TaskPlace, task: &Task) -> Result<(), String> {
         let state_dir = self.state_dir(place.alloc.id, &place.task);
         let key = dir_name(&state_dir);
@@ -72,7 +72,7 @@ impl Collectors {
         LogCollector::start(self.launcher().await?, &state_dir, spec).await.map(drop).map_err(|e| format!("start the log collector: {e}"))
     }
 
-    /// The collector of a task and its FIFOs go; answers what is no longer claimed.
+    /// Ends the collector of a task and removes its FIFOs; returns the writes that drop the claims.
     pub async fn end(&self, place: &TaskPlace) -> Vec<Write> {
         let mut released = Vec::new();
         let state_dir = self.state_dir(place.alloc.id, &place.task);
@@ -86,14 +86,15 @@ impl Collectors {
         }
         let (stdout, stderr) = task_config::fifos(&place.dirs, &place.task);
         for fifo in [stdout, stderr] {
-            // A task of a driver that collects by itself has none.
+            // If the driver collects the output itself, there is no FIFO.
             let _ = std::fs::remove_file(fifo);
         }
         released
     }
 }
 
-/// Name of the state directory of a task's log collector. Short, because a socket lives in it.
+/// Name of the state directory of a task's log collector. Short, because it holds a socket, and socket paths are
+/// limited.
 pub fn name_of(alloc: AllocId, task: &str) -> String {
     let digest = Sha256::digest(format!("{alloc}/{task}"));
     digest.iter().take(8).map(|b| format!("{b:02x}")).collect()
@@ -102,7 +103,7 @@ pub fn name_of(alloc: AllocId, task: &str) -> String {
 /// Ends the collector of a state directory, if there is one.
 ///
 /// # Errors
-/// Why it has not ended; may be repeated.
+/// Why it has not ended; the caller may repeat the call.
 pub async fn end_collector(state_dir: &Path) -> Result<(), String> {
     if !state_dir.exists() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What keeps the processes of tasks together on this node, and ends what drivers leave of them.
+//! Containment of tasks' processes on this node, and the end of processes that drivers leave behind.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use host::{
 
 use crate::{drivers::Drivers, place::TaskPlace};
 
-/// How processes of this node's tasks are held and found.
+/// Holds and finds the processes of this node's tasks.
 pub struct Containment {
-    /// Which of them come with the agent.
+    /// Tell which drivers come with the agent.
     pub drivers: Arc<Drivers>,
-    /// Where they are recognised by.
+    /// The places that identify processes.
     pub places: Places,
 }
 
@@ -27,7 +27,7 @@ impl Containment {
         Some(TaskCgroup::new(place.alloc.id, &place.task, place.cores()))
     }
 
-    /// From here on whatever comes of a start is known as the task's, also when it loses its executor.
+    /// Records the processes of a start as the task's, also for the case that they lose their executor.
     pub async fn take_in(&self, place: &TaskPlace, cgroup: Option<TaskCgroup>) {
         if !self.drivers.is_builtin(place.driver_name()) {
             let owner = Owner { alloc: place.alloc.id, task: place.task.to_string() };
@@ -35,20 +35,21 @@ impl Containment {
         }
     }
 
-    /// Ends whatever a driver has left of a task: in the cgroups made for it, under its executors, by environment and
-    /// directory. Answers how many processes there were; people are told.
+    /// Ends the leftover processes of a task: in its cgroups, under its executors, and by environment and directory.
+    /// Returns how many there were, for the task's events.
     ///
     /// # Errors
-    /// What resists, or why it could not be ended; may be repeated.
+    /// The processes that resist, or why they could not be ended; the caller may repeat the call.
     pub async fn contain(&self, place: &TaskPlace) -> Result<usize, String> {
         let task_dir = place.task_dirs().root;
         leftovers::end_own_executors(&task_dir).await;
-        // Drivers that come with the agent leave nothing but executors of our own.
+        // Drivers that come with the agent leave only our own executors behind.
         if self.drivers.is_builtin(place.driver_name()) {
             return Ok(0);
         }
         let mut killed = 0;
-        // Both ways, because each finds what the other one misses; executors first, which might start something anew.
+        // Both searches are needed, because each misses some processes. Executors go first: they might start something
+        // anew.
         let ended = leftovers::end_task(&self.places, place.alloc.id, &place.task).await;
         killed += ended.killed;
         if !ended.resisting.is_empty() {

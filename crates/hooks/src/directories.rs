@@ -13,9 +13,9 @@ use crate::{
     hook::{Given, Hook, Prepared, Starting},
 };
 
-/// Makes what a task finds on this node.
+/// Makes the directories and cgroups of a task on this node.
 pub struct Directories {
-    /// Where cgroups are claimed before they are made.
+    /// Records the claim on a cgroup before the cgroup is made.
     pub store: LocalStore,
 }
 
@@ -26,7 +26,7 @@ impl Hook for Directories {
 }
 
 impl Directories {
-    /// Directories, payload and cgroups. Records first what is made outside the allocation's directory.
+    /// Makes directories, payload and cgroups. Records what lies outside the allocation's directory before it makes it.
     async fn make(&self, starting: &Starting<'_>) -> Result<(), StartFailure> {
         let Starting { place, spec, keeper, cgroup, .. } = *starting;
         if cgroup.is_some() {
@@ -56,7 +56,7 @@ impl Directories {
     }
 }
 
-/// The task may have run before and have put links in the way.
+/// The task may have run before and may have put links in the way.
 fn write_payload(task_root: &Path, file: &str, payload: &str) -> Result<(), String> {
     let relative = Path::new(file);
     if file.is_empty() || !relative.components().all(|c| matches!(c, std::path::Component::Normal(_))) {

@@ -1,7 +1,8 @@
-//! Services of the cluster as a node reads them: what template functions such as `nomadService` are fed from.
+//! Services of the cluster as a node reads them: the data of template functions such as `nomadService`.
 //!
-//! A read asks the server of the node's session over HTTP, with the index of what is known already: it is answered when *that service* has
-//! changed, or after a while with what it was. So a watcher is a loop over [`Discovery::service`] that hands the last index back in.
+//! A read asks the server of the node's session over HTTP, with the last known index. The server answers when *that
+//! service* has changed, or after a while with the same data. So a watcher loops over [`Discovery::service`] and passes
+//! the last index back in.
 
 use std::{
     fmt,
@@ -15,7 +16,7 @@ use model::{Namespace, ServiceRegistration, StoreIndex};
 /// How long one read waits for a change.
 const WAIT: Duration = Duration::from_secs(60);
 
-/// Why services could not be read. All of it passes: try again after a pause.
+/// Why services could not be read. Every variant is temporary: try again after a pause.
 #[derive(Debug, thiserror::Error)]
 pub enum DiscoveryError {
     /// The node has no session.
@@ -29,7 +30,7 @@ pub enum DiscoveryError {
     Client(#[from] ClientError),
 }
 
-/// Where the server of the node's session answers HTTP; empty when it does not say, `None` without a session.
+/// HTTP address of the server of the node's session; empty when the server names none, `None` without a session.
 pub(crate) type SessionServer = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// A reader of services. Cheap to clone; connections are shared.
@@ -37,7 +38,7 @@ pub(crate) type SessionServer = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 pub struct Discovery {
     region: String,
     server: SessionServer,
-    /// The client of the server that was asked last.
+    /// The client of the last server, with that server's address.
     client: Arc<Mutex<Option<(String, ApiClient)>>>,
 }
 
@@ -53,11 +54,12 @@ impl Discovery {
         Self { region, server, client: Arc::default() }
     }
 
-    /// The places of a service, by id, and the index at which they were so. Waits for a change of the service when `index` is not 0, at most a
-    /// minute. An index that is lower than the one given belongs to another server state: begin again with 0. Cancel safe.
+    /// The registrations of a service, by id, and their index. With an `index` other than 0, waits for a change of the
+    /// service, at most a minute. A lower index in the answer belongs to another server state: begin again with 0.
+    /// Cancel safe.
     ///
     /// # Errors
-    /// See [`DiscoveryError`]; nothing is known then of the service, what was known stays the best guess.
+    /// See [`DiscoveryError`]. The call then learns nothing; the last known registrations stay the best guess.
     pub async fn service(
         &self,
         namespace: &Namespace,
@@ -67,7 +69,8 @@ impl Discovery {
         self.chosen(namespace, name, None, index).await
     }
 
-    /// As [`Self::service`]; `choose` is `NUMBER|KEY`: so many places, the same ones for the same key while they last.
+    /// As [`Self::service`]; `choose` is `NUMBER|KEY`: at most so many registrations, the same ones for the same key
+    /// while they last.
     pub(crate) async fn chosen(
         &self,
         namespace: &Namespace,
@@ -80,7 +83,7 @@ impl Discovery {
         Ok((answer.value, answer.meta.index))
     }
 
-    /// The services of a namespace, as [`Self::service`] reads one.
+    /// The services of a namespace. Waits and fails as [`Self::service`] does.
     ///
     /// # Errors
     /// See [`DiscoveryError`].
@@ -89,7 +92,7 @@ impl Discovery {
         Ok((answer.value, answer.meta.index))
     }
 
-    /// The client of the server of the session.
+    /// The HTTP client of the session's server.
     pub(crate) fn client(&self) -> Result<ApiClient, DiscoveryError> {
         let server = (self.server)().ok_or(DiscoveryError::NoServer)?;
         if server.is_empty() {

@@ -1,4 +1,4 @@
-//! The drivers of this node: which plugins are run, and what they tell about themselves as part of the node.
+//! The drivers of this node: which plugins run, and what they add to the node.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -22,23 +22,23 @@ use model::{
 };
 use node_config::{ClientConfig, PluginCommand, PluginSettings};
 
-/// Largest schema, and most of them, that servers are told: what is more is checked on the node only.
+/// Largest schema, and largest sum of schemas, that the servers get, in bytes. The node alone checks the rest.
 const SCHEMA_BYTES_MAX: usize = 64 * 1024;
 const SCHEMAS_MAX: usize = 64;
 
-/// How long a driver that is not there is waited for, and then not asked for.
+/// How long to wait for an absent driver, and then between attempts.
 const RARELY: Duration = Duration::from_secs(60);
 
-/// Why plugins were not looked at again as somebody wanted.
+/// Why a reload of plugins failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
     /// No plugin or driver has that name.
     #[error("{0}")]
     Unknown(String),
-    /// The plugins cannot be run as they are configured.
+    /// The plugins cannot run as they are configured.
     #[error("{0}")]
     Refused(String),
-    /// The plugins could not be looked for.
+    /// The search for plugins failed.
     #[error("{0}")]
     Failed(String),
 }
@@ -48,7 +48,7 @@ fn unavailable(driver: &Driver, else_why: &str) -> String {
     format!("driver {:?} is not available: {why}", driver.name())
 }
 
-/// The plugin host with this node's rules about which drivers may be used.
+/// The plugin host with this node's rules about allowed drivers.
 pub struct Drivers {
     host: DriverHost,
     config: Arc<ClientConfig>,
@@ -58,11 +58,11 @@ pub struct Drivers {
 }
 
 impl Drivers {
-    /// Starts every plugin in the background. Must be called within a runtime. Processes of a former agent are kept,
-    /// but for those of the drivers that `unconfirmed` names.
+    /// Starts every plugin in the background. Must be called within a runtime. Keeps the plugin processes of a former
+    /// agent, except those of the drivers in `unconfirmed`.
     ///
     /// # Errors
-    /// When the directory of plugins cannot be read, or the plugins cannot be run as they are configured.
+    /// When the directory of plugins cannot be read, or the plugins cannot run as they are configured.
     pub fn start(config: &Arc<ClientConfig>, facts: &Facts, unconfirmed: BTreeSet<String>) -> Result<Self, String> {
         let allowed = list(&config.driver_allowlist, config, "driver.allowlist");
         let denied = list(&config.driver_denylist, config, "driver.denylist");
@@ -75,10 +75,11 @@ impl Drivers {
         Ok(Self { host, config: config.clone(), configured: Mutex::new(configured), allowed, denied })
     }
 
-    /// Looks at the plugins again, as they are configured now; `configured` replaces what was configured before.
+    /// Reloads the plugins as they are configured now; `configured` replaces the earlier configuration. Returns the
+    /// outcome of each plugin.
     ///
     /// # Errors
-    /// When nothing was replaced, by the reason; how each plugin fared is in the answer.
+    /// When it replaced nothing, with the reason.
     pub async fn reload(&self, configured: Option<ConfiguredPlugins>) -> Result<BTreeMap<String, Reloaded>, ReloadError> {
         let specs = {
             let mut known = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
@@ -90,10 +91,10 @@ impl Drivers {
         self.host.reload(specs).await.map_err(|e| ReloadError::Refused(e.to_string()))
     }
 
-    /// Replaces the process of one plugin, named by itself or by its driver, whether it has changed or not.
+    /// Replaces the process of one plugin, changed or not. `name` is the plugin's or its driver's.
     ///
     /// # Errors
-    /// When there is none by that name.
+    /// When no plugin has that name.
     pub async fn restart(&self, name: &str) -> Result<BTreeMap<String, Reloaded>, ReloadError> {
         let by_driver = self.host.fingerprints().borrow().get(name).map(|f| f.plugin.clone());
         let plugin = by_driver.unwrap_or_else(|| name.to_owned());
@@ -110,7 +111,7 @@ impl Drivers {
         (self.allowed.is_empty() || self.allowed.iter().any(|a| a == name)) && !self.denied.iter().any(|d| d == name)
     }
 
-    /// The driver of that name, when its plugin is there or comes within `limit`. Cancel safe.
+    /// The driver of that name, if its plugin is ready now or becomes so within `limit`. Cancel safe.
     ///
     /// # Errors
     /// Why there is none, for people.
@@ -134,7 +135,10 @@ impl Drivers {
         self.get(name, self.config.patience.driver).await
     }
 
-    /// The driver, when its plugin takes calls now or within the patience that this node has; else why it does not.
+    /// The driver, if its plugin takes calls now or within this node's patience (`patience.driver`).
+    ///
+    /// # Errors
+    /// Why it does not, for people.
     pub async fn in_time(&self, name: &str) -> Result<Driver, String> {
         let driver = self.at_all(name).await?;
         self.ready(&driver, 0).await.map(|()| driver)
@@ -143,31 +147,31 @@ impl Drivers {
     /// Sends a signal to a run.
     ///
     /// # Errors
-    /// Why it was not sent, for people.
+    /// Why the signal was not sent, for people.
     pub async fn signal(&self, name: &str, run: &str, signal: &str) -> Result<(), String> {
         let driver = self.at_all(name).await?;
         driver.signal_task(run, signal).await.map_err(|e| e.to_string())
     }
 
-    /// Waits as long as it takes: a record of a run is only dropped when its driver has answered.
+    /// Waits without a limit: the record of a run goes only after its driver has answered.
     pub async fn for_ever(&self, name: &str) -> Driver {
         loop {
             if let Ok(driver) = self.get(name, RARELY).await {
                 driver.wait_ready(0).await;
                 return driver;
             }
-            // Not allowed here (any more): ask again rarely, the configuration may come back with the next start.
+            // The configuration does not allow this driver now. Ask again rarely: the next start may allow it.
             tokio::time::sleep(RARELY).await;
         }
     }
 
-    /// Waits for a process of the plugin that is newer than `generation`; says why, when none comes in time.
+    /// Waits for a process of the plugin that is newer than `generation`; an error says why none came in time.
     pub async fn ready(&self, driver: &Driver, generation: u64) -> Result<(), String> {
         let ready = tokio::time::timeout(self.config.patience.driver, driver.wait_ready(generation)).await;
         ready.map(drop).map_err(|_| unavailable(driver, "its plugin does not come up"))
     }
 
-    /// As [`Drivers::ready`], for longer where the plugin is between two processes.
+    /// As [`Drivers::ready`], and longer (`patience.again`) where the plugin is between two processes.
     pub async fn back(&self, driver: &Driver, generation: u64) -> Result<(), String> {
         let patience = &self.config.patience;
         let mut wait = std::pin::pin!(driver.wait_ready(generation));
@@ -183,7 +187,7 @@ impl Drivers {
         self.configured.lock().unwrap_or_else(PoisonError::into_inner).is_builtin(name)
     }
 
-    /// The plugin that serves a driver, when one has said so.
+    /// The plugin that serves a driver, once one has declared it.
     pub fn plugin_of(&self, driver: &str) -> Option<String> {
         self.host.fingerprints().borrow().get(driver).map(|f| f.plugin.clone())
     }
@@ -193,18 +197,19 @@ impl Drivers {
         &self.host
     }
 
-    /// What a remote driver has declared; the plain protocol's weaker set when it knows no extension.
+    /// The provider that a remote driver has declared, or the plain protocol's weaker set if the driver lacks the
+    /// extension.
     pub fn provider(&self, name: &str) -> Option<RemoteProvider> {
         self.host.fingerprints().borrow().get(name).and_then(provider)
     }
 
-    /// Ends the plugin processes; tasks go on.
+    /// Ends the plugin processes. Tasks continue.
     pub async fn shutdown(&self) {
         self.host.shutdown(Ending::Stop).await;
         cgroup::remove_of_plugins(&self.config.names_on_this_machine());
     }
 
-    /// What is known of the drivers' schemas, as the servers are told. A driver that is down still has one.
+    /// The known schemas of the drivers, as the servers get them. A driver that is down keeps its schema.
     pub fn schemas(&self, fingerprints: &BTreeMap<String, DriverFingerprint>) -> Vec<DriverSchema> {
         let usable = fingerprints.iter().filter(|(name, _)| self.usable(name));
         let told = usable.filter_map(|(name, f)| {
@@ -218,7 +223,7 @@ impl Drivers {
         told.take(SCHEMAS_MAX).collect()
     }
 
-    /// Puts what is known of the drivers into the node. True when anything has changed.
+    /// Puts the drivers' fingerprints into the node. True when anything has changed.
     pub fn merge(&self, fingerprints: &BTreeMap<String, DriverFingerprint>, node: &mut Node) -> bool {
         let mut drivers = Map::new();
         let mut attributes: Attributes =
@@ -240,7 +245,7 @@ impl Drivers {
                 attributes.insert(format!("driver.{name}").into(), "1".into());
             }
             attributes.extend(f.attributes.iter().filter(|(_, v)| !v.is_empty()).map(|(k, v)| (k.as_str().into(), v.as_str().into())));
-            // The time of an unchanged answer stays, so that a periodic fingerprint is no change of the node.
+            // Keep the time of an unchanged answer, so that a periodic fingerprint does not change the node.
             match node.drivers.get(name) {
                 Some(old) if (DriverInfo { update_time: String::new(), ..old.clone() }) == info => {
                     info.update_time.clone_from(&old.update_time)
@@ -294,7 +299,7 @@ fn provider(f: &DriverFingerprint) -> Option<RemoteProvider> {
             pool_memory_mb: d.pool_memory_mib,
             stale_seconds: d.stale_seconds,
         }),
-        // The driver's name stands for the runtime: nothing better is known of a driver without the extension.
+        // The driver's name stands for the provider: a driver without the extension tells no better one.
         None if f.capabilities.as_ref().is_some_and(|c| c.remote_tasks) => Some(RemoteProvider {
             provider: format!("plain:{}", f.plugin),
             plain_protocol: true,
@@ -306,7 +311,7 @@ fn provider(f: &DriverFingerprint) -> Option<RemoteProvider> {
     }
 }
 
-/// What the operator wants to be run, which may change while the node runs.
+/// The plugins that the operator configures, which may change while the node runs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ConfiguredPlugins {
     /// Drivers that come with the agent.
@@ -318,7 +323,7 @@ pub struct ConfiguredPlugins {
 }
 
 impl ConfiguredPlugins {
-    /// What a node is configured with at its start.
+    /// The configuration of a node at its start.
     #[must_use]
     pub fn of(config: &ClientConfig) -> Self {
         Self { builtin: config.builtin_drivers.clone(), dir: config.plugin_dir.clone(), blocks: config.plugins.clone() }
@@ -351,7 +356,7 @@ fn plugins(config: &ClientConfig, wanted: &ConfiguredPlugins, allowed: &[String]
     Ok(specs)
 }
 
-/// What a plugin is below where it has no cgroup, so that everything it starts stays below that.
+/// The keeper program for plugins without a cgroup: it adopts the orphans of what they start.
 fn keeper(config: &ClientConfig) -> Option<PathBuf> {
     let installed = executor_client::install(&config.executors_dir());
     installed
@@ -378,9 +383,9 @@ fn builtin(plugin: &PluginCommand, config: &ClientConfig, settings: Option<&Plug
         args,
         config: settings.and_then(|s| s.config.clone()),
         builtin: true,
-        // One copy of the executor for drivers and log collectors; it outlives all of them.
+        // Drivers and log collectors share one copy of the executor, which outlives all of them.
         env: BTreeMap::from([("DROVER_EXECUTOR_DIR".to_owned(), config.executors_dir().display().to_string())]),
-        // What it starts, its executors put into cgroups of their own.
+        // Its executors put their workloads into cgroups of their own.
         procs: None,
         keeper: None,
     }

@@ -1,4 +1,5 @@
-//! Files of a task that the node reads and writes as root while the task may lay links in their way: nothing leaves the directory that was opened.
+//! File access in directories where the task may plant links. The node reads and writes as root, and never leaves the
+//! opened directory.
 
 use std::{
     fs::File,
@@ -12,10 +13,10 @@ use rustix::{
     io::Errno,
 };
 
-/// Largest file that is read.
+/// Largest file that the node reads, in bytes.
 const MAX_FILE: u64 = 4 << 20;
 
-/// What tells two states of a file apart.
+/// Distinguishes two states of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
     device: u64,
@@ -45,9 +46,10 @@ pub(crate) struct Root {
     path: PathBuf,
 }
 
-/// How a rendered file is to look.
+/// Mode and owner of a rendered file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Look {
+    /// Mode bits of the file.
     pub mode: u32,
     pub(crate) uid: Option<u32>,
     pub(crate) gid: Option<u32>,
@@ -71,7 +73,7 @@ impl Root {
         Ok(Self { dir, path: path.to_owned() })
     }
 
-    /// The content of a regular file below, with its stamp. Links are followed as long as they stay below.
+    /// The content of a regular file below, with its stamp. Follows links as long as they stay below.
     pub(crate) fn read(&self, path: &Path) -> io::Result<(Vec<u8>, Stamp)> {
         let (file, stamp) = self.file(path)?;
         let mut content = Vec::new();
@@ -82,16 +84,16 @@ impl Root {
         Ok((content, stamp))
     }
 
-    /// The stamp alone.
+    /// The stamp of a regular file below.
     pub(crate) fn stamp(&self, path: &Path) -> io::Result<Stamp> {
         self.file(path).map(|(_, stamp)| stamp)
     }
 
     fn file(&self, path: &Path) -> io::Result<(File, Stamp)> {
-        // A FIFO must not hold the node.
+        // A FIFO must not block the node.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let opened = match openat2(&self.dir, path, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS) {
-            // Older kernels, and sandboxes that do not know the call: without links then.
+            // Older kernels, and sandboxes without the call: open without following links.
             Err(Errno::NOSYS | Errno::PERM) => self.open_plain(path, flags)?,
             Err(Errno::XDEV) => return Err(io::Error::other("it leads out of the task's directory")),
             other => other?,
@@ -105,7 +107,7 @@ impl Root {
         Ok(openat(&parent, name, flags | OFlags::NOFOLLOW, Mode::empty())?)
     }
 
-    /// The directory that holds the last name of a path, made when it is missing. Links are not followed.
+    /// The parent directory and the last name of a path; makes the directory if it is missing. Does not follow links.
     fn parent<'p>(&self, path: &'p Path, make: bool) -> io::Result<(OwnedFd, &'p std::ffi::OsStr)> {
         let names = names(path)?;
         let (last, parents) = names.split_last().ok_or_else(|| io::Error::other("the path names no file"))?;
@@ -132,7 +134,7 @@ impl Root {
         Ok((dir, last))
     }
 
-    /// Puts a file in place, whole or not at all. False when it is there already as it should be.
+    /// Replaces a file atomically. False when the file already has this content and look.
     pub(crate) fn write(&self, path: &Path, content: &[u8], look: Look) -> io::Result<bool> {
         let named = |e: io::Error| io::Error::new(e.kind(), format!("write {}: {e}", self.path.join(path).display()));
         self.put(path, content, look).map_err(named)
@@ -151,7 +153,7 @@ impl Root {
             Err(e) => return Err(e.into()),
         }
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // Nobody else reads it before it has its owner and mode.
+        // No other user reads it before it has its owner and mode.
         let file = openat(&dir, &temporary, flags, Mode::from_raw_mode(0o600))?;
         let written = (|| -> io::Result<()> {
             let mut file = File::from(file);
@@ -169,7 +171,7 @@ impl Root {
             Ok(())
         })();
         if written.is_err() {
-            // Best effort: the next attempt removes it as well.
+            // Best effort: the next attempt also removes it.
             let _ = unlinkat(&dir, &temporary, AtFlags::empty());
         }
         written.map(|()| true)
@@ -184,7 +186,7 @@ fn regular(file: &OwnedFd) -> io::Result<Stamp> {
     Ok(Stamp::of(&stat))
 }
 
-/// Is the file there with this content and look?
+/// Whether the file has this content and look.
 fn same(dir: &OwnedFd, name: &std::ffi::OsStr, content: &[u8], look: Look) -> bool {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let Ok(file) = openat(dir, name, flags, Mode::empty()) else { return false };
@@ -245,7 +247,7 @@ mod tests {
             root.write(Path::new(path), b"x", LOOK).expect_err(path);
         }
         assert_eq!(root.read(Path::new("local/inner")).expect("a link that stays below").0, b"real");
-        // The link itself is replaced, not what it points to.
+        // The write replaces the link itself, not its target.
         root.write(Path::new("local/file"), b"x", LOOK).expect("written");
         assert_eq!(fs::read_to_string(outside.join("secret")).expect("read"), "secret");
         assert_eq!(fs::read_dir(&outside).expect("list").count(), 1);

@@ -1,5 +1,5 @@
-//! What is made ready for a task before its driver starts it. Each hook owns what it needs; in which order they run
-//! is for the composition to say.
+//! Preparation of a task before its driver starts it. Each hook owns its inputs; the caller that composes hooks sets
+//! their order.
 
 use std::{collections::BTreeMap, pin::Pin};
 
@@ -10,57 +10,57 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{network::TaskNetwork, place::TaskPlace};
 
-/// A task that is being started.
+/// The start of a task, as hooks see it.
 pub struct Starting<'a> {
-    /// Which task, where it lies, whom to tell.
+    /// The task, its directories, and the inbox of its allocation.
     pub place: &'a TaskPlace,
-    /// What the job says of it.
+    /// Its part of the job.
     pub spec: TaskSpec<'a>,
     /// Name of this start.
     pub run: &'a str,
-    /// What its driver can do.
+    /// Capabilities of its driver.
     pub capabilities: &'a Capabilities,
-    /// Who may open what only the task may read.
+    /// The user who may open files that only the task may read.
     pub keeper: Keeper,
-    /// Present when this node makes the cgroups that the driver expects.
+    /// `Some` if this node makes the cgroups that the driver expects.
     pub cgroup: Option<&'a TaskCgroup>,
-    /// The start is not wanted any more.
+    /// Cancelled when the start is no longer wanted.
     pub interrupted: &'a CancellationToken,
 }
 
 impl Starting<'_> {
-    /// The outcome of some work, unless the start is interrupted before.
+    /// The result of `work`, unless an interruption comes first.
     pub(crate) async fn unless_interrupted<T>(&self, work: impl Future<Output = T>) -> Result<T, StartFailure> {
         self.interrupted.run_until_cancelled(work).await.ok_or(StartFailure::Interrupted)
     }
 }
 
-/// What hooks have given the task.
+/// Contributions of the hooks to the task.
 #[derive(Debug, Default)]
 pub struct Given {
-    /// Where the task is connected.
+    /// The task's network.
     pub network: TaskNetwork,
-    /// Variables; later hooks have the last word.
+    /// Environment variables; later hooks override earlier ones.
     pub env: BTreeMap<String, String>,
 }
 
-/// How a hook went.
+/// The outcome of a hook.
 pub type Prepared<'a> = Pin<Box<dyn Future<Output = Result<(), StartFailure>> + Send + 'a>>;
 
-/// Makes one thing ready for the start of a task. May be repeated after a crash.
+/// Prepares one thing for the start of a task. May run again after a crash.
 pub trait Hook: Send + Sync {
-    /// Makes it ready, and adds to what the task is given. Ends early when the start is interrupted.
+    /// Prepares it, and adds to `given`. Ends early when the start is interrupted.
     ///
     /// # Errors
-    /// Why the task cannot be started, for people, and whether another attempt may succeed.
+    /// Why the task cannot start, for people, and whether another attempt may succeed.
     fn before_start<'a>(&'a self, starting: &'a Starting<'a>, given: &'a mut Given) -> Prepared<'a>;
 }
 
-/// Why what a hook gives does not travel with a task that runs elsewhere.
+/// Why the output of a hook cannot travel with a task that runs elsewhere.
 #[derive(Debug)]
 pub enum Unbundled {
-    /// It never will.
+    /// It never can.
     Refused(String),
-    /// Something is missing that may come.
+    /// Something is missing that may come later.
     Later(String),
 }

@@ -1,5 +1,5 @@
-//! Workload identities of a task: tokens that say who it is, signed by the servers, in its files and environment,
-//! renewed before they end.
+//! Workload identities of a task: tokens that prove its identity. The servers sign them. The node writes them to files
+//! and environment, and renews them before they expire.
 //!
 //! ```text
 //! start ── ask ── write ── remember ── driver
@@ -31,11 +31,11 @@ use crate::{
     tokens::{TokenError, Tokens},
 };
 
-/// Tokens may be missing this long before people are told.
+/// How long tokens may be missing before an event tells people.
 const TELL_AFTER: Duration = Duration::from_secs(3);
 /// Pauses between attempts to get tokens: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// Looks at the clock are not further apart: it may be set, and a machine may sleep.
+/// Longest time between two looks at the clock: somebody may set it, and a machine may sleep.
 const LOOK: Duration = Duration::from_secs(30);
 
 /// The task's file of an identity, below its directory.
@@ -51,7 +51,7 @@ fn variables(task: &Task, held: &Held) -> BTreeMap<String, String> {
     exposed(task).filter(|i| i.env).filter_map(|i| Some((variable(&i.name), held.get(&i.name)?.text.clone()))).collect()
 }
 
-/// Writes the files of tokens, for their keeper only. Blocking.
+/// Writes the token files, for their keeper only. Blocking.
 fn write(place: &TaskPlace, task: &Task, view: PathView, keeper: Keeper, held: &Held) -> Result<(), String> {
     let dirs = place.task_dirs();
     for identity in exposed(task).filter(|i| i.file) {
@@ -65,8 +65,8 @@ fn write(place: &TaskPlace, task: &Task, view: PathView, keeper: Keeper, held: &
     Ok(())
 }
 
-/// Tokens that have just come, with their life by the clock of this node, which need not be the server's: one that is
-/// half a life behind would be asked for new tokens without a pause.
+/// New tokens, with their lifetime by this node's clock. The server's clock may differ. By it, a token half a lifetime
+/// old would cause requests without a pause.
 fn held(signed: Vec<SignedIdentity>, now: i64) -> Held {
     let token = |s: SignedIdentity| {
         let life = s.expires_ns.checked_sub(s.issued_ns).filter(|_| s.expires_ns > 0);
@@ -76,7 +76,7 @@ fn held(signed: Vec<SignedIdentity>, now: i64) -> Held {
     signed.into_iter().map(token).collect()
 }
 
-/// When they are due to be renewed.
+/// When the tokens are due for renewal.
 fn due_of(tokens: &Held, spread: u64) -> Due {
     Due::of(tokens.iter().map(|(name, token)| (&**name, token.issued_ns, token.expires_ns)), spread)
 }
@@ -91,15 +91,15 @@ pub struct Elsewhere {
     pub files: Vec<driver_host::BundleFile>,
     /// Variables of the task, by name.
     pub variables: BTreeMap<String, String>,
-    /// When those that end are due to be renewed.
+    /// When the tokens are due for renewal.
     pub due: Due,
 }
 
-/// Gives tasks the tokens of their identities.
+/// Gives tasks their identity tokens.
 pub struct Identities {
-    /// Whom they are asked of.
+    /// Requests tokens from the servers.
     pub tokens: Tokens,
-    /// Who tells a task of a renewed one.
+    /// Send a task the signal that tells of a renewed token.
     pub drivers: Arc<Drivers>,
     /// Spread the renewals.
     pub seeds: Seeds,
@@ -115,8 +115,8 @@ impl Hook for Identities {
 }
 
 impl Identities {
-    /// Gets the tokens of a task before a start; answers with its variables. Waits for the servers, unless the task
-    /// has tokens of an earlier start that have not ended.
+    /// Gets the tokens of a task before a start and returns its variables. Waits for the servers, unless valid tokens
+    /// of an earlier start exist.
     async fn issue(&self, starting: &Starting<'_>) -> Result<BTreeMap<String, String>, StartFailure> {
         let Starting { place, keeper, interrupted, .. } = *starting;
         let (task, view) = (starting.spec.task, task_config::path_view(starting.capabilities));
@@ -165,10 +165,10 @@ impl Identities {
         Ok(variables)
     }
 
-    /// Gets tokens of these identities of a task that runs elsewhere. Nothing is stored on this node. Cancel safe.
+    /// Gets tokens of these identities for a task that runs elsewhere. Stores nothing on this node. Cancel safe.
     ///
     /// # Errors
-    /// When the servers refuse them, or none has answered.
+    /// When the servers refuse, or none has answered.
     pub async fn elsewhere(&self, alloc: model::AllocId, task: &Task, wanted: Vec<String>) -> Result<Elsewhere, TokenError> {
         let tokens = held(self.tokens.sign(alloc, &task.name, wanted).await?, now_ns());
         let files = exposed(task).filter(|i| i.file).filter_map(|i| {
@@ -178,7 +178,7 @@ impl Identities {
         Ok(Elsewhere { files: files.collect(), variables: variables(task, &tokens), due: due_of(&tokens, self.seeds.next()) })
     }
 
-    /// Renews the tokens of a run for as long as it lasts. Cancelled when its end is known; safe at any point.
+    /// Renews the tokens of a run until the caller cancels it at the run's end. Cancel safe.
     pub async fn watch(&self, place: &TaskPlace, run: &str) {
         let Some(task) = place.task() else { return };
         let capabilities = self.drivers.for_ever(&task.driver).await.capabilities().unwrap_or_default();
@@ -191,7 +191,7 @@ impl Identities {
             let from = dir.clone();
             let mut tokens = tokio::task::spawn_blocking(move || load(&from)).await.unwrap_or_default();
             let now = now_ns();
-            // What is not known counts as due.
+            // An unknown token counts as due.
             let due_at = |i: &Identity| tokens.get(&i.name).map_or(now, |t| t.renew_at(spread).unwrap_or(i64::MAX));
             let next = mortal(task).map(due_at).min().unwrap_or(i64::MAX);
             if next > now {
@@ -226,7 +226,7 @@ impl Identities {
         }
     }
 
-    /// Gives the task its new tokens and makes the change that its job wants. True when the task ends by it.
+    /// Gives the task its new tokens and makes the change that its job asks for. True when that change ends the task.
     async fn apply(
         &self,
         place: &TaskPlace,
@@ -242,7 +242,8 @@ impl Identities {
         tracing::debug!(alloc = %place.alloc.id, task = %place.task, identities = ?names(due.iter().copied()), "tokens renewed");
         let by = |mode: &str| due.iter().filter(|i| i.change_mode == mode).copied().collect::<Vec<_>>();
         if let Some(identity) = by(change_mode::RESTART).first() {
-            // Remembered by the start that follows; an agent that dies before it finds the renewal due again.
+            // The start that follows saves the record. If the agent dies before, the next one finds the renewal due
+            // again.
             let why = format!("Token of identity {:?} with change_mode restart renewed", identity.name);
             let _ = place.inbox.send(Event::DataChanged { task: place.task.clone(), run: run.to_owned(), why });
             return Ok(true);
@@ -250,7 +251,7 @@ impl Identities {
         for identity in by(change_mode::SIGNAL) {
             place.tell(events::identity_signaling(now_ns(), &identity.change_signal, &identity.name));
             if let Err(why) = self.drivers.signal(place.driver_name(), run, &identity.change_signal).await {
-                // The task reads its token again at its own time, or not: that is for people to see.
+                // The task may still read its token at its own time. An event tells people.
                 let said = format!("The signal {} that tells of a renewed token could not be sent: {why}", identity.change_signal);
                 place.tell(events::identity(now_ns(), &said));
             }

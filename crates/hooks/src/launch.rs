@@ -1,14 +1,13 @@
-//! The call that starts a task, and what follows when it is cut off: the plugin has died, or its connection has
-//! broken, with the start in hand.
+//! The call that starts a task, and the recovery when it is cut off: the plugin died, or its connection broke, during
+//! the start.
 //!
-//! A start waits for its turn at the plugin. One that is cut off is made again on a clean table when the plugin is
-//! back, and costs the task none of its restarts, as long as the plugin may have fallen over others. One that was cut
-//! off several times asks for the plugin for itself; if that falls over then as well, with nobody else in hand, the
-//! start has failed. So it has after many cuts in any company: others join a start that takes long.
+//! A start waits for its turn at the plugin. After a cut, the node clears the leftovers and repeats the start once the
+//! plugin is back. That costs the task no restart, as long as another start may have brought the plugin down. After
+//! several cuts, a start asks for exclusive use of the plugin. If the plugin dies again with no other call in hand, the
+//! start has failed. It also fails after many cuts in total, because other calls join a start that takes long.
 //!
-//! A start that got no answer from a process that lives may still be under way there. The process is ended before
-//! anything else is done: two starts of a task are never under way at once. Its tasks run on, and the starts of others
-//! that it had in hand are cut off and made again.
+//! A start without an answer from a live process may still be under way there. The node ends that process first: two
+//! starts of a task never run at once. Its tasks continue. Other starts that it had in hand are cut off and repeated.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,22 +17,22 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{containment::Containment, drivers::Drivers, place::TaskPlace};
 
-/// How often a start may be cut off among others before it gets the plugin for itself.
+/// Cuts among other calls before the start gets the plugin for itself.
 const TOGETHER: u32 = 2;
-/// How often it may be cut off alone.
+/// Cuts while alone at the plugin before the start fails.
 const ALONE: u32 = 2;
-/// How often it may get no answer.
+/// Attempts without an answer before the start fails.
 const UNANSWERED: u32 = 3;
-/// How often it may be cut off at all.
+/// Cuts in total before the start fails.
 const ALL: u32 = 12;
-/// How often what a cut start has left is tried to be destroyed.
+/// Attempts to destroy what a cut start has left.
 const CLEARED: u32 = 5;
-/// Until the next attempt at that.
+/// Pause between these attempts.
 const CLEAR_PAUSE: Duration = Duration::from_millis(250);
-/// How long a start waits for its turn before people are told.
+/// How long a start waits for its turn before an event tells people.
 const TELL_AFTER: Duration = Duration::from_secs(30);
 
-/// How often a start was cut off.
+/// Cuts of a start, by kind.
 #[derive(Debug, Default)]
 struct Cuts {
     together: u32,
@@ -41,14 +40,14 @@ struct Cuts {
     unanswered: u32,
 }
 
-/// What follows a failed attempt.
+/// The reaction to a failed attempt.
 #[derive(Debug, PartialEq, Eq)]
 enum Next {
-    /// Another one; whatever the last one has left is ended first, if it was sent.
+    /// Another attempt; if the last one was `sent`, its leftovers are ended first.
     Again { sent: bool },
     /// The start has failed.
     Failed,
-    /// It has failed for the number of its attempts.
+    /// The start has failed after too many attempts.
     TooOften,
 }
 
@@ -80,15 +79,15 @@ impl Cuts {
 
 /// Starts tasks at their drivers.
 pub struct Launch {
-    /// Who is called.
+    /// The drivers to call.
     pub drivers: Arc<Drivers>,
-    /// Ends what a start has left that was cut off.
+    /// Ends the leftovers of a cut start.
     pub containment: Arc<Containment>,
 }
 
 impl Launch {
-    /// The driver of a task that is to be started. One whose plugin is between two processes is waited for longer
-    /// than one that has never been there.
+    /// The driver for the start of a task. Waits longer for a plugin that is between two processes than for one that
+    /// has never been ready.
     ///
     /// # Errors
     /// Why it takes no calls, for people.
@@ -100,7 +99,7 @@ impl Launch {
     /// Starts a task at its driver.
     ///
     /// # Errors
-    /// What the driver says against it, that its plugin fell over it too often, or that the start was interrupted.
+    /// The driver refused the task, its plugin died too often during the call, or the start was interrupted.
     pub async fn launch(
         &self,
         place: &TaskPlace,
@@ -129,7 +128,7 @@ impl Launch {
                 Err(error) => error,
             };
             let next = cuts.count(&error, turn.was_alone());
-            // The process that is not to be met again.
+            // The next attempt needs a newer process than this one.
             let last = match &error {
                 CallError::PluginGone { generation, .. } => *generation,
                 CallError::Disconnected { .. } | CallError::Timeout { .. } => {
@@ -153,7 +152,7 @@ impl Launch {
         }
     }
 
-    /// Ends what a start has left that was cut off: nothing is started beside it.
+    /// Ends the leftovers of a cut start: nothing may start beside them.
     async fn clear(&self, place: &TaskPlace, driver: &Driver, run: &str) -> Result<(), StartFailure> {
         let failed = |why: String, recoverable| StartFailure::Driver { why, recoverable };
         for attempt in 1.. {
@@ -167,7 +166,7 @@ impl Launch {
                 Err(_) => tokio::time::sleep(CLEAR_PAUSE).await,
             }
         }
-        // It may have come as far as a workload that no process of the driver knows.
+        // The start may have created a workload that no driver process knows.
         self.containment.contain(place).await.map(drop).map_err(|why| failed(why, false))
     }
 }
@@ -197,7 +196,7 @@ mod tests {
         }
         assert_eq!((cuts.count(&gone, true), cuts.count(&broken, true)), (Next::Again { sent: true }, Next::Failed));
 
-        // It takes so long until the plugin falls over that others have joined it each time.
+        // The plugin takes so long to die that other calls have joined each time.
         let mut cuts = Cuts::default();
         let told: Vec<Next> = (0..ALL).map(|_| cuts.count(&gone, false)).collect();
         assert!(told[..told.len() - 1].iter().all(|next| *next == again), "{told:?}");

@@ -1,11 +1,11 @@
-//! What is made ready for the tasks of an allocation on this node, and what works for them while they run.
+//! Preparation of an allocation's tasks on this node, and the services that work for them while they run.
 //!
-//! A [hook](hook::Hook) makes one thing ready before a driver starts a task: directories, networks, artifacts, tokens,
-//! templates. It is told of the task by its [place](place::TaskPlace), answers the start, and tells the loop of the
-//! allocation everything else by the place's inbox. In which order hooks run is for the node to say.
+//! A [hook](hook::Hook) prepares one thing before a driver starts a task: directories, networks, artifacts, tokens,
+//! templates. Its [place](place::TaskPlace) names the task. The hook answers to the start, and tells the allocation's
+//! loop everything else through the place's inbox. The node sets the order of hooks.
 //!
-//! Beside them stands what tasks have while they run: checks of services, renewed tokens, watched templates, log
-//! collectors, the socket of the Task API.
+//! While a task runs, this crate also provides checks of services, renewed tokens, watched templates, log collectors,
+//! and the socket of the Task API.
 //!
 //! Must never know: the loop of an allocation, sessions, remote tasks, the node's HTTP API. Begin reading at [`hook`].
 

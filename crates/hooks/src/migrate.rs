@@ -1,13 +1,13 @@
-//! The data of an allocation comes along from another node, when the group's `ephemeral_disk` says `migrate`.
+//! Migration of an allocation's data from another node, when the group's `ephemeral_disk` says `migrate`.
 //!
 //! ```text
-//! <alloc>/.migration/data-…   what is being received; thrown away by whoever finds it without the mark
-//! <alloc>/.migration/done     it is in its place, or there is nothing to have: never asked for again
+//! <alloc>/.migration/data-…   an incomplete download; without the mark, the next attempt removes it
+//! <alloc>/.migration/done     it is in its place, or there is no data: never asked for again
 //! ```
 //!
-//! The first task that starts waits until the previous allocation has ended, receives its data as one archive by way
-//! of a server, and puts it in place when it is complete. When that cannot be had, people read why, and the tasks
-//! begin with empty directories.
+//! The first task that starts waits until the previous allocation has ended. It receives the data as one archive
+//! through a server, and puts the data in place when it is complete. If that fails, an event gives the reason, and the
+//! tasks begin with empty directories.
 
 use std::{
     fs,
@@ -31,24 +31,23 @@ use crate::{
     sticky::{self, FormerData},
 };
 
-/// How long a server that does not answer is asked again.
+/// How long the node repeats a request to a server that does not answer.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Between two attempts.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long one question about the previous allocation waits for a change.
+/// How long one request for the previous allocation waits for a change.
 const WAIT: Duration = Duration::from_secs(60);
-/// An archive of which nothing comes for so long is given up.
+/// The node gives up an archive that sends nothing for this long.
 const STALLED: Duration = Duration::from_secs(60);
 const PLACE: &str = ".migration";
 
-/// Does the group have its data brought along?
+/// Whether the group wants its data migrated.
 fn wanted(group: &TaskGroup) -> bool {
     group.ephemeral_disk.as_ref().is_some_and(|disk| disk.migrate == Some(true))
 }
 
 impl FormerData {
-    /// Brings the data of the previous allocation here, when that was on another node. Once in the life of an
-    /// allocation.
+    /// Brings the data of the previous allocation here, if it was on another node. Once per allocation.
     #[expect(clippy::await_holding_invalid_type, reason = "the tasks of an allocation wait for the one that brings its data")]
     pub(super) async fn bring(&self, place: &TaskPlace, group: &TaskGroup, interrupted: &CancellationToken) -> Result<(), StartFailure> {
         let previous = place.alloc.previous_allocation;
@@ -69,7 +68,7 @@ impl FormerData {
         })
     }
 
-    /// Errors are those of this node's own disk: the start is tried again.
+    /// Errors concern this node's own disk; the start is repeated.
     async fn once(&self, place: &TaskPlace, group: &TaskGroup) -> io::Result<()> {
         let to = place.dirs.clone();
         let migration = to.root.join(PLACE);
@@ -77,7 +76,7 @@ impl FormerData {
             return Ok(());
         }
         let previous = place.alloc.previous_allocation;
-        // A name of its own: an attempt that was interrupted may be writing its last piece.
+        // A unique name: an interrupted attempt may still be writing its last piece.
         let staging = AllocDirs { root: migration.join(format!("data-{:x}", self.seeds.next())) };
         let made = (to.clone(), migration.clone(), staging.root.clone());
         blocking(move || {
@@ -122,7 +121,7 @@ impl FormerData {
         .await
     }
 
-    /// Waits until the previous allocation has ended on its node. Says why that cannot be waited for.
+    /// Waits until the previous allocation has ended on its node. An error says why it cannot wait.
     async fn wait_for_end(&self, place: &TaskPlace) -> Result<(), String> {
         let previous = place.alloc.previous_allocation;
         let path = format!("/v1/allocation/{previous}");
@@ -156,7 +155,7 @@ impl FormerData {
         }
     }
 
-    /// Receives the archive and unpacks it as it comes. Answers with how many bytes it had.
+    /// Receives the archive and unpacks it as it arrives. Returns its size in bytes.
     async fn receive(&self, place: &TaskPlace, into: &Path, tasks: &[String], room: u64) -> Result<u64, String> {
         let path = format!("/v1/client/allocation/{}/snapshot", place.alloc.previous_allocation);
         let options = RequestOptions::default().in_namespace(place.job.namespace.to_string());
@@ -173,7 +172,7 @@ impl FormerData {
                 let piece = next.map_err(|_| format!("nothing came for {} s", STALLED.as_secs()))?.map_err(|e| e.to_string())?;
                 let Some(piece) = piece else { return Ok(bytes) };
                 bytes += piece.len() as u64;
-                // Who unpacks has given up, and says why.
+                // The unpacking side has given up, and reports why.
                 if pieces.send(piece).await.is_err() {
                     return Ok(bytes);
                 }
@@ -182,7 +181,7 @@ impl FormerData {
         let fed: Result<u64, String> = fed.await;
         drop(pieces);
         let unpacked = unpacked.await.map_err(|e| e.to_string())?.map_err(|e| e.to_string());
-        // An archive that breaks off may look complete.
+        // A truncated archive may look complete.
         fed.and_then(|bytes| unpacked.map(|()| bytes))
     }
 }
@@ -195,7 +194,7 @@ async fn blocking(work: impl FnOnce() -> io::Result<()> + Send + 'static) -> io:
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(io::Error::other(e)))
 }
 
-/// What arrives, as something to read.
+/// The arriving pieces as a reader.
 struct Pieces {
     received: mpsc::Receiver<Bytes>,
     now: Bytes,

@@ -1,4 +1,4 @@
-//! What the paths of a job mean: places below the directories of a task.
+//! Resolves the paths in a job to places below a task's directories.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -7,12 +7,13 @@ use host::{dirs::TaskDirs, env::PathView};
 /// A path below a directory of the task.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
-    /// Below the directory that the tasks share.
+    /// Whether it lies below the directory that the tasks share.
     pub(crate) shared: bool,
+    /// Path relative to that directory.
     pub path: PathBuf,
 }
 
-/// What a path of a job means: below the task's directory, or as the task sees it.
+/// Resolves a path of a job: relative to the task's directory, or as the task sees it.
 pub(crate) fn place(path: &str, dirs: &TaskDirs, view: PathView) -> Result<Place, String> {
     let given = Path::new(path);
     let outside = || format!("{path:?} is not below the task's directories");

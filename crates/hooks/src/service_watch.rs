@@ -1,7 +1,7 @@
-//! Services that templates of this node read: one blocking read for each that is asked for, shared by all tasks that ask for it.
+//! Services that templates of this node read. One blocking read serves all tasks that ask for the same service.
 //!
-//! A read goes on while somebody follows it. What it knew last is kept for a while afterwards: a task that is started again while no server is
-//! heard gets that, instead of waiting for as long as the servers are away.
+//! A read continues while it has followers. Afterwards the node keeps its last answer for a while. A task that restarts
+//! while no server answers gets that, instead of waiting for the servers.
 
 use std::{
     collections::HashMap,
@@ -17,13 +17,13 @@ use crate::discovery::{Discovery, DiscoveryError};
 
 /// Pauses after a read that failed: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
-/// Reads that nobody follows whose answers are kept.
+/// Number of answers kept without a follower.
 const KEPT: usize = 256;
 
-/// What is read.
+/// What a read asks for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum ServiceKey {
-    /// The places of a service, perhaps only `NUMBER|KEY` of them.
+    /// The registrations of a service, or `NUMBER|KEY` of them.
     Places { namespace: Namespace, name: String, choose: Option<String> },
     /// The services of a namespace.
     Names { namespace: Namespace },
@@ -36,10 +36,10 @@ pub(crate) enum ServiceData {
     Names(Vec<ServiceName>),
 }
 
-/// What is known of a key.
+/// The known state of a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
-    /// The newest answer; None = none yet.
+    /// The newest answer; `None` = none yet.
     pub(crate) data: Option<Arc<ServiceData>>,
     /// Why there is no newer one.
     pub trouble: Option<String>,
@@ -50,9 +50,9 @@ struct Entry {
     known: Known,
     followers: usize,
     reader: Option<AbortHandle>,
-    /// The last answer of a time when it was followed before: given out when no server answers.
+    /// The last answer from an earlier time with followers; used when no server answers.
     former: Option<Arc<ServiceData>>,
-    /// Orders those that nobody follows.
+    /// When the last follower left; orders the keys without followers.
     left: u64,
 }
 
@@ -63,11 +63,11 @@ struct Inner {
     version: watch::Sender<u64>,
 }
 
-/// All of a node. Cheap to clone.
+/// All watches of a node. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct ServiceWatches(Arc<Inner>);
 
-/// Somebody follows a key; ends when it is dropped.
+/// One follower of a key; dropping it ends the following.
 #[derive(Debug)]
 pub(crate) struct Following {
     watches: ServiceWatches,
@@ -75,7 +75,7 @@ pub(crate) struct Following {
 }
 
 impl ServiceWatches {
-    /// Nothing is read before somebody follows it.
+    /// Reads nothing until the first `follow`.
     pub fn new(discovery: Discovery) -> Self {
         Self(Arc::new(Inner { discovery, entries: Mutex::default(), version: watch::Sender::new(0) }))
     }
@@ -84,12 +84,12 @@ impl ServiceWatches {
         self.0.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes whenever something that is followed does.
+    /// Changes whenever the data of a followed key changes.
     pub fn version(&self) -> watch::Receiver<u64> {
         self.0.version.subscribe()
     }
 
-    /// Follows a key. Needs a runtime.
+    /// Follows a key. Must be called within a runtime.
     pub(crate) fn follow(&self, key: ServiceKey) -> Following {
         let mut entries = self.entries();
         let entry = entries.entry(key.clone()).or_insert_with(|| Entry {
@@ -111,7 +111,7 @@ impl ServiceWatches {
     fn publish(&self, key: &ServiceKey, read: Result<ServiceData, String>) {
         let changed = {
             let mut entries = self.entries();
-            // An answer that arrives while the last follower leaves.
+            // The answer came while the last follower left.
             let Some(entry) = entries.get_mut(key).filter(|e| e.followers > 0) else { return };
             let before = entry.known.clone();
             match read {
@@ -135,7 +135,7 @@ impl ServiceWatches {
         }
     }
 
-    /// Reads for as long as somebody follows.
+    /// Reads as long as the key has followers.
     async fn read(self, key: ServiceKey) {
         let mut index = 0;
         let mut pause = PAUSES.0;
@@ -159,7 +159,7 @@ impl ServiceWatches {
             match read {
                 Ok((data, newer)) => {
                     pause = PAUSES.0;
-                    // Lower: another state of the servers, read from its beginning. Zero would not wait.
+                    // A lower index belongs to another server state: read from its beginning. Index 0 would not wait.
                     index = if newer < index { 0 } else { newer.max(1) };
                     self.publish(&key, Ok(data));
                 }
@@ -297,7 +297,7 @@ mod tests {
         state.send_replace(8);
         until(&watches, "a change with one follower left", || ports(&two) == Some(vec![1008])).await;
 
-        // The servers go: what is known stays, also for one that comes later.
+        // The servers go away: known data stays, also for a later follower.
         *address.lock().expect("lock") = None;
         server.abort();
         drop(two);
@@ -307,7 +307,7 @@ mod tests {
         until(&watches, "what was known", || ports(&three) == Some(vec![1008])).await;
         assert!(three.known().trouble.is_some_and(|why| why.contains("no server is heard")));
 
-        // Never known: there is nothing to give.
+        // Never known: there is no former answer.
         let other = watches.follow(ServiceKey::Names { namespace: "default".into() });
         until(&watches, "the reason", || other.known().trouble.is_some()).await;
         assert_eq!(other.known().data, None);

@@ -1,5 +1,4 @@
-//! From the machine's tasks to what is registered and how it is checked: the names that a job may refer to are known
-//! here.
+//! Registrations and checks, derived from the machine's tasks. This module resolves the names that a job may refer to.
 
 use std::{
     cell::RefCell,
@@ -21,27 +20,27 @@ use model::{AllocClientUpdate, Map, RemoteServices, ServiceEntry, Task, alloc::N
 
 use crate::checks::{Ask, Probe, Tls, Within};
 
-/// What of the allocation's services stands.
+/// The allocation's registered services.
 #[derive(Debug, Default)]
 pub struct StandingServices {
-    /// None: nothing can be said of them yet.
+    /// `None`: unknown yet.
     local: Option<Vec<ServiceEntry>>,
     remote: Map<Arc<str>, RemoteServices>,
-    /// Service, and why it is not registered or checked.
+    /// By service: why it is not registered or checked.
     pub problems: BTreeMap<String, String>,
-    /// How its checks are run, by their keys.
+    /// The definitions of its checks, by their keys.
     pub probes: BTreeMap<String, Probe>,
 }
 
 impl StandingServices {
-    /// Tells the servers of them.
+    /// Adds them to an update for the servers.
     pub fn put_into(self, update: &mut AllocClientUpdate) {
         update.services = self.local;
         update.remote_services = self.remote;
     }
 }
 
-/// What stands now.
+/// The services that should be registered now.
 pub fn standing(env: &NodeEnv, machine: &Machine, network: Option<&NetworkStatus>) -> StandingServices {
     let Some(group) = machine.group() else { return StandingServices::default() };
     let tasks = machine.task_views();
@@ -79,7 +78,7 @@ pub fn standing(env: &NodeEnv, machine: &Machine, network: Option<&NetworkStatus
     StandingServices { local: machine.services_known().then_some(local), remote: remote.collect(), problems, probes }
 }
 
-/// How a check is run; None while its task is being found again.
+/// The definition of a check; `None` while the agent is still recovering its task.
 fn probe(
     machine: &Machine,
     input: &Input<'_>,
@@ -94,7 +93,7 @@ fn probe(
     let place = || {
         let label = if check.port_label.is_empty() { &s.service.port_label } else { &check.port_label };
         let mode = if check.address_mode.is_empty() { &s.service.address_mode } else { &check.address_mode };
-        // An address that is given to the outside need not be one that this node reaches; a remote task has no other.
+        // This node may be unable to reach an advertised address. A remote task has no other.
         let address = if s.slot.is_some() { s.service.address.as_str() } else { "" };
         let place = resolve(input, &of, s.task, label, mode, address)?;
         let port = u16::try_from(place.port).map_err(|_| format!("{} is no port", place.port))?;
@@ -132,7 +131,7 @@ fn probe(
     Ok(Some(Probe { ask, interval: check.interval.to_std(), timeout: check.timeout.to_std() }))
 }
 
-/// The address that the allocation's ports are on, or the node's first.
+/// The address of the allocation's ports, or else the node's first one.
 fn node_address(env: &NodeEnv, machine: &Machine) -> String {
     let given = machine.alloc().resources.shared.networks.first().map(|n| n.ip.clone());
     given
@@ -162,7 +161,7 @@ impl Names<'_> {
         let (alloc, job) = (self.machine.alloc(), self.machine.job());
         let no_task = Task::default();
         match task {
-            // A group has no task's name and directories.
+            // A group has no task name and no task directories.
             None => self.env.group_vars(alloc, job, group),
             Some(name) => {
                 let task = group.task(name).unwrap_or(&no_task);

@@ -1,8 +1,7 @@
-//! The data of an allocation goes to the one that replaces it on the same node, when the group's `ephemeral_disk` is
-//! sticky.
+//! Moves the data of an allocation to its replacement on the same node, when the group's `ephemeral_disk` is sticky.
 //!
-//! What goes is the shared `alloc/data` and each task's `local`, by one rename each: whoever is killed in the middle
-//! goes on where it was.
+//! It moves the shared `alloc/data` and each task's `local`, by one rename each. An agent killed in between continues
+//! where it stopped.
 
 use std::{fs, io, path::PathBuf, pin::Pin};
 
@@ -22,29 +21,29 @@ use crate::{
     place::TaskPlace,
 };
 
-/// The end of an allocation that is on this node.
+/// The end of an allocation on this node.
 pub struct End {
     /// It has ended.
     pub over: bool,
-    /// Until it has.
+    /// Resolves at its end.
     pub wait: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
 /// The allocations of this node.
 pub trait Present: Send + Sync {
-    /// The end of one of them; None for others.
+    /// The end of an allocation of this node; `None` for others.
     fn end_of(&self, alloc: AllocId) -> Option<End>;
 }
 
 /// Takes the data of former allocations over.
 pub struct FormerData {
-    /// Where the directories of allocations are.
+    /// Finds the directories of allocations.
     pub env: NodeEnv,
-    /// Which allocations are on this node.
+    /// The allocations on this node.
     pub present: Box<dyn Present>,
     /// The way to the servers.
     pub discovery: Discovery,
-    /// Name attempts.
+    /// Names for attempts.
     pub seeds: Seeds,
 }
 
@@ -55,9 +54,8 @@ impl Hook for FormerData {
 }
 
 impl FormerData {
-    /// Waits for the end of the previous allocation and takes its data over. Nothing is done for groups without a
-    /// sticky disk, or when the previous allocation was elsewhere. Tasks of an allocation may do this at the same
-    /// time.
+    /// Waits for the end of the previous allocation and takes its data over. Does nothing without a sticky disk, or
+    /// when the previous allocation ran elsewhere. Tasks of an allocation may call this at the same time.
     async fn take_over(&self, place: &TaskPlace, group: &TaskGroup, interrupted: &CancellationToken) -> Result<(), StartFailure> {
         self.bring(place, group, interrupted).await?;
         let previous = place.alloc.previous_allocation;
@@ -89,7 +87,7 @@ impl FormerData {
     }
 }
 
-/// Does the group keep its data from one allocation to the next?
+/// Whether the group keeps its data from one allocation to the next.
 pub fn wanted(group: &TaskGroup) -> bool {
     group.ephemeral_disk.as_ref().is_some_and(|disk| disk.sticky == Some(true) || disk.migrate == Some(true))
 }
@@ -102,12 +100,12 @@ pub(super) fn move_data(from: &AllocDirs, to: &AllocDirs, tasks: &[String]) -> i
         pairs.push((from.task(task).local, to.task(task).local));
     }
     for (from, to) in pairs {
-        // Over the empty directory that has just been made.
+        // Replaces the empty directory that was made before.
         match fs::rename(&from, &to) {
             Ok(()) => tracing::info!(from = %from.display(), to = %to.display(), "data taken over"),
-            // Moved before, by an earlier start or for another task of the group.
+            // Moved earlier, by another start or for another task of the group.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            // The allocation has data of its own already: nothing of either is lost.
+            // The allocation has data of its own already: keep both.
             Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => {
                 tracing::warn!(from = %from.display(), to = %to.display(), "data stays where it is: the allocation has its own");
             }
@@ -132,7 +130,7 @@ mod tests {
         fs::write(from.shared().join("data/d"), "d").expect("file");
         fs::write(from.task("a").local.join("l"), "l").expect("file");
         for _ in 0..2 {
-            // The second time nothing is left to move; `b` is new.
+            // The second call has nothing left to move; `b` is new.
             move_data(&from, &to, &tasks).expect("moved");
         }
         let text = |path: PathBuf| fs::read_to_string(path).expect("there");

@@ -1,7 +1,8 @@
-//! The Task API: a unix socket in the secrets directory of every task of this node, behind which the agent's HTTP API answers.
+//! The Task API: a unix socket in the secrets directory of every local task. The agent's HTTP API answers there.
 //!
-//! It stands from a task's first start to its end. A new agent listens anew at the same place. Where it cannot be made the task starts all the same:
-//! few tasks ask for it, and people are told. How requests are answered is the agent's to say ([`TaskApiServer`]); until it does, connections wait.
+//! The socket exists from a task's first start to its end. A new agent listens anew at the same path. If the socket
+//! cannot be made, the task starts without it and gets an event: few tasks use it. The agent supplies the server
+//! ([`TaskApiServer`]); until then, connections wait.
 
 use std::{
     collections::HashMap,
@@ -27,15 +28,15 @@ use rustix::{
 use tokio::{net::UnixListener, sync::watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// Answers requests on a listener until the token is cancelled.
+/// Serves requests on a listener until the token is cancelled.
 pub type TaskApiServer = Arc<dyn Fn(UnixListener, CancellationToken) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
 type Key = (AllocId, Arc<str>);
 
-/// A socket that is listened on.
+/// A listening socket.
 #[derive(Debug)]
 struct Open {
-    /// Device and inode: whether what is there still is what was made.
+    /// Device and inode, to tell whether the file at the path is still this socket.
     identity: (u64, u64),
     /// Ends the listener.
     _stop: DropGuard,
@@ -45,13 +46,13 @@ struct Open {
 pub struct TaskApis {
     server: watch::Sender<Option<TaskApiServer>>,
     open: Mutex<HashMap<Key, Open>>,
-    /// More than these would leave too few descriptors for everything else.
+    /// Limit of open sockets: more would leave too few descriptors for other uses.
     most: usize,
     stop: CancellationToken,
 }
 
 impl TaskApis {
-    /// None yet; all of them end with the token.
+    /// An empty set. The token ends all sockets.
     pub fn new(stop: CancellationToken) -> Self {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         Self {
@@ -62,7 +63,7 @@ impl TaskApis {
         }
     }
 
-    /// Who answers from now on; `None` = nobody.
+    /// Sets the server for requests from now on; `None` = requests wait.
     pub fn answered_by(&self, server: Option<TaskApiServer>) {
         self.server.send_replace(server);
     }
@@ -71,7 +72,8 @@ impl TaskApis {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Listens in a task's secrets directory, which has to be there. Idempotent. Only `owner` may connect, when there is one.
+    /// Listens in a task's secrets directory, which must exist. Idempotent. With `owner` (uid and gid), only that user
+    /// may connect.
     ///
     /// # Errors
     /// Why the task has no socket, for people.
@@ -105,10 +107,10 @@ impl TaskApis {
         Ok(())
     }
 
-    /// The task is over: nobody listens, and the socket goes. Blocking, idempotent.
+    /// Ends the listener and removes the socket, at the task's end. Blocking, idempotent.
     pub fn end(&self, alloc: AllocId, task: &Arc<str>, secrets: &Path) {
         self.lock().remove(&(alloc, task.clone()));
-        // A task without secrets directory has none.
+        // A task without a secrets directory has no socket.
         if let Ok(dir) = directory(secrets) {
             let _ = rustix::fs::unlinkat(&dir, API_SOCKET, AtFlags::empty());
         }
@@ -123,8 +125,8 @@ fn directory(path: &Path) -> rustix::io::Result<rustix::fd::OwnedFd> {
     rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Makes the socket anew. The directory is named by its descriptor: paths of sockets are short, those of allocations are not, and what the task puts in
-/// the way is not followed.
+/// Makes the socket anew. Names the directory by its descriptor, because socket paths are limited in length and
+/// allocation paths are long. Also, the descriptor bypasses links that the task may plant.
 fn bind(secrets: &Path, owner: Option<(u32, u32)>) -> io::Result<(StdListener, (u64, u64))> {
     let dir = directory(secrets)?;
     match rustix::fs::unlinkat(&dir, API_SOCKET, AtFlags::empty()) {
@@ -139,7 +141,7 @@ fn bind(secrets: &Path, owner: Option<(u32, u32)>) -> io::Result<(StdListener, (
     let listener = StdListener::bind(format!("/proc/self/fd/{}/{API_SOCKET}", dir.as_raw_fd()))?;
     listener.set_nonblocking(true)?;
     let socket = rustix::fs::openat(&dir, API_SOCKET, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
-    // Through its descriptor it is the very same, whatever its name leads to by now.
+    // The descriptor names exactly this socket, whatever is at its path by now.
     let itself = format!("/proc/self/fd/{}", socket.as_raw_fd());
     let meta = fs::metadata(&itself)?;
     if !meta.file_type().is_socket() {
@@ -174,7 +176,7 @@ mod tests {
     }
 
     async fn read(path: &Path) -> io::Result<String> {
-        // Clients, too, name long paths in a shorter way.
+        // Clients need a short path too.
         let dir = fs::File::open(path.parent().expect("a parent"))?;
         let mut stream = UnixStream::connect(format!("/proc/self/fd/{}/{API_SOCKET}", dir.as_raw_fd())).await?;
         let mut text = String::new();
@@ -191,14 +193,14 @@ mod tests {
         assert!(socket.as_os_str().len() > 108, "longer than the address of a socket may be");
         let (alloc, task): (AllocId, Arc<str>) = (AllocId(uuid::Uuid::new_v4()), "t".into());
         let apis = TaskApis::new(CancellationToken::new());
-        // What an earlier run has left in the way is not followed.
+        // The node does not follow links that an earlier run has left.
         let target = place.path().join("target");
         fs::write(&target, "the host's").expect("file");
         std::os::unix::fs::symlink(&target, &socket).expect("link");
         apis.listen(alloc, task.clone(), secrets.clone(), None).await.expect("listens");
         assert_eq!(fs::read_to_string(&target).expect("there"), "the host's");
         assert_eq!(fs::symlink_metadata(&socket).expect("there").permissions().mode() & 0o777, 0o666);
-        // Whoever connects early waits.
+        // An early connection waits.
         let early = tokio::spawn({
             let socket = socket.clone();
             async move { read(&socket).await }
@@ -208,7 +210,7 @@ mod tests {
         let first = identity(&socket);
         apis.listen(alloc, task.clone(), secrets.clone(), None).await.expect("listens");
         assert_eq!(identity(&socket), first, "a restart of the task changes nothing");
-        // The task has removed it: its next start has one again.
+        // The task has removed the socket: its next start gets a new one.
         fs::remove_file(&socket).expect("removed");
         apis.listen(alloc, task.clone(), secrets.clone(), None).await.expect("listens");
         assert_eq!(read(&socket).await.expect("answered"), "hello");
@@ -225,12 +227,12 @@ mod tests {
         fs::write(host.join(API_SOCKET), "the host's").expect("file");
         std::os::unix::fs::symlink(&host, &secrets).expect("link");
         let (alloc, task): (AllocId, Arc<str>) = (AllocId(uuid::Uuid::new_v4()), "t".into());
-        // As a new agent does for a task that runs, and at the task's end.
+        // As a new agent does for a running task, and at the task's end.
         let apis = TaskApis::new(CancellationToken::new());
         apis.listen(alloc, task.clone(), secrets.clone(), None).await.expect_err("refused");
         apis.end(alloc, &task, &secrets);
         assert_eq!(fs::read_to_string(host.join(API_SOCKET)).expect("there"), "the host's");
-        // A directory in the place of the socket is not removed for it either.
+        // A directory in the socket's place is not removed.
         fs::remove_file(&secrets).expect("the link");
         fs::create_dir_all(secrets.join(API_SOCKET).join("kept")).expect("directory");
         let why = apis.listen(alloc, task, secrets.clone(), None).await.expect_err("refused");

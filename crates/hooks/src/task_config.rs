@@ -1,4 +1,4 @@
-//! The message that a driver starts a task from.
+//! The start message of a task for its driver.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -20,28 +20,27 @@ use node_config::ClientConfig;
 
 use crate::{network::TaskNetwork, users};
 
-/// What a task's message is made from, besides the node.
+/// The inputs of a start message, besides the node.
 pub struct Input<'a> {
     /// The task.
     pub spec: TaskSpec<'a>,
     /// Name of the start.
     pub run: &'a str,
-    /// Who starts it, and knows the schema of its configuration.
+    /// The driver, which knows the schema of its configuration.
     pub driver: &'a Driver,
-    /// What the driver can do.
+    /// Capabilities of the driver.
     pub capabilities: &'a Capabilities,
-    /// Present when this node makes the cgroups that the driver expects.
+    /// `Some` if this node makes the cgroups that the driver expects.
     pub cgroup: Option<&'a TaskCgroup>,
-    /// Variables that templates have given.
+    /// Variables from templates.
     pub template_env: &'a BTreeMap<String, String>,
-    /// Where the task is connected.
+    /// The task's network.
     pub network: &'a TaskNetwork,
-    /// The task runs in another runtime than this node: its volumes are that one's, and the agent's own environment
-    /// means nothing there.
+    /// The task runs in a remote runtime: volumes are the runtime's, and the agent's environment does not apply.
     pub elsewhere: bool,
 }
 
-/// How a driver lets its tasks see the directories.
+/// How a driver's tasks see their directories.
 pub fn path_view(capabilities: &Capabilities) -> PathView {
     match capabilities.fs_isolation {
         FsIsolation::None | FsIsolation::Unveil => PathView::Host,
@@ -50,25 +49,25 @@ pub fn path_view(capabilities: &Capabilities) -> PathView {
     }
 }
 
-/// Paths of the fifos that a collected task writes its output into.
+/// Paths of the FIFOs (stdout, stderr) into which a collected task writes.
 pub fn fifos(dirs: &AllocDirs, task: &str) -> (std::path::PathBuf, std::path::PathBuf) {
     (dirs.logs().join(format!(".{task}.stdout.fifo")), dirs.logs().join(format!(".{task}.stderr.fifo")))
 }
 
-/// Rotation as the job wants it: files, bytes per file.
+/// Log rotation of the job: number of files, bytes per file.
 pub fn rotation(logs: Option<&LogConfig>) -> (u32, u64) {
     let files = logs.and_then(|l| l.max_files).unwrap_or(10);
     let mib = logs.and_then(|l| l.max_file_size_mb).unwrap_or(10);
     (u32::try_from(files).unwrap_or(10).max(1), u64::try_from(mib).unwrap_or(10).max(1) << 20)
 }
 
-/// Does the job want no output of the task to be kept?
+/// Whether the job switches logs off.
 pub fn logs_disabled(task: &Task) -> bool {
     task.logs.as_ref().is_some_and(|l| l.disabled == Some(true) || l.enabled == Some(false))
 }
 
-/// Who may open what only the task may read. Tasks in a root of their own run as nobody unless their job says
-/// otherwise; a name of a user that an image has is another one's here.
+/// The user who may open files that only the task may read. Tasks with an image of their own run as `nobody` unless
+/// their job names a user. A user name from an image may mean another user on this node.
 pub fn keeper_of(task: &Task, capabilities: &Capabilities) -> Keeper {
     let user = match (task.user.as_str(), capabilities.fs_isolation) {
         (_, FsIsolation::Image) => return Keeper::Image,
@@ -79,19 +78,19 @@ pub fn keeper_of(task: &Task, capabilities: &Capabilities) -> Keeper {
     if user.is_empty() || !rustix::process::geteuid().is_root() { Keeper::Agent } else { known().unwrap_or(Keeper::Agent) }
 }
 
-/// Makes the messages for the drivers of a node.
+/// Builds the start messages for the drivers of a node.
 pub struct TaskConfigs {
-    /// Which users and volumes tasks may have.
+    /// Rules on users and volumes.
     pub config: Arc<ClientConfig>,
-    /// For environments and the names in texts.
+    /// Resolves environments and names.
     pub env: NodeEnv,
-    /// How much the cores can do.
+    /// Compute of the cores.
     pub cpu: Cpu,
 }
 
 impl TaskConfigs {
-    /// As [`TaskConfigs::build`], for a task that runs on this node: nobody whom only the name services of the machine
-    /// know is let in either.
+    /// As [`TaskConfigs::build`], for a task on this node. Also checks users that only the machine's name services
+    /// know.
     ///
     /// # Errors
     /// As those of [`TaskConfigs::build`].
@@ -104,7 +103,7 @@ impl TaskConfigs {
     /// Builds the message.
     ///
     /// # Errors
-    /// What of the job this driver or this node cannot do; another attempt would not help.
+    /// The option of the job that this driver or this node does not support; another attempt would not help.
     pub fn build(&self, input: &Input<'_>) -> Result<TaskConfig, StartFailure> {
         let Input { spec, capabilities, .. } = *input;
         let TaskSpec { alloc, job, group, task } = spec;
@@ -114,7 +113,7 @@ impl TaskConfigs {
         let view = path_view(capabilities);
         let node = self.env.node();
         let mut vars = if input.elsewhere { self.env.own_vars(spec, &task_dirs, view) } else { self.env.vars(spec, &task_dirs, view) };
-        // Templates have the last word, and the driver's configuration may refer to what they say.
+        // Templates override, and the driver's configuration may refer to their variables.
         vars.env.extend(input.template_env.clone());
         let msgpack = input
             .driver
@@ -162,7 +161,7 @@ impl TaskConfigs {
     fn resources(&self, input: &Input<'_>) -> wire::Resources {
         let given = input.spec.alloc.resources.tasks.get(&input.spec.task.name).cloned().unwrap_or_default();
         let usable = (self.cpu.total_mhz.saturating_sub(self.cpu.reserved_mhz)).max(1);
-        // Secrets are memory of the task, which its own limit would not see.
+        // The secrets file system uses memory that the task's own limit does not count.
         let secrets = input.spec.task.resources.secrets_mb.unwrap_or(0).max(0);
         let max_mb = given.memory.memory_max_mb.max(given.memory.memory_mb).saturating_sub(secrets);
         let cores: Vec<String> = given.cpu.reserved_cores.iter().map(u16::to_string).collect();
@@ -218,7 +217,7 @@ impl TaskConfigs {
             request_name: name.clone(),
         };
         if input.elsewhere {
-            // Its runtime knows volumes of its own by name, or it would not have been asked for this.
+            // The remote runtime knows its volumes by name; otherwise no server would have sent it this task.
             return Ok(mounted(&request.source, false));
         }
         if input.capabilities.no_mounts {

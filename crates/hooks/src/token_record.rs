@@ -1,4 +1,4 @@
-//! The tokens that a task of this node has, as its record tells: who renews them writes it, templates read it.
+//! The recorded tokens of a task on this node: `identities` writes them, templates read them.
 
 use std::{
     collections::BTreeMap,
@@ -12,17 +12,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::files::{Look, Root};
 
-/// A token that a task has; times by the clock of this node.
+/// A token of a task; times by this node's clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Token {
     pub(super) text: String,
     pub(super) issued_ns: i64,
-    /// 0 = never.
+    /// Expiry in Unix nanoseconds; 0 = never.
     pub(super) expires_ns: i64,
 }
 
 impl Token {
-    /// When the next one is due.
+    /// When its renewal is due, in Unix nanoseconds; `None` = never.
     pub(super) fn renew_at(&self, spread: u64) -> Option<i64> {
         renew_at(self.issued_ns, self.expires_ns, spread)
     }
@@ -32,24 +32,24 @@ impl Token {
     }
 }
 
-/// By name of the identity.
+/// Tokens by the name of their identity.
 pub(super) type Held = BTreeMap<String, Token>;
 
 const RECORD: &str = "private/identities.json";
 
-/// What the task has; nothing when the record is missing or damaged. Blocking.
+/// Reads the record; empty when it is missing or damaged. Blocking.
 pub(super) fn load(task_dir: &Path) -> Held {
     let read = Root::open(task_dir).and_then(|root| root.read(Path::new(RECORD)));
     read.ok().and_then(|(bytes, _)| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }
 
-/// Puts it in place, whole or not at all; only the agent reads it. Blocking.
+/// Writes the record atomically, readable by the agent only. Blocking.
 pub(super) fn save(task_dir: &Path, held: &Held) -> io::Result<()> {
     let look = Look { mode: 0o600, uid: None, gid: None };
     Root::open(task_dir)?.write(Path::new(RECORD), &serde_json::to_vec(held).unwrap_or_default(), look).map(drop)
 }
 
-/// The task's variable of an identity.
+/// The task's environment variable for an identity.
 pub(super) fn variable(name: &str) -> String {
     if name == DEFAULT_IDENTITY {
         return "NOMAD_TOKEN".to_owned();
@@ -58,17 +58,16 @@ pub(super) fn variable(name: &str) -> String {
     format!("NOMAD_TOKEN_{clean}")
 }
 
-/// What templates are told of tokens: the variables that the task has.
+/// The tokens that templates see: the task's variables.
 #[derive(Clone, Debug)]
 pub enum TokenVariables {
-    /// Of a task that runs elsewhere: variables are not renewed there.
+    /// For a task that runs elsewhere, whose variables are never renewed.
     Given(BTreeMap<String, String>),
-    /// Of a task of this node: what its record has at the moment. The identity of each variable, and whether it is
-    /// renewed.
+    /// For a local task: the present content of its record.
     Recorded {
         /// Directory of the task.
         task_dir: PathBuf,
-        /// By variable.
+        /// By variable: its identity, and whether the token is renewed.
         of: BTreeMap<String, (String, bool)>,
     },
 }
@@ -76,21 +75,21 @@ pub enum TokenVariables {
 /// A variable that holds a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TokenVariable {
-    /// None while the task has none.
+    /// The token; `None` while the task has none.
     pub text: Option<String>,
-    /// Another one will come.
+    /// Whether a renewal will follow.
     pub renewed: bool,
 }
 
 impl TokenVariables {
-    /// Those of a task of this node.
+    /// The token variables of a local task.
     pub(crate) fn of_record(task: &Task, task_dir: &Path) -> Self {
         let shown = exposed(task).filter(|i| i.env);
         let of = shown.map(|i| (variable(&i.name), (i.name.clone(), i.ttl.nanos() > 0))).collect();
         Self::Recorded { task_dir: task_dir.to_owned(), of }
     }
 
-    /// The token that a variable holds; None when the variable is no token's. Blocking.
+    /// The token in a variable; `None` when the variable holds no token. Blocking.
     pub(crate) fn find(&self, variable: &str) -> Option<TokenVariable> {
         match self {
             Self::Given(tokens) => tokens.get(variable).map(|text| TokenVariable { text: Some(text.clone()), renewed: false }),

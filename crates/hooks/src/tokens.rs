@@ -1,4 +1,5 @@
-//! Tokens of workload identities: asked of the servers over the node's session, which is how they know that the node may have them.
+//! Requests for tokens of workload identities over the node's session. The session proves to the servers that the node
+//! may have them.
 
 use std::time::Duration;
 
@@ -6,7 +7,7 @@ use api::node_rpc::{IdentitiesSigned, SignedIdentity};
 use model::AllocId;
 use tokio::sync::{mpsc, oneshot};
 
-/// How long an answer is waited for.
+/// How long to wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why there are no tokens.
@@ -20,23 +21,23 @@ pub enum TokenError {
     Refused(String),
 }
 
-/// A question that the session carries.
+/// A request for tokens, which the session carries.
 #[derive(Debug)]
 pub struct AskTokens {
-    /// Whose task it is.
+    /// The task's allocation.
     pub alloc: AllocId,
     /// Name of the task.
     pub task: String,
     /// Names of its identities.
     pub identities: Vec<String>,
-    /// Takes a token for each of them.
+    /// Receives a token for each identity, or the error.
     pub answer: oneshot::Sender<Result<Vec<SignedIdentity>, TokenError>>,
 }
 
-/// What a server has said.
+/// Turns a server's answer into tokens.
 ///
 /// # Errors
-/// When it gives none, and whether another attempt may get them.
+/// When it has none, and whether another attempt may get them.
 pub fn answered(said: IdentitiesSigned) -> Result<Vec<SignedIdentity>, TokenError> {
     match said {
         IdentitiesSigned { signed, error, .. } if error.is_empty() => Ok(signed),
@@ -45,12 +46,12 @@ pub fn answered(said: IdentitiesSigned) -> Result<Vec<SignedIdentity>, TokenErro
     }
 }
 
-/// Asks. Cheap to clone.
+/// Requests tokens through the session. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Tokens(mpsc::UnboundedSender<AskTokens>);
 
 impl Tokens {
-    /// With the end that the session reads.
+    /// A requester, and the end that the session reads.
     pub fn new() -> (Self, mpsc::UnboundedReceiver<AskTokens>) {
         let (questions, asked) = mpsc::unbounded_channel();
         (Self(questions), asked)

@@ -1,4 +1,5 @@
-//! As whom tasks may not run: names mean the user that they lead to. `"0"`, `"00"`, `"+0"` and an alias of root are root.
+//! Users that tasks may not run as. Different names may lead to one user: `"0"`, `"00"`, `"+0"` and an alias of root
+//! are root.
 
 use std::{process::Stdio, time::Duration};
 
@@ -7,7 +8,7 @@ use node_config::ClientConfig;
 /// How long the name services may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Refuses users that tasks of some drivers may not run as, by what this machine's files know of them.
+/// Refuses users that tasks of some drivers may not run as, by this machine's files.
 pub(crate) fn check(config: &ClientConfig, driver: &str, user: &str) -> Result<(), String> {
     if user.is_empty() || !checked(config, driver) {
         return Ok(());
@@ -16,7 +17,7 @@ pub(crate) fn check(config: &ClientConfig, driver: &str, user: &str) -> Result<(
     if denied(user, uid_in(&passwd, user), &denylist(config), &passwd) { Err(refusal(driver, user)) } else { Ok(()) }
 }
 
-/// The same for users that only the name services of the machine know, which may take a while.
+/// The same for users that only the machine's name services know; may take up to the limit above.
 pub(crate) async fn check_services(config: &ClientConfig, driver: &str, user: &str) -> Result<(), String> {
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     if user.is_empty() || !checked(config, driver) || uid_in(&passwd, user).is_some() {
@@ -24,7 +25,7 @@ pub(crate) async fn check_services(config: &ClientConfig, driver: &str, user: &s
     }
     let mut ask = tokio::process::Command::new("getent");
     ask.args(["passwd", "--", login(user)]).stdin(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
-    // Whom nobody knows the driver does not run either.
+    // A user that no service knows: the driver refuses it, too.
     let Ok(Ok(found)) = tokio::time::timeout(PATIENCE, ask.output()).await else { return Ok(()) };
     let uid = String::from_utf8_lossy(&found.stdout).split(':').nth(2).and_then(|uid| uid.parse().ok());
     if denied(user, uid, &denylist(config), &passwd) { Err(refusal(driver, user)) } else { Ok(()) }
@@ -47,7 +48,7 @@ fn denylist(config: &ClientConfig) -> Vec<String> {
     option(config, "user.denylist", "root,Administrator")
 }
 
-/// Images take a group behind the user.
+/// Images allow `user:group`.
 fn login(user: &str) -> &str {
     user.split_once(':').map_or(user, |(login, _)| login)
 }
@@ -57,7 +58,7 @@ fn denied(user: &str, uid: Option<u32>, denylist: &[String], passwd: &str) -> bo
     denylist.iter().any(same)
 }
 
-/// The number of a user, by name or number: drivers take whatever reads as one.
+/// The uid of a user, by name or number. Drivers accept anything that parses as a number.
 fn uid_in(passwd: &str, user: &str) -> Option<u32> {
     let user = login(user);
     let known = passwd.lines().find_map(|line| {
@@ -96,7 +97,7 @@ mod tests {
         ] {
             assert_eq!(denied(user, uid_in(PASSWD, user), &by_default, PASSWD), no, "{user:?}");
         }
-        // The list may hold numbers, and what name services say counts.
+        // The list may hold numbers, and answers of name services count.
         assert!(denied("ann", uid_in(PASSWD, "ann"), &["1000".to_owned()], PASSWD));
         assert!(denied("ldap-root", Some(0), &by_default, PASSWD));
         assert!(!denied("ldap-ann", Some(4711), &by_default, PASSWD));

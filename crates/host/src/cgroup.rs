@@ -1,8 +1,7 @@
-//! The cgroups that drivers written for Nomad expect to find, and the net under workloads that such drivers leave
-//! behind.
+//! The cgroups that drivers written for Nomad expect, and the search for processes that such drivers leave behind.
 //!
-//! Our own executor makes its own cgroups; these are for drivers that get the path in `cpuset_cgroup` or compute it
-//! by themselves.
+//! Our own executor makes its own cgroups; these are for drivers that read the path from `cpuset_cgroup` or compute it
+//! themselves.
 //! ```text
 //! v2   nomad.slice/{share,reserve}.slice/<alloc>.<task>.scope      nomad.slice/plugin-<node>.<plugin>.scope
 //! v1   {freezer,memory,cpu}/nomad/<alloc>.<task>     cpuset/nomad/{share,reserve/<alloc>.<task>}     freezer/nomad/plugin-<node>.<plugin>
@@ -27,7 +26,7 @@ pub enum Mode {
     V2,
     /// One hierarchy per controller.
     V1,
-    /// None that we may write to.
+    /// No hierarchy that this agent may write to.
     Off,
 }
 
@@ -69,8 +68,8 @@ fn detect() -> Mode {
     }
 }
 
-/// Whether cgroups below the topmost one have controllers: one with processes in it, as a container's, cannot pass
-/// them on.
+/// Whether the cgroups below the topmost one have controllers. A topmost cgroup with processes in it, as in a
+/// container, cannot delegate them.
 fn passed_on() -> bool {
     let file = Path::new(ROOT).join("cgroup.subtree_control");
     let enabled = fs::read_to_string(&file).unwrap_or_default();
@@ -90,7 +89,7 @@ fn ensure_dir(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Copies a setting downwards when the lower one is still empty: version 1 cpusets start without processors.
+/// Copies a setting to the child while the child's own is empty: a new version 1 cpuset has no processors.
 fn inherit(parent: &Path, child: &Path, file: &str) -> io::Result<()> {
     if fs::read_to_string(child.join(file))?.trim().is_empty() {
         fs::write(child.join(file), fs::read_to_string(parent.join(file))?.trim())?;
@@ -101,7 +100,8 @@ fn inherit(parent: &Path, child: &Path, file: &str) -> io::Result<()> {
 /// Makes the parents of all task cgroups. Several nodes on one machine share them.
 ///
 /// # Errors
-/// When the kernel refuses; tasks of drivers that need them then fail at their start with the driver's own words.
+/// When the kernel refuses. Tasks of drivers that need these parents then fail at their start with the driver's own
+/// message.
 pub fn prepare() -> io::Result<()> {
     let root = Path::new(ROOT);
     match mode() {
@@ -174,7 +174,7 @@ pub fn task_parents() -> Vec<PathBuf> {
     }
 }
 
-/// The parents that [`prepare`] would have to make now, each after the one above it.
+/// The parents that [`prepare`] would have to make now, from the top downwards.
 pub fn missing_parents() -> Vec<PathBuf> {
     let root = Path::new(ROOT);
     let mut all = match mode() {
@@ -191,13 +191,14 @@ pub fn missing_parents() -> Vec<PathBuf> {
 /// them again when they need them. Returns the removed ones.
 pub fn remove_parents(made: Vec<PathBuf>) -> Vec<PathBuf> {
     let mut gone = made;
-    // What lies deeper goes first.
+    // Children before their parents.
     gone.sort_by_key(|dir| std::cmp::Reverse(dir.components().count()));
     gone.retain(|dir| fs::remove_dir(dir).is_ok() || !dir.exists());
     gone
 }
 
-/// Kills the members of one cgroup and removes it with everything below. Blocking. Returns how many members there were.
+/// Kills the members of one cgroup and removes the cgroup with everything below. Blocking. Returns the number of
+/// members killed.
 pub fn destroy_dir(dir: &Path) -> io::Result<usize> {
     let killed = kill_members(dir)?;
     match remove_tree(dir) {
@@ -206,7 +207,7 @@ pub fn destroy_dir(dir: &Path) -> io::Result<usize> {
     }
 }
 
-/// Where the cgroups of plugins are, and how their names end.
+/// The parent directory of plugin cgroups, and the suffix of their names.
 fn plugin_parent() -> Option<(PathBuf, &'static str)> {
     match mode() {
         Mode::Off => None,
@@ -215,13 +216,14 @@ fn plugin_parent() -> Option<(PathBuf, &'static str)> {
     }
 }
 
-/// Makes the cgroup of a plugin: what it starts is known by that, whatever becomes of its parents, environment,
-/// output and directory. Answers the file by which a process joins; `None` without cgroups. Nothing is limited there.
+/// Makes the cgroup of a plugin and returns the file by which a process joins it; `None` without cgroups. It sets no
+/// limits. The cgroup identifies what the plugin starts, even after a process has changed its parent, environment,
+/// output and directory.
 pub fn for_plugin(node: &str, plugin: &str) -> Option<PathBuf> {
     let (parent, end) = plugin_parent()?;
     let dir = parent.join(format!("{}{end}", cgroup_names::of_plugin(node, plugin)));
     let made = match ensure_dir(&dir) {
-        // Another node of this machine has ended and taken the empty parents along.
+        // Another node of this machine has ended and has removed the empty parents.
         Err(e) if e.kind() == io::ErrorKind::NotFound => prepare().and_then(|()| ensure_dir(&dir)),
         other => other,
     };
@@ -304,7 +306,7 @@ impl TaskCgroup {
     pub fn create(&self) -> io::Result<()> {
         for dir in self.dirs() {
             match ensure_dir(&dir) {
-                // Another node of this machine has ended and taken the empty parents along.
+                // Another node of this machine has ended and has removed the empty parents.
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {
                     prepare()?;
                     ensure_dir(&dir)?;
@@ -326,8 +328,8 @@ impl TaskCgroup {
         Ok(())
     }
 
-    /// Moves a process into the cgroup, if it is in the cgroup of this agent or of a plugin of this node; a process
-    /// elsewhere was put there on purpose. True if it was moved.
+    /// Moves a process into the cgroup, if it is in the cgroup of this agent or of a plugin of this node. A driver has
+    /// put a process anywhere else on purpose. True if the process was moved.
     pub fn take_in(&self, pid: i32, node: &[String]) -> bool {
         let place = |who: &str| {
             let text = fs::read_to_string(format!("/proc/{who}/cgroup")).ok()?;
@@ -345,25 +347,25 @@ impl TaskCgroup {
             && self.dirs().first().is_some_and(|dir| fs::write(dir.join("cgroup.procs"), pid.to_string()).is_ok())
     }
 
-    /// Kills every member without removing the cgroups: what a driver left behind must not run beside its successor.
-    /// Returns how many there were.
+    /// Kills every member but keeps the cgroups: leftovers of a driver must not run beside its successor. Returns the
+    /// number of members killed.
     ///
     /// # Errors
     /// When members are still there after two seconds.
     pub fn kill_members(&self) -> io::Result<usize> {
         let mut killed = 0;
         for dir in self.dirs() {
-            // A v1 controller directory that another one already emptied costs one read.
+            // A v1 controller directory that is already empty costs one read.
             killed += kill_members(&dir)?;
         }
         Ok(killed)
     }
 
-    /// As [`TaskCgroup::kill_members`], and removes the cgroups that a driver has made below: a container that did
-    /// not come up leaves one.
+    /// As [`TaskCgroup::kill_members`], and removes the cgroups that a driver has made below: a container that failed
+    /// to start leaves one.
     ///
     /// # Errors
-    /// When members or cgroups stay.
+    /// When members or cgroups remain.
     pub fn clear(&self) -> io::Result<usize> {
         let killed = self.kill_members()?;
         for dir in self.dirs() {
@@ -376,10 +378,10 @@ impl TaskCgroup {
         Ok(killed)
     }
 
-    /// Kills every member, then removes the cgroups. Blocking. Returns how many members there were.
+    /// Kills every member, then removes the cgroups. Blocking. Returns the number of members killed.
     ///
     /// # Errors
-    /// When members or directories stay.
+    /// When members or directories remain.
     pub fn destroy(&self) -> io::Result<usize> {
         // All members first: they may be in several hierarchies.
         let mut killed = self.kill_members()?;
@@ -400,7 +402,7 @@ fn remove_tree(dir: &Path) -> io::Result<()> {
     let deadline = Instant::now() + Duration::from_secs(2);
     loop {
         match fs::remove_dir(dir) {
-            // The kernel lets go of the last zombie a moment after it was reaped.
+            // The kernel releases the last zombie a moment after its parent has reaped it.
             Err(e) if e.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()) && Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(2));
             }

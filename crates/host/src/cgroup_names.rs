@@ -1,19 +1,19 @@
-//! Names of the cgroups that tasks run in, and whose they are by their names.
+//! Names of the cgroups that tasks run in, and the owner that a name tells.
 //!
 //! ```text
-//! task-<alloc>.<task>.<start>    of one start, as our drivers name it
-//! <alloc>.<task>[.scope]         of a task, as hosts name those of drivers written for Nomad
-//! plugin-<node>.<plugin>[.scope] of a plugin that is no part of the agent; <node> tells the nodes of a machine apart
+//! task-<alloc>.<task>.<start>    one start, as our drivers name it
+//! <alloc>.<task>[.scope]         a task, as the node names the cgroups of drivers written for Nomad
+//! plugin-<node>.<plugin>[.scope] a plugin process outside the agent; <node> tells the nodes of a machine apart
 //! ```
 
 use std::collections::HashSet;
 
 use crate::owner::Owner;
 
-/// Begins the names that our drivers give.
+/// Prefix of the names that our drivers give.
 const PREFIX: &str = "task-";
 
-/// Begins the names of those of plugins.
+/// Prefix of the names of plugin cgroups.
 const PLUGIN: &str = "plugin-";
 
 /// The cgroup of a plugin.
@@ -21,34 +21,34 @@ pub fn of_plugin(node: &str, plugin: &str) -> String {
     format!("{PLUGIN}{node}.{}", spelled(plugin))
 }
 
-/// Whether it is the name of a plugin's cgroup, of whichever node.
+/// Whether this names the cgroup of a plugin, of any node.
 pub fn is_of_plugin(name: &str) -> bool {
     name.starts_with(PLUGIN)
 }
 
-/// The plugin of a node, which has these names, whose cgroup has this name, as it is spelled there.
+/// The plugin, as the cgroup's name spells it, if the cgroup belongs to the node with these names.
 pub fn plugin<'a>(name: &'a str, node: &[String]) -> Option<&'a str> {
     let rest = name.strip_prefix(PLUGIN)?;
     let plugin = node.iter().find_map(|node| rest.strip_prefix(&**node)?.strip_prefix('.'))?;
     Some(plugin.strip_suffix(".scope").unwrap_or(plugin))
 }
 
-/// A text as it stands in the name of a cgroup.
+/// A text as the names of cgroups spell it.
 pub fn spelled(text: &str) -> String {
     text.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '.' }).collect()
 }
 
-/// The cgroup of a run, `<alloc>/<task>/<start>`, as drivers with executors of ours name it.
+/// The cgroup of a run, `<alloc>/<task>/<start>`, as drivers that use our executors name it.
 pub fn of_run(run: &str) -> String {
     format!("{PREFIX}{}", spelled(run))
 }
 
-/// The names of the cgroups that a process is in, and of those above them, by its file `cgroup`.
+/// The names of a process's cgroups and of their ancestors, from the text of its file `/proc/<pid>/cgroup`.
 pub fn names(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter_map(|line| line.splitn(3, ':').nth(2)).flat_map(|path| path.split('/'))
 }
 
-/// Whose cgroup it is, and of which start where the name says so. The task is as it is spelled there.
+/// The owner of a cgroup, and its start where the name tells one. The task has the spelling of the cgroup's name.
 pub fn owner(name: &str) -> Option<(Owner, Option<String>)> {
     let split = |text: &str| -> Option<(model::AllocId, String)> {
         let (alloc, rest) = text.split_once('.')?;
@@ -63,8 +63,8 @@ pub fn owner(name: &str) -> Option<(Owner, Option<String>)> {
     Some((Owner { alloc, task }, None))
 }
 
-/// Whose task a process is of that is in a cgroup of our own drivers, by its file `cgroup`. `above` are the names of
-/// the agent's own cgroups, which may be those of a task of another agent and say nothing then.
+/// The owner of a process in a cgroup of our own drivers, from the text of its file `/proc/<pid>/cgroup`. `above` are
+/// the names of the agent's own cgroups. If the agent runs as a task of another agent, those names identify nobody.
 pub fn confined_to(text: &str, above: &HashSet<&str>) -> Option<Owner> {
     names(text).filter(|name| name.starts_with(PREFIX) && !above.contains(name)).find_map(owner).map(|(owner, _)| owner)
 }

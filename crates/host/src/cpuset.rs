@@ -1,8 +1,8 @@
-//! Whole cores of tasks (`resources.cores`), and how everybody else is kept off them.
+//! Exclusive cores of tasks (`resources.cores`), and how other tasks are kept off them.
 //!
-//! The servers give the cores, the driver binds the task that has them. What is left of the node's cores is what all
-//! other tasks share: whenever that changes, each of them is bound to it where it runs, by its own cgroup.
-//! [`CoreBinder::settle`] does so from what the records claim, as often as anybody asks.
+//! The servers assign the cores, and the driver binds the task that has them. All other tasks share the node's
+//! remaining cores. When these change, [`CoreBinder::settle`] binds each running task to them through its own cgroup.
+//! It works from the claims of the records and may be called at any time.
 //!
 //! ```text
 //! tasks of our executors     <cpuset hierarchy>/drover/task-<run>
@@ -32,19 +32,19 @@ use crate::{
     owner::Owner,
 };
 
-/// Further attempts to bind a run.
+/// How many more times the node tries to bind a run.
 const ATTEMPTS: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// How long the node waits before it tries again to bind whom it could not.
+/// How long the node waits before it tries again after a failed binding.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What one pass has left for the next.
+/// What one pass records for the next.
 #[derive(Debug)]
 struct Bound {
-    /// Somebody may be bound. A new agent does not know.
+    /// Some run may be bound. A new agent does not know, so it assumes so.
     any: bool,
-    /// What is not kept off, as it was said last.
+    /// The processes that could not be kept off, as last logged.
     said: BTreeSet<String>,
 }
 
@@ -54,8 +54,8 @@ impl Default for Bound {
     }
 }
 
-/// Says, for as long as it lives, that an allocation of this node has tasks with cores for themselves: without any of
-/// them nobody has to look.
+/// Marks, while it lives, that an allocation of this node has tasks with exclusive cores. Without any such mark,
+/// `settle` has nothing to do.
 #[derive(Debug)]
 pub struct Reserving(Arc<AtomicUsize>);
 
@@ -70,11 +70,11 @@ impl Drop for Reserving {
 pub struct Tenant {
     /// Allocation and task.
     pub owner: Owner,
-    /// Cores that it has for itself; none = it shares the remaining ones.
+    /// Its exclusive cores; empty = it shares the remaining ones.
     pub cores: Vec<u16>,
-    /// Cores that its driver's options name, as containers' may (`cpuset_cpus`).
+    /// Cores that its driver's options name, as containers can (`cpuset_cpus`).
     pub wish: BTreeSet<u16>,
-    /// Its starts that may have processes, `<alloc>/<task>/<start>`.
+    /// Its starts that may still have processes, `<alloc>/<task>/<start>`.
     pub runs: Vec<String>,
 }
 
@@ -82,8 +82,8 @@ fn list(cores: impl IntoIterator<Item = u16>) -> String {
     cores.into_iter().map(|core| core.to_string()).collect::<Vec<_>>().join(",")
 }
 
-/// Binds a run; `reserved`: somebody has cores for himself, otherwise only who was bound has to be. Cgroups above it
-/// come and go with other workloads of the machine, so a refusal may pass.
+/// Binds a run. `reserved`: some task has exclusive cores; otherwise only a run that is bound already needs a new
+/// binding. A refusal may be temporary, because the cgroups above come and go with other workloads of the machine.
 fn bind(run: &str, cpus: &str, reserved: bool) -> std::io::Result<bool> {
     let (host, name) = (cgroup::host(), cgroup_names::of_run(run));
     let once = || if reserved { host.confine(&name, cpus) } else { host.widen(&name, cpus) };
@@ -98,20 +98,20 @@ fn bind(run: &str, cpus: &str, reserved: bool) -> std::io::Result<bool> {
     done
 }
 
-/// Keeps everybody else off cores that tasks have for themselves.
+/// Keeps all other tasks off exclusive cores.
 pub struct CoreBinder {
     places: Places,
-    /// Cores that tasks may have for themselves.
+    /// Cores that tasks may reserve.
     reservable: Vec<u16>,
-    /// The operator keeps cores: they are as if a task that never ends had them.
+    /// The operator reserves cores. They count as those of a task that never ends.
     kept: bool,
     /// There are drivers whose tasks have cgroups of their own.
     foreign: bool,
     tenants: Box<dyn Fn() -> Vec<Tenant> + Send + Sync>,
-    /// Allocations whose tasks have cores for themselves.
+    /// Number of allocations whose tasks have exclusive cores.
     reserving: Arc<AtomicUsize>,
     bound: Mutex<Bound>,
-    /// Somebody could not be kept off, and is to be tried again.
+    /// Signals a failed binding, for another attempt.
     unbound: Notify,
 }
 
@@ -122,8 +122,8 @@ impl fmt::Debug for CoreBinder {
 }
 
 impl CoreBinder {
-    /// `foreign`: there may be drivers whose tasks have cgroups of their own. `tenants` tells all local tasks of the
-    /// node that are not dead, whenever it is asked.
+    /// `foreign`: there may be drivers whose tasks have cgroups of their own. `tenants` returns all local tasks of the
+    /// node that are not dead, at each call.
     pub fn new(cpu: &Cpu, places: Places, foreign: bool, tenants: impl Fn() -> Vec<Tenant> + Send + Sync + 'static) -> Self {
         Self {
             places,
@@ -137,7 +137,7 @@ impl CoreBinder {
         }
     }
 
-    /// Counts an allocation whose tasks have cores for themselves; `None` for one whose tasks share their cores.
+    /// Counts an allocation that has tasks with exclusive cores; `None` for one whose tasks share their cores.
     #[must_use]
     pub fn reserving(&self, alloc: &Allocation) -> Option<Reserving> {
         let any = alloc.resources.tasks.values().any(|task| !task.cpu.reserved_cores.is_empty());
@@ -147,8 +147,8 @@ impl CoreBinder {
         })
     }
 
-    /// Binds every task without cores of its own to the remaining cores. Returns the processes that it could not
-    /// bind, with the reason. Cheap while no task has cores of its own.
+    /// Binds every task without exclusive cores to the remaining cores. Returns the processes that it could not bind,
+    /// each with the reason. Cheap while no task has exclusive cores.
     #[expect(clippy::await_holding_invalid_type, reason = "two that bind the same tasks would undo each other")]
     pub async fn settle(&self) -> Vec<String> {
         let all = &self.reservable;
@@ -168,7 +168,7 @@ impl CoreBinder {
         if shared.is_empty() && tenants.iter().any(|t| t.cores.is_empty() && !t.runs.is_empty()) {
             problems.push("all cores of the node are given, so tasks without cores of their own share them".to_owned());
         }
-        // A cgroup without a core would take nobody in.
+        // A cgroup without a core accepts no process.
         let open: BTreeSet<u16> = if shared.is_empty() { all.iter().copied().collect() } else { shared };
         let sharing: Vec<Tenant> = tenants.into_iter().filter(|t| t.cores.is_empty() && !t.runs.is_empty()).collect();
         let any_reserved = self.kept || !reserved.is_empty();
@@ -196,7 +196,7 @@ impl CoreBinder {
         self.unbound.notified().await;
     }
 
-    /// As [`Self::settle`], a moment later: what has refused may have passed.
+    /// As [`Self::settle`], a moment later: the refusal may have been temporary.
     pub async fn settle_again(&self) {
         tokio::time::sleep(AGAIN).await;
         self.settle().await;
@@ -207,12 +207,13 @@ impl CoreBinder {
     pub async fn sweep(&self) {
         let bound = self.bound.lock().await;
         if bound.any && !self.reservable.is_empty() {
-            // What stays goes with the next one.
+            // The next sweep removes what remains.
             let _ = tokio::task::spawn_blocking(|| cgroup::host().sweep_cores()).await;
         }
     }
 
-    /// Containers of an engine on this machine: by the processes of the task that are seen here.
+    /// Binds containers of an engine on this machine. Finds them by those of the task's processes that are visible
+    /// here.
     async fn bind_containers(&self, tasks: &[Tenant], open: &BTreeSet<u16>) -> Vec<String> {
         let table = leftovers::table(Instant::now()).await;
         let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -234,8 +235,8 @@ impl CoreBinder {
     }
 }
 
-/// Binds the runs of tasks that share their cores. Blocking. Answers with the tasks that run elsewhere, what has
-/// refused, and how many cgroups are still bound.
+/// Binds the runs of tasks that share their cores. Blocking. Returns the tasks that run elsewhere, the refusals, and
+/// the number of cgroups that are still bound.
 fn bind_all(tasks: Vec<Tenant>, cpus: &str, foreign: bool, reserved: bool) -> (Vec<Tenant>, Vec<String>, usize) {
     let mut elsewhere = Vec::new();
     let mut problems = Vec::new();
@@ -257,7 +258,7 @@ fn bind_all(tasks: Vec<Tenant>, cpus: &str, foreign: bool, reserved: bool) -> (V
     (elsewhere, problems, cgroup::host().sweep_cores())
 }
 
-/// Where a process in a container is bound to cores: the directory that is named by the container's 64 digits.
+/// The cgroup that binds a process in a container to cores: the directory named by the container's 64 digits.
 fn container_of(cgroup: &str, mountinfo: &str) -> Option<PathBuf> {
     let lines = || cgroup.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
     let v1 = lines().find(|(controllers, _)| controllers.split(',').any(|c| c == "cpuset"));

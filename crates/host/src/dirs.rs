@@ -4,8 +4,8 @@
 //! <alloc_dir>/<alloc id>/alloc/{logs,tmp,data}
 //! <alloc_dir>/<alloc id>/<task>/{local,secrets,private,tmp}
 //! ```
-//! Tasks may make what they like beside these, but not take them away and put links in their place: whoever begins
-//! again would follow those with the node's rights. So the directories that hold them are sticky.
+//! Tasks may create files beside these directories. They must not replace the directories by links: the next start
+//! would follow such links with the node's rights. So the parent directories are sticky.
 
 use std::{
     fs, io,
@@ -29,9 +29,9 @@ pub struct TaskDirs {
     pub root: PathBuf,
     /// Shared by the tasks.
     pub alloc: PathBuf,
-    /// `local`.
+    /// `<root>/local`.
     pub local: PathBuf,
-    /// `secrets`, for its [`Keeper`] alone.
+    /// `<root>/secrets`, for its [`Keeper`] alone.
     pub secrets: PathBuf,
 }
 
@@ -42,9 +42,9 @@ pub enum Keeper {
     Agent,
     /// The user with this uid and gid.
     User(u32, u32),
-    /// Whoever the task is by the users of its image, whom this node does not know. Anybody may open them who sees
-    /// them, and of this node's users only the agent's does: nobody else comes past the task's directory. The task has
-    /// them mounted.
+    /// The task's user comes from its image, and this node does not know the uid. Every user who reaches the directory
+    /// may open it. On this node only the agent's user does: the task's directory stops all others. The task has the
+    /// secrets mounted.
     Image,
 }
 
@@ -61,7 +61,7 @@ impl Keeper {
         if self == Self::Image { 0o777 } else { 0o700 }
     }
 
-    /// Mode of a file in it that is only read.
+    /// Mode of a read-only file in it.
     #[must_use]
     pub fn file_mode(self) -> u32 {
         if self == Self::Image { 0o644 } else { 0o600 }
@@ -75,13 +75,13 @@ impl AllocDirs {
         Self { root: alloc_dir.join(alloc.to_string()) }
     }
 
-    /// Shared directory.
+    /// The `alloc` directory that all tasks of the allocation share.
     #[must_use]
     pub fn shared(&self) -> PathBuf {
         self.root.join("alloc")
     }
 
-    /// Rotated log files.
+    /// The directory of rotated log files.
     #[must_use]
     pub fn logs(&self) -> PathBuf {
         self.root.join("alloc/logs")
@@ -112,7 +112,7 @@ impl AllocDirs {
     /// # Errors
     /// When something cannot be removed.
     pub fn destroy(&self) -> io::Result<()> {
-        // Whatever is mounted below belongs elsewhere: removed through its mount, it would be gone there.
+        // Mounts come first: a removal through a mount would delete files that belong elsewhere.
         let roots: Vec<PathBuf> = [Some(self.root.clone()), self.root.canonicalize().ok()].into_iter().flatten().collect();
         for (_, point) in mounts_below(&roots, &fs::read_to_string("/proc/self/mountinfo")?).into_iter().rev() {
             unmount(&point).map_err(named("unmount", &point))?;
@@ -138,7 +138,7 @@ impl TaskDirs {
         make(&self.local, 0o777)?;
         make(&self.secrets, 0o700)?;
         if keeper == Keeper::Image {
-            // Another task may have made the first of them; it is closed before the other one is opened.
+            // Another task may have made the root. The agent closes it to others before it opens the secrets.
             for (dir, mode) in [(&self.root, 0o700), (&self.secrets, keeper.directory_mode())] {
                 fs::set_permissions(dir, fs::Permissions::from_mode(mode)).map_err(named("set the mode of", dir))?;
             }
@@ -163,7 +163,7 @@ pub fn mounts_below(dirs: &[PathBuf], mountinfo: &str) -> Vec<(String, PathBuf)>
     mounts.filter(|(_, point)| dirs.iter().any(|dir| point.starts_with(dir))).collect()
 }
 
-/// Blanks and backslashes are written as three octal digits there.
+/// Decodes a mount point: `mountinfo` writes blanks and backslashes as three octal digits.
 fn unescaped(point: &str) -> PathBuf {
     use std::os::unix::ffi::OsStringExt;
     let mut bytes = Vec::with_capacity(point.len());
@@ -184,7 +184,7 @@ fn unescaped(point: &str) -> PathBuf {
     std::ffi::OsString::from_vec(bytes).into()
 }
 
-/// Takes a mount away; who still uses it keeps it until he lets go.
+/// Detaches a mount. A process that still uses it keeps it until it lets go.
 pub fn unmount(point: &Path) -> io::Result<()> {
     use rustix::mount::{UnmountFlags, unmount};
     Ok(unmount(point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?)
@@ -198,7 +198,7 @@ fn named(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> io::Erro
 fn make(path: &Path, mode: u32) -> io::Result<()> {
     match fs::DirBuilder::new().mode(mode).create(path) {
         Ok(()) => {
-            // The umask has cut the mode.
+            // The umask has reduced the mode.
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(named("set the mode of", path))
         }
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
@@ -216,7 +216,7 @@ fn open_up(dir: &Path) {
     }
 }
 
-/// Numbers of a user in /etc/passwd; the name may be a number itself.
+/// Uid and gid of a user in `/etc/passwd`; `name` may be a number itself.
 #[must_use]
 pub fn find_user(name: &str) -> Option<(u32, u32)> {
     let passwd = fs::read_to_string("/etc/passwd").ok()?;
@@ -248,7 +248,8 @@ mod tests {
         assert_eq!(mode(&task.secrets), 0o700);
         assert_eq!(mode(&task.root.join("private")), 0o700);
         assert_eq!(mode(&task.root), 0o1777);
-        // The user of an image opens its secrets. Nobody on this node comes as far, whoever has made the directory.
+        // The user of an image can open its secrets. No other user of this node reaches them, whoever has made the
+        // directory.
         for _ in 0..2 {
             task.create(Keeper::Image).expect("task");
             assert_eq!((mode(&task.root), mode(&task.secrets)), (0o700, 0o777));

@@ -7,7 +7,7 @@ use model::{Allocation, Job, Node, Task, TaskGroup};
 
 use crate::{cgroup::TaskCgroup, dirs::TaskDirs};
 
-/// Variables of the agent that tasks do not inherit unless the operator changes the list.
+/// Variables of the agent that tasks do not inherit, unless the operator changes the list.
 pub const DEFAULT_DENYLIST: &str = "CONSUL_TOKEN,CONSUL_HTTP_TOKEN,CONSUL_HTTP_TOKEN_FILE,VAULT_TOKEN,NOMAD_LICENSE,\
      AWS_ACCESS_KEY_ID,AWS_SECRET_ACCESS_KEY,AWS_SESSION_TOKEN,GOOGLE_APPLICATION_CREDENTIALS";
 
@@ -23,7 +23,7 @@ pub enum PathView {
     Image,
 }
 
-/// Everything that the environment of a task is made from.
+/// The inputs of a task's environment.
 #[derive(Clone, Copy, Debug)]
 pub struct EnvInput<'a> {
     /// The allocation.
@@ -32,7 +32,7 @@ pub struct EnvInput<'a> {
     pub job: &'a Job,
     /// Its group.
     pub group: &'a TaskGroup,
-    /// The task.
+    /// The task whose environment this is.
     pub task: &'a Task,
     /// This node.
     pub node: &'a Node,
@@ -46,7 +46,7 @@ pub struct EnvInput<'a> {
     pub inherited: &'a BTreeMap<String, String>,
 }
 
-/// The agent's environment without what tasks must not see.
+/// The agent's environment without the variables that tasks must not see.
 #[must_use]
 pub fn inherited(denylist: &str, agent: impl IntoIterator<Item = (String, String)>) -> BTreeMap<String, String> {
     let denied: Vec<&str> = denylist.split(',').map(str::trim).collect();
@@ -61,7 +61,7 @@ pub fn inherited(denylist: &str, agent: impl IntoIterator<Item = (String, String
         .collect()
 }
 
-/// One name of the node, as [`node_names`] lists them.
+/// One entry of [`node_names`].
 #[must_use]
 pub fn node_name(node: &Node, region: &str, name: &str) -> Option<String> {
     let (of, key) = name.split_once('.')?;
@@ -78,7 +78,7 @@ pub fn node_name(node: &Node, region: &str, name: &str) -> Option<String> {
     }
 }
 
-/// Names of the node for `${…}`.
+/// The names of the node that `${…}` may refer to, with their values.
 #[must_use]
 pub fn node_names(node: &Node, region: &str) -> BTreeMap<String, String> {
     let mut names = BTreeMap::from([
@@ -94,7 +94,7 @@ pub fn node_names(node: &Node, region: &str) -> BTreeMap<String, String> {
     names
 }
 
-/// Builds environment and names.
+/// Builds the environment of a task and the names that its job may refer to.
 #[must_use]
 pub fn build(input: &EnvInput<'_>) -> Vars {
     let EnvInput { alloc, job, group, task, node, region, .. } = *input;
@@ -154,19 +154,19 @@ pub fn build(input: &EnvInput<'_>) -> Vars {
         let (key, value) = (interpolate(key, &vars), interpolate(value, &vars));
         vars.env.insert(key, value);
     }
-    // Names that are clean already win over ones that only become equal by cleaning.
+    // Names that are clean already win over names that cleaning makes equal to them.
     let (clean, odd): (Vec<_>, Vec<_>) = std::mem::take(&mut vars.env).into_iter().partition(|(k, _)| clean_name(k) == *k);
     vars.env = odd.into_iter().map(|(k, v)| (clean_name(&k), v)).collect();
     vars.env.extend(clean);
     vars
 }
 
-/// A variable name without the characters that shells do not take.
+/// Replaces the characters that shells do not accept in a variable name.
 fn clean_name(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect()
 }
 
-/// `0-2,5`.
+/// Core numbers as ranges: `0-2,5`.
 fn ranges(cores: &[u16]) -> String {
     let mut sorted = cores.to_vec();
     sorted.sort_unstable();

@@ -1,22 +1,24 @@
-//! Processes that drivers have left behind: who they belong to, and their end.
+//! Leftover processes of drivers: their owners, and their end.
 //!
-//! Our own executors are found by their state directories below the task directory. What drivers written for Nomad
-//! start is found in `/proc`, by any of
-//! - the command line of their executors, `[binary] executor {"LogFile":"<task dir>/…"}`,
-//! - the environment of workloads, which names allocation and task, and a working directory below the task directory,
-//! - such a working directory of processes that carry the environment of a plugin of this node, or that do not answer
-//!   when they are asked,
-//! - the FIFOs of the task's output, as standard output or error of a process,
-//! - the executor below which it was seen last, or whose session it is in, which may be dead by now (without cgroups
-//!   the session is noted for later agents);
+//! State directories below the task directory identify our own executors. For drivers written for Nomad, any of these
+//! in `/proc` identifies a process and everything below it:
+//! - the command line of their executors, `[binary] executor {"LogFile":"<task dir>/…"}`;
+//! - the environment of a workload, which names allocation and task, together with a working directory below the task
+//!   directory;
+//! - such a working directory alone, if the process carries the environment of a plugin of this node, or hangs when it
+//!   is inspected;
+//! - the FIFOs of the task's output, as standard output or error;
+//! - the executor below which the node saw it last, or whose session it is in. That executor may be dead. Without
+//!   cgroups the node notes the session for later agents.
 //!
-//! and with each of them everything below it. What a start has brought is put into the task's cgroup as soon as the
-//! driver has told of it ([`take_in`]): then everything that comes of it later is known by the kernel, whatever it
-//! does to its environment, directory, output and parents. What has left all of that before is known as its plugin's,
-//! by the plugin's cgroup or, without cgroups, by the plugin's keeper, which adopts orphans: it stands in the books
-//! as that, and goes with the plugin's last task. Processes in the task's cgroups are ended by `cgroup.rs`; whose
-//! those are that our own drivers have put into one is told by its name, without asking them: a fork bomb takes its
-//! time to answer.
+//! [`take_in`] puts the processes of a start into the task's cgroup as soon as the driver has answered. From then on
+//! the kernel identifies all their descendants, even those that change environment, directory, output and parents. A
+//! process that shed all of these earlier counts as its plugin's. The plugin's cgroup identifies it or, without
+//! cgroups, the plugin's keeper, which adopts orphans. The books show it as the plugin's, and it ends with the plugin's
+//! last task.
+//!
+//! `cgroup.rs` ends the processes in the task's cgroups. For cgroups of our own drivers, the name alone tells the
+//! owner: nothing reads from the processes, because a fork bomb answers slowly.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -37,10 +39,10 @@ use crate::{cgroup::TaskCgroup, cgroup_names, dirs::AllocDirs, owner::Owner};
 
 /// How long processes may take to disappear after SIGKILL.
 const DEATH: Duration = Duration::from_secs(5);
-/// Begins the names of our executors' programs.
+/// Prefix of the program names of our executors.
 const EXECUTOR: &str = "drover-executor";
 
-/// Ends the executors, with their workloads, whose state lies in a task directory.
+/// Ends the executors whose state lies in a task directory, together with their workloads.
 pub async fn end_own_executors(task_dir: &Path) {
     let parent = task_dir.join("private/executor");
     for entry in fs::read_dir(&parent).into_iter().flatten().flatten() {
@@ -48,24 +50,24 @@ pub async fn end_own_executors(task_dir: &Path) {
             tracing::warn!(state_dir = %entry.path().display(), %error, "an executor that was left behind stays");
         }
     }
-    // Only an empty one goes.
+    // This removes an empty directory only.
     let _ = fs::remove_dir(&parent);
 }
 
-/// Where this node's tasks live, in every spelling that processes may use.
+/// Directories of this node's tasks, in every spelling that processes may use.
 #[derive(Clone, Debug)]
 pub struct Places {
-    /// The directory of allocations.
+    /// The directory of allocations, in each spelling.
     pub alloc_dirs: Vec<PathBuf>,
     socket_dirs: Vec<PathBuf>,
-    /// The directory of log collectors.
+    /// The directory of log collectors, in each spelling.
     pub collector_dirs: Vec<PathBuf>,
-    /// Tells this node from others of the machine, in the names of cgroups.
+    /// Names of this node in the names of cgroups; they tell it from other nodes of the machine.
     pub node: [String; 2],
 }
 
 impl Places {
-    /// The places of a node.
+    /// The places of the node with this configuration.
     pub fn of(config: &ClientConfig) -> Self {
         let spellings = |path: &Path| {
             let mut all = vec![path.to_owned()];
@@ -105,52 +107,52 @@ fn task_of_fifo(path: &Path) -> Option<&str> {
     [".stdout.fifo", ".stderr.fifo"].iter().find_map(|end| name.strip_suffix(end)).filter(|task| !task.is_empty())
 }
 
-/// What `/proc` says of a process, as far as it tells its owner.
+/// Facts of `/proc` about a process that help to identify its owner.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    /// Number.
+    /// The pid.
     pub pid: i32,
-    /// Number of its parent.
+    /// Pid of its parent.
     pub parent: i32,
-    /// When it was started, in ticks since boot: no two processes with the same number have the same.
+    /// Start time, in ticks since boot; tells it from a later process with the same pid.
     pub start: u64,
     session: i32,
     /// The command line, words separated by blanks.
     pub line: String,
     /// State directory of an executor of ours, or of a log collector.
     pub state_dir: Option<PathBuf>,
-    /// Of a Go executor.
+    /// Log file of a Go executor.
     log_file: Option<PathBuf>,
-    /// `NOMAD_ALLOC_ID` and `NOMAD_TASK_NAME`.
+    /// The owner that `NOMAD_ALLOC_ID` and `NOMAD_TASK_NAME` name.
     workload_of: Option<Owner>,
-    /// The socket directory that its plugin was given.
+    /// The socket directory in the environment that it has from its plugin.
     socket_dir: Option<PathBuf>,
-    /// Where it works.
+    /// Working directory.
     cwd: Option<PathBuf>,
     /// The FIFO of a task's output that it writes to.
     output: Option<PathBuf>,
-    /// The log file of the Go executor below which it is, or was when it was seen last.
+    /// The log file of the Go executor below which it is, or was when the node saw it last.
     under: Option<Arc<Path>>,
-    /// The log file of the Go executor that leads its session, or has led it, by itself or by somebody below it.
+    /// The log file of the Go executor that leads or led its session, itself or through a descendant.
     session_of: Option<Arc<Path>>,
-    /// It is in a cgroup of our own drivers, and was not asked.
+    /// It is in a cgroup of our own drivers; its memory was not read.
     pub confined: bool,
-    /// The cgroup of a plugin that it is in, of whichever node.
+    /// The plugin cgroup that it is in, of any node.
     pub plugin_cgroup: Option<String>,
-    /// It keeps a plugin and its orphans.
+    /// It is the keeper of a plugin and its orphans.
     pub keeper: bool,
-    /// It was asked and has not answered.
+    /// Reading its command line and environment timed out.
     silent: bool,
 }
 
 impl Seen {
-    /// What the kernel tells without asking the process.
+    /// The facts that the kernel gives without a read of the process's memory.
     fn look(pid: i32) -> Option<Self> {
         let stat = executor_client::ProcessStat::of(pid).filter(executor_client::ProcessStat::is_alive)?;
         Some(Self { pid, parent: stat.ppid, start: stat.start, session: stat.session, ..Self::default() })
     }
 
-    /// Its name, as the kernel keeps it. It can be had of one that does not answer.
+    /// Its name as the kernel keeps it; readable even if the process hangs.
     fn name(&self) -> String {
         fs::read_to_string(format!("/proc/{}/comm", self.pid)).unwrap_or_default().trim_end().to_owned()
     }
@@ -161,7 +163,7 @@ impl Seen {
         Some(text.strip_suffix(" (deleted)").unwrap_or(text).into())
     }
 
-    /// The FIFO that it has as standard output or error, if either is one of a task.
+    /// The FIFO of a task's output that is its standard output or error.
     fn output(&self) -> Option<PathBuf> {
         [1, 2].into_iter().find_map(|number| {
             let link = fs::read_link(format!("/proc/{}/fd/{number}", self.pid)).ok()?;
@@ -171,8 +173,8 @@ impl Seen {
         })
     }
 
-    /// Told by a cgroup of our own drivers. False: it has to be asked. `above` are the names of the agent's own
-    /// cgroups.
+    /// Identifies it by a cgroup of our own drivers. False: its memory must be read. `above` are the names of the
+    /// agent's own cgroups.
     fn told_by_cgroup(&mut self, above: &HashSet<&str>) -> bool {
         let cgroups = fs::read_to_string(format!("/proc/{}/cgroup", self.pid)).unwrap_or_default();
         self.plugin_cgroup = cgroup_names::names(&cgroups).find(|name| cgroup_names::is_of_plugin(name)).map(str::to_owned);
@@ -187,7 +189,7 @@ impl Seen {
         true
     }
 
-    /// False for a thread of the kernel.
+    /// Fills in the facts of its command line and environment. False for a kernel thread.
     fn told_by_itself(&mut self, words: &processes::Words) -> bool {
         let variable = |name: &str| {
             let mut entries = words.environment.split(|b| *b == 0);
@@ -202,15 +204,15 @@ impl Seen {
         self.state_dir = state_dir(&words.line);
         self.log_file = log_file(&words.line);
         self.keeper = is_keeper(&words.line);
-        // A log collector has them as well.
+        // A log collector has them open as well.
         self.output = if self.workload_of.is_none() && self.state_dir.is_none() { self.output() } else { None };
         self.line = String::from_utf8_lossy(&words.line).replace('\0', " ").trim_end().to_owned();
         !words.line.is_empty()
     }
 
-    /// Whom it serves. The environment alone is enough only for tasks that are known to live on this node (`local`):
-    /// an instance in a remote runtime has the names of the allocation that created it, wherever its runtime is and
-    /// whoever manages it now.
+    /// The task that it serves. The environment alone is enough only for tasks that live on this node (`local`). An
+    /// instance in a remote runtime carries the names of the allocation that created it, wherever it runs and whichever
+    /// node manages it.
     pub fn owner(&self, places: &Places, local: bool) -> Option<Owner> {
         let works_for = self.cwd.as_ref().and_then(|dir| places.task_of(dir));
         let of_this_node = self.socket_dir.as_ref().is_some_and(|dir| places.socket_dirs.contains(dir));
@@ -220,16 +222,16 @@ impl Seen {
             .and_then(|path| places.task_of(path))
             .or_else(|| self.output.as_ref().and_then(|path| places.writes_for(path)))
             .or_else(|| self.workload_of.clone().filter(|owner| local || works_for.as_ref() == Some(owner)))
-            // One that does not answer is taken for what works there.
+            // A process that hangs counts for the task whose directory it works in.
             .or_else(|| works_for.filter(|_| of_this_node || self.silent))
     }
 }
 
-/// Of what is in a cgroup of ours, by its program: executors say where their state is and are asked wherever they
-/// are, and so is what they have forked and has not become the workload yet. It belongs to a start, whose outcome its
-/// driver tells.
+/// Whether a process in a cgroup of ours is a workload, by its program. Executors tell their state directory, so the
+/// node inspects them wherever they are. The same holds for their forks that have not executed the workload yet: such a
+/// fork belongs to a start, and the driver reports its outcome.
 fn is_workload(program: &Path) -> bool {
-    // One that has no program any more ends.
+    // A process without a program is ending.
     program.file_name().and_then(|name| name.to_str()).is_some_and(|name| !name.starts_with(EXECUTOR))
 }
 
@@ -264,7 +266,7 @@ fn log_file(command_line: &[u8]) -> Option<PathBuf> {
 /// All processes at one moment.
 pub type Table = Arc<Vec<Seen>>;
 
-/// All processes, as they were at some moment after `since`. Many tasks that end together share one look.
+/// All processes, as they were at some moment after `since`. Tasks that end together share one look.
 #[expect(clippy::await_holding_invalid_type, reason = "who comes meanwhile waits for this look and shares it")]
 pub async fn table(since: Instant) -> Table {
     static LAST: Mutex<Option<(Instant, Table)>> = Mutex::const_new(None);
@@ -302,8 +304,7 @@ fn scan(before: &[Seen]) -> Vec<Seen> {
             }
         } else if heard.silent.contains(&pid) {
             match known.get(&(seen.pid, seen.start)) {
-                // What it said before is still true, unless it runs another program by now: that is seen by the next
-                // look.
+                // Earlier facts still hold, unless it runs another program by now. The next look sees that.
                 Some(former) => seen = Seen { parent: seen.parent, plugin_cgroup: seen.plugin_cgroup, ..(*former).clone() },
                 None => {
                     seen.line = format!("[{}]", seen.name());
@@ -328,10 +329,9 @@ fn scan(before: &[Seen]) -> Vec<Seen> {
     table
 }
 
-/// Notes of each process below which Go executor it is; of one that has lost its executor, below which it was. Who
-/// was never seen below one may be in a session that an executor, or somebody below it, leads or has led: a session
-/// has nobody in it but what comes of its leader. What a former agent has noted counts for what the keeper of a
-/// plugin has adopted.
+/// Records for each process the Go executor above it, or the last one seen above it. A process never seen below an
+/// executor may be in a session that an executor, or a descendant of one, leads or led. A session holds descendants of
+/// its leader only. Notes of former agents count for orphans that a plugin's keeper has adopted.
 fn remember_executors(table: &mut [Seen], before: &HashMap<(i32, u64), &Seen>, noted: &HashMap<i32, Arc<Path>>) {
     let parents: HashMap<i32, (i32, Option<Arc<Path>>)> =
         table.iter().map(|seen| (seen.pid, (seen.parent, seen.log_file.as_deref().map(Arc::from)))).collect();
@@ -348,7 +348,7 @@ fn remember_executors(table: &mut [Seen], before: &HashMap<(i32, u64), &Seen>, n
     }
     let leads = |seen: &Seen| (seen.session == seen.pid).then(|| seen.log_file.as_deref().map(Arc::from).or_else(|| seen.under.clone()));
     let led: HashMap<i32, Option<Arc<Path>>> = table.iter().filter_map(|seen| Some((seen.pid, leads(seen)?))).collect();
-    // Of those whose leader has gone. The number is not given away as long as somebody is in it.
+    // Sessions whose leader has gone. The kernel does not reuse the number while the session has members.
     let was_led: HashMap<i32, Arc<Path>> =
         before.values().filter_map(|seen| Some((seen.session, leads(seen).unwrap_or_else(|| seen.session_of.clone())?))).collect();
     let keepers: HashSet<i32> = table.iter().filter(|seen| seen.keeper).map(|seen| seen.pid).collect();
@@ -368,11 +368,11 @@ fn remember_executors(table: &mut [Seen], before: &HashMap<(i32, u64), &Seen>, n
     }
 }
 
-/// Below a task's directory: the session that its executor leads, and the boot of the machine. Without cgroups a later
-/// agent knows by it whose the orphans are of an executor that has died meanwhile.
+/// File below a task's directory: the session that its executor leads, and the boot of the machine. Without cgroups it
+/// lets a later agent identify the orphans of an executor that has died meanwhile.
 const SESSION: &str = "private/session";
 
-/// Notes of former agents.
+/// Session notes of former agents.
 fn noted() -> MutexGuard<'static, HashMap<i32, Arc<Path>>> {
     static NOTED: LazyLock<std::sync::Mutex<HashMap<i32, Arc<Path>>>> = LazyLock::new(Default::default);
     NOTED.lock().unwrap_or_else(PoisonError::into_inner)
@@ -382,7 +382,7 @@ fn boot() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
-/// Best effort: what is not noted is known as its plugin's.
+/// Best effort: without the note, orphans count as their plugin's.
 fn note_session(places: &Places, owner: &Owner, session: i32) {
     let Some(dir) = places.alloc_dirs.first() else { return };
     let file = dir.join(owner.alloc.to_string()).join(&owner.task).join(SESSION);
@@ -404,7 +404,7 @@ fn read_sessions(places: &Places, boot: &str) -> HashMap<i32, Arc<Path>> {
     tasks.filter_map(session).collect()
 }
 
-/// Reads what former agents have noted of this node's tasks.
+/// Reads the session notes that former agents have left for this node's tasks.
 pub async fn recall(places: &Places) {
     let places = places.clone();
     let read = tokio::task::spawn_blocking(move || read_sessions(&places, &boot()));
@@ -412,14 +412,14 @@ pub async fn recall(places: &Places) {
     noted().extend(read);
 }
 
-/// How often a look is repeated for what has forked meanwhile.
+/// How often a search repeats, to catch processes forked meanwhile.
 const LOOKS: usize = 4;
 
-/// Puts what a start has brought into the task's cgroup, but for what the driver has put into one of its choice. Best
-/// effort: what stays outside is known by the other ways.
+/// Puts the processes of a start into the task's cgroup, except those that the driver has put into a cgroup of its
+/// choice. Best effort: the other marks still identify a process that stays outside.
 pub async fn take_in(places: &Places, owner: &Owner, cgroup: Option<TaskCgroup>) {
     for _ in 0..LOOKS {
-        // Without a cgroup the look alone is worth something: it remembers who is below which executor.
+        // Even without a cgroup the look has a use: it records which process is below which executor.
         let table = table(Instant::now()).await;
         let Some(cgroup) = cgroup.clone() else {
             let leads =
@@ -438,7 +438,7 @@ pub async fn take_in(places: &Places, owner: &Owner, cgroup: Option<TaskCgroup>)
             found
                 .into_iter()
                 .filter(|(pid, start)| {
-                    // The number may have been given away.
+                    // The kernel may have reused the pid.
                     executor_client::ProcessStat::of(*pid).is_some_and(|now| now.start == *start) && cgroup.take_in(*pid, &node)
                 })
                 .count()
@@ -449,21 +449,21 @@ pub async fn take_in(places: &Places, owner: &Owner, cgroup: Option<TaskCgroup>)
     }
 }
 
-/// What became of a search for leftovers.
+/// Outcome of a search for leftovers.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Ended {
-    /// How many were killed.
+    /// Number of processes killed.
     pub killed: usize,
-    /// Still there some seconds after SIGKILL.
+    /// Pids that are still there some seconds after SIGKILL.
     pub resisting: Vec<i32>,
 }
 
-/// Ends what serves a task of this node, and everything below it, until nothing is left.
+/// Ends the processes that serve a task of this node, and everything below them, until none is left.
 pub async fn end_task(places: &Places, alloc: AllocId, task: &str) -> Ended {
     end_where(places, true, |owner| owner.alloc == alloc && owner.task == task).await
 }
 
-/// Ends everything that serves an allocation: its directory is about to go.
+/// Ends every process that serves an allocation, before its directory goes.
 pub async fn end_alloc(places: &Places, alloc: AllocId) -> Ended {
     let root = places.alloc_dirs.first().map(|dir| AllocDirs::new(dir, alloc).root);
     for entry in root.and_then(|root| fs::read_dir(root).ok()).into_iter().flatten().flatten() {
@@ -472,20 +472,20 @@ pub async fn end_alloc(places: &Places, alloc: AllocId) -> Ended {
     end_where(places, false, |owner| owner.alloc == alloc).await
 }
 
-/// Ends what serves none of the `live` tasks: every process found at the start of an agent must belong to a recorded
-/// handle.
+/// Ends every process that serves none of the `live` tasks: at the start of an agent, each process must belong to a
+/// recorded handle.
 pub async fn end_unclaimed(places: &Places, live: &HashSet<Owner>) -> Ended {
     end_where(places, false, |owner| !live.contains(owner)).await
 }
 
 async fn end_where(places: &Places, local: bool, wanted: impl Fn(&Owner) -> bool) -> Ended {
     let root = |seen: &Seen| seen.owner(places, local).is_some_and(|owner| wanted(&owner));
-    // What serves somebody else by its own words is not taken along.
+    // A process that itself names another owner is spared.
     let spared = |seen: &Seen| seen.owner(places, false).is_some_and(|owner| !wanted(&owner));
     end_trees(root, spared).await
 }
 
-/// Ends what was seen as unclaimed, and everything below it but what is claimed. Pids and start times.
+/// Ends unclaimed processes and everything below them, except claimed ones. Both sets hold pids and start times.
 pub async fn end_these(unclaimed: &HashSet<(i32, u64)>, claimed: &HashSet<(i32, u64)>) -> Ended {
     end_trees(|seen| unclaimed.contains(&(seen.pid, seen.start)), |seen| claimed.contains(&(seen.pid, seen.start))).await
 }
@@ -509,7 +509,7 @@ async fn end_trees(root: impl Fn(&Seen) -> bool, spared: impl Fn(&Seen) -> bool)
         if Instant::now() > deadline {
             return Ended { killed: killed.len(), resisting: doomed.iter().map(|seen| seen.pid).collect() };
         }
-        // Executors are stopped first, so that they neither report nor restart anything while their children die.
+        // Stop executors first, so that they neither report nor restart anything while their children die.
         for signal in [Signal::STOP, Signal::KILL] {
             for seen in doomed.iter().filter(|seen| signal == Signal::KILL || seen.log_file.is_some()) {
                 if send(seen, signal) && signal == Signal::KILL {
@@ -521,12 +521,12 @@ async fn end_trees(root: impl Fn(&Seen) -> bool, spared: impl Fn(&Seen) -> bool)
     }
 }
 
-/// Sends a signal to the very process that was seen.
+/// Sends a signal to exactly the process that was seen.
 fn send(seen: &Seen, signal: Signal) -> bool {
     let Some(fd) = Pid::from_raw(seen.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
         return false;
     };
-    // Compared after opening: the descriptor cannot mean anybody who gets the number later.
+    // Compared after opening: the descriptor cannot refer to a later process with the same pid.
     let same = executor_client::ProcessStat::of(seen.pid).is_some_and(|now| now.start == seen.start);
     same && pidfd_send_signal(&fd, signal).is_ok()
 }
@@ -613,20 +613,19 @@ mod tests {
         let found = |table: &[Seen]| -> Vec<i32> { table.iter().filter(|s| s.under.as_deref() == Some(file)).map(|s| s.pid).collect() };
         let first = look(agent().into_iter().chain([one(21, 20, 21), one(22, 21, 21)]).collect(), &[]);
         assert_eq!(found(&first), [21, 22]);
-        // Executor and workload have died. What was forked meanwhile is in one of the sessions; who has come since is
-        // in neither.
+        // Executor and workload have died. Their forks are in one of the sessions; newcomers are in neither.
         let orphans = || vec![one(10, 1, 10), one(11, 10, 10), one(30, 1, 20), one(31, 1, 21), one(32, 1, 32), one(33, 11, 10)];
         let second = look(orphans(), &first);
         assert_eq!(found(&second), [30, 31]);
         assert_eq!(found(&look([orphans(), vec![one(34, 30, 20)]].concat(), &second)), [30, 31, 34]);
-        // The number of a session that has ended belongs to whoever leads the next one.
+        // The number of an ended session belongs to the leader of the next one.
         assert_eq!(found(&look(vec![one(10, 1, 10), one(20, 10, 20), one(40, 20, 20)], &first)), [] as [i32; 0]);
-        // Another agent has not seen any of that. What it finds noted counts for what the plugin's keeper has adopted.
+        // A new agent has seen none of that. The notes count for orphans that the plugin's keeper has adopted.
         let keeper = Seen { keeper: true, ..one(9, 1, 10) };
         let mut later = vec![keeper, one(11, 9, 10), one(30, 9, 20), one(34, 30, 20), one(36, 1, 20), one(37, 9, 37)];
         remember_executors(&mut later, &HashMap::new(), &HashMap::from([(20, Arc::from(file))]));
         assert_eq!(found(&later), [30, 34]);
-        // One that leads no session says nothing of the session that it is in.
+        // A process that leads no session says nothing about the session that it is in.
         let within = |log: Option<&Path>| Seen { log_file: log.map(Into::into), ..one(20, 11, 10) };
         let third = look(vec![one(10, 1, 10), one(11, 10, 10), within(Some(file)), one(21, 20, 10)], &[]);
         assert_eq!(found(&look(vec![one(10, 1, 10), one(11, 10, 10), one(21, 1, 10), one(35, 11, 10)], &third)), [21]);

@@ -1,7 +1,7 @@
-//! This machine: what it is and has, and the traces that a node and its tasks leave on it.
+//! This machine: its facts, and the traces that a node and its tasks leave on it.
 //!
-//! [`fingerprint`] tells what there is. [`dirs`], [`secrets`], [`cgroup`], [`cpuset`] and [`network`] make what tasks
-//! need, and remove it. [`node_env`] tells tasks of the node. [`leftovers`] finds the processes of tasks and ends them.
+//! [`fingerprint`] collects facts. [`dirs`], [`secrets`], [`cgroup`], [`cpuset`] and [`network`] make and remove what
+//! tasks need. [`node_env`] describes the node to tasks. [`leftovers`] finds and ends the processes of tasks.
 //!
 //! This crate must never know: allocations' loops, drivers, servers, the node's records.
 

@@ -1,4 +1,4 @@
-//! What the environments of tasks, and the names in the texts of their jobs, are made from on this node.
+//! The node's part in the environments of tasks and in the names that their jobs refer to.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
@@ -15,11 +15,11 @@ use tokio::sync::watch;
 pub struct TaskSpec<'a> {
     /// The allocation that the task belongs to.
     pub alloc: &'a Allocation,
-    /// Its job, in the version that the allocation is of.
+    /// Its job, in the allocation's version.
     pub job: &'a Job,
-    /// The allocation's group of that job.
+    /// The allocation's group in that job.
     pub group: &'a TaskGroup,
-    /// The task of that group.
+    /// The task in that group.
     pub task: &'a Task,
 }
 
@@ -29,13 +29,12 @@ pub struct NodeEnv {
     node: watch::Receiver<Arc<Node>>,
     region: Arc<str>,
     alloc_dir: Arc<PathBuf>,
-    /// The agent's environment as tasks may see it.
+    /// The part of the agent's environment that tasks may see.
     inherited: Arc<BTreeMap<String, String>>,
 }
 
 impl NodeEnv {
-    /// The node as `node` tells it, with its region, the directory of all allocations, and what tasks may see of
-    /// the agent's own environment.
+    /// `node` follows the registered node. `inherited` is the part of the agent's own environment that tasks may see.
     #[must_use]
     pub fn new(node: watch::Receiver<Arc<Node>>, region: &str, alloc_dir: PathBuf, inherited: BTreeMap<String, String>) -> Self {
         Self { node, region: region.into(), alloc_dir: Arc::new(alloc_dir), inherited: Arc::new(inherited) }
@@ -47,7 +46,7 @@ impl NodeEnv {
         self.node.borrow().clone()
     }
 
-    /// The region that the node is of.
+    /// The node's region.
     #[must_use]
     pub fn region(&self) -> &str {
         &self.region
@@ -65,7 +64,7 @@ impl NodeEnv {
         self.build(of, dirs, view, &self.inherited)
     }
 
-    /// As [`NodeEnv::vars`], without what the agent has of its own.
+    /// As [`NodeEnv::vars`], without the agent's own environment.
     #[must_use]
     pub fn own_vars(&self, of: TaskSpec<'_>, dirs: &TaskDirs, view: PathView) -> Vars {
         self.build(of, dirs, view, &BTreeMap::new())
@@ -76,7 +75,7 @@ impl NodeEnv {
         build(&EnvInput { alloc, job, group, task, node: &self.node(), region: &self.region, dirs, view, inherited })
     }
 
-    /// The variables of a group, which has no task's name and directories.
+    /// The variables of a group: no task name, no task directories.
     #[must_use]
     pub fn group_vars(&self, alloc: &Allocation, job: &Job, group: &TaskGroup) -> Vars {
         let of = TaskSpec { alloc, job, group, task: &Task::default() };

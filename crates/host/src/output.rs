@@ -1,12 +1,12 @@
-//! Output of remote tasks that have ended, kept in the directory of their allocation for as long as that is.
+//! Kept output of ended remote tasks. It lies in the directory of their allocation and goes with it.
 //!
 //! ```text
-//! <alloc_dir>/<alloc id>/.output/<task>/<incarnation>/<task>.{stdout,stderr}.N    mode 0700: tasks beside it do not reach it
-//!                                                    /complete                  written last: nothing of the output is missing that can be had
-//! <alloc_dir>/<alloc id>/alloc/logs/<task>.{stdout,stderr}.N                     the same files, for whoever looks there
+//! <alloc_dir>/<alloc id>/.output/<task>/<incarnation>/<task>.{stdout,stderr}.N    mode 0700: other tasks cannot reach it
+//!                                                    /complete                  written last: all output that can be had is here
+//! <alloc_dir>/<alloc id>/alloc/logs/<task>.{stdout,stderr}.N                     links to the same files, at the usual place
 //! ```
 //!
-//! One incarnation is kept for each task, the last one that has ended. Positions are those of the instance, the same
+//! The node keeps one incarnation per task, the last one that has ended. Positions are those of the instance, the same
 //! at every node.
 
 use std::{
@@ -32,7 +32,7 @@ const MIB: u64 = 1 << 20;
 /// The two streams, as files and requests name them.
 pub const KINDS: [&str; 2] = ["stdout", "stderr"];
 
-/// How much of each stream is kept.
+/// Limits of the kept output of each stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     files: u32,
@@ -40,7 +40,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// What the task's log settings say; they bound a local task's files the same way.
+    /// The limits of the task's log settings; they bound a local task's files the same way.
     pub fn of(logs: &LogConfig) -> Self {
         let or = |value: Option<i64>, default: i64| value.filter(|v| *v > 0).unwrap_or(default);
         let files = u32::try_from(or(logs.max_files, 10)).unwrap_or(u32::MAX);
@@ -48,13 +48,13 @@ impl Limits {
         Self { files, file_bytes }
     }
 
-    /// Bytes of a stream that fit.
+    /// Bytes kept of each stream.
     pub fn bytes(self) -> u64 {
         self.file_bytes.saturating_mul(u64::from(self.files))
     }
 }
 
-/// What is missing of a stream and why, by its kind.
+/// Reason for missing output, by the kind of stream.
 pub type Missing = BTreeMap<String, String>;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -66,9 +66,9 @@ struct Mark {
 /// Kept output of one incarnation.
 #[derive(Debug)]
 pub struct Kept {
-    /// Which.
+    /// The incarnation whose output this is.
     pub incarnation: IncarnationId,
-    /// What is not there.
+    /// Missing output, by stream.
     pub missing: Missing,
     dir: PathBuf,
     task: Arc<str>,
@@ -82,7 +82,8 @@ impl Kept {
         for entry in fs::read_dir(home).ok()?.flatten() {
             let Some(incarnation) = entry.file_name().to_str().and_then(|name| name.parse::<IncarnationId>().ok()) else { continue };
             let (dir, mark) = (entry.path(), entry.path().join(MARK));
-            // Of two (the agent was killed between keeping the new one and removing the old one) the later one counts.
+            // If there are two, the later one counts: the agent was killed between keeping the new one and removing the
+            // old one.
             let (Ok(text), Ok(at)) = (fs::read(&mark), fs::metadata(&mark).and_then(|m| m.modified())) else { continue };
             if newest.as_ref().is_none_or(|(before, _)| *before < at) {
                 let Mark { missing } = serde_json::from_slice(&text).unwrap_or_default();
@@ -92,13 +93,13 @@ impl Kept {
         newest.map(|(_, kept)| kept)
     }
 
-    /// One of its streams.
+    /// The rotated log of one of its streams.
     pub fn log(&self, kind: &str) -> RotatedLog {
         RotatedLog::new(&self.dir, format!("{}.{kind}", self.task))
     }
 }
 
-/// Output that is being fetched. Every method blocks.
+/// Output that the node is fetching. Every method blocks.
 pub struct Draft {
     dirs: AllocDirs,
     task: Arc<str>,
@@ -108,8 +109,7 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Begins to keep the output of an incarnation; None when it is kept already. What an interrupted attempt has
-    /// left is thrown away.
+    /// Begins to keep the output of an incarnation; `None` when it is kept already. Discards an interrupted attempt.
     ///
     /// # Errors
     /// When the file system refuses.
@@ -129,15 +129,15 @@ impl Draft {
         Ok(Some(draft))
     }
 
-    /// Where the stream goes on; None while nothing of it has come.
+    /// The position where the stream goes on; `None` while it is empty.
     pub fn end(&self, kind: &str) -> Option<u64> {
         self.writers.get(kind).map(|(_, end)| *end)
     }
 
-    /// Takes bytes of a stream in their order; `offset` is the absolute position of the first one.
+    /// Appends bytes of a stream in order; `offset` is the absolute position of the first byte.
     ///
     /// # Errors
-    /// When the file system refuses, or when bytes are missing between what has come and these.
+    /// When the file system refuses, or when bytes are missing before `offset`.
     pub fn append(&mut self, kind: &'static str, offset: u64, data: &[u8]) -> io::Result<()> {
         if !self.writers.contains_key(kind) {
             let Limits { files, file_bytes } = self.limits;
@@ -148,7 +148,7 @@ impl Draft {
         if offset > *end {
             return Err(io::Error::other(format!("the provider leaves out what is between position {end} and {offset}")));
         }
-        // What was sent before the stream broke off may come again.
+        // A stream that broke off may repeat bytes.
         let known = usize::try_from(*end - offset).unwrap_or(usize::MAX);
         let mut rest = data.get(known..).unwrap_or_default();
         while !rest.is_empty() {
@@ -159,7 +159,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Everything is there, durably; output of earlier incarnations goes.
+    /// Marks the output as complete, durably, and removes the output of earlier incarnations.
     ///
     /// # Errors
     /// When the file system refuses; then nothing counts as kept.
@@ -182,8 +182,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Only this one is kept, and seen among the logs of the allocation. What cannot be removed or shown costs
-    /// nothing but that.
+    /// Removes older incarnations and links this one into the allocation's logs. A failure here has no other effect.
     fn show(&self) {
         let home = home(&self.dirs, &self.task);
         for entry in fs::read_dir(&home).into_iter().flatten().flatten() {
@@ -198,7 +197,8 @@ impl Draft {
         }
     }
 
-    /// By descriptors: tasks beside it may write where the links go, and may have put links of their own there.
+    /// Works through descriptors: other tasks may write to the directory of the links, and may have put links of their
+    /// own there.
     fn link(&self) -> io::Result<()> {
         let open = |at: &dyn std::os::fd::AsFd, name: &Path| {
             openat(at.as_fd(), name, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!((chunk.offset, &*chunk.data), (1000, &b"abcdef"[..]));
     }
 
-    /// A task beside it owns the directory of logs: it may not lead the node's writes elsewhere.
+    /// Another task owns the directory of logs: it must not redirect the node's writes.
     #[test]
     fn links_of_a_task_beside_it_are_not_followed() {
         let (p, one, elsewhere) = (place(), incarnation(), tempfile::tempdir().expect("temp dir"));

@@ -1,4 +1,4 @@
-//! Whose something on this machine is.
+//! The owner of a process, cgroup or directory on this machine.
 
 use model::AllocId;
 

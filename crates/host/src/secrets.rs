@@ -1,10 +1,9 @@
-//! The secrets directory of a task is memory: a file system of its own that no disk ever sees, swap space included
-//! where the kernel can leave it out.
+//! The secrets directory of a task is in memory, on a file system of its own. It never reaches a disk, nor swap space
+//! where the kernel can exclude that.
 //!
-//! It is mounted before a start and stays until the task is dead or its directory goes; an agent that finds it
-//! mounted leaves it as it is. After a boot it is gone with all that was in it, and the next start makes it anew.
-//! Where this node may not mount, the directory is one on disk, and the node's attributes `secrets.memory` and
-//! `secrets.problem` say so.
+//! The node mounts it before a start. It stays until the task is dead or its directory goes; an agent that finds it
+//! mounted leaves it as it is. A reboot loses it with its content, and the next start makes it anew. Where this node
+//! may not mount, the directory is on disk. The node's attributes `secrets.memory` and `secrets.problem` say so.
 
 use std::{ffi::CString, fs, io, os::unix::fs::MetadataExt, path::Path, sync::LazyLock};
 
@@ -12,10 +11,10 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, fscon
 
 use crate::dirs::{Keeper, unmount};
 
-/// Its name in the secrets directory.
+/// Name of the API socket in the secrets directory.
 pub const API_SOCKET: &str = "api.sock";
 
-/// MiB where the job names no size.
+/// Size in MiB when the job names none.
 const DEFAULT_MIB: i64 = 1;
 const FLAGS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOEXEC);
 
@@ -36,18 +35,18 @@ pub fn supported() -> Result<(), &'static str> {
     TRIED.as_ref().copied().map_err(String::as_str)
 }
 
-/// Is it a file system of its own?
+/// Whether `dir` is the root of a file system of its own.
 pub fn is_mounted(dir: &Path) -> bool {
     let device = |path: &Path| fs::symlink_metadata(path).map(|m| m.dev()).ok();
     let own = device(dir);
     own.is_some() && own != dir.parent().and_then(device)
 }
 
-/// Makes the directory memory, when it is not and may be; `before` is done first, so that it is done again whatever
-/// happens in between. Blocking, idempotent.
+/// Mounts a memory file system on the directory, unless one is mounted or this node may not mount. `before` runs first,
+/// so that an interruption repeats it. Blocking, idempotent.
 ///
 /// # Errors
-/// When the kernel refuses, or when the job asks for a size and this node cannot keep it.
+/// When the kernel refuses, or when the job asks for a size that this node cannot provide.
 pub fn mount_at(dir: &Path, mib: Option<i64>, keeper: Keeper, before: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     if is_mounted(dir) {
         return Ok(());
@@ -59,18 +58,18 @@ pub fn mount_at(dir: &Path, mib: Option<i64>, keeper: Keeper, before: impl FnOnc
             Some(_) => Err(io::Error::new(io::ErrorKind::Unsupported, format!("resources.secrets cannot be had on this node: {why}"))),
         };
     }
-    // An agent that has looked for the task listens there; whoever starts it anew listens anew. What cannot be
-    // removed is seen in a moment.
+    // The loop of an earlier agent's task listens there; the next start listens anew. A failed removal shows up in the
+    // next call.
     let _ = fs::remove_file(dir.join(API_SOCKET));
     if fs::read_dir(dir)?.next().is_some() {
-        // Of an agent that had them on disk: what the task has put there is not hidden from it.
+        // An earlier agent kept the secrets on disk: a mount would hide what the task has put there.
         return Ok(());
     }
     before()?;
     let (uid, gid) = keeper.ids().unwrap_or((rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()));
     let options = format!("mode={:04o},uid={uid},gid={gid},size={}m", keeper.directory_mode(), asked.unwrap_or(DEFAULT_MIB));
     let try_with = |options: String| mount(c"tmpfs", dir, c"tmpfs", FLAGS, CString::new(options).unwrap_or_default().as_c_str());
-    // Kernels before 6.4 do not know the word.
+    // Kernels before 6.4 do not know the option.
     match try_with(format!("{options},noswap")) {
         Err(rustix::io::Errno::INVAL) => try_with(options),
         other => other,
@@ -78,7 +77,7 @@ pub fn mount_at(dir: &Path, mib: Option<i64>, keeper: Keeper, before: impl FnOnc
     .map_err(|e| io::Error::new(io::Error::from(e).kind(), format!("mount the secrets directory {}: {e}", dir.display())))
 }
 
-/// Takes it away with all that is in it. Blocking, idempotent.
+/// Unmounts it; its content is lost. Blocking, idempotent.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -119,7 +118,7 @@ mod tests {
             .expect("mounted");
             let meta = fs::metadata(&dir).expect("there");
             assert_eq!((meta.uid(), meta.gid(), meta.permissions().mode() & 0o7777), (1234, 1235, 0o700));
-            // What is there stays, however often it is asked for.
+            // Repeated calls keep the content.
             fs::write(dir.join("key"), "k").expect("a file");
         }
         assert_eq!(prepared, 1, "mounted once");
@@ -127,7 +126,7 @@ mod tests {
         unmount_at(&dir).expect("unmounted");
         unmount_at(&dir).expect("idempotent");
         assert!(!is_mounted(&dir) && fs::read_dir(&dir).expect("there").next().is_none(), "nothing is left on the disk");
-        // What an agent has put there that did not mount is not hidden.
+        // The files of an agent that did not mount stay visible.
         fs::write(dir.join("old"), "o").expect("a file");
         mount_at(&dir, None, Keeper::Agent, || panic!("nothing is mounted")).expect("left as it is");
         assert!(!is_mounted(&dir));

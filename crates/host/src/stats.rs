@@ -9,7 +9,7 @@ use crate::fingerprint::meminfo;
 /// Jiffies of one processor: user, system, idle, all.
 type Jiffies = (u64, u64, u64, u64);
 
-/// Use of the host; percentages are since the last question, or since boot for the first one.
+/// Resource use of the host. Percentages cover the time since the last call; the first call covers the time since boot.
 pub fn host(alloc_dir: &Path, core_mhz: f64) -> Value {
     static LAST: Mutex<Option<Vec<(String, Jiffies)>>> = Mutex::new(None);
     let now = processors();
@@ -52,7 +52,7 @@ fn processors() -> Vec<(String, Jiffies)> {
             let name = fields.next().filter(|n| n.len() > 3 && n.starts_with("cpu"))?;
             let values: Vec<u64> = fields.filter_map(|f| f.parse().ok()).collect();
             let at = |i: usize| values.get(i).copied().unwrap_or(0);
-            // user nice system idle iowait irq softirq steal; guest time is part of user.
+            // /proc/stat: user nice system idle iowait irq softirq steal; guest time is part of user.
             Some((name.to_owned(), (at(0) + at(1), at(2) + at(5) + at(6), at(3) + at(4), values.iter().take(8).sum())))
         })
         .collect()
@@ -71,7 +71,7 @@ fn disk(dir: &Path) -> Value {
         "UsedPercent": percent(used, size), "InodesUsedPercent": percent(s.f_files.saturating_sub(s.f_ffree), s.f_files) })
 }
 
-/// Used disk and inodes in percent; zero when it cannot be read.
+/// Used bytes and inodes of the file system, in percent; zero when unreadable.
 #[must_use]
 pub fn disk_usage(dir: &Path) -> (f64, f64) {
     let Ok(stat) = rustix::fs::statvfs(dir) else {

@@ -14,7 +14,7 @@ use tower::service_fn;
 
 use super::tls::Tls;
 
-/// Asks once; an empty service is the whole server.
+/// Checks once; an empty service means the whole server.
 pub(super) async fn ask(host: &str, port: u16, service: &str, tls: Option<&Tls>) -> (Outcome, String) {
     let at = authority(host, port);
     let channel = match connect(host.to_owned(), port, &at, tls.cloned()).await {
@@ -32,7 +32,7 @@ pub(super) async fn ask(host: &str, port: u16, service: &str, tls: Option<&Tls>)
     }
 }
 
-/// Who is asked, as a URL names them.
+/// The `host:port` authority of a URL.
 pub(super) fn authority(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }

@@ -1,8 +1,8 @@
-//! Runs of checks: each check of a service that stands has a loop of its own, which asks and tells the allocation's
-//! loop what it found.
+//! Runs of checks. Each check of a registered service has a loop of its own, which reports results to the allocation's
+//! loop.
 //!
-//! What the node itself cannot do (the driver's plugin is away, a remote instance may not be acted upon) is told
-//! without an outcome: it says nothing about the task.
+//! Some failures are the node's own: the driver's plugin is away, or this node may not act on a remote instance. Such a
+//! run has no outcome, because it says nothing about the task.
 
 mod grpc;
 mod tls;
@@ -27,20 +27,20 @@ use self::grpc::authority;
 pub(crate) use self::tls::Tls;
 use crate::drivers::Drivers;
 
-/// Output of a run that is kept.
+/// Largest output of a run that is kept, in bytes.
 const OUTPUT_MAX: usize = 3 * 1024;
 
 /// How a check is run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
     pub(crate) ask: Ask,
-    /// From the end of one run to the next.
+    /// Pause from the end of one run to the next.
     pub interval: Duration,
-    /// For one run.
+    /// Time limit of one run.
     pub timeout: Duration,
 }
 
-/// What is asked.
+/// What a check asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
     Http {
@@ -72,39 +72,39 @@ pub(crate) enum Ask {
 /// Where a script runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Within {
-    /// In a run of a task of this node, by its driver.
+    /// In a run of a local task, through its driver.
     Local {
         /// Name of the driver.
         driver: String,
-        /// The run.
+        /// Name of the run.
         run: String,
     },
-    /// Beside the instance of a slot.
+    /// In the instance of a slot.
     Remote(SlotKey),
 }
 
 /// The loop of a check; dropping it ends the check.
 #[derive(Debug)]
 pub struct Running {
-    /// How it is run.
+    /// The definition that it follows.
     pub probe: Probe,
     _loop: AbortOnDropHandle<()>,
 }
 
-/// Runs commands beside the instances of remote tasks that this node manages.
+/// Runs commands in the instances of remote tasks that this node manages.
 pub trait RemoteExec: Send + Sync {
-    /// Begins a command beside the instance of a slot; why it cannot be begun now says nothing about the task.
+    /// Begins a command in the instance of a slot. An error says why it cannot begin now, and nothing about the task.
     fn exec(&self, slot: SlotKey, command: Vec<String>) -> Begun<'_>;
 }
 
-/// The session of a command, when it could be begun.
+/// The session of a command, or why it could not begin.
 pub type Begun<'a> = Pin<Box<dyn Future<Output = Result<ExecSession, String>> + Send + 'a>>;
 
 /// Runs checks.
 pub struct Checks {
-    /// Who runs scripts in tasks of this node.
+    /// Runs scripts in tasks of this node.
     pub drivers: Arc<Drivers>,
-    /// Who runs scripts beside remote instances.
+    /// Runs scripts in remote instances.
     pub remote: Box<dyn RemoteExec>,
 }
 
@@ -112,7 +112,7 @@ pub struct Checks {
 type Found = (Option<Outcome>, i32, String);
 
 impl Checks {
-    /// Begins to run a check, after `pause`.
+    /// Starts the loop of a check, after `pause`.
     pub fn start(self: &Arc<Self>, key: String, probe: Probe, pause: Duration, inbox: Inbox) -> Running {
         let (checks, asked) = (self.clone(), probe.clone());
         let running = async move {
@@ -147,7 +147,7 @@ impl Checks {
             }
         };
         match &probe.ask {
-            // The driver keeps the time of a script, and must be heard about its end.
+            // The driver enforces the time limit of a script, and this loop must hear its end.
             Ask::Script { .. } => asked.await,
             Ask::Http { .. } | Ask::Grpc { .. } | Ask::Tcp { .. } => {
                 tokio::time::timeout(limit, asked).await.unwrap_or_else(|_| (Some(Outcome::Fail), 0, late()))
@@ -170,8 +170,8 @@ impl Checks {
                             None => (Some(of_exit(done.exit.exit_code)), done.exit.exit_code, shortened(&said)),
                         }
                     }
-                    // The script's time is the driver's to keep; what comes with an answer is about the task,
-                    // anything else about the plugin.
+                    // The driver enforces the time limit. An error that comes with an answer concerns the task; any
+                    // other concerns the plugin.
                     Err(e) if e.is_plugin_gone() || e.is_disconnected() || e.is_task_not_found() => not_run(e.to_string()),
                     Err(e) => (Some(Outcome::Fail), 0, e.to_string()),
                 }
@@ -187,7 +187,7 @@ impl Checks {
     }
 }
 
-/// Below 400 passes, as in Nomad; 429 warns; anything else fails. Redirects are answers, not followed.
+/// Below 400 passes, as in Nomad; 429 warns; any other status fails. Redirects count as answers and are not followed.
 fn of_status(status: u16) -> Outcome {
     match status {
         ..400 => Outcome::Pass,
@@ -222,7 +222,7 @@ async fn http(ask: &Ask) -> Found {
             Err(why) => Err(why),
         },
     };
-    // The connection ends with this future.
+    // The connection closes with this future.
     let (response, _connection) = match sent {
         Ok(sent) => sent,
         Err(why) => return failed(why),
@@ -241,7 +241,7 @@ async fn http(ask: &Ask) -> Found {
     (Some(of_status(status)), status.into(), shortened(&said))
 }
 
-/// Sends a request; the answer comes with its connection, which must live while the body is read.
+/// Sends a request. Returns the response with its connection, which must live while the body is read.
 async fn send<S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static>(
     stream: S,
     request: Request<Full<Bytes>>,
@@ -309,7 +309,7 @@ mod tests {
         }
     }
 
-    /// Answers each connection with the same bytes; what it was asked is handed back.
+    /// Answers each connection with the same bytes, and hands the requests back.
     async fn server(answer: &'static str) -> (u16, tokio::sync::mpsc::UnboundedReceiver<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("address").port();

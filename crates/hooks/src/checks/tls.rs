@@ -1,4 +1,4 @@
-//! TLS for checks: the roots of this system, or no verification where the job says so.
+//! TLS for checks: with this system's root certificates, or without verification where the job says so.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -14,21 +14,21 @@ use rustls::{
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-/// How a check speaks TLS.
+/// TLS settings of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tls {
-    /// Whose certificate is expected; empty = that of the host that is asked.
+    /// Expected name in the certificate; empty = the host of the check.
     pub(crate) server_name: String,
-    /// Any certificate will do.
+    /// Accept any certificate.
     pub(crate) skip_verify: bool,
 }
 
-/// The system's roots are read again after so long: an operator may have added one.
+/// The system's roots are read again after this time: an operator may have added one.
 const ROOTS_FOR: Duration = Duration::from_secs(300);
 
 static ROOTS: Mutex<Option<(Instant, Arc<RootCertStore>)>> = Mutex::new(None);
 
-/// Blocking at the first use and now and then.
+/// The system's root certificates. Blocks at the first use, and whenever it reads them again.
 fn roots() -> Result<Arc<RootCertStore>, String> {
     let mut kept = ROOTS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((read, roots)) = &*kept
@@ -62,7 +62,7 @@ fn config(skip_verify: bool, alpn: &[u8], roots: impl FnOnce() -> Result<Arc<Roo
 }
 
 impl Tls {
-    /// Speaks TLS over a connection to `host`.
+    /// Performs a TLS handshake over a connection to `host`.
     pub(crate) async fn connect(&self, stream: TcpStream, host: &str, alpn: &'static [u8]) -> Result<TlsStream<TcpStream>, String> {
         let skip = self.skip_verify;
         let config = tokio::task::spawn_blocking(move || config(skip, alpn, roots)).await.map_err(|e| e.to_string())??;
@@ -77,7 +77,7 @@ impl Tls {
     }
 }
 
-/// Believes every certificate, not every signature: the server has the key of what it shows.
+/// Accepts every certificate but checks every signature: the server must have the key of its certificate.
 #[derive(Debug)]
 struct Anybody(Arc<CryptoProvider>);
 
@@ -130,7 +130,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Names itself `web.test`, until 2120; made for these tests, and trusted by nobody.
+    /// Certificate of `web.test`, valid until 2120; made for these tests, trusted by nobody.
     const WEB: &str = "-----BEGIN CERTIFICATE-----
 MIIBOzCB4qADAgECAgEHMAoGCCqGSM49BAMCMBMxETAPBgNVBAMMCHdlYi50ZXN0
 MCAXDTIwMDEwMTAwMDAwMFoYDzIxMjAwMTAxMDAwMDAwWjATMREwDwYDVQQDDAh3
@@ -145,7 +145,7 @@ MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgafnJ5eh/F8GLpPLL
 Oz8fWJNaXLRjHFialzJrb9UzEZShRANCAAQQg+Wmz9Ro4W771smSJ3iD08IjbqAg
 VvHfuREAZvv3DwWYtH2xaX7n6MN313/eM7xvP+yDYTbGqUN9KWviiHAc
 -----END PRIVATE KEY-----";
-    /// The same of `other.test`.
+    /// The same for `other.test`.
     const OTHER: &str = "-----BEGIN CERTIFICATE-----
 MIIBQTCB6KADAgECAgEHMAoGCCqGSM49BAMCMBUxEzARBgNVBAMMCm90aGVyLnRl
 c3QwIBcNMjAwMTAxMDAwMDAwWhgPMjEyMDAxMDEwMDAwMDBaMBUxEzARBgNVBAMM
@@ -166,7 +166,7 @@ vi0CIQDzD9wxQ5VmSRZy5iXJouq2DfS0WFaZRA6QCFEtnkynkg==
         Arc::new(store)
     }
 
-    /// Shows the certificate of `web.test`.
+    /// Serves the certificate of `web.test`.
     pub(in crate::checks) fn acceptor(alpn: &[u8]) -> TlsAcceptor {
         let key = PrivateKeyDer::from_pem_slice(WEB_KEY.as_bytes()).expect("a key");
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -182,7 +182,7 @@ vi0CIQDzD9wxQ5VmSRZy5iXJouq2DfS0WFaZRA6QCFEtnkynkg==
         let address = listener.local_addr().expect("address");
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                // Who does not believe the certificate goes at once.
+                // A client that refuses the certificate disconnects at once.
                 if let Ok(mut stream) = acceptor(b"http/1.1").accept(stream).await {
                     let _ = stream.shutdown().await;
                 }

@@ -1,13 +1,13 @@
-//! Whether a network that a former agent has made still is what it was, and what is done where it is not.
+//! Inspection and repair of a network that a former agent has made.
 //!
-//! Plugins are asked by CNI's CHECK. Their answers are not taken at their word alone: some refuse what they have just
-//! made themselves (`portmap` 1.1.1 looks for IPv6 rules of networks that have none). So each is asked once when the
-//! network has just been made, and later only those that found it well then.
+//! The node calls the plugins' CHECK, but does not trust every answer. Some refuse what they have just made themselves:
+//! `portmap` 1.1.1 looks for IPv6 rules of networks that have none. So the node calls each plugin once when the network
+//! is new. Later it asks only those that found the network well then.
 //!
 //! ```text
 //! found well ─────────────────────────────────────────────────────── nothing
-//! found broken ── left, joined again: the same address ───────────── tasks run on, and are told
-//!              └─ another address, no namespace, or a refusal ─────── tasks are started again, in what stands then or is made for them
+//! found broken ── left, joined again: the same address ───────────── tasks run on, and get an event
+//!              └─ another address, no namespace, or a refusal ─────── tasks restart, in the network that is up then or in a new one
 //! ```
 
 use std::{collections::BTreeSet, path::Path};
@@ -21,34 +21,34 @@ use lifecycle::alloc::machine::StartFailure;
 
 use super::{AllocNetwork, Networks};
 
-/// What became of a network that a former agent has made.
+/// State of a network that a former agent has made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It is what it was, as far as anybody can tell.
+    /// It is intact, as far as the plugins can tell.
     Sound,
-    /// It was broken, and is again what it was.
+    /// It was broken and is repaired, for this reason.
     Mended(String),
-    /// Who was in it has to be started again.
+    /// It is lost, for this reason: its tasks have to restart.
     Lost(String),
 }
 
 /// Plugins of a list, by position.
 type Positions = BTreeSet<usize>;
 
-/// What asking has come to: who finds the network well, and the words of those who do not.
+/// The answers of plugins: those that find the network well, and the messages of the others.
 #[derive(Debug, Default)]
 struct Answers {
     well: Positions,
     broken: Vec<String>,
 }
 
-/// Asks those plugins of a list that `of` chooses.
+/// Calls CHECK on those plugins of a list that `of` chooses.
 async fn ask(runner: &Runner<'_>, list: &NetworkList, record: &Record, of: impl Fn(usize) -> bool) -> Answers {
     let mut answers = Answers::default();
     for at in (0..list.plugins.len()).filter(|at| of(*at)) {
         match runner.check(list, at, record.result.as_ref()).await {
             Ok(()) => drop(answers.well.insert(at)),
-            // What could not be asked says nothing of the network.
+            // A call that failed says nothing about the network.
             Err(CniError::Absent { .. } | CniError::Run { .. } | CniError::Slow { .. }) => {}
             Err(error) => answers.broken.push(error.to_string()),
         }
@@ -56,7 +56,7 @@ async fn ask(runner: &Runner<'_>, list: &NetworkList, record: &Record, of: impl 
     answers
 }
 
-/// That the same address is asked for once more, where the plugin that gives addresses knows how to.
+/// `CNI_ARGS` that ask for the same address again, where the IPAM plugin knows them.
 fn same_address(record: &Record, list: &NetworkList) -> Option<String> {
     let gives = |plugin: &serde_json::Map<String, serde_json::Value>| plugin.get("ipam").is_some_and(|ipam| ipam["type"] == "host-local");
     let known = list.plugins.iter().any(gives) && !record.status.address.is_empty();
@@ -73,7 +73,7 @@ impl AllocNetwork {
         self.dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
-    /// Finds out who can tell whether the network is well: right after it was made. Cancel safe.
+    /// Finds out which plugins can tell the network's state, right after its creation. Cancel safe.
     #[expect(clippy::await_holding_invalid_type, reason = "a network is changed or looked at by one at a time")]
     pub(super) async fn learn(&self, with: &Networks) {
         let _changing = self.changing.lock().await;
@@ -94,15 +94,15 @@ impl AllocNetwork {
         }
     }
 
-    /// Looks at a network that a former agent has made, once, and mends it. Cancel safe: what is being mended counts
-    /// as not made.
+    /// Inspects a network that a former agent has made, once, and repairs it. Cancel safe: a network under repair
+    /// counts as not made.
     #[expect(clippy::await_holding_invalid_type, reason = "a network is changed or looked at by one at a time")]
     pub(crate) async fn inspect(&self, with: &Networks) -> Verdict {
         let _changing = self.changing.lock().await;
         self.inspect_changing(with).await
     }
 
-    /// As [`AllocNetwork::inspect`], for whoever holds the lock.
+    /// As [`AllocNetwork::inspect`], for the holder of the lock.
     pub(super) async fn inspect_changing(&self, with: &Networks) -> Verdict {
         if let Some(known) = self.standing().verdict.clone() {
             return known;
@@ -143,7 +143,7 @@ impl AllocNetwork {
         }
         let why = answers.broken.join("; ");
         if known.is_none() {
-            // The agent that made it was gone before it knew whose word counts.
+            // The agent that made it died before it recorded whose CHECK to trust.
             tracing::warn!(
                 alloc = container,
                 why,
@@ -158,10 +158,10 @@ impl AllocNetwork {
         }
     }
 
-    /// Leaves the network and joins it again, with the same namespace. True when it then is what it was.
+    /// Leaves the network and joins it again, with the same namespace. True when it then has its former state.
     async fn mend(&self, with: &Networks, mut record: Record, list: &NetworkList, log: &std::fs::File) -> Result<bool, String> {
         let container = self.container();
-        // Until it stands, nobody relies on it: a start in between makes it anew.
+        // Nothing relies on it until it is up: a start in between makes it anew.
         record.up = false;
         let noted = |failure| match failure {
             StartFailure::Setup { why, .. } => why,
@@ -172,7 +172,7 @@ impl AllocNetwork {
         let mut result = Err(String::new());
         for args in same_address(&record, list).into_iter().chain([plain]) {
             let runner = runner(with, &container, &record, &args, log);
-            // What is broken may refuse to be left as well.
+            // DEL may fail on a broken network.
             if let Err(error) = runner.del(list, record.result.as_ref()).await {
                 tracing::debug!(alloc = container, %error, "leaving a broken network");
             }

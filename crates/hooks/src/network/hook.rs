@@ -15,15 +15,14 @@ impl Hook for Networks {
     fn before_start<'a>(&'a self, starting: &'a Starting<'a>, given: &'a mut Given) -> Prepared<'a> {
         Box::pin(async {
             let (network, spec) = (&starting.place.network, starting.spec);
-            // What was begun is ended with the allocation, or by the next agent.
+            // The end of the allocation, or the next agent, ends a half-made network.
             given.network = starting.unless_interrupted(network.ensure(self, spec.alloc, spec.job, spec.group)).await??;
             Ok(())
         })
     }
 }
 
-/// Tells a task that a former agent has started what became of its network, and starts it again where that helps.
-/// Cancel safe.
+/// Tells a task of a former agent what became of its network, and restarts the task where that helps. Cancel safe.
 pub async fn watch(networks: &Networks, place: &TaskPlace, run: &str) {
     match place.network.inspect(networks).await {
         Verdict::Sound => {}
@@ -39,7 +38,7 @@ pub async fn watch(networks: &Networks, place: &TaskPlace, run: &str) {
     }
 }
 
-/// Nothing of the allocation runs: its network goes.
+/// Ends the network of an allocation that has no running task.
 pub async fn end(networks: &Networks, network: &Arc<AllocNetwork>) {
     if let Err(error) = network.end(networks).await {
         tracing::warn!(error, "the network of an allocation stays, the next sweep tries again");

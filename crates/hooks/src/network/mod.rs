@@ -1,4 +1,4 @@
-//! The network namespace of an allocation: made before its first task starts, gone after its last one has ended.
+//! The network namespace of an allocation: made before its first task starts, removed after its last one has ended.
 //!
 //! ```text
 //! <state_dir>/networks/<alloc id>/record.json   all that an end needs, durable before anything is made
@@ -6,11 +6,10 @@
 //!                                 plugins.log   what CNI plugins say; locked while one of them runs
 //! ```
 //!
-//! The directory is the claim: whoever finds one, this agent or the next, ends what it names, however far its making
-//! had come. Every end may be repeated. Until a plugin that a killed agent has left behind has ended, nobody else is
-//! asked about the same namespace.
+//! The directory is the claim. Any agent that finds one ends what it names, however far the creation had come. Every
+//! end may be repeated. While a plugin of a killed agent still runs, no other is called for the same namespace.
 //!
-//! Begin reading at [`AllocNetwork`]; `plan` decides, `cni` asks plugins, `netns` makes namespaces.
+//! Begin reading at [`AllocNetwork`]; `plan` decides, `cni` calls plugins, `netns` makes namespaces.
 
 pub mod check;
 pub mod hook;
@@ -42,33 +41,32 @@ use wire::network_isolation_spec::NetworkIsolationMode;
 use self::check::Verdict;
 use crate::drivers::Drivers;
 
-/// How often a network is tried before the start fails: rules of the firewall may be changed by others at the same
-/// moment.
+/// Attempts to make a network before the start fails: others may change firewall rules at the same moment.
 const ATTEMPTS: u32 = 3;
-/// How the host resolves names, and how its own resolver does.
+/// Files of the host's resolver configuration: the host's own, and the upstream of its local resolver.
 const HOST_RESOLVER: &str = "/etc/resolv.conf";
 const UPSTREAM_RESOLVER: &str = "/run/systemd/resolve/resolv.conf";
 
-/// What a task is told of its network.
+/// The network settings in a task's start message.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TaskNetwork {
-    /// Absent for the host's network.
+    /// `None` for the host's network.
     pub isolation: Option<wire::NetworkIsolationSpec>,
-    /// Absent where the host's resolver serves.
+    /// `None` where the host's resolver configuration serves.
     pub dns: Option<wire::DnsConfig>,
 }
 
 #[derive(Debug, Default)]
 struct Standing {
-    /// Tasks need it: nothing may end it.
+    /// Tasks need it: no call may end it.
     wanted: bool,
-    /// It is being ended.
+    /// An end is under way.
     ending: bool,
-    /// What was found out when it was made; stays for whoever asks how the allocation was reached.
+    /// Addresses found at its creation; they stay after its end, for the allocation's status.
     status: Option<NetworkStatus>,
-    /// What became of the network that a former agent has made, once that is known.
+    /// Verdict on the network of a former agent, once known.
     verdict: Option<Verdict>,
-    /// The present one was made by this agent.
+    /// This agent made the present network.
     own: bool,
 }
 
@@ -76,7 +74,7 @@ struct Standing {
 #[derive(Debug)]
 pub struct AllocNetwork {
     dir: PathBuf,
-    /// Whoever makes or ends it holds this.
+    /// Held while a call makes or ends the network.
     changing: tokio::sync::Mutex<()>,
     standing: Mutex<Standing>,
 }
@@ -94,18 +92,18 @@ impl AllocNetwork {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where it is reached, once it stands.
+    /// Its addresses, once it is up.
     pub fn status(&self) -> Option<NetworkStatus> {
         self.standing().status.clone()
     }
 
-    /// For the node's books: it may exist.
+    /// For the node's books: the network may exist.
     pub fn claimed(&self) -> bool {
         let standing = self.standing();
         standing.wanted || standing.ending
     }
 
-    /// No task needs it any more. True when the caller has to end it.
+    /// Tells that no task needs it any more. True when the caller has to end it.
     pub fn release(&self) -> bool {
         let mut standing = self.standing();
         let due = standing.wanted;
@@ -114,10 +112,11 @@ impl AllocNetwork {
         due
     }
 
-    /// Makes the network that the group wants, or finds it. Tasks of an allocation may ask at the same time.
+    /// Makes the network that the group wants, or finds it. Tasks of an allocation may call this at the same time.
     ///
     /// # Errors
-    /// Why it does not stand, and whether another attempt may succeed; what was begun is ended with the allocation.
+    /// Why the network is not up, and whether another attempt may succeed. A half-made network ends with the
+    /// allocation.
     #[expect(clippy::await_holding_invalid_type, reason = "a network is changed or looked at by one at a time")]
     pub async fn ensure(
         self: &Arc<Self>,
@@ -142,7 +141,7 @@ impl AllocNetwork {
                 self.standing().own = true;
                 if made.list.is_some() {
                     let (network, with) = (self.clone(), with.clone());
-                    // No start waits for it.
+                    // In the background: no start waits for it.
                     drop(tokio::spawn(async move { with.stop.run_until_cancelled(network.learn(&with)).await }));
                 }
                 made
@@ -150,8 +149,8 @@ impl AllocNetwork {
         };
         self.standing().status = Some(record.status.clone());
         let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
-        // Containers share the files of the one that holds their network, and their driver refuses what cannot be
-        // written there: it is told what the job asks for, not what the network's plugins or the host would do.
+        // Containers share the files of the one that holds their network, and their driver refuses settings that it
+        // cannot write there. So it gets only the job's settings, not those of the network's plugins or the host.
         let dns = match record.driver.is_empty() {
             true => plan::resolver(job_dns, record.status.dns.as_ref(), &read(HOST_RESOLVER), &read(UPSTREAM_RESOLVER)),
             false => job_dns.cloned(),
@@ -159,8 +158,7 @@ impl AllocNetwork {
         Ok(TaskNetwork { isolation: Some(isolation(&record)), dns: dns.as_ref().map(to_wire) })
     }
 
-    /// The network that stands already, if it does. What a former agent did not finish, and what a restart of the
-    /// machine has left, is ended.
+    /// The existing network, if it is up. Ends one that a former agent did not finish, or that a reboot has left.
     async fn found(
         &self,
         with: &Networks,
@@ -171,7 +169,7 @@ impl AllocNetwork {
         if !self.dir.exists() {
             return Ok(None);
         }
-        // A network that a former agent has made is looked at before somebody else comes in.
+        // The agent inspects a former agent's network before another task joins it.
         if !self.standing().own && Record::read(&self.dir).is_ok_and(|r| r.is_some_and(|r| r.up)) {
             self.inspect_changing(with).await;
         }
@@ -180,7 +178,7 @@ impl AllocNetwork {
         {
             let stands = match holder {
                 None => netns::is_namespace(Path::new(&record.path)),
-                // Asked again for the same allocation, it tells the same.
+                // Creation is idempotent: for the same allocation, the driver returns the same namespace.
                 Some(driver) => {
                     let (spec, created) = create_at(driver, *alloc, &wanted.hostname).await?;
                     let same = !created && spec.path == record.path;
@@ -308,27 +306,27 @@ fn isolation(record: &Record) -> wire::NetworkIsolationSpec {
     }
 }
 
-/// What networks are made and ended with on this node. Cheap to clone.
+/// The means to make and end networks on this node. Cheap to clone.
 #[derive(Clone)]
 pub struct Networks {
-    /// Where they are recorded, and what they may be.
+    /// Where networks are recorded, and their limits.
     pub config: Arc<ClientConfig>,
-    /// Some make the namespace themselves.
+    /// Drivers, some of which make the namespace themselves.
     pub drivers: Arc<Drivers>,
-    /// For the names in hostnames.
+    /// Resolves the names in hostnames.
     pub env: NodeEnv,
-    /// The node stops: what waits gives up.
+    /// Cancelled when the node stops; waiting calls give up.
     pub stop: CancellationToken,
 }
 
 impl Networks {
-    /// Replaces `${…}` by the names that a group knows.
+    /// Replaces `${…}` by the names that are valid in a group.
     fn group_text(&self, alloc: &Allocation, job: &Job, group: &TaskGroup, text: &str) -> String {
         if text.contains("${") { interpolate(text, &self.env.group_vars(alloc, job, group)) } else { text.to_owned() }
     }
 
-    /// The driver that holds the namespaces of its groups itself, if one of the group's does. Refuses drivers whose
-    /// tasks could not join.
+    /// The driver that holds the namespaces of the group itself, if there is one. Refuses drivers whose tasks could not
+    /// join.
     async fn holder(&self, alloc: &Allocation, group: &TaskGroup, wanted: &Wanted) -> Result<Option<Driver>, StartFailure> {
         let mut holder: Option<Driver> = None;
         for task in group.tasks.iter().filter(|t| !is_remote(alloc, &t.name)) {
@@ -369,7 +367,7 @@ async fn create_at(driver: &Driver, alloc: AllocId, hostname: &str) -> Result<(w
     spec.map(|s| (s, created)).ok_or_else(|| failed(format!("driver {:?} has made a network without a namespace", driver.name()), false))
 }
 
-/// The plugins that the mode needs; None = no plugin at all.
+/// The plugins of the mode; `None` = no plugin at all.
 fn chain(with: &Networks, mode: &Mode) -> Result<Option<NetworkList>, String> {
     let config = &with.config.network;
     match mode {
@@ -384,7 +382,7 @@ fn chain(with: &Networks, mode: &Mode) -> Result<Option<NetworkList>, String> {
     }
 }
 
-/// Ends what a directory names, then removes it. Idempotent; what fails stays named.
+/// Ends the network that a directory records, then removes the directory. Idempotent; a failed part stays recorded.
 ///
 /// # Errors
 /// What could not be ended.
@@ -393,7 +391,7 @@ pub async fn end(with: &Networks, dir: &Path) -> Result<(), String> {
         return Ok(());
     }
     let alloc = dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-    // A plugin of an agent that was killed may still be at it.
+    // A plugin of a killed agent may still run.
     let log = record::lock(dir).await?;
     let record = Record::read(dir).map_err(|e| format!("the record in {} is damaged: {e}", dir.display()))?.unwrap_or_default();
     let mut spec = wire::NetworkIsolationSpec {
@@ -409,7 +407,7 @@ pub async fn end(with: &Networks, dir: &Path) -> Result<(), String> {
         let ready = tokio::time::timeout(patience, held.wait_ready(0)).await;
         ready.map_err(|_| format!("driver {:?}, which holds the namespace, is not available", record.driver))?;
         if spec.path.is_empty() {
-            // Killed before the answer was written down: asked again, it tells what there is.
+            // The agent was killed before it recorded the answer. The driver returns the same namespace again.
             let (found, _) = held.create_network(&alloc, &record.hostname).await.map_err(|e| e.to_string())?;
             spec = found.unwrap_or(spec);
         }
@@ -439,7 +437,7 @@ pub async fn end(with: &Networks, dir: &Path) -> Result<(), String> {
     removed.await.map_err(|e| e.to_string())?.map_err(|e| format!("remove the network namespace: {e}"))
 }
 
-/// As [`end`], at a moment at which no driver is waited for: what a driver holds is left for later.
+/// As [`end`], without waiting for a driver: a namespace that a driver holds stays for later.
 ///
 /// # Errors
 /// As those of [`end`].
@@ -450,9 +448,8 @@ pub async fn end_without_driver(with: &Networks, dir: &Path) -> Result<(), Strin
     }
 }
 
-/// What the servers are told of where an allocation is reached: what its network has told, or what they know already.
-/// On the host's network nothing is found out: the interface and the address stay empty. Names are resolved as the
-/// group wants where the network tells nothing of it.
+/// The addresses of an allocation, for the servers: from its own network, or those that they know already. On the
+/// host's network, interface and address stay empty. The group's resolver settings apply where the network has none.
 pub fn reached(own: Option<NetworkStatus>, known: Option<&NetworkStatus>, group: Option<&TaskGroup>) -> NetworkStatus {
     let mut status = own.or_else(|| known.cloned()).unwrap_or_default();
     if status.dns.is_none() {
@@ -461,7 +458,7 @@ pub fn reached(own: Option<NetworkStatus>, known: Option<&NetworkStatus>, group:
     status
 }
 
-/// Of an allocation's loop and of everybody who looks at it.
+/// A network that an allocation's loop shares with its readers.
 pub type SharedNetwork = Arc<AllocNetwork>;
 
 #[cfg(test)]

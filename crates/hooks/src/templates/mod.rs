@@ -1,4 +1,4 @@
-//! Templates of a task: rendered before its driver is called, watched while it runs.
+//! Templates of a task: rendered before the call of its driver, watched while it runs.
 //!
 //! ```text
 //! start ── render until nothing is missing ── write ── remember ── driver
@@ -6,7 +6,8 @@
 //! script ─ remember
 //! ```
 //!
-//! A result counts as applied when the change it asks for has been made: an agent that dies in between makes it again.
+//! A result counts as applied once its change has been made. If an agent dies in between, the next one makes the change
+//! again.
 
 mod plan;
 mod record;
@@ -40,20 +41,21 @@ use crate::{
     token_record::TokenVariables,
 };
 
-/// Data may be missing this long before people are told, and before a task that runs is looked at without services.
+/// How long data may be missing before an event tells people, and before a running task's templates render without
+/// services.
 const TELL_AFTER: Duration = Duration::from_secs(3);
 
 /// Renders the templates of tasks.
 pub struct Templates {
-    /// What the agent's configuration says of templates.
+    /// The agent's template settings.
     pub config: TemplateConfig,
-    /// What `env` tells.
+    /// Source of the function `env`.
     pub env: NodeEnv,
-    /// What the functions of services are fed from.
+    /// Source of the service functions.
     pub services: ServiceWatches,
-    /// Who tells a task of a change.
+    /// Pass changes on to tasks: signals, scripts.
     pub drivers: Arc<Drivers>,
-    /// Spread the changes.
+    /// Spread changes over time.
     pub seeds: Seeds,
 }
 
@@ -67,7 +69,7 @@ impl Hook for Templates {
 }
 
 impl Templates {
-    /// A task's templates on this node.
+    /// Plans a task's templates on this node.
     fn plan_of(&self, place: &TaskPlace, spec: TaskSpec<'_>, capabilities: &Capabilities) -> Result<Plan, String> {
         let view = task_config::path_view(capabilities);
         let dirs = place.task_dirs();
@@ -79,8 +81,7 @@ impl Templates {
         Plan::new(spec.task, &self.config, &dirs, view, &of_task, &of_node, data)
     }
 
-    /// Renders everything before a start and waits for what is missing. Answers with the variables of templates with
-    /// `env`.
+    /// Renders everything before a start and waits for missing data. Returns the variables of templates with `env`.
     async fn render(&self, starting: &Starting<'_>) -> Result<BTreeMap<String, String>, StartFailure> {
         let Starting { place, spec, capabilities, interrupted, .. } = *starting;
         if spec.task.templates.is_empty() {
@@ -119,7 +120,7 @@ enum First {
     Missing(String),
 }
 
-/// One attempt at all of them, in their order: one may read what another has written. Blocking.
+/// Renders all templates once, in order: one may read the output of another. Blocking.
 fn first(plan: &Plan, now: i64) -> Result<First, (String, bool)> {
     let directories = Directories::open(&plan.dirs).map_err(|e| (format!("open the task's directories for templates: {e}"), true))?;
     let mut missing = std::collections::BTreeSet::new();
@@ -132,7 +133,7 @@ fn first(plan: &Plan, now: i64) -> Result<First, (String, bool)> {
                 missing.extend(what);
                 continue;
             }
-            // Another attempt may find other files.
+            // The next attempt may find other files.
             Attempt::Failed(why, _) => return Err((why, true)),
         };
         if planned.env {
@@ -149,11 +150,11 @@ fn first(plan: &Plan, now: i64) -> Result<First, (String, bool)> {
     Ok(First::Done(variables))
 }
 
-/// What a task that runs elsewhere is given: files that travel with it, and variables.
+/// The output for a task that runs elsewhere: files that travel with it, and variables.
 pub(crate) type Bundled = (Vec<BundleFile>, BTreeMap<String, String>);
 
-/// Templates of a task that runs elsewhere. What they are made from is waited for, not for long: the caller asks
-/// again. Nothing follows a later change, so a template of services is refused when its job wants something to.
+/// Renders templates of a task that runs elsewhere. Waits for their data only briefly: the caller asks again. Later
+/// changes do not reach the task, so this refuses a template of services whose job wants a reaction to changes.
 ///
 /// # Errors
 /// Which template cannot travel, and whether it could later.
@@ -205,7 +206,7 @@ fn bundle_now(plan: &Plan) -> Result<Bundled, Unbundled> {
             Attempt::Ready(rendered) => rendered,
             Attempt::Waiting(what, inputs) => {
                 let why = format!("waits for {}", what.into_iter().collect::<Vec<_>>().join(", "));
-                // Services come; files do not.
+                // Services may appear later; files do not.
                 return Err(if inputs.services.is_empty() { refused(&why) } else { Unbundled::Later(named(&why)) });
             }
             Attempt::Failed(why, _) => return Err(refused(&why)),
@@ -266,7 +267,7 @@ mod tests {
             let refused = bundled(one).await;
             assert!(matches!(&refused, Err(Unbundled::Refused(why)) if why.contains(part)), "{part}: {refused:?}");
         }
-        // No server is heard here: the creation is tried again.
+        // No server answers here: the creation is repeated.
         let later = bundled(Template { change_mode: Some("noop".into()), ..template("local/x", "{{ nomadService \"web\" }}") }).await;
         assert!(matches!(&later, Err(Unbundled::Later(why)) if why.contains("nomadService(web), services cannot be read")), "{later:?}");
     }

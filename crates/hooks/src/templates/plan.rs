@@ -1,4 +1,5 @@
-//! What the template blocks of a task come to on this node: texts, places, what follows a change. And the rendering of one.
+//! The plan of a task's templates on this node – texts, places, reactions to changes – and the rendering of one
+//! template.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -43,14 +44,14 @@ impl Directories {
     }
 }
 
-/// Where the text of a template is.
+/// Source of a template's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Text {
     Here(String),
     In(Place),
 }
 
-/// What a change brings about.
+/// The reaction to a change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Change {
     Noop,
@@ -62,7 +63,7 @@ pub(super) enum Change {
 /// One template block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Planned {
-    /// As errors and events name it.
+    /// Name in errors and events.
     pub(super) name: String,
     pub(super) text: Text,
     pub(super) destination: Place,
@@ -76,16 +77,16 @@ pub(super) struct Planned {
     pub(super) wait: (Duration, Duration),
 }
 
-/// What templates are made from, besides files and the variables that every task has.
+/// The data of templates, besides files and the variables that every task has.
 #[derive(Debug)]
 pub struct TaskData {
-    /// As it is registered.
+    /// The node as it is registered.
     pub node: Arc<Node>,
-    /// Of the node.
+    /// The node's region.
     pub region: String,
     /// Variables that hold tokens.
     pub tokens: TokenVariables,
-    /// Services that it may ask for.
+    /// Services that the templates may read.
     pub services: TaskServices,
 }
 
@@ -93,7 +94,7 @@ pub struct TaskData {
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) templates: Vec<Planned>,
-    /// What the function `env` tells, besides tokens and names of the node.
+    /// Values of the function `env`, besides tokens and names of the node.
     pub(super) env: BTreeMap<String, String>,
     pub(super) node: Arc<Node>,
     pub(super) region: String,
@@ -105,7 +106,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// `vars` are what the task sees, `host` the same with the paths of this node.
+    /// `vars` are the task's variables; `host` are the same with host paths.
     pub(super) fn new(
         task: &Task,
         config: &TemplateConfig,
@@ -171,7 +172,8 @@ fn planned(t: &model::task::Template, config: &TemplateConfig, dirs: &TaskDirs, 
     })
 }
 
-/// How long changes are gathered: as the job says, else as the node does, and within the node's bounds. The longest wait is never the shorter one.
+/// Shortest and longest time to gather changes: the job's, else the node's, within the node's bounds. The longest is
+/// never below the shortest; zero = no longest.
 fn wait_of(job: Option<(Duration, Duration)>, config: &TemplateConfig) -> (Duration, Duration) {
     let (min, max) = job.unwrap_or(config.wait);
     let (least, most) = config.wait_bounds;
@@ -181,22 +183,22 @@ fn wait_of(job: Option<(Duration, Duration)>, config: &TemplateConfig) -> (Durat
     (min, if max.is_zero() { max } else { max.max(min) })
 }
 
-/// A template's result and what it was made from.
+/// A template's result and its inputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rendered {
     pub(super) content: Vec<u8>,
-    /// Of the content.
+    /// Digest of the content.
     pub(super) digest: String,
     pub(super) inputs: Inputs,
 }
 
-/// Data that was asked for.
+/// Data that a template has read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Inputs {
-    /// Files, with what tells their state; None = not there.
+    /// Files with their stamps; `None` = absent.
     pub(super) files: BTreeMap<String, Option<Stamp>>,
     pub(super) services: Asked,
-    /// Tokens that are renewed, by variable; None = the task has none yet.
+    /// Renewed tokens, by variable; `None` = the task has none yet.
     pub(super) tokens: BTreeMap<String, Option<String>>,
 }
 
@@ -206,20 +208,20 @@ impl Inputs {
     }
 }
 
-/// What came of rendering.
+/// Outcome of a rendering.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Attempt {
     Ready(Rendered),
     Waiting(BTreeSet<String>, Inputs),
-    /// It will not work before something changes.
+    /// It fails until one of its inputs changes.
     Failed(String, Inputs),
 }
 
-/// Data from the task's environment and directories.
+/// Template data from the task's environment and directories.
 struct TaskSource<'a> {
     plan: &'a Plan,
     directories: Option<&'a Directories>,
-    /// Only look at the files.
+    /// Take stamps of the files only.
     looking: bool,
     inputs: Inputs,
 }
@@ -242,14 +244,15 @@ impl Source for TaskSource<'_> {
     fn env(&mut self, name: &str) -> Lookup<Option<String>> {
         let plan = self.plan;
         let Some(token) = plan.tokens.find(name) else {
-            // Those of the node (`node.…`, `attr.…`, `meta.…`) are as they were when the template was planned: their changes are not followed.
+            // Names of the node (`node.…`, `attr.…`, `meta.…`) keep their values from the plan; the watch does not
+            // follow their changes.
             let of_node = || node_name(&plan.node, &plan.region, name);
             return Lookup::Known(plan.env.get(name).cloned().or_else(of_node));
         };
         if token.renewed {
             self.inputs.tokens.insert(name.to_owned(), token.text.clone());
         }
-        // Its place is never taken by an empty one.
+        // A missing token is never an empty text.
         token.text.map_or(Lookup::Missing, |text| Lookup::Known(Some(text)))
     }
 
@@ -259,7 +262,7 @@ impl Source for TaskSource<'_> {
         };
         let read = match place(path, &self.plan.dirs, self.plan.view) {
             Ok(place) => self.read(directories.root(&place), &place.path),
-            // The operator lets templates read what the agent may read.
+            // The operator lets templates read every file that the agent may read.
             Err(_) if !self.plan.sandbox && Path::new(path).is_absolute() => {
                 let path = Path::new(path);
                 let parent = path.parent().unwrap_or(Path::new("/"));
@@ -307,7 +310,7 @@ impl Source for TaskSource<'_> {
     }
 }
 
-/// Renders one template. Blocking. Without directories no file can be read.
+/// Renders one template. Blocking. Without `directories` it can read no file.
 pub(super) fn render(plan: &Plan, planned: &Planned, directories: Option<&Directories>, now_ns: i64) -> Attempt {
     let mut source = TaskSource { plan, directories, looking: false, inputs: Inputs::default() };
     let text = match (&planned.text, directories) {
@@ -341,7 +344,7 @@ pub(super) fn render(plan: &Plan, planned: &Planned, directories: Option<&Direct
     }
 }
 
-/// Would a template that was made from this be made from something else now? Blocking.
+/// Whether a template with these inputs would have others now. Blocking.
 pub(super) fn changed(plan: &Plan, directories: &Directories, inputs: &Inputs) -> bool {
     let mut source = TaskSource { plan, directories: Some(directories), looking: true, inputs: Inputs::default() };
     for path in inputs.files.keys() {
@@ -353,7 +356,7 @@ pub(super) fn changed(plan: &Plan, directories: &Directories, inputs: &Inputs) -
     source.inputs.files != inputs.files || source.inputs.tokens != inputs.tokens || plan.services.differ(&inputs.services)
 }
 
-/// The variables of a result that is read as environment.
+/// Parses a rendered environment file into variables.
 pub(super) fn variables(planned: &Planned, content: &[u8]) -> Result<Vec<(String, String)>, String> {
     let text = std::str::from_utf8(content).map_err(|_| format!("template {:?}: the result is not UTF-8 text", planned.name))?;
     template::parse_env(text).map_err(|why| format!("template {:?} with env = true: {why}", planned.name))

@@ -11,10 +11,10 @@ use tokio::sync::watch;
 
 use crate::service_watch::{Following, Known, ServiceData, ServiceKey, ServiceWatches};
 
-/// Services that a template has asked for, with what it was told; None = not known yet.
+/// Services that a template has read, with the answers; `None` = unknown yet.
 pub(super) type Asked = BTreeMap<ServiceKey, Option<Arc<ServiceData>>>;
 
-/// What a task's templates have asked for is followed for as long as this lives.
+/// Follows the services that a task's templates have read, for as long as it lives.
 #[derive(Debug)]
 pub struct TaskServices {
     watches: ServiceWatches,
@@ -24,7 +24,7 @@ pub struct TaskServices {
 }
 
 impl TaskServices {
-    /// Nothing is followed before it is asked for. `namespace` is the job's, `region` the node's.
+    /// Follows nothing until the first read. `namespace` is the job's, `region` the node's.
     pub fn new(watches: ServiceWatches, namespace: Namespace, region: String) -> Self {
         Self { watches, namespace, region, following: Mutex::default() }
     }
@@ -56,33 +56,33 @@ impl TaskServices {
         Ok(ServiceKey::Names { namespace: self.namespace.clone() })
     }
 
-    /// What is known; it is followed from now on. Needs a runtime.
+    /// The known state of a key; follows the key from now on. Needs a runtime.
     pub(super) fn known(&self, key: &ServiceKey) -> Known {
         let mut following = self.following();
         following.entry(key.clone()).or_insert_with(|| self.watches.follow(key.clone())).known()
     }
 
-    /// Something that was asked for is not known yet.
+    /// Whether a service that a template has read is still unknown.
     pub(super) fn unknown(&self) -> bool {
         self.following().values().any(|f| f.known().data.is_none())
     }
 
-    /// Something was asked for.
+    /// Whether a template has read any service.
     pub(super) fn any(&self) -> bool {
         !self.following().is_empty()
     }
 
-    /// Something is known now that was not known in this way then.
+    /// Whether the present answers differ from `asked`.
     pub(super) fn differ(&self, asked: &Asked) -> bool {
         asked.iter().any(|(key, before)| self.known(key).data != *before)
     }
 
-    /// Changes when something on this node does.
+    /// Changes when any followed service of this node does.
     pub(super) fn version(&self) -> watch::Receiver<u64> {
         self.watches.version()
     }
 
-    /// What a template waits for, with the reason why services are not known.
+    /// The missing data of a template, with the reason why services are unknown.
     pub(super) fn explain(&self, mut what: BTreeSet<String>, asked: &Asked) -> BTreeSet<String> {
         let unknown = asked.iter().filter(|(_, data)| data.is_none());
         what.extend(unknown.filter_map(|(key, _)| self.known(key).trouble));

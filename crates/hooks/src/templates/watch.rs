@@ -1,5 +1,5 @@
-//! Templates of a running task: files and tokens that they read are looked at every few seconds, services at once;
-//! what has changed is rendered again.
+//! Templates of a running task. The watch looks at files and tokens every few seconds, and hears of services at once.
+//! It renders what has changed.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -14,17 +14,17 @@ use super::{
 };
 use crate::place::TaskPlace;
 
-/// What is known of one template.
+/// The state of one template.
 #[derive(Clone, Debug, Default)]
 struct Known {
     digest: String,
     inputs: Inputs,
-    /// What people were told last of why it is not rendered.
+    /// Last message to people about a failed rendering.
     told: String,
 }
 
 impl Templates {
-    /// Watches the templates of a run. Cancelled when its end is known; safe at any point.
+    /// Watches the templates of a run until the caller cancels it at the run's end. Cancel safe.
     pub async fn watch(&self, place: &TaskPlace, run: &str) {
         let Some(spec) = place.spec() else { return };
         if spec.task.templates.iter().all(|t| t.once == Some(true)) {
@@ -33,7 +33,7 @@ impl Templates {
         let driver = self.drivers.for_ever(&spec.task.driver).await;
         let capabilities = driver.capabilities().unwrap_or_default();
         let mut told = String::new();
-        // What could not be written or remembered is found again by the next attempt.
+        // The next attempt finds an unwritten or unrecorded change again.
         while let Err(why) = self.follow(place, run, spec, &capabilities).await {
             if why != told {
                 place.tell(events::template(now_ns(), &format!("Not rendered again, the node goes on trying: {why}")));
@@ -51,7 +51,7 @@ impl Templates {
         let mut applied = blocking(move || Ok(record::load(&task_dir))).await?;
         let mut known: BTreeMap<String, Known> = BTreeMap::new();
 
-        // With the time of the last render the same data gives the same content, and a task that was only found again
+        // Rendering with the time of the last result gives the same content for the same data. So a recovered task
         // stays as it is.
         let mut version = plan.services.version();
         let begin = tokio::time::Instant::now();
@@ -67,7 +67,7 @@ impl Templates {
                 Ok(work.templates.iter().map(render).collect::<Vec<_>>())
             })
             .await?;
-            // Nobody needs to read of services that are being asked for.
+            // No message while services are still on their way.
             if !plan.services.unknown() || begin.elapsed() >= TELL_AFTER {
                 break first;
             }
@@ -77,17 +77,17 @@ impl Templates {
         for (planned, attempt, now) in first {
             let before = applied.get(&planned.name).map(|a| a.digest.clone());
             let state = known.entry(planned.name.clone()).or_default();
-            // Nothing remembered: what runs is taken as it is.
+            // Without a record, the present file counts as applied.
             state.digest = before.unwrap_or_else(|| if let Attempt::Ready(r) = &attempt { r.digest.clone() } else { String::new() });
             take(place, planned, attempt, now, state, &mut changes);
         }
         loop {
             if !changes.is_empty() && self.apply(place, run, &plan, std::mem::take(&mut changes), &mut applied).await? {
-                // The task is on its way out.
+                // The task is ending.
                 return Ok(());
             }
             if known.values().all(|k| k.inputs.is_empty()) {
-                // Nothing that they were made from can change.
+                // None of their inputs can change.
                 return Ok(());
             }
             self.pause(&plan, &known).await;
@@ -109,7 +109,7 @@ impl Templates {
         }
     }
 
-    /// Until files are looked at again, or services have changed.
+    /// Waits until the next look at files, or a change of services.
     async fn pause(&self, plan: &Plan, known: &BTreeMap<String, Known>) {
         let mut version = plan.services.version();
         let poll = tokio::time::sleep(self.config.poll);
@@ -122,7 +122,7 @@ impl Templates {
         }
     }
 
-    /// Writes and makes the changes. True when the task ends by it.
+    /// Writes files and makes the changes. True when a change ends the task.
     async fn apply(
         &self,
         place: &TaskPlace,
@@ -150,7 +150,7 @@ impl Templates {
             tokio::time::sleep(Duration::from_nanos(self.seeds.next() % ns)).await;
         }
         if changes.iter().any(|c| c.planned.change == Change::Restart) {
-            // Remembered by the start that follows; an agent that dies before it finds the change again.
+            // The start that follows saves the record. If the agent dies before, the next one finds the change again.
             let (task, run) = (place.task.clone(), run.to_owned());
             let why = "Template with change_mode restart re-rendered".to_owned();
             let _ = place.inbox.send(Event::DataChanged { task, run, why });
@@ -191,7 +191,7 @@ impl Templates {
         Ok(false)
     }
 
-    /// Runs a command beside the task; says how it failed.
+    /// Runs a command in the task; an error says how it failed.
     async fn script(&self, place: &TaskPlace, run: &str, command: &[String], timeout: Duration) -> Option<String> {
         let driver = match self.drivers.in_time(place.driver_name()).await {
             Ok(driver) => driver,
@@ -211,7 +211,7 @@ impl Templates {
     }
 }
 
-/// A rendered template whose content is another one than the task has.
+/// A rendered template whose content differs from the task's file.
 struct Changed {
     planned: Planned,
     rendered: Rendered,
@@ -238,14 +238,14 @@ fn take(place: &TaskPlace, planned: Planned, attempt: Attempt, now: i64, state: 
             format!("Not rendered again: {why}")
         }
     };
-    // The task keeps the file that it has.
+    // The task keeps its present file.
     if why != state.told {
         place.tell(events::template(now_ns(), &why));
         state.told = why;
     }
 }
 
-/// Templates whose data have changed and then were quiet for as long as the job wants.
+/// Templates whose data has changed and then stayed quiet for the job's `wait`.
 async fn settled(plan: &Arc<Plan>, known: &mut BTreeMap<String, Known>) -> Result<Vec<Planned>, String> {
     let look = async |known: &BTreeMap<String, Known>| {
         let (work, inputs) = (plan.clone(), known.iter().map(|(n, k)| (n.clone(), k.inputs.clone())).collect::<BTreeMap<_, _>>());
@@ -263,7 +263,7 @@ async fn settled(plan: &Arc<Plan>, known: &mut BTreeMap<String, Known>) -> Resul
     let mut seen = due;
     while !quiet.is_zero() && !seen.is_empty() && begin.elapsed() < longest {
         for t in &seen {
-            // What they read now counts as known: another change is one that comes after it.
+            // Their present inputs count as known: the next change is a later one.
             let (work, planned) = (plan.clone(), t.clone());
             let attempt = blocking(move || Ok(plan::render(&work, &planned, Some(&open(&work)?), now_ns()))).await?;
             if let (Some(state), Attempt::Ready(Rendered { inputs, .. }) | Attempt::Waiting(_, inputs) | Attempt::Failed(_, inputs)) =

@@ -4,7 +4,7 @@
 use model::node::Node;
 use sha2::{Digest, Sha256};
 
-/// A hash over all that constraints can see and that is not unique to the node.
+/// A hash over everything that constraints can see and that is not unique to the node.
 pub fn computed_class(node: &Node) -> String {
     let mut hash = Sha256::new();
     let mut part = |key: &str, value: &str| {

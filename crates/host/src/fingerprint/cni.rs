@@ -13,9 +13,9 @@ use node_config::ClientConfig;
 use super::facts::Facts;
 use crate::network::{cni, netns, plan};
 
-/// How long a plugin may take to tell its version.
+/// How long a plugin may take to print its version.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Told where a plugin is there and says no version.
+/// The version of a plugin that is installed and prints none.
 const UNKNOWN: &str = "unknown";
 
 pub(super) fn look(config: &ClientConfig, facts: &mut Facts) {
@@ -60,7 +60,7 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// What a plugin says of itself when it is not asked anything.
+/// What a plugin prints about itself when `CNI_COMMAND` is not set.
 fn about(file: &Path) -> Option<String> {
     let mut command = Command::new(file);
     command.env_remove("CNI_COMMAND").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -75,12 +75,12 @@ fn about(file: &Path) -> Option<String> {
         std::thread::sleep(Duration::from_millis(2));
     }
     let mut text = String::new();
-    // A line or two, which the pipe has taken.
+    // One or two lines, which the pipe buffers.
     child.stderr.take()?.take(4096).read_to_string(&mut text).ok()?;
     Some(text)
 }
 
-/// The first thing that looks like a version.
+/// The first word that looks like a version.
 fn version(about: &str) -> Option<String> {
     let first = about.lines().next()?;
     let mut words = first.split_ascii_whitespace().map(|word| word.trim_start_matches('v'));

@@ -54,21 +54,21 @@ pub(super) fn look(config: &ClientConfig, facts: &mut Facts) {
                 id: *id,
                 numa: numa_of.get(id).copied().unwrap_or(0),
                 socket: number(&dir.join("topology/physical_package_id")).and_then(|v| u16::try_from(v).ok()).unwrap_or(0),
-                // cpufreq speaks kHz.
+                // cpufreq reports kHz.
                 base_mhz: number(&dir.join("cpufreq/base_frequency")).unwrap_or(0) / 1000,
                 max_mhz: number(&dir.join("cpufreq/cpuinfo_max_freq")).unwrap_or(0) / 1000,
                 seen_mhz: seen.get(at).copied().unwrap_or(0),
             }
         })
         .collect();
-    // An agent that is bound to some cores gives no others.
+    // An agent that is bound to some cores offers no others.
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let own = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).map(parse_ranges).unwrap_or_default();
     let enforced = crate::cgroup::host().enforces("cpuset");
     let kept: Vec<u16> = cores.iter().map(|c| c.id).filter(|id| config.reserved.cores.keep(*id)).collect();
     let reservable: Vec<u16> = cores.iter().map(|c| c.id).filter(|id| enforced && own.contains(id) && !kept.contains(id)).collect();
     let measured: u64 = cores.iter().map(Core::mhz).sum();
-    // The operator's figure is what tasks can have, whatever cores they have it of.
+    // The operator's figure is what tasks can use, whatever cores provide it.
     let (total, withheld) = match config.cpu_total_compute {
         0 => (measured, cores.iter().filter(|c| kept.contains(&c.id)).map(Core::mhz).sum()),
         figure => (figure, 0),
@@ -124,7 +124,7 @@ mod tests {
             let others: Vec<u16> = all.cpu.reservable.iter().copied().filter(|id| *id != first.id).collect();
             assert_eq!(facts.cpu.reservable, others);
             assert_eq!(facts.resources.cpu.reservable_cpu_cores, others);
-            // Speeds are looked at anew each time.
+            // The test reads the speeds anew, because they change.
             assert_eq!(facts.cpu.reserved_mhz, 5 + facts.cpu.cores[0].mhz());
             config.cpu_total_compute = 900;
             look(&config, &mut facts);

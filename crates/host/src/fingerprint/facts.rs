@@ -1,10 +1,10 @@
-//! Facts about a machine.
+//! Facts about a machine, as fingerprints collect them.
 
 use std::sync::Arc;
 
 use model::{Map, node::Attributes, resources::NodeResources};
 
-/// What was found.
+/// The facts found so far.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// Attributes by name.
@@ -13,7 +13,7 @@ pub struct Facts {
     pub resources: NodeResources,
     /// Processors, for drivers that convert shares.
     pub cpu: Cpu,
-    /// Links to other systems.
+    /// Links to other systems, by name.
     pub links: Map<String, String>,
 }
 
@@ -35,14 +35,14 @@ pub struct Cpu {
     pub kept: Vec<u16>,
     /// Sum of all cores, or the operator's figure, in MHz.
     pub total_mhz: u64,
-    /// Of these, MHz that no task can have.
+    /// The part of `total_mhz` that no task can have, in MHz.
     pub reserved_mhz: u64,
 }
 
-/// One core.
+/// One core of this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Core {
-    /// Number.
+    /// The kernel's number of the core.
     pub id: u16,
     /// NUMA node.
     pub numa: u16,
@@ -52,12 +52,12 @@ pub struct Core {
     pub base_mhz: u64,
     /// Highest MHz; 0 = unknown.
     pub max_mhz: u64,
-    /// What the kernel shows at the moment; 0 = unknown.
+    /// MHz that the kernel shows at the moment; 0 = unknown.
     pub seen_mhz: u64,
 }
 
 impl Core {
-    /// The speed that counts.
+    /// The speed that counts for scheduling, in MHz.
     #[must_use]
     pub fn mhz(&self) -> u64 {
         [self.base_mhz, self.max_mhz, self.seen_mhz].into_iter().find(|v| *v > 0).unwrap_or(1000)
@@ -72,7 +72,7 @@ impl Cpu {
     }
 }
 
-/// `0-3,8` → 0 1 2 3 8; parts that are none are passed over.
+/// Parses core ranges: `0-3,8` → 0 1 2 3 8. Skips parts that are not ranges.
 pub fn parse_ranges(text: &str) -> Vec<u16> {
     text.trim()
         .split(',')

@@ -1,7 +1,7 @@
 //! Fingerprint of the machine: facts under the attribute names that jobs constrain on.
 //!
-//! Each file looks at one thing and fills in a [`Facts`]; nothing here fails the start of a node: what cannot be read
-//! stays unset.
+//! Each file looks at one subject and fills in a [`Facts`]. Nothing here fails the start of a node: a fact that cannot
+//! be read stays unset.
 
 mod class;
 mod cni;
@@ -26,7 +26,7 @@ use crate::secrets;
 /// One file's look at the machine.
 type Look = fn(&ClientConfig, &mut Facts);
 
-/// Looks at everything once. Blocking: some facts come from files.
+/// Looks at everything once. Blocking, because some facts come from files.
 #[must_use]
 pub fn look(config: &ClientConfig) -> Facts {
     let mut facts = Facts::default();
@@ -63,12 +63,12 @@ pub use host::meminfo;
 pub use netlink::bring_up;
 pub use storage::look as storage;
 
-/// Whether a text is the name of a signal that tasks may be sent.
+/// Whether `name` is a signal that tasks may be sent.
 pub fn is_signal(name: &str) -> bool {
     host::SIGNALS.iter().any(|(n, _)| *n == name)
 }
 
-/// The node as it registers, drivers still to come.
+/// The node as it registers, without its drivers.
 #[must_use]
 pub fn node(config: &ClientConfig, facts: &Facts) -> Node {
     let mut resources = facts.resources.clone();
@@ -95,7 +95,7 @@ pub fn node(config: &ClientConfig, facts: &Facts) -> Node {
         class: config.node_class.clone(),
         pool: config.node_pool.clone(),
         status: NodeStatus::Initializing,
-        // Servers keep what was decided of a node that they know.
+        // The initial value. A server keeps the eligibility of a node that it knows.
         eligibility: if config.default_ineligible { Eligibility::Ineligible } else { Eligibility::Eligible },
         host_volumes: config.host_volumes.clone().into_iter().collect(),
         max_allocs: config.max_allocs,

@@ -17,13 +17,13 @@ const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 
 fn open() -> std::io::Result<OwnedFd> {
-    // No protocol means number 0, which is the routing family.
+    // No protocol means number 0, which is the routing family (NETLINK_ROUTE).
     let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
     rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Recv, Some(std::time::Duration::from_secs(2)))?;
     Ok(socket)
 }
 
-/// Switches an interface of the calling thread's network namespace on.
+/// Sets an interface of the calling thread's network namespace up.
 pub fn bring_up(index: u32) -> std::io::Result<()> {
     const UP: u32 = 1;
     let socket = open()?;
@@ -41,7 +41,7 @@ pub fn bring_up(index: u32) -> std::io::Result<()> {
     rustix::net::sendto(&socket, &request, SendFlags::empty(), &netlink::SocketAddrNetlink::new(0, 0))?;
     let mut buffer = [0_u8; 1024];
     let (read, _) = rustix::net::recv(&socket, buffer.as_mut_slice(), RecvFlags::empty())?;
-    // The answer is always of the kind "error": 0, or a number below it.
+    // The answer always has the type NLMSG_ERROR: 0, or a negative errno.
     match next_message(&buffer[..read]) {
         Some((NLMSG_ERROR, body, _)) => match u32_at(body, 0).map(u32::cast_signed) {
             Some(0) => Ok(()),
@@ -52,7 +52,7 @@ pub fn bring_up(index: u32) -> std::io::Result<()> {
     }
 }
 
-/// Addresses by interface index.
+/// Addresses with their prefix lengths, by interface index.
 pub(super) fn addresses() -> std::io::Result<BTreeMap<u32, Vec<(IpAddr, u8)>>> {
     let socket = open()?;
     // nlmsghdr {len, type, flags = REQUEST|DUMP, seq, pid} and an ifaddrmsg of zeroes (any family, any interface).

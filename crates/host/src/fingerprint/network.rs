@@ -117,7 +117,7 @@ fn in_range(cidr: &str, ip: IpAddr) -> bool {
     width == other && bits <= width && (bits == 0 || (a ^ b) >> (128 - bits) == 0)
 }
 
-/// The preferred family first; link-local ones last, they need a zone to be reached.
+/// The first usable address: the preferred family first, link-local ones last, because those need a zone.
 fn best_address(addresses: &[(IpAddr, u8)], prefer_ipv6: bool) -> Option<&(IpAddr, u8)> {
     addresses.iter().min_by_key(|(ip, _)| match ip {
         IpAddr::V4(v) => u8::from(prefer_ipv6) + u8::from(v.is_link_local()) * 2,
@@ -125,8 +125,8 @@ fn best_address(addresses: &[(IpAddr, u8)], prefer_ipv6: bool) -> Option<&(IpAdd
     })
 }
 
-/// A port that names a network gets its first address: the preferred family comes first where an operator prefers one
-/// that the kernel does not.
+/// Addresses in the order in which a port that names a network takes them. The kernel's order stands unless the
+/// operator prefers a family.
 fn in_order(addresses: &[(IpAddr, u8)], prefer_ipv6: bool) -> Vec<(IpAddr, u8)> {
     let mut all = addresses.to_vec();
     if prefer_ipv6 {
@@ -170,7 +170,7 @@ fn interfaces() -> Vec<Interface> {
             Some(Interface {
                 name: entry.file_name().to_string_lossy().into_owned(),
                 mac: text("address").unwrap_or_default(),
-                // Unknown speeds count as a gigabit, as in the system we follow.
+                // Unknown speeds count as a gigabit, as in Nomad.
                 speed: text("speed").and_then(|s| s.parse::<i64>().ok()).filter(|s| *s > 0).unwrap_or(1000),
                 up: flags & 1 != 0,
                 loopback: flags & 8 != 0,

@@ -7,7 +7,7 @@ use node_config::ClientConfig;
 
 /// Looks at the volume: its name, size, and what is free.
 pub fn look(config: &ClientConfig, facts: &mut Facts) {
-    // Before the first start the directory itself is not there yet.
+    // Before the first start the directory itself does not exist.
     let Some(dir) = config.alloc_dir.ancestors().find(|d| d.exists()) else {
         return;
     };
@@ -16,7 +16,7 @@ pub fn look(config: &ClientConfig, facts: &mut Facts) {
         let or = |figure_mb: u64, found: u64| if figure_mb > 0 { figure_mb << 20 } else { found };
         let total = or(config.disk_total_mb, stat.f_blocks * stat.f_frsize);
         let free = or(config.disk_free_mb, stat.f_bavail * stat.f_frsize);
-        // The operator's figure may stand for more than one file system.
+        // The operator's figure may cover more than one file system.
         let total = if config.disk_total_mb > 0 { total } else { total.max(free) };
         facts.set("unique.storage.bytestotal", total);
         facts.set("unique.storage.bytesfree", free);

@@ -11,98 +11,98 @@ use model::AllocId;
 
 use crate::{cgroup_names, owner::Owner};
 
-/// Something of this node's that exists.
+/// An existing item of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thing {
     /// What kind of thing.
     pub kind: Kind,
-    /// Nothing else of this kind ever has the same: pid and start time, path and inode.
+    /// Unique among all items of this kind, past and future: pid and start time, or path and inode.
     pub identity: String,
-    /// For people.
+    /// Description for people.
     pub what: String,
-    /// Whose it is.
+    /// Its owner.
     pub belongs: Belongs,
-    /// By what it is removed.
+    /// How to remove it.
     pub handle: Handle,
 }
 
-/// By what it is ended or removed.
+/// How to end or remove an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Handle {
     /// A process.
     Process {
-        /// Its number.
+        /// The pid.
         pid: i32,
-        /// When it was started.
+        /// Its start time, in ticks since boot.
         start: u64,
     },
-    /// What lies there.
+    /// A file, directory, mount or cgroup at this path.
     Path(PathBuf),
 }
 
 /// Owner of an item, by its own names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Belongs {
-    /// Somebody whom no record has to name.
+    /// An owner that no record has to name.
     Somebody(&'static str),
-    /// A plugin process, or what one has started for itself.
+    /// A plugin process, or a process that one has started for itself.
     Plugin {
         /// Name of the plugin.
         name: String,
-        /// Its launch has not ended.
+        /// This agent launched it, and that launch has not ended.
         known: bool,
     },
-    /// In the cgroup of a plugin, and of nobody else by its own words.
+    /// In the cgroup of this plugin; nothing else tells its owner.
     OfPlugin(String),
-    /// Everything of an allocation.
+    /// The whole allocation.
     Alloc(AllocId),
-    /// Its network, which goes with its last task.
+    /// The allocation's network, which goes with its last task.
     Network(AllocId),
-    /// One start of a task; its name where that is told.
+    /// One start of a task; its name where it is known.
     Run {
         /// The task.
         owner: Owner,
         /// Name of the start.
         run: Option<String>,
-        /// What it is to the start.
+        /// What the item is to that start.
         role: Role,
     },
-    /// What a task has from its first start to its end.
+    /// What a task keeps from its first start to its end.
     Fixture(Owner),
     /// A log collector, by the name of its state directory.
     Collector(String),
-    /// Nobody can claim it.
+    /// No record can claim it, for this reason.
     Nobody(&'static str),
 }
 
 /// Role of an item in a run of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The executor that holds a state directory.
+    /// The executor whose state directory this start has.
     Executor,
-    /// A state directory that says that its workload runs.
+    /// A state directory whose workload runs.
     LiveState,
-    /// A state directory whose workload has ended or not begun.
+    /// A state directory whose workload has ended or has not begun.
     State,
-    /// Anything else.
+    /// Any other item.
     Other,
 }
 
 /// Claims of the node's records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claims {
-    /// By allocation.
+    /// Claims of each allocation.
     pub allocs: BTreeMap<AllocId, AllocClaim>,
-    /// Plugins of which a start is recorded, as cgroups spell them.
+    /// Plugins with a recorded start, as cgroups spell them.
     pub plugins: BTreeSet<String>,
-    /// A start is recorded of a driver whose plugin is not known now.
+    /// There is a recorded start of a driver whose plugin is unknown now.
     pub some_plugin: bool,
 }
 
 /// Claims of one allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllocClaim {
-    /// By local task.
+    /// Claims of each local task.
     pub tasks: BTreeMap<Arc<str>, TaskClaim>,
     /// It may have a network namespace.
     pub network: bool,
@@ -111,11 +111,11 @@ pub struct AllocClaim {
 /// Claims of one task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskClaim {
-    /// It is not dead, or what it had is being removed: fixtures are its own.
+    /// The task is not dead, or its items are being removed: it still claims its fixtures.
     pub alive: bool,
-    /// Names of its starts that may have processes.
+    /// Names of the starts that may have processes.
     pub runs: BTreeSet<String>,
-    /// The one that runs.
+    /// The start that runs.
     pub running: Option<String>,
     /// Name of the state directory of its log collector.
     pub collector: String,
@@ -126,28 +126,28 @@ pub struct TaskClaim {
 pub struct Finding {
     /// What kind of thing.
     pub kind: Kind,
-    /// Whether it is claimed.
+    /// Whether a record claims it.
     pub status: Status,
     /// As [`Thing::identity`].
     pub identity: String,
-    /// For people.
+    /// Description for people.
     pub what: String,
     /// Allocation and task; the name is empty for what belongs to the whole allocation.
     pub owner: Option<(AllocId, String)>,
-    /// Claimant, or the reason why there is none.
+    /// The claimant, or the reason why there is none.
     pub reason: String,
-    /// What is unclaimed exists.
+    /// The item, where it exists and nothing claims it.
     pub thing: Option<Thing>,
 }
 
 impl AllocClaim {
-    /// A task by its name, or by its name as cgroups have it.
+    /// A task by its name, or by its name as cgroups spell it.
     fn task(&self, name: &str) -> Option<&TaskClaim> {
         self.tasks.get(name).or_else(|| self.tasks.iter().find(|(task, _)| cgroup_names::spelled(task) == name).map(|(_, claim)| claim))
     }
 }
 
-/// The claims' verdict on one thing: who claims it, or why nobody does.
+/// The claims' verdict on one item: its claimant, or why there is none.
 fn claimed(belongs: &Belongs, claims: &Claims) -> Result<String, String> {
     let task = |owner: &Owner| -> Result<&TaskClaim, String> {
         let alloc = claims.allocs.get(&owner.alloc).ok_or_else(|| format!("no record of allocation {}", owner.alloc))?;
@@ -234,7 +234,7 @@ pub fn compare(things: &[Thing], claims: &Claims) -> Vec<Finding> {
     findings
 }
 
-/// What records say and nothing shows. Nothing is done about it here: whoever follows the task finds out by himself.
+/// Claimed items that do not exist. The audit only reports them: the loop of the task notices by itself.
 fn missing<'a>(things: &'a [Thing], claims: &'a Claims) -> impl Iterator<Item = Finding> + 'a {
     let has = |owner: &Owner, run: &str, roles: &[Role]| {
         things.iter().any(|thing| {
@@ -258,7 +258,7 @@ fn missing<'a>(things: &'a [Thing], claims: &'a Claims) -> impl Iterator<Item = 
         if !things.iter().any(|t| t.kind == Kind::Directory && t.belongs == Belongs::Alloc(owner.alloc)) {
             lines.push(line(Kind::Directory, format!("directory of allocation {}", owner.alloc), "its task runs, by its record"));
         }
-        // A driver that holds its workloads otherwise has neither.
+        // A driver that does not use our executors has neither.
         let (executor, state) = (has(&owner, run, &[Role::Executor]), has(&owner, run, &[Role::LiveState, Role::State]));
         if executor && !state {
             lines.push(line(Kind::Directory, format!("state directory of start {run}"), "its executor runs"));
@@ -270,7 +270,7 @@ fn missing<'a>(things: &'a [Thing], claims: &'a Claims) -> impl Iterator<Item = 
     })
 }
 
-/// What two looks agree on: a line that does not balance and was not there before is only pending.
+/// Keeps what two looks agree on: an unbalanced line that was not there before is only pending.
 pub fn confirm(before: &HashSet<String>, findings: &mut [Finding]) {
     for finding in findings.iter_mut().filter(|f| matches!(f.status, Status::Unclaimed | Status::Missing)) {
         if !before.contains(&finding.identity) {
@@ -279,7 +279,7 @@ pub fn confirm(before: &HashSet<String>, findings: &mut [Finding]) {
     }
 }
 
-/// Identities of what does not balance.
+/// Identities of unbalanced items.
 pub fn unbalanced(findings: &[Finding]) -> HashSet<String> {
     findings.iter().filter(|f| f.status != Status::Claimed).map(|f| f.identity.clone()).collect()
 }

@@ -28,16 +28,16 @@ const NETNS: &str = "/run/netns";
 
 /// Access of the audit to the host's plugins.
 pub trait Plugins: Send + Sync + 'static {
-    /// Names of those that are configured.
+    /// Names of the configured plugins.
     fn names(&self) -> Vec<String>;
-    /// Where they and what they have started listen, as the kernel spells it.
+    /// Directory of the sockets of plugins and of their child processes, as the kernel spells it.
     fn socket_dir(&self) -> PathBuf;
-    /// Which of these processes carry the mark of a plugin, and of which one ([`Belongs::Plugin`]). Blocking.
+    /// Those of these processes that carry the mark of a plugin, each with that plugin ([`Belongs::Plugin`]). Blocking.
     fn marked(&self, of: Vec<u32>) -> HashMap<i32, Belongs>;
 }
 
-/// Looks at everything. `known` are the allocations of this node, forgotten ones included: by them it knows cgroups
-/// as its own.
+/// Looks at everything. `known` are the allocations of this node, forgotten ones included: their ids identify this
+/// node's cgroups.
 pub async fn look(config: Arc<ClientConfig>, places: Places, plugins: Arc<impl Plugins>, known: HashSet<AllocId>) -> Vec<Thing> {
     let table = leftovers::table(Instant::now()).await;
     let looked = tokio::task::spawn_blocking(move || {
@@ -56,7 +56,7 @@ pub async fn look(config: Arc<ClientConfig>, places: Places, plugins: Arc<impl P
     looked.await.unwrap_or_default()
 }
 
-/// Tells what is at a path from what comes there later: the same as long as device and inode are.
+/// Identity of the file at a path: device and inode. A later file at the same path has another one.
 pub fn identity_of(path: &Path) -> Option<String> {
     let meta = fs::symlink_metadata(path).ok()?;
     Some(format!("{}:{}:{}", meta.dev(), meta.ino(), path.display()))
@@ -72,20 +72,20 @@ fn entries(dir: &Path) -> impl Iterator<Item = (String, PathBuf)> {
     all.filter_map(|entry| Some((entry.file_name().to_str()?.to_owned(), entry.path())))
 }
 
-/// Directories of allocations, whether anybody knows them or not. Only names of our own form are ours.
+/// Directories of allocations, whether recorded or not. The node owns only names of its own form.
 fn alloc_dirs(config: &ClientConfig) -> Vec<(AllocId, PathBuf)> {
     let named = entries(&config.alloc_dir).filter_map(|(name, path)| Some((name.parse::<AllocId>().ok()?, path)));
     named.filter(|(id, path)| !id.is_nil() && path.is_dir()).collect()
 }
 
-/// State directories of executors: `<task dir>/private/executor/<start>`.
+/// The task and start of an executor's state directory: `<task dir>/private/executor/<start>`.
 fn run_of(places: &Places, dir: &Path) -> Option<(Owner, String)> {
     let owner = places.task_of(dir)?;
     let (run, parent) = (dir.file_name()?.to_str()?.to_owned(), dir.parent()?);
     parent.ends_with("private/executor").then_some((owner, run))
 }
 
-/// Whose a process is, by what it says of itself.
+/// The owner of a process, by its own command line, environment and files.
 fn own_words(seen: &Seen, places: &Places, known: &HashSet<AllocId>, marked: &HashMap<i32, Belongs>) -> Option<Belongs> {
     let other = |owner, run| Belongs::Run { owner, run, role: Role::Other };
     if let Some(dir) = &seen.state_dir {
@@ -108,7 +108,7 @@ fn own_words(seen: &Seen, places: &Places, known: &HashSet<AllocId>, marked: &Ha
 }
 
 fn processes(plugins: &impl Plugins, places: &Places, table: &[Seen], known: &HashSet<AllocId>) -> Vec<Thing> {
-    // Whoever is in a cgroup of ours is known by that.
+    // The cgroup already identifies the confined ones.
     let others = table.iter().filter(|seen| !seen.confined).map(|seen| seen.pid.cast_unsigned()).collect();
     let marked = plugins.marked(others);
     let told: HashMap<i32, Belongs> = table.iter().filter_map(|seen| Some((seen.pid, own_words(seen, places, known, &marked)?))).collect();
@@ -127,7 +127,7 @@ fn processes(plugins: &impl Plugins, places: &Places, table: &[Seen], known: &Ha
                     let role = if at == pid { role_of(&told, pid) } else { Role::Other };
                     return Some(Belongs::Run { owner: owner.clone(), run: run.clone(), role });
                 }
-                // An orphan, which its plugin's keeper has adopted.
+                // An orphan that its plugin's keeper has adopted.
                 Some(Belongs::Plugin { name, .. }) if at != pid && keepers.contains(&at) => {
                     return Some(Belongs::OfPlugin(cgroup_names::spelled(name)));
                 }
@@ -138,11 +138,11 @@ fn processes(plugins: &impl Plugins, places: &Places, table: &[Seen], known: &Ha
         None
     };
     let thing = |seen: &Seen| {
-        // What has nothing but the cgroup of a plugin was started for one of its tasks, and nobody knows for which.
+        // A process identified only by its plugin's cgroup serves one of the plugin's tasks; which one is unknown.
         let of_plugin =
             || cgroup_names::plugin(seen.plugin_cgroup.as_deref()?, &places.node).map(|name| Belongs::OfPlugin(name.to_owned()));
         let belongs = inherited(seen.pid).or_else(of_plugin)?;
-        // What the agent runs for itself for a moment is not worth a line.
+        // The agent's own short-lived child processes need no line.
         if belongs == Belongs::Somebody("the agent") {
             return None;
         }
@@ -179,7 +179,7 @@ fn cgroups(known: &HashSet<AllocId>) -> Vec<Thing> {
     things
 }
 
-/// Mounts below the directories of allocations, deepest first as they must be undone.
+/// Mounts below the directories of allocations, deepest first: unmounting needs this order.
 fn mounts(places: &Places, mountinfo: &str) -> Vec<Thing> {
     let mut found: Vec<(usize, Thing)> = dirs::mounts_below(&places.alloc_dirs, mountinfo)
         .into_iter()
@@ -215,7 +215,7 @@ fn namespaces(dir: &Path, known: &HashSet<AllocId>) -> Vec<Thing> {
         .collect()
 }
 
-/// Sockets of plugins and of what they have started, and the pipes through which plugins talk.
+/// Sockets of plugins and of their child processes, and the pipes through which plugins talk.
 fn plugin_files(config: &ClientConfig, plugins: &impl Plugins) -> Vec<Thing> {
     let bound = processes::bound_sockets().unwrap_or_default();
     let mut things: Vec<Thing> = entries(&plugins.socket_dir())

@@ -1,5 +1,5 @@
-//! CNI: lists of plugins, what each is asked, and what they answer. The protocol is the public specification 0.4.0
-//! (and 1.0.0, which asks alike).
+//! CNI: lists of plugins, the requests to each, and their answers. The protocol is the public specification 0.4.0;
+//! 1.0.0 has the same requests.
 
 use std::{
     collections::BTreeMap,
@@ -17,73 +17,73 @@ use tokio::io::AsyncWriteExt;
 
 /// How long one plugin may take.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The interface inside.
+/// The interface inside the namespace.
 pub const INTERFACE: &str = "eth0";
-/// Where plugins find the programs that they call, when the agent's own environment does not say.
+/// Where plugins find the programs that they call, if the agent's own environment has no `PATH`.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Under this name a plugin's configuration says that it maps ports.
+/// The capability by which a plugin's configuration says that it maps ports.
 const PORT_MAPPINGS: &str = "portMappings";
 
 /// Error of a CNI plugin.
 #[derive(Debug, thiserror::Error)]
 pub enum CniError {
-    /// It is not installed.
+    /// The plugin is not installed.
     #[error("there is no CNI plugin {plugin:?} in {dirs}; install it there or set client.cni_path")]
     Absent {
-        /// Its name.
+        /// Name of the plugin.
         plugin: String,
-        /// Where it was looked for.
+        /// The directories searched.
         dirs: String,
     },
-    /// It could not be run.
+    /// The plugin could not be run.
     #[error("run the CNI plugin {plugin}: {source}")]
     Run {
-        /// Its file.
+        /// File of the plugin.
         plugin: String,
-        /// Why.
+        /// Why it could not be run.
         source: io::Error,
     },
-    /// It was killed because it took too long.
+    /// The node killed the plugin because it took too long.
     #[error("the CNI plugin {plugin} did not answer {command} within {} s and was killed", PATIENCE.as_secs())]
     Slow {
-        /// Its file.
+        /// File of the plugin.
         plugin: String,
-        /// What it was asked.
+        /// The `CNI_COMMAND` of the request.
         command: &'static str,
     },
-    /// It has refused.
+    /// The plugin has refused the request.
     #[error("the CNI plugin {plugin} refuses {command}: {why}")]
     Refused {
-        /// Its file.
+        /// File of the plugin.
         plugin: String,
-        /// What it was asked.
+        /// The `CNI_COMMAND` of the request.
         command: &'static str,
-        /// Its words.
+        /// The plugin's reason.
         why: String,
     },
-    /// Its answer cannot be read.
+    /// The plugin's answer cannot be read.
     #[error("the CNI plugin {plugin} answers {command} with what is no result: {why}")]
     NoResult {
-        /// Its file.
+        /// File of the plugin.
         plugin: String,
-        /// What it was asked.
+        /// The `CNI_COMMAND` of the request.
         command: &'static str,
         /// What is wrong with the answer.
         why: String,
     },
 }
 
-/// A network as an operator or we configure it: plugins that are asked one after the other.
+/// A network as an operator or Drover configures it: plugins that are called one after the other.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct NetworkList {
-    /// Version of the protocol.
+    /// Version of the CNI protocol.
     pub cni_version: String,
     /// Name of the network.
     pub name: String,
     /// The plugins with their configuration, in order.
     pub plugins: Vec<Map<String, Value>>,
-    /// The operator wants no CHECK.
+    /// The operator switches CHECK off.
     #[serde(skip_serializing_if = "is_false", deserialize_with = "truth")]
     pub disable_check: bool,
 }
@@ -93,7 +93,7 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// The specification knew a text before it knew a truth value.
+/// Accepts text as well: older versions of the specification had no boolean here.
 fn truth<'de, D: serde::Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
     let value = Value::deserialize(from)?;
     Ok(value.as_bool().unwrap_or_else(|| value.as_str().is_some_and(|text| text.eq_ignore_ascii_case("true"))))
@@ -133,7 +133,7 @@ impl NetworkList {
         Ok(list)
     }
 
-    /// What plugin `at` is told: its own part, the network's name, what the plugins before it have answered.
+    /// The request to plugin `at`: its own configuration, the network's name, and the result of the plugins before it.
     fn request(&self, at: usize, previous: Option<&Value>, ports: &[PortMapping]) -> Value {
         let mut request = self.plugins[at].clone();
         request.insert("name".into(), self.name.clone().into());
@@ -148,7 +148,7 @@ impl NetworkList {
         request.into()
     }
 
-    /// Whether plugins can be asked if the network is well: since version 0.4.0 of the specification.
+    /// Whether the plugins know CHECK: since version 0.4.0 of the specification.
     pub fn can_check(&self) -> bool {
         let mut numbers = self.cni_version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
         let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
@@ -165,7 +165,7 @@ fn kind(plugin: &Map<String, Value>) -> &str {
     plugin.get("type").and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The operator's networks by name: those files of a directory that can be read; why not for the others.
+/// The operator's networks by name, from the readable files of a directory; for the other files, why not.
 pub fn networks(dir: &Path) -> (BTreeMap<String, NetworkList>, Vec<String>) {
     let mut files: Vec<PathBuf> = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect();
     files.retain(|f| f.extension().is_some_and(|e| ["conflist", "conf", "json"].iter().any(|known| e == *known)));
@@ -173,7 +173,7 @@ pub fn networks(dir: &Path) -> (BTreeMap<String, NetworkList>, Vec<String>) {
     let (mut found, mut wrong) = (BTreeMap::new(), Vec::new());
     for file in files {
         match std::fs::read_to_string(&file).map_err(|e| e.to_string()).and_then(|text| NetworkList::parse(&text)) {
-            // The first in the order of file names counts, as everywhere.
+            // The first file by name wins, as in every CNI runtime.
             Ok(list) => drop(found.entry(list.name.clone()).or_insert(list)),
             Err(why) => wrong.push(format!("{}: {why}", file.display())),
         }
@@ -181,10 +181,10 @@ pub fn networks(dir: &Path) -> (BTreeMap<String, NetworkList>, Vec<String>) {
     (found, wrong)
 }
 
-/// The file of a plugin.
+/// The file of a plugin in the first directory that has it.
 pub fn find(dirs: &[PathBuf], plugin: &str) -> Option<PathBuf> {
     use std::os::unix::fs::PermissionsExt;
-    // A type is a name, not a way out of the directories.
+    // A type is a name; it must not lead out of the directories.
     if plugin.is_empty() || plugin.contains('/') {
         return None;
     }
@@ -199,18 +199,18 @@ pub struct Runner<'a> {
     pub dirs: &'a [PathBuf],
     /// Id of the allocation.
     pub container: &'a str,
-    /// File of the namespace; None when it is gone.
+    /// File of the namespace; `None` when it is gone.
     pub netns: Option<&'a Path>,
     /// `CNI_ARGS`.
     pub args: &'a str,
-    /// Ports that are mapped.
+    /// Port mappings.
     pub ports: &'a [PortMapping],
-    /// What plugins say besides.
+    /// Log of the plugins' standard error.
     pub log: &'a File,
 }
 
 impl Runner<'_> {
-    /// Joins the namespace to the network; answers with the last plugin's result.
+    /// Joins the namespace to the network and returns the last plugin's result.
     pub async fn add(&self, list: &NetworkList) -> Result<Value, CniError> {
         let mut result: Option<Value> = None;
         for at in 0..list.plugins.len() {
@@ -222,7 +222,7 @@ impl Runner<'_> {
         Ok(result.unwrap_or_default())
     }
 
-    /// Takes the namespace out again, the last plugin first. All are asked; the answer is the first refusal.
+    /// Takes the namespace out of the network, the last plugin first. Calls all plugins and returns the first refusal.
     pub async fn del(&self, list: &NetworkList, result: Option<&Value>) -> Result<(), CniError> {
         let mut first = Ok(());
         for at in (0..list.plugins.len()).rev() {
@@ -232,7 +232,7 @@ impl Runner<'_> {
         first
     }
 
-    /// Asks plugin `at` whether what it has made is still there. `result` is the last plugin's.
+    /// Asks plugin `at` to CHECK its part of the network. `result` is the last plugin's.
     pub async fn check(&self, list: &NetworkList, at: usize, result: Option<&Value>) -> Result<(), CniError> {
         self.call("CHECK", kind(&list.plugins[at]), &list.request(at, result, self.ports)).await.map(drop)
     }
@@ -259,7 +259,7 @@ impl Runner<'_> {
         let mut stdin = child.stdin.take();
         let asked = async {
             if let Some(stdin) = &mut stdin {
-                // One that does not read its configuration says why by itself.
+                // A plugin that does not read its configuration reports its own reason.
                 let _ = stdin.write_all(request.to_string().as_bytes()).await;
             }
             drop(stdin.take());
@@ -280,7 +280,7 @@ fn joined(dirs: &[PathBuf]) -> String {
     dirs.iter().map(|d| d.display().to_string()).collect::<Vec<_>>().join(":")
 }
 
-/// The words of an error answer: `{code, msg, details}`.
+/// The text of an error answer: `{code, msg, details}`.
 fn refusal(stdout: &[u8], status: &str) -> String {
     let error: Value = serde_json::from_slice(stdout).unwrap_or_default();
     let text = |name: &str| error.get(name).and_then(Value::as_str).unwrap_or_default().trim().to_owned();
@@ -291,12 +291,12 @@ fn refusal(stdout: &[u8], status: &str) -> String {
     }
 }
 
-/// What of a result people and services need: the interface inside, its address, how names are resolved there.
+/// The part of a result that people and services need: the interface inside, its address, and the resolver there.
 pub fn status(result: &Value) -> NetworkStatus {
     let list = |value: Option<&Value>| value.and_then(Value::as_array).cloned().unwrap_or_default();
     let text = |value: &Value, name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
     let interfaces = list(result.get("interfaces"));
-    // The host's ends of cables have no sandbox.
+    // The host's ends of veth pairs have no sandbox.
     let inside = |index: usize| interfaces.get(index).is_some_and(|i| !text(i, "sandbox").is_empty());
     let named = |index: usize| interfaces.get(index).map(|i| text(i, "name")).unwrap_or_default();
     let addresses: Vec<(Option<usize>, String)> = list(result.get("ips"))
@@ -385,8 +385,8 @@ mod tests {
         assert!(refusal(b"junk", "exit status: 3").contains("exit status: 3"));
     }
 
-    /// Plugins that note what they are asked. Copied by a process of their own: one that is forked here at the same
-    /// moment would hold them open for writing, and what is open for writing cannot be executed.
+    /// Plugins that log their requests. A separate process copies them. A process forked here at the same moment would
+    /// hold them open for writing, and then the kernel refuses to execute them.
     fn plugins(dir: &Path, scripts: &[(&str, &str)]) {
         for (name, script) in scripts {
             let (text, file) = (dir.join(format!("{name}.txt")), dir.join(name));

@@ -1,5 +1,5 @@
-//! The parts of a network namespace: `plan` decides, `cni` asks plugins, `netns` makes namespaces, `record` keeps what
-//! must be known to end it.
+//! The parts of a network namespace: `plan` decides, `cni` calls plugins, `netns` makes namespaces, `record` keeps what
+//! a removal needs.
 
 pub mod cni;
 pub mod netns;

@@ -1,4 +1,4 @@
-//! Network namespaces: made by a thread of their own, kept by the file that they are mounted on.
+//! Network namespaces: a thread of its own makes each, and the file that it is mounted on keeps it.
 
 use std::{
     fs::{self, File},
@@ -15,7 +15,7 @@ const NSFS: i64 = 0x6e73_6673;
 /// The loopback interface of every new namespace.
 const LOOPBACK: u32 = 1;
 
-/// Leaves the namespace that the thread was in. Only threads that end afterwards may do this.
+/// Leaves the thread's namespace. Only for threads that end afterwards.
 #[allow(deprecated, reason = "its successor is unsafe for the sake of flags about descriptors, which are not used here")]
 fn leave() -> io::Result<()> {
     Ok(rustix::thread::unshare(UnshareFlags::NEWNET)?)
@@ -34,7 +34,7 @@ pub fn supported() -> bool {
     rustix::process::geteuid().is_root() && in_new_namespace(|| Ok(())).is_ok()
 }
 
-/// Makes a namespace with its loopback interface up, and mounts it on `path`, which is made. Blocking.
+/// Makes a namespace with its loopback interface up, and mounts it on `path`, which it creates. Blocking.
 pub fn create(path: &Path) -> io::Result<()> {
     File::create(path)?;
     let at = path.to_owned();
@@ -44,13 +44,13 @@ pub fn create(path: &Path) -> io::Result<()> {
     })
 }
 
-/// Whether a namespace is mounted there: a file whose mount has gone with the machine's last run is none.
+/// Whether a namespace is mounted there. A file whose mount ended with the last boot is none.
 pub fn is_namespace(path: &Path) -> bool {
     #[allow(clippy::unnecessary_cast, reason = "the field's width depends on the target")]
     rustix::fs::statfs(path).is_ok_and(|stat| stat.f_type as i64 == NSFS)
 }
 
-/// Lets go of a namespace and removes its file. Idempotent, blocking.
+/// Unmounts a namespace and removes its file. Idempotent, blocking.
 pub fn remove(path: &Path) -> io::Result<()> {
     while is_namespace(path) {
         dirs::unmount(path)?;

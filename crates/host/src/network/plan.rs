@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 use super::cni::{NetworkList, PortMapping};
 use node_config::NetworkConfig;
 
-/// Version of the protocol that our own list speaks.
+/// Version of the CNI protocol in our own list.
 const VERSION: &str = "0.4.0";
-/// Where administrators of hosts put rules that count before those of the firewall plugin.
+/// The chain for rules of the host's administrators that take precedence over those of the firewall plugin.
 const ADMIN_CHAIN: &str = "NOMAD-ADMIN";
-/// Plugins without which there is no bridge with ports.
+/// Plugins that a bridge with ports needs.
 pub const BRIDGE_NEEDS: [&str; 3] = ["bridge", "host-local", "portmap"];
 
-/// How a group is connected, when not as its host is.
+/// How a group is connected, unless it uses the host's network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Not at all.
@@ -39,7 +39,7 @@ pub struct Wanted {
     pub args: String,
 }
 
-/// Network of a group; None = the host's network. `text` replaces `${…}`.
+/// Network of a group; `None` = the host's network. `text` replaces `${…}`.
 pub fn wanted(group: &TaskGroup, alloc: &Allocation, text: impl Fn(&str) -> String) -> Result<Option<Wanted>, String> {
     let Some(network) = group.networks.first() else { return Ok(None) };
     let mode = match network.mode.as_str() {
@@ -80,7 +80,7 @@ fn is_host_name(name: &str) -> bool {
     name.len() <= 63 && name.chars().all(|c| c.is_ascii_alphanumeric() || "-.".contains(c)) && !name.starts_with(['-', '.'])
 }
 
-/// The network behind mode `bridge`. `has` says which plugins are there.
+/// The network of mode `bridge`. `has` tells whether a plugin is installed.
 pub fn bridge(config: &NetworkConfig, has: impl Fn(&str) -> bool) -> NetworkList {
     let plugin = |value: Value| value.as_object().cloned().unwrap_or_default();
     let mut plugins = Vec::new();
@@ -104,8 +104,8 @@ pub fn bridge(config: &NetworkConfig, has: impl Fn(&str) -> bool) -> NetworkList
     NetworkList { cni_version: VERSION.into(), name: config.bridge_name.clone(), plugins, disable_check: false }
 }
 
-/// How names are resolved in a namespace: as the job says, as its network says, or as the host does, unless the host
-/// asks itself: then as that asks others (`upstream`). None = the host's file serves.
+/// The resolver configuration of a namespace: the job's, else its network's, else the host's. If the host uses a local
+/// resolver, its `upstream` takes the host's place. `None` = the host's file serves.
 pub fn resolver(job: Option<&Dns>, network: Option<&Dns>, host: &str, upstream: &str) -> Option<Dns> {
     if let Some(dns) = job.or(network) {
         return Some(dns.clone());
@@ -116,14 +116,14 @@ pub fn resolver(job: Option<&Dns>, network: Option<&Dns>, host: &str, upstream: 
     (only_itself(&host) && !upstream.servers.is_empty()).then_some(upstream)
 }
 
-/// A resolv.conf.
+/// Parses a resolv.conf.
 fn resolv_conf(text: &str) -> Dns {
     let mut dns = Dns::default();
     for line in text.lines() {
         let mut words = line.split_ascii_whitespace();
         match words.next() {
             Some("nameserver") => dns.servers.extend(words.next().map(str::to_owned)),
-            // The last one counts.
+            // The last line counts.
             Some("search") => dns.searches = words.map(str::to_owned).collect(),
             Some("options") => dns.options.extend(words.map(str::to_owned)),
             _ => {}

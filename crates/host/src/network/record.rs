@@ -18,9 +18,9 @@ use super::cni::{NetworkList, PortMapping};
 
 const NAME: &str = "record.json";
 const LOG: &str = "plugins.log";
-/// How long a plugin that nobody waits for any more may take.
+/// How long a plugin may take after its agent has gone.
 const ORPHAN: Duration = Duration::from_secs(90);
-/// What plugins say is kept up to here.
+/// Limit of the plugins' log, in bytes.
 const LOG_BYTES: u64 = 64 << 10;
 
 /// One network of one allocation.
@@ -29,30 +29,30 @@ const LOG_BYTES: u64 = 64 << 10;
 pub struct Record {
     /// The driver that holds the namespace; empty = this node.
     pub driver: String,
-    /// File of the namespace; empty until the driver has told.
+    /// File of the namespace; empty until the driver has reported it.
     pub path: String,
     /// The driver's own notes.
     pub labels: BTreeMap<String, String>,
     /// Its host name; may be empty.
     pub hostname: String,
-    /// The plugins as they are asked, which an operator may have changed since.
+    /// The plugins as called at the start; an operator may have changed the list since.
     pub list: Option<NetworkList>,
     /// `CNI_ARGS`.
     pub args: String,
     /// Ports of the host that lead into it.
     pub ports: Vec<PortMapping>,
-    /// What the last plugin has answered.
+    /// The last plugin's result.
     pub result: Option<Value>,
-    /// Nothing is missing.
+    /// The network is complete.
     pub up: bool,
     /// Plugins whose check passed when the network was made, by position; None = no check was made.
     pub checks: Option<BTreeSet<usize>>,
-    /// Where the allocation is reached.
+    /// Addresses of the allocation.
     pub status: NetworkStatus,
 }
 
 impl Record {
-    /// Reads the record of a directory; None when it was killed before that was written, or is gone.
+    /// Reads the record of a directory; `None` when it is gone, or when the agent was killed before it wrote one.
     pub fn read(dir: &Path) -> io::Result<Option<Self>> {
         match fs::read(dir.join(NAME)) {
             Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(io::Error::other),
@@ -61,7 +61,7 @@ impl Record {
         }
     }
 
-    /// Writes it durably: addresses that plugins have given away outlive a loss of power as well.
+    /// Writes it durably: the addresses that plugins have assigned survive a loss of power too.
     pub fn write(&self, dir: &Path) -> io::Result<()> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let half = dir.join(format!(".{NAME}"));
@@ -76,7 +76,8 @@ impl Record {
     }
 }
 
-/// Takes the lock that says that no plugin is at work on a network, and the file that carries it. Plugins inherit it.
+/// Takes the lock that says that no plugin is at work on a network, and returns the file that carries it. Plugins
+/// inherit it.
 pub async fn lock(dir: &Path) -> Result<File, String> {
     let path = dir.join(LOG);
     let failed = |e: io::Error| format!("lock {}: {e}", path.display());
@@ -106,7 +107,7 @@ pub fn directories(parent: &Path) -> Vec<(AllocId, PathBuf)> {
     entries.filter_map(|e| Some((e.file_name().to_str()?.parse().ok()?, e.path()))).collect()
 }
 
-/// Removes a directory whose namespace is gone. The record goes last: without it nothing would say what the rest was.
+/// Removes a directory whose namespace is gone. The record goes last: it alone explains the other files.
 pub fn remove(dir: &Path) -> io::Result<()> {
     let gone = |done: io::Result<()>| match done {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
