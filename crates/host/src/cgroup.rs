@@ -4,7 +4,8 @@
 //! themselves.
 //! ```text
 //! v2   nomad.slice/{share,reserve}.slice/<alloc>.<task>.scope      nomad.slice/plugin-<node>.<plugin>.scope
-//! v1   {freezer,memory,cpu}/nomad/<alloc>.<task>     cpuset/nomad/{share,reserve/<alloc>.<task>}     freezer/nomad/plugin-<node>.<plugin>
+//! v1   {freezer,memory,cpu}/nomad/<alloc>.<task>  cpuset/nomad/{share,reserve/<alloc>.<task>}
+//!      freezer/nomad/plugin-<node>.<plugin>
 //! ```
 
 use std::{

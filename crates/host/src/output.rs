@@ -1,9 +1,9 @@
 //! Kept output of ended remote tasks. It lies in the directory of their allocation and goes with it.
 //!
 //! ```text
-//! <alloc_dir>/<alloc id>/.output/<task>/<incarnation>/<task>.{stdout,stderr}.N    mode 0700: other tasks cannot reach it
-//!                                                    /complete                  written last: all output that can be had is here
-//! <alloc_dir>/<alloc id>/alloc/logs/<task>.{stdout,stderr}.N                     links to the same files, at the usual place
+//! <alloc_dir>/<alloc id>/.output/<task>/<incarnation>/<task>.{stdout,stderr}.N   mode 0700, against other tasks
+//!                                                    /complete                  written last, when complete
+//! <alloc_dir>/<alloc id>/alloc/logs/<task>.{stdout,stderr}.N                    links at the usual place
 //! ```
 //!
 //! The node keeps one incarnation per task, the last one that has ended. Positions are those of the instance, the same

@@ -1,4 +1,4 @@
-//! What the gateway asks of the servers' core.
+//! The gateway's interface to the servers' core.
 
 use std::{fmt, net::SocketAddr, sync::Arc};
 
@@ -11,83 +11,83 @@ use uuid::Uuid;
 
 use crate::claims::Claims;
 
-/// Why a session ends from our side: its node reads the reason.
+/// Why the server ends a session; the node gets the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Farewell {
-    /// Why.
+    /// The reason, for people.
     pub reason: String,
-    /// The node may try again; else it would be refused again.
+    /// Whether the node may try again; otherwise the server would refuse it again.
     pub retry: bool,
 }
 
 impl Farewell {
-    /// What may pass.
+    /// For a temporary reason.
     pub fn retry(reason: impl Into<String>) -> Self {
         Self { reason: reason.into(), retry: true }
     }
 
-    /// What is wrong with the node, or with what it says.
+    /// For a fault of the node, or of what it says.
     pub fn refuse(reason: impl Into<String>) -> Self {
         Self { reason: reason.into(), retry: false }
     }
 }
 
-/// Resolves when what was asked for is durable. It is queued when the call returns: what is asked for later is
-/// decided later.
+/// Resolves when the request is durable. The request is queued when the call returns, so requests take effect in the
+/// order of the calls.
 pub type Stored<T> = BoxFuture<'static, Result<T, Farewell>>;
 
-/// The servers' core, as sessions need it.
+/// The servers' core as sessions use it.
 pub trait Backend: fmt::Debug + Send + Sync {
     /// The newest durable state.
     fn published(&self) -> Arc<State>;
-    /// Now, in nanoseconds since the Unix epoch.
+    /// The current time, in nanoseconds since the Unix epoch.
     fn now(&self) -> TimestampNs;
     /// A new id.
     fn new_id(&self) -> Uuid;
 
-    /// A node says hello: it is registered, its facts are brought up to date, and it is ready.
+    /// A node says hello: registers it, updates its facts, and makes it ready.
     fn register(&self, node: Node) -> Stored<()>;
     /// A node's facts have changed.
     fn update(&self, node: Node) -> Stored<()>;
-    /// A node that was taken for lost is heard from again.
+    /// A node that counted as lost is heard again.
     fn ready_again(&self, node: NodeId) -> Stored<()>;
-    /// Something that a node has seen of itself.
+    /// A node reports an event of its own.
     fn record_event(&self, node: NodeId, event: NodeEvent) -> Stored<()>;
-    /// What a node says about its allocations.
+    /// A node reports states of its allocations.
     fn store_updates(&self, node: NodeId, updates: Vec<AllocClientUpdate>) -> Stored<()>;
-    /// What a node reports about remote tasks. The second part names the slots whose order (or release) the node is
-    /// to be told again.
+    /// A node reports on remote tasks. The second part names the slots whose order (or release) the session must send
+    /// again.
     fn store_reports(&self, node: NodeId, reports: Vec<RemoteReport>) -> (Stored<()>, oneshot::Receiver<Vec<SlotKey>>);
 
-    /// Grants a lease, new or again, to a node that the state calls ready.
+    /// Grants a lease, new or again, to a node that is ready in the state.
     fn grant(&self, node: NodeId);
-    /// Prolongs a lease. False when there is none (any more): the node must become ready first.
+    /// Extends a lease. False when there is none: the node must become ready first.
     fn renew(&self, node: NodeId) -> bool;
 
-    /// A node can be asked from now on for what the providers that it reaches have.
+    /// The server may ask this node from now on for the instances at its providers.
     fn reachable(&self, node: &Node);
-    /// The schemas of a node's drivers, all of them.
+    /// All schemas of a node's drivers.
     fn driver_schemas(&self, node: NodeId, told: DriverSchemas);
-    /// Signs the token of a workload identity. An error is a passing failure.
+    /// Signs the token of a workload identity.
     ///
     /// # Errors
-    /// Why there is no token.
+    /// Why there is no token; the failure is temporary.
     fn sign(&self, claims: &Claims<'_>) -> Result<String, String>;
 
-    /// Enters recovery because of a mark that this history does not have.
+    /// Enters recovery because of a mark that this history lacks.
     fn enter_recovery<'a>(&'a self, node: &'a Node, peer: Option<SocketAddr>, mark: Mark) -> BoxFuture<'a, Result<(), Farewell>>;
-    /// Takes over what a node has told in a recovery, or because its mark is lost. The answer is what it is told to
-    /// have acted on from now on, if that changes. Unlike the others, this is queued when it is first polled.
+    /// Takes over a node's inventory, in a recovery or because its mark is lost. The answer is the node's new mark, if
+    /// it changes. Unlike the other calls, this is queued at its first poll.
     fn take_over(&self, node: NodeId, mark: Mark, lost: bool, pieces: Vec<Inventory>) -> Stored<Option<(GenerationId, StoreIndex)>>;
-    /// A node has told what it has, and has been given the word that this is stored.
+    /// A node has reported its inventory and has the confirmation that it is stored.
     fn has_answered(&self, recovery: GenerationId, node: NodeId);
 
-    /// Runs a session. It may end, but not by a panic.
+    /// Runs a session in the background. It may end, but must not panic.
     fn spawn(&self, session: BoxFuture<'static, ()>);
     /// For health: the gateway waits for a connection.
     fn awaits_connection(&self);
     /// For health: a session waits for messages of its node.
     fn awaits_messages(&self);
-    /// Where a fault that a test has put into sessions takes effect.
+    /// Fault injection: tests put faults into sessions here.
     fn stumble(&self);
 }

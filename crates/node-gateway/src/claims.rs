@@ -1,10 +1,10 @@
-//! What the token of a workload identity says.
+//! The claims of a workload identity's token.
 
 use model::{AllocId, Allocation, JobId, Namespace, TimestampNs, task::Identity};
 use serde::Serialize;
 use uuid::Uuid;
 
-/// What a token says, in the names that verifiers of Nomad's tokens look for.
+/// The claims, under the names that verifiers of Nomad's tokens expect.
 #[derive(Debug, Serialize)]
 pub struct Claims<'a> {
     aud: Audience<'a>,
@@ -30,7 +30,7 @@ enum Audience<'a> {
 
 pub(crate) const SECOND: TimestampNs = 1_000_000_000;
 
-/// What the token of a task's identity says.
+/// The claims of a task's identity.
 pub(crate) fn of<'a>(
     region: &str,
     alloc: &'a Allocation,

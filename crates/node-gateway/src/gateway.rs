@@ -1,4 +1,4 @@
-//! What the sessions of one server have in common.
+//! The shared state of one server's sessions.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,35 +7,35 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{backend::Backend, incoming::Limits, join::JoinSecret, registry::Sessions};
 
-/// What sessions go by.
+/// Settings of sessions.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Identity of the cluster.
     pub cluster_id: ClusterId,
     /// Region of the servers.
     pub region: String,
-    /// Where the HTTP API of this server is reached; empty = not told.
+    /// Advertised address of this server's HTTP API; empty = none.
     pub http_advertise: String,
-    /// How long a node may act without hearing from the servers.
+    /// How long a node may act without word from the servers.
     pub lease: Duration,
     /// How long the servers wait for a node: its lease and a margin.
     pub lease_wait: Duration,
     /// How often nodes renew.
     pub heartbeat_interval: Duration,
-    /// What nodes show before they are listened to; None = nothing.
+    /// The secret that nodes must show; `None` = none.
     pub join: Option<JoinSecret>,
     /// Limits of the listener.
     pub limits: Limits,
 }
 
-/// What the sessions of one server have in common.
+/// The shared state of one server's sessions.
 #[derive(Debug)]
 pub struct Gateway {
-    /// What they go by.
+    /// Settings of the sessions.
     pub settings: Settings,
-    /// The open ones.
+    /// The open sessions.
     pub sessions: Arc<Sessions>,
-    /// Who decides what becomes of what nodes say.
+    /// Decides on what nodes report.
     pub backend: Arc<dyn Backend>,
     /// Cancelled when the server stops.
     pub stopping: CancellationToken,

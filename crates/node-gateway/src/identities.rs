@@ -8,7 +8,7 @@ use crate::{
     gateway::Gateway,
 };
 
-/// Answers a node. It gets tokens of tasks that are its own, and of nobody else's.
+/// Answers a node. It gets tokens of its own tasks only.
 pub(crate) fn sign(gateway: &Gateway, node: NodeId, ask: SignIdentities) -> IdentitiesSigned {
     let seq = ask.seq;
     match signed(gateway, node, &ask) {
@@ -37,7 +37,7 @@ fn signed(gateway: &Gateway, node: NodeId, ask: &SignIdentities) -> Result<Vec<S
             let identity = identity.ok_or_else(|| refused(format!("task {:?} has no identity {name:?}", ask.task)))?;
             let claims = claims::of(&gateway.settings.region, alloc, &ask.task, identity, now, gateway.backend.new_id());
             let expires_ns = claims.exp.map_or(0, |exp| exp.saturating_mul(SECOND));
-            // A full disk or another passing failure: keys are in memory, so that this is none of the node's making.
+            // A full disk or another temporary failure: keys are in memory, so the node is not at fault.
             let token = gateway.backend.sign(&claims).map_err(|why| (why, true))?;
             Ok(SignedIdentity { identity: name.clone(), token, issued_ns: claims.iat * SECOND, expires_ns })
         })

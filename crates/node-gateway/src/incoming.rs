@@ -1,5 +1,5 @@
-//! Who gets as far as the node RPC: so many connections of one address, and only those that begin as HTTP/2 does, in
-//! time.
+//! Admission to the node RPC: a limited number of connections per address, each of which must begin with the HTTP/2
+//! preface in time.
 
 use std::{
     collections::HashMap,
@@ -20,29 +20,29 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
-/// What every connection of HTTP/2 begins with.
+/// The HTTP/2 connection preface (RFC 9113, section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Agents of one machine share one address, and none of them is somebody else.
+/// Agents of one machine share one loopback address, and all of them are local.
 const LOOPBACK_FACTOR: usize = 10;
 
-/// Connections that wait to be served.
+/// Admitted connections in the queue.
 const WAITING: usize = 64;
 
-/// A log full of refusals would hide everything else: one line for each address in this time.
+/// One log line per address in this time: a flood of refusals would hide everything else.
 const SAID_AGAIN: Duration = Duration::from_secs(60);
 
 /// Limits of the listener.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections of one address at a time, of this machine itself ten times as many; 0 = as many as it likes.
+    /// Connections of one address at a time, for loopback ten times as many; 0 = no limit.
     pub per_client: usize,
-    /// Time for a connection to begin as HTTP/2 does; None = as long as it likes.
+    /// Time limit for the HTTP/2 preface; `None` = no limit.
     pub handshake: Option<Duration>,
 }
 
 impl Limits {
-    /// How many connections an address may have.
+    /// The limit of an address.
     fn most(self, client: IpAddr) -> usize {
         self.per_client.saturating_mul(if client.is_loopback() { LOOPBACK_FACTOR } else { 1 })
     }
@@ -52,7 +52,7 @@ impl Limits {
 #[derive(Clone, Debug, Default)]
 struct Clients(Arc<Mutex<HashMap<IpAddr, usize>>>);
 
-/// A place among them; given back when dropped.
+/// A counted connection; a drop releases its place.
 #[derive(Debug)]
 struct Place(Clients, IpAddr);
 
@@ -82,11 +82,11 @@ impl Drop for Place {
     }
 }
 
-/// A connection that may speak: what it has said already comes first.
+/// An admitted connection; reads return the bytes of the preface first.
 #[derive(Debug)]
 pub(crate) struct Admitted {
     io: TcpStream,
-    /// How much of the beginning has been handed on.
+    /// Bytes of the preface already returned.
     told: usize,
     _place: Place,
 }
@@ -130,7 +130,7 @@ impl AsyncWrite for Admitted {
     }
 }
 
-/// The connections that may speak, until `stop` is cancelled.
+/// The admitted connections, until `stop` is cancelled.
 pub(crate) fn admitted(listener: TcpListener, limits: Limits, stop: CancellationToken) -> ReceiverStream<io::Result<Admitted>> {
     let (tx, rx) = mpsc::channel(WAITING);
     tokio::spawn(async move {
@@ -164,8 +164,7 @@ async fn accept(listener: TcpListener, limits: Limits, tx: mpsc::Sender<io::Resu
             }
             continue;
         };
-        // Accepted sockets keep Nagle's algorithm unless told otherwise, and an allocation must not wait for an
-        // acknowledgement.
+        // Accepted sockets use Nagle's algorithm by default, and an allocation must not wait for an acknowledgement.
         if let Err(error) = io.set_nodelay(true) {
             tracing::debug!(%error, "a node's socket keeps Nagle's algorithm");
         }
@@ -176,14 +175,14 @@ async fn accept(listener: TcpListener, limits: Limits, tx: mpsc::Sender<io::Resu
                 () = stop.cancelled() => None,
             };
             if let Some(admitted) = begun {
-                // Nobody serves any more: the connection ends with the server.
+                // The server has stopped: the connection ends with it.
                 let _ = tx.send(Ok(admitted)).await;
             }
         });
     }
 }
 
-/// Waits for the beginning of a connection, and closes those that begin otherwise or not at all.
+/// Waits for the preface of a connection, and closes a connection that sends anything else or nothing.
 async fn begin(mut io: TcpStream, place: Place, peer: SocketAddr, patience: Option<Duration>) -> Option<Admitted> {
     let mut said = [0; PREFACE.len()];
     let read = io.read_exact(&mut said);

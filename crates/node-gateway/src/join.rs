@@ -1,9 +1,8 @@
-//! The join secret: what a node shows before a server listens to it, until there is TLS.
+//! The join secret: a node shows it before a server listens to it, until there is TLS.
 //!
-//! Whoever is registered as a node is sent allocations with their environment and templates, and identities signed
-//! for its tasks. The secret is made at the first start of a server, in its data directory, readable by its user
-//! alone. It travels as a credential of the connection, so that it is checked before anything that the other side
-//! says is read.
+//! A registered node gets allocations with their environment and templates, and signed identities of its tasks. A
+//! server makes the secret at its first start, in its data directory, readable by its user alone. It travels as a
+//! credential of the connection, so the server checks it before it reads any message.
 
 use std::{
     fmt, fs, io,
@@ -14,22 +13,22 @@ use std::{
 
 use http::{HeaderMap, header::AUTHORIZATION};
 
-/// The file in a server's data directory.
+/// Name of the file in a server's data directory.
 pub const JOIN_SECRET_FILE: &str = "join-secret";
 
 /// What nodes must show.
 #[derive(Clone, Debug, Default)]
 pub enum Join {
-    /// Nothing: tests, and development on loopback.
+    /// Nothing: for tests, and for development on loopback.
     #[default]
     Open,
-    /// The secret that is kept in the data directory, made when there is none.
+    /// The secret in the data directory, made when there is none.
     Kept,
-    /// This one.
+    /// This secret.
     Secret(JoinSecret),
 }
 
-/// A secret; it is never shown.
+/// A secret; `Debug` hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JoinSecret(String);
 
@@ -40,7 +39,7 @@ impl fmt::Debug for JoinSecret {
 }
 
 impl JoinSecret {
-    /// From what a person has written; white space around it is none of it. None when nothing is left.
+    /// Takes a person's text without surrounding white space; `None` when nothing is left.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let text = text.trim();
@@ -48,7 +47,7 @@ impl JoinSecret {
         fit.then(|| Self(text.to_owned()))
     }
 
-    /// The text, for the node that shows it.
+    /// The text, for the node's credential.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -62,7 +61,7 @@ impl JoinSecret {
         let path = dir.join(JOIN_SECRET_FILE);
         match fs::read_to_string(&path) {
             Ok(text) => {
-                // A restored copy may have come with other rights.
+                // A restored copy may have other permissions.
                 fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
                 let wrong = || io::Error::new(io::ErrorKind::InvalidData, "it must be one line of printable characters");
                 return Self::new(&text).ok_or_else(wrong);
@@ -71,7 +70,7 @@ impl JoinSecret {
             Err(error) => return Err(error),
         }
         let secret = Self(format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple()));
-        // Whole or not at all: half of a secret would be another one.
+        // Atomically: half of a secret would be another one.
         let draft = dir.join(format!("{JOIN_SECRET_FILE}.new"));
         let _ = fs::remove_file(&draft);
         let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
@@ -82,7 +81,7 @@ impl JoinSecret {
         Ok(secret)
     }
 
-    /// Does a connection show it? The error is what its node reads.
+    /// Whether a connection shows the secret. The error text is for its node.
     pub(crate) fn admit(&self, headers: &HeaderMap) -> Result<(), &'static str> {
         let shown = headers.get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
         match shown {
@@ -99,7 +98,7 @@ impl JoinSecret {
     }
 }
 
-/// Compares without telling by the time how much is right.
+/// Compares in constant time.
 fn same(a: &[u8], b: &[u8]) -> bool {
     let differing = a.iter().zip(b).fold(0_u8, |seen, (a, b)| std::hint::black_box(seen | (a ^ b)));
     a.len() == b.len() && differing == 0

@@ -1,10 +1,10 @@
-//! The gateway of the nodes: the server of their RPC, and one session for each that is connected.
+//! The gateway of the nodes: the server of their RPC, and one session for each connected node.
 //!
-//! It checks who connects, keeps the registry of open sessions, tells each node what is new to it, and passes on what
-//! nodes say. What becomes of that the servers' core decides, behind [`Backend`]: this crate commits nothing, and
-//! knows neither store nor scheduler.
+//! It checks who connects, keeps the registry of open sessions, tells each node its changes, and passes on what nodes
+//! report. The servers' core decides on these reports, behind [`Backend`]. This crate commits nothing, and knows
+//! neither store nor scheduler.
 //!
-//! Begin reading at [`serve`], then `session`.
+//! Begin reading at [`serve()`], then `session`.
 
 mod backend;
 mod claims;

@@ -1,9 +1,8 @@
-//! The bytes of a session's messages, in both directions.
+//! The encoding of a session's messages, in both directions.
 //!
-//! tonic's own streams keep buffers as large as the largest message for as long as they live. A node introduces
-//! itself with many KiB, is told of its allocations with many more, and otherwise says a few bytes now and then, so
-//! that thousands of nodes would hold on to buffers for nothing. Here a message has a buffer of its own, and a quiet
-//! session has none.
+//! tonic's own streams keep buffers as large as their largest message for life. A node sends many KiB at first,
+//! receives even more with its allocations, and later sends a few bytes now and then. Thousands of nodes would hold on
+//! to buffers for nothing. Here each message has its own buffer, and a quiet session has none.
 
 use api::node_rpc::{FromNode, MAX_MESSAGE_BYTES, ToNode, ToNodeMessage};
 use bytes::{Buf as _, BufMut as _, Bytes};
@@ -11,13 +10,13 @@ use http_body_util::BodyExt as _;
 use prost::Message as _;
 use tonic::{Status, body::Body};
 
-/// Of each message: a flag for compression and the length.
+/// Length of each message's header: a flag for compression and the length (gRPC over HTTP/2, length-prefixed message).
 const HEADER_BYTES: usize = 5;
 
-/// Room that a message gets on the word of its header alone; the rest comes with the bytes.
+/// Buffer that a message gets by its header alone, in bytes; the rest grows with the data.
 const TRUSTED_BYTES: usize = 64 * 1024;
 
-/// A message with its header. None when it is larger than nodes accept.
+/// A message with its header; `None` when it is larger than nodes accept.
 pub(crate) fn framed(message: ToNodeMessage) -> Option<Box<[u8]>> {
     let message = ToNode::from(message);
     let length = message.encoded_len();
@@ -34,25 +33,25 @@ pub(crate) fn framed(message: ToNodeMessage) -> Option<Box<[u8]>> {
 /// The messages that a node sends in one session.
 pub(crate) struct Messages {
     body: Body,
-    /// What has come of the body and belongs to messages that were not asked for yet.
+    /// Bytes of the body that belong to later messages.
     ahead: Bytes,
     reader: Reader,
 }
 
 impl Messages {
-    /// In the body of a request.
+    /// Reads from the body of a request.
     pub(crate) fn new(body: Body) -> Self {
         Self { body, ahead: Bytes::new(), reader: Reader::default() }
     }
 
-    /// The next message; None when the node has ended the stream. Cancel safe: what has come of a message is kept.
+    /// The next message; `None` when the node has ended the stream. Cancel safe: it keeps a partial message.
     pub(crate) async fn message(&mut self) -> Result<Option<FromNode>, Status> {
         loop {
             if let Some(bytes) = self.reader.read(&mut self.ahead)? {
                 let message = FromNode::decode(&*bytes).map_err(|error| Status::internal(format!("the message is damaged: {error}")))?;
                 return Ok(Some(message));
             }
-            // The frame is used up: give its memory back.
+            // The frame is used up: free its memory.
             self.ahead = Bytes::new();
             match self.body.frame().await {
                 Some(Ok(frame)) => self.ahead = frame.into_data().unwrap_or_default(),
@@ -73,7 +72,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// The next message, or None when more bytes are needed; then all of the given ones are used up.
+    /// The next message; `None` when it needs more bytes, and has then used up `from`.
     fn read(&mut self, from: &mut Bytes) -> Result<Option<Vec<u8>>, Status> {
         if self.header_len < HEADER_BYTES {
             let n = from.len().min(HEADER_BYTES - self.header_len);
@@ -126,7 +125,7 @@ mod tests {
     }
 
     proptest! {
-        /// However the bytes are cut on their way, the same messages come out, and nothing is held at the end of one.
+        /// However the bytes are cut, the same messages come out, and no buffer remains at the end of one.
         #[test]
         fn cuts_do_not_matter(
             messages in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..6),

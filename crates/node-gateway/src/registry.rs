@@ -1,4 +1,4 @@
-//! The registry of open sessions, and what each has been told and has not acted upon.
+//! The registry of open sessions, and what is queued for each.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -18,49 +18,47 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::sent::{self, Changes};
 
-/// Changes that one message tells of: a job of thousands is told in pieces as the node takes them, and not built up
+/// Changes in one message. A node gets a job of thousands in pieces at its own pace, and the server never builds it up
 /// in memory at once.
 const PIECE: usize = 128;
 
 /// How long a node may take to list a page of a provider: its driver's call has a limit of its own.
 const LIST_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the rest of the server knows of an open session, and how it is told. Small, without channels of its own:
-/// there are thousands.
+/// The server's view of an open session, and the queue to it. Small, without channels of its own: there are thousands.
 #[derive(Debug)]
 pub(crate) struct SessionEntry {
     pub(crate) serial: u64,
-    /// Which start of which agent it is.
+    /// Identifies one start of one agent.
     instance: String,
-    /// Where it connected from.
+    /// Address of the node's connection.
     peer: String,
-    /// When it was heard last.
+    /// When the node's last message came.
     heard: Mutex<Instant>,
-    /// Something is new: allocations or orders of the node may have changed, there are questions, or the session is
-    /// to end.
+    /// Wakes the session: allocations or orders may have changed, a question waits, or it must end.
     pub(crate) wake: Notify,
-    /// The session is to end; the reason goes to the node.
+    /// The session must end; the node gets the reason.
     ended: AtomicBool,
     told: Mutex<Told>,
 }
 
-/// What a session has been told and has not acted upon.
+/// What waits for a session.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     changes: Changes,
-    /// Slots whose order the node is to be told again.
+    /// Slots whose order the session must send again.
     resend: BTreeSet<SlotKey>,
     /// Questions to the node.
     pub(crate) questions: Vec<Ask>,
 }
 
 impl SessionEntry {
-    /// The node has said something.
+    /// Records a message of the node.
     pub(crate) fn hears(&self) {
         *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// Was it heard within that time, and is it another agent than this one?
+    /// Whether another agent than `instance` sent a message within that time.
     fn rivals(&self, instance: &str, within: Duration) -> bool {
         let silent = self.heard.lock().unwrap_or_else(PoisonError::into_inner).elapsed();
         !self.ended() && membership::rivals(&Standing { instance: &self.instance, silent }, instance, within)
@@ -89,17 +87,17 @@ impl SessionEntry {
         self.wake.notify_one();
     }
 
-    /// What may have changed, and the slots whose order is to be told again.
+    /// Takes all possible changes, and the slots whose order is to be sent again.
     pub(crate) fn take_changes(&self) -> (Changes, BTreeSet<SlotKey>) {
         let mut told = self.told();
         (std::mem::take(&mut told.changes), std::mem::take(&mut told.resend))
     }
 
-    /// A piece of that; what is left wakes the session again.
+    /// As [`Self::take_changes`], but at most one piece; the rest wakes the session again.
     pub(crate) fn take_piece(&self) -> (Changes, BTreeSet<SlotKey>) {
         let mut told = self.told();
         let changes = told.changes.take_piece(PIECE);
-        // With the last of the orders, which come after the allocations that they are for.
+        // With the last of the orders, which follow the allocations that they refer to.
         if told.changes.is_empty() {
             return (changes, std::mem::take(&mut told.resend));
         }
@@ -125,7 +123,7 @@ pub(crate) struct Ask {
 pub struct Sessions {
     open: Mutex<HashMap<NodeId, Arc<SessionEntry>>>,
     serials: AtomicU64,
-    /// Allocations and remote tasks that they have looked at.
+    /// Number of allocations and remote tasks that the sessions have looked at.
     looks: AtomicU64,
 }
 
@@ -134,17 +132,17 @@ impl Sessions {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where another agent with the identity of this node is connected from and was heard within that time, if one is.
+    /// Address of another agent with this node's identity, if one sent a message within that time.
     pub(crate) fn rival(&self, node: NodeId, instance: &str, within: Duration) -> Option<String> {
         self.lock().get(&node).filter(|entry| entry.rivals(instance, within)).map(|entry| entry.peer.clone())
     }
 
-    /// Ends all sessions: every node opens another one.
+    /// Ends all sessions; each node opens a new one.
     pub fn end_all(&self) {
         self.lock().values().for_each(|entry| entry.end());
     }
 
-    /// Opens a session and ends an older one of the same node. Whether that is a rival's is to be asked before.
+    /// Opens a session and ends an older one of the same node. The caller checks for a rival first.
     pub(crate) fn open(&self, node: NodeId, instance: String, peer: Option<SocketAddr>) -> Arc<SessionEntry> {
         let entry = Arc::new(SessionEntry {
             serial: self.serials.fetch_add(1, Ordering::Relaxed),
@@ -161,7 +159,7 @@ impl Sessions {
         entry
     }
 
-    /// Asks a node for one page of what this cluster, or every one, has at a provider of a driver.
+    /// Asks a node for one page of the instances at a driver's provider: this cluster's, or those of every cluster.
     ///
     /// # Errors
     /// Why there is no answer.
@@ -174,7 +172,7 @@ impl Sessions {
     ) -> Result<RemoteListed, String> {
         let question = ListRemote { seq: 0, driver: driver.to_owned(), provider: provider.to_owned(), page_token, all_owners };
         let (answer, answered) = oneshot::channel();
-        // The question goes with the entry, so an asker hears of the end of the session at once.
+        // The question goes with the entry, so the asker hears of the session's end at once.
         match self.lock().get(&node) {
             Some(entry) => entry.ask(Ask { question, answer }),
             None => return Err(format!("node {} has no session", node.short())),
@@ -200,37 +198,37 @@ impl Sessions {
         }
     }
 
-    /// Is there one of this node?
+    /// Whether this node has a session.
     #[must_use]
     pub fn has(&self, node: NodeId) -> bool {
         self.lock().contains_key(&node)
     }
 
-    /// How many there are.
+    /// Number of open sessions.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lock().len()
     }
 
-    /// Is there none?
+    /// Whether no session is open.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lock().is_empty()
     }
 
-    /// Allocations and remote tasks that they have looked at since the start.
+    /// Number of allocations and remote tasks that the sessions have looked at since the start.
     #[must_use]
     pub fn looks(&self) -> u64 {
         self.looks.load(Ordering::Relaxed)
     }
 
-    /// A session has looked at so many.
+    /// Counts `many` looks of a session.
     pub(crate) fn looked(&self, many: u64) {
         self.looks.fetch_add(many, Ordering::Relaxed);
     }
 
-    /// Tells the sessions that a published commit concerns what of their nodes it may have changed. `before` is the
-    /// state that it was built on.
+    /// Tells the sessions what a published commit may have changed for their nodes. `before` is the state before the
+    /// commit.
     pub fn follow(&self, before: &State, applied: &AppliedSet) {
         let concerns = sent::concerns(before, applied);
         let gone = applied.changes.iter().filter(|change| change.deleted).filter_map(|change| match &change.object {

@@ -1,7 +1,7 @@
-//! What a node has been told of its allocations and remote tasks, and so what is to be said next.
+//! What a node has been told of its allocations and remote tasks, and what follows from that.
 //!
-//! A node may have thousands of them and the cluster changes all the time: a session looks at what may have changed
-//! and at nothing else. All of a node's is looked at once, when it is told everything.
+//! A node may have thousands of them, and the cluster changes all the time. So a session looks only at possible
+//! changes. It looks at all of a node's objects once, for the full set.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -13,7 +13,7 @@ use lifecycle::remote::order_for_node;
 use model::{AllocId, Allocation, JobKey, NodeId, RemoteOrder, RemoteTask, SlotKey, StoreIndex};
 use state::{AppliedSet, Object, State};
 
-/// What of a node may be other than it has been told.
+/// Objects of a node that may differ from what it has been told.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
     allocs: BTreeSet<AllocId>,
@@ -21,32 +21,32 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
-    /// These as well.
+    /// Adds more changes.
     pub(crate) fn add(&mut self, more: Self) {
         self.allocs.extend(more.allocs);
         self.slots.extend(more.slots);
     }
 
-    /// Takes at most so many out: slots only when no allocation is left, because an order refers to an allocation
-    /// that the node was told of before.
+    /// Takes out at most `most`. Slots come only when no allocation is left, because an order refers to an allocation
+    /// that the node must know.
     pub(crate) fn take_piece(&mut self, most: usize) -> Self {
         let allocs: BTreeSet<AllocId> = std::iter::from_fn(|| self.allocs.pop_first()).take(most).collect();
         let room = if self.allocs.is_empty() { most - allocs.len() } else { 0 };
         Self { allocs, slots: std::iter::from_fn(|| self.slots.pop_first()).take(room).collect() }
     }
 
-    /// Nothing may be other.
+    /// Whether there are no changes.
     pub(crate) fn is_empty(&self) -> bool {
         self.allocs.is_empty() && self.slots.is_empty()
     }
 }
 
-/// The nodes that a commit has news for, and about what.
+/// The nodes that a commit concerns, with the possible changes of each.
 pub(crate) fn concerns(before: &State, applied: &AppliedSet) -> BTreeMap<NodeId, Changes> {
     let mut concerns: BTreeMap<NodeId, Changes> = BTreeMap::new();
     for change in &applied.changes {
         match &change.object {
-            // What a node has reported itself is no news to it.
+            // A node knows its own reports.
             Object::Alloc(alloc) if change.deleted || alloc.alloc_modify_index == applied.index => {
                 concerns.entry(alloc.node_id).or_default().allocs.insert(alloc.id);
             }
@@ -66,30 +66,30 @@ pub(crate) fn concerns(before: &State, applied: &AppliedSet) -> BTreeMap<NodeId,
 /// What a node has been told.
 pub(crate) struct Sent {
     node: NodeId,
-    /// The version of each allocation that it has.
+    /// Version of each allocation that it has.
     allocs: HashMap<AllocId, StoreIndex>,
     jobs: HashSet<(JobKey, u64, StoreIndex)>,
-    /// The record that each of its orders follows from: shared with the servers' state, where an order would be a copy.
+    /// The record behind each of its orders. Shared with the servers' state, where an order would be a copy.
     records: HashMap<SlotKey, Arc<RemoteTask>>,
     looks: u64,
 }
 
-/// What is to be said; None = nothing.
+/// The next messages; `None` = nothing to say.
 pub(crate) type News = (Option<Allocs>, Option<RemoteOrders>);
 
 impl Sent {
-    /// Nothing has been told.
+    /// A node that has been told nothing.
     pub(crate) fn to(node: NodeId) -> Self {
         Self { node, allocs: HashMap::new(), jobs: HashSet::new(), records: HashMap::new(), looks: 0 }
     }
 
-    /// How many allocations and records were looked at since it was last asked.
+    /// Number of allocations and records looked at since the last call.
     pub(crate) fn take_looks(&mut self) -> u64 {
         std::mem::take(&mut self.looks)
     }
 
-    /// Everything, whatever was said before. `again` names slots that the node reports about: those that are not its
-    /// own are released.
+    /// The full set, whatever was sent before. `again` names slots that the node reports about: those of other nodes
+    /// are released.
     pub(crate) fn all(&mut self, state: &State, again: &BTreeSet<SlotKey>) -> News {
         self.allocs.clear();
         self.jobs.clear();
@@ -112,7 +112,7 @@ impl Sent {
         (Some(allocs), Some(orders))
     }
 
-    /// What is new among these. The orders of the slots in `again` are said in any case.
+    /// The news among these changes. Always includes the orders of the slots in `again`.
     pub(crate) fn changes(&mut self, state: &State, changes: &Changes, again: &BTreeSet<SlotKey>) -> News {
         let index = state.latest_index();
         let mut allocs = Allocs { index, ..Allocs::default() };
@@ -139,7 +139,7 @@ impl Sent {
                     }
                     self.records.insert(order.slot, record.clone());
                 }
-                // It was told about it, or reports about it, and it is not its own (any more).
+                // The node had the order, or reports about the slot, and the slot is not its own (any more).
                 None => {
                     if self.records.remove(slot).is_some() || again {
                         orders.released.push(slot.to_string());
@@ -152,7 +152,7 @@ impl Sent {
         (some.then_some(allocs), ordered.then_some(orders))
     }
 
-    /// The order of a slot that the node has.
+    /// The node's order for a slot.
     fn order(&self, slot: &SlotKey) -> Option<RemoteOrder> {
         order_for_node(self.records.get(slot)?, self.node)
     }
@@ -167,7 +167,7 @@ impl Sent {
         {
             message.jobs_json.push(to_json(&**job));
         }
-        // Why it was placed there is nothing that its node acts upon.
+        // A node does not act on the reasons of a placement.
         message.allocs_json.push(to_json(&Allocation { metrics: None, ..(**alloc).clone() }));
         message.job_indexes.push(alloc.job.as_ref().map_or(0, |job| job.job_modify_index));
     }

@@ -1,4 +1,4 @@
-//! The service that nodes connect to.
+//! The RPC service that nodes connect to.
 
 use std::{
     convert::Infallible,
@@ -19,15 +19,13 @@ use tonic::{Status, body::Body, metadata::GRPC_CONTENT_TYPE, server::NamedServic
 
 use crate::{gateway::Gateway, incoming, messages::Messages, session};
 
-/// Messages to a node that may wait for its connection. A node that does not read gets its changes later, in larger
-/// pieces.
+/// Messages to a node in the queue of its connection. A slow node gets its changes later, in larger pieces.
 const QUEUED_MESSAGES: usize = 16;
 
-/// A node that has been told goodbye lets go of its connection by itself; one that hangs is not waited for longer
-/// than this.
+/// After the goodbye a node closes its connection itself. The server waits for one that hangs at most this long.
 const LETTING_GO: Duration = Duration::from_secs(1);
 
-/// The service. Its one call is answered here and not by generated code, whose streams keep buffers; see `messages`.
+/// The service. It answers its one call itself, without generated code, whose streams keep buffers; see `messages`.
 #[derive(Clone, Debug)]
 struct Service {
     gateway: Arc<Gateway>,

@@ -6,9 +6,9 @@
 //! Heartbeat renews the lease; without one the node goes down, session or not
 //! ```
 //!
-//! The session owns what it has sent; everything else it reads from the published snapshot when it is woken, of that
-//! only what may have changed. Reports are queued in the order in which they came and acknowledged once they are
-//! durable, without holding up heartbeats meanwhile.
+//! The session owns the record of what it has sent. For all else it reads the published snapshot when it wakes, and
+//! there only the possible changes. It queues reports in the order in which they came, and acknowledges them once they
+//! are durable. Heartbeats do not wait for that.
 
 use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -30,13 +30,13 @@ use crate::{
     sent::Sent,
 };
 
-/// A connection that does not say who it is within this time is closed.
+/// The server closes a connection that sends no Hello within this time.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A node that does not read is not told goodbye: it will see the connection end.
+/// A node that does not read within this time gets no goodbye: it sees the connection end.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Takes messages as the bytes that they are sent as.
+/// Takes messages in their encoded form.
 pub(crate) type Sender = mpsc::Sender<Box<[u8]>>;
 
 async fn send(to: &Sender, message: ToNodeMessage) -> Result<(), ()> {
@@ -63,7 +63,7 @@ pub(crate) async fn run(gateway: Arc<Gateway>, mut from: Messages, to: Sender, p
 
 /// The session from Hello to its end.
 async fn meet(gateway: &Arc<Gateway>, from: &mut Messages, to: &Sender, peer: Option<SocketAddr>) -> Option<Farewell> {
-    // What is rare is boxed, here and below: the state of a quiet session is what thousands of nodes cost.
+    // Rare states are boxed, here and below: thousands of nodes pay for the state of a quiet session.
     let greeted = Box::pin(greet(gateway, from, to, peer)).await;
     let Greeted { node, entry, mark, mark_lost, recovers } = match greeted {
         Err(farewell) => return Some(farewell),
@@ -71,7 +71,7 @@ async fn meet(gateway: &Arc<Gateway>, from: &mut Messages, to: &Sender, peer: Op
         Ok(Some(greeted)) => greeted,
     };
     tracing::info!(node = %node, peer = ?peer, "session opened");
-    // Also when this is dropped in the middle, the session must not stay in the registry.
+    // A drop in between must also remove the session from the registry.
     let _open = OpenSession { gateway, node, serial: entry.serial };
     let mut session = Session::new(gateway.clone(), node, entry, to.clone());
     (session.mark, session.mark_lost, session.recovers) = (mark, mark_lost, recovers);
@@ -80,7 +80,7 @@ async fn meet(gateway: &Arc<Gateway>, from: &mut Messages, to: &Sender, peer: Op
     farewell
 }
 
-/// Takes the session out of the registry at its end.
+/// Removes the session from the registry at its end.
 struct OpenSession<'a> {
     gateway: &'a Gateway,
     node: NodeId,
@@ -97,15 +97,15 @@ impl Drop for OpenSession<'_> {
 struct Greeted {
     node: NodeId,
     entry: Arc<SessionEntry>,
-    /// What the node has acted on.
+    /// The node's mark.
     mark: Mark,
-    /// That is not known: the mark is one that nobody knows.
+    /// The node's mark is lost; `mark` is one that nobody knows.
     mark_lost: bool,
-    /// The servers recover, or the mark is lost: the node is asked, not told.
+    /// The servers recover, or the mark is lost: the session asks the node and tells it nothing.
     recovers: bool,
 }
 
-/// Checks who it is, registers it and opens its session. None = the connection ended before.
+/// Checks who the node is, registers it and opens its session. `None` = the connection ended before.
 async fn greet(gateway: &Gateway, from: &mut Messages, to: &Sender, peer: Option<SocketAddr>) -> Result<Option<Greeted>, Farewell> {
     let first = tokio::time::timeout(HELLO_TIMEOUT, from.message()).await.map_err(|_| {
         Farewell::retry(format!("the session said nothing for {} s; its first message must be Hello", HELLO_TIMEOUT.as_secs()))
@@ -123,16 +123,16 @@ async fn greet(gateway: &Gateway, from: &mut Messages, to: &Sender, peer: Option
         return Err(rivalled(id, &rival, gateway.settings.lease_wait));
     }
     if !mark_lost && claims_more(gateway, &node, mark)? {
-        // Before anything else: from here on nothing is decided on a state that is from the past.
+        // First of all: from here on, the server decides nothing on a state from the past.
         gateway.backend.enter_recovery(&node, peer, mark).await?;
     }
     gateway.backend.register(node).await?;
-    // Only a node that the state calls ready may hold a lease, and it is granted before it is told.
+    // Only a node that is ready in the state may hold a lease, and the grant precedes the Welcome.
     gateway.backend.grant(id);
     if let Some(rival) = gateway.sessions.rival(id, &instance, gateway.settings.lease_wait) {
         return Err(rivalled(id, &rival, gateway.settings.lease_wait));
     }
-    // Told anew in each session; a node that has gone back to an older release tells nothing.
+    // Each session reports them anew; a node that has gone back to an older release reports none.
     gateway.backend.driver_schemas(id, DriverSchemas::default());
     let entry = gateway.sessions.open(id, instance, peer);
     let state = gateway.backend.published();
@@ -155,7 +155,7 @@ async fn greet(gateway: &Gateway, from: &mut Messages, to: &Sender, peer: Option
     Ok(Some(Greeted { node: id, entry, mark, mark_lost, recovers }))
 }
 
-/// Is it a node of this cluster, and what has it acted on?
+/// Whether it is a node of this cluster, and its mark.
 fn belongs(gateway: &Gateway, hello: &Hello) -> Result<Mark, Farewell> {
     let own = gateway.settings.cluster_id;
     if !hello.cluster_id.is_empty() && hello.cluster_id.parse() != Ok(own) {
@@ -168,7 +168,7 @@ fn belongs(gateway: &Gateway, hello: &Hello) -> Result<Mark, Farewell> {
         )));
     }
     if hello.mark_lost {
-        // In doubt the node has acted on what these servers do not know.
+        // In doubt the node counts as having acted on a state that these servers do not know.
         return Ok(Mark { generation: gateway.backend.new_id().into(), index: StoreIndex::MAX });
     }
     let generation = if hello.generation.is_empty() {
@@ -179,8 +179,8 @@ fn belongs(gateway: &Gateway, hello: &Hello) -> Result<Mark, Farewell> {
     Ok(Mark { generation, index: hello.mark_index })
 }
 
-/// Has the node acted on what this history does not have? Nobody claims that in another's name, nor what no node can
-/// have seen.
+/// Whether the node has acted on a state that this history lacks. Refuses a claim without the node's secret, and a mark
+/// that no node can have.
 fn claims_more(gateway: &Gateway, node: &Node, mark: Mark) -> Result<bool, Farewell> {
     let state = gateway.backend.published();
     let latest = state.latest_index();
@@ -208,7 +208,7 @@ fn rivalled(node: NodeId, rival: &str, within: std::time::Duration) -> Farewell 
     ))
 }
 
-/// Is this a node that we can talk to? Its secret is compared where it is registered.
+/// Whether the server can talk to this node. Its secret is compared at registration.
 fn check(gateway: &Gateway, hello: Hello) -> Result<Node, Farewell> {
     if hello.protocol != PROTOCOL {
         return Err(Farewell::refuse(format!(
@@ -238,7 +238,7 @@ fn millis(d: Duration) -> u64 {
     u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What has become of something that was queued for the disk.
+/// The result of a queued write.
 enum Stored {
     Updates { seq: u64, result: Result<(), Farewell> },
     Ready { seq: u64, result: Result<(), Farewell> },
@@ -253,22 +253,22 @@ struct Session {
     to: Sender,
     sent: Sent,
     storing: FuturesUnordered<BoxFuture<'static, Stored>>,
-    /// Who waits for the answer to which question.
+    /// The askers of open questions, by number.
     asking: HashMap<u64, oneshot::Sender<RemoteListed>>,
     questions: u64,
     mark: Mark,
-    /// The node does not know it.
+    /// The node's mark is lost.
     mark_lost: bool,
-    /// The servers recover, or the node has no mark to be told by: the node is told nothing, and what it says of remote
-    /// tasks waits for its next session.
+    /// The servers recover, or the node's mark is lost. The session tells the node nothing, and reports on remote tasks
+    /// wait for the node's next session.
     recovers: bool,
-    /// What it has told so far of what it has.
+    /// The pieces of its inventory so far.
     inventory: Vec<Inventory>,
 }
 
 impl Session {
     fn new(gateway: Arc<Gateway>, node: NodeId, entry: Arc<SessionEntry>, to: Sender) -> Self {
-        // Reported only: one that stands still costs its node its lease, and the node opens another.
+        // For health only: a session that stands still costs its node the lease, and the node opens another.
         gateway.backend.awaits_messages();
         Self {
             gateway,
@@ -286,7 +286,7 @@ impl Session {
         }
     }
 
-    /// Runs until the stream ends (None) or we end it.
+    /// Runs until the stream ends (`None`) or the server ends it.
     async fn serve(&mut self, from: &mut Messages) -> Option<Farewell> {
         if Box::pin(self.push(true)).await.is_err() {
             return None;
@@ -333,7 +333,7 @@ impl Session {
         let questions = std::mem::take(&mut self.entry.told().questions);
         for Ask { question, answer } in questions {
             self.questions += 1;
-            // Those whose asker has lost patience.
+            // Questions whose asker has given up.
             self.asking.retain(|_, waiting| !waiting.is_closed());
             self.asking.insert(self.questions, answer);
             self.send(ToNodeMessage::ListRemote(ListRemote { seq: self.questions, ..question })).await?;
@@ -341,7 +341,7 @@ impl Session {
         self.push(false).await
     }
 
-    /// Ok(()) as long as the node can be reached.
+    /// `Ok(())` as long as the connection is open.
     async fn send(&mut self, message: ToNodeMessage) -> Result<(), ()> {
         send(&self.to, message).await
     }
@@ -355,7 +355,7 @@ impl Session {
                 if self.gateway.backend.renew(self.node) {
                     self.acknowledge_heartbeat(seq).await?;
                 } else {
-                    // It was taken for lost. It must be ready again before it may act again.
+                    // The node counted as lost. It must become ready before it may act again.
                     let ready = self.gateway.backend.ready_again(self.node);
                     self.storing.push(ready.map(move |result| Stored::Ready { seq, result }).boxed());
                 }
@@ -375,7 +375,8 @@ impl Session {
                 let seq = updates.seq;
                 self.storing.push(stored.map(move |result| Stored::Updates { seq, result }).boxed());
             }
-            // Not acknowledged: the newest comes again with the next session, when the records are as new as the node.
+            // Not acknowledged: the newest report comes again in the next session, when the records are as new as the
+            // node.
             FromNodeMessage::RemoteReports(_) if self.recovers => {}
             FromNodeMessage::Inventory(piece) => {
                 let more = piece.more;
@@ -404,7 +405,7 @@ impl Session {
             }
             FromNodeMessage::RemoteListed(listed) => {
                 if let Some(waiting) = self.asking.remove(&listed.seq) {
-                    // The asker may have lost patience.
+                    // The asker may have given up.
                     let _ = waiting.send(listed);
                 }
             }
@@ -431,8 +432,7 @@ impl Session {
             Stored::Ready { seq, result: Ok(()) } => {
                 self.gateway.backend.grant(self.node);
                 self.acknowledge_heartbeat(seq).await?;
-                // Everything anew: what the loss has taken (services) the node says again when it is told all that
-                // belongs to it.
+                // Everything anew: after the full set, the node reports again what its loss has removed (services).
                 Box::pin(self.push(true)).await.map_err(|()| None)?;
             }
             Stored::Node { result: Ok(()) } | Stored::Inventory { result: Ok(None) } => {}
@@ -442,7 +442,7 @@ impl Session {
                 self.gateway.backend.has_answered(generation, self.node);
             }
             Stored::Inventory { result: Err(error) } => return Err(Some(error)),
-            // The node keeps what was not stored and sends it again in its next session.
+            // The node keeps unstored reports and sends them again in its next session.
             Stored::Updates { result: Err(error), .. } | Stored::Ready { result: Err(error), .. } | Stored::Node { result: Err(error) } => {
                 return Err(Some(error));
             }
@@ -455,14 +455,13 @@ impl Session {
         self.send(ToNodeMessage::HeartbeatAck(ack)).await.map_err(|()| None)
     }
 
-    /// Sends what the node does not have yet: of all that belongs to it, or of a piece of what may have changed since
-    /// it was last told.
+    /// Sends what the node lacks: of everything that belongs to it, or of one piece of possible changes.
     async fn push(&mut self, full: bool) -> Result<(), ()> {
         if self.recovers {
             return Ok(());
         }
         let (changed, again) = if full { self.entry.take_changes() } else { self.entry.take_piece() };
-        // Read after the changes were taken: what comes in between is looked at once more.
+        // Read after the changes were taken: a change in between gets a second look.
         let state = self.gateway.backend.published();
         let (allocs, orders) = if full { self.sent.all(&state, &again) } else { self.sent.changes(&state, &changed, &again) };
         self.gateway.sessions.looked(self.sent.take_looks());

@@ -1,11 +1,11 @@
-//! Why the node's records cannot be read or written.
+//! Errors of the node's store.
 
 use std::path::PathBuf;
 
-/// Why the local store refused.
+/// Why the local store failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
-    /// SQLite refused.
+    /// SQLite reports an error.
     #[error("{doing} in the node's store {}: {why}; check free space and permissions of its directory", path.display())]
     Database {
         /// What was attempted.
@@ -15,7 +15,7 @@ pub enum StoreError {
         /// Error text of SQLite.
         why: String,
     },
-    /// What tells who the node is, is not what was written.
+    /// A record of the node's identity is damaged.
     #[error(
         "the node's store {} is damaged: {what}. Without it this would be another node: bring back a copy of the directory from before, or delete it; the \
          agent is a new node then, and ends what this one has left running",
@@ -24,10 +24,10 @@ pub enum StoreError {
     Damaged {
         /// The database file.
         path: PathBuf,
-        /// Which record.
+        /// Name of the record.
         what: String,
     },
-    /// The store was written by a newer release.
+    /// A newer release wrote the store.
     #[error("the node's store {} has format {found}, this release reads up to {known}; start the newer release again or give the agent another data_dir", path.display())]
     TooNew {
         /// The database file.

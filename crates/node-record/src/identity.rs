@@ -1,4 +1,4 @@
-//! Who this node is: an id and a secret, made at the first start and kept for the life of the data directory.
+//! The node's identity: an id and a secret, made at the first start and kept for the life of the data directory.
 
 use model::NodeId;
 use uuid::Uuid;
@@ -11,7 +11,7 @@ use crate::{
 /// Identity of the node.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// Its id.
+    /// The node's id.
     pub node_id: NodeId,
     /// Secret that proves the id.
     pub secret_id: String,

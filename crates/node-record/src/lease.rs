@@ -1,8 +1,7 @@
-//! How long this node may act for remote tasks without hearing from the servers.
+//! The lease: how long this node may act for remote tasks without word from the servers.
 //!
-//! Counted on the boot clock: it goes on while the machine sleeps, so a laptop or a paused guest that wakes up finds
-//! its lease gone instead of believing in the last hour. Granted from the moment at which the node *sent* the message
-//! that the server answered.
+//! It runs on the boot clock, which continues while the machine sleeps. So a laptop or a paused guest finds its lease
+//! gone when it wakes up. It counts from the moment at which the node *sent* the message that the server answered.
 
 use std::time::Duration;
 
@@ -47,11 +46,11 @@ impl Default for Lease {
 }
 
 impl Lease {
-    /// A server has answered the message sent at `sent`.
+    /// Extends the lease: a server has answered the message sent at `sent`.
     pub fn granted(&self, sent: BootInstant, lease: Duration) {
         self.until.send_if_modified(|until| {
             let new = sent + lease;
-            // Answers may overtake each other; a lease never gets shorter by a late one.
+            // Answers may arrive out of order; a late one never shortens the lease.
             let longer = until.is_none_or(|old| new > old);
             if longer {
                 *until = Some(new);
@@ -60,7 +59,7 @@ impl Lease {
         });
     }
 
-    /// When it runs out; None = never held.
+    /// When it runs out; `None` = never held.
     #[must_use]
     pub fn until(&self) -> Option<BootInstant> {
         *self.until.borrow()
@@ -72,7 +71,7 @@ impl Lease {
         self.until().is_some_and(|until| BootInstant::now() < until)
     }
 
-    /// Resolves when the lease is gone (at once when there is none).
+    /// Resolves when the lease is gone, at once if there is none. Cancel safe.
     pub async fn lost(&self) {
         let mut changes = self.until.subscribe();
         loop {
@@ -94,7 +93,7 @@ impl Lease {
         }
     }
 
-    /// Resolves when the lease is held.
+    /// Resolves when the lease is held. Cancel safe.
     pub async fn regained(&self) {
         let mut changes = self.until.subscribe();
         while !self.held() {

@@ -1,10 +1,10 @@
-//! The cluster that this node belongs to, and how much of its servers' state it has acted on: its *mark*.
+//! The cluster that this node belongs to, and the servers' state that it has acted on: its *mark*.
 //!
-//! Both are written before they are acted upon: what the servers say waits until the mark that covers it is written.
-//! A server of another cluster, or one whose state knows less than this node has acted on (its directory is empty, or
-//! was restored from a backup), would have running work ended in good faith: the node refuses the first and *holds*
-//! with the second. It then keeps what it has, starts and stops nothing on their word, and tells them what it has. It
-//! holds as well when its mark is damaged, until servers have set it anew.
+//! The node writes both before it acts: a message of the servers waits until the mark that covers it is written. Two
+//! kinds of servers would end running work in good faith. The node refuses a server of another cluster. It *holds* with
+//! a server whose state is older than its mark: an empty directory, or one restored from a backup. It then keeps its
+//! tasks, starts and stops nothing on their word, and reports its inventory. It also holds when its mark is damaged,
+//! until servers have set it anew.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -20,16 +20,15 @@ use uuid::Uuid;
 
 use crate::store::{LocalStore, Write};
 
-/// A disk that does not answer must not cost the session: only what ends or begins work waits for it longer, see
-/// [`Membership::written`].
+/// How long a session waits for the disk. Only orders that end or begin work wait longer, see [`Membership::written`].
 pub const WRITTEN_WITHIN: Duration = Duration::from_secs(1);
 
-/// Small facts of the node's store.
+/// Keys of the node's facts in its store.
 const CLUSTER: &str = "cluster_id";
 const GENERATION: &str = "generation";
 const INDEX: &str = "mark_index";
 
-/// What a welcome says of the servers.
+/// The servers as a welcome describes them.
 fn servers(welcome: &Welcome) -> Servers<'_> {
     Servers {
         cluster: welcome.cluster_id.parse().ok(),
@@ -39,21 +38,21 @@ fn servers(welcome: &Welcome) -> Servers<'_> {
     }
 }
 
-/// See the module. Cheap to clone.
+/// Membership and mark of this node. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Membership {
     store: LocalStore,
     instance: Uuid,
     member: Arc<Mutex<(Member, Ticket)>>,
-    /// The newest write that has ended, and all before it.
+    /// The newest completed write; all earlier ones have completed as well.
     ended: Arc<watch::Sender<Ticket>>,
 }
 
-/// Number of a write of what is remembered; they end in this order.
+/// Number of a write of the membership; writes complete in this order.
 pub type Ticket = u64;
 
 impl Membership {
-    /// As it was remembered; `lost`: what it has acted on could not be read.
+    /// Reads the stored membership; `lost`: the mark was unreadable.
     pub fn load(store: &LocalStore, lost: bool) -> Self {
         let member = Member {
             cluster: store.meta(CLUSTER).and_then(|text| text.parse().ok()).unwrap_or_default(),
@@ -68,7 +67,7 @@ impl Membership {
         self.member.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says who this node is to a server.
+    /// Adds the membership to a Hello.
     pub fn introduce(&self, hello: &mut Hello) {
         let Member { cluster, generation, index, lost } = self.lock().0;
         hello.cluster_id = if cluster.is_nil() { String::new() } else { cluster.to_string() };
@@ -78,7 +77,7 @@ impl Membership {
         hello.instance = self.instance.to_string();
     }
 
-    /// What the welcome means. When it is to be followed the cluster and the generation are remembered before this
+    /// Decides what the welcome means. If the node is to follow it, cluster and generation are stored before this
     /// returns, unless the disk is slow.
     pub async fn welcomed(&self, welcome: &Welcome) -> Meaning {
         let (ticket, meaning) = {
@@ -95,18 +94,18 @@ impl Membership {
         meaning
     }
 
-    /// What follows comes from a state with that index: it may be acted upon when the write with this ticket has ended.
+    /// Advances the mark to `index`. The caller may act once the write with this ticket has completed.
     pub fn acts_on(&self, index: StoreIndex) -> Ticket {
         let mut state = self.lock();
         if state.0.acts_on(index) {
             self.write(&mut state, vec![Write::Mark(INDEX, index.to_string())]);
         }
-        // Without anything new it waits for what was to be remembered before.
+        // Nothing new: wait for the earlier write.
         state.1
     }
 
-    /// The servers have taken over what this node has: it is part of that generation. True when its mark was lost, and
-    /// is set by that.
+    /// The servers have taken over this node's inventory: it is part of that generation. True when the mark was lost;
+    /// this call sets it.
     pub async fn told(&self, stored: &InventoryStored) -> bool {
         let Ok(generation) = stored.generation.parse::<GenerationId>() else { return false };
         let (lost, ticket) = {
@@ -121,9 +120,9 @@ impl Membership {
         lost
     }
 
-    /// Returns when the write has ended: it is on the disk, or the disk has refused it. Cancel safe.
+    /// Returns when the write has completed: it is on the disk, or the disk has refused it. Cancel safe.
     pub async fn written(&self, ticket: Ticket) {
-        // The sender lives as long as this.
+        // The sender lives as long as `self`.
         let _ = self.ended.subscribe().wait_for(|ended| *ended >= ticket).await;
     }
 
@@ -142,8 +141,8 @@ impl Membership {
         ]
     }
 
-    /// Begins a write, under the next ticket. A disk that refuses it, such as a full one, holds nothing up: tasks
-    /// must be stopped even then. What counts while the agent runs is in memory.
+    /// Begins a write under the next ticket. A disk that refuses it, such as a full one, holds nothing up: tasks must
+    /// stop even then. While the agent runs, the values in memory count.
     fn write(&self, state: &mut (Member, Ticket), writes: Vec<Write>) {
         state.1 += 1;
         // Under the lock of the state: in the order of the tickets.
@@ -243,7 +242,7 @@ mod tests {
         let connection = rusqlite::Connection::open(dir.path().join("node.sqlite")).unwrap();
         connection.execute("UPDATE meta SET value = '3' WHERE name = 'mark_index'", []).unwrap();
         drop(connection);
-        // As often as it starts.
+        // At every start.
         for _ in 0..2 {
             let (store, restored) = LocalStore::open(dir.path()).unwrap();
             assert!(restored.mark_lost);
@@ -251,7 +250,7 @@ mod tests {
             let mut hello = Hello::default();
             membership.introduce(&mut hello);
             assert!(hello.mark_lost);
-            // Also with servers that are as new as they come: who could know?
+            // Even with the newest servers: their state cannot be compared.
             for servers in [welcome(A, 1, 2), welcome(A, 1, 100)] {
                 let Meaning::Holds(why) = membership.welcomed(&servers).await else { panic!("it follows") };
                 assert!(why.contains("is damaged"), "{why}");

@@ -1,4 +1,4 @@
-//! Metadata of the node: what the operator configured, and what was changed since by the API.
+//! Metadata of the node: the operator's configuration, and later changes through the API.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::store::{LocalStore, Write};
 
 const NAME: &str = "dynamic_meta";
 
-/// Both layers. A dynamic None hides a configured key.
+/// Both layers. A dynamic `None` hides a configured key.
 #[derive(Clone, Debug, Default)]
 pub struct Metadata {
     fixed: BTreeMap<String, String>,
@@ -17,13 +17,13 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// What was changed by the API, over `fixed` of the configuration.
+    /// The stored changes of the API over `fixed`, the configuration.
     pub fn load(store: &LocalStore, fixed: BTreeMap<String, String>) -> Self {
         let dynamic = store.meta(NAME).and_then(|t| serde_json::from_str(&t).ok()).unwrap_or_default();
         Self { fixed, dynamic }
     }
 
-    /// Takes changes of the API over; `None` removes a key.
+    /// Applies changes of the API; `None` removes a key.
     pub fn change(&mut self, changes: BTreeMap<String, Option<String>>) {
         for (key, value) in changes {
             if value.is_none() && !self.fixed.contains_key(&key) {
@@ -41,12 +41,12 @@ impl Metadata {
         fixed.chain(dynamic).map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect()
     }
 
-    /// What has to be written for the next start.
+    /// The write that stores the changes for the next start.
     pub fn write(&self) -> Write {
         Write::Meta(NAME, serde_json::to_string(&self.dynamic).unwrap_or_default())
     }
 
-    /// The API's form: merged, and both layers.
+    /// The API's form: the merged metadata and both layers.
     pub fn to_json(&self) -> Value {
         json!({ "Meta": self.merged(), "Dynamic": self.dynamic, "Static": self.fixed })
     }

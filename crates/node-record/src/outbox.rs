@@ -1,7 +1,7 @@
 //! The outbox: the newest state of each allocation and slot, kept until a server confirms that it is stored.
 //!
-//! Only the newest value of a key is sent; a value that was sent and not confirmed when the session ends is sent
-//! again, unless a newer one has taken its place.
+//! It sends only the newest value of a key. When the session ends, it repeats values without a confirmation, unless a
+//! newer one has replaced them.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -34,7 +34,7 @@ enum Sent {
     Reports(Vec<RemoteReport>),
 }
 
-/// Events for people are a courtesy: beyond this many the oldest go.
+/// Events for people are a courtesy: above this number the oldest go.
 const EVENTS_MAX: usize = 64;
 
 impl Outbox {
@@ -42,16 +42,16 @@ impl Outbox {
         self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Newest state of an allocation.
+    /// Sets the newest state of an allocation.
     pub fn alloc(&self, update: impl Into<Arc<AllocClientUpdate>>) {
         let update = update.into();
         self.lock().allocs.insert(update.id, update);
         self.wake.notify_one();
     }
 
-    /// Newest state of an allocation, which `show` shows on this node. To anybody else both happen at once: the
-    /// servers do not hear of a task that this node does not show yet, and who has seen its end here finds the outbox
-    /// empty only when the servers have stored it.
+    /// Sets the newest state of an allocation, which `show` publishes on this node. Both happen at once. So the servers
+    /// do not hear of a task that this node does not show yet. A reader who has seen the task's end here finds an empty
+    /// outbox only after the servers have stored it.
     pub fn alloc_shown(&self, update: Arc<AllocClientUpdate>, show: impl FnOnce()) {
         let mut inner = self.lock();
         inner.allocs.insert(update.id, update);
@@ -60,13 +60,13 @@ impl Outbox {
         self.wake.notify_one();
     }
 
-    /// Newest report on a slot.
+    /// Sets the newest report on a slot.
     pub fn report(&self, report: RemoteReport) {
         self.lock().reports.insert(report.slot.clone(), report);
         self.wake.notify_one();
     }
 
-    /// Something that happened to the node.
+    /// Adds an event of the node.
     pub fn event(&self, event: &model::node::NodeEvent) {
         let mut inner = self.lock();
         if inner.events.len() >= EVENTS_MAX {
@@ -77,7 +77,7 @@ impl Outbox {
         self.wake.notify_one();
     }
 
-    /// A slot about which nothing is to be said any more: it belongs elsewhere.
+    /// Drops the report on a slot that belongs to another node now.
     pub fn forget_slot(&self, slot: &SlotKey) {
         self.lock().reports.remove(slot);
     }
@@ -116,15 +116,15 @@ impl Outbox {
         messages
     }
 
-    /// The server has stored what was sent under `seq`.
+    /// The server has stored the messages sent under `seq`.
     pub fn stored(&self, seq: u64) {
         self.lock().unconfirmed.remove(&seq);
     }
 
-    /// The session is over: what was not confirmed waits again.
+    /// The session is over: unconfirmed messages wait again.
     pub fn session_ended(&self) {
         let mut inner = self.lock();
-        // Newest first, so that an older value never takes the place of a newer one.
+        // Newest first, so that an older value never replaces a newer one.
         for (_, sent) in std::mem::take(&mut inner.unconfirmed).into_iter().rev() {
             match sent {
                 Sent::Allocs(updates) => {

@@ -1,13 +1,12 @@
-//! The node's own records: identity, allocations, tasks, and a ledger of what was made outside the records.
+//! The node's own records: identity, allocations, tasks, and a ledger of items outside the records.
 //!
-//! One thread owns the database and commits everything that has arrived while it was busy as one transaction. A
-//! record is written before the effect that it announces; a reader of [`LocalStore::commit`] may rely on the record
-//! having survived the agent's death. Surviving a loss of power is asked of the identity and of remote slots: an
-//! instance elsewhere outlives this machine, and so must the intent to create it. After one, no local process is left
-//! that a lost record could have described, and what was reported to the servers is merged back from there.
+//! One thread owns the database. It commits everything that has arrived while it was busy as one transaction. The node
+//! writes a record before the effect that it announces. After [`LocalStore::commit`] a record survives the agent's
+//! death. Only the identity and remote slots also survive a loss of power: a remote instance outlives this machine, and
+//! so must the intent to create it. After a loss of power, no local process is left that a lost record could describe.
+//! The node merges what it has reported to the servers back from there.
 //!
-//! Each row has a checksum (`store/rows.rs`): one that is not what was written is named at the start, and nothing is
-//! done by it.
+//! Each row has a checksum (`store/rows.rs`). The start names a damaged row, and the node does not act on it.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -26,16 +25,16 @@ use crate::StoreError;
 
 mod rows;
 
-/// Format of the database. 1: rows without checksums. 2: each with one; the schema says which, and the row of the
-/// format what no schema shows.
+/// Format of the database. 1: rows without checksums. 2: each row with one. The schema shows whether there are
+/// checksums; the row `format` tells the rest.
 const FORMAT: i64 = 2;
 
-/// One change.
+/// One change of the records.
 #[derive(Clone, Debug)]
 pub enum Write {
     /// A small fact by name.
     Meta(&'static str, String),
-    /// The same of one that changes often and that a loss of power may set back a little.
+    /// A small fact that changes often, and that a loss of power may set back a little.
     Mark(&'static str, String),
     /// An allocation; its job is stored once under its hash.
     Alloc {
@@ -43,7 +42,7 @@ pub enum Write {
         id: String,
         /// Its job.
         job: Arc<StoredJob>,
-        /// What is to be read again.
+        /// Content of the record, opaque to the store.
         record: Vec<u8>,
     },
     /// A task of an allocation.
@@ -52,39 +51,39 @@ pub enum Write {
         alloc: String,
         /// Name of the task.
         task: String,
-        /// What is to be read again.
+        /// Content of the record, opaque to the store.
         record: Vec<u8>,
     },
     /// Deletes all records of an allocation.
     Forget(String),
-    /// What of a remote slot must survive the agent.
+    /// The durable part of a remote slot.
     Slot {
         /// Name of the slot.
         key: String,
-        /// The incarnation that a create was attempted for.
+        /// The incarnation for which a create was attempted.
         attempted: Option<model::IncarnationId>,
         /// The highest epoch of an order.
         epoch: u64,
     },
-    /// The slot belongs elsewhere.
+    /// The slot belongs to another node.
     ForgetSlot(String),
-    /// Something outside the records is about to be made.
+    /// An item outside the records is about to be made.
     Claim {
-        /// What kind of thing.
+        /// Kind of the item.
         kind: &'static str,
-        /// Which of them.
+        /// Key of the item among its kind.
         key: String,
     },
-    /// It is gone.
+    /// The item is gone.
     Release {
-        /// What kind of thing.
+        /// Kind of the item.
         kind: &'static str,
-        /// Which of them.
+        /// Key of the item among its kind.
         key: String,
     },
 }
 
-/// A job as stored.
+/// A job in its stored form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredJob {
     /// Hash of the text.
@@ -102,18 +101,18 @@ impl StoredJob {
     }
 }
 
-/// Records that a start of the agent finds.
+/// The records that an agent finds at its start.
 #[derive(Debug, Default)]
 pub struct Restored {
     /// Allocations.
     pub allocs: Vec<RestoredAlloc>,
-    /// Kind and key of what was made outside the records.
+    /// Kind and key of the items outside the records.
     pub ledger: Vec<(String, String)>,
-    /// Remote slots: name, incarnation that a create was attempted for, highest epoch.
+    /// Remote slots: key, incarnation of an attempted create, highest epoch.
     pub slots: Vec<(String, Option<model::IncarnationId>, u64)>,
-    /// Names of slots whose rows were damaged: a create may have been attempted in any slot that has no row.
+    /// Keys of slots with damaged rows: a create may have been attempted in any slot without a row.
     pub doubtful: Vec<String>,
-    /// What the node has acted on cannot be read, see [`crate::membership`].
+    /// The node's mark is unreadable, see [`crate::membership`].
     pub mark_lost: bool,
     /// Damaged records and the consequences, for people.
     pub damaged: Vec<String>,
@@ -141,14 +140,14 @@ struct Batch {
 #[derive(Clone, Debug)]
 pub struct LocalStore {
     to_thread: Sender<Batch>,
-    /// The ledger as it is committed.
+    /// The ledger as committed.
     ledger: Arc<Mutex<HashSet<(String, String)>>>,
-    /// Small facts by name, as they are committed.
+    /// Small facts by name, as committed.
     meta: Arc<Mutex<HashMap<String, String>>>,
     stalled: Stalled,
 }
 
-/// Whether the disk hangs, see [`LocalStore::stall`].
+/// Whether fault injection stalls the disk, see [`LocalStore::stall`].
 type Stalled = Arc<(Mutex<bool>, Condvar)>;
 
 impl LocalStore {
@@ -175,7 +174,7 @@ impl LocalStore {
         if let Some(what) = meta.missing() {
             return Err(StoreError::Damaged { path, what });
         }
-        // Once for all: what is named now is not spoken of again.
+        // Remove them now, so that the next start does not name them again.
         rows::forget(&connection, &damaged).map_err(failed("remove damaged rows"))?;
         restored.ledger.extend(damaged.allocs.into_iter().map(|id| (FORGOTTEN.to_owned(), id)));
         restored.mark_lost = meta.mark_lost();
@@ -192,12 +191,12 @@ impl LocalStore {
         Ok((Self { to_thread, ledger, meta: Arc::new(Mutex::new(meta)), stalled }, restored))
     }
 
-    /// Commits; when it returns the records survive the agent.
+    /// Commits; when it returns, the records survive the agent. A drop does not undo a queued commit.
     pub async fn commit(&self, writes: Vec<Write>) -> Result<(), StoreError> {
         self.submit(writes).await
     }
 
-    /// Queues a commit, in the order of the calls; when what it returns is ready the records survive the agent.
+    /// Queues a commit, in the order of the calls. When the returned future is ready, the records survive the agent.
     pub fn submit(&self, writes: Vec<Write>) -> impl Future<Output = Result<(), StoreError>> + Send + 'static {
         let (done, answer) = oneshot::channel();
         let changes: Vec<((String, String), bool)> = writes.iter().filter_map(entry).collect();
@@ -221,7 +220,7 @@ impl LocalStore {
         }
     }
 
-    /// Fault injection: as long as it is stalled the disk takes nothing, and refuses nothing.
+    /// Fault injection: while stalled, the disk completes no write and refuses none.
     pub fn stall(&self, stalled: bool) {
         let (is, changed) = &*self.stalled;
         *is.lock().unwrap_or_else(PoisonError::into_inner) = stalled;
@@ -240,14 +239,13 @@ impl LocalStore {
     }
 }
 
-/// Kind of the ledger's entries for allocations whose records are gone: by them their cgroups and processes are known
-/// as this node's.
+/// Kind of ledger entries for allocations without records: these identify their cgroups and processes as this node's.
 pub const FORGOTTEN: &str = "alloc";
 
-/// Kind of the ledger's entries for the parents of cgroups that this node has made.
+/// Kind of ledger entries for the parent cgroups that this node has made.
 pub const CGROUP_PARENT: &str = "cgroup-parent";
 
-/// The ledger's entry that a write makes (true) or removes.
+/// The ledger entry that a write makes (true) or removes.
 fn entry(write: &Write) -> Option<((String, String), bool)> {
     match write {
         Write::Forget(id) => Some(((FORGOTTEN.to_owned(), id.clone()), true)),
@@ -265,8 +263,7 @@ fn fact(write: &Write) -> Option<(String, String)> {
     }
 }
 
-/// Fault injection for tests that change records while no agent has the directory: afterwards every row is what was
-/// written.
+/// Fault injection for tests that change records while no agent has the directory: makes every row's checksum valid.
 ///
 /// # Errors
 ///
@@ -281,14 +278,13 @@ pub fn seal_records(dir: &Path) -> Result<(), StoreError> {
     sealed.map_err(|e| StoreError::Database { doing: "seal the records of", path, why: e.to_string() })
 }
 
-/// Nobody else reads it, there are environments of tasks in it: made for its owner alone, and taken from others who
-/// could read it.
+/// Makes the file for its owner alone, and removes the access of others: it holds environments of tasks.
 fn make_private(path: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
     let options = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).to_owned();
     options.open(path)?.set_permissions(std::fs::Permissions::from_mode(0o600))?;
     match std::fs::set_permissions(path.with_extension("sqlite-wal"), std::fs::Permissions::from_mode(0o600)) {
-        // There is none, or whoever had the database before is just closing it.
+        // There is none, or its former owner is just closing it.
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
         other => other,
     }
@@ -296,9 +292,9 @@ fn make_private(path: &Path) -> std::io::Result<()> {
 
 fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     connection.busy_timeout(std::time::Duration::from_secs(5))?;
-    // Exclusive: whoever has the directory's lock is alone, and so there is no index in shared memory. It would be a
-    // mapped file, and a disk that cannot be written (any more) ends a process that touches one with SIGBUS instead
-    // of an error.
+    // Exclusive: the holder of the directory's lock is alone, so there is no index in shared memory. That index would
+    // be a mapped file. If the disk cannot be written, a process that touches such a file dies of SIGBUS instead of
+    // getting an error.
     connection.execute_batch(
         "PRAGMA locking_mode = EXCLUSIVE;
          PRAGMA journal_mode = WAL;
@@ -314,7 +310,7 @@ fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     )
 }
 
-/// After this long without a batch, pages that were kept for the next one are given back.
+/// After this long without a batch, the thread releases its page cache.
 const REST_AFTER_IDLE: Duration = Duration::from_secs(2);
 
 fn run(mut connection: Connection, path: &Path, batches: &Receiver<Batch>, (stalled, changed): &(Mutex<bool>, Condvar)) {
@@ -324,7 +320,7 @@ fn run(mut connection: Connection, path: &Path, batches: &Receiver<Batch>, (stal
         let first = match first {
             Ok(first) => first,
             Err(RecvTimeoutError::Timeout) => {
-                // An error leaves things as they were.
+                // An error changes nothing.
                 let _ = connection.execute_batch("PRAGMA shrink_memory");
                 rests = true;
                 continue;
@@ -347,7 +343,7 @@ fn run(mut connection: Connection, path: &Path, batches: &Receiver<Batch>, (stal
         });
         for batch in group {
             if let Some(done) = batch.done {
-                // Nobody waits any more when the caller was cancelled.
+                // A cancelled caller does not wait any more.
                 let _ = done.send(result.clone());
             }
         }

@@ -1,10 +1,12 @@
-//! What the plugins of the plain protocol know: which process follows which task, where it writes, and what its
-//! WaitTask has answered.
+//! The plugins' side of the plain protocol: which process follows which task, where it writes, and the answer of its
+//! WaitTask.
 //!
-//! Such a plugin follows a task by a watch of its own that begins with StartTask or RecoverTask and ends with whatever
-//! goes wrong; RecoverTask of a task that it knows does nothing. So each adoption makes the plugin forget what it had,
-//! and begins anew: DETACH, DestroyTask, RecoverTask, WaitTask. Calls about a task share its *gate*; what makes the
-//! plugin forget has it alone, so that no DETACH meets a stop, and no answer comes from a task that is let go.
+//! Such a plugin follows a task by a watch of its own. The watch begins with StartTask or RecoverTask and ends with any
+//! error. RecoverTask of a task that the plugin knows does nothing. So each adoption makes the plugin forget the task
+//! and begins anew: DETACH, DestroyTask, RecoverTask, WaitTask.
+//!
+//! Calls about a task share its *gate*. A call that makes the plugin forget holds the gate exclusively. So no DETACH
+//! meets a stop, and no answer comes from a task that was let go.
 
 use std::{
     collections::HashMap,
@@ -23,22 +25,22 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::{evidence, unshown::Unshown};
 
-/// After a watch has ended for an unknown reason the next one has to last twice as long as that before its driver's
-/// word that the task runs counts …
+/// After a watch has ended for an unknown reason, the next one has to last this many times as long. Only then the
+/// driver's word that the task runs counts …
 const DOUBT_FACTOR: u32 = 2;
-/// … and at most so long: drivers look every few seconds.
+/// … and at most this long: drivers look every few seconds.
 const DOUBT_MAX: Duration = Duration::from_secs(10);
 
-/// Some drivers open the task's output for writing and take a failure for the end of the task; this can be opened on
-/// every node.
+/// Some drivers open the task's output for writing and take a failure for the end of the task. Every node can open this
+/// path.
 pub(crate) const NOWHERE: &str = "/dev/null";
 
-/// Which tasks the running plugins know, and where the output of tasks goes.
+/// The tasks that the running plugins know, and where their output goes.
 #[derive(Debug, Default)]
 pub(crate) struct PlainTasks {
     inner: Mutex<Inner>,
     outputs: watch::Sender<HashMap<SlotKey, Output>>,
-    /// How long a task waits for the allocation that shows its output before the node reads it by itself.
+    /// How long a task waits for the allocation that shows its output. Then the node reads the output itself.
     patience: Duration,
 }
 
@@ -46,28 +48,29 @@ pub(crate) struct PlainTasks {
 struct Inner {
     known: HashMap<String, Known>,
     gates: HashMap<String, Arc<RwLock<()>>>,
-    /// How long the next watch of a task has to last before it is believed.
+    /// How long the next watch of a task has to last before its word counts.
     doubts: HashMap<String, Duration>,
 }
 
-/// What a plugin knows of a task.
+/// A plugin's knowledge of a task.
 #[derive(Debug)]
 struct Known {
-    /// The plugin's process.
+    /// Generation of the plugin's process.
     generation: u64,
-    /// Where it was told to write.
+    /// Where the plugin writes the output.
     place: Place,
     since: Instant,
     believed_from: Instant,
-    /// What it follows is not to be relied upon: it is told of the task anew before it is asked again.
+    /// Its watch is unreliable: the plugin must adopt the task anew before the next call.
     stale: bool,
-    /// What WaitTask has answered.
+    /// The answer of WaitTask.
     ended: Arc<OnceLock<TaskExit>>,
-    /// Who waits for that.
+    /// The pending WaitTask call.
     _waits: AbortOnDropHandle<()>,
 }
 
-/// Where a driver writes what a task says: FIFOs of this node that are read as long as an allocation shows the task.
+/// Where a driver writes a task's output: FIFOs of this node that have a reader as long as an allocation shows the
+/// task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
     /// The allocation.
@@ -79,7 +82,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// What is written is not kept.
+    /// Output that nothing keeps.
     #[must_use]
     pub fn nowhere(alloc: AllocId) -> Self {
         Self { alloc, stdout: NOWHERE.to_owned(), stderr: NOWHERE.to_owned() }
@@ -91,11 +94,11 @@ impl Output {
     }
 }
 
-/// Where a plugin is told to write.
+/// A plugin's target of a task's output.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     output: Output,
-    /// The node reads it by itself.
+    /// The pipe, if the node reads the output itself.
     unshown: Option<Arc<Unshown>>,
 }
 
@@ -107,7 +110,7 @@ impl Place {
     fn unshown(former: Option<Arc<Unshown>>) -> Self {
         let unshown = former.map_or_else(|| Unshown::new().map(Arc::new), Ok);
         match unshown {
-            // Drivers write what they see of a task to its standard output.
+            // Drivers write their observations of a task to its standard output.
             Ok(pipe) => Self { output: Output { stdout: pipe.path().to_owned(), ..Output::nowhere(AllocId::NIL) }, unshown: Some(pipe) },
             Err(error) => {
                 tracing::warn!(%error, "there is no pipe for what a driver says of a task without an allocation: it is not read");
@@ -125,7 +128,7 @@ impl Place {
         [&self.output.stdout, &self.output.stderr]
     }
 
-    /// The final status of an instance, by what its driver has written here so far. Blocking.
+    /// The final status of an instance, if its driver has written one here so far. Blocking.
     pub(crate) fn seen_ended(&self, instance: &str) -> Option<String> {
         match &self.unshown {
             Some(pipe) => evidence::final_status(&pipe.text(), instance).map(str::to_owned),
@@ -134,32 +137,31 @@ impl Place {
         }
     }
 
-    /// Whether anything can ever be read of it.
+    /// Whether the output has a reader.
     pub(crate) fn is_read(&self) -> bool {
         self.unshown.is_some() || self.output.stdout != NOWHERE
     }
 }
 
-/// A task that the running plugin follows, for one call; until this is dropped the plugin is not made to forget it.
+/// A task that the running plugin follows, for one call. Until its drop nothing makes the plugin forget the task.
 #[derive(Debug)]
 pub(crate) struct Attached {
     pub(crate) id: String,
-    /// Where it writes.
+    /// Where the plugin writes the output.
     pub(crate) place: Place,
-    /// What WaitTask has answered.
+    /// The answer of WaitTask.
     ended: Arc<OnceLock<TaskExit>>,
     believed_from: Instant,
     _shares: OwnedRwLockReadGuard<()>,
 }
 
 impl Attached {
-    /// What WaitTask has answered, if it has.
+    /// The answer of WaitTask, if there is one.
     pub(crate) fn ended(&self) -> Option<TaskExit> {
         self.ended.get().cloned()
     }
 
-    /// The watch before this one has ended without saying why, and this one has not lasted for long enough to be
-    /// believed.
+    /// The last watch ended without a reason, and the present one has not lasted long enough to be believed.
     pub(crate) fn doubted(&self) -> bool {
         Instant::now() < self.believed_from
     }
@@ -174,12 +176,12 @@ impl PlainTasks {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whom calls about a task share.
+    /// The gate that calls about a task share.
     pub(crate) fn gate(&self, id: &str) -> Arc<RwLock<()>> {
         self.lock().gates.entry(id.to_owned()).or_default().clone()
     }
 
-    /// The task as the plugin's present process follows it; None: it has to be told of it (again).
+    /// The task as the plugin's present process follows it; `None`: the plugin must adopt it (again).
     pub(crate) fn attached(&self, id: &str, generation: u64, slot: Option<&SlotKey>, shares: OwnedRwLockReadGuard<()>) -> Option<Attached> {
         let inner = self.lock();
         let known = inner.known.get(id).filter(|known| self.good(known, generation, slot))?;
@@ -196,19 +198,19 @@ impl PlainTasks {
         self.lock().known.get(id).is_some_and(|known| self.good(known, generation, slot))
     }
 
-    /// Where the plugin writes, when its present process has been told of the task.
+    /// The plugin's target of output, if its present process knows the task.
     pub(crate) fn told(&self, id: &str, generation: u64) -> Option<Place> {
         self.lock().known.get(id).filter(|known| known.generation == generation).map(|known| known.place.clone())
     }
 
-    /// The plugin follows the task from now on; that is waited for.
+    /// Records that the plugin follows the task from now on, and calls WaitTask in the background.
     pub(crate) fn follow(&self, id: &str, driver: &Driver, generation: u64, place: Place) {
         let (ended, now) = (Arc::new(OnceLock::new()), Instant::now());
         let waits = {
             let (driver, id, ended) = (driver.clone(), id.to_owned(), ended.clone());
             async move {
                 match driver.wait_task(&id).await {
-                    // The first answer is the only one.
+                    // Only the first answer counts.
                     Ok(exit) => drop(ended.set(exit)),
                     Err(error) => {
                         tracing::debug!(task = id, %error, "the end of a task cannot be waited for: its driver is asked about it")
@@ -222,14 +224,14 @@ impl PlainTasks {
         inner.known.insert(id.to_owned(), Known { generation, place, since: now, believed_from, stale: false, ended, _waits });
     }
 
-    /// The plugin is told of the task anew before it is asked again.
+    /// Makes the plugin adopt the task anew before the next call.
     pub(crate) fn renew(&self, id: &str) {
         if let Some(known) = self.lock().known.get_mut(id) {
             known.stale = true;
         }
     }
 
-    /// The plugin's watch has ended, and it does not say why.
+    /// Records that the plugin's watch has ended without a reason.
     pub(crate) fn doubt(&self, id: &str) {
         let mut inner = self.lock();
         if let Some(known) = inner.known.get_mut(id) {
@@ -239,27 +241,27 @@ impl PlainTasks {
         }
     }
 
-    /// No plugin follows the task any more.
+    /// Records that no plugin follows the task any more.
     pub(crate) fn forgotten(&self, id: &str) {
         self.lock().known.remove(id);
     }
 
-    /// Nothing is kept of a task that no plugin follows and no call is about.
+    /// Drops the state of a task that no plugin follows and no call uses.
     pub(crate) fn prune(&self, id: &str) {
         let mut inner = self.lock();
-        // Whoever waits at the gate holds it.
+        // Each waiter at the gate holds a reference to it.
         if !inner.known.contains_key(id) && inner.gates.get(id).is_some_and(|gate| Arc::strong_count(gate) == 1) {
             inner.gates.remove(id);
             inner.doubts.remove(id);
         }
     }
 
-    /// From now on the output of the slot's task goes there.
+    /// Sends the output of the slot's task there from now on.
     pub(crate) fn output_to(&self, slot: SlotKey, output: Output) {
         self.outputs.send_if_modified(|outputs| outputs.insert(slot, output.clone()).as_ref() != Some(&output));
     }
 
-    /// Nobody reads any more what goes to that allocation.
+    /// Tells that the allocation no longer reads the slot's output.
     pub(crate) fn no_output_to(&self, slot: &SlotKey, alloc: AllocId) {
         self.outputs.send_if_modified(|outputs| {
             let reads = outputs.get(slot).is_some_and(|output| output.alloc == alloc);
@@ -267,14 +269,13 @@ impl PlainTasks {
         });
     }
 
-    /// Some plugin has been told to write there, and has not been told otherwise.
+    /// Whether a plugin's latest target is a FIFO of this allocation.
     pub(crate) fn tells(&self, alloc: AllocId) -> bool {
         self.lock().known.values().any(|known| known.place.output.alloc == alloc)
     }
 
-    /// Where the output of the slot's task goes. That is known in a moment where it is not yet: the allocation comes
-    /// with the order for its task. When none comes the node reads it by itself, as it has done when this was so
-    /// `before`.
+    /// Where the output of the slot's task goes. Waits a moment for the allocation, which comes with the order for its
+    /// task. If none comes, the node reads the output itself, through the same pipe as `before`.
     pub(crate) async fn place_of(&self, slot: Option<&SlotKey>, before: Option<Place>) -> Place {
         let former = before.and_then(|place| place.unshown);
         let Some(slot) = slot else { return Place::unshown(former) };
@@ -288,7 +289,7 @@ impl PlainTasks {
         shown.map_or_else(|| Place::unshown(former), Place::of)
     }
 
-    /// The output goes elsewhere than the plugin was told.
+    /// Whether the output's target differs from the plugin's.
     fn moved(&self, slot: Option<&SlotKey>, told: &Output) -> bool {
         slot.is_some_and(|slot| self.outputs.borrow().get(slot).is_some_and(|now| now != told))
     }

@@ -1,4 +1,4 @@
-//! Calls to remote drivers, translated between the wire and the words of `lifecycle`.
+//! Calls to remote drivers, translated between the wire and the types of `lifecycle`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,25 +20,25 @@ use crate::{
     prepared::Prepared,
     wire::{instance, intended, model_handle, sighting, trouble, wire_handle},
 };
-/// How long a call waits for a driver whose plugin is coming up.
+/// How long a call waits for a driver whose plugin is starting.
 const DRIVER_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How a remote driver is spoken to.
+/// The protocol of a remote driver.
 pub(crate) enum Reached<'a> {
-    /// By the remote extension.
+    /// The remote extension.
     Extension(Remote),
-    /// By the plain driver protocol: there is no more.
+    /// The plain driver protocol: the driver has no extension.
     Plain(Plain<'a>),
 }
 
-/// How remote drivers are reached. Cheap to clone.
+/// Access to remote drivers. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Providers {
     pub(crate) drivers: Arc<dyn Drivers>,
     pub(crate) plain: Arc<PlainTasks>,
 }
 
-/// The way to a remote driver whose plugin runs; else why it cannot be asked.
+/// The protocol of a remote driver whose plugin runs; else why it cannot be asked.
 pub(crate) fn way(providers: &Providers, driver: Driver) -> Result<Reached<'_>, String> {
     if let Some(remote) = driver.remote() {
         return Ok(Reached::Extension(remote));
@@ -57,7 +57,7 @@ pub(crate) async fn remote_of<'a>(providers: &'a Providers, name: &str) -> Resul
     way(providers, driver)
 }
 
-/// What a call is about, besides the call.
+/// The context of a call.
 #[derive(Clone)]
 pub(crate) struct About {
     pub(crate) providers: Providers,
@@ -68,13 +68,13 @@ pub(crate) struct About {
     pub(crate) kept: Kept,
 }
 
-/// What the order in force says of its key besides the call itself.
+/// Facts that the order in force adds to a call by key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Kept {
-    /// What the servers have stored of the create.
+    /// The intent of the create, as the servers have stored it.
     intent: Vec<u8>,
     epoch: u64,
-    /// The instance is wanted here: when there is none its create follows, by the same key.
+    /// The order wants the instance here: if there is none, a create with the same key follows.
     wanted: bool,
 }
 
@@ -92,7 +92,7 @@ impl Kept {
 pub(crate) async fn call(about: &About, call: Call, prepared: Option<Result<Arc<Prepared>, String>>) -> Answer {
     let remote = match remote_of(&about.providers, &about.driver).await {
         Ok(remote) => remote,
-        // Nothing was asked and nothing was created.
+        // The driver was not asked and nothing was created.
         Err(why) => return Answer::NotSent(why),
     };
     if !call.mutates() {
@@ -104,8 +104,8 @@ pub(crate) async fn call(about: &About, call: Call, prepared: Option<Result<Arc<
             },
         };
     }
-    // Rule 3, once more right before the call, and again while it lasts: what outlasts the lease is given up, its
-    // outcome is then unknown.
+    // Rule 3, checked once more right before the call and then during it. A call that outlasts the lease is given up,
+    // and its outcome is unknown.
     if !about.lease.held() {
         return Answer::NotSent("the lease has ended before the call".into());
     }
@@ -148,7 +148,7 @@ async fn look(about: &About, remote: &Remote, call: Call) -> Answer {
     }
 }
 
-/// Goes through everything of this cluster; absent only after the last page.
+/// Searches all instances of this cluster; absent only after the last page.
 async fn search(remote: &Remote, owner: &str, incarnation: IncarnationId) -> Answer {
     let key = incarnation.to_string();
     let (mut token, mut missing) = (String::new(), Vec::new());
@@ -177,7 +177,7 @@ async fn search(remote: &Remote, owner: &str, incarnation: IncarnationId) -> Ans
 /// Instances of one page of a listing.
 const PAGE: u32 = 200;
 
-/// One page of what the cluster has at a provider, or of what every cluster has there.
+/// One page of the instances of this cluster at a provider, or of all clusters there.
 pub(crate) async fn list_page(providers: &Providers, cluster: ClusterId, ask: ListRemote) -> RemoteListed {
     let failed = |error: String| RemoteListed { seq: ask.seq, error, ..RemoteListed::default() };
     let known = providers.drivers.provider(&ask.driver);
@@ -199,8 +199,8 @@ pub(crate) async fn list_page(providers: &Providers, cluster: ClusterId, ask: Li
     match remote.list(asked, &ask.page_token, PAGE).await {
         Ok(page) => RemoteListed {
             seq: ask.seq,
-            // Foreign objects are never touched, whatever a driver lists: they are named as such, and only when
-            // somebody asks for them.
+            // Foreign objects are never touched, whatever a driver lists. They have a label, and appear only on
+            // request.
             instances_json: page
                 .instances
                 .into_iter()
@@ -238,7 +238,7 @@ fn listed(i: ListedInstance, own: &str) -> RemoteInstance {
     }
 }
 
-/// One observation for each handle.
+/// One answer for each handle, in their order.
 pub(crate) async fn observe(remote: &Remote, handles: &[RemoteHandle]) -> Vec<Answer> {
     match remote.observe(handles.iter().map(wire_handle).collect()).await {
         Ok(seen) if seen.len() == handles.len() => handles
@@ -253,14 +253,14 @@ pub(crate) async fn observe(remote: &Remote, handles: &[RemoteHandle]) -> Vec<An
             let why = format!("the driver answered {} observations to {} questions", seen.len(), handles.len());
             handles.iter().map(|_| Answer::CouldNotAsk(why.clone())).collect()
         }
-        // The whole question failed: that says nothing about any one instance.
+        // The whole call failed: that says nothing about any one instance.
         Err(RemoteError::Gone(why)) => handles.iter().map(|_| Answer::CouldNotAsk(why.clone())).collect(),
         Err(e) => handles.iter().map(|_| trouble(e.clone())).collect(),
     }
 }
 
-/// A batch of observations through a driver by name: tells each answer, and of which handle it is, as soon as it is
-/// there. A driver that is asked about one after another may take long for one of them, which holds up no other.
+/// Observes a batch through a driver by name. Reports each answer, with its handle, as soon as it is there. With a
+/// driver that observes one instance at a time, a slow one delays no other.
 pub(crate) async fn observe_by_name(providers: &Providers, driver: &str, handles: &[RemoteHandle], mut tell: impl FnMut(usize, Answer)) {
     let answers = match remote_of(providers, driver).await {
         Ok(Reached::Extension(remote)) => observe(&remote, handles).await,
@@ -277,8 +277,7 @@ pub(crate) async fn observe_by_name(providers: &Providers, driver: &str, handles
     answers.into_iter().enumerate().for_each(|(at, answer)| tell(at, answer));
 }
 
-/// The driver's process need not know the instance any more. Drivers of the extension are told nothing: they remember
-/// nothing.
+/// Lets the driver's process forget the instance. Drivers of the extension keep no state, so they get no call.
 pub(crate) async fn let_go(providers: &Providers, driver: &str, handle: &RemoteHandle) {
     if let Some(driver) = providers.drivers.now(driver)
         && let Ok(Reached::Plain(plain)) = way(providers, driver)
@@ -287,8 +286,7 @@ pub(crate) async fn let_go(providers: &Providers, driver: &str, handle: &RemoteH
     }
 }
 
-/// What the allocation has prepared, or the answer that its absence is. What is kept stays, for the case that it has
-/// to be sent again.
+/// The allocation's preparation, or the answer that follows from its absence. Keeps it for another attempt.
 async fn ready(prepared: Option<Result<Arc<Prepared>, String>>) -> Result<(TaskConfig, Bundle), Answer> {
     match prepared {
         Some(Ok(prepared)) => {
@@ -370,7 +368,7 @@ async fn mutate(about: &About, remote: &Remote, call: Call, prepared: Option<Res
         Call::Seal { incarnation, epoch } => {
             match remote.seal(&incarnation.to_string(), epoch, &about.cluster.to_string()).await {
                 Ok(None) => Answer::Absent,
-                // It is there, and the order's stop goes on with its handle.
+                // The instance exists, and the order's stop continues with its handle.
                 Ok(Some((handle, observed))) => instance(model_handle(handle), Some(&observed)),
                 Err(e) => trouble(e),
             }

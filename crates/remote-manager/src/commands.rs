@@ -1,4 +1,4 @@
-//! What the loop is told: orders, the lease, allocations that show slots, ends of calls. Each becomes events of slots.
+//! Commands of the loop: orders, the lease, allocations that show slots, ends of calls. Each becomes events of slots.
 
 use std::{
     cell::LazyCell,
@@ -18,7 +18,7 @@ use crate::{
     run::{RemoteLoop, tell_released},
 };
 
-/// Orders come right behind the welcome; without them after this long the session is opened anew.
+/// Orders follow the welcome at once. Without them after this long, the node opens the session anew.
 const ORDERS_PATIENCE: Duration = Duration::from_secs(1);
 
 impl RemoteLoop {
@@ -47,7 +47,7 @@ impl RemoteLoop {
                 if let Some(entry) = self.entries.get_mut(&slot)
                     && let Some(order) = entry.slot.order().filter(|order| order.alloc_id == alloc)
                 {
-                    // Nobody will read it.
+                    // Nobody will read the output.
                     let event = Event::Kept { incarnation: order.incarnation, alloc_id: alloc };
                     if entry.keeping.take().is_some() || entry.wants_keeping.take().is_some() {
                         events.push((slot.clone(), event));
@@ -56,7 +56,7 @@ impl RemoteLoop {
                 if let Some(entry) = self.entries.get_mut(&slot)
                     && let Some(of) = entry.preparing.as_ref().and_then(Preparing::open).filter(|of| of.1 == alloc)
                 {
-                    // Without its allocation nothing is prepared, and nothing is written into its directory.
+                    // Without the allocation nothing may be prepared in its directory.
                     entry.preparing = Some(Preparing::wanted(of));
                 }
                 let writing = self.keeps.remove(&(alloc, slot));
@@ -118,7 +118,7 @@ impl RemoteLoop {
                 let (providers, cluster) = (self.providers.clone(), self.cluster);
                 tokio::spawn(async move {
                     let listed = calls::list_page(&providers, cluster, ask).await;
-                    // Without the session nobody waits for it.
+                    // The asker goes with the session.
                     let _ = answer.send(FromNodeMessage::RemoteListed(listed).into()).await;
                 });
             }
@@ -152,7 +152,7 @@ impl RemoteLoop {
         let named: HashSet<SlotKey> = orders.iter().map(|o| o.slot.clone()).collect();
         let held = self.lease || self.with.lease.held();
         if full {
-            // A set that comes while there is no lease confirms nothing: it is asked for anew as soon as there is one.
+            // A set that arrives without a lease confirms nothing. The node asks anew once it has one.
             self.orders_are_fresh = held;
             let gone: Vec<SlotKey> = self.entries.keys().filter(|k| !named.contains(*k)).cloned().collect();
             for slot in &gone {
@@ -193,7 +193,7 @@ impl RemoteLoop {
             if held {
                 events.push((slot.clone(), Event::LeaseHeld));
             }
-            // An allocation of the slot that the order does not name no longer has it.
+            // If an order does not name an allocation of its slot, the allocation has lost the slot.
             if let Some(interests) = self.interests.get(&slot) {
                 tell_released(interests.iter().filter(|i| i.alloc.id != order.alloc_id));
             }
@@ -202,8 +202,8 @@ impl RemoteLoop {
         self.doubt.settled |= full;
     }
 
-    /// The slots of these names that are known here. A name is read as what it says; one that says something else (of
-    /// a group with a dot) is looked for among all.
+    /// The known slots of these names. Parses each name; if that finds no slot (a group with a dot), searches all
+    /// slots.
     fn named(&self, names: &[String]) -> Vec<SlotKey> {
         let known = || self.entries.keys().chain(self.interests.keys());
         let by_name = LazyCell::new(|| known().map(|slot| (slot.to_string(), slot)).collect::<HashMap<String, &SlotKey>>());
@@ -214,15 +214,15 @@ impl RemoteLoop {
 
     fn interest(&mut self, interest: Interest) {
         let slot = interest.slot.clone();
-        // All orders are known and none is for this allocation: should it be stopped, there is nothing to wait for.
-        // An order that comes later takes that back.
+        // All orders are known and none is for this allocation: a stop of it need not wait. A later order takes that
+        // back.
         let ordered = self.entries.get(&slot).and_then(|e| e.slot.order()).is_some_and(|o| o.alloc_id == interest.alloc.id);
         if self.orders_are_fresh && !ordered {
             tell_released(std::iter::once(&interest));
         }
         let list = self.interests.entry(slot.clone()).or_default();
         list.retain(|i| i.alloc.id != interest.alloc.id);
-        // There is one, but for the moment in which another follows it.
+        // Usually one; two only while another allocation follows.
         list.reserve_exact(1);
         list.push(interest);
         if let Some(entry) = self.entries.get_mut(&slot) {

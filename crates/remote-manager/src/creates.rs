@@ -1,18 +1,18 @@
-//! Creates go to a driver a few at a time; nothing else waits for that.
+//! Creates go to a driver a few at a time; nothing else waits for them.
 //!
-//! A node may be given thousands at once. A request holds the whole configuration of its task, here, on the wire and in
-//! the plugin, for as long as the provider takes; and what has not been sent can be let go without a trace.
+//! A node may get thousands at once. A request holds the task's whole configuration for as long as the provider takes:
+//! here, on the wire and in the plugin. A request that was not sent can be dropped without a trace.
 
 use std::{collections::HashMap, sync::Arc};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// Creates that a driver has at the same time.
+/// Creates under way at a driver at the same time.
 pub(crate) const AT_ONCE: usize = 128;
-/// Tasks of a driver whose artifacts are fetched, or lie on this node's disk until their create is tried.
+/// Tasks of a driver whose artifacts are being fetched, or lie on this node's disk until the attempt of their create.
 const FETCHED_AT_ONCE: usize = 32;
-/// What the artifacts in creates that a driver has at the same time weigh together, in KiB. A bundle has no more.
+/// Total size of the artifacts in a driver's creates under way, in KiB. A bundle is no larger.
 const KIB_AT_ONCE: u32 = 64 << 10;
 
 /// The queues, one for each driver.
@@ -28,14 +28,14 @@ struct Queue {
     kib: Arc<Semaphore>,
 }
 
-/// A create that waits for its turn; first come, first served.
+/// A create in the queue; first come, first served.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     queue: Arc<Queue>,
     let_go: CancellationToken,
 }
 
-/// The turn of a create, which lasts until this is dropped.
+/// The turn of a create; ends with its drop.
 #[derive(Debug)]
 pub(crate) struct Turn {
     _one: OwnedSemaphorePermit,
@@ -50,12 +50,12 @@ impl Creates {
         })
     }
 
-    /// Of these, whoever prepares artifacts for a driver needs one, and has it until their create is tried.
+    /// Permits to prepare artifacts for a driver. A preparation holds one until the attempt of its create.
     pub(crate) fn fetching(&mut self, driver: &str) -> Arc<Semaphore> {
         self.of(driver).fetched.clone()
     }
 
-    /// Puts a create into the queue of its driver. Dropping the second value lets it go, unless it has had its turn.
+    /// Queues a create at its driver. A drop of the second value removes it, unless its turn has come.
     pub(crate) fn queue(&mut self, driver: &str) -> (Waiting, DropGuard) {
         let (queue, let_go) = (self.of(driver).clone(), CancellationToken::new());
         (Waiting { queue, let_go: let_go.clone() }, let_go.drop_guard())
@@ -63,12 +63,13 @@ impl Creates {
 }
 
 impl Waiting {
-    /// Waits for the turn of a create with artifacts of so many bytes; `None` when it was let go before. Cancel safe:
-    /// the place is given up.
+    /// Waits for the turn of a create with artifacts of so many bytes; `None` if it was removed before. Cancel safe: it
+    /// gives its place up.
     pub(crate) async fn turn(self, bytes: u64) -> Option<Turn> {
         let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).min(KIB_AT_ONCE);
         let turn = async {
-            // First what it weighs: those that carry nothing do not wait behind it. The semaphores are never closed.
+            // Size first, so that creates without artifacts do not wait behind large ones. Nothing closes the
+            // semaphores.
             let heavy = if kib == 0 { None } else { Some(self.queue.kib.clone().acquire_many_owned(kib).await.ok()?) };
             Some(Turn { _one: self.queue.turns.clone().acquire_owned().await.ok()?, _kib: heavy })
         };
@@ -87,13 +88,13 @@ mod tests {
 
     use super::*;
 
-    /// As many as may be, with the wishes for them.
+    /// As many turns as possible, with their guards.
     async fn all_turns(creates: &mut Creates, driver: &str) -> (Vec<Option<Turn>>, Vec<DropGuard>) {
         let (waiting, wishes): (Vec<_>, Vec<_>) = (0..AT_ONCE).map(|_| creates.queue(driver)).unzip();
         (join_all(waiting.into_iter().map(|waiting| waiting.turn(0))).await, wishes)
     }
 
-    // Unconstrained: that something is not ready is to have no other reason than that it has no turn.
+    // Unconstrained (no cooperative budget): the only reason for not being ready is the lack of a turn.
     #[tokio::test]
     async fn what_exceeds_the_limit_waits_for_its_own_driver_only() {
         let mut creates = Creates::default();
@@ -118,7 +119,7 @@ mod tests {
         turns.pop();
         assert!(dropped.await.is_none());
         assert!(next.await.is_some());
-        // Even where there is a turn.
+        // Even with a free turn.
         turns.clear();
         let (late, wish) = creates.queue("a");
         drop(wish);
@@ -130,7 +131,7 @@ mod tests {
         let mut creates = Creates::default();
         let heavy = u64::from(KIB_AT_ONCE) * 1024;
         let ((first, _a), (second, _b), (light, _c)) = (creates.queue("a"), creates.queue("a"), creates.queue("a"));
-        // More than there is: it has all of it.
+        // More than the limit: it gets all of it.
         let turn = first.turn(heavy * 2).await.expect("nobody else is there");
         let mut second = Box::pin(unconstrained(second.turn(1)));
         assert!(second.as_mut().now_or_never().is_none());

@@ -1,4 +1,4 @@
-//! What the loop keeps of a slot.
+//! The loop's state of a slot.
 
 use std::sync::Arc;
 
@@ -13,37 +13,37 @@ use crate::{preparing::Preparing, renew::Renewing};
 #[derive(Default)]
 pub(crate) struct Entry {
     pub(crate) slot: Slot,
-    /// Attempts in a row that have failed.
+    /// Failed attempts in a row.
     pub(crate) failures: u32,
-    /// What its create takes along.
+    /// The preparation of its create.
     pub(crate) preparing: Option<Preparing>,
-    /// The call whose answer is waited for.
+    /// The call whose answer it waits for.
     pub(crate) call: Option<u64>,
-    /// The incarnation whose create is under way, and whether that is the only one there was.
+    /// The incarnation whose create is under way, and whether this is its only create.
     pub(crate) ensuring: Option<(IncarnationId, bool)>,
-    /// The wish for that create: without it one that has not been sent yet is let go.
+    /// Keeps that create in the queue; without it an unsent create is dropped.
     pub(crate) wish: Option<DropGuard>,
-    /// When the tokens of the instance that this node has created are due to be renewed.
+    /// When the tokens of an instance that this node has created are due for renewal.
     pub(crate) due: Option<Box<(IncarnationId, Due)>>,
-    /// Its tokens are renewed; ends with the entry.
+    /// The renewal of its tokens; ends with the entry.
     pub(crate) renewing: Option<Box<Renewing>>,
-    /// Output is to be kept for an allocation that has not come yet.
+    /// Output to keep for an allocation that has not arrived yet.
     pub(crate) wants_keeping: Option<(IncarnationId, AllocId, RemoteHandle)>,
-    /// Output is being fetched; ends with the entry.
+    /// The fetch of output; ends with the entry.
     pub(crate) keeping: Option<DropGuard>,
-    /// What its allocation was told last.
+    /// What its allocation heard last.
     pub(crate) shown: Option<(AllocId, RemoteView)>,
-    /// The incarnation that is watched.
+    /// The incarnation under watch.
     pub(crate) watched: Option<IncarnationId>,
-    /// The instance, when its driver has to be told that it is let go.
+    /// The driver and instance, if the driver must hear that the instance is let go.
     pub(crate) plain: Option<(String, RemoteHandle)>,
 }
 
-/// Output that is written into the directory of an allocation.
+/// Writes of output into an allocation's directory.
 #[derive(Default)]
 pub(crate) struct Writing {
-    /// To wait for its end.
+    /// Allows to wait for their end.
     pub(crate) tasks: TaskTracker,
-    /// One writes at a time.
+    /// Serialises the writers.
     pub(crate) one_by_one: Arc<Mutex<()>>,
 }

@@ -1,5 +1,5 @@
-//! What drivers of the plain protocol mean by their texts. The protocol has no field for it, so a text counts only when
-//! it is in one of these short lists, word for word; every other one means that nothing is known.
+//! The meaning of texts from drivers of the plain protocol. The protocol has no field for these facts. A text counts
+//! only if one of these short lists has it, word for word. Any other text means: unknown.
 
 use std::{
     fs::{self, File},
@@ -7,36 +7,34 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// An end with one of these errors says that the provider has answered: there is no such instance. *Task not found* of
-/// RecoverTask says so too.
+/// An exit with one of these errors means that the provider has answered: there is no such instance. *Task not found*
+/// of RecoverTask means the same.
 const GONE: &[&str] = &["the provider says that the instance is gone; how it ended is not known"];
 
-/// A driver that writes what it sees of its tasks to their output:
-/// `[time] - client is remotely monitoring ECS task: <arn> with status <status>`.
+/// One driver writes its observations to the task's output: `[time] - client is remotely monitoring ECS task: <arn>
+/// with status <status>`.
 const SEEN: &str = "client is remotely monitoring ECS task: ";
 const STATUS: &str = " with status ";
-/// The statuses that are final; those before them (`DEACTIVATING`, `STOPPING`, `DEPROVISIONING`) leave something
-/// running.
+/// The final statuses. Earlier ones (`DEACTIVATING`, `STOPPING`, `DEPROVISIONING`) leave something running.
 const FINAL: &[&str] = &["STOPPED"];
 
-/// How StopTask with `DETACH` fails when the driver has taken note of it, and only has not come to its end in time.
+/// StopTask with `DETACH` fails so when the driver has accepted it, but has not finished in time.
 const DETACHED: &str = "(detach=true)";
 
-/// As much of the end of a log as is read.
+/// How much of a log's end is read, in bytes.
 pub(crate) const TAIL: usize = 16 * 1024;
 
-/// Whether the error of an end means that the instance is gone.
+/// Whether the error of an exit means that the instance is gone.
 pub(crate) fn says_gone(error: &str) -> bool {
     GONE.contains(&error)
 }
 
-/// Whether the error of a DETACH says that the driver lets go all the same.
+/// Whether the error of a DETACH means that the driver lets go nevertheless.
 pub(crate) fn detaches_all_the_same(error: &str) -> bool {
     error.trim_end().ends_with(DETACHED)
 }
 
-/// The final status that the driver has seen of an instance, by a line of its output. A final status stays true,
-/// however old the line is.
+/// The final status of an instance in a driver's output. It stays true, however old the line is.
 pub(crate) fn final_status<'a>(output: &'a str, instance: &str) -> Option<&'a str> {
     output.lines().find_map(|line| {
         let (_, seen) = line.split_once(SEEN)?;
@@ -65,7 +63,7 @@ fn tail(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The final status of an instance, by what its driver has written to this FIFO. Blocking.
+/// The final status of an instance in the output that its driver has written to this FIFO. Blocking.
 pub(crate) fn seen_ended(fifo: &Path, instance: &str) -> Option<String> {
     // The line may lie on either side of a rotation.
     let text = files(fifo).iter().take(2).rev().filter_map(|path| tail(path).ok()).collect::<String>();

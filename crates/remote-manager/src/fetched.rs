@@ -1,11 +1,11 @@
-//! Artifacts of a task that runs elsewhere: fetched into a directory of the allocation on this node, read for each
-//! create, removed with the preparation.
+//! Artifacts of a task that runs elsewhere. The node fetches them into the allocation's directory, reads them for each
+//! create, and removes them with the preparation.
 //!
 //! ```text
 //! <alloc_dir>/<alloc id>/<task>/private/bundle-<run>/<task>/local    what travels
 //! ```
-//! Everything else about them is as with the artifacts of local tasks. They stay on disk until they are sent:
-//! thousands of creates may wait for their turn.
+//! In all else they are like artifacts of local tasks. They stay on disk until they are sent: thousands of creates may
+//! wait for their turn.
 
 use std::{
     collections::BTreeSet,
@@ -25,31 +25,31 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::ports::{Supplies, Unprepared};
 
-/// Begins the names of directories of preparations.
+/// Prefix of the directories of preparations.
 const PREFIX: &str = "bundle-";
-/// The one directory of a task that artifacts travel in.
+/// The only directory of a task in which artifacts travel.
 const LOCAL: &str = "local";
 
 /// One file or empty directory of the bundle, without its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
-    /// As in the bundle; of a directory with a slash at the end.
+    /// Path in the bundle; a directory's ends with a slash.
     path: String,
     mode: u32,
     bytes: u64,
 }
 
-/// What was fetched. The directory goes with this value.
+/// Fetched artifacts. A drop removes their directory.
 #[derive(Debug)]
 pub(crate) struct Fetched {
     dir: Dir,
     entries: Vec<Entry>,
-    /// As many may be on the disk at the same time as there are of these, but for those whose create has been tried
-    /// or waits for something else: what cannot be created for long (its host is away) does not hold up what can.
+    /// A permit that bounds the artifacts on the disk at the same time. A create gives it back when it was attempted or
+    /// waits for something else. So creates that have to wait for long, such as for an absent host, hold up no others.
     turn: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
-/// A directory that is removed when it is not needed any more.
+/// A directory; a drop removes it.
 #[derive(Debug)]
 struct Dir {
     root: PathBuf,
@@ -59,7 +59,7 @@ struct Dir {
 impl Drop for Dir {
     fn drop(&mut self) {
         let root = std::mem::take(&mut self.root);
-        // It goes with the allocation's directory at the latest.
+        // The removal of the allocation's directory covers a failure.
         let remove = move || drop(fs::remove_dir_all(root));
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn_blocking(remove)),
@@ -68,20 +68,19 @@ impl Drop for Dir {
     }
 }
 
-/// For whom is fetched.
+/// The inputs of a fetch.
 pub(crate) struct Fetching<'a> {
     pub(crate) of: TaskSpec<'a>,
-    /// Of the allocation.
+    /// The allocation's directories.
     pub(crate) dirs: AllocDirs,
     pub(crate) run: &'a str,
-    /// Hears that it begins. None: people have read that.
+    /// Hears that the fetch begins; `None`: it was told before.
     pub(crate) tell: Option<&'a Inbox>,
     pub(crate) turn: OwnedSemaphorePermit,
 }
 
 impl Fetching<'_> {
-    /// Fetches what the task wants, into a new directory below the task's. Cancel safe: nothing stays of what was
-    /// begun.
+    /// Fetches the task's artifacts into a new directory below the task's. Cancel safe: a drop removes partial results.
     pub(crate) async fn fetch(self, supplies: &dyn Supplies) -> Result<Fetched, Unprepared> {
         let name = &self.of.task.name;
         let private = self.dirs.task(name).root.join("private");
@@ -92,7 +91,7 @@ impl Fetching<'_> {
         let unmade = |e: io::Error| Unprepared::Later(format!("make a directory for artifacts: {e}"));
         let former = private.clone();
         blocking(move || remove_former(&former)).await.map_err(unmade)?;
-        // Here, and not on another thread: whoever drops this future knows that no directory is made afterwards.
+        // In this thread: once this future is dropped, no other thread can still make the directory.
         fs::create_dir_all(&task_dirs.root)
             .and_then(|()| fs::set_permissions(&private, fs::Permissions::from_mode(0o700)))
             .and_then(|()| task_dirs.create(Keeper::Agent))
@@ -116,7 +115,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(io::Error::other(e)))
 }
 
-/// What a preparation of a former agent has left. Of this agent there is one at a time.
+/// Removes the preparations of a former agent. This agent has one at a time.
 fn remove_former(private: &Path) -> io::Result<()> {
     let entries = match fs::read_dir(private) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -134,7 +133,7 @@ fn remove_former(private: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Files and empty directories below `local`, in order. The inner error: what cannot travel, for people.
+/// Files and empty directories below `local`, in order. The inner error names what cannot travel, for people.
 fn list(task: &Path) -> io::Result<Result<Vec<Entry>, String>> {
     let local = task.join(LOCAL).canonicalize()?;
     let (mut found, mut open) = (Vec::new(), vec![(local.clone(), LOCAL.to_owned())]);
@@ -151,8 +150,7 @@ fn list(task: &Path) -> io::Result<Result<Vec<Entry>, String>> {
                 open.push((entry.path(), path));
                 continue;
             }
-            // A link to a file is that file where the task runs; the fetch has refused those that lead out of their
-            // artifact.
+            // A link to a file travels as that file; the fetch has refused links that lead out of their artifact.
             let target = entry.path().canonicalize().ok().filter(|target| target.starts_with(&local));
             let Some(meta) = target.and_then(|target| fs::metadata(target).ok()).filter(fs::Metadata::is_file) else {
                 return Ok(Err(format!(
@@ -170,17 +168,17 @@ fn list(task: &Path) -> io::Result<Result<Vec<Entry>, String>> {
 }
 
 impl Fetched {
-    /// Bytes of the files.
+    /// Total size of the files in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.entries.iter().map(|entry| entry.bytes).sum()
     }
 
-    /// Others may fetch theirs.
+    /// Gives the permit back: others may fetch theirs.
     pub(crate) fn end_turn(&self) {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
-    /// Leaves these out: what a template has made is put over what was fetched.
+    /// Leaves out these paths: a template's output replaces fetched files.
     pub(crate) fn without(&mut self, paths: &BTreeSet<&str>) {
         self.entries.retain(|entry| !paths.contains(entry.path.as_str()));
     }
@@ -188,7 +186,7 @@ impl Fetched {
     /// The files with their content.
     ///
     /// # Errors
-    /// When they are not as they were: somebody else has been at the directory.
+    /// When the files have changed since: something else has written to the directory.
     pub(crate) fn read(&self) -> io::Result<Vec<BundleFile>> {
         let read = |entry: &Entry| {
             let directory = entry.path.ends_with('/');

@@ -1,10 +1,9 @@
-//! Fetches the output of an instance that has ended into the directory of its allocation, before the provider is told
-//! to forget it.
+//! Fetches the output of an ended instance into its allocation's directory, before the provider is told to forget the
+//! instance.
 //!
-//! What the provider cannot be asked for now is asked for again, for as long as the provider cannot be asked at all:
-//! the acknowledgement, which follows, would have to wait as well. Where it answers and only the output cannot be
-//! had, the acknowledgement is not held up for ever; what is missing and why is kept in its place, and people read
-//! it.
+//! While the provider cannot be asked at all, the node repeats the fetch without a limit: the acknowledgement that
+//! follows would have to wait as well. If the provider answers and only the output is unavailable, the node gives up
+//! after a while. It then records what is missing and why, for people to read.
 
 use std::{
     sync::Arc,
@@ -27,21 +26,21 @@ use crate::{
     wire,
 };
 
-/// An attempt follows a failed one after this long, then ever more rarely.
+/// Pause after the first failed attempt; later pauses grow.
 const RETRY_FIRST: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(10);
-/// For so long nothing may come before output that alone cannot be had is given up.
+/// The node gives up output that alone is unavailable after this long without progress.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A driver that says nothing for so long in the middle of a log is asked again.
+/// The node asks again when a driver sends nothing for this long in the middle of a log.
 const SILENCE: Duration = Duration::from_secs(30);
 /// Instances whose output is fetched at the same time: thousands may end at once.
 pub(crate) const AT_ONCE: usize = 8;
 
-/// What is fetched for whom.
+/// One fetch of output.
 pub(crate) struct Keep {
     pub(crate) providers: Providers,
     pub(crate) manager: RemoteManager,
-    /// Of the allocation.
+    /// The allocation's directories.
     pub(crate) dirs: AllocDirs,
     pub(crate) turns: Arc<Semaphore>,
     pub(crate) slot: SlotKey,
@@ -55,9 +54,9 @@ pub(crate) struct Keep {
 
 /// Why a stream has not been fetched to its end.
 enum Failure {
-    /// The slot was let go, the allocation collected, or the agent ends.
+    /// The slot was let go, the allocation was collected, or the agent stops.
     Over,
-    /// It will never be.
+    /// It never will be.
     Never(String),
     /// The provider could not be asked.
     CouldNotAsk(String),
@@ -66,7 +65,7 @@ enum Failure {
 }
 
 impl Keep {
-    /// Fetches, and says so; ends without a word when it is cancelled.
+    /// Fetches the output and reports the result; reports nothing when cancelled.
     pub(crate) async fn run(self, over: CancellationToken) {
         match self.both(&over).await {
             Err(Failure::Over) => return,
@@ -80,13 +79,13 @@ impl Keep {
 
     async fn both(&self, over: &CancellationToken) -> Result<(), Failure> {
         let limits = Limits::of(&self.logs);
-        // What drivers of the plain protocol write is in the allocation's directory already.
+        // The output of drivers of the plain protocol is in the allocation's directory already.
         if self.providers.drivers.provider(&self.driver).is_some_and(|p| p.plain_protocol) {
             return Ok(());
         }
         let Some(mut draft) = self.begin(limits, over).await? else { return Ok(()) };
         let mut missing = Missing::new();
-        // Waited for once, not once for each stream: a restart may wait for this.
+        // One bound for both streams: a restart may wait for this.
         let mut patience = PATIENCE;
         if !self.logs.disabled.unwrap_or(false) {
             for kind in KINDS {
@@ -105,7 +104,7 @@ impl Keep {
         blocking(move || draft.finish(missing)).await
     }
 
-    /// The file system is asked again as well: a disk that is full now need not be in a minute.
+    /// Begins to keep the output. Repeats file system errors: a full disk may have room in a minute.
     async fn begin(&self, limits: Limits, over: &CancellationToken) -> Result<Option<Option<Draft>>, Failure> {
         let mut tries = Tries::new(PATIENCE);
         loop {
@@ -149,7 +148,7 @@ impl Keep {
         }
     }
 
-    /// Does the provider answer about the instance at all? Then it would be acknowledged.
+    /// Whether the provider answers about the instance at all; then it could also be acknowledged.
     async fn answers(&self) -> bool {
         let mut answers = false;
         let tell = |_, answer| answers = matches!(answer, Answer::Instance { .. } | Answer::Absent);

@@ -1,13 +1,12 @@
 //! The manager of remote tasks on a node: one loop that follows the servers' orders and nothing else.
 //!
-//! What an order, a lease and a sighting mean is decided by `lifecycle::remote::node`; here its effects are carried
-//! out. A mutation is sent only while the lease is held and is given up when the lease ends. Nothing here runs
-//! because an allocation stops, a node drains or the agent ends: the loop then simply ends, and the instances live
-//! on.
+//! `lifecycle::remote::node` decides what an order, a lease and a sighting mean; this crate carries out the effects. It
+//! sends a mutation only while the node holds the lease, and gives it up when the lease ends. The stop of an
+//! allocation, a drain, or the agent's end triggers nothing here. The loop ends then, and the instances live on.
 //!
-//! The node tells [`RemoteManager`] the orders and asks it about instances. [`RemoteLoop`] does the work. What it needs
-//! of the node stands in [`Means`]: the traits [`Drivers`] and [`Supplies`] are the node's to implement. This crate
-//! must never know: allocations' loops, hooks, sessions. Begin reading at `run`.
+//! The node passes orders to [`RemoteManager`] and asks it about instances. [`RemoteLoop`] does the work. Its inputs
+//! from the node are in [`Means`]; the node implements the traits [`Drivers`] and [`Supplies`]. This crate must never
+//! know: allocations' loops, hooks, sessions. Begin reading at `run`.
 
 mod attached;
 mod calls;

@@ -1,4 +1,4 @@
-//! How the rest of the node reaches the loop of remote tasks, and what that loop is told.
+//! The node's interface to the loop of remote tasks, and the commands of that loop.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
     wire::wire_handle,
 };
 
-/// Why nothing can be asked of an instance.
+/// The reason when an instance cannot be asked.
 pub(crate) const NOT_RUNNING: &str = "the driver's plugin is not running";
 
 /// An allocation that shows a slot and prepares its creation.
@@ -26,35 +26,35 @@ pub(crate) const NOT_RUNNING: &str = "the driver's plugin is not running";
 pub struct Interest {
     /// The slot.
     pub slot: SlotKey,
-    /// The allocation that it is of now.
+    /// The allocation that has the slot now.
     pub alloc: Arc<Allocation>,
     /// The allocation's job.
     pub job: Arc<Job>,
     /// The task of the slot.
     pub task: Arc<str>,
-    /// Hears what is seen of the instance.
+    /// Receives the sightings of the instance.
     pub inbox: Inbox,
 }
 
-/// An instance as it can be asked for logs, stats, signals and exec.
+/// An instance as a target for logs, stats, signals and exec.
 #[derive(Clone, Debug)]
 pub struct Instance {
     /// Its driver on this node.
     pub driver: Driver,
-    /// By which the driver finds it.
+    /// Handle for the driver.
     pub handle: RemoteHandle,
-    /// Which of the slot's instances it is.
+    /// Its incarnation.
     pub incarnation: IncarnationId,
-    /// Under which this node manages it.
+    /// The epoch under which this node manages it.
     pub epoch: u64,
-    /// This node manages it, and has the lease.
+    /// This node manages it and holds the lease.
     pub may_mutate: bool,
 }
 
-/// What the loop is told.
+/// Commands of the loop.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// A session stands; `holds`: without orders, until another one.
+    /// A session is open; `holds`: it brings no orders until a later welcome.
     Welcome {
         cluster: ClusterId,
         holds: bool,
@@ -65,7 +65,7 @@ pub(crate) enum Command {
         released: Vec<String>,
     },
     Interest(Box<Interest>),
-    /// The allocation goes, and its directory; answered when nothing is written there any more.
+    /// The allocation and its directory go; answered when nothing writes there any more.
     NoInterest {
         slot: SlotKey,
         alloc: AllocId,
@@ -76,31 +76,31 @@ pub(crate) enum Command {
         slot: SlotKey,
         event: Box<Event>,
     },
-    /// A call has ended. One that the slot does not wait for any more says nothing about its present one.
+    /// A call has ended. The slot ignores the end of a call for which it no longer waits.
     Done {
         slot: SlotKey,
         call: u64,
         answer: Answer,
     },
-    /// Node-local preparation of a create has ended.
+    /// The local preparation of a create has ended.
     Prepared {
         slot: SlotKey,
         of: preparing::For,
         outcome: preparing::Outcome,
     },
-    /// The output of an ended instance is kept for its allocation, or will never be.
+    /// The output of an ended instance is kept for its allocation, or never will be.
     Kept {
         slot: SlotKey,
         incarnation: IncarnationId,
         alloc: AllocId,
     },
-    /// The allocation for which output is to be kept should have come by now.
+    /// The allocation for kept output is overdue.
     KeepOverdue {
         slot: SlotKey,
         incarnation: IncarnationId,
         alloc: AllocId,
     },
-    /// A server asks what the cluster has at a provider.
+    /// A server asks for the instances at a provider.
     List {
         ask: ListRemote,
         answer: mpsc::Sender<FromNode>,
@@ -109,87 +109,85 @@ pub(crate) enum Command {
         slot: SlotKey,
         reply: oneshot::Sender<Option<Instance>>,
     },
-    /// The orders that are followed, with what is known of their instances.
+    /// The orders in force, with what is known of their instances.
     Inventory(oneshot::Sender<Vec<RemoteOrder>>),
     Count(oneshot::Sender<usize>),
-    /// Whether a full set of orders has come since the lease was last lost.
+    /// Whether a full set of orders has arrived since the lease was last lost.
     Fresh(oneshot::Sender<bool>),
 }
 
-/// What the loop is told, for [`RemoteLoop::new`](crate::RemoteLoop::new).
+/// The commands for [`RemoteLoop::new`](crate::RemoteLoop::new).
 #[derive(Debug)]
 pub struct Commands(pub(crate) mpsc::UnboundedReceiver<Command>);
 
-/// How the rest of the node reaches the loop.
+/// The node's handle of the loop.
 #[derive(Clone, Debug)]
 pub struct RemoteManager {
     commands: mpsc::UnboundedSender<Command>,
-    /// What the plugins of the plain protocol know.
+    /// State of the plugins of the plain protocol.
     pub(crate) plain: Arc<PlainTasks>,
 }
 
 impl RemoteManager {
-    /// A manager, and what its loop is told. A driver of the plain protocol waits for so long for the allocation that
-    /// shows the output of a task.
+    /// A manager, and the commands for its loop. `output_patience`: how long a driver of the plain protocol waits for
+    /// the allocation that shows a task's output.
     #[must_use]
     pub fn new(output_patience: Duration) -> (Self, Commands) {
         let (commands, receiver) = mpsc::unbounded_channel();
         (Self { commands, plain: Arc::new(PlainTasks::new(output_patience)) }, Commands(receiver))
     }
 
-    /// A session stands with a server of that cluster. With `holds` no orders come in it.
+    /// A session with a server of that cluster is open. With `holds`, it brings no orders.
     pub fn welcome(&self, cluster: ClusterId, holds: bool) {
         self.send(Command::Welcome { cluster, holds });
     }
 
-    /// Orders of the server, all that there are when they are `full`; `released` are the names of slots that this node
-    /// has no order for any more.
+    /// The server's orders; all of them if `full`. `released` names slots for which this node has no order any more.
     pub fn orders(&self, full: bool, orders: Vec<RemoteOrder>, released: Vec<String>) {
         self.send(Command::Orders { full, orders, released });
     }
 
-    /// A server asks what the cluster has at a provider; the page goes to `answer`.
+    /// A server asks for the instances at a provider; the page goes to `answer`.
     pub fn list(&self, ask: ListRemote, answer: mpsc::Sender<FromNode>) {
         self.send(Command::List { ask, answer });
     }
 
-    /// The checks of the slot's task say that this incarnation is to be restarted.
+    /// The checks of the slot's task ask for a restart of this incarnation.
     pub fn unhealthy(&self, slot: SlotKey, incarnation: IncarnationId, why: String) {
         self.send(Command::Event { slot, event: Box::new(Event::Unhealthy { incarnation, why }) });
     }
 
-    /// Commands to a loop that has ended are of no interest to anybody.
+    /// A loop that has ended needs no commands.
     pub(crate) fn send(&self, command: Command) {
         let _ = self.commands.send(command);
     }
 
-    /// An allocation shows the slot; it replaces what the same allocation has said before.
+    /// An allocation shows the slot; this replaces its former interest.
     pub fn interest(&self, interest: Interest) {
         self.send(Command::Interest(Box::new(interest)));
     }
 
-    /// Returns when nothing is written into the directory of the allocation for that slot any more.
+    /// Returns when nothing writes to the allocation's directory for that slot any more.
     pub async fn no_interest(&self, slot: SlotKey, alloc: AllocId) {
         let (reply, ended) = oneshot::channel();
         self.send(Command::NoInterest { slot, alloc, reply });
-        // A loop that has ended writes nothing; one that waits for a full disk must not keep what fills it.
+        // A loop that has ended writes nothing. One that waits for a full disk must not keep the data that fills it.
         let _ = tokio::time::timeout(Duration::from_secs(15), ended).await;
     }
 
-    /// The instance of a slot, when this node knows one.
+    /// The instance of a slot, if this node knows one.
     pub async fn instance(&self, slot: SlotKey) -> Option<Instance> {
         let (reply, answer) = oneshot::channel();
         self.send(Command::Instance { slot, reply });
         answer.await.ok().flatten()
     }
 
-    /// Where drivers of the plain protocol write what the slot's task says.
+    /// Sets where drivers of the plain protocol write the output of the slot's task.
     pub fn output_to(&self, slot: SlotKey, output: Output) {
         self.plain.output_to(slot, output);
     }
 
-    /// No driver is told any more to write what goes to that allocation; returns when none does, or when that takes
-    /// too long.
+    /// Makes drivers stop writing output to that allocation; returns when none does, or after a bound.
     pub async fn no_output_to(&self, slot: &SlotKey, alloc: AllocId) {
         self.plain.no_output_to(slot, alloc);
         let written = async {
@@ -197,25 +195,25 @@ impl RemoteManager {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        // One that does not let go loses its reader.
+        // A driver that does not let go loses its reader.
         let _ = tokio::time::timeout(Duration::from_secs(4), written).await;
     }
 
-    /// The orders that are followed, with the handles and epochs that are known here.
+    /// The orders in force, with the handles and epochs known here.
     pub async fn inventory(&self) -> Vec<RemoteOrder> {
         let (reply, answer) = oneshot::channel();
         self.send(Command::Inventory(reply));
         answer.await.unwrap_or_default()
     }
 
-    /// How many slots have an order here.
+    /// Number of slots with an order here.
     pub async fn count(&self) -> usize {
         let (reply, answer) = oneshot::channel();
         self.send(Command::Count(reply));
         answer.await.unwrap_or(0)
     }
 
-    /// Whether the orders are as new as the lease.
+    /// Whether a full set of orders has arrived since the lease was last lost.
     pub async fn fresh(&self) -> bool {
         let (reply, answer) = oneshot::channel();
         self.send(Command::Fresh(reply));
@@ -225,7 +223,7 @@ impl RemoteManager {
     /// Sends a signal to an instance under the present epoch.
     ///
     /// # Errors
-    /// Why it was not sent, or not taken, for people.
+    /// Why it was not sent, or why the driver refused it, for people.
     pub async fn signal(&self, slot: SlotKey, signal: &str) -> Result<(), String> {
         let instance = self.instance(slot).await.ok_or("this node does not manage the instance")?;
         if !instance.may_mutate {
@@ -242,7 +240,7 @@ impl RemoteManager {
         known.then(|| Plain { tasks: &self.plain, driver: instance.driver.clone() }).ok_or_else(|| NOT_RUNNING.to_owned())
     }
 
-    /// One sample of an instance's use of resources, when there is one.
+    /// One sample of an instance's resource use, if there is one.
     pub async fn stats(&self, instance: &Instance) -> Option<TaskStats> {
         match instance.driver.remote() {
             Some(remote) => remote.stats(wire_handle(&instance.handle)).await.ok()?,
@@ -250,7 +248,7 @@ impl RemoteManager {
         }
     }
 
-    /// Starts a command beside an instance.
+    /// Starts a command in an instance.
     ///
     /// # Errors
     /// Why it does not run, for people.

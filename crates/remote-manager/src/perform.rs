@@ -1,4 +1,4 @@
-//! What the loop does about a slot: calls, preparations, output, watches, renewals, and what its allocation is shown.
+//! The loop's effects on a slot: calls, preparations, output, watches, renewals, and the view of its allocation.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -37,16 +37,15 @@ use crate::{
 
 const RETRY_FIRST: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(10);
-/// What holds a create up for so long is said among its task's events.
+/// After this long, the task's events name what delays a create.
 const TELL_AFTER: Duration = Duration::from_secs(3);
-/// Observations asked in one call.
+/// Observations in one call.
 const OBSERVE_BATCH: usize = 100;
-/// An allocation comes in a message of its own; output that is to be kept for one that does not come is not waited
-/// for any longer.
+/// An allocation comes in a message of its own. Output kept for an absent one waits no longer than this.
 const ALLOC_PATIENCE: Duration = Duration::from_secs(10);
 
 impl RemoteLoop {
-    /// Carries out what the transition function wants, then shows it to the allocations.
+    /// Carries out the effects of the transition function, then shows the result to the allocations.
     pub(crate) async fn perform(&mut self, effects: Vec<(SlotKey, Effect)>) {
         let mut observe: BTreeMap<String, Vec<(SlotKey, u64, RemoteHandle)>> = BTreeMap::new();
         let mut touched = HashSet::new();
@@ -90,7 +89,7 @@ impl RemoteLoop {
         self.entries.get(key).and_then(|e| e.slot.order()).map(|o| o.driver.clone()).unwrap_or_default()
     }
 
-    /// The number of a new call of the slot: the answer that it waits for from here on.
+    /// Number of a new call of the slot; from now on the slot waits for its answer.
     fn begin_call(&mut self, key: &SlotKey) -> u64 {
         self.calls += 1;
         if let Some(entry) = self.entries.get_mut(key) {
@@ -113,7 +112,7 @@ impl RemoteLoop {
         };
         let waiting = creates.then(|| {
             let (waiting, wish) = self.creates.queue(&driver);
-            // What came together with the order that it is for may have taken that back.
+            // An event in the same batch as the order may have withdrawn it.
             entry.wish = entry.slot.wants_create().then_some(wish);
             waiting
         });
@@ -133,7 +132,7 @@ impl RemoteLoop {
                 None => Some(None),
             };
             let answer = match turn {
-                // Thousands wait; the state of a call exists for those that do not.
+                // Thousands wait; only those that have their turn need the state of a call.
                 Some(_turn) => Box::pin(calls::call(&about, call, prepared)).await,
                 None => Answer::NotSent("the create was let go while it waited for its turn".into()),
             };
@@ -141,12 +140,11 @@ impl RemoteLoop {
         });
     }
 
-    /// What was prepared for the create that is wanted now. None: not yet, or it was used or has become too old; then
-    /// it is under way (again).
+    /// The preparation of the wanted create. `None`: not ready yet, or used, or too old; then a new one is under way.
     fn prepared(&mut self, key: &SlotKey) -> Option<Outcome> {
         let entry = self.entries.get_mut(key)?;
         let of = entry.slot.prepares()?;
-        // A create that has waited for long must not take tokens along that soon end.
+        // A create that has waited for long must not carry tokens that expire soon.
         let aged = |outcome: &Outcome| {
             outcome.as_ref().is_ok_and(|prepared| prepared.is_lost() || prepared.due.next().is_some_and(|due| due <= now_ns()))
         };
@@ -175,7 +173,7 @@ impl RemoteLoop {
         entry.preparing = Some(Preparing::under_way(of, over.clone().drop_guard()));
         let (preparer, manager, slot) = (self.preparer.clone(), self.manager.clone(), key.clone());
         let fetches = self.creates.fetching(&self.driver_of(key));
-        // The directory of the allocation goes after what writes there.
+        // The allocation's directory must outlive its writers.
         let artifacts =
             interest.job.group(&interest.alloc.task_group).and_then(|g| g.task(&interest.task)).is_some_and(|t| !t.artifacts.is_empty());
         let writes = artifacts.then(|| self.keeps.entry((interest.alloc.id, key.clone())).or_default().tasks.token());
@@ -183,7 +181,7 @@ impl RemoteLoop {
             let _writes = writes;
             let (mut pause, begin, mut told, mut progress) = (RETRY_FIRST, tokio::time::Instant::now(), String::new(), Progress::default());
             let outcome = loop {
-                // Boxed, as thousands begin at once.
+                // Boxed, because thousands begin at once.
                 let tried = tokio::select! {
                     () = over.cancelled() => return,
                     tried = Box::pin(preparer.prepare(&interest, of.0, fetches.clone(), &mut progress)) => tried,
@@ -220,7 +218,7 @@ impl RemoteLoop {
         let interest = self.interests.get(key).and_then(|l| l.iter().find(|i| i.alloc.id == alloc));
         let Some(interest) = interest else {
             let (manager, slot) = (self.manager.clone(), key.clone());
-            // What such a driver writes is read as it comes: there is nothing that could be fetched.
+            // The node reads the output of such a driver as it comes: there is nothing to fetch.
             if self.providers.drivers.provider(&driver).is_some_and(|p| p.plain_protocol) {
                 manager.send(Command::Kept { slot, incarnation, alloc });
                 return;
@@ -251,7 +249,7 @@ impl RemoteLoop {
         let writing = self.keeps.entry((alloc, key.clone())).or_default();
         let one_by_one = writing.one_by_one.clone();
         writing.tasks.spawn(async move {
-            // One that was cancelled writes what it was at before it ends.
+            // A cancelled fetch first finishes the write in hand.
             let _alone = one_by_one.lock_owned().await;
             keep.run(over).await;
         });
@@ -273,8 +271,8 @@ impl RemoteLoop {
         self.watches.add(&driver, incarnation, key, handle);
     }
 
-    /// Forgets what was held of a slot. A next order may have come behind the release in the same batch: then the
-    /// slot stays, with nothing but that order, and so does its stored record.
+    /// Drops the state of a slot. The next order may follow the release in the same batch. Then the slot stays, with
+    /// that order only, and so does its stored record.
     async fn let_go(&mut self, key: &SlotKey) {
         let mut again = None;
         if let Some(entry) = self.entries.remove(key) {
@@ -315,7 +313,7 @@ impl RemoteLoop {
         });
     }
 
-    /// Begins and ends the renewal of tokens as the order and what is seen of the instance want it.
+    /// Begins and ends the renewal of tokens, as the order and the sightings of the instance require.
     fn renew(&mut self, key: &SlotKey) {
         let Some(entry) = self.entries.get_mut(key) else {
             return;
@@ -329,11 +327,11 @@ impl RemoteLoop {
             Step::Stay => {}
             Step::End => entry.renewing = None,
             Step::Begin(reign) => {
-                // Without the allocation nobody gets tokens; it comes in a message of its own.
+                // Only an allocation gets tokens; it comes in a message of its own.
                 let interest = self.interests.get(key).and_then(|l| l.iter().find(|i| i.alloc.id == reign.alloc));
                 let due = |due: &(IncarnationId, Due)| (due.0 == reign.incarnation).then(|| due.1.clone());
                 entry.renewing = interest.and_then(|interest| {
-                    // Known once: under a later epoch somebody else may have renewed.
+                    // Valid once: under a later epoch another node may have renewed.
                     let due = entry.due.take().as_deref().and_then(due);
                     Renewing::begin(&self.renewals, interest, reign, due).map(Box::new)
                 });
@@ -341,7 +339,7 @@ impl RemoteLoop {
         }
     }
 
-    /// Tells the slot's allocation what is known.
+    /// Tells the slot's allocation the known state.
     pub(crate) fn show(&mut self, key: &SlotKey) {
         self.renew(key);
         let Some(entry) = self.entries.get_mut(key) else {
@@ -350,7 +348,7 @@ impl RemoteLoop {
         let Some(order) = entry.slot.order() else {
             return;
         };
-        // The watch of an instance that has ended has nothing more to tell.
+        // An instance that has ended needs no watch.
         let sighting = entry.slot.sighting().cloned().unwrap_or_default();
         if sighting.observed.ended()
             && let Some(incarnation) = entry.watched.take()
@@ -371,7 +369,7 @@ impl RemoteLoop {
             epoch: if order.role == RemoteRole::Manage { order.epoch } else { 0 },
             network: DriverNetwork { address: sighting.address, port_map: sighting.port_map, auto_advertise: true },
         };
-        // Another allocation may have it under the same epoch: that one has been shown nothing yet.
+        // Another allocation may have the slot under the same epoch: it has not been shown anything yet.
         if entry.shown.as_ref().is_some_and(|(alloc, shown)| *alloc == order.alloc_id && *shown == view) {
             return;
         }
@@ -385,7 +383,7 @@ impl RemoteLoop {
     }
 }
 
-/// What of it has to be read from disk, in bytes.
+/// Bytes of the preparation that come from disk.
 fn weight(prepared: Option<&Outcome>) -> u64 {
     prepared.and_then(|outcome| outcome.as_ref().ok()).map_or(0, |prepared| prepared.fetched_bytes())
 }

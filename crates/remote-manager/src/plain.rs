@@ -13,8 +13,8 @@
 //!             allocation reads (`attached::Output`); without an allocation a pipe that the node reads by itself
 //!             (`unshown`)
 //! ```
-//! Such a driver cannot be asked by key: after a create whose answer was lost nothing is created again, and a person
-//! decides. It refuses no stale epoch either. Both are shown as the guarantee of the task.
+//! Such a driver cannot search by key. After a create with a lost answer, the slot is held until a person decides. The
+//! driver also does not fence stale epochs. The guarantee of the task shows both.
 
 use std::{
     fs::{self, File},
@@ -36,27 +36,28 @@ use crate::{
     wire::bounded,
 };
 
-/// Layout of a handle of the plain protocol: the driver's own message, without what is of no use for finding the
-/// instance again.
+/// Layout version of a handle of the plain protocol: the driver's own message, without fields that do not help to find
+/// the instance again.
 const SCHEMA: u32 = 0;
-/// The signal that means: let go of the task, and leave it alone.
+/// The signal that makes a driver let go of a task without a stop.
 const DETACH: &str = driver_host::DETACH_SIGNAL;
-/// How long the driver gets to say how a task that has ended did so.
+/// How long the driver may take to report how an ended task ended.
 const END_PATIENCE: Duration = Duration::from_secs(10);
-/// How long the driver gets to let a task go.
+/// How long the driver may take to let a task go.
 const DETACH_PATIENCE: Duration = Duration::from_secs(5);
-/// The attribute by which drivers name the instance that they write of.
+/// The attribute by which drivers name an instance in their output.
 const INSTANCE: &str = "arn";
-/// How far whoever reads what a driver writes may be behind.
+/// How far the reader of a driver's output may lag.
 const READING_PATIENCE: Duration = Duration::from_millis(500);
-/// How often a plugin is told of a task for one call: its process, or the place of the task's output, may change
+/// How often one call makes a plugin adopt its task: the plugin's process, or the target of the output, may change
 /// meanwhile.
 const ATTEMPTS: usize = 4;
 
-/// Where a handle says whose it is. The driver never sees it.
+/// The field in which a handle names its slot. The driver never sees it.
 const SLOT: &str = "drover.slot";
 
-/// What of a task finds it again. The environment and the driver's configuration stay here: both may hold secrets.
+/// The part of a task's configuration that finds it again. Environment and driver configuration stay here: both may
+/// hold secrets.
 fn to_find(config: &TaskConfig, slot: &SlotKey) -> TaskConfig {
     TaskConfig {
         env: [(SLOT.to_owned(), slot.to_string())].into(),
@@ -79,7 +80,7 @@ fn kept(started: TaskHandle, slot: &SlotKey) -> RemoteHandle {
     RemoteHandle { schema: SCHEMA, data: handle_to_bytes(&TaskHandle { config, ..started }) }
 }
 
-/// A task's handle as its driver takes it, its id, and its slot, which handles of older agents do not name.
+/// A task's handle in its driver's form, its id, and its slot, which handles of older agents do not name.
 type Opened = (TaskHandle, String, Option<SlotKey>);
 
 fn opened(handle: &RemoteHandle) -> Result<Opened, Answer> {
@@ -90,7 +91,7 @@ fn opened(handle: &RemoteHandle) -> Result<Opened, Answer> {
             let mut slot = None;
             if let Some(config) = &mut handle.config {
                 slot = config.env.remove(SLOT).and_then(|slot| slot.parse().ok());
-                // Drivers written in Go follow these without looking.
+                // Drivers written in Go dereference these without a check.
                 driver_host::proto::build::fill_resources(config);
             }
             Ok((handle, id, slot))
@@ -103,19 +104,19 @@ fn opened(handle: &RemoteHandle) -> Result<Opened, Answer> {
     }
 }
 
-/// What RecoverTask has failed with. Every error says that nothing is known, but the one that says that there is no
-/// such task.
+/// The meaning of RecoverTask's error. *Task not found* says that there is no such task; every other error says
+/// nothing.
 fn trouble(error: &CallError) -> Answer {
     if error.is_task_not_found() { Answer::Absent } else { Answer::CouldNotAsk(error.to_string()) }
 }
 
-/// What any other call has failed with. A plugin that has just taken a task over and does not know it says nothing
-/// about the instance: it may have died between.
+/// The meaning of any other call's error. A plugin that has just adopted a task and does not know it says nothing about
+/// the instance: the plugin may have died in between.
 fn lost(error: &CallError) -> Answer {
     Answer::CouldNotAsk(error.to_string())
 }
 
-/// Readers of the FIFOs that a plugin writes to: one that waits for a reader goes on. Nothing is read.
+/// Opens the FIFOs that a plugin writes to, so that a plugin that waits for a reader continues. Reads nothing.
 fn readers(place: &Place) -> Vec<File> {
     let fifo = |path: &&str| fs::metadata(path).is_ok_and(|meta| meta.file_type().is_fifo());
     let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default();
@@ -127,7 +128,7 @@ fn nanos(at: Option<SystemTime>) -> TimestampNs {
     at.and_then(|t| t.duration_since(UNIX_EPOCH).ok()).and_then(|d| i64::try_from(d.as_nanos()).ok()).unwrap_or(0)
 }
 
-/// A call about a task. A plugin that has lost it is told of it once more.
+/// A call about a task. A plugin that has lost the task adopts it once more.
 macro_rules! about {
     ($plain:expr, $handle:expr, $call:ident($($argument:expr),*)) => {
         async {
@@ -151,7 +152,7 @@ pub(crate) struct Plain<'a> {
 }
 
 impl Plain<'_> {
-    /// The task, followed by the running plugin: it is told of it unless it was under this adoption.
+    /// The task, followed by the running plugin. The plugin adopts it first, unless it has done so under this order.
     #[expect(clippy::await_holding_invalid_type, reason = "calls that change what the plugin knows of a task exclude all others about it")]
     async fn attached(&self, handle: &RemoteHandle) -> Result<Attached, Answer> {
         let (mut found, id, slot) = opened(handle)?;
@@ -166,8 +167,7 @@ impl Plain<'_> {
                 continue;
             }
             let before = self.tasks.told(&id, generation);
-            // A plugin that knows a task does nothing when it is told of it again: neither does it begin to follow it,
-            // nor look at its paths.
+            // RecoverTask of a known task does nothing: the plugin neither begins to follow it nor looks at its paths.
             self.make_forget(&id).await?;
             self.tasks.forgotten(&id);
             let place = self.tasks.place_of(slot.as_ref(), before).await;
@@ -180,24 +180,24 @@ impl Plain<'_> {
         Err(Answer::CouldNotAsk("the driver's plugin or the place of its output changes all the time".to_owned()))
     }
 
-    /// As [`Plain::attached`], after what was attached has turned out to be of no use.
+    /// As [`Plain::attached`], after the former attachment has proved useless.
     async fn attached_anew(&self, handle: &RemoteHandle, former: Attached) -> Result<Attached, Answer> {
         self.tasks.renew(&former.id);
         drop(former);
         self.attached(handle).await
     }
 
-    /// The plugin's process forgets the task, whose gate the caller has alone; the instance goes on.
+    /// Makes the plugin's process forget the task, whose gate the caller holds exclusively. The instance continues.
     async fn make_forget(&self, id: &str) -> Result<(), Answer> {
         let told = self.tasks.told(id, self.driver.generation());
-        // A plugin that waits for a reader of the task's output hears nothing before there is one.
+        // A plugin that waits for a reader of the task's output is deaf until it has one.
         let _reads = told.as_ref().map(readers);
         let refuses = |e: &CallError| Answer::CouldNotAsk(format!("the driver does not let go of what it knows of the task: {e}"));
         match self.driver.stop_task(id, DETACH, DETACH_PATIENCE).await {
             Ok(()) => {}
             Err(e) if e.is_task_not_found() => return Ok(()),
             Err(e) if evidence::detaches_all_the_same(&e.to_string()) => {}
-            // It may have known the task from a former agent, or not at all.
+            // The plugin may know the task from a former agent, or not at all.
             Err(e) if told.is_none() && !e.is_plugin_gone() && !e.is_disconnected() => {
                 tracing::debug!(task = id, error = %e, "the driver did not let go of a task that it was not told of");
                 return Ok(());
@@ -206,8 +206,8 @@ impl Plain<'_> {
         }
         match self.driver.destroy_task(id, false).await {
             Ok(_) => Ok(()),
-            // Its watch has ended by an error: then it takes a task for running. It is detached, so that nothing but
-            // its own note goes.
+            // Its watch has ended with an error, so the plugin takes the task for running. The task is detached, so
+            // this deletes only the plugin's record.
             Err(CallError::Failed { .. }) => self.driver.destroy_task(id, true).await.map(drop).map_err(|e| refuses(&e)),
             Err(e) => Err(refuses(&e)),
         }
@@ -224,7 +224,7 @@ impl Plain<'_> {
         let _alone = self.tasks.gate(&config.id).write_owned().await;
         let place = self.tasks.place_of(Some(slot), None).await;
         place.put_into(&mut config);
-        // Drivers that store output by themselves would store it where nobody looks for it.
+        // A driver that stores output itself would store it where nobody looks.
         config.drover_log = None;
         let (id, generation) = (config.id.clone(), self.driver.generation());
         match self.driver.start_task(config).await {
@@ -264,7 +264,7 @@ impl Plain<'_> {
         }
     }
 
-    /// What the driver's word about a task means, beside what its WaitTask has answered.
+    /// The meaning of a driver's inspection, together with the answer of its WaitTask.
     async fn seen(&self, handle: &RemoteHandle, at: &Attached, seen: Inspection) -> Answer {
         let exited = |exit: TaskExit, reason: &str| Observed::Exited {
             code: exit.exit_code,
@@ -277,7 +277,7 @@ impl Plain<'_> {
             (TaskStatus::Exited, ended) => {
                 let exit = match ended {
                     Some(exit) => exit,
-                    // How it ended: it is over, so this does not wait.
+                    // How it ended: the task is over, so the answer comes at once.
                     None => match tokio::time::timeout(END_PATIENCE, self.driver.wait_task(&at.id)).await {
                         Ok(Ok(exit)) => exit,
                         Ok(Err(e)) => return lost(&e),
@@ -287,7 +287,7 @@ impl Plain<'_> {
                 match exit.error.as_deref() {
                     None => exited(exit, ""),
                     Some(why) if evidence::says_gone(why) => return Answer::Absent,
-                    // Such drivers call it an end when they could not ask. It is asked anew, from the beginning.
+                    // Such drivers report an end when they could not ask. Adopt the task anew.
                     Some(why) => {
                         let why = why.to_owned();
                         self.tasks.doubt(&at.id);
@@ -295,8 +295,8 @@ impl Plain<'_> {
                     }
                 }
             }
-            // Its watch is over, and it has not noted an end: the task has ended, or could not be asked about. Which of
-            // both may stand in what it writes.
+            // The watch is over without a recorded end: the task has ended, or the driver could not ask. Its output may
+            // tell which.
             (TaskStatus::Running | TaskStatus::Unknown, Some(exit)) => {
                 let instance = seen.attributes.get(INSTANCE).cloned().unwrap_or_default();
                 match self.seen_ended(at, instance).await {
@@ -328,8 +328,7 @@ impl Plain<'_> {
         Answer::Instance { handle: handle.clone(), sighting: Box::new(sighting) }
     }
 
-    /// The final status that the driver says to have seen, in the output of the task. Who reads that may be a moment
-    /// behind.
+    /// The final status that the driver has written to the task's output. The reader of the output may lag a moment.
     async fn seen_ended(&self, at: &Attached, instance: String) -> Option<String> {
         let place = Some(at.place.clone()).filter(Place::is_read)?;
         let until = tokio::time::Instant::now() + READING_PATIENCE;
@@ -344,13 +343,13 @@ impl Plain<'_> {
     }
 
     pub(crate) async fn stop(&self, handle: &RemoteHandle, signal: &str, timeout: GoDuration) -> Answer {
-        // A job that names this signal would have its instance forgotten instead of stopped.
+        // A job that names this signal would make the driver forget its instance instead of stopping it.
         let signal = if signal == DETACH { "" } else { signal };
         let mut at = match self.attached(handle).await {
             Ok(at) => at,
             Err(answer) => return answer,
         };
-        // A plugin whose watch is over does nothing when it is told to stop the task: it has no hand in it any more.
+        // A plugin whose watch is over ignores a stop of the task.
         if at.ended().is_some() {
             match self.look_at(handle, &at).await {
                 Answer::Instance { sighting, handle } if sighting.observed.ended() => return Answer::Instance { sighting, handle },
@@ -382,8 +381,8 @@ impl Plain<'_> {
         }
     }
 
-    /// The end of the task is stored. A driver that has not noted it is made to forget the task like one that is let
-    /// go.
+    /// The end of the task is stored. Makes the plugin forget it: by DestroyTask, or as if it were let go if the plugin
+    /// has not recorded the end.
     #[expect(clippy::await_holding_invalid_type, reason = "calls that change what the plugin knows of a task exclude all others about it")]
     pub(crate) async fn forget(&self, handle: &RemoteHandle) -> Answer {
         let destroyed = about!(self, handle, destroy_task(false)).await;
@@ -404,25 +403,25 @@ impl Plain<'_> {
         Answer::Absent
     }
 
-    /// The order for the task is another one: it is adopted anew, whatever the plugin has of it.
+    /// The task's order has changed: the task is adopted anew, whatever the plugin knows of it.
     pub(crate) fn adopt_anew(tasks: &PlainTasks, handle: &RemoteHandle) {
         if let Ok((_, id, _)) = opened(handle) {
             tasks.renew(&id);
         }
     }
 
-    /// The plugin need not know the task any more; the instance goes on. Whatever it answers, nothing is lost.
+    /// Lets the plugin forget the task; the instance continues. The answer does not matter.
     #[expect(clippy::await_holding_invalid_type, reason = "calls that change what the plugin knows of a task exclude all others about it")]
     pub(crate) async fn let_go(&self, handle: &RemoteHandle) {
         let Ok((_, id, _)) = opened(handle) else { return };
         let alone = self.tasks.gate(&id).write_owned().await;
-        // A process that has never heard of it has nothing to let go.
+        // A process that has never known the task has nothing to let go.
         if self.tasks.told(&id, self.driver.generation()).is_none() {
             return;
         }
         match self.make_forget(&id).await {
             Ok(()) => self.tasks.forgotten(&id),
-            // Before it is asked again it has to let go.
+            // The plugin must let go before the next call.
             Err(answer) => {
                 tracing::debug!(task = id, why = why(answer), "the driver did not let go of a task");
                 self.tasks.renew(&id);

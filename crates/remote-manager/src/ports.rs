@@ -1,5 +1,4 @@
-//! What the manager needs of the node that it is part of. The node implements it; nothing else of the node is known
-//! here.
+//! The manager's interface to the node, which implements it. The manager knows nothing else of the node.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,18 +11,18 @@ use lifecycle::{
 };
 use model::{AllocId, Task, node::RemoteProvider};
 
-/// Why a create does not have what it takes along; the texts are for people.
+/// Why the preparation of a create is incomplete; the texts are for people.
 #[derive(Debug)]
 pub enum Unprepared {
-    /// It will never have it.
+    /// It never can be complete.
     Refused(String),
-    /// It is tried again.
+    /// Another attempt follows.
     Later(String),
 }
 
 /// The drivers of this node.
 pub trait Drivers: Send + Sync {
-    /// The driver of that name, when its plugin is there or comes within `limit`. Cancel safe.
+    /// The driver of that name, if its plugin is ready now or becomes so within `limit`. Cancel safe.
     ///
     /// # Errors
     /// Why there is none, for people.
@@ -32,7 +31,7 @@ pub trait Drivers: Send + Sync {
     /// As [`Drivers::get`], without waiting.
     fn now(&self, name: &str) -> Option<Driver>;
 
-    /// What a driver has declared of its runtime; None: no plugin has declared a driver of remote tasks by that name.
+    /// The provider that a driver has declared; `None`: no plugin has declared a driver of remote tasks by that name.
     fn provider(&self, name: &str) -> Option<RemoteProvider>;
 }
 
@@ -43,11 +42,11 @@ pub struct Tokens {
     pub files: Vec<BundleFile>,
     /// Variables of the task, by name.
     pub variables: BTreeMap<String, String>,
-    /// When those that end are due to be renewed.
+    /// When the tokens are due for renewal.
     pub due: Due,
 }
 
-/// What templates give to a task that runs elsewhere.
+/// Rendered templates of a task that runs elsewhere.
 #[derive(Clone, Debug, Default)]
 pub struct Rendered {
     /// Files that travel to the task.
@@ -56,10 +55,10 @@ pub struct Rendered {
     pub variables: BTreeMap<String, String>,
 }
 
-/// What tasks that run elsewhere get from this node. The answers are for one attempt: who needs them asks again.
+/// Supplies of this node for tasks that run elsewhere. The answers are for one attempt; each attempt asks again.
 pub trait Supplies: Send + Sync {
-    /// Downloads the task's artifacts into `into`, whose directories are new and nobody else's. `run` names the
-    /// attempt, `tell` hears that it begins. Cancel safe: when it is dropped, no process of it is left.
+    /// Downloads the task's artifacts into `into`, whose directories are new and used by nothing else. `run` names the
+    /// attempt; `tell` hears that it begins. Cancel safe: a drop leaves no process.
     ///
     /// # Errors
     /// Which artifact failed, why, and whether another attempt may succeed.
@@ -77,8 +76,8 @@ pub trait Supplies: Send + Sync {
     /// When the servers refuse, or none has answered.
     fn tokens<'a>(&'a self, alloc: AllocId, task: &'a Task, identities: Vec<String>) -> BoxFuture<'a, Result<Tokens, Unprepared>>;
 
-    /// Renders the task's templates, which may read the variables of `tokens`. Data that is missing is waited for, but
-    /// not for long. Cancel safe.
+    /// Renders the task's templates, which may read the variables of `tokens`. Waits for missing data only briefly.
+    /// Cancel safe.
     ///
     /// # Errors
     /// When a template cannot be rendered, cannot travel, or misses data.
@@ -89,11 +88,10 @@ pub trait Supplies: Send + Sync {
         tokens: BTreeMap<String, String>,
     ) -> BoxFuture<'a, Result<Rendered, Unprepared>>;
 
-    /// The message that the driver starts the task from, with `variables` added to its environment. Its paths are
-    /// those of this node.
+    /// The driver's start message, with `variables` added to the task's environment. Its paths are those of this node.
     ///
     /// # Errors
-    /// What of the job this driver or this node cannot do.
+    /// The option of the job that this driver or this node does not support.
     fn config(
         &self,
         of: TaskSpec<'_>,

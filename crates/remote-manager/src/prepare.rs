@@ -1,5 +1,4 @@
-//! One attempt to make what a create takes along from this node: the task's configuration and the files that travel
-//! with it.
+//! One attempt to prepare a create on this node: the task's configuration and the files that travel with it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,24 +23,24 @@ use crate::{
 /// How long an attempt waits for the driver's plugin.
 const DRIVER_PATIENCE: Duration = Duration::from_secs(20);
 
-/// What creates are prepared with.
+/// The inputs of preparations.
 pub(crate) struct Preparer {
     pub(crate) drivers: Arc<dyn Drivers>,
     pub(crate) supplies: Arc<dyn Supplies>,
     pub(crate) env: NodeEnv,
 }
 
-/// What one attempt of a preparation leaves for the next one.
+/// Progress that one attempt hands on to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// People have read that artifacts are fetched.
+    /// The event that artifacts are being fetched was sent.
     told: bool,
-    /// They are there, and something else was not.
+    /// The artifacts are here, but another part was missing.
     fetched: Option<Fetched>,
 }
 
 impl Progress {
-    /// Something else has to be waited for: others may fetch theirs meanwhile.
+    /// Another part has to come first: other tasks may fetch their artifacts meanwhile.
     pub(crate) fn wait(&self) {
         if let Some(fetched) = &self.fetched {
             fetched.end_turn();
@@ -50,8 +49,8 @@ impl Progress {
 }
 
 impl Preparer {
-    /// Prepares the create of one incarnation. Whoever has artifacts to fetch waits for a turn of `fetches`. Cancel
-    /// safe: what `progress` does not hold is removed.
+    /// Prepares the create of one incarnation. With artifacts, waits for a permit of `fetches`. Cancel safe: a drop
+    /// removes whatever `progress` does not hold.
     pub(crate) async fn prepare(
         &self,
         interest: &Interest,
@@ -71,7 +70,7 @@ impl Preparer {
             return Err(Unprepared::Later(format!("driver {:?} has not become ready", task.driver)));
         }
         let capabilities = driver.capabilities().unwrap_or_default();
-        // Refused at submission already, unless the job came before any node could tell.
+        // Submission refuses this already, unless the job came before any node reported its drivers.
         let provider = self.drivers.provider(&task.driver).unwrap_or_default();
         let undeliverable = parts::undeliverable(task, &RemoteProvider { no_signals: !capabilities.send_signals, ..provider });
         if !undeliverable.is_empty() {
@@ -86,7 +85,7 @@ impl Preparer {
             let fetching = Fetching { of, dirs: self.env.dirs(alloc.id), run: &run, tell, turn };
             progress.fetched = Some(fetching.fetch(&*self.supplies).await?);
         }
-        // After what takes long: tokens end.
+        // Tokens after the slow parts, because they expire.
         let tokens = self.tokens(alloc.id, task).await?;
         let mut rendered = self.supplies.templates(of, &capabilities, tokens.variables.clone()).await?;
         rendered.files.extend(tokens.files);
@@ -101,7 +100,7 @@ impl Preparer {
             | StartFailure::Driver { why, .. } => Unprepared::Refused(why),
             StartFailure::Interrupted => Unprepared::Later("the preparation was interrupted".into()),
         })?;
-        // Paths of this node would be lies at the provider.
+        // Paths of this node are wrong at the provider.
         config.alloc_dir = String::new();
         config.stdout_path = String::new();
         config.stderr_path = String::new();
@@ -117,8 +116,8 @@ impl Preparer {
         Prepared::pack(&config, rendered.files, progress.fetched.take(), tokens.due).map_err(Unprepared::Refused)
     }
 
-    /// All tokens that a create takes along. What could not be renewed there was refused before
-    /// ([`parts::undeliverable`]).
+    /// All tokens of a create. An earlier check ([`parts::undeliverable`]) has refused those that could not be renewed
+    /// there.
     async fn tokens(&self, alloc: AllocId, task: &Task) -> Result<Tokens, Unprepared> {
         let wanted: Vec<String> = exposed(task).map(|identity| identity.name.clone()).collect();
         if wanted.is_empty() {

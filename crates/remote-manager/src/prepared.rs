@@ -1,8 +1,7 @@
-//! What a create takes along from this node, as it is kept until the create is confirmed.
+//! The prepared parts of a create, as kept until the create is confirmed.
 //!
-//! Thousands may wait for their turn at a provider, each with its task's whole environment. As messages they are a
-//! piece of memory each instead of a hundred small ones, which would leave holes between everything that comes to stay
-//! meanwhile.
+//! Thousands may wait for their turn at a provider, each with its task's whole environment. As an encoded message each
+//! takes one piece of memory. As values it would take a hundred small ones, which fragment the heap.
 
 use std::{
     collections::BTreeSet,
@@ -15,29 +14,29 @@ use prost::Message;
 
 use crate::fetched::Fetched;
 
-/// What the files of a task may weigh together: a plugin reads messages of 64 MiB, and the task's configuration is in
-/// the same one.
+/// Limit of a task's files together, in bytes. A plugin reads messages of at most 64 MiB, and the task's configuration
+/// is in the same one.
 const MAX_FILE_BYTES: u64 = 48 << 20;
 
 /// The task's configuration and the files that travel with it.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     task: Box<[u8]>,
-    /// A bundle without a digest, of what was made in memory.
+    /// A bundle without a digest, with the files made in memory.
     made: Box<[u8]>,
-    /// Further files, on the disk of this node.
+    /// Further files, on this node's disk.
     fetched: Option<Fetched>,
-    /// The fetched files are not as they were.
+    /// The fetched files have changed.
     lost: AtomicBool,
-    /// When the tokens in it are due to be renewed.
+    /// When its tokens are due for renewal.
     pub(crate) due: Due,
 }
 
 impl Prepared {
-    /// What is made takes the place of what was fetched under the same name.
+    /// Packs a preparation. A generated file replaces a fetched one of the same name.
     ///
     /// # Errors
-    /// When the files are too many to be sent; for people.
+    /// When the files are too large to send; for people.
     pub(crate) fn pack(task: &TaskConfig, files: Vec<BundleFile>, mut fetched: Option<Fetched>, due: Due) -> Result<Self, String> {
         if let Some(fetched) = &mut fetched {
             fetched.without(&files.iter().map(|file| file.path.as_str()).collect::<BTreeSet<_>>());
@@ -53,20 +52,20 @@ impl Prepared {
         Ok(Self { task: task.encode_to_vec().into(), made: made.encode_to_vec().into(), fetched, lost: AtomicBool::new(false), due })
     }
 
-    /// What has to be read for it, in bytes: it is all in memory while a create is under way.
+    /// Bytes to read from disk for it; they are all in memory while a create is under way.
     pub(crate) fn fetched_bytes(&self) -> u64 {
         self.fetched.as_ref().map_or(0, Fetched::bytes)
     }
 
-    /// It can never be unpacked and has to be made anew.
+    /// Whether it can never be unpacked and has to be made anew.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// What was packed. Blocking when something was fetched. The text of an error is for people; what was fetched may
-    /// be [lost](Self::is_lost) then.
+    /// Unpacks it. Blocking when it has fetched files. The error text is for people; the fetched files may be
+    /// [lost](Self::is_lost) then.
     pub(crate) fn unpack(&self) -> Result<(TaskConfig, Bundle), String> {
-        // An error of these would be a defect of ours.
+        // An error here would be a defect of ours.
         let task = TaskConfig::decode(&*self.task).map_err(|error| error.to_string())?;
         let mut bundle = Bundle::decode(&*self.made).map_err(|error| error.to_string())?;
         if let Some(fetched) = &self.fetched {

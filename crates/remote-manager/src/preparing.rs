@@ -1,9 +1,7 @@
-//! What a create takes along from this node: one preparation at a time for each slot, for one incarnation and by one
-//! allocation.
+//! Preparations of creates: one at a time for each slot, for one incarnation and one allocation.
 //!
-//! It may take for ever, when a template waits for a service. The servers may have gone on meanwhile: what was prepared
-//! for one incarnation must not be what the next one is created from, and nobody goes on preparing what is not wanted
-//! any more.
+//! A preparation may take for ever, for instance while a template waits for a service. The servers may have gone on
+//! meanwhile. So the result for one incarnation must never serve the next, and an unwanted preparation must stop.
 
 use std::sync::Arc;
 
@@ -12,9 +10,9 @@ use tokio_util::sync::DropGuard;
 
 use crate::prepared::Prepared;
 
-/// The incarnation, and the allocation whose directory, job and tokens it is made with.
+/// The incarnation, and the allocation that supplies directory, job and tokens.
 pub(crate) type For = (IncarnationId, AllocId);
-/// Err: it will never have a result, and why.
+/// `Err`: why there will never be a result.
 pub(crate) type Outcome = Result<Arc<Prepared>, String>;
 
 /// One preparation.
@@ -26,9 +24,9 @@ pub(crate) struct Preparing {
 enum State {
     /// It waits for its allocation, which comes in a message of its own.
     Wanted,
-    /// Whoever is at it ends when this is dropped.
+    /// A drop of `_ends` ends the work.
     UnderWay { _ends: DropGuard },
-    /// There is nothing more to do.
+    /// It has ended.
     Done(Outcome),
 }
 
@@ -45,12 +43,12 @@ impl Preparing {
         matches!(self.state, State::Wanted)
     }
 
-    /// What it goes on for; None: it is done.
+    /// The target of the work; `None`: it is done.
     pub(crate) fn open(&self) -> Option<For> {
         (!matches!(self.state, State::Done(_))).then_some(self.of)
     }
 
-    /// Takes the outcome of what is under way. False: it is that of an earlier one.
+    /// Takes the outcome of the work. False: it is the outcome of an earlier one.
     pub(crate) fn done(&mut self, of: For, outcome: Outcome) -> bool {
         let awaited = self.of == of && matches!(self.state, State::UnderWay { .. });
         if awaited {
@@ -59,7 +57,7 @@ impl Preparing {
         awaited
     }
 
-    /// The outcome, when it is for that.
+    /// The outcome, if its target is `of`.
     pub(crate) fn outcome(&self, of: For) -> Option<&Outcome> {
         match &self.state {
             State::Done(outcome) if self.of == of => Some(outcome),
@@ -67,7 +65,7 @@ impl Preparing {
         }
     }
 
-    /// What was prepared for that incarnation.
+    /// The preparation for that incarnation.
     pub(crate) fn made(&self, incarnation: IncarnationId) -> Option<&Arc<Prepared>> {
         match &self.state {
             State::Done(Ok(prepared)) if self.of.0 == incarnation => Some(prepared),

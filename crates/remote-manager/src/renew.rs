@@ -1,12 +1,11 @@
-//! Renews the tokens of a remote task whose life ends, where the task runs.
+//! Renews the expiring tokens of a remote task, where the task runs.
 //!
 //! ```text
 //! half of a life is over ─ ask the server ─ Refresh ─ signal
 //! ```
-//! Nothing of it is stored: tokens lie with the instance only. So a manager that has taken an instance over does not
-//! know when the one before renewed, and does it soon; the one that has created the instance knows when it is due. A
-//! token that could not be delivered is delivered by a later try, as long as it is young; the task has its former one
-//! meanwhile.
+//! The node stores nothing: the tokens lie with the instance only. A manager that has adopted an instance does not know
+//! the last renewal, so it renews soon. The manager that has created the instance knows when renewal is due. If a
+//! delivery fails, a later attempt delivers the token while it is young; meanwhile the task has its former one.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,10 +29,10 @@ use crate::{
 
 /// Pauses between attempts: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// Looks at the clock are not further apart: it may be set, and a machine may sleep.
+/// Longest time between two looks at the clock: somebody may set it, and a machine may sleep.
 const LOOK: Duration = Duration::from_secs(30);
 
-/// What a renewal belongs to. Under another epoch somebody else may have renewed meanwhile.
+/// The scope of a renewal. Under another epoch another node may have renewed meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reign {
     pub(crate) incarnation: IncarnationId,
@@ -41,18 +40,18 @@ pub(crate) struct Reign {
     pub(crate) alloc: AllocId,
 }
 
-/// What becomes of the renewal of a slot.
+/// The next step of a slot's renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// It stays as it is, also when there is none.
+    /// Leave it as it is, even if there is none.
     Stay,
-    /// There is to be this one and no other.
+    /// Begin this one and end any other.
     Begin(Reign),
-    /// There is to be none.
+    /// End it.
     End,
 }
 
-/// Tokens are renewed by the manager of a task that runs. One that cannot be asked at the moment may run.
+/// The manager of a running task renews its tokens. An instance that cannot be asked at the moment may be running.
 pub(crate) fn step(order: &RemoteOrder, seen: Option<&Observed>, present: Option<Reign>) -> Step {
     let wanted = Reign { incarnation: order.incarnation, epoch: order.epoch, alloc: order.alloc_id };
     let managed = order.role == RemoteRole::Manage && order.desired == DesiredRemote::Run;
@@ -61,13 +60,13 @@ pub(crate) fn step(order: &RemoteOrder, seen: Option<&Observed>, present: Option
         (None, _) if !managed => Step::End,
         (_, Some(present)) if present == wanted => Step::Stay,
         (Some(Observed::Running), _) => Step::Begin(wanted),
-        // The next look says.
+        // The next look decides.
         (_, Some(_)) => Step::End,
         (_, None) => Step::Stay,
     }
 }
 
-/// What renewals are made with.
+/// The inputs of renewals.
 pub(crate) struct Renewals {
     pub(crate) supplies: Arc<dyn Supplies>,
     pub(crate) lease: Lease,
@@ -76,14 +75,14 @@ pub(crate) struct Renewals {
     pub(crate) stop: CancellationToken,
 }
 
-/// A renewal that goes on until this is dropped.
+/// A renewal; a drop ends it.
 pub(crate) struct Renewing {
     pub(crate) reign: Reign,
     _until: DropGuard,
 }
 
 impl Renewing {
-    /// Begins, when the task has tokens that end. `due` is when they are, if this node knows.
+    /// Begins, if the task has tokens that expire. `due` is their renewal time, if this node knows it.
     pub(crate) fn begin(with: &Arc<Renewals>, interest: &Interest, reign: Reign, due: Option<Due>) -> Option<Self> {
         task_of(interest).filter(|task| identities::renewed(task))?;
         let renewal = Renewal { with: with.clone(), interest: interest.clone(), reign };
@@ -102,9 +101,9 @@ struct Renewal {
 
 /// Why the task still has its former tokens.
 enum Failure {
-    /// This node may not act now. That is no news of the task.
+    /// This node may not act now. That says nothing about the task.
     NotNow,
-    /// What people read.
+    /// The reason, for people.
     Told(String),
 }
 
@@ -113,7 +112,7 @@ fn task_of(interest: &Interest) -> Option<&Task> {
 }
 
 impl Renewal {
-    /// Safe to be cancelled at any point: what was delivered is delivered, and the next manager begins anew.
+    /// Cancel safe: delivered tokens stay delivered, and the next manager begins anew.
     async fn run(self, due: Option<Due>) {
         let Some(task) = task_of(&self.interest) else { return };
         let mut due = due.unwrap_or_else(|| Due::soon(task, now_ns(), self.with.seeds.next()));
@@ -149,11 +148,11 @@ impl Renewal {
         }
     }
 
-    /// Asks for tokens of these identities and delivers them; answers when the next ones are due. What was given and
-    /// not delivered stays in `young`.
+    /// Requests tokens of these identities and delivers them; returns when the next ones are due. Undelivered tokens
+    /// stay in `young`.
     async fn renew(&self, task: &Task, names: &[String], young: &mut Option<Tokens>) -> Result<Due, Failure> {
         let now = now_ns();
-        // Before the server is asked: a node that may not deliver needs no tokens.
+        // Before the request: a node that may not deliver needs no tokens.
         self.instance().await?;
         let fits = |given: &Tokens| names.iter().all(|name| given.due.has(name)) && given.due.next().is_some_and(|next| next > now);
         let given = match young.take().filter(fits) {
@@ -173,7 +172,7 @@ impl Renewal {
         Ok(young.take().map(|given| given.due).unwrap_or_default())
     }
 
-    /// The instance, while this node may act on it as what it was when the renewal began.
+    /// The instance, while this node may act on it and it is still the one for which the renewal began.
     async fn instance(&self) -> Result<Instance, Failure> {
         let instance = self.with.manager.instance(self.interest.slot.clone()).await;
         let instance = instance.ok_or_else(|| Failure::Told(crate::manager::NOT_RUNNING.to_owned()))?;
@@ -192,13 +191,13 @@ impl Renewal {
             () = self.with.lease.lost() => return Err(Failure::NotNow),
         };
         answer.map_err(|error| match error {
-            // The observation says so to people, and ends this.
+            // The observation tells people, and ends this renewal.
             RemoteError::Gone(_) => Failure::NotNow,
             other => Failure::Told(other.to_string()),
         })
     }
 
-    /// Makes the renewal known to the task as its job wants. A signal that fails is not sent again: the file is there.
+    /// Announces the renewal as the task's job asks. A failed signal is not repeated: the file is in place.
     async fn signal(&self, task: &Task, names: &[String]) {
         let wants = |i: &&model::task::Identity| i.change_mode == change_mode::SIGNAL && names.contains(&i.name);
         for identity in model::identity_rules::identities(task).filter(wants) {

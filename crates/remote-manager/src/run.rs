@@ -1,4 +1,4 @@
-//! The loop of the slots: feeds the transition function, carries out its effects in batches.
+//! The loop of the slots: feeds the transition function and carries out its effects in batches.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -33,36 +33,36 @@ use crate::{
     watch::Watches,
 };
 
-/// What the loop works with.
+/// The loop's inputs from the node.
 pub struct Means {
     /// The other end of the loop's commands.
     pub manager: RemoteManager,
-    /// Which drivers there are.
+    /// The node's drivers.
     pub drivers: Arc<dyn Drivers>,
-    /// What creates and renewals take along.
+    /// Supplies of creates and renewals.
     pub supplies: Arc<dyn Supplies>,
-    /// Without it nothing is created, stopped or acknowledged.
+    /// Without the lease, the loop creates, stops and acknowledges nothing.
     pub lease: Lease,
-    /// Where the record of a slot is written before what it announces.
+    /// Stores a slot's record before the effect that it announces.
     pub store: LocalStore,
     /// Takes the reports for the servers.
     pub outbox: Arc<Outbox>,
-    /// Where the directories of allocations are.
+    /// Finds the directories of allocations.
     pub env: NodeEnv,
-    /// Spreads retries and renewals.
+    /// Spread retries and renewals.
     pub seeds: Seeds,
-    /// Makes the session start over.
+    /// Makes the session begin anew.
     pub reset_session: Arc<Notify>,
-    /// Ends the loop; instances are left alone.
+    /// Ends the loop; it leaves the instances alone.
     pub stop: CancellationToken,
 }
 
-/// The slots as a former agent has left them.
+/// The records of a former agent.
 #[derive(Default)]
 pub struct Restored {
-    /// By the slot's key, as JSON.
+    /// By the slot's key in JSON.
     pub slots: Vec<(String, Stored)>,
-    /// Names of rows that were damaged: any slot without a record may have been one of them.
+    /// Keys of damaged rows: any slot without a record may be one of them.
     pub doubtful: Vec<String>,
 }
 
@@ -78,38 +78,38 @@ pub struct RemoteLoop {
     pub(crate) interests: HashMap<SlotKey, Vec<Interest>>,
     pub(crate) watches: Watches,
     pub(crate) creates: Creates,
-    /// Calls so far.
+    /// Number of calls so far.
     pub(crate) calls: u64,
-    /// What is fetched into the directories of allocations.
+    /// Fetches of output into the directories of allocations.
     pub(crate) keeps: HashMap<(AllocId, SlotKey), Writing>,
     pub(crate) keep_turns: Arc<Semaphore>,
     pub(crate) cluster: ClusterId,
-    /// No orders come in this session.
+    /// This session brings no orders.
     pub(crate) holds: bool,
     pub(crate) lease: bool,
-    /// A full set of orders has come since the lease was last lost.
+    /// A full set of orders has arrived since the lease was last lost.
     pub(crate) orders_are_fresh: bool,
     pub(crate) doubt: Doubt,
 }
 
-/// Records of slots were damaged: in a slot without a record a create may have been attempted.
+/// Damaged records of slots: in any slot without a record, a create may have been attempted.
 #[derive(Default)]
 pub(crate) struct Doubt {
-    /// Names of the damaged rows.
+    /// Keys of the damaged rows.
     pub(crate) rows: Vec<String>,
-    /// The servers have said what there is: what they order later, nobody here can have attempted.
+    /// The servers have named all slots: this node cannot have attempted a create for a later order.
     pub(crate) settled: bool,
 }
 
 impl Doubt {
-    /// Is it in the way now?
+    /// Whether the doubt still applies.
     pub(crate) fn reigns(&self) -> bool {
         !self.rows.is_empty() && !self.settled
     }
 }
 
 impl RemoteLoop {
-    /// The loop, with the slots of a former agent; nothing happens before [`RemoteLoop::run`].
+    /// The loop, with the slots of a former agent; idle until [`RemoteLoop::run`].
     #[must_use]
     pub fn new(with: Means, commands: Commands, restored: Restored) -> Self {
         let manager = with.manager.clone();
@@ -151,7 +151,7 @@ impl RemoteLoop {
         this
     }
 
-    /// Runs until the node stops. Then it just ends: instances are left alone.
+    /// Runs until the node stops. It leaves the instances alone.
     pub async fn run(mut self) {
         let stop = self.with.stop.clone();
         tokio::spawn(watch_lease(self.with.lease.clone(), self.manager.clone(), stop.clone()));
@@ -174,7 +174,7 @@ impl RemoteLoop {
         }
     }
 
-    /// Runs the events through the transition function, writes what must be written once, then does the rest.
+    /// Feeds the events to the transition function, writes the records once, then carries out the other effects.
     async fn apply(&mut self, events: Vec<(SlotKey, Event)>) {
         let mut effects: Vec<(SlotKey, Effect)> = Vec::new();
         let mut writes = BTreeMap::new();
@@ -187,7 +187,7 @@ impl RemoteLoop {
                 && let (Some(order), Some(handle)) = (entry.slot.order(), entry.slot.handle())
             {
                 entry.plain = Some((order.driver.clone(), handle.clone()));
-                // A plugin that has had the task before may have stopped following it meanwhile, and would not say so.
+                // A plugin that had the task before may have stopped following it meanwhile without a word.
                 if let Event::Order(next) = &event
                     && next.epoch != order.epoch
                 {
@@ -206,14 +206,14 @@ impl RemoteLoop {
                 && matches!(answer, Answer::Instance { .. })
                 && let Some(prepared) = entry.preparing.as_ref().and_then(|preparing| preparing.made(made))
             {
-                // What a create has taken along is not needed again: thousands of environments and files would be
-                // held for nothing. Of several creates nobody knows whose tokens the instance has.
+                // After a create its preparation is useless, and thousands of environments and files would stay in
+                // memory. After several creates, whose tokens the instance has is unknown.
                 let due = Some(prepared.due.clone()).filter(|due| only && due.next().is_some());
                 entry.due = due.map(|due| Box::new((made, due)));
                 entry.preparing = None;
             }
             entry.slot = step.slot;
-            // Nobody goes on with what is not to be created here any more.
+            // End the preparation of an unwanted create.
             entry.preparing.take_if(|preparing| preparing.open().is_some_and(|of| entry.slot.prepares() != Some(of)));
             if !entry.slot.wants_create() {
                 entry.wish = None;
@@ -226,7 +226,7 @@ impl RemoteLoop {
                 }
             }
         }
-        // With the records that take their place, so that the doubt outlives the agent until then.
+        // Together with the records that replace it: until then the doubt survives the agent.
         let settled = if self.doubt.settled { std::mem::take(&mut self.doubt.rows) } else { Vec::new() };
         if !writes.is_empty() || !settled.is_empty() {
             let put = writes.iter().map(|(key, stored)| Write::Slot {
@@ -236,7 +236,7 @@ impl RemoteLoop {
             });
             let writes: Vec<Write> = settled.into_iter().map(Write::ForgetSlot).chain(put).collect();
             while let Err(error) = self.with.store.commit(writes.clone()).await {
-                // Without the record a create could be forgotten: nothing goes on before it is written.
+                // Without its record a create could be forgotten, so nothing proceeds before the write.
                 tracing::error!(%error, "waiting with remote tasks until the records can be written");
                 tokio::select! {
                     () = self.with.stop.cancelled() => return,
@@ -257,10 +257,10 @@ fn capabilities(providers: &Providers, slot: &Slot, event: &Event) -> RemoteProv
     driver.and_then(|d| providers.drivers.provider(d)).unwrap_or_else(node::undeclared)
 }
 
-/// The slot is another allocation's now, or no one's.
+/// The slot belongs to another allocation now, or to none.
 pub(crate) fn tell_released<'a>(interests: impl Iterator<Item = &'a Interest>) {
     for interest in interests {
-        // A loop that has ended needs no news.
+        // A loop that has ended needs no events.
         let _ = interest.inbox.send(AllocEvent::RemoteReleased { task: interest.task.clone() });
     }
 }

@@ -1,9 +1,8 @@
-//! The output of tasks that no allocation of this node shows: the allocation was purged, and the record of its task is
-//! not gone yet. Nobody reads what such a task says, but what its driver says of the end may stand in it. So the node
-//! reads it by itself, and keeps the last of it as evidence.
+//! The output of tasks without an allocation on this node: the allocation was purged, but the record of its task is not
+//! gone yet. Nobody else reads the output of such a task, and its driver may write there how the task ended. So the
+//! node reads the output itself, and keeps the last part as evidence.
 //!
-//! It is a pipe without a name in the file system: its driver reaches it by its number in the agent, and nothing of it
-//! is left when the agent ends.
+//! It is an unnamed pipe: the driver opens it by its descriptor number in the agent, and it disappears with the agent.
 
 use std::{
     io,
@@ -17,18 +16,18 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::evidence;
 
-/// What a driver writes for a task, as long as this lives.
+/// The output that a driver writes for a task; lives as long as this value.
 #[derive(Debug)]
 pub(crate) struct Unshown {
     path: String,
     last: Arc<Mutex<Vec<u8>>>,
-    /// As long as it is open the reader sees no end.
+    /// An open writer, so that the reader sees no end of file.
     _writes: OwnedFd,
     _reads: AbortOnDropHandle<()>,
 }
 
 impl Unshown {
-    /// A new one, which nobody has written to. Within a runtime.
+    /// A new, empty pipe. Must be called within a runtime.
     pub(crate) fn new() -> io::Result<Self> {
         let (reads, writes) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let mut reads = Receiver::from_owned_fd(reads)?;
@@ -47,12 +46,12 @@ impl Unshown {
         Ok(Self { path, last, _writes: writes, _reads: AbortOnDropHandle::new(tokio::spawn(read)) })
     }
 
-    /// Where the driver writes. A process of the same user opens it for writing as it does a FIFO.
+    /// Path for the driver. A process of the same user opens it for writing like a FIFO.
     pub(crate) fn path(&self) -> &str {
         &self.path
     }
 
-    /// The last of what was written.
+    /// The last part of the output.
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.last.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
     }
@@ -74,7 +73,7 @@ mod tests {
         };
         for who in ["one", "two"] {
             let path = pipe.path().to_owned();
-            // Whoever has written and goes does not end it.
+            // A writer that closes does not end it.
             let write = move || File::options().write(true).open(path)?.write_all(format!("{who}\n").as_bytes());
             tokio::task::spawn_blocking(write).await.expect("joined").expect("written");
             heard(&format!("{who}\n")).await;

@@ -22,21 +22,21 @@ use crate::{
     wire,
 };
 
-/// Handles per stream: a change of the set reopens its stream only.
+/// Handles per stream: a change of the set reopens its own stream only.
 const GROUP: usize = 256;
-/// Changes come in bursts (an order of 500 slots): one reopening takes all that follow one another this closely …
+/// Changes come in bursts (an order of 500 slots): one reopening covers all that follow each other within this time …
 const SETTLE: Duration = Duration::from_millis(5);
-/// … for at most so long: thousands that are created one by one would hold it up for ever.
+/// … but waits at most this long: thousands of creates one by one would delay it for ever.
 const SETTLE_MAX: Duration = Duration::from_millis(200);
 
-/// What a stream has not told of after this long is asked for.
+/// After this long, the node asks for what a stream has not reported.
 const UNHEARD: Duration = Duration::from_secs(5);
-/// Instances in one such question.
+/// Instances in one such call.
 const ASKED: usize = 100;
 
-/// Between two looks at the instances of a driver that pushes nothing.
+/// Pause between two looks at the instances of a driver without streams.
 const PLAIN_PAUSE: Duration = Duration::from_secs(1);
-/// How long a look may take, and how many there are at once.
+/// Time limit of one look.
 const PLAIN_PATIENCE: Duration = Duration::from_secs(15);
 const PLAIN_AT_ONCE: usize = 16;
 
@@ -61,7 +61,7 @@ impl Watches {
         Self { providers, manager, stop, by_driver: HashMap::new(), placed: HashMap::new() }
     }
 
-    /// Watches an instance; idempotent.
+    /// Watches an instance. Idempotent.
     pub(crate) fn add(&mut self, driver: &str, incarnation: IncarnationId, slot: &SlotKey, handle: &RemoteHandle) {
         let groups = self.by_driver.entry(driver.to_owned()).or_default();
         if let Some((_, at)) = self.placed.get(&incarnation) {
@@ -92,7 +92,7 @@ impl Watches {
         self.placed.insert(incarnation, (driver.to_owned(), at));
     }
 
-    /// Watches it no more.
+    /// Ends the watch of an incarnation.
     pub(crate) fn remove(&mut self, incarnation: IncarnationId) {
         if let Some((driver, at)) = self.placed.remove(&incarnation)
             && let Some(group) = self.by_driver.get(&driver).and_then(|g| g.get(at))
@@ -129,13 +129,12 @@ async fn follow(providers: Providers, manager: RemoteManager, driver: String, mu
 
 async fn settle(members: &mut watch::Receiver<Arc<Members>>) {
     let calm = async { while let Ok(Ok(())) = tokio::time::timeout(SETTLE, members.changed()).await {} };
-    // What has not come to its end by then is taken as it is.
+    // A burst that still continues is cut here.
     let _ = tokio::time::timeout(SETTLE_MAX, calm).await;
 }
 
-/// A driver of the plain protocol pushes nothing: it is asked again and again, until its plugin is away. Each
-/// instance is asked about for itself: one that takes long – its plugin is made to forget it, or waits for the place
-/// of its output – holds up no other.
+/// Polls a driver of the plain protocol, which pushes nothing, until its plugin is away. Inspects each instance in a
+/// call of its own. A slow one delays no other: the plugin may have to forget it, or it waits for its output's target.
 async fn poll(plain: &Plain<'_>, manager: &RemoteManager, set: &Members) -> bool {
     let (told, turns) = (AtomicBool::new(false), Semaphore::new(PLAIN_AT_ONCE));
     let looks = set.iter().map(async |(incarnation, (slot, handle))| {
@@ -143,7 +142,7 @@ async fn poll(plain: &Plain<'_>, manager: &RemoteManager, set: &Members) -> bool
             let turn = turns.acquire().await;
             let answer = tokio::time::timeout(PLAIN_PATIENCE, plain.look(handle)).await;
             drop(turn);
-            // One that is being stopped or let go is told of by that.
+            // The call that stops an instance or lets it go reports that itself.
             if let Some(sighting) = answer.ok().and_then(sighted) {
                 told.store(true, Ordering::Relaxed);
                 let event = Event::Seen { incarnation: *incarnation, sighting };
@@ -164,7 +163,7 @@ async fn poll(plain: &Plain<'_>, manager: &RemoteManager, set: &Members) -> bool
     told.into_inner()
 }
 
-/// One stream until it ends; true when it has told anything.
+/// Runs one stream until it ends; true when it has reported anything.
 async fn once(providers: &Providers, manager: &RemoteManager, driver: &str, set: &Members) -> bool {
     let Ok(found) = providers.drivers.get(driver, Duration::from_secs(60)).await else {
         return false;
@@ -212,8 +211,7 @@ async fn once(providers: &Providers, manager: &RemoteManager, driver: &str, set:
         }
         told
     };
-    // A stream begins with what is. Of what it does not tell nothing is known by it: that is asked for, and why it
-    // cannot be told.
+    // A stream begins with the present state. For instances that it does not report, the node asks, also why.
     let ask = async {
         loop {
             tokio::time::sleep(UNHEARD).await;
@@ -234,7 +232,7 @@ async fn once(providers: &Providers, manager: &RemoteManager, driver: &str, set:
     }
 }
 
-/// What an answer says about the instance, if anything.
+/// The sighting in an answer, if it has one.
 fn sighted(answer: Answer) -> Option<Box<Sighting>> {
     match answer {
         Answer::Instance { sighting, .. } => Some(sighting),

@@ -1,4 +1,4 @@
-//! What drivers of the remote extension say, in the words of `lifecycle`.
+//! Translates the answers of drivers of the remote extension into the types of `lifecycle`.
 
 use driver_host::{InstanceState, Observation, RemoteError, RemoteHandle as WireHandle, proto::build};
 use host::clock::now_ns;
@@ -8,7 +8,7 @@ use model::{
     remote::{MAX_INTENT_BYTES, RemoteHandle, RemoteIntent},
 };
 
-/// A handle as drivers get it.
+/// A handle in the form for drivers.
 #[must_use]
 pub fn wire_handle(handle: &RemoteHandle) -> WireHandle {
     WireHandle { schema: handle.schema, data: handle.data.clone() }
@@ -25,7 +25,7 @@ fn nanos(t: Option<&driver_host::proto::Timestamp>) -> TimestampNs {
         .unwrap_or(0)
 }
 
-/// What an observation of the driver says.
+/// The sighting in a driver's observation.
 pub(crate) fn sighting(o: &Observation) -> Sighting {
     let observed = match o.state() {
         InstanceState::Unknown => Observed::Unknown { since: now_ns(), why: o.reason.as_str().into() },
@@ -53,7 +53,7 @@ pub(crate) fn sighting(o: &Observation) -> Sighting {
     }
 }
 
-/// An instance with its handle, unless that is too large to be kept.
+/// An instance with its handle, unless the handle is too large to keep.
 pub(crate) fn bounded(handle: RemoteHandle, sighting: Sighting) -> Answer {
     if handle.data.len() > model::remote::MAX_HANDLE_BYTES {
         return Answer::CouldNotAsk(format!(
@@ -73,7 +73,7 @@ pub(crate) fn instance(handle: RemoteHandle, observed: Option<&Observation>) -> 
     }
 }
 
-/// What is to be stored before anything is created, unless that is too large.
+/// The intent to store before a create, unless it is too large.
 pub(crate) fn intended(intent: Vec<u8>) -> Answer {
     match intent.len() {
         0..=MAX_INTENT_BYTES => Answer::Intent(RemoteIntent(intent)),

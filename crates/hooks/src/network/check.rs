@@ -5,9 +5,9 @@
 //! is new. Later it asks only those that found the network well then.
 //!
 //! ```text
-//! found well ─────────────────────────────────────────────────────── nothing
-//! found broken ── left, joined again: the same address ───────────── tasks run on, and get an event
-//!              └─ another address, no namespace, or a refusal ─────── tasks restart, in the network that is up then or in a new one
+//! found well ────────────────────────────────────────────── nothing
+//! found broken ── left, joined again: the same address ──── tasks run on, and get an event
+//!              └─ another address, no namespace, or a refusal ─ tasks restart, in the network that is up or a new one
 //! ```
 
 use std::{collections::BTreeSet, path::Path};

@@ -1,4 +1,4 @@
-//! A node that is told of changes knows what one that is told everything knows, and telling it costs what has changed.
+//! A node that gets changes ends with the same knowledge as one that gets everything, and the cost follows the changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -67,7 +67,7 @@ impl World {
     }
 }
 
-/// A node that hears.
+/// A node that receives messages.
 #[derive(Debug, Default, PartialEq)]
 struct Node {
     allocs: BTreeMap<AllocId, Allocation>,
@@ -156,7 +156,7 @@ fn change(step: &Step, state: &State) -> Option<Change> {
 }
 
 proptest! {
-    /// However commits and wakes follow one another.
+    /// For any order of commits and wakes.
     #[test]
     fn changes_come_to_the_same_as_everything(steps in prop::collection::vec((step(), any::<bool>()), 1..60)) {
         let mut world = World::new();
@@ -175,7 +175,7 @@ proptest! {
                 hears.hear(sent.changes(&world.state, &std::mem::take(pending), &BTreeSet::new()));
                 let mut told_all = Node::default();
                 told_all.hear(Sent::to(sent.node).all(&world.state, &BTreeSet::new()));
-                // What a node has reported itself it is not told.
+                // A node's own reports are not sent back.
                 let known = |node: &Node| node.allocs.values().map(|a| (a.id, a.alloc_modify_index)).collect::<Vec<_>>();
                 prop_assert_eq!(known(hears), known(&told_all));
                 prop_assert_eq!(&hears.orders, &told_all.orders);
@@ -221,7 +221,7 @@ fn everything_is_said_anew_after_a_loss() {
     world.commit(Change::PutRemoteTask(Box::new(record(1, Some(node(0))))));
     let mut sent = Sent::to(node(0));
     let first = sent.all(&world.state, &BTreeSet::new());
-    // The node takes what a full set does not name for released.
+    // The node takes every slot that a full set does not name for released.
     assert_eq!(sent.all(&world.state, &BTreeSet::new()), first);
 }
 

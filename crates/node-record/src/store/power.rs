@@ -1,7 +1,7 @@
-//! What is there after a loss of power: a disk that has only what was synced.
+//! The store after a loss of power: a disk that has only the synced data.
 //!
-//! The writer runs as a process of its own under a library that is loaded before libc and copies a file at each
-//! fsync. The copies are what a machine finds that loses power when the process ends.
+//! The writer runs as a process of its own, under a preloaded library (`LD_PRELOAD`) that copies a file at each fsync.
+//! The copies are what a machine finds that loses power at the end of the process.
 
 use std::{
     path::Path,
@@ -62,7 +62,7 @@ async fn writer() {
     store.commit(vec![Write::Meta("node_id", "n".into())]).await.expect("commit");
     store.commit(vec![slot("gone", 1), slot("far", 3)]).await.expect("commit");
     store.commit(vec![Write::ForgetSlot("gone".into())]).await.expect("commit");
-    // A record of a local process: no such process outlives a loss of power.
+    // A record of a local process: no such process survives a loss of power.
     store.commit(vec![Write::Task { alloc: "a".into(), task: "t".into(), record: b"1".to_vec() }]).await.expect("commit");
     std::process::exit(0);
 }
@@ -75,7 +75,7 @@ fn an_intent_survives_a_loss_of_power() {
         std::fs::create_dir(at(sub)).expect("a directory");
     }
     std::fs::write(at("shim.c"), SHIM).expect("source");
-    // The same compiler that builds SQLite.
+    // The compiler that builds SQLite.
     let built = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).args([at("shim.so"), at("shim.c")]).status().expect("cc");
     assert!(built.success(), "the library was not built");
     let out = Command::new(std::env::current_exe().expect("this program"))
@@ -87,7 +87,7 @@ fn an_intent_survives_a_loss_of_power() {
         .output()
         .expect("the writer");
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    // What was deleted is gone: the journal from before the write-ahead log.
+    // The loss also covers deletions: here the journal from before the write-ahead log.
     let journal = "node.sqlite-journal";
     if !at("written").join(journal).exists() {
         let _ = std::fs::remove_file(at("synced").join(journal));

@@ -1,10 +1,12 @@
-//! The rows of the node's database: how they are read, checked and brought up to date.
+//! The rows of the node's database: reading, checking and migration.
 //!
-//! A damaged row costs what it concerns, and nothing else. An allocation with one is forgotten as a whole: what runs
-//! of it is ended by the sweep of the start, and the servers, who have the record of it, place it again. A claim of
-//! the ledger is dropped; what it claimed belongs to nobody. Of a remote slot the row says whether a create was
-//! attempted, so that without it every slot without a row may have an instance. Without its identity there is no
-//! node.
+//! A damaged row costs its own subject and nothing else:
+//! - The node forgets a damaged allocation as a whole. The sweep at the start ends its processes. The servers have its
+//!   record and place it again.
+//! - It drops a claim of the ledger; the claimed item then belongs to nobody.
+//! - The row of a remote slot says whether a create was attempted. Without it, every slot without a row may have an
+//!   instance.
+//! - Without its identity there is no node.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -15,7 +17,7 @@ use super::{FORGOTTEN, FORMAT, Restored, RestoredAlloc, StoredJob};
 /// Tables whose rows have checksums.
 const TABLES: [&str; 5] = ["meta", "allocs", "tasks", "slots", "ledger"];
 
-/// Facts without which the node would be another one, or belong to any cluster.
+/// Facts of the identity: with others, this would be another node or belong to any cluster.
 const IDENTITY: [&str; 3] = ["node_id", "secret_id", "cluster_id"];
 
 fn sum(table: &str, parts: &[&[u8]]) -> i64 {
@@ -47,13 +49,13 @@ fn ledger_sum(kind: &[u8], key: &[u8]) -> i64 {
     sum("ledger", &[kind, key])
 }
 
-/// Notes that something is about to be made.
+/// Adds a claim to the ledger.
 pub(super) fn claim(connection: &Connection, kind: &str, key: &str) -> rusqlite::Result<()> {
     let sum = ledger_sum(kind.as_bytes(), key.as_bytes());
     connection.prepare_cached("INSERT OR IGNORE INTO ledger VALUES (?1, ?2, ?3)")?.execute(params![kind, key, sum]).map(drop)
 }
 
-/// Whatever stands there: one row that somebody has damaged must not keep the others from being read.
+/// The bytes of a column, of any type: one damaged row must not block the reading of the others.
 fn bytes(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<Vec<u8>> {
     Ok(row.get_ref(column)?.as_bytes().map(<[u8]>::to_vec).unwrap_or_default())
 }
@@ -69,8 +71,8 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The format of the database, as its row says it; 0 = no row, or one that is not what was written. What the rows are
-/// is to be seen from the schema.
+/// The format of the database according to its row; 0 = no row, or a damaged one. The schema shows the form of the
+/// rows.
 pub(super) fn format(connection: &Connection) -> rusqlite::Result<i64> {
     let column = if has_sums(connection, "meta")? { "sum" } else { "NULL" };
     let found = connection
@@ -88,8 +90,8 @@ fn has_sums(connection: &Connection, table: &str) -> rusqlite::Result<bool> {
     connection.query_row("SELECT COUNT(*) > 0 FROM pragma_table_info(?1) WHERE name = 'sum'", [table], |row| row.get(0))
 }
 
-/// Gives every row of a table that has none its checksum, all of them at once or none, and writes the format down
-/// unless it is. A checksum that is there stays as it is, right or wrong, whatever the row of the format says.
+/// Adds missing checksums to a table's rows, all in one transaction, and writes the format if it is absent. Leaves
+/// existing checksums as they are, right or wrong, whatever the format row says.
 pub(super) fn migrate(connection: &Connection, found: i64) -> rusqlite::Result<()> {
     let transaction = connection.unchecked_transaction()?;
     for table in TABLES {
@@ -106,14 +108,14 @@ pub(super) fn migrate(connection: &Connection, found: i64) -> rusqlite::Result<(
     transaction.commit()
 }
 
-/// Gives every row of all tables the checksum of what it says.
+/// Sets the checksum of every row of all tables.
 pub(super) fn seal(connection: &Connection) -> rusqlite::Result<()> {
     TABLES.into_iter().try_for_each(|table| add_sums(connection, table))
 }
 
-/// Gives every row of a table the checksum of what it says.
+/// Adds a checksum column to a table and fills it.
 fn add_sums(connection: &Connection, table: &str) -> rusqlite::Result<()> {
-    // The key, what else the checksum is of, and a number.
+    // The key columns, the other columns under the checksum, and whether there is a number.
     let (keys, values, has_number): (&[&str], &[&str], bool) = match table {
         "meta" => (&["name"], &["value"], false),
         "allocs" => (&["id"], &["job", "record"], false),
@@ -140,7 +142,7 @@ fn add_sums(connection: &Connection, table: &str) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// What the node has acted on: written with the cluster, and with each generation.
+/// Facts of the node's mark: written with the cluster, and with each generation.
 const MARK: [&str; 2] = ["generation", "mark_index"];
 
 /// Small facts.
@@ -151,15 +153,15 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Why there is no node without what was damaged, if so.
+    /// Why the node cannot exist without the damaged facts, if so.
     pub(super) fn missing(&self) -> Option<String> {
         let missing: Vec<&str> = IDENTITY.into_iter().filter(|name| !self.facts.contains_key(*name)).collect();
-        // A node that has joined no cluster yet has no such fact.
+        // A node that has never joined a cluster lacks this fact.
         let lost = !self.damaged.is_empty() && !missing.is_empty();
         lost.then(|| format!("{}; {} cannot be read", self.damaged.join(", "), missing.join(", ")))
     }
 
-    /// Whether it is not known any more what the node has acted on. One that has joined a cluster has both facts.
+    /// Whether the mark is unknown. A node that has joined a cluster has both facts.
     pub(super) fn mark_lost(&self) -> bool {
         !self.damaged.is_empty() && MARK.into_iter().any(|name| !self.facts.contains_key(name))
     }
@@ -180,14 +182,14 @@ pub(super) fn read_meta(connection: &Connection) -> rusqlite::Result<Facts> {
     Ok(read)
 }
 
-/// Rows that are to be removed.
+/// Damaged rows, for removal.
 #[derive(Debug, Default)]
 pub(super) struct Damaged {
     pub(super) allocs: BTreeSet<String>,
     ledger: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Everything, without what is damaged.
+/// Reads everything except damaged rows.
 pub(super) fn read_all(connection: &Connection) -> rusqlite::Result<(Restored, Damaged)> {
     let (mut restored, mut damaged) = (Restored::default(), Damaged::default());
     let mut jobs = HashMap::<String, Vec<u8>>::new();
@@ -196,7 +198,7 @@ pub(super) fn read_all(connection: &Connection) -> rusqlite::Result<(Restored, D
         let (hash, json) = row?;
         jobs.insert(text(&hash), json);
     }
-    // Named by the hash of its text: the text says itself whether it is that.
+    // The key is the hash of the text, so the text proves itself.
     jobs.retain(|hash, json| StoredJob::new(json.clone()).hash == *hash);
 
     let forget = "what runs of it is ended, and the servers place it again";
@@ -229,7 +231,7 @@ pub(super) fn read_all(connection: &Connection) -> rusqlite::Result<(Restored, D
         }
         wrong.insert(id);
     }
-    // Theirs is the row whose id is another one now.
+    // Tasks whose allocation's row has another id now.
     for id in tasks.into_keys() {
         restored.damaged.push(format!("there are tasks of allocation {id}, but no record of it; {forget}"));
         wrong.insert(id);
@@ -264,10 +266,9 @@ pub(super) fn read_all(connection: &Connection) -> rusqlite::Result<(Restored, D
     Ok((restored, damaged))
 }
 
-/// Removes what was damaged. Of allocations it stays known that they were this node's, so that the sweep finds what
-/// runs of them.
+/// Removes damaged rows. Keeps the ids of allocations in the ledger, so that the sweep finds their processes.
 ///
-/// Rows of slots stay until others have taken their place, and small facts until they are written anew.
+/// Rows of slots stay until others replace them, and small facts until their next write.
 pub(super) fn forget(connection: &Connection, damaged: &Damaged) -> rusqlite::Result<()> {
     let transaction = connection.unchecked_transaction()?;
     for id in &damaged.allocs {

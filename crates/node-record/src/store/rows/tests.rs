@@ -1,4 +1,4 @@
-//! Rows that are not what was written.
+//! Damaged rows.
 
 use std::{path::Path, sync::Arc};
 
@@ -26,7 +26,7 @@ fn task(alloc: &str, task: &str) -> Write {
     Write::Task { alloc: alloc.into(), task: task.into(), record: format!("the task {task} of {alloc}").into_bytes() }
 }
 
-/// A database with a bit of everything.
+/// A database with rows of every kind.
 async fn filled() -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("temp dir");
     let (store, _) = LocalStore::open(dir.path()).expect("open");
@@ -47,7 +47,7 @@ fn change(dir: &Path, sql: &str) {
 
 #[tokio::test]
 async fn a_damaged_row_costs_what_it_concerns_and_is_named() {
-    // The damage, what is said, and which allocations are left.
+    // The damage, the message, and the remaining allocations.
     for (sql, said, left) in [
         ("UPDATE allocs SET record = 'The record of a' WHERE id = 'a'", "allocation a is not", &["b"][..]),
         ("UPDATE allocs SET record = 5 WHERE id = 'a'", "allocation a is not", &["b"]),
@@ -77,7 +77,7 @@ async fn a_damaged_row_costs_what_it_concerns_and_is_named() {
         let mut found: Vec<&str> = restored.allocs.iter().map(|a| a.id.as_str()).collect();
         found.sort_unstable();
         assert_eq!(found, left, "{sql}");
-        // The sweep knows what runs of it by that.
+        // By this entry the sweep finds its processes.
         assert_eq!(store.claimed(FORGOTTEN).contains(&"a".to_owned()), !left.contains(&"a"), "{sql}");
         let doubt = sql.contains("slots");
         assert_eq!((restored.slots.is_empty(), restored.doubtful.len()), (doubt, usize::from(doubt)), "{sql}");
@@ -111,7 +111,7 @@ async fn without_its_identity_there_is_no_node() {
 async fn the_rows_of_the_first_format_get_their_checksums() {
     let dir = filled().await;
     let connection = Connection::open(dir.path().join("node.sqlite")).expect("open");
-    // As the first format had them.
+    // The tables of the first format.
     for table in ["meta", "allocs", "tasks", "slots", "ledger"] {
         connection.execute_batch(&format!("ALTER TABLE {table} DROP COLUMN sum")).expect("dropped");
     }
@@ -129,8 +129,8 @@ async fn the_rows_of_the_first_format_get_their_checksums() {
 
 #[tokio::test]
 async fn the_schema_says_what_the_rows_are_and_not_the_row_of_the_format() {
-    // Rows with checksums and a row of the format that says otherwise: what is damaged is found, and nobody is told of
-    // a newer release.
+    // Rows with checksums, but a format row that says otherwise: the store finds the damage, and does not blame a newer
+    // release.
     for sql in [
         "UPDATE meta SET value = '1' WHERE name = 'format'",
         "UPDATE meta SET value = '3' WHERE name = 'format'",
@@ -145,7 +145,7 @@ async fn the_schema_says_what_the_rows_are_and_not_the_row_of_the_format() {
         let connection = Connection::open(dir.path().join("node.sqlite")).expect("open");
         assert_eq!(format(&connection).expect("read"), FORMAT, "{sql}");
     }
-    // And rows without.
+    // Rows without checksums.
     for sql in ["UPDATE meta SET value = '2' WHERE name = 'format'", "DELETE FROM meta WHERE name = 'format'"] {
         let dir = filled().await;
         let connection = Connection::open(dir.path().join("node.sqlite")).expect("open");
