@@ -7,9 +7,9 @@
 //!    └─ failures_before_critical bad runs in a row ─► failure ──────┘
 //! ```
 //!
-//! A run that could not be made (the driver's plugin is away, the task is being found again) is no result: nothing
-//! changes. A check restarts its task when it was unhealthy in so many runs in a row as `check_restart` allows, of
-//! which none within its grace after the start.
+//! A run without a result changes nothing: the driver's plugin is away, or the agent is still recovering the task. A
+//! check restarts its task after as many unhealthy runs in a row as `check_restart` allows. Runs within the grace after
+//! the start do not count.
 
 use model::{
     Check, CheckStatus, GoDuration, Service, TaskGroup, TimestampNs,
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::services::declared;
 
-/// Time after its start that a task is given by a `check_restart` without a grace.
+/// The grace of a `check_restart` that sets none.
 const DEFAULT_GRACE: GoDuration = GoDuration::from_secs(1);
 
 /// A check of a group.
@@ -39,17 +39,17 @@ pub fn specs(group: &TaskGroup) -> impl Iterator<Item = CheckSpec<'_>> {
 }
 
 impl<'a> CheckSpec<'a> {
-    /// What it is known by while the job declares it, unique within the group.
+    /// Key of the check while the job declares it, unique within the group.
     #[must_use]
     pub fn key(&self) -> String {
         format!("{}/{}:{}/{}", self.task.unwrap_or_default(), self.service.name, self.service.port_label, self.check.name)
     }
-    /// Deployments do not wait for it.
+    /// Whether deployments ignore it.
     #[must_use]
     pub fn readiness(&self) -> bool {
         self.check.on_update == on_update::IGNORE
     }
-    /// Is that status good enough for a deployment?
+    /// Whether that status satisfies a deployment.
     #[must_use]
     pub fn healthy(&self, status: CheckStatus) -> bool {
         match status {
@@ -58,7 +58,7 @@ impl<'a> CheckSpec<'a> {
             CheckStatus::Pending | CheckStatus::Failure => false,
         }
     }
-    /// Before its first run.
+    /// The state before its first run.
     #[must_use]
     pub fn begin(&self, now: TimestampNs) -> CheckState {
         let status = match self.check.initial_status.as_str() {
@@ -69,7 +69,7 @@ impl<'a> CheckSpec<'a> {
         };
         CheckState { status, since: now, begun: now, ..CheckState::default() }
     }
-    /// The check's own rule, else that of its service; None = it restarts nothing.
+    /// The check's own rule, else that of its service; `None` = it restarts nothing.
     #[must_use]
     pub fn restart(&self) -> Option<&'a CheckRestart> {
         self.check.check_restart.as_ref().or(self.service.check_restart.as_ref()).filter(|r| r.limit > 0)
@@ -91,28 +91,28 @@ pub enum Outcome {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CheckState {
-    /// What it says.
+    /// Its status.
     pub status: CheckStatus,
-    /// Since when it says so.
+    /// Since when it has this status.
     pub since: TimestampNs,
-    /// When it began: its service has stood since then.
+    /// When it began, with its service's registration.
     pub begun: TimestampNs,
     /// Good runs in a row.
     pub successes: u32,
     /// Bad runs in a row.
     pub failures: u32,
-    /// Runs in a row after which the status was bad for `check_restart`.
+    /// Runs in a row with an unhealthy status, for `check_restart`.
     pub unhealthy: u32,
 }
 
 /// Consequence of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing but the status.
+    /// Nothing more.
     GoesOn,
-    /// The task is to be restarted.
+    /// The task must restart.
     Restart {
-        /// Why, for people.
+        /// The reason, for people.
         why: String,
     },
 }
@@ -125,12 +125,12 @@ impl CheckState {
         let status = match outcome {
             Outcome::Pass => {
                 self.failures = 0;
-                // Counted as far as it matters: what is known of a check that goes on as it was stays equal.
+                // Counted only up to the threshold: the state of an unchanged check stays equal.
                 self.successes = self.successes.saturating_add(1).min(at_least(check.success_before_passing));
                 (self.successes >= at_least(check.success_before_passing)).then_some(CheckStatus::Success)
             }
             Outcome::Warn => {
-                // Neither good nor bad: it takes back what was counted.
+                // A warning resets both counts.
                 self.successes = 0;
                 self.failures = 0;
                 Some(CheckStatus::Warning)
@@ -176,12 +176,12 @@ impl CheckState {
     }
 }
 
-/// A check as a deployment sees it.
+/// A check from a deployment's view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckHealth {
     /// For people.
     pub name: String,
-    /// Since when it is good enough; None = it is not.
+    /// Since when it satisfies the deployment; `None` = it does not.
     pub healthy_since: Option<TimestampNs>,
 }
 

@@ -11,8 +11,8 @@ pub struct Thresholds {
     pub allocs: usize,
 }
 
-/// Ends of the allocations that go now, oldest first. A full disk takes one at a time: the next look sees what that
-/// has brought.
+/// End times of the allocations to collect now, oldest first. A full disk takes one at a time: the next look sees the
+/// effect.
 #[must_use]
 pub fn surplus(at: &Thresholds, total: usize, mut ended: Vec<i64>, disk: f64, inodes: f64) -> Vec<i64> {
     ended.sort_unstable();

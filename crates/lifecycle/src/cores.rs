@@ -1,8 +1,8 @@
-//! Whole cores of tasks: who has which for himself, and where everybody else runs.
+//! Exclusive cores of tasks, and the cores that all others share.
 
 use std::collections::BTreeSet;
 
-/// Which cores somebody has for himself, and what the others share: nothing is left when `given` are all.
+/// The exclusive cores and the shared ones. No core is shared when `given` names all.
 #[must_use]
 pub fn divide(all: &[u16], given: impl IntoIterator<Item = u16>) -> (BTreeSet<u16>, BTreeSet<u16>) {
     let reserved: BTreeSet<u16> = given.into_iter().collect();
@@ -10,7 +10,7 @@ pub fn divide(all: &[u16], given: impl IntoIterator<Item = u16>) -> (BTreeSet<u1
     (reserved, shared)
 }
 
-/// Where a container runs that has no cores of its own: where its options want it, as far as that is anybody's.
+/// The cores for a container without exclusive ones: those of its options that are shared.
 #[must_use]
 pub fn narrowed(wish: &BTreeSet<u16>, open: &BTreeSet<u16>) -> BTreeSet<u16> {
     let both: BTreeSet<u16> = wish.intersection(open).copied().collect();

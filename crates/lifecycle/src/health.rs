@@ -1,9 +1,13 @@
 //! Health of an allocation, for deployments and for drains that wait for the replacement.
 //!
-//! Healthy: every task that should run has run without interruption for `min_healthy_time`, and every task that
-//! should have ended has ended well (a poststart task may do either); with `health_check = "checks"`, every check of
-//! its services must have passed for that long, too, unless its `on_update` says that it does not count. Unhealthy: a
-//! task has failed or ended that should run, or `healthy_deadline` has passed. With `manual` only a person decides.
+//! Healthy means:
+//! - Every task that should run has run without interruption for `min_healthy_time`.
+//! - Every task that should have ended has ended well; a poststart task may do either.
+//! - With `health_check = "checks"`, every check of its services has passed for that long, unless its `on_update`
+//!   exempts it.
+//!
+//! Unhealthy means that a task has failed, that a task has ended that should run, or that `healthy_deadline` has
+//! passed. With `manual` only a person decides.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -68,7 +72,7 @@ pub enum Cause {
     Late(String),
 }
 
-/// What a task has to do with it that its allocation is unhealthy, for an event of the task; None = nothing.
+/// What a task contributed to the allocation's unhealthiness, for an event of the task; `None` = nothing.
 #[must_use]
 pub fn contribution(cause: &Cause, criteria: &Criteria, phase: Phase, state: &TaskState) -> Option<String> {
     if state.failed {
@@ -87,8 +91,8 @@ pub fn contribution(cause: &Cause, criteria: &Criteria, phase: Phase, state: &Ta
     }
 }
 
-/// Decides. `watched_since`: when the node began to run the allocation (of this job version), from which the deadline
-/// counts. `checks`: those that count, when checks count.
+/// Decides. `watched_since`: when the node began to run the allocation in this job version; the deadline counts from
+/// there. `checks`: the relevant checks, when checks count.
 #[must_use]
 pub fn decide(
     criteria: &Criteria,
@@ -113,7 +117,7 @@ pub fn decide(
         }
         match (spec.phase, state.state) {
             (Phase::Poststop, _) | (Phase::Prestart | Phase::Poststart, TaskRunState::Dead) => {}
-            // What begins after the main tasks counts from its start, like them; it need not end.
+            // A task after the main tasks counts from its start, like them; it need not end.
             (Phase::Prestart, _) | (_, TaskRunState::Pending) => waiting = true,
             (_, TaskRunState::Dead) => return Health::Unhealthy(Cause::Task),
             (_, TaskRunState::Running) => running_since = running_since.max(started_ns(state).unwrap_or(now)),
@@ -186,7 +190,7 @@ mod tests {
             (Some((Dead, false)), Some((Pending, false, 0)), 110, undecided(400)),
             (Some((Dead, false)), Some((Running, false, 120)), 125, undecided(130)),
             (Some((Dead, false)), Some((Running, false, 120)), 130, Health::Healthy),
-            // A restart begins the time anew.
+            // A restart resets the time.
             (Some((Dead, false)), Some((Running, false, 129)), 130, undecided(139)),
             (Some((Dead, false)), Some((Running, false, 395)), 396, undecided(400)),
             (Some((Dead, false)), Some((Running, false, 395)), 405, late()),

@@ -1,31 +1,30 @@
-//! Tokens of workload identities: which ones a task sees, and when each has to be renewed.
+//! Tokens of workload identities: which ones a task sees, and when each is due for renewal.
 
 use std::collections::BTreeMap;
 
 use model::{Task, TimestampNs, identity_rules::identities, task::Identity};
 
-/// A manager that does not know when the tokens of a remote task were given renews them within this time, in
-/// nanoseconds.
+/// Nanoseconds within which a manager renews the tokens of a remote task if it does not know their age.
 const SOON: i64 = 10_000_000_000;
 
-/// Identities that the task sees something of.
+/// Identities that the task can see.
 pub fn exposed(task: &Task) -> impl Iterator<Item = &Identity> {
     identities(task).filter(|i| i.env || i.file)
 }
 
-/// Identities whose tokens end while the task has them.
+/// Identities whose tokens expire while the task has them.
 pub fn mortal(task: &Task) -> impl Iterator<Item = &Identity> {
     exposed(task).filter(|i| i.ttl.nanos() > 0)
 }
 
-/// Is there something to renew while the task runs?
+/// Whether a running task has tokens to renew.
 #[must_use]
 pub fn renewed(task: &Task) -> bool {
     mortal(task).next().is_some()
 }
 
-/// When the token that follows this one is due; None: a token that does not end (`expires` 0). Spread, so that tasks
-/// that were started together do not come together.
+/// When the renewal of a token is due; `None`: it never expires (`expires` 0). Spread, so that tasks that started
+/// together do not renew together.
 #[must_use]
 pub fn renew_at(issued: TimestampNs, expires: TimestampNs, spread: u64) -> Option<TimestampNs> {
     let life = expires.checked_sub(issued).filter(|_| expires > 0)?;
@@ -34,43 +33,43 @@ pub fn renew_at(issued: TimestampNs, expires: TimestampNs, spread: u64) -> Optio
     Some(issued.saturating_add(life / 100 * 45).saturating_add(life / 10 / 1000 * tenth))
 }
 
-/// When tokens of a task that runs elsewhere are due to be renewed, by identity. Those that do not end are not in it.
+/// Renewal times of the tokens of a task that runs elsewhere, by identity; without tokens that never expire.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Due(BTreeMap<String, TimestampNs>);
 
 impl Due {
-    /// Of tokens as they were given: identity, issued, expires.
+    /// For tokens of known age: identity, issued, expires.
     pub fn of<'a>(tokens: impl Iterator<Item = (&'a str, TimestampNs, TimestampNs)>, spread: u64) -> Self {
         Self(tokens.filter_map(|(name, issued, expires)| Some((name.to_owned(), renew_at(issued, expires, spread)?))).collect())
     }
 
-    /// Of tokens of which it is not known when they were given. Within a tenth of their life, at most ten seconds, so
-    /// that a thousand tasks that have changed their manager do not come together.
+    /// For tokens of unknown age: within a tenth of their life, at most ten seconds. Spread, so that a thousand tasks
+    /// with a new manager do not renew together.
     #[must_use]
     pub fn soon(task: &Task, now: TimestampNs, spread: u64) -> Self {
         let at = |ttl: i64| now.saturating_add((ttl / 10).min(SOON) / 1000 * i64::try_from(spread % 1000).unwrap_or(0));
         Self(mortal(task).map(|i| (i.name.clone(), at(i.ttl.nanos()))).collect())
     }
 
-    /// When the first one is.
+    /// The earliest renewal time.
     #[must_use]
     pub fn next(&self) -> Option<TimestampNs> {
         self.0.values().min().copied()
     }
 
-    /// Those that are due at a time.
+    /// The identities due at a time.
     #[must_use]
     pub fn at(&self, now: TimestampNs) -> Vec<String> {
         self.0.iter().filter(|(_, at)| **at <= now).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Whether the identity has a token that ends.
+    /// Whether the identity has an expiring token.
     #[must_use]
     pub fn has(&self, identity: &str) -> bool {
         self.0.contains_key(identity)
     }
 
-    /// What is known of some identities from now on.
+    /// Replaces the times of some identities.
     pub fn extend(&mut self, newer: Self) {
         self.0.extend(newer.0);
     }

@@ -1,8 +1,8 @@
-//! What a node remembers of its servers, its *mark*, and what their welcome means to it.
+//! A node's record of its servers, its *mark*, and the meaning of their welcome.
 //!
-//! The mark is the cluster that the node belongs to and how much of its servers' state it has acted on. A server of
-//! another cluster, or one whose state knows less than the node has acted on (its directory is empty, or was restored
-//! from a backup), would have running work ended in good faith.
+//! The mark is the node's cluster, and the newest state of its servers that it has acted on. Two kinds of servers would
+//! end running work in good faith: those of another cluster, and those whose state is older than the mark. Such a state
+//! is empty or was restored from a backup.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ pub struct Member {
     pub generation: GenerationId,
     /// The highest index that it has acted on.
     pub index: StoreIndex,
-    /// What was remembered of that cannot be read: nothing tells whether servers are from the past, before they have
-    /// taken over what the node has.
+    /// The stored record is unreadable: the node cannot tell whether servers are from the past, until they have taken
+    /// over its inventory.
     pub lost: bool,
 }
 
@@ -29,7 +29,7 @@ pub struct Servers<'a> {
     pub cluster: Option<ClusterId>,
     /// Their generation; None when they keep none, nil when it cannot be read.
     pub generation: Option<GenerationId>,
-    /// How much they know of the generation that the node has acted on.
+    /// Highest index that they know of the mark's generation.
     pub history_index: StoreIndex,
     /// Why they recover; empty = they do not.
     pub recovering: &'a str,
@@ -38,26 +38,26 @@ pub struct Servers<'a> {
 /// Meaning of a welcome for the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    /// The servers know all that this node has acted on: their word counts.
+    /// The servers know everything that this node has acted on: it follows their orders.
     Follows,
-    /// They do not, or recover: nothing is started or stopped on their word. Why, for people.
+    /// They do not, or they recover: the node starts and stops nothing on their word. The reason is for people.
     Holds(String),
-    /// They are those of another cluster. Why, for people.
+    /// They belong to another cluster. The reason is for people.
     Elsewhere(String),
 }
 
-/// The session that a node has.
+/// The present session of a node.
 #[derive(Clone, Copy, Debug)]
 pub struct Standing<'a> {
-    /// Which start of which agent it belongs to; empty = an older release, which does not say.
+    /// Identifies the start of an agent; empty = an older release, which does not say.
     pub instance: &'a str,
-    /// How long nothing was heard on it.
+    /// Time since its last message.
     pub silent: Duration,
 }
 
-/// Is a newcomer with the node's identity a second agent, on a copy of its directory, beside one that lives? Then the
-/// first one stays. An agent that was silent for as long as its lease may last has let go, or will have before
-/// another one is told anything.
+/// Whether a newcomer with the node's identity is a second agent, on a copy of its directory, beside a live one. Then
+/// the first one stays. An agent silent for a full lease has let go, or will have before the servers tell another one
+/// anything.
 #[must_use]
 pub fn rivals(standing: &Standing<'_>, newcomer: &str, within: Duration) -> bool {
     let other = !newcomer.is_empty() && !standing.instance.is_empty() && standing.instance != newcomer;
@@ -65,7 +65,7 @@ pub fn rivals(standing: &Standing<'_>, newcomer: &str, within: Duration) -> bool
 }
 
 impl Member {
-    /// What the welcome means, and what is to be remembered of it.
+    /// Decides what the welcome means and updates the record.
     pub fn welcomed(&mut self, servers: &Servers<'_>) -> Meaning {
         let meaning = self.meaning(servers);
         if self.cluster.is_nil() && !matches!(meaning, Meaning::Elsewhere(_)) {
@@ -79,8 +79,7 @@ impl Member {
         meaning
     }
 
-    /// What follows comes from a state with that index. True when this is news, to be remembered before it is acted
-    /// upon.
+    /// Advances the mark to `index`. True when it has changed: store it before acting.
     pub fn acts_on(&mut self, index: StoreIndex) -> bool {
         let news = index > self.index && !self.generation.is_nil();
         if news {
@@ -89,7 +88,7 @@ impl Member {
         news
     }
 
-    /// The servers have taken over what this node has: it is part of that generation.
+    /// The servers have taken over this node's inventory: it is part of that generation.
     pub fn told(&mut self, generation: GenerationId, index: StoreIndex) {
         (self.generation, self.index, self.lost) = (generation, index, false);
     }

@@ -1,4 +1,4 @@
-//! The restart tracker: decides what follows when a task ends by itself.
+//! The restart tracker: decides what follows the end of a task.
 //!
 //! ```text
 //! end ─┬─ batch and successful ───────────────────────────► Complete
@@ -10,15 +10,15 @@
 //!                    └─ mode "delay" ─────────────────────► Restart when the interval is over
 //! ```
 //!
-//! A service task is restarted whatever its exit code: it is supposed to run for ever. Without any restarts its end
-//! is a failure, whatever its exit code, so that the group is rescheduled by its policy.
+//! A service task restarts whatever its exit code: it is supposed to run for ever. Without any attempts its end is a
+//! failure, whatever its exit code, so that its group's reschedule policy applies.
 //!
-//! Only a failure of the task itself spends an attempt, and each attempt that is spent keeps its cause. A run that
-//! was lost with its driver or its machine is made again after the policy's delay and spends nothing; without any
-//! restarts it fails, as the policy has it.
+//! Only a failure of the task itself spends an attempt, and the tracker keeps the cause of each. A run lost with its
+//! driver or its machine restarts after the policy's delay and spends nothing. Without any attempts it fails, as the
+//! policy says.
 //!
-//! The first interval begins when the node receives the task, each further one with the first end after the interval
-//! before it.
+//! The first interval begins when the node receives the task. Each further one begins with the first end after the
+//! interval before it.
 
 use model::{GoDuration, Restart, RestartCharge, RestartCharges, TimestampNs};
 
@@ -36,10 +36,10 @@ pub struct Tracker {
 pub enum End {
     /// The workload has ended.
     Exited {
-        /// Code 0, no signal, not for want of memory.
+        /// Exit code 0, no signal, not out of memory.
         successful: bool,
     },
-    /// Nobody can say how, and it is not its own failure: it was lost with its driver or its machine, or a person has
+    /// The end is unknown and not the task's own failure: it was lost with its driver or machine, or a person has
     /// declared it gone.
     Lost,
     /// It could not be started; another attempt may help.
@@ -48,28 +48,28 @@ pub enum End {
     Unrecoverable,
 }
 
-/// What follows.
+/// What follows the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Start again at that time.
     Restart {
-        /// When, Unix ns.
+        /// Start time, Unix ns.
         at: TimestampNs,
-        /// Why, for people.
+        /// The reason, for people.
         reason: String,
     },
     /// The task is done and has not failed.
     Complete,
     /// The task is done and has failed.
     Fail {
-        /// Why, for people.
+        /// The reason, for people.
         reason: String,
     },
 }
 
 impl Tracker {
-    /// Decides and counts. `policy` is canonical (unset fields take the service defaults); `seed` varies the jitter:
-    /// up to a quarter of the delay is added so that tasks that fail together do not return together.
+    /// Decides and counts. `policy` is canonical (unset fields have the service defaults). `seed` varies the jitter: it
+    /// adds up to a quarter of the delay, so that tasks that fail together do not return together.
     #[must_use]
     pub fn on_end(&mut self, policy: &Restart, batch: bool, end: End, now: TimestampNs, seed: u64) -> Decision {
         let successful = matches!(end, End::Exited { successful: true });
@@ -88,14 +88,14 @@ impl Tracker {
             return Decision::Restart { at, reason: "Not its own failure, no attempt is spent".to_owned() };
         }
         let interval = policy.interval().nanos();
-        // A clock that was set back begins a new interval: the old one would last as long as the step was wide.
+        // A clock that was set back begins a new interval: the old one would last as long as the step.
         let window_over = self.window_start == 0 || now < self.window_start || now.saturating_sub(self.window_start) > interval;
         if window_over {
             *self = Self { window_start: now, in_window: 0 };
         }
         if self.in_window >= attempts {
             if policy.mode() == "delay" {
-                // The interval is over then: the next one begins with the end of what is started there.
+                // The interval is over then. The next one begins with the end of that start.
                 let at = self.window_start.saturating_add(interval).max(now);
                 return Decision::Restart { at, reason: "Exceeded allowed attempts, applying a delay".to_owned() };
             }
@@ -108,8 +108,8 @@ impl Tracker {
         Decision::Restart { at: now.saturating_add(delay.nanos()), reason: "Restart within policy".to_owned() }
     }
 
-    /// Keeps the cause when [`Tracker::on_end`] has spent an attempt; `before` is the tracker as it was. Those of an
-    /// interval that is over go.
+    /// Keeps the cause when [`Tracker::on_end`] has spent an attempt; `before` is the tracker before. Drops the causes
+    /// of a past interval.
     pub fn account(self, before: Self, charges: &mut RestartCharges, cause: impl FnOnce() -> RestartCharge) {
         let same = self.window_start == before.window_start;
         if !same {
@@ -121,14 +121,14 @@ impl Tracker {
     }
 }
 
-/// The longest pause that [`Tracker::on_end`] decides on. A time further away was written under another clock.
+/// The longest pause that [`Tracker::on_end`] can decide on. A later time comes from another clock.
 #[must_use]
 pub fn longest_pause(policy: &Restart) -> GoDuration {
     let delay = policy.delay().nanos();
     GoDuration(delay.saturating_add(delay / 4).max(policy.interval().nanos()))
 }
 
-/// `delay` and up to a quarter of it more, by the seed.
+/// `delay` plus up to a quarter of it, by the seed.
 #[must_use]
 pub fn jittered(delay: GoDuration, seed: u64) -> GoDuration {
     let quarter = u64::try_from(delay.nanos() / 4).unwrap_or(0);
@@ -249,9 +249,9 @@ mod tests {
             (bad, 100, "a", "restart", "a"),
             (End::Lost, 105, "lost", "restart", "a"),
             (End::StartFailed, 110, "b", "restart", "a, b"),
-            // Nothing is left: what ends it now has spent nothing.
+            // No attempt is left: this end spends nothing.
             (bad, 120, "c", "fail", "a, b"),
-            // What is not its failure does not make it one.
+            // A loss with its driver does not count as its failure.
             (End::Lost, 130, "lost", "restart", "a, b"),
             (End::Unrecoverable, 140, "d", "fail", "a, b"),
             // Another interval.
@@ -271,7 +271,7 @@ mod tests {
             t.on_end(&p, false, bad, 110 * S, 1),
             Decision::Restart { at: 160 * S, reason: "Exceeded allowed attempts, applying a delay".to_owned() }
         );
-        // The next interval begins with the end of what was started at 160 s, and has its own attempts.
+        // The next interval begins with the end of the start at 160 s, and has its own attempts.
         assert!(matches!(t.on_end(&p, false, bad, 170 * S, 1), Decision::Restart { at, .. } if at < 180 * S));
         assert_eq!(
             t.on_end(&p, false, bad, 180 * S, 1),

@@ -1,17 +1,15 @@
-//! Which services of an allocation stand, and where each is reached.
+//! The registered services of an allocation, and their addresses.
 //!
-//! A service of a task stands while the task runs and nothing stops it; one of a group while the tasks that it is
-//! made of do, or are started again. So a service goes as soon as its stop is decided, before any signal is sent:
-//! what `shutdown_delay` waits for.
+//! A task's service stands while the task runs and nothing stops it. A group's service stands while its tasks run or
+//! restart. So a service goes as soon as a stop is decided, before any signal: `shutdown_delay` waits for that.
 //!
 //! ```text
-//! address:  service.address ─ else, by address_mode: host → the node's · driver → the driver's · alloc → that of the allocation's network ·
-//!           auto → the driver's if it says so, else the node's
+//! address:  service.address ─ else, by address_mode: host → the node's · driver → the driver's ·
+//!           alloc → that of the allocation's network · auto → the driver's if it says so, else the node's
 //! port:     a number ─ a label of the driver's map (with the driver's address) ─ a label of the allocation's ports
 //! ```
 //!
-//! A remote task is reached where its runtime says, whatever node manages it, and its registration is kept with its
-//! slot.
+//! A remote task's address comes from its runtime, whichever node manages it, and its registration belongs to its slot.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,21 +23,21 @@ use model::{Allocation, Service, ServiceEntry, TaskGroup, alloc::NetworkStatus, 
 pub struct TaskView {
     /// Name.
     pub name: Arc<str>,
-    /// It is one of those that the group is there for (no lifecycle hook).
+    /// It has no lifecycle hook: it is a main task of the group.
     pub main: bool,
     /// It has ended for good.
     pub dead: bool,
     /// It runs, and nothing is about to stop it.
     pub up: bool,
-    /// It has run and is being started again, and will be reached where it was.
+    /// It restarts, at the same address.
     pub restarting: bool,
-    /// It lives in a remote runtime.
+    /// It runs in a remote runtime.
     pub remote: bool,
-    /// Where it is reached, if not at the node's address.
+    /// Its address, if not the node's.
     pub network: Option<DriverNetwork>,
 }
 
-/// Everything that registrations are made from.
+/// The inputs of registrations.
 pub struct Input<'a> {
     /// The allocation.
     pub alloc: &'a Allocation,
@@ -49,24 +47,24 @@ pub struct Input<'a> {
     pub tasks: &'a [TaskView],
     /// The allocation is being stopped.
     pub stopping: bool,
-    /// Address of the node, for ports that are given as numbers.
+    /// Address of the node, for numeric ports.
     pub node_address: &'a str,
-    /// The allocation's network namespace, if it has one that stands.
+    /// The allocation's network namespace, if it is up.
     pub network: Option<&'a NetworkStatus>,
-    /// Replaces `${…}` in a text; the first argument names the task whose names are meant, None = the group's.
+    /// Replaces `${…}` in a text. The first argument names the task whose names apply; `None` = the group's.
     pub interpolate: &'a dyn Fn(Option<&str>, &str) -> String,
 }
 
-/// A service that stands.
+/// A service that should be registered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Standing<'a> {
-    /// As the job declares it.
+    /// The job's declaration.
     pub service: &'a Service,
     /// Its task, for services of tasks.
     pub task: Option<&'a str>,
     /// The remote task that serves it.
     pub slot: Option<Arc<str>>,
-    /// What is registered; or why nothing can be.
+    /// The registration, or why there can be none.
     pub entry: Result<ServiceEntry, String>,
 }
 
@@ -76,7 +74,7 @@ pub fn declared(group: &TaskGroup) -> impl Iterator<Item = (&Service, Option<&st
     own.chain(group.tasks.iter().flat_map(|t| t.services.iter().map(|s| (s, Some(&*t.name)))))
 }
 
-/// The tasks that a service is made of: its own, the one that it names, or the main tasks of the group.
+/// The tasks behind a service: its own, the one that it names, or the main tasks of the group.
 pub fn members<'t>(service: &Service, task: Option<&str>, tasks: &'t [TaskView]) -> Vec<&'t TaskView> {
     match task.or_else(|| Some(&*service.task).filter(|t| !t.is_empty())) {
         Some(name) => tasks.iter().filter(|t| *t.name == *name).collect(),
@@ -84,8 +82,7 @@ pub fn members<'t>(service: &Service, task: Option<&str>, tasks: &'t [TaskView])
     }
 }
 
-/// Does it stand? A main task that has done its work does not take the service of its group along, nor does one that
-/// is started again.
+/// Whether it stands. Neither a completed main task nor a restart removes the service of its group.
 #[must_use]
 pub fn stands(service: &Service, task: Option<&str>, tasks: &[TaskView], stopping: bool) -> bool {
     let members = members(service, task, tasks);
@@ -128,18 +125,18 @@ fn entry(input: &Input<'_>, service: &Service, task: Option<&str>, members: &[&T
     })
 }
 
-/// Where something is reached.
+/// The place at which a service is reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// IP address or name.
     pub address: String,
-    /// Port; 0 = none was asked for.
+    /// Port; 0 = none requested.
     pub port: i32,
-    /// The port is one that the allocation was given.
+    /// The port is one of the allocation's ports.
     pub given_port: bool,
 }
 
-/// The place of a port of a service (or of a check of it, whose port and mode may be others).
+/// The place of a port of a service, or of its check, which may have another port and mode.
 ///
 /// # Errors
 /// What is missing, for people.
@@ -165,8 +162,7 @@ pub fn resolve(
     if remote && mode == "host" {
         return Err("address_mode = \"host\" is no place of a remote task: it does not run on this node; use \"auto\" or an address".into());
     }
-    // What is inside the allocation's network is reached as what a driver's network holds: at its address, under the
-    // ports inside.
+    // The allocation's network works like a driver's network: its own address, with the ports inside.
     let own = || {
         let status = input.network.filter(|n| !n.address.is_empty());
         let status = status.ok_or("the allocation has no network with an address of its own, which address_mode = \"alloc\" needs")?;
@@ -188,7 +184,7 @@ pub fn resolve(
         (Some(number), ..) => (number, false),
         (None, Some(mapped), _) => (mapped, false),
         (None, None, _) if label.is_empty() => (0, false),
-        // Behind the driver's own address the port is the one inside; a remote task was told the number itself.
+        // Behind the driver's own address the inner port applies; a remote task got the number itself.
         (None, None, Some(g)) if driver.is_some() && g.inside > 0 => (g.inside, false),
         (None, None, Some(g)) => (g.value, true),
         (None, None, None) => return Err(format!("neither the allocation nor its driver has a port {label:?}")),
@@ -226,21 +222,20 @@ fn given_port(alloc: &Allocation, task: Option<&str>, label: &str) -> Option<Giv
     })
 }
 
-/// Registrations as they are reported: of the group and its local tasks, and of each remote task; with what could not
-/// be registered.
+/// Registrations in their reported form, with the failed ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Of the group and its local tasks.
+    /// Those of the group and its local tasks.
     pub local: Vec<ServiceEntry>,
     /// By remote task.
     pub remote: BTreeMap<Arc<str>, Vec<ServiceEntry>>,
-    /// Service, and why it is not registered.
+    /// By service: why it is not registered.
     pub problems: BTreeMap<String, String>,
 }
 
-/// Sorts out what stands. A remote task has its place in the report, be it empty, when all can be said of it: while
-/// one of its services does not stand, because this node stops its part or has not found every instance yet, that is
-/// no word on the instance. Its end comes from its record.
+/// Sorts the registrations for the report. A remote task has an entry, perhaps empty, only when its state is fully
+/// known. While this node stops its part, or has not found every instance yet, a missing service says nothing about the
+/// instance. The instance's end comes from its record.
 #[must_use]
 pub fn report(input: &Input<'_>, standing: &[Standing<'_>]) -> Report {
     let mut report = Report::default();
@@ -263,7 +258,7 @@ pub fn report(input: &Input<'_>, standing: &[Standing<'_>]) -> Report {
     report
 }
 
-/// The remote task that serves for all of them.
+/// The remote task that stands for all of them.
 fn slot<'t>(members: &[&'t TaskView]) -> Option<&'t TaskView> {
     members.first().copied().filter(|_| members.iter().all(|t| t.remote))
 }

@@ -8,10 +8,9 @@
 //! ```
 //!
 //! - A failed task stops the others; a dead leader stops the others; both leave poststop tasks to run.
-//! - Whatever ends the group: leaders are stopped first, then the other tasks, then, when those have ended, the
-//!   sidecars; last, poststop tasks run.
+//! - At any end of the group, leaders stop first, then the other tasks, then the sidecars. Last, poststop tasks run.
 //!
-//! Call [`next`] after every change of a task's state; it looks at states only, so calling it twice changes nothing.
+//! Call [`next`] after every change of a task's state. It depends on states only, so calling it twice changes nothing.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -20,7 +19,7 @@ use model::{ClientStatus, TaskGroup, TaskRunState, TaskState};
 /// When a task runs relative to the main tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Phase {
-    /// Before the main tasks; they wait until it has ended well.
+    /// Before the main tasks, which wait until it has ended well.
     Prestart,
     /// Starts before the main tasks and runs beside them.
     PrestartSidecar,
@@ -34,7 +33,7 @@ pub enum Phase {
     Poststop,
 }
 
-/// What the order depends on.
+/// The properties of a task that affect the order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskSpec {
     /// Name.
@@ -43,12 +42,12 @@ pub struct TaskSpec {
     pub phase: Phase,
     /// Its end stops the other tasks.
     pub leader: bool,
-    /// This node does not end it (a remote task that it lets go), so no other task waits for its end.
+    /// This node lets go of it (a remote task) and does not end it, so no other task waits for its end.
     pub let_go: bool,
 }
 
 impl TaskSpec {
-    /// It accompanies the other tasks and ends after them.
+    /// Whether it accompanies the other tasks and ends after them.
     fn sidecar(&self) -> bool {
         matches!(self.phase, Phase::PrestartSidecar | Phase::PoststartSidecar)
     }
@@ -102,14 +101,14 @@ impl StopReason {
     }
 }
 
-/// What to do.
+/// The next steps of the group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Orders {
-    /// Pending tasks that may start now. Repeated until their state changes; starting is idempotent for the caller.
+    /// Pending tasks that may start now. Repeated until their state changes; the caller must start idempotently.
     pub start: Vec<Arc<str>>,
     /// Tasks to stop now. A task that is still pending is marked dead without being started.
     pub stop: Vec<(Arc<str>, StopReason)>,
-    /// Nothing runs and nothing will.
+    /// Nothing runs, and nothing will.
     pub done: bool,
 }
 
@@ -125,7 +124,7 @@ pub fn next(specs: &[TaskSpec], states: &BTreeMap<Arc<str>, TaskState>, stopping
     let before_poststop = || specs.iter().filter(|t| t.phase != Phase::Poststop);
     let failed_sibling = before_poststop().find(|t| dead(t) && failed(t));
     let dead_leader = before_poststop().find(|t| t.leader && dead(t));
-    // What the end of others is owed to is told of them although the whole allocation is stopped.
+    // The event names the cause even if the whole allocation stops.
     let end = if let Some(t) = dead_leader.filter(|_| stopping || failed_sibling.is_none()) {
         Some(StopReason::LeaderDead(t.name.clone()))
     } else if let Some(t) = failed_sibling {
@@ -136,7 +135,7 @@ pub fn next(specs: &[TaskSpec], states: &BTreeMap<Arc<str>, TaskState>, stopping
         None
     };
 
-    // Sidecars go when everything that they accompany has ended: until then it talks through them.
+    // Sidecars stop after everything that they accompany: the others may talk through them.
     let accompanied = before_poststop().any(|t| !t.sidecar() && !dead(t) && !t.let_go);
     if let Some(reason) = end {
         // The leader goes first, so that it can still talk to the others while it ends.
@@ -154,7 +153,7 @@ pub fn next(specs: &[TaskSpec], states: &BTreeMap<Arc<str>, TaskState>, stopping
         };
         orders.stop.extend(targets.into_iter().map(|t| (t.name.clone(), reason.clone())));
     } else if in_phase(Phase::Main).all(dead) && (has_main(specs) || (!accompanied && before_poststop().any(|t| !t.sidecar()))) {
-        // A poststart task that runs once may finish, accompanied; one that has not begun has nothing left to follow.
+        // A poststart task that runs once may finish, accompanied. One that has not begun has nothing left to follow.
         let goes = |t: &&TaskSpec| match state(t) {
             TaskRunState::Pending => true,
             TaskRunState::Running => t.sidecar() && !accompanied,
@@ -191,8 +190,8 @@ fn has_main(specs: &[TaskSpec]) -> bool {
 
 /// The client status of an allocation and its description, from its tasks' states.
 ///
-/// An allocation with a failed task stays `running` until the last task has ended: a terminal status frees its
-/// resources at the servers, which would be too early while siblings are still being stopped.
+/// An allocation with a failed task stays `running` until its last task has ended. A terminal status frees its
+/// resources at the servers, which is too early while siblings still stop.
 #[must_use]
 pub fn client_status(specs: &[TaskSpec], states: &BTreeMap<Arc<str>, TaskState>) -> (ClientStatus, &'static str) {
     let state = |t: &TaskSpec| states.get(&t.name).map_or(TaskRunState::Pending, |s| s.state);
@@ -216,8 +215,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// `name:phase[!][~]` – phases p, P (sidecar), m, s, S (sidecar), x (poststop); `!` marks the leader, `~` what is
-    /// let go.
+    /// `name:phase[!][~]` – phases p, P (sidecar), m, s, S (sidecar), x (poststop); `!` marks the leader, `~` a task
+    /// that is let go.
     fn group(text: &str) -> Vec<TaskSpec> {
         text.split_whitespace()
             .map(|t| {
@@ -352,8 +351,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the group and whichever tasks fail, following the orders ends: nothing is started twice or out of
-        /// order, and a stop ends it.
+        /// For any group and any failing tasks, following the orders ends: nothing starts twice or out of order, and a
+        /// stop ends it.
         #[test]
         fn following_the_orders_ends(
             phases in proptest::collection::vec((0u8..6, any::<bool>()), 1..7),

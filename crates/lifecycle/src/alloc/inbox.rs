@@ -1,5 +1,5 @@
-//! The way back from hooks and managers to the loop of an allocation: they tell it what has come to pass and know
-//! nothing else of it.
+//! The inbox of an allocation's loop. Hooks and managers report to the loop through it, and know nothing else of the
+//! loop.
 
 use std::{fmt, sync::Arc};
 

@@ -1,7 +1,7 @@
-//! A value that is shared with whoever has saved or shown it, until it changes.
+//! A value that its readers share until it changes.
 //!
-//! An allocation is compared with what was written last, shown to others, and handed to effects. A node has thousands
-//! that change hardly ever: they exist once.
+//! An allocation is compared with its last record, shown to readers, and handed to effects. A node has thousands that
+//! hardly ever change: each exists once in memory.
 
 use std::{
     ops::{Deref, DerefMut},
@@ -10,7 +10,7 @@ use std::{
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// See the module. Writing to it makes a copy of its own while others have it.
+/// A shared value; a write copies it while others hold it.
 #[derive(Debug, Default)]
 pub struct Kept<T>(Arc<T>);
 

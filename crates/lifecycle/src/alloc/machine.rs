@@ -1,5 +1,5 @@
-//! The allocation as a state machine: events in, effects out. It uses no clock, files or drivers, so tests cover all
-//! of its behaviour as values.
+//! The allocation as a state machine: events in, effects out. It uses no clock, files or drivers, so tests cover all of
+//! its behaviour as values.
 //!
 //! ```text
 //! task:  Idle ─► Starting ─► Running ─► Freeing ─► Idle (dead)
@@ -7,9 +7,9 @@
 //!          └────────┘      Recovering
 //! ```
 //!
-//! Which tasks may start and which must stop is decided by `crate::task_order` after every event; restarts by
-//! `crate::restart`; health by `crate::health`. A remote task has no phase here: its state follows the servers'
-//! verdict and the node's sightings, and no stop, restart or end of the allocation touches its instance.
+//! After every event `crate::task_order` decides which tasks may start and which must stop. `crate::restart` decides on
+//! restarts, and `crate::health` on health. A remote task has no phase here: its state follows the servers' verdict and
+//! the node's sightings. No stop, restart or end of the allocation touches its instance.
 
 mod checks;
 mod health;
@@ -67,7 +67,7 @@ pub struct Launched {
     pub network: Option<DriverNetwork>,
 }
 
-/// Why a start did not succeed: `why` is for people, `recoverable` = another attempt may succeed.
+/// Why a start failed. `why` is for people; `recoverable` = another attempt may succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are explained once, above")]
 pub enum StartFailure {
@@ -83,8 +83,8 @@ pub enum StartFailure {
     Driver { why: String, recoverable: bool },
 }
 
-/// Something that has happened. `task` is the task's name; `run` the id of the start that it is about: what comes
-/// late, about a former run, changes nothing; `why` is for people.
+/// Something that has happened. `task` is the task's name and `run` the id of its start: a late event of a former run
+/// changes nothing. `why` is for people.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "the fields are explained once, above")]
 pub enum Event {
@@ -100,7 +100,7 @@ pub enum Event {
     StopLocal,
     /// No server has been heard (true) or one is heard again.
     CutOff(bool),
-    /// Outcome of a start.
+    /// True: no server answers the node; false: one answers again.
     Started { task: Arc<str>, run: String, result: Result<Launched, StartFailure> },
     /// Outcome of the recovery of a former agent's run.
     Recovered { task: Arc<str>, run: String, result: Result<(), String> },
@@ -112,7 +112,7 @@ pub enum Event {
     Freed { task: Arc<str>, run: String, owed: bool },
     /// The driver has freed a run that it could not free before.
     Settled { task: Arc<str>, run: String },
-    /// What [`Effect::Wake`] asked for.
+    /// A timer that [`Effect::Wake`] asked for.
     Due(Timer),
     /// An operator asks for restarts.
     RestartAsked { tasks: Vec<Arc<str>>, also_dead: bool, why: &'static str },
@@ -124,9 +124,9 @@ pub enum Event {
     Noted { task: Arc<str>, event: Box<model::TaskEvent> },
     /// Files of the run (templates, tokens) have changed, and the job asks for a restart.
     DataChanged { task: Arc<str>, run: String, why: String },
-    /// A change of templates could not be made known to the run.
+    /// The change of a template could not be announced to the run.
     TemplateFailed { task: Arc<str>, run: String, why: String },
-    /// A check has run; without an outcome it could not be run.
+    /// A check has run; without an outcome it could not run.
     Checked { key: String, outcome: Option<Outcome>, run: CheckRun },
     /// A service that should stand cannot be registered.
     ServiceProblem { service: String, why: String },
@@ -147,7 +147,7 @@ pub struct RemoteView {
     pub verdict: RemoteVerdict,
     /// How it ended, once it has.
     pub result: Option<model::remote::RemoteExit>,
-    /// Restarts so far, over all managers.
+    /// Restarts so far, under all managers.
     pub restarts: u64,
     /// When the instance started.
     pub started_at: TimestampNs,
@@ -210,7 +210,7 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// It begins nothing and loses nothing when it is done twice: it need not be announced by a record.
+    /// Whether the effect begins nothing and is harmless when repeated: it needs no record beforehand.
     pub fn only_ends(&self) -> bool {
         match self {
             Self::Stop { .. } | Self::EndUnattended { .. } | Self::Unhealthy { .. } | Self::Interrupt { .. } | Self::Wake { .. } => true,
@@ -225,12 +225,12 @@ impl Effect {
     }
 }
 
-/// Time and seed, which the machine must not find out by itself.
+/// Time and seed of an event: the machine has neither clock nor randomness.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {
     /// The time of the event.
     pub time: TimestampNs,
-    /// Varies with every call: ids of runs, jitter.
+    /// A different seed for each call: for ids of runs, and jitter.
     pub seed: u64,
 }
 
@@ -248,7 +248,7 @@ enum Phase {
 enum After {
     Die,
     Restart,
-    /// It counts as failed: what follows is for the restart policy to say.
+    /// A failed check stopped it. It counts as failed, and the restart policy decides.
     Unhealthy,
 }
 
@@ -266,7 +266,7 @@ struct Slot {
     phase: Phase,
     kill: Option<Kill>,
     remote: bool,
-    /// What the state was taken from last.
+    /// The view behind the present state.
     seen: Option<Box<RemoteView>>,
     /// The servers have moved the slot elsewhere.
     released: bool,
@@ -282,9 +282,9 @@ pub struct Machine {
     max_kill_timeout: GoDuration,
     contacted: bool,
     stop_local: bool,
-    /// Since when no server has been heard; 0 = one is heard.
+    /// Since when no server has answered; 0 = one answers.
     cut_off_since: TimestampNs,
-    /// Since when the group's `shutdown_delay` is waited for; 0 = it is not.
+    /// Since when the group's `shutdown_delay` runs; 0 = it does not.
     stopping_since: TimestampNs,
     destroyed: bool,
     health_timer: TimestampNs,
@@ -292,7 +292,7 @@ pub struct Machine {
     check_runs: BTreeMap<String, CheckRun>,
 }
 
-/// Tasks of an allocation that live in a remote runtime.
+/// Whether the task runs in a remote runtime.
 pub fn is_remote(alloc: &Allocation, task: &str) -> bool {
     alloc.remote.contains_key(task) || alloc.resources.tasks.get(task).is_some_and(|t| t.remote)
 }
@@ -339,7 +339,7 @@ impl Machine {
         &self.record
     }
 
-    /// What was written is what there is: from here on it exists once, until it changes.
+    /// Shares the records as written, so that each exists once until it changes.
     pub fn saved(&mut self, record: &Kept<AllocRecord>, tasks: &HashMap<Arc<str>, Kept<TaskRecord>>) {
         self.record = record.clone();
         for (name, record) in tasks {
@@ -380,12 +380,12 @@ impl Machine {
         (slot.phase == Phase::Running).then_some(slot.record.run.as_ref()).flatten()
     }
 
-    /// A driver is starting or freeing something: it will be done in a moment.
+    /// Whether a driver call that starts or frees something is under way; it ends soon.
     pub fn unsettled(&self) -> bool {
         self.slots.values().any(|s| matches!(s.phase, Phase::Starting | Phase::Freeing))
     }
 
-    /// The task lives in a remote runtime; false for names that it does not have.
+    /// Whether the task is remote; false for unknown names.
     pub fn is_remote_task(&self, task: &str) -> bool {
         self.slots.get(task).is_some_and(|s| s.remote)
     }
@@ -400,12 +400,12 @@ impl Machine {
         self.slots.values().all(|s| s.record.state.state == TaskRunState::Dead && s.phase == Phase::Idle && s.record.run.is_none())
     }
 
-    /// Nothing of this allocation is left to this node to do: local runs are gone. Remote tasks live on elsewhere.
+    /// Whether this node has nothing left to do: no local run is left. Remote tasks live on elsewhere.
     pub fn local_over(&self) -> bool {
         self.slots.values().filter(|s| !s.remote).all(|s| s.phase == Phase::Idle && s.record.run.is_none())
     }
 
-    /// Every task that may run on this node has ended for good.
+    /// Whether every local task has ended for good.
     pub fn local_dead(&self) -> bool {
         let ended = |s: &Slot| s.phase == Phase::Idle && s.record.run.is_none() && s.record.state.state == TaskRunState::Dead;
         self.slots.values().filter(|s| !s.remote).all(ended)
@@ -443,7 +443,7 @@ impl Machine {
         }
     }
 
-    /// Takes an event, answers with what to do. The caller writes the records first.
+    /// Takes an event and returns the effects. The caller writes the records first.
     pub fn apply(&mut self, event: Event, now: Now) -> Vec<Effect> {
         let mut out = Vec::new();
         match event {
@@ -517,8 +517,7 @@ impl Machine {
         if self.record.watched_since == 0 {
             self.record.watched_since = now.time;
         }
-        // A restart that the records announce for later than any policy says was announced under a clock that has
-        // been set back since.
+        // A recorded restart later than any policy allows comes from a clock that has been set back since.
         let latest: BTreeMap<Arc<str>, TimestampNs> = self
             .slots
             .keys()
@@ -544,7 +543,7 @@ impl Machine {
                     slot.phase = Phase::Recovering;
                     out.push(Effect::Recover { task: name.clone(), run: id, handle });
                 }
-                // The start was announced and never confirmed: whatever it has left is ended before anything else.
+                // The start was recorded but never confirmed: its leftovers end before anything else.
                 Some(Run { id, handle: None, .. }) => {
                     slot.phase = Phase::Freeing;
                     out.push(Effect::Free { task: name.clone(), run: id, handle: None, known: false, lost: false });
@@ -564,7 +563,7 @@ impl Machine {
 
     fn changed(&mut self, alloc: &Arc<Allocation>, job: Arc<Job>, now: Now) {
         self.contacted = true;
-        // The servers have waited for this node in vain: it is heard again, and its tasks are what they were.
+        // The servers counted this node as lost. It is connected again, and its tasks are as before.
         let reconnected = alloc.client_status == ClientStatus::Unknown && !alloc.server_terminal();
         let news = alloc.alloc_modify_index > self.record.alloc.alloc_modify_index;
         if reconnected && news {
@@ -591,8 +590,8 @@ impl Machine {
         }
     }
 
-    /// What the order of the tasks depends on now. Remote tasks live on where this node only lets go of them: nothing
-    /// waits for their end then.
+    /// The tasks as their order depends on them now. This node only lets go of remote tasks, so nothing waits for their
+    /// end.
     fn specs(&self) -> std::borrow::Cow<'_, [TaskSpec]> {
         if !self.stop_local && !self.record.removed {
             return (&self.specs).into();
@@ -604,13 +603,13 @@ impl Machine {
         specs.into()
     }
 
-    /// Brings the tasks in line with what the order of tasks says now. Idempotent.
+    /// Brings the tasks in line with the present order of tasks. Idempotent.
     fn drive(&mut self, now: Now, out: &mut Vec<Effect>) {
         if self.destroyed {
             return;
         }
-        // An order may make the next one possible (a pending task that is to stop is dead at once), so it is asked
-        // until nothing changes.
+        // One order may make the next possible: a pending task that is to stop is dead at once. So the loop asks until
+        // nothing changes.
         for _ in 0..=self.specs.len() {
             let stopping = self.stopping();
             if stopping && self.group_delays(now, out) {
@@ -621,7 +620,7 @@ impl Machine {
             for (task, reason) in &orders.stop {
                 changed |= self.stop(task, reason, now, out);
             }
-            // The verdict is about what ran before the poststop tasks do.
+            // The verdict covers what ran before the poststop tasks.
             if !orders.start.is_empty()
                 && self.specs.iter().any(|s| s.phase == task_order::Phase::Poststop && orders.start.contains(&s.name))
             {
@@ -646,8 +645,8 @@ impl Machine {
     }
 }
 
-/// A task without a record on this node. What the servers know of its end is never undone by a node that has lost its
-/// records; what they believe to run here does not.
+/// A task without a record on this node. If the servers know its end, that end stands, even on a node that has lost its
+/// records. Their belief that it runs here does not count.
 fn unrecorded(known: Option<&TaskState>, remote: bool) -> TaskRecord {
     let mut state = known.cloned().unwrap_or_default();
     if !remote && state.state == TaskRunState::Running {

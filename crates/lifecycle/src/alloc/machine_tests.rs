@@ -1,4 +1,4 @@
-//! The machine as values: what comes out of what goes in.
+//! The machine as values: events in, effects out.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -88,7 +88,7 @@ fn short(effects: &[Effect]) -> Vec<String> {
         .collect()
 }
 
-/// A machine with what is under way: runs by task.
+/// A machine with its runs under way, by task.
 struct Play {
     machine: Machine,
     runs: BTreeMap<String, String>,
@@ -203,7 +203,7 @@ fn failures_to_start_by_kind() {
 
 #[test]
 fn a_stop_in_each_phase() {
-    // Starting: the stop follows the start, unless what precedes it can be interrupted.
+    // Starting: the stop follows the start, unless the preparation can be interrupted.
     let (mut p, _) = Play::begin(fresh("service", vec![task("t")]), S);
     assert_eq!(p.stop(2 * S), ["interrupt"]);
     assert_eq!(p.started("t", 3 * S), ["wait t", "stop t"]);
@@ -212,7 +212,7 @@ fn a_stop_in_each_phase() {
     assert_eq!(p.failed_start("t", StartFailure::Interrupted, 3 * S), ["free t"]);
     assert_eq!(p.freed("t", 3 * S), ["over t"]);
     assert_eq!(p.machine.update().client_status, ClientStatus::Complete, "a stopped task has not failed");
-    // The agent ends: what was announced is left for the next one.
+    // The agent ends: the next one finds the recorded start.
     let (mut p, _) = Play::begin(fresh("service", vec![task("t")]), S);
     assert_eq!(p.failed_start("t", StartFailure::Interrupted, 3 * S), Vec::<String>::new());
     assert!(!p.machine.unsettled() && p.machine.tasks().all(|(_, r)| r.run.is_some() && r.state.state == TaskRunState::Pending));
@@ -275,7 +275,7 @@ fn restored_runs_by_how_far_they_had_come() {
         (task_record(run(None, false), TaskRunState::Pending), "free t anew"),
         (task_record(None, TaskRunState::Dead), "over t"),
         (TaskRecord { restart_at: 9 * S, ..task_record(None, TaskRunState::Pending) }, "restart t at 9"),
-        // The clock has been set back by an hour since: no policy waits longer than its interval.
+        // The clock has been set back by an hour: no policy waits longer than its interval.
         (TaskRecord { restart_at: 3_600 * S, ..task_record(None, TaskRunState::Pending) }, "restart t at 62"),
     ] {
         let (_, effects) = Play::begin(restored(record.clone()), 2 * S);
@@ -329,7 +329,7 @@ fn a_task_that_nobody_has_recovered_can_be_stopped() {
     let (mut p, _) = Play::begin(restored(record), S);
     assert_eq!(p.apply(Event::Removed, 2 * S), ["end unattended t"]);
     let mut second = Play { machine: p.machine.clone(), runs: p.runs.clone() };
-    // It was found and killed without its driver …
+    // The node found and killed it without its driver …
     assert_eq!(p.exited("t", -1, 3 * S), ["free t"]);
     assert_eq!(p.state("t"), TaskRunState::Dead);
     // … or its driver has come back after all.

@@ -1,5 +1,4 @@
-//! An allocation on its node: the state machine of its tasks, the records it is found again by, and the texts of its
-//! events.
+//! An allocation on its node: the state machine of its tasks, its durable records, and the texts of its events.
 //!
 //! Begin with [`machine`].
 

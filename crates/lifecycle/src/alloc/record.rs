@@ -1,4 +1,4 @@
-//! What of an allocation and its tasks must survive the agent.
+//! The part of an allocation and its tasks that must survive the agent.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::kept::Kept;
 use crate::{checks::CheckState, restart::Tracker};
 
-/// The allocation as the servers sent it, with what this node has found out.
+/// The allocation as the servers sent it, and this node's findings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AllocRecord {
@@ -19,28 +19,28 @@ pub struct AllocRecord {
     pub removed: bool,
     /// When the health watch of the present deployment began.
     pub watched_since: TimestampNs,
-    /// Health as decided here.
+    /// Health as this node decided it.
     pub health: Option<AllocDeploymentStatus>,
-    /// A task has made it unhealthy, and the tasks are told when those that end because of it have ended.
+    /// A task has made it unhealthy. The tasks get the event when those that end because of it have ended.
     pub unhealthy_untold: bool,
     /// When it ended; 0 = it has not.
     pub ended_at: TimestampNs,
-    /// Checks of services that stand, by key. Written when something about a check changes, not with each run.
+    /// Checks of registered services, by key. Written when a check's state changes, not at each run.
     pub checks: BTreeMap<String, CheckRecord>,
 }
 
-/// A check: an agent that starts again goes on where the last one was.
+/// A check's state, with which a new agent continues.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CheckRecord {
-    /// The state to go on with.
+    /// The state of the check.
     #[serde(flatten)]
     pub state: CheckState,
-    /// What the run has found that brought the status about.
+    /// The run behind the present status.
     pub run: CheckRun,
 }
 
-/// What a run of a check has found, for people.
+/// The result of a check's run, for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CheckRun {
@@ -56,19 +56,19 @@ pub struct CheckRun {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TaskRecord {
-    /// What the servers and people are told.
+    /// The state that the servers and people see.
     pub state: TaskState,
     /// When the present interval of the restart policy began.
     pub window_start: TimestampNs,
-    /// Attempts of the policy that it has spent in the interval.
+    /// Attempts of the policy spent in the interval.
     pub in_window: u32,
-    /// The present start: written before the driver is called.
+    /// The present start, written before the call of the driver.
     pub run: Option<Run>,
     /// When the next start is due; 0 = not waiting.
     pub restart_at: TimestampNs,
-    /// Its last run had an address of its own: what is reached there is not there while it is started again.
+    /// Its last run had an address of its own, which nobody can reach during a restart.
     pub own_address: bool,
-    /// Runs that have ended and that their driver could not free yet.
+    /// Runs that have ended, but that their driver could not free yet.
     pub owed: Vec<Run>,
 }
 
@@ -78,24 +78,24 @@ pub struct TaskRecord {
 pub struct Run {
     /// `<alloc>/<task>/<8 hex>`, the driver's task id.
     pub id: String,
-    /// The driver's handle with the whole configuration, protobuf; None = the start has not been confirmed.
+    /// The driver's handle with the whole configuration, protobuf; `None` = no confirmed start.
     #[serde(with = "base64_bytes")]
     pub handle: Option<Vec<u8>>,
-    /// Where the driver says that it is reached, if not on the node's address.
+    /// The address that the driver reports, if it is not the node's.
     pub network: Option<DriverNetwork>,
-    /// It has ended and was counted; only freeing it at the driver is left.
+    /// It has ended and was counted; the driver still has to free it.
     pub ended: bool,
-    /// Nobody has seen its end: it may still run where this node cannot look.
+    /// Its end is unknown: it may still run where this node cannot look.
     pub lost: bool,
 }
 
 impl TaskRecord {
-    /// The restart budget as [`crate::restart`] takes it.
+    /// The counters for [`crate::restart`].
     pub fn tracker(&self) -> Tracker {
         Tracker { window_start: self.window_start, in_window: self.in_window }
     }
 
-    /// What is left of the restart budget after a decision.
+    /// Stores the counters after a decision.
     pub fn set_tracker(&mut self, tracker: Tracker) {
         self.window_start = tracker.window_start;
         self.in_window = tracker.in_window;

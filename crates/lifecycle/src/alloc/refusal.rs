@@ -1,8 +1,8 @@
-//! What of a task this release does not do on any node.
+//! Options of a task that this release does not support on any node.
 
 use model::Task;
 
-/// What this release does not do, by name: a job that asks for it must not run without it.
+/// The unsupported option, by name: a job that asks for it must not run without it.
 #[must_use]
 pub fn refused(task: &Task) -> Option<String> {
     let what = [

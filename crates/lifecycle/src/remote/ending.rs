@@ -1,5 +1,5 @@
-//! What follows from the state of a record by itself: the end of an instance, its verdict, the next incarnation, the
-//! end of the record.
+//! Consequences of a record's state alone: the end of an instance, its verdict, the next incarnation, the end of the
+//! record.
 
 use model::{DesiredRemote, Observed, RemoteExit, RemoteVerdict, RemoteWanted, RestartCharge, TimestampNs, remote::Manager};
 
@@ -7,7 +7,7 @@ use super::transition::{HELD, Work, install};
 use crate::restart::{Decision, End, Tracker};
 
 impl Work {
-    /// What follows from the state itself, whatever the event was.
+    /// Applies the consequences of the state, after any event.
     pub(super) fn advance(&mut self) {
         if self.deleted {
             return;
@@ -21,8 +21,8 @@ impl Work {
                 Some(_) if self.cx.held => self.because(HELD),
                 Some(manager) => self.begin(&next, manager, "the previous incarnation has confirmedly ended"),
                 None => {
-                    // Ended and wanted again, but the node that was to follow is lost. The slot is free; an
-                    // allocation must come.
+                    // It has ended and is wanted again, but the next node is lost. The slot is free and needs an
+                    // allocation.
                     self.because("what follows waits for an allocation");
                     if self.r.manager.take().is_some() {
                         self.r.unmanaged_since = self.cx.now;
@@ -65,7 +65,7 @@ impl Work {
         self.changed(format!("incarnation {} follows {}: {why}", self.r.incarnation.short(), old.short()));
     }
 
-    /// The exit is counted exactly once; the flag is committed together with what follows from it.
+    /// Counts the exit exactly once: the flag is committed together with its consequences.
     fn count_exit(&mut self) {
         if self.r.exit_acknowledged {
             return;
@@ -93,7 +93,7 @@ impl Work {
         self.r.result = Some(Box::new(exit));
     }
 
-    /// With an ended instance there is nothing to watch during a move: the successor takes over.
+    /// An ended instance needs no observation during a hand-over: the successor takes over.
     fn promote_successor_of_ended(&mut self) {
         if let Some(s) = self.r.successor
             && self.r.desired == DesiredRemote::Run
@@ -105,17 +105,17 @@ impl Work {
     fn restart_verdict(&mut self, exit: &RemoteExit, refused: bool) -> RemoteVerdict {
         let before = Tracker { window_start: self.r.restart_window_start, in_window: self.r.restarts_in_window };
         let mut tracker = before;
-        // It ends well when it is told to: that makes it no less unhealthy.
+        // It exits well after a stop: it is unhealthy all the same.
         let successful = exit.successful() && self.r.unhealthy.is_empty();
-        // An instance that its provider knows no more counts as a failure: how it has ended nobody can say, and a
-        // runtime that forgets at once would be asked for instances without end. That a person has declared it gone
-        // says nothing of it.
+        // An instance that its provider no longer knows counts as a failure, because its end is unknown. Otherwise a
+        // runtime that forgets at once would be asked for instances without end. A person's declaration that it is gone
+        // says nothing of its end.
         let end = match (refused, self.declared_gone) {
             (true, _) => End::Unrecoverable,
             (false, true) => End::Lost,
             (false, false) => End::Exited { successful },
         };
-        // The incarnation id is random: it spreads the jitter and is the same wherever the decision is replayed.
+        // The incarnation id is random. It spreads the jitter, and replays give the same decision.
         let (high, low) = self.r.incarnation.0.as_u64_pair();
         let decision = tracker.on_end(&self.r.policy.restart, self.r.policy.batch, end, self.cx.now, high ^ low);
         tracker.account(before, &mut self.r.restart_charges, || charge(exit, &self.r.unhealthy, self.cx.now));
@@ -132,7 +132,7 @@ impl Work {
     }
 }
 
-/// What an attempt was spent for.
+/// The cause of a spent attempt.
 fn charge(exit: &RemoteExit, unhealthy: &str, now: TimestampNs) -> RestartCharge {
     let RemoteExit { code, signal, oom_killed, reason, at: _, vanished } = exit;
     if !unhealthy.is_empty() {

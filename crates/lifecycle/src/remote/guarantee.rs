@@ -1,4 +1,4 @@
-//! What is promised of a remote task: a function of what its provider can do, with the reasons.
+//! The guarantee of a remote task: a function of its provider's abilities, with the reasons.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use model::{
     remote::{Guarantee, GuaranteeLevel},
 };
 
-/// The settings of the servers that bound what a provider leaves open.
+/// Server settings that bound the gaps of a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// How long a manager may act without hearing from the servers.
+    /// How long a manager may act without word from the servers.
     pub lease: Duration,
-    /// How much longer the servers wait before they give management away.
+    /// How much longer the servers wait before they assign another manager.
     pub margin: Duration,
-    /// How often providers are asked what they have.
+    /// Interval of the sweep over providers.
     pub sweep: Duration,
 }
 
@@ -25,7 +25,7 @@ pub fn guarantee(provider: Option<&RemoteProvider>) -> Guarantee {
     guarantee_within(provider, None)
 }
 
-/// As [`guarantee`], with the times in its limits where the settings are known.
+/// As [`guarantee`], with times in its limits where the settings are known.
 #[must_use]
 pub fn guarantee_within(provider: Option<&RemoteProvider>, times: Option<&Times>) -> Guarantee {
     let Some(p) = provider else {
@@ -67,8 +67,8 @@ pub fn guarantee_within(provider: Option<&RemoteProvider>, times: Option<&Times>
     }
 }
 
-/// Until when a second instance may appear where nobody refuses a late call, and what becomes of it: nothing ends it
-/// by itself.
+/// Until when a second instance may appear if the provider does not refuse late calls, and what follows: nothing ends
+/// it automatically.
 fn second(p: &RemoteProvider, times: Option<&Times>) -> String {
     let listed = p.list && !p.plain_protocol;
     let (bound, sweep) = match times {
@@ -95,7 +95,7 @@ fn second(p: &RemoteProvider, times: Option<&Times>) -> String {
     )
 }
 
-/// What a person should know before relying on it.
+/// The limits of the guarantee, for people.
 fn limits(p: &RemoteProvider, times: Option<&Times>) -> Vec<String> {
     let plain = p.plain_protocol;
     let late = format!(
@@ -122,7 +122,7 @@ fn limits(p: &RemoteProvider, times: Option<&Times>) -> Vec<String> {
         ),
         (plain || !p.list, "instances are not listed: what no record knows is not found by the sweep"),
     ];
-    // The sweep needs a list, which the plain protocol has not.
+    // The sweep needs a list, which the plain protocol lacks.
     let told = |text: &str| if plain { text.replace("; the sweep reports it", " that no sweep finds") } else { text.to_owned() };
     rules.into_iter().filter(|(holds, _)| *holds).map(|(_, text)| told(text)).collect()
 }
@@ -166,7 +166,7 @@ mod tests {
         ] {
             assert_eq!((g.level, g.exactly_one), (level, exactly_one), "{}", g.reason);
             assert!(!g.reason.is_empty());
-            // "Exactly one" is said where it holds, and until when a second one may appear where it does not.
+            // The text says "exactly one" only where that holds; otherwise it says until when a second one may appear.
             let says = |text: &str| g.limits.iter().any(|limit| limit.contains(text));
             assert_eq!(g.level.to_string().starts_with("exactly one"), exactly_one, "{}", g.level);
             assert_eq!(says("A second instance may then appear"), !g.fenced && g.level != GuaranteeLevel::Unknown, "{:?}", g.limits);

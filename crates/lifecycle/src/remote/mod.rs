@@ -1,18 +1,16 @@
 //! The life of a remote task: one pure function over the servers' record, and its counterpart on the node.
 //!
-//! - [`transition`]: `(record, event, context) → step`; the servers' side. It holds rules 1–9; each is marked where
-//!   it is enforced.
-//! - [`reconcile::events_for`]: what a snapshot says about a slot, as events, so that the servers' loop needs no
-//!   memory.
-//! - [`recovered::take_over`]: what becomes of a record when somebody knows more than servers whose state is from the
-//!   past.
+//! - [`transition`]: `(record, event, context) → step`; the servers' side. It enforces rules 1–9; comments mark the
+//!   place of each.
+//! - [`reconcile::events_for`]: a snapshot's facts about a slot as events, so that the servers' loop needs no memory.
+//! - [`recovered::take_over`]: merges newer knowledge into a record when the servers' state is from the past.
 //! - [`recovering::holds`], [`recovering::is_over`]: when servers whose state may be from the past may begin something.
-//! - [`guarantee()`], [`guarantee_within`]: what a provider's abilities promise, with the reasons, and with the times
-//!   that follow from the settings.
-//! - [`parts::undeliverable`]: what of a task cannot reach a provider's runtime.
+//! - [`guarantee()`], [`guarantee_within`]: the guarantee from a provider's abilities, with the reasons, and with times
+//!   from the settings.
+//! - [`parts::undeliverable`]: the parts of a task that cannot reach a provider's runtime.
 //! - [`node::transition`]: `(slot state, event) → step`; what a manager may do now: look, create, adopt, stop, let go.
 //!
-//! README.md beside this file states the problem, the assumptions and the properties; `tests/` holds a model checker
+//! README.md beside this file states the problem, the assumptions and the properties. `tests/` holds a model checker
 //! and a simulator that run both functions against a fake provider.
 //!
 //! ```text
@@ -43,16 +41,16 @@ use model::{
 };
 pub use transition::{awaits_finisher, begins, order_for_node, orders, transition, wake_at};
 
-/// What the caller knows and the function may not find out by itself.
+/// Inputs that the pure function cannot find out by itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Context {
-    /// Unix ns.
+    /// Current time in Unix nanoseconds.
     pub now: TimestampNs,
     /// A new random id, used when this step commits a new incarnation (at most one does).
     pub fresh: IncarnationId,
-    /// Nothing may be created now, neither a new incarnation nor one that nobody has seen by another manager: an
-    /// instance may live that no record knows. What would create one waits, [`Event::Tick`] asks again. [`begins`]
-    /// says which steps depend on it.
+    /// Nothing may be created now, because an orphaned instance may live. That covers new incarnations and committed
+    /// ones that no manager has seen. A held create waits; [`Event::Tick`] asks again. [`begins`] says which steps
+    /// depend on this.
     pub held: bool,
 }
 
@@ -81,28 +79,28 @@ pub enum Event {
         /// The node.
         node: NodeId,
     },
-    /// The node is to give up what it manages.
+    /// The node must hand over what it manages.
     Drain {
         /// The node.
         node: NodeId,
-        /// The drain waits no longer (deadline, or nowhere to go): the task may become unmanaged.
+        /// The drain waits no longer (deadline passed, or no room elsewhere): the task may become unmanaged.
         force: bool,
     },
     /// A node with a lease, the driver and that provider has room for a session.
     CapableNode {
         /// The node.
         node: NodeId,
-        /// The runtime that it reaches.
+        /// The provider that it reaches.
         provider: String,
     },
-    /// Who lets the provider forget an instance that has ended for good when its manager was lost before it could:
-    /// see [`awaits_finisher`].
+    /// Names the manager that makes the provider forget an instance that has ended for good, after its own manager was
+    /// lost: see [`awaits_finisher`].
     Finisher(Manager),
     /// A node reports.
     Report {
         /// Which node's session it came from.
         from: NodeId,
-        /// What it says.
+        /// The report.
         report: Box<RemoteReport>,
     },
     /// An operator orders a restart: a stop, then a new incarnation of the same specification.
@@ -126,26 +124,26 @@ pub enum Event {
     Tick,
 }
 
-/// What is to be done, in this order. The first is always the commit: intent before effect (rule 1).
+/// Effects, in this order. The first is always the commit: intent before effect (rule 1).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Store the record durably before anything else.
     Commit(Box<RemoteTask>),
     /// Remove the record durably before anything else.
     Delete(SlotKey),
-    /// Send the order to the node (an acknowledgement of an exit is an order, too). If it has no session, it gets it
+    /// Send the order to the node (an acknowledgement of an exit is an order, too). Without a session, the node gets it
     /// with its next one.
     Order {
-        /// To whom.
+        /// The node.
         node: NodeId,
         /// The order.
         order: Box<RemoteOrder>,
     },
     /// Tell the node to let the slot go: touch nothing.
     Release {
-        /// To whom.
+        /// The node.
         node: NodeId,
-        /// Which slot.
+        /// The slot.
         slot: SlotKey,
     },
     /// Create an evaluation of the job, trigger `remote-task`: the slot needs an allocation.
@@ -162,8 +160,8 @@ pub enum Effect {
 pub struct Step {
     /// The record afterwards; None = there is none.
     pub record: Option<RemoteTask>,
-    /// To be carried out in order.
+    /// To carry out in order.
     pub effects: Vec<Effect>,
-    /// What was decided and why, also when nothing was done.
+    /// The decisions and their reasons, also when nothing was done.
     pub reasons: Vec<String>,
 }

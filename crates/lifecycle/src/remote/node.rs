@@ -1,8 +1,8 @@
 //! The node's side: what a manager may do about one slot now.
 //!
-//! The machine knows one order, one lease and what this node has seen. It never decides that a task should stop or
-//! start elsewhere: only a server order with the current epoch kills (rule 5). Calls are effects; their results come
-//! back as events. At most one call of a slot is under way at a time.
+//! The machine knows one order, one lease and this node's sightings. It never decides that a task should stop or start
+//! elsewhere: only a server order with the current epoch kills (rule 5). Calls are effects; their results come back as
+//! events. A slot has at most one call under way.
 //!
 //! ```text
 //! no order, or released ────────────► let go: nothing at all
@@ -19,7 +19,7 @@ use model::{
     remote::{RemoteHandle, RemoteIntent, RemoteRole},
 };
 
-/// What an answer of the provider says about an instance.
+/// The state of an instance in a provider's answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sighting {
     /// State.
@@ -36,17 +36,17 @@ pub struct Sighting {
     pub started_at: TimestampNs,
 }
 
-/// A call to the driver. All but the looking ones carry the epoch (rule 4).
+/// A call to the driver. All but the read-only ones carry the epoch (rule 4).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// Look the instance up by its key (`find`, or `list` by owner when the driver has only that).
+    /// Look the instance up by its key (`find`, or `list` by owner if the driver has only that).
     Find {
         /// Key.
         incarnation: IncarnationId,
     },
-    /// Stop by key what has no handle: refuse every create with the key from now on, and say whether an instance
-    /// exists. Only for drivers that declare `seal`; closes the gap in which a create that was sent long ago arrives
-    /// after the stop has been confirmed.
+    /// Stop by key, without a handle: refuse every create with the key from now on, and say whether an instance exists.
+    /// Only for drivers that declare `seal`. It closes a gap: a create sent long ago could arrive after the stop was
+    /// confirmed.
     Seal {
         /// Key.
         incarnation: IncarnationId,
@@ -55,7 +55,7 @@ pub enum Call {
     },
     /// Look at a known instance.
     Observe {
-        /// Which.
+        /// Handle of the instance.
         handle: RemoteHandle,
     },
     /// Create or get.
@@ -64,14 +64,14 @@ pub enum Call {
         incarnation: IncarnationId,
         /// Epoch.
         epoch: u64,
-        /// No create with this key was sent before under this epoch or an earlier one. At most one create of a key is
-        /// called so; all others come later or from later managers and leave nothing unasked. So this one need not
-        /// wait for a part of the provider that cannot be asked.
+        /// No create with this key was sent before, under this epoch or an earlier one. At most one create of a key is
+        /// the first. All others come later or from later managers, and must check the whole provider. So the first one
+        /// need not wait for a part of the provider that does not answer.
         first: bool,
     },
     /// Stop and confirm.
     Stop {
-        /// Which.
+        /// Handle of the instance.
         handle: RemoteHandle,
         /// Epoch.
         epoch: u64,
@@ -82,7 +82,7 @@ pub enum Call {
     },
     /// Let the provider forget the ended instance.
     Acknowledge {
-        /// Which.
+        /// Handle of the instance.
         handle: RemoteHandle,
         /// Epoch.
         epoch: u64,
@@ -97,7 +97,7 @@ impl Call {
     }
 }
 
-/// How a call ended. The first three kinds of trouble are never mixed up.
+/// How a call ended. The first three kinds of trouble must never be confused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// An instance, as found, created, observed or stopped.
@@ -111,10 +111,10 @@ pub enum Answer {
     Absent,
     /// It could not be asked: unreachable, throttled, credentials, a lost reply, a plugin that died.
     CouldNotAsk(String),
-    /// A create was not sent: the servers are to store this before it is, see [`RemoteOrder::intent`].
+    /// A create was not sent: the servers must store this first, see [`RemoteOrder::intent`].
     Intent(RemoteIntent),
-    /// The call never left this node (no plugin, no lease any more, let go while it waited): nothing has happened,
-    /// and it is tried again, or what the order says by now.
+    /// The call never left this node: no plugin, no lease, or it was let go while it waited. Nothing has happened. The
+    /// node tries again, or does what the order says by then.
     NotSent(String),
     /// The request is wrong and nothing has happened.
     WrongRequest(String),
@@ -130,46 +130,45 @@ pub enum Answer {
 pub enum Event {
     /// An order of the servers. A refresh confirms it after a lapse of the lease.
     Order(Box<RemoteOrder>),
-    /// The servers have moved the slot elsewhere, or a full set of orders does not name it.
+    /// The servers have moved the slot elsewhere, or a full set of orders omits it.
     Released,
     /// The lease has lapsed by the node's own monotonic clock.
     LeaseLost,
-    /// The lease is held. Mutations need a confirmed order besides: open a new session so that the servers send it.
+    /// The lease is held. Mutations also need a confirmed order: open a new session so that the servers send it.
     LeaseHeld,
     /// The call of this slot has ended.
     Done(Answer),
     /// A pushed or polled observation of the instance with that incarnation.
     Seen {
-        /// Which instance.
+        /// Its incarnation.
         incarnation: IncarnationId,
-        /// What of it.
+        /// The observation.
         sighting: Box<Sighting>,
     },
     /// A check of that instance asks for its restart.
     Unhealthy {
-        /// Which instance.
+        /// Its incarnation.
         incarnation: IncarnationId,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// Node-local preparation for a create is done.
     Prepared,
-    /// The output of the instance that has ended is kept here, or will never be: what [`Effect::Keep`] asked for is
-    /// done.
+    /// The output of the ended instance is kept here, or never will be: [`Effect::Keep`] is done.
     Kept {
-        /// Which instance.
+        /// Its incarnation.
         incarnation: IncarnationId,
-        /// For which allocation.
+        /// The allocation of the output.
         alloc_id: AllocId,
     },
     /// The pause after [`Effect::RetryLater`] is over.
     Retry,
-    /// The agent has restarted: no call is under way any more, and what was seen is old. Feed it once after loading
-    /// the stored state.
+    /// The agent has restarted: no call is under way, and sightings are old. Feed it once after loading the stored
+    /// state.
     Restarted,
 }
 
-/// What the node is to do, in this order.
+/// Effects of the node, in this order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Store [`Slot`] durably before the calls that follow.
@@ -177,16 +176,17 @@ pub enum Effect {
     /// Do the node-local preparation for a create (artifacts, templates, environment), then feed [`Event::Prepared`].
     /// Failures are retried there.
     Prepare,
-    /// Call the driver, then feed [`Event::Done`]. A mutation must not outlast the lease: bound it by what is left.
+    /// Call the driver, then feed [`Event::Done`]. A mutation must not outlast the lease: bound it by the remaining
+    /// time.
     Call(Call),
     /// Keep watching the instance, feed [`Event::Seen`]; idempotent.
     Watch(RemoteHandle),
-    /// Fetch the output of the instance, which has ended, into the directory of the order's allocation, then feed
-    /// [`Event::Kept`]. Changes nothing at the provider. Doing it again where it is done already does nothing.
+    /// Fetch the output of the ended instance into the directory of the order's allocation, then feed [`Event::Kept`].
+    /// Changes nothing at the provider. Idempotent.
     Keep {
-        /// Which instance.
+        /// Its incarnation.
         incarnation: IncarnationId,
-        /// For which allocation.
+        /// The allocation of the output.
         alloc_id: AllocId,
         /// Its handle.
         handle: RemoteHandle,
@@ -199,25 +199,26 @@ pub enum Effect {
     RetryLater,
 }
 
-/// What this node has learnt of one incarnation.
+/// This node's knowledge of one incarnation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Local {
     incarnation: IncarnationId,
     /// A create may have reached the provider. Stored before the call.
     attempted: bool,
-    /// One may have, of which the store does not know: until the driver has said what it can do.
+    /// A create may have reached the provider without a trace in the store; unsettled until the driver has declared its
+    /// abilities.
     doubted: bool,
     prepared: bool,
-    /// A create was answered to this node with an instance: whatever of it is left to do, the provider does.
+    /// A create of this node was answered with an instance: the provider completes it.
     created: bool,
-    /// What the driver wants to be stored before it creates, under the order's epoch.
+    /// The driver's intent, to be stored under the order's epoch before the create.
     intent: Option<RemoteIntent>,
     handle: Option<RemoteHandle>,
-    /// The last answer, None = this node has not looked under this order. `Gone` = positively absent.
+    /// The last answer; `None` = this node has not looked under this order. `Gone` = positively absent.
     sighting: Option<Sighting>,
-    /// The output is being fetched for the allocation.
+    /// The fetch of its output for the allocation is under way.
     keeping: bool,
-    /// It has been, or there is nothing to fetch: the provider may forget it.
+    /// The output is kept, or there is none: the provider may forget it.
     kept: bool,
     forgotten: bool,
     refused: String,
@@ -227,30 +228,30 @@ struct Local {
     unhealthy: String,
 }
 
-/// One slot on a node. [`Slot::stored`] is what must survive the agent.
+/// One slot on a node. [`Slot::stored`] is the part that must survive the agent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Slot {
     order: Option<RemoteOrder>,
     lease: bool,
-    /// The order came after the last lapse of the lease.
+    /// The order came after the last loss of the lease.
     confirmed: bool,
     local: Local,
     highest_epoch: u64,
-    /// What the agent's store says of attempts is not believed for the next order, see [`Slot::doubt_store`].
+    /// The store's record of attempts is doubtful for the next order, see [`Slot::doubt_store`].
     doubted: bool,
     in_flight: Option<Call>,
-    /// The order (epoch, role, wish) under which that call was sent: "there is none" says nothing about what was sent
-    /// afterwards.
+    /// The order (epoch, role, wish) under which that call was sent. Its answer "absent" says nothing about later
+    /// calls.
     asked_under: Option<(u64, RemoteRole, DesiredRemote)>,
     preparing: bool,
-    /// The last report, so that only changes are told.
+    /// The last report, so that only changes are sent.
     told: Option<RemoteReport>,
 }
 
-/// What of a slot must survive the agent.
+/// The part of a slot that must survive the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stored {
-    /// Incarnation that a create was attempted for.
+    /// The incarnation of an attempted create.
     pub attempted: Option<IncarnationId>,
     /// Highest epoch seen.
     pub highest_epoch: u64,
@@ -261,14 +262,14 @@ pub struct Stored {
 pub struct Step {
     /// The slot afterwards.
     pub slot: Slot,
-    /// To be carried out in order.
+    /// To carry out in order.
     pub effects: Vec<Effect>,
-    /// What was decided and why.
+    /// The decisions and their reasons.
     pub reasons: Vec<String>,
 }
 
 impl Slot {
-    /// A slot as restored by a restarted agent; without a lease and without an order until the servers have spoken.
+    /// A slot as a restarted agent restores it: without a lease, and without an order until the servers have spoken.
     #[must_use]
     pub fn restore(stored: &Stored) -> Self {
         Self {
@@ -277,9 +278,9 @@ impl Slot {
             ..Self::default()
         }
     }
-    /// The order that comes next is one of a full set. What the node has not heard of in this life of its agent it
-    /// may have acted on before: its store may be an older copy, or the servers' state one. Where it can be asked
-    /// whether the instance exists, and a create can be repeated, that is done.
+    /// Doubts the store for the next order, which comes with a full set. This agent has no knowledge of earlier acts:
+    /// its store or the servers' state may be an older copy. So the node assumes an attempted create, where it can look
+    /// the instance up and repeat a create.
     pub fn doubt_store(&mut self) {
         self.doubted = true;
     }
@@ -298,8 +299,8 @@ impl Slot {
     pub fn order(&self) -> Option<&RemoteOrder> {
         self.order.as_ref()
     }
-    /// What this node knows of the slot, as an order: the one in force with the handle that was found since; without
-    /// one, what has outlived the agent.
+    /// This node's knowledge of the slot as an order: the order in force with the handle found since. Without an order,
+    /// the part that has survived the agent.
     #[must_use]
     pub fn known(&self, key: &SlotKey) -> RemoteOrder {
         let order = self.order.clone().unwrap_or_else(|| RemoteOrder {
@@ -316,25 +317,25 @@ impl Slot {
     pub fn handle(&self) -> Option<&RemoteHandle> {
         self.local.handle.as_ref()
     }
-    /// The last thing seen of the present incarnation.
+    /// The latest sighting of the present incarnation.
     #[must_use]
     pub fn sighting(&self) -> Option<&Sighting> {
         self.local.sighting.as_ref()
     }
-    /// The call that is under way.
+    /// The call under way.
     #[must_use]
     pub fn in_flight(&self) -> Option<&Call> {
         self.in_flight.as_ref()
     }
-    /// True when the create that is under way is still what the servers want of this node. Otherwise it is let go
-    /// where it has not been sent yet, and answered with [`Answer::NotSent`].
+    /// Whether the servers still want the create under way. Otherwise it is let go if it was not sent yet, and answered
+    /// with [`Answer::NotSent`].
     #[must_use]
     pub fn wants_create(&self) -> bool {
         let of = |order: &RemoteOrder| matches!(self.in_flight, Some(Call::Ensure { incarnation, .. }) if incarnation == order.incarnation);
         self.order.as_ref().is_some_and(of) && self.may_mutate() && self.asked_under == self.under()
     }
-    /// The incarnation that this node is to create when there is none, and the allocation that prepares it. A
-    /// preparation for anything else is not wanted any more.
+    /// The incarnation that this node is to create if it is absent, and the allocation that prepares it. Any other
+    /// preparation is unwanted.
     #[must_use]
     pub fn prepares(&self) -> Option<(IncarnationId, AllocId)> {
         self.order.as_ref().and_then(Self::prepares_under)
@@ -342,20 +343,20 @@ impl Slot {
     fn prepares_under(order: &RemoteOrder) -> Option<(IncarnationId, AllocId)> {
         (order.role == RemoteRole::Manage && order.desired == DesiredRemote::Run).then_some((order.incarnation, order.alloc_id))
     }
-    /// What the order in force says of calls.
+    /// The parts of the order in force that affect calls.
     fn under(&self) -> Option<(u64, RemoteRole, DesiredRemote)> {
         self.order.as_ref().map(|o| (o.epoch, o.role, o.desired))
     }
-    /// True when mutations are allowed now: a lease and an order confirmed since it was last lost (rule 3). Check it
-    /// again right before a call.
+    /// Whether mutations are allowed now: they need a lease, and an order confirmed since the lease was last lost (rule
+    /// 3). Check again right before a call.
     #[must_use]
     pub fn may_mutate(&self) -> bool {
         self.lease && self.confirmed && self.order.as_ref().is_some_and(|o| o.role != RemoteRole::Observe)
     }
 }
 
-/// What a driver counts as that has not declared anything yet, because its plugin is coming up: the instance is looked
-/// up, which waits for the driver and touches nothing, and nothing is taken for granted about creating.
+/// The abilities assumed of a driver that has declared none yet, because its plugin is starting. A lookup is possible:
+/// it waits for the driver and touches nothing. Nothing is assumed about creates.
 #[must_use]
 pub fn undeclared() -> RemoteProvider {
     RemoteProvider { find: true, ..RemoteProvider::default() }
@@ -369,7 +370,7 @@ fn call_epoch(call: &Call) -> u64 {
     }
 }
 
-/// The node's transition function. `key` is the slot's name, `caps` what the driver has declared.
+/// The node's transition function. `key` is the slot's name; `caps` are the driver's declared abilities.
 #[must_use]
 pub fn transition(key: &SlotKey, before: &Slot, event: &Event, caps: &RemoteProvider, now: TimestampNs) -> Step {
     let mut work = Work { key, s: before.clone(), caps, now, effects: Vec::new(), reasons: Vec::new() };
@@ -439,35 +440,35 @@ impl Work<'_> {
         }
         self.s.local.doubted |= std::mem::take(&mut self.s.doubted) && unheard;
         if self.s.prepares() != Slot::prepares_under(order) {
-            // A preparation is made by one allocation, and for a create; it is let go when there is to be none.
+            // A preparation belongs to one allocation and to a create; without a create it is let go.
             (self.s.preparing, self.s.local.prepared) = (false, false);
         }
         if self.s.order.as_ref().is_some_and(|o| o.alloc_id != order.alloc_id) {
-            // What is kept is kept in the directory of one allocation.
+            // Kept output lies in the directory of one allocation.
             (self.s.local.keeping, self.s.local.kept) = (false, false);
         }
         if self.s.order.as_ref().is_some_and(|o| o.epoch != order.epoch) {
-            // Somebody else may have stored another one meanwhile: that counts, and the driver says what is to be
-            // stored now.
+            // Another manager may have stored a newer intent. That one counts, and the driver decides what to store
+            // now.
             self.s.local.intent = None;
         }
         if moved {
-            // Under a new epoch, role or wish this node must look again: what it says lets another manager let go, or
-            // confirms a stop, and "there is none" may have been said before a create arrived.
+            // Under a new epoch, role or wish this node must look again. Its answer lets another manager let go, or
+            // confirms a stop. "Absent" may date from before a create arrived.
             if self.s.local.sighting.as_ref().is_some_and(|s| !matches!(s.observed, Observed::Exited { .. })) {
                 self.s.local.sighting = None;
             }
         }
         if self.s.local.handle.is_none() && order.handle.is_some() {
             self.s.local.handle.clone_from(&order.handle);
-            // Absence by key was seen before somebody created it: look by the handle.
+            // Absence by key dates from before another manager's create: look by the handle.
             if self.s.local.sighting.as_ref().is_some_and(|s| s.observed == Observed::Gone) {
                 self.s.local.sighting = None;
             }
         }
         let persist = order.epoch > self.s.highest_epoch;
         self.s.highest_epoch = order.epoch;
-        // Every order asks for a report: the servers may have lost ours with the last session.
+        // Every order asks for a report: the last session may have lost ours.
         self.s.told = None;
         self.s.local.stale_epoch = 0;
         self.s.order = Some(order.clone());
@@ -478,8 +479,8 @@ impl Work<'_> {
         true
     }
 
-    /// The servers have lost an epoch (restored from a backup, or the slot's record is another one): said to them, so
-    /// that they go on from above it.
+    /// The servers have lost an epoch: they were restored from a backup, or the slot has another record. This report
+    /// lets them continue above it.
     fn refuse(&mut self, order: &RemoteOrder) {
         let why = format!("order refused: epoch {}, this node has acted under epoch {}", order.epoch, self.s.highest_epoch);
         self.because(why.clone());
@@ -547,8 +548,7 @@ impl Work<'_> {
                 self.s.local.sighting = Some(Sighting { observed: Observed::Gone, ..Sighting::default() });
                 true
             }
-            // Of a create that was repeated for an instance that is there it does not say that nothing was created:
-            // looked at again.
+            // For a repeated create of an existing instance this does not mean that nothing was created: look again.
             Answer::WrongRequest(why) if matches!(call, Call::Ensure { .. }) && self.s.local.handle.is_none() => {
                 self.s.local.refused.clone_from(why);
                 self.s.local.attempted = false;
@@ -556,7 +556,7 @@ impl Work<'_> {
                 self.effects.push(Effect::Persist);
                 true
             }
-            // Asked for again, and again, it would be the same.
+            // Asking again would give the same intent for ever.
             Answer::Intent(intent) if self.s.order.as_ref().is_some_and(|o| o.intent.as_ref() == Some(intent)) => {
                 self.not_tried(&call);
                 self.unknown("the driver wants to have stored what is stored already, and creates nothing");
@@ -591,19 +591,19 @@ impl Work<'_> {
             }
             Answer::StaleEpoch { accepted } => {
                 // Either another node manages it and the release is on its way, or the servers have lost an epoch
-                // (restored from a backup): they are told which one was accepted and answer with an order.
+                // (restored from a backup). The report names the accepted epoch, and they answer with an order.
                 self.s.confirmed = false;
-                // A provider that does not say which: the next one, and so on until it is above.
+                // The provider does not name the epoch: take the next one, until it is high enough.
                 self.s.local.stale_epoch = if *accepted == 0 { call_epoch(&call) + 1 } else { *accepted };
                 self.unknown("the provider has accepted a higher epoch: this node waits for the servers");
-                // Also of an instance whose end is known.
+                // Also for an instance whose end is known.
                 self.report();
                 false
             }
         }
     }
 
-    /// The first create of a key was not sent: it is as if it had not been tried.
+    /// The first create of a key was not sent: it counts as not tried.
     fn not_tried(&mut self, call: &Call) {
         if matches!(call, Call::Ensure { first: true, .. }) {
             self.s.local.attempted = false;
@@ -637,7 +637,7 @@ impl Work<'_> {
         true
     }
 
-    /// Only told: the servers order it stopped, or not (rule 5).
+    /// Only a report: the servers decide whether to stop it (rule 5).
     fn unhealthy(&mut self, incarnation: IncarnationId, why: &str) {
         let manages = self.s.order.as_ref().is_some_and(|o| o.role == RemoteRole::Manage && o.desired == DesiredRemote::Run);
         let runs = self.s.local.sighting.as_ref().is_some_and(|s| s.observed == Observed::Running);
@@ -648,7 +648,7 @@ impl Work<'_> {
         self.report();
     }
 
-    /// Rule 2: not an exit, not an absence. Said to the servers and tried again; nothing else.
+    /// Rule 2: neither an exit nor an absence. Report it and try again; nothing else.
     fn unknown(&mut self, why: &str) {
         let Some(old) = self.s.local.sighting.as_ref().map(|s| s.observed.clone()) else {
             return self.say_unknown(self.now, why);
@@ -663,7 +663,7 @@ impl Work<'_> {
     fn say_unknown(&mut self, since: TimestampNs, why: &str) {
         let known = self.s.local.sighting.clone().unwrap_or_default();
         self.s.local.sighting = Some(Sighting { observed: Observed::Unknown { since, why: why.into() }, ..known });
-        // What was found before may be over when it is seen again; then the check asks anew.
+        // The earlier finding may be over when the instance is seen again; then the check asks anew.
         self.s.local.unhealthy.clear();
         self.because(format!("unknown: {why}"));
         self.report();
@@ -718,8 +718,8 @@ impl Work<'_> {
         order.adopt || self.s.local.attempted || self.s.local.doubted
     }
 
-    /// What the store does not know of is taken for attempted, where it can be asked whether the instance exists, and a
-    /// create can be repeated. While the plugin is coming up nobody knows whether that is so.
+    /// Takes an unrecorded create for attempted if the node can look the instance up and repeat a create. Unknown while
+    /// the plugin is starting.
     fn settle_doubt(&mut self) {
         if !self.s.local.doubted || *self.caps == undeclared() {
             return;
@@ -731,7 +731,7 @@ impl Work<'_> {
         }
     }
 
-    /// The next thing to do, from the state alone.
+    /// Decides on the next step, from the state alone.
     fn decide(&mut self) {
         self.settle_doubt();
         let Some(order) = self.s.order.clone() else {
@@ -765,8 +765,8 @@ impl Work<'_> {
             Some(Observed::Running | Observed::Creating | Observed::Intended) => {
                 self.report();
                 if order.acknowledge {
-                    // The servers have counted an end that this node does not see (a person has declared it gone):
-                    // look again, touch nothing.
+                    // The servers have counted an end that this node does not see (a person has declared it gone): look
+                    // again, touch nothing.
                     return self.because("the servers count it as ended but it is seen alive: reported, not touched");
                 }
                 if order.desired == DesiredRemote::Stop && order.role != RemoteRole::Observe {
@@ -774,8 +774,8 @@ impl Work<'_> {
                 }
                 let begun = matches!(observed, Some(Observed::Creating | Observed::Intended));
                 if begun && order.role == RemoteRole::Manage && self.caps.keyed_create && !self.s.local.created {
-                    // Whoever began it may have died on the way. A create by key goes on from there, and changes
-                    // nothing where there is nothing to do.
+                    // Its creator may have died half-way. A create by key continues there, and changes nothing on a
+                    // complete instance.
                     self.because("seen half created, and nobody has told this node that it is under way: the create is repeated");
                     self.create(&order);
                 }
@@ -785,7 +785,7 @@ impl Work<'_> {
 
     fn look(&mut self, order: &RemoteOrder) {
         if let Some(handle) = self.s.local.handle.clone() {
-            // A known instance that is to be stopped need not be seen first; the answer of the stop is the observation.
+            // A known instance needs no look before its stop; the answer of the stop is the observation.
             if order.desired == DesiredRemote::Stop && order.role != RemoteRole::Observe && !order.acknowledge && self.s.may_mutate() {
                 return self.stop(order);
             }
@@ -793,7 +793,7 @@ impl Work<'_> {
         }
         let may_exist = self.may_exist(order);
         if !may_exist && order.role != RemoteRole::Observe {
-            // Only this node has ever been told to create it, and it has not tried: it does not exist.
+            // Only this node was ever told to create it, and it has not tried: it does not exist.
             if order.desired == DesiredRemote::Stop || order.acknowledge {
                 self.s.local.sighting = Some(Sighting { observed: Observed::Gone, ..Sighting::default() });
                 self.s.local.forgotten |= order.acknowledge;
@@ -808,7 +808,7 @@ impl Work<'_> {
             return self.call(Call::Find { incarnation: order.incarnation });
         }
         if order.acknowledge && order.role != RemoteRole::Observe {
-            // A person has declared it gone, and there is nothing to ask by: nothing is left to be done about it.
+            // A person has declared it gone, and no key or handle is left to ask by: nothing remains to do.
             self.s.local.sighting = Some(Sighting { observed: Observed::Gone, ..Sighting::default() });
             self.s.local.forgotten = true;
             return self.report();
@@ -841,7 +841,7 @@ impl Work<'_> {
         self.call(Call::Ensure { incarnation: order.incarnation, epoch: order.epoch, first: !may_exist });
     }
 
-    /// Held in Unknown with the reason, looked at again.
+    /// Holds the slot in Unknown with the reason, and looks again.
     fn hold(&mut self, why: &str) {
         self.unknown(why);
         self.effects.push(Effect::RetryLater);
@@ -862,8 +862,7 @@ impl Work<'_> {
             self.s.local.forgotten = true;
             return self.report();
         };
-        // The acknowledgement takes the output away from the provider; people read it for as long as the allocation
-        // is kept.
+        // The acknowledgement removes the output at the provider; people read it as long as the allocation is kept.
         if !self.s.local.kept && !order.alloc_id.is_nil() {
             if !self.s.local.keeping {
                 self.s.local.keeping = true;

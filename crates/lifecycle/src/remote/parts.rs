@@ -1,5 +1,5 @@
-//! What of a task cannot reach the runtime of a provider, by name: said when the job is submitted as soon as a node
-//! has told of the provider, and by the node that is to create the task otherwise.
+//! Parts of a task that cannot reach a provider's runtime, by name. The servers check at submission if a node has
+//! reported the provider. Otherwise the node that is to create the task checks.
 
 use model::{
     TaskGroup,
@@ -8,7 +8,7 @@ use model::{
     task::{Identity, Task},
 };
 
-/// What a task asks for that cannot be delivered through this provider, each with the reason and what to do instead.
+/// The parts of a task that this provider cannot deliver, each with the reason and an alternative.
 #[must_use]
 pub fn undeliverable(task: &Task, provider: &RemoteProvider) -> Vec<String> {
     let files_of_node = task.templates.iter().any(|t| t.source.as_ref().is_some_and(|source| !source.is_empty()));
@@ -53,7 +53,7 @@ pub fn undeliverable(task: &Task, provider: &RemoteProvider) -> Vec<String> {
     general.chain(identities(task).filter_map(of_identity)).collect()
 }
 
-/// What of the group's network cannot be honoured by a driver that runs tasks elsewhere, for people.
+/// The part of the group's network that a driver of remote tasks cannot honour, for people.
 #[must_use]
 pub fn unconnectable(group: &TaskGroup, driver: &str) -> Option<String> {
     let network = group.networks.first()?;
@@ -66,7 +66,7 @@ pub fn unconnectable(group: &TaskGroup, driver: &str) -> Option<String> {
     Some(format!("{why}: {what} cannot be honoured; use mode \"host\" and what the runtime has of its own"))
 }
 
-/// Is it not below `local`, as far as can be told before its names are replaced?
+/// Whether it leaves `local`, as far as known before its names are replaced.
 fn leads_elsewhere(destination: &str) -> bool {
     let rest = destination.trim_start_matches("${NOMAD_TASK_DIR}");
     if rest.contains("${") && !rest.starts_with("${NOMAD_ALLOC_DIR}") && !rest.starts_with("${NOMAD_SECRETS_DIR}") {
@@ -83,7 +83,7 @@ fn leads_elsewhere(destination: &str) -> bool {
     below.first() != Some(&"local")
 }
 
-/// What of an identity cannot be had through this provider. Tokens that end have to be renewed where the task runs.
+/// Why an identity does not work through this provider. Expiring tokens must be renewed where the task runs.
 fn identity_trouble(identity: &Identity, provider: &RemoteProvider) -> Option<&'static str> {
     let ends = identity.ttl.nanos() > 0;
     let rules = [
@@ -102,7 +102,7 @@ fn identity_trouble(identity: &Identity, provider: &RemoteProvider) -> Option<&'
             "change_mode signal: this runtime sends no signals of choice; use noop",
         ),
     ];
-    // What the task sees nothing of needs nothing.
+    // An identity that the task cannot see needs nothing.
     rules.into_iter().find(|(holds, _)| *holds && (identity.env || identity.file)).map(|(_, what)| what)
 }
 

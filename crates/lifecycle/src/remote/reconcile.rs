@@ -1,7 +1,7 @@
-//! From a snapshot to events: the servers' loop over remote tasks is a reconciler that remembers nothing between runs.
+//! From a snapshot to events: the servers' loop over remote tasks is a reconciler without memory between runs.
 //!
-//! For each slot that has a record or is wanted by an allocation, gather [`SlotFacts`] from the snapshot, feed each
-//! of [`events_for`] to [`super::transition`], carry the effects out. Doing it twice changes nothing.
+//! For each slot that has a record or that an allocation wants, gather [`SlotFacts`] from the snapshot. Feed each of
+//! [`events_for`] to [`super::transition`] and carry out the effects. Doing it twice changes nothing.
 
 use model::{AllocId, Job, NodeId, RemoteTask, RemoteWanted, SlotKey, TimestampNs, remote::Manager};
 
@@ -10,29 +10,29 @@ use super::{
     transition::{awaits_finisher, wake_at},
 };
 
-/// What a snapshot says about a slot.
+/// A snapshot's facts about a slot.
 #[derive(Clone)]
 pub struct SlotFacts<'a> {
-    /// What the newest allocation of the slot wants whose desired status is run and whose client status is not
-    /// terminal, provided that its node holds a lease and is not draining; None when there is no such allocation.
+    /// The wish of the slot's newest allocation with desired status run and a client status that is not terminal. Its
+    /// node must hold a lease and must not be draining. `None` when there is no such allocation.
     pub wanted: Option<RemoteWanted>,
     /// Why the job does not want the slot (see [`slot_covered`]); `Ok` when it does.
     pub covered: Result<(), String>,
-    /// The node holds a lease (servers' view: not expired including the margin).
+    /// Whether the node holds a lease (servers' view: not expired including the margin).
     pub leased: &'a dyn Fn(NodeId) -> bool,
-    /// A drain of the node is under way; `Some(true)` when it waits no longer: its deadline has passed, or the
-    /// scheduler has found no room *for this slot* (with a successor named, "no room" must not be said: it would take
-    /// over before it has observed).
+    /// Whether a drain of the node is under way. `Some(true)` when it waits no longer: its deadline has passed, or the
+    /// scheduler has found no room *for this slot*. With a successor named, it must not report "no room": the successor
+    /// would take over before it has observed.
     pub draining: &'a dyn Fn(NodeId) -> Option<bool>,
-    /// The allocation exists, is wanted to run and is not terminal.
+    /// Whether the allocation exists, should run and is not terminal.
     pub alloc_live: &'a dyn Fn(AllocId) -> bool,
-    /// Who may let the provider forget an instance of which nothing else is left to do ([`awaits_finisher`]): the
-    /// allocation that it served with its node, while that holds a lease; any capable node (with no allocation) when
-    /// the allocation is no more; None to wait.
+    /// The manager that may make the provider forget an instance with nothing else left to do ([`awaits_finisher`]).
+    /// That is its allocation with its node, while that node holds a lease. Once the allocation is gone, it is any
+    /// capable node, with no allocation. `None` = wait.
     pub finisher: &'a dyn Fn() -> Option<Manager>,
 }
 
-/// Does the job want this slot? The error says why not.
+/// Whether the job wants this slot; the error says why not.
 ///
 /// # Errors
 /// The reason for a tombstone.
@@ -55,9 +55,9 @@ pub fn slot_covered(job: Option<&Job>, slot: &SlotKey) -> Result<(), String> {
     Ok(())
 }
 
-/// The events that follow from the facts, in the order in which they are to be fed: management that is lost first,
-/// then what is wanted, then what is not. An allocation that wants the slot outweighs a job that no longer counts it:
-/// the scheduler stops allocations, not indexes.
+/// The events that follow from the facts, in feeding order: lost management first, then wanted slots, then unwanted
+/// ones. An allocation that wants the slot outweighs a job that no longer counts it: the scheduler stops allocations,
+/// not indexes.
 #[must_use]
 pub fn events_for(record: Option<&RemoteTask>, facts: &SlotFacts<'_>, now: TimestampNs) -> Vec<Event> {
     let mut events = Vec::new();
@@ -96,7 +96,7 @@ pub fn events_for(record: Option<&RemoteTask>, facts: &SlotFacts<'_>, now: Times
     {
         events.push(Event::Finisher(manager));
     }
-    // What follows may have been held up, and is asked for again.
+    // A held successor asks again.
     let follows = r.settled() && r.next.as_ref().is_some_and(|next| next.manager.is_some());
     if follows || wake_at(r).is_some_and(|at| at <= now) {
         events.push(Event::Tick);

@@ -1,5 +1,5 @@
-//! What becomes of a slot's record when somebody knows more of the slot than the servers, whose state is from the
-//! past: a node with the orders that it follows, or a provider with the instances that it has.
+//! Merges newer knowledge of a slot into a record when the servers' state is from the past. The source is a node with
+//! its orders in force, or a provider with its instances.
 
 use std::collections::BTreeMap;
 
@@ -15,47 +15,47 @@ use super::{
     transition::{install, may_create, note},
 };
 
-/// What somebody else knows of a slot.
+/// Knowledge of a slot from elsewhere.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Known {
     /// The incarnation; nil = only the epoch is known.
     pub incarnation: IncarnationId,
-    /// The highest epoch under which somebody has acted.
+    /// The highest epoch under which a manager has acted.
     pub epoch: u64,
     /// Driver of the task.
     pub driver: Text,
-    /// Identity of the runtime.
+    /// Identity of the provider.
     pub provider: Text,
     /// Its handle.
     pub handle: Option<RemoteHandle>,
-    /// What its driver keeps of the create.
+    /// The stored intent of its create.
     pub intent: Option<RemoteIntent>,
-    /// Wanted: a stop that was ordered goes on.
+    /// The wish: an ordered stop continues.
     pub desired: DesiredRemote,
-    /// The end of the incarnation was counted: what followed from it, and the result.
+    /// The counted end of the incarnation: verdict and result.
     pub ended: Option<(RemoteVerdict, Option<RemoteExit>)>,
-    /// What the incarnation was made from; None when no copy of its job is known.
+    /// Source of the incarnation; `None` when no copy of its job is known.
     pub made_from: Option<MadeFrom>,
-    /// Who knows it, for people.
+    /// Origin of this knowledge, for people.
     pub source: String,
 }
 
-/// What of a job an incarnation was made from.
+/// The parts of a job that an incarnation was made from.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MadeFrom {
     /// Version of the job.
     pub job_version: u64,
-    /// Hash of all that the provider sees.
+    /// Hash of everything that the provider sees.
     pub spec_hash: Text,
-    /// What governs restarts and stops.
+    /// Restart and stop policy.
     pub policy: Common<RemotePolicy>,
 }
 
 impl Known {
-    /// What a node tells by an order that it follows. `source` names it, for people.
+    /// From an order that a node follows. `source` names the node, for people.
     #[must_use]
     pub fn of_order(order: &RemoteOrder, made_from: Option<MadeFrom>, source: String) -> Self {
-        // One that has outlived its agent's restart names no driver: then only the epoch of what is known counts.
+        // An order that only survived its agent's restart names no driver: then only its epoch counts.
         let incarnation = if order.driver.is_empty() { IncarnationId::NIL } else { order.incarnation };
         Self {
             incarnation,
@@ -64,8 +64,7 @@ impl Known {
             provider: order.provider.as_str().into(),
             handle: order.handle.clone(),
             intent: order.intent.clone(),
-            // Whoever only lets the provider forget an ended instance has the role of one that stops, and no stop was
-            // ordered.
+            // A manager that only acknowledges an ended instance has the stop role, without an ordered stop.
             desired: order.desired,
             ended: order.acknowledge.then(|| (order.verdict.clone(), order.result.clone())),
             made_from,
@@ -73,8 +72,7 @@ impl Known {
         }
     }
 
-    /// What a provider tells by an instance of the slot that no record knows. `made_from` when a job wants its slot
-    /// with that driver.
+    /// From an orphaned instance of the slot at a provider. `made_from` when a job wants its slot with that driver.
     #[must_use]
     pub fn of_instance(instance: &RemoteInstance, incarnation: IncarnationId, provider: (&str, &str), made_from: Option<MadeFrom>) -> Self {
         let (driver, provider) = provider;
@@ -91,8 +89,8 @@ impl Known {
     }
 }
 
-/// Of the instances that providers tell of, those that are the slots': the one of the highest epoch in each. Others
-/// stay unbound, and nothing begins in their slot before a person has decided.
+/// Assigns the instances of providers to their slots: in each slot, the one with the highest epoch. Others stay
+/// unbound, and nothing begins in their slot before a person has decided.
 #[must_use]
 pub fn of_each_slot(found: impl IntoIterator<Item = (SlotKey, Known)>) -> BTreeMap<SlotKey, Known> {
     let mut best: BTreeMap<SlotKey, Known> = BTreeMap::new();
@@ -104,12 +102,11 @@ pub fn of_each_slot(found: impl IntoIterator<Item = (SlotKey, Known)>) -> BTreeM
     best
 }
 
-/// The record with what is known taken over; None = it knows as much already, or it cannot be taken over (the sweep
-/// lists the instance then).
+/// The record with the knowledge merged; `None` = it knows as much already, or cannot take it over (then the sweep
+/// lists the instance).
 ///
-/// The slot is unmanaged afterwards: whoever manages it next does so under an epoch above the highest that anybody
-/// has acted under. An incarnation that was committed under a later epoch is the slot's: the one before it had
-/// confirmedly ended.
+/// The slot is unmanaged afterwards: its next manager gets an epoch above the highest under which any has acted. An
+/// incarnation committed under a later epoch is the slot's, because the earlier one had confirmedly ended.
 #[must_use]
 pub fn take_over(slot: &SlotKey, record: Option<&RemoteTask>, known: &Known, cx: Context) -> Option<RemoteTask> {
     let Some(before) = record else {
@@ -141,7 +138,7 @@ pub fn take_over(slot: &SlotKey, record: Option<&RemoteTask>, known: &Known, cx:
         note(&mut r, cx, format!("{} knows epoch {}, the servers had lost it", known.source, known.epoch));
         return Some(r);
     }
-    // Under one epoch two histories have gone on: the instance that there is counts, not the one that nobody has seen.
+    // Two histories continued under one epoch: the existing instance counts, not the unseen one.
     let counts = known.epoch == before.epoch && known.handle.is_some() && !before.seen();
     if known.epoch <= before.epoch && !counts {
         return None;
@@ -150,9 +147,9 @@ pub fn take_over(slot: &SlotKey, record: Option<&RemoteTask>, known: &Known, cx:
     Some(r)
 }
 
-/// The record at the end of a recovery, when its incarnation was committed and nobody has ever seen it: its manager
-/// is named anew, so that [`Context::held`](super::Context) decides whether it is created. What has followed it may
-/// live. None = it stays as it is.
+/// The record at the end of a recovery, if nobody has ever seen its committed incarnation. It names the manager anew,
+/// so that [`Context::held`](super::Context) decides on the create: a lost successor may live. `None` = it stays as it
+/// is.
 #[must_use]
 pub fn named_anew(record: &RemoteTask, cx: Context) -> Option<RemoteTask> {
     if record.manager.is_none() || !may_create(record) {
@@ -173,7 +170,7 @@ fn unmanage(r: &mut RemoteTask, now: TimestampNs) {
     r.unmanaged_since = now;
 }
 
-/// An end that was counted is not counted again, and nothing is made anew for it.
+/// A counted end is not counted again, and causes nothing new.
 fn end(r: &mut RemoteTask, known: &Known) {
     let Some((verdict, result)) = known.ended.clone().filter(|_| !r.exit_acknowledged) else { return };
     r.observed = match &result {
@@ -185,9 +182,9 @@ fn end(r: &mut RemoteTask, known: &Known) {
     (r.exit_acknowledged, r.verdict, r.result) = (true, verdict, result.map(Box::new));
 }
 
-/// Puts the incarnation that is known into the record.
+/// Puts the known incarnation into the record.
 fn incarnate(r: &mut RemoteTask, known: &Known, cx: Context) {
-    // What belongs to the incarnation before begins anew, with the counters of the slot kept.
+    // The incarnation's own fields begin anew; the slot's counters stay.
     install(
         r,
         &model::RemoteWanted {
@@ -204,7 +201,7 @@ fn incarnate(r: &mut RemoteTask, known: &Known, cx: Context) {
     );
     unmanage(r, cx.now);
     r.epoch = known.epoch.max(1);
-    // Whoever has acted may have created it under any epoch up to this one: it is looked for before anything else.
+    // A manager may have created it under any epoch up to this one: it must be looked for first.
     r.incarnation_epoch = 0;
     r.handle = usable(known);
     r.intent = known.intent.clone().map(Box::new);
@@ -264,7 +261,7 @@ mod tests {
         // Same incarnation, later epoch: unmanaged, nothing else of the instance changes.
         let same = take_over(&slot, Some(&record), &known(1, 6), cx).expect("taken over");
         assert_eq!((same.incarnation, same.epoch, same.manager, same.observed.clone()), (id(1), 6, None, Observed::Running));
-        // A later incarnation takes the place of the one that had ended; the counters are the slot's.
+        // A later incarnation replaces the ended one; the counters are the slot's.
         let later = take_over(&slot, Some(&record), &known(2, 5), cx).expect("taken over");
         assert_eq!((later.incarnation, later.epoch, later.restarts, later.handle.clone()), (id(2), 5, 2, Some(handle("h"))));
         assert_eq!((same.intent, later.intent.clone()), (known(1, 6).intent.map(Box::new), known(2, 5).intent.map(Box::new)));
@@ -278,12 +275,12 @@ mod tests {
             take_over(&slot, Some(&record), &Known { incarnation: IncarnationId::NIL, ..known(0, 8) }, cx).expect("an epoch").epoch,
             8
         );
-        // Of two histories with the same epoch the one counts that has an instance.
+        // Of two histories with the same epoch, the one with an instance counts.
         let unseen = RemoteTask { handle: None, observed: Observed::Intended, ..record.clone() };
         let seen = take_over(&slot, Some(&unseen), &known(2, 4), cx).expect("taken over");
         assert_eq!((seen.incarnation, seen.epoch, seen.handle.clone()), (id(2), 4, Some(handle("h"))));
         assert_eq!(take_over(&slot, Some(&unseen), &Known { handle: None, ..known(2, 4) }, cx), None, "neither has been seen");
-        // An end that was counted stays counted.
+        // A counted end stays counted.
         let done = RemoteExit { code: 0, at: 5, ..RemoteExit::default() };
         let ended = Known { ended: Some((RemoteVerdict::Complete, Some(done))), ..known(2, 5) };
         let ended = take_over(&slot, None, &ended, cx).expect("taken over");

@@ -1,26 +1,25 @@
-//! When servers whose state may be from the past may begin something: which slots wait for sweeps, and when a
-//! recovery is over.
+//! Conditions for servers whose state may be from the past: which slots wait for sweeps, and when a recovery is over.
 
 use model::{IncarnationId, RemoteTask, SlotKey, SlotParts, TimestampNs};
 
-/// What sweeps have found out about a slot and the provider of what would begin in it.
+/// Facts from sweeps about a slot and the provider of its next incarnation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SweepFacts<'a> {
-    /// An instance that was created for the slot and lives, and that no record knows.
+    /// A live orphaned instance of the slot.
     pub unbound: Option<&'a str>,
-    /// One that a person has ordered stopped, beside the slot's own record, and that is not confirmed to have ended.
+    /// A person has ordered the stop of an instance beside the slot's own record, and its end is not confirmed.
     pub stopping: bool,
-    /// The cluster was made by this process: there is no history that could have been lost.
+    /// This process founded the cluster: no history can be lost.
     pub new_cluster: bool,
     /// The provider can be listed.
     pub can_list: bool,
-    /// It has been, since the servers started or a recovery began.
+    /// A sweep has covered it since the servers started or a recovery began.
     pub swept: bool,
-    /// It was waited for long enough.
+    /// The wait for it is over.
     pub waited: bool,
 }
 
-/// Why no incarnation may begin in the slot now, neither a first one nor one that follows; None = one may.
+/// Why no incarnation may begin in the slot now, neither a first nor a next one; `None` = one may.
 #[must_use]
 pub fn holds(known: &SweepFacts<'_>) -> Option<String> {
     if let Some(key) = known.unbound {
@@ -56,18 +55,17 @@ pub fn waits_for(tombstone: &RemoteTask) -> Option<SlotKey> {
 /// What a recovery still waits for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Awaited {
-    /// Only a person can end it: the state cannot know who has yet to answer.
+    /// Only a person can end it: the state cannot tell which nodes have yet to answer.
     pub by_hand: bool,
-    /// Nodes that have not told what they have.
+    /// Nodes without an inventory so far.
     pub nodes: usize,
-    /// Providers that can be listed and have not been since it began.
+    /// Providers with a list but without a sweep since it began.
     pub providers: usize,
-    /// It does not end by itself before this time, Unix ns: nodes that the state does not know need as long to be
-    /// heard.
+    /// It does not end by itself before this time, Unix ns: nodes unknown to the state need this long to connect.
     pub not_before: TimestampNs,
 }
 
-/// Everything has answered: the recovery ends by itself.
+/// Whether the recovery ends by itself: everything has answered.
 #[must_use]
 pub fn is_over(awaited: &Awaited, now: TimestampNs) -> bool {
     !awaited.by_hand && awaited.nodes == 0 && awaited.providers == 0 && now >= awaited.not_before

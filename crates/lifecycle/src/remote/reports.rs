@@ -1,4 +1,4 @@
-//! What a node's report changes in the record.
+//! Effects of a node's report on the record.
 
 use model::{
     DesiredRemote, NodeId, Observed, RemoteExit, RemoteReport,
@@ -17,7 +17,7 @@ impl Work {
             self.out.push(Effect::Release { node: from, slot: self.r.slot.clone() });
             return self.because("report ignored: the node neither manages nor observes the slot; it is told to let go");
         };
-        // I3: what was said under an older epoch, or about an older instance, changes nothing.
+        // I3: a report under an older epoch, or about an older instance, changes nothing.
         if report.epoch != self.r.epoch || report.incarnation != self.r.incarnation {
             let what = if report.incarnation == self.r.incarnation {
                 format!("epoch {}, now {}", report.epoch, self.r.epoch)
@@ -34,15 +34,14 @@ impl Work {
             ));
         }
         if report.observed == Observed::Gone && report.handle.is_none() && self.r.handle.is_some() && report.refused.is_empty() {
-            // The node looked by key before the instance was created; with its next order it gets the handle to look
-            // by.
+            // The node looked by key before the instance was created; its next order brings the handle.
             self.resend(from);
             return self.because("absence by key is older than the handle: the node is asked to look by the handle");
         }
         if report.stale_epoch > self.r.epoch
             && let Some(manager) = self.r.manager
         {
-            // The servers were restored from a time before that epoch. It is theirs to go on from.
+            // The servers were restored from a time before that epoch. They continue from it.
             self.r.epoch = report.stale_epoch;
             return self.take_over(
                 manager,
@@ -58,7 +57,7 @@ impl Work {
             self.changed("the provider has let the ended instance go");
         }
         if role == RemoteRole::Observe && !matches!(report.observed, Observed::Unknown { .. } | Observed::Intended) {
-            // Rule 8, second half: it has observed, so management moves. "Nothing there" is an observation, too:
+            // Rule 8, second half: the successor has observed, so management moves. "Absent" is an observation, too:
             // nothing can be missed.
             if let Some(s) = self.r.successor {
                 self.take_over(s, "the successor has observed the instance");
@@ -66,8 +65,8 @@ impl Work {
         }
     }
 
-    /// Stores the intent: what the manager is about to send. Its next order confirms that, and only then it sends
-    /// (rule 1). Later managers get the intent with their orders.
+    /// Stores the intent of a create. The manager's next order confirms that, and only then it sends (rule 1). Later
+    /// managers get the intent with their orders.
     fn intend(&mut self, report: &RemoteReport, role: RemoteRole) {
         let Some(intent) = &report.intent else { return };
         if role != RemoteRole::Manage || self.r.observed.ended() {
@@ -82,8 +81,8 @@ impl Work {
         }
     }
 
-    /// A check of the manager asks for a restart: an order to stop this incarnation, once. Its end counts as a
-    /// failure, and the policy decides.
+    /// A check of the manager asks for a restart: order a stop of this incarnation, once. Its end counts as a failure,
+    /// and the policy decides.
     fn unhealthy(&mut self, report: &RemoteReport, role: RemoteRole) {
         if report.unhealthy.is_empty() || !self.r.unhealthy.is_empty() {
             return;
@@ -98,7 +97,7 @@ impl Work {
         self.changed(format!("stopping: {}", report.unhealthy));
     }
 
-    /// Takes over what the report knows. Absence erases nothing.
+    /// Merges the report's facts. Missing ones erase nothing.
     fn learn(&mut self, report: &RemoteReport) {
         if self.r.provider.is_empty() && !report.provider.is_empty() {
             self.r.provider = report.provider.as_str().into();
@@ -141,7 +140,7 @@ impl Work {
         match &report.observed {
             Observed::Intended => self.because("nothing observed yet"),
             Observed::Unknown { why, .. } => {
-                // Rule 2: not being able to ask is not an exit, not an absence, and no reason to act.
+                // Rule 2: *could not ask* is neither an exit nor an absence, and no reason to act.
                 let since = match &self.r.observed {
                     Observed::Unknown { since, .. } => *since,
                     _ => self.cx.now,

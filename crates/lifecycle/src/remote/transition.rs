@@ -1,4 +1,4 @@
-//! The servers' transition function. See the module above for the picture, README.md for the rules by number.
+//! The servers' transition function. The module above has the picture, README.md the numbered rules.
 
 use model::{
     AllocId, DesiredRemote, Map, NodeId, Observed, RemoteImport, RemoteOrder, RemoteTask, RemoteVerdict, RemoteWanted, SlotKey, Text,
@@ -8,15 +8,15 @@ use model::{
 
 use super::{Context, Effect, Event, Step};
 
-/// Why nothing begins.
+/// The reason for a held create.
 pub(super) const HELD: &str = "no incarnation begins now: one may live that no record knows";
 
-/// How many changes a record remembers.
+/// Entries in a record's history.
 const HISTORY: usize = 10;
 
-/// The transition function: what becomes of the slot's record, what is to be done, and why.
+/// The transition function: the slot's next record, the effects, and the reasons.
 ///
-/// Total and deterministic: any event may come in any state, twice or late; what does not apply changes nothing and
+/// Total and deterministic: any event may come in any state, twice or late. One that does not apply changes nothing and
 /// says so.
 #[must_use]
 pub fn transition(slot: &SlotKey, record: Option<&RemoteTask>, event: &Event, cx: Context) -> Step {
@@ -49,7 +49,7 @@ pub fn transition(slot: &SlotKey, record: Option<&RemoteTask>, event: &Event, cx
     work.finish(before)
 }
 
-/// The order that the node has for this slot, if any: what a full refresh sends.
+/// The node's order for this slot, if any: a full refresh sends these.
 #[must_use]
 pub fn order_for_node(r: &RemoteTask, node: NodeId) -> Option<RemoteOrder> {
     let (who, role) = match (&r.manager, &r.successor) {
@@ -62,8 +62,7 @@ pub fn order_for_node(r: &RemoteTask, node: NodeId) -> Option<RemoteOrder> {
         role,
         incarnation: r.incarnation,
         epoch: r.epoch,
-        // What a check has found unhealthy is still wanted: this incarnation of it ends, and the restart policy goes
-        // on.
+        // An unhealthy task is still wanted: this incarnation ends, and the restart policy decides.
         desired: if r.unhealthy.is_empty() { r.desired } else { DesiredRemote::Stop },
         driver: r.driver.to_string(),
         provider: r.provider.to_string(),
@@ -80,8 +79,8 @@ pub fn order_for_node(r: &RemoteTask, node: NodeId) -> Option<RemoteOrder> {
     })
 }
 
-/// What an allocation is told of the end: an instance that was stopped to be made anew is no end for the allocation
-/// that the next one is for. It would take its task for killed, and the slot would move.
+/// The verdict for an allocation. A stop in order to make the instance anew is no end for the next one's allocation.
+/// Otherwise it would count its task as killed, and the slot would move.
 fn verdict_for(r: &RemoteTask, who: Manager) -> RemoteVerdict {
     let follows = r.next.as_ref().and_then(|next| next.manager).is_some_and(|m| m.alloc_id == who.alloc_id);
     match &r.verdict {
@@ -96,7 +95,7 @@ pub fn orders(r: &RemoteTask) -> Vec<(NodeId, RemoteOrder)> {
     [r.manager, r.successor].into_iter().flatten().filter_map(|m| Some((m.node_id, order_for_node(r, m.node_id)?))).collect()
 }
 
-/// When [`Event::Tick`] has something to do, if ever.
+/// When [`Event::Tick`] is due, if ever.
 #[must_use]
 pub fn wake_at(r: &RemoteTask) -> Option<TimestampNs> {
     match &r.verdict {
@@ -105,10 +104,9 @@ pub fn wake_at(r: &RemoteTask) -> Option<TimestampNs> {
     }
 }
 
-/// The instance has ended for good and is counted, but the provider keeps it still and nobody is about to let it
-/// forget: the node that was to do it was lost on the way. [`Event::Finisher`] names who does it: the node of the
-/// allocation as soon as it is back, since that is where the output is read; any capable node once the allocation was
-/// collected.
+/// The instance has ended for good and is counted, but the provider still keeps it, and the node that was to
+/// acknowledge it is lost. [`Event::Finisher`] names the next manager. That is the allocation's node once it is back,
+/// because the output is read there. After the allocation's collection, it is any capable node.
 #[must_use]
 pub fn awaits_finisher(r: &RemoteTask) -> bool {
     r.manager.is_none()
@@ -119,13 +117,13 @@ pub fn awaits_finisher(r: &RemoteTask) -> bool {
         && matches!(r.verdict, RemoteVerdict::Complete | RemoteVerdict::Failed { .. })
 }
 
-/// A manager of this record creates its instance: it is wanted, and nobody has ever seen it.
+/// Whether a manager of this record would create its instance: it is wanted and unseen.
 pub(super) fn may_create(r: &RemoteTask) -> bool {
     r.desired == DesiredRemote::Run && r.next.is_none() && !r.seen() && !r.observed.ended()
 }
 
-/// The step from one record to the next asks a node to create an instance that it was not asked for before: it needs
-/// [`Context::held`] to be decided.
+/// Whether the step between two records asks a node for a create that it did not ask for before. Such a step needs
+/// [`Context::held`].
 #[must_use]
 pub fn begins(before: Option<&RemoteTask>, after: &RemoteTask) -> bool {
     let Some(manager) = after.manager else { return false };
@@ -162,15 +160,15 @@ fn without_record(slot: &SlotKey, event: &Event, cx: Context) -> Step {
             let asks = import.as_wanted.is_some();
             step.effects.push(Effect::Commit(Box::new(r.clone())));
             if asks {
-                // An allocation that the slot has already takes it over when its node is looked at; without one the
-                // scheduler places it.
+                // An allocation that has the slot takes it over when its node is next looked at; otherwise the
+                // scheduler places one.
                 step.effects.push(Effect::Evaluate { job: slot.job(), why: format!("{slot} was adopted and is unmanaged") });
             }
             step.reasons.push(import.why.clone());
             step.record = Some(r);
         }
         Event::Report { from, .. } => {
-            // Rules 5 and 10: an instance without a record is nobody's to kill; the sweep reports it.
+            // Rules 5 and 10: nobody may kill an instance without a record; the sweep reports it.
             step.effects.push(Effect::Release { node: *from, slot: slot.clone() });
             step.reasons
                 .push("report ignored: the slot has no record; the node is told to let go, the sweep lists what is unbound".to_owned());
@@ -190,8 +188,7 @@ fn without_record(slot: &SlotKey, event: &Event, cx: Context) -> Step {
     step
 }
 
-/// The record of an instance that none knew: unmanaged, under an epoch that its provider has not seen, adopted or a
-/// tombstone.
+/// The record of an orphaned instance: unmanaged, under an epoch new to its provider, adopted or a tombstone.
 fn imported(slot: &SlotKey, import: &RemoteImport, cx: Context) -> RemoteTask {
     let RemoteImport { instance, incarnation, driver, provider, as_wanted, why } = import;
     let mut r = RemoteTask {
@@ -199,13 +196,12 @@ fn imported(slot: &SlotKey, import: &RemoteImport, cx: Context) -> RemoteTask {
         driver: driver.into(),
         provider: provider.into(),
         incarnation: *incarnation,
-        // Some manager has acted under the epoch that the provider knows; whoever manages it next acts under a later
-        // one.
+        // A manager has acted under the epoch that the provider knows; the next one acts under a later epoch.
         epoch: instance.epoch.max(1),
         incarnation_epoch: 0,
         unmanaged_since: cx.now,
         handle: instance.handle.clone().filter(|h| h.data.len() <= MAX_HANDLE_BYTES),
-        // A result is counted when a manager reports it, not when a listing mentions it.
+        // A manager's report counts a result, not a listing.
         observed: if instance.alive() {
             instance.observed.clone()
         } else {
@@ -230,7 +226,7 @@ fn imported(slot: &SlotKey, import: &RemoteImport, cx: Context) -> RemoteTask {
     r
 }
 
-/// Puts a new incarnation of what is wanted into the record, under a new epoch.
+/// Puts a new incarnation into the record, under a new epoch.
 pub(super) fn install(r: &mut RemoteTask, wanted: &RemoteWanted, manager: Manager, cx: Context) {
     let RemoteWanted { job_version, spec_hash, driver, provider, policy, manager: _, previous_ended: _, keep_counters } = wanted;
     r.job_version = *job_version;
@@ -249,8 +245,7 @@ pub(super) fn install(r: &mut RemoteTask, wanted: &RemoteWanted, manager: Manage
     r.stop_reason = Text::default();
     r.unhealthy = Text::default();
     r.next = None;
-    // What belongs to the instance begins anew; this is the only place that forgets a handle, and its instance has
-    // confirmedly ended.
+    // The instance's own fields begin anew. Only here a handle is forgotten, and its instance has confirmedly ended.
     r.handle = None;
     r.intent = None;
     r.observed = Observed::Intended;
@@ -271,7 +266,7 @@ pub(super) fn install(r: &mut RemoteTask, wanted: &RemoteWanted, manager: Manage
     }
 }
 
-/// What a node or provider says of one instance, under names that all of them have in common.
+/// The facts of one instance, with keys shared among instances.
 pub(super) fn shared_keys<'a, V: Clone + 'a>(said: impl IntoIterator<Item = (&'a String, &'a V)>) -> Map<Text, V> {
     said.into_iter().map(|(k, v)| (k.into(), v.clone())).collect()
 }
@@ -290,7 +285,7 @@ pub(super) struct Work {
     pub(super) r: RemoteTask,
     pub(super) cx: Context,
     pub(super) deleted: bool,
-    /// A person has said that there is no instance.
+    /// A person has declared that there is no instance.
     pub(super) declared_gone: bool,
     /// Releases and repeated orders that do not follow from comparing the record before and after.
     pub(super) out: Vec<Effect>,
@@ -303,31 +298,30 @@ impl Work {
         self.reasons.push(why.into());
     }
 
-    /// A reason that also belongs into the record's history.
+    /// A reason that the record's history also keeps.
     pub(super) fn changed(&mut self, why: impl Into<String>) {
         let why = why.into();
         note(&mut self.r, self.cx, why.clone());
         self.reasons.push(why);
     }
 
-    /// Can a node at that provider reach the instance? (The provider of the record is a constraint for every later
-    /// manager.)
+    /// Whether a node at that provider can reach the instance. (The record's provider constrains every later manager.)
     pub(super) fn reaches(&self, provider: &str) -> bool {
         self.r.provider.is_empty() || self.r.provider == provider
     }
 
-    /// Nothing follows for the task: its incarnation has ended and no restart is due.
+    /// Whether nothing follows for the task: its incarnation has ended and no restart is due.
     fn finished(&self) -> bool {
         self.r.observed.ended() && matches!(self.r.verdict, RemoteVerdict::Complete | RemoteVerdict::Failed { .. })
     }
 
-    /// Whoever managed the slot now would create an instance that nobody has ever seen: its order may come from a
-    /// state of the past, in which the one that follows it was not known yet.
+    /// Whether a manager now would create an instance that nobody has ever seen while creates are held. Its order may
+    /// come from a state of the past, which did not know a later incarnation.
     fn create_is_held(&self) -> bool {
         self.cx.held && may_create(&self.r)
     }
 
-    /// Management moves: the only place besides [`install`] where the epoch grows.
+    /// Moves management: the only place besides [`install`] where the epoch grows.
     pub(super) fn take_over(&mut self, manager: Manager, why: &str) {
         let managed_before = self.r.manager.is_some();
         self.r.epoch += 1;
@@ -348,7 +342,7 @@ impl Work {
         ));
     }
 
-    /// Nobody manages it now. The record, the handle and the instance stay as they are (rules 2, 5 and 8).
+    /// Leaves it without a manager. The record, the handle and the instance stay as they are (rules 2, 5 and 8).
     fn unmanage(&mut self, why: &str) {
         self.r.manager = None;
         if !self.finished() {
@@ -406,7 +400,7 @@ impl Work {
             Some(_) if self.r.observed.ended() => {
                 self.take_over(manager, "the instance has ended: there is nothing to keep watching during the move");
             }
-            // Rule 8: make before break. The new node looks first; the old one goes on until it has seen the instance.
+            // Rule 8: make before break. The new node looks first; the old one continues until then.
             Some(_) if self.r.successor == Some(manager) => self.because("the successor has not observed the instance yet"),
             Some(old) => {
                 if let Some(other) = self.r.successor.filter(|s| s.node_id != manager.node_id) {
@@ -422,11 +416,9 @@ impl Work {
         }
     }
 
-    /// The slot is wanted while its incarnation is being stopped or let go: what is wanted follows once that is
-    /// confirmed (I1).
+    /// The slot is wanted while its incarnation stops or is let go: the wish follows once that is confirmed (I1).
     fn wanted_while_ending(&mut self, w: &RemoteWanted, manager: Manager) {
-        // A restart that somebody has ordered is still one, whoever is to manage what follows: the budget stays as it
-        // is.
+        // An ordered restart stays one, whichever manager follows: the budget is unchanged.
         let same = self.r.next.as_ref().is_some_and(|next| next.keep_counters && next.spec_hash == w.spec_hash);
         let w = &RemoteWanted { keep_counters: w.keep_counters || same, ..w.clone() };
         if self.r.next.as_deref() != Some(w) {
@@ -442,7 +434,7 @@ impl Work {
         self.need_executor_for_stop(w, manager);
     }
 
-    /// Rule 9: an instance of another specification is adopted only in order to replace it.
+    /// Rule 9: a manager adopts an instance of another specification only to replace it.
     fn replace(&mut self, w: &RemoteWanted, manager: Manager) {
         self.drop_successor();
         self.r.next = Some(Box::new(w.clone()));
@@ -457,7 +449,7 @@ impl Work {
             return;
         }
         if self.reaches(&w.provider) {
-            // No allocation is named: the new allocation never shows the old instance as its own.
+            // No allocation: the new one must never show the old instance as its own.
             self.take_over(Manager { alloc_id: AllocId::NIL, ..manager }, "to stop what is there");
         } else {
             self.because("the node of the new version does not reach the provider of the old instance: another capable node must stop it");
@@ -680,7 +672,7 @@ impl Work {
                 }
             }
             for (node, order) in orders(&r) {
-                // A node that has just reported a handle need not be told of it.
+                // A node that has just reported a handle knows it.
                 let told = order_for_node(before, node).map(|mut o| {
                     if o.epoch == order.epoch && o.incarnation == order.incarnation {
                         o.handle.clone_from(&order.handle);

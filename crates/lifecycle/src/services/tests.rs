@@ -150,7 +150,7 @@ fn what_is_reported_is_sorted_by_who_keeps_it() {
     assert_eq!(suffixes, ["group-g-both-http", "web-w-X-http"]);
     assert_eq!(r.remote["far"].iter().map(|e| &*e.suffix).collect::<Vec<_>>(), ["far-f-http"]);
     assert_eq!(r.problems.keys().collect::<Vec<_>>(), ["h"]);
-    // A remote task without a service that stands is said to have none.
+    // A remote task without a service that stands reports none.
     let none =
         TaskGroup { tasks: group.tasks.iter().map(|t| Task { services: Vec::new(), ..t.clone() }).collect(), ..TaskGroup::default() };
     let input = Input { group: &none, ..input };
@@ -167,9 +167,9 @@ fn who_lets_go_of_a_remote_task_says_nothing_of_its_services() {
         report(&input, &standing(&input)).remote
     };
     assert_eq!(said(&[remote("a", true)], false)["a"].len(), 1);
-    // The allocation is stopped by a drain, while the next manager has not observed the instance.
+    // A drain stops the allocation before the next manager has observed the instance.
     assert!(said(&[remote("a", true)], true).is_empty());
-    // One of the group's instances is found before the other: no word on the service, which is kept with the first.
+    // One of the group's instances is found first: no report on the service, which belongs to the first one's slot.
     assert!(!said(&[remote("a", true), remote("b", false)], false).contains_key("a"));
     assert_eq!(said(&[remote("a", true), remote("b", true)], false)["a"].len(), 1);
 }

@@ -1,4 +1,4 @@
-//! What spends the restart budget of a remote task, and what is kept of it.
+//! Charges of a remote task's restart budget, and their causes.
 
 use lifecycle::remote::Event;
 use model::Observed;

@@ -1,5 +1,4 @@
-//! Each rule of the model catches something: a decider of the product, or the provider, does one thing wrong, and the
-//! rule says so.
+//! Each rule of the model catches a fault: a decider of the product, or the provider, does one thing wrong.
 
 use std::collections::BTreeSet;
 

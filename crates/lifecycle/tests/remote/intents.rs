@@ -1,6 +1,6 @@
-//! What a driver wants to be kept of a create is stored on the servers before the create is sent, and reaches whoever
-//! manages the slot next: wherever the first manager dies, the next one repeats that very create, also at a provider
-//! that does not show yet what it has made.
+//! The servers store a driver's intent before its create is sent, and each later manager of the slot gets it. Wherever
+//! the first manager dies, the next one repeats exactly that create, also at a provider that does not show its result
+//! yet.
 
 use std::collections::VecDeque;
 

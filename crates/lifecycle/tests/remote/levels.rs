@@ -65,8 +65,8 @@ fn a_second_instance_lives_until_a_person_stops_it() {
     w.assert_ok();
 }
 
-/// A create takes effect between the look that finds nothing and the servers' hearing of it, and its instance ends at
-/// once: what is left of it is the provider's to forget, as of any create that comes late.
+/// A create takes effect between the look that finds nothing and its report, and its instance ends at once. Its remains
+/// are the provider's to forget, as with any late create.
 #[test]
 fn what_came_late_and_has_ended_by_then_belongs_to_no_record() {
     let mut w = start_until(Config { seal: false, ..Config::default() }, |w| w.enabled().contains(&Action::Execute(0, 0)));

@@ -1,5 +1,5 @@
-//! The remote-task functions run against a fake provider: exhaustively on small configurations, from seeds on larger
-//! ones, and through the acceptance scenarios that make sense without real processes.
+//! The remote-task functions run against a fake provider: exhaustively on small configurations, and from seeds on
+//! larger ones. They also run through the acceptance scenarios that make sense without real processes.
 
 mod charges;
 mod faults;

@@ -33,8 +33,8 @@ impl fmt::Display for Broken {
     }
 }
 
-/// Breadth first, so that a violation comes with a shortest trace; when half of the states are spent, from here and
-/// there, so that long traces are looked at too. The seed says where.
+/// Breadth first, so that a violation comes with a shortest trace. Once half of the states are spent, continues from
+/// random states, to reach long traces. The seed selects them.
 pub(crate) fn explore(cfg: Config, limit: usize, seed: u64, enough: impl Fn(&Explored) -> bool) -> Result<Explored, Box<Broken>> {
     let start = World::new(cfg);
     let mut seen: HashSet<u64> = HashSet::new();
@@ -156,8 +156,8 @@ fn a26_a_node_s_directory_from_the_past_at_any_moment() {
     holds("emptied node and exit", Budget { node_resets: 1, exits: 1, ..none() }, one());
 }
 
-/// The directory of a node is copied, and an agent runs on each: one has the node's session, and when it loses that,
-/// whichever comes first.
+/// The directory of a node is copied, and an agent runs on each. One has the node's session; either may come first when
+/// it loses that.
 #[test]
 fn a26_two_agents_of_one_directory_at_any_moment() {
     let none = Budget::default;
@@ -169,8 +169,8 @@ fn a26_two_agents_of_one_directory_at_any_moment() {
     holds("copied node, partition and exit", Budget { twins: 1, partitions: 1, exits: 1, ..none() }, one());
 }
 
-/// Two instances live in a slot where the guarantee says that they may, nowhere else, and no later than it says:
-/// [`World`] holds each to the limits. Where it says so the checker meets them: no level promises less than it could.
+/// Two instances live in a slot only where, and only as long as, the guarantee says so: [`World`] holds each to the
+/// limits. Where the guarantee says so, the checker meets them: no level promises less than it could.
 #[test]
 fn two_instances_live_where_the_level_says_so_and_nowhere_else() {
     // A replacement at any moment of a create whose manager is lost.
@@ -271,8 +271,8 @@ fn the_end_of_a_task_and_a_crash_and_the_collection() {
     );
 }
 
-/// A provider that can only create by key and find: the same holds as long as calls do not take effect after their
-/// caller has given up.
+/// A provider that can only create by key and find: the same holds unless calls take effect after their caller has
+/// given up.
 #[test]
 fn without_sealing_when_calls_are_not_late() {
     let cfg = Config { seal: false, late_calls: false, ..Config::default() };

@@ -1,4 +1,4 @@
-//! Checks of services: their statuses, what they mean for health, and the restarts that they ask for.
+//! Checks of services: their statuses, their part in health, and the restarts that they ask for.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use crate::{
 };
 
 impl Machine {
-    /// A check is known while its service stands. Idempotent.
+    /// Keeps the state of each check while its service is registered. Idempotent.
     pub(super) fn look_at_checks(&mut self, now: Now) {
         let job = self.job.clone();
-        // As long as a remote task may be up, its checks are what they were.
+        // While a remote task's state is unknown, its checks keep their state.
         if !self.services_known() {
             return;
         }
@@ -57,7 +57,7 @@ impl Machine {
         self.check_runs.insert(key.to_owned(), run);
     }
 
-    /// The tasks of an unhealthy check are stopped and counted as failed.
+    /// Stops the tasks of an unhealthy check and counts them as failed.
     fn restart_unhealthy(&mut self, spec: &CheckSpec<'_>, why: &str, now: Now, out: &mut Vec<Effect>) {
         let tasks = self.task_views();
         let named = Some(&*spec.check.task).filter(|t| !t.is_empty()).or(spec.task);
@@ -82,8 +82,7 @@ impl Machine {
         }
     }
 
-    /// The checks that a deployment waits for. Those of a service whose tasks have all done their work say nothing
-    /// more.
+    /// The checks that a deployment waits for. A service whose tasks have all completed has none.
     pub(super) fn check_health(&self) -> Vec<CheckHealth> {
         let tasks = self.task_views();
         specs(&self.job, &self.record.alloc.task_group)
@@ -118,7 +117,7 @@ impl Machine {
         specs(&self.job, &self.record.alloc.task_group).iter().filter_map(result).collect()
     }
 
-    /// The check has run before, be it under a former agent.
+    /// Whether the check has run before, also under a former agent.
     pub fn check_has_run(&self, key: &str) -> bool {
         self.record.checks.get(key).is_some_and(|r| r.run.at != 0)
     }

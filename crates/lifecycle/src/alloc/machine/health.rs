@@ -12,14 +12,14 @@ use crate::{
 impl Machine {
     pub(super) fn look_at_health(&mut self, now: Now, out: &mut Vec<Effect>) {
         self.decide_health(now, out);
-        // As long as a task that ends because of another has not ended, the reason would stand before its end.
+        // While a task that ends because of another still runs, the reason would precede its end.
         if self.record.unhealthy_untold && task_order::next(&self.specs(), &self.states(), self.stopping()).stop.is_empty() {
             self.record.unhealthy_untold = false;
             self.tell_unhealthy(&Cause::Task, now);
         }
     }
 
-    /// What the health is decided by; None = nobody asks.
+    /// The criteria of health; `None` = neither a deployment nor a migration asks.
     fn criteria(&self) -> Option<Criteria> {
         let group = self.group()?;
         if !self.record.alloc.deployment_id.is_nil() {
@@ -41,7 +41,7 @@ impl Machine {
         let canary = alloc.deployment_status.as_ref().is_some_and(|d| d.canary);
         match health::decide(&criteria, &self.specs, &self.states(), &self.check_health(), self.record.watched_since, now.time) {
             Health::Healthy => self.decided(true, canary, now),
-            // Nobody waits for a deployment that is not there, and a drain goes by the end of the allocation.
+            // Without a deployment nothing waits for health, and a drain watches the end of the allocation.
             Health::Unhealthy(Cause::Task) if !deployment => {}
             Health::Unhealthy(cause) => {
                 if cause == Cause::Task {

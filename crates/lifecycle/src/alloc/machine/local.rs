@@ -13,8 +13,7 @@ use crate::{
 
 impl Machine {
     pub(super) fn start(&mut self, task: &Arc<str>, now: Now, out: &mut Vec<Effect>) -> bool {
-        // A restored allocation may have been replaced meanwhile: nothing is started before the servers have said
-        // that it is still wanted.
+        // The servers may have replaced a restored allocation meanwhile: start nothing before they confirm it.
         if !self.contacted {
             return false;
         }
@@ -59,7 +58,7 @@ impl Machine {
                     self.begin_stop(task, now, out);
                 }
             }
-            // The agent ends: the next one finds a start that was never confirmed.
+            // The agent ends: the next one finds a start without confirmation.
             Err(StartFailure::Interrupted) if slot.kill.is_none() => slot.phase = Phase::Idle,
             Err(failure) => {
                 let (event, why, recoverable) = match &failure {
@@ -71,7 +70,7 @@ impl Machine {
                         (Some(events::artifact_failed(now.time, why)), why.as_str(), *recoverable)
                     }
                     StartFailure::Driver { why, recoverable } => (Some(events::driver_failure(now.time, why)), why.as_str(), *recoverable),
-                    // The kill that has interrupted it says all that there is to say.
+                    // The kill that interrupted it has already told the reason.
                     StartFailure::Interrupted => (None, "interrupted", false),
                 };
                 if let Some(event) = event {
@@ -113,14 +112,14 @@ impl Machine {
         if let Some(run) = &mut slot.record.run {
             run.lost = exit.lost;
         }
-        // Its driver has lost it: how it has ended nobody can say, and it is no failure of its own.
+        // Its driver has lost it: its end is unknown and does not count as its own failure.
         let end = if exit.lost { End::Lost } else { End::Exited { successful: exit.successful() } };
         let charge = RestartCharge::exited(now.time, exit.code, exit.signal, exit.oom_killed, &exit.message);
         self.ended(task, end, charge, now);
         self.free(task, true, out);
     }
 
-    /// Counts the end of a run and decides what follows. `charge` is what an attempt of its policy would be spent for.
+    /// Counts the end of a run and decides what follows. `charge` is the cause if its policy spends an attempt.
     pub(super) fn ended(&mut self, task: &Arc<str>, end: End, charge: RestartCharge, now: Now) {
         let policy = self.policy(task);
         let once = self.runs_once(task);
@@ -144,7 +143,7 @@ impl Machine {
                 slot.record.restart_at = now.time;
             }
             unhealthy => {
-                // Stopped because its checks fail, it has failed, however it ended.
+                // Failed checks stopped it: it has failed, whatever its exit code.
                 let (end, charge) = match &unhealthy {
                     Some(kill) => (End::Exited { successful: false }, RestartCharge::because(now.time, &kill.error)),
                     None => (end, charge),
@@ -217,14 +216,14 @@ impl Machine {
                 }
             }
             Timer::Health => self.health_timer = 0,
-            // What it was waited for with is ordered next.
+            // The order of tasks stops the tasks next.
             Timer::GroupDelay => {}
-            // Heard and lost again since then: another timer counts.
+            // A timer from before the last contact does not count.
             Timer::CutOff { since } => self.stop_local |= since == self.cut_off_since,
         }
     }
 
-    /// True when the task's state has changed by it.
+    /// Stops a task. True when this changes the task's state.
     pub(super) fn stop(&mut self, task: &Arc<str>, reason: &StopReason, now: Now, out: &mut Vec<Effect>) -> bool {
         let timeout = self.kill_timeout(task);
         let Some(slot) = self.slots.get_mut(task) else {
@@ -247,8 +246,7 @@ impl Machine {
             dead(&mut slot.record.state, now);
             return true;
         }
-        // What a start that was never confirmed has left is still being ended: until that is done something of it may
-        // run.
+        // The leftovers of a start without confirmation are still ending; until then, part of it may run.
         if slot.phase == Phase::Freeing && slot.record.run.as_ref().is_some_and(|run| !run.ended) {
             return false;
         }
@@ -274,7 +272,7 @@ impl Machine {
                 let begun = slot.kill.is_some();
                 match &mut slot.kill {
                     Some(kill) if kill.after == After::Die => return false,
-                    // It was to be started again after this stop: now it is not.
+                    // Its restart is cancelled.
                     Some(kill) => kill.after = After::Die,
                     None => slot.kill = Some(Kill { after: After::Die, sent: false, error: String::new() }),
                 }
@@ -288,11 +286,11 @@ impl Machine {
                 match (slot.phase, &slot.record.run) {
                     (Phase::Running, _) => self.begin_stop(task, now, out),
                     (Phase::Starting, Some(run)) => out.push(Effect::Interrupt { run: run.id.clone() }),
-                    // Its driver may never come back, and then nobody else would end it.
+                    // Its driver may never come back, and nothing else would end it.
                     (Phase::Recovering, Some(run)) => out.push(Effect::EndUnattended { task: task.clone(), run: run.id.clone() }),
                     _ => {}
                 }
-                // Its state changes when it has ended.
+                // Its state changes at its end.
                 false
             }
         }
@@ -339,13 +337,13 @@ impl Machine {
         }
     }
 
-    /// The wait between the end of the registration and the signal is left out.
+    /// Whether to skip the wait between the end of the registration and the signal.
     fn skips_delays(&self) -> bool {
         self.alloc().desired_transition.no_shutdown_delay == Some(true)
     }
 
-    /// The group's `shutdown_delay` is not over: its services are gone, and nothing is stopped yet. It is waited for
-    /// once, before all stops of a stopped allocation.
+    /// Whether the group's `shutdown_delay` still runs: its services are gone, and nothing stops yet. A stopped
+    /// allocation waits once, before all stops.
     pub(super) fn group_delays(&mut self, now: Now, out: &mut Vec<Effect>) -> bool {
         let delay = self.group().and_then(|g| g.shutdown_delay).unwrap_or(GoDuration::ZERO).nanos();
         let runs = self.slots.values().any(|s| !s.remote && s.phase == Phase::Running);
@@ -356,7 +354,7 @@ impl Machine {
             self.stopping_since = now.time;
             out.push(Effect::Wake { at: now.time.saturating_add(delay), timer: Timer::GroupDelay });
         }
-        // A clock that was set back does not make it longer.
+        // A clock that was set back does not extend it.
         (0..delay).contains(&now.time.saturating_sub(self.stopping_since))
     }
 
@@ -391,7 +389,7 @@ impl Machine {
         }
     }
 
-    /// A run with `change_mode = "restart"` is started again with what its files say now.
+    /// Restarts a run with `change_mode = "restart"`, so that it reads its changed files.
     pub(super) fn data_changed(&mut self, task: &Arc<str>, run: &str, why: &str, now: Now, out: &mut Vec<Effect>) {
         let Some(slot) = self.current(task, run).filter(|s| s.phase == Phase::Running && s.kill.is_none()) else {
             return;
@@ -401,7 +399,7 @@ impl Machine {
         self.begin_stop(task, now, out);
     }
 
-    /// A run that would go on with an old configuration is ended, and the task has failed.
+    /// Ends a run that would continue with an old configuration; the task has failed.
     pub(super) fn template_failed(&mut self, task: &Arc<str>, run: &str, why: &str, now: Now, out: &mut Vec<Effect>) {
         let timeout = self.kill_timeout(task);
         let Some(slot) = self.current(task, run).filter(|s| s.phase == Phase::Running && s.kill.is_none()) else {
@@ -412,7 +410,7 @@ impl Machine {
         self.send_stop(task, out);
     }
 
-    /// How long the node may be cut off before it stops the allocation by itself; remote tasks are let go, not stopped.
+    /// How long the node may be cut off before it stops the allocation. It lets remote tasks go and does not stop them.
     pub(super) fn stop_when_cut_off(&self) -> Option<GoDuration> {
         self.group()?.stop_on_client_after()
     }
@@ -430,7 +428,7 @@ impl Machine {
         policy
     }
 
-    /// A successful end completes the task instead of restarting it.
+    /// Whether a successful end completes the task.
     pub(super) fn runs_once(&self, task: &str) -> bool {
         match self.task(task).and_then(|t| t.lifecycle.as_ref()) {
             Some(l) if l.hook == "prestart" || l.hook == "poststart" => !l.sidecar,

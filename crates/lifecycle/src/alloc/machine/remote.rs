@@ -1,4 +1,4 @@
-//! Remote tasks: their state follows what is seen of the instance and what the servers make of it.
+//! Remote tasks: their state follows the sightings of the instance and the servers' verdict.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -8,7 +8,7 @@ use super::{Machine, Now, RemoteView, dead};
 use crate::alloc::events;
 
 impl Machine {
-    /// The state of a remote task follows what is seen of its instance and what the servers make of it.
+    /// Updates a remote task's state from a new view.
     pub(super) fn remote(&mut self, task: &Arc<str>, view: Box<RemoteView>, now: Now) {
         let Some(slot) = self.slots.get_mut(task).filter(|s| s.remote) else {
             return;
@@ -18,13 +18,13 @@ impl Machine {
         let before = slot.seen.replace(view.clone()).unwrap_or_default();
         let record = &mut *slot.record;
         let state = &mut record.state;
-        // After a restart of the agent the events tell what has been counted already.
+        // After a restart of the agent the events tell which restarts were counted already.
         let another = state.restarts != view.restarts || (known && before.incarnation != view.incarnation);
         let last_is_restart = state.events.last().is_some_and(|e| e.kind == events::kind::RESTARTING);
         state.restarts = view.restarts;
         let unseen = matches!(view.observed, Observed::Exited { .. }) && state.started_at.ns().is_none_or(|at| at < view.started_at);
         if unseen && view.started_at > 0 && state.state != TaskRunState::Dead {
-            // It has ended before anybody looked. It has run all the same, and there is output to be read.
+            // It ended before the first look, but it has run and has output.
             state.started_at = view.started_at.into();
             events::push(state, events::started(view.started_at));
         }

@@ -1,4 +1,4 @@
-//! Services: which tasks are up, and who is told when a service cannot be registered.
+//! Services: which tasks are up, and where a failed registration is reported.
 
 use model::{Observed, TaskRunState, remote::RemoteVerdict};
 
@@ -27,8 +27,8 @@ impl Machine {
         self.specs.iter().filter_map(view).collect()
     }
 
-    /// False while nothing is known yet of a remote task after a start of the agent: nothing may be said of services
-    /// that it is part of.
+    /// False while a remote task's state is still unknown after a start of the agent. Then the node must not report the
+    /// services that it is part of.
     pub fn services_known(&self) -> bool {
         self.slots.values().all(|s| !s.remote || s.seen.is_some() || s.released || s.record.state.state == TaskRunState::Dead)
     }
@@ -38,7 +38,7 @@ impl Machine {
         self.slots.get(task).and_then(|s| s.seen.as_ref()).map_or(0, |seen| seen.epoch)
     }
 
-    /// The allocation is being stopped, by whomever.
+    /// Whether the allocation is being stopped, for any reason.
     pub fn is_stopping(&self) -> bool {
         self.stopping()
     }
@@ -56,7 +56,7 @@ impl Machine {
 }
 
 impl Slot {
-    /// It is on its way to its next run on this node, at the same place.
+    /// Whether it is about to run again on this node, at the same address.
     fn restarting(&self) -> bool {
         let next_run = match &self.kill {
             Some(kill) => kill.after != After::Die,
@@ -65,18 +65,18 @@ impl Slot {
         next_run && !self.remote && !self.record.own_address
     }
 
-    /// It runs, for all that is known, and nothing is about to stop it.
+    /// Whether it runs, as far as known, and nothing is about to stop it.
     fn up(&self) -> bool {
         if self.record.state.state == TaskRunState::Dead {
             return false;
         }
         if !self.remote {
-            // A run of a former agent counts while it is looked for: its end would be an event.
+            // A former agent's run counts during its recovery: its end would be an event.
             let runs = self.record.run.as_ref().is_some_and(|r| r.handle.is_some() && !r.ended);
             return runs && self.kill.is_none() && matches!(self.phase, Phase::Running | Phase::Recovering);
         }
         let Some(seen) = self.seen.as_ref().filter(|s| s.epoch > 0 && !s.stopping && !self.released) else { return false };
-        // Not being able to ask is no reason to say that it is gone.
+        // *Could not ask* does not mean that the instance is gone.
         let runs = match seen.observed {
             Observed::Running => true,
             Observed::Unknown { .. } => seen.started_at != 0,

@@ -1,4 +1,4 @@
-//! Ends, stops and restarts of a group's tasks: in which order, and what people are told.
+//! Ends, stops and restarts of a group's tasks: their order, and the events for people.
 
 use super::*;
 
@@ -146,7 +146,7 @@ fn restarts_tell_why_and_of_no_kill() {
     let update = p.machine.update();
     let why = |task: &str| update.task_states[task].events.iter().find(|e| e.kind == "Restart Signaled").map(|e| e.display_message.clone());
     assert_eq!(why("t").as_deref(), Some("User requested all tasks to restart"));
-    // A stop that comes in between is told.
+    // A stop in between gets an event.
     let (mut p, _) = Play::begin(fresh("service", vec![task("t")]), 0);
     p.started("t", S);
     p.apply(Event::RestartAsked { tasks: vec!["t".into()], also_dead: false, why: crate::alloc::events::BY_USER }, 2 * S);
@@ -234,8 +234,7 @@ fn why_an_allocation_is_unhealthy_is_told_when_what_ends_because_of_it_has_ended
     p.exited("last", 0, 5 * S);
     assert_eq!(why(&p, "t").len() + why(&p, "other").len() + why(&p, "last").len(), 3, "once");
 
-    // A task that has not begun ends with the failed one; the servers' wish to stop it all comes too late to keep the
-    // reason.
+    // A task that has not begun ends with the failed one. The servers' stop of all tasks comes too late for the reason.
     let (mut p, _) = Play::begin(deployed(vec![task("t"), hooked("before", "prestart", false), hooked("side", "prestart", true)]), 0);
     p.started("side", S);
     p.started("before", S);
@@ -246,7 +245,7 @@ fn why_an_allocation_is_unhealthy_is_told_when_what_ends_because_of_it_has_ended
     assert_eq!((why(&p, "before"), why(&p, "t"), why(&p, "side")), (vec![FAILED.to_owned()], vec![DEAD.to_owned()], vec![DEAD.to_owned()]));
 }
 
-/// What ends a run, and what of it an attempt is spent for.
+/// Each end of a run, and the attempt that it spends.
 #[test]
 fn only_failures_of_the_task_spend_attempts_and_each_keeps_its_cause() {
     type Ends = fn(&mut Play, i64);
@@ -318,7 +317,7 @@ fn only_failures_of_the_task_spend_attempts_and_each_keeps_its_cause() {
         assert_eq!(charges(&p), expected, "{name}, afterwards");
     }
     assert_eq!((p.state("t"), p.told("t").last().map(String::as_str)), (TaskRunState::Dead, Some("Not Restarting")));
-    // What could not be started, as well.
+    // A failed start as well.
     let (mut p, _) = Play::begin(fresh("service", vec![task("t")]), S);
     p.failed_start("t", StartFailure::Driver { why: "no such image".into(), recoverable: true }, 2 * S);
     assert_eq!(p.machine.update().task_states["t"].restart_charges[0].cause, "not started: no such image");

@@ -1,4 +1,4 @@
-//! Services and checks of a machine: what is up when, and what checks bring about.
+//! Services and checks of a machine: when each is up, and the effects of checks.
 
 use model::{Check, CheckStatus, DeploymentId, Service, service::CheckRestart};
 
@@ -108,7 +108,7 @@ fn an_unhealthy_task_is_stopped_and_its_policy_decides() {
         assert_eq!(play.found(Some(Outcome::Fail), start + 12 * S), ["stop t"]);
         assert!(!play.up("t"));
         assert!(play.found(Some(Outcome::Fail), start + 13 * S).is_empty(), "once is enough");
-        // It ends well when it is told to: that makes it no less unhealthy.
+        // It exits well after a stop: it is unhealthy all the same.
         play.exited("t", 0, start + 14 * S);
         let state = &play.machine.update().task_states["t"];
         if round == 0 {
@@ -117,7 +117,7 @@ fn an_unhealthy_task_is_stopped_and_its_policy_decides() {
             play.apply(Event::Freed { task, run, owed: false }, start + 14 * S);
             play.apply(Event::Due(Timer::Restart { task: "t".into() }), start + 16 * S);
         } else {
-            // A minute later the policy's interval has passed; the attempts of the first one are forgotten.
+            // A minute later the policy's interval is over, and its attempts no longer count.
             assert_eq!((state.state, state.restarts), (TaskRunState::Pending, 2));
         }
     }

@@ -79,8 +79,7 @@ pub(crate) enum Action {
     EmptyNode(usize),
     CopyDisk(usize),
     OldNode(usize),
-    /// An agent starts on the copy, beside the one of the node; what happens to the one of the two that has not got
-    /// the session.
+    /// An agent starts on the copy, beside the node's own. Of the two, events happen to the one without the session.
     StartTwin(usize),
     Twin(usize, Box<Action>),
 }

@@ -1,6 +1,6 @@
-//! States from the past: the servers' is restored, emptied or another cluster's, a node's directory is emptied or
-//! older. Who decides what then happens is the product: the lineage of the state, the node's mark, the gate of the
-//! commit, what is taken over, when it is over.
+//! States from the past: the servers' state is restored, emptied or another cluster's, or a node's directory is emptied
+//! or older. The product decides what follows: the lineage of the state, the node's mark, the gate of the commit, what
+//! is taken over, when it is over.
 
 use std::collections::{BTreeMap, BTreeSet};
 
