@@ -1,4 +1,4 @@
-//! Admission: which jobs may be registered, which defaults they get, and which warnings.
+//! Admission: which jobs may register, with their defaults and warnings.
 
 mod remote;
 mod templates;
@@ -11,25 +11,25 @@ use crate::Refused;
 
 pub use remote::undeliverable;
 
-/// Largest specification and source text: every server keeps them in memory, for several versions.
+/// Largest specification and source text in bytes: every server keeps them in memory, for several versions.
 const MAX_JOB_BYTES: usize = 8 * 1024 * 1024;
-/// Groups and tasks of a job: what is filled in for each outweighs what was written.
+/// Largest number of groups and tasks in a job: the defaults of each outweigh its text.
 const MAX_PARTS: usize = 10_000;
 
-/// What the servers allow.
+/// Limits and defaults of the servers.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules<'a> {
     /// The region of the servers.
     pub region: &'a str,
     /// Priority of a job that names none.
     pub default_priority: i32,
-    /// Largest priority.
+    /// Highest priority.
     pub max_priority: i32,
-    /// Allocations that a job may ask for, all its groups together; 0 = any number.
+    /// Allocations that a job may ask for, over all its groups; 0 = no limit.
     pub max_count: u32,
 }
 
-/// A job that may be registered, with what deserves a look.
+/// A job that may register, with its warnings.
 #[derive(Clone, Debug)]
 pub struct Admitted {
     /// The job as it is registered.
@@ -38,7 +38,7 @@ pub struct Admitted {
     pub warnings: Vec<String>,
 }
 
-/// Fills in the defaults, adds what follows from what the job uses, and checks it on its own.
+/// Fills in the defaults, adds implied settings, and checks the job on its own.
 ///
 /// # Errors
 /// When the job breaks a rule, or asks for more than the servers allow.
@@ -50,7 +50,7 @@ pub fn admit(mut job: Job, rules: &Rules<'_>) -> Result<Admitted, Refused> {
             job.id
         )));
     }
-    // These belong to the servers, whatever a client sends.
+    // These fields belong to the servers, whatever a client sends.
     job.status = job_status::PENDING.to_owned();
     job.status_description.clear();
     job.stable = false;
@@ -98,10 +98,10 @@ pub fn admit(mut job: Job, rules: &Rules<'_>) -> Result<Admitted, Refused> {
     Ok(Admitted { job, warnings })
 }
 
-/// May a job ask for so many allocations? What is to be stopped may be however large it is.
+/// Checks how many allocations a job asks for. A stopped job may have any size.
 ///
 /// # Errors
-/// When it asks for more.
+/// When it asks for more than `most`.
 pub fn check_count(job: &Job, most: u32) -> Result<(), Refused> {
     if most == 0 || job.stop {
         return Ok(());
@@ -164,10 +164,11 @@ pub fn warnings(state: &State, job: &Job, times: &Times) -> Vec<String> {
     lines
 }
 
-/// Checks what a job refers to in the cluster.
+/// Checks the job's references to the cluster.
 ///
 /// # Errors
-/// When its namespace or node pool does not exist, or what it asks for is not allowed or to be had there.
+/// When its namespace or node pool does not exist, or when the job asks for something that is forbidden or missing
+/// there.
 pub fn check_references(state: &State, job: &Job) -> Result<(), Refused> {
     if state.namespace(&job.namespace).is_none() {
         return Err(Refused::Invalid(format!("job {:?} is in nonexistent namespace {:?}", job.id, job.namespace)));

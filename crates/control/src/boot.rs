@@ -1,13 +1,13 @@
-//! Instants that no change of the time of day moves.
+//! Instants on the boot clock, which no change of the time of day moves.
 
 use std::time::Duration;
 
-/// An instant on the boot clock, which goes on while the machine sleeps.
+/// An instant on the boot clock, which continues while the machine sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Boot(Duration);
 
 impl Boot {
-    /// So long after the machine has booted.
+    /// The instant this long after the machine's boot.
     #[must_use]
     pub fn since(boot: Duration) -> Self {
         Self(boot)

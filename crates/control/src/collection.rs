@@ -1,4 +1,4 @@
-//! Collection: removes what has ended and is old. Records of remote tasks are never collected: a tombstone ends when
+//! Garbage collection: removes old ended objects. It never collects records of remote tasks: a tombstone ends when
 //! absence is confirmed.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -11,12 +11,12 @@ use state::{Batch, Change, State};
 
 use crate::Decided;
 
-/// From what age things that have ended are collected, by kind.
+/// Age at which ended objects are collected, by kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Ages {
     /// Evaluations with their allocations.
     pub eval: Duration,
-    /// The same of batch jobs.
+    /// The same for batch jobs.
     pub batch_eval: Duration,
     /// Dead jobs.
     pub job: Duration,
@@ -26,7 +26,7 @@ pub struct Ages {
     pub node: Duration,
 }
 
-/// From when on something is old, by kind.
+/// The time before which ended objects are old, by kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Before {
     eval: TimestampNs,
@@ -37,13 +37,13 @@ pub struct Before {
 }
 
 impl Before {
-    /// Everything that has ended is old.
+    /// Every ended object counts as old.
     #[must_use]
     pub fn forced(now: TimestampNs) -> Self {
         Self { eval: now, batch_eval: now, job: now, deployment: now, node: now }
     }
 
-    /// What has reached its age.
+    /// Objects count as old at their configured age.
     #[must_use]
     pub fn aged(ages: &Ages, now: TimestampNs) -> Self {
         let ago = |age: Duration| now - i64::try_from(age.as_nanos()).unwrap_or(i64::MAX);
@@ -98,7 +98,7 @@ impl Garbage {
         garbage
     }
 
-    /// Jobs with everything that belongs to them, or not at all: their versions and counts explain their allocations.
+    /// Collects a job with all its objects or not at all: its versions and counts explain its allocations.
     fn dead_jobs(&mut self, state: &State, before: Before) {
         for job in state.jobs().filter(|job| job.status == job_status::DEAD) {
             let finite = job_type::finite(&job.kind);
@@ -119,8 +119,8 @@ impl Garbage {
         }
     }
 
-    /// An evaluation goes when it is old and all its allocations may go with it. Old allocations of an evaluation
-    /// that must stay go alone.
+    /// Collects an old evaluation if all its allocations may go with it. Old allocations of an evaluation that must
+    /// stay go alone.
     fn ended_evals(&mut self, state: &State, before: Before) {
         for eval in state.evals().filter(|eval| eval.status.terminal()) {
             let batch = job_type::finite(&eval.kind);
@@ -129,8 +129,8 @@ impl Garbage {
                 continue;
             }
             let job = state.job(&eval.job_key());
-            // The allocations of a batch job that is not over say what need not run again; those of a sysbatch job
-            // say it for as long as it is there, because a node that comes later may ask.
+            // The allocations of an unfinished batch job record which work is done. Those of a sysbatch job do so as
+            // long as the job exists, because a later node may need them.
             if batch && job.is_some_and(|job| !job.stopped() && (job.kind == job_type::SYSBATCH || job.status != job_status::DEAD)) {
                 continue;
             }
@@ -197,12 +197,12 @@ impl Garbage {
     }
 }
 
-/// Nothing of it runs any more: its node says so, or its node is gone for good.
+/// Whether it has ended: its node says so, or its node is gone for good.
 fn ended(state: &State, alloc: &Allocation) -> bool {
     alloc.client_terminal() || (alloc.server_terminal() && state.node(alloc.node_id).is_none())
 }
 
-/// Ended, and no decision that is still to come depends on it.
+/// Whether it has ended and no later decision depends on it.
 fn superfluous(state: &State, alloc: &Arc<Allocation>) -> bool {
     if !ended(state, alloc) {
         return false;
@@ -212,7 +212,7 @@ fn superfluous(state: &State, alloc: &Arc<Allocation>) -> bool {
     if job_type::finite(&job.kind) {
         return false;
     }
-    // A failed one that is wanted is about to be rescheduled, or says why it no longer is.
+    // A failed, wanted allocation is about to be rescheduled, or explains why it is not.
     let awaits = !alloc.followup_eval_id.is_nil() && state.eval(alloc.followup_eval_id).is_some_and(|e| e.status == EvalStatus::Pending);
     !awaits && (alloc.desired_status != DesiredStatus::Run || !alloc.next_allocation.is_nil())
 }

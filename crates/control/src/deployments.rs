@@ -1,11 +1,14 @@
-//! The deployment watcher: turns the health of allocations into the fate of deployments.
+//! The deployment watcher: decides on deployments by the health of their allocations.
 //!
-//! Unhealthy allocations are replaced until progress is due. A missed deadline fails a deployment, and so does an
-//! unhealthy allocation where there is no deadline or no attempt left; a group that has failed returns the job to its
-//! last stable version when it says so. Healthy canaries are promoted when the job says so; when everything is
-//! healthy the deployment is successful, which marks the job version stable; in between, each piece of news gets an
-//! evaluation that places the next batch. Whether there is news since the last evaluation is read from indexes, so
-//! that nothing has to be remembered.
+//! - Unhealthy allocations are replaced until progress is due.
+//! - A missed deadline fails a deployment. Without a deadline, or without attempts left, an unhealthy allocation does
+//!   too.
+//! - A failed group with `auto_revert` returns the job to its last stable version.
+//! - Healthy canaries are promoted with `auto_promote`.
+//! - When everything is healthy, the deployment is successful, and the job version becomes stable.
+//! - In between, each change gets an evaluation that places the next batch.
+//!
+//! The watcher finds changes since the last evaluation by indexes, so it keeps no memory.
 
 mod orders;
 
@@ -21,10 +24,10 @@ use crate::{Decision, Ids, Stamp, pending};
 
 pub use orders::{DeploymentChanged, SetHealth, give_up, pause, promote, set_health};
 
-/// What is said of a deployment that unhealthy allocations have ended.
+/// Description of a deployment that unhealthy allocations have failed.
 const UNHEALTHY: &str = "Failed due to unhealthy allocations";
 
-/// What is healthy now in a group of a deployment: canaries that are not promoted, and all.
+/// Healthy allocations in a group of a deployment: canaries before promotion, and all.
 fn healthy(state: &State, d: &Deployment, group: &str) -> (i32, i32) {
     let live = state.allocs_by_deployment(d.id).filter(|a| *a.task_group == *group && a.healthy() == Some(true) && !a.terminal());
     live.fold((0, 0), |(canaries, all), a| {
@@ -33,21 +36,20 @@ fn healthy(state: &State, d: &Deployment, group: &str) -> (i32, i32) {
     })
 }
 
-/// How many of a group have to be healthy before somebody else has to act, or it is complete.
+/// How many of a group must be healthy before a promotion or the end.
 fn needed(g: &DeploymentGroup) -> i32 {
     if tries(g) { g.desired_canaries } else { g.desired_total }
 }
 
-/// Its canaries wait for their promotion.
+/// Whether its canaries wait for promotion.
 fn tries(g: &DeploymentGroup) -> bool {
     g.desired_canaries > 0 && !g.promoted
 }
 
-/// When progress of a group is due. The clock begins with its first placed allocation: what waits for room misses
-/// nothing.
+/// When progress of a group is due. The clock begins with its first placed allocation: waiting for room costs no time.
 ///
-/// Canaries may have waited for their promotion for as long as somebody likes when one of them has to leave its node.
-/// The one that takes its place has the whole time again, from its own placement on.
+/// Canaries may have waited for promotion for any time when one must leave its node. Its replacement has the full time,
+/// from its own placement on.
 fn due(state: &State, d: &Deployment, name: &str, g: &DeploymentGroup) -> Option<TimestampNs> {
     let at = Some(g.require_progress_by_ns).filter(|at| *at != 0 && g.placed_allocs > 0)?;
     if healthy(state, d, name).1 >= needed(g) {
@@ -97,7 +99,7 @@ pub fn decide(state: &State, stamp: Stamp, ids: &mut Ids<'_>) -> Decision {
     decision
 }
 
-/// Fails a deployment and returns its job to the last stable version, when it is to and there is one. Gives that
+/// Fails a deployment. With `reverts`, returns its job to the last stable version, if there is one, and returns that
 /// version.
 fn fail(state: &State, d: &Deployment, description: &str, reverts: bool, batch: &mut Batch) -> Option<u64> {
     let key = d.job_key();
@@ -128,22 +130,22 @@ fn fail(state: &State, d: &Deployment, description: &str, reverts: bool, batch: 
 #[derive(Debug, PartialEq, Eq)]
 enum Fate {
     Nothing,
-    /// There is news that the scheduler has not seen.
+    /// There is a change that the scheduler has not seen.
     Next,
-    /// All canaries are healthy, and the job does not want to be asked.
+    /// All canaries are healthy, and the job has `auto_promote`.
     Promote,
-    /// These are unhealthy, and there is time for others in their place.
+    /// These are unhealthy, and time is left for replacements.
     Replace(Vec<AllocId>),
     Fails {
         description: &'static str,
-        /// A group that has failed wants the last stable version back.
+        /// A failed group has `auto_revert`.
         reverts: bool,
     },
     Ends(DeploymentStatus, &'static str),
 }
 
 impl Fate {
-    /// Why something becomes of the deployment; None when nothing does.
+    /// The reason for the decision; `None` when there is nothing to do.
     fn reason(&self) -> Option<String> {
         match self {
             Self::Nothing => None,
@@ -198,8 +200,8 @@ fn fate(state: &State, d: &Deployment, now: TimestampNs) -> Fate {
     if news > seen { Fate::Next } else { Fate::Nothing }
 }
 
-/// Unhealthy allocations end the deployment of a group without a progress deadline, and where no further attempt is
-/// left; elsewhere they are replaced as their reschedule policy says, until progress is due.
+/// Unhealthy allocations end the deployment of a group without a progress deadline, and of one without attempts left.
+/// In other groups their reschedule policy replaces them until progress is due.
 fn fate_of_unhealthy(state: &State, d: &Deployment, now: TimestampNs) -> Option<Fate> {
     let job = state.job_version(&d.job_key(), d.job_version);
     let (mut again, mut ends, mut reverts) = (Vec::new(), false, false);

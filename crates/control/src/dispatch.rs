@@ -11,35 +11,35 @@ use crate::{
     jobs::{allowed_now, eval_of, job_of},
 };
 
-/// Makes a job of a parameterized one.
+/// Creates a child of a parameterized job.
 #[derive(Clone, Debug, Default)]
 pub struct DispatchJob {
     /// The parameterized job.
     pub key: JobKey,
-    /// What its child gets.
+    /// Payload and metadata of the child.
     pub dispatch: model::dispatch::Dispatch,
 }
 
-/// The job that a dispatch has made, now or before with the same token.
+/// The child of a dispatch, new or from an earlier one with the same token.
 #[derive(Clone, Debug, Default)]
 pub struct Dispatched {
     /// Its id.
     pub job_id: JobId,
     /// Index of its registration.
     pub job_create_index: StoreIndex,
-    /// The evaluation; nil when it was there before.
+    /// The evaluation; nil for an existing child.
     pub eval_id: EvalId,
-    /// Its index; 0 when it was there before.
+    /// Its index; 0 for an existing child.
     pub eval_create_index: StoreIndex,
     /// Index of the commit.
     pub index: StoreIndex,
 }
 
-/// Makes a job of a parameterized one and has it scheduled. The same idempotency token gives the same
-/// child, however often it is asked for.
+/// Creates a child of a parameterized job and an evaluation for it. The same idempotency token gives the same child at
+/// every call.
 ///
 /// # Errors
-/// When there is no such job, it is no template, is stopped, or does not allow what the request brings.
+/// When there is no such job, it is not parameterized, is stopped, or does not allow the request's content.
 pub fn dispatch(
     state: &State,
     request: &DispatchJob,
@@ -79,7 +79,7 @@ pub fn dispatch(
     Ok(Decided { batch: vec![Change::UpsertJob { job: child, submission: None }, Change::UpsertEvals(vec![eval])].into(), answer })
 }
 
-/// The child that a request with this token has made before, as long as the cluster knows it.
+/// The child that an earlier request with this token has created, as long as the cluster knows it.
 fn same_token(state: &State, parent: &Job, token: &str) -> Option<Arc<Job>> {
     if token.is_empty() {
         return None;

@@ -1,10 +1,12 @@
-//! Drains: how nodes that are to be emptied are emptied.
+//! Drains: how work leaves a draining node.
 //!
-//! Allocations of services leave in steps: no more than `migrate.max_parallel` of a group are away, or placed
-//! elsewhere without their health being known. Batch jobs may finish until the deadline, system jobs leave last; what
-//! finds no other room leaves at the deadline all the same. Allocations that only manage remote tasks move at once
-//! and all together: nothing of what they manage stops. Marking an allocation is all that [`decide`] does; the
-//! scheduler moves it.
+//! - Allocations of services leave in steps. At most `migrate.max_parallel` of a group are away, or placed elsewhere
+//!   with unknown health.
+//! - Batch jobs may finish until the deadline, and system jobs leave last. At the deadline everything leaves, even
+//!   without room elsewhere.
+//! - Allocations that only manage remote tasks move at once, all together: none of their tasks stops.
+//!
+//! [`decide`] only marks allocations; the scheduler moves them.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -30,16 +32,16 @@ use crate::{
 pub struct DrainNode {
     /// The node.
     pub node_id: NodeId,
-    /// Settings of the drain; None ends it.
+    /// Settings of the drain; `None` ends it.
     pub spec: Option<DrainSpec>,
-    /// After the end of the drain the node may be used again at once.
+    /// Make the node eligible at the end of the drain.
     pub mark_eligible: bool,
-    /// Free metadata, kept in LastDrain.
+    /// User metadata, kept in LastDrain.
     pub meta: BTreeMap<String, String>,
 }
 
 impl DrainNode {
-    /// What the node is to keep in mind of its drain; None when it ends.
+    /// The node's drain strategy; `None` when the drain ends.
     fn strategy(&self, node: &Node, now: TimestampNs) -> Option<DrainStrategy> {
         let spec = self.spec.as_ref()?;
         // Negative: at once. Zero: never.
@@ -72,8 +74,7 @@ pub fn order(state: &State, request: DrainNode, stamp: Stamp, ids: &mut Ids<'_>)
         (true, true) => ("draining", "Node drain strategy updated"),
         (false, _) => ("canceled", "Node drain strategy unset"),
     };
-    // Where no drain is under way there is nothing to cancel: what became of the last one stays on
-    // record.
+    // Without a drain there is nothing to cancel: the outcome of the last one stays on record.
     let last_drain = (starts || node.drain.is_some()).then(|| {
         let mut last = last_drain(node, status, stamp.now);
         if starts && let Some(fields) = last.as_object_mut() {
@@ -84,7 +85,7 @@ pub fn order(state: &State, request: DrainNode, stamp: Stamp, ids: &mut Ids<'_>)
     let event = Some(nodes::event(message, "Drain", stamp));
     let batch = Change::NodeDrain { id, drain, mark_eligible: request.mark_eligible, last_drain, event }.into();
     let evals = if starts {
-        // The drainer says who leaves, and when; managers of remote tasks need not wait for it.
+        // The drainer decides what leaves and when; managers of remote tasks need not wait for it.
         let remote = |alloc: &Allocation| alloc.resources.tasks.values().any(|task| task.remote);
         nodes::evals_where(state, id, Trigger::NodeDrain, stamp, ids, remote)
     } else {
@@ -101,7 +102,7 @@ pub fn decide(state: &State, nodes: &BTreeSet<NodeId>, stamp: Stamp, ids: &mut I
     let (mut batch, mut reasons) = (Batch::default(), Vec::new());
     let mut marks: BTreeMap<AllocId, JobKey> = BTreeMap::new();
     let mut stops: Vec<PlannedStop> = Vec::new();
-    // How many more allocations of a group may leave, over all draining nodes.
+    // How many more allocations of each group may leave, over all draining nodes.
     let mut budgets: HashMap<(JobKey, Arc<str>), usize> = HashMap::new();
     for node in nodes.iter().filter_map(|id| state.node(*id)) {
         let Some(drain) = &node.drain else { continue };
@@ -164,7 +165,7 @@ fn unmarked(alloc: &Allocation) -> bool {
     !alloc.terminal() && alloc.desired_transition.migrate != Some(true)
 }
 
-/// The scheduler was asked to move it and has left it where it is.
+/// Whether the scheduler, asked to move it, has left it where it is.
 fn found_no_room(state: &State, alloc: &Allocation, now: TimestampNs) -> bool {
     let asked = !alloc.terminal() && alloc.desired_transition.migrate == Some(true);
     asked && !state.evals_by_job(&alloc.job_key()).any(|eval| eval.status == EvalStatus::Pending && eval.wait_until <= now)
@@ -187,7 +188,7 @@ fn may_leave(state: &State, alloc: &Allocation, force: bool, budgets: &mut HashM
     free
 }
 
-/// How many of a group may be away at present.
+/// How many of a group may be away now.
 fn budget(state: &State, of: &Allocation) -> usize {
     let Some(job) = state.job(&of.job_key()) else { return usize::MAX };
     let Some(group) = job.group(&of.task_group) else { return usize::MAX };
@@ -199,9 +200,9 @@ fn budget(state: &State, of: &Allocation) -> usize {
     max_parallel.saturating_sub(away)
 }
 
-/// Its node has watched it for as long as `migrate` says, and has come to a verdict. Running is not enough: the next
-/// one would leave before its replacement serves. An unhealthy one holds up nobody for ever: that is what
-/// `healthy_deadline` is for.
+/// Whether its node has watched it as `migrate` says and has decided on its health. Running is not enough: the next one
+/// would leave before this replacement serves. An unhealthy one does not delay the drain for ever: `healthy_deadline`
+/// ends that.
 fn decided(alloc: &Allocation) -> bool {
     alloc.healthy().is_some()
 }
@@ -222,7 +223,7 @@ fn complete(node: &Node, forced: bool, stamp: Stamp, batch: &mut Batch) {
     });
 }
 
-/// What is shown of a drain once it has ended.
+/// The record of a drain after its end.
 fn last_drain(node: &Node, status: &str, now: TimestampNs) -> serde_json::Value {
     let earlier = |name: &str| node.last_drain.as_ref().and_then(|d| d.get(name)).cloned();
     let started = earlier("StartedAt").filter(|_| node.drain.is_some()).unwrap_or_else(|| rfc3339(now).into());

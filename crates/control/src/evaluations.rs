@@ -1,4 +1,4 @@
-//! Evaluations: new ones, and the ends and beginnings that follow from others.
+//! Evaluations: new ones, and those that follow from others.
 
 use std::collections::BTreeSet;
 
@@ -27,7 +27,7 @@ pub fn pending(job: &Job, trigger: Trigger, stamp: Stamp, ids: &mut Ids<'_>) -> 
 /// Evaluations to end without work.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chores {
-    /// Superseded by a newer one of the same job, which comes second.
+    /// Superseded by a newer evaluation of the same job, the second id.
     pub superseded: Vec<(EvalId, EvalId)>,
     /// Delivered too often.
     pub exhausted: Vec<EvalId>,
@@ -35,7 +35,7 @@ pub struct Chores {
 
 /// Ends these evaluations, each with the one that supersedes it or with a delayed follow-up.
 pub fn end_chores(state: &State, chores: &Chores, limit: u32, rest: TimestampNs, stamp: Stamp, ids: &mut Ids<'_>) -> Batch {
-    // Whoever follows a superseded one goes on with the one that does its work.
+    // A client that follows a superseded one continues with its successor.
     let superseded = chores.superseded.iter().map(|(id, by)| (*id, Some(*by)));
     let mut batch = cancel(state, superseded, "canceled: a newer evaluation of the job looks at the same");
     for eval in chores.exhausted.iter().filter_map(|id| state.eval(*id)).filter(|eval| eval.status == EvalStatus::Pending) {
@@ -45,17 +45,16 @@ pub fn end_chores(state: &State, chores: &Chores, limit: u32, rest: TimestampNs,
     batch
 }
 
-/// Blocked evaluations to be changed.
+/// Blocked evaluations to change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Due {
-    /// Room may have appeared for them.
+    /// There may be room for them now.
     pub wake: BTreeSet<EvalId>,
     /// Their job has a newer one.
     pub superseded: BTreeSet<EvalId>,
 }
 
-/// Ends blocked evaluations that a newer one of the same job supersedes, and wakes those for which room may have
-/// appeared.
+/// Ends blocked evaluations with a newer one of the same job, and wakes those for which there may be room.
 #[must_use]
 pub fn stir(state: &State, due: &Due, stamp: Stamp) -> Batch {
     let superseded = due.superseded.iter().map(|id| (*id, None));
@@ -64,7 +63,7 @@ pub fn stir(state: &State, due: &Due, stamp: Stamp) -> Batch {
     batch
 }
 
-/// Ends evaluations, each with the one that does its work instead, if there is one.
+/// Ends evaluations, each with its successor, if there is one.
 fn cancel(state: &State, evals: impl Iterator<Item = (EvalId, Option<EvalId>)>, why: &str) -> Batch {
     let evals: Vec<Evaluation> = evals
         .filter_map(|(id, by)| Some((state.eval(id)?, by)))
@@ -79,7 +78,7 @@ fn cancel(state: &State, evals: impl Iterator<Item = (EvalId, Option<EvalId>)>, 
     if evals.is_empty() { Batch::default() } else { Change::UpsertEvals(evals).into() }
 }
 
-/// Makes blocked evaluations pending again: room may have appeared for them.
+/// Makes blocked evaluations pending again.
 fn wake<'a>(state: &State, ids: impl IntoIterator<Item = &'a EvalId>, stamp: Stamp) -> Batch {
     let evals: Vec<Evaluation> = ids
         .into_iter()
@@ -95,7 +94,7 @@ fn wake<'a>(state: &State, ids: impl IntoIterator<Item = &'a EvalId>, stamp: Sta
     if evals.is_empty() { Batch::default() } else { Change::UpsertEvals(evals).into() }
 }
 
-/// Fails an evaluation and leaves a follow-up that tries again when it has rested.
+/// Fails an evaluation and makes a follow-up that tries again after `rest`.
 pub fn give_up(eval: &Evaluation, description: String, trigger: Trigger, rest: TimestampNs, stamp: Stamp, ids: &mut Ids<'_>) -> Batch {
     let follow_up = Evaluation {
         id: EvalId(ids()),

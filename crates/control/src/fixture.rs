@@ -1,8 +1,8 @@
-//! What the tests of several decisions need.
+//! Fixtures for the tests of several decisions.
 
 use uuid::Uuid;
 
-/// Ids of a test: another one with each call, and others after another index.
+/// Ids for tests: a different one at each call, and different ones after another index.
 pub(crate) fn counted(index: u64) -> impl FnMut() -> Uuid {
     let mut n = 0;
     move || {

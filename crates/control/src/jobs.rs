@@ -16,13 +16,13 @@ use crate::{
 pub struct RegisterJob {
     /// The job as submitted.
     pub job: Job,
-    /// Demand that the job is at this JobModifyIndex; 0 = that it does not exist.
+    /// Require that the job is at this JobModifyIndex; 0 = that it does not exist.
     pub enforce_index: Option<StoreIndex>,
-    /// Keep the counts of groups that exist already.
+    /// Keep the counts of existing groups.
     pub preserve_counts: bool,
-    /// Keep the resources of tasks that exist already.
+    /// Keep the resources of existing tasks.
     pub preserve_resources: bool,
-    /// Priority of the evaluation; None = the job's.
+    /// Priority of the evaluation; `None` = the job's.
     pub eval_priority: Option<i32>,
     /// The source text, kept beside the version.
     pub submission: Option<Submission>,
@@ -39,7 +39,7 @@ pub struct EvalCreated {
     pub job_modify_index: StoreIndex,
     /// Index of the commit.
     pub index: StoreIndex,
-    /// Things that work but deserve a look.
+    /// Warnings.
     pub warnings: Vec<String>,
 }
 
@@ -48,21 +48,21 @@ pub struct EvalCreated {
 pub struct DeregisterJob {
     /// The job.
     pub key: JobKey,
-    /// Forget it at once. Remote tasks are stopped all the same: their tombstones stay.
+    /// Forget it at once. Remote tasks still stop: their tombstones remain.
     pub purge: bool,
-    /// Priority of the evaluation; None = the job's.
+    /// Priority of the evaluation; `None` = the job's.
     pub eval_priority: Option<i32>,
-    /// Stop without shutdown_delay.
+    /// Skip `shutdown_delay`.
     pub no_shutdown_delay: bool,
 }
 
-/// A pending evaluation of a job that is committed now.
+/// A pending evaluation of a job in this commit.
 pub(crate) fn eval_of(job: &Job, trigger: Trigger, priority: Option<i32>, stamp: Stamp, ids: &mut Ids<'_>) -> Evaluation {
     let priority = priority.unwrap_or(job.priority);
     Evaluation { priority, job_modify_index: stamp.index, ..pending(job, trigger, stamp, ids) }
 }
 
-/// A change of a job with the evaluation that follows, and the answer that names it. A template is
+/// A change of a job with its evaluation, and the answer that names it. A template (periodic or parameterized job) is
 /// never scheduled itself.
 pub(crate) fn evaluated(mut batch: Batch, eval: Evaluation, index: StoreIndex, template: bool, stamp: Stamp) -> Decided<EvalCreated> {
     let mut answer = EvalCreated { job_modify_index: index, index: stamp.index, ..EvalCreated::default() };
@@ -81,12 +81,12 @@ fn no_version(key: &JobKey, version: u64) -> Refused {
     Refused::Invalid(format!("job {:?} in namespace {:?} at version {version} not found", key.id, key.namespace))
 }
 
-/// Are registrations, and what amounts to one, allowed at present?
+/// Refuses registrations, and everything equivalent, while they are switched off.
 pub(crate) fn allowed_now(state: &State, key: &JobKey) -> Result<(), Refused> {
     if state.scheduler_config().reject_job_registration { Err(Refused::RegistrationDisabled(key.clone())) } else { Ok(()) }
 }
 
-/// Does the request demand another index of the job?
+/// Refuses a request that requires another index of the job.
 pub(crate) fn enforce(state: &State, key: &JobKey, expected: Option<StoreIndex>) -> Result<(), Refused> {
     let Some(expected) = expected else { return Ok(()) };
     match state.job(key).map(|job| job.job_modify_index) {
@@ -96,7 +96,7 @@ pub(crate) fn enforce(state: &State, key: &JobKey, expected: Option<StoreIndex>)
     }
 }
 
-/// May an evaluation have this priority?
+/// Checks the priority of an evaluation.
 ///
 /// # Errors
 /// When it is out of bounds.
@@ -107,7 +107,7 @@ pub fn check_priority(asked: Option<i32>, highest: i32) -> Result<(), Refused> {
     }
 }
 
-/// The request with its job as it may be registered, and what deserves a look.
+/// Admits the request's job and returns the warnings.
 ///
 /// # Errors
 /// When the job breaks rules.
@@ -123,17 +123,17 @@ pub fn admit(request: RegisterJob, rules: &Rules<'_>) -> Result<(RegisterJob, Ve
     Ok((RegisterJob { job, ..request }, warnings))
 }
 
-/// Leaves out a source text that is too large to be kept, and says so.
+/// Drops a source text that is too large to keep, and returns the warning.
 pub fn drop_large_source(request: &mut RegisterJob, largest: usize) -> Option<String> {
     let size = request.submission.as_ref().map(|submission| submission.source.len() + submission.variables.len());
     let size = size.filter(|size| *size > largest)?;
     request.submission = None;
     let (size, largest) = (size_text(size), size_text(largest));
-    // Programs look for these words.
+    // Programs search for this text.
     Some(format!("job source size of {size} exceeds maximum of {largest} and will be discarded (server.job_max_source_size)"))
 }
 
-/// Keeps what autoscalers have set: the counts of groups and the resources of tasks that exist.
+/// Keeps values that autoscalers have set: counts of existing groups and resources of existing tasks.
 fn preserve(job: &mut Job, known: &Job, counts: bool, resources: bool) {
     for group in &mut job.task_groups {
         let Some(before) = known.group(&group.name) else { continue };
@@ -151,7 +151,7 @@ fn preserve(job: &mut Job, known: &Job, counts: bool, resources: bool) {
 /// Registers an admitted job or a new version of it.
 ///
 /// # Errors
-/// When the state is not as the request demands, or the job cannot be had there.
+/// When the state is not as the request requires, or the cluster cannot run the job.
 pub fn register(state: &State, request: RegisterJob, most: u32, stamp: Stamp, ids: &mut Ids<'_>) -> Result<Decided<EvalCreated>, Refused> {
     let RegisterJob { mut job, enforce_index, preserve_counts, preserve_resources, eval_priority, submission } = request;
     let key = job.key();
@@ -164,7 +164,7 @@ pub fn register(state: &State, request: RegisterJob, most: u32, stamp: Stamp, id
     put(state, job, (Trigger::JobRegister, eval_priority), submission, stamp, ids)
 }
 
-/// What a registration, a scaling and a revert have in common.
+/// The common part of a registration, a scaling and a revert.
 pub(crate) fn put(
     state: &State,
     mut job: Job,
@@ -187,9 +187,9 @@ pub(crate) fn put(
     let template = job.is_template();
     let same = known.filter(|known| !model::updates::specification_changed(known, &job));
     let job_modify_index = same.map_or(stamp.index, |known| known.job_modify_index);
-    // Also without a change: what is missing is placed, what was stopped by hand comes back.
+    // Even without a change: it places missing allocations and replaces those stopped by an operator.
     let eval = Evaluation { job_modify_index, ..eval_of(&job, trigger, priority, stamp, ids) };
-    // The same specification must not look different for what clients leave out.
+    // Fields that clients omit must not make the same specification look different.
     let job = same.map_or(job, |known| Job::clone(known));
     let batch = Change::UpsertJob { job: Box::new(job), submission: submission.map(Box::new) }.into();
     Ok(evaluated(batch, eval, job_modify_index, template, stamp))
@@ -209,7 +209,7 @@ pub fn deregister(
     let DeregisterJob { key, purge, eval_priority, no_shutdown_delay } = request;
     check_priority(eval_priority, highest)?;
     let Some(job) = state.job(&key) else {
-        // Stopping what is not there is done already; clients repeat it after a lost answer.
+        // A stop of an absent job is done already; clients repeat it after a lost answer.
         let answer = EvalCreated { index: state.latest_index(), ..EvalCreated::default() };
         return Ok(Decided { batch: Batch::default(), answer });
     };
@@ -221,15 +221,15 @@ pub fn deregister(
     }
     let eval = eval_of(job, Trigger::JobDeregister, eval_priority, stamp, ids);
     batch.push(if purge { Change::DeleteJob(key) } else { Change::StopJob(key) });
-    // Nothing of a template runs; the jobs made from it go on.
+    // A template runs nothing; its children continue.
     Ok(evaluated(batch, eval, stamp.index, job.is_template(), stamp))
 }
 
-/// Schedules a job again; `force_reschedule` also replaces failed allocations before their time, or
-/// whose attempts are used up.
+/// Schedules a job again; `force_reschedule` also replaces failed allocations before their time, or without attempts
+/// left.
 ///
 /// # Errors
-/// When there is no such job, or it is one that is never scheduled itself.
+/// When there is no such job, or it is never scheduled itself.
 pub fn evaluate(
     state: &State,
     key: &JobKey,
@@ -244,8 +244,8 @@ pub fn evaluate(
     let mut batch = Batch::default();
     if force_reschedule {
         let force = DesiredTransition { force_reschedule: Some(true), ..DesiredTransition::default() };
-        // Forced is the time, not the policy: a group whose policy allows no attempt stays as it is.
-        // System jobs have no policy.
+        // Only the time is forced, not the policy: a group whose policy allows no attempt stays as it is. System jobs
+        // have no policy.
         let rescheduled = |group: &str| {
             let policy = job.group(group).and_then(|group| group.reschedule.as_ref());
             policy.is_none_or(|policy| scheduler::reschedule::eligible(Some(policy), None, stamp.now))
@@ -263,8 +263,8 @@ pub fn evaluate(
 /// Registers an older version again as the newest one.
 ///
 /// # Errors
-/// When there is no such job or version, it is the current one, or the current one is not the
-/// enforced one.
+/// When there is no such job or version, when it is the current one, or when `EnforceVersion` names another current
+/// one.
 pub fn revert(
     state: &State,
     key: &JobKey,
@@ -286,7 +286,7 @@ pub fn revert(
     put(state, job, (Trigger::JobRegister, None), submission, stamp, ids)
 }
 
-/// Marks a version as stable or not; the answer is the index.
+/// Marks a version as stable or not; returns the index.
 ///
 /// # Errors
 /// When there is no such job or version.
@@ -298,8 +298,8 @@ pub fn mark(state: &State, key: JobKey, version: u64, stable: bool, stamp: Stamp
     Ok(Decided { batch: Change::JobStability { key, version, stable }.into(), answer: stamp.index })
 }
 
-/// Stops an allocation; its job gets another one. With `reschedule` that counts as an attempt of the
-/// policy, and another node is preferred.
+/// Stops an allocation; its job gets another one. With `reschedule` that counts as an attempt of the policy, and the
+/// scheduler prefers another node.
 ///
 /// # Errors
 /// When there is no such allocation.

@@ -1,10 +1,10 @@
-//! Node leases: who has been heard from, and until when the servers wait.
+//! Node leases: which nodes were heard, and how long the servers wait.
 //!
-//! A node counts its lease from when it *sent* a message, the servers from when they received it and with a margin on
-//! top: when a lease runs out here, the node has let go by its own clock before. Both count on the boot clock, which
-//! goes on while a machine sleeps.
+//! A node counts its lease from the moment when it *sent* a message. The servers count from its receipt, plus a margin.
+//! So a node has let go by its own clock before its lease ends here. Both use the boot clock, which continues while a
+//! machine sleeps.
 //!
-//! A server that stood still has heard nobody meanwhile: its nodes are not lost for it. See `suspicion`.
+//! A server that stood still has heard nobody meanwhile and does not count its nodes as lost. See `suspicion`.
 
 mod suspicion;
 
@@ -18,16 +18,16 @@ use model::NodeId;
 use crate::Boot;
 use suspicion::{Decision, Seen, decide, most};
 
-/// The leases.
+/// The leases of all nodes.
 #[derive(Debug, Default)]
 pub struct Leases {
     until: HashMap<NodeId, Boot>,
-    /// Nodes that hold no lease: only the end of the wait for them is of interest.
+    /// Nodes without a lease: only the end of the wait for them matters.
     cut_off: HashSet<NodeId>,
     order: BTreeSet<(Boot, NodeId)>,
     /// Until when the servers suspected themselves, while most nodes stay silent.
     suspected_until: Option<Boot>,
-    /// Why leases were last given their time again, and when.
+    /// When and why leases last got their full time again.
     given_again: Option<(Boot, String)>,
 }
 
@@ -36,20 +36,20 @@ pub struct Leases {
 pub struct Rules {
     /// How long the servers wait for a node.
     pub wait: Duration,
-    /// Without a renewal for this long a node has missed heartbeats.
+    /// A node that has not renewed for this long has missed heartbeats.
     pub quiet: Duration,
-    /// The longest that the servers may stand still without asking themselves.
+    /// Longest pause of the servers that does not make them suspect themselves.
     pub longest_gap: Duration,
 }
 
 /// Result of a look at the leases.
 #[derive(Debug)]
 pub struct Looked {
-    /// Nodes whose leases have run out, or the wait for them; they hold none from now on.
+    /// Nodes whose lease, or the wait for them, is over; they hold none from now on.
     pub gone: Vec<NodeId>,
-    /// When the next one runs out.
+    /// When the next lease or wait ends.
     pub next: Option<Boot>,
-    /// Why leases were given their time again, and the nodes that would have been lost.
+    /// Why leases got their full time again, and the nodes that would have been lost.
     pub spared: Option<(String, Vec<NodeId>)>,
 }
 
@@ -62,7 +62,7 @@ impl Leases {
     }
     fn seen(&self, now: Boot, gap: Duration, rules: &Rules) -> Seen {
         let held = |node: &NodeId| !self.cut_off.contains(node);
-        // A lease that was renewed just now has all of its time left.
+        // A lease renewed just now has its full time left.
         let heard = now + (rules.wait - rules.quiet);
         let due = self.order.iter().take_while(|(until, _)| *until <= now).filter(|(_, node)| held(node)).count();
         let silent = match due {
@@ -98,13 +98,13 @@ impl Leases {
         first
     }
 
-    /// Waits for a node that is cut off: it holds no lease and cannot prolong one, and is gone when the wait is over.
+    /// Waits for a disconnected node: it holds no lease and cannot renew one, and is gone after the wait.
     pub fn watch(&mut self, node: NodeId, until: Boot) {
         self.cut_off.insert(node);
         self.set(node, until);
     }
 
-    /// Prolongs a lease. False when there is none (any more): the node must become ready first.
+    /// Renews a lease. False when there is none: the node must become ready first.
     pub fn renew(&mut self, node: NodeId, until: Boot) -> bool {
         let held = self.until.contains_key(&node) && !self.cut_off.contains(&node);
         if held {
@@ -113,8 +113,8 @@ impl Leases {
         held
     }
 
-    /// It is about to be ready, and gets its lease when that is stored. It keeps what it holds; without a lease it is
-    /// waited for.
+    /// The node is about to be ready, and gets its lease once that is stored. It keeps a present lease; without one,
+    /// the servers wait for it.
     pub fn expect(&mut self, node: NodeId, until: Boot) {
         if !self.renew(node, until) {
             self.watch(node, until);
@@ -132,7 +132,7 @@ impl Leases {
         self.remove(node);
     }
 
-    /// Ends the leases that have run out, or renews them on suspicion (see `suspicion`). `gap` is the delay of this
+    /// Ends the leases that have run out, or extends them on suspicion (see `suspicion`). `gap` is the delay of this
     /// look beyond its due time.
     pub fn look(&mut self, now: Boot, gap: Duration, rules: &Rules) -> Looked {
         let seen = self.seen(now, gap, rules);
@@ -156,7 +156,7 @@ impl Leases {
         Looked { gone, next: self.order.first().map(|(until, _)| *until), spared }
     }
 
-    /// When leases were last given their time again, and why.
+    /// When leases last got their full time again, and why.
     #[must_use]
     pub fn given_again(&self) -> Option<(Boot, &str)> {
         self.given_again.as_ref().map(|(at, why)| (*at, why.as_str()))

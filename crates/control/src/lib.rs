@@ -1,24 +1,24 @@
-//! What the servers decide: `(state, now, ids) → (changes, when to look again, reasons)`.
+//! Decisions of the servers: `(state, now, ids) → (changes, when to look again, reasons)`.
 //!
-//! Each module holds one decision of the servers as pure functions of a snapshot. Deciding twice on the same state
-//! gives the same changes, and a decision that was carried out asks for nothing more. This crate must never know: the
-//! clock, randomness, files, network, an async runtime, logs. Its callers in `server` read a snapshot, decide, commit
-//! the changes, log the reasons, and sleep until it is time to look again, or answer who has asked.
+//! Each module holds one decision as pure functions of a snapshot. Deciding twice on the same state gives the same
+//! changes, and a carried-out decision asks for nothing more. This crate must never know: the clock, randomness, files,
+//! network, an async runtime, logs. Its callers in `server` read a snapshot, decide, commit the changes and log the
+//! reasons. Then they sleep until the next look, or answer the request.
 //!
 //! | module | decides |
 //! |---|---|
-//! | [`collection`] | what has ended, is old, and may go |
-//! | [`deployments`] | what becomes of deployments, by themselves and by order |
-//! | [`drains`] | when nodes are emptied, what leaves them, and when |
-//! | [`leases`] | whose lease has run out, and whether the servers are to blame |
-//! | [`nodes`] | who may be a node, and what follows from its facts, its readiness and its loss |
-//! | [`supervision`] | what becomes of the records of remote tasks |
-//! | [`jobs`], [`dispatch`], [`scaling`], [`plan`] | what follows from requests about jobs |
-//! | [`admission`] | which jobs may be registered, and what a person should know of them |
-//! | [`reports`] | what follows from what nodes say of their allocations |
+//! | [`collection`] | which old ended objects are collected |
+//! | [`deployments`] | the fate of deployments, by themselves and by order |
+//! | [`drains`] | when nodes drain, what leaves them, and when |
+//! | [`leases`] | which leases have run out, and whether the servers are to blame |
+//! | [`nodes`] | which nodes may register, and the effects of their facts, readiness and loss |
+//! | [`supervision`] | changes of the records of remote tasks |
+//! | [`jobs`], [`dispatch`], [`scaling`], [`plan`] | the effects of requests about jobs |
+//! | [`admission`] | which jobs may register, with which warnings |
+//! | [`reports`] | the effects of nodes' reports on their allocations |
 //! | [`evaluations`] | how evaluations begin, wake and are given up |
 //! | [`takeover`] | what a recovery takes over from nodes and providers |
-//! | [`runtimes`] | what the others need to know of remote runtimes |
+//! | [`runtimes`] | facts about remote runtimes for the other modules |
 //!
 //! Begin reading at [`Decision`], then [`collection`].
 
@@ -50,7 +50,7 @@ pub use boot::Boot;
 pub use evaluations::pending;
 pub use refused::{Kind, Refused};
 
-/// Index and time of the commit that is being decided.
+/// Index and time of the commit under decision.
 #[derive(Clone, Copy, Debug)]
 pub struct Stamp {
     /// Index that the commit gets.
@@ -59,30 +59,30 @@ pub struct Stamp {
     pub now: TimestampNs,
 }
 
-/// Where new ids come from: each call gives another one. The servers draw them, tests count.
+/// Source of new ids: each call gives another one. The servers draw them, tests count.
 pub type Ids<'a> = dyn FnMut() -> Uuid + 'a;
 
-/// What was decided.
+/// The result of a decision.
 #[derive(Clone, Debug, Default)]
 pub struct Decision {
-    /// What changes. Empty when the state is as it should be.
+    /// The changes. Empty when the state needs none.
     pub batch: Batch,
-    /// When time alone may change the decision; None when only another state can.
+    /// When time alone may change the decision; `None` when only another state can.
     pub wake_at: Option<TimestampNs>,
-    /// Why, for people: a line for each thing that was decided.
+    /// The reasons, for people: a line for each part of the decision.
     pub reasons: Vec<String>,
 }
 
-/// What changes because of a request, and what is answered once it has.
+/// The changes of a request, and the answer after their commit.
 #[derive(Clone, Debug, Default)]
 pub struct Decided<R> {
-    /// What changes.
+    /// The changes.
     pub batch: Batch,
     /// The answer.
     pub answer: R,
 }
 
-/// A time as texts of the API show it.
+/// A time in the format of the API's texts.
 #[must_use]
 pub fn rfc3339(at: TimestampNs) -> String {
     jiff::Timestamp::from_nanosecond(i128::from(at)).map_or_else(|_| String::new(), |t| t.to_string())

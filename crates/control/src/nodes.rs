@@ -9,7 +9,7 @@ use state::{ALL_NODE_POOL, Batch, Change, NodePool, State};
 
 use crate::{Decided, Ids, Kind, Refused, Stamp, pending, rfc3339};
 
-/// A node that is cut off is looked at again this much later at the earliest.
+/// The earliest next look at a disconnected node, after the present one.
 const WATCH: Duration = Duration::from_millis(100);
 
 /// The answer to a change of a node.
@@ -28,12 +28,12 @@ pub struct NodeChanged {
 /// The node.
 ///
 /// # Errors
-/// When there is none of that id.
+/// When no node has that id.
 pub fn node_of(state: &State, id: NodeId) -> Result<&Arc<Node>, Refused> {
     state.node(id).ok_or_else(|| Refused::not_found(Kind::Node, id))
 }
 
-/// A change of a node with the evaluations that follow.
+/// A change of a node with its evaluations.
 pub(crate) fn followed(mut batch: Batch, mut answer: NodeChanged, evals: Vec<Evaluation>, stamp: Stamp) -> Decided<NodeChanged> {
     if !evals.is_empty() {
         answer.eval_ids = evals.iter().map(|eval| eval.id).collect();
@@ -43,10 +43,10 @@ pub(crate) fn followed(mut batch: Batch, mut answer: NodeChanged, evals: Vec<Eva
     Decided { batch, answer }
 }
 
-/// Makes a node eligible for scheduling or ineligible.
+/// Sets whether a node is eligible for scheduling.
 ///
 /// # Errors
-/// When there is no such node, or it is draining and is to become eligible.
+/// When there is no such node, or it is draining and should become eligible.
 pub fn set_eligibility(
     state: &State,
     id: NodeId,
@@ -103,12 +103,12 @@ pub fn event(message: impl Into<String>, subsystem: &str, stamp: Stamp) -> NodeE
     NodeEvent { message: message.into(), subsystem: subsystem.to_owned(), timestamp: rfc3339(stamp.now), ..NodeEvent::default() }
 }
 
-/// One evaluation for each job that still has something on the node.
+/// One evaluation for each job with a live allocation on the node.
 pub fn evals_for(state: &State, node: NodeId, trigger: Trigger, stamp: Stamp, ids: &mut Ids<'_>) -> Vec<Evaluation> {
     evals_where(state, node, trigger, stamp, ids, |_| true)
 }
 
-/// The same for jobs that have such an allocation there.
+/// The same for jobs with such an allocation there.
 pub(crate) fn evals_where(
     state: &State,
     node: NodeId,
@@ -119,21 +119,21 @@ pub(crate) fn evals_where(
 ) -> Vec<Evaluation> {
     let mut evals: BTreeMap<JobKey, Evaluation> = BTreeMap::new();
     for alloc in state.allocs_by_node(node).filter(|alloc| !alloc.client_terminal() && concerns(alloc)) {
-        // A purged job is known from its allocations only.
+        // Only its allocations still name a purged job.
         let Some(job) = state.job(&alloc.job_key()).or(alloc.job.as_ref()) else { continue };
         evals.entry(alloc.job_key()).or_insert_with(|| node_eval(job, node, trigger, stamp, ids));
     }
     evals.into_values().collect()
 }
 
-/// One evaluation of a job because of a node.
+/// One evaluation of a job that a node causes.
 fn node_eval(job: &Job, node: NodeId, trigger: Trigger, stamp: Stamp, ids: &mut Ids<'_>) -> Evaluation {
     Evaluation { node_id: node, node_modify_index: stamp.index, ..pending(job, trigger, stamp, ids) }
 }
 
-/// Evaluations of the system jobs, which have something to do on a node that has come or changed; without those that
-/// are made already, and those that do not speak of its datacenter or pool: an evaluation starts what has failed
-/// again, on other nodes too. `changes` are those that are made of the node at the same time.
+/// Evaluations of the system jobs that have work on a new or changed node. Leaves out jobs in `made`, and jobs without
+/// the node's datacenter or pool: an evaluation also restarts what has failed on other nodes. `changes` are those of
+/// the node in the same commit.
 fn system_evals(state: &State, node: NodeId, changes: &[Change], made: &[Evaluation], stamp: Stamp, ids: &mut Ids<'_>) -> Vec<Evaluation> {
     let registered = changes.iter().rev().find_map(|change| match change {
         Change::RegisterNode(facts) if facts.id == node => Some(&**facts),
@@ -149,15 +149,14 @@ fn system_jobs(state: &State) -> impl Iterator<Item = &Arc<Job>> {
     state.jobs().filter(|job| job_type::everywhere(&job.kind) && !job.stopped() && !job.is_template())
 }
 
-/// Evaluations because nodes are gone: of the jobs that still have something there, and of the system jobs that speak
-/// of them. What such a job lacks on other nodes, because it has failed there, is started again at every change of
-/// the nodes, so also at this one.
+/// Evaluations for lost nodes: of the jobs with live allocations there, and of the system jobs in their scope. Such a
+/// job's failed allocations on other nodes restart at every change of the nodes, so also at this one.
 fn evals_of_loss(state: &State, lost: &[NodeId], stamp: Stamp, ids: &mut Ids<'_>) -> Vec<Evaluation> {
     let mut evals: BTreeMap<JobKey, Evaluation> = BTreeMap::new();
     for id in lost {
         evals.extend(evals_for(state, *id, Trigger::NodeUpdate, stamp, ids).into_iter().map(|eval| (eval.job_key(), eval)));
     }
-    // Nodes are lost by thousands at once, and system jobs are few.
+    // Thousands of nodes may be lost at once, while system jobs are few.
     for job in system_jobs(state) {
         let of = lost.iter().find(|id| state.node(**id).is_some_and(|node| scheduler::in_scope(job, node)));
         if let Some(id) = of {
@@ -167,10 +166,10 @@ fn evals_of_loss(state: &State, lost: &[NodeId], stamp: Stamp, ids: &mut Ids<'_>
     evals.into_values().collect()
 }
 
-/// Is it the node that has registered with this id, if one has?
+/// Checks that it is the node registered with this id, if one is.
 ///
 /// # Errors
-/// When the node that is known by this id has another secret.
+/// When the registered node has another secret.
 pub fn has_its_secret(state: &State, node: &Node) -> Result<(), Refused> {
     if state.node(node.id).is_none_or(|known| known.secret_id == node.secret_id) {
         return Ok(());
@@ -185,7 +184,7 @@ pub fn has_its_secret(state: &State, node: &Node) -> Result<(), Refused> {
 /// Registers a node or updates its facts, and makes it ready.
 ///
 /// # Errors
-/// When the node has another secret than the one that it is known by, or its pool cannot be joined.
+/// When the registered node has another secret, or it cannot join its pool.
 pub fn register(state: &State, node: Node, stamp: Stamp, ids: &mut Ids<'_>) -> Result<Batch, Refused> {
     has_its_secret(state, &node)?;
     let mut batch = Batch::default();
@@ -195,10 +194,10 @@ pub fn register(state: &State, node: Node, stamp: Stamp, ids: &mut Ids<'_>) -> R
     Ok(batch)
 }
 
-/// The facts of a known node have changed.
+/// Updates the facts of a known node.
 ///
 /// # Errors
-/// When its pool cannot be joined.
+/// When it cannot join its pool.
 pub fn update(state: &State, node: Node, stamp: Stamp, ids: &mut Ids<'_>) -> Result<Batch, Refused> {
     let mut batch = Batch::default();
     let id = node.id;
@@ -212,7 +211,7 @@ pub fn update(state: &State, node: Node, stamp: Stamp, ids: &mut Ids<'_>) -> Res
     Ok(batch)
 }
 
-/// Writes the facts when they differ: a node that only comes back must not look like a changed one.
+/// Writes the facts if they differ: a node that only comes back must not look changed.
 fn update_facts(state: &State, mut node: Node, batch: &mut Batch) -> Result<(), Refused> {
     if node.pool == ALL_NODE_POOL {
         return Err(Refused::Invalid(format!(
@@ -241,7 +240,7 @@ fn update_facts(state: &State, mut node: Node, batch: &mut Batch) -> Result<(), 
         if same == **known {
             return Ok(());
         }
-        // Facts are the node's, its status is ours.
+        // The node owns its facts, the servers its status.
         node.status = known.status;
         node.status_description.clone_from(&known.status_description);
     }
@@ -256,7 +255,7 @@ pub fn make_ready(state: &State, id: NodeId, stamp: Stamp, ids: &mut Ids<'_>, ba
         return;
     }
     let event = match before {
-        // The registration itself says so.
+        // The registration itself is the event.
         None => None,
         Some(NodeStatus::Initializing) => Some(event("Node registered", "Cluster", stamp)),
         Some(_) => Some(event("Node re-registered", "Cluster", stamp)),
@@ -272,28 +271,27 @@ pub fn make_ready(state: &State, id: NodeId, stamp: Stamp, ids: &mut Ids<'_>, ba
 /// How much longer the servers wait for a silent node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// As long as for one that was heard from just now.
+    /// A full lease, as for a node that was heard just now.
     Lease,
-    /// So long.
+    /// This long.
     For(Duration),
 }
 
 /// Result of the loss of nodes.
 #[derive(Clone, Debug, Default)]
 pub struct Loss {
-    /// What changes.
+    /// The changes.
     pub batch: Batch,
     /// Nodes that the servers keep waiting for.
     pub waits: Vec<(NodeId, Wait)>,
 }
 
-/// Counts nodes as down or disconnected, because their lease and its margin or the wait for a disconnected node is
-/// over.
+/// Marks nodes as down or disconnected. Their lease with its margin, or the wait for a disconnected node, is over.
 #[must_use]
 pub fn lose(state: &State, lost: &[NodeId], stamp: Stamp, ids: &mut Ids<'_>) -> Loss {
     let mut loss = Loss::default();
     if state.cluster().recovery.is_some() {
-        // Nothing is counted as lost meanwhile.
+        // Nothing counts as lost meanwhile.
         loss.waits.extend(lost.iter().map(|id| (*id, Wait::Lease)));
         return loss;
     }

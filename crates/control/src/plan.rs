@@ -21,24 +21,24 @@ pub struct PlanJob {
 pub struct PlanPreview {
     /// Counts by group.
     pub desired_updates: BTreeMap<Arc<str>, DesiredUpdates>,
-    /// Groups that would find no room.
+    /// Groups without room.
     pub failed_groups: BTreeMap<Arc<str>, AllocMetric>,
     /// Index of the registered job; 0 = it is new.
     pub job_modify_index: StoreIndex,
     /// Evaluations that would follow.
     pub created_evals: Vec<Evaluation>,
-    /// The difference, when it was asked for.
+    /// The difference, if requested.
     pub diff: Option<JobDiff>,
-    /// Things that work but deserve a look.
+    /// Warnings.
     pub warnings: Vec<String>,
-    /// Index of the snapshot that was looked at.
+    /// Index of the snapshot behind it.
     pub index: StoreIndex,
 }
 
 /// Computes the effects of registering an admitted job.
 ///
 /// # Errors
-/// Why the scheduler could not say so.
+/// Why the scheduler cannot compute them.
 pub fn preview(
     state: &State,
     PlanJob { mut job, diff }: PlanJob,
@@ -56,7 +56,7 @@ pub fn preview(
     let batch =
         Batch::new(vec![Change::UpsertJob { job: Box::new(job.clone()), submission: None }, Change::UpsertEvals(vec![eval.clone()])]);
     imagined.apply(stamp.index, stamp.now, batch).map_err(|error| error.to_string())?;
-    // A template is never scheduled itself: only what changes of it is shown.
+    // A template is never scheduled itself: only its changes are shown.
     let decision = match job.is_template() {
         true => model::plan::Decision::default(),
         false => scheduler::schedule_within(&imagined, &eval, stamp.now, seed, most).map_err(|error| error.to_string())?,

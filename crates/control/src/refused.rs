@@ -1,10 +1,10 @@
-//! Why something is not decided.
+//! Refusals of requests.
 
 use std::fmt;
 
 use model::{JobKey, StoreIndex, dispatch::DispatchError, validate::ValidationErrors};
 
-/// What a request asked for and did not exist.
+/// Kind of an object that a request named and that does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A job.
@@ -21,7 +21,7 @@ pub enum Kind {
     Node,
     /// A remote task.
     RemoteTask,
-    /// An instance at a provider that no record knows.
+    /// An orphaned instance at a provider.
     RemoteInstance,
     /// A registration of a service.
     Service,
@@ -49,7 +49,7 @@ pub enum Refused {
     /// There is no such object.
     #[error("{kind} not found")]
     NotFound {
-        /// What.
+        /// Its kind.
         kind: Kind,
         /// Its name as the request gave it.
         name: String,
@@ -60,25 +60,25 @@ pub enum Refused {
         /// Each rule that it breaks.
         ValidationErrors,
     ),
-    /// What was asked for breaks a rule.
+    /// The request breaks a rule.
     #[error("{0}")]
     Invalid(
-        /// Which, and why.
+        /// Which rule, and why.
         String,
     ),
-    /// As [`Refused::Invalid`], where clients know it by its status.
+    /// As [`Refused::Invalid`], where clients rely on status 400.
     #[error("{0}")]
     BadRequest(
         /// Which rule, and why.
         String,
     ),
-    /// A job cannot be dispatched so.
+    /// The job cannot be dispatched with this request.
     #[error(transparent)]
     Dispatch(#[from] DispatchError),
-    /// `EnforceIndex` was given and the job is at another index (None: the job does not exist).
+    /// `EnforceIndex` names another index than the job's (`None`: the job does not exist).
     #[error("{}", enforce_text(*.expected, *.actual))]
     EnforceIndex {
-        /// Index that the request demands.
+        /// Index that the request requires.
         expected: StoreIndex,
         /// Index of the job.
         actual: Option<StoreIndex>,
@@ -86,7 +86,7 @@ pub enum Refused {
     /// The version that a revert enforces is not the current one.
     #[error("Current job has version {actual}; enforcing version {expected}")]
     EnforceVersion {
-        /// Version that the request demands.
+        /// Version that the request requires.
         expected: u64,
         /// Version of the job.
         actual: u64,
@@ -94,16 +94,16 @@ pub enum Refused {
     /// A deployment that has ended cannot be changed.
     #[error("can't {verb} terminal deployment")]
     TerminalDeployment {
-        /// What was asked.
+        /// The requested action.
         verb: &'static str,
     },
-    /// It is larger than what the servers keep or read.
+    /// Larger than the servers keep or read.
     #[error("{0}")]
     TooLarge(
-        /// What, and how much is allowed.
+        /// What is too large, and the limit.
         String,
     ),
-    /// A node that is connected is not forgotten.
+    /// A connected node cannot be forgotten.
     #[error("node {name} is connected: stop its agent, then purge it (a node that only shall get no work is drained)")]
     Connected {
         /// The node.
@@ -112,7 +112,7 @@ pub enum Refused {
     /// The request contradicts the current state.
     #[error("{0}")]
     Conflict(
-        /// What contradicts what.
+        /// Which parts contradict each other.
         String,
     ),
     /// Registrations are switched off.

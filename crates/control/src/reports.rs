@@ -7,25 +7,26 @@ use state::{Batch, Change, State};
 
 use crate::{Ids, Stamp, pending};
 
-/// May it be rescheduled?
+/// Whether its reschedule policy has an attempt left.
 fn attempts_left(state: &State, alloc: &Allocation, now: TimestampNs) -> bool {
     let job = state.job(&alloc.job_key());
     let policy = job.and_then(|job| job.group(&alloc.task_group)).and_then(|group| group.reschedule.as_ref());
     scheduler::reschedule::eligible(policy, alloc.reschedule_tracker.as_deref(), now)
 }
 
-/// Applies the reports of nodes, and makes an evaluation for each job that has to react.
+/// Applies the reports of nodes, and makes an evaluation for each job that must react.
 pub fn decide(state: &State, updates: Vec<(NodeId, AllocClientUpdate)>, stamp: Stamp, ids: &mut Ids<'_>) -> Batch {
     let mut evals: BTreeMap<JobKey, Evaluation> = BTreeMap::new();
     let mut accepted = Vec::with_capacity(updates.len());
     for (node, update) in updates {
-        // A node speaks for its own allocations only.
+        // A node may report on its own allocations only.
         let Some(alloc) = state.alloc(update.id).filter(|alloc| alloc.node_id == node) else { continue };
-        // A system job has no reschedule policy: what has failed on a node is looked at again when the job or the
-        // node changes.
+        // A system job has no reschedule policy: the scheduler looks at a failure again when the job or the node
+        // changes.
         let system = alloc.job.as_ref().is_some_and(|job| job_type::everywhere(&job.kind));
         let failed = update.client_status == ClientStatus::Failed && alloc.client_status != ClientStatus::Failed && !system;
-        // Without an attempt left there is nothing to decide. What is cut off may have a rival that takes over now.
+        // Without an attempt left there is nothing to decide. A disconnected one may have a replacement that takes over
+        // now.
         let failed = failed && (alloc.was_unknown() || attempts_left(state, alloc, stamp.now));
         let came_back = alloc.client_status == ClientStatus::Unknown && update.client_status != ClientStatus::Unknown;
         if (failed || came_back)

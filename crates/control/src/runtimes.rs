@@ -1,4 +1,4 @@
-//! Which nodes reach the remote runtimes of which drivers, and what that says of allocations and records.
+//! Which nodes reach the providers of which drivers, and the consequences for allocations and records.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use model::{
 };
 use state::State;
 
-/// Does this node run the task in a remote runtime?
+/// The provider through which this node runs the driver's tasks; `None` if it runs them itself.
 #[must_use]
 pub fn provider_of<'a>(node: Option<&'a Arc<Node>>, driver: &str) -> Option<&'a str> {
     node?.drivers.get(driver)?.remote.as_ref().map(|remote| &*remote.provider)
@@ -26,7 +26,7 @@ pub fn slots_of<'a>(state: &'a State, alloc: &'a Allocation) -> impl Iterator<It
     })
 }
 
-/// Are all tasks of the allocation remote? Then moving it touches nothing but its management.
+/// Whether all tasks of the allocation are remote: then a move concerns only their management.
 #[must_use]
 pub fn only_remote(state: &State, alloc: &Allocation) -> bool {
     let node = state.node(alloc.node_id);
@@ -37,7 +37,7 @@ pub fn only_remote(state: &State, alloc: &Allocation) -> bool {
         .is_some_and(|group| !group.tasks.is_empty() && group.tasks.iter().all(|task| provider_of(node, &task.driver).is_some()))
 }
 
-/// Computes the guarantee of a remote task, from the report of its manager or else of any node that reaches the
+/// Computes the guarantee of a remote task from the report of its manager, or else of any node that reaches the
 /// provider.
 #[must_use]
 pub fn guarantee_of(state: &State, record: &RemoteTask, times: &Times) -> Guarantee {
@@ -47,24 +47,24 @@ pub fn guarantee_of(state: &State, record: &RemoteTask, times: &Times) -> Guaran
     guarantee_within(own.or_else(|| state.fleet().runtimes(&record.driver).map(|runtime| runtime.provider).find(same)), Some(times))
 }
 
-/// The runtimes of a driver that a ready node with a healthy one reaches.
+/// The providers of a driver that some ready node with a healthy driver reaches.
 pub(crate) fn usable<'a>(state: &'a State, driver: &'a str) -> impl Iterator<Item = &'a RemoteProvider> {
     state.fleet().runtimes(driver).filter(|runtime| runtime.usable).map(|runtime| runtime.provider)
 }
 
-/// Is there a ready node that runs tasks of the driver itself?
+/// Whether a ready node runs tasks of the driver itself.
 pub(crate) fn runs_on_a_node(state: &State, driver: &str) -> bool {
     let mut ready = state.nodes().filter(|node| node.status == NodeStatus::Ready);
     ready.any(|node| node.drivers.get(driver).is_some_and(|d| d.healthy && d.remote.is_none()))
 }
 
-/// Can the node that is to create it list what its provider has?
+/// Whether the node that is to create it can list its provider's instances.
 pub(crate) fn can_list(state: &State, record: &RemoteTask) -> bool {
     let node = record.manager.and_then(|m| state.node(m.node_id));
     node.and_then(|n| n.drivers.get(&*record.driver)).and_then(|d| d.remote.as_ref()).is_some_and(|p| p.list)
 }
 
-/// The runtime of the record, if a node with a lease reaches it.
+/// The record's provider, if a node with a lease reaches it.
 pub(crate) fn reached_from<'a>(node: &'a Node, record: &RemoteTask) -> Option<&'a RemoteProvider> {
     let driver = node.drivers.get(&*record.driver).filter(|driver| driver.healthy && node.status == NodeStatus::Ready)?;
     driver.remote.as_ref().filter(|remote| record.provider.is_empty() || remote.provider == record.provider)

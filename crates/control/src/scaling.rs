@@ -1,4 +1,4 @@
-//! Scaling: a new count of a group, or only a message about it. Both become scaling events.
+//! Scaling: a new count of a group, or only a message about it. Both make scaling events.
 
 use std::collections::BTreeMap;
 
@@ -18,23 +18,23 @@ pub struct ScaleJob {
     pub key: JobKey,
     /// The group.
     pub group: String,
-    /// New count; None records the message only.
+    /// New count; `None` records the message only.
     pub count: Option<i64>,
-    /// Why.
+    /// The reason.
     pub message: String,
-    /// The message reports a failure: nothing is changed.
+    /// The message reports a failure: no count changes.
     pub error: bool,
-    /// Free metadata of the scaling event.
+    /// User metadata of the scaling event.
     pub meta: BTreeMap<String, serde_json::Value>,
-    /// Demand that the job is at this JobModifyIndex when its count is changed.
+    /// Require that the job is at this JobModifyIndex when its count changes.
     pub job_modify_index: Option<StoreIndex>,
 }
 
 /// Changes the count of a group, or records a message about it.
 ///
 /// # Errors
-/// When there is no such job or group, the count is out of bounds, the job is at another index, or it
-/// is rolling out a version.
+/// When there is no such job or group, or the count is out of bounds. Also when the job is at another index, or has an
+/// active deployment.
 pub fn scale(
     state: &State,
     request: ScaleJob,
@@ -76,7 +76,7 @@ fn with_count(job: &Job, group: &str, count: i32) -> Job {
     job
 }
 
-/// May the group have this count now?
+/// Checks whether the group may have this count now.
 fn check_count(state: &State, job: &Job, group: &TaskGroup, count: i64, most: u32) -> Result<i32, Refused> {
     let refused = |why: String| Err(Refused::BadRequest(why));
     let Some(small) = i32::try_from(count).ok().filter(|count| *count >= 0) else {

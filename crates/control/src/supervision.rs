@@ -1,9 +1,8 @@
-//! Supervision of remote tasks: carries the pure transition function of `lifecycle::remote` over the snapshot.
+//! Supervision of remote tasks: applies the pure transition function of `lifecycle::remote` to the snapshot.
 //!
-//! A slot is looked at when something that it depends on has changed (its record, an allocation of it, its job, a node
-//! that has to do with it, the time of a restart): [`Signals`]. What is seen becomes events, events become changes of
-//! the record, and the sessions of the nodes derive their orders from the published record: nothing here is remembered
-//! that a restart could lose.
+//! [`Signals`] selects a slot when something that it depends on has changed: its record, an allocation, its job, a
+//! relevant node, or the time of a restart. Observations become events, and events become changes of the record. The
+//! sessions of the nodes derive their orders from the published record. So nothing here is lost in a restart.
 
 mod signals;
 
@@ -33,22 +32,22 @@ use crate::{
 
 pub use signals::{Signals, Timers};
 
-/// An incarnation that would begin, the first one of its slot or another.
+/// An incarnation about to begin, the slot's first or a later one.
 #[derive(Clone, Copy, Debug)]
 pub struct Beginning<'a> {
     /// Its slot.
     pub slot: &'a SlotKey,
     /// Its driver.
     pub driver: &'a str,
-    /// The runtime.
+    /// The provider.
     pub provider: &'a str,
-    /// The node that is to create it can list what the provider has.
+    /// The node that is to create it can list the provider's instances.
     pub can_list: bool,
-    /// An instance of the slot is being stopped by a person's order, beside its record.
+    /// An instance of the slot is stopping on a person's order, beside its record.
     pub stopping: bool,
 }
 
-/// Why an incarnation must not begin now, if so: one may live that no record knows.
+/// Why an incarnation must not begin now, if so: an orphaned instance may live.
 pub type Held<'a> = dyn Fn(&Beginning<'_>) -> Option<String> + 'a;
 
 /// A reason, for people.
@@ -58,21 +57,21 @@ pub enum Said {
     Held {
         /// The slot.
         slot: SlotKey,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// A remote task asks for an evaluation of its job.
     Asks {
         /// The job.
         job: JobKey,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// The record of a slot has changed.
     Changed {
         /// The slot.
         slot: SlotKey,
-        /// Why.
+        /// The reason.
         reasons: Vec<String>,
     },
 }
@@ -80,19 +79,19 @@ pub enum Said {
 /// Decisions about remote tasks.
 #[derive(Clone, Debug, Default)]
 pub struct Supervised {
-    /// What changes.
+    /// The changes.
     pub batch: Batch,
-    /// Why.
+    /// The reason.
     pub said: Vec<Said>,
 }
 
-/// Records as they become while several events are fed, with what follows for jobs.
+/// Records during the feeding of several events, with the effects on jobs.
 struct Feeder<'a> {
     state: &'a State,
     stamp: Stamp,
     ids: &'a mut Ids<'a>,
     held: &'a Held<'a>,
-    /// Slots beside which an instance is being stopped by a person's order; looked for when one begins.
+    /// Slots beside which an instance is stopping on a person's order; computed when an incarnation begins.
     stopping: OnceCell<BTreeSet<SlotKey>>,
     records: BTreeMap<SlotKey, Option<RemoteTask>>,
     evaluate: BTreeMap<JobKey, bool>,
@@ -116,7 +115,7 @@ impl<'a> Feeder<'a> {
         let context = Context { now: self.stamp.now, fresh: IncarnationId((self.ids)()), held: false };
         let before = self.record(slot);
         let mut step = transition(slot, before, event, context);
-        // Something would be created: not while an instance may live that no record knows.
+        // This would create an instance: not while an orphaned one may live.
         let why = step.record.as_ref().filter(|after| begins(before, after)).and_then(|after| {
             let stopping = self.stopping.get_or_init(|| self.state.remote_tasks().filter_map(|r| waits_for(r)).collect()).contains(slot);
             let can_list = can_list(self.state, after);
@@ -169,8 +168,7 @@ impl<'a> Feeder<'a> {
             .into_iter()
             .filter_map(|(key, changed)| {
                 let job = self.state.job(&key).filter(|job| !job.stopped())?;
-                // One that is still to be worked on sees this change; one that is blocked is woken by room, not by
-                // asking again.
+                // A pending evaluation sees this change; a blocked one wakes by room, not by repetition.
                 let open = |status| self.state.evals_by_job(&key).any(|eval| eval.status == status && eval.wait_until <= self.stamp.now);
                 if open(EvalStatus::Pending) || (!changed && open(EvalStatus::Blocked)) {
                     return None;
@@ -185,7 +183,7 @@ impl<'a> Feeder<'a> {
     }
 }
 
-/// What the snapshot asks of these slots.
+/// Decides on these slots by the snapshot.
 pub fn decide(state: &State, slots: BTreeSet<SlotKey>, stamp: Stamp, ids: &mut Ids<'_>, held: &Held<'_>) -> Supervised {
     let mut feeder = Feeder::new(state, stamp, ids, held);
     let mut executors = Executors { state, queues: HashMap::new() };
@@ -199,7 +197,7 @@ pub fn decide(state: &State, slots: BTreeSet<SlotKey>, stamp: Stamp, ids: &mut I
     feeder.end()
 }
 
-/// The newest allocation in the slot's place that has not ended.
+/// The slot's newest allocation that has not ended.
 fn newest_live<'a>(state: &'a State, slot: &'a SlotKey) -> Option<&'a Arc<Allocation>> {
     let age = |alloc: &Arc<Allocation>| (alloc.create_index, alloc.create_time);
     state.live_allocs_at(slot).reduce(|newest, alloc| if age(alloc) > age(newest) { alloc } else { newest })
@@ -208,8 +206,8 @@ fn newest_live<'a>(state: &'a State, slot: &'a SlotKey) -> Option<&'a Arc<Alloca
 fn reconcile_job<'a>(feeder: &mut Feeder<'a>, key: &JobKey, slots: &[SlotKey], executors: &mut Executors<'a>) {
     let (state, now) = (feeder.state, feeder.stamp.now);
     let job = state.job(key);
-    // What asks about the whole job is looked at once, and only if a slot asks: most slots have their allocation, and
-    // nothing else matters to them.
+    // Computed once, and only if a slot needs it: most slots have their allocation, and need nothing about the whole
+    // job.
     let no_room = LazyCell::new(|| {
         let blocked = state.evals_by_job(key).filter(|eval| eval.status == EvalStatus::Blocked);
         let lacking =
@@ -218,7 +216,7 @@ fn reconcile_job<'a>(feeder: &mut Feeder<'a>, key: &JobKey, slots: &[SlotKey], e
     });
     let coverage = LazyCell::new(|| job.filter(|job| !job.stopped()).map(|job| scheduler::Coverage::of(state, job)));
     let covered = |slot: &SlotKey| match slot_covered(job.map(|job| &**job), slot) {
-        // A job that has the task may want it in another slot than the index says.
+        // A job with the task may want it in another slot than the index says.
         by_index if job.is_some_and(|j| j.group(&slot.group).is_some_and(|g| g.task(&slot.task).is_some())) => {
             coverage.as_ref().and_then(|coverage| coverage.covers(slot)).unwrap_or(by_index)
         }
@@ -231,15 +229,15 @@ fn reconcile_job<'a>(feeder: &mut Feeder<'a>, key: &JobKey, slots: &[SlotKey], e
         let wanted = newest_live(state, slot)
             .filter(|alloc| state.node(alloc.node_id).is_some_and(|node| node.status == NodeStatus::Ready && node.drain.is_none()))
             .and_then(|alloc| wanted_by(state, alloc, slot, feeder.record(slot), &mut hashes));
-        // Want of room is said of a whole group; a slot that has its next place waits there for the successor to
-        // observe, whatever its siblings lack.
+        // *No room* concerns a whole group. A slot with a successor waits for the successor's observation, whatever its
+        // siblings lack.
         let has_place = wanted.is_some() || feeder.record(slot).is_some_and(|record| record.successor.is_some());
         let draining = |node: NodeId| {
             let drain = state.node(node)?.drain.as_ref()?;
             let forced = drain.force_deadline_ns != 0 && drain.force_deadline_ns <= now;
             Some(forced || (!has_place && no_room.contains(&slot.group)))
         };
-        // An allocation that wants the slot outweighs a job that does not: then nobody asks.
+        // An allocation that wants the slot outweighs a job that does not.
         let covered = if wanted.is_some() { Ok(()) } else { covered(slot) };
         let ended = feeder.record(slot).filter(|record| wanted.is_none() && awaits_finisher(record));
         let finisher = ended.and_then(|record| finisher(state, record, executors));
@@ -259,7 +257,7 @@ fn reconcile_job<'a>(feeder: &mut Feeder<'a>, key: &JobKey, slots: &[SlotKey], e
 /// Hashes of specifications by create index, version, group and task: many slots share one.
 type SpecHashes = HashMap<(u64, u64, Arc<str>, Arc<str>), Text>;
 
-/// What an allocation wants of a slot; None when its node does not run the task remotely.
+/// An allocation's wish for a slot; `None` when its node does not run the task remotely.
 fn wanted_by(
     state: &State,
     alloc: &Allocation,
@@ -275,8 +273,8 @@ fn wanted_by(
         .entry((job.create_index, job.version, group.name.clone(), task.name.clone()))
         .or_insert_with(|| model::updates::spec_hash(job, group, task).into())
         .clone();
-    // The allocation that the record served last, not the one that this one replaces: a replacement may itself have
-    // been lost before it served.
+    // The allocation that the record last served, not the one that this one replaces: a replacement may be lost before
+    // it served.
     let served = record.and_then(|record| state.alloc(record.alloc_id)).filter(|served| served.id != alloc.id);
     let previous_ended = served.is_some_and(|served| ended_by_itself(served, alloc));
     Some(RemoteWanted {
@@ -291,8 +289,8 @@ fn wanted_by(
     })
 }
 
-/// Has the previous allocation ended by itself? A scheduler marks a failed one as stopped when it replaces it, which
-/// is told apart from a stop that came first by the record of the attempt.
+/// Whether the previous allocation has ended by itself. The scheduler marks a failed one as stopped when it replaces
+/// it. The record of the attempt tells this apart from an earlier stop.
 fn ended_by_itself(previous: &Allocation, alloc: &Allocation) -> bool {
     match previous.client_status {
         ClientStatus::Complete => previous.desired_status == DesiredStatus::Run,
@@ -304,19 +302,19 @@ fn ended_by_itself(previous: &Allocation, alloc: &Allocation) -> bool {
     }
 }
 
-/// Who executes stops that nobody else executes: nodes that reach the provider, preferably not draining, with the
-/// fewest slots. Several stops are spread.
+/// Nodes that carry out orphaned stops: those that reach the provider, preferably not draining, with the fewest slots.
+/// Spreads several stops.
 struct Executors<'a> {
     state: &'a State,
-    /// By driver and provider; an empty provider is any.
+    /// By driver and provider; an empty provider stands for any.
     queues: HashMap<(Text, Text), BTreeSet<Rank>>,
 }
 
-/// Whether it drains, how many slots it has, which node: the first in order is the next.
+/// Whether it drains, its number of slots, its id: the first in order is next.
 type Rank = (bool, usize, NodeId);
 
 impl Executors<'_> {
-    /// The node that is to execute the stop of that record, with the provider that it reaches.
+    /// The node for the stop of that record, with the provider that it reaches.
     fn next(&mut self, record: &RemoteTask) -> Option<(NodeId, String)> {
         let state = self.state;
         let queue = self.queues.entry((record.driver.clone(), record.provider.clone())).or_insert_with(|| {
@@ -329,8 +327,8 @@ impl Executors<'_> {
     }
 }
 
-/// Who lets the provider forget an instance that has ended for good. Its output is kept where its allocation is; once
-/// that was collected nobody reads it.
+/// The manager that makes the provider forget an instance that has ended for good. The output is kept with its
+/// allocation; after that is collected, nobody reads it.
 fn finisher(state: &State, record: &RemoteTask, executors: &mut Executors<'_>) -> Option<Manager> {
     match state.alloc(record.alloc_id) {
         Some(alloc) => {
@@ -341,8 +339,7 @@ fn finisher(state: &State, record: &RemoteTask, executors: &mut Executors<'_>) -
     }
 }
 
-/// What follows from the reports of a node about remote tasks, and the slots whose order (or release) the node is to
-/// be told again.
+/// Applies a node's reports on remote tasks. Also returns the slots whose order (or release) the node needs again.
 pub fn report(
     state: &State,
     from: NodeId,
@@ -361,7 +358,7 @@ pub fn report(
             Effect::Order { node, .. } | Effect::Release { node, .. } => *node == from,
             Effect::Commit(_) | Effect::Delete(_) | Effect::Evaluate { .. } => false,
         });
-        // With a changed record the session sees the difference itself.
+        // If the record changes, the session sees the difference itself.
         if told && !changed {
             again.push(slot);
         }

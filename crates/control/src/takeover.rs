@@ -17,23 +17,23 @@ use state::{Batch, Change, NamespaceRecord, State};
 
 use crate::{Ids, Stamp, pending};
 
-/// Instances that a sweep has found at a provider and no record knows.
+/// Orphaned instances that a sweep has found at a provider.
 #[derive(Clone, Copy, Debug)]
 pub struct Unbound<'a> {
-    /// The driver that was asked.
+    /// The driver that listed them.
     pub driver: &'a str,
-    /// Identity of the runtime.
+    /// Identity of the provider.
     pub provider: &'a str,
     /// The instances.
     pub instances: &'a [RemoteInstance],
 }
 
-/// The incarnations that records know.
+/// The incarnations in records.
 fn incarnations(state: &State) -> HashSet<IncarnationId> {
     state.remote_tasks().map(|record| record.incarnation).collect()
 }
 
-/// Takes over what a node reports, if the node has acted on a newer state than the servers know.
+/// Takes over a node's inventory, if the node has acted on a newer state than the servers'.
 pub fn of_node(state: &State, node: NodeId, allocs: &[Allocation], orders: &[RemoteOrder], stamp: Stamp, ids: &mut Ids<'_>) -> Batch {
     let mut batch = Batch::default();
     let mut evals: BTreeMap<JobKey, EvalId> = BTreeMap::new();
@@ -48,7 +48,7 @@ pub fn of_node(state: &State, node: NodeId, allocs: &[Allocation], orders: &[Rem
             updates.push(client_update(alloc));
             continue;
         }
-        // What has ended says of a batch job what need not run again; of others nothing.
+        // An ended allocation of a batch job records finished work; of other jobs it records nothing.
         if known.is_none() && alloc.terminal() && !job_type::finite(&job.kind) {
             continue;
         }
@@ -63,7 +63,7 @@ pub fn of_node(state: &State, node: NodeId, allocs: &[Allocation], orders: &[Rem
             batch.push(Change::UpsertEvals(vec![eval]));
             id
         });
-        // Of the evaluation and the deployment that it came from nothing is known.
+        // Its evaluation and deployment are unknown.
         let kept = known.map(|known| known.eval_id).unwrap_or(eval_id);
         let deployment_id = if state.deployment(alloc.deployment_id).is_some() { alloc.deployment_id } else { model::DeploymentId::NIL };
         upserts.push(Allocation { eval_id: kept, deployment_id, job: Some(same_version(state, job)), ..alloc.clone() });
@@ -89,8 +89,8 @@ pub fn of_node(state: &State, node: NodeId, allocs: &[Allocation], orders: &[Rem
     batch
 }
 
-/// What a node has that the state does not know as new, if anything: an allocation that has not ended, or the order of
-/// a slot under a higher epoch.
+/// New facts in a node's inventory, if any: a live allocation that the state lacks, or the order of a slot under a
+/// higher epoch.
 #[must_use]
 pub fn unknown_of(state: &State, node: NodeId, allocs: &[Allocation], orders: &[RemoteOrder]) -> Option<String> {
     let of_alloc = |alloc: &&Allocation| {
@@ -103,7 +103,7 @@ pub fn unknown_of(state: &State, node: NodeId, allocs: &[Allocation], orders: &[
     alloc.or_else(|| orders.iter().find(of_order).map(|order| format!("epoch {} of remote task {}", order.epoch, order.slot)))
 }
 
-/// The job as the state has that very version, so that both share it.
+/// The state's own copy of that job version, so that both share it.
 fn same_version(state: &State, job: &Arc<Job>) -> Arc<Job> {
     let known = state.job_version(&job.key(), job.version).filter(|known| known.create_index == job.create_index);
     known.unwrap_or(job).clone()
@@ -120,7 +120,7 @@ fn client_update(alloc: &Allocation) -> AllocClientUpdate {
     }
 }
 
-/// The records of slots that a node knows more of.
+/// The records of slots of which a node knows more.
 fn of_orders(
     state: &State,
     node: NodeId,
@@ -158,8 +158,8 @@ pub fn of_the_unseen(state: &State, stamp: Stamp, ids: &mut Ids<'_>) -> Vec<Remo
     state.remote_tasks().filter_map(|record| named_anew(record, context(stamp, ids))).collect()
 }
 
-/// The records of slots whose instances sweeps have found and no record knows: the one of the highest epoch is the
-/// slot's. Others stay unbound, and nothing begins in their slot before a person has decided.
+/// The records of slots with orphaned instances from sweeps: the one with the highest epoch becomes the slot's. Others
+/// stay unbound, and nothing begins in their slot before a person has decided.
 pub fn of_sweeps<'a>(state: &State, sweeps: impl IntoIterator<Item = Unbound<'a>>, stamp: Stamp, ids: &mut Ids<'_>) -> Vec<RemoteTask> {
     let known = incarnations(state);
     let candidates = sweeps.into_iter().flat_map(|sweep| {

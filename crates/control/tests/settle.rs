@@ -1,5 +1,5 @@
-//! What every decision has in common: the same state, time and ids give the same changes; and what was carried out is
-//! not asked for again, so that a loop that only repeats its decision comes to rest.
+//! Common properties of all decisions: the same state, time and ids give the same changes. A carried-out decision asks
+//! for nothing more, so a loop that repeats its decision comes to rest.
 
 use std::{cell::Cell, collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 const NOW: i64 = 1_000_000_000_000_000;
 const KINDS: [&str; 4] = ["service", "batch", "system", "sysbatch"];
-/// Most allocations of a world. What a group has too many of leaves a draining node in steps: no decision needs more.
+/// Most allocations of a world. A group's surplus leaves a draining node in steps: no decision needs more.
 const ALLOCS: usize = 12;
 
 #[derive(Clone, Debug)]
@@ -28,14 +28,14 @@ struct AJob {
     stop: bool,
     stable: bool,
     waits: bool,
-    /// Wants the stable version back, promotes itself, its canaries, its deadline in seconds.
+    /// `auto_revert`, `auto_promote`, canaries, deadline in seconds.
     deployment: Option<(bool, bool, i32, i64)>,
 }
 
 #[derive(Clone, Debug)]
 struct ANode {
     status: NodeStatus,
-    /// Its deadline has come, system jobs stay.
+    /// Its deadline has passed; system jobs stay.
     drain: Option<(bool, bool)>,
 }
 

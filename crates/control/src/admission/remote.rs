@@ -1,4 +1,4 @@
-//! Warnings and refusals because of a job's remote tasks and the runtimes that nodes reach.
+//! Warnings and refusals that concern a job's remote tasks and the providers that nodes reach.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,8 +8,7 @@ use state::State;
 
 use crate::runtimes::{runs_on_a_node, usable};
 
-/// What a person should know of the job's remote tasks before it is registered: a line for each driver whose provider
-/// leaves something open.
+/// Warnings about the job's remote tasks: a line for each driver whose provider leaves a gap.
 pub(super) fn warnings(state: &State, job: &Job, times: &Times) -> Vec<String> {
     let mut tasks: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for task in job.task_groups.iter().flat_map(|group| &group.tasks) {
@@ -55,15 +54,15 @@ pub(super) fn warnings(state: &State, job: &Job, times: &Times) -> Vec<String> {
     lines.into_iter().collect()
 }
 
-/// What the job's tasks ask for that cannot reach the runtimes of their drivers, as far as nodes have told of them. A
-/// driver that also runs tasks on some node, or reaches a runtime that can have it, refuses nothing here.
+/// The parts of the job's tasks that cannot reach their drivers' providers, as far as nodes have reported these. A
+/// driver that also runs tasks on some node, or that reaches a provider without the gap, refuses nothing here.
 #[must_use]
 pub fn undeliverable(state: &State, job: &Job) -> Vec<String> {
     let tasks = job.task_groups.iter().flat_map(|group| &group.tasks);
     let refusals = |task: &Task| {
-        // The runtime that takes the most decides.
+        // The provider with the fewest refusals decides.
         let least = usable(state, &task.driver).map(|provider| parts::undeliverable(task, provider)).min_by_key(Vec::len);
-        // Nodes are asked only when the task is about to be refused: they are thousands.
+        // Checked only before a refusal, because there may be thousands of nodes.
         least.filter(|refused| !refused.is_empty() && !runs_on_a_node(state, &task.driver)).unwrap_or_default()
     };
     tasks.flat_map(refusals).collect()

@@ -7,7 +7,7 @@ use model::{
 };
 use template::{Syntax, Template};
 
-/// Reads every template whose text is in the job; those in files are read by the node.
+/// Parses every template whose text is in the job; the node reads those in files.
 ///
 /// # Errors
 /// The first mistake of each template, with its place.

@@ -1,4 +1,4 @@
-//! Which jobs are admitted, without a server.
+//! Admission of jobs, without a server.
 
 use model::{Task, TaskGroup};
 

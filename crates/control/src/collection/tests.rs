@@ -1,4 +1,4 @@
-//! What goes when, without a server.
+//! Collection, without a server.
 
 use model::{AllocClientUpdate, ClientStatus, Evaluation, Node, TaskGroup, alloc::alloc_name};
 use uuid::Uuid;
@@ -17,7 +17,7 @@ fn apply(state: &mut State, at: i64, batch: impl Into<Batch>) {
     state.apply(index, at, batch.into()).unwrap();
 }
 
-/// A stopped job of which nothing runs any more, and one that runs, on the same node.
+/// A stopped job without running allocations, and a running one, on the same node.
 fn world() -> State {
     let mut state = State::new();
     let node = NodeId(Uuid::from_u128(0xf001));

@@ -1,4 +1,4 @@
-//! Orders for deployments: pause, promote, fail, set health by hand.
+//! Orders for deployments: pause, promote, fail, set health manually.
 
 use model::{AllocId, Deployment, DeploymentId, DeploymentStatus, EvalId, StoreIndex, plan::DeploymentUpdate};
 use state::{Batch, Change, State};
@@ -15,7 +15,7 @@ pub struct DeploymentChanged {
     pub eval_create_index: StoreIndex,
     /// Index of the deployment.
     pub deployment_modify_index: StoreIndex,
-    /// Version that the job was returned to.
+    /// Version to which the job was reverted.
     pub reverted_job_version: Option<u64>,
     /// Index of the commit.
     pub index: StoreIndex,
@@ -26,9 +26,9 @@ pub struct DeploymentChanged {
 pub struct SetHealth {
     /// The deployment.
     pub deployment_id: DeploymentId,
-    /// Healthy ones.
+    /// Healthy allocations.
     pub healthy: Vec<AllocId>,
-    /// Unhealthy ones.
+    /// Unhealthy allocations.
     pub unhealthy: Vec<AllocId>,
 }
 
@@ -60,12 +60,12 @@ pub fn pause(state: &State, id: DeploymentId, pause: bool, stamp: Stamp, ids: &m
         let answer = DeploymentChanged { deployment_modify_index: stamp.index, index: stamp.index, ..DeploymentChanged::default() };
         return Ok(Decided { batch: becomes(DeploymentStatus::Paused, "Deployment is paused").into(), answer });
     }
-    // The time of the pause does not count.
+    // The time of the pause does not count towards the deadline.
     let batch = vec![becomes(DeploymentStatus::Running, "Deployment is running"), Change::DeploymentProgress(id)].into();
     Ok(evaluated(state, d, batch, stamp, ids))
 }
 
-/// Fails a deployment; its job returns to the last stable version when it says so.
+/// Fails a deployment; with `auto_revert`, its job returns to the last stable version.
 ///
 /// # Errors
 /// When there is no such deployment or it has ended.
@@ -79,11 +79,11 @@ pub fn give_up(state: &State, id: DeploymentId, stamp: Stamp, ids: &mut Ids<'_>)
     Ok(decided)
 }
 
-/// Promotes the canaries of these groups, or of all: from now on they are rolled out like any version.
+/// Promotes the canaries of these groups, or of all. From now on the version rolls out as usual.
 ///
 /// # Errors
-/// When there is no such deployment or group, it has ended, there is nothing to promote, or a canary
-/// is not healthy yet.
+/// When there is no such deployment or group, it has ended, there is nothing to promote, or a canary is not healthy
+/// yet.
 pub fn promote(
     state: &State,
     id: DeploymentId,
@@ -109,7 +109,7 @@ pub fn promote(
     Ok(evaluated(state, d, Change::DeploymentPromotion { id, groups }.into(), stamp, ids))
 }
 
-/// Sets the health of allocations by hand.
+/// Sets the health of allocations manually.
 ///
 /// # Errors
 /// When there is no such deployment, it has ended, or an allocation is not part of it.
@@ -123,7 +123,7 @@ pub fn set_health(state: &State, request: SetHealth, stamp: Stamp, ids: &mut Ids
     if let Some(alloc) = healthy.iter().chain(&unhealthy).find(foreign) {
         return Err(Refused::Invalid(format!("allocation {alloc} is not part of deployment {id}")));
     }
-    // What a person has called unhealthy is not tried again: that is the end of the deployment.
+    // A person's verdict "unhealthy" allows no further attempt: it ends the deployment.
     let ends = !unhealthy.is_empty();
     let group = |id: &AllocId| d.groups.get(&state.alloc(*id)?.task_group);
     let reverts = unhealthy.iter().filter_map(group).any(|g| g.auto_revert);

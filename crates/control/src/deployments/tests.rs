@@ -1,4 +1,4 @@
-//! What becomes of deployments, without a server.
+//! Decisions on deployments, without a server.
 
 use model::{
     AllocClientUpdate, AllocDeploymentStatus, Allocation, ClientStatus, DeploymentId, EvalStatus, GoDuration, Reschedule, TaskGroup,
@@ -22,14 +22,14 @@ fn key() -> model::JobKey {
     model::JobKey::new("default", "web")
 }
 
-/// A deployment that wants two of each group, with a stable version behind it.
+/// A deployment that wants two of each group, with a stable version before it.
 struct World {
     state: State,
     now: TimestampNs,
 }
 
 impl World {
-    /// Groups by name, progress deadline in seconds, and whether they want the stable version back.
+    /// Groups by name, progress deadline in seconds, and `auto_revert`.
     fn new(groups: &[(&str, i64, bool)]) -> Self {
         let mut world = Self { state: State::new(), now: 1_000 * S };
         let group = |(name, ..): &(&str, i64, bool)| TaskGroup {
@@ -85,7 +85,7 @@ impl World {
         self.place_after(n, group, 0);
     }
 
-    /// The same after so many attempts.
+    /// The same after this many attempts.
     fn place_after(&mut self, n: u128, group: &str, attempts: usize) {
         let event = RescheduleEvent { time: self.now, ..RescheduleEvent::default() };
         let tracker = RescheduleTracker { events: vec![event; attempts], ..RescheduleTracker::default() };
@@ -112,7 +112,7 @@ impl World {
         }]));
     }
 
-    /// It leaves its node.
+    /// The allocation leaves its node.
     fn stop(&mut self, n: u128) {
         let stop = model::plan::PlannedStop {
             id: alloc_id(n),
@@ -128,7 +128,7 @@ impl World {
         fate(&self.state, self.state.deployment(id()).unwrap(), self.now)
     }
 
-    /// What the watcher does now.
+    /// The watcher's present decision.
     fn watch(&mut self) {
         let decision =
             decide(&self.state, Stamp { index: self.state.latest_index() + 1, now: self.now }, &mut counted(self.state.latest_index()));
@@ -172,8 +172,8 @@ fn what_waits_for_room_misses_no_deadline() {
     assert_eq!(w.ended(), (DeploymentStatus::Failed, "Failed due to progress deadline".to_owned(), 1));
 }
 
-/// A canary that has waited for longer than the deadline leaves its node: what comes in its place has its own time,
-/// and nothing runs while it waits for room.
+/// A canary that has waited longer than the deadline leaves its node. Its replacement has its own time, and no clock
+/// runs while it waits for room.
 #[test]
 fn a_canary_that_has_to_move_begins_its_time_anew() {
     let mut w = World::new(&[("a", 10, false)]);
@@ -214,7 +214,7 @@ fn a_canary_that_has_to_move_begins_its_time_anew() {
     assert_eq!(w.ended(), (DeploymentStatus::Failed, "Failed due to progress deadline".to_owned(), 1));
 }
 
-/// Servers of before have started the clock with the deployment.
+/// Older servers have started the clock with the deployment.
 #[test]
 fn a_clock_that_began_too_early_counts_for_nothing() {
     let mut w = World::new(&[]);
@@ -294,7 +294,7 @@ fn without_a_deadline_or_another_attempt_the_first_unhealthy_one_is_the_end() {
 
 #[test]
 fn only_a_group_that_has_failed_asks_for_the_stable_version() {
-    // The healthy one would like it, the failed one does not.
+    // Only the healthy one has `auto_revert`, not the failed one.
     let mut w = World::new(&[("bad", 0, false), ("good", 0, true)]);
     w.place(1, "bad");
     w.report(1, false);

@@ -1,4 +1,4 @@
-//! What the drains ask for, without a server.
+//! Decisions on drains, without a server.
 
 use model::{AllocClientUpdate, AllocDeploymentStatus, ClientStatus, DrainStrategy, Job, TaskGroup, alloc::alloc_name, policy::Migrate};
 
@@ -15,7 +15,7 @@ fn alloc_id(n: u128) -> AllocId {
     AllocId(uuid::Uuid::from_u128(0xa000 + n))
 }
 
-/// Two nodes, and a service of four of which two may be away.
+/// Two nodes, and a service of four that allows two to be away.
 struct World(State);
 
 impl World {
@@ -54,7 +54,7 @@ impl World {
         }]));
     }
 
-    /// It runs, and that is what its node thinks of its health.
+    /// Reports it as running, with this health.
     fn report(&mut self, n: u128, healthy: Option<bool>) {
         self.apply(Change::UpdateAllocsFromClient(vec![AllocClientUpdate {
             id: alloc_id(n),
@@ -64,7 +64,7 @@ impl World {
         }]));
     }
 
-    /// What the drainer marks now; the scheduler places as many elsewhere.
+    /// Marks allocations as the drainer does; the scheduler places as many elsewhere.
     fn step(&mut self) -> usize {
         let index = self.0.latest_index() + 1;
         let Decision { batch, reasons, .. } = decide(&self.0, &[node_id(1)].into(), Stamp { index, now: NOW }, &mut counted(index));
@@ -103,7 +103,7 @@ fn the_next_one_leaves_when_the_health_of_the_last_replacement_is_known() {
         assert_eq!(w.step(), 0);
         w.report(n, None);
         assert_eq!(w.step(), 0, "that it runs is not enough");
-        // The last of them has failed to become healthy in time: that holds up nobody for ever.
+        // The last one has missed its healthy deadline: it does not delay the drain for ever.
         w.report(n, Some(n < 6));
     }
     assert_eq!(w.step(), 0, "all have left");

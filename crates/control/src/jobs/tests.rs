@@ -1,4 +1,4 @@
-//! What follows from requests about jobs, without a server.
+//! Requests about jobs, without a server.
 
 use model::{SchedulerConfig, TaskGroup, job::Parameterized};
 use uuid::Uuid;
@@ -22,7 +22,7 @@ fn key() -> JobKey {
     JobKey::new("default", "web")
 }
 
-/// A state in which requests are decided one after another.
+/// A state in which the test decides requests one after another.
 #[derive(Default)]
 struct World(State);
 
@@ -61,7 +61,7 @@ fn a_registration_holds_to_what_it_demands_of_the_state() {
     let first = world.registers(at(Some(0))).unwrap();
     assert_eq!((first.job_modify_index, first.eval_create_index), (first.index, first.index));
     assert_eq!(world.registers(at(Some(0))).unwrap_err(), Refused::EnforceIndex { expected: 0, actual: Some(first.index) });
-    // The same again is no new version, and is scheduled all the same.
+    // Repeating it makes no new version, but an evaluation.
     let again = world.registers(at(Some(first.index))).unwrap();
     assert!(again.job_modify_index == first.index && again.index > first.index && !again.eval_id.is_nil(), "{again:?}");
     let other = Job { kind: "batch".into(), ..job() };

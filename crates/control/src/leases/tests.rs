@@ -1,4 +1,4 @@
-//! Who loses a lease when, without a clock.
+//! Which nodes lose their lease when, without a clock.
 
 use super::*;
 use uuid::Uuid;
@@ -71,7 +71,7 @@ fn after_a_pause_of_the_server_every_lease_has_its_full_time_again() {
     assert_eq!(spared.len(), 2, "a node that was cut off could not come back meanwhile either");
     assert_eq!(looked.next, Some(after + RULES.wait));
     assert!(leases.given_again().is_some());
-    // Whoever stays silent through all of that time is lost.
+    // A node that stays silent for all of that time is lost.
     assert_eq!(look(&mut leases, after + RULES.wait, Duration::ZERO).0.len(), 2);
 }
 
@@ -94,7 +94,7 @@ fn most_nodes_at_once_are_given_one_more_lease_and_then_lost() {
     assert!(gone.is_empty() && looked.spared.is_none());
     let (gone, looked) = look(&mut leases, first + RULES.wait, Duration::ZERO);
     assert_eq!((gone.len(), looked.spared.is_none()), (8, true));
-    // The suspicion is over: the next time it is asked again.
+    // The suspicion is over: the next time, the servers suspect themselves again.
     look(&mut leases, first + SECOND * 12, Duration::ZERO);
     for node in &all {
         leases.grant(*node, now + SECOND * 60);

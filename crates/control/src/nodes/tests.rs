@@ -1,4 +1,4 @@
-//! What becomes of nodes, without a server.
+//! Decisions on nodes, without a server.
 
 use model::{AllocClientUpdate, AllocId, ClientStatus, GenerationId, GoDuration, TaskGroup, alloc::alloc_name, policy::Disconnect};
 use state::ClusterMeta;
@@ -29,7 +29,7 @@ impl World {
         Stamp { index: self.0.latest_index() + 1, now: NOW }
     }
 
-    /// A registered node that runs an allocation of a service, which waits for a lost node as `disconnect` says.
+    /// A registered node with an allocation of a service whose `disconnect` block is given.
     fn new(disconnect: Option<Disconnect>) -> Self {
         let mut world = Self(State::new());
         let registered = world.register(node()).unwrap();
@@ -56,7 +56,7 @@ impl World {
         register(&self.0, node, self.stamp(), &mut counted(self.0.latest_index()))
     }
 
-    /// Its silence: what it is taken for, how many evaluations are made of it, and how long it is waited for.
+    /// Its silence: the new status, the number of evaluations, and the waits.
     fn lose(&mut self) -> (NodeStatus, usize, Vec<(NodeId, Wait)>) {
         let before = self.0.evals().count();
         let loss = lose(&self.0, &[id()], self.stamp(), &mut counted(self.0.latest_index()));
@@ -102,7 +102,7 @@ fn a_node_that_only_says_hello_again_changes_nothing() {
     assert_eq!((known.status, &*known.events.last().unwrap().message), (NodeStatus::Ready, "Node re-registered"));
 }
 
-/// What they lack elsewhere is started again when any node of theirs is lost.
+/// Their missing allocations elsewhere restart when any of their nodes is lost.
 #[test]
 fn the_loss_of_a_node_concerns_the_system_jobs_that_speak_of_it() {
     let mut w = World::new(None);

@@ -1,4 +1,4 @@
-//! Which slots are to be looked at, and when: remembered for speed only, and filled again from a snapshot.
+//! Which slots need a look, and when. This memory only saves time; a snapshot refills it.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -11,10 +11,10 @@ use state::{AppliedSet, Object, State};
 
 use crate::runtimes::slots_of;
 
-/// What is held up is asked for again after this time.
+/// Interval of attempts for a held create.
 const AGAIN: TimestampNs = 1_000_000_000;
 
-/// What is to be looked at.
+/// Signals that slots need a look.
 #[derive(Debug, Default)]
 pub struct Signals {
     pub(super) all: bool,
@@ -24,19 +24,19 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Everything is to be looked at again.
+    /// Marks everything for a look.
     pub fn fill(&mut self) {
         self.all = true;
     }
 
-    /// Follows an applied commit. True when there is something to look at that was not known.
+    /// Follows an applied commit. True when it brings a new signal.
     pub fn follow(&mut self, before: &State, state: &State, applied: &AppliedSet) -> bool {
         let mut some = false;
         for change in &applied.changes {
             match &change.object {
                 Object::RemoteTask(record) => {
                     some |= self.slots.insert(record.slot.clone());
-                    // The slot itself may have waited for that.
+                    // The slot itself may wait for it.
                     self.slots.extend(beside(record));
                 }
                 Object::Alloc(alloc) => {
@@ -50,8 +50,7 @@ impl Signals {
                         some |= self.jobs.insert(key);
                     }
                 }
-                // Whether a canary is still tried. Progress alone, which each healthy allocation makes, says nothing
-                // about slots.
+                // Whether a canary is still tried. Mere progress, at each healthy allocation, does not concern slots.
                 Object::Deployment(d) if tries_otherwise(before.deployment(d.id), d) => {
                     let key = d.job_key();
                     if state.remote_tasks_by_job(&key).next().is_some() {
@@ -93,7 +92,7 @@ impl Signals {
             }
         }
         if manages {
-            // One of them may be what tombstones have waited for, or have the allocation of what has ended.
+            // One of them may be what tombstones wait for, or may have the allocation of an ended instance.
             let waits = |record: &&Arc<RemoteTask>| needs_executor(record) || awaits_finisher(record);
             slots.extend(state.remote_tasks().filter(waits).map(|record| record.slot.clone()));
         }
@@ -101,15 +100,15 @@ impl Signals {
     }
 }
 
-/// Is it another question now which slots the deployment's job wants? Its canaries may have become more, may have
-/// been promoted or given up.
+/// Whether the deployment changes which slots its job wants: its canaries may have increased, or were promoted or given
+/// up.
 fn tries_otherwise(before: Option<&Arc<Deployment>>, now: &Deployment) -> bool {
     let tries = |d: &Deployment| d.groups.values().any(|g| g.desired_canaries > 0 || !g.placed_canaries.is_empty());
     let Some(before) = before else { return true };
     before.status.active() != now.status.active() || before.job_version != now.job_version || tries(before) || tries(now)
 }
 
-/// When slots are to be looked at again.
+/// When slots need their next look.
 #[derive(Debug, Default)]
 pub struct Timers {
     by_slot: HashMap<SlotKey, TimestampNs>,
@@ -117,10 +116,10 @@ pub struct Timers {
 }
 
 impl Timers {
-    /// These slots were looked at: when they are to be looked at again follows from their records.
+    /// Sets the next look at these slots from their records, after a look at `now`.
     pub fn looked(&mut self, state: &State, slots: impl IntoIterator<Item = SlotKey>, now: TimestampNs) {
         for slot in slots {
-            // What is due still was held up: it is asked for again, not at once.
+            // It is still due, so it was held: try again later.
             let at = state.remote_task(&slot).and_then(|record| wake_at(record));
             self.set(at.map(|at| if at <= now { now + AGAIN } else { at }), slot);
         }
@@ -148,7 +147,7 @@ impl Timers {
         self.by_time.first().map(|(at, _)| *at)
     }
 
-    /// The slots whose time has come.
+    /// The slots whose look is due.
     pub fn due(&self, now: TimestampNs) -> impl Iterator<Item = SlotKey> {
         self.by_time.iter().take_while(move |(at, _)| *at <= now).map(|(_, slot)| slot.clone())
     }

@@ -1,4 +1,4 @@
-//! What wakes the loop and what it looks at: no more than what has changed.
+//! What wakes the loop, and what it looks at: only what has changed.
 
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ impl World {
         this
     }
 
-    /// The jobs that the loop looks at after the change.
+    /// The jobs behind the slots that the loop looks at after the change.
     fn commit(&mut self, change: Change) -> BTreeSet<JobKey> {
         let before = self.0.clone();
         let mut state = State::clone(&before);
