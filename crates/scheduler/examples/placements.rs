@@ -19,7 +19,7 @@ use model::{
 use state::{Batch, Change, State};
 
 fn id(kind: u64, n: u64) -> uuid::Uuid {
-    // Spread like random ids, since that is what indexes meet.
+    // Distributed like random ids, because indexes receive such ids.
     uuid::Builder::from_random_bytes(
         (u128::from(n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835) ^ u128::from(kind) << 64).to_be_bytes(),
     )
@@ -85,19 +85,19 @@ fn resident_mib() -> f64 {
 
 struct Bench {
     state: State,
-    /// What a store would hold.
+    /// The rows of a store.
     disk: std::collections::BTreeMap<(state::Table, Vec<u8>), Vec<u8>>,
     index: u64,
     bytes: usize,
     rows: usize,
-    /// Evaluations so far: their ids differ.
+    /// Number of evaluations so far, for their ids.
     evals: u64,
 }
 
 impl Bench {
     fn apply(&mut self, batch: impl Into<Batch>) {
         self.index += 1;
-        // As a server does: readers keep the old snapshot while the new one is made.
+        // As in a server: readers keep the old snapshot during the change.
         let mut next = self.state.clone();
         let applied = next.apply(self.index, 1, batch.into()).expect("no conditions");
         let rows = applied.rows(&next);

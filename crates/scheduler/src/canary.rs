@@ -1,8 +1,9 @@
-//! Canaries of remote tasks: an instance beside those that run needs a slot of its own.
+//! Canaries of remote tasks: a second instance needs a slot of its own.
 //!
-//! A canary of local tasks has the name of an allocation that it may replace, and both exist for a while. A slot of a remote task has one live
-//! instance, so a canary takes the lowest index that is free, which may lie beyond the count, and keeps it when it is promoted. Which slots a job
-//! wants is therefore not a matter of the index alone. The same holds for system jobs: their slots are one for each provider.
+//! A canary of local tasks has the name of the allocation that it may replace, and both exist for a while. A slot of a
+//! remote task has one live instance. So a canary takes the lowest free index, which may lie beyond the count, and
+//! keeps it after promotion. The index alone therefore does not tell which slots a job wants. The same holds for system
+//! jobs, whose slots are one per provider.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,21 +18,21 @@ use model::{
 };
 use state::State;
 
-/// Placed as a canary and not promoted.
+/// Whether it is a canary without promotion.
 pub(crate) fn is_canary(a: &Allocation) -> bool {
     a.deployment_status.as_ref().is_some_and(|d| d.canary)
 }
 
-/// The canaries that a new version of the group begins with.
+/// Number of canaries at the start of a new version of the group.
 pub(crate) fn wanted(group: &TaskGroup) -> usize {
     group.update.as_ref().map_or(0, |u| usize::try_from(u.canary()).unwrap_or(0))
 }
 
-/// The slots that a job's groups want which have canaries, or have had some.
+/// The wanted slots of a job's groups that have or had canaries.
 pub struct Coverage<'a> {
     state: &'a State,
     job: &'a Job,
-    /// By group: the slots that exist, and those of them that are among the count.
+    /// By group: the existing slots, and those of them that the count covers.
     groups: BTreeMap<Arc<str>, (BTreeSet<u32>, BTreeSet<u32>)>,
 }
 
@@ -57,7 +58,7 @@ impl<'a> Coverage<'a> {
                 let version = slots.entry(r.slot.index).or_default();
                 *version = (*version).max(r.job_version);
             }
-            // Newer ones come first, then those that somebody manages: what is beyond the count is what an update has made superfluous.
+            // Newer versions first, then managed ones: an update makes the rest superfluous.
             let mut order: Vec<u32> = slots.keys().copied().collect();
             order.sort_by_key(|i| (std::cmp::Reverse(slots[i]), !live.contains(i), *i));
             order.truncate(group.count() as usize);
@@ -66,7 +67,7 @@ impl<'a> Coverage<'a> {
         Self { state, job, groups }
     }
 
-    /// Does the job want the slot? None: its index alone says so. The error is the reason for a tombstone.
+    /// Whether the job wants the slot; `None`: its index alone decides. The error is the reason for a tombstone.
     #[must_use]
     pub fn covers(&self, slot: &SlotKey) -> Option<Result<(), String>> {
         if let Some(a) = canary_of(self.state, slot) {
@@ -85,8 +86,9 @@ impl<'a> Coverage<'a> {
     }
 }
 
-/// Has the group a slot that only a canary can have got: its index is not among the count of the job's version that it runs? It was promoted, and a later version
-/// may ask for no canaries any more. A slot that merely was scaled down is among the count of the version that it runs.
+/// Whether the group has a slot that only a canary can have: its index exceeds the count of its own job version. It was
+/// promoted, and a later version may have no canaries. The index of a slot that was scaled down lies within the count
+/// of its version.
 fn any_beyond(state: &State, job: &Job, group: &TaskGroup) -> bool {
     let key = job.key();
     let count_then = |version: u64| {
@@ -97,7 +99,7 @@ fn any_beyond(state: &State, job: &Job, group: &TaskGroup) -> bool {
     records.any(|r| count_then(r.job_version).is_some_and(|count| i64::from(r.slot.index) >= i64::from(count)))
 }
 
-/// Slots of a system job's group that exist, and of those that share a provider the one that stays.
+/// Existing slots of a system job's group, and the one that stays for each provider.
 fn one_for_each_provider(state: &State, job: &Job, group: &TaskGroup) -> (BTreeSet<u32>, BTreeSet<u32>) {
     let key = job.key();
     let live: BTreeSet<u32> =
@@ -110,14 +112,14 @@ fn one_for_each_provider(state: &State, job: &Job, group: &TaskGroup) -> (BTreeS
     let mut order: Vec<u32> = slots.keys().copied().collect();
     order.sort_by_key(|i| (!live.contains(i), *i));
     let mut served = BTreeSet::new();
-    // What has no provider yet is about to get one.
+    // A slot without a provider is about to get one.
     let mut first =
         |i: &u32| slots[i].iter().fold(false, |first, (task, provider)| provider.is_empty() || served.insert((*task, *provider)) || first);
     let wanted = order.into_iter().filter(|i| first(i)).collect();
     (slots.keys().copied().collect(), wanted)
 }
 
-/// The canary that the slot's record has served last.
+/// The canary that the slot's record last served.
 fn canary_of<'a>(state: &'a State, slot: &SlotKey) -> Option<&'a Arc<Allocation>> {
     state.alloc(state.remote_task(slot)?.alloc_id).filter(|a| is_canary(a))
 }
@@ -126,7 +128,7 @@ fn canary_s(state: &State, slot: &SlotKey) -> bool {
     canary_of(state, slot).is_some()
 }
 
-/// Slots of the group whose instance lives, or may, and is wanted; canaries are not among them.
+/// Wanted slots of the group whose instance lives or may live, without canaries.
 pub(crate) fn living(state: &State, job: &Job, group: &TaskGroup) -> BTreeSet<u32> {
     let coverage = Coverage::of(state, job);
     let records = state.remote_tasks_by_job(&job.key()).filter(|r| r.slot.group == group.name && !r.observed.ended());

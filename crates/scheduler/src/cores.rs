@@ -1,15 +1,15 @@
-//! Whole cores given to tasks: which of a node's are taken, and which are given next.
+//! Exclusive cores of tasks: which of a node's cores are taken, and which come next.
 
 use std::collections::BTreeSet;
 
 use model::{alloc::Allocation, node::Node};
 
-/// The cores that an allocation has.
+/// The cores of an allocation.
 pub(crate) fn of(alloc: &Allocation) -> impl Iterator<Item = u16> {
     alloc.resources.tasks.values().filter(|t| !t.remote).flat_map(|t| t.cpu.reserved_cores.iter().copied())
 }
 
-/// The cores of a node that nobody has, in the node's order. A node that names none can keep nobody off them.
+/// The free cores of a node, in the node's order. A node that lists none cannot reserve any.
 pub(crate) fn free(node: &Node, taken: &BTreeSet<u16>) -> Vec<u16> {
     node.resources.cpu.reservable_cpu_cores.iter().copied().filter(|c| !taken.contains(c)).collect()
 }

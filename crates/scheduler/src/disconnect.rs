@@ -1,7 +1,8 @@
-//! Allocations whose node is cut off: how long they are waited for, and which one stays when one comes back that was replaced meanwhile.
+//! Allocations on disconnected nodes: how long the scheduler waits, and which one stays when a replaced one comes back.
 //!
-//! An allocation of nothing but remote tasks is not waited for: its tasks run elsewhere and lose nothing when another node manages them, so
-//! management moves with the node's lease, whatever the job says, and there is never a second instance to choose from.
+//! The scheduler does not wait for an allocation of remote tasks only. Its tasks run elsewhere and lose nothing when
+//! another node manages them. So their management moves with the node's lease, whatever the job says, and there is
+//! never a second instance to choose from.
 
 use std::sync::Arc;
 
@@ -17,25 +18,25 @@ use state::State;
 
 use crate::{outcome, remote};
 
-/// What becomes of an allocation because of its node.
+/// An allocation's state with regard to its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Contact {
-    /// Its node is there, and has said so.
+    /// Its node is connected and has reported on it.
     Present,
-    /// Its node is there again, and has not spoken of it yet.
+    /// Its node is connected again and has not reported on it yet.
     Returning,
-    /// Its node is gone, or was waited for long enough.
+    /// Its node is gone, or the wait for it is over.
     Lost,
-    /// Its node is cut off, and it is waited for.
+    /// Its node is disconnected, and the scheduler waits for it.
     Away {
-        /// It is replaced meanwhile.
+        /// A replacement runs meanwhile.
         replace: bool,
-        /// Until then; None = as long as it takes.
+        /// End of the wait; `None` = no end.
         until: Option<TimestampNs>,
     },
 }
 
-/// What the node's silence means for a live allocation. What ends within `window` from now has ended.
+/// The state of a live allocation with regard to its node. A wait that ends within `window` from now counts as over.
 pub(crate) fn contact(state: &State, group: &TaskGroup, a: &Allocation, now: TimestampNs, window: TimestampNs) -> Contact {
     let Some(node) = state.node(a.node_id) else { return Contact::Lost };
     match node.status {
@@ -51,10 +52,10 @@ pub(crate) fn contact(state: &State, group: &TaskGroup, a: &Allocation, now: Tim
     }
 }
 
-/// What the job says about waiting for it, and until when.
+/// The job's patience for the allocation, and the end of the wait.
 fn waits(group: &TaskGroup, a: &Allocation, now: TimestampNs) -> Option<(Patience, Option<TimestampNs>)> {
     let patience = group.patience()?;
-    // What may not have started can start elsewhere as well.
+    // An allocation that may not have started can start elsewhere.
     let idle = a.client_status == ClientStatus::Pending && patience.replace;
     if a.terminal() || idle || remote::only_remote(a) {
         return None;
@@ -63,13 +64,13 @@ fn waits(group: &TaskGroup, a: &Allocation, now: TimestampNs) -> Option<(Patienc
     Some((patience, patience.lost_after.map(|d| since.saturating_add(d.nanos()))))
 }
 
-/// When its node was found to be cut off; None when it is not.
+/// Since when its node is disconnected; `None` when it is not.
 fn unknown_since(a: &Allocation) -> Option<TimestampNs> {
     let last = a.alloc_states.iter().rev().find(|s| s.field == AllocStateChange::CLIENT_STATUS)?;
     (a.client_status == ClientStatus::Unknown && last.value == AllocStateChange::UNKNOWN).then(|| last.time.ns()).flatten()
 }
 
-/// How long a node that is not heard from is waited for: None = not at all, it is down; otherwise until then, or as long as it takes.
+/// How long the servers wait for a silent node. `None` = not at all, it is down; `Some(None)` = without end.
 #[must_use]
 pub fn node_patience(state: &State, node: NodeId, now: TimestampNs) -> Option<Option<TimestampNs>> {
     if state.node(node).is_none_or(|n| n.drain.is_some()) {
@@ -80,18 +81,18 @@ pub fn node_patience(state: &State, node: NodeId, now: TimestampNs) -> Option<Op
         let (_, until) = waits(job.group(&a.task_group)?, a, now)?;
         until.is_none_or(|at| at > now).then_some(until)
     };
-    // None is later than any time.
+    // `None` is later than any time.
     state.allocs_by_node(node).filter_map(until).max_by_key(|until| until.unwrap_or(TimestampNs::MAX))
 }
 
-/// How long a lost allocation is not replaced because its node may still be about to stop it.
+/// How long a lost allocation gets no replacement, because its node may still be about to stop it.
 pub(crate) fn stops_by_itself(group: &TaskGroup, a: &Allocation) -> Option<GoDuration> {
     let after = group.stop_on_client_after().filter(|_| !remote::only_remote(a))?;
     let kill = group.tasks.iter().map(|t| t.kill_timeout.unwrap_or(GoDuration::from_secs(5)).nanos()).max().unwrap_or(0);
     Some(GoDuration(after.nanos().saturating_add(kill)))
 }
 
-/// Does the one that was cut off stay, rather than what was placed instead of it?
+/// Whether the disconnected original stays rather than its replacement.
 pub(crate) fn original_stays(state: &State, pick: Pick, original: &Allocation, replacement: &Allocation) -> bool {
     let version = |a: &Allocation| a.job.as_ref().map(|j| (j.create_index, j.version));
     if outcome::done(state, replacement) || version(replacement) > version(original) {
@@ -111,13 +112,13 @@ pub(crate) fn original_stays(state: &State, pick: Pick, original: &Allocation, r
     }
 }
 
-/// What the ranking thought of the node that it was placed on.
+/// The ranking's score of its placement.
 fn score(a: &Allocation) -> f64 {
     let own = a.metrics.iter().flat_map(|m| &m.score_meta_data).find(|s| s.node_id == a.node_id);
     own.map_or(0.0, |s| s.norm_score)
 }
 
-/// Since when the leader runs, or else the task that has run longest.
+/// Since when the leader runs, or else the longest-running task.
 fn running_since(a: &Allocation) -> Option<TimestampNs> {
     let leader = a.job.as_deref().and_then(|j| j.group(&a.task_group)).and_then(|g| g.tasks.iter().find(|t| t.leader));
     let counts = |name: &str| leader.is_none_or(|l| *l.name == *name);

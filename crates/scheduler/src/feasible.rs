@@ -1,6 +1,6 @@
-//! Which nodes a group may run on, whatever else runs there: datacenter, pool, drivers, volumes, networks, constraints.
+//! Which nodes a group may run on, regardless of their load: datacenter, pool, drivers, volumes, networks, constraints.
 //!
-//! The answer is worked out once per computed class; only rules that name a unique attribute are asked of each node.
+//! Computed once per computed class; only rules about unique attributes need each node.
 
 use model::{
     job::{Job, TaskGroup, VolumeRequest},
@@ -11,7 +11,7 @@ use state::{ALL_NODE_POOL, State};
 
 use crate::rules::{Distinct, Rule, split};
 
-/// A glob of a datacenter's name; nearly always `*` or plain text.
+/// A glob for names of datacenters; nearly always `*` or plain text.
 enum Glob {
     Any,
     Name(String),
@@ -26,7 +26,7 @@ impl Glob {
         if !text.contains(['*', '?', '[', '{', '\\']) {
             return Self::Name(text.to_owned());
         }
-        // What is no glob can still be a name.
+        // An invalid glob can still be a name.
         globset::Glob::new(text).map_or_else(|_| Self::Name(text.to_owned()), |g| Self::Pattern(g.compile_matcher()))
     }
     fn matches(&self, name: &str) -> bool {
@@ -38,7 +38,7 @@ impl Glob {
     }
 }
 
-/// A volume that a group asks for.
+/// A volume that a group requests.
 struct Volume {
     source: String,
     read_only: bool,
@@ -57,21 +57,22 @@ impl Volume {
         self.read_only || !offered.read_only
     }
 
-    /// Do all who mount it run where the node's volumes are not? Their runtimes have one of that name, or say that they have none.
+    /// Whether all its mounting tasks run in remote runtimes. These have a volume of that name, or report that they
+    /// lack one.
     fn is_of_the_runtimes(&self, node: &Node) -> bool {
         let elsewhere = |driver: &String| node.drivers.get(driver).and_then(|d| d.remote.as_ref()).is_some_and(|remote| remote.volumes);
         !self.mounted_by.is_empty() && self.mounted_by.iter().all(elsewhere)
     }
 }
 
-/// Whether a job speaks of a node at all: of its pool and its datacenter.
+/// Whether a node is in the scope of a job: in its pool and datacenter.
 #[must_use]
 pub fn in_scope(job: &Job, node: &Node) -> bool {
     let pool = job.node_pool.is_empty() || job.node_pool == ALL_NODE_POOL || job.node_pool == node.pool;
     pool && (job.datacenters.is_empty() || job.datacenters.iter().any(|d| Glob::new(d).matches(&node.datacenter)))
 }
 
-/// All that a group asks of a node before resources are looked at.
+/// A group's requirements on a node, apart from resources.
 pub(crate) struct GroupRules {
     region: String,
     pool: String,
@@ -82,14 +83,14 @@ pub(crate) struct GroupRules {
     modes: Vec<String>,
     host_networks: Vec<String>,
     devices: Vec<String>,
-    /// Rules that all nodes of a class answer alike, and those that they do not.
+    /// Rules with one answer per class, and other rules.
     rules: Vec<Rule>,
     unique: Vec<Rule>,
     pub(crate) distinct: Vec<Distinct>,
     affinities: Vec<(Rule, f64)>,
     affinity_total: f64,
     affinity_unique: bool,
-    /// Nodes are filled up (`binpack`) rather than kept even.
+    /// Fill nodes up (`binpack`) rather than balance them.
     pub(crate) binpack: bool,
     /// `memory_max` has an effect.
     pub(crate) oversubscribed: bool,
@@ -142,7 +143,7 @@ impl GroupRules {
         }
     }
 
-    /// Nodes that the job does not speak of are not even counted.
+    /// Nodes outside the job's scope are not even counted.
     pub(crate) fn in_scope(&self, node: &Node) -> bool {
         let pool = self.pool.is_empty() || self.pool == ALL_NODE_POOL || self.pool == node.pool;
         pool && (self.datacenters.is_empty() || self.datacenters.iter().any(|d| d.matches(&node.datacenter)))
@@ -152,7 +153,7 @@ impl GroupRules {
         self.pool.is_empty() || self.pool == ALL_NODE_POOL || self.pool == node.pool
     }
 
-    /// Are there rules that a class cannot answer?
+    /// Whether some rules need the node itself, not only its class.
     pub(crate) fn escaped(&self) -> bool {
         !self.unique.is_empty()
     }
@@ -161,7 +162,7 @@ impl GroupRules {
         &self.region
     }
 
-    /// What the whole class of the node answers.
+    /// Checks the rules that a class answers.
     pub(crate) fn class_meets(&self, node: &Node) -> Result<(), String> {
         for d in &self.drivers {
             if !node.drivers.get(d).is_some_and(|i| i.detected && i.healthy) {
@@ -193,7 +194,7 @@ impl GroupRules {
         self.broken(&self.rules, node)
     }
 
-    /// What only the node itself answers.
+    /// Checks the rules that need the node itself.
     pub(crate) fn unique_meets(&self, node: &Node) -> Result<(), String> {
         self.broken(&self.unique, node)
     }
@@ -202,7 +203,7 @@ impl GroupRules {
         rules.iter().find(|r| !r.holds(node, &self.region)).map_or(Ok(()), |r| Err(r.text().to_owned()))
     }
 
-    /// All of it for one node.
+    /// Checks all rules on one node.
     pub(crate) fn node_meets(&self, node: &Node) -> Result<(), String> {
         if !self.in_scope(node) {
             return Err("the node is not in the job's datacenters or node pool".to_owned());
@@ -211,7 +212,7 @@ impl GroupRules {
         self.unique_meets(node)
     }
 
-    /// -1..=1: how much the job would like to be there.
+    /// Weight of the job's affinities to the node, -1..=1.
     pub(crate) fn affinity(&self, node: &Node) -> f64 {
         if self.affinity_total == 0.0 {
             return 0.0;

@@ -13,7 +13,7 @@ pub(crate) fn mix(mut z: u64) -> u64 {
 }
 
 impl Ids {
-    /// From the seed and what the run is about, so that runs with one seed do not make the same ids.
+    /// From the seed and the subject of the run, so that runs with one seed make different ids.
     pub(crate) fn new(seed: u64, about: Uuid) -> Self {
         let (a, b) = about.as_u64_pair();
         Self(mix(seed) ^ mix(a.rotate_left(17) ^ mix(b)))

@@ -1,10 +1,11 @@
 //! Where allocations run: `(snapshot, evaluation, now, seed) → plan + reasons`.
 //!
-//! Two questions, each a module: [`reconcile`] compares what a job wants with what exists and says what to place, stop and change; [`rank`]
-//! finds the best of all feasible nodes for each placement. [`verify_plan`] is the servers' last check before a plan is committed.
-//! README.md beside this crate's manifest states the abstract problem and the properties that tests hold.
+//! Two questions, each a module. [`reconcile`] compares a job's wishes with its allocations and decides what to place,
+//! stop and change. [`rank`] finds the best feasible node for each placement. [`verify_plan`] is the servers' last
+//! check before a commit. README.md beside this crate's manifest states the abstract problem and the tested properties.
 //!
-//! This crate must never know: time of day, randomness, files, network, an async runtime. The same arguments give the same decision.
+//! This crate must never know: time of day, randomness, files, network, an async runtime. The same arguments give the
+//! same decision.
 //!
 //! Begin reading at [`schedule`].
 
@@ -44,10 +45,10 @@ pub use system::mixed_groups;
 pub use verify::{Verified, verify_plan};
 pub use version::{VersionConstraint, VersionRules};
 
-/// Why an evaluation cannot be decided.
+/// Why the scheduler cannot decide an evaluation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SchedulerError {
-    /// Jobs of that kind are not scheduled here.
+    /// It does not schedule jobs of that kind.
     #[error("cannot schedule job {job}: there are no jobs of type {kind:?} (there are service, batch, system and sysbatch)")]
     UnsupportedKind {
         /// Job.
@@ -57,24 +58,24 @@ pub enum SchedulerError {
     },
 }
 
-/// How many allocations a job has at most, unless the servers say otherwise: what a registration may ask for (`job_max_count`).
+/// Default limit of a job's allocations; registrations have the same limit (`job_max_count`).
 pub const MOST_OF_A_JOB: u32 = 50_000;
 
-/// Decides what is to be done for an evaluation, as [`schedule_within`] does, for jobs of the usual size.
+/// Decides on an evaluation as [`schedule_within`] does, with the default limit.
 ///
 /// # Errors
-/// When the job asks for what cannot be scheduled.
+/// When the scheduler does not support the job.
 pub fn schedule(state: &State, eval: &Evaluation, now: TimestampNs, seed: u64) -> Result<Decision, SchedulerError> {
     schedule_within(state, eval, now, seed, MOST_OF_A_JOB)
 }
 
-/// Decides what is to be done for an evaluation. Nothing outside the arguments has an influence; `seed` breaks ties and makes new ids.
+/// Decides on an evaluation. Nothing but the arguments has an influence; `seed` breaks ties and makes new ids.
 ///
-/// A job has at most `most` allocations. What a count asks for beyond that is numbered, never made: a count that was stored before there was a
+/// A job has at most `most` allocations. The decision only counts those beyond. So a count from before there was a
 /// limit costs neither memory nor time.
 ///
 /// # Errors
-/// When the job asks for what cannot be scheduled.
+/// When the scheduler does not support the job.
 pub fn schedule_within(state: &State, eval: &Evaluation, now: TimestampNs, seed: u64, most: u32) -> Result<Decision, SchedulerError> {
     let key = eval.job_key();
     let job = state.job(&key).cloned();
@@ -104,7 +105,8 @@ pub fn schedule_within(state: &State, eval: &Evaluation, now: TimestampNs, seed:
     Ok(decision)
 }
 
-/// The evaluation after its decision was carried out: complete, with what found no room; or blocked again, when it had waited for room already.
+/// The evaluation after its decision was carried out: complete, with its failed placements. One that was blocked
+/// already becomes blocked again.
 #[must_use]
 pub fn completed(eval: &Evaluation, decision: &Decision) -> Evaluation {
     if let Some(again) = decision.new_evals.iter().find(|e| e.id == eval.id) {

@@ -1,4 +1,4 @@
-//! Ports: which nodes can give those that a group asks for, and which numbers it gets.
+//! Ports: which nodes can offer the ports that a group requests, and which numbers it gets.
 
 use model::{
     job::TaskGroup,
@@ -8,10 +8,10 @@ use state::{NodeCapacity, PortSet};
 
 use crate::ids::Ids;
 
-/// Random draws before the range is walked: with less than nine tenths of it taken, nearly always enough.
+/// Random draws before a walk over the range: nearly always enough while less than nine tenths are taken.
 const DRAWS: u32 = 32;
 
-/// The networks of a group and its tasks with ports.
+/// The networks with ports of a group and its tasks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NetworkAsk {
     group: Vec<Network>,
@@ -20,7 +20,7 @@ pub(crate) struct NetworkAsk {
     dynamic: usize,
 }
 
-/// What was given.
+/// The granted networks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NetworkGrant {
     pub(crate) networks: Vec<Network>,
@@ -44,7 +44,7 @@ impl NetworkAsk {
         ask
     }
 
-    /// Nothing to give, or to refuse.
+    /// Whether the group requests no ports.
     pub(crate) fn is_empty(&self) -> bool {
         self.group.is_empty() && self.tasks.is_empty()
     }
@@ -53,14 +53,14 @@ impl NetworkAsk {
         !self.fixed.is_empty() || self.dynamic > 0
     }
 
-    /// How many ports are chosen, when that is all there is to it: on the default network, none fixed.
+    /// Number of dynamic ports if they are the only request: on the default network, none fixed.
     pub(crate) fn only_dynamic(&self) -> Option<u32> {
         let mut all = self.group.iter().chain(self.tasks.iter().flat_map(|(_, n)| n)).flat_map(|n| &n.dynamic_ports);
         let plain = self.fixed.is_empty() && all.all(|p| p.host_network.is_empty() || p.host_network == "default");
         plain.then(|| u32::try_from(self.dynamic).unwrap_or(u32::MAX))
     }
 
-    /// Can the node give all of it? The error is the dimension that is exhausted.
+    /// Whether the node can grant everything. The error is the exhausted dimension.
     pub(crate) fn fits(&self, node: &NodeCapacity, taken: &PortSet) -> Result<(), String> {
         for p in &self.fixed {
             let Some(ip) = node.address(&p.host_network) else { return Err(no_address(&p.host_network)) };
@@ -81,7 +81,7 @@ impl NetworkAsk {
         Ok(())
     }
 
-    /// Gives the ports. The error is the dimension that is exhausted.
+    /// Grants the ports. The error is the exhausted dimension.
     pub(crate) fn grant(&self, node: &NodeCapacity, taken: &PortSet, ids: &mut Ids) -> Result<NetworkGrant, String> {
         let mut own = PortSet::default();
         let mut grant = NetworkGrant { networks: self.group.clone(), tasks: self.tasks.clone(), ..NetworkGrant::default() };
@@ -114,7 +114,7 @@ fn no_address(network: &str) -> String {
     format!("network: no addresses available for {:?} network", if network.is_empty() { "default" } else { network })
 }
 
-/// Chooses the numbers of one network's dynamic ports.
+/// Chooses the dynamic ports of one network.
 fn fill(n: &mut Network, node: &NodeCapacity, taken: &PortSet, own: &mut PortSet, ids: &mut Ids) -> Result<(), String> {
     if let Some(ip) = node.address("").or_else(|| node.networks.first().map(|n| &*n.ip)) {
         ip.clone_into(&mut n.ip);
@@ -129,7 +129,7 @@ fn fill(n: &mut Network, node: &NodeCapacity, taken: &PortSet, own: &mut PortSet
         p.value = i32::from(port);
     }
     for p in n.reserved_ports.iter_mut().chain(&mut n.dynamic_ports) {
-        // -1 asks for the same number inside the namespace as outside.
+        // -1 requests the same number inside the namespace as outside.
         if p.to == -1 {
             p.to = p.value;
         }

@@ -1,4 +1,4 @@
-//! What is taken of each node as the plan under way would leave it.
+//! Resources in use on each node, as the plan under way would leave them.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -16,13 +16,13 @@ pub(crate) struct Overlay<'a> {
     pub(crate) cpu: Vec<i64>,
     pub(crate) memory_mb: Vec<i64>,
     pub(crate) disk_mb: Vec<i64>,
-    /// Remote tasks that are managed there.
+    /// Number of remote tasks that each node manages.
     pub(crate) sessions: Vec<i64>,
     pub(crate) allocs: Vec<i64>,
-    /// Only of nodes that the plan has touched.
+    /// Only of nodes that the plan has changed.
     ports: HashMap<NodeSlot, PortSet>,
     none: PortSet,
-    /// Allocations that the plan stops, and cores that it gives.
+    /// Allocations that the plan stops, and cores that it grants.
     removed: HashSet<AllocId>,
     given_cores: HashMap<NodeSlot, Vec<u16>>,
 }
@@ -49,7 +49,7 @@ impl<'a> Overlay<'a> {
         self.ports.get(&slot).or_else(|| self.fleet.ports(slot).map(|p| &**p)).unwrap_or(&self.none)
     }
 
-    /// Has the plan changed the ports of that node?
+    /// Whether the plan has changed the ports of that node.
     pub(crate) fn ports_touched(&self, slot: NodeSlot) -> bool {
         self.ports.contains_key(&slot)
     }
@@ -66,7 +66,7 @@ impl<'a> Overlay<'a> {
         self.allocs[i] += sign;
         let shared = !alloc.resources.shared.ports.is_empty();
         if shared || alloc.resources.tasks.values().any(|t| !t.networks.is_empty()) {
-            // NodeUse knows which ports an allocation holds; its sums are not of interest here.
+            // NodeUse knows an allocation's ports; its sums do not matter here.
             let ports = self.ports.remove(&slot).or_else(|| self.fleet.ports(slot).map(|p| PortSet::clone(p))).unwrap_or_default();
             let mut u = NodeUse { ports: Arc::new(ports), ..NodeUse::default() };
             if add {
@@ -90,13 +90,13 @@ impl<'a> Overlay<'a> {
         Some(slot)
     }
 
-    /// Of an allocation that the snapshot counts.
+    /// Removes an allocation that the snapshot counts.
     pub(crate) fn remove(&mut self, alloc: &Allocation) -> Option<NodeSlot> {
         self.removed.insert(alloc.id);
         self.change(alloc, false)
     }
 
-    /// Cores in use. Looked up when a group asks for cores, which is rare.
+    /// Cores in use. Computed when a group requests cores, which is rare.
     pub(crate) fn cores(&self, slot: NodeSlot) -> BTreeSet<u16> {
         let Some(node) = self.fleet.node(slot) else { return BTreeSet::new() };
         let live = self.state.allocs_by_node(node.id).filter(|a| a.occupies() && !self.removed.contains(&a.id));

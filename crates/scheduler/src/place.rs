@@ -1,4 +1,4 @@
-//! From what is wanted to a plan: finds a node for each request and says why where there is none.
+//! From requests to a plan: finds a node for each request, or gives the reason.
 
 mod context;
 mod group;
@@ -21,7 +21,7 @@ use crate::{
     reconcile::{GroupRequests, Wanted, why},
 };
 
-/// Carries out what is wanted, into the decision.
+/// Places the requests and adds them to the decision.
 pub(crate) fn place(
     state: &State,
     eval: &Evaluation,
@@ -67,7 +67,7 @@ pub(crate) fn place(
         place_group(cx, g, &mut progress, &mut blocked, &mut paired, ids, decision);
     }
     if decision.plan.all_at_once && !decision.failed_groups.is_empty() {
-        // All or nothing: what is lost or surplus still goes, everything else waits.
+        // All or nothing: lost or surplus allocations still go, everything else waits.
         for list in decision.plan.placements.values_mut() {
             list.retain(|a| state.alloc(a.id).is_some());
         }
@@ -79,7 +79,7 @@ pub(crate) fn place(
     } else {
         decision.plan.stops.append(&mut paired);
     }
-    // What no node may have waits for none: it is looked at again when nodes change.
+    // A group without any possible node waits for no room: a change of nodes triggers the next look.
     if decision.queued.values().any(|n| *n > 0) {
         decision.new_evals.push(blocked_eval(state, eval, job, blocked, decision, ids));
     }
@@ -108,7 +108,7 @@ fn place_group<'a>(
     let mut failed = 0;
     for request in &wanted.requests {
         if let Some(alloc) = placer.place(request) {
-            // Most nodes get one allocation: room for four would make the plan of a large job four times as large.
+            // Most nodes get one allocation: capacity for four would quadruple the plan of a large job.
             decision.plan.placements.entry(alloc.node_id).or_insert_with(|| Vec::with_capacity(1)).push(alloc);
             paired.extend(request.stop.clone());
         } else {
@@ -131,8 +131,8 @@ fn place_group<'a>(
     }
 }
 
-/// What found no room waits. A job has one such evaluation: an existing one is renewed rather than joined by another, and one that was woken and has
-/// found no room for all goes on waiting.
+/// Blocks the requests without room. A job has one such evaluation: an existing one is renewed instead of a second one.
+/// A woken one that still lacks room stays blocked.
 fn blocked_eval(state: &State, eval: &Evaluation, job: &Job, blocked: Blocked, decision: &Decision, ids: &mut Ids) -> Evaluation {
     let key = job.key();
     let waiting =

@@ -1,4 +1,4 @@
-//! Capacity of remote runtimes: shared by all nodes that reach them.
+//! Capacity of remote providers, shared by all nodes that reach them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,13 +10,13 @@ use model::{
 };
 use state::State;
 
-/// MHz and MiB taken of each provider that has declared a capacity.
+/// MHz and MiB in use at each provider with a declared capacity.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pools {
     taken: HashMap<String, (i64, i64)>,
 }
 
-/// What one allocation would take of the providers that a node reaches.
+/// The need of one allocation at the providers that a node reaches.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct PoolAsk(Vec<(RemoteProvider, i64, i64)>);
 
@@ -36,7 +36,7 @@ impl PoolAsk {
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
-    /// Of an allocation on a node.
+    /// The need of an allocation on a node.
     pub(crate) fn of(alloc: &Allocation, node: &Node) -> Self {
         let mut ask = Self::default();
         for (name, t) in alloc.resources.tasks.iter().filter(|(_, t)| t.remote) {
@@ -54,7 +54,7 @@ fn provider_of<'a>(alloc: &Allocation, node: &'a Node, task: &str) -> Option<&'a
 }
 
 impl Pools {
-    /// What runs at providers now: for live allocations, and for instances that have none at the moment.
+    /// Present use: live allocations, and instances that have none at the moment.
     pub(crate) fn of(state: &State) -> Self {
         let mut pools = Self::default();
         let mut managed: HashSet<SlotKey> = HashSet::new();
@@ -85,7 +85,7 @@ impl Pools {
         t.1 += memory_mb;
     }
 
-    /// Is there room? The error names the provider that has none.
+    /// Whether there is room. The error names the exhausted provider.
     pub(crate) fn fits(&self, ask: &PoolAsk) -> Result<(), String> {
         for (p, cpu, memory) in &ask.0 {
             let (c, m) = self.taken.get(&p.provider).copied().unwrap_or_default();

@@ -1,23 +1,24 @@
-//! The best of all feasible nodes for each placement, exactly, without looking at all of them each time.
+//! The exact best feasible node for each placement, without a look at all nodes each time.
 //!
-//! Every node that meets the rules is a candidate with a score of its own (bin-packing, anti-affinity, affinity) that changes only when
-//! something is placed on it or taken off it. Candidates of one bucket (equal values of spread attributes) and an equal number of score parts
-//! keep their order whatever the spreads are worth at the moment, so each such class has a heap; the best placement is the best of the heaps'
-//! tops. Scores are renewed lazily: a changed candidate gets a new version and a new entry, older entries are dropped when they surface.
+//! Every node that meets the rules is a candidate. Its own score (bin-packing, anti-affinity, affinity) changes only
+//! when a placement on it comes or goes. Candidates in one bucket (equal values of spread attributes) with equally many
+//! score parts keep their order, whatever the spreads weigh. So each such class has a heap, and the best placement is
+//! the best of the heaps' tops. Scores are renewed lazily: a changed candidate gets a new version and a new entry, and
+//! older entries go when they surface.
 //!
-//! The final score is the mean of the parts that apply, as in the system that we follow.
+//! The final score is the mean of the applicable parts, as in Nomad.
 
 use std::{cmp::Ordering, collections::BinaryHeap};
 
 use crate::ids::mix;
 
-/// Score of filling up a node, 0..=1: the classic "best fit version 3", 20 − 10^free cpu − 10^free memory, over 18.
+/// Score of filling up a node, 0..=1: the classic "best fit version 3", (20 − 10^free cpu − 10^free memory) / 18.
 #[must_use]
 pub fn binpack(free_cpu: f64, free_memory: f64) -> f64 {
     (20.0 - ten_to(free_cpu) - ten_to(free_memory)).clamp(0.0, 18.0) / 18.0
 }
 
-/// Score of keeping nodes even, 0..=1.
+/// Score of balancing nodes, 0..=1.
 #[must_use]
 pub fn evenly(free_cpu: f64, free_memory: f64) -> f64 {
     (ten_to(free_cpu) + ten_to(free_memory) - 2.0).clamp(0.0, 18.0) / 18.0
@@ -27,18 +28,18 @@ fn ten_to(x: f64) -> f64 {
     (x * std::f64::consts::LN_10).exp()
 }
 
-/// The mean of the parts, with a part of the moment when it is not zero.
+/// The mean of the parts, with `boost` as a further part unless it is zero.
 pub(crate) fn mean(sum: f64, parts: u8, boost: f64) -> f64 {
     if boost == 0.0 { sum / f64::from(parts) } else { (sum + boost) / f64::from(parts + 1) }
 }
 
-/// Why a candidate may not be chosen at the moment.
+/// Why a candidate cannot be chosen now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     Open,
-    /// No room; the dimension is worked out when someone asks.
+    /// No room; the dimension is computed on demand.
     Exhausted,
-    /// An allocation of the job is there already.
+    /// The job already has an allocation there.
     Distinct,
 }
 
@@ -46,7 +47,7 @@ pub(crate) enum Standing {
 pub(crate) struct Candidate {
     pub(crate) slot: u32,
     pub(crate) bucket: u32,
-    /// Sum of the parts of its own, and how many these are.
+    /// Sum of its own parts, and their number.
     pub(crate) sum: f64,
     pub(crate) parts: u8,
     pub(crate) standing: Standing,
@@ -79,7 +80,7 @@ impl Ord for Entry {
     }
 }
 
-/// Parts of its own that a candidate can have: bin-packing, anti-affinity, affinity.
+/// Bound of the number of own parts: bin-packing, anti-affinity, affinity.
 const PARTS: usize = 4;
 
 /// All candidates of a group.
@@ -105,7 +106,7 @@ impl Ranking {
         self.by_slot.get(slot as usize).filter(|i| **i != u32::MAX).map(|i| *i as usize)
     }
 
-    /// Puts every open candidate on its heap. Linear.
+    /// Puts every open candidate on its heap, in linear time.
     pub(crate) fn build(&mut self, buckets: usize) {
         let mut entries: Vec<Vec<Entry>> = Vec::new();
         entries.resize_with(buckets * PARTS, Vec::new);
@@ -115,7 +116,7 @@ impl Ranking {
         self.heaps = entries.into_iter().map(BinaryHeap::from).collect();
     }
 
-    /// Takes over a candidate's new score or standing.
+    /// Sets a candidate's new score or standing.
     pub(crate) fn renew(&mut self, i: usize, sum: f64, parts: u8, standing: Standing) {
         let c = &mut self.candidates[i];
         c.sum = sum;
@@ -128,7 +129,7 @@ impl Ranking {
         }
     }
 
-    /// The best candidate of all, given what each bucket is worth (None = closed).
+    /// The best candidate; `boost` is the weight of each bucket (`None` = closed).
     pub(crate) fn best(&mut self, boost: impl Fn(u32) -> Option<f64>) -> Option<usize> {
         let mut best: Option<(f64, u64, usize)> = None;
         for (h, heap) in self.heaps.iter_mut().enumerate() {
@@ -149,7 +150,7 @@ impl Ranking {
         best.map(|(.., i)| i)
     }
 
-    /// The best candidate by looking at all of them, for requests that do not value nodes as the others do: `allowed` filters, `penalised` nodes
+    /// The best candidate by a look at all, for requests with their own weights. `allowed` filters; `penalised` nodes
     /// have one more part, of -1.
     pub(crate) fn best_linear(
         &self,
@@ -203,7 +204,7 @@ mod tests {
     use super::{Ranking, Standing};
 
     proptest! {
-        /// Whatever changes, the heaps name the candidate that a look at all of them would.
+        /// After any changes, the heaps name the same candidate as a look at all.
         #[test]
         fn heaps_agree_with_a_look_at_all(
             start in prop::collection::vec((0..3_u32, 0..8_u8, 1..4_u8, any::<u64>()), 1..40),
@@ -221,7 +222,7 @@ mod tests {
                 let all = r.best_linear(boost, |_| true, |_| false);
                 prop_assert_eq!(r.top(1, boost, |_| false).first().map(|(i, _)| *i), all);
                 prop_assert_eq!(r.best(boost), all);
-                // What was chosen changes most often.
+                // The chosen candidate changes most often.
                 let i = all.unwrap_or_else(|| which.index(start.len()));
                 let standing = [Standing::Open, Standing::Exhausted, Standing::Distinct][usize::from(standing)];
                 r.renew(i, f64::from(sum) / 4.0 - 1.0, parts, standing);

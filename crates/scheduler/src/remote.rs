@@ -1,4 +1,5 @@
-//! Remote tasks in placement: what a slot's live instance demands of its next manager, and what the new allocation takes over.
+//! Remote tasks in placement: a live instance's requirements on its next manager, and what the new allocation takes
+//! over.
 
 use std::sync::Arc;
 
@@ -12,26 +13,27 @@ use model::{
 };
 use state::State;
 
-/// Any of its tasks runs elsewhere.
+/// Whether any of its tasks is remote.
 pub(crate) fn has_remote(a: &Allocation) -> bool {
     a.resources.tasks.values().any(|t| t.remote)
 }
 
-/// All of its tasks run elsewhere: letting go of it stops nothing.
+/// Whether all its tasks are remote: letting go of it stops nothing.
 pub(crate) fn only_remote(a: &Allocation) -> bool {
     !a.resources.tasks.is_empty() && a.resources.tasks.values().all(|t| t.remote)
 }
 
-/// Have its remote tasks come to their good end under it? That its node says no more than "dead" of a task can mean that it has let go of it.
+/// Whether its remote tasks have ended well under it. A node's report "dead" may also mean that it has let go of the
+/// task.
 pub(crate) fn has_done_all(state: &State, a: &Allocation) -> bool {
     a.resources.tasks.iter().filter(|(_, t)| t.remote).all(|(task, _)| match state.remote_task(&slot_of(a, task)) {
         Some(r) => r.alloc_id == a.id && r.verdict == RemoteVerdict::Complete,
-        // Nothing is known to live. What was never started has not ended: its node was lost before the create was even meant.
+        // No instance is known to live. A task that never started has not ended: its node was lost before the create.
         None => a.task_states.get(task).is_some_and(|t| !t.started_at.is_unset()),
     })
 }
 
-/// What the instance of one task demands.
+/// The requirements of one task's instance.
 #[derive(Clone, Debug)]
 pub(crate) struct Need {
     task: Arc<str>,
@@ -41,7 +43,7 @@ pub(crate) struct Need {
 }
 
 impl Need {
-    /// Can the node manage it? The error is the reason.
+    /// Whether the node can manage it. The error is the reason.
     pub(crate) fn met_by(&self, node: &Node) -> Result<(), String> {
         let remote = node.drivers.get(&self.driver).filter(|d| d.detected && d.healthy).and_then(|d| d.remote.as_ref());
         let Some(remote) = remote.filter(|r| r.provider == self.provider) else {
@@ -60,12 +62,12 @@ impl Need {
     }
 }
 
-/// An instance is there, or may be: it decides where its manager can be.
+/// Whether an instance exists or may exist: it decides which nodes can manage it.
 fn binding(r: &RemoteTask) -> bool {
     !r.provider.is_empty() && !r.settled() && !r.observed.ended()
 }
 
-/// What the slots of one allocation name demand, and the incarnations that its allocation takes over.
+/// The requirements of the slots of one allocation name, and the incarnations that its allocation takes over.
 pub(crate) fn slot(
     state: &State,
     job: &Job,

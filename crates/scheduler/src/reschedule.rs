@@ -1,27 +1,27 @@
-//! When may a failed allocation be replaced by a new one, and after which pause?
+//! When a new allocation may replace a failed one, and after which pause.
 //!
-//! Used by the scheduler for each failed allocation whose job still wants it.
+//! The scheduler asks for each failed allocation that its job still wants.
 
 use model::{GoDuration, Reschedule, TimestampNs, alloc::RescheduleTracker};
 
-/// What the policy says about one failed allocation.
+/// The policy's verdict on one failed allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// A replacement may be placed from that time on (at once when it is not after now).
+    /// A replacement may be placed from that time on (at once if that has passed).
     At {
-        /// When, Unix ns.
+        /// The time, Unix ns.
         time: TimestampNs,
-        /// The pause that led to it.
+        /// The pause before it.
         delay: GoDuration,
     },
     /// No further attempt.
     Never {
-        /// Why, for people.
+        /// The reason, for people.
         reason: String,
     },
 }
 
-/// Decides for an allocation that failed at `failed_at` and has the earlier attempts of `tracker` behind it.
+/// Decides on an allocation that failed at `failed_at`; `tracker` has its earlier attempts.
 #[must_use]
 pub fn next(policy: Option<&Reschedule>, tracker: Option<&RescheduleTracker>, failed_at: TimestampNs) -> Verdict {
     let Some(policy) = policy else {
@@ -39,7 +39,7 @@ pub fn next(policy: Option<&Reschedule>, tracker: Option<&RescheduleTracker>, fa
         if used >= attempts {
             return Verdict::Never { reason: format!("{used} of {attempts} reschedule attempts used in the last {interval}") };
         }
-        // A pause that reaches beyond the interval could never be counted against it: the policy then means "give up".
+        // A pause longer than the interval could never count within it: the policy then means "give up".
         if delay > interval {
             return Verdict::Never { reason: format!("the next pause of {delay} is longer than the interval of {interval}") };
         }
@@ -47,7 +47,7 @@ pub fn next(policy: Option<&Reschedule>, tracker: Option<&RescheduleTracker>, fa
     Verdict::At { time: failed_at.saturating_add(delay.nanos()), delay }
 }
 
-/// Is an attempt left for an allocation that has failed at `failed_at`, whatever the pause before it?
+/// Whether an attempt is left for an allocation that failed at `failed_at`, whatever its pause.
 #[must_use]
 pub fn eligible(policy: Option<&Reschedule>, tracker: Option<&RescheduleTracker>, failed_at: TimestampNs) -> bool {
     policy.is_some_and(|policy| {
@@ -64,8 +64,8 @@ pub fn attempts_in(tracker: Option<&RescheduleTracker>, now: TimestampNs, interv
     u32::try_from(used).unwrap_or(u32::MAX)
 }
 
-/// The pause before the next attempt. Exponential and fibonacci grow from the pauses of the tracker up to `max_delay`, and begin again when
-/// the last replacement ran for longer than its own pause would grow to.
+/// The pause before the next attempt. Exponential and fibonacci pauses grow from the tracker's last ones up to
+/// `max_delay`. They begin again when the last replacement ran longer than its next pause would be.
 #[must_use]
 pub fn next_delay(policy: &Reschedule, tracker: Option<&RescheduleTracker>, failed_at: TimestampNs) -> GoDuration {
     let base = policy.delay();
@@ -75,7 +75,7 @@ pub fn next_delay(policy: &Reschedule, tracker: Option<&RescheduleTracker>, fail
         "exponential" => GoDuration(last.delay.nanos().saturating_mul(2)),
         "fibonacci" => match events {
             [.., before, last] => {
-                // At the ceiling two equal pauses would sum to more than it; a reset leaves a smaller one behind a larger one.
+                // At the ceiling two equal pauses would sum to more; a reset leaves a smaller one behind a larger one.
                 let previous = if before.delay > last.delay { GoDuration::ZERO } else { before.delay };
                 GoDuration(last.delay.nanos().saturating_add(previous.nanos()))
             }
@@ -107,7 +107,7 @@ mod tests {
         }
     }
 
-    /// Fails again right after each replacement; gives the pauses in seconds.
+    /// Fails again right after each replacement; returns the pauses in seconds.
     fn pauses(policy: &Reschedule, n: usize) -> Vec<i64> {
         let mut tracker = RescheduleTracker::default();
         let mut now = 1_000 * S;

@@ -14,24 +14,24 @@ use crate::{
     version::{VersionConstraint, VersionRules},
 };
 
-/// How the two sides are compared.
+/// The comparison of a rule.
 #[derive(Debug)]
 enum Test {
     Equal,
     NotEqual,
     Order(fn(Ordering) -> bool),
-    /// None: the pattern is not a regular expression and matches nothing.
+    /// `None`: an invalid pattern matches nothing.
     Regexp(Option<regex::Regex>),
     Version(VersionRules, Option<VersionConstraint>),
     SetContainsAll,
     SetContainsAny,
     IsSet,
     IsNotSet,
-    /// An operator that nobody knows holds nowhere.
+    /// An unknown operator holds nowhere.
     Never,
 }
 
-/// A rule that one node meets or not, whatever runs where.
+/// A rule about one node, independent of what runs where.
 #[derive(Debug)]
 pub(crate) struct Rule {
     left: Target,
@@ -44,7 +44,7 @@ fn set(text: &str) -> BTreeSet<&str> {
     text.split(',').map(str::trim).collect()
 }
 
-/// Numbers are compared as numbers when both sides are, everything else as text.
+/// Compares numbers as numbers if both sides are, otherwise as text.
 fn order(a: &str, b: &str) -> Ordering {
     if let (Ok(a), Ok(b)) = (a.parse::<i64>(), b.parse::<i64>()) {
         return a.cmp(&b);
@@ -58,7 +58,7 @@ fn order(a: &str, b: &str) -> Ordering {
 impl Rule {
     pub(crate) fn new(left: &str, operator: &str, right: &str) -> Self {
         let (l, r) = (Target::parse(left), Target::parse(right));
-        // Patterns are nearly always literal: these are compiled here, others where they are met.
+        // Patterns are nearly always literal: compile these here, others on use.
         let literal = |t: &Target| if let Target::Literal(s) = t { Some(s.clone()) } else { None };
         let test = match operator {
             "" | "=" | "==" | "is" => Test::Equal,
@@ -82,12 +82,12 @@ impl Rule {
         Self { left: l, right: r, test, text }
     }
 
-    /// As people see it among the reasons.
+    /// The rule's text in reasons.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// The answer may differ within a class of nodes.
+    /// Whether the answer may differ within a class of nodes.
     pub(crate) fn unique(&self) -> bool {
         self.left.unique() || self.right.unique()
     }
@@ -97,7 +97,7 @@ impl Rule {
         match &self.test {
             Test::IsSet => return left.is_some(),
             Test::IsNotSet => return left.is_none(),
-            // An attribute that is not there differs from every value.
+            // A missing attribute differs from every value.
             Test::NotEqual => return left != right,
             _ => {}
         }
@@ -118,7 +118,7 @@ impl Rule {
     }
 }
 
-/// Why the right side of a rule can never be compared with; None = it can, or only the node knows.
+/// Why the right side of a rule is always invalid; `None` = it is valid, or only the node can tell.
 fn operand_mistake(operator: &str, right: &str) -> Option<String> {
     if !matches!(Target::parse(right), Target::Literal(_)) || right.contains("${") {
         return None;
@@ -135,7 +135,7 @@ fn operand_mistake(operator: &str, right: &str) -> Option<String> {
     }
 }
 
-/// The rules of a job that no node can ever meet because of how they are written, as validation names them.
+/// The rules of a job that no node can ever meet because of a mistake, as validation names them.
 #[must_use]
 pub fn rule_mistakes(job: &Job) -> ValidationErrors {
     let of = |constraints: &[Constraint], affinities: &[Affinity]| {
@@ -165,7 +165,7 @@ pub fn rule_mistakes(job: &Job) -> ValidationErrors {
     ValidationErrors(errors)
 }
 
-/// A rule about where the job's other allocations are.
+/// A rule about the places of the job's other allocations.
 #[derive(Debug)]
 pub(crate) enum Distinct {
     /// No two on one node.

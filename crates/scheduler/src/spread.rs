@@ -1,7 +1,8 @@
-//! Spreads and `distinct_property`: rules about how a group's allocations are shared out over the values of attributes.
+//! Spreads and `distinct_property`: rules about the distribution of a group's allocations over the values of
+//! attributes.
 //!
-//! Candidates with the same values form a bucket. A placement changes what all nodes of its bucket's values are worth, but not their order
-//! within a bucket; that is what makes exact ranking cheap.
+//! Candidates with the same values form a bucket. A placement changes the weight of all nodes in its bucket, but not
+//! their order. That makes exact ranking cheap.
 
 use std::collections::HashMap;
 
@@ -12,7 +13,7 @@ use crate::{rules::Distinct, target::Target};
 /// Index of a value of one attribute; 0 = the node has none.
 type Value = u32;
 
-/// Values of an attribute, and how many allocations each has.
+/// Values of an attribute, with their number of allocations.
 #[derive(Debug, Default)]
 struct Counted {
     ids: HashMap<String, Value>,
@@ -36,14 +37,14 @@ impl Counted {
 }
 
 enum Kind {
-    /// Wanted numbers by value; those of no target share the rest, if there is one, and are counted together.
+    /// Wanted numbers by value. Values without a target share the rest, if there is one, and count together.
     Targets {
         wanted: HashMap<Value, f64>,
         rest: Option<f64>,
         weight: f64,
     },
     Even,
-    /// At most so many.
+    /// At most this many.
     Limit {
         limit: u32,
         text: String,
@@ -57,7 +58,7 @@ struct Attribute {
     kind: Kind,
 }
 
-/// What values of no target are counted as, together.
+/// The common entry of values without a target.
 const OTHERS: &str = "*";
 
 impl Attribute {
@@ -69,12 +70,12 @@ impl Attribute {
     }
 }
 
-/// The attributes that matter to a group, and the buckets of candidates that they make.
+/// A group's relevant attributes, and their buckets of candidates.
 pub(crate) struct Buckets {
     attributes: Vec<Attribute>,
     ids: HashMap<Vec<Value>, u32>,
     values: Vec<Vec<Value>>,
-    /// What a bucket's nodes are worth for the spreads at the moment, and whether a limit is reached there.
+    /// Present weight of a bucket's nodes for the spreads, and whether a limit is reached there.
     boost: Vec<f64>,
     full: Vec<Option<usize>>,
 }
@@ -109,7 +110,7 @@ impl Buckets {
         Self { attributes, ids: HashMap::new(), values, boost, full }
     }
 
-    /// One bucket holds everything.
+    /// Whether one bucket holds everything.
     pub(crate) fn plain(&self) -> bool {
         self.attributes.is_empty()
     }
@@ -118,7 +119,8 @@ impl Buckets {
         self.values.len()
     }
 
-    /// An existing allocation, on that node. `same_group`: of the group that is being placed, else of another of the job.
+    /// Counts an existing allocation on that node. `same_group`: of the group under placement, otherwise of another
+    /// group of the job.
     pub(crate) fn count_existing(&mut self, node: &Node, region: &str, same_group: bool) {
         for a in &mut self.attributes {
             if same_group || matches!(a.kind, Kind::Limit { job_wide: true, .. }) {
@@ -128,7 +130,7 @@ impl Buckets {
         }
     }
 
-    /// An existing allocation of the group leaves.
+    /// Removes an existing allocation of the group.
     pub(crate) fn uncount(&mut self, node: &Node, region: &str) {
         for a in &mut self.attributes {
             let v = a.value(node, region);
@@ -154,7 +156,7 @@ impl Buckets {
         id
     }
 
-    /// A new allocation in that bucket.
+    /// Counts a new allocation in that bucket.
     pub(crate) fn placed(&mut self, bucket: u32) {
         if self.plain() {
             return;
@@ -165,7 +167,7 @@ impl Buckets {
         self.refresh();
     }
 
-    /// Works out the worth of every bucket.
+    /// Computes the weight of every bucket.
     pub(crate) fn refresh(&mut self) {
         let even: Vec<(u32, u32)> = self
             .attributes
@@ -208,7 +210,7 @@ impl Buckets {
         self.full[bucket as usize].is_some()
     }
 
-    /// Why nothing more may be placed in the bucket.
+    /// Why the bucket is full.
     pub(crate) fn full_reason(&self, bucket: u32) -> Option<String> {
         let i = self.full[bucket as usize]?;
         let Kind::Limit { limit, text, .. } = &self.attributes[i].kind else { return None };

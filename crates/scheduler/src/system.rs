@@ -1,10 +1,11 @@
-//! System jobs: one allocation on every node that may have one, and of remote tasks one at every provider pool.
+//! System jobs: one allocation on every feasible node, or one per provider pool for remote tasks.
 //!
-//! Nodes that the job does not speak of, or whose constraints say no, are passed over without a word; a node that could and has no room is what
-//! people are told about. What is lost with its node is not placed elsewhere; a slot of remote tasks is handed over like every slot.
+//! Nodes outside the job's scope or constraints are skipped silently. The reasons name nodes that are feasible but lack
+//! room. Allocations of a lost node are not placed elsewhere; a slot of remote tasks is handed over like every slot.
 //!
-//! A sysbatch job is the same with an end: where an allocation of the newest version has ended by itself, well or badly, there is nothing more to do.
-//! One that was stopped, moved away or lost on the way has not ended by itself, and runs again where there is a place for it.
+//! A sysbatch job is the same with an end. Where an allocation of the newest version has ended by itself, well or
+//! badly, nothing more is to do. One that was stopped, moved or lost has not ended by itself, and runs again where
+//! there is a place for it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,7 +32,7 @@ use crate::{
     remote,
 };
 
-/// Where one allocation of a group belongs.
+/// The place of one allocation of a group.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Node(NodeId),
@@ -39,16 +40,16 @@ enum Place {
     Pool(Vec<String>),
 }
 
-/// Where the group belongs on that node; None when some of its tasks would run here and others elsewhere.
+/// The group's place on that node; `None` if some of its tasks would be local there and others remote.
 fn place_of(node: &Node, group: &TaskGroup) -> Option<Place> {
     let provider = |t: &model::Task| node.drivers.get(&t.driver)?.remote.as_ref().map(|r| r.provider.clone());
     let providers: Vec<String> = group.tasks.iter().filter_map(provider).collect();
     if providers.is_empty() { Some(Place::Node(node.id)) } else { (providers.len() == group.tasks.len()).then_some(Place::Pool(providers)) }
 }
 
-/// Groups of a system job that can be placed nowhere as they are: some of their tasks run on the node and others elsewhere.
+/// Groups of a system job that fit nowhere: some of their tasks are local on a node and others remote.
 pub fn mixed_groups<'a>(state: &'a State, job: &'a Job) -> impl Iterator<Item = &'a TaskGroup> {
-    // Most groups have no driver that runs anything elsewhere, and nodes are thousands.
+    // Most groups have no remote driver, and there are thousands of nodes.
     let far = |group: &TaskGroup| group.tasks.iter().any(|t| state.fleet().runtimes(&t.driver).next().is_some());
     let mixed = move |group: &TaskGroup| state.nodes().any(|n| n.status == NodeStatus::Ready && place_of(n, group).is_none());
     job.task_groups.iter().filter(move |group| far(group) && mixed(group))
@@ -131,7 +132,7 @@ impl System<'_> {
                 requests.push(r);
             }
         }
-        // Where nothing is placed now, what is there stays; what is to leave leaves.
+        // Without new placements, present allocations stay; those that must leave still leave.
         for a in live.into_values().flatten() {
             if a.desired_transition.migrate == Some(true) || self.leaves(&a) {
                 self.let_go(&a, &mut counts);
@@ -155,7 +156,7 @@ impl System<'_> {
         }
     }
 
-    /// What lives, by its place, the one that is to stay first.
+    /// Live allocations by place; the first of each is to stay.
     fn live(
         &mut self,
         group: &TaskGroup,
@@ -181,8 +182,8 @@ impl System<'_> {
         live
     }
 
-    /// Its node is gone. One that is only cut off loses nothing that could run elsewhere, but for managers of remote tasks; where the job says how
-    /// long it is waited for, it is on record as unknown meanwhile.
+    /// Whether its node is gone. A disconnected one loses nothing that could run elsewhere, except the management of
+    /// remote tasks. If the job sets a wait, the allocation is marked as unknown meanwhile.
     fn is_lost(&mut self, group: &TaskGroup, a: &Arc<Allocation>, counts: &mut DesiredUpdates, ids: &mut Ids) -> bool {
         let cut_off = self.state.node(a.node_id).is_some_and(|n| n.status == NodeStatus::Disconnected);
         if !cut_off || remote::has_remote(a) || a.server_terminal() {
@@ -206,7 +207,7 @@ impl System<'_> {
         false
     }
 
-    /// An evaluation at that time.
+    /// A follow-up evaluation at that time.
     fn look_again(&mut self, at: TimestampNs, trigger: Trigger, description: &str, ids: &mut Ids) -> EvalId {
         if let Some(e) = self.out.followups.iter().find(|e| e.trigger == trigger && e.wait_until == at) {
             return e.id;
@@ -229,9 +230,10 @@ impl System<'_> {
         id
     }
 
-    /// One of a sysbatch job has come to its end there.
+    /// Whether an allocation of a sysbatch job has ended there.
     fn has_run(&self, place: &Place, nodes: &BTreeSet<NodeId>, group: &TaskGroup, allocs: &[Arc<Allocation>]) -> bool {
-        // Whoever looks after a provider may be gone by now, and then nobody can say which one it was: better none there than two.
+        // The provider's former manager may be gone, and with it the knowledge which provider it was: better none there
+        // than two.
         let there = |a: &Allocation| match self.state.node(a.node_id) {
             Some(node) => nodes.contains(&a.node_id) || place_of(node, group).as_ref() == Some(place),
             None => matches!(place, Place::Pool(_)),
@@ -239,32 +241,32 @@ impl System<'_> {
         self.job.kind == job_type::SYSBATCH && allocs.iter().any(|a| there(a) && self.has_ended(a))
     }
 
-    /// Of a former version, or a former job of that name.
+    /// Whether it belongs to a former version, or to a former job of that name.
     fn is_older(&self, a: &Allocation) -> bool {
         a.job_version != self.job.version || a.job.as_ref().is_some_and(|j| j.create_index != self.job.create_index)
     }
 
-    /// By itself, under the newest version, and nobody has asked for another try.
+    /// Whether it has ended by itself, under the newest version, and nobody has asked for another try.
     fn has_ended(&self, a: &Allocation) -> bool {
         if self.is_older(a) {
             return false;
         }
         let force = a.desired_transition.force_reschedule == Some(true);
         match a.client_status {
-            // What was ended by somebody looks like a good end otherwise.
+            // Otherwise a stopped one looks like a good end.
             ClientStatus::Complete => !a.server_terminal() || (outcome::done(self.state, a) && !outcome::was_killed(a)),
             ClientStatus::Failed => !a.server_terminal() && !force,
             ClientStatus::Pending | ClientStatus::Running | ClientStatus::Lost | ClientStatus::Unknown => false,
         }
     }
 
-    /// Its node drains: a slot of remote tasks goes elsewhere, at once.
+    /// Whether its node drains: a slot of remote tasks moves at once.
     fn leaves(&self, a: &Allocation) -> bool {
         let draining = self.state.node(a.node_id).is_some_and(|n| n.drain.is_some());
         draining && (a.desired_transition.migrate == Some(true) || remote::has_remote(a))
     }
 
-    /// Nobody else takes it: what runs here ends, what runs elsewhere runs on.
+    /// Lets it go without a successor: local tasks end, remote ones continue.
     fn let_go(&mut self, a: &Allocation, counts: &mut DesiredUpdates) {
         let why = if remote::only_remote(a) { why::UNMANAGED } else { why::TAINTED };
         self.out.stops.push(stop(a, why, None));
@@ -276,7 +278,7 @@ impl System<'_> {
         a.job.as_ref().filter(|old| older(old)).is_some_and(|old| model::tasks_updated(old, self.job, &group.name).is_some())
     }
 
-    /// It goes on under the newest version.
+    /// Continues it under the newest version.
     fn follow(&mut self, a: &Arc<Allocation>, counts: &mut DesiredUpdates) {
         if !self.is_older(a) {
             counts.ignore += 1;
@@ -330,7 +332,7 @@ impl System<'_> {
         replacing(why::UPDATED, false)
     }
 
-    /// What is placed where there is nothing.
+    /// Placements for empty places.
     fn missing(
         &self,
         group: &TaskGroup,
@@ -361,7 +363,7 @@ impl System<'_> {
         };
         taken.insert(index);
         let wanted = previous.as_ref().filter(|a| !a.server_terminal());
-        // What a former version of a sysbatch job has done counts for nothing now. What has failed stays as it is: nobody else tries it again.
+        // The results of a sysbatch job's former version do not count. A failure stays as it is: no reschedule follows.
         let older = wanted.filter(|a| self.job.kind == job_type::SYSBATCH && self.is_older(a));
         let stop = older.map(|a| stop(a, why::UPDATED, None));
         let request = previous
@@ -376,7 +378,7 @@ impl System<'_> {
         update.map(|u| u.max_parallel()).filter(|n| *n > 0).map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(1))
     }
 
-    /// The evaluation that takes the next step of an update.
+    /// The evaluation for the next step of an update.
     fn next_step(&mut self, ids: &mut Ids) {
         let updates = self.job.task_groups.iter().filter_map(|g| g.update.as_ref()).chain(&self.job.update);
         let stagger = updates.map(|u| u.stagger().nanos()).max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! What rules compare: attributes of nodes, or literal text.
+//! Operands of rules: attributes of nodes, or literal text.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,7 @@ pub(crate) enum Target {
     Attr(String),
     Meta(String),
     Driver(String),
-    /// A reference to something that nodes do not have.
+    /// A reference to a property that nodes lack.
     Nothing,
 }
 
@@ -42,7 +42,7 @@ impl Target {
         }
     }
 
-    /// Differs between nodes of one class.
+    /// Whether it differs between nodes of one class.
     pub(crate) fn unique(&self) -> bool {
         match self {
             Self::UniqueId | Self::UniqueName => true,

@@ -1,7 +1,8 @@
-//! The last check before a plan is committed: does it still fit the newest state?
+//! The last check before the commit of a plan: whether it still fits the newest state.
 //!
-//! Plans are made on snapshots, several at a time; what one has taken, another must not take again. A node whose placements no longer fit is
-//! refused as a whole, with the reason; the rest of the plan goes on, and its evaluation is scheduled again for what was refused.
+//! Several plans are made on snapshots at a time, and two must not take the same room. The check refuses a node as a
+//! whole if its placements no longer fit, with the reason. The rest of the plan stands, and the scheduler runs its
+//! evaluation again for the refused part.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -21,16 +22,16 @@ use crate::{
     pools::{PoolAsk, Pools},
 };
 
-/// What is left of a plan.
+/// The accepted part of a plan.
 #[derive(Clone, Debug, Default)]
 pub struct Verified {
-    /// To be committed; empty when nothing is left.
+    /// For the commit; empty when nothing is left.
     pub plan: Plan,
-    /// Nodes whose placements were refused, with the reason.
+    /// Nodes with refused placements, with the reason.
     pub refused: BTreeMap<NodeId, String>,
 }
 
-/// Checks a plan against the newest state. With nothing refused the plan is passed on unchanged.
+/// Checks a plan against the newest state. Without refusals, returns the plan unchanged.
 #[must_use]
 pub fn verify_plan(state: &State, plan: &Plan) -> Verified {
     let stopped: HashSet<AllocId> = plan.stops.iter().map(|s| s.id).collect();
@@ -55,7 +56,7 @@ pub fn verify_plan(state: &State, plan: &Plan) -> Verified {
     } else {
         left.placements.retain(|n, _| !refused.contains_key(n));
     }
-    // An allocation whose replacement was refused stays for now.
+    // An allocation stays for now if its replacement was refused.
     let placed: HashSet<AllocId> = left.placements.values().flatten().map(|a| a.previous_allocation).collect();
     let replaced: HashSet<AllocId> = plan.placements.values().flatten().map(|a| a.previous_allocation).filter(|p| !p.is_nil()).collect();
     left.stops.retain(|s| s.client_status.is_some() || !replaced.contains(&s.id) || placed.contains(&s.id));
@@ -79,7 +80,7 @@ fn check_node(
     for a in leaving.iter().filter_map(|a| state.alloc(*a)).filter(|a| a.node_id == id && a.occupies()) {
         taken.remove(a);
     }
-    // An update in place takes what it took before, unless the plan says otherwise.
+    // An update in place keeps its resources, unless the plan says otherwise.
     for a in allocs.iter().filter_map(|a| state.alloc(a.id)).filter(|a| a.occupies()) {
         taken.remove(a);
     }
@@ -101,7 +102,7 @@ fn not_ready(node: &Node) -> String {
     if node.drain.is_some() { "the node is draining".to_owned() } else { "the node is not eligible".to_owned() }
 }
 
-/// Takes what an allocation needs. Only a new one can be one too many.
+/// Adds the resources of an allocation. Only a new one can exceed the capacity.
 fn add(capacity: &NodeCapacity, taken: &mut NodeUse, a: &Allocation, fresh: &[&Allocation]) -> Result<(), String> {
     let new = fresh.iter().any(|f| f.id == a.id);
     if new {
@@ -124,7 +125,7 @@ fn add(capacity: &NodeCapacity, taken: &mut NodeUse, a: &Allocation, fresh: &[&A
         ("remote sessions", i64::from(taken.sessions), limited(capacity.sessions, a.resources.sessions()), i64::from(capacity.sessions)),
         ("room for allocations", i64::from(taken.allocs), limited(capacity.max_allocs, 1), i64::from(capacity.max_allocs)),
     ] {
-        // Who asks for nothing of it does not make it worse.
+        // An empty request does not make it worse.
         if ask > 0 && taken > capacity {
             return Err(format!("not enough {what}: {taken} of {capacity} would be taken"));
         }
@@ -132,7 +133,7 @@ fn add(capacity: &NodeCapacity, taken: &mut NodeUse, a: &Allocation, fresh: &[&A
     Ok(())
 }
 
-/// What is asked of something that may have no limit.
+/// A request for a resource that may be unlimited.
 fn limited(limit: u32, ask: u32) -> i64 {
     if limit == 0 { 0 } else { i64::from(ask) }
 }
@@ -149,7 +150,7 @@ fn check_cores(state: &State, id: NodeId, allocs: &[Allocation], stopped: &HashS
     Ok(())
 }
 
-/// Instances that are being adopted have their room already.
+/// Adopted instances have their room already.
 fn check_pools(
     state: &State,
     node: &Arc<Node>,

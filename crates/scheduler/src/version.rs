@@ -2,20 +2,20 @@
 
 use std::cmp::Ordering;
 
-/// By which rules versions are read and compared.
+/// The grammar and order of versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VersionRules {
-    /// `1.2`, `v1.2.3.4`, `1.2beta`; a rule without pre-release matches no pre-release; `~>` is known.
+    /// `1.2`, `v1.2.3.4`, `1.2beta`; a rule without a pre-release matches no pre-release; supports `~>`.
     Lenient,
-    /// A pre-release needs its dash and is ordered as semver says; no `~>`.
+    /// A pre-release needs its dash and is ordered as in semver; no `~>`.
     Semver,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Version {
-    /// At least three.
+    /// At least three numbers.
     segments: Vec<u64>,
-    /// As many as were written.
+    /// How many of them were written.
     written: usize,
     pre: String,
 }
@@ -60,7 +60,7 @@ impl Version {
     }
 }
 
-/// A release is newer than its pre-releases; parts are compared as numbers where both are, and numbers come before words.
+/// A release is newer than its pre-releases. Numeric parts compare as numbers and come before words.
 fn compare_pre(a: &str, b: &str) -> Ordering {
     match (a.is_empty(), b.is_empty()) {
         (true, true) => return Ordering::Equal,
@@ -98,7 +98,7 @@ enum Op {
     Pessimistic,
 }
 
-/// A list of rules that a version must meet, such as `>= 1.2, < 2`.
+/// A list of rules for a version, such as `>= 1.2, < 2`.
 #[derive(Clone, Debug)]
 pub struct VersionConstraint {
     parts: Vec<(Op, Version)>,
@@ -106,7 +106,7 @@ pub struct VersionConstraint {
 }
 
 impl VersionConstraint {
-    /// Reads a list of rules. None when it is not one.
+    /// Parses a list of rules; `None` when it is invalid.
     #[must_use]
     pub fn parse(text: &str, rules: VersionRules) -> Option<Self> {
         let part = |part: &str| {
@@ -131,7 +131,7 @@ impl VersionConstraint {
         Some(Self { parts: text.split(',').map(part).collect::<Option<_>>()?, rules })
     }
 
-    /// Does the version meet every rule? A text that is no version meets none.
+    /// Whether the version meets every rule; an invalid version meets none.
     #[must_use]
     pub fn matches(&self, version: &str) -> bool {
         Version::parse(version, self.rules).is_some_and(|v| self.parts.iter().all(|(op, c)| self.meets(*op, &v, c)))
@@ -139,7 +139,7 @@ impl VersionConstraint {
 
     fn meets(&self, op: Op, v: &Version, c: &Version) -> bool {
         let o = v.compare(c);
-        // A pre-release is only compared with a rule that names a pre-release of the same numbers.
+        // A pre-release compares only with a rule that names a pre-release of the same numbers.
         let comparable = self.rules == VersionRules::Semver
             || match (v.pre.is_empty(), c.pre.is_empty()) {
                 (false, false) => v.same_numbers(c),
@@ -154,7 +154,7 @@ impl VersionConstraint {
             Op::Less => comparable && o.is_lt(),
             Op::LessEqual => comparable && o.is_le(),
             Op::Pessimistic => {
-                // All but the last written number are fixed; the last may grow.
+                // All written numbers but the last are fixed; the last may grow.
                 comparable
                     && (c.pre.is_empty() || !v.pre.is_empty())
                     && o.is_ge()

@@ -1,5 +1,5 @@
-//! What placements of one evaluation have in common: what it is about, what has been taken so far, and where the
-//! job's own allocations are (for anti-affinity, distinct hosts and spreads).
+//! Shared state of the placements of one evaluation: its subject, what it has taken so far, and the places of the job's
+//! own allocations. The last serves anti-affinity, distinct hosts and spreads.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -16,14 +16,14 @@ use state::State;
 
 use crate::overlay::Overlay;
 
-/// Which classes of nodes could take what found no room, for waking the blocked evaluation.
+/// The classes of nodes that could take the blocked requests; a change there wakes the evaluation.
 #[derive(Default)]
 pub(crate) struct Blocked {
     pub(crate) classes: BTreeMap<String, bool>,
     pub(crate) escaped: bool,
 }
 
-/// What one evaluation is about.
+/// The subject of one evaluation.
 #[derive(Clone, Copy)]
 pub(crate) struct Context<'a> {
     pub(crate) state: &'a State,
@@ -38,10 +38,10 @@ pub(crate) struct Progress<'a> {
     pub(crate) job_use: JobUse,
 }
 
-/// Allocations of a snapshot by slot of their node.
+/// Number of a snapshot's allocations by slot of their node.
 pub(crate) type BySlot = HashMap<u32, u32>;
 
-/// Is the allocation one that the plan may count on?
+/// Whether the plan may count on the allocation.
 pub(crate) fn counts(a: &Allocation) -> bool {
     !a.terminal()
 }
@@ -74,15 +74,15 @@ impl JobUse {
             }
         }
     }
-    /// Allocations of the group there.
+    /// Allocations of the group on that node.
     pub(crate) fn of_group(&self, group: &str, slot: u32) -> u32 {
         self.groups.get(group).and_then(|m| m.get(&slot)).copied().unwrap_or(0)
     }
-    /// Allocations of the whole job there.
+    /// Allocations of the whole job on that node.
     pub(crate) fn of_job(&self, slot: u32) -> u32 {
         self.job.get(&slot).copied().unwrap_or(0)
     }
-    /// All: group, slot, how many.
+    /// All entries: group, slot, number.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Arc<str>, u32, u32)> {
         self.groups.iter().flat_map(|(g, m)| m.iter().map(move |(s, n)| (g, *s, *n)))
     }

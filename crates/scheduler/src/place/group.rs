@@ -27,13 +27,14 @@ use crate::{
     spread::Buckets,
 };
 
-/// Nodes whose scores are shown.
+/// Number of nodes whose scores are shown.
 const SHOWN: usize = 5;
-/// Placements of a group that share one account of the ranking, at first and later: an account each would outweigh the allocations.
+/// Placements of a group that share one ranking account, at first and later: an account for each would outweigh the
+/// allocations.
 const SHARED_FIRST: usize = 16;
 const SHARED_LATER: usize = 64;
 
-/// What one allocation takes of a node of a class.
+/// What one allocation needs on a node of a class.
 struct Ask {
     cpu: i64,
     cores: i64,
@@ -41,10 +42,10 @@ struct Ask {
     disk_mb: i64,
     /// Remote tasks that the node would manage.
     sessions: i64,
-    /// By task, in the order of the group: does it run elsewhere?
+    /// By task, in the group's order: whether it is remote there.
     remote: Vec<bool>,
     pool: PoolAsk,
-    /// What every allocation on such nodes is given, when nothing of it is chosen per allocation.
+    /// The grant of every allocation on such nodes, if it has no individual parts.
     given: Arc<AllocatedResources>,
 }
 
@@ -54,7 +55,7 @@ impl Ask {
     }
 }
 
-/// What a class of nodes answers.
+/// A class's answer to the rules.
 enum Class {
     Unknown,
     OutOfScope,
@@ -76,15 +77,15 @@ pub(super) struct GroupPlacer<'a, 'o> {
     pools: Option<Pools>,
     buckets: Buckets,
     ranking: Ranking,
-    /// Reasons that hold for nodes whatever is placed.
+    /// Reasons about nodes that hold for every placement.
     base: AllocMetric,
     account: Option<(Arc<AllocMetric>, usize)>,
     placed: usize,
     sticky: bool,
-    /// No node is left for requests without special wishes.
+    /// No node is left for ordinary requests.
     exhausted: bool,
     distinct_hosts: Option<bool>,
-    /// On some of the nodes, tasks of the group run elsewhere.
+    /// On some nodes, tasks of the group are remote.
     any_remote: bool,
 }
 
@@ -200,14 +201,14 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         ask
     }
 
-    /// Looks at every node once.
+    /// Checks every node once.
     fn find_candidates(&mut self) {
         let fleet = self.overlay.fleet;
         let mut m = AllocMetric::default();
         let mut any_pool = false;
         // Facts by class, counted as nodes are met: (evaluated, filtered).
         let mut met = vec![0_i64; self.classes.len()];
-        // A class's nodes agree in datacenter, pool and node class: one of them speaks for all.
+        // A class's nodes share datacenter, pool and node class: one node represents all.
         let mut speaker: Vec<Option<u32>> = vec![None; self.classes.len()];
         for (slot, facts) in (0_u32..).zip(fleet.all_facts()) {
             if !facts.ready {
@@ -262,7 +263,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             self.pools = Some(Pools::of(self.cx.state));
         }
         self.buckets.refresh();
-        // Neighbours are mostly alike: the last bin-packing score is good for the next as well.
+        // Neighbours are mostly alike: the last bin-packing score is often valid for the next.
         let mut memo = ([0_i64; 4], f64::NAN);
         for i in 0..self.ranking.candidates.len() {
             let (sum, parts, standing) = self.assess(i, &mut memo);
@@ -279,7 +280,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         }
     }
 
-    /// Score and standing of a candidate as things are now.
+    /// Present score and standing of a candidate.
     fn assess(&self, i: usize, memo: &mut ([i64; 4], f64)) -> (f64, u8, Standing) {
         let slot = self.ranking.candidates[i].slot;
         let (ask, _) = self.feasible(slot);
@@ -306,7 +307,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         (sum, parts, standing)
     }
 
-    /// Is there room? Only yes or no: reasons are worked out when someone asks.
+    /// Whether there is room, without the reason, which is computed on demand.
     fn room(&self, slot: u32, ask: &Ask) -> bool {
         let (o, f, i) = (&*self.overlay, self.overlay.fleet.facts(slot), slot as usize);
         let simple = fits(o.memory_mb[i], ask.memory_mb, f.memory_mb)
@@ -330,7 +331,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         self.lacking(slot, ask).is_none()
     }
 
-    /// What the node lacks, as people see it.
+    /// The exhausted dimension of the node, for people.
     fn lacking(&self, slot: u32, ask: &Ask) -> Option<Cow<'static, str>> {
         let (o, f, i) = (&*self.overlay, self.overlay.fleet.facts(slot), slot as usize);
         if f.max_allocs > 0 && o.allocs[i] >= i64::from(f.max_allocs) {
@@ -364,12 +365,12 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         o.fleet.capacity(slot).and_then(|c| self.ports.fits(c, o.ports(slot)).err()).map(Cow::Owned)
     }
 
-    /// Bin-packing (or evenness, or sessions), anti-affinity, affinity; 0 = does not apply, but for the first.
+    /// Bin-packing (or balance, or sessions), anti-affinity, affinity; 0 = does not apply, except for the first.
     fn parts(&self, slot: u32, memo: &mut ([i64; 4], f64)) -> (f64, f64, f64) {
         let (ask, class_affinity) = self.feasible(slot);
         let (o, f, i) = (&*self.overlay, self.overlay.fleet.facts(slot), slot as usize);
         let fit = if ask.only_remote() {
-            // Managing costs a session and nothing else: sessions are kept even.
+            // Management costs a session and nothing else: the ranking balances sessions.
             1.0 / (1 + o.sessions[i].max(0)) as f64
         } else {
             let used_cpu = o.cpu[i] + ask.cpu + if ask.cores > 0 { ask.cores * cores::mhz_per_core(self.node(slot)) } else { 0 };
@@ -394,7 +395,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         }
     }
 
-    /// A replaced allocation leaves its room to its replacement, or takes it back when there is none.
+    /// Frees the room of a replaced allocation for its replacement (`leave`), or takes it back.
     fn lend(&mut self, previous: &Allocation, leave: bool) {
         let slot = if leave { self.overlay.remove(previous) } else { self.overlay.add(previous) };
         let Some(slot) = slot else { return };
@@ -419,7 +420,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         self.touch(slot);
     }
 
-    /// A new allocation for the request, or None when no node can take it.
+    /// A new allocation for the request, or `None` when no node can take it.
     pub(super) fn place(&mut self, r: &Request) -> Option<Allocation> {
         let live = r.previous.as_ref().filter(|p| r.stop.is_some() && !p.terminal()).cloned();
         if let Some(p) = &live {
@@ -446,7 +447,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         if !special && self.exhausted {
             return None;
         }
-        // An instance that is there already has its room at the provider.
+        // An existing instance already has its room at the provider.
         let adopting = !needs.is_empty();
         loop {
             let buckets = &self.buckets;
@@ -486,7 +487,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
                 let capacity = self.overlay.fleet.capacity(slot).cloned().unwrap_or_default();
                 match self.ports.grant(&capacity, self.overlay.ports(slot), self.ids) {
                     Ok(grant) => grant,
-                    // The count said that there is a port, but all that is left is reserved.
+                    // The count promised a port, but the remaining ones are reserved.
                     Err(_) => {
                         self.exclude(i);
                         continue;
@@ -577,7 +578,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         Arc::new(given)
     }
 
-    /// The account of the ranking that led to this placement, shared with those that follow, but for requests that would rather not go everywhere.
+    /// The ranking's account for this placement. Later placements share it, except for requests with penalised nodes.
     fn metrics(&mut self, chosen: usize, penalty: &[NodeId]) -> Arc<AllocMetric> {
         if penalty.is_empty()
             && let Some((m, left)) = &mut self.account
@@ -592,7 +593,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         let penalised = |slot: u32| !penalty.is_empty() && penalty.contains(&self.node(slot).id);
         let mut shown = self.ranking.top(SHOWN, boost, penalised);
         if !shown.iter().any(|(i, _)| *i == chosen) {
-            // A request with special wishes: its own choice comes first.
+            // A request with penalised nodes: its own choice comes first.
             let c = &self.ranking.candidates[chosen];
             shown.insert(0, (chosen, mean(c.sum, c.parts, buckets.boost(c.bucket))));
             shown.truncate(SHOWN);
@@ -624,7 +625,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         NodeScore { node_id: self.node(c.slot).id, scores: shown.map(|(_, (k, v))| (k.to_owned(), v)).collect(), norm_score }
     }
 
-    /// What live instances of the wanted slots demand of their next manager.
+    /// Requirements of the wanted slots' live instances on their next manager.
     fn needs(&self) -> Vec<remote::Need> {
         if self.cx.state.remote_tasks_by_job(&self.cx.job.key()).next().is_none() {
             return Vec::new();
@@ -633,7 +634,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         requests.flat_map(|r| remote::slot(self.cx.state, self.cx.job, self.group, r.index, r.previous.as_deref()).0).collect()
     }
 
-    /// Why `failed` requests found no node.
+    /// Why `failed` requests have no node.
     pub(super) fn failure(&self, failed: i64) -> AllocMetric {
         let mut m = self.base.clone();
         m.coalesced_failures = failed - 1;
@@ -641,9 +642,9 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         m
     }
 
-    /// Says of candidates that cannot be chosen why. What is open is looked at only when nobody could be chosen.
+    /// Explains why candidates cannot be chosen. Looks at open ones only when no node could be chosen.
     fn explain(&self, m: &mut AllocMetric, needs: &[remote::Need], open: bool) {
-        // Most of a fleet lacks the same: its name is made once.
+        // Most of a fleet lacks the same: build its name once.
         let mut exhausted: Vec<(Cow<'static, str>, i64)> = Vec::new();
         for c in &self.ranking.candidates {
             if !open && c.standing == Standing::Open && !self.buckets.is_full(c.bucket) {
@@ -675,9 +676,9 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         m.dimension_exhausted.extend(exhausted.into_iter().map(|(dimension, n)| (dimension.into_owned(), n)));
     }
 
-    /// Which classes could take what found no room.
+    /// Adds the classes that could take the blocked requests.
     pub(super) fn eligibility(&self, blocked: &mut Blocked) {
-        // What a live instance demands is not a matter of classes.
+        // A live instance's requirements are not a matter of classes.
         blocked.escaped |= self.rules.escaped() || !self.needs().is_empty();
         for (n, c) in (0_u32..).zip(&self.classes) {
             let Some(name) = self.overlay.fleet.class_name(n) else { continue };
@@ -692,7 +693,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
     }
 }
 
-/// Who asks for nothing finds room, also where others have taken too much.
+/// An empty request fits even where others exceed the capacity.
 fn fits(taken: i64, ask: i64, has: i64) -> bool {
     ask == 0 || taken + ask <= has
 }

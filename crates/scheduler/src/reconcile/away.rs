@@ -1,4 +1,4 @@
-//! Allocations whose node is cut off or gone: noted, given up, and settled when they come back.
+//! Allocations on disconnected or lost nodes: marked, given up, and settled when they come back.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::{RESCHEDULE_WINDOW, Reconciler, Sorted, node_lost, stop, why};
 use crate::{disconnect, ids::Ids, outcome};
 
 impl Reconciler<'_> {
-    /// What is lost is stopped, and replaced now or when its node has stopped it by itself.
+    /// Stops lost allocations, and replaces them now or when their node has stopped them by itself.
     pub(super) fn stop_lost(&mut self, group: &TaskGroup, s: &mut Sorted, ids: &mut Ids) {
         for a in std::mem::take(&mut s.lost) {
             let mut stop = stop(&a, why::LOST, Some(ClientStatus::Lost));
@@ -30,13 +30,13 @@ impl Reconciler<'_> {
         }
     }
 
-    /// Is its node still about to stop it by itself?
+    /// Whether its node may still be about to stop it by itself.
     pub(super) fn is_stopping(&self, a: &Allocation) -> bool {
         let due = |e: &Evaluation| e.status.terminal() || e.wait_until <= self.now.saturating_add(RESCHEDULE_WINDOW);
         a.followup_eval_id != self.eval.id && self.state.eval(a.followup_eval_id).is_some_and(|e| !due(e))
     }
 
-    /// The allocation is on record as cut off, and somebody looks again when its time is up.
+    /// Marks the allocation as unknown, with a follow-up at the end of the wait.
     pub(super) fn note_unknown(&mut self, a: &Arc<Allocation>, until: Option<TimestampNs>, counts: &mut DesiredUpdates, ids: &mut Ids) {
         let marked = a.client_status == ClientStatus::Unknown;
         counts.disconnect += u64::from(!marked);
@@ -56,7 +56,7 @@ impl Reconciler<'_> {
         self.out.attribute_updates.push(a);
     }
 
-    /// Of what was cut off and what was placed instead of it, one stays.
+    /// Keeps one of a disconnected allocation and its replacement.
     pub(super) fn settle_returned(&mut self, group: &TaskGroup, s: &mut Sorted, counts: &mut DesiredUpdates) {
         let returned: Vec<_> = s.keep.iter().filter(|a| a.was_unknown() && a.client_status != ClientStatus::Unknown).cloned().collect();
         let pick = group.patience().map_or(Pick::default(), |p| p.pick);
@@ -70,7 +70,7 @@ impl Reconciler<'_> {
             let rival = all.iter().filter(counting).max_by_key(|r| (r.create_index, r.id));
             let losers = if rival.is_none_or(|r| disconnect::original_stays(self.state, pick, &a, r)) { all } else { vec![a] };
             for l in &losers {
-                // Also what has failed: nobody is to try it again.
+                // Even a failed one: it must not be tried again.
                 if !l.client_terminal() || l.client_status == ClientStatus::Failed {
                     counts.stop += 1;
                     let lost = (!l.client_terminal() && node_lost(self.state, l.node_id)).then_some(ClientStatus::Lost);

@@ -1,4 +1,5 @@
-//! What a job wants compared with what exists: what to place, stop, migrate, replace, change in place, and when to look again.
+//! A job's wishes compared with its allocations: what to place, stop, migrate, replace, change in place, and when to
+//! look again.
 //!
 //! ```text
 //! allocation ─┬─ ignored     stopped by the servers, replaced already, or of an older run of a batch job
@@ -9,7 +10,8 @@
 //!             └─ rescheduled failed and its policy says now, or later (a follow-up evaluation)
 //! ```
 //!
-//! Nothing here knows where there is room: requests whose `stop` is set stop the earlier allocation only when the new one has found a place.
+//! This module does not know the room on nodes: a request with `stop` stops the earlier allocation only when the new
+//! one has a place.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -41,7 +43,7 @@ use crate::{
     reschedule::{self, Verdict},
 };
 
-/// Why allocations are stopped, as people see it.
+/// Descriptions of stopped allocations.
 pub mod why {
     /// The count or the groups of the job have changed, it was stopped, or a canary's version was given up.
     pub const NOT_NEEDED: &str = "alloc not needed due to job update";
@@ -55,17 +57,17 @@ pub mod why {
     pub const LOST: &str = "alloc is lost since its node is down";
     /// It has failed and has a replacement.
     pub const RESCHEDULED: &str = "alloc was rescheduled because it failed";
-    /// Its node is cut off.
+    /// Its node is disconnected.
     pub const UNKNOWN: &str = "alloc is unknown since its node is disconnected";
-    /// Of it and the one that was placed while its node was cut off, the other stays.
+    /// Its node came back, and its replacement stays.
     pub const RECONNECTED: &str = "alloc not needed due to disconnected client reconnect";
-    /// Its remote tasks stay where they are until a node can manage them.
+    /// Its remote tasks stay until a node can manage them.
     pub const UNMANAGED: &str = "node is draining and no other can manage the remote tasks: they run on unmanaged";
 }
 
 /// Failed allocations that become due within this span share a follow-up evaluation.
 const FOLLOWUP_WINDOW: i64 = 5_000_000_000;
-/// What becomes due within this span is done now.
+/// Anything due within this span is done now.
 const RESCHEDULE_WINDOW: i64 = 1_000_000_000;
 
 /// One allocation to be placed.
@@ -74,18 +76,18 @@ pub(crate) struct Request {
     pub(crate) index: u32,
     /// The allocation that it replaces.
     pub(crate) previous: Option<Arc<Allocation>>,
-    /// Stop of the earlier one, which only happens when a place was found.
+    /// Stop of the earlier one, which takes effect only with a placement.
     pub(crate) stop: Option<PlannedStop>,
-    /// With all tasks remote: the earlier one lets go even when no place was found.
+    /// With only remote tasks: the earlier one lets go even without a placement.
     pub(crate) release_anyway: bool,
     /// Nodes on which it has failed before.
     pub(crate) penalty: Vec<NodeId>,
     pub(crate) tracker: Option<Box<RescheduleTracker>>,
     /// The slot's remote instance lives, without a manager.
     pub(crate) living: bool,
-    /// It is placed to try the new version.
+    /// A canary of the new version.
     pub(crate) canary: bool,
-    /// Nodes that it may be placed on; None = all.
+    /// Nodes that it may be placed on; `None` = all.
     pub(crate) among: Option<Arc<BTreeSet<NodeId>>>,
 }
 
@@ -106,7 +108,7 @@ impl Request {
 
     pub(crate) fn replacing(previous: Arc<Allocation>) -> Self {
         let tracker = previous.reschedule_tracker.clone();
-        // Whatever it is replaced for: where it, or one before it, has failed, it is not wanted again if it can be helped.
+        // For any replacement, avoid nodes where it or a predecessor has failed.
         let mut penalty: Vec<NodeId> = tracker.iter().flat_map(|t| &t.events).map(|e| e.prev_node_id).collect();
         if previous.client_status == ClientStatus::Failed {
             penalty.push(previous.node_id);
@@ -115,16 +117,16 @@ impl Request {
     }
 }
 
-/// What is to be placed of a group.
+/// The placements of a group.
 #[derive(Clone, Debug)]
 pub(crate) struct GroupRequests {
     pub(crate) group: Arc<str>,
     pub(crate) requests: Vec<Request>,
-    /// So many more are wanted than a job may have: they are counted, and no request is made for them.
+    /// Number of wanted allocations above the job's limit: counted without requests.
     pub(crate) beyond: usize,
     /// New allocations belong to this deployment.
     pub(crate) deployment: DeploymentId,
-    /// They are of this version of the job; None = of the newest.
+    /// The version of the job that they run; `None` = the newest.
     pub(crate) job: Option<Arc<Job>>,
 }
 
@@ -133,18 +135,18 @@ pub(crate) struct GroupRequests {
 pub(crate) struct Wanted {
     pub(crate) groups: Vec<GroupRequests>,
     pub(crate) stops: Vec<PlannedStop>,
-    /// Existing allocations that take over the newest version without a restart.
+    /// Existing allocations that get the newest version without a restart.
     pub(crate) in_place: Vec<Allocation>,
     pub(crate) attribute_updates: Vec<Allocation>,
     pub(crate) deployment: Option<Deployment>,
     pub(crate) deployment_updates: Vec<DeploymentUpdate>,
     pub(crate) followups: Vec<Evaluation>,
     pub(crate) annotations: BTreeMap<Arc<str>, DesiredUpdates>,
-    /// Groups that no node may have: nothing waits for room, and people are to read why.
+    /// Groups without any possible node: they do not wait for room, and people get the reason.
     pub(crate) nowhere: Vec<Arc<str>>,
 }
 
-/// What becomes of one allocation.
+/// The fate of one allocation.
 enum Fate {
     Ignore,
     Keep,
@@ -161,26 +163,26 @@ enum Fate {
 struct Sorted {
     keep: Vec<Arc<Allocation>>,
     lost: Vec<Arc<Allocation>>,
-    /// Cut off, and replaced meanwhile.
+    /// Disconnected, with a replacement meanwhile.
     away: Vec<Arc<Allocation>>,
-    /// Lost, and not replaced before their nodes have stopped them; by index.
+    /// Lost, by index; not replaced before their nodes have stopped them.
     stopping: BTreeSet<u32>,
-    /// All of the group by index, when some of it was cut off once.
+    /// All of the group by index, if one of them was disconnected once.
     names: HashMap<u32, Vec<Arc<Allocation>>>,
-    /// Canaries that were lost and are not replaced.
+    /// Lost canaries without a replacement.
     lost_canaries: Vec<Arc<Allocation>>,
-    /// Indexes that canaries have for themselves.
+    /// Indexes reserved for canaries.
     reserved: BTreeSet<u32>,
     migrate: Vec<Arc<Allocation>>,
     now: Vec<(Arc<Allocation>, Box<RescheduleTracker>)>,
-    /// Among the kept.
+    /// Due for a later reschedule; among the kept.
     later: Vec<(Arc<Allocation>, TimestampNs)>,
-    /// Lost earlier, when there was no place for a replacement; by index.
+    /// Lost earlier, without a place for a replacement; by index.
     unreplaced: BTreeMap<u32, Arc<Allocation>>,
 }
 
 impl Sorted {
-    /// What was placed for the same name later.
+    /// Later placements with the same name.
     fn successors(&self, a: &Allocation) -> impl Iterator<Item = &Arc<Allocation>> {
         let (id, created, canary) = (a.id, a.create_index, is_canary(a));
         let later = move |r: &&Arc<Allocation>| r.id != id && r.create_index > created && (canary || !is_canary(r));
@@ -204,11 +206,11 @@ struct Reconciler<'a> {
     eval: &'a Evaluation,
     now: TimestampNs,
     batch: bool,
-    /// The deployment of this very version, unless it has ended well.
+    /// The deployment of this version, unless it has ended well.
     deployment: Option<Arc<Deployment>>,
-    /// The same, being made.
+    /// The new deployment of this version.
     new_deployment: Option<Deployment>,
-    /// How many more allocations the job may have, of what it may have at most.
+    /// How many more allocations the job's limit allows.
     room: usize,
     out: Wanted,
 }
@@ -217,7 +219,7 @@ pub(crate) fn stop(a: &Allocation, description: &str, client_status: Option<Clie
     PlannedStop { id: a.id, node_id: a.node_id, description: description.to_owned(), client_status, followup_eval_id: EvalId::NIL }
 }
 
-/// Its node is gone, or does not hold its lease any more.
+/// Whether its node is gone or has lost its lease.
 pub(crate) fn node_lost(state: &State, node: NodeId) -> bool {
     state.node(node).is_none_or(|n| matches!(n.status, NodeStatus::Down | NodeStatus::Disconnected))
 }
@@ -236,7 +238,7 @@ pub(crate) fn by_group(allocs: Vec<Arc<Allocation>>) -> BTreeMap<Arc<str>, Vec<A
     groups
 }
 
-/// Compares a job with its allocations, of which it has `most` at most.
+/// Compares a job with its allocations; `most` is its limit of allocations.
 pub(crate) fn reconcile(state: &State, job: Option<&Arc<Job>>, eval: &Evaluation, now: TimestampNs, most: u32, ids: &mut Ids) -> Wanted {
     let key = eval.job_key();
     let allocs: Vec<Arc<Allocation>> = state.allocs_by_job(&key).cloned().collect();
@@ -315,7 +317,7 @@ impl Reconciler<'_> {
         match a.client_status {
             ClientStatus::Failed => self.fate_of_failed(group, a),
             ClientStatus::Complete => {
-                // The success of a batch allocation stands for good; a service is not supposed to end.
+                // The success of a batch allocation stands; a service must not end.
                 if self.batch { Fate::Keep } else { Fate::Ignore }
             }
             ClientStatus::Lost => Fate::Ignore,
@@ -323,7 +325,7 @@ impl Reconciler<'_> {
                 match disconnect::contact(self.state, group, a, self.now, RESCHEDULE_WINDOW) {
                     Contact::Lost => return Fate::Lost,
                     Contact::Away { replace, until } => return Fate::Away { replace, until },
-                    // Whether it runs is not known yet: what has been decided stands.
+                    // Unknown yet whether it runs: earlier decisions stand.
                     Contact::Returning => return Fate::Returning,
                     Contact::Present => {}
                 }
@@ -336,18 +338,19 @@ impl Reconciler<'_> {
         }
     }
 
-    /// The attempts of an allocation, with the one that replaces it now.
+    /// The attempts of an allocation, including its present replacement.
     fn attempted(&self, group: &TaskGroup, a: &Allocation, delay: GoDuration) -> Box<RescheduleTracker> {
         let mut tracker = a.reschedule_tracker.clone().unwrap_or_default();
         tracker.events.push(RescheduleEvent { time: self.now, prev_alloc_id: a.id, prev_node_id: a.node_id, delay });
-        // Unlimited policies would grow the list without bound; what is older than these has no influence on the next pause.
+        // Unlimited policies would grow the list without bound; older attempts do not affect the next pause.
         let surplus = tracker.events.len().saturating_sub(self.tracked_events(group));
         tracker.events.drain(..surplus);
         "ok".clone_into(&mut tracker.last_reschedule);
         tracker
     }
 
-    /// The replacement of an allocation that leaves its node. A person may want that to count as an attempt to reschedule it, elsewhere.
+    /// The replacement of an allocation that leaves its node. A person may let that count as a reschedule attempt,
+    /// elsewhere.
     fn moving(&self, group: &TaskGroup, a: Arc<Allocation>) -> Request {
         let stop = Some(stop(&a, why::MIGRATING, None));
         let mut request = Request { stop, release_anyway: remote::only_remote(&a), ..Request::replacing(a.clone()) };
@@ -367,12 +370,12 @@ impl Reconciler<'_> {
         let at = failed_at(a);
         let tracker = |delay| self.attempted(group, a, delay);
         if t.force_reschedule == Some(true) {
-            // Recorded with the pause that the policy would have had: the next one grows from it.
+            // Recorded with the policy's pause: the next one grows from it.
             let delay =
                 group.reschedule.as_ref().map_or(GoDuration::ZERO, |p| reschedule::next_delay(p, a.reschedule_tracker.as_deref(), at));
             return Fate::RescheduleNow(tracker(delay));
         }
-        // Within a deployment it is the deployment's watcher that says whether to try again.
+        // Within a deployment, the deployment watcher decides on another attempt.
         let within = self.deployment.as_ref().is_some_and(|d| d.status.active() && d.id == a.deployment_id);
         if within && t.reschedule != Some(true) {
             return Fate::Keep;
@@ -389,7 +392,7 @@ impl Reconciler<'_> {
         }
     }
 
-    /// The attempts of what takes the place of an allocation that is cut off.
+    /// The attempts for the replacement of a disconnected allocation.
     fn tracked_away(&self, group: &TaskGroup, a: &Allocation) -> Option<Box<RescheduleTracker>> {
         let policy = group.reschedule.as_ref()?;
         let delay = reschedule::next_delay(policy, a.reschedule_tracker.as_deref(), self.now);
@@ -401,7 +404,7 @@ impl Reconciler<'_> {
         if p.unlimited() { 5 } else { usize::try_from(p.attempts()).unwrap_or(0).max(5) }
     }
 
-    /// The allocations of a group by what becomes of them.
+    /// Sorts the allocations of a group by their fate.
     fn sort(&mut self, group: &TaskGroup, allocs: Vec<Arc<Allocation>>, counts: &mut DesiredUpdates, ids: &mut Ids) -> Sorted {
         let mut s = Sorted::default();
         if allocs.iter().any(|a| a.was_unknown()) {
@@ -420,7 +423,7 @@ impl Reconciler<'_> {
                     if replaced { s.away.push(a) } else { s.keep.push(a) }
                 }
                 Fate::Ignore => {
-                    // What was told to stop on a node that is gone will never report its end.
+                    // An allocation told to stop on a lost node will never report its end.
                     if a.server_terminal() && !a.client_terminal() && node_lost(self.state, a.node_id) {
                         self.out.stops.push(stop(&a, why::LOST, Some(ClientStatus::Lost)));
                     }
@@ -450,7 +453,7 @@ impl Reconciler<'_> {
         s
     }
 
-    /// What is to be placed because it is missing: rescheduled, lost, and new ones up to the count; and how many the job may not have.
+    /// The missing allocations: rescheduled, lost, and new ones up to the count. Also the number above the job's limit.
     fn missing(&mut self, group: &TaskGroup, s: &mut Sorted, counts: &mut DesiredUpdates) -> (Vec<Request>, usize) {
         let count = group.count() as usize;
         let mut taken: BTreeSet<u32> = s.keep.iter().chain(&s.migrate).chain(s.now.iter().map(|(a, _)| a)).map(|a| a.index()).collect();
@@ -468,12 +471,12 @@ impl Reconciler<'_> {
         let count = count.saturating_sub(s.stopping.len());
         let away: BTreeSet<AllocId> = s.away.iter().map(|a| a.id).collect();
         s.lost.append(&mut s.away);
-        // A lost allocation may share its name with one that lives on; the name then is not free.
+        // A lost allocation may share its name with a live one; then the name is not free.
         s.lost.retain(|a| !taken.contains(&a.index()));
         s.lost.sort_by_key(|a| (a.index(), a.id));
         let replaced = count.saturating_sub(existing).min(s.lost.len());
         for a in s.lost.drain(replaced..).filter(|a| away.contains(&a.id)) {
-            // Its name is not wanted any more: when it comes back, it is to stop.
+            // Nobody wants its name any more: if it comes back, it must stop.
             self.out.stops.push(stop(&a, why::NOT_NEEDED, None));
             counts.stop += 1;
         }
@@ -488,7 +491,7 @@ impl Reconciler<'_> {
         let wanted = count.saturating_sub(had);
         let living = self.living_slots(group);
         self.room = self.room.saturating_sub(had);
-        // An instance that lives already gets its manager, however many there are.
+        // A live instance gets its manager, however many there are.
         let rest = wanted.min(self.room.max(living.len()));
         self.room = self.room.saturating_sub(rest);
         for index in free_indexes(&taken, &living, rest) {
@@ -498,7 +501,7 @@ impl Reconciler<'_> {
         (place, wanted - rest)
     }
 
-    /// One group. True when nothing of it is left to do.
+    /// Reconciles one group. True when nothing is left to do.
     fn group(&mut self, group: &TaskGroup, allocs: Vec<Arc<Allocation>>, ids: &mut Ids) -> bool {
         let count = group.count() as usize;
         let mut counts = DesiredUpdates::default();
@@ -512,14 +515,14 @@ impl Reconciler<'_> {
         let kept = || s.keep.iter().chain(canaries.kept()).map(|a| a.id).collect();
         let kept: BTreeSet<AllocId> = if s.later.is_empty() { BTreeSet::new() } else { kept() };
         s.later.retain(|(a, _)| kept.contains(&a.id));
-        // What waits outside of the deployment does not keep it from its end.
+        // Requests outside the deployment do not delay its end.
         let under_way = self.active_deployment(&group.name).map_or(DeploymentId::NIL, |d| d.id);
         let later_here = s.later.iter().filter(|(a, _)| under_way.is_nil() || a.deployment_id == under_way).count();
         self.follow_up(std::mem::take(&mut s.later), &mut counts, ids);
 
         let (place, mut beyond) = self.missing(group, &mut s, &mut counts);
         let (destructive, in_place) = self.updates(group, &s.keep, &mut counts);
-        // Failed in an older version that says the same: nothing of this version comes in its place before its policy says so.
+        // Failed in an older version with the same specification: its policy decides when this version replaces it.
         let replaced: BTreeSet<AllocId> = destructive.iter().map(|a| a.id).collect();
         let of = self.active_deployment(&group.name).map_or(DeploymentId::NIL, |d| d.id);
         let waits = |a: &&Arc<Allocation>| a.client_terminal() && (of.is_nil() || a.deployment_id != of) && !replaced.contains(&a.id);
@@ -532,19 +535,19 @@ impl Reconciler<'_> {
         let mut requests = place;
         if self.deployment.as_ref().is_none_or(|d| d.status == DeploymentStatus::Running) {
             if self.rolling(group).is_some() {
-                // What is placed for other reasons, or joins the roll-out in place, is not known to be healthy yet either.
+                // Other new placements, and in-place updates of the roll-out, are not known to be healthy yet either.
                 limit = limit.saturating_sub(requests.len() + in_place.len());
             }
         } else {
-            // A halted roll-out goes no further, but what was lost or has failed outside of it comes back, and instances that live on
-            // elsewhere get a manager.
+            // A halted roll-out goes no further. But lost or failed allocations outside of it come back, and live
+            // remote instances get a manager.
             let id = self.deployment.as_ref().map_or(DeploymentId::NIL, |d| d.id);
             let paused = self.deployment.as_ref().is_some_and(|d| d.status == DeploymentStatus::Paused);
             requests.retain(|r| r.living || r.previous.as_ref().is_some_and(|p| paused || r.stop.is_none() || p.deployment_id != id));
             (limit, beyond) = (0, 0);
         }
         if tries.is_some() {
-            // Until they are promoted there is no more of the new version than the canaries.
+            // Before promotion, the new version has its canaries only.
             requests.retain(|r| r.living || r.previous.is_some());
             (limit, beyond) = (0, 0);
         }
@@ -553,7 +556,7 @@ impl Reconciler<'_> {
         for a in destructive.iter().take(limit).cloned() {
             counts.destructive_update += 1;
             let stop = Some(stop(&a, why::UPDATED, None));
-            // A new version begins with a clean record of failures.
+            // A new version begins without recorded failures.
             requests.push(Request { stop, tracker: None, ..Request::replacing(a) });
         }
         for a in std::mem::take(&mut s.migrate) {
@@ -570,13 +573,13 @@ impl Reconciler<'_> {
         if !requests.is_empty() || beyond > 0 {
             self.out.groups.push(GroupRequests { group: group.name.clone(), requests, beyond, deployment, job: None });
         }
-        // The deployment's counters also know those that were healthy once and have gone since: it is what is there now that counts.
+        // The deployment's counters include healthy ones that have gone since; only present ones count here.
         let healthy = |a: &Allocation| a.deployment_id == deployment && a.healthy() == Some(true) && !a.client_terminal();
         let settled = deployment.is_nil() || s.keep.iter().filter(|a| healthy(a)).count() >= count.saturating_sub(waiting);
         tries.is_none() && left == 0 && later_here == 0 && settled
     }
 
-    /// An evaluation that looks again at that time. What becomes due at nearly the same time for the same reason shares it.
+    /// A follow-up evaluation at that time. Those due at nearly the same time for the same reason share it.
     fn follow_up_at(&mut self, at: TimestampNs, trigger: Trigger, description: &str, ids: &mut Ids) -> EvalId {
         let shares = |e: &&Evaluation| e.trigger == trigger && e.wait_until <= at && at - e.wait_until < RESCHEDULE_WINDOW;
         if let Some(e) = self.out.followups.last().filter(shares) {
@@ -600,7 +603,7 @@ impl Reconciler<'_> {
         id
     }
 
-    /// Evaluations that look again when failed allocations become due.
+    /// Follow-up evaluations for failed allocations that become due.
     fn follow_up(&mut self, mut later: Vec<(Arc<Allocation>, TimestampNs)>, counts: &mut DesiredUpdates, ids: &mut Ids) {
         later.sort_by_key(|(a, at)| (*at, a.id));
         counts.reschedule_later += later.len() as u64;
@@ -613,7 +616,7 @@ impl Reconciler<'_> {
             let id = match open {
                 Some((from, id)) if at - from <= FOLLOWUP_WINDOW => id,
                 _ => {
-                    // It runs when the first of them is due; those that are due a little later come along.
+                    // It runs when the first of them is due; it also covers those due a little later.
                     let id = self.follow_up_at(at, Trigger::AllocFailure, "created for delayed rescheduling", ids);
                     open = Some((at, id));
                     id
@@ -625,7 +628,7 @@ impl Reconciler<'_> {
         }
     }
 
-    /// What has ended makes way first: successes silently, failures with a stop, so that nobody reschedules them.
+    /// Ended allocations make room first: successes silently, failures with a stop, so that no reschedule follows.
     fn drop_ended_surplus(&mut self, count: usize, s: &mut Sorted) {
         let Sorted { keep, now, migrate, .. } = s;
         let surplus = (keep.len() + now.len() + migrate.len()).saturating_sub(count);
@@ -645,9 +648,10 @@ impl Reconciler<'_> {
         now.retain(|(a, _)| !gone.contains(&a.id));
     }
 
-    /// Stops what exceeds the count: first what would have to move anyway, then names held twice, then the highest indexes.
+    /// Stops allocations above the count: first those that would have to move anyway, then duplicate names, then the
+    /// highest indexes.
     ///
-    /// An instance that lives on without a manager is one of the count as well: its slot is not given up for one beyond the count.
+    /// A live instance without a manager counts as well: its slot is not given up for one beyond the count.
     fn stop_surplus(
         &mut self,
         group: &TaskGroup,
@@ -664,7 +668,7 @@ impl Reconciler<'_> {
             return;
         }
         let mut seen = BTreeSet::new();
-        // Promoted canaries take the place of what they were tried for, also when their deployment has ended with that.
+        // Promoted canaries replace the earlier allocations, even when that has ended their deployment.
         let promoted = canary::wanted(group) > 0;
         let older = |a: &Allocation| a.job_version < self.job.version;
         let moving = migrate.iter().map(|a| (a.clone(), true));
@@ -694,12 +698,12 @@ impl Reconciler<'_> {
         migrate.retain(|a| !gone.contains(&a.id));
     }
 
-    /// Slots of remote tasks whose instance lives, or may.
+    /// Slots of remote tasks whose instance lives or may live.
     fn living_slots(&self, group: &TaskGroup) -> BTreeSet<u32> {
         canary::living(self.state, self.job, group)
     }
 
-    /// Which of the kept ones the newest version replaces, and which it changes in place.
+    /// The kept ones that the newest version replaces, and those that it changes in place.
     fn updates(&self, group: &TaskGroup, keep: &[Arc<Allocation>], counts: &mut DesiredUpdates) -> (Vec<Arc<Allocation>>, Vec<Allocation>) {
         let (mut destructive, mut in_place) = (Vec::new(), Vec::new());
         let mut verdicts: BTreeMap<(u64, u64), bool> = BTreeMap::new();
@@ -716,7 +720,7 @@ impl Reconciler<'_> {
             let differs = *verdicts
                 .entry((old.create_index, old.version))
                 .or_insert_with(|| model::tasks_updated(old, self.job, &group.name).is_some());
-            // What is cut off cannot follow an update.
+            // A disconnected allocation cannot follow an update.
             if (a.terminal() && (self.batch || !differs)) || a.client_status == ClientStatus::Unknown {
                 counts.ignore += 1;
                 continue;
@@ -745,7 +749,7 @@ impl Reconciler<'_> {
     }
 }
 
-/// The lowest free indexes, but slots whose instance lives come first: they are waiting for a manager.
+/// The lowest free indexes, but first those of slots with a live instance, which wait for a manager.
 fn free_indexes(taken: &BTreeSet<u32>, living: &BTreeSet<u32>, n: usize) -> Vec<u32> {
     let waiting = living.iter().copied().filter(|i| !taken.contains(i));
     let others = (0..u32::MAX).filter(|i| !taken.contains(i) && !living.contains(i));

@@ -1,4 +1,4 @@
-//! Deployments: how a new version takes the place of the old one, step by step or behind canaries.
+//! Deployments: how a new version replaces the old one, in steps or behind canaries.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,7 +36,7 @@ impl Reconciler<'_> {
         }
     }
 
-    /// Success when everything is in place and healthy; the deployment's totals follow the job.
+    /// Marks success when everything is in place and healthy; the deployment's totals follow the job.
     pub(super) fn finish_deployment(&mut self, complete: bool) {
         if let Some(mut d) = self.new_deployment.take() {
             if let Some(how) = d.awaited_promotion() {
@@ -72,7 +72,7 @@ impl Reconciler<'_> {
         (self.job.kind == job_type::SERVICE && update.max_parallel() > 0).then(|| update.clone())
     }
 
-    /// `total` is how many of the group are to be there in this version when it has succeeded.
+    /// `total` is the group's number of allocations in this version at success.
     pub(super) fn make_deployment(
         &mut self,
         group: &TaskGroup,
@@ -123,7 +123,7 @@ impl Reconciler<'_> {
         let mut open = max;
         for a in keep.iter().filter(|a| a.deployment_id == d.id) {
             match a.healthy() {
-                // Something is wrong with the new version: no more of it.
+                // The new version has an unhealthy allocation: no more of it.
                 Some(false) => return 0,
                 Some(true) => {}
                 None => open = open.saturating_sub(1),
@@ -132,14 +132,14 @@ impl Reconciler<'_> {
         open
     }
 
-    /// How many canaries the group has until somebody promotes them; None when there is nothing to try.
+    /// Number of canaries until their promotion; `None` when there are none to try.
     pub(super) fn canaries_wanted(&self, group: &TaskGroup) -> Option<usize> {
         let d = self.new_deployment.as_ref().or(self.deployment.as_deref())?;
         let g = d.groups.get(&group.name).filter(|g| g.desired_canaries > 0 && !g.promoted)?;
         Some(usize::try_from(g.desired_canaries).unwrap_or(0))
     }
 
-    /// Takes the canaries out of the group: they are none of its count. Those of versions that were given up are stopped.
+    /// Takes the canaries out of the group, because they do not belong to its count. Stops those of abandoned versions.
     pub(super) fn take_canaries(&mut self, group: &TaskGroup, s: &mut Sorted, counts: &mut DesiredUpdates) -> Canaries {
         let of = self.active_deployment(&group.name).map_or(DeploymentId::NIL, |d| d.id);
         let mut own = Canaries::default();
@@ -170,13 +170,13 @@ impl Reconciler<'_> {
         own
     }
 
-    /// Do tasks of the group run elsewhere, each in a slot of its own?
+    /// Whether the group has remote tasks, each with a slot.
     fn has_slots(&self, group: &TaskGroup, s: &Sorted) -> bool {
         let of = |list: &[Arc<Allocation>]| list.iter().any(|a| remote::has_remote(a));
         of(&s.keep) || of(&s.migrate) || self.state.remote_tasks_by_job(&self.job.key()).any(|r| r.slot.group == group.name)
     }
 
-    /// What is to be placed while canaries are tried is of the version that it was before.
+    /// Places requests in their former version while canaries are tried.
     pub(super) fn place_as_they_were(&mut self, group: &TaskGroup, requests: Vec<Request>) {
         let key = self.job.key();
         let mut by_version: BTreeMap<u64, (Arc<Job>, Vec<Request>)> = BTreeMap::new();
@@ -189,7 +189,7 @@ impl Reconciler<'_> {
                     version.and_then(|v| self.state.job_version(&key, v)).cloned()
                 }
             };
-            // What is not known any more waits for the new version.
+            // If that version is unknown, the request waits for the new one.
             if let Some(job) = job.filter(|j| j.group(&group.name).is_some()) {
                 by_version.entry(job.version).or_insert_with(|| (job, Vec::new())).1.push(r);
             }
@@ -200,7 +200,7 @@ impl Reconciler<'_> {
         }
     }
 
-    /// The canaries that are missing or have to move.
+    /// Requests for canaries that are missing or have to move.
     pub(super) fn canary_requests(
         &self,
         group: &TaskGroup,
@@ -231,7 +231,7 @@ impl Reconciler<'_> {
             requests.push(Request { stop, penalty, tracker: Some(tracker), ..Request::replacing(a) });
         }
         for a in canaries.lost {
-            // One that came back, or was replaced already, has its name.
+            // One that came back, or has a replacement already, holds its name.
             if have < wanted && taken.insert(a.index()) {
                 have += 1;
                 counts.canary += 1;
@@ -256,7 +256,7 @@ impl Reconciler<'_> {
         requests.into_iter().map(|r| Request { canary: true, ..r }).collect()
     }
 
-    /// Indexes that are to be placed for the group in this plan.
+    /// Indexes of the group's placements in this plan.
     fn placed_indexes(&self, group: &TaskGroup) -> Vec<u32> {
         self.out.groups.iter().filter(|g| g.group == group.name).flat_map(|g| &g.requests).map(|r| r.index).collect()
     }
@@ -267,13 +267,13 @@ impl Reconciler<'_> {
 pub(super) struct Canaries {
     keep: Vec<Arc<Allocation>>,
     migrate: Vec<Arc<Allocation>>,
-    /// Their nodes are gone or cut off.
+    /// On lost or disconnected nodes.
     lost: Vec<Arc<Allocation>>,
     now: Vec<(Arc<Allocation>, Box<RescheduleTracker>)>,
 }
 
 impl Canaries {
-    /// Those that stay, for the time being.
+    /// Those that stay for now.
     pub(super) fn kept(&self) -> impl Iterator<Item = &Arc<Allocation>> {
         self.keep.iter()
     }

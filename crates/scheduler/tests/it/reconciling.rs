@@ -481,7 +481,8 @@ fn a_count_that_nobody_can_hold_costs_nothing() {
     assert!(why.len() == 1 && why[0].contains("job_max_count"), "{why:?}");
     assert_eq!(d.new_evals.len(), 1, "one evaluation waits for all of it");
 
-    // Where a node has room without an end, the limit is what there is at most, over all groups, also in later evaluations.
+    // Where a node has room without an end, the limit is what there is at most, over all groups, also in later
+    // evaluations.
     let mut w = World::new("n1 driver=ecs:a:1-1:0:0");
     for group in &mut job.task_groups {
         group.tasks[0].driver = "ecs".into();

@@ -309,7 +309,8 @@ mod histories {
     proptest! {
         #![proptest_config(crate::world::cases(96))]
 
-        /// One live allocation per slot, always at the provider where its instance is; whatever can be managed is, at once.
+        /// One live allocation per slot, always at the provider where its instance is; whatever can be managed is, at
+        /// once.
         #[test]
         fn slots_and_their_managers(events in prop::collection::vec(event(), 1..25)) {
             let mut w = World::new("n0 driver=ecs:p0:1-1:0:0\nn1 driver=ecs:p1:1-1:0:0");

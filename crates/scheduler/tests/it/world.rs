@@ -45,7 +45,8 @@ pub(crate) fn node_id(name: &str) -> NodeId {
     NodeId(id_of(name))
 }
 
-/// `name key=value…`, e.g. `n1 dc=dc2 cpu=4000 mem=8000 class=big attr.kernel=5.1 meta.rack=r1 driver=ecs:account-a:1-3:0:0 down`.
+/// `name key=value…`, e.g. `n1 dc=dc2 cpu=4000 mem=8000 class=big attr.kernel=5.1 meta.rack=r1
+/// driver=ecs:account-a:1-3:0:0 down`.
 pub(crate) fn node(line: &str) -> Node {
     let mut words = line.split_whitespace();
     let name = words.next().expect("a name");
