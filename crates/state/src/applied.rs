@@ -1,4 +1,4 @@
-//! What a batch has changed: drives events, watches and durable rows.
+//! The changes of a batch: the source of events, watches and durable rows.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::{
     table::{Table, TableSet},
 };
 
-/// What a batch has changed, in order. An object may appear more than once.
+/// The changes of a batch, in order. An object may appear more than once.
 #[derive(Clone, Debug, Default)]
 pub struct AppliedSet {
     /// Index of the batch.
@@ -29,9 +29,9 @@ pub struct AppliedSet {
     pub now: TimestampNs,
     /// Tables whose index is now `index`.
     pub tables: TableSet,
-    /// The objects.
+    /// The changed objects.
     pub changes: Vec<Changed>,
-    /// Ids of shared values that came or went: these have rows, but nobody watches them.
+    /// Ids of shared values that appeared or disappeared: they have rows but no watchers.
     pub(crate) shared: Vec<u64>,
 }
 
@@ -54,9 +54,9 @@ impl AppliedSet {
 /// One changed object.
 #[derive(Clone, Debug)]
 pub struct Changed {
-    /// Why.
+    /// Why it changed.
     pub cause: Cause,
-    /// As it is now; as it last was when `deleted`.
+    /// Its present form; its last one when `deleted`.
     pub object: Object,
     /// It is gone.
     pub deleted: bool,
@@ -71,13 +71,13 @@ pub enum Object {
     Job(Arc<Job>),
     /// A version of a job.
     JobVersion(Arc<Job>),
-    /// A version that is kept for the allocations that run it.
+    /// A version kept for the allocations that run it.
     RetainedJob(Arc<Job>),
     /// Source text of a job version.
     Submission(Arc<Submission>),
     /// Counts of a job's allocations.
     Summary(Arc<JobSummary>),
-    /// What was asked of a job's counts.
+    /// The scaling events of a job.
     ScalingEvents(Arc<JobScalingEvents>),
     /// Evaluation.
     Eval(Arc<Evaluation>),
@@ -95,7 +95,7 @@ pub enum Object {
     NodePool(Arc<NodePool>),
     /// Scheduler settings.
     SchedulerConfig(Arc<SchedulerConfig>),
-    /// What the cluster is.
+    /// Identity and lineage of the cluster.
     ClusterMeta(Arc<ClusterMeta>),
 }
 

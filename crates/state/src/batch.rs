@@ -1,4 +1,4 @@
-//! What may change: the only way to alter a [`State`](crate::State).
+//! The possible changes: the only way to alter a [`State`](crate::State).
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use model::{
 
 use crate::lineage::ClusterMeta;
 
-/// Changes that are committed together, at one index.
+/// Changes committed together, at one index.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    /// What must hold; when anything of it does not, nothing is changed.
+    /// Conditions; if one does not hold, nothing changes.
     pub expect: Vec<Expect>,
     /// The changes, in order.
     pub changes: Vec<Change>,
@@ -46,9 +46,9 @@ impl Batch {
         self.changes.push(change);
         self
     }
-    /// Whether anything of it must wait while the servers recover a state that may be from the past: nothing is created, stopped, moved, collected or
-    /// counted as lost on the word of such a state. What nodes say of themselves is always taken, and so is the wish for an evaluation, which
-    /// nobody works on before the end.
+    /// Whether any change must wait during a recovery of a state from the past. On such a state nothing is created,
+    /// stopped, moved, collected or counted as lost. Nodes' reports on themselves always pass. So do new evaluations,
+    /// which nobody processes before the end.
     #[must_use]
     pub fn waits_for_recovery(&self) -> bool {
         let taken = |change: &Change| {
@@ -84,7 +84,7 @@ impl From<Vec<Change>> for Batch {
     }
 }
 
-/// A condition that is checked against the state that the batch is applied to.
+/// A condition on the state under the batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expect {
     /// The job's `job_modify_index`; 0 = there is no such job.
@@ -109,9 +109,9 @@ pub enum ApplyError {
     /// A condition does not hold.
     #[error("the change was made for {expected}, but found {found}; read it again and retry")]
     Conflict {
-        /// What was expected.
+        /// The expected value.
         expected: String,
-        /// What was there.
+        /// The actual value.
         found: String,
         /// The condition.
         expect: Box<Expect>,
@@ -126,10 +126,11 @@ pub enum ApplyError {
     },
 }
 
-/// One change. Objects that a change names but that do not exist are passed over: what is gone needs no change.
+/// One change. Objects that do not exist are skipped: they need no change.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// A node registers: facts come from the node; drain, eligibility, events, status time and indexes stay the servers'. The computed class is filled in.
+    /// A node registers. Facts come from the node; drain, eligibility, events, status time and indexes stay the
+    /// servers'. The computed class is filled in.
     RegisterNode(Box<Node>),
     /// Status of a node.
     NodeStatus {
@@ -137,39 +138,39 @@ pub enum Change {
         id: NodeId,
         /// New status.
         status: NodeStatus,
-        /// Why.
+        /// The reason.
         description: String,
-        /// Put on record.
+        /// An event for the node's record.
         event: Option<NodeEvent>,
     },
     /// Start, change or end a drain.
     NodeDrain {
         /// Node.
         id: NodeId,
-        /// The drain; None ends it.
+        /// The drain; `None` ends it.
         drain: Option<DrainStrategy>,
-        /// With `drain: None`: may be placed on again. A drain always makes the node ineligible.
+        /// With `drain: None`: make the node eligible. A drain always makes it ineligible.
         mark_eligible: bool,
         /// What to show as the last drain.
         last_drain: Option<serde_json::Value>,
-        /// Put on record.
+        /// An event for the node's record.
         event: Option<NodeEvent>,
     },
-    /// May be placed on, or not.
+    /// Sets whether the scheduler may use the node.
     NodeEligibility {
         /// Node.
         id: NodeId,
         /// New eligibility.
         eligibility: Eligibility,
-        /// Put on record.
+        /// An event for the node's record.
         event: Option<NodeEvent>,
     },
-    /// Facts of a node's drivers and attributes change between registrations.
+    /// Events for a node's record.
     NodeEvents(NodeId, Vec<NodeEvent>),
     /// Forget a node.
     DeleteNode(NodeId),
 
-    /// A user registers a job (canonical). The version is decided here: same specification = same version, anything else the next one.
+    /// A user registers a job (canonical). The same specification keeps the version; any other gets the next one.
     UpsertJob {
         /// The job; version, indexes, status and stability are filled in.
         job: Box<Job>,
@@ -178,27 +179,27 @@ pub enum Change {
     },
     /// A user stops a job: a new version with `stop` set.
     StopJob(JobKey),
-    /// Forget a job with its versions, submissions, summary, and allocations that have ended; the others go when they end.
+    /// Deletes a job with its versions, submissions, summary, and ended allocations; the others go when they end.
     DeleteJob(JobKey),
-    /// Whether a version is known to be good.
+    /// Marks a version as stable or not.
     JobStability {
         /// Job.
         key: JobKey,
         /// Version.
         version: u64,
-        /// Known to be good.
+        /// Whether it is stable.
         stable: bool,
     },
-    /// Name a version, or take its name away. Tagged versions are kept.
+    /// Tags a version, or removes the tag. Tagged versions are kept.
     JobVersionTag {
         /// Job.
         key: JobKey,
         /// Version.
         version: u64,
-        /// The name.
+        /// The tag.
         tag: Option<VersionTag>,
     },
-    /// Put on record what was asked of a group's count.
+    /// Records a scaling event of a group.
     RecordScaling {
         /// Job.
         key: JobKey,
@@ -213,13 +214,13 @@ pub enum Change {
     /// Forget evaluations.
     DeleteEvals(Vec<EvalId>),
 
-    /// Commit a plan (what is left of it after verification).
+    /// Commit a plan, as left by its verification.
     ApplyPlan(Box<Plan>),
-    /// What a node reports; only the fields that belong to the node change.
+    /// A node's report; only the node's own fields change.
     UpdateAllocsFromClient(Vec<AllocClientUpdate>),
-    /// What should happen next to allocations; given fields are set, absent ones stay.
+    /// Desired transitions of allocations; given fields are set, absent ones stay.
     AllocTransitions(Vec<(AllocId, DesiredTransition)>),
-    /// Write allocations as they are (indexes aside). For restoring and for tests; schedulers use plans.
+    /// Write allocations as they are (except indexes). For restores and tests; schedulers use plans.
     UpsertAllocs(Vec<Allocation>),
     /// Forget allocations.
     DeleteAllocs(Vec<AllocId>),
@@ -228,7 +229,7 @@ pub enum Change {
     UpsertDeployment(Box<Deployment>),
     /// Status of a deployment. Success marks the job version stable.
     DeploymentStatus(DeploymentUpdate),
-    /// Health of allocations as an operator or watcher has decided it.
+    /// Health of allocations as an operator or the watcher has decided it.
     DeploymentHealth {
         /// Deployment.
         id: DeploymentId,
@@ -237,24 +238,24 @@ pub enum Change {
         /// These are not.
         unhealthy: Vec<AllocId>,
     },
-    /// Canaries of a deployment are taken for good: they count like all others from now on.
+    /// Promotes canaries of a deployment: they count like all others from now on.
     DeploymentPromotion {
         /// Deployment.
         id: DeploymentId,
-        /// Of these groups; None = of all.
+        /// Groups to promote; `None` = all.
         groups: Option<Vec<Arc<str>>>,
     },
-    /// Progress is due one progress deadline from now in each group that has begun: a pause has ended.
+    /// After a pause: progress is due one progress deadline from now in each group that has begun.
     DeploymentProgress(DeploymentId),
     /// Forget deployments.
     DeleteDeployments(Vec<DeploymentId>),
 
     /// Write the record of a slot.
     PutRemoteTask(Box<RemoteTask>),
-    /// The slot is done with.
+    /// Delete the record of a slot.
     DeleteRemoteTask(SlotKey),
 
-    /// Forget a registration of a service; its node makes it again with its next report, if it still stands.
+    /// Delete a registration of a service; its node's next report makes it again if it still stands.
     DeleteService(Arc<str>),
 
     /// Create or change a namespace.
@@ -267,14 +268,15 @@ pub enum Change {
     DeleteNodePool(Arc<str>),
     /// Scheduler settings.
     SetSchedulerConfig(SchedulerConfig),
-    /// What the cluster is.
+    /// Set identity and lineage of the cluster.
     SetClusterMeta(Box<ClusterMeta>),
-    /// A node's copy of a job is kept for the allocations that run it, with version and indexes as they are there, unless that version is known.
+    /// Keeps a node's copy of a job for the allocations that run it, with its version and indexes, unless that version
+    /// is known.
     RecoverJob {
         /// The copy.
         job: Arc<Job>,
-        /// It also becomes what is wanted now, when it is newer than what is known of the job: a version that this state has lost, or a job that it has
-        /// lost altogether.
+        /// Also make it the current version if it is newer than the known one: this state has lost that version, or the
+        /// whole job.
         current: bool,
     },
 }

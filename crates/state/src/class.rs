@@ -2,7 +2,7 @@
 
 use model::node::Node;
 
-/// FNV-1a with 64 bits: small, and the same in every version, since classes are written into blocked evaluations.
+/// FNV-1a with 64 bits: small, and stable across releases, because blocked evaluations store classes.
 struct Fnv(u64);
 
 impl Fnv {
@@ -18,7 +18,7 @@ fn shared(name: &str) -> bool {
     !name.starts_with("unique.")
 }
 
-/// The class of a node. Health and runtime of its drivers count, so that a class answers driver checks too.
+/// The class of a node. It includes health and provider of its drivers, so that a class also answers driver checks.
 #[must_use]
 pub fn computed_class(node: &Node) -> String {
     let mut h = Fnv(0xcbf2_9ce4_8422_2325);

@@ -1,7 +1,8 @@
-//! How objects are written: JSON, but allocations as tagged fields, since a plan may write ten thousand of them.
+//! Encoding of objects: JSON, except allocations, which are tagged fields because a plan may write ten thousand of
+//! them.
 //!
-//! An allocation's row begins with a version; then each field that is not at its default follows as tag, length, bytes. The job is named by its
-//! create index and version. Resources and metrics that many rows have in common stand in rows of their own.
+//! An allocation's row begins with a version. Then each field with a non-default value follows as tag, length, bytes.
+//! Create index and version name the job. Resources and metrics that many rows share have rows of their own.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -21,10 +22,10 @@ use crate::{
     tables::{AllocEntry, Shared, State},
 };
 
-/// Version of the allocation rows.
+/// Version of the encoding of allocation rows.
 pub(crate) const ALLOC_FORMAT: u8 = 1;
 
-/// Fields of an allocation's row. Numbers are never used again for something else.
+/// Tags of the fields of an allocation's row. A number never gets another meaning.
 pub(crate) mod tag {
     pub(crate) const NAMESPACE: u8 = 1;
     pub(crate) const EVAL_ID: u8 = 2;
@@ -65,7 +66,7 @@ pub(crate) const DESIRED: [DesiredStatus; 3] = [DesiredStatus::Run, DesiredStatu
 pub(crate) const CLIENT: [ClientStatus; 6] =
     [ClientStatus::Pending, ClientStatus::Running, ClientStatus::Complete, ClientStatus::Failed, ClientStatus::Lost, ClientStatus::Unknown];
 
-/// Our records are plain data with text keys: writing them as JSON cannot fail.
+/// The records are plain data with text keys: encoding them as JSON cannot fail.
 fn json<T: Serialize>(value: &T) -> Vec<u8> {
     serde_json::to_vec(value).expect("records are plain data with text keys")
 }
@@ -106,7 +107,7 @@ impl Fields {
 }
 
 fn alloc_row(entry: &AllocEntry) -> Vec<u8> {
-    // Exhaustive: a new field of the model must be given a tag here.
+    // Exhaustive: a new field of the model needs a tag here.
     let Allocation {
         id: _,
         namespace,
@@ -185,7 +186,7 @@ fn alloc_row(entry: &AllocEntry) -> Vec<u8> {
     f.0
 }
 
-/// Names cannot hold NUL, which therefore separates the parts of keys.
+/// Names cannot hold NUL, so it separates the parts of keys.
 fn job_key(key: &JobKey) -> Vec<u8> {
     [key.namespace.as_str().as_bytes(), key.id.as_str().as_bytes()].join(&0)
 }
@@ -250,7 +251,8 @@ fn index_key(table: Table) -> Vec<u8> {
 }
 
 impl AppliedSet {
-    /// The rows to make durable before `state` – the one that the batch was applied to – is published. Each row appears once.
+    /// The rows to make durable before the publication of `state`, to which the batch was applied. Each row appears
+    /// once.
     #[must_use]
     pub fn rows(&self, state: &State) -> Vec<Row> {
         if self.tables == crate::TableSet::EMPTY {
@@ -284,7 +286,7 @@ impl AppliedSet {
     }
 }
 
-/// One copy of equal texts.
+/// Keeps one copy of equal texts.
 #[derive(Default)]
 pub(crate) struct Interner(HashSet<Arc<str>>);
 
@@ -297,7 +299,7 @@ impl Interner {
         self.0.insert(t.clone());
         t
     }
-    /// The slot, of parts that others have in common with it.
+    /// The slot, with shared copies of its parts.
     pub(crate) fn slot(&mut self, slot: &SlotKey) -> SlotKey {
         let SlotParts { namespace, job_id, group, index, task } = &**slot;
         let parts = SlotParts {

@@ -2,10 +2,10 @@
 
 use std::{ops::Index, sync::Arc};
 
-/// Entries of a piece: few enough to be copied with each change, enough for walks over memory.
+/// Entries of a piece: few enough to copy with each change, many enough for fast iteration.
 const PIECE: usize = 64;
 
-/// Values by position, read like an array, cheap to clone and to change after that.
+/// An array with cheap clones and cheap changes after a clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Column<T> {
     pieces: Arc<Vec<Arc<[T; PIECE]>>>,
@@ -23,10 +23,10 @@ impl<T: Clone + Default> Column<T> {
         self.len
     }
     pub(crate) fn get(&self, at: usize) -> Option<&T> {
-        // What is beyond the end of the last piece was never written.
+        // The rest of the last piece was never written.
         if at < self.len { Some(&self[at]) } else { None }
     }
-    /// The entry, for writing.
+    /// The entry, mutable.
     pub(crate) fn get_mut(&mut self, at: usize) -> Option<&mut T> {
         if at >= self.len {
             return None;
@@ -66,7 +66,7 @@ mod tests {
     use super::Column;
 
     proptest! {
-        /// It reads like a plain array after any changes, and a clone keeps what it was cloned from.
+        /// After any changes it equals a plain array, and a clone keeps its content.
         #[test]
         fn agrees_with_an_array(changes in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>(), any::<u16>()), 0..400)) {
             let (mut column, mut plain) = (Column::default(), Vec::new());

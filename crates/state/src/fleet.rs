@@ -1,8 +1,9 @@
-//! Nodes as the scheduler reads them: one slot per node in arrays of small records, so that looking at all nodes is a walk over memory.
+//! Nodes as the scheduler reads them: one slot per node in arrays of small records, so that an iteration over all nodes
+//! reads memory in order.
 //!
-//! The view belongs to the state and is kept up to date by every applied batch; nothing is rebuilt per evaluation. Snapshots share the arrays in
-//! pieces: many of them are alive while commits wait for the disk, and each must cost no more than what it has changed. Static facts and use are
-//! separate, since use changes with every plan and facts hardly ever.
+//! The view belongs to the state, and every applied batch updates it; no evaluation rebuilds it. Snapshots share the
+//! arrays in pieces. Many of them are alive while commits wait for the disk, and each must cost only its changes.
+//! Static facts and use are separate, because use changes with every plan and facts hardly ever.
 
 use std::sync::Arc;
 
@@ -15,45 +16,45 @@ use crate::{
     usage::{NodeUse, PortSet},
 };
 
-/// Position of a node in the arrays of a [`Fleet`]; stays while the node is registered.
+/// Position of a node in the arrays of a [`Fleet`]; fixed while the node is registered.
 pub type NodeSlot = u32;
 
 /// Ports in ranges, both ends included.
 pub type PortRanges = Vec<(u16, u16)>;
 
-/// A network of a node that ports are given on.
+/// A host network with assignable ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostNetwork {
     /// Name; `default` unless configured.
     pub alias: Box<str>,
     /// Address.
     pub ip: Box<str>,
-    /// Ports never given out there.
+    /// Reserved ports, never assigned.
     pub reserved_ports: PortRanges,
 }
 
-/// What a node can give, worked out once per registration.
+/// Capacity of a node, computed at its registration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeCapacity {
-    /// MHz without the reserved.
+    /// MHz, without the reserved part.
     pub cpu: i64,
-    /// MiB without the reserved.
+    /// MiB, without the reserved part.
     pub memory_mb: i64,
-    /// MiB without the reserved.
+    /// MiB, without the reserved part.
     pub disk_mb: i64,
-    /// Ports that are never given out, on any address, as inclusive ranges.
+    /// Ports reserved on every address, as inclusive ranges.
     pub reserved_ports: PortRanges,
     /// Host networks.
     pub networks: Vec<HostNetwork>,
-    /// Ports given dynamically, inclusive.
+    /// Range of dynamic ports, inclusive.
     pub dynamic_ports: (u16, u16),
-    /// Remote tasks that it manages at most; 0 = no limit.
+    /// Limit of managed remote tasks; 0 = none.
     pub sessions: u32,
-    /// Allocations that it takes at most; 0 = no limit.
+    /// Limit of allocations; 0 = none.
     pub max_allocs: u32,
 }
 
-/// Reads ranges such as `22,80,8500-8600`; parts that are not ports are passed over.
+/// Parses ranges such as `22,80,8500-8600`; skips parts that are not ports.
 #[must_use]
 pub fn parse_ports(text: &str) -> PortRanges {
     let one = |s: &str| s.trim().parse::<u16>().ok();
@@ -65,7 +66,7 @@ pub fn parse_ports(text: &str) -> PortRanges {
         .collect()
 }
 
-/// The address of a node that names no networks.
+/// The address of a node without host networks.
 fn fallback_address(node: &Node) -> Option<&str> {
     let listed = node.resources.networks.iter().map(|n| n.ip.as_str()).find(|ip| !ip.is_empty());
     listed
@@ -75,7 +76,7 @@ fn fallback_address(node: &Node) -> Option<&str> {
 }
 
 impl NodeCapacity {
-    /// Of a node.
+    /// The capacity of a node.
     #[must_use]
     pub fn of(node: &Node) -> Self {
         let (r, kept) = (&node.resources, &node.reserved);
@@ -112,7 +113,7 @@ impl NodeCapacity {
         let network = if network.is_empty() { "default" } else { network };
         self.networks.iter().find(|n| *n.alias == *network).map(|n| &*n.ip)
     }
-    /// A lower bound of the dynamic ports that can be given at the default address; 0 when there is none.
+    /// A lower bound of the free dynamic ports at the default address; 0 when there is none.
     fn dynamic_room(&self) -> u32 {
         let Some(ip) = self.address("") else { return 0 };
         let own = self.networks.iter().filter(|n| *n.ip == *ip).flat_map(|n| &n.reserved_ports);
@@ -120,7 +121,7 @@ impl NodeCapacity {
         let (low, high) = self.dynamic_ports;
         (u32::from(high - low) + 1).saturating_sub(reserved)
     }
-    /// Is the port kept from allocations at the address?
+    /// Whether the port is reserved at the address.
     #[must_use]
     pub fn port_reserved(&self, ip: &str, port: u16) -> bool {
         let within = |ranges: &[(u16, u16)]| ranges.iter().any(|(a, b)| (*a..=*b).contains(&port));
@@ -128,30 +129,30 @@ impl NodeCapacity {
     }
 }
 
-/// What the scheduler looks at of every node, besides what is taken of it.
+/// Facts of a node for the scheduler, apart from its use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFacts {
-    /// Bits of the node's id: to order nodes in a way that does not depend on when they came.
+    /// Bits of the node's id: they order nodes independently of their arrival.
     pub id_bits: u64,
-    /// MHz that can be given.
+    /// Assignable MHz.
     pub cpu: i64,
-    /// MiB of memory that can be given.
+    /// Assignable MiB of memory.
     pub memory_mb: i64,
-    /// MiB of disk that can be given.
+    /// Assignable MiB of disk.
     pub disk_mb: i64,
-    /// Dynamic ports that can be given at the default address; 0 when it has none.
+    /// Assignable dynamic ports at the default address; 0 when it has none.
     pub dynamic_room: u32,
-    /// Remote tasks that it manages at most; 0 = no limit.
+    /// Limit of managed remote tasks; 0 = none.
     pub sessions: u32,
-    /// Allocations that it takes at most; 0 = no limit.
+    /// Limit of allocations; 0 = none.
     pub max_allocs: u32,
     /// Its class; see [`Fleet::class_name`].
     pub class: u32,
-    /// May be placed on.
+    /// Whether the scheduler may use it.
     pub ready: bool,
 }
 
-/// What is taken of a node, in numbers.
+/// Resources in use on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeTaken {
     /// MHz.
@@ -160,15 +161,15 @@ pub struct NodeTaken {
     pub memory_mb: i64,
     /// MiB of disk.
     pub disk_mb: i64,
-    /// Allocations that take room.
+    /// Number of allocations with resources.
     pub allocs: u32,
-    /// Remote tasks of theirs.
+    /// Number of their remote tasks.
     pub sessions: u32,
-    /// Host ports: most nodes have so many left that one need not look at which.
+    /// Number of host ports: most nodes have enough left that the exact ports do not matter.
     pub ports: u32,
 }
 
-/// The computed classes that nodes are of, numbered.
+/// The computed classes of nodes, numbered.
 #[derive(Clone, Debug, Default)]
 struct Classes {
     ids: imbl::OrdMap<Arc<str>, u32>,
@@ -178,10 +179,10 @@ struct Classes {
 
 #[derive(Clone, Debug, Default)]
 struct NodeClass {
-    /// Kept until the id is given again.
+    /// Kept until the number is reused.
     name: Arc<str>,
     nodes: u32,
-    /// The slot that joined last; its node may have left meanwhile.
+    /// The slot that joined last; its node may have left since.
     newest: NodeSlot,
 }
 
@@ -215,17 +216,17 @@ impl Classes {
     }
 }
 
-/// The view of all nodes; see the module. Slots of forgotten nodes are empty: their node is None and they are never ready.
+/// The view of all nodes. Slots of deleted nodes are empty: their node is `None` and they are never ready.
 #[derive(Clone, Debug, Default)]
 pub struct Fleet {
     slots: imbl::OrdMap<NodeId, NodeSlot>,
-    /// Slots of forgotten nodes.
+    /// Slots of deleted nodes.
     free: imbl::Vector<NodeSlot>,
-    /// With their capacity. Apart from the facts, since these are looked up one by one.
+    /// Nodes with their capacity. Apart from the facts, because these are read one by one.
     nodes: Column<Option<(Arc<Node>, Arc<NodeCapacity>)>>,
     facts: Column<NodeFacts>,
     taken: Column<NodeTaken>,
-    /// Of most nodes, none.
+    /// `None` for most nodes.
     ports: Column<Option<Arc<PortSet>>>,
     classes: Classes,
     pub(crate) runtimes: Runtimes,
@@ -237,7 +238,7 @@ impl Fleet {
     pub fn len(&self) -> usize {
         self.facts.len()
     }
-    /// No slot at all.
+    /// Whether there is no slot.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -252,7 +253,7 @@ impl Fleet {
     pub fn node(&self, slot: NodeSlot) -> Option<&Arc<Node>> {
         self.nodes.get(slot as usize)?.as_ref().map(|(n, _)| n)
     }
-    /// What the node of a slot can give.
+    /// The capacity of a slot's node.
     #[must_use]
     pub fn capacity(&self, slot: NodeSlot) -> Option<&Arc<NodeCapacity>> {
         self.nodes.get(slot as usize)?.as_ref().map(|(_, c)| c)
@@ -269,30 +270,30 @@ impl Fleet {
     pub fn facts(&self, slot: NodeSlot) -> &NodeFacts {
         &self.facts[slot as usize]
     }
-    /// How many classes have been numbered, those without nodes included.
+    /// Number of class numbers, including those without nodes.
     #[must_use]
     pub fn class_count(&self) -> usize {
         self.classes.by_id.len()
     }
-    /// The name of a class. A class of which no node is left keeps its name until its number is given again.
+    /// The name of a class. A class without nodes keeps its name until its number is reused.
     #[must_use]
     pub fn class_name(&self, class: u32) -> Option<&Arc<str>> {
         self.classes.by_id.get(class as usize).map(|class| &class.name)
     }
-    /// A node that is much like those of a class: one of them, or else any.
+    /// A node similar to those of a class: one of them, or else any.
     pub(crate) fn alike(&self, class: &str) -> Option<&Arc<Node>> {
         let of_class = self.classes.ids.get(class).and_then(|id| self.classes.by_id.get(*id as usize));
         of_class.and_then(|class| self.node(class.newest)).or_else(|| self.node(0))
     }
-    /// The remote runtimes that nodes declare for a driver: none for one whose tasks run on the nodes themselves.
+    /// The providers that nodes declare for a driver; none for a driver of local tasks.
     pub fn runtimes<'a>(&'a self, driver: &'a str) -> impl Iterator<Item = Runtime<'a>> {
         self.runtimes.of(driver)
     }
-    /// What is taken of every slot, in order.
+    /// Resources in use of every slot, in order.
     pub fn all_taken(&self) -> impl Iterator<Item = &NodeTaken> {
         self.taken.iter()
     }
-    /// What is taken of a slot, in numbers.
+    /// Resources in use of a slot.
     ///
     /// # Panics
     /// When there is no such slot.
@@ -300,12 +301,12 @@ impl Fleet {
     pub fn taken(&self, slot: NodeSlot) -> &NodeTaken {
         &self.taken[slot as usize]
     }
-    /// Ports taken of a slot.
+    /// Ports in use on a slot.
     #[must_use]
     pub fn ports(&self, slot: NodeSlot) -> Option<&Arc<PortSet>> {
         self.ports.get(slot as usize)?.as_ref()
     }
-    /// All that is taken of a slot.
+    /// All resources in use on a slot.
     #[must_use]
     pub fn usage(&self, slot: NodeSlot) -> NodeUse {
         let Some(taken) = self.taken.get(slot as usize) else { return NodeUse::default() };
@@ -313,7 +314,7 @@ impl Fleet {
         NodeUse { cpu, memory_mb, disk_mb, allocs, sessions, ports: self.ports(slot).cloned().unwrap_or_default() }
     }
 
-    /// Adds a node or takes over its changed facts. True when it is new.
+    /// Adds a node or updates its facts. True when it is new.
     pub(crate) fn put_node(&mut self, node: &Arc<Node>) -> bool {
         let class: Arc<str> =
             if node.computed_class.is_empty() { computed_class(node).into() } else { node.computed_class.as_str().into() };
@@ -349,7 +350,7 @@ impl Fleet {
             ready: node.ready(),
         };
         write(&mut self.facts, i, facts);
-        // A change of a node's status does not change what it can give.
+        // A change of a node's status does not change its capacity.
         let capacity = match self.capacity(slot) {
             Some(same) if **same == capacity => same.clone(),
             _ => Arc::new(capacity),
@@ -397,7 +398,7 @@ impl Fleet {
         }
     }
 
-    /// An allocation starts to take room. Allocations of nodes that are not registered take none until their node comes.
+    /// Adds the resources of an allocation. Those of an unregistered node count when it registers.
     pub(crate) fn take(&mut self, alloc: &Allocation) {
         let Some(slot) = self.slot(alloc.node_id) else { return };
         let mut u = self.usage(slot);
@@ -405,7 +406,7 @@ impl Fleet {
         self.set(slot, u);
     }
 
-    /// An allocation takes no room any more.
+    /// Removes the resources of an allocation.
     pub(crate) fn release(&mut self, alloc: &Allocation) {
         let Some(slot) = self.slot(alloc.node_id) else { return };
         let mut u = self.usage(slot);

@@ -1,9 +1,11 @@
 //! The state of a cluster as one immutable value: cheap to clone, changed only by applying batches.
 //!
-//! A writer clones the newest [`State`], calls [`State::apply`] on the clone, makes the [`Row`]s of the resulting [`AppliedSet`] durable, and
-//! only then publishes the clone. Readers hold a clone for as long as they like. [`State::load`] makes the same value from the rows.
+//! A writer clones the newest [`State`], calls [`State::apply`] on the clone, makes the [`Row`]s of the resulting
+//! [`AppliedSet`] durable, and only then publishes the clone. Readers hold a clone for as long as they like.
+//! [`State::load`] makes the same value from the rows.
 //!
-//! This crate must never know: time of day, randomness, files, network, an async runtime. `now` and new ids are arguments.
+//! This crate must never know: time of day, randomness, files, network, an async runtime. `now` and new ids are
+//! arguments.
 //!
 //! Begin reading at [`State`], then [`Change`] (everything that can happen) and [`AppliedSet`] (what did happen).
 
@@ -43,12 +45,12 @@ pub use tables::{Rows, State};
 pub use unmanaged::Unmanaged;
 pub use usage::{NodeUse, PortSet};
 
-/// Versions of a job that are kept, besides tagged ones and the last stable one.
+/// Versions kept of a job, besides tagged ones and the last stable one.
 pub const JOB_VERSIONS_KEPT: usize = 6;
 
 /// Name of the namespace that always exists.
 pub const DEFAULT_NAMESPACE: &str = "default";
-/// Name of the node pool that jobs and nodes are in unless they say otherwise.
+/// Name of the default node pool of jobs and nodes.
 pub const DEFAULT_NODE_POOL: &str = "default";
-/// Name of the node pool that holds all nodes; not for nodes to join.
+/// Name of the node pool of all nodes; no node can join it.
 pub const ALL_NODE_POOL: &str = "all";

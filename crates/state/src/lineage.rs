@@ -1,52 +1,55 @@
-//! Where a state comes from: the cluster, the generations of its history, and whether it has to be recovered.
+//! Lineage of a state: the cluster, the generations of its history, and whether it needs recovery.
 //!
-//! A generation is one stretch of history: it begins with each start of a server, and with the end of a recovery. Who has acted on a state keeps a
-//! [`Mark`] of it, the generation and the highest index. A mark is part of a history when that has the generation and reaches the index in it; one that
-//! is not was made by a state which this one knows nothing of: this one is from the past (a backup, a snapshot of a machine), began empty, or
-//! has gone another way since. An index alone would not tell: a restored state goes on counting.
+//! A generation is one stretch of history. It begins with each start of a server, and with the end of a recovery. A
+//! node that has acted on a state keeps a [`Mark`] of it: the generation and the highest index. A mark is part of a
+//! history that has the generation and reaches the index in it. Any other mark comes from a state unknown to this one.
+//! Then this one is from the past (a backup, a snapshot of a machine), began empty, or has diverged since. An index
+//! alone would not tell: a restored state continues to count.
 
 use std::sync::Arc;
 
 use model::ids::{ClusterId, GenerationId, StoreIndex, TimestampNs};
 use serde::{Deserialize, Serialize};
 
-/// Generations that a state remembers. Of older ones their last index says enough.
+/// Generations that a state remembers. For older ones, their last index is enough.
 const KEPT: usize = 256;
 
-/// How far indexes jump at the end of a recovery: they never go back for those who have seen the lost ones, and not all of those have answered.
+/// How far indexes jump at the end of a recovery. They must never go back for a node that has seen the lost ones, and
+/// not every such node has answered.
 const JUMP: StoreIndex = 1_000_000;
 
-/// How far beyond a state a mark may be that is believed: a thousand commits a second for 35 years. Indexes go on from the highest mark of a recovery and
-/// never go back: a node that claims to have seen the last of all numbers would leave the servers none.
+/// How far beyond a state a credible mark may be: a thousand commits a second for 35 years. Indexes continue from the
+/// highest mark of a recovery and never go back. A node that claims the largest number of all would leave the servers
+/// none.
 const FURTHEST: StoreIndex = 1 << 40;
 
-/// The newest of a state that somebody has acted on.
+/// The newest point of a state's history that a node has acted on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
-    /// The generation; nil = nothing was acted on.
+    /// The generation; nil = none.
     pub generation: GenerationId,
     /// The highest index.
     pub index: StoreIndex,
 }
 
-/// What the cluster is.
+/// Identity and lineage of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct ClusterMeta {
     /// Its identity: the owner tag of everything created at providers.
     #[serde(rename = "ClusterID")]
     pub cluster_id: ClusterId,
-    /// When it was made, Unix ns.
+    /// When it was founded, Unix ns.
     pub create_time: i64,
-    /// The present generation; nil in a state of a release that kept none.
+    /// The present generation; nil in a state of an older release without generations.
     pub generation: GenerationId,
-    /// Those before it, oldest first. Shared: it is long and changes at starts only.
+    /// Earlier generations, oldest first. Shared: the list is long and changes at starts only.
     pub ancestors: Arc<Vec<Ancestor>>,
-    /// Generations that ended up to this index are remembered no more.
+    /// Generations that ended up to this index are not remembered.
     pub forgotten: StoreIndex,
-    /// The state began empty under an identity that it was given: the cluster may have nodes that it has never heard of.
+    /// The state began empty under a given identity: the cluster may have nodes unknown to it.
     pub began_empty: bool,
-    /// It is being recovered.
+    /// The recovery under way.
     pub recovery: Option<Arc<Recovery>>,
 }
 
@@ -54,30 +57,30 @@ pub struct ClusterMeta {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Ancestor {
-    /// Which.
+    /// The generation.
     pub generation: GenerationId,
     /// Its last index.
     pub until: StoreIndex,
 }
 
-/// A state that is from the past is brought up to date by those who know more.
+/// The recovery of a state from the past, with the knowledge of nodes and providers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Recovery {
-    /// The generation that begins with its end. What nodes have told is part of it.
+    /// The generation that begins at its end. Nodes' inventories are part of it.
     pub generation: GenerationId,
     /// Since when, Unix ns.
     pub since: TimestampNs,
-    /// Why, for people.
+    /// The reason, for people.
     pub cause: String,
-    /// Only a person can end it: the state cannot know who has yet to answer.
+    /// Only a person can end it: the state cannot tell which nodes have yet to answer.
     pub by_hand: bool,
-    /// The highest index that anybody has acted on.
+    /// The highest index in any mark.
     pub highest: StoreIndex,
 }
 
 impl ClusterMeta {
-    /// How much of a generation is part of this history: its highest index; 0 = nothing. `latest` is the index of the state.
+    /// The highest index of a generation in this history; 0 = none. `latest` is the index of the state.
     #[must_use]
     pub fn history_of(&self, generation: GenerationId, latest: StoreIndex) -> StoreIndex {
         if generation == self.generation || self.recovery.as_ref().is_some_and(|recovery| recovery.generation == generation) {
@@ -87,19 +90,19 @@ impl ClusterMeta {
         ancestor.map_or(self.forgotten, |ancestor| ancestor.until)
     }
 
-    /// Is what was acted on part of this history?
+    /// Whether the mark is part of this history.
     #[must_use]
     pub fn knows(&self, mark: Mark, latest: StoreIndex) -> bool {
         mark.generation.is_nil() || mark.index <= self.history_of(mark.generation, latest)
     }
 
-    /// Can it have been acted on at all, by a node of this cluster? `latest` is the index of the state.
+    /// Whether a node of this cluster can have this mark. `latest` is the index of the state.
     #[must_use]
     pub fn can_be(mark: Mark, latest: StoreIndex) -> bool {
         mark.index <= latest.saturating_add(FURTHEST)
     }
 
-    /// Begins a generation: what is committed from now on belongs to it. `latest` is the index of the state.
+    /// Begins a generation: later commits belong to it. `latest` is the index of the state.
     pub fn begin_generation(&mut self, fresh: GenerationId, latest: StoreIndex) {
         let ended = std::mem::replace(&mut self.generation, fresh);
         if ended.is_nil() {
@@ -112,7 +115,8 @@ impl ClusterMeta {
         }
     }
 
-    /// Enters recovery, or notes a higher index in it. False when nothing has changed. A deliberate restore calls it with the index 0.
+    /// Enters recovery, or records a higher index in it. False when nothing has changed. A deliberate restore calls it
+    /// with index 0.
     pub fn enter_recovery(&mut self, fresh: GenerationId, cause: &str, highest: StoreIndex, now: TimestampNs) -> bool {
         match &mut self.recovery {
             Some(recovery) if recovery.highest >= highest => return false,
@@ -125,7 +129,7 @@ impl ClusterMeta {
         true
     }
 
-    /// Ends the recovery: its generation begins. Returns the index that the commit of it must have at least; None when there is no recovery.
+    /// Ends the recovery: its generation begins. Returns the lowest index for that commit; `None` without a recovery.
     pub fn end_recovery(&mut self, latest: StoreIndex) -> Option<StoreIndex> {
         let recovery = self.recovery.take()?;
         self.began_empty = false;
@@ -152,7 +156,7 @@ mod tests {
         meta.begin_generation(generation(1), 1);
         assert!(meta.ancestors.is_empty(), "there was none before");
         meta.begin_generation(generation(2), 100);
-        // A backup is made at 150 and restored after the original has gone on.
+        // A backup made at 150 is restored after the original has continued.
         let mut restored = meta.clone();
         restored.begin_generation(generation(3), 150);
         for (case, mark, known) in [

@@ -1,4 +1,4 @@
-//! Making a state from durable rows, in any order.
+//! Loads a state from durable rows, in any order.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -25,7 +25,7 @@ use crate::{
     tables::{AllocEntry, Shared, SharedValue, State, job_number, place_of},
 };
 
-/// Why stored rows are not a state.
+/// Why stored rows do not make a state.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read a stored row of table {table} (key {key}): {reason}; the store is damaged or was written by a newer version")]
 pub struct LoadError {
@@ -33,7 +33,7 @@ pub struct LoadError {
     pub table: Table,
     /// Key, printable.
     pub key: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
@@ -54,10 +54,10 @@ fn read<T: DeserializeOwned>(value: &[u8]) -> Result<T, Broken> {
 }
 
 impl State {
-    /// The state that these rows are the durable form of. Values that allocations have in common are shared again.
+    /// The state whose durable form these rows are. Shares values that allocations have in common.
     ///
     /// # Errors
-    /// When a row cannot be read, or refers to one that is missing.
+    /// When a row cannot be read, or refers to a missing one.
     pub fn load(rows: impl IntoIterator<Item = Row>) -> Result<Self, LoadError> {
         let mut by_table: Vec<Vec<(Vec<u8>, Vec<u8>)>> = Table::ALL.iter().map(|_| Vec::new()).collect();
         for row in rows {
@@ -66,7 +66,7 @@ impl State {
             }
         }
         let mut loader = Loader { state: Self::new(), names: Interner::default(), resources: HashMap::new() };
-        // What others refer to comes first.
+        // Referenced rows first.
         for table in [Table::Shared, Table::Nodes, Table::JobVersions, Table::RetainedJobs, Table::Jobs] {
             loader.table(table, std::mem::take(&mut by_table[table.slot()]))?;
         }
@@ -82,7 +82,7 @@ impl State {
 struct Loader {
     state: State,
     names: Interner,
-    /// Resources written in place, by their bytes.
+    /// Inline resources, by their bytes.
     resources: HashMap<Vec<u8>, Arc<AllocatedResources>>,
 }
 
@@ -186,7 +186,8 @@ impl Loader {
                 s.scaling_events.insert(JobKey { namespace: e.namespace.clone(), id: e.job_id.clone() }, Arc::new(e));
             }
             Table::SchedulerConfig => {
-                // Servers of before have stored switches that did nothing; a client that writes back what it reads would be refused.
+                // Older servers stored switches without effect; a client that writes back what it reads would be
+                // refused.
                 let preemption_config = PreemptionConfig::default();
                 s.scheduler_config = Arc::new(SchedulerConfig { preemption_config, ..read::<SchedulerConfig>(value)? });
             }

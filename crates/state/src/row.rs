@@ -9,6 +9,6 @@ pub struct Row {
     pub table: Table,
     /// Key within the table, unique; ordered as bytes.
     pub key: Vec<u8>,
-    /// The record; None = delete it.
+    /// The record; `None` = delete it.
     pub value: Option<Vec<u8>>,
 }

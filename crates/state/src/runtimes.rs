@@ -1,32 +1,32 @@
-//! Remote runtimes as the nodes declare them: a few values that thousands of nodes have in common, counted, so that asking what a driver reaches
-//! is no walk over the nodes.
+//! Remote providers as nodes declare them. Thousands of nodes share a few values, and counting them saves an iteration
+//! over all nodes.
 
 use std::sync::Arc;
 
 use model::node::{Node, NodeStatus, RemoteProvider};
 
-/// A runtime that nodes declare for a driver.
+/// A provider that nodes declare for a driver.
 #[derive(Clone, Copy, Debug)]
 pub struct Runtime<'a> {
-    /// As it was declared; nodes that declare one and the same runtime differently make several of these.
+    /// The declaration; different declarations of one provider make several of these.
     pub provider: &'a RemoteProvider,
-    /// A ready node on which the driver is healthy is among those that declare it.
+    /// Whether a ready node with a healthy driver declares it.
     pub usable: bool,
 }
 
-/// How many nodes declare a runtime.
+/// Number of nodes with a declaration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Declared {
     nodes: u32,
-    /// Those of them that are ready, with a healthy driver.
+    /// Those that are ready and have a healthy driver.
     usable: u32,
 }
 
-/// By driver and declaration. Drivers without a remote runtime are not in it.
+/// By driver and declaration, without drivers of local tasks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Runtimes(imbl::OrdMap<(Arc<str>, RemoteProvider), Declared>);
 
-/// What a node declares, each with whether it is usable there.
+/// The declarations of a node, each with whether it is usable there.
 fn declared(node: &Node) -> impl Iterator<Item = ((Arc<str>, RemoteProvider), bool)> {
     let ready = node.status == NodeStatus::Ready;
     node.drivers.iter().filter_map(move |(name, d)| Some(((name.as_str().into(), d.remote.clone()?), ready && d.healthy)))
@@ -41,7 +41,7 @@ impl Runtimes {
         }
     }
 
-    /// Takes back what the same node, as it was, has joined with.
+    /// Removes a node's earlier declarations.
     pub(crate) fn leave(&mut self, node: &Node) {
         for (key, usable) in declared(node) {
             let Some(count) = self.0.get_mut(&key) else { continue };

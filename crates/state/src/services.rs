@@ -24,7 +24,7 @@ impl State {
         let from = (namespace.clone(), Arc::from(""), Arc::from(""));
         self.services_by_name.range(from..).take_while(move |(ns, _, _)| ns == namespace).filter_map(|(_, _, id)| self.services.get(id))
     }
-    /// The places of a service, by id.
+    /// The registrations of a service, by id.
     pub fn services_by_name<'a>(&'a self, namespace: &'a Namespace, name: &'a str) -> impl Iterator<Item = &'a Arc<ServiceRegistration>> {
         let from = (namespace.clone(), Arc::from(name), Arc::from(""));
         self.services_by_name
@@ -37,7 +37,7 @@ impl State {
         let all = self.services_by_alloc.range((alloc, Arc::from(""))..).take_while(move |(a, _)| *a == alloc);
         all.filter_map(|(_, id)| self.services.get(id))
     }
-    /// The registrations that a node vouches for.
+    /// The registrations that a node reports.
     pub fn services_by_node(&self, node: NodeId) -> impl Iterator<Item = &Arc<ServiceRegistration>> {
         let all = self.services_by_node.range((node, Arc::from(""))..).take_while(move |(n, _)| *n == node);
         all.filter_map(|(_, id)| self.services.get(id))
@@ -52,7 +52,8 @@ impl State {
         let all = self.services_by_slot.range((slot.clone(), Arc::from(""))..).take_while(move |(s, _)| s == slot);
         all.filter_map(|(_, id)| self.services.get(id))
     }
-    /// Index of the last change of a service's places, the loss of one included. Of a service without places: that of the table.
+    /// Index of the last change of a service's registrations, including removals. Without registrations: the index of
+    /// the table.
     #[must_use]
     pub fn service_index(&self, namespace: &Namespace, name: &str) -> StoreIndex {
         let own = self.service_index.get(&(namespace.clone(), Arc::from(name)));

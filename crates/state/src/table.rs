@@ -1,4 +1,4 @@
-//! The tables, by name: what indexes, watches and durable rows are kept by.
+//! The tables, by name: indexes, watches and durable rows refer to them.
 
 use std::fmt;
 
@@ -58,12 +58,12 @@ tables! {
     NodePools = "node_pools",
     /// Scheduler settings: one row.
     SchedulerConfig = "scheduler_config",
-    /// What was asked of the counts of jobs.
+    /// Scaling events of jobs.
     ScalingEvents = "scaling_events",
 }
 
 impl Table {
-    /// How many tables there are.
+    /// Number of tables.
     pub const COUNT: usize = Self::ALL.len();
     /// Position in arrays of [`Self::COUNT`] entries.
     #[must_use]
@@ -89,12 +89,12 @@ impl TableSet {
     pub fn insert(&mut self, table: Table) {
         self.0 |= 1 << table.slot();
     }
-    /// Is it in there?
+    /// Whether it holds the table.
     #[must_use]
     pub const fn contains(self, table: Table) -> bool {
         self.0 & (1 << table.slot()) != 0
     }
-    /// Have they one in common?
+    /// Whether the sets have a common member.
     #[must_use]
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0

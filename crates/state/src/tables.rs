@@ -1,4 +1,4 @@
-//! The tables and their secondary indexes, and every way to read them.
+//! The tables, their secondary indexes, and all reads.
 
 use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
@@ -28,25 +28,25 @@ use crate::{
     usage::NodeUse,
 };
 
-/// Index at which the built-in objects stand.
+/// Index of the built-in objects.
 pub(crate) const FIRST_INDEX: StoreIndex = 1;
 
-/// Numbers of a job that its status follows from.
+/// Numbers that decide a job's status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct JobCounts {
     pub(crate) allocs: u32,
     pub(crate) live_allocs: u32,
     pub(crate) evals: u32,
     pub(crate) open_evals: u32,
-    /// Remote instances that stand, managed or not.
+    /// Live remote instances, managed or not.
     pub(crate) remote: u32,
 }
 
-/// An allocation with the shared rows that its own row refers to.
+/// An allocation with the ids of its shared rows.
 #[derive(Clone, Debug)]
 pub(crate) struct AllocEntry {
     pub(crate) alloc: Arc<Allocation>,
-    /// Ids of shared rows; 0 = written in place.
+    /// Ids of shared rows; 0 = inline.
     pub(crate) resources_ref: u64,
     pub(crate) metrics_ref: u64,
 }
@@ -59,7 +59,7 @@ pub struct State {
     pub(crate) nodes: OrdMap<NodeId, Arc<Node>>,
     pub(crate) jobs: OrdMap<JobKey, Arc<Job>>,
     pub(crate) versions: OrdMap<(JobKey, u64), Arc<Job>>,
-    /// By job, create index and version: what no longer is in `versions` but still has allocations.
+    /// By job, create index and version: versions that are not in `versions` but still have allocations.
     pub(crate) retained: OrdMap<(JobKey, StoreIndex, u64), Arc<Job>>,
     pub(crate) submissions: OrdMap<(JobKey, u64), Arc<Submission>>,
     pub(crate) summaries: OrdMap<JobKey, Arc<JobSummary>>,
@@ -69,7 +69,7 @@ pub struct State {
     pub(crate) evals_by_job: OrdSet<(JobKey, EvalId)>,
     pub(crate) evals_by_creation: OrdSet<(StoreIndex, EvalId)>,
     pub(crate) allocs: OrdMap<AllocId, AllocEntry>,
-    /// By [`job_number`]: a job's name would be most of an entry, and there is one for each of its allocations.
+    /// By [`job_number`]: a job's name would be most of an entry, and each of its allocations has one.
     pub(crate) allocs_by_job: OrdSet<(u64, AllocId)>,
     pub(crate) allocs_by_creation: OrdSet<(StoreIndex, AllocId)>,
     pub(crate) allocs_by_node: OrdSet<(NodeId, AllocId)>,
@@ -77,7 +77,7 @@ pub struct State {
     pub(crate) allocs_by_deployment: OrdSet<(DeploymentId, AllocId)>,
     /// Those that are not terminal, by [`place`].
     pub(crate) live_by_place: OrdSet<(u64, AllocId)>,
-    /// Users of each shared row.
+    /// Shared rows, with their number of users.
     pub(crate) shared: OrdMap<u64, SharedValue>,
     pub(crate) deployments: OrdMap<DeploymentId, Arc<Deployment>>,
     pub(crate) deployments_by_job: OrdSet<(JobKey, DeploymentId)>,
@@ -91,9 +91,9 @@ pub struct State {
     pub(crate) services_by_alloc: OrdSet<(AllocId, Arc<str>)>,
     pub(crate) services_by_node: OrdSet<(NodeId, Arc<str>)>,
     pub(crate) services_by_job: OrdSet<(JobKey, Arc<str>)>,
-    /// Those of remote tasks.
+    /// Registrations of remote tasks.
     pub(crate) services_by_slot: OrdSet<(SlotKey, Arc<str>)>,
-    /// Index of the last change of a service that has places; missing after a load until the next one.
+    /// Index of the last change of a service with registrations; missing from a load until the next change.
     pub(crate) service_index: OrdMap<(Namespace, Arc<str>), StoreIndex>,
     pub(crate) namespaces: OrdMap<Namespace, Arc<NamespaceRecord>>,
     pub(crate) pools: OrdMap<Arc<str>, Arc<NodePool>>,
@@ -109,7 +109,7 @@ pub(crate) struct SharedValue {
     pub(crate) value: Shared,
 }
 
-/// What may be shared.
+/// The kinds of shared values.
 #[derive(Clone, Debug)]
 pub(crate) enum Shared {
     Resources(Arc<model::resources::AllocatedResources>),
@@ -132,7 +132,7 @@ fn ids<K: Clone, I: Copy + From<uuid::Uuid>>(k: &K) -> RangeInclusive<(K, I)> {
     (k.clone(), I::from(uuid::Uuid::nil()))..=(k.clone(), I::from(uuid::Uuid::max()))
 }
 
-/// What an index holds from a key on, in the direction of travel: a page is read from where it begins, and not searched for.
+/// The range of an index from a key on, in either direction: reading a page begins at its first row.
 fn onward<K: Ord + Clone>(from: Option<K>, reverse: bool) -> (Bound<K>, Bound<K>) {
     match (from, reverse) {
         (None, _) => (Bound::Unbounded, Bound::Unbounded),
@@ -148,27 +148,27 @@ fn along<'a, T: 'a>(range: impl DoubleEndedIterator<Item = T> + Send + 'a, rever
 /// Rows of the state in some order, read one after another.
 pub type Rows<'a, T> = Box<dyn Iterator<Item = T> + Send + 'a>;
 
-/// A number for a job. Others may have the same one: whoever goes by it compares.
+/// A hash of a job's key. Others may have the same one, so its users must compare.
 pub(crate) fn job_number(key: &JobKey) -> u64 {
     let mut hasher = DefaultHasher::new();
     key.hash(&mut hasher);
     hasher.finish()
 }
 
-/// A number for a place in a job (group and index). Others may have the same one: whoever goes by it compares.
+/// A hash of a place in a job (group and index). Others may have the same one, so its users must compare.
 fn place(namespace: &Namespace, job: &JobId, group: &str, index: u32) -> u64 {
     let mut hasher = DefaultHasher::new();
     (namespace, job, group, index).hash(&mut hasher);
     hasher.finish()
 }
 
-/// The number of an allocation's place.
+/// The hash of an allocation's place.
 pub(crate) fn place_of(alloc: &Allocation) -> u64 {
     place(&alloc.namespace, &alloc.job_id, &alloc.task_group, alloc.index())
 }
 
 impl State {
-    /// The state of a cluster that has just been made: a namespace, two node pools, default settings.
+    /// The state of a new cluster: a namespace, two node pools, default settings.
     #[must_use]
     pub fn new() -> Self {
         let pool = |name: &str, description: &str| {
@@ -187,7 +187,7 @@ impl State {
             modify_index: FIRST_INDEX,
             ..NamespaceRecord::default()
         };
-        // Clients know that there has been no evaluation yet, and no allocation, by the index 0.
+        // Clients expect index 0 while there has been no evaluation or allocation.
         let mut table_index = [FIRST_INDEX; Table::COUNT];
         for table in [Table::Evals, Table::Allocs] {
             table_index[table.slot()] = 0;
@@ -245,8 +245,8 @@ impl State {
     pub fn latest_index(&self) -> StoreIndex {
         self.index
     }
-    /// Index of the last batch that changed the table; it never goes back. At least 1, but 0 while there has been no evaluation or no
-    /// allocation.
+    /// Index of the last batch that changed the table; it never goes back. At least 1, but 0 while there has been no
+    /// evaluation or no allocation.
     #[must_use]
     pub fn index(&self, table: Table) -> StoreIndex {
         self.table_index[table.slot()]
@@ -271,12 +271,12 @@ impl State {
     pub fn nodes_onward(&self, from: Option<NodeId>, reverse: bool) -> Rows<'_, &Arc<Node>> {
         along(self.nodes.range(onward(from, reverse)).map(|(_, n)| n), reverse)
     }
-    /// How many nodes there are.
+    /// Number of nodes.
     #[must_use]
     pub fn node_count(&self) -> usize {
         self.nodes.len()
     }
-    /// What allocations take of a node.
+    /// Resources of a node in use by allocations.
     #[must_use]
     pub fn usage(&self, id: NodeId) -> NodeUse {
         self.fleet.slot(id).map(|s| self.fleet.usage(s)).unwrap_or_default()
@@ -301,7 +301,7 @@ impl State {
     pub fn jobs_onward(&self, from: Option<JobKey>, reverse: bool) -> Rows<'_, &Arc<Job>> {
         along(self.jobs.range(onward(from, reverse)).map(|(_, j)| j), reverse)
     }
-    /// How many jobs there are.
+    /// Number of jobs.
     #[must_use]
     pub fn job_count(&self) -> usize {
         self.jobs.len()
@@ -320,12 +320,12 @@ impl State {
     pub fn job_versions<'a>(&'a self, key: &JobKey) -> impl Iterator<Item = &'a Arc<Job>> + use<'a> {
         self.versions.range((key.clone(), 0)..=(key.clone(), u64::MAX)).rev().map(|(_, j)| j)
     }
-    /// The text that a job version was registered from.
+    /// The source text of a job version.
     #[must_use]
     pub fn job_submission(&self, key: &JobKey, version: u64) -> Option<&Arc<Submission>> {
         self.submissions.get(&(key.clone(), version))
     }
-    /// What was asked of a job's counts; None when nothing was.
+    /// The scaling events of a job; `None` when there are none.
     #[must_use]
     pub fn scaling_events(&self, key: &JobKey) -> Option<&Arc<JobScalingEvents>> {
         self.scaling_events.get(key)
@@ -350,12 +350,12 @@ impl State {
     pub fn evals_onward(&self, from: Option<EvalId>, reverse: bool) -> Rows<'_, &Arc<Evaluation>> {
         along(self.evals.range(onward(from, reverse)).map(|(_, e)| e), reverse)
     }
-    /// The evaluations as they came (create index, then id), from one on; the last first when `reverse`.
+    /// The evaluations by creation (create index, then id), from one on; the last first when `reverse`.
     #[must_use]
     pub fn evals_by_creation(&self, from: Option<(StoreIndex, EvalId)>, reverse: bool) -> Rows<'_, &Arc<Evaluation>> {
         along(self.evals_by_creation.range(onward(from, reverse)).filter_map(|(_, id)| self.evals.get(id)), reverse)
     }
-    /// How many evaluations there are.
+    /// Number of evaluations.
     #[must_use]
     pub fn eval_count(&self) -> usize {
         self.evals.len()
@@ -379,12 +379,12 @@ impl State {
     pub fn allocs_onward(&self, from: Option<AllocId>, reverse: bool) -> Rows<'_, &Arc<Allocation>> {
         along(self.allocs.range(onward(from, reverse)).map(|(_, e)| &e.alloc), reverse)
     }
-    /// The allocations as they came (create index, then id), from one on; the last first when `reverse`.
+    /// The allocations by creation (create index, then id), from one on; the last first when `reverse`.
     #[must_use]
     pub fn allocs_by_creation(&self, from: Option<(StoreIndex, AllocId)>, reverse: bool) -> Rows<'_, &Arc<Allocation>> {
         along(self.allocs_by_creation.range(onward(from, reverse)).filter_map(|(_, id)| self.alloc(*id)), reverse)
     }
-    /// How many allocations there are.
+    /// Number of allocations.
     #[must_use]
     pub fn alloc_count(&self) -> usize {
         self.allocs.len()
@@ -399,7 +399,7 @@ impl State {
     pub fn allocs_by_node(&self, node: NodeId) -> impl Iterator<Item = &Arc<Allocation>> {
         self.allocs_by_node.range(ids::<_, AllocId>(&node)).filter_map(|(_, id)| self.alloc(*id))
     }
-    /// The allocations in a slot's place that are not terminal, by id: one, as a rule.
+    /// The allocations in a slot's place that are not terminal, by id: usually one.
     pub fn live_allocs_at<'a>(&'a self, slot: &'a SlotKey) -> impl Iterator<Item = &'a Arc<Allocation>> + use<'a> {
         let at = |a: &&Arc<Allocation>| {
             a.index() == slot.index && a.task_group == slot.group && a.job_id == slot.job_id && a.namespace == slot.namespace
@@ -430,12 +430,12 @@ impl State {
     pub fn deployments_onward(&self, from: Option<DeploymentId>, reverse: bool) -> Rows<'_, &Arc<Deployment>> {
         along(self.deployments.range(onward(from, reverse)).map(|(_, d)| d), reverse)
     }
-    /// The deployments as they came (create index, then id), from one on; the last first when `reverse`.
+    /// The deployments by creation (create index, then id), from one on; the last first when `reverse`.
     #[must_use]
     pub fn deployments_by_creation(&self, from: Option<(StoreIndex, DeploymentId)>, reverse: bool) -> Rows<'_, &Arc<Deployment>> {
         along(self.deployments_by_creation.range(onward(from, reverse)).filter_map(|(_, id)| self.deployments.get(id)), reverse)
     }
-    /// The deployments that go on, by id: costs what they are, not what there is.
+    /// The active deployments, by id; the cost depends on their number only.
     pub fn active_deployments(&self) -> impl Iterator<Item = &Arc<Deployment>> {
         self.active_deployments.iter().filter_map(|id| self.deployments.get(id))
     }
@@ -443,7 +443,7 @@ impl State {
     pub fn deployments_by_job<'a>(&'a self, key: &JobKey) -> impl Iterator<Item = &'a Arc<Deployment>> + use<'a> {
         self.deployments_by_job.range(ids::<_, DeploymentId>(key)).filter_map(|(_, id)| self.deployments.get(id))
     }
-    /// The newest deployment of the job that now has this name.
+    /// The newest deployment of the job that has this name now.
     #[must_use]
     pub fn latest_deployment(&self, key: &JobKey) -> Option<&Arc<Deployment>> {
         let created = self.job(key).map(|j| j.create_index);
@@ -472,7 +472,7 @@ impl State {
         let key = key.clone();
         self.remote.range(from..).take_while(move |(s, _)| s.namespace == key.namespace && s.job_id == key.id).map(|(_, r)| r)
     }
-    /// The records that a node has to do with, as manager or as the next one.
+    /// The records with this node as manager or successor.
     pub fn remote_tasks_by_node(&self, node: NodeId) -> impl Iterator<Item = &Arc<RemoteTask>> {
         let from = SlotKey::from(SlotParts { namespace: "".into(), job_id: "".into(), group: "".into(), index: 0, task: "".into() });
         self.remote_by_manager.range((node, from)..).take_while(move |(n, _)| *n == node).filter_map(|(_, s)| self.remote.get(s))
@@ -496,7 +496,8 @@ impl State {
     pub fn node_pools(&self) -> impl DoubleEndedIterator<Item = &Arc<NodePool>> {
         self.pools.values()
     }
-    /// Whether tasks of jobs in a pool may use more memory than is reserved for them (`memory_max`): as the pool says, else as the cluster does.
+    /// Whether tasks of jobs in a pool may use more memory than is reserved for them (`memory_max`). The pool decides,
+    /// otherwise the cluster.
     #[must_use]
     pub fn memory_oversubscribed(&self, pool: &str) -> bool {
         let own = self.node_pool(pool).and_then(|p| p.scheduler_configuration.as_ref()?.memory_oversubscription_enabled);
@@ -507,7 +508,7 @@ impl State {
     pub fn scheduler_config(&self) -> &Arc<SchedulerConfig> {
         &self.scheduler_config
     }
-    /// What the cluster is; a nil id until it was set.
+    /// Identity and lineage of the cluster; the id is nil until set.
     #[must_use]
     pub fn cluster(&self) -> &Arc<ClusterMeta> {
         &self.cluster

@@ -1,4 +1,5 @@
-//! Random histories: the state after batches is the state loaded from their rows, and every index says what a search would.
+//! Random histories: the state after batches equals the state loaded from their rows, and every index agrees with a
+//! search.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -42,10 +43,10 @@ fn job(n: u8, count: i32) -> Job {
     }
 }
 
-/// One random step, small enough to shrink; turned into changes against the state at hand.
+/// One random step, small enough to shrink; becomes changes of the present state.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Whether it is ready, and the runtime of its remote driver with its health.
+    /// Whether it is ready, and the provider of its remote driver with its health.
     Node(u8, bool, Option<(u8, bool)>),
     DropNode(u8),
     Job(u8, i32),
@@ -174,7 +175,7 @@ fn changes(state: &State, step: &Step) -> Vec<Change> {
         }
         Step::Eval(e, j, s) => {
             let status = [EvalStatus::Pending, EvalStatus::Blocked, EvalStatus::Complete, EvalStatus::Failed][usize::from(*s)];
-            // An evaluation stays with its job.
+            // An evaluation never changes its job.
             let id = EvalId(uuid(2, e * 4 + j));
             let queued = BTreeMap::from([(Arc::from("g"), i64::from(*s))]);
             vec![Change::UpsertEvals(vec![Evaluation {
@@ -244,7 +245,7 @@ fn plan(state: &State, j: u8, allocs: &[(u8, u8, i32)], stops: &[(u8, bool)], de
         job_create_index: job.create_index,
         ..Deployment::default()
     });
-    // A deployment stays with its job, and an allocation with its job and node.
+    // A deployment never changes its job, nor an allocation its job and node.
     let deployment = deployment.filter(|d| state.deployment(d.id).is_none_or(|o| o.job_id == d.job_id));
     let common = Arc::new(AllocatedResources {
         tasks: model::Map::from([(Arc::from("t"), AllocatedTask::default())]),
@@ -318,7 +319,7 @@ impl Disk {
     }
 }
 
-/// Everything that counts about a state, without what only says how it came about.
+/// Everything relevant about a state, without traces of its history.
 fn view(s: &State) -> Vec<String> {
     let mut out = vec![format!("{:?}", s.table_index)];
     let job = |j: &Arc<Job>| serde_json::to_string(j).expect("plain data");
@@ -362,7 +363,7 @@ fn view(s: &State) -> Vec<String> {
     out
 }
 
-/// What is listed as it came is everything, sorted; from any place on, in both directions.
+/// Lists by creation hold everything, sorted, from any place on and in both directions.
 fn check_creation(s: &State) {
     fn check<I: Ord + Copy + std::fmt::Debug>(sorted: Vec<(u64, I)>, read: impl Fn(Option<(u64, I)>, bool) -> Vec<(u64, I)>) {
         assert_eq!(read(None, false), sorted);
@@ -430,7 +431,7 @@ fn check_indexes(s: &State) {
         }
         if let Some(j) = s.job(&k) {
             let summary = s.job_summary(&k).and_then(|s| s.summary.get("g").copied()).unwrap_or_default();
-            // Allocations that have outlived a job of the same name are not of this one.
+            // Allocations that have outlived a job of the same name belong to another job.
             let own = |a: &&&Arc<Allocation>| a.job.as_ref().is_some_and(|of| of.create_index == j.create_index);
             let count = |status| of_job.iter().filter(own).filter(|a| a.client_status == status).count() as i64;
             assert_eq!(summary.running, count(ClientStatus::Running), "running of job {n}");
@@ -458,7 +459,7 @@ fn check_indexes(s: &State) {
     }
 }
 
-/// What is said of a driver's runtimes is what a look at every node finds.
+/// The counted providers of a driver equal those from a look at every node.
 fn check_runtimes(s: &State) {
     let mut found: BTreeMap<&RemoteProvider, bool> = BTreeMap::new();
     for node in s.nodes() {
@@ -473,7 +474,7 @@ fn check_runtimes(s: &State) {
     }
 }
 
-/// Every registration stands for a reason, and every way to look it up finds it.
+/// Every registration stands for a reason, and every index finds it.
 fn check_services(s: &State) {
     for r in s.services() {
         match &r.slot {
@@ -511,7 +512,7 @@ proptest! {
         for (n, steps) in batches.iter().enumerate() {
             let before = state.clone();
             let mut batch = Batch::default();
-            // Each step is made for what the steps before it leave.
+            // Each step builds on the effects of the earlier ones.
             let mut scratch = state.clone();
             for s in steps {
                 let of_step = changes(&scratch, s);
@@ -586,7 +587,7 @@ fn what_is_left_of_a_purged_job_goes_with_its_end() {
     assert_eq!(known(&s).len(), 2, "while the job is there its allocations are");
     apply(&mut s, vec![Change::DeleteJob(key(0))]);
     assert_eq!(known(&s), [AllocId(uuid(4, 4))], "what runs is not forgotten");
-    // Another job that has got the name is none of its business.
+    // A new job of that name has nothing to do with it.
     put_job(&mut s, 1);
     let ended = changes(&s, &Step::Client(4, 2, None));
     apply(&mut s, ended);
@@ -602,7 +603,7 @@ fn the_deployments_of_a_purged_job_go_with_it() {
     assert_eq!(s.deployments_by_job(&key(0)).count(), 1);
     apply(&mut s, vec![Change::DeleteJob(key(0))]);
     assert_eq!(s.deployments().count(), 0);
-    // What outlives the job tells of a deployment that is not there any more.
+    // It outlives the job and names a deployment that is gone.
     let healthy = changes(&s, &Step::Client(3, 1, Some(true)));
     apply(&mut s, healthy);
     assert_eq!(s.deployments().count(), 0);
@@ -623,7 +624,7 @@ fn only_decisions_say_how_many_wait() {
     let queued = |s: &State| s.job_summary(&key(0)).map(|all| all.summary["g"].queued);
     apply(&mut s, vec![Change::UpsertEvals(vec![eval(1, EvalStatus::Blocked, 1)])]);
     assert_eq!(queued(&s), Some(1));
-    // What fits now is placed, and what waited is called off.
+    // Everything is placed, and the blocked evaluation is cancelled.
     apply(&mut s, vec![Change::UpsertEvals(vec![eval(2, EvalStatus::Complete, 0)])]);
     let blocked = s.eval(EvalId(uuid(2, 1))).map(|e| e.status);
     assert_eq!((queued(&s), blocked), (Some(0), Some(EvalStatus::Canceled)));
@@ -803,7 +804,7 @@ fn a_shared_value_that_comes_and_goes_within_a_batch_has_one_row() {
     assert_eq!(disk.0.keys().filter(|(t, _)| *t == Table::Shared).count(), s.shared.len());
 }
 
-/// The next manager's allocation has the registration in the batch that makes it the manager, with the port that the instance listens on.
+/// The next manager's allocation gets the registration in the batch that names the manager, with the instance's port.
 #[test]
 fn a_remote_registration_moves_with_its_slot() {
     let mut s = State::new();

@@ -1,4 +1,4 @@
-//! What a job's summary has to say of remote tasks beyond its allocations: an instance goes on while the allocation that managed it is lost.
+//! Corrections of a job's summary for remote tasks: an instance continues when its managing allocation is lost.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,9 +12,9 @@ use crate::State;
 /// Corrections to the counts of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unmanaged {
-    /// Places whose tasks all run on without a node: they are running, and nobody waits for room for them.
+    /// Places whose tasks all run without a manager: they count as running, and nobody waits for room for them.
     pub running: i64,
-    /// Allocations that were lost while their tasks ran on: nothing was lost but a manager.
+    /// Lost allocations whose tasks continued: only a manager was lost.
     pub kept: i64,
 }
 
@@ -28,7 +28,7 @@ impl State {
             standing.entry((r.slot.group.clone(), r.slot.index)).or_default().push(r);
         }
         let Some(job) = self.job(key).filter(|_| !standing.is_empty()) else { return out };
-        // A task that is not remote ends with its node.
+        // A local task ends with its node.
         let tasks: BTreeMap<&str, usize> = job.task_groups.iter().map(|g| (&*g.name, g.tasks.len())).collect();
         standing.retain(|(group, _), records| tasks.get(&**group).is_some_and(|n| records.len() >= *n));
         for ((group, _), records) in &standing {
@@ -43,7 +43,7 @@ impl State {
         }
         for a in self.allocs_by_job(key).filter(|a| a.client_status == ClientStatus::Lost && lost.contains(&*a.task_group)) {
             let of = standing.get(&(a.task_group.clone(), a.index()));
-            // Lost before the instance began: that was another one.
+            // Lost before the instance began: it had another instance.
             if of.is_some_and(|records| records.iter().all(|r| r.started_at <= a.modify_time)) {
                 out.entry(a.task_group.clone()).or_default().kept += 1;
             }

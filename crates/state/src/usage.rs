@@ -1,17 +1,17 @@
-//! What allocations take from a node: sums, and the host ports that are in use.
+//! Resources of a node in use by allocations: sums, and host ports.
 
 use std::sync::Arc;
 
 use model::alloc::Allocation;
 
-/// Host ports in use, by address. A port that may be shared counts once for each user.
+/// Host ports in use, by address. A shareable port counts once for each user.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortSet {
     by_ip: Vec<(Box<str>, Vec<u16>)>,
 }
 
 impl PortSet {
-    /// Is the port in use at the address?
+    /// Whether the port is in use at the address.
     #[must_use]
     pub fn contains(&self, ip: &str, port: u16) -> bool {
         self.ports(ip).binary_search(&port).is_ok()
@@ -21,12 +21,12 @@ impl PortSet {
     pub fn ports(&self, ip: &str) -> &[u16] {
         self.by_ip.iter().find(|(i, _)| **i == *ip).map_or(&[], |(_, p)| p)
     }
-    /// How many ports are in use, over all addresses.
+    /// Number of ports in use, over all addresses.
     #[must_use]
     pub fn len(&self) -> usize {
         self.by_ip.iter().map(|(_, p)| p.len()).sum()
     }
-    /// No port is in use.
+    /// Whether no port is in use.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_ip.is_empty()
@@ -109,7 +109,8 @@ impl NodeUse {
     }
 }
 
-/// The host ports of an allocation with their addresses. Ports of remote tasks are ports of another machine, but a group's network is the node's.
+/// The host ports of an allocation with their addresses. Ports of remote tasks are ports of another machine, but a
+/// group's network is the node's.
 pub(crate) fn host_ports(alloc: &Allocation) -> impl Iterator<Item = (&str, u16)> {
     let shared = alloc.resources.shared.ports.iter().map(|p| (p.host_ip.as_str(), p.value));
     let tasks = alloc.resources.tasks.values().filter(|t| !t.remote).flat_map(|t| &t.networks);

@@ -6,24 +6,25 @@ use state::Row;
 
 use crate::recent::Watch;
 
-/// About how much a row adds to a batch.
+/// Approximate bytes that a row adds to a batch.
 pub(crate) fn row_bytes(row: &Row) -> usize {
     row.key.len() + row.value.as_ref().map_or(0, Vec::len) + 16
 }
 
-/// Right to write. A newer fence makes all older ones worthless.
+/// Right to write. A newer fence invalidates all older ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fence(pub u64);
 
-/// What is committed together.
+/// Rows to commit together.
 pub struct Batch {
-    /// The writer's right to write.
+    /// Fence of the writer.
     pub fence: Fence,
-    /// Index that the batch was built on; it is refused when the store is elsewhere, because what it was built on was not committed.
+    /// Index that the batch was built on. The store refuses it at any other index, because the batch's base was not
+    /// committed.
     pub base: u64,
     /// Index of the store after the commit; above `base`.
     pub index: u64,
-    /// The rows, made when the batch's turn has come: turning objects into bytes happens off the path that decides.
+    /// Makes the rows when the batch's turn has come: the encoding happens off the path that decides.
     pub rows: Box<dyn FnOnce() -> Vec<Row> + Send>,
 }
 
@@ -33,12 +34,12 @@ impl fmt::Debug for Batch {
     }
 }
 
-/// What a store has lost although it was acknowledged: the batches with the indexes above `found`, up to `acknowledged`.
+/// Acknowledged batches that a store has lost: those with indexes above `found`, up to `acknowledged`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// Index of the newest batch that is there.
+    /// Index of the newest batch in the store.
     pub found: u64,
-    /// Highest index that was acknowledged.
+    /// Highest acknowledged index.
     pub acknowledged: u64,
 }
 
@@ -60,7 +61,7 @@ pub type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 /// Everything in a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// Index of the newest batch; 0 = nothing was ever committed.
+    /// Index of the newest batch; 0 = none was ever committed.
     pub index: u64,
     /// All rows, each with a value.
     pub rows: Vec<Row>,
@@ -80,50 +81,50 @@ pub struct Committed {
 pub struct StoreStats {
     /// Batches committed.
     pub batches: u64,
-    /// Transactions that this took: one fsync each.
+    /// Their transactions: one fsync each.
     pub transactions: u64,
     /// Bytes of rows.
     pub bytes: u64,
 }
 
-/// The contract.
+/// The contract of a backend.
 pub trait Store: Send + Sync + fmt::Debug {
-    /// Everything that is committed.
+    /// Everything committed.
     ///
     /// # Errors
     /// When the backend cannot be read.
     fn load(&self) -> Result<Contents, StoreError>;
 
-    /// Takes over writing: the returned fence is newer than any before, durably.
+    /// Takes over writing: the returned fence is durably newer than any before.
     ///
     /// # Errors
     /// When the backend cannot be written.
     fn acquire(&self) -> Result<Fence, StoreError>;
 
-    /// Queues a batch. It is committed when its fence is the newest and its base is the store's index; else it is refused and nothing of it is
-    /// kept. Whatever is queued while an fsync runs shares the next one.
+    /// Queues a batch. The store commits it if its fence is the newest and its base is the store's index; otherwise it
+    /// refuses the whole batch. Batches queued during an fsync share the next one.
     fn submit(&self, batch: Batch, done: Done);
 
-    /// What is committed after `index`, in order.
+    /// The batches after `index`, in order.
     ///
     /// # Errors
     /// [`StoreError::Compacted`] when batches after `index` are no longer kept: load again and watch from there.
     fn watch(&self, index: u64) -> Result<Watch, StoreError>;
 
-    /// Writes something that changes nothing, to see whether the backend takes writes (again).
+    /// Makes a write without effect, to check whether the backend accepts writes (again).
     ///
     /// # Errors
     /// When it does not, with the reason.
     fn probe(&self) -> Result<(), StoreError>;
 
-    /// Commits what is queued and lets go of everything. What comes later is refused.
+    /// Commits queued batches and releases everything. Refuses later calls.
     fn close(&self);
 
     /// Numbers for metrics.
     fn stats(&self) -> StoreStats;
 }
 
-/// Why the store did not do what it was asked.
+/// Why the store failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     /// Another writer has taken over.
@@ -131,10 +132,10 @@ pub enum StoreError {
     Fenced {
         /// The newest fence.
         newest: u64,
-        /// That of the batch.
+        /// The batch's fence.
         ours: u64,
     },
-    /// The batch was built on something that was not committed.
+    /// The batch was built on an index that was not committed.
     #[error("the batch was built on index {base}, but the store is at {actual}")]
     WrongBase {
         /// Base of the batch.
@@ -145,9 +146,9 @@ pub enum StoreError {
     /// There is no room.
     #[error("no space left for {}: {reason}; free some space, nothing is corrupted and reads go on", .path.display())]
     Full {
-        /// Where.
+        /// Path of the store.
         path: PathBuf,
-        /// What the backend says.
+        /// The backend's message.
         reason: Arc<str>,
     },
     /// The backend failed in another way; the batch was rolled back.
@@ -155,32 +156,32 @@ pub enum StoreError {
     Backend {
         /// What was attempted.
         attempt: &'static str,
-        /// Where.
+        /// Path of the store.
         path: PathBuf,
-        /// What the backend says.
+        /// The backend's message.
         reason: Arc<str>,
     },
-    /// It is not known what is on the disk: the process must end and read it again.
+    /// The content of the disk is unknown: the process must end and read it again.
     #[error("writing {} to the disk failed, its content is no longer certain: {reason}; the server must restart", .path.display())]
     Fatal {
-        /// Where.
+        /// Path of the store.
         path: PathBuf,
-        /// What the backend says.
+        /// The backend's message.
         reason: Arc<str>,
     },
-    /// What is on the disk is not what was written.
+    /// The content of the disk differs from what was written.
     #[error(
         "the database {} is damaged ({what}), nothing of it is used: stop the agent, move its directory aside, and restore a snapshot with \
          `drover operator snapshot restore`, or a copy from before",
         .path.display()
     )]
     Damaged {
-        /// Where.
+        /// Path of the store.
         path: PathBuf,
-        /// What was found.
+        /// The damage.
         what: Arc<str>,
     },
-    /// Nothing is left of what was acknowledged.
+    /// All acknowledged changes are missing.
     #[error(
         "the database {} is empty, but changes up to index {acknowledged} were acknowledged: it or its write-ahead log was deleted or emptied. Bring \
          back its files as they were, or a copy, or restore a snapshot; to have the nodes tell what they have instead, set server.cluster_id to the \
@@ -188,33 +189,33 @@ pub enum StoreError {
         .path.display()
     )]
     Emptied {
-        /// Where.
+        /// Path of the store.
         path: PathBuf,
-        /// Highest index that was acknowledged.
+        /// Highest acknowledged index.
         acknowledged: u64,
     },
     /// Another process has the database open.
     #[error("the database {} is in use by {holder}: stop that process; each agent needs a data directory of its own", .path.display())]
     Locked {
-        /// Where.
+        /// Path of the store.
         path: PathBuf,
-        /// Who.
+        /// The process.
         holder: Arc<str>,
     },
-    /// Written by another release.
+    /// Another release wrote the database.
     #[error("{} has schema version {found}, this release reads {supported}: use a release that knows it", .path.display())]
     Schema {
-        /// Where.
+        /// Path of the store.
         path: PathBuf,
-        /// Version found.
+        /// Version in the database.
         found: i64,
         /// Version of this release.
         supported: i64,
     },
-    /// Holds a table that this release does not know.
+    /// The database has a table unknown to this release.
     #[error("{} has rows in the table {table:?}, which this release does not know: use a release that does", .path.display())]
     UnknownTable {
-        /// Where.
+        /// Path of the store.
         path: PathBuf,
         /// Name of the table.
         table: String,
@@ -222,12 +223,12 @@ pub enum StoreError {
     /// The data directory cannot be used.
     #[error(transparent)]
     Lock(Arc<crate::lock::LockError>),
-    /// Batches in between are no longer kept.
+    /// The store no longer keeps batches in between.
     #[error("changes after index {asked} are no longer kept, the oldest kept is {oldest}: load everything again")]
     Compacted {
-        /// Index that was asked for.
+        /// Requested index.
         asked: u64,
-        /// Oldest batch that is kept.
+        /// Index of the oldest batch kept.
         oldest: u64,
     },
     /// The store was closed.
@@ -236,7 +237,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// True when the process has to end.
+    /// Whether the process has to end.
     #[must_use]
     pub fn fatal(&self) -> bool {
         matches!(self, Self::Fatal { .. } | Self::Damaged { .. } | Self::Fenced { .. })

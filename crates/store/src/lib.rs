@@ -1,12 +1,19 @@
 //! Durable commit: one small contract shaped like etcd, and its embedded backends.
 //!
-//! A store keeps [rows](state::Row) (table, key, bytes) and the index of the newest batch. Its whole contract is [`Store`]: load everything, take over writing
-//! (which fences off the previous writer), commit a batch conditional on the fence and on the index that it was built on, watch what is committed.
-//! A batch is durable before it is acknowledged, and batches are acknowledged in the order of their submission.
+//! A store keeps [rows](state::Row) (table, key, bytes) and the index of the newest batch. Its whole contract is
+//! [`Store`]:
+//! - load everything;
+//! - take over writing, which fences off the previous writer;
+//! - commit a batch on condition of its fence and its base index;
+//! - watch commits.
 //!
-//! [`SqliteStore`] is for servers, [`MemoryStore`] for tests and development agents; both pass the suite in `tests/contract.rs`.
+//! A batch is durable before it is acknowledged, and acknowledgements come in the order of submission.
 //!
-//! This crate must never know what the rows mean, nor serve reads: servers read from their snapshots. Begin reading at [`contract`].
+//! [`SqliteStore`] is for servers, [`MemoryStore`] for tests and development agents; both pass the suite in
+//! `tests/contract.rs`.
+//!
+//! This crate must never know the meaning of rows, nor serve reads: servers read from their snapshots. Begin reading at
+//! [`contract`].
 
 pub mod contract;
 mod lock;

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a lock may take that nobody holds on purpose.
+/// How long to wait for a lock that a process holds by accident.
 const PATIENCE: Duration = Duration::from_millis(250);
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -20,15 +20,15 @@ pub enum LockError {
     Held {
         /// The directory.
         dir: PathBuf,
-        /// The process that holds it, when it could be read.
+        /// The process that holds it, if readable.
         pid: Option<u32>,
     },
-    /// The lock file could not be made or read.
+    /// The lock file cannot be made or read.
     #[error("locking the data directory {} failed: {source}; check that the agent may write there", .dir.display())]
     Io {
         /// The directory.
         dir: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -38,7 +38,7 @@ fn holder(pid: Option<u32>) -> String {
     pid.map_or_else(|| "its process id could not be read".to_owned(), |pid| format!("process {pid}"))
 }
 
-/// The exclusive right to a data directory, until it is dropped or the process ends in whatever way.
+/// The exclusive right to a data directory, until its drop or any end of the process.
 #[derive(Debug)]
 pub struct DataDirLock {
     // The lock belongs to the open file.
@@ -49,18 +49,18 @@ impl DataDirLock {
     /// Name of the lock file.
     pub const FILE: &str = "agent.lock";
 
-    /// Makes the directory when needed and locks it.
+    /// Makes a missing directory and locks it.
     ///
     /// # Errors
-    /// When another process holds it, naming that process, or the directory cannot be used.
+    /// When another process holds it, naming that process, or when the directory cannot be used.
     pub fn acquire(dir: &Path) -> Result<Self, LockError> {
         let io = |source| LockError::Io { dir: dir.to_owned(), source };
         make_private_dir(dir).map_err(io)?;
         let path = dir.join(Self::FILE);
-        // Never truncated on open: the content belongs to whoever holds the lock.
+        // Never truncated on open: the content belongs to the holder of the lock.
         let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path).map_err(io)?;
-        // A process that was being started while the last holder ended has a copy of the lock's descriptor until it executes: not every refusal is
-        // final.
+        // A process forked while the last holder ended has a copy of the lock's descriptor until it executes: a refusal
+        // may be temporary.
         let patience = Instant::now() + PATIENCE;
         let mut tried = file.try_lock();
         while matches!(tried, Err(TryLockError::WouldBlock)) && Instant::now() < patience {
@@ -83,7 +83,7 @@ impl DataDirLock {
     }
 }
 
-/// State holds secrets of nodes: nobody else may read it. Others may pass through the directory that it is in, if that is made here as well: tasks of
+/// The state holds nodes' secrets, so nobody else may read it. A parent directory made here lets others pass: tasks of
 /// other users live there.
 fn make_private_dir(dir: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;

@@ -1,8 +1,10 @@
-//! How far the store has come, in a small file beside the database: a database that is behind it has lost something that was acknowledged.
+//! How far the store has come, in a small file beside the database. A database behind its mark has lost acknowledged
+//! changes.
 //!
-//! The mark is written in place after a transaction is durable, and never before: it is at most as far as the database, unless somebody has cut the
-//! write-ahead log off, deleted it, or put an older database there. It costs no fsync of its own while the store works. After a loss of power
-//! it may be older than the database, which is no reason for alarm.
+//! The store writes the mark in place after a transaction is durable, and never before. So the mark is ahead of the
+//! database only if a person has truncated or deleted the write-ahead log, or has put an older database there. It costs
+//! no extra fsync while the store works. After a loss of power it may be older than the database, which raises no
+//! alarm.
 
 use std::{
     fs::{File, OpenOptions},
@@ -15,36 +17,36 @@ use std::{
 #[derive(Debug)]
 pub(crate) struct Mark {
     file: File,
-    /// A write has failed, and it was said.
+    /// A write has failed, and the log says so.
     failed: bool,
     unsynced: bool,
 }
 
-/// What stood there at the start.
+/// The mark at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// No mark, or none that can be read.
+    /// No mark, or an unreadable one.
     Nothing,
     /// Everything up to this index was acknowledged.
     Index(u64),
 }
 
 impl Mark {
-    /// Where the mark of a database is.
+    /// Path of a database's mark.
     pub(crate) fn path(database: &Path) -> PathBuf {
         let mut name = database.as_os_str().to_owned();
         name.push(".mark");
         PathBuf::from(name)
     }
 
-    /// Reads what is there; the file is made when it is first written.
+    /// Reads the mark; the first write makes the file.
     pub(crate) fn read(database: &Path) -> Found {
         std::fs::read(Self::path(database)).ok().and_then(|text| parse(&text)).map_or(Found::Nothing, Found::Index)
     }
 
-    /// Opens or makes it, and writes the index; None leaves what stands there until the next change is durable.
+    /// Opens or makes it, and writes the index; `None` leaves the present content until the next change is durable.
     pub(crate) fn open(database: &Path, index: Option<u64>) -> io::Result<Self> {
-        // Never truncated: a full disk must leave what is there.
+        // Never truncated: a full disk must keep the old content.
         let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(Self::path(database))?;
         let mut mark = Self { file, failed: false, unsynced: false };
         if let Some(index) = index {
@@ -53,11 +55,11 @@ impl Mark {
         Ok(mark)
     }
 
-    /// Everything up to this index is durable.
+    /// Records that everything up to this index is durable.
     pub(crate) fn set(&mut self, index: u64) {
         match self.file.write_all_at(line(index).as_bytes(), 0) {
             Ok(()) => (self.failed, self.unsynced) = (false, true),
-            // The database has it: only the alarm would come later.
+            // The database has the change: only the alarm would come later.
             Err(error) if !self.failed => {
                 self.failed = true;
                 tracing::warn!(error = %error, "the mark beside the database could not be written; it is tried again with the next change");
@@ -66,7 +68,7 @@ impl Mark {
         }
     }
 
-    /// To the disk, when there is nothing else to do.
+    /// Syncs the file, when the store is idle.
     pub(crate) fn sync(&mut self) {
         if self.unsynced {
             // An older mark raises no false alarm.

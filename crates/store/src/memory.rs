@@ -58,7 +58,7 @@ impl MemoryStore {
     }
 }
 
-/// May a batch be committed?
+/// Whether a batch may be committed.
 pub(crate) fn admit(fence: Fence, base: u64, newest: u64, actual: u64) -> Result<(), StoreError> {
     if fence.0 != newest {
         return Err(StoreError::Fenced { newest, ours: fence.0 });
@@ -84,7 +84,7 @@ impl Store for MemoryStore {
     }
 
     fn submit(&self, batch: Batch, done: Done) {
-        // The lock is free again when `done` runs: it may use the store.
+        // The lock is free when `done` runs: it may use the store.
         let result = self.commit(batch);
         done(result);
     }

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::contract::{Committed, StoreError};
 
-/// A watcher that is further behind than this loads everything again; keeping more would cost memory that nobody needs.
+/// A watcher that is further behind loads everything again. Keeping more would waste memory.
 const MAX_BATCHES: usize = 256;
 const MAX_BYTES: usize = 256 * 1024;
 
@@ -17,7 +17,7 @@ const MAX_BYTES: usize = 256 * 1024;
 struct Ring {
     batches: VecDeque<(Arc<Committed>, usize)>,
     bytes: usize,
-    // Every batch after this index is in the ring.
+    // The ring has every batch after this index.
     complete_after: u64,
 }
 
@@ -50,7 +50,7 @@ impl Recent {
         self.newest.send_modify(|newest| newest.0 = index);
     }
 
-    /// Ends every watch once it has seen what is there.
+    /// Ends every watch after its remaining batches.
     pub(crate) fn close(&self) {
         self.newest.send_modify(|newest| newest.1 = true);
     }

@@ -1,4 +1,4 @@
-//! The tables of the embedded store: how they are made, brought up to date and checked.
+//! The tables of the embedded store: creation, migration and checks.
 
 use std::{
     fs::OpenOptions,
@@ -13,18 +13,20 @@ use state::{Row, Table};
 
 use crate::contract::StoreError;
 
-/// Version of the tables below; raised with each change that an older release could not read, with a step in [`migrate`].
+/// Version of the tables below; raised with each change that an older release could not read, with a step in
+/// [`migrate`].
 ///
 /// 1: rows without checksums. 2: each row with one.
 pub(crate) const SCHEMA_VERSION: i64 = 2;
 
-/// How long a start looks for damage in the database's pages. What it has not reached by then, the checksums of the rows find when they are read.
+/// How long a start searches for damage in the database's pages. The checksums of rows find the rest when they are
+/// read.
 const CHECK_PATIENCE: Duration = Duration::from_secs(20);
 
-/// Rows that are migrated at a time.
+/// Rows of one migration step.
 const PIECE: i64 = 1000;
 
-/// What is written beside a row and compared when it is read.
+/// The checksum stored with a row and compared on reading.
 pub(crate) fn checksum(table: &[u8], key: &[u8], value: &[u8]) -> u32 {
     let mut sum = crc32fast::Hasher::new();
     for part in [table, key] {
@@ -35,7 +37,7 @@ pub(crate) fn checksum(table: &[u8], key: &[u8], value: &[u8]) -> u32 {
     sum.finalize()
 }
 
-/// Nobody else reads what is in a file: it is made for its owner alone, and one that others could read is taken from them.
+/// Makes the file for its owner alone, and removes the access of others.
 ///
 /// SQLite gives the files beside a database the same permissions.
 pub(crate) fn make_private(path: &Path) -> std::io::Result<()> {
@@ -46,14 +48,14 @@ pub(crate) fn make_private(path: &Path) -> std::io::Result<()> {
         for beside in ["-wal", "-shm", "-journal"] {
             let mut name = path.as_os_str().to_owned();
             name.push(beside);
-            // It need not be there.
+            // The file may be absent.
             let _ = std::fs::set_permissions(name, std::fs::Permissions::from_mode(0o600));
         }
     }
     Ok(())
 }
 
-/// Makes the tables, or brings those of an older release up to date.
+/// Makes the tables, or migrates those of an older release.
 pub(crate) fn migrate(connection: &Connection, path: &Path) -> Result<(), StoreError> {
     let fail = |attempt| move |error: rusqlite::Error| failure(path, attempt, &error);
     let found: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(fail("reading the schema version"))?;
@@ -72,7 +74,7 @@ pub(crate) fn migrate(connection: &Connection, path: &Path) -> Result<(), StoreE
             tracing::info!(path = %path.display(), from = 1, to = SCHEMA_VERSION, "bringing the database up to date");
             let result = add_checksums(connection);
             if result.is_err() && !connection.is_autocommit() {
-                // What the error was counts; the database stays as it was either way.
+                // The first error counts; the database is unchanged either way.
                 let _ = connection.execute_batch("ROLLBACK");
             }
             result.map_err(fail("bringing the database up to date"))
@@ -82,7 +84,7 @@ pub(crate) fn migrate(connection: &Connection, path: &Path) -> Result<(), StoreE
     }
 }
 
-/// From version 1 to 2, at once or not at all.
+/// From version 1 to 2, in one transaction.
 fn add_checksums(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch("BEGIN IMMEDIATE; ALTER TABLE records ADD COLUMN sum INTEGER NOT NULL DEFAULT -1;")?;
     let mut piece = connection.prepare("SELECT id, tbl, key, value FROM records WHERE id > ?1 ORDER BY id LIMIT ?2")?;
@@ -103,7 +105,7 @@ fn add_checksums(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch("PRAGMA user_version = 2; COMMIT;")
 }
 
-/// Looks for damage in the pages, for a bounded time.
+/// Searches for damage in the pages, for a bounded time.
 pub(crate) fn check(connection: &Connection, path: &Path) -> Result<(), StoreError> {
     let interrupt = connection.get_interrupt_handle();
     let (done, over) = mpsc::channel::<()>();
@@ -115,7 +117,7 @@ pub(crate) fn check(connection: &Connection, path: &Path) -> Result<(), StoreErr
     let found = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0));
     drop(done);
     if let Ok(alarm) = alarm {
-        // It ends at once: the channel is closed.
+        // It ends at once, because the channel is closed.
         let _ = alarm.join();
     }
     match found {
@@ -130,7 +132,7 @@ pub(crate) fn check(connection: &Connection, path: &Path) -> Result<(), StoreErr
     }
 }
 
-/// All rows; a damaged one is named and none is served.
+/// All rows; on a damaged one, names it and returns none.
 pub(crate) fn rows(connection: &Connection, path: &Path) -> Result<Vec<Row>, StoreError> {
     let fail = |error: rusqlite::Error| failure(path, "reading the records", &error);
     let mut statement = connection.prepare("SELECT tbl, key, value, sum FROM records").map_err(fail)?;
@@ -153,7 +155,7 @@ pub(crate) fn rows(connection: &Connection, path: &Path) -> Result<Vec<Row>, Sto
     Ok(rows)
 }
 
-/// What an error of SQLite means for the caller.
+/// The store's error for an error of SQLite.
 pub(crate) fn failure(path: &Path, attempt: &'static str, error: &rusqlite::Error) -> StoreError {
     let (path, reason) = (path.to_owned(), Arc::<str>::from(error.to_string()));
     let Some(code) = error.sqlite_error() else { return StoreError::Backend { attempt, path, reason } };
@@ -171,7 +173,7 @@ pub(crate) fn failure(path: &Path, attempt: &'static str, error: &rusqlite::Erro
     }
 }
 
-/// Who has a lock on a file, by the kernel's list.
+/// The holder of a lock on a file, by `/proc/locks`.
 fn holder(path: &Path) -> String {
     let inode = std::fs::metadata(path).map(|found| found.ino().to_string()).unwrap_or_default();
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();

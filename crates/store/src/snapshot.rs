@@ -1,10 +1,11 @@
-//! A store in one file, to be kept elsewhere: what it holds at one index, files beside it, and a checksum over all of it.
+//! A store in one file, for backups: its content at one index, files beside it, and a checksum over everything.
 //!
 //! ```text
 //! drover-snapshot 2⏎   the format; 1 had no files
 //! index 4711⏎          and further lines `name value`
 //! ⏎
-//! rows                 each: table, key and value, each with its length before it (u32, little endian); of a file `file`, its name, its content
+//! rows                 each: table, key and value, each with its length before it (u32, little endian);
+//!                      of a file `file`, its name, its content
 //! SHA-256              of everything before it
 //! ```
 
@@ -27,17 +28,17 @@ use crate::{
 };
 
 const FORMAT: &str = "drover-snapshot 2";
-/// Formats that are read.
+/// Readable formats.
 const READ: [&[u8]; 2] = [b"drover-snapshot 1\n", b"drover-snapshot 2\n"];
-/// What stands for the table of a file: no table has that name.
+/// Marks a file in place of a table: no table has that name.
 const FILE: &str = "file";
 /// The longest path of a file.
 const MAX_NAME: usize = 200;
 const SUM: usize = 32;
-/// Where a restored database is made before it is put in its place.
+/// Directory in which a restored database is made before it moves to its place.
 const RESTORING: &str = "restoring";
 
-/// What a snapshot says of itself.
+/// Header of a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotMeta {
     /// Index of the store.
@@ -50,23 +51,23 @@ pub struct SnapshotMeta {
     pub release: String,
 }
 
-/// A snapshot that was read and is whole.
+/// A complete snapshot.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// What it says of itself.
+    /// Its header.
     pub meta: SnapshotMeta,
-    /// What it holds.
+    /// Its rows.
     pub contents: Contents,
-    /// Files that belong to it.
+    /// Its files.
     pub files: Vec<SavedFile>,
 }
 
 /// A file beside the store, for its owner alone: keys.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SavedFile {
-    /// Where it is in the directory of the store: `directory/name`.
+    /// Path within the store's directory: `directory/name`.
     pub name: String,
-    /// What is in it.
+    /// Its content.
     pub content: Vec<u8>,
 }
 
@@ -76,7 +77,7 @@ impl std::fmt::Debug for SavedFile {
     }
 }
 
-/// Whether a snapshot may have that file written: it lies in a directory of its own below the store's, and is named plainly.
+/// Whether a snapshot may write that file: in a directory of its own below the store's, with a plain name.
 fn plain(name: &str) -> bool {
     let part = |part: &str| {
         !part.is_empty() && !part.starts_with('.') && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
@@ -84,32 +85,32 @@ fn plain(name: &str) -> bool {
     name.len() <= MAX_NAME && name.split_once('/').is_some_and(|(dir, file)| part(dir) && part(file) && dir != RESTORING)
 }
 
-/// Why a snapshot could not be used.
+/// Why a snapshot is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// It is not one.
+    /// It is not a snapshot.
     #[error("this is not a snapshot of drover: {0}; `drover operator snapshot save` makes one")]
     Foreign(String),
-    /// It is not what was written.
+    /// It is damaged.
     #[error("the snapshot is damaged: {0}; use another one")]
     Damaged(String),
-    /// There is something already.
+    /// The target exists already.
     #[error("{} is there already: a snapshot is restored into a directory without a state; stop the agent and move that directory aside", .0.display())]
     Occupied(PathBuf),
-    /// Files could not be made.
+    /// Files cannot be made.
     #[error("restoring to {} failed: {reason}", .path.display())]
     Io {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         reason: io::Error,
     },
-    /// The new store could not be written.
+    /// The new store cannot be written.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// The bytes of a snapshot. Rows are let go of as they are written.
+/// The bytes of a snapshot. Frees rows as it encodes them.
 #[must_use]
 pub fn encode(meta: &SnapshotMeta, contents: Contents, files: &[SavedFile]) -> Vec<u8> {
     let line = |text: &str| text.replace(['\n', '\r'], " ");
@@ -123,7 +124,7 @@ pub fn encode(meta: &SnapshotMeta, contents: Contents, files: &[SavedFile]) -> V
     .into_bytes();
     let mut put = |parts: [&[u8]; 3]| {
         for part in parts {
-            // No row comes near the limit: what is stored came in bodies of a few MiB.
+            // No row comes near the limit: rows come from request bodies of a few MiB.
             out.extend(u32::try_from(part.len()).unwrap_or(u32::MAX).to_le_bytes());
             out.extend(part);
         }
@@ -139,10 +140,10 @@ pub fn encode(meta: &SnapshotMeta, contents: Contents, files: &[SavedFile]) -> V
     out
 }
 
-/// Reads a snapshot and checks that it is whole.
+/// Reads a snapshot and checks that it is complete.
 ///
 /// # Errors
-/// When it is something else, damaged, or holds what this release does not know.
+/// When it is something else, damaged, or of a newer release.
 pub fn decode(bytes: &[u8]) -> Result<Snapshot, SnapshotError> {
     if !READ.iter().any(|format| bytes.starts_with(format)) {
         let newer = bytes.starts_with(b"drover-snapshot ");
@@ -189,7 +190,7 @@ pub fn decode(bytes: &[u8]) -> Result<Snapshot, SnapshotError> {
 }
 
 impl Snapshot {
-    /// Rows and their bytes by table.
+    /// Number of rows and their bytes by table.
     #[must_use]
     pub fn tables(&self) -> BTreeMap<&'static str, (usize, usize)> {
         let mut tables = BTreeMap::<_, (usize, usize)>::new();
@@ -200,7 +201,7 @@ impl Snapshot {
         tables
     }
 
-    /// Puts rows in, at a later index.
+    /// Adds rows at a later index.
     pub fn put(&mut self, index: u64, rows: Vec<Row>) {
         let new: HashSet<(Table, &[u8])> = rows.iter().map(|row| (row.table, &*row.key)).collect();
         self.contents.rows.retain(|row| !new.contains(&(row.table, &*row.key)));
@@ -209,10 +210,10 @@ impl Snapshot {
         (self.contents.index, self.meta.index) = (index, index);
     }
 
-    /// Makes the store of a server from it, in a directory without one: at once or not at all.
+    /// Makes a server's store from it, in a directory without one, atomically.
     ///
     /// # Errors
-    /// When there is a store already, another process uses the directory, or the disk does not take it.
+    /// When there is a store already, another process uses the directory, or the disk refuses.
     pub fn restore(self, dir: &Path) -> Result<SnapshotMeta, SnapshotError> {
         let io = |path: &Path| {
             let path = path.to_owned();
@@ -223,7 +224,7 @@ impl Snapshot {
         if let Some(path) = occupied {
             return Err(SnapshotError::Occupied(path));
         }
-        // Held until the end: no agent starts on half of it.
+        // Held until the end: no agent starts on an incomplete store.
         let _lock = crate::DataDirLock::acquire(dir).map_err(|e| StoreError::Lock(Arc::new(e)))?;
         let making = dir.join(RESTORING);
         if making.exists() {
@@ -236,16 +237,16 @@ impl Snapshot {
         let batch = Batch { fence, base: 0, index: self.meta.index, rows: Box::new(move || rows) };
         store.submit(batch, Box::new(move |result| drop(tx.send(result))));
         rx.recv().map_err(|_| StoreError::Closed)??;
-        // Copies the write-ahead log into the database, and ends it.
+        // Copies the write-ahead log into the database, and removes it.
         drop(store);
-        // Before the database, which makes the state one that is there.
+        // Before the database, which completes the store.
         for file in &self.files {
             let path = dir.join(&file.name);
             restore_file(&path, &file.content).map_err(io(&path))?;
         }
         let made = making.join(SqliteStore::FILE);
         fs::File::open(&made).and_then(|file| file.sync_all()).map_err(io(&made))?;
-        // The mark first: beside it an empty database is refused, a database without its mark is not.
+        // The mark first: the store refuses an empty database beside a mark, but accepts a database without one.
         fs::rename(Mark::path(&made), Mark::path(&target)).map_err(io(&target))?;
         fs::rename(&made, &target).map_err(io(&target))?;
         fs::remove_dir_all(&making).map_err(io(&making))?;
@@ -254,7 +255,7 @@ impl Snapshot {
     }
 }
 
-/// For its owner alone, whole or not there. One that stands there already stays: it is no older.
+/// For its owner alone, atomically. An existing one stays: it is no older.
 fn restore_file(path: &Path, content: &[u8]) -> io::Result<()> {
     if path.exists() {
         return Ok(());

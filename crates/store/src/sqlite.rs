@@ -1,7 +1,7 @@
 //! The embedded store: SQLite, one writer thread, group commit.
 //!
-//! Whatever is queued while an fsync runs goes into the next transaction, so that throughput does not depend on how long an fsync takes. All rows
-//! are in one table; the writer is the only connection and holds the database exclusively.
+//! Batches queued during an fsync share the next transaction, so throughput does not depend on the time of an fsync.
+//! One table holds all rows. The writer is the only connection and locks the database exclusively.
 
 use std::{
     fmt,
@@ -27,18 +27,18 @@ use crate::{
     schema::{check, checksum, failure, make_private, migrate, rows},
 };
 
-/// Bounds of one transaction: they keep the wait of the first batch in it short, and the write-ahead log small.
+/// Bounds of one transaction: they limit the wait of its first batch and the size of the write-ahead log.
 const MAX_BATCHES_PER_TRANSACTION: usize = 1024;
 const MAX_BYTES_PER_TRANSACTION: usize = 16 * 1024 * 1024;
 
-/// After this long without a batch the write-ahead log is copied into the database, so that a start has little to read, and pages that were kept for the next
-/// batch are given back.
+/// After this long without a batch, the writer copies the write-ahead log into the database, so that a start has little
+/// to read. It also frees its page cache.
 const REST_AFTER_IDLE: Duration = Duration::from_secs(2);
 
 /// Settings of the embedded store.
 #[derive(Clone, Debug, Default)]
 pub struct SqliteOptions {
-    /// Refuse writes beyond this size of the database; None = as much as the disk takes.
+    /// Refuse writes above this size of the database; `None` = no limit.
     pub max_bytes: Option<u64>,
 }
 
@@ -76,10 +76,10 @@ impl SqliteStore {
     /// Name of the database in its directory.
     pub const FILE: &str = "state.db";
 
-    /// Opens the store in a directory, which is locked for as long as the store lives.
+    /// Opens the store in a directory and locks the directory for the store's life.
     ///
     /// # Errors
-    /// When another process uses the directory, it cannot be written, or was written by a release that this one does not understand.
+    /// When another process uses the directory, when it cannot be written, or when another release has written it.
     pub fn open(dir: &Path, options: &SqliteOptions) -> Result<Self, StoreError> {
         let lock = DataDirLock::acquire(dir).map_err(|e| StoreError::Lock(Arc::new(e)))?;
         let path = dir.join(Self::FILE);
@@ -98,7 +98,8 @@ impl SqliteStore {
             }
             Found::Index(_) | Found::Nothing => None,
         };
-        // Whoever opens it says with the first change what follows from the loss. Until that is durable the next start finds the same.
+        // The caller's first commit records the consequences of the loss. Until that is durable, the next start finds
+        // the same loss.
         let mark = Mark::open(&path, lost.is_none().then_some(index))
             .map_err(|error| not_made(&path, "writing the mark beside the database", &error))?;
         let fence = read_meta(&connection, &path, "fence")?;
@@ -123,13 +124,14 @@ impl SqliteStore {
         Ok(Self { path, lost, queue: Mutex::new(Some(queue)), writer: Mutex::new(Some(thread)), recent, counters })
     }
 
-    /// What it had lost when it was opened: whoever goes on with it must find out what has happened since. It is forgotten with the next commit.
+    /// The acknowledged batches that were missing at the opening: its user must find out what has happened since. The
+    /// next commit clears it.
     #[must_use]
     pub fn lost(&self) -> Option<Lost> {
         self.lost
     }
 
-    /// Where it is.
+    /// Path of the database.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -176,7 +178,7 @@ impl Store for SqliteStore {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).take();
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(writer) = writer
-            // The last reference may be dropped by a callback on the writer itself.
+            // A callback on the writer itself may drop the last reference.
             && writer.thread().id() != thread::current().id()
             && writer.join().is_err()
         {
@@ -206,16 +208,16 @@ struct Writer {
     path: PathBuf,
     index: u64,
     fence: u64,
-    /// Set when it is not known what is on the disk; nothing is written any more.
+    /// Set when the content of the disk is unknown; no further writes.
     poisoned: Option<StoreError>,
     recent: Arc<Recent>,
     counters: Arc<Counters>,
     _lock: DataDirLock,
 }
 
-/// A batch that waits for the end of the open transaction.
+/// A batch in the open transaction, waiting for its end.
 struct Pending {
-    /// What of it is in the transaction; or why it is refused, which is said in its turn.
+    /// Its part of the transaction; or why it is refused, reported in its turn.
     written: Result<(Committed, usize), StoreError>,
     done: Done,
 }
@@ -257,7 +259,7 @@ impl Writer {
         self.checkpoint();
     }
 
-    /// One transaction with the given batch and all that is queued already.
+    /// Commits the given batch and all queued ones in one transaction.
     fn commit_group(&mut self, first: Batch, first_done: Done, work: &mpsc::Receiver<Work>) {
         if let Some(error) = &self.poisoned {
             return first_done(Err(error.clone()));
@@ -271,7 +273,7 @@ impl Writer {
         let (mut bytes, mut index, mut admitted) = (0, self.index, 0);
         let mut next = Some((first, first_done));
         while let Some((batch, done)) = next.take() {
-            // Batches that are refused do not end the transaction: they have not touched it.
+            // A refused batch does not end the transaction: it has not touched it.
             match admit(batch.fence, batch.base, self.fence, index) {
                 Err(refusal) => group.push(Pending { written: Err(refusal), done }),
                 Ok(()) => {
@@ -368,7 +370,7 @@ impl Writer {
     }
 
     fn write_meta(&self, key: &str, value: u64) -> rusqlite::Result<()> {
-        // SQLite's integers have a sign; indexes will not reach it.
+        // SQLite's integers are signed; indexes will not reach the limit.
         self.connection
             .prepare_cached("INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)")?
             .execute(params![key, value.cast_signed()])
@@ -409,14 +411,14 @@ impl Writer {
 
     fn checkpoint(&mut self) {
         self.mark.sync();
-        // Nothing is lost when it fails: the log stays and is read at the next start.
+        // A failure loses nothing: the log stays, and the next start reads it.
         if let Err(error) = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
             tracing::warn!(path = %self.path.display(), error = %error, "copying the write-ahead log into the database failed; trying again later");
         }
     }
 
     fn give_back(&self) {
-        // An error leaves things as they were.
+        // An error changes nothing.
         let _ = self.connection.execute_batch("PRAGMA shrink_memory");
     }
 
@@ -438,7 +440,7 @@ fn open_database(path: &Path, options: &SqliteOptions) -> Result<Connection, Sto
     make_private(path).map_err(|error| not_made(path, "opening the database", &error))?;
     let connection = Connection::open(path).map_err(fail("opening the database"))?;
     connection.set_prepared_statement_cache_capacity(16);
-    // Whoever has it open does so for long: no reason to wait.
+    // Another holder of the database keeps it for long: no reason to wait.
     connection.busy_timeout(Duration::from_millis(250)).map_err(fail("configuring the database"))?;
     // Exclusive: one process, no shared memory file. FULL: an acknowledged commit survives a power cut.
     connection

@@ -1,4 +1,4 @@
-//! The contract, run on every backend; then what only a disk can show: restarts, kills, locks, a full disk.
+//! The contract, run on every backend; then the disk's own cases: restarts, kills, locks, a full disk.
 
 use std::{
     collections::BTreeMap,
@@ -52,21 +52,21 @@ fn suite(store: &dyn Store) {
     commit(store, fence, 3, 4, vec![put("a", "2"), delete("b"), delete("never there")]).unwrap();
     assert_eq!(content(store), (4, map([("a", "2")])));
 
-    // A batch that was built on something else is refused, and nothing of it is kept.
+    // The store refuses the whole of a batch with another base.
     let refused = commit(store, fence, 3, 5, vec![put("a", "3")]);
     assert!(matches!(refused, Err(StoreError::WrongBase { base: 3, actual: 4 })), "{refused:?}");
     let refused = commit(store, fence, 9, 10, vec![put("a", "3")]);
     assert!(matches!(refused, Err(StoreError::WrongBase { base: 9, actual: 4 })), "{refused:?}");
     assert_eq!(content(store), (4, map([("a", "2")])));
 
-    // Who has taken over writing shuts out whoever wrote before.
+    // A new writer fences off the former one.
     let newer = store.acquire().unwrap();
     assert!(newer > fence);
     let refused = commit(store, fence, 4, 5, vec![put("a", "old writer")]);
     assert!(matches!(refused, Err(StoreError::Fenced { .. })), "{refused:?}");
     commit(store, newer, 4, 5, vec![put("a", "new writer")]).unwrap();
 
-    // Answers come in the order of submission, also when batches share a transaction; a refusal in between does no harm.
+    // Answers come in the order of submission, even if batches share a transaction and one in between is refused.
     let (tx, rx) = mpsc::channel();
     for step in 0..200_u64 {
         let (tx, broken) = (tx.clone(), step % 50 == 49);
@@ -100,7 +100,7 @@ fn watching(store: &dyn Store, fence: Fence) {
     assert_eq!((first.index, &*first.rows), (202, &[put("w", "1")][..]));
     assert_eq!(next(&mut watch).unwrap().rows, [delete("w")]);
 
-    // Who is too far behind is told so.
+    // A watcher that is too far behind gets an error.
     for index in 204..1204 {
         commit(store, fence, index - 1, index, vec![put("x", "y")]).unwrap();
     }
@@ -134,7 +134,7 @@ fn everything_is_there_after_a_restart() {
     let store = open(dir.path());
     let fence = store.acquire().unwrap();
     commit(&store, fence, 0, 1, vec![put("a", "1")]).unwrap();
-    // Queued, not waited for: a close commits what was handed over.
+    // Queued without waiting: a close commits it.
     let last = submit(&store, fence, 1, 2, vec![put("b", "2")]);
     drop(store);
     last.recv_timeout(PATIENCE).unwrap().unwrap();
@@ -182,7 +182,7 @@ fn a_full_disk_refuses_and_keeps_what_is_there() {
         }
         other => panic!("{other:?}"),
     }
-    // What was built on the refused batch is refused as well; what is built on the last good one is not.
+    // A batch built on a refused one is refused as well; one built on the last good one is not.
     assert!(matches!(commit(&store, fence, 2, 3, vec![put("later", "1")]), Err(StoreError::WrongBase { .. })));
     commit(&store, fence, 1, 2, vec![put("small", "1")]).unwrap();
     assert_eq!(content(&store), (2, map([("kept", "1"), ("small", "1")])));
@@ -213,7 +213,7 @@ fn a_newer_schema_is_refused() {
     assert!(matches!(refused, Err(StoreError::Schema { found: 99, .. })), "{refused:?}");
 }
 
-/// The victim of the next test: commits as fast as it can and names each acknowledged index on its standard output.
+/// The victim of the next test: commits as fast as it can and prints each acknowledged index to standard output.
 #[test]
 #[ignore = "run by `a_kill_loses_nothing_acknowledged` as a process of its own"]
 fn victim() {
@@ -270,7 +270,7 @@ fn a_kill_loses_nothing_acknowledged() {
             acknowledged >= enough
         };
         assert!(lines.by_ref().any(&mut read), "the victim ended early");
-        // SIGKILL, in the middle of its work; what it had written to the pipe before still counts.
+        // SIGKILL during its work; its output to the pipe still counts.
         victim.kill().unwrap();
         victim.wait().unwrap();
         lines.for_each(|line| {

@@ -1,4 +1,4 @@
-//! What a damaged, shortened, older or foreign database leads to: a refusal that names what is wrong, never rows that nobody has written.
+//! A damaged, truncated, older or foreign database leads to a refusal that names the fault, never to invented rows.
 
 use std::{
     fs,
@@ -28,7 +28,8 @@ fn commit(store: &SqliteStore, fence: Fence, index: u64) {
     rx.recv_timeout(PATIENCE).unwrap().unwrap();
 }
 
-/// A directory as a kill of its process would leave it: with `n` acknowledged changes, the last of them in the write-ahead log alone.
+/// A directory after a kill of its process: with `n` acknowledged changes, the last of them only in the write-ahead
+/// log.
 fn killed(n: u64) -> tempfile::TempDir {
     let (dir, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let store = open(dir.path()).unwrap();
@@ -40,7 +41,7 @@ fn killed(n: u64) -> tempfile::TempDir {
     copy
 }
 
-/// The same after an orderly end: all of it is in the database.
+/// The same after an orderly end: the database has everything.
 fn ended(n: u64) -> tempfile::TempDir {
     let dir = killed(n);
     drop(open(dir.path()).unwrap());
@@ -51,7 +52,7 @@ fn overwrite(path: &Path, at: u64, bytes: &[u8]) {
     fs::OpenOptions::new().write(true).open(path).unwrap().write_all_at(bytes, at).unwrap();
 }
 
-/// Opening and reading, as a start does.
+/// Opens and reads the store, like a start.
 fn start(dir: &Path) -> Result<usize, StoreError> {
     open(dir)?.load().map(|contents| contents.rows.len())
 }
@@ -113,7 +114,7 @@ fn a_log_that_was_cut_off_or_deleted_is_noticed() {
         let dir = killed(300);
         harm(dir.path());
         let mark = || fs::read_to_string(dir.path().join(MARK)).unwrap();
-        // As often as it is opened, until somebody has committed what follows from it.
+        // At each start, until a commit records the consequences.
         for turn in 0..2 {
             let store = open(dir.path()).unwrap();
             let found = store.load().unwrap();
@@ -143,7 +144,7 @@ fn a_mark_that_is_older_or_damaged_is_no_alarm() {
     assert_eq!(start(dir.path()).unwrap(), 10);
     overwrite(&dir.path().join(MARK), 20, b"x");
     assert_eq!(start(dir.path()).unwrap(), 10);
-    // It is as good as new after that.
+    // After that the store is in order.
     let text = fs::read_to_string(dir.path().join(MARK)).unwrap();
     assert!(text.starts_with("index 00000000000000000010 "), "{text}");
 }
@@ -152,7 +153,7 @@ fn a_mark_that_is_older_or_damaged_is_no_alarm() {
 fn a_database_of_the_first_release_is_brought_up_to_date() {
     let dir = tempfile::tempdir().unwrap();
     let old = rusqlite::Connection::open(dir.path().join(SqliteStore::FILE)).unwrap();
-    // The tables as the first release made them.
+    // The tables of the first release.
     old.execute_batch(
         "PRAGMA journal_mode = WAL;
          BEGIN;
@@ -195,7 +196,8 @@ fn nobody_else_may_read_what_is_in_the_files() {
     }
 }
 
-/// The other process of the next test: has the database open without the directory's lock, as somebody with SQLite's own tools.
+/// The other process of the next test: it opens the database without the directory's lock, like a person with SQLite's
+/// own tools.
 #[test]
 #[ignore = "run by `whoever_has_the_database_open_is_named` as a process of its own"]
 fn holder() {

@@ -1,4 +1,4 @@
-//! A snapshot is whole or refused, and what is restored from it is what was saved.
+//! A snapshot is complete or refused, and a restore gives what was saved.
 
 use std::{os::unix::fs::PermissionsExt as _, sync::mpsc};
 
@@ -31,9 +31,9 @@ fn what_is_restored_is_what_was_saved() {
     assert_eq!((&read.meta, &read.contents), (&meta(), &contents()));
     assert_eq!(read.tables()["jobs"].0, 200);
     let dir = tempfile::tempdir().unwrap();
-    // What a restore that was interrupted has left.
+    // The remains of an interrupted restore.
     std::fs::create_dir(dir.path().join("restoring")).unwrap();
-    // A key that is there already is no older than the snapshot's.
+    // An existing key is no older than the snapshot's.
     std::fs::create_dir(dir.path().join("keys")).unwrap();
     std::fs::write(dir.path().join("keys/two.json"), "newer").unwrap();
     assert_eq!(read.restore(dir.path()).unwrap(), meta());
@@ -46,7 +46,7 @@ fn what_is_restored_is_what_was_saved() {
     let mut restored = store.load().unwrap();
     restored.rows.sort_by(|a, b| a.key.cmp(&b.key));
     assert_eq!(restored, contents());
-    // It is a store like any other.
+    // It is a normal store.
     let fence = store.acquire().unwrap();
     let (tx, rx) = mpsc::channel();
     store.submit(Batch { fence, base: 42, index: 43, rows: Box::new(Vec::new) }, Box::new(move |result| drop(tx.send(result))));
@@ -87,7 +87,7 @@ fn a_snapshot_writes_nowhere_else() {
 
 #[test]
 fn a_snapshot_of_the_first_format_is_read() {
-    // As it was written before there were files in it: the first line is another one, and so is the sum.
+    // The older format without files: another first line and another checksum.
     let mut bytes = snapshot::encode(&meta(), contents(), &[]);
     let at = bytes.iter().position(|b| *b == b'2').unwrap();
     bytes[at] = b'1';

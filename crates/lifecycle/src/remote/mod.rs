@@ -1,6 +1,6 @@
 //! The life of a remote task: one pure function over the servers' record, and its counterpart on the node.
 //!
-//! - [`transition`]: `(record, event, context) → step`; the servers' side. It enforces rules 1–9; comments mark the
+//! - [`transition()`]: `(record, event, context) → step`; the servers' side. It enforces rules 1–9; comments mark the
 //!   place of each.
 //! - [`reconcile::events_for`]: a snapshot's facts about a slot as events, so that the servers' loop needs no memory.
 //! - [`recovered::take_over`]: merges newer knowledge into a record when the servers' state is from the past.

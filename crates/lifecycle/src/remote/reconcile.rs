@@ -1,7 +1,7 @@
 //! From a snapshot to events: the servers' loop over remote tasks is a reconciler without memory between runs.
 //!
 //! For each slot that has a record or that an allocation wants, gather [`SlotFacts`] from the snapshot. Feed each of
-//! [`events_for`] to [`super::transition`] and carry out the effects. Doing it twice changes nothing.
+//! [`events_for`] to [`super::transition()`] and carry out the effects. Doing it twice changes nothing.
 
 use model::{AllocId, Job, NodeId, RemoteTask, RemoteWanted, SlotKey, TimestampNs, remote::Manager};
 

@@ -1,4 +1,4 @@
-//! Allocations: one function writes them, and everything that follows from an allocation's change follows there.
+//! Allocations: one function writes them and makes every derived change.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{
     tables::{AllocEntry, Shared, job_number, place_of},
 };
 
-/// The count that an allocation of that status is in. Complete and failed ones stay counted for good.
+/// The counter for allocations of that status. Complete and failed ones stay counted.
 fn counter(s: &mut GroupSummary, status: ClientStatus) -> &mut i64 {
     match status {
         ClientStatus::Pending => &mut s.starting,
@@ -27,16 +27,16 @@ fn counter(s: &mut GroupSummary, status: ClientStatus) -> &mut i64 {
     }
 }
 
-/// The name of a task as the job has it: all its allocations have that one in common, while every report comes with one of its own.
+/// The job's own copy of a task's name. All its allocations share that one, while every report brings another copy.
 fn name_of(alloc: &Allocation, task: Arc<str>) -> Arc<str> {
     let group = alloc.job.as_ref().and_then(|j| j.group(&alloc.task_group));
     group.and_then(|g| g.task(&task)).map_or(task, |t| t.name.clone())
 }
 
-/// Changes of the status that are kept of an allocation.
+/// Status changes kept of an allocation.
 const STATES_KEPT: usize = 10;
 
-/// Puts on record that the allocation's node was cut off, or was heard from again.
+/// Records that the allocation's node was disconnected, or has reconnected.
 pub(super) fn note_status(alloc: &mut Allocation, status: &str, now: TimestampNs) {
     let change = AllocStateChange { field: AllocStateChange::CLIENT_STATUS.to_owned(), value: status.to_owned(), time: now.into() };
     alloc.alloc_states.push(change);
@@ -57,7 +57,7 @@ impl Applier<'_> {
         if update.network_status.is_some() {
             alloc.network_status = update.network_status;
         }
-        // Health is decided once: a late report does not take it back, and whether it is a canary is the servers' to say.
+        // Health is decided once: a late report does not undo it. The servers decide whether it is a canary.
         if let Some(health) = update.deployment_status
             && health.healthy.is_some()
         {
@@ -74,8 +74,8 @@ impl Applier<'_> {
         self.forget_orphan(update.id);
     }
 
-    /// What is left of a purged job goes with its end; another job that has the name since has nothing to do with it. The records of remote tasks
-    /// stay: they end when the absence of their instances is confirmed.
+    /// Removes an ended allocation of a purged job; a later job of the same name does not matter. Records of remote
+    /// tasks stay: they end when the absence of their instances is confirmed.
     pub(super) fn forget_orphan(&mut self, id: AllocId) {
         let Some(alloc) = self.state.allocs.get(&id).map(|e| &e.alloc).filter(|a| a.client_terminal()) else { return };
         let own = |job: &Arc<Job>| alloc.job.as_ref().is_none_or(|j| j.create_index == job.create_index);
@@ -107,7 +107,7 @@ impl Applier<'_> {
         self.put_alloc(alloc, Cause::AllocationUpdated);
     }
 
-    /// Writes an allocation with everything that follows from it: indexes, room on its node, counts, health of its deployment.
+    /// Writes an allocation with all derived changes: indexes, room on its node, counts, health of its deployment.
     pub(super) fn put_alloc(&mut self, mut alloc: Allocation, cause: Cause) {
         let key = alloc.job_key();
         let before = self.state.allocs.get(&alloc.id).cloned();
@@ -161,15 +161,15 @@ impl Applier<'_> {
         }
     }
 
-    /// An allocation counts for the job that it is of. One that outlives its job's purge does not, also when another job has got the name since, until
-    /// that job takes it over.
+    /// Counts an allocation for its own job. One that outlives its job's purge does not count, even for a new job of
+    /// that name, until that job takes it over.
     fn count_in_summary(&mut self, key: &JobKey, old: Option<&Allocation>, new: Option<&Allocation>) {
         let Some(named) = self.state.job(key).map(|j| j.create_index) else { return };
         let of = |a: Option<&Allocation>| a.filter(|a| a.job.as_ref().is_some_and(|j| j.create_index == named)).map(|a| a.client_status);
         let (was, is) = (of(old), of(new));
         let Some(group) = old.or(new).map(|a| a.task_group.clone()).filter(|_| was != is) else { return };
         let Some(s) = self.group_summary(key, &group) else { return };
-        // What has ended stays counted for good. A lost one may still be heard of, until it is collected.
+        // Ended allocations stay counted. A lost one may still report, until it is collected.
         if let Some(was) = was
             && !matches!(was, ClientStatus::Complete | ClientStatus::Failed)
             && (new.is_some() || was != ClientStatus::Lost)
@@ -214,8 +214,9 @@ impl Applier<'_> {
         }
     }
 
-    /// Room is taken until the node says that it has ended: one that is to stop runs on for its shutdown_delay and kill_timeout, with its ports and memory.
-    /// Only what the same plan puts in its place counts on its room; it waits for it on the node.
+    /// Keeps room until the node reports the end: a stopping allocation runs on for its shutdown_delay and
+    /// kill_timeout, with its ports and memory. Only its replacement in the same plan may use its room, and waits for
+    /// it on the node.
     fn retake(&mut self, old: Option<&Arc<Allocation>>, new: &Allocation) {
         let old = old.filter(|o| o.occupies());
         if let Some(o) = old
@@ -263,9 +264,9 @@ impl Applier<'_> {
         self.set.delete(Cause::Collected, Object::Alloc(a));
     }
 
-    /// Makes a shared row of a value that several rows of this batch refer to.
+    /// Makes a shared row for a value that several rows of this batch refer to.
     pub(super) fn share(&mut self, value: Shared) -> u64 {
-        // Unique and growing: the batch's index above, a counter below.
+        // Unique and growing: the batch's index in the high bits, a counter in the low ones.
         let base = self.index << 20;
         let newest = self.state.shared.get_max().map_or(0, |(k, _)| *k);
         let id = (newest + 1).max(base);

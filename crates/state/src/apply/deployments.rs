@@ -23,7 +23,7 @@ impl Applier<'_> {
         if let Some(before) = self.state.deployments.get(&d.id) {
             d.create_index = before.create_index;
             d.create_time = before.create_time;
-            // Counters belong to the allocations: a plan made on an older snapshot must not take them back.
+            // The allocations own the counters: a plan made on an older snapshot must not reset them.
             for (name, g) in &mut d.groups {
                 if let Some(b) = before.groups.get(name) {
                     g.placed_allocs = b.placed_allocs;
@@ -77,7 +77,8 @@ impl Applier<'_> {
         let Some(before) = self.state.deployments.get(&id) else { return };
         let mut d = Deployment::clone(before);
         let named = |name: &Arc<str>| groups.is_none_or(|groups| groups.contains(name));
-        // Groups without canaries are promoted along with the others, as everybody reads it who waits for "all promoted".
+        // Groups without canaries are promoted along with the others, because clients wait until all groups are
+        // promoted.
         for (_, g) in d.groups.iter_mut().filter(|(name, _)| named(name)) {
             g.promoted = true;
             if g.progress_deadline.nanos() > 0 && (g.desired_canaries > 0 || g.placed_allocs > 0) {
@@ -94,14 +95,14 @@ impl Applier<'_> {
             let own = a.deployment_status.get_or_insert_default();
             own.canary = false;
             own.modify_index = self.index;
-            // Their nodes are told: what is registered of a canary may be something else.
+            // Their nodes must hear of it: a canary may register other services.
             a.alloc_modify_index = self.index;
             a.modify_time = self.now;
             self.put_alloc(a, Cause::DeploymentPromotion);
         }
     }
 
-    /// The clocks begin anew, but for groups that have nothing placed: theirs have not begun.
+    /// Restarts the clocks, except in groups without placements, whose clocks have not begun.
     pub(super) fn deployment_progress(&mut self, id: DeploymentId) {
         let Some(before) = self.state.deployments.get(&id) else { return };
         let mut d = Deployment::clone(before);
@@ -120,7 +121,7 @@ impl Applier<'_> {
         }
     }
 
-    /// Placed and healthy allocations of a deployment, counted as they are written.
+    /// Counts placed and healthy allocations of a deployment as they are written.
     pub(super) fn count_in_deployment(&mut self, old: Option<&Arc<Allocation>>, new: &Allocation) {
         if new.deployment_id.is_nil() {
             return;
@@ -131,14 +132,14 @@ impl Applier<'_> {
             return;
         }
         let now = self.now;
-        // Changed in place: 10,000 placements of one plan are one change of their deployment.
+        // Changed in place: 10,000 placements of one plan make one change of their deployment.
         let Some(d) = self.state.deployments.get_mut(&new.deployment_id) else { return };
         if !d.groups.contains_key(&new.task_group) {
             return;
         }
         let Some(g) = Arc::make_mut(d).groups.get_mut(&new.task_group) else { return };
         self.counted.insert(new.deployment_id);
-        // The clock begins with the first one that is placed: what waits for room has made no progress that could be missed.
+        // The clock begins with the first placement: before it, no progress can be due.
         let first = old.is_none() && g.placed_allocs == 0;
         if old.is_none() {
             g.placed_allocs += 1;

@@ -1,4 +1,4 @@
-//! Evaluations, and what their end means for others of the job.
+//! Evaluations, and the effects of their end on others of the job.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ impl Applier<'_> {
             c.evals += u32::from(before.is_none());
             c.open_evals = (c.open_evals + u32::from(is_open)).saturating_sub(u32::from(was_open));
         });
-        // What is pending, or was called off, repeats what was counted once; only a decision knows what waits now.
+        // Pending and cancelled ones repeat an old count; only a decision knows the present one.
         if matches!(eval.status, EvalStatus::Complete | EvalStatus::Blocked) {
             for (group, queued) in &eval.queued {
                 if let Some(s) = self.group_summary(&key, group) {
@@ -46,7 +46,7 @@ impl Applier<'_> {
         }
     }
 
-    /// Everything was placed: what waited for room for the same job has nothing left to wait for.
+    /// Everything is placed: blocked evaluations of the same job have nothing left to wait for.
     fn cancel_blocked(&mut self, settled: &Evaluation) {
         let key = settled.job_key();
         let blocked: Vec<_> =

@@ -25,7 +25,7 @@ impl Applier<'_> {
         job.stable = false;
         match &before {
             Some(old) if !model::specification_changed(old, &job) => {
-                // Nothing new: the version stays, and so does everything that is known about it.
+                // No change: the version and all its facts stay.
                 self.touched.insert(key);
                 return;
             }
@@ -69,7 +69,7 @@ impl Applier<'_> {
         let known = self.state.jobs.get(&key).map(|known| (known.create_index, known.version));
         let newer = known.is_none_or(|known| (job.create_index, job.version) > known);
         if current && newer {
-            // One that was registered anew after this state's had been purged.
+            // The job was registered anew after this state's job had been purged.
             if known.is_some_and(|(created, _)| created != job.create_index) {
                 self.delete_job(&key);
             }
@@ -108,7 +108,7 @@ impl Applier<'_> {
         }
         let ended: Vec<_> = self.state.allocs_by_job(key).filter(|a| a.client_terminal()).map(|a| a.id).collect();
         ended.into_iter().for_each(|id| self.delete_alloc(id));
-        // Its deployments are no other job's that gets the name.
+        // Its deployments must not belong to a later job of that name.
         let deployments: Vec<_> = self.state.deployments_by_job(key).map(|d| d.id).collect();
         deployments.into_iter().for_each(|id| self.delete_deployment(id));
         let Some(job) = self.state.jobs.remove(key) else { return };
@@ -168,7 +168,7 @@ impl Applier<'_> {
         }
     }
 
-    /// The current version has no row of its own among the versions: the job's row is it. A version gets one when it is superseded.
+    /// The current version has no row among the versions: it is the job's row. It gets one when it is superseded.
     fn put_new_version(&mut self, key: &JobKey, job: Job, cause: Cause) {
         if let Some(old) = self.state.jobs.get(key) {
             self.set.put(Cause::Derived, Object::JobVersion(old.clone()));
@@ -196,7 +196,7 @@ impl Applier<'_> {
         }
     }
 
-    /// Forgets a version; what allocations still run is kept aside for them.
+    /// Drops a version, but retains it for allocations that still run it.
     fn drop_version(&mut self, key: &JobKey, version: u64) {
         let Some(job) = self.state.versions.remove(&(key.clone(), version)) else { return };
         if let Some(s) = self.state.submissions.remove(&(key.clone(), version)) {
@@ -209,7 +209,7 @@ impl Applier<'_> {
         self.set.delete(Cause::Derived, Object::JobVersion(job));
     }
 
-    /// The summary of a job, for changing. Made when there is none.
+    /// The summary of a job, mutable. Makes a missing one.
     pub(super) fn summary(&mut self, key: &JobKey) -> &mut JobSummary {
         let state = &*self.state;
         self.summaries.entry(key.clone()).or_insert_with(|| {
@@ -220,7 +220,7 @@ impl Applier<'_> {
         })
     }
 
-    /// The counts of a group, for changing; None for jobs that are forgotten.
+    /// The counts of a group, mutable; `None` for unknown jobs.
     pub(super) fn group_summary(&mut self, key: &JobKey, group: &Arc<str>) -> Option<&mut GroupSummary> {
         if !self.state.jobs.contains_key(key) {
             return None;
@@ -255,7 +255,7 @@ impl Applier<'_> {
         self.put_job(key, job, seen.unwrap_or(Cause::Derived));
     }
 
-    /// Versions that no allocation runs any more and no list shows are of no use.
+    /// Drops a retained version that no allocation runs and no list shows.
     pub(super) fn release_retained(&mut self, key: &JobKey, created: u64, version: u64) {
         let at = (key.clone(), created, version);
         if self.state.retained.contains_key(&at)
@@ -267,7 +267,7 @@ impl Applier<'_> {
     }
 }
 
-/// Running while something of it is alive, pending while something is to be decided, else dead.
+/// Running while an allocation lives, pending while an evaluation is open, otherwise dead.
 fn status_of(job: &Job, counts: JobCounts, registered_now: bool) -> &'static str {
     if job.is_template() {
         return if job.stop { job_status::DEAD } else { job_status::RUNNING };
@@ -285,7 +285,7 @@ fn status_of(job: &Job, counts: JobCounts, registered_now: bool) -> &'static str
     if job.kind == job_type::SYSTEM {
         return job_status::RUNNING;
     }
-    // So does one that has run nowhere yet.
+    // A sysbatch job that has run nowhere waits as well.
     if job.kind == job_type::SYSBATCH && counts.allocs == 0 {
         return job_status::PENDING;
     }
@@ -293,7 +293,7 @@ fn status_of(job: &Job, counts: JobCounts, registered_now: bool) -> &'static str
 }
 
 impl crate::State {
-    /// Does an allocation run this version?
+    /// Whether an allocation runs this version.
     pub(crate) fn runs_version(&self, key: &JobKey, created: u64, version: u64) -> bool {
         self.allocs_by_job(key).any(|a| a.job_version == version && a.job.as_ref().is_some_and(|j| j.create_index == created))
     }

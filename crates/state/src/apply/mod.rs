@@ -27,17 +27,17 @@ use crate::{
     tables::State,
 };
 
-/// One batch being applied.
+/// The application of one batch.
 struct Applier<'a> {
     state: &'a mut State,
     index: StoreIndex,
     now: TimestampNs,
     set: AppliedSet,
-    /// Jobs whose status may follow.
+    /// Jobs whose status may change.
     touched: BTreeSet<JobKey>,
     /// Deployments whose counters have changed.
     counted: BTreeSet<DeploymentId>,
-    /// Allocations that have ended and whose job was purged.
+    /// Ended allocations of purged jobs.
     orphans: BTreeSet<AllocId>,
     /// Summaries being changed; written once at the end.
     summaries: BTreeMap<JobKey, JobSummary>,
@@ -149,7 +149,8 @@ impl Applier<'_> {
         }
     }
 
-    /// What follows from the changes as a whole: the end of what nobody asks for any more, status of jobs, then their counts.
+    /// Makes changes that follow from the whole batch: removes objects without users, then sets the status of jobs,
+    /// then their counts.
     fn settle(&mut self) {
         for id in std::mem::take(&mut self.orphans) {
             self.delete_alloc(id);
@@ -177,7 +178,7 @@ impl Applier<'_> {
         record.modify_index = self.index;
         if let Some(before) = &before {
             unlink_managers(self.state, before);
-            // The indexes name it by this one.
+            // The slot of the earlier record, because the indexes hold it.
             record.slot = before.slot.clone();
             if before.incarnation != record.incarnation {
                 self.delete_services_of_slot(&record.slot);
@@ -193,7 +194,7 @@ impl Applier<'_> {
         self.set.put(Cause::RemoteTaskUpdated, Object::RemoteTask(record));
     }
 
-    /// A remote instance counts for its job also while no node manages it. Who asks for the job's summary hears of both.
+    /// Counts a remote instance for its job even while no node manages it; the job's summary includes both.
     fn count_remote(&mut self, before: Option<&RemoteTask>, after: Option<&RemoteTask>) {
         let Some(key) = after.or(before).map(|r| r.slot.job()) else { return };
         let seen = |r: Option<&RemoteTask>| r.filter(|r| r.stands()).map(|r| r.manager.is_some());
@@ -222,7 +223,7 @@ fn unlink_managers(state: &mut State, record: &RemoteTask) {
     }
 }
 
-/// An instant as the API writes it.
+/// An instant in the API's format.
 pub(crate) fn rfc3339(now: TimestampNs) -> String {
     jiff::Timestamp::from_nanosecond(i128::from(now)).map_or_else(|_| String::new(), |t| t.to_string())
 }

@@ -47,7 +47,7 @@ impl Applier<'_> {
             let event = NodeEvent { message: message.into(), subsystem: "Cluster".into(), ..NodeEvent::default() };
             self.add_event(&mut node, Some(&event));
         }
-        // A node may name a pool that nobody has made; it then exists.
+        // A node may name a pool that does not exist; this makes it.
         if !self.state.pools.contains_key(node.pool.as_str()) {
             self.put_pool(&NodePool { name: node.pool.as_str().into(), ..NodePool::default() });
         }

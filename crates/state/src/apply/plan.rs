@@ -15,7 +15,7 @@ use model::{
 use super::{Applier, allocs::note_status};
 use crate::{applied::Cause, tables::Shared};
 
-/// A placement's values that others may have in common with it.
+/// The values of a placement that others may share.
 struct Placed {
     id: AllocId,
     resources: Arc<AllocatedResources>,
@@ -24,14 +24,14 @@ struct Placed {
 
 impl Applier<'_> {
     pub(super) fn apply_plan(&mut self, plan: Plan) {
-        // First, so that placements find the deployment they are counted in.
+        // First, so that placements find their deployment and count there.
         if let Some(d) = &plan.deployment {
             self.upsert_deployment(d);
         }
         for u in &plan.deployment_updates {
             self.deployment_status(u);
         }
-        // Before the stops: an update is a copy of what the planner saw, and must not take a stop back.
+        // Before the stops: an update is a copy from the planner's snapshot and must not undo a stop.
         for a in plan.attribute_updates {
             self.place(plan.job.as_ref(), a);
         }
@@ -64,13 +64,13 @@ impl Applier<'_> {
         self.forget_orphan(stop.id);
     }
 
-    /// A new allocation, or the servers' fields of an existing one: what the node has reported since the snapshot stays.
+    /// Writes a new allocation, or the servers' fields of an existing one: the node's reports since the snapshot stay.
     fn place(&mut self, job: Option<&Arc<Job>>, mut alloc: Allocation) {
         if alloc.job.is_none() {
             alloc.job = job.cloned().filter(|j| j.version == alloc.job_version && j.id == alloc.job_id);
         }
         if let Some(now) = self.state.allocs.get(&alloc.id).map(|e| &e.alloc) {
-            // The status is the node's, but for nodes that are cut off and still are.
+            // The node owns the status, unless it is disconnected and still is.
             let cut_off = self.state.nodes.get(&now.node_id).is_some_and(|n| n.status == NodeStatus::Disconnected);
             alloc.alloc_states.clone_from(&now.alloc_states);
             if alloc.client_status == ClientStatus::Unknown && cut_off && !now.client_terminal() {
@@ -103,7 +103,8 @@ impl Applier<'_> {
         self.put_alloc(alloc, Cause::PlanResult);
     }
 
-    /// Values that several placements of the plan have in common get rows of their own, so that 10,000 equal allocations do not write 10,000 copies.
+    /// Gives values that several placements of the plan share rows of their own, so that 10,000 equal allocations do
+    /// not write 10,000 copies.
     fn share_values(&mut self, placed: &[Placed]) {
         let mut users: HashMap<usize, (u32, u64)> = HashMap::new();
         for a in placed {

@@ -1,8 +1,9 @@
-//! Registrations of services: they follow from what happens to allocations, nodes and remote tasks, in the same batch.
+//! Registrations of services. They follow from changes of allocations, nodes and remote tasks, in the same batch.
 //!
-//! A registration of a local task (or group) stands while its node vouches for it: it goes with a report that leaves it out, with the end of its
-//! allocation, and with its node. One of a remote task belongs to the instance: it stands while the instance runs, whoever manages it, and moves
-//! to the next manager's allocation when the slot does. There is no moment in between.
+//! A local task's (or group's) registration stands while its node reports it. It goes with a report that omits it, with
+//! the end of its allocation, and with its node. A remote task's registration belongs to the instance. It stands while
+//! the instance runs, whoever manages it, and moves to the next manager's allocation together with the slot, without a
+//! gap.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -17,13 +18,14 @@ use model::{
 use super::Applier;
 use crate::applied::{Cause, Object};
 
-/// May the instance serve, for all that is known? What cannot be observed goes on, and its manager's word may come before the observation.
+/// Whether the instance may serve, as far as known. An unobservable instance counts as serving, and its manager's
+/// report may come before the observation.
 fn serves(record: &RemoteTask) -> bool {
     record.desired == DesiredRemote::Run && !record.observed.ended()
 }
 
 impl Applier<'_> {
-    /// What the node of an allocation says of its services.
+    /// Applies a node's report on its allocation's services.
     pub(super) fn report_services(&mut self, id: AllocId, local: Option<Vec<ServiceEntry>>, remote: Map<Arc<str>, RemoteServices>) {
         let Some(alloc) = self.state.allocs.get(&id).map(|e| e.alloc.clone()) else { return };
         let up = self.state.nodes.get(&alloc.node_id).is_some_and(|n| n.status != NodeStatus::Down);
@@ -36,7 +38,7 @@ impl Applier<'_> {
         }
         for (task, RemoteServices { epoch, entries }) in remote {
             let slot = slot_of(&alloc, &task);
-            // Rule 4: only who manages it under the present epoch speaks for an instance.
+            // Rule 4: only the manager under the present epoch may report on an instance.
             let speaks = |m: Manager| (m.node_id, m.alloc_id) == (alloc.node_id, id);
             let manages = |r: &&Arc<RemoteTask>| r.epoch == epoch && r.manager.is_some_and(speaks) && serves(r);
             if self.state.remote.get(&slot).filter(manages).is_some() {
@@ -59,7 +61,7 @@ impl Applier<'_> {
             let ServiceEntry { suffix, name, tags, meta, address, port, given_port } = entry;
             let id = registration_id(alloc.id, &suffix);
             let old = before.iter().find(|r| r.id == id);
-            // The instance listens where it was told to when it was created.
+            // The instance listens on the port of its creation.
             let port = old.filter(|_| given_port && slot.is_some()).map_or(port, |old| old.port);
             let new = ServiceRegistration {
                 id: id.clone(),
@@ -90,7 +92,7 @@ impl Applier<'_> {
     fn put_service(&mut self, new: ServiceRegistration) {
         if let Some(old) = self.state.services.get(&new.id).cloned() {
             self.state.unlink_service(&old);
-            // Its name may be another one now.
+            // Its name may have changed.
             self.touch_service(&old);
         }
         let new = Arc::new(ServiceRegistration { modify_index: self.index, ..new });
@@ -135,7 +137,8 @@ impl Applier<'_> {
         all.iter().for_each(|r| self.remove_service(r));
     }
 
-    /// The record of a slot has changed: its registrations go with the instance, or to the allocation that manages it now.
+    /// After a change of a slot's record, moves its registrations with the instance, or to the allocation that manages
+    /// it now.
     pub(super) fn services_follow_slot(&mut self, record: &RemoteTask) {
         if !serves(record) {
             return self.delete_services_of_slot(&record.slot);
@@ -155,7 +158,7 @@ impl Applier<'_> {
                 create_index: self.index,
                 ..ServiceRegistration::clone(&old)
             };
-            // The new place comes first, so that who follows the changes never sees the name without one.
+            // The new one first, so that watchers never see the name without any.
             self.put_service(moved);
             self.remove_service(&old);
         }
