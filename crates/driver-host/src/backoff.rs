@@ -1,4 +1,4 @@
-//! How long to wait before the next attempt.
+//! Delays between attempts.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 /// Doubling delays with a ceiling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Backoff {
-    /// Before the second attempt; the first one follows at once.
+    /// Before the second attempt; the first one is immediate.
     pub(crate) first: Duration,
-    /// Never more.
+    /// Longest delay.
     pub(crate) max: Duration,
 }
 
 impl Backoff {
-    /// The delay after `failures` failures in a row; `jitter` in 0..1 takes away up to a quarter.
+    /// The delay after `failures` failures in a row; `jitter` in 0..1 subtracts up to a quarter.
     pub(crate) fn delay(&self, failures: u32, jitter: f64) -> Duration {
         let Some(doublings) = failures.checked_sub(1) else {
             return Duration::ZERO;
@@ -24,12 +24,12 @@ impl Backoff {
     }
 }
 
-/// Sixteen hexadecimal digits that no other call gives: to tell launches apart, not to keep secrets.
+/// Sixteen random hexadecimal digits: they distinguish launches and keep no secrets.
 pub(crate) fn random() -> String {
     format!("{:016x}", RandomState::new().build_hasher().finish())
 }
 
-/// A number in 0..1. Many nodes restart their plugins at the same moment; that is all it is for.
+/// A number in 0..1, to spread the restarts of many nodes' plugins.
 pub(crate) fn jitter() -> f64 {
     (RandomState::new().build_hasher().finish() >> 11) as f64 / (1u64 << 53) as f64
 }

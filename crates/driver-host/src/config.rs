@@ -1,4 +1,4 @@
-//! From a plugin's schema and the operator's or job's configuration to the bytes that the plugin gets.
+//! Encodes the operator's or job's configuration for a plugin by the plugin's schema.
 
 use driver_proto::hclspec as wire;
 use driver_proto::hclspec::spec::Block as Kind;
@@ -8,16 +8,16 @@ use serde_json::Value;
 
 use crate::error::bounded;
 
-/// What expressions in a configuration may refer to: the task's environment, `node.*`, `attr.*`, `meta.*`.
+/// Variables of expressions in a configuration: the task's environment, `node.*`, `attr.*`, `meta.*`.
 pub type Variables = hcl_lang::Vars;
 
-/// A configuration that cannot be used. It is final: trying again changes nothing.
+/// An unusable configuration. It is final: another attempt changes nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// The plugin has never run, so its schema is not known.
     #[error("the configuration cannot be checked: the plugin of driver {0:?} has not come up yet")]
     NoSchema(String),
-    /// The schema itself is broken.
+    /// The schema itself is invalid.
     #[error("the driver's own schema is not valid: {}", text(.0))]
     Schema(Vec<Diagnostic>),
     /// The configuration does not fit the schema.
@@ -26,7 +26,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// The findings, for those who show them.
+    /// The findings, for display.
     pub fn diagnostics(&self) -> &[Diagnostic] {
         match self {
             ConfigError::NoSchema(_) => &[],
@@ -36,24 +36,24 @@ impl ConfigError {
 }
 
 fn text(diagnostics: &[Diagnostic]) -> String {
-    // It quotes the schema, which is foreign text.
+    // It quotes the schema, which is untrusted text.
     bounded(render(diagnostics, false).trim())
 }
 
-/// Validates a configuration against a schema and encodes it as plugins get it; for those who have no running plugin.
+/// Validates a configuration against a schema and encodes it for the plugin. Needs no running plugin.
 pub fn encode_config(schema: &wire::Spec, config: &Value, variables: &Variables) -> Result<Vec<u8>, ConfigError> {
     encode(&check(schema)?, config, variables)
 }
 
-/// What of a configuration a plugin with that schema does not take, each with its place; for those who have no running plugin.
+/// The parts of a configuration that a plugin with that schema refuses, each with its place. Needs no running plugin.
 ///
 /// # Errors
-/// When the schema itself is broken.
+/// When the schema itself is invalid.
 pub fn config_findings(schema: &wire::Spec, config: &Value) -> Result<Vec<Finding>, ConfigError> {
     Ok(check_submission([&check(schema)?], config))
 }
 
-/// A schema in a form that can be applied.
+/// Prepares a schema for use.
 pub(crate) fn check(schema: &wire::Spec) -> Result<Checked, ConfigError> {
     convert(schema).check().map_err(ConfigError::Schema)
 }
@@ -64,7 +64,7 @@ pub(crate) fn encode(schema: &Checked, config: &Value, variables: &Variables) ->
     Ok(to_msgpack(&value))
 }
 
-/// The schema in the words of the language crate. Depth is bounded by the decoder of the wire message.
+/// The schema in the types of the language crate. The decoder of the wire message bounds its depth.
 pub(crate) fn convert(spec: &wire::Spec) -> Spec {
     let nested = |spec: &Option<Box<wire::Spec>>| spec.as_deref().map(|spec| Box::new(convert(spec)));
     match &spec.block {

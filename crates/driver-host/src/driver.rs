@@ -1,4 +1,4 @@
-//! Calls to one driver, whichever process serves it at the moment.
+//! Calls to one driver, whichever process serves it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -21,24 +21,24 @@ use crate::session::{self, Session};
 use crate::turns::{Turn, Turns};
 use crate::types::{Capabilities, ExecResult, Inspection, Started, TaskExit};
 
-/// What the process of a plugin does at the moment.
+/// The state of a plugin's process.
 #[derive(Debug, Clone)]
 pub(crate) enum Phase {
-    /// Not there, and why; `again`: it is started again by itself.
+    /// Down, with the reason; `again`: the host restarts it automatically.
     Down { why: Arc<str>, again: bool },
     /// Takes calls.
     Ready(Arc<Session>),
 }
 
-/// What all handles to one driver share.
+/// Shared state of all handles to one driver.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) driver: String,
     pub(crate) timing: Timing,
     pub(crate) phase: watch::Sender<Phase>,
-    /// The newest answers; a driver that is down still has a schema.
+    /// The newest facts; a driver that is down keeps its schema.
     pub(crate) facts: watch::Sender<Option<Facts>>,
-    /// Starts, and recoveries: a start may take long, and none of them waits for a recovery.
+    /// Starts and recoveries have separate lines: a start may take long, and none waits for a recovery.
     pub(crate) starts: Arc<Turns>,
     pub(crate) recoveries: Arc<Turns>,
 }
@@ -55,8 +55,9 @@ pub(crate) struct Facts {
 
 /// A driver. Cheap to clone; stays valid over restarts of its plugin.
 ///
-/// Every call has a deadline and its own stream: a stuck one delays no other. When the plugin process ends during a call
-/// the answer is [`CallError::PluginGone`]; then [`Driver::wait_ready`] and [`Driver::recover_task`] for each task.
+/// Every call has a deadline and its own stream: a stuck one delays no other. When the plugin process ends during a
+/// call, the answer is [`CallError::PluginGone`]. Then call [`Driver::wait_ready`], and [`Driver::recover_task`] for
+/// each task.
 #[derive(Debug, Clone)]
 pub struct Driver {
     pub(crate) shared: Arc<Shared>,
@@ -68,18 +69,18 @@ impl Driver {
         &self.shared.driver
     }
 
-    /// Counts the processes that have served this driver, 0 before the first. Tasks recovered (or started) under an
-    /// older generation must be recovered again.
+    /// Number of processes that have served this driver; 0 before the first. Recover tasks that were recovered (or
+    /// started) under an older generation.
     pub fn generation(&self) -> u64 {
         self.shared.facts.borrow().as_ref().map_or(0, |facts| facts.generation)
     }
 
-    /// Whether calls can be made now.
+    /// Whether the driver takes calls now.
     pub fn is_ready(&self) -> bool {
         matches!(*self.shared.phase.borrow(), Phase::Ready(_))
     }
 
-    /// Why no calls can be made now; `None` when they can.
+    /// Why the driver takes no calls now; `None` when it does.
     pub fn unavailable(&self) -> Option<String> {
         match &*self.shared.phase.borrow() {
             Phase::Ready(_) => None,
@@ -87,12 +88,12 @@ impl Driver {
         }
     }
 
-    /// Whether calls can be made now, or the host starts the plugin again by itself.
+    /// Whether the driver takes calls now, or the host restarts the plugin automatically.
     pub fn comes_back(&self) -> bool {
         matches!(*self.shared.phase.borrow(), Phase::Ready(_) | Phase::Down { again: true, .. })
     }
 
-    /// Waits until a process with a generation above `newer_than` takes calls; 0 for any. For ever, if none comes.
+    /// Waits until a process with a generation above `newer_than` takes calls; 0 for any. Waits for ever if none comes.
     pub async fn wait_ready(&self, newer_than: u64) -> u64 {
         let mut phases = self.shared.phase.subscribe();
         loop {
@@ -102,7 +103,7 @@ impl Driver {
                 return session.generation;
             }
             if phases.changed().await.is_err() {
-                // The sender lives as long as this handle, so this is never reached; waiting is what was promised.
+                // Unreachable, because the sender lives as long as this handle; waiting keeps the promise.
                 return std::future::pending().await;
             }
         }
@@ -132,7 +133,7 @@ impl Driver {
 
     pub(crate) fn session(&self) -> Result<Arc<Session>, CallError> {
         match &*self.shared.phase.borrow() {
-            // Its supervisor is about to see it: what is not sent now is not cut off.
+            // Its supervisor is about to notice. A call that was not sent is not cut off.
             Phase::Ready(session) if session.process.exited().is_cancelled() => {
                 Err(CallError::NotReady { driver: self.shared.driver.clone(), reason: "the plugin process has just ended".to_owned() })
             }
@@ -145,7 +146,7 @@ impl Driver {
         CallError::PluginGone { driver: self.shared.driver.clone(), call, generation: session.generation }
     }
 
-    /// Runs a call against the present process; tells a broken connection from an answer.
+    /// Runs a call on the present process; distinguishes a broken connection from an answer.
     pub(crate) async fn attempt<T>(
         &self,
         call: &'static str,
@@ -167,7 +168,7 @@ impl Driver {
         };
         if let Err(status) = &answer
             && broken_connection(status)
-            // The connection breaks a moment before the death of the process shows.
+            // The connection breaks a moment before the process's death is visible.
             && session.process.ended_within(self.shared.timing.death_race).await
         {
             return Err(self.gone(call, session));
@@ -175,7 +176,7 @@ impl Driver {
         Ok(answer.map(Response::into_inner))
     }
 
-    /// What the failure of a stream means: the death of the process, or an answer.
+    /// Whether a stream failed by the death of the process or by an answer.
     pub(crate) async fn stream_error(&self, call: &'static str, task: &str, session: &Session, status: Status) -> CallError {
         if broken_connection(&status) && session.process.ended_within(self.shared.timing.death_race).await {
             return self.gone(call, session);
@@ -198,14 +199,14 @@ impl Driver {
         answer.map_err(|status| CallError::from_status(&self.shared.driver, call, task, &status))
     }
 
-    /// Waits for leave to start a task. A plugin has a bounded number of starts in hand; the others wait in a line, and
-    /// fewer are sent after it has fallen over. `alone`: if those in hand end in time, none but this one is in hand,
-    /// for some time at least; [`Turn::was_alone`] says it. Dropping the future leaves the line.
+    /// Waits for a turn to start a task. A plugin has a bounded number of starts in hand. The others wait in a line,
+    /// and after a fall of the plugin fewer are sent. `alone`: no other start is in hand, at least for some time, if
+    /// the present ones end in time; see [`Turn::was_alone`]. Cancel safe: a drop leaves the line.
     pub async fn turn(&self, alone: bool) -> Turn {
         self.shared.starts.take(alone).await
     }
 
-    /// Starts a task when it is its turn.
+    /// Waits for a turn and starts a task.
     ///
     /// # Errors
     /// As [`Driver::start_task_in`].
@@ -214,9 +215,10 @@ impl Driver {
         self.start_task_in(&turn, config).await
     }
 
-    /// Starts a task. After [`CallError::PluginGone`], [`CallError::Disconnected`] or [`CallError::Timeout`] it may
-    /// have been started: destroy it before another attempt. After the last two the process may still be at it: end
-    /// that first, by [`Driver::end_process_of`]. [`CallError::recoverable`] says whether the restart policy applies.
+    /// Starts a task. After [`CallError::PluginGone`], [`CallError::Disconnected`] or [`CallError::Timeout`] the task
+    /// may have started: destroy it before another attempt. After the last two the process may still be working on the
+    /// start: end it first with [`Driver::end_process_of`]. [`CallError::recoverable`] says whether the restart policy
+    /// applies.
     pub async fn start_task_in(&self, turn: &Turn, mut config: TaskConfig) -> Result<Started, CallError> {
         build::fill_resources(&mut config);
         let request = StartTaskRequest { task: Some(config.clone()) };
@@ -240,14 +242,16 @@ impl Driver {
         let mut handle = answer.handle.unwrap_or_default();
         handle.version = handle.version.max(1);
         handle.set_state(TaskState::Running);
-        // What was asked, not what was echoed: recovery needs it complete.
+        // The request's configuration, not the echoed one: recovery needs it complete.
         handle.config = Some(config);
         Ok(Started { handle, network: answer.network_override.map(Into::into) })
     }
 
-    /// Ends the plugin process that was sent the start of this turn, and with it what the process may still do of the
-    /// start. Tasks run on; another process is brought up by itself, with a generation above the one that is answered.
-    /// An error when the process could not be ended.
+    /// Ends the plugin process that received this turn's start, and with it any remaining work on the start. Tasks
+    /// continue. The host starts another process automatically, with a generation above the returned one.
+    ///
+    /// # Errors
+    /// When the process could not be ended.
     pub async fn end_process_of(&self, turn: &Turn) -> Result<u64, String> {
         let Some(session) = turn.sent_to.get() else { return Ok(0) };
         session::stop(None, &session.process, self.shared.timing.stop_grace).await;
@@ -260,7 +264,7 @@ impl Driver {
         ))
     }
 
-    /// Makes a new process of the plugin (or a new agent) know a task again. Success means that waiting works.
+    /// Makes a new process of the plugin (or a new agent) adopt a task. Success means that [`Driver::wait_task`] works.
     pub async fn recover_task(&self, handle: TaskHandle) -> Result<(), CallError> {
         let task_id = handle.config.as_ref().map(|config| config.id.clone()).unwrap_or_default();
         let request = RecoverTaskRequest { task_id: task_id.clone(), handle: Some(handle) };
@@ -279,7 +283,7 @@ impl Driver {
         let answer = self.call("WaitTask", None, id, |mut client| async move { client.wait_task(request).await }).await?;
         let error = (!answer.err.is_empty()).then(|| crate::error::bounded(&answer.err));
         match (answer.result, error) {
-            // Some drivers report the loss of a task as an error in the answer.
+            // Some drivers report a lost task as an error in the answer.
             (_, Some(text)) if text.contains(errors::TASK_NOT_FOUND) => {
                 Err(CallError::TaskNotFound { driver: self.shared.driver.clone(), task: id.to_owned() })
             }
@@ -289,7 +293,7 @@ impl Driver {
         }
     }
 
-    /// Sends the signal (empty: the driver's default), waits, kills; answers after the task's death.
+    /// Sends the signal (empty: the driver's default), waits, kills; returns after the task's death.
     pub async fn stop_task(&self, id: &str, signal: &str, timeout: Duration) -> Result<(), CallError> {
         let request = StopTaskRequest { task_id: id.to_owned(), timeout: Some(build::duration(timeout)), signal: signal.to_owned() };
         let limit = timeout.saturating_add(self.shared.timing.task_call);
@@ -297,7 +301,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Frees what a task holds. A driver that does not know the task has nothing to free: that is success, told by `false`.
+    /// Frees a task at the driver. True if the driver knew the task; an unknown one is a success, too.
     pub async fn destroy_task(&self, id: &str, force: bool) -> Result<bool, CallError> {
         let request = DestroyTaskRequest { task_id: id.to_owned(), force };
         let limit = self.shared.timing.task_call;
@@ -324,7 +328,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Runs a command beside a task and returns its output.
+    /// Runs a command in a task and returns its output.
     pub async fn exec_task(&self, id: &str, command: Vec<String>, timeout: Duration) -> Result<ExecResult, CallError> {
         let request = ExecTaskRequest { task_id: id.to_owned(), command, timeout: Some(build::duration(timeout)) };
         let limit = timeout.saturating_add(self.shared.timing.short_call);
@@ -337,7 +341,7 @@ impl Driver {
         Ok(ExecResult { stdout: answer.stdout, stderr: answer.stderr, exit: result.into() })
     }
 
-    /// Samples of resource use, the first one at once. Ends with an error or when the plugin ends; dropping it cancels.
+    /// Samples of resource use, the first one at once. Ends with an error or with the plugin; a drop cancels.
     pub fn stats(&self, id: &str, interval: Duration) -> Result<StatsStream, CallError> {
         let session = self.session()?;
         let (out, samples) = mpsc::channel(1);
@@ -353,7 +357,7 @@ impl Driver {
                 };
                 loop {
                     match stream.message().await {
-                        // Without the sample there is nothing to show; the next one may be whole.
+                        // Skip an empty message; the next one may have a sample.
                         Ok(Some(TaskStatsResponse { stats: None })) => {}
                         Ok(Some(TaskStatsResponse { stats: Some(stats) })) => {
                             if out.send(Ok(stats)).await.is_err() {

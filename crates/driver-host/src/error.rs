@@ -1,4 +1,4 @@
-//! What can go wrong, in the kinds that the node reacts to.
+//! Errors, by the reactions of the node.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,28 +7,28 @@ use driver_proto::errors;
 use driver_proto::handshake::HandshakeError;
 use tonic::{Code, Status};
 
-/// The host cannot start at all.
+/// Why the host cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartHostError {
     /// A directory cannot be used.
     #[error("cannot prepare {path:?} for driver plugins: {source}")]
     Directory {
-        /// Which.
+        /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// Sockets below it would have paths that the kernel refuses.
+    /// The paths of sockets below it would exceed the kernel's limit.
     #[error("the plugin socket directory {path:?} has {len} bytes, at most {max} leave room for a socket's name; choose a shorter one")]
     SocketDirTooLong {
-        /// Which.
+        /// The directory.
         path: PathBuf,
         /// Its length.
         len: usize,
         /// The limit.
         max: usize,
     },
-    /// Two plugins of one file name.
+    /// Two plugins with one file name.
     #[error("two plugins are called {0:?}; remove one of them")]
     DuplicatePlugin(String),
     /// A name that cannot be a file name.
@@ -44,7 +44,7 @@ pub enum LaunchError {
     Spawn {
         /// The program.
         command: PathBuf,
-        /// Why.
+        /// The cause.
         reason: String,
     },
     /// The process ended before it said where it listens.
@@ -63,7 +63,7 @@ pub enum LaunchError {
         /// The end of what it wrote to standard error.
         stderr: String,
     },
-    /// The first line was no handshake that we can use.
+    /// Its first line is not a usable handshake.
     #[error("{error}{}", tail(.stderr))]
     Handshake {
         /// What is wrong with it.
@@ -71,29 +71,29 @@ pub enum LaunchError {
         /// The end of what it wrote to standard error.
         stderr: String,
     },
-    /// It does not answer where it said it would.
+    /// It does not answer at its announced address.
     #[error("cannot connect to the plugin at {address}: {reason}")]
     Connect {
         /// Announced address.
         address: String,
-        /// Why.
+        /// The cause.
         reason: String,
     },
     /// A call of the set-up failed.
     #[error("{call} failed while the plugin was set up: {reason}")]
     Setup {
-        /// Which call.
+        /// Name of the call.
         call: &'static str,
-        /// Why.
+        /// The cause.
         reason: String,
     },
-    /// It is not a plugin that we can use.
+    /// It is not a usable plugin.
     #[error("the plugin cannot be used: {0}")]
     Unsuitable(String),
     /// The operator's configuration does not fit the plugin's schema.
     #[error("the plugin's configuration is not valid: {0}")]
     Config(String),
-    /// The plugin itself refuses its configuration; what it needs may come up later.
+    /// The plugin refuses its configuration; a missing dependency may come later.
     #[error("the plugin refuses its configuration: {0}")]
     Refused(String),
     /// Another plugin of the same driver name is preferred.
@@ -112,7 +112,7 @@ pub enum LaunchError {
 }
 
 impl LaunchError {
-    /// Whether another attempt with the same files and configuration may go better.
+    /// Whether another attempt with the same files and configuration may succeed.
     pub fn retryable(&self) -> bool {
         !matches!(self, LaunchError::Config(_) | LaunchError::Displaced { .. } | LaunchError::Ending)
     }
@@ -125,7 +125,7 @@ fn tail(stderr: &str) -> String {
     }
 }
 
-/// Whether the status was made on our side because the connection broke, and not sent by the driver.
+/// Whether our side made the status because the connection broke, rather than the driver.
 pub(crate) fn broken_connection(status: &Status) -> bool {
     std::error::Error::source(status).is_some()
 }
@@ -144,7 +144,7 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     bounded(&text)
 }
 
-/// What became of a call to a driver.
+/// Why a call to a driver failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CallError {
     /// The plugin is not running now; nothing was sent.
@@ -152,7 +152,7 @@ pub enum CallError {
     NotReady {
         /// Driver name.
         driver: String,
-        /// Why.
+        /// The cause.
         reason: String,
     },
     /// The plugin process ended during the call, which may or may not have taken effect. Wait for
@@ -161,19 +161,20 @@ pub enum CallError {
     PluginGone {
         /// Driver name.
         driver: String,
-        /// Which call.
+        /// Name of the call.
         call: &'static str,
-        /// The process that ended.
+        /// Generation of the process that ended.
         generation: u64,
     },
-    /// The connection to the plugin broke, or could not be made, and its process lives. The call may or may not have taken effect.
+    /// The connection to the plugin broke or could not be made, but its process lives. The call may or may not have
+    /// taken effect.
     #[error("the connection to the plugin of driver {driver:?} broke during {call}: {reason}")]
     Disconnected {
         /// Driver name.
         driver: String,
-        /// Which call.
+        /// Name of the call.
         call: &'static str,
-        /// What the connection says.
+        /// Error text of the connection.
         reason: String,
     },
     /// The driver does not know the task.
@@ -189,7 +190,7 @@ pub enum CallError {
     Timeout {
         /// Driver name.
         driver: String,
-        /// Which call.
+        /// Name of the call.
         call: &'static str,
         /// The deadline.
         after: Duration,
@@ -199,9 +200,9 @@ pub enum CallError {
     Unsupported {
         /// Driver name.
         driver: String,
-        /// Which call.
+        /// Name of the call.
         call: &'static str,
-        /// The driver's words.
+        /// The driver's message.
         message: String,
     },
     /// The driver answered with an error.
@@ -209,21 +210,21 @@ pub enum CallError {
     Failed {
         /// Driver name.
         driver: String,
-        /// Which call.
+        /// Name of the call.
         call: &'static str,
         /// The status code of the answer.
         code: Code,
-        /// The driver's words.
+        /// The driver's message.
         message: String,
-        /// Whether the driver says that the same call may succeed later; `None`: it says nothing, which is final.
+        /// Whether the driver says that the same call may succeed later; `None`: it does not say, which is final.
         recoverable: Option<bool>,
     },
-    /// The answer misses what it must hold.
+    /// The answer lacks a required part.
     #[error("driver {driver:?} answered {call} without {missing}")]
     BadAnswer {
         /// Driver name.
         driver: String,
-        /// Which call.
+        /// Name of the call.
         call: &'static str,
         /// What is missing.
         missing: &'static str,
@@ -231,7 +232,7 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// The job's restart policy applies: the driver says so, or the trouble lies with the plugin and not with the task.
+    /// Whether the job's restart policy applies: the driver says so, or the plugin is at fault and not the task.
     pub fn recoverable(&self) -> bool {
         match self {
             CallError::Failed { recoverable, .. } => *recoverable == Some(true),
@@ -245,12 +246,12 @@ impl CallError {
         matches!(self, CallError::TaskNotFound { .. })
     }
 
-    /// The plugin is not there (any more): wait for a new process and recover.
+    /// Whether the plugin is gone: wait for a new process and recover.
     pub fn is_plugin_gone(&self) -> bool {
         matches!(self, CallError::PluginGone { .. } | CallError::NotReady { .. })
     }
 
-    /// The plugin is there and cannot be reached: ask again in a while.
+    /// Whether the plugin lives but cannot be reached: try again later.
     pub fn is_disconnected(&self) -> bool {
         matches!(self, CallError::Disconnected { .. })
     }
@@ -273,7 +274,7 @@ impl CallError {
     }
 }
 
-/// What became of a call about a remote task. The kinds decide what the servers may do, so they are never mixed up.
+/// Why a call about a remote task failed. The kinds decide what the servers may do, so they must never be confused.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum RemoteError {
     /// The provider has positively answered that there is no such instance.
@@ -285,12 +286,12 @@ pub enum RemoteError {
     /// The request cannot succeed in this form.
     #[error("the request is wrong: {0}")]
     WrongRequest(String),
-    /// Someone with a newer epoch manages the instance.
+    /// A manager with a newer epoch has the instance.
     #[error("the epoch is stale: {message}")]
     StaleEpoch {
-        /// The newest accepted epoch, where the driver says it.
+        /// The newest accepted epoch, if the driver names it.
         accepted: Option<u64>,
-        /// The driver's words.
+        /// The driver's message.
         message: String,
     },
 }
@@ -302,13 +303,13 @@ impl RemoteError {
             Code::NotFound => RemoteError::Gone(message),
             Code::Aborted => RemoteError::StaleEpoch { accepted: errors::accepted_epoch(status), message },
             Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange | Code::Unimplemented => RemoteError::WrongRequest(message),
-            // Whatever is unclear must never look like an answer.
+            // An unclear failure must never look like an answer.
             _ => RemoteError::CouldNotAsk(message),
         }
     }
 }
 
-/// Foreign text is kept in a bounded length.
+/// Cuts untrusted text to a bounded length.
 pub(crate) fn bounded(text: &str) -> String {
     const MAX: usize = 4096;
     if text.len() <= MAX {

@@ -1,4 +1,4 @@
-//! Interactive commands beside a task.
+//! Interactive commands in a task.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::error::CallError;
 use crate::session::Session;
 use crate::types::TaskExit;
 
-/// From the person to the command.
+/// Input of the command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExecInput {
     /// Bytes for standard input.
@@ -33,7 +33,7 @@ pub enum ExecInput {
     Heartbeat,
 }
 
-/// From the command to the person.
+/// Output of the command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExecOutput {
     /// Bytes of standard output.
@@ -51,7 +51,7 @@ pub enum ExecOutput {
 /// Both directions of a session. Dropping it ends the command.
 #[derive(Debug)]
 pub struct ExecSession {
-    /// Input; bounded, so a command that does not read holds back its sender.
+    /// Input; bounded, so that a command that does not read slows its sender.
     pub input: mpsc::Sender<ExecInput>,
     output: mpsc::Receiver<Result<ExecOutput, CallError>>,
 }
@@ -69,7 +69,7 @@ impl ExecSession {
 }
 
 impl Driver {
-    /// Starts an interactive command beside a task.
+    /// Starts an interactive command in a task.
     pub fn exec_streaming(&self, id: &str, command: Vec<String>, tty: bool) -> Result<ExecSession, CallError> {
         let session = self.session()?;
         let setup = Setup { task_id: id.to_owned(), command, tty };
@@ -89,7 +89,7 @@ fn request(input: ExecInput) -> ExecTaskStreamingRequest {
     }
 }
 
-/// What one message says, in order; the flag says that it was the last.
+/// The outputs in one message, in order; the flag marks the last message.
 fn outputs(message: ExecTaskStreamingResponse) -> (Vec<ExecOutput>, bool) {
     let mut outputs = Vec::new();
     if let Some(stdout) = message.stdout {
@@ -109,7 +109,7 @@ fn outputs(message: ExecTaskStreamingResponse) -> (Vec<ExecOutput>, bool) {
         }
     }
     if message.exited {
-        // Without a result nobody knows how it ended.
+        // Without a result its end is unknown.
         let exit = message.result.map_or(TaskExit { exit_code: -2, ..TaskExit::default() }, Into::into);
         outputs.push(ExecOutput::Exited(exit));
     }
@@ -164,7 +164,7 @@ fn open<M: Send + 'static>(
                     break;
                 }
             }
-            // The person's side may end before the command does; the stream to the driver must not.
+            // The person's side may end before the command; the stream to the driver must not.
             std::future::pending::<Infallible>().await
         };
         let error = tokio::select! {

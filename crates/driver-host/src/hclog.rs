@@ -1,4 +1,4 @@
-//! Reads the log lines of a plugin. Pure; every input gives a line, none is trusted.
+//! Parses the log lines of a plugin. Pure; every input gives a line, and none is trusted.
 
 use serde_json::Value;
 
@@ -12,13 +12,13 @@ pub(crate) enum Level {
     Error,
 }
 
-/// One line, cut to sizes that a log can bear.
+/// One line, cut to the log's limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Line {
     pub(crate) level: Level,
     pub(crate) message: String,
     pub(crate) module: String,
-    /// `key=value` of the further fields.
+    /// The other fields as `key=value`.
     pub(crate) fields: String,
 }
 
@@ -26,7 +26,7 @@ const MESSAGE_MAX: usize = 8 << 10;
 const FIELD_MAX: usize = 1 << 10;
 const FIELDS_MAX: usize = 4 << 10;
 
-/// Reads one line; `crashing` is set by the first line of a Go crash report and makes all that follows an error.
+/// Parses one line. The first line of a Go crash report sets `crashing`, which makes all later lines errors.
 pub(crate) fn parse(line: &[u8], crashing: &mut bool) -> Line {
     if line.first() == Some(&b'{')
         && let Ok(Value::Object(object)) = serde_json::from_slice::<Value>(line)
@@ -37,7 +37,7 @@ pub(crate) fn parse(line: &[u8], crashing: &mut bool) -> Line {
 }
 
 fn structured(mut object: serde_json::Map<String, Value>) -> Line {
-    // The reserved keys ought to be strings. Whatever they are, they are shown.
+    // The reserved keys should be strings; other types are shown as well.
     let mut take = |key| object.remove(key).map(|value| text(&value)).unwrap_or_default();
     let message = cut(take("@message"), MESSAGE_MAX);
     let level = level_named(&take("@level")).unwrap_or(Level::Debug);
@@ -99,7 +99,7 @@ fn cut(mut text: String, max: usize) -> String {
     text
 }
 
-/// Cuts a stream of bytes into lines of bounded length; what exceeds the bound is dropped up to the next line end.
+/// Splits a stream of bytes into lines of bounded length; drops the rest of a longer line.
 #[derive(Debug)]
 pub(crate) struct Lines {
     buffer: Vec<u8>,
@@ -112,7 +112,7 @@ impl Lines {
         Self { buffer: Vec::new(), overlong: false, max }
     }
 
-    /// Feeds bytes, hands out each line that is now complete.
+    /// Feeds bytes and passes on each complete line.
     pub(crate) fn feed(&mut self, mut bytes: &[u8], mut each: impl FnMut(&[u8])) {
         while let Some(end) = bytes.iter().position(|b| *b == b'\n') {
             self.keep(&bytes[..end]);
@@ -122,7 +122,7 @@ impl Lines {
         self.keep(bytes);
     }
 
-    /// Hands out an unfinished last line.
+    /// Passes on an unfinished last line.
     pub(crate) fn finish(&mut self, mut each: impl FnMut(&[u8])) {
         self.flush(&mut each);
     }
@@ -140,7 +140,7 @@ impl Lines {
         if !line.is_empty() {
             each(line);
         }
-        // One flood must not pin its memory for the life of the plugin.
+        // Free the memory of one flood instead of keeping it for the life of the plugin.
         if self.overlong {
             self.buffer = Vec::new();
         } else {

@@ -31,16 +31,16 @@ use crate::types::{DriverEvent, DriverFingerprint};
 /// `/plugin` and the digits that plugins append.
 const SOCKET_NAME_MAX: usize = 24;
 
-/// What becomes of the plugin processes at the end of the host.
+/// The end of plugin processes at the end of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// They are ended in an orderly way. Their tasks go on.
+    /// They end in an orderly way. Their tasks continue.
     Stop,
-    /// They go on and are found again by the next host on the same state directory.
+    /// They continue, and the next host on the same state directory finds them again.
     LeaveRunning,
 }
 
-/// The order to end, and how.
+/// The order to end, with its kind.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct EndingSignal {
     token: CancellationToken,
@@ -53,7 +53,7 @@ impl EndingSignal {
         &self.token
     }
 
-    /// A host that is dropped without a word leaves its plugins to the next one.
+    /// A host that is dropped without an order leaves its plugins to the next one.
     pub(crate) fn how(&self) -> Ending {
         self.how.get().copied().unwrap_or(Ending::LeaveRunning)
     }
@@ -66,7 +66,7 @@ impl EndingSignal {
 
 type Fingerprints = Arc<BTreeMap<String, DriverFingerprint>>;
 
-/// Which plugin serves which driver, and what is known of each.
+/// The plugin of each driver, and the drivers' states.
 #[derive(Debug)]
 pub(crate) struct Registry {
     claims: Mutex<HashMap<String, Claim>>,
@@ -80,17 +80,17 @@ struct Claim {
     version: semver::Version,
     shared: Arc<Shared>,
     displaced: CancellationToken,
-    /// Processes so far, of whichever plugin: waiting for a newer one must work across a change of plugins.
+    /// Number of processes so far, over all plugins: waiting for a newer one must work across a change of plugins.
     generation: u64,
 }
 
-/// What a plugin gets with a driver name.
+/// The grant of a driver name to a plugin.
 #[derive(Debug)]
 pub(crate) struct Granted {
     pub(crate) shared: Arc<Shared>,
-    /// Cancelled when another plugin takes the driver over.
+    /// Cancelled when another plugin takes over the driver.
     pub(crate) displaced: CancellationToken,
-    /// The number of this process.
+    /// The generation of this process.
     pub(crate) generation: u64,
 }
 
@@ -99,7 +99,7 @@ impl Registry {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a plugin the one that serves a driver. The highest version wins, among equals the last configured.
+    /// Lets a plugin claim a driver. The highest version wins, and among equals the last configured.
     pub(crate) fn claim(
         &self,
         plugin: &str,
@@ -151,7 +151,7 @@ impl Registry {
             }
         };
         drop(claims);
-        // From now on the plugin is shown under its driver's name, without a moment in which it is not shown at all.
+        // From now on the plugin appears under its driver's name, without a gap.
         self.fingerprints.send_if_modified(|map| {
             let own = plugin != driver && map.get(plugin).is_some_and(|f| f.plugin == plugin);
             if own {
@@ -165,18 +165,18 @@ impl Registry {
         Ok(Granted { shared, displaced, generation })
     }
 
-    /// Keeps a driver for the plugin that served it under a former agent, until it is up or another one wins
-    /// against that version.
+    /// Reserves a driver for the plugin that served it under a former agent, until that is up or another one wins
+    /// against its version.
     fn keep_for(&self, plugin: &str, order: usize, served: &Serves, timing: &Timing) {
         if self.claim(plugin, order, &served.driver, &served.version(), timing).is_ok()
             && let Some(claim) = self.claims().get_mut(&served.driver)
         {
-            // There was no process yet.
+            // No process of this host yet.
             claim.generation = 0;
         }
     }
 
-    /// A plugin is no longer configured: it is shown no more, and any other may serve its driver.
+    /// A plugin is no longer configured: hides it and frees its driver for others.
     pub(crate) fn forget(&self, plugin: &str) {
         let mut claims = self.claims();
         let mut names = vec![plugin.to_owned()];
@@ -211,7 +211,7 @@ impl Registry {
         claims.get(driver).map(|claim| (claim.plugin.clone(), claim.version.to_string())).unwrap_or_default()
     }
 
-    /// Does something as long as the plugin serves the driver; false if it does not (any more).
+    /// Runs `act` if the plugin serves the driver; false if it does not (any more).
     pub(crate) fn if_holder(&self, driver: &str, plugin: &str, act: impl FnOnce()) -> bool {
         let claims = self.claims();
         let holds = claims.get(driver).is_some_and(|claim| claim.plugin == plugin);
@@ -225,7 +225,7 @@ impl Registry {
         self.claims().get(driver).map(|claim| claim.shared.clone())
     }
 
-    /// Changes what is known of a driver; watchers are woken only by a real change.
+    /// Changes the state of a driver; wakes watchers only on a real change.
     pub(crate) fn publish(&self, driver: &str, change: impl FnOnce(&mut DriverFingerprint)) {
         self.fingerprints.send_if_modified(|map| {
             let before = map.get(driver);
@@ -239,9 +239,9 @@ impl Registry {
         });
     }
 
-    /// What is known of a plugin that has not said which driver it is.
+    /// Publishes the state of a plugin that has not named its driver.
     pub(crate) fn publish_plugin(&self, plugin: &str, description: &str) {
-        // Another plugin may serve a driver of this name; that one is shown.
+        // Another plugin may serve a driver of this name; its state is shown.
         if self.claims().contains_key(plugin) {
             return;
         }
@@ -268,7 +268,7 @@ pub struct DriverHost {
 #[derive(Debug, Default)]
 struct Plugins {
     by_name: HashMap<String, Plugin>,
-    /// Counts plugins in the order of their configuration.
+    /// Counts plugins in configuration order.
     started: usize,
 }
 
@@ -281,8 +281,8 @@ struct Plugin {
 }
 
 impl DriverHost {
-    /// Starts all plugins, in parallel and in the background: one that fails shows why in its fingerprint. Must be called
-    /// within a tokio runtime.
+    /// Starts all plugins, in parallel and in the background; the fingerprint of a failed one has the reason. Must be
+    /// called within a tokio runtime.
     pub fn start(options: HostOptions) -> Result<Self, StartHostError> {
         let HostOptions { plugins, socket_dir, state_dir, agent, timing, anew } = options;
         let socket_dir = prepare(&socket_dir)?;
@@ -313,7 +313,7 @@ impl DriverHost {
         let ending = EndingSignal::default();
         let common = Arc::new(Common { id, socket_dir, state_dir, agent, timing, anew, registry, events, ending });
         let supervisors = TaskTracker::new();
-        // Read before any supervisor changes them.
+        // Read before any supervisor changes the records.
         let recorded = reattach::recorded(&common.state_dir).iter().filter_map(|p| reattach::load(&common.state_dir, p)).collect();
         supervisors.spawn(end_unwanted(common.clone(), names, recorded));
         let host = Self { common, plugins: Mutex::default(), reloading: tokio::sync::Mutex::default(), supervisors };
@@ -328,7 +328,7 @@ impl DriverHost {
         self.plugins.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts to keep a plugin running.
+    /// Starts the supervisor of a plugin.
     fn supervise(&self, spec: PluginSpec, plugins: &mut Plugins) {
         let (orders, received) = mpsc::unbounded_channel();
         let removed = CancellationToken::new();
@@ -346,12 +346,12 @@ impl DriverHost {
         plugins.by_name.insert(spec.name.clone(), Plugin { spec, orders, removed, running });
     }
 
-    /// The driver of a name; `None` until its plugin has said that it serves it.
+    /// The driver of a name; `None` until its plugin has named it.
     pub fn driver(&self, name: &str) -> Option<Driver> {
         self.common.registry.shared(name).map(|shared| Driver { shared })
     }
 
-    /// The driver of a name as soon as its plugin has said that it serves it; `None` after the limit.
+    /// Waits for the driver of a name until its plugin has named it; `None` after the limit.
     pub async fn wait_driver(&self, name: &str, limit: Duration) -> Option<Driver> {
         let mut fingerprints = self.fingerprints();
         let found = async {
@@ -368,19 +368,19 @@ impl DriverHost {
         tokio::time::timeout(limit, found).await.ok()
     }
 
-    /// What is known of each driver, by driver name; of a plugin that never came up, by its file name.
+    /// The state of each driver, by driver name; of a plugin that never came up, by its file name.
     pub fn fingerprints(&self) -> watch::Receiver<Fingerprints> {
         self.common.registry.fingerprints.subscribe()
     }
 
-    /// What drivers report about tasks. A reader that falls far behind loses the oldest.
+    /// Drivers' events about tasks. A reader that falls far behind loses the oldest.
     pub fn events(&self) -> broadcast::Receiver<DriverEvent> {
         self.common.events.subscribe()
     }
 
-    /// Looks at the plugins again, as they are configured now: a changed one is replaced once it is known that the new one
-    /// comes up, a new one started, one that is gone ended, one that did not run tried at once. Tasks are not touched; the node
-    /// tells the new process of each. Returns when all that is done. One reload runs at a time.
+    /// Reloads the plugins in their present configuration. Replaces a changed one once the new one is known to come up.
+    /// Starts new ones, ends removed ones, and retries failed ones at once. Does not touch tasks; the node recovers
+    /// each with the new process. Returns when all that is done. One reload runs at a time.
     #[expect(clippy::await_holding_invalid_type, reason = "one reload runs at a time")]
     pub async fn reload(&self, plugins: Vec<PluginSpec>) -> Result<BTreeMap<String, Reloaded>, StartHostError> {
         let names = checked_names(&plugins)?;
@@ -389,7 +389,7 @@ impl DriverHost {
         let mut done = BTreeMap::new();
         for (name, plugin) in removed {
             plugin.removed.cancel();
-            // Its records have the name, which may be given again.
+            // Its records use the name, which may be reused.
             let _ = plugin.running.await;
             done.insert(name, Reloaded::Ended);
         }
@@ -398,13 +398,13 @@ impl DriverHost {
             plugins.into_iter().map(|spec| (spec.name.clone(), self.order(spec, false, &mut known))).collect()
         };
         for (name, answer) in answers {
-            // Only the end of the host leaves an order unanswered.
+            // An order stays unanswered only when the host ends.
             done.insert(name, answer.await.unwrap_or_else(|_| Reloaded::Failed(LaunchError::Ending.to_string())));
         }
         Ok(done)
     }
 
-    /// Replaces the process of one plugin, whether it has changed or not; `None` if there is no such plugin.
+    /// Replaces the process of one plugin, changed or not; `None` if there is no such plugin.
     pub async fn restart(&self, plugin: &str) -> Option<Reloaded> {
         let answer = {
             let mut known = self.plugins();
@@ -437,22 +437,22 @@ impl DriverHost {
         names
     }
 
-    /// Which of these processes carry the mark of this node's plugins, for the node's books; those that do not answer are not among them. Blocking; asks
-    /// them all.
+    /// Those of these processes that carry the mark of this node's plugins, for the node's books; without processes
+    /// that hang. Blocking: inspects them all.
     pub fn marked(&self, of: impl IntoIterator<Item = u32>) -> Vec<Marked> {
         let dir = &self.common.state_dir;
         let recorded: HashSet<u32> =
             reattach::recorded(dir).iter().filter_map(|plugin| Some(identify_process(&reattach::load(dir, plugin)?)?.pid)).collect();
-        // What this host has launched has a supervisor until it has ended, before and after it is recorded.
+        // A process that this host has launched has a supervisor until its end, before and after it is recorded.
         scope::marked(of, &self.common.socket_dir, |pid, mark| mark.host == self.common.id || recorded.contains(&pid))
     }
 
-    /// Where plugins and their executors listen, as the kernel spells it.
+    /// Directory of the sockets of plugins and their executors, as the kernel spells it.
     pub fn socket_dir(&self) -> &Path {
         &self.common.socket_dir
     }
 
-    /// Ends the host. Returns when every plugin process has ended or has been left alone, as asked.
+    /// Ends the host. Returns when every plugin process has ended or is left alone, as ordered.
     pub async fn shutdown(&self, how: Ending) {
         self.common.ending.give(how);
         self.supervisors.wait().await;
@@ -486,16 +486,16 @@ fn prepare(path: &Path) -> Result<std::path::PathBuf, StartHostError> {
     path.canonicalize().map_err(failed)
 }
 
-/// Sockets of killed plugins and executors stay behind; those that no process has any more are removed. One that is
-/// bound and does not listen yet belongs to a process that is about to.
+/// Removes sockets without a process, left by killed plugins and executors. A socket that is bound but does not listen
+/// yet belongs to a starting process.
 pub(crate) fn sweep_dead_sockets(dir: &Path) {
     let entries: Vec<_> = std::fs::read_dir(dir).into_iter().flatten().flatten().collect();
     if entries.is_empty() {
         return;
     }
-    // Read after the directory, so that nobody who lives and has one of these is missing.
+    // Read after the directory, so that no live owner of a listed socket is missing.
     let Ok(bound) = processes::bound_sockets() else { return };
-    // By its name alone, which is drawn by chance: the path may be spelled in another way.
+    // By its random name alone, because the path may have another spelling.
     let bound: HashSet<&OsStr> = bound.iter().filter_map(|path| path.file_name()).collect();
     for entry in entries {
         let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
@@ -505,7 +505,7 @@ pub(crate) fn sweep_dead_sockets(dir: &Path) {
     }
 }
 
-/// Asked without waiting: a listener may be alive and too busy to accept.
+/// Connects without blocking: a listener may be alive and too busy to accept.
 pub(crate) fn nobody_listens(path: &Path) -> bool {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -515,8 +515,8 @@ pub(crate) fn nobody_listens(path: &Path) -> bool {
     SocketAddrUnix::new(path).and_then(|address| connect(&socket, &address)).is_err_and(|error| error == rustix::io::Errno::CONNREFUSED)
 }
 
-/// Ends processes of plugins that are no longer configured, and plugin processes of former hosts that no record names: their
-/// mark proves whose they are, even when every record is lost.
+/// Ends processes of plugins that are no longer configured, and plugin processes of former hosts without a record.
+/// Their mark proves their owner even if every record is lost.
 async fn end_unwanted(common: Arc<Common>, wanted: HashSet<String>, recorded: Vec<Record>) {
     let grace = common.timing.stop_grace;
     let mut kept = HashSet::new();
@@ -546,7 +546,7 @@ async fn end_unwanted(common: Arc<Common>, wanted: HashSet<String>, recorded: Ve
         tracing::warn!(plugin = stray.mark.plugin, pid = stray.pid, "ending a plugin process of a former agent that no record names");
         process.terminate();
         process.ended_within(grace).await;
-        // Nothing happens when it has ended already, except to what it has left behind.
+        // For an ended process this only removes what it has left behind.
         session::stop(None, &process, grace).await;
     }
 }

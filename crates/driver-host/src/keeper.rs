@@ -1,5 +1,5 @@
-//! The parent of a plugin where there is no cgroup: a process that outlives plugin and agent, and below which everything stays that the plugin starts. The
-//! other end of this is `keep` of `drover-executor`.
+//! The parent of a plugin where there is no cgroup: a process that outlives plugin and agent, and adopts the orphans of
+//! what the plugin starts. Its own side is `keep` of `drover-executor`.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,16 +16,16 @@ use tokio::time::timeout;
 use crate::options::PluginSpec;
 use crate::scope::KEEP;
 
-/// After the plugin's end: how long its keeper may take to say how.
+/// How long the keeper may take to report the plugin's exit status.
 const STATUS: Duration = Duration::from_secs(1);
 
-/// The line to a keeper.
+/// The connection to a keeper.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     line: BufReader<UnixStream>,
 }
 
-/// The command that keeps a plugin, whose arguments and standard input are set.
+/// The command of a keeper for a plugin, whose arguments and standard input are set.
 pub(crate) fn command(program: &Path, spec: &PluginSpec) -> io::Result<(Command, Keeper)> {
     let (ours, theirs) = Pair::pair()?;
     ours.set_nonblocking(true)?;
@@ -37,13 +37,13 @@ pub(crate) fn command(program: &Path, spec: &PluginSpec) -> io::Result<(Command,
 }
 
 impl Keeper {
-    /// Number of the plugin that the keeper has started.
+    /// Pid of the plugin that the keeper has started.
     pub(crate) async fn pid(&mut self) -> io::Result<u32> {
         let told = self.next().await?;
         told.parse().map_err(|_| io::Error::other(told.strip_prefix("error ").unwrap_or(&told).to_owned()))
     }
 
-    /// Tells it that its plugin is known: from now on it waits for that.
+    /// Confirms the pid: from now on the keeper waits for its plugin.
     pub(crate) async fn answer(&mut self) -> io::Result<()> {
         self.line.get_mut().write_all(b"\n").await
     }
@@ -56,7 +56,7 @@ impl Keeper {
         }
     }
 
-    /// How the plugin has ended.
+    /// Exit status of the plugin.
     pub(crate) async fn status(mut self) -> Option<ExitStatus> {
         let told = timeout(STATUS, self.next()).await.ok()?.ok()?;
         told.parse().ok().map(ExitStatus::from_raw)

@@ -1,10 +1,10 @@
 //! Launches driver plugins, keeps them running, and offers typed calls to them.
 //!
-//! For: everything between "the operator configured these plugins" and "this task was started by that driver": launch,
-//! handshake, configuration, logs, fingerprints, relaunch and reattachment, deadlines, and calls that say what became of
-//! them. A plugin is foreign code: it may hang, crash, flood or lie, and none of that reaches the node or another plugin.
-//! Must never know: allocations, servers, scheduling, where handles are stored.
-//! Start reading at [`DriverHost`] and [`Driver`]; `supervisor.rs` holds the state machine of one plugin.
+//! For: everything between "the operator configured these plugins" and "that driver started this task". That covers
+//! launch, handshake, configuration, logs, fingerprints, relaunch, reattachment and deadlines, and calls with clear
+//! outcomes. A plugin is foreign code: it may hang, crash, flood or lie, and none of that reaches the node or another
+//! plugin. Must never know: allocations, servers, scheduling, where handles are stored. Start reading at [`DriverHost`]
+//! and [`Driver`]; `supervisor.rs` holds the state machine of one plugin.
 
 mod backoff;
 mod config;

@@ -1,4 +1,4 @@
-//! What a host is started with.
+//! Options of a host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
@@ -11,21 +11,23 @@ use driver_proto::handshake::{MAX_PORT_DEFAULT, MIN_PORT_DEFAULT};
 /// One plugin to run.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PluginSpec {
-    /// The file name, which is also the label of the operator's `plugin` block. A built-in plugin has its driver's name.
+    /// The file name, which is also the label of the operator's `plugin` block. A built-in plugin has its driver's
+    /// name.
     pub name: String,
-    /// The program. It need not be there, or be empty: the plugin's status says so, and it is looked for again.
+    /// The program. It may be missing or empty: the plugin's status says so, and the host looks for it again.
     pub command: PathBuf,
     /// Its arguments.
     pub args: Vec<String>,
-    /// The operator's `config`, as the JSON of the block's body. Absent means empty.
+    /// The operator's `config`, as the JSON of the block's body; `None` means empty.
     pub config: Option<serde_json::Value>,
     /// Ships with the agent; for display.
     pub builtin: bool,
     /// Added to the agent's environment.
     pub env: BTreeMap<String, String>,
-    /// File to which its process id is written as soon as it has one: that of a cgroup, by which all that it starts is known.
+    /// The `cgroup.procs` file into which the plugin's pid goes first: its cgroup identifies everything that it starts.
     pub procs: Option<PathBuf>,
-    /// Program that becomes its parent where there is no cgroup, `<program> keep <plugin>`: what loses its parents below it stays below that.
+    /// Program that becomes its parent where there is no cgroup, `<program> keep <plugin>`: it adopts the orphans below
+    /// it.
     pub keeper: Option<PathBuf>,
 }
 
@@ -38,8 +40,9 @@ pub struct PluginBlock {
     pub config: Option<serde_json::Value>,
 }
 
-/// The plugins of these blocks, with their files in a directory. Nothing else there is run; the texts name executables without a block. A block
-/// without a usable file is a plugin that cannot be started, whose status says why; without a directory all are.
+/// The plugins of these blocks, with their files in a directory. No other file there runs; the texts name executables
+/// without a block. A block without a usable file gives a plugin that cannot start, whose status has the reason; so do
+/// all blocks without a directory.
 ///
 /// # Errors
 /// When the directory cannot be read.
@@ -49,7 +52,7 @@ pub fn discover(dir: Option<&Path>, blocks: &BTreeMap<String, PluginBlock>) -> s
     let entries = dir.map(|dir| std::fs::read_dir(dir)?.collect::<Result<Vec<_>, _>>()).transpose()?;
     for entry in entries.into_iter().flatten() {
         let path = entry.path();
-        // Follows links: a link to an executable is one.
+        // Follows links: a link to an executable counts as one.
         let Ok(meta) = std::fs::metadata(&path) else {
             continue;
         };
@@ -85,30 +88,30 @@ pub struct Core {
     pub id: u32,
     /// Its socket.
     pub socket: u32,
-    /// Its memory node.
+    /// Its NUMA node.
     pub node: u32,
-    /// A small core of a mixed processor.
+    /// An efficiency core.
     pub efficiency: bool,
-    /// Not for tasks.
+    /// Tasks must not use it.
     pub disabled: bool,
-    /// Guaranteed speed, 0 = not known.
+    /// Guaranteed speed in MHz; 0 = unknown.
     pub base_mhz: u64,
-    /// Top speed, 0 = not known.
+    /// Top speed in MHz; 0 = unknown.
     pub max_mhz: u64,
-    /// An estimate for when nothing else is known.
+    /// An estimated speed in MHz, if nothing else is known.
     pub guess_mhz: u64,
 }
 
-/// The node's processors. Drivers compute shares from it and some crash without it, so it always has a core.
+/// The node's processors. Drivers compute shares from it, and some crash without it, so it always has a core.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Topology {
     /// The cores.
     pub cores: Vec<Core>,
-    /// Distances between memory nodes, by node; empty = one node.
+    /// Distances between NUMA nodes, by node; empty = one node.
     pub distances: Vec<Vec<u32>>,
-    /// The operator's value for the whole, 0 = none.
+    /// The operator's total in MHz; 0 = none.
     pub override_total_mhz: u64,
-    /// What the operator withholds from tasks.
+    /// MHz that the operator reserves.
     pub override_withheld_mhz: u64,
 }
 
@@ -146,7 +149,7 @@ impl Topology {
     }
 }
 
-/// What plugins are told about the agent.
+/// The agent's settings for plugins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentConfig {
     /// Lowest port for listeners of plugins and executors.
@@ -168,27 +171,28 @@ impl Default for AgentConfig {
 pub struct Timing {
     /// From the start of a process to its handshake.
     pub handshake: Duration,
-    /// Each call of the set-up.
+    /// For each call of the set-up.
     pub setup_call: Duration,
-    /// StartTask; images may have to be fetched.
+    /// For StartTask; the driver may have to fetch images.
     pub start_task: Duration,
-    /// RecoverTask, DestroyTask, network calls; and what StopTask and ExecTask get beyond their own timeout.
+    /// For RecoverTask, DestroyTask and network calls; also added to the own timeouts of StopTask and ExecTask.
     pub task_call: Duration,
-    /// InspectTask, SignalTask.
+    /// For InspectTask and SignalTask.
     pub short_call: Duration,
     /// From the order to end until SIGKILL.
     pub stop_grace: Duration,
-    /// Between two questions whether the plugin still answers.
+    /// Interval of the watchdog's questions to the plugin.
     pub watchdog_interval: Duration,
-    /// A plugin that does not answer one within this time gets a strike; three in a row and its process is replaced.
+    /// A plugin that does not answer one within this time gets a strike. After three in a row the host replaces its
+    /// process.
     pub watchdog_deadline: Duration,
-    /// After a broken connection: how long until the process's death must show.
+    /// After a broken connection: how long until the process's death is visible.
     pub death_race: Duration,
-    /// Before the second relaunch in a row; it doubles.
+    /// Delay before the second relaunch in a row; it doubles.
     pub relaunch_first: Duration,
-    /// Never longer between relaunches.
+    /// Longest delay between relaunches.
     pub relaunch_max: Duration,
-    /// A process that lived this long starts with a clean record.
+    /// A process that lived this long has a clean record.
     pub stable_after: Duration,
 }
 
@@ -216,21 +220,21 @@ impl Default for Timing {
 pub struct HostOptions {
     /// The plugins.
     pub plugins: Vec<PluginSpec>,
-    /// Sockets of plugins and of executors that outlive them: a short path, made 0700, never removed.
+    /// Sockets of plugins, and of executors that outlive them: a short path, made 0700, never removed.
     pub socket_dir: PathBuf,
     /// Reattachment records and log pipes.
     pub state_dir: PathBuf,
-    /// What plugins are told.
+    /// The agent's settings for plugins.
     pub agent: AgentConfig,
     /// Deadlines and delays.
     pub timing: Timing,
-    /// Drivers whose processes of a former agent are not kept: they may still be at a start that the agent has not
-    /// heard the end of.
+    /// Drivers whose processes of a former agent must end: such a process may still be working on a start whose outcome
+    /// the agent does not know.
     pub anew: BTreeSet<String>,
 }
 
 impl HostOptions {
-    /// With the usual timing.
+    /// With the default timing.
     pub fn new(plugins: Vec<PluginSpec>, socket_dir: impl Into<PathBuf>, state_dir: impl Into<PathBuf>) -> Self {
         Self {
             plugins,

@@ -1,4 +1,4 @@
-//! One plugin process: start it, learn where it listens, notice its death, end it – and never touch a stranger.
+//! One plugin process: start it, learn its address, notice its death, end it – and never touch a stranger.
 
 use std::fs::File;
 use std::io;
@@ -28,10 +28,10 @@ use crate::stderr::{Tail, drain};
 
 /// The longest handshake line: a socket path and a few words.
 const HANDSHAKE_MAX: usize = 4096;
-/// After the process's death: how long its last words may take to arrive.
+/// After the process's death: how long its last output may take to arrive.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// A process that we watch, started by us or found again.
+/// A watched process, started by us or found again.
 #[derive(Debug, Clone)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
@@ -39,7 +39,7 @@ pub(crate) struct Process {
     exited: CancellationToken,
     status: Arc<OnceLock<ExitStatus>>,
     pub(crate) stderr: Tail,
-    /// What its offspring is known by.
+    /// The mark of its offspring.
     mark: Option<Arc<Mark>>,
 }
 
@@ -58,9 +58,9 @@ impl Process {
         }
     }
 
-    /// Ends it at once. Only this process: what it started lives on.
+    /// Ends it at once. Only this process: its children live on.
     pub(crate) fn kill(&self) {
-        // An error only says that it has ended already; the descriptor cannot mean anyone else.
+        // An error only means that it has ended already; the descriptor cannot refer to another process.
         let _ = pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL);
     }
 
@@ -69,7 +69,7 @@ impl Process {
         timeout(limit, self.exited.cancelled()).await.is_ok()
     }
 
-    /// Ends the helpers that the ended process has left behind; executors, workloads and whoever left its group stay.
+    /// Ends the helpers of the ended process. Executors, workloads and processes outside its group stay.
     pub(crate) async fn bury(&self) {
         let (pid, Some(mark)) = (self.pid, self.mark.clone()) else { return };
         let left = tokio::task::spawn_blocking(move || scope::helpers(pid, &mark)).await.unwrap_or_default();
@@ -81,7 +81,7 @@ impl Process {
         }
     }
 
-    /// Asks it to end.
+    /// Sends SIGTERM.
     pub(crate) fn terminate(&self) {
         let _ = pidfd_send_signal(self.pidfd.get_ref(), Signal::TERM);
     }
@@ -93,7 +93,7 @@ impl Process {
         let process = Self { pid, pidfd, exited: CancellationToken::new(), status: Arc::default(), stderr, mark };
         let watched = process.clone();
         tokio::spawn(async move {
-            // A descriptor of a process becomes readable once: at its end.
+            // A pidfd becomes readable once: at the process's end.
             while watched.pidfd.readable().await.is_err() {
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
@@ -111,18 +111,18 @@ impl Process {
     }
 }
 
-/// Whose child a process is: who is told how it has ended.
+/// The parent of a process, which gets its exit status.
 #[derive(Debug)]
 enum Parent {
-    /// This agent's.
+    /// This agent.
     Us(Child),
-    /// Its keeper's.
+    /// Its keeper.
     Keeper(Keeper),
-    /// Of a former agent, or of its keeper.
+    /// A former agent, or that agent's keeper.
     Another,
 }
 
-/// Ends a process whose start is abandoned half-way, whatever the reason.
+/// Ends a process whose start is abandoned, for any reason.
 #[derive(Debug)]
 pub(crate) struct KillOnDrop(Option<Process>);
 
@@ -131,7 +131,7 @@ impl KillOnDrop {
         Self(Some(process.clone()))
     }
 
-    /// The process is in other hands now.
+    /// Gives the process to another owner.
     pub(crate) fn release(mut self) {
         self.0 = None;
     }
@@ -153,8 +153,8 @@ fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// The pipes through which a plugin's output comes. They have names so that they can be opened again after a restart of
-/// the agent, and the plugin holds both ends: with no agent there it is not killed by a broken pipe.
+/// The pipes of a plugin's output. They have names, so that a restarted agent can open them again. The plugin holds
+/// both ends: without an agent, a broken pipe does not kill it.
 #[derive(Debug, Clone)]
 pub(crate) struct OutputPipes {
     stdout: PathBuf,
@@ -177,7 +177,7 @@ impl OutputPipes {
         Ok((reader, writer))
     }
 
-    /// Goes on reading what a process writes that was started by an earlier agent.
+    /// Continues to read the output of a process that an earlier agent started.
     pub(crate) fn reopen(&self, plugin: &str, tail: &Tail) {
         if let Ok(stderr) = pipe::OpenOptions::new().open_receiver(&self.stderr) {
             tokio::spawn(drain(plugin.to_owned(), stderr, tail.clone()));
@@ -198,7 +198,7 @@ async fn discard(mut from: impl AsyncRead + Unpin) {
     while let Ok(1..) = from.read(&mut buffer).await {}
 }
 
-/// Where a plugin is started, and under which mark.
+/// Directories and mark for the start of a plugin.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place<'a> {
     pub(crate) agent: &'a AgentConfig,
@@ -207,8 +207,8 @@ pub(crate) struct Place<'a> {
     pub(crate) mark: &'a Mark,
 }
 
-/// Starts a plugin and reads its handshake; `on_spawn` sees the process before anything else happens. On failure the
-/// process is gone afterwards.
+/// Starts a plugin and reads its handshake; `on_spawn` gets the process before anything else happens. After a failure
+/// the process is gone.
 pub(crate) async fn launch(
     spec: &PluginSpec,
     place: Place<'_>,
@@ -221,7 +221,7 @@ pub(crate) async fn launch(
     let cannot = |reason: String| LaunchError::Spawn { command: spec.command.clone(), reason };
     let (stdout, stdout_end) = OutputPipes::create(&pipes.stdout).map_err(|e| cannot(format!("no pipe for its output: {e}")))?;
     let (stderr, stderr_end) = OutputPipes::create(&pipes.stderr).map_err(|e| cannot(format!("no pipe for its output: {e}")))?;
-    // Room for what is logged while no agent reads; a refusal only means less room.
+    // Room for log output while no agent reads; a refusal only means less room.
     let _ = rustix::pipe::fcntl_setpipe_size(&stderr, 256 << 10);
     let (mut command, keeper) = match &spec.keeper {
         None => (Command::new(&spec.command), None),
@@ -241,23 +241,23 @@ pub(crate) async fn launch(
         // Executors inherit these; both must lead to a directory that outlives every task.
         .env(handshake::SOCKET_DIR_KEY, socket_dir)
         .env("TMPDIR", socket_dir)
-        // Whatever it starts can be found.
+        // Identifies everything that it starts.
         .env(mark_name, mark_value)
-        // What stays in this group when the plugin has ended is a helper of it.
+        // Members of this group that outlive the plugin are its helpers.
         .process_group(0)
-        // Executors inherit these too and cannot serve what they ask for.
+        // Executors inherit these too and cannot meet them.
         .env_remove(handshake::CLIENT_CERT_KEY)
         .env_remove(handshake::MULTIPLEX_KEY)
         .env_remove(handshake::SOCKET_GROUP_KEY)
-        // Who comes with the agent inherits what that has taken, and gives its tasks what the agent was given.
+        // A built-in plugin inherits the agent's raised limit, and must give its tasks the agent's original one.
         .env_remove(open_files::VARIABLE)
         .envs(open_files::variable().filter(|_| spec.builtin))
-        // Between agents only.
+        // For agents only.
         .env_remove("DROVER_JOIN_SECRET")
         .stdout(stdout_end)
         .stderr(stderr_end);
     let spawned = command.spawn();
-    // The command holds our copies of the writing ends; with them the pipes would never end.
+    // The command holds our copies of the write ends; with them the pipes would never end.
     drop(command);
     let child = spawned.map_err(|error| cannot(hindrance(&spec.command).unwrap_or_else(|| error.to_string())))?;
     let tail = Tail::default();
@@ -267,7 +267,7 @@ pub(crate) async fn launch(
         None => adopt_child(child, tail.clone(), mark.clone()).map_err(unwatched)?,
         Some(keeper) => {
             let plugin = timeout_at(deadline, kept(keeper, child, tail.clone(), mark.clone())).await;
-            // What it has written to standard error says why.
+            // Its standard error has the reason.
             let late = |_| Err(io::Error::other("its keeper says nothing"));
             plugin.unwrap_or_else(late).map_err(|error| cannot(hindrance(&spec.command).unwrap_or_else(|| error.to_string())))?
         }
@@ -275,7 +275,7 @@ pub(crate) async fn launch(
 
     let guard = KillOnDrop::new(&process);
     on_spawn(&process);
-    // It starts nothing before it has been asked to.
+    // It starts nothing before the first request.
     if !spec.builtin {
         open_files::give_back(process.pid);
     }
@@ -291,7 +291,7 @@ pub(crate) async fn launch(
         () = process.exited.cancelled() => None,
     };
     let read = match read {
-        // What it printed before its end may still be in the pipe.
+        // Its last output may still be in the pipe.
         None if process.exited.is_cancelled() => timeout(LAST_WORDS, first_line(&mut stdout, &mut line)).await.ok(),
         read => read,
     };
@@ -323,7 +323,7 @@ pub(crate) async fn launch(
     })
 }
 
-/// What a person can do about a file that cannot be started, where the kernel's own word for it says little.
+/// Advice for a file that cannot be executed, where the kernel's error says little.
 fn hindrance(command: &Path) -> Option<String> {
     if command.as_os_str().is_empty() {
         return Some("its `plugin` block names no built-in driver, and there is no plugin_dir in which its file could be".to_owned());
@@ -348,7 +348,7 @@ fn adopt_child(mut child: Child, tail: Tail, mark: Mark) -> io::Result<Process> 
     let pid = child.id();
     let opened = pid_of(pid).and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?));
     match opened {
-        // Our own child that was not waited for: the number cannot have been given away.
+        // Our own child without a wait: the kernel cannot have reused the number.
         Ok(pidfd) => Process::watch(pid, pidfd, Parent::Us(child), tail, Some(mark)),
         Err(error) => {
             let _ = child.kill();
@@ -358,14 +358,14 @@ fn adopt_child(mut child: Child, tail: Tail, mark: Mark) -> io::Result<Process> 
     }
 }
 
-/// The plugin that a keeper has started.
+/// The plugin under a keeper.
 async fn kept(mut keeper: Keeper, child: Child, tail: Tail, mark: Mark) -> io::Result<Process> {
     let parent = child.id();
-    // It is waited for when it has gone, which may be long after the plugin.
+    // Reaped at its end, which may be long after the plugin's.
     drop(adopt_child(child, Tail::default(), mark.clone())?);
     let pid = keeper.pid().await?;
     let pidfd = pidfd_open(pid_of(pid)?, PidfdFlags::empty())?;
-    // Until it is answered the keeper does not wait for the plugin, so that the number means nobody else.
+    // The keeper does not reap the plugin before our confirmation, so the number is still the plugin's.
     if Stat::of(pid).is_some_and(|stat| stat.parent != parent) {
         return Err(io::Error::other(format!("process {pid} is no child of the keeper")));
     }
@@ -373,12 +373,12 @@ async fn kept(mut keeper: Keeper, child: Child, tail: Tail, mark: Mark) -> io::R
     Process::watch(pid, pidfd, Parent::Keeper(keeper), tail, Some(mark))
 }
 
-/// Finds a process again; `None` unless it is the very one.
+/// Finds a process again; `None` unless it is the same one.
 pub(crate) fn find(pid: u32, birth: Birth, tail: Tail) -> io::Result<Option<Process>> {
     let Ok(pidfd) = pid_of(pid).and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?)) else {
         return Ok(None);
     };
-    // Compared after opening: the descriptor is then known to mean the process with this start time.
+    // Compared after opening: the descriptor then refers to the process with this start time.
     if Birth::of(pid) != Some(birth) {
         return Ok(None);
     }
@@ -390,10 +390,10 @@ fn pid_of(pid: u32) -> io::Result<Pid> {
     raw.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not a process id"))
 }
 
-/// Reads into `line` up to the first line end; may be interrupted and called again.
+/// Reads into `line` up to the first line end. Cancel safe: another call continues.
 async fn first_line(from: &mut (impl AsyncRead + Unpin), line: &mut Vec<u8>) -> io::Result<()> {
     let mut byte = [0];
-    // Byte by byte: a plugin may go on printing, and this happens once per process.
+    // Byte by byte: a plugin may continue to print, and this happens once per process.
     while line.len() < HANDSHAKE_MAX {
         match from.read(&mut byte).await? {
             0 if line.is_empty() => return Err(io::ErrorKind::UnexpectedEof.into()),

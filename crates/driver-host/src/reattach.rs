@@ -1,4 +1,4 @@
-//! Which process served a plugin, remembered over a restart of the agent.
+//! Records of plugins' processes, for a restart of the agent.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -16,7 +16,7 @@ use crate::stat::{Birth, boot_id};
 const VERSION: u32 = 1;
 const SUFFIX: &str = ".reattach.json";
 
-/// How to reach a running plugin, and how to be sure that it is the one.
+/// Reattach config of a running plugin, with proof of its identity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
     version: u32,
@@ -28,12 +28,12 @@ pub(crate) struct Record {
     pub(crate) pid: u32,
     pub(crate) birth: Birth,
     boot_id: String,
-    /// Digest of the program file, arguments and configuration: a changed plugin is not kept.
+    /// Digest of program file, arguments and configuration: a changed plugin is not kept.
     pub(crate) digest: String,
 }
 
 impl Record {
-    /// A process that has just been started. `None` when it has ended already.
+    /// The record of a new process; `None` when it has ended already.
     pub(crate) fn new(plugin: &str, process: &Process, digest: String) -> Option<Self> {
         Some(Self {
             version: VERSION,
@@ -48,12 +48,12 @@ impl Record {
         })
     }
 
-    /// It is configured and takes calls.
+    /// Marks it as configured and ready for calls.
     pub(crate) fn ready(self, driver: &str, address: &Address) -> Self {
         Self { driver: driver.to_owned(), network: address.network().to_owned(), addr: address.addr().to_owned(), ..self }
     }
 
-    /// The set-up was finished; a process without it is of no use and only to be ended.
+    /// Whether the set-up was finished; a process without it is useless and has to end.
     pub(crate) fn is_ready(&self) -> bool {
         !self.driver.is_empty()
     }
@@ -62,14 +62,14 @@ impl Record {
         if self.network == "tcp" { Address::Tcp(self.addr.clone()) } else { Address::Unix(self.addr.clone()) }
     }
 
-    /// The record was written since the machine booted; process ids of an earlier boot mean nothing.
+    /// Whether the record is from this boot; pids of an earlier boot mean nothing.
     pub(crate) fn of_this_boot(&self) -> bool {
         !self.boot_id.is_empty() && self.boot_id == boot_id()
     }
 }
 
-/// Identity of what would be run, the same from every build of the agent. Two equal digests mean that a running
-/// process is still what the operator wants.
+/// Identity of the plugin's command and configuration, the same in every build of the agent. Equal digests mean that a
+/// running process still matches the operator's wish.
 pub(crate) fn digest(spec: &PluginSpec, agent: &AgentConfig) -> String {
     let mut hasher = Sha256::new();
     let mut put = |part: &[u8]| {
@@ -108,7 +108,7 @@ pub(crate) fn load(dir: &Path, plugin: &str) -> Option<Record> {
     (record.version == VERSION && record.plugin == plugin).then_some(record)
 }
 
-/// Writes so that a crash leaves the old or the new record.
+/// Writes atomically.
 pub(crate) fn save(dir: &Path, record: &Record) -> io::Result<()> {
     let target = path(dir, &record.plugin);
     let draft = target.with_extension("draft");
@@ -118,7 +118,7 @@ pub(crate) fn save(dir: &Path, record: &Record) -> io::Result<()> {
     std::fs::rename(&draft, &target)
 }
 
-/// Forgets a plugin's process.
+/// Deletes the record of a plugin's process.
 pub(crate) fn remove(dir: &Path, plugin: &str) {
     let _ = std::fs::remove_file(path(dir, plugin));
 }

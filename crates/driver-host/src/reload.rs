@@ -1,35 +1,35 @@
-//! What became of the order to look at a plugin again.
+//! Outcomes of reloads.
 
 use tokio::sync::oneshot;
 
 use crate::options::PluginSpec;
 
-/// What a reload did to a plugin. Tasks are never touched: a new process is told of each.
+/// The outcome of a plugin's reload. It never touches tasks: the node recovers each with a new process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reloaded {
-    /// Program file, arguments and configuration are those that the running process was started with.
+    /// The running process already has this program file, arguments and configuration.
     Unchanged,
     /// A new process serves the driver.
     Replaced,
-    /// It was configured for the first time and runs.
+    /// It is newly configured and runs.
     Started,
-    /// It is no longer configured, so its process was ended.
+    /// It is no longer configured, and its process has ended.
     Ended,
-    /// It did not run before the reload and does now.
+    /// It was down before the reload and runs now.
     Recovered,
-    /// What is configured now cannot be used, so the former process was not touched and goes on.
+    /// The new configuration is unusable, so the former process continues.
     Kept(String),
     /// It does not run; the text is the reason.
     Failed(String),
 }
 
-/// To the supervisor of one plugin.
+/// An order to the supervisor of one plugin.
 #[derive(Debug)]
 pub(crate) struct Order {
     pub(crate) spec: PluginSpec,
-    /// Also when nothing has changed.
+    /// Replace it even without a change.
     pub(crate) force: bool,
-    /// It belongs to the start of the supervisor, whose first attempt answers it.
+    /// It comes with the start of the supervisor, whose first attempt answers it.
     pub(crate) fresh: bool,
     pub(crate) reply: oneshot::Sender<Reloaded>,
 }

@@ -20,14 +20,14 @@ pub struct Remote {
     pub(crate) driver: Driver,
 }
 
-/// Which bytes of an instance's log.
+/// The requested part of an instance's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogsQuery {
     /// Standard error instead of standard output.
     pub stderr: bool,
     /// Absolute byte offset over all rotated files.
     pub offset: u64,
-    /// Go on after the end.
+    /// Continue after the end.
     pub follow: bool,
     /// `offset` counts from the end.
     pub from_end: bool,
@@ -65,13 +65,14 @@ impl Remote {
         answer.map_err(|error| could_not_ask(&error))?.map_err(|status| RemoteError::from_status(&status))
     }
 
-    /// Create or get: idempotent for the same key. Where the request says that intents are kept, an answer with one means that nothing was created.
+    /// Create or get: idempotent for the same key. If the request keeps intents, an answer with an intent means that
+    /// nothing was created.
     pub async fn ensure(&self, request: EnsureRequest) -> Result<EnsureResponse, RemoteError> {
         let keeps_intent = request.keeps_intent;
         let limit = self.driver.shared.timing.start_task;
         let answer = self.call("Ensure", limit, |mut client| async move { client.ensure(request).await }).await?;
         if answer.handle.is_none() && (answer.intent.is_empty() || !keeps_intent) {
-            // It may exist: asking again with the same key is safe, treating this as an answer is not.
+            // It may exist: repeating the call with the same key is safe, accepting this answer is not.
             return Err(RemoteError::CouldNotAsk("the driver answered Ensure without a handle".into()));
         }
         Ok(answer)
@@ -82,7 +83,7 @@ impl Remote {
         self.look_up(FindRequest { key: key.to_owned(), owner: owner.to_owned(), ..FindRequest::default() }).await
     }
 
-    /// As [`Remote::find`], with what is known of the key besides.
+    /// As [`Remote::find`], with the known facts of the key.
     pub async fn look_up(&self, request: FindRequest) -> Result<(Handle, Observation), RemoteError> {
         let limit = self.driver.shared.timing.task_call;
         let answer = self.call("Find", limit, |mut client| async move { client.find(request).await }).await?;
@@ -92,14 +93,14 @@ impl Remote {
         }
     }
 
-    /// One page of everything that the owner has at the provider.
+    /// One page of the owner's instances at the provider.
     pub async fn list(&self, owner: &str, page_token: &str, page_size: u32) -> Result<ListResponse, RemoteError> {
         let request = ListRequest { owner: owner.to_owned(), page_token: page_token.to_owned(), page_size };
         let limit = self.driver.shared.timing.task_call;
         self.call("List", limit, |mut client| async move { client.list(request).await }).await
     }
 
-    /// One observation for each handle, in the order asked.
+    /// One observation for each handle, in their order.
     pub async fn observe(&self, handles: Vec<Handle>) -> Result<Vec<Observation>, RemoteError> {
         let asked = handles.len();
         let limit = self.driver.shared.timing.task_call;
@@ -112,12 +113,12 @@ impl Remote {
         Ok(answer.observations)
     }
 
-    /// Observations as they change, the present ones first. Dropping the stream cancels.
+    /// Observations as they change, the present ones first. A drop cancels.
     pub fn watch(&self, handles: Vec<Handle>) -> Result<RemoteStream<Observation>, RemoteError> {
         self.stream("Watch", |mut client| async move { client.watch(ObserveRequest { handles }).await })
     }
 
-    /// Stops an instance; idempotent; success means that it has confirmedly ended.
+    /// Stops an instance; idempotent. Success means that it has confirmedly ended.
     pub async fn stop(&self, handle: Handle, epoch: u64, signal: &str, timeout: Duration) -> Result<Observation, RemoteError> {
         let request = StopRequest { handle: Some(handle), epoch, signal: signal.to_owned(), timeout: Some(build::duration(timeout)) };
         let limit = timeout.saturating_add(self.driver.shared.timing.task_call);
@@ -125,15 +126,15 @@ impl Remote {
         answer.observed.ok_or_else(|| RemoteError::CouldNotAsk("the driver answered Stop without an observation".into()))
     }
 
-    /// Stops by key what may not exist yet: after the answer no create with the key takes effect. What has the key already is answered, not touched;
-    /// `None` when there is nothing, which is then final.
+    /// Seals a key: after the answer no create with the key takes effect. Returns an existing instance without touching
+    /// it; `None` when there is none, which is then final.
     pub async fn seal(&self, key: &str, epoch: u64, owner: &str) -> Result<Option<(Handle, Observation)>, RemoteError> {
         let request = SealRequest { key: key.to_owned(), epoch, owner: owner.to_owned() };
         let limit = self.driver.shared.timing.task_call;
         let answer = self.call("Seal", limit, |mut client| async move { client.seal(request).await }).await;
         let unclear = |what: &str| RemoteError::CouldNotAsk(format!("the driver answered Seal {what}"));
         match answer {
-            // "There is none" is an observation here; as a failure it does not say that the key is sealed.
+            // "Absent" is an observation here; as a failure it does not say that the key is sealed.
             Err(RemoteError::Gone(why)) => Err(unclear(&format!("with a failure that does not belong there: {why}"))),
             Err(other) => Err(other),
             Ok(SealResponse { observed: Some(seen), .. }) if seen.state() == InstanceState::Gone => Ok(None),
@@ -187,7 +188,7 @@ impl Remote {
         Ok(answer.stats)
     }
 
-    /// Starts an interactive command beside an instance.
+    /// Starts an interactive command in an instance.
     pub fn exec(&self, handle: Handle, epoch: u64, command: Vec<String>, tty: bool) -> Result<ExecSession, RemoteError> {
         let session = self.driver.session().map_err(|error| could_not_ask(&error))?;
         Ok(exec::open_remote(self.driver.clone(), session, handle, epoch, command, tty))
@@ -233,7 +234,7 @@ impl Remote {
     }
 }
 
-/// Items of a call that answers many times. Dropping it cancels.
+/// Items of a streaming call. A drop cancels it.
 #[derive(Debug)]
 pub struct RemoteStream<T> {
     items: mpsc::Receiver<Result<T, RemoteError>>,

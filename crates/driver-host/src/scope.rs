@@ -1,12 +1,12 @@
-//! Which processes belong to which plugin. A plugin starts others: executors that must outlive it, and helpers that must
-//! not. Nothing but their environment tells whose they are, so every plugin gets a variable that its offspring inherits.
+//! The plugin that a process belongs to. A plugin starts other processes: executors that must outlive it, and helpers
+//! that must not. Only their environment identifies them, so every plugin gets a variable that its offspring inherits.
 //!
 //! ```text
 //! DROVER_PLUGIN = <digest of command line>.<launch>.<host>.<plugin>@<socket directory>
 //! ```
 //!
-//! The digest tells the plugin itself from its offspring, which runs other commands. Only processes whose *initial*
-//! environment names our own socket directory are ever looked at; no other agent uses that directory.
+//! The digest distinguishes the plugin itself from its offspring, which runs other commands. The host considers only
+//! processes whose *initial* environment names its own socket directory; no other agent uses that directory.
 
 use std::path::{Path, PathBuf};
 
@@ -16,14 +16,14 @@ use crate::backoff::random;
 use crate::options::PluginSpec;
 use crate::stat::{Birth, Stat};
 
-/// The variable.
+/// Name of the variable.
 const VARIABLE: &str = "DROVER_PLUGIN";
-/// First arguments by which programs built on Nomad's libraries become helpers that outlive the driver on purpose: they hold
-/// workloads or collect their output, and the driver finds them again by its own records.
+/// First arguments of programs built on Nomad's libraries that outlive their driver on purpose. They hold workloads or
+/// collect their output, and the driver finds them again by its own records.
 const SURVIVORS: [&[u8]; 5] = [b"executor", b"logmon", b"docker_logger", b"libcontainer-shim", KEEP];
-/// First argument of what keeps a plugin, and all that it has started, below itself.
+/// First argument of a keeper, which holds a plugin and all that it has started.
 pub(crate) const KEEP: &[u8] = b"keep";
-/// What every workload has in its environment.
+/// Every workload has this in its environment.
 const WORKLOAD: &[u8] = b"NOMAD_ALLOC_ID=";
 
 /// One launch of one plugin by one host.
@@ -37,7 +37,7 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// For the next launch. `host` is the same for all launches of one host.
+    /// The mark of the next launch. `host` is the same for all launches of one host.
     pub(crate) fn new(spec: &PluginSpec, host: &str, socket_dir: &Path) -> Self {
         let words = std::iter::once(spec.command.as_os_str().as_encoded_bytes()).chain(spec.args.iter().map(String::as_bytes));
         Self {
@@ -62,18 +62,18 @@ impl Mark {
         Some(Self { command, launch, host, plugin, socket_dir: dir.into() })
     }
 
-    /// Of a process, by its environment at its start.
+    /// The mark in a process's initial environment.
     pub(crate) fn of(pid: u32) -> Option<Self> {
         in_environment(&std::fs::read(format!("/proc/{pid}/environ")).ok()?)
     }
 
-    /// Whether a command line is that of the plugin itself: the words, perhaps after those of an interpreter.
+    /// Whether a command line is the plugin's own, perhaps after the words of an interpreter.
     fn is_plugin(&self, command_line: &[&[u8]]) -> bool {
         (0..command_line.len()).any(|from| format!("{:016x}", digest(command_line[from..].iter().copied())) == self.command)
     }
 }
 
-/// FNV-1a over words with their ends: agents of other releases must find the same number.
+/// FNV-1a over words with their ends: agents of other releases must compute the same number.
 fn digest<'a>(words: impl Iterator<Item = &'a [u8]>) -> u64 {
     let bytes = words.flat_map(|word| word.iter().copied().chain([0]));
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
@@ -89,7 +89,7 @@ fn words(command_line: &[u8]) -> Vec<&[u8]> {
     command_line.strip_suffix(&[0]).unwrap_or(command_line).split(|b| *b == 0).collect()
 }
 
-/// A process that carries a mark.
+/// A process with a mark.
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) pid: u32,
@@ -102,9 +102,10 @@ fn processes() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Plugin processes of this socket directory, whichever agent started them; not those that do not answer. Blocking; asks all that lead a process group.
+/// Plugin processes of this socket directory, started by any agent; without those that hang. Blocking: inspects all
+/// leaders of process groups.
 pub(crate) fn plugins(socket_dir: &Path) -> Vec<Member> {
-    // A plugin leads its process group. Nobody else is asked: a workload of thousands of processes need not be.
+    // A plugin leads its process group. Other processes are not inspected: a workload may have thousands.
     ask(
         |stat| stat.group == stat.pid,
         |said| {
@@ -114,9 +115,9 @@ pub(crate) fn plugins(socket_dir: &Path) -> Vec<Member> {
     )
 }
 
-/// Asks the processes that are wanted, and makes members of those whose words are.
+/// Inspects the `wanted` processes and returns those with a mark.
 fn ask(wanted: impl Fn(&Stat) -> bool, mark: impl Fn(&Words) -> Option<Mark>) -> Vec<Member> {
-    // Looked at before it is asked: the birth must be that of whoever has spoken.
+    // Taken before the read of its memory: the birth must be that of the process read.
     let stats: Vec<Stat> = processes().filter_map(Stat::of).filter(wanted).collect();
     let heard = listen(stats.iter().map(|stat| stat.pid));
     let member = |stat: Stat| {
@@ -126,34 +127,34 @@ fn ask(wanted: impl Fn(&Stat) -> bool, mark: impl Fn(&Words) -> Option<Mark>) ->
     stats.into_iter().filter_map(member).collect()
 }
 
-/// What a plugin process that has ended left in its process group and what serves no task. Whoever wants to outlive a plugin
-/// leaves its group (executors make sessions of their own), runs a workload, or is a known survivor. Blocking.
+/// Processes of an ended plugin in its process group that serve no task. A process that outlives its plugin leaves the
+/// group (executors make sessions), runs a workload, or is a known survivor. Blocking.
 pub(crate) fn helpers(plugin_pid: u32, mark: &Mark) -> Vec<Member> {
     ask(
         |stat| stat.group == plugin_pid && stat.pid != plugin_pid,
         |said| {
-            // The group's number may have been given away; the mark of this very launch has not.
+            // The group's number may have been reused, but not the mark of this launch.
             let ours = in_environment(&said.environment).is_some_and(|found| found == *mark);
             (ours && !serves_a_task(&said.environment, &words(&said.line))).then(|| mark.clone())
         },
     )
 }
 
-/// A process with the mark of some plugin of a node.
+/// A process with the mark of a node's plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Marked {
-    /// The process.
+    /// The pid.
     pub pid: i32,
     /// Name of the plugin.
     pub plugin: String,
-    /// The plugin itself; else something that it has started.
+    /// It is the plugin itself; otherwise one of its offspring.
     pub is_plugin: bool,
-    /// It is, or serves, a plugin process that this host has in hand; or it serves a task, or outlives its plugin on purpose.
+    /// It belongs to a plugin process that this host supervises, serves a task, or outlives its plugin on purpose.
     pub known: bool,
 }
 
-/// Which of these processes carry the mark of this socket directory; not those that do not answer. `in_hand` says of a plugin process whether this host
-/// has launched or found it again. Blocking; asks them all.
+/// Those of these processes with a mark of this socket directory, without those that hang. `in_hand` tells whether this
+/// host has launched or found a plugin process. Blocking: inspects them all.
 pub(crate) fn marked(of: impl IntoIterator<Item = u32>, socket_dir: &Path, in_hand: impl Fn(u32, &Mark) -> bool) -> Vec<Marked> {
     let heard = listen(of);
     let look = |(pid, said): (u32, Words)| {

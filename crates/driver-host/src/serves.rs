@@ -1,6 +1,6 @@
-//! Which driver a plugin serves, remembered over any end of the agent: tasks are recovered by the plugin that
-//! started them, however long it takes to come up. Without this, the first of two plugins that serve a driver would
-//! be asked about the tasks of the other, and would know none.
+//! The driver that a plugin serves, stored over any end of the agent. Only the plugin that started a task can recover
+//! it, however slowly it comes up. Otherwise the first of two plugins with one driver would be asked about the other's
+//! tasks and know none.
 
 use std::{
     io::{self, Write},
@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 
 const SUFFIX: &str = ".serves.json";
 
-/// What a plugin was granted last.
+/// A plugin's last grant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Serves {
     pub(crate) driver: String,
-    /// The version that it was granted for.
+    /// The plugin's version at the grant.
     version: String,
 }
 
@@ -24,7 +24,7 @@ impl Serves {
         Self { driver: driver.to_owned(), version: version.to_string() }
     }
 
-    /// The lowest where it cannot be read.
+    /// The lowest version if it is unreadable.
     pub(crate) fn version(&self) -> semver::Version {
         self.version.parse().unwrap_or(semver::Version::new(0, 0, 0))
     }
@@ -34,12 +34,12 @@ fn path(dir: &Path, plugin: &str) -> PathBuf {
     dir.join(format!("{plugin}{SUFFIX}"))
 }
 
-/// What the plugin served last; a damaged file counts as none.
+/// The plugin's last grant; a damaged file counts as none.
 pub(crate) fn load(dir: &Path, plugin: &str) -> Option<Serves> {
     serde_json::from_slice(&std::fs::read(path(dir, plugin)).ok()?).ok()
 }
 
-/// Writes so that a crash leaves the old or the new answer; nothing is written that is there already.
+/// Writes atomically; writes nothing if it is unchanged.
 pub(crate) fn save(dir: &Path, plugin: &str, serves: &Serves) -> io::Result<()> {
     if load(dir, plugin).as_ref() == Some(serves) {
         return Ok(());
@@ -52,12 +52,12 @@ pub(crate) fn save(dir: &Path, plugin: &str, serves: &Serves) -> io::Result<()> 
     std::fs::rename(&draft, &target)
 }
 
-/// The plugin serves nothing any more.
+/// Deletes the plugin's grant.
 pub(crate) fn remove(dir: &Path, plugin: &str) {
     let _ = std::fs::remove_file(path(dir, plugin));
 }
 
-/// Names of the plugins that have served something.
+/// Names of the plugins with a grant.
 pub(crate) fn recorded(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.strip_suffix(SUFFIX).map(str::to_owned)).collect()

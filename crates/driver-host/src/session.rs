@@ -45,11 +45,11 @@ pub(crate) struct Session {
     pub(crate) checked: Arc<Result<Checked, ConfigError>>,
     pub(crate) remote: Option<Description>,
     pub(crate) address: Address,
-    /// What it was started from.
+    /// Digest of its command and configuration.
     pub(crate) digest: String,
 }
 
-/// Who a plugin says it is.
+/// A plugin's own account of its identity.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Identity {
     pub(crate) driver: String,
@@ -58,7 +58,7 @@ pub(crate) struct Identity {
     pub(crate) api_version: String,
 }
 
-/// A plugin that runs and has said who it is.
+/// A plugin that runs and has identified itself.
 #[derive(Debug, Clone)]
 pub(crate) struct Running {
     pub(crate) channel: Channel,
@@ -66,7 +66,7 @@ pub(crate) struct Running {
     pub(crate) identity: Identity,
     pub(crate) address: Address,
     pub(crate) digest: String,
-    /// Just started, so not configured yet.
+    /// Just started and not configured yet.
     pub(crate) fresh: bool,
 }
 
@@ -80,7 +80,7 @@ impl Session {
     }
 }
 
-/// Connects; one HTTP/2 connection carries everything and is made again if it breaks while the process lives.
+/// Connects. One HTTP/2 connection carries everything; it is made again if it breaks while the process lives.
 pub(crate) async fn connect(address: &Address, limit: Duration) -> Result<Channel, LaunchError> {
     let failed = |reason: String| LaunchError::Connect { address: address.to_string(), reason };
     // No keep-alive pings: servers written in Go answer frequent ones by closing the connection.
@@ -129,8 +129,8 @@ fn refused(call: &'static str, status: &Status) -> LaunchError {
     LaunchError::Setup { call, reason: format!("{:?}: {}", status.code(), bounded(status.message())) }
 }
 
-/// Drains what the plugin prints, for ever: unread output blocks the plugin. Headers come with the first byte, so nobody
-/// waits for this.
+/// Drains the plugin's output for ever: unread output blocks the plugin. Headers come with the first byte, so this runs
+/// in the background.
 pub(crate) fn drain_stdio(channel: &Channel) {
     let mut client = GrpcStdioClient::new(channel.clone()).max_decoding_message_size(HOST_DECODE_LIMIT);
     tokio::spawn(async move {
@@ -141,7 +141,7 @@ pub(crate) fn drain_stdio(channel: &Channel) {
     });
 }
 
-/// Whether this very process listens at the address; the kernel knows it of sockets in the file system.
+/// Whether this very process listens at the address, according to the kernel; for sockets in the file system.
 pub(crate) async fn is_listener(address: &Address, pid: u32) -> bool {
     match address {
         Address::Unix(path) => {
@@ -154,7 +154,7 @@ pub(crate) async fn is_listener(address: &Address, pid: u32) -> bool {
     }
 }
 
-/// Asks the health service whether a plugin answers at all; for processes found again.
+/// Asks the health service whether a plugin answers; for processes found again.
 pub(crate) async fn is_serving(channel: &Channel, process: &Process, limit: Duration) -> bool {
     let mut client = HealthClient::new(channel.clone());
     let request = HealthCheckRequest { service: HEALTH_SERVICE.into() };
@@ -162,7 +162,7 @@ pub(crate) async fn is_serving(channel: &Channel, process: &Process, limit: Dura
     matches!(answer, Ok(Ok(response)) if response.status() == ServingStatus::Serving)
 }
 
-/// Whether the plugin answers anything at all: a refusal is an answer too.
+/// Whether the plugin answers at all: a refusal counts as an answer.
 pub(crate) async fn answers(channel: &Channel, limit: Duration) -> bool {
     let mut client = HealthClient::new(channel.clone());
     let request = HealthCheckRequest { service: HEALTH_SERVICE.into() };
@@ -200,7 +200,7 @@ fn judge(info: &PluginInfoResponse) -> Result<Identity, LaunchError> {
     Ok(Identity { driver: info.name.clone(), version, api_version: api_version.clone() })
 }
 
-/// `v1.2`, `1`, `1.2.3-rc1+x`: what is missing is zero.
+/// `v1.2`, `1`, `1.2.3-rc1+x`: missing parts are zero.
 fn lenient_version(text: &str) -> Option<semver::Version> {
     let text = text.trim();
     let text = text.strip_prefix('v').unwrap_or(text);
@@ -258,7 +258,7 @@ fn is_empty(config: &serde_json::Value) -> bool {
     }
 }
 
-/// Asks what the driver offers. `Init` and the remote extension are asked for; not having them is no fault.
+/// Asks for the driver's facts. `Init` and the remote extension are optional.
 pub(crate) async fn open(running: &Running, timing: &Timing) -> Result<Session, LaunchError> {
     let Running { channel, process, identity, address, digest, .. } = running.clone();
     let limit = timing.setup_call;
@@ -281,14 +281,14 @@ pub(crate) async fn open(running: &Running, timing: &Timing) -> Result<Session, 
         Err(status) => return Err(refused("Describe", &status)),
     };
     Ok(Session {
-        // Given with the driver name.
+        // Set with the driver name.
         generation: 0,
         driver: identity.driver,
         version: identity.version,
         process,
         channel,
         capabilities: capabilities.unwrap_or_default().into(),
-        // A broken schema is the trouble of the tasks that need it; those that run already do not.
+        // A broken schema affects tasks that need it, but not running ones.
         checked: Arc::new(config::check(&spec)),
         task_schema: Arc::new(spec),
         remote,
@@ -297,12 +297,12 @@ pub(crate) async fn open(running: &Running, timing: &Timing) -> Result<Session, 
     })
 }
 
-/// Orders the process to end and makes sure that it does. Its tasks go on.
+/// Orders the process to end and ensures that it does. Its tasks continue.
 pub(crate) async fn stop(channel: Option<&Channel>, process: &Process, grace: Duration) {
     if let Some(channel) = channel {
         let orders = async {
             let mut driver = DriverClient::new(channel.clone());
-            // Newer drivers clean up here; the others say that they do not know the call.
+            // Newer drivers clean up here; others do not know the call.
             let _ = timeout(grace, driver.shutdown(ShutdownRequest {})).await;
             // The answer is usually lost with the server, so only the process counts.
             let _ = timeout(grace, GrpcControllerClient::new(channel.clone()).shutdown(Empty {})).await;
@@ -317,7 +317,7 @@ pub(crate) async fn stop(channel: Option<&Channel>, process: &Process, grace: Du
     } else {
         process.kill();
     }
-    // A process in an uninterruptible system call can resist; it is watched on, the host goes on.
+    // A process in an uninterruptible system call can resist; its watch continues, and the host moves on.
     process.ended_within(grace).await;
     process.bury().await;
 }

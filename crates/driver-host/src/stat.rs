@@ -1,20 +1,20 @@
-//! What the kernel tells of a process, and by what one is known again.
+//! The kernel's facts about a process, and its identity.
 
 use std::os::unix::fs::MetadataExt;
 
 use serde::{Deserialize, Serialize};
 
-/// What no other process with the same number has.
+/// Distinguishes a process from all others with the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Birth {
     /// Start time in clock ticks since boot.
     start_ticks: u64,
-    /// Device and inode of the program; 0 where it may not be asked.
+    /// Device and inode of the program; 0 where reading is forbidden.
     program: (u64, u64),
 }
 
 impl Birth {
-    /// `None` when there is no such process, or only its remains. May block, with the file system that its program lies on.
+    /// `None` when there is no such process, or only a zombie. May block on the file system of its program.
     pub(crate) fn of(pid: u32) -> Option<Self> {
         let stat = Stat::of(pid)?;
         let program = std::fs::metadata(format!("/proc/{pid}/exe"));
@@ -23,7 +23,7 @@ impl Birth {
     }
 }
 
-/// What the kernel tells of a process without asking it or a file system.
+/// The kernel's facts about a process, read without blocking.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stat {
     pub(crate) pid: u32,
@@ -35,10 +35,10 @@ pub(crate) struct Stat {
 }
 
 impl Stat {
-    /// `None` when there is no such process, or only its remains.
+    /// `None` when there is no such process, or only a zombie.
     pub(crate) fn of(pid: u32) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name in the second field may hold anything, so fields count from its end.
+        // The name in the second field may hold any character, so fields count from its end.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         if *fields.first()? == "Z" {
             return None;
@@ -51,13 +51,13 @@ impl Stat {
         })
     }
 
-    /// The birth of this very process, which may have ended, and its number been given away, since it was looked at.
+    /// The birth of this very process; `None` if it has ended since, even if its number was reused.
     pub(crate) fn birth(&self) -> Option<Birth> {
         Birth::of(self.pid).filter(|birth| birth.start_ticks == self.start_ticks)
     }
 }
 
-/// Changes with every boot of the machine.
+/// Changes at every boot of the machine.
 pub(crate) fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned()).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Standard error of a plugin: drained for its whole life, re-emitted as our own log, its end kept for error texts.
+//! Standard error of a plugin: drained for its whole life and logged by the agent; its end is kept for error texts.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,10 +10,10 @@ use crate::hclog::{Level, Line, Lines, parse};
 
 const TAIL_MAX: usize = 4 << 10;
 const LINE_MAX: usize = 64 << 10;
-/// A flood costs the node a bounded amount of work; what is dropped is counted.
+/// Bounds the node's work on a flood; further lines are counted and dropped.
 const LINES_PER_SECOND: u32 = 2000;
 
-/// The last bytes that a plugin wrote.
+/// The end of a plugin's output.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tail(Arc<Mutex<VecDeque<u8>>>);
 
@@ -40,7 +40,7 @@ struct Budget {
 }
 
 impl Budget {
-    /// Whether one more line fits; at the start of a new second also how many did not.
+    /// Whether one more line fits; at the start of a new second also the number of dropped lines.
     fn take(&mut self, now: Instant) -> (bool, u64) {
         let mut missed = 0;
         if now.duration_since(self.since) >= Duration::from_secs(1) {
@@ -57,7 +57,7 @@ impl Budget {
     }
 }
 
-/// Reads to the end.
+/// Reads until the end of the stream.
 pub(crate) async fn drain(plugin: String, mut from: impl AsyncRead + Unpin, tail: Tail) {
     let mut lines = Lines::new(LINE_MAX);
     let mut crashing = false;

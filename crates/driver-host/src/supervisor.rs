@@ -42,20 +42,20 @@ use crate::session::{self, Running, Session};
 use crate::stderr::Tail;
 use crate::types::{DriverEvent, DriverFingerprint};
 
-/// Streams that a driver ends are opened again, never faster than this.
+/// Delays before reopening a stream that the driver has ended.
 const REOPEN: Backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(120) };
-/// A stream that was open this long starts with a clean record.
+/// A stream that was open this long has a clean record.
 const STREAM_STABLE: Duration = Duration::from_secs(60);
 /// Unanswered questions in a row after which a plugin counts as hung.
 const STRIKES_MAX: u32 = 3;
-/// Bounds of what a driver may put on its node.
+/// Bounds of a driver's attributes on its node.
 const ATTRIBUTES_MAX: usize = 1024;
 const ATTRIBUTE_MAX: usize = 1024;
 
-/// What all supervisors of a host share.
+/// Shared state of a host's supervisors.
 #[derive(Debug)]
 pub(crate) struct Common {
-    /// Of this host, and of no other that used the same directories.
+    /// Unique id of this host among all that have used the same directories.
     pub(crate) id: String,
     pub(crate) socket_dir: PathBuf,
     pub(crate) state_dir: PathBuf,
@@ -68,23 +68,23 @@ pub(crate) struct Common {
     pub(crate) ending: EndingSignal,
 }
 
-/// One plugin.
+/// The supervisor of one plugin.
 pub(crate) struct Supervisor {
     pub(crate) common: Arc<Common>,
     pub(crate) spec: PluginSpec,
     /// Position in the configuration; the last of equals wins a driver name.
     pub(crate) order: usize,
-    /// Orders to look at the files again.
+    /// Orders to reload.
     pub(crate) orders: mpsc::UnboundedReceiver<Order>,
     /// Cancelled when the plugin is no longer configured.
     pub(crate) removed: CancellationToken,
-    /// The process that is being started.
+    /// The process under launch.
     pub(crate) launching: Mutex<Option<Process>>,
-    /// Who wants to know how the next attempt goes, and what success means to them.
+    /// Waiters for the outcome of the next attempt, with their value of success.
     pub(crate) waiting: Vec<(oneshot::Sender<Reloaded>, Reloaded)>,
 }
 
-/// Why a session is over.
+/// Why a session has ended.
 enum Over {
     Died,
     Displaced(LaunchError),
@@ -94,7 +94,7 @@ enum Over {
 }
 
 impl Supervisor {
-    /// Until the host ends or the plugin is removed.
+    /// Runs until the host ends or the plugin is removed.
     pub(crate) async fn run(mut self) {
         let mut failures = 0;
         let mut may_reattach = true;
@@ -112,7 +112,7 @@ impl Supervisor {
             let (ending, removed) = (self.common.ending.token().clone(), self.removed.clone());
             let attempt = tokio::select! {
                 attempt = self.bring_up(&spec, std::mem::take(&mut may_reattach)) => attempt,
-                // A launch that is cut off leaves a process that no record names, so it is ended by its guard.
+                // An aborted launch leaves a process without a record, so its guard ends it.
                 () = ending.cancelled() => Err(LaunchError::Ending),
                 () = removed.cancelled() => Err(LaunchError::Ending),
             };
@@ -121,7 +121,7 @@ impl Supervisor {
             }
             let (failure, driver) = match attempt {
                 Err(LaunchError::Ending) => {
-                    // The order to die was given when the attempt was dropped; here it is seen through.
+                    // The drop of the attempt has ordered its death; this waits for it.
                     let abandoned = self.launching().take();
                     if let Some(process) = abandoned {
                         process.ended_within(self.common.timing.stop_grace).await;
@@ -134,7 +134,7 @@ impl Supervisor {
                     return;
                 }
                 Err(error) => {
-                    // A record that names a process which never came up is of no use.
+                    // A record of a process that never came up is useless.
                     self.launching().take();
                     reattach::remove(&self.common.state_dir, &spec.name);
                     (error, None)
@@ -190,7 +190,7 @@ impl Supervisor {
             let delay = failure.retryable().then(|| self.backoff().delay(failures, jitter()));
             let next = delay.map_or("not tried again until a reload".to_owned(), |d| format!("tried again in {} s", d.as_secs().max(1)));
             let text = failure.to_string();
-            // What stays wrong for days is said once.
+            // A lasting failure is logged once.
             if told == text {
                 tracing::debug!(plugin = spec.name, error = text, next, "plugin is not available");
             } else {
@@ -208,14 +208,14 @@ impl Supervisor {
         }
     }
 
-    /// To whoever asked for this attempt; they may have gone.
+    /// Answers the waiters of this attempt; they may have gone.
     fn answer(&mut self, failure: Option<&LaunchError>) {
         for (reply, success) in self.waiting.drain(..) {
             let _ = reply.send(failure.map_or(success, |error| Reloaded::Failed(error.to_string())));
         }
     }
 
-    /// The next attempt is made from this.
+    /// Accepts an order: the next attempt uses its specification.
     fn accept(&mut self, order: Order, success: Reloaded) {
         self.spec = order.spec;
         self.waiting.push((order.reply, success));
@@ -225,7 +225,7 @@ impl Supervisor {
         Backoff { first: self.common.timing.relaunch_first, max: self.common.timing.relaunch_max }
     }
 
-    /// Waits for the delay, a reload or the end; `None` has no delay that passes.
+    /// Waits for the delay, a reload or the end; with `None`, no delay passes.
     async fn pause(&mut self, delay: Option<Duration>) {
         let ending = self.common.ending.token().clone();
         let delay = async {
@@ -234,7 +234,7 @@ impl Supervisor {
                 None => std::future::pending().await,
             }
         };
-        // One that was killed before it said where it listens has left a socket that nobody else knows of.
+        // A plugin killed before its handshake has left a socket that nothing else records.
         sweep_dead_sockets(&self.common.socket_dir);
         let order = tokio::select! {
             () = delay => None,
@@ -247,11 +247,11 @@ impl Supervisor {
         }
     }
 
-    /// The plugin takes no calls; what is known of it stays visible. `again`: another attempt follows.
+    /// Marks the plugin as down; its known facts stay visible. `again`: another attempt follows.
     fn down(&self, spec: &PluginSpec, driver: Option<(&String, &Arc<Shared>)>, why: &str, again: bool) {
         match driver {
             Some((driver, shared)) => {
-                // Where another plugin has taken over the driver, this one has nothing more to say about it.
+                // If another plugin has taken over the driver, this one must not change its state.
                 self.common.registry.if_holder(driver, &spec.name, || {
                     shared.phase.send_replace(Phase::Down { why: why.into(), again });
                     self.common.registry.publish(driver, |fingerprint| {
@@ -273,7 +273,7 @@ impl Supervisor {
         self.remove_socket(&session.address);
     }
 
-    /// A killed plugin leaves its socket; one that was announced elsewhere is none of our business.
+    /// Removes the socket of a killed plugin if it lies in the host's directory.
     fn remove_socket(&self, address: &Address) {
         if let Address::Unix(path) = address
             && Path::new(path).parent() == Some(&self.common.socket_dir)
@@ -282,7 +282,7 @@ impl Supervisor {
         }
     }
 
-    /// A process that runs and is configured, known under its driver name.
+    /// A running, configured process that has claimed its driver name.
     async fn bring_up(&self, spec: &PluginSpec, may_reattach: bool) -> Result<(Arc<Session>, Granted), LaunchError> {
         let common = &self.common;
         let digest = reattach::digest(spec, &common.agent);
@@ -291,7 +291,7 @@ impl Supervisor {
             Some(running) => running,
             None => self.launch(spec, &digest, Purpose::Serve).await?,
         };
-        // Whatever fails from here on must not leave the process behind.
+        // A failure from here on must not leave the process behind.
         let guard = KillOnDrop::new(&running.process);
         let (channel, process) = (running.channel.clone(), running.process.clone());
         session::drain_stdio(&channel);
@@ -336,7 +336,7 @@ impl Supervisor {
         if let Some(record) = record
             && let Err(error) = reattach::save(&self.common.state_dir, &record)
         {
-            // The plugin works; only a restart of the agent will start it anew.
+            // The plugin works; only a restart of the agent will replace it.
             let plugin = record.plugin;
             tracing::warn!(plugin, %error, "cannot record how to reach the plugin after a restart");
         }
@@ -348,7 +348,7 @@ impl Supervisor {
         let mark = Mark::new(spec, &common.id, &common.socket_dir);
         let pipes = OutputPipes::new(&common.state_dir, &format!("{}{}", spec.name, purpose.suffix()));
         let place = Place { agent: &common.agent, socket_dir: &common.socket_dir, pipes: &pipes, mark: &mark };
-        // An agent that dies from here on must be able to find and end the process: by its record, and by its mark.
+        // If the agent dies from here on, the next one must find and end the process: by its record, and by its mark.
         let spawned = |process: &Process| {
             if purpose == Purpose::Serve {
                 *self.launching() = Some(process.clone());
@@ -376,7 +376,7 @@ impl Supervisor {
         }
     }
 
-    /// Whether a changed plugin comes up and takes its configuration, found out beside the one that runs.
+    /// Checks, beside the running plugin, whether a changed one comes up and accepts its configuration.
     async fn probe(&self, spec: &PluginSpec, driver: &str) -> Result<(), LaunchError> {
         let running = self.launch(spec, "", Purpose::Probe).await?;
         let guard = KillOnDrop::new(&running.process);
@@ -397,8 +397,8 @@ impl Supervisor {
         usable
     }
 
-    /// The process that served this plugin under an earlier agent, if it is still the very one and still wanted. What
-    /// cannot be kept is ended; what cannot be identified is not touched.
+    /// The process that served this plugin under an earlier agent, if it is the same one and still wanted. Ends an
+    /// unwanted one; never touches an unidentified one.
     async fn reattach(&self, spec: &PluginSpec, digest: &str) -> Option<Running> {
         let common = &self.common;
         let record = reattach::load(&common.state_dir, &spec.name)?;
@@ -406,7 +406,7 @@ impl Supervisor {
         let address = record.address();
         let Some(process) = process else {
             reattach::remove(&common.state_dir, &spec.name);
-            // Killed together with its agent: nobody else knows of its socket.
+            // Killed together with its agent: nothing else records its socket.
             if matches!(&address, Address::Unix(path) if nobody_listens(Path::new(path))) {
                 self.remove_socket(&address);
             }
@@ -439,7 +439,7 @@ impl Supervisor {
         None
     }
 
-    /// Publishes the session and everything the driver reports, until it is over.
+    /// Publishes the session and the driver's reports until the session ends.
     async fn serve(&mut self, spec: &PluginSpec, session: Arc<Session>, shared: &Arc<Shared>, displaced: &CancellationToken) -> Over {
         let common = self.common.clone();
         let facts = Facts {
@@ -505,7 +505,7 @@ impl Supervisor {
                 let _ = order.reply.send(Reloaded::Unchanged);
                 continue;
             }
-            // What cannot serve must not cost the driver that does; it goes on serving meanwhile.
+            // An unusable new plugin must not cost the running driver, which continues meanwhile.
             let usable = tokio::select! {
                 usable = self.probe(&order.spec, &session.driver) => usable,
                 never = &mut streams => match never {},
@@ -526,11 +526,11 @@ impl Supervisor {
     }
 }
 
-/// What a process is started for.
+/// The purpose of a process's start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     Serve,
-    /// To see whether it could serve; it has pipes of its own and no record.
+    /// To check whether it could serve; it has pipes of its own and no record.
     Probe,
 }
 
@@ -551,7 +551,7 @@ impl Supervisor {
     }
 }
 
-/// The next order; never when there can be none.
+/// The next order; pending for ever if there can be none.
 async fn next(orders: &mut mpsc::UnboundedReceiver<Order>) -> Order {
     match orders.recv().await {
         Some(order) => order,
@@ -559,7 +559,7 @@ async fn next(orders: &mut mpsc::UnboundedReceiver<Order>) -> Order {
     }
 }
 
-/// The process of a record, if it is still the very one.
+/// The process of a record, if it is the same one.
 pub(crate) fn identify_process(record: &Record) -> Option<Process> {
     if !record.of_this_boot() {
         return None;
@@ -567,7 +567,7 @@ pub(crate) fn identify_process(record: &Record) -> Option<Process> {
     find(record.pid, record.birth, Tail::default()).ok().flatten()
 }
 
-/// The fingerprint stream, opened again whenever it ends.
+/// Follows the fingerprint stream and reopens it whenever it ends.
 async fn fingerprints(common: &Common, session: &Session) -> Infallible {
     let mut failures = 0;
     loop {
@@ -591,11 +591,11 @@ async fn fingerprints(common: &Common, session: &Session) -> Infallible {
         failures += 1;
         let delay = REOPEN.delay(failures, jitter());
         match failure {
-            // A driver that answers and then hangs up is still what it said it was.
+            // A driver that answers and then closes keeps its last state.
             None => tracing::debug!(driver = session.driver, failures, ?delay, "the driver ended its fingerprint stream"),
             Some(status) => {
                 if broken_connection(&status) {
-                    // If the process is found dead, this is dropped, and that says more.
+                    // If the process is dead, its supervisor drops this and reports the death.
                     session.process.ended_within(common.timing.death_race).await;
                 }
                 let why = format!("the fingerprint failed: {}", bounded(status.message()));
@@ -655,7 +655,7 @@ fn attribute_text(attribute: &Attribute) -> String {
     value + &attribute.unit
 }
 
-/// Returns when the plugin has stopped answering. Until then people are told as soon as it is slow.
+/// Returns when the plugin has stopped answering. Reports slowness at once.
 async fn hung(common: &Common, session: &Session) {
     let mut strikes = 0;
     loop {
@@ -672,7 +672,7 @@ async fn hung(common: &Common, session: &Session) {
     }
 }
 
-/// The stream of task events, opened again whenever it ends.
+/// Follows the stream of task events and reopens it whenever it ends.
 async fn task_events(common: &Common, session: &Session) -> Infallible {
     let mut failures = 0;
     loop {
@@ -680,7 +680,7 @@ async fn task_events(common: &Common, session: &Session) -> Infallible {
         if let Ok(stream) = session.driver_client().task_events(TaskEventsRequest {}).await {
             let mut stream = stream.into_inner();
             while let Ok(Some(event)) = stream.message().await {
-                // An error only says that nobody listens.
+                // An error only means that there is no listener.
                 let _ = common.events.send(driver_event(&session.driver, event));
             }
         }
@@ -692,7 +692,7 @@ async fn task_events(common: &Common, session: &Session) -> Infallible {
     }
 }
 
-/// Events wait in memory for their readers, so their parts are short.
+/// Cuts text, because events wait in memory for their readers.
 fn cut(text: &str) -> String {
     text[..text.floor_char_boundary(512)].to_owned()
 }

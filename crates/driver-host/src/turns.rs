@@ -1,12 +1,13 @@
-//! How many starts, or recoveries, a plugin has in hand at once.
+//! Bounds a plugin's concurrent starts, or recoveries.
 //!
-//! A plugin that is given thousands of tasks at once falls over, takes all that it has in hand along, and falls over again when they return. So calls wait in
-//! a line, in the order in which they came, and only so many of them are sent. Each fall halves that number, down to one; it doubles again with each quiet
-//! spell. The line holds one call for each task of the node at most, and whoever waits in it may leave.
+//! A plugin with thousands of tasks at once falls over, takes all calls in hand along, and falls over again when they
+//! return. So calls wait in a line, in order of arrival, and only a limited number is sent. Each fall halves the limit,
+//! down to one; each quiet spell doubles it. The line holds at most one call for each task of the node, and a waiting
+//! call may leave.
 //!
-//! A call that was in hand at several falls asks for a turn alone: then it is known whether it is what the plugin falls
-//! over. It holds the line up for a bounded time: it waits so long until the calls in hand have ended, and goes with
-//! them if they have not; and what has it alone shares the plugin with the others after so long.
+//! A call that was in hand at several falls asks for a turn alone: that shows whether it causes the falls. It delays
+//! the line for a bounded time. It waits that long for the calls in hand to end, and otherwise joins them. Once sent
+//! alone, it shares the plugin with the others after the same time.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -16,19 +17,19 @@ use tokio::time::Instant;
 
 use crate::session::Session;
 
-/// Most calls in hand at once. One start costs a process or two, and the plugin a connection to them.
+/// Most calls in hand at once. A start costs a process or two, and the plugin a connection to them.
 const MOST: usize = 32;
-/// After a fall: how long it has to be quiet until twice as many are sent.
+/// How long a plugin must be quiet after a fall before the limit doubles.
 const SPELL: Duration = Duration::from_secs(30);
-/// How long a call that is to be alone keeps the others waiting until it is sent, and once more after that.
+/// How long a call that asks to be alone may delay the others before it is sent, and once more afterwards.
 const ALONE: Duration = Duration::from_secs(30);
 
-/// How many calls may be in hand, after the falls so far.
+/// The limit of calls in hand, after the falls so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Limit {
-    /// Right after the last fall.
+    /// The limit right after the last fall.
     low: usize,
-    /// When that was; `None` before the first.
+    /// Time of the last fall; `None` before the first.
     fell: Option<Instant>,
 }
 
@@ -37,11 +38,11 @@ impl Limit {
 
     fn at(&self, now: Instant) -> usize {
         let spells = self.fell.map_or(0, |fell| now.duration_since(fell).as_secs() / SPELL.as_secs());
-        // More doublings than these reach the most from one.
+        // More doublings would exceed the maximum even from one.
         self.low.saturating_mul(1 << spells.min(16)).clamp(1, MOST)
     }
 
-    /// When it is higher than now; `None` when it cannot be.
+    /// When the limit next grows; `None` at the maximum.
     fn grows(&self, now: Instant) -> Option<Instant> {
         let fell = self.fell.filter(|_| self.at(now) < MOST)?;
         let spells = u32::try_from(now.duration_since(fell).as_secs() / SPELL.as_secs()).unwrap_or(u32::MAX - 1);
@@ -57,18 +58,18 @@ impl Limit {
 struct State {
     limit: Limit,
     in_hand: usize,
-    /// How many turns have been given.
+    /// Number of turns given.
     given: u64,
-    /// Counted, so that one fall that many calls report is one.
+    /// Number of falls, so that one fall reported by many calls counts once.
     falls: u64,
-    /// The newest process that has fallen over with a call of a turn in hand.
+    /// The newest process that has fallen with a turn's call in hand.
     fallen: Option<u64>,
 }
 
 /// The line before a plugin.
 #[derive(Debug)]
 pub(crate) struct Turns {
-    /// Whoever holds it is the first of the line. It is fair.
+    /// Its holder is the first of the line. The mutex is fair.
     first: Arc<tokio::sync::Mutex<()>>,
     state: Mutex<State>,
     freed: Notify,
@@ -84,8 +85,8 @@ impl Turns {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits in the line. Whoever is dropped meanwhile has left it. One that is to be alone and has been the first of
-    /// the line for [`ALONE`] is given a turn among the others.
+    /// Waits in the line. Cancel safe: a drop leaves the line. A call that asks to be alone gets a normal turn after
+    /// [`ALONE`] at the head of the line.
     #[expect(clippy::await_holding_invalid_type, reason = "the guard is the place at the head of the line")]
     pub(crate) async fn take(self: &Arc<Self>, alone: bool) -> Turn {
         let first = self.first.clone().lock_owned().await;
@@ -116,7 +117,7 @@ impl Turns {
                     None => std::future::pending().await,
                 }
             };
-            // A permit that is given between the look and this is kept for us: nobody else waits for one.
+            // A permit given between the look and this is kept for us, because no other call waits for one.
             tokio::select! {
                 () = self.freed.notified() => {}
                 () = changes => {}
@@ -125,34 +126,34 @@ impl Turns {
     }
 }
 
-/// Leave to make one call. Given back when it is dropped.
+/// Leave to make one call; a drop returns it.
 #[derive(Debug)]
 pub struct Turn {
     turns: Arc<Turns>,
-    /// How many falls there were when it was given.
+    /// Number of falls when it was given.
     falls: u64,
     since: Instant,
-    /// Of all turns that were given.
+    /// Its number among all turns.
     number: u64,
-    /// It was asked for alone, and nobody was in hand when it was given.
+    /// It asked to be alone, and no other call was in hand when it was given.
     alone: bool,
-    /// The head of the line, kept from the others for a while.
+    /// The head of the line, held for a while.
     line: Mutex<Option<OwnedMutexGuard<()>>>,
-    /// The process that has been sent the call.
+    /// The process that received the call.
     pub(crate) sent_to: OnceLock<Arc<Session>>,
 }
 
 impl Turn {
-    /// Whether it was asked for alone, and no other call has been in hand beside it until now.
+    /// Whether it asked to be alone, and no other call has been in hand so far.
     pub fn was_alone(&self) -> bool {
         self.alone && self.turns.state().given == self.number
     }
 
-    /// The plugin has fallen over with the call in hand. Only the first one to say so of a fall counts.
+    /// Reports that the plugin has fallen with the call in hand. Only the first report of a fall counts.
     pub(crate) fn fell(&self) {
         let process = self.sent_to.get().map(|session| session.generation);
         let mut state = self.turns.state();
-        // A process falls over once, also with calls that have reached it since.
+        // A process falls once, even with calls that reached it later.
         if state.falls == self.falls && (process.is_none() || process > state.fallen) {
             state.falls += 1;
             state.fallen = process.or(state.fallen);
@@ -160,8 +161,8 @@ impl Turn {
         }
     }
 
-    /// Returns when the others have waited long enough; from then on they are given turns beside it. Never, if they do
-    /// not wait for it.
+    /// Returns when the others have waited long enough; from then on they get turns beside it. Pending for ever if no
+    /// call waits for it.
     pub(crate) async fn shared(&self) {
         if !self.alone {
             return std::future::pending().await;
@@ -212,14 +213,14 @@ mod tests {
             held.push(turn);
         }
         assert_eq!(held.len(), MOST);
-        // All that were in hand report the same fall.
+        // All calls in hand report the same fall.
         held.iter().for_each(Turn::fell);
         drop(held.split_off(MOST / 2));
         assert!(taken(&turns, false).await.is_none(), "half as many now");
         held.pop();
         held.extend(taken(&turns, false).await);
         assert_eq!(held.len(), MOST / 2);
-        // Quiet, twice as many go.
+        // After a quiet spell the limit doubles.
         let more = tokio::time::timeout(SPELL + Duration::from_secs(1), turns.take(false)).await.expect("after a spell");
         more.fell();
         held.push(more);
@@ -244,7 +245,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_turn_alone_is_waited_for_in_vain_for_so_long_only() {
         let turns = Turns::new();
-        // A start that takes for ever, as one that fetches an image.
+        // An endless start, like one that fetches an image.
         let _slow = taken(&turns, false).await.expect("free");
         let (begin, alone) = (Instant::now(), turns.take(true));
         let (alone, after) = tokio::join!(alone, turns.take(false));

@@ -1,4 +1,4 @@
-//! What calls answer, in the node's words.
+//! Answers of calls, in the node's types.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -10,31 +10,31 @@ pub use driver_proto::values::{
 };
 use prost::Message;
 
-/// Which runtime a remote driver reaches and what it has there.
+/// A remote driver's provider and its facts.
 pub type Description = remote::DescribeResponse;
 
-/// The newest known state of a driver, or of a plugin that never said which driver it is.
+/// The newest known state of a driver, or of a plugin that never named its driver.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct DriverFingerprint {
     /// The plugin's file name.
     pub plugin: String,
     /// The plugin's version.
     pub version: String,
-    /// What the driver needs is present.
+    /// The driver's requirements are present.
     pub detected: bool,
     /// Tasks can run.
     pub healthy: bool,
-    /// The present process has sent a fingerprint, or the plugin has failed: this is no longer the blank beginning.
+    /// The present process has sent a fingerprint, or the plugin has failed; false only at the beginning.
     pub settled: bool,
-    /// Why (not).
+    /// The reason of the state.
     pub description: String,
     /// Node attributes.
     pub attributes: BTreeMap<String, String>,
-    /// What it offers; absent until the plugin has run once.
+    /// The driver's capabilities; `None` until the plugin has run once.
     pub capabilities: Option<Capabilities>,
-    /// Present when the plugin serves the remote extension.
+    /// `Some` if the plugin serves the remote extension.
     pub remote: Option<Description>,
-    /// The running process.
+    /// Pid of the running process.
     pub pid: Option<u32>,
     /// Grows with each process; see [`crate::Driver::generation`].
     pub generation: u64,
@@ -62,9 +62,9 @@ pub struct DriverEvent {
 /// A started task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Started {
-    /// How the driver finds it again; persist it before the task counts as started ([`handle_to_bytes`]).
+    /// Handle to find it again; store it before the task counts as started ([`handle_to_bytes`]).
     pub handle: TaskHandle,
-    /// Where the task is reached, if not on the node's address.
+    /// Address of the task, if it differs from the node's.
     pub network: Option<NetworkOverride>,
 }
 

@@ -1,4 +1,4 @@
-//! A plugin that writes without end. In a process of its own, because it is about memory.
+//! A plugin with endless output. In a process of its own, because the test measures memory.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ async fn four_gibibytes_of_output_cost_the_host_a_bounded_amount_of_memory() {
     while !done.iter().all(|path| path.exists()) {
         assert!(began.elapsed() < Duration::from_secs(300), "4 GiB are never read: the plugin is blocked");
         most = most.max(resident());
-        // Calls are answered all the while.
+        // Calls are answered meanwhile.
         testkit::soon(driver.inspect_task("nobody")).await.expect_err("unknown");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

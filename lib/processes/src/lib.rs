@@ -1,8 +1,10 @@
-//! What processes of this machine say of themselves: their command lines, the environments that they were started with, and where their sockets are.
+//! Facts about processes of this machine: their command lines, their initial environments, and the paths of their
+//! sockets.
 //!
-//! The kernel reads both out of a process's memory, and waits for whoever changes the map of that memory just then: the process forks, executes or ends.
-//! One that gets hardly any time (a fork bomb within its share of the CPU) or that hangs (on a file server that is gone) holds it for minutes or for
-//! ever, and with it everybody who looks, as anybody knows whose `ps` has not come back. [`listen`] waits for nobody longer than a moment.
+//! The kernel reads the first two from a process's memory and waits while its memory map changes: the process forks,
+//! executes or ends. A process may hold the lock of that map for minutes or for ever. It may get hardly any time (a
+//! fork bomb within its share of the CPU), or hang on a lost file server. Every reader then blocks with it, as `ps`
+//! does. [`listen`] bounds its wait for each process.
 
 mod sockets;
 
@@ -18,35 +20,36 @@ use std::{
 
 pub use sockets::bound_sockets;
 
-/// A process that has not answered for so long hangs: somebody else goes on with the others.
+/// A process that has not answered for this long hangs: another thread continues with the rest.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// Nobody at all has answered for so long: those that are left are not waited for.
+/// When no process has answered for this long, the round ends without the rest.
 const GIVE_UP: Duration = Duration::from_secs(1);
-/// Threads of one round, each of which may have met one that hangs.
+/// Threads of one round; each may block on a process that hangs.
 const READERS: usize = 256;
-/// They read into the heap.
+/// Small, because they read into the heap.
 const STACK: usize = 64 << 10;
 
-/// What a process says of itself.
+/// Command line and environment of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Words {
-    /// The command line, each word with a zero behind it. Empty: a thread of the kernel, or a process that has no memory any more.
+    /// The command line, each word followed by a zero. Empty for a kernel thread, or a process without memory.
     pub line: Vec<u8>,
-    /// The environment at its start in the form `NAME=value`, each with a zero behind it. Empty also when it must not be read.
+    /// The initial environment in the form `NAME=value`, each followed by a zero. Empty also if reading is forbidden.
     pub environment: Vec<u8>,
 }
 
-/// What came of listening.
+/// The result of one round.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Heard {
-    /// Of those that have answered.
+    /// The processes that have answered, by pid.
     pub words: HashMap<u32, Words>,
-    /// Those that live, as far as anybody knows, and have not answered. Who is in neither has ended.
+    /// Live processes, as far as known, that have not answered. A process in neither set has ended.
     pub silent: HashSet<u32>,
 }
 
-/// What these processes say of themselves. Blocking: a fraction of a millisecond for each as a rule, and little more than a second when some hang. A thread
-/// stays with each of those until it answers or ends; it is not asked again meanwhile, and is silent at once.
+/// Reads the command lines and environments of these processes. Blocking: usually a fraction of a millisecond for each,
+/// and little more than a second if some hang. A thread stays with each of those until it answers or ends. Later calls
+/// do not read such a process again, and report it as silent at once.
 #[must_use]
 pub fn listen(pids: impl IntoIterator<Item = u32>) -> Heard {
     static ASKED: LazyLock<Arc<Asked>> = LazyLock::new(Arc::default);
@@ -60,11 +63,11 @@ fn read(pid: u32) -> Option<Words> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No change of what is in it can be left half done.
+    // No change of its content can be half done.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Who is being asked just now, since when, by whichever round.
+/// Reads in progress, with their begin and round.
 #[derive(Default)]
 struct Asked {
     open: Mutex<HashMap<u64, (u32, Instant)>>,
@@ -93,21 +96,21 @@ impl Asked {
             let (asked, queue, answers, read) = (self.clone(), queue.clone(), answers.clone(), read.clone());
             let reader = move || {
                 loop {
-                    // A statement of its own: the queue is free while the process is asked.
+                    // A statement of its own: the queue is unlocked during the read.
                     let next = lock(&queue).pop_front();
                     let Some(pid) = next else { return };
                     let answer = asked.one(pid, &read);
-                    // Nobody listens any more when it took too long.
+                    // The round has ended without this answer.
                     if answers.send((pid, answer)).is_err() {
                         return;
                     }
                 }
             };
-            // Where the machine has no room for another thread, those that there are go on.
+            // If the machine allows no further thread, the present ones continue.
             *readers += usize::from(thread::Builder::new().name("listen".into()).stack_size(STACK).spawn(reader).is_ok());
         };
         while !waiting.is_empty() && quiet < GIVE_UP {
-            // Twice as many each time that nobody has answered: those that hang are rarely alone.
+            // Doubles each time nothing has answered: hanging processes rarely come alone.
             let wanted = if quiet.is_zero() { 1 } else { readers * 2 }.min(READERS).min(readers + lock(&queue).len());
             (readers..wanted.max(1)).for_each(|_| begin(&mut readers));
             match answered.recv_timeout(PATIENCE) {
@@ -116,7 +119,7 @@ impl Asked {
                     heard.extend(answer.map(|answer| (pid, answer)));
                     quiet = Duration::ZERO;
                 }
-                // Counted, not measured: when the whole machine stood still nobody was waited for.
+                // Counted, not measured: a pause of the whole machine does not count as waiting.
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => quiet += PATIENCE,
             }
         }
@@ -147,7 +150,7 @@ mod tests {
 
     use super::*;
 
-    /// Processes below a number hang until they are let go.
+    /// Processes below a number hang until released.
     #[derive(Default)]
     struct Gate {
         open: Mutex<bool>,
@@ -180,7 +183,7 @@ mod tests {
         assert_eq!(heard, (5..100).filter(|pid| *pid != 9).map(|pid| (pid, pid * 2)).collect());
         assert_eq!(gate.asked.load(SeqCst), 5);
 
-        // They hang still: they are known, and the answer comes at once.
+        // They still hang: that is known, and the answer comes at once.
         let begun = Instant::now();
         let (heard, silent) = asked.ask(0..6, read.clone());
         assert_eq!((heard, silent), (HashMap::from([(5, 10)]), hang));

@@ -1,10 +1,9 @@
-//! Which paths sockets are bound to.
+//! Paths of bound sockets.
 
 use std::{collections::HashSet, io, path::PathBuf};
 
-/// The paths that sockets of this network namespace are bound to, spelled as in the call that bound them
-/// (`/proc/net/unix`, see proc(5)): those that listen and those that are about to. Blocking, well below a
-/// millisecond for a thousand sockets.
+/// The paths of bound sockets in this network namespace, as spelled in the bind call (`/proc/net/unix`, see proc(5)).
+/// They include sockets that do not listen yet. Blocking, well below a millisecond for a thousand sockets.
 ///
 /// # Errors
 /// When the kernel's list cannot be read.
@@ -13,7 +12,7 @@ pub fn bound_sockets() -> io::Result<HashSet<PathBuf>> {
 }
 
 fn paths(list: &str) -> HashSet<PathBuf> {
-    // Seven columns and one blank come before the path, which may hold blanks itself.
+    // Seven columns and one blank precede the path, which may contain blanks.
     let path = |line: &str| {
         let rest = (0..7).try_fold(line, |rest, _| rest.trim_start().split_once(char::is_whitespace).map(|(_, rest)| rest))?;
         rest.starts_with('/').then(|| PathBuf::from(rest))

@@ -1,4 +1,4 @@
-//! Plugins for the tests of the host: a good one, one for remote tasks, and the bad ones.
+//! Plugins for the tests of the host: a good one, one for remote tasks, and bad ones.
 //!
 //! The first argument names the behaviour, see `main`.
 
@@ -20,9 +20,9 @@ mod raw;
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let argument = args.get(1).cloned().unwrap_or_default();
-    // Tests check that nothing stays behind; TMPDIR is the host's socket directory.
+    // Tests check that no process stays; TMPDIR is the host's socket directory.
     let _ = std::fs::write(std::env::temp_dir().join(format!("pid.{}", std::process::id())), "");
-    // And what it was started with.
+    // And its initial environment.
     let environment: String = std::env::vars().map(|(name, value)| format!("{name}={value}\n")).collect();
     let _ = std::fs::write(std::env::temp_dir().join("environment"), environment);
     match args.first().map(String::as_str).unwrap_or_default() {
@@ -83,7 +83,7 @@ fn wait_for_ever() -> ExitCode {
     }
 }
 
-/// Starts what plugins start: a helper, an executor, a workload, and a process that has made itself independent.
+/// Starts the usual children of plugins: a helper, an executor, a workload, and an independent process.
 fn helpers() {
     use std::os::unix::process::CommandExt;
     use std::process::Command;
@@ -103,7 +103,7 @@ fn helpers() {
     let _ = std::fs::write(std::env::temp_dir().join("helpers"), pids.join(" "));
 }
 
-/// Four GiB of standard output and 128 MiB of standard error as soon as the handshake is over.
+/// Four GiB of standard output and 128 MiB of standard error right after the handshake.
 fn flood() {
     const MIB: usize = 1 << 20;
     let stdout = rustix::io::dup(rustix::stdio::stdout()).expect("dup");
@@ -121,14 +121,14 @@ fn flood() {
     };
     write(stdout, vec![b'z'; MIB], 4096, "stdout.done");
     let stderr = rustix::io::dup(rustix::stdio::stderr()).expect("dup");
-    // Short lines, and one that never ends.
+    // Short lines, and an endless one.
     let lines = "[INFO] a line of a plugin that has too much to say\n".repeat(MIB / 2 / 50);
     let mut block = lines.into_bytes();
     block.resize(MIB, b'y');
     write(stderr, block, 128, "stderr.done");
 }
 
-/// Log lines that have crashed hosts, and a flood of standard output that starts after the handshake.
+/// Log lines that have crashed hosts, and a flood of standard output after the handshake.
 fn noise() {
     let mut stderr = std::io::stderr();
     let _ = writeln!(stderr, "{}", "y".repeat(1 << 20));
@@ -142,7 +142,7 @@ fn noise() {
         let _ = writeln!(stderr, "{line}");
     }
     let _ = stderr.write_all(b"\xff\xfe\x00\n");
-    // The SDK gives descriptor 1 away; this copy goes on to the pipe.
+    // The SDK redirects descriptor 1; this copy still leads to the pipe.
     let stdout = rustix::io::dup(rustix::stdio::stdout()).expect("dup");
     std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(200));
@@ -156,7 +156,7 @@ fn noise() {
     });
 }
 
-/// A driver that only has a version.
+/// A driver with nothing but a version.
 struct Versioned(String);
 
 #[driver_sdk::async_trait]

@@ -1,4 +1,4 @@
-//! A driver that answers by hand, without most services, and as badly as its argument says: one behaviour, or several joined by `+`.
+//! A driver with hand-written answers, without most services. Its argument names its faults, several joined by `+`.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -30,7 +30,7 @@ fn absent<T>() -> Result<Response<T>, Status> {
     Err(Status::unimplemented("not here"))
 }
 
-/// What is counted, and shown by `InspectTask`.
+/// Counters, shown by `InspectTask`.
 #[derive(Debug, Default)]
 struct Counts {
     fingerprints: AtomicI64,
@@ -57,7 +57,7 @@ impl Drop for Open {
     }
 }
 
-/// A stream that never says anything and counts until it is dropped.
+/// A silent stream, counted until its drop.
 fn silent<T: Send + 'static>(open: Open) -> Stream<T> {
     Box::pin(Silent { _open: open, of: std::marker::PhantomData::<fn() -> T> })
 }
@@ -94,7 +94,7 @@ pub(crate) async fn serve(kinds: String) -> ExitCode {
         let path = std::env::temp_dir().join(format!("plugin{}", std::process::id()));
         let Ok(listener) = UnixListener::bind(&path) else { return ExitCode::FAILURE };
         let line = handshake::line(&Address::Unix(path.to_string_lossy().into_owned()), false);
-        // Old and new libraries end the line in different ways.
+        // Old and new libraries end the line differently.
         let line = match (kinds.are("five-fields"), kinds.are("seven-fields")) {
             (true, _) => line.trim_end_matches('|').to_owned(),
             (_, true) => format!("{line}|true"),
@@ -180,7 +180,7 @@ impl BasePlugin for RawBase {
     }
 }
 
-/// A schema nested so deep that a reader without a limit runs out of stack.
+/// A schema nested so deep that a reader without a limit overflows its stack.
 fn deep(levels: usize) -> Spec {
     (0..levels).fold(Spec { block: None }, |inner, _| Spec {
         block: Some(Kind::BlockValue(Box::new(hclspec::Block { name: "b".into(), required: false, nested: Some(Box::new(inner)) }))),
@@ -242,7 +242,7 @@ impl WireDriver for RawDriver {
         absent()
     }
     async fn start_task(&self, _: Request<StartTaskRequest>) -> Result<Response<StartTaskResponse>, Status> {
-        // The enum is dead on the wire: only the status counts.
+        // Hosts ignore the enum: only the status counts.
         Ok(Response::new(StartTaskResponse { result: 77, driver_error_msg: "ignored by every host".into(), ..Default::default() }))
     }
     async fn wait_task(&self, request: Request<WaitTaskRequest>) -> Result<Response<WaitTaskResponse>, Status> {
@@ -349,7 +349,7 @@ impl WireDriver for RawDriver {
         let mut requests = request.into_inner();
         let first = requests.message().await?.and_then(|message| message.setup).unwrap_or_default();
         if first.task_id == "for-ever" {
-            // Like a sender of the Go helper: it lives as long as the client's side does.
+            // Like a sender of the Go helper: it lives as long as the client's side.
             let open = Open::new(&self.counts, |counts| &counts.execs_open);
             tokio::spawn(async move {
                 let _open = open;

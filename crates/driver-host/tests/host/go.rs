@@ -1,4 +1,5 @@
-//! An unmodified driver written in Go, for the interop run: `GO_RAW_EXEC=<binary> cargo test -p driver-host -- --ignored go_`.
+//! An unmodified driver written in Go, for the interop run: `GO_RAW_EXEC=<binary> cargo test -p driver-host --
+//! --ignored go_`.
 //!
 //! `xtask/interop/go-raw-exec` holds the program; it is the Go agent's own raw_exec, served as an external plugin.
 

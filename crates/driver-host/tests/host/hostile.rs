@@ -1,4 +1,5 @@
-//! Answers that no driver should give, floods and hangs: a clear status on that plugin or call, and nothing on anyone else.
+//! Answers that no driver should give, floods and hangs: a clear status on that plugin or call, and nothing on anyone
+//! else.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
