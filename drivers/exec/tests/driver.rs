@@ -1,7 +1,7 @@
 //! The driver trait with real, isolated processes. Isolation needs root: elsewhere only the refusals are looked at.
 
 use std::os::unix::fs::PermissionsExt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use driver_sdk::config::Config;
 use driver_sdk::proto::driver::{
@@ -174,9 +174,7 @@ async fn limits_hold() {
         let bomb = node.task("b", &options);
         let id = bomb.id.clone();
         node.start(bomb).await;
-        let begun = Instant::now();
-        node.driver.destroy_task(&id, true).await.unwrap();
-        assert!(begun.elapsed() < Duration::from_secs(10));
+        testkit::soon(node.driver.destroy_task(&id, true)).await.unwrap();
         assert_eq!(node.left(), 0, "every process of the bomb is gone");
     }
     if host.enforces("cpuset") {

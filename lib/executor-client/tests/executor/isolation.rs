@@ -88,14 +88,14 @@ async fn the_task_directory_is_all_there_is() {
         std::fs::write(root(&bench).join("private/executor/secret"), "x").unwrap();
         let script = "echo hello > /local/out; pwd; ls -a /private | wc -l; ls / | tr '\\n' ' '; test -e /root && echo root; \
                       echo x > /usr/x; echo x > /dev/x; echo x > /proc/sys/kernel/domainname; echo ok > /dev/null && echo ok; \
-                      ls -d /proc/[0-9]* | wc -l; cat /proc/kcore | wc -c; ls /sys/firmware | wc -l; cat /proc/self/mountinfo | wc -l";
+                      set -- /proc/[0-9]*; echo $#; cat /proc/kcore | wc -c; ls /sys/firmware | wc -l; cat /proc/self/mountinfo | wc -l";
         let seen = run(&bench, "a", script, |_| {}).await;
         let lines: Vec<&str> = seen.lines().collect();
         assert_eq!(lines[..2], ["/", "2"], "{seen}");
         assert!(lines[2].contains("local ") && lines[2].contains("usr ") && !lines[2].contains("work"), "{seen}");
         assert!(!seen.contains("root\n"), "{seen}");
         assert!(lines[2].ends_with(" ok"), "{seen}");
-        assert_eq!(lines[3..6], ["4", "0", "0"], "its init, itself and a pipe: {seen}");
+        assert_eq!(lines[3..6], ["2", "0", "0"], "its init and itself: {seen}");
         assert_eq!(seen.matches("Read-only file system").count(), 3, "{seen}");
         assert_eq!(std::fs::read_to_string(root(&bench).join("local/out")).unwrap(), "hello\n");
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -155,15 +155,17 @@ async fn it_has_its_own_processes() {
         let executor = executor.unwrap().executor;
         eventually("it is up", || root(&bench).join("local/up").exists()).await;
         // An orphan of the task goes to its init, and a zombie does not stay.
-        let script = "tr '\\0' ' ' < /proc/1/cmdline; echo; ls -d /proc/[0-9]* | wc -l; kill -9 1; kill -TERM 1; (sh -c 'exit 0' & exec sh -c 'exit 0') & wait; \
+        let script = "tr '\\0' ' ' < /proc/1/cmdline; echo; ls -d /proc/[0-9]* | wc -l; kill -9 1; kill -TERM 1; (sh -c 'exit 0' & exec sh -c 'exit 0') & wait; n=0; \
+                      while grep -q 'State:.Z' /proc/[0-9]*/status && [ $n -lt 600 ]; do n=$((n+1)); sleep 0.1; done; \
                       grep -l 'State:.Z' /proc/[0-9]*/status | wc -l";
         let exec = ExecSpec { command: "sh".into(), args: vec!["-c".into(), script.into()], tty: false };
         let (out, err, exit) = finish(executor.exec(exec).await.unwrap()).await;
         assert_eq!(exit.exit_code, 0, "{out}{err}");
         assert!(out.starts_with(executor.state_dir().parent().unwrap().to_str().unwrap()) || out.contains("drover-executor"), "{out}");
         assert!(out.ends_with("\n0\n"), "{out}");
-        let stats = executor.stats().await.unwrap();
-        assert_eq!(stats.pids.len(), 3, "{stats:?}");
+        // The orphan may be on its way out.
+        let alone = async || Some(executor.stats().await.unwrap()).filter(|stats| stats.pids.len() == 3);
+        let stats = testkit::poll("the end of the session's processes", alone).await;
         let tree: Vec<i32> = stats.pids.iter().map(|p| p.pid).collect();
         kill(executor.executor_pid(), rustix::process::Signal::KILL);
         assert!(executor.wait().await.unwrap().lost);
