@@ -393,8 +393,12 @@ async fn a_pool_makes_each_instance_once_whoever_asks_with_whatever_inventory() 
     let small = world.manager(json!({ "a": {}, "b": {} })).await;
     let large = world.manager(json!({ "a": {}, "b": {}, "c": {} })).await;
     let mut on: BTreeMap<String, usize> = BTreeMap::new();
-    for n in 0..12 {
-        let name = format!("t{n}");
+    // Which host a key prefers depends on the key, which is new at each run: until both were preferred.
+    let mut keys = 0;
+    while keys < 12 || on.len() < 2 {
+        assert!(keys < 60, "all on one host: {on:?}");
+        let name = format!("t{keys}");
+        keys += 1;
         let first = made(&small, world.ensure(&name, 1, SLEEP)).await;
         *on.entry(first.observed.attributes["host"].clone()).or_default() += 1;
         // A host more, an attempt more: the same instance.
@@ -404,7 +408,6 @@ async fn a_pool_makes_each_instance_once_whoever_asks_with_whatever_inventory() 
         let (found, seen) = large.find(&world.key(&name), "cluster-1").await.unwrap();
         assert_eq!((&found, seen.epoch), (&first.handle, 2));
     }
-    assert!(on.len() == 2, "all on one host: {on:?}");
     let mut token = String::new();
     let mut listed = Vec::new();
     loop {
@@ -416,7 +419,7 @@ async fn a_pool_makes_each_instance_once_whoever_asks_with_whatever_inventory() 
             break;
         }
     }
-    assert_eq!(listed.len(), 12);
+    assert_eq!(listed.len(), keys);
     for handle in &listed {
         end(&large, handle, 3).await;
     }
@@ -577,7 +580,9 @@ async fn a_hanging_host_is_given_up_and_found_again() {
     assert!(asked.elapsed() > Duration::from_millis(500));
     let seen = until_state(&manager, &ensured.handle, InstanceState::Running).await;
     assert_eq!(seen.attributes["pid"], ensured.observed.attributes["pid"]);
-    end(&manager, &ensured.handle, 1).await;
+    // With so little patience a busy machine is taken for a hanging host once more.
+    poll("the stop", async || manager.stop(&ensured.handle, 1, now()).await).await;
+    poll("the acknowledgement", async || manager.acknowledge(&ensured.handle, 1).await).await;
 }
 
 /// As a node does it that keeps what a create is about to do: decides where it goes, and goes there.

@@ -28,6 +28,8 @@ pub struct Patience {
     pub silence: Duration,
 }
 
+/// How often a far end that is silent is asked for a word before it is given up.
+const ASKED: u32 = 5;
 /// Longest output of others before the greeting.
 const MAX_NOISE: usize = 256 * 1024;
 /// How much of the child's last words is kept.
@@ -469,17 +471,18 @@ async fn write(mut stdin: ChildStdin, mut queue: mpsc::UnboundedReceiver<Vec<u8>
     std::future::pending::<()>().await;
 }
 
-/// Returns when the far end has been silent for too long.
+/// Returns when the far end has been silent for too long. Unanswered questions count, not the clock: a manager that
+/// was held up itself would give up every host at once.
 async fn ask_again(shared: &Shared, heard: &Mutex<Instant>, patience: Duration) -> String {
-    loop {
+    let mut unanswered = 0;
+    while unanswered < ASKED {
+        let asked = Instant::now();
         let mut frame = Vec::new();
         let id = shared.next_id.fetch_add(1, Ordering::Relaxed);
         encode_frame(&HostRequest { id, op: Some(Op::Ping(HostNothing {})) }, &mut frame);
         let _ = shared.outgoing.send(frame);
-        tokio::time::sleep(patience / 5).await;
-        let silent = lock(heard).elapsed();
-        if silent > patience {
-            return format!("the host has not answered for {} s", silent.as_secs());
-        }
+        tokio::time::sleep(patience / ASKED).await;
+        unanswered = if *lock(heard) >= asked { 0 } else { unanswered + 1 };
     }
+    format!("the host has not answered for {} s", lock(heard).elapsed().as_secs())
 }
