@@ -256,8 +256,10 @@ impl Lab {
 
     async fn refusal(&self, plugin: &Plugin, what: &str, status: &Status) -> String {
         // A broken connection is explained by the process's end, which may show a moment later.
-        let died = plugin.process.ended(Duration::from_millis(100)).await.is_some();
-        let plugin_died = if died {
+        let asked = timeout(self.pace().patience, plugin.base().plugin_info(base::PluginInfoRequest {})).await;
+        let limit = if matches!(asked, Ok(Err(_))) { self.pace().limit(Duration::from_secs(2)) } else { Duration::ZERO };
+        let plugin_died = if plugin.process.ended(limit).await.is_some() {
+            plugin.process.drained(limit).await;
             format!("; the plugin has ended ({}), {}", plugin.process.epitaph(), plugin.process.last_words())
         } else {
             String::new()

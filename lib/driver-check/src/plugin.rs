@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use driver_proto::base::base_plugin_client::BasePluginClient;
 use driver_proto::driver::driver_client::DriverClient;
@@ -164,6 +164,14 @@ impl Process {
         self.readers.iter().for_each(AbortHandle::abort);
     }
 
+    /// Waits until all that it has printed before its end was read, at most this long: others may hold its pipes open.
+    pub(crate) async fn drained(&self, limit: Duration) {
+        let begun = Instant::now();
+        while !self.readers.iter().all(AbortHandle::is_finished) && begun.elapsed() < limit {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
     /// The first line of its output, without the line end.
     pub(crate) async fn first_line(&self, limit: Duration) -> Outcome<String> {
         let line = || self.stdout.text().split_once('\n').map(|(line, _)| line.to_owned());
@@ -173,8 +181,7 @@ impl Process {
                     return Some(line);
                 }
                 if !self.alive() {
-                    // What it printed before its end may still be in the pipe.
-                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    self.drained(limit / 2).await;
                     return line();
                 }
                 tokio::time::sleep(Duration::from_millis(2)).await;

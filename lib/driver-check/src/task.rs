@@ -246,6 +246,12 @@ impl Lab {
         tokio::spawn(async move { driver.wait_task(WaitTaskRequest { task_id }).await.map(tonic::Response::into_inner) })
     }
 
+    /// Gives such questions the time to arrive. What is asked after them is answered when the plugin has had its turn.
+    pub(crate) async fn arrived(&self, plugin: &Plugin, id: &str) -> Outcome {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        self.inspect(plugin, id).await.map(drop)
+    }
+
     /// The answer to such a question.
     pub(crate) async fn answered(
         &self,

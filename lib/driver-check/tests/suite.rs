@@ -142,7 +142,7 @@ async fn a_driver_that_is_in_order_passes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_check_fails_on_its_fault_and_says_what_it_saw() {
     // Some faults are things that never happen: patience is what they cost.
-    let pace = Pace { patience: Duration::from_secs(6), hold: Duration::from_millis(300), slack: 2.0 };
+    let pace = Pace { patience: Duration::from_secs(20), hold: Duration::from_millis(300), slack: 2.0 };
     let runs = FAULTS.iter().map(|(check, fault, part)| async move {
         let selection = Selection { only: vec![(*check).to_owned()], parallel: 1 };
         let report = driver_check::run(subject(fault, pace), &selection).await;
@@ -168,7 +168,7 @@ fn every_check_has_a_fault() {
 #[tokio::test]
 async fn a_program_that_is_no_plugin_fails_everything_and_the_report_says_why() {
     let mut subject = Subject::new("/bin/true");
-    subject.pace = Pace { patience: Duration::from_secs(5), ..Pace::relaxed() };
+    subject.pace = Pace::relaxed();
     let report = driver_check::run(subject, &Selection { only: vec!["base".into()], parallel: 4 }).await;
     assert!(!report.passed() && report.count().0 == 0, "{report}");
     assert!(report.trouble.is_some_and(|why| why.contains("ended")));

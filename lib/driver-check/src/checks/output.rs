@@ -168,8 +168,7 @@ async fn hclog(lab: &Arc<Lab>) -> Outcome {
     drop(lab.answer(&plugin, "SetConfig", plugin.base().set_config(driver_proto::base::SetConfigRequest::default())).await?);
     let _ = tokio::time::timeout(lab.pace().patience, plugin.controller().shutdown(driver_proto::plugin::Empty {})).await;
     plugin.process.ended(lab.pace().patience).await;
-    // The last lines may still be in the pipe.
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    plugin.process.drained(lab.pace().limit(Duration::from_secs(1))).await;
     for line in plugin.process.stderr.text().lines().filter(|line| !line.trim().is_empty()) {
         if let Err(why) = parse(line) {
             return failed(format!("{why}: {}", excerpt(line)));

@@ -218,8 +218,7 @@ async fn force(lab: &Arc<Lab>) -> Outcome {
         Err(_) => lab.task(&plugin, Work::Runs).await?,
     };
     let waiting = lab.waiting(&plugin, &task.id);
-    // The question must be there before the task goes.
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    lab.arrived(&plugin, &task.id).await?;
     lab.destroy(&plugin, &task.id).await?;
     // With a result or with an error: what counts is that nobody waits for ever.
     drop(lab.answered("WaitTask of a task that was destroyed", waiting).await?);
