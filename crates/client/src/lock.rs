@@ -12,7 +12,14 @@ use crate::error::StartError;
 /// Held as long as the value lives; the kernel lets go when the process dies, however it dies.
 #[derive(Debug)]
 pub(crate) struct DirLock {
-    _file: File,
+    file: File,
+}
+
+impl Drop for DirLock {
+    fn drop(&mut self) {
+        // Closing would not do: a process that is being started has a copy of the file until it runs its program.
+        let _ = self.file.unlock();
+    }
 }
 
 impl DirLock {
@@ -41,7 +48,7 @@ impl DirLock {
             .and_then(|()| file.rewind())
             .and_then(|()| writeln!(file, "{}", std::process::id()))
             .map_err(StartError::io("write our pid into", &path))?;
-        Ok(Self { _file: file })
+        Ok(Self { file })
     }
 }
 
@@ -57,6 +64,8 @@ mod tests {
             Err(StartError::InUse { pid, .. }) => assert_eq!(pid, std::process::id().to_string()),
             other => panic!("expected a refusal, got {other:?}"),
         }
+        // As a process has one that is being started.
+        let _copy = held.file.try_clone().expect("a copy");
         drop(held);
         DirLock::acquire(dir.path()).expect("free again");
     }
