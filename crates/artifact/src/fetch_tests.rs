@@ -210,8 +210,8 @@ fn what_goes_wrong_says_why_and_whether_to_try_again() {
     let place = Place::new();
     let error = fetch(&Spec { mode: Mode::Dir, ..place.spec(&server.url("/hello.txt"), &[]) }).expect_err("a file");
     assert!(error.to_string().contains("mode \"dir\""), "{error}");
-    let free = TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("addr");
-    let error = fetch(&place.spec(&format!("http://{free}/x"), &[])).expect_err("nobody listens");
+    // A port that no other test can get.
+    let error = fetch(&place.spec("http://127.0.0.1:1/x", &[])).expect_err("nobody listens");
     assert!(error.recoverable(), "{error}");
 }
 

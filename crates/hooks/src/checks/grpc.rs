@@ -75,7 +75,7 @@ mod tests {
     };
     use hyper::server::conn::http2;
     use hyper_util::{rt::TokioExecutor, service::TowerToHyperService};
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpSocket};
     use tokio_stream::{Empty, wrappers::TcpListenerStream};
     use tonic::{Request, Response, Status};
 
@@ -120,6 +120,10 @@ mod tests {
         }
         server.abort();
         let _ = server.await;
+        // Bound, so that nobody else gets it, and nobody listens.
+        let taken = TcpSocket::new_v4().expect("a socket");
+        taken.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
+        let port = taken.local_addr().expect("address").port();
         let found = ask("127.0.0.1", port, "", None).await;
         assert!(found.0 == Outcome::Fail && found.1.contains(&format!("connect to 127.0.0.1:{port}")), "{found:?}");
     }

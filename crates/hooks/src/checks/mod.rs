@@ -287,7 +287,7 @@ fn shortened(said: &[u8]) -> String {
 mod tests {
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
-        net::TcpListener,
+        net::{TcpListener, TcpSocket},
     };
 
     use super::*;
@@ -363,7 +363,10 @@ mod tests {
 
     #[tokio::test]
     async fn nobody_listening_fails_and_says_where() {
-        let port = TcpListener::bind("127.0.0.1:0").await.expect("a free port").local_addr().expect("address").port();
+        // Bound, so that nobody else gets it, and nobody listens.
+        let taken = TcpSocket::new_v4().expect("a socket");
+        taken.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
+        let port = taken.local_addr().expect("address").port();
         let (outcome, _, said) = http(&ask(port)).await;
         assert_eq!(outcome, Some(Outcome::Fail));
         assert!(said.contains(&format!("connect to 127.0.0.1:{port}")), "{said}");
