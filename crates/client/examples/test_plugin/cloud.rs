@@ -1,7 +1,8 @@
 //! A remote driver of the plain protocol, as one that is written in Go for a stock host: its tasks live in a "cloud", a directory, whatever becomes of
 //! plugins and nodes, and it writes what they say to the paths that it is given.
 //!
-//! An instance is a directory: `output` is all that it has said, `read` how much of that has been passed on, `ended` its exit code.
+//! An instance is a directory: `output` is all that it has said, `read` how much of that has been passed on, `turn` is
+//! locked by who passes it on, `ended` is its exit code.
 
 use std::{
     collections::HashMap,
@@ -64,17 +65,25 @@ impl Driver {
 fn pass_on(instance: &Path, to: &Path, detached: &AtomicBool) {
     let mut to = fs::File::options().write(true).open(to).expect("a path for output");
     let place = instance.join("read");
-    while !detached.load(Ordering::Relaxed) {
+    let turn = fs::File::create(instance.join("turn")).expect("writable");
+    loop {
+        // The next manager's plugin may be at it already.
+        turn.lock().expect("a turn");
+        if detached.load(Ordering::Relaxed) {
+            return;
+        }
         let read: u64 = fs::read_to_string(&place).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
         let mut new = Vec::new();
         let mut output = fs::File::open(instance.join("output")).expect("there");
         output.seek(SeekFrom::Start(read)).and_then(|_| output.read_to_end(&mut new)).expect("readable");
+        if !new.is_empty() {
+            to.write_all(&new).expect("somebody reads");
+            fs::write(&place, (read + new.len() as u64).to_string()).expect("writable");
+        }
+        turn.unlock().expect("the turn ends");
         if new.is_empty() {
             std::thread::sleep(POLL);
-            continue;
         }
-        to.write_all(&new).expect("somebody reads");
-        fs::write(&place, (read + new.len() as u64).to_string()).expect("writable");
     }
 }
 

@@ -103,7 +103,9 @@ async fn nothing_runs_twice(found: Found) {
     let handle_new = rig.server.report(&second.slot.to_string(), "the new one runs", |r| r.observed == Observed::Running).await.handle;
     rig.server.stop_alloc(stopped.id);
     rig.server.status(stopped.id, ClientStatus::Complete).await;
-    let before = ["31081", "31083", "31084", "31085"].map(|seconds| of(&rig, seconds));
+    let near_and_far = || ["31081", "31083", "31084", "31085"].map(|seconds| of(&rig, seconds));
+    eventually("the process of each", || near_and_far().iter().all(|pids| !pids.is_empty())).await;
+    let before = near_and_far();
     assert!(before.iter().all(|pids| pids.len() == 1) && of(&rig, "31082").is_empty(), "{before:?}");
     let id = rig.server.now().node.expect("a node").id;
     node.stop().await;

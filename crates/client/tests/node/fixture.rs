@@ -189,6 +189,12 @@ impl FakeServer {
         self.alloc(id, &format!("client status {status:?}"), |u| u.client_status == status).await
     }
 
+    /// Waits until the tasks of an allocation have been started; they may have ended since.
+    pub(crate) async fn started(&self, id: AllocId) {
+        let all = |u: &AllocClientUpdate| !u.task_states.is_empty() && u.task_states.values().all(|state| !state.started_at.is_unset());
+        self.alloc(id, "the start of its tasks", all).await;
+    }
+
     /// Gives an order about a slot.
     pub(crate) fn order(&self, order: &RemoteOrder) {
         self.desired().orders.insert(order.slot.to_string(), order.clone());

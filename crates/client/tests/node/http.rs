@@ -7,7 +7,7 @@ use model::AllocId;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-use crate::fixture::{Rig, end, task};
+use crate::fixture::{Rig, end, poll, task};
 
 pub(crate) async fn get(node: &Client, path: &str) -> (u16, Vec<u8>) {
     let request = Request::get(path).body(Body::empty()).expect("request");
@@ -58,7 +58,10 @@ async fn files_logs_stats_and_errors() {
     });
     let frame = testkit::soon(follow).await.expect("task");
     assert_eq!(frame.trim_start_matches("{}"), r#"{"Data":"aGVsbG8K","File":"alloc/logs/t.stdout.0","Offset":6}"#);
-    assert_eq!(text(&node, &format!("/v1/client/fs/logs/{id}?task=t&type=stderr&plain=true")).await, "oops\n");
+    // Each stream comes by a way of its own.
+    let errors = async || text(&node, &format!("/v1/client/fs/logs/{id}?task=t&type=stderr&plain=true")).await;
+    poll("the other stream", async || Some(errors().await).filter(|said| !said.is_empty())).await;
+    assert_eq!(errors().await, "oops\n");
     assert_eq!(text(&node, &format!("/v1/client/fs/logs/{id}?task=t&type=stdout&plain=true&origin=end&offset=3")).await, "lo\n");
     assert_eq!(text(&node, &format!("/v1/client/fs/cat/{id}?path=alloc/logs/t.stdout.0")).await, "hello\n");
     assert_eq!(text(&node, &format!("/v1/client/fs/readat/{id}?path=alloc/logs/t.stdout.0&offset=1&limit=3")).await, "ell");

@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, time::Duration};
 
-use model::{ClientStatus, GoDuration, task::Identity};
+use model::{GoDuration, task::Identity};
 
 use crate::fixture::{Rig, end, eventually, sh};
 
@@ -23,8 +23,14 @@ fn named(name: &str, ttl: GoDuration, change_mode: &str) -> Identity {
 async fn tokens_are_waited_for_and_only_the_task_reads_them() {
     let (rig, node) = Rig::with("raw_exec").await;
     let out = "$NOMAD_ALLOC_DIR/data/out";
-    let mut t =
-        sh("t", &format!("echo $NOMAD_TOKEN > {out}; echo $NOMAD_TOKEN_aws_1 >> {out}; cat secrets/nomad_aws-1.jwt local/own >> {out}"));
+    // It runs on: with its end its secrets go.
+    let mut t = sh(
+        "t",
+        &format!(
+            "echo $NOMAD_TOKEN > {out}; echo $NOMAD_TOKEN_aws_1 >> {out}; cat secrets/nomad_aws-1.jwt local/own >> {out}; \
+             touch {out}.done; exec sleep 600"
+        ),
+    );
     t.identity = Some(Identity { name: "default".into(), env: true, ..Identity::default() });
     let own = Identity { filepath: "local/own".into(), ..named("own", GoDuration::ZERO, "") };
     t.identities = vec![Identity { env: true, ..named("aws-1", GoDuration::ZERO, "") }, own];
@@ -39,7 +45,7 @@ async fn tokens_are_waited_for_and_only_the_task_reads_them() {
     };
     rig.server.alloc(a.id, "the event of missing tokens", told).await;
     rig.server.tokens(Duration::ZERO);
-    rig.server.status(a.id, ClientStatus::Complete).await;
+    eventually("what the task sees", || rig.alloc_dir(a.id).join("alloc/data/out.done").exists()).await;
     let read = |path: &str| fs::read_to_string(rig.alloc_dir(a.id).join(path)).unwrap_or_default();
     let token = read("t/secrets/nomad_aws-1.jwt");
     assert!(token.starts_with("aws-1-"), "{token}");

@@ -91,8 +91,21 @@ impl Go {
         processes(self.rig.dir.path()).into_iter().filter(|(_, l)| l.contains(&line)).map(|(pid, _)| pid).collect()
     }
 
+    /// The one process of the plugin, when it serves. What the servers have heard may be of an earlier one; the record
+    /// names one that serves.
+    fn serving(&self) -> Option<i32> {
+        let record = fs::read(self.rig.dir.path().join("client/plugins/go-like.reattach.json")).ok()?;
+        let record: Value = serde_json::from_slice(&record).ok()?;
+        let pid = i32::try_from(record["pid"].as_i64()?).ok()?;
+        (record["driver"] == DRIVER && self.plugins() == [pid]).then_some(pid)
+    }
+
     fn executors(&self) -> Vec<i32> {
         processes(self.rig.dir.path()).into_iter().filter(|(_, l)| l.contains(" executor {")).map(|(pid, _)| pid).collect()
+    }
+
+    fn collectors(&self) -> Vec<i32> {
+        processes(self.rig.dir.path()).into_iter().filter(|(_, l)| l.contains(" collect ")).map(|(pid, _)| pid).collect()
     }
 
     /// Live workloads that have ever been started for an allocation.
@@ -590,7 +603,9 @@ async fn e4_15_the_process_of_a_plugin_that_is_gone_from_configuration_or_disk_i
         // Its task lives on until it is stopped, and then it can be.
         assert_eq!(go.workloads(id).len(), 1);
         go.stop(id).await;
-        eventually("the task to end", || go.workloads(id).is_empty() && go.executors().is_empty()).await;
+        // Its collector goes when the driver was asked in vain: that may take longer than an agent that ends waits for.
+        let gone = || go.workloads(id).is_empty() && go.executors().is_empty() && go.collectors().is_empty();
+        eventually("the task to end", gone).await;
         node.stop().await;
         nothing_left(&go.rig).await;
     }
@@ -631,14 +646,7 @@ async fn e4_17_helpers_and_sockets_go_with_their_plugin() {
     go.plugins().into_iter().for_each(kill);
     eventually("another helper", || fs::read_to_string(dir.join("helper")).is_ok_and(|t| t.parse().is_ok_and(|p: i32| p != first))).await;
     eventually("the first helper to end", || !alive(first)).await;
-    // What the servers have heard may be of the first process. The record names one that serves.
-    let serves = || {
-        let record = fs::read(go.rig.dir.path().join("client/plugins/go-like.reattach.json")).ok()?;
-        let record: serde_json::Value = serde_json::from_slice(&record).ok()?;
-        let pid = i32::try_from(record["pid"].as_i64()?).ok()?;
-        Some(record["driver"] == DRIVER && go.plugins() == [pid])
-    };
-    eventually("the second process to serve", || serves() == Some(true)).await;
+    eventually("the second process to serve", || go.serving().is_some()).await;
     eventually("one socket", || sockets() == 1).await;
     let second = helper();
     node.stop().await;
@@ -661,8 +669,7 @@ async fn e4_18_two_hundred_restarts_in_place_leave_descriptors_threads_and_proce
     let gate = go.rig.alloc_dir(id).join("alloc/data/go");
     eventually("the directory", || gate.parent().is_some_and(Path::exists)).await;
     rustix::fs::mknodat(rustix::fs::CWD, &gate, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).expect("fifo");
-    let collector =
-        || processes(go.rig.dir.path()).into_iter().find(|(_, l)| l.contains(" collect ")).map(|(pid, _)| pid).expect("collector");
+    let collector = || *go.collectors().first().expect("collector");
     let count = |pid: i32, what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).map_or(0, Iterator::count);
     let mut before = None;
     for n in 0..200 {
@@ -761,9 +768,9 @@ async fn a_killed_plugin_of_recoverable_tasks_costs_none_of_them_anything() {
         go.begun(*id).await;
     }
     let before: Vec<_> = ids.iter().map(|id| go.workloads(*id)).collect();
-    go.plugins().into_iter().for_each(kill);
-    let unhealthy = |h: &crate::fixture::Heard| h.node.as_ref()?.drivers.get(DRIVER).filter(|d| !d.healthy).map(drop);
-    go.rig.server.heard("an unhealthy driver", unhealthy).await;
+    let killed = go.plugins();
+    killed.iter().copied().for_each(kill);
+    eventually("the next process to serve", || go.serving().is_some_and(|pid| !killed.contains(&pid))).await;
     go.rig.driver_ready(DRIVER).await;
     for (id, before) in ids.iter().zip(before) {
         let update = node.handle().alloc_update(*id).expect("alloc");

@@ -107,7 +107,7 @@ async fn a_list_whose_mark_the_disk_does_not_take_ends_nothing_yet() {
     let node = rig.node_of("raw_exec").await;
     let (a, _) = rig.run("service", vec![task("t", "raw_exec", json!({"command": "/bin/sleep", "args": ["31091"]}))]).await;
     let runs = || processes(rig.dir.path()).iter().any(|(_, line)| line == "/bin/sleep 31091");
-    assert!(runs());
+    eventually("its process", runs).await;
     node.handle().stall_store(true);
     rig.server.forget_alloc(a.id);
     let sessions = rig.server.now().sessions;

@@ -44,7 +44,7 @@ fn install(rig: &Rig) -> PathBuf {
     let result = r#"{"cniVersion":"0.4.0","interfaces":[{"name":"eth0","sandbox":"x"}],"ips":[{"version":"4","interface":0,"address":"'$(cat address)'/24"}]}"#;
     fs::write(dir.join("address"), "10.77.0.9").expect("address");
     let script = format!(
-        "#!/bin/sh\n[ -n \"$CNI_COMMAND\" ] || {{ echo 'fake plugin v1.2.3' >&2; exit 0; }}\ncd {}\ncat > calls.stdin\n\
+        "#!/bin/sh\n[ -n \"$CNI_COMMAND\" ] || {{ echo 'fake plugin v1.2.3' >&2; exit 0; }}\ncd {}\ncat > \"calls.$CNI_COMMAND\"\n\
          echo \"$CNI_COMMAND $CNI_CONTAINERID $CNI_ARGS\" >> calls\n\
          [ $CNI_COMMAND = ADD ] && [ -e full ] && {{ rm full; echo '{{\"code\": 11, \"msg\": \"no address left\"}}'; exit 1; }}\n\
          [ $CNI_COMMAND = ADD ] && [ ! -e always ] && rm -f broken\n\
@@ -143,7 +143,7 @@ async fn a_network_is_joined_once_and_left_once() {
     assert_eq!((status.interface_name.as_str(), status.address.as_str()), ("eth0", "10.77.0.9"));
     let service = &running.services.expect("services")[0];
     assert_eq!((service.address.as_str(), service.port), ("10.77.0.9", 80));
-    let told = fs::read_to_string(format!("{}.stdin", asked.display())).expect("what the plugin was told");
+    let told = fs::read_to_string(format!("{}.ADD", asked.display())).expect("what the plugin was told");
     assert!(told.contains(r#""hostPort":23456"#) && told.contains(r#""containerPort":80"#), "{told}");
     let id = a.id;
     let line = |command: &str| format!("{command} {id} IgnoreUnknown=1");

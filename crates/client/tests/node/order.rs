@@ -3,7 +3,7 @@
 use model::{ClientStatus, Task, TaskRunState, TaskState, TimestampNs, task::Lifecycle};
 use serde_json::json;
 
-use crate::fixture::{Rig, alloc, end, kinds, task};
+use crate::fixture::{Rig, alloc, end, kinds, sh, task};
 
 fn hook(mut task: Task, hook: &str, sidecar: bool) -> Task {
     task.lifecycle = Some(Lifecycle { hook: hook.into(), sidecar });
@@ -18,15 +18,18 @@ fn started(state: &TaskState) -> Option<TimestampNs> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hooks_run_in_their_order() {
     let (rig, node) = Rig::with("mock").await;
+    rig.driver_ready("raw_exec").await;
     let run = |name: &str, time: &str| task(name, "mock", json!({"run_for": time}));
+    // What comes after its start is not started any more when it has ended.
+    let main = sh("main", "until [ -e $NOMAD_ALLOC_DIR/data/then ]; do sleep 0.01; done");
     let (a, _) = rig.place(
         "batch",
         vec![
             hook(run("after", "1ms"), "poststop", false),
-            run("main", "200ms"),
+            main,
             hook(run("before", "50ms"), "prestart", false),
             hook(run("side", "1h"), "prestart", true),
-            hook(run("then", "1ms"), "poststart", false),
+            hook(sh("then", "touch $NOMAD_ALLOC_DIR/data/then"), "poststart", false),
         ],
     );
     let update = rig.server.status(a.id, ClientStatus::Complete).await;

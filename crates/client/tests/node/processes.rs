@@ -25,7 +25,8 @@ async fn output_is_followed_line_by_line_and_ends_with_the_task() {
     let (rig, node) = Rig::with("raw_exec").await;
     let mut t = sh("t", "echo $GREETING; for i in 1 2 3 4 5 6 7 8 9 10; do date +%s%N; sleep 0.05; done; exit 4");
     t.env.insert("GREETING".into(), "hello ${NOMAD_TASK_NAME} on ${node.unique.name}".into());
-    let (a, _) = rig.run("batch", vec![t]).await;
+    let (a, _) = rig.place("batch", vec![t]);
+    rig.server.started(a.id).await;
     let path = format!("/v1/client/fs/logs/{}?task=t&type=stdout&follow=true&plain=true", a.id);
     let router = client::http::router(node.handle());
     let response = router.oneshot(Request::get(path).body(Body::empty()).expect("request")).await.expect("infallible");

@@ -5,7 +5,7 @@ use model::{Allocation, ClientStatus, DesiredRemote, Job, Observed, RemoteOrder,
 use serde_json::json;
 
 use crate::{
-    fixture::{Rig, bare, eventually, leave, managed, nth, running, task},
+    fixture::{Rig, bare, eventually, leave, managed, nth, poll, running, task},
     http::text,
 };
 
@@ -43,7 +43,7 @@ async fn an_instance_outlives_its_managers_and_ends_by_order_only() {
     let node = rig.node().await;
     let again = rig.server.report(&slot, "the adopted instance", running).await;
     assert_eq!(again.attributes.get("pid"), Some(&pid));
-    let lines = log(&node, &a).await;
+    let lines = poll("output of the instance", async || Some(log(&node, &a).await).filter(|lines| lines.len() > 1)).await;
     assert_eq!(lines.first().map(String::as_str), Some("begin"));
     let numbers: Vec<u64> = lines[1..].iter().map(|l| l.parse().expect("number")).collect();
     assert!(numbers.windows(2).all(|w| w[1] == w[0] + 1), "no line is missing or doubled");

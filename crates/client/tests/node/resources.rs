@@ -61,6 +61,7 @@ async fn a_task_has_its_cores_for_itself() {
     let (before, job) = sleeper();
     rig.server.place(&before, &job);
     rig.server.status(before.id, ClientStatus::Running).await;
+    eventually("its process", || !cores_of(&rig, before.id).is_empty()).await;
     assert_eq!(cores_of(&rig, before.id), kernel_list(&all));
     let (own, job) = with_cores(&[first]);
     rig.server.place(&own, &job);

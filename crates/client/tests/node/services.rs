@@ -263,6 +263,8 @@ async fn deployments_wait_for_checks_when_they_are_told_to() {
             server.alloc(id, &format!("healthy {expected}"), decided).await
         }
     };
+    // They count, and never pass. Long enough for the task to be started on a busy machine.
+    let c = place("checks", 15_000);
     // Checks do not count.
     let a = place("task_states", 60_000);
     healthy(a, true).await;
@@ -272,8 +274,6 @@ async fn deployments_wait_for_checks_when_they_are_told_to() {
     assert!(rig.server.now().allocs[&b].deployment_status.is_none());
     std::fs::remove_file(data(&rig, b, "bad")).expect("better");
     healthy(b, true).await;
-    // They do, and never pass.
-    let c = place("checks", 1_500);
     let update = healthy(c, false).await;
     let why = update.task_states["t"].events.iter().find(|e| e.kind == "Alloc Unhealthy").expect("the reason").display_message.clone();
     assert!(why.contains("\"script\""), "{why}");

@@ -77,7 +77,7 @@ async fn tasks_live_through_a_restart_of_the_agent() {
     rig.server.place(&a, &job_a);
     rig.server.place(&b, &job_b);
     let before = rig.server.status(a.id, ClientStatus::Running).await;
-    rig.server.status(b.id, ClientStatus::Running).await;
+    rig.server.started(b.id).await;
     let id = node.handle().node_id();
     node.stop().await;
 

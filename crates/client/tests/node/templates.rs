@@ -34,6 +34,12 @@ fn text(rig: &Rig, id: AllocId, path: &str) -> String {
     fs::read_to_string(file(rig, id, path)).unwrap_or_default()
 }
 
+/// Writes a file that is looked at again and again: nobody sees a part of it.
+fn put(rig: &Rig, id: AllocId, path: &str, text: &str) {
+    let draft = file(rig, id, &format!("{path}.new"));
+    fs::write(&draft, text).and_then(|()| fs::rename(&draft, file(rig, id, path))).expect("put");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn files_and_variables_are_there_before_the_task() {
     let rig = Rig::new().await;
@@ -41,7 +47,9 @@ async fn files_and_variables_are_there_before_the_task() {
     config.meta = [("rack".to_owned(), "r1".to_owned())].into();
     let node = rig.node_with(config).await;
     rig.driver_ready("raw_exec").await;
-    let mut t = sh("t", "cat local/conf/app.conf > $NOMAD_ALLOC_DIR/data/seen; echo $COLOUR-$1 >> $NOMAD_ALLOC_DIR/data/seen");
+    // It runs on: with its end its secrets go.
+    let run = "cat local/conf/app.conf > $NOMAD_ALLOC_DIR/data/seen; echo $COLOUR-$1 >> $NOMAD_ALLOC_DIR/data/seen; exec sleep 600";
+    let mut t = sh("t", run);
     t.config.insert("args".into(), json!(["-c", t.config["args"][1], "sh", "${COLOUR}"]));
     t.env.insert("WHO".into(), "${NOMAD_TASK_NAME}".into());
     t.templates = vec![
@@ -60,7 +68,7 @@ async fn files_and_variables_are_there_before_the_task() {
         },
     ];
     let (a, _) = rig.place("batch", vec![t]);
-    rig.server.status(a.id, ClientStatus::Complete).await;
+    eventually("what the task sees", || text(&rig, a.id, "alloc/data/seen").contains("GREEN")).await;
     assert_eq!(text(&rig, a.id, "alloc/data/seen"), "task t 0a 1b\nGREEN-GREEN\n");
     assert_eq!(text(&rig, a.id, "t/local/copy"), "task t 0a 1b\n");
     assert_eq!(text(&rig, a.id, "t/local/node"), "n1 linux r1");
@@ -84,7 +92,7 @@ async fn what_is_missing_is_told_and_waited_for() {
         };
         rig.server.alloc(id, "the event of missing data", missing).await;
     }
-    fs::write(file(&rig, a.id, "t/local/in"), "here").expect("write");
+    put(&rig, a.id, "t/local/in", "here");
     rig.server.status(a.id, ClientStatus::Complete).await;
     assert_eq!(text(&rig, a.id, "t/local/out"), "here!");
     // The other one is stopped while it waits: nothing was started, nothing is left.
@@ -147,8 +155,7 @@ async fn changes_are_made_known_as_the_job_wants() {
         eventually("the shells", || !text(&rig, a.id, &format!("alloc/data/runs-{t}")).is_empty()).await;
         assert_eq!(text(&rig, a.id, &format!("{t}/local/out")), "one");
     }
-    fs::write(file(&rig, a.id, "alloc/data/in.new"), "two").expect("write");
-    fs::rename(file(&rig, a.id, "alloc/data/in.new"), file(&rig, a.id, "alloc/data/in")).expect("rename");
+    put(&rig, a.id, "alloc/data/in", "two");
     eventually("the signal", || text(&rig, a.id, "alloc/data/got-signalled") == "two").await;
     eventually("the script", || text(&rig, a.id, "alloc/data/got-scripted") == "two").await;
     eventually("the second run", || text(&rig, a.id, "alloc/data/runs-restarted").lines().count() == 2).await;
@@ -276,7 +283,7 @@ async fn a_script_that_must_not_fail_fails_the_task() {
     first.lifecycle = Some(model::task::Lifecycle { hook: "prestart".into(), sidecar: false });
     let (a, _) = rig.run("service", vec![first, t]).await;
     rig.server.alloc(a.id, "the running task", |u| kinds(&u.task_states["t"]).contains(&"Started")).await;
-    fs::write(file(&rig, a.id, "t/local/given"), "two").expect("write");
+    put(&rig, a.id, "t/local/given", "two");
     let update = rig.server.status(a.id, ClientStatus::Failed).await;
     let state = &update.task_states["t"];
     assert!(state.failed);
@@ -312,7 +319,7 @@ async fn a_new_agent_restarts_only_what_has_changed_meanwhile() {
     eventually("the restart", || runs("changed") == 2).await;
     assert!(text(&rig, a.id, "changed/local/out").ends_with(" two"));
     // Watched again: a later change is seen as well.
-    fs::write(file(&rig, a.id, "alloc/data/in-changed"), "three").expect("write");
+    put(&rig, a.id, "alloc/data/in-changed", "three");
     eventually("another restart", || runs("changed") == 3).await;
     assert_eq!((runs("same"), text(&rig, a.id, "same/local/out").as_str()), (1, "mine"));
     assert!(before.ends_with(" one"));
