@@ -17,6 +17,7 @@ mod keeper;
 mod options;
 mod process;
 mod reattach;
+mod records;
 mod reload;
 mod remote;
 mod scope;

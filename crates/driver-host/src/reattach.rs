@@ -1,9 +1,9 @@
 //! Records of plugins' processes, for a restart of the agent.
 
 use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::{ffi::OsStrExt, fs::MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use driver_proto::handshake::Address;
 use serde::{Deserialize, Serialize};
@@ -11,10 +11,11 @@ use sha2::{Digest, Sha256};
 
 use crate::options::{AgentConfig, PluginSpec};
 use crate::process::Process;
+use crate::records::Records;
 use crate::stat::{Birth, boot_id};
 
 const VERSION: u32 = 1;
-const SUFFIX: &str = ".reattach.json";
+const RECORDS: Records = Records(".reattach.json");
 
 /// Reattach config of a running plugin, with proof of its identity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,35 +99,25 @@ pub(crate) fn digest(spec: &PluginSpec, agent: &AgentConfig) -> String {
     })
 }
 
-fn path(dir: &Path, plugin: &str) -> PathBuf {
-    dir.join(format!("{plugin}{SUFFIX}"))
-}
-
-/// The record of a plugin. A damaged or foreign one counts as none.
+/// The record of a plugin; one of another format or plugin counts as none.
 pub(crate) fn load(dir: &Path, plugin: &str) -> Option<Record> {
-    let record: Record = serde_json::from_slice(&std::fs::read(path(dir, plugin)).ok()?).ok()?;
+    let record: Record = RECORDS.load(dir, plugin)?;
     (record.version == VERSION && record.plugin == plugin).then_some(record)
 }
 
 /// Writes atomically.
 pub(crate) fn save(dir: &Path, record: &Record) -> io::Result<()> {
-    let target = path(dir, &record.plugin);
-    let draft = target.with_extension("draft");
-    let mut file = std::fs::File::create(&draft)?;
-    file.write_all(&serde_json::to_vec_pretty(record)?)?;
-    file.sync_all()?;
-    std::fs::rename(&draft, &target)
+    RECORDS.save(dir, &record.plugin, record)
 }
 
 /// Deletes the record of a plugin's process.
 pub(crate) fn remove(dir: &Path, plugin: &str) {
-    let _ = std::fs::remove_file(path(dir, plugin));
+    RECORDS.remove(dir, plugin);
 }
 
 /// Names of all plugins that have a record.
 pub(crate) fn recorded(dir: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.strip_suffix(SUFFIX).map(str::to_owned)).collect()
+    RECORDS.plugins(dir)
 }
 
 #[cfg(test)]

@@ -2,14 +2,13 @@
 //! it, however slowly it comes up. Otherwise the first of two plugins with one driver would be asked about the other's
 //! tasks and know none.
 
-use std::{
-    io::{self, Write},
-    path::{Path, PathBuf},
-};
+use std::{io, path::Path};
 
 use serde::{Deserialize, Serialize};
 
-const SUFFIX: &str = ".serves.json";
+use crate::records::Records;
+
+const RECORDS: Records = Records(".serves.json");
 
 /// A plugin's last grant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,13 +29,9 @@ impl Serves {
     }
 }
 
-fn path(dir: &Path, plugin: &str) -> PathBuf {
-    dir.join(format!("{plugin}{SUFFIX}"))
-}
-
 /// The plugin's last grant; a damaged file counts as none.
 pub(crate) fn load(dir: &Path, plugin: &str) -> Option<Serves> {
-    serde_json::from_slice(&std::fs::read(path(dir, plugin)).ok()?).ok()
+    RECORDS.load(dir, plugin)
 }
 
 /// Writes atomically; writes nothing if it is unchanged.
@@ -44,21 +39,15 @@ pub(crate) fn save(dir: &Path, plugin: &str, serves: &Serves) -> io::Result<()> 
     if load(dir, plugin).as_ref() == Some(serves) {
         return Ok(());
     }
-    let target = path(dir, plugin);
-    let draft = target.with_extension("draft");
-    let mut file = std::fs::File::create(&draft)?;
-    file.write_all(&serde_json::to_vec(serves)?)?;
-    file.sync_all()?;
-    std::fs::rename(&draft, &target)
+    RECORDS.save(dir, plugin, serves)
 }
 
 /// Deletes the plugin's grant.
 pub(crate) fn remove(dir: &Path, plugin: &str) {
-    let _ = std::fs::remove_file(path(dir, plugin));
+    RECORDS.remove(dir, plugin);
 }
 
 /// Names of the plugins with a grant.
 pub(crate) fn recorded(dir: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.strip_suffix(SUFFIX).map(str::to_owned)).collect()
+    RECORDS.plugins(dir)
 }
