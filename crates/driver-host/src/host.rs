@@ -313,8 +313,8 @@ impl DriverHost {
         let ending = EndingSignal::default();
         let common = Arc::new(Common { id, socket_dir, state_dir, agent, timing, anew, registry, events, ending });
         let supervisors = TaskTracker::new();
-        // Read before any supervisor changes the records.
-        let recorded = reattach::recorded(&common.state_dir).iter().filter_map(|p| reattach::load(&common.state_dir, p)).collect();
+        // Before any supervisor, also of a plugin that a reload adds, writes records of its own.
+        let recorded = of_former_hosts(&common.state_dir, &names);
         supervisors.spawn(end_unwanted(common.clone(), names, recorded));
         let host = Self { common, plugins: Mutex::default(), reloading: tokio::sync::Mutex::default(), supervisors };
         for spec in plugins {
@@ -515,6 +515,22 @@ pub(crate) fn nobody_listens(path: &Path) -> bool {
     SocketAddrUnix::new(path).and_then(|address| connect(&socket, &address)).is_err_and(|error| error == rustix::io::Errno::CONNREFUSED)
 }
 
+/// The processes that former hosts have recorded. Of plugins that are no longer configured, records that name no
+/// process are removed.
+fn of_former_hosts(state_dir: &Path, wanted: &HashSet<String>) -> Vec<Record> {
+    for plugin in serves::recorded(state_dir).iter().filter(|plugin| !wanted.contains(*plugin)) {
+        serves::remove(state_dir, plugin);
+    }
+    let record = |plugin: &String| {
+        let record = reattach::load(state_dir, plugin);
+        if record.is_none() && !wanted.contains(plugin) {
+            reattach::remove(state_dir, plugin);
+        }
+        record
+    };
+    reattach::recorded(state_dir).iter().filter_map(record).collect()
+}
+
 /// Ends processes of plugins that are no longer configured, and plugin processes of former hosts without a record.
 /// Their mark proves their owner even if every record is lost.
 async fn end_unwanted(common: Arc<Common>, wanted: HashSet<String>, recorded: Vec<Record>) {
@@ -531,13 +547,10 @@ async fn end_unwanted(common: Arc<Common>, wanted: HashSet<String>, recorded: Ve
             let channel = session::connect(&record.address(), grace).await.ok();
             session::stop(channel.as_ref(), &process, grace).await;
         }
-        reattach::remove(&common.state_dir, &record.plugin);
-    }
-    for plugin in reattach::recorded(&common.state_dir).into_iter().filter(|plugin| !wanted.contains(plugin)) {
-        reattach::remove(&common.state_dir, &plugin);
-    }
-    for plugin in serves::recorded(&common.state_dir).into_iter().filter(|plugin| !wanted.contains(plugin)) {
-        serves::remove(&common.state_dir, &plugin);
+        // A reload may have added a plugin of this name meanwhile.
+        if reattach::load(&common.state_dir, &record.plugin).as_ref() == Some(&record) {
+            reattach::remove(&common.state_dir, &record.plugin);
+        }
     }
     let dir = common.socket_dir.clone();
     let found = tokio::task::spawn_blocking(move || scope::plugins(&dir)).await.unwrap_or_default();

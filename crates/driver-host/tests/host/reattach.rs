@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use driver_host::{DriverHost, Ending, PluginSpec};
+use driver_host::{DriverHost, Ending, PluginSpec, Reloaded};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -154,6 +154,27 @@ async fn a_plugin_that_is_no_longer_configured_is_ended() {
     eventually("it ends", || !alive(before)).await;
     let record = fixture.dir.path().join("state/mock.reattach.json");
     eventually("its record goes", || !record.exists()).await;
+    fixture.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_comes_while_an_unwanted_one_is_being_ended_keeps_its_records() {
+    let (fixture, _) = Fixture::mock().await;
+    let unwanted = fixture.fingerprint("mock", |f| f.healthy).await.pid.expect("runs");
+    // It obeys nobody, so that its end takes a while.
+    let fixture = restart(fixture, vec![], |_| signal(unwanted, Signal::STOP)).await;
+    let late = fake("late", &["versioned", "1.0.0"]);
+    assert_eq!(soon(fixture.host.reload(vec![late.clone()])).await.expect("is carried out")["late"], Reloaded::Started);
+    let pid = fixture.fingerprint("versioned", |f| f.healthy).await.pid;
+    // The end of a host waits for all that it has begun.
+    let fixture = restart(fixture, vec![late], |dir| {
+        assert!(!alive(unwanted));
+        for record in ["late.reattach.json", "late.serves.json"] {
+            assert!(dir.join("state").join(record).exists(), "{record}");
+        }
+    })
+    .await;
+    assert_eq!(fixture.fingerprint("versioned", |f| f.healthy).await.pid, pid);
     fixture.finish().await;
 }
 
