@@ -17,7 +17,7 @@ use crate::options::PluginSpec;
 use crate::scope::KEEP;
 
 /// How long the keeper may take to report the plugin's exit status.
-const STATUS: Duration = Duration::from_secs(1);
+const STATUS: Duration = Duration::from_secs(5);
 
 /// The connection to a keeper.
 #[derive(Debug)]

@@ -29,7 +29,7 @@ use crate::stderr::{Tail, drain};
 /// The longest handshake line: a socket path and a few words.
 const HANDSHAKE_MAX: usize = 4096;
 /// After the process's death: how long its last output may take to arrive.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+const LAST_WORDS: Duration = Duration::from_secs(3);
 
 /// A watched process, started by us or found again.
 #[derive(Debug, Clone)]
