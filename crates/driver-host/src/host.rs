@@ -604,30 +604,28 @@ mod tests {
 
     #[test]
     fn only_sockets_without_a_listener_are_swept() {
-        let dir = std::env::temp_dir().join(format!("drover-sweep-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).expect("directory");
-        let live = std::os::unix::net::UnixListener::bind(dir.join("plugin1")).expect("binds");
-        drop(std::os::unix::net::UnixListener::bind(dir.join("plugin2")).expect("binds"));
-        std::fs::write(dir.join("plugin3"), "").expect("writes");
-        let names = || {
-            let mut names: Vec<_> = std::fs::read_dir(&dir).expect("readable").map(|entry| entry.expect("entry").file_name()).collect();
-            names.sort();
-            names
-        };
+        let dir = tempfile::tempdir().expect("directory");
+        let dir = dir.path();
+        // Drawn by chance, as those of plugins are: nobody else on this machine has a socket of this name.
+        let drawn = crate::backoff::random();
+        let plugin = |n: u32| dir.join(format!("plugin{n}-{drawn}"));
+        let live = std::os::unix::net::UnixListener::bind(plugin(1)).expect("binds");
+        drop(std::os::unix::net::UnixListener::bind(plugin(2)).expect("binds"));
+        std::fs::write(plugin(3), "").expect("writes");
+        let left = || (1..=4).filter(|n| plugin(*n).exists()).collect::<Vec<_>>();
         let bound = {
             use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, socket};
             let socket = socket(AddressFamily::UNIX, SocketType::STREAM, None).expect("socket");
-            bind(&socket, &SocketAddrUnix::new(dir.join("plugin4")).expect("address")).expect("binds");
+            bind(&socket, &SocketAddrUnix::new(plugin(4)).expect("address")).expect("binds");
             socket
         };
-        assert_eq!(names(), ["plugin1", "plugin2", "plugin3", "plugin4"]);
-        sweep_dead_sockets(&dir);
-        assert_eq!(names(), ["plugin1", "plugin3", "plugin4"], "of plugin4, someone is about to listen");
+        assert_eq!(left(), [1, 2, 3, 4]);
+        sweep_dead_sockets(dir);
+        assert_eq!(left(), [1, 3, 4], "of the fourth, someone is about to listen");
         drop(bound);
-        sweep_dead_sockets(&dir);
-        assert_eq!(names(), ["plugin1", "plugin3"]);
+        sweep_dead_sockets(dir);
+        assert_eq!(left(), [1, 3]);
         drop(live);
-        std::fs::remove_dir_all(&dir).expect("removed");
     }
 
     #[test]

@@ -17,7 +17,7 @@ async fn four_gibibytes_of_output_cost_the_host_a_bounded_amount_of_memory() {
     let command = testkit::beside_the_tests("fake_plugin");
     let plugin = PluginSpec { name: "mock".into(), command, args: vec!["flood".into()], ..PluginSpec::default() };
     let host = DriverHost::start(HostOptions::new(vec![plugin], dir.path().join("s"), dir.path().join("state"))).expect("starts");
-    let driver = host.wait_driver("mock", Duration::from_secs(20)).await.expect("comes up");
+    let driver = host.wait_driver("mock", testkit::PATIENCE).await.expect("comes up");
     let before = resident();
     let mut most = before;
     let done = ["stdout.done", "stderr.done"].map(|name| dir.path().join("s").join(name));

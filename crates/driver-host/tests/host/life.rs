@@ -20,7 +20,7 @@ async fn a_task_lives_and_ends_with_its_exit_code() {
 
     let mut events = fixture.host.events();
     let config = json!({
-        "run_for": "400ms", "exit_code": 3, "events": 2, "memory_mb": 64, "cpu_percent": 12.5,
+        "run_for": "1h", "exit_code": 3, "events": 2, "memory_mb": 64, "cpu_percent": 12.5,
         "driver_ip": "10.0.0.7", "driver_port_map": "http:80 admin:81", "driver_advertise": true,
     });
     let task = task(&driver, &config);
@@ -55,6 +55,7 @@ async fn a_task_lives_and_ends_with_its_exit_code() {
             tokio::spawn(async move { driver.wait_task(&id).await })
         })
         .collect();
+    soon(driver.stop_task(&task.id, "SIGTERM", Duration::from_secs(5))).await.expect("stops");
     for wait in waits {
         assert_eq!(soon(wait).await.expect("joined").expect("ended").exit_code, 3);
     }
@@ -121,10 +122,7 @@ async fn stop_signal_and_exec_reach_the_task() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failures_are_of_one_call_and_say_what_they_are() {
-    let fixture = Fixture::with(vec![fake("mock", &["mock"])], |options| {
-        options.timing.start_task = Duration::from_millis(400);
-    });
-    let driver = fixture.driver("mock").await;
+    let (fixture, driver) = Fixture::mock().await;
     let pid = fixture.fingerprint("mock", |f| f.healthy).await.pid;
 
     let start = async |config| soon(driver.start_task(task(&driver, &config))).await;
@@ -140,8 +138,7 @@ async fn failures_are_of_one_call_and_say_what_they_are() {
     let error = driver.encode_task_config(&json!({"run_four": "1s"}), &Default::default()).expect_err("unknown key");
     assert!(error.to_string().contains("run_four"), "{error}");
 
-    // One call hangs until its deadline, a hundred others are not held up by it.
-    let began = Instant::now();
+    // One call hangs, a hundred others are not held up by it.
     let hanging = tokio::spawn({
         let (driver, config) = (driver.clone(), task(&driver, &json!({"hang": ["start"]})));
         async move { driver.start_task(config).await }
@@ -149,8 +146,18 @@ async fn failures_are_of_one_call_and_say_what_they_are() {
     for _ in 0..100 {
         start(json!({"run_for": "1h"})).await.expect("starts");
     }
-    assert!(!hanging.is_finished() || began.elapsed() >= Duration::from_millis(400), "the others took too long");
-    let error = soon(hanging).await.expect("joined").expect_err("hangs");
+    assert!(!hanging.is_finished());
+    hanging.abort();
+    assert_eq!(fixture.fingerprint("mock", |f| f.healthy).await.pid, pid, "the plugin was never replaced");
+    fixture.finish().await;
+
+    // It ends at its deadline.
+    let fixture = Fixture::with(vec![fake("mock", &["mock"])], |options| {
+        options.timing.start_task = Duration::from_millis(400);
+    });
+    let driver = fixture.driver("mock").await;
+    let pid = fixture.fingerprint("mock", |f| f.healthy).await.pid;
+    let error = soon(driver.start_task(task(&driver, &json!({"hang": ["start"]})))).await.expect_err("hangs");
     assert!(matches!(error, CallError::Timeout { call: "StartTask", .. }), "{error:?}");
     assert_eq!(fixture.fingerprint("mock", |f| f.healthy).await.pid, pid, "the plugin was never replaced");
     fixture.finish().await;
@@ -160,33 +167,35 @@ async fn failures_are_of_one_call_and_say_what_they_are() {
 async fn a_killed_plugin_comes_back_and_its_tasks_are_recovered() {
     let (fixture, driver) = Fixture::mock().await;
     let first = fixture.fingerprint("mock", |f| f.healthy).await;
-    let task = task(&driver, &json!({"run_for": "3s", "exit_code": 4}));
+    let task = task(&driver, &json!({"run_for": "5s", "exit_code": 4}));
     let started = soon(driver.start_task(task.clone())).await.expect("starts");
     let mut stats = driver.stats(&task.id, Duration::from_secs(3600)).expect("opens");
     soon(stats.next()).await.expect("a sample").expect("fine");
-    let waiting = tokio::spawn({
-        let (driver, id) = (driver.clone(), task.id.clone());
-        async move { driver.wait_task(&id).await }
-    });
     // The wait is under way once another call has been answered after it.
-    soon(driver.inspect_task(&task.id)).await.expect("inspected");
+    let mut waiting = std::pin::pin!(soon(driver.wait_task(&task.id)));
+    let inspected = tokio::select! {
+        biased;
+        ended = &mut waiting => panic!("{ended:?}"),
+        inspected = soon(driver.inspect_task(&task.id)) => inspected.expect("inspected"),
+    };
 
     let killed = Instant::now();
     signal(first.pid.expect("runs"), Signal::KILL);
-    let error = soon(waiting).await.expect("joined").expect_err("the plugin died");
+    let error = waiting.await.expect_err("the plugin died");
     assert!(matches!(error, CallError::PluginGone { generation: 1, .. }), "{error:?}");
     assert!(error.recoverable() && error.is_plugin_gone());
     let error = soon(stats.next()).await.expect("an answer").expect_err("the plugin died");
     assert!(error.is_plugin_gone(), "{error:?}");
 
     assert_eq!(soon(driver.wait_ready(1)).await, 2);
-    assert!(killed.elapsed() < Duration::from_secs(10), "relaunch took {:?}", killed.elapsed());
+    assert!(killed.elapsed() < Duration::from_secs(30), "relaunch took {:?}", killed.elapsed());
     let error = soon(driver.wait_task(&task.id)).await.expect_err("not known yet");
     assert!(error.is_task_not_found(), "{error:?}");
     soon(driver.recover_task(started.handle.clone())).await.expect("recovers");
     soon(driver.recover_task(started.handle)).await.expect("recovering is idempotent");
+    let again = soon(driver.inspect_task(&task.id)).await.expect("inspected");
+    assert!(again.started_at.is_some() && again.started_at == inspected.started_at, "the task's time went on: {again:?}");
     assert_eq!(soon(driver.wait_task(&task.id)).await.expect("ended").exit_code, 4);
-    assert!(killed.elapsed() < Duration::from_secs(20), "the task's time went on");
     let second = fixture.fingerprint("mock", |f| f.healthy && f.generation == 2).await;
     assert_ne!(first.pid, second.pid);
     fixture.finish().await;
@@ -196,17 +205,14 @@ async fn a_killed_plugin_comes_back_and_its_tasks_are_recovered() {
 async fn a_plugin_that_keeps_dying_is_started_at_a_bounded_rate() {
     let (fixture, driver) = Fixture::mock().await;
     let began = Instant::now();
-    for generation in 1.. {
-        if began.elapsed() > Duration::from_millis(1500) {
-            break;
-        }
+    for generation in 1..=5 {
         let config = task(&driver, &json!({"run_for": "1h", "plugin_exit_after": "1ms"}));
         let _ = soon(driver.start_task(config)).await;
         soon(driver.wait_ready(generation)).await;
     }
-    // 0, 100, 200, 400, 800 ms: five or six processes, not hundreds.
-    let launched = launched(fixture.dir.path()).len();
-    assert!((3..=7).contains(&launched), "{launched} processes");
+    // Each is started once, after 0, 100, 200, 400 and 800 ms, each up to a quarter less.
+    assert!(began.elapsed() >= Duration::from_millis(1125), "{:?}", began.elapsed());
+    assert_eq!(launched(fixture.dir.path()).len(), 6);
     fixture.finish().await;
 }
 
@@ -214,7 +220,8 @@ async fn a_plugin_that_keeps_dying_is_started_at_a_bounded_rate() {
 async fn a_plugin_that_hangs_is_replaced() {
     let fixture = Fixture::with(vec![fake("mock", &["mock"])], |options| {
         options.timing.watchdog_interval = Duration::from_millis(100);
-        options.timing.watchdog_deadline = Duration::from_millis(300);
+        // Three in a row on a busy machine are a hang.
+        options.timing.watchdog_deadline = Duration::from_secs(2);
     });
     let driver = fixture.driver("mock").await;
     let first = fixture.fingerprint("mock", |f| f.healthy).await.pid.expect("runs");

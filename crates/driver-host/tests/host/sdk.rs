@@ -4,11 +4,11 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 use driver_host::proto::handshake;
 use rustix::process::Signal;
+use testkit::Guard;
 
 use crate::support::{Fixture, fake_plugin, signal};
 
@@ -32,18 +32,8 @@ fn first_line(child: &mut Child) -> String {
     line
 }
 
-fn ends_within(child: &mut Child, limit: Duration) -> std::process::ExitStatus {
-    let began = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait().expect("asked") {
-            return status;
-        }
-        if began.elapsed() > limit {
-            child.kill().expect("killed");
-            panic!("it still runs after {limit:?}");
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
+fn ends(child: &mut Child) -> ExitStatus {
+    testkit::until("the end of the plugin", || child.try_wait().expect("asked"))
 }
 
 #[test]
@@ -68,7 +58,7 @@ fn the_handshake_is_exact_and_the_plugin_is_hardy() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let sockets = dir.path().join("own");
     std::fs::create_dir(&sockets).expect("creates");
-    let mut child = plugin(dir.path()).env(handshake::SOCKET_DIR_KEY, &sockets).spawn().expect("starts");
+    let mut child = Guard(plugin(dir.path()).env(handshake::SOCKET_DIR_KEY, &sockets).spawn().expect("starts"));
     let line = first_line(&mut child);
     let fields: Vec<&str> = line.trim_end_matches('\n').split('|').collect();
     assert_eq!((fields.len(), fields[0], fields[1], fields[2], fields[4], fields[5]), (6, "1", "2", "unix", "grpc", ""));
@@ -83,28 +73,28 @@ fn the_handshake_is_exact_and_the_plugin_is_hardy() {
     drop(child.stderr.take());
     drop(UnixStream::connect(socket).expect("still listens"));
     signal(child.id(), Signal::TERM);
-    assert!(ends_within(&mut child, Duration::from_secs(2)).success());
+    assert!(ends(&mut child).success());
     assert!(!socket.exists(), "the socket is removed at an orderly end");
 }
 
 #[test]
 fn the_seventh_field_comes_only_on_request_and_the_directory_has_a_default() {
     let dir = tempfile::tempdir().expect("temporary directory");
-    let mut child = plugin(dir.path()).env(handshake::MULTIPLEX_KEY, "true").spawn().expect("starts");
+    let mut child = Guard(plugin(dir.path()).env(handshake::MULTIPLEX_KEY, "true").spawn().expect("starts"));
     let line = first_line(&mut child);
     assert!(line.ends_with("|grpc||false\n"), "{line}");
     assert!(line.contains(&format!("|{}/plugin", dir.path().display())), "{line}");
     signal(child.id(), Signal::TERM);
-    ends_within(&mut child, Duration::from_secs(2));
+    ends(&mut child);
 }
 
 #[test]
 fn a_socket_that_cannot_be_made_is_explained() {
     let dir = tempfile::tempdir().expect("temporary directory");
     for (socket_dir, part) in [(dir.path().join("missing"), "cannot listen"), (dir.path().join("x".repeat(120)), "longer than")] {
-        let mut child = plugin(dir.path()).env(handshake::SOCKET_DIR_KEY, &socket_dir).spawn().expect("starts");
+        let mut child = Guard(plugin(dir.path()).env(handshake::SOCKET_DIR_KEY, &socket_dir).spawn().expect("starts"));
         assert_eq!(first_line(&mut child), "");
-        assert_eq!(ends_within(&mut child, Duration::from_secs(5)).code(), Some(1));
+        assert_eq!(ends(&mut child).code(), Some(1));
         let mut text = String::new();
         child.stderr.take().expect("piped").read_to_string(&mut text).expect("reads");
         assert!(text.contains(part), "{text}");
