@@ -9,7 +9,7 @@ use std::{
 };
 
 /// How long to wait for a lock that a process holds by accident.
-const PATIENCE: Duration = Duration::from_millis(250);
+const PATIENCE: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Why a data directory could not be locked.
