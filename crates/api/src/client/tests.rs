@@ -96,8 +96,11 @@ async fn errors_are_typed() {
     assert_eq!(error.to_string(), "Unexpected response code: 404 (job not found)");
     assert_eq!(error.message(), "job not found");
     assert!(matches!(client.get::<Value>("/v1/nonsense").await, Err(ClientError::Answer { .. })));
-    let free = TcpListener::bind("127.0.0.1:0").await.expect("port").local_addr().expect("address");
-    let nobody = ApiClient::new(ClientOptions { address: free.to_string(), ..ClientOptions::default() }).expect("client");
+    // Kept from everybody else, and nobody listens.
+    let bound = tokio::net::TcpSocket::new_v4().expect("socket");
+    bound.bind(std::net::SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
+    let address = bound.local_addr().expect("address").to_string();
+    let nobody = ApiClient::new(ClientOptions { address, ..ClientOptions::default() }).expect("client");
     let error = nobody.get::<Value>("/v1/jobs").await.expect_err("nobody listens");
     assert!(matches!(error, ClientError::Connect { .. }), "{error}");
 }
