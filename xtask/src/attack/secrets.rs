@@ -340,17 +340,28 @@ fn local_logs(agent: &Agent) -> Result<Vec<(String, String)>> {
     let mut found = Vec::new();
     let mut dirs = vec![agent.dir().to_owned()];
     while let Some(dir) = dirs.pop() {
-        for entry in fs::read_dir(&dir).with_context(|| dir.display().to_string())?.map_while(std::io::Result::ok) {
+        // What belongs to a task that has ended may be removed meanwhile.
+        let Some(entries) = unless_gone(fs::read_dir(&dir)).with_context(|| dir.display().to_string())? else { continue };
+        for entry in entries.map_while(std::io::Result::ok) {
             let path = entry.path();
             if entry.file_type().is_ok_and(|t| t.is_dir()) {
                 dirs.push(path);
             } else if path.extension().is_some_and(|e| e == "log") {
                 let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                found.push((format!("file {name}"), String::from_utf8_lossy(&fs::read(&path)?).into_owned()));
+                let text = unless_gone(fs::read(&path)).with_context(|| path.display().to_string())?;
+                found.extend(text.map(|text| (format!("file {name}"), String::from_utf8_lossy(&text).into_owned())));
             }
         }
     }
     Ok(found)
+}
+
+/// None for what does not exist any more.
+fn unless_gone<T>(read: std::io::Result<T>) -> std::io::Result<Option<T>> {
+    match read {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        read => read.map(Some),
+    }
 }
 
 fn base64(bytes: &[u8]) -> String {
