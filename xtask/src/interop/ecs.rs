@@ -215,12 +215,12 @@ impl Cloud {
         Ok(listed["taskArns"].as_array().into_iter().flatten().filter_map(|a| a.as_str().map(str::to_owned)).collect())
     }
 
-    /// The only task that runs.
     /// Waits until no task runs any more.
     fn until_empty(&self) -> Result<()> {
         until("no task left", BOUND, || Ok(self.tasks("RUNNING")?.is_empty().then_some(())))
     }
 
+    /// The only task that runs.
     fn one(&self) -> Result<String> {
         let tasks = self.tasks("RUNNING")?;
         ensure!(tasks.len() == 1, "one task expected, there are {tasks:?}");
