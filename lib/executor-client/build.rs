@@ -1,12 +1,13 @@
-//! Builds the executor as a static binary, to be embedded.
+//! Builds the executor as a static binary for embedding.
 //!
-//! A nested cargo with a target directory of its own under `OUT_DIR`, so it never waits for the outer cargo's lock. The
-//! musl target gives the smallest processes; where it is not installed, a static glibc binary does the same work.
+//! It runs a nested cargo with a target directory of its own under `OUT_DIR`, so it never waits for the outer cargo's
+//! lock. The musl target gives the smallest processes. If it is not installed, a static glibc binary does the same
+//! work.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the outer build sets for its own crates and what would change, or break, the nested one.
+/// Variables that the outer build sets for its own crates and that would change or break the nested one.
 const NOT_INHERITED: [&str; 12] = [
     "RUSTFLAGS",
     "CARGO_ENCODED_RUSTFLAGS",
@@ -49,7 +50,7 @@ fn main() {
 
 fn build(manifest: &Path, target_dir: &Path, target: &str, flags: &str) -> Result<PathBuf, String> {
     let mut errors = String::new();
-    // What the outer build has fetched is enough, and the lock file is its own to write. With vendored or partly fetched
+    // The outer build has fetched enough, and the lock file is its own to write. With vendored or partly fetched
     // dependencies the second form may still succeed.
     for locking in [&["--offline", "--locked"][..], &["--locked"][..]] {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

@@ -1,8 +1,9 @@
-//! A channel to the runtime of a host: `drover-executor serve-host` at the other end of a child's standard input and output.
+//! A channel to the runtime of a host: `drover-executor serve-host` at the other end of a child's standard input and
+//! output.
 //!
-//! The child is that program itself, or an ssh that starts it elsewhere. Everything that comes before our greeting is somebody
-//! else's (a login shell's profile, a banner) and is kept for the error message only. When the child ends, or is silent for too
-//! long, the channel is closed for good: whoever wants to go on opens another one.
+//! The child is that program itself, or an ssh that starts it elsewhere. Output before our greeting comes from others
+//! (a login shell's profile, a banner) and is kept for the error message only. When the child ends, or is silent for
+//! too long, the channel closes for good; callers open another one.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -19,47 +20,47 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
-/// How long is waited for the far end.
+/// Time limits for the far end.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     /// For its greeting.
     pub greeting: Duration,
-    /// For any word of it afterwards: then it is given up. It is asked for one five times as often.
+    /// For any message afterwards; then the channel closes. The channel asks for one five times as often.
     pub silence: Duration,
 }
 
 /// How often a far end that is silent is asked for a word before it is given up.
 const ASKED: u32 = 5;
-/// Longest output of others before the greeting.
+/// Limit of other output before the greeting, in bytes.
 const MAX_NOISE: usize = 256 * 1024;
-/// How much of the child's last words is kept.
+/// Bytes kept of the child's last output.
 const LAST_WORDS: usize = 2048;
-/// How long a far end that cannot serve may take to say why and to tidy up, before it is killed.
+/// How long a refusing far end may take to give its reason and to clean up, before it is killed.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Why a channel could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// The far end said what it could not do.
+    /// The far end gave this reason.
     #[error("{0}")]
     Refused(String),
-    /// The machine is of a kind that our executor does not run on.
+    /// Our executor does not run on the machine's architecture.
     #[error("the host is {found}, this release's executor runs on {wanted} only")]
     Architecture {
-        /// What the host calls itself.
+        /// The host's architecture.
         found: String,
-        /// What we carry.
+        /// The executor's architecture.
         wanted: &'static str,
     },
-    /// The child ended, or said nothing of ours.
+    /// The child ended, or sent no greeting.
     #[error("{0}")]
     Ended(String),
     /// It took too long.
     #[error("no greeting within {seconds} s{said}")]
     Late {
-        /// How long was waited.
+        /// How long the caller waited.
         seconds: u64,
-        /// What came instead, for people.
+        /// Other output, for people.
         said: String,
     },
 }
@@ -67,7 +68,7 @@ pub enum OpenError {
 /// Why a call has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// The channel has ended; whether the call took effect is not known.
+    /// The channel has closed; whether the call took effect is unknown.
     #[error("{0}")]
     Closed(String),
     /// The runtime refused.
@@ -75,7 +76,7 @@ pub enum CallError {
     Refused(HostFailure),
 }
 
-/// A channel to one host. Clones are the same channel; it ends with the last one.
+/// A channel to one host. Clones share it; it closes with the last one.
 #[derive(Clone)]
 pub struct HostChannel {
     inner: Arc<Inner>,
@@ -97,7 +98,7 @@ struct Shared {
     outgoing: mpsc::UnboundedSender<Vec<u8>>,
     calls: Mutex<HashMap<u64, mpsc::UnboundedSender<Body>>>,
     next_id: AtomicU64,
-    /// Why the channel has ended.
+    /// Why the channel has closed.
     closed: watch::Sender<Option<String>>,
     /// How far the host's clock is ahead, in milliseconds.
     ahead_ms: AtomicI64,
@@ -118,8 +119,8 @@ impl std::fmt::Debug for HostChannel {
 }
 
 impl HostChannel {
-    /// Waits for the greeting of a child that was started with piped standard input, output and error, and takes the child over. A far end
-    /// that has no executor of this release yet asks for it and is sent it.
+    /// Waits for the greeting of a child with piped standard input, output and error, and takes the child over. Sends
+    /// the executor to a far end that lacks this release's.
     pub async fn open(mut child: Child, nonce: &str, patience: Patience) -> Result<HostChannel, OpenError> {
         let (Some(mut stdin), Some(mut stdout), Some(stderr)) = (child.stdin.take(), child.stdout.take(), child.stderr.take()) else {
             return Err(OpenError::Ended("the child was started without pipes".into()));
@@ -130,7 +131,8 @@ impl HostChannel {
         let (hello, received) = match opened {
             Ok(Ok(greeted)) => greeted,
             Ok(Err(Greeting::Told(error))) => {
-                // It ends by itself, or when it finds that nothing more is sent, and tidies up; the reason may come last, by the other pipe.
+                // It exits by itself, or when it sees the end of input, and cleans up; the reason may come last, by the
+                // other pipe.
                 drop(stdin);
                 let _ = tokio::time::timeout(FAREWELL, listening).await;
                 let _ = child.start_kill();
@@ -161,22 +163,22 @@ impl HostChannel {
         Ok(HostChannel { inner: Arc::new(Inner { shared, hello, tasks }) })
     }
 
-    /// Who is at the far end.
+    /// The far end's identity.
     pub fn hello(&self) -> &HostHello {
         &self.inner.hello
     }
 
-    /// How far the host's clock is ahead of this machine's, in milliseconds; behind when negative.
+    /// How far the host's clock is ahead of this machine's, in milliseconds; negative when behind.
     pub fn clock_ahead_ms(&self) -> i64 {
         self.inner.shared.ahead_ms.load(Ordering::Relaxed)
     }
 
-    /// Whether the channel has ended.
+    /// Whether the channel has closed.
     pub fn is_closed(&self) -> bool {
         self.inner.shared.closed.borrow().is_some()
     }
 
-    /// Returns when the channel has ended, with the reason.
+    /// Returns the reason when the channel has closed. Cancel safe.
     pub async fn closed(&self) -> String {
         let mut closed = self.inner.shared.closed.subscribe();
         match closed.wait_for(Option::is_some).await {
@@ -190,7 +192,7 @@ impl HostChannel {
         let id = self.inner.shared.next_id.fetch_add(1, Ordering::Relaxed);
         let (sender, replies) = mpsc::unbounded_channel();
         lock(&self.inner.shared.calls).insert(id, sender);
-        // A channel that ended meanwhile has cleared its calls, perhaps before this one came.
+        // A channel that closed meanwhile has cleared its calls, perhaps before this one.
         if self.inner.shared.closed.borrow().is_some() {
             lock(&self.inner.shared.calls).remove(&id);
         }
@@ -199,13 +201,13 @@ impl HostChannel {
         call
     }
 
-    /// Asks what has one answer.
+    /// Sends a request with a single answer.
     pub async fn ask(&self, op: Op) -> Result<Body, CallError> {
         self.call(op).next().await
     }
 }
 
-/// One call under way; dropping it tells the host that nobody waits.
+/// One call under way; a drop cancels it at the host.
 pub struct HostCall {
     id: u64,
     channel: HostChannel,
@@ -227,11 +229,11 @@ impl HostCall {
     fn send(&self, op: Op) {
         let mut frame = Vec::new();
         encode_frame(&HostRequest { id: self.id, op: Some(op) }, &mut frame);
-        // When nobody takes it the channel has ended, which the next read tells.
+        // If this fails the channel has closed, as the next read reports.
         let _ = self.channel.inner.shared.outgoing.send(frame);
     }
 
-    /// The next part of the answer. Cancel safe. Data is granted again, so that the host may send more, by [`HostCall::taken`].
+    /// The next part of the answer. Cancel safe. [`HostCall::taken`] lets the host send more data.
     pub async fn next(&mut self) -> Result<Body, CallError> {
         loop {
             if let Some(body) = self.step().await? {
@@ -261,12 +263,12 @@ impl HostCall {
         }
     }
 
-    /// `bytes` of what came have been passed on.
+    /// Reports that `bytes` of the received data were passed on.
     pub fn taken(&self, bytes: usize) {
         self.send(Op::Credit(HostCredit { bytes: bytes as u64 }));
     }
 
-    /// Sends as much of `data` as the host takes now, and says how much that is.
+    /// Sends as much of `data` as the host takes now, and returns that length.
     pub fn send_some(&mut self, data: &[u8]) -> usize {
         let mut sent = 0;
         while sent < data.len() && self.credit > 0 {
@@ -278,7 +280,7 @@ impl HostCall {
         sent
     }
 
-    /// Sends data as fast as the host takes it. An answer that comes before all was sent is returned.
+    /// Sends data as fast as the host takes it. Returns an answer that comes before everything was sent.
     pub async fn send_all(&mut self, mut data: &[u8]) -> Result<Option<Body>, CallError> {
         loop {
             data = &data[self.send_some(data)..];
@@ -302,7 +304,7 @@ enum Greeting {
     Ended(String),
 }
 
-/// Reads up to and with the hello; answers the wish for an executor.
+/// Reads up to and including the hello; sends the executor on request.
 async fn greet(stdin: &mut ChildStdin, stdout: &mut ChildStdout, nonce: &str) -> Result<(HostHello, Vec<u8>), Greeting> {
     let mark = format!("DROVER {nonce} ");
     let mut received: Vec<u8> = Vec::new();
@@ -321,7 +323,7 @@ async fn greet(stdin: &mut ChildStdin, stdout: &mut ChildStdout, nonce: &str) ->
                     if found != wanted {
                         return Err(Greeting::Told(OpenError::Architecture { found: found.to_owned(), wanted }));
                     }
-                    // A far end that stops reading says why, or ends.
+                    // A far end that stops reading gives its reason, or exits.
                     let _ = stdin.write_all(crate::install::binary()).await;
                     let _ = stdin.flush().await;
                 }
@@ -352,7 +354,7 @@ async fn greet(stdin: &mut ChildStdin, stdout: &mut ChildStdout, nonce: &str) ->
     }
 }
 
-/// The end of some foreign text, on one line: long enough for ssh's warning about a changed key.
+/// The end of untrusted text, on one line: long enough for ssh's warning about a changed key.
 fn short(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(1000)..]).into_owned();
     let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
@@ -367,7 +369,7 @@ fn with_words(error: OpenError, words: &Mutex<String>) -> OpenError {
     }
 }
 
-/// What a child's end means to a person: its last words first.
+/// Describes a child's end for people: its last output first.
 fn ended(end: &str, words: &str, noise: &str) -> String {
     let mut text = if words.is_empty() { format!("the connection ended ({end})") } else { format!("{words} ({end})") };
     if !noise.is_empty() {
@@ -376,7 +378,7 @@ fn ended(end: &str, words: &str, noise: &str) -> String {
     text
 }
 
-/// Keeps the last words of the child.
+/// Keeps the end of the child's standard error.
 async fn listen(mut stderr: ChildStderr, words: Arc<Mutex<String>>) {
     let mut all = Vec::new();
     while matches!(stderr.read_buf(&mut all).await, Ok(n) if n > 0) {
@@ -392,12 +394,12 @@ fn ahead_ms(ours_ns: u64, theirs_ns: u64) -> i64 {
     i64::try_from(difference / 1_000_000).unwrap_or(i64::MAX)
 }
 
-/// The child of a channel, greeted.
+/// The child of a channel, after the greeting.
 struct Line {
     child: Child,
     stdin: ChildStdin,
     stdout: ChildStdout,
-    /// What came behind the greeting.
+    /// Data after the greeting.
     received: Vec<u8>,
     queue: mpsc::UnboundedReceiver<Vec<u8>>,
     words: Arc<Mutex<String>>,
@@ -405,7 +407,7 @@ struct Line {
 }
 
 impl Line {
-    /// Everything that a channel does until it ends.
+    /// Serves a channel until it closes.
     async fn serve(self, shared: Arc<Shared>) {
         let Line { mut child, stdin, stdout, received, queue, words, silence } = self;
         let heard = Mutex::new(Instant::now());
@@ -420,7 +422,7 @@ impl Line {
             None => {
                 let end = tokio::time::timeout(Duration::from_secs(5), child.wait()).await;
                 let end = end.ok().and_then(Result::ok).map(|status| status.to_string()).unwrap_or_else(|| "it does not end".into());
-                // Its last words arrive with its end.
+                // Its last output arrives with its end.
                 tokio::task::yield_now().await;
                 ended(&end, &lock(&words), "")
             }
@@ -430,7 +432,7 @@ impl Line {
     }
 }
 
-/// Passes replies on until the stream ends; a reason only when the stream is to blame.
+/// Passes replies on until the stream ends; returns a reason only if the stream is at fault.
 async fn read(shared: &Shared, mut stdout: ChildStdout, mut received: Vec<u8>, heard: &Mutex<Instant>) -> Option<String> {
     loop {
         match split_frame::<HostReply>(&mut received) {
@@ -467,7 +469,7 @@ async fn write(mut stdin: ChildStdin, mut queue: mpsc::UnboundedReceiver<Vec<u8>
             break;
         }
     }
-    // The reader says how it ended.
+    // The reader reports the end.
     std::future::pending::<()>().await;
 }
 

@@ -1,4 +1,4 @@
-//! Storing the output of workloads that other programs supervise: the far end of two fifos.
+//! Log collectors: they store the output of workloads under other supervisors, from two FIFOs.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -10,34 +10,34 @@ use rustix::io::Errno;
 
 use crate::{Error, Executor, Launcher, LogPolicy};
 
-/// What a collector is to do.
+/// The job of a collector.
 #[derive(Clone, Debug)]
 pub struct CollectSpec {
-    /// For people.
+    /// Name for people.
     pub id: String,
-    /// Fifo of standard output; created when missing.
+    /// FIFO of standard output; created if missing.
     pub stdout_fifo: PathBuf,
-    /// Fifo of standard error; created when missing.
+    /// FIFO of standard error; created if missing.
     pub stderr_fifo: PathBuf,
-    /// Where it goes.
+    /// Where the output goes.
     pub log: LogPolicy,
 }
 
-/// A process that stores what is written into two fifos, independently of whoever started it. Writers may come and go: it
-/// stays until it is stopped.
+/// A process that stores the output of two FIFOs, independently of its starter. Writers may come and go: it stays until
+/// it is stopped.
 #[derive(Clone, Debug)]
 pub struct LogCollector {
     executor: Executor,
 }
 
 impl LogCollector {
-    /// Starts the collector of `state_dir`, or finds the one that runs there. When this returns, a writer that opens a fifo finds
+    /// Starts the collector of `state_dir`, or finds a running one. When this returns, a writer that opens a FIFO finds
     /// a reader.
     pub async fn start(launcher: &Launcher, state_dir: &Path, spec: CollectSpec) -> Result<LogCollector, Error> {
         for fifo in [&spec.stdout_fifo, &spec.stderr_fifo] {
             make_fifo(fifo).map_err(|e| Error::io("create the fifo", fifo)(e.into()))?;
         }
-        // One that was stopped, or killed, has left its result; a collector begins again where it ended.
+        // A stopped or killed one has left its result; a collector continues where that ended.
         match Executor::attach(state_dir).await {
             Ok(executor) if executor.ended().is_none() => return Ok(LogCollector { executor }),
             Ok(executor) => executor.destroy().await?,
@@ -71,20 +71,20 @@ impl LogCollector {
         self.executor.executor_pid()
     }
 
-    /// Returns when the collector has gone, by [`LogCollector::stop`] or by accident.
+    /// Returns when the collector has ended, by [`LogCollector::stop`] or by accident.
     pub async fn gone(&self) {
         let _ = self.executor.wait().await;
     }
 
-    /// Stores what is still in the fifos, waiting up to `patience` for writers to leave, then ends the collector and removes its
-    /// state directory. Files and fifos stay.
+    /// Stores the rest of the FIFOs, and waits up to `patience` for writers to leave. Then ends the collector and
+    /// removes its state directory. Files and FIFOs stay.
     pub async fn stop(&self, patience: Duration) -> Result<(), Error> {
         self.executor.stop(0, patience).await?;
         self.executor.destroy().await
     }
 }
 
-/// Makes it unless it is there. Tasks may write where it lies: what they have put in its place goes.
+/// Makes a missing FIFO. Tasks may write to its directory: anything else in its place is removed.
 fn make_fifo(path: &Path) -> rustix::io::Result<()> {
     let make = || rustix::fs::mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0);
     match make() {

@@ -28,12 +28,12 @@ use crate::{Error, ExitResult};
 
 /// Longest wait for an answer that takes an executor microseconds.
 const ANSWER: Duration = Duration::from_secs(10);
-/// After a stop's grace: for killing, storing the output and the result. Then the executor itself is killed, too.
+/// Time after a stop's grace for killing and for storing the output and the result. Then the executor itself is killed.
 const DEATH: Duration = Duration::from_secs(15);
 
 type Outcome = Option<Result<ResultRecord, Arc<Error>>>;
 
-/// One workload, running or ended. Clones are the same workload; dropping all of them lets go of it without touching it.
+/// One workload, running or ended. Clones are the same workload; a drop of all of them does not touch it.
 #[derive(Clone)]
 pub struct Executor {
     inner: Arc<Inner>,
@@ -42,7 +42,7 @@ pub struct Executor {
 
 struct Inner {
     shared: Arc<Shared>,
-    /// Reads the connection; absent for a workload that had ended when it was found.
+    /// Task that reads the connection; `None` for a workload found ended.
     reader: Option<AbortHandle>,
 }
 
@@ -57,7 +57,7 @@ impl Drop for Inner {
 struct Shared {
     state_dir: PathBuf,
     hello: HelloReply,
-    /// As it was when the workload was found, for containing it should the file be gone.
+    /// The record when the workload was found; serves if the file is gone.
     record: Option<StateRecord>,
     writer: tokio::sync::Mutex<Option<OwnedWriteHalf>>,
     pending: Mutex<HashMap<u64, oneshot::Sender<reply::Body>>>,
@@ -72,8 +72,8 @@ impl std::fmt::Debug for Executor {
 }
 
 impl Executor {
-    /// Finds the workload of `state_dir`. When its executor was killed, what was left of the workload is ended first and
-    /// [`Executor::ended`] says `lost`. [`Error::Absent`] when nothing was ever started there.
+    /// Finds the workload of `state_dir`. If its executor was killed, first ends its leftovers, and [`Executor::ended`]
+    /// says `lost`. [`Error::Absent`] when nothing ever started there.
     pub async fn attach(state_dir: &Path) -> Result<Executor, Error> {
         let begun = Instant::now();
         let mut pause = Duration::from_millis(1);
@@ -87,7 +87,7 @@ impl Executor {
                     return Ok(Executor::connected(state_dir, stream, buffer, hello, None));
                 }
                 Err(Error::Io { .. }) if begun.elapsed() < ANSWER => {
-                    // Just starting, just leaving, or it has not needed a socket so far.
+                    // It is starting or leaving, or it has needed no socket so far.
                     contain::ask_for_socket(state_dir);
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(Duration::from_millis(100));
@@ -159,12 +159,12 @@ impl Executor {
         self.inner.shared.hello.executor_pid
     }
 
-    /// Version of the protocol that the executor speaks; 0 when the workload had ended before it was found.
+    /// Protocol version of the executor; 0 for a workload found ended.
     pub fn protocol(&self) -> u32 {
         self.inner.shared.hello.protocol
     }
 
-    /// Process that holds the workload's namespaces, when it has some of its own.
+    /// Pid of the holder of the workload's namespaces, if it has its own.
     pub(crate) fn holder_pid(&self) -> Option<i32> {
         Some(self.inner.shared.hello.holder_pid).filter(|pid| *pid > 0)
     }
@@ -174,12 +174,12 @@ impl Executor {
         self.inner.shared.hello.started_at_ns
     }
 
-    /// The result, when the workload is known to have ended.
+    /// The result, if the workload is known to have ended.
     pub fn ended(&self) -> Option<ExitResult> {
         self.inner.shared.outcome.borrow().as_ref().and_then(|o| o.as_ref().ok().cloned())
     }
 
-    /// Like [`Executor::ended`], but looks: an end that somebody else knows of is never missed.
+    /// Like [`Executor::ended`], but reads the state directory: never misses an end that another controller knows.
     pub fn look(&self) -> Result<Option<ExitResult>, Error> {
         match self.ended() {
             Some(result) => Ok(Some(result)),
@@ -193,7 +193,7 @@ impl Executor {
         epoch::load(dir).map_err(Error::io("read the epoch in", dir))
     }
 
-    /// Returns when the workload and its tree have ended. Cancel safe; any number may wait.
+    /// Returns when the workload and its tree have ended. Cancel safe; any number of callers may wait.
     pub async fn wait(&self) -> Result<ExitResult, Error> {
         let mut outcome = self.inner.shared.outcome.subscribe();
         let known = outcome.wait_for(Option::is_some).await.map(|o| o.clone());
@@ -223,7 +223,7 @@ impl Executor {
                 }
             }
             let dir = self.inner.shared.state_dir.clone();
-            // The executor leaves a moment after its last word.
+            // The executor leaves a moment after its last message.
             if let Some(_lock) = contain::try_lock(&dir)? {
                 return contain::claim(&dir, given);
             }
@@ -231,7 +231,7 @@ impl Executor {
         }
     }
 
-    /// Resource use of the whole tree now.
+    /// Present resource use of the whole tree.
     pub async fn stats(&self) -> Result<StatsReply, Error> {
         match self.ask(request::Op::Stats(executor_proto::Stats {})).await? {
             reply::Body::Stats(stats) => Ok(stats),
@@ -239,8 +239,8 @@ impl Executor {
         }
     }
 
-    /// Sends `signal`, gives the workload `grace` to end, then kills its whole tree. Returns when all of it has ended; on an
-    /// ended workload at once.
+    /// Sends `signal`, gives the workload `grace` to end, then kills its whole tree. Returns when all of it has ended;
+    /// for an ended workload at once.
     pub async fn stop(&self, signal: i32, grace: Duration) -> Result<ExitResult, Error> {
         if self.inner.shared.outcome.borrow().is_some() {
             self.claim().await?;
@@ -265,7 +265,7 @@ impl Executor {
         .await;
         match outcome {
             Ok(outcome) => outcome,
-            // It hangs. Its death ends the workload's first process, and the watch over it the rest.
+            // It hangs. Its death ends the workload's first process, and the watch ends the rest.
             Err(_) => {
                 tracing::warn!(state_dir = %self.state_dir().display(), "the executor does not end its workload and is killed");
                 if let Some(record) = &self.inner.shared.record {
@@ -293,14 +293,14 @@ impl Executor {
         self.ask_with(op, &[]).await
     }
 
-    /// Asks with descriptors that go along.
+    /// Sends a request with descriptors.
     pub(crate) async fn ask_with(&self, op: request::Op, fds: &[BorrowedFd<'_>]) -> Result<reply::Body, Error> {
         let state_dir = || self.inner.shared.state_dir.clone();
         let answer = self.inner.shared.send(self.epoch, op, fds).await?;
         match tokio::time::timeout(ANSWER, answer).await {
             Ok(Ok(reply::Body::Failure(failure))) => Err(Error::refused(&state_dir(), self.epoch, failure)),
             Ok(Ok(body)) => Ok(body),
-            // The connection has ended, hence the executor.
+            // The connection has ended, and so has the executor.
             Ok(Err(_)) => Err(Error::NotRunning { state_dir: state_dir() }),
             Err(_) => Err(Error::Unresponsive { state_dir: state_dir(), seconds: ANSWER.as_secs() }),
         }
@@ -319,13 +319,14 @@ impl Executor {
     }
 }
 
-/// Whether a state directory says that its workload runs: it has a record and no result. A killed executor leaves one that says so, too.
+/// Whether a state directory claims a running workload: it has a record and no result. A killed executor leaves one
+/// that says so, too.
 pub fn is_live(state_dir: &Path) -> bool {
     state_dir.join(files::STATE).exists() && !state_dir.join(files::RESULT).exists()
 }
 
-/// Ends whatever workload `state_dir` holds and removes the directory; a directory without one is removed, an absent one is
-/// fine. For callers that have no handle. An executor that does not answer is killed.
+/// Ends the workload of `state_dir`, if any, and removes the directory; ignores an absent one. For callers without a
+/// handle. Kills an executor that does not answer.
 pub async fn destroy(state_dir: &Path) -> Result<(), Error> {
     match Executor::attach(state_dir).await {
         Ok(executor) => executor.destroy().await,
@@ -340,7 +341,7 @@ pub async fn destroy(state_dir: &Path) -> Result<(), Error> {
     }
 }
 
-/// Removes a state directory when its executor has left.
+/// Removes a state directory after its executor has left.
 async fn remove(state_dir: &Path) -> Result<(), Error> {
     let begun = Instant::now();
     let mut pause = Duration::from_millis(1);
@@ -350,7 +351,7 @@ async fn remove(state_dir: &Path) -> Result<(), Error> {
             other => other?,
         };
         if lock.is_some() && begun_and_died(state_dir) {
-            // Its cgroup, and what is in it, are named by its record only. The lock is for whoever ends that.
+            // Only its record names its cgroup and the processes in it. The lock is for the process that ends those.
             drop(lock);
             match fate(state_dir, None).await {
                 Ok(_) | Err(Error::Absent { .. }) => continue,
@@ -366,7 +367,7 @@ async fn remove(state_dir: &Path) -> Result<(), Error> {
         if begun.elapsed() > ANSWER {
             return Err(Error::Unresponsive { state_dir: state_dir.to_owned(), seconds: ANSWER.as_secs() });
         }
-        // Many that ask again and again would keep the machine from what they wait for.
+        // Busy loops of many callers would delay what they wait for.
         if !left(state_dir, ANSWER.saturating_sub(begun.elapsed())).await {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(50));
@@ -374,17 +375,19 @@ async fn remove(state_dir: &Path) -> Result<(), Error> {
     }
 }
 
-/// An executor that had written nothing when somebody looked may have begun since, and may have been killed: then a record is there and no result.
+/// An executor without any file at the earlier look may have begun since and may have been killed: then there is a
+/// record and no result.
 fn begun_and_died(state_dir: &Path) -> bool {
     matches!((contain::read_record(state_dir), contain::read_result(state_dir)), (Ok(Some(_)), Ok(None)))
 }
 
-/// Waits for the end of the executor's process, `patience` long. False when it is not known, or had ended before: then somebody else has the lock.
+/// Waits up to `patience` for the end of the executor's process. False when it is unknown or had ended before: then
+/// another process has the lock.
 async fn left(state_dir: &Path, patience: Duration) -> bool {
     let Ok(Some(record)) = contain::read_record(state_dir) else { return false };
     let Some(pid) = Pid::from_raw(record.executor_pid) else { return false };
     let Ok(process) = pidfd_open(pid, PidfdFlags::NONBLOCK) else { return false };
-    // Asked with the descriptor in hand: the number is not given away from here on.
+    // Compared with the descriptor open: from here on the number cannot be reused.
     if ProcessStat::of(record.executor_pid).is_none_or(|p| p.start != record.executor_start) {
         return false;
     }
@@ -417,7 +420,7 @@ impl Shared {
             if self.outcome.borrow().is_some() || begun.elapsed() > ANSWER {
                 return Err(gone());
             }
-            // The connection has just ended; soon it is made anew, or the end of the workload is known.
+            // The connection has just ended; soon there is a new one, or the workload's end is known.
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
@@ -427,7 +430,7 @@ impl Shared {
     }
 }
 
-/// Writes one frame; descriptors travel with its first byte.
+/// Writes one frame; its descriptors travel with its first byte.
 async fn write(half: &mut OwnedWriteHalf, frame: &[u8], fds: &[BorrowedFd<'_>]) -> std::io::Result<()> {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
     let mut sent = 0;
@@ -446,7 +449,7 @@ async fn write(half: &mut OwnedWriteHalf, frame: &[u8], fds: &[BorrowedFd<'_>]) 
     half.write_all(&frame[sent..]).await
 }
 
-/// Serves the connection and, when it ends, finds out what that means. Ends when the workload has.
+/// Serves the connection and finds out why it ended. Returns at the workload's end.
 async fn watch_over(shared: Arc<Shared>, mut read: OwnedReadHalf, mut buffer: Vec<u8>) {
     let mut pause = Duration::from_millis(1);
     loop {
@@ -467,7 +470,7 @@ async fn watch_over(shared: Arc<Shared>, mut read: OwnedReadHalf, mut buffer: Ve
                         *shared.writer.lock().await = Some(write);
                         break read;
                     }
-                    // Mostly it is about to leave.
+                    // It is usually about to leave.
                     Err(e) => {
                         contain::ask_for_socket(&shared.state_dir);
                         tracing::trace!(error = %e, "reconnecting to an executor");
@@ -477,7 +480,7 @@ async fn watch_over(shared: Arc<Shared>, mut read: OwnedReadHalf, mut buffer: Ve
                     shared.outcome.send_replace(Some(Err(Arc::new(e))));
                     return;
                 }
-                // Saying that it ended while something of it runs would start a second one beside it.
+                // Reporting an end while part of it runs would start a second one beside it.
                 Err(e) => {
                     tracing::warn!(error = %e, "cannot end what a killed executor has left, trying again")
                 }
@@ -488,7 +491,7 @@ async fn watch_over(shared: Arc<Shared>, mut read: OwnedReadHalf, mut buffer: Ve
     }
 }
 
-/// Passes answers on until the connection ends; returns the result when it came over it.
+/// Passes answers on until the connection ends; returns the result if it came over it.
 async fn serve(shared: &Shared, mut read: OwnedReadHalf, mut buffer: Vec<u8>) -> Option<ResultRecord> {
     let waited = shared.send(None, request::Op::Wait(Wait {}), &[]).await;
     let mut result = None;
@@ -519,7 +522,7 @@ async fn serve(shared: &Shared, mut read: OwnedReadHalf, mut buffer: Vec<u8>) ->
         }
     }
     *shared.writer.lock().await = None;
-    // The result first, so that whoever finds his answer missing finds the result.
+    // The result first, so that a caller without an answer finds the result.
     if let Some(result) = &result {
         shared.outcome.send_replace(Some(Ok(result.clone())));
     }
@@ -537,10 +540,10 @@ async fn fate(state_dir: &Path, known: Option<&StateRecord>) -> Result<Fate, Err
     task.await.unwrap_or_else(|e| Err(Error::io("look into", state_dir)(std::io::Error::other(e))))
 }
 
-/// Connects and greets.
+/// Connects and exchanges the hello.
 async fn connect(state_dir: &Path) -> Result<(UnixStream, Vec<u8>, HelloReply), Error> {
     let failed = || Error::io("connect to the executor in", state_dir);
-    // An address holds 107 bytes, a state directory's path may be longer: go through a descriptor of it.
+    // A socket address holds 107 bytes, and a state directory's path may be longer: go through its descriptor.
     let dir = std::fs::File::open(state_dir).map_err(failed())?;
     let address = format!("/proc/self/fd/{}/{}", dir.as_raw_fd(), files::SOCKET);
     let mut stream = UnixStream::connect(address).await.map_err(failed())?;
@@ -557,7 +560,7 @@ async fn connect(state_dir: &Path) -> Result<(UnixStream, Vec<u8>, HelloReply), 
     }
 }
 
-/// One reply; `None` at the end of the stream.
+/// Reads one reply; `None` at the end of the stream.
 pub(crate) async fn receive(stream: &mut UnixStream, buffer: &mut Vec<u8>, state_dir: &Path) -> Result<Option<Reply>, Error> {
     loop {
         let split = split_frame(buffer);
@@ -574,7 +577,7 @@ pub(crate) async fn receive(stream: &mut UnixStream, buffer: &mut Vec<u8>, state
 mod tests {
     use super::*;
 
-    /// Between two looks of whoever takes a directory away, an executor has made its cgroup and was killed.
+    /// Between two looks of the remover, an executor has made its cgroup and was killed.
     #[tokio::test]
     async fn what_a_begun_and_killed_executor_has_made_goes_with_its_directory() {
         let dir = tempfile::tempdir().unwrap();

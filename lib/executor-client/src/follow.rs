@@ -1,4 +1,4 @@
-//! Reading rotated files as they grow.
+//! Follows rotated files as they grow.
 
 use std::io;
 
@@ -14,7 +14,7 @@ pub struct Follow {
 }
 
 impl Follow {
-    /// Reads `log` from `offset` on, and on as it grows, woken by the kernel.
+    /// Reads `log` from `offset` and continues as it grows, woken by the kernel.
     pub fn new(log: RotatedLog, offset: u64) -> io::Result<Follow> {
         let watch = Watch::new(log.dir(), log.name())?;
         Ok(Follow { log, offset, watch })
@@ -30,7 +30,7 @@ impl Follow {
         Ok(Some(chunk))
     }
 
-    /// The next bytes, waiting for them as long as it takes. Cancel safe: nothing is taken before it is returned.
+    /// Waits for the next bytes. Cancel safe: it consumes nothing before it returns.
     pub async fn next(&mut self, max: usize) -> io::Result<Chunk> {
         loop {
             if let Some(chunk) = self.available(max)? {
@@ -40,7 +40,7 @@ impl Follow {
         }
     }
 
-    /// Absolute offset behind the last byte returned.
+    /// Absolute offset after the last byte returned.
     pub fn offset(&self) -> u64 {
         self.offset
     }

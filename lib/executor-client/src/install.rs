@@ -1,4 +1,4 @@
-//! The embedded executor, put where it can be executed.
+//! Installs the embedded executor.
 
 use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -11,7 +11,7 @@ use crate::Error;
 /// The static binary, built by `build.rs`.
 static BINARY: &[u8] = include_bytes!(env!("DROVER_EXECUTOR_BINARY"));
 
-/// The embedded binary, for carrying it to another host.
+/// The embedded binary, for transfer to another host.
 pub fn binary() -> &'static [u8] {
     BINARY
 }
@@ -20,13 +20,13 @@ pub fn binary() -> &'static [u8] {
 pub static HASH: std::sync::LazyLock<String> =
     std::sync::LazyLock::new(|| Sha256::digest(BINARY).iter().map(|b| format!("{b:02x}")).collect());
 
-/// Name of the embedded binary where it is installed: made of its content.
+/// File name of the installed binary, from its content.
 pub fn installed_name() -> String {
     format!("drover-executor-{}", &HASH[..16])
 }
 
-/// Copies the executor into `dir` under a name made of its content and returns the path. Executors of earlier releases keep
-/// their files, so an upgrade does not touch what runs. Any number of processes may do this at once.
+/// Copies the executor into `dir` under a name made of its content, and returns the path. Executors of earlier releases
+/// keep their files, so an upgrade does not touch running ones. Safe for concurrent processes.
 pub fn install(dir: &Path) -> Result<PathBuf, Error> {
     static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock();
@@ -45,7 +45,7 @@ pub fn install(dir: &Path) -> Result<PathBuf, Error> {
         .mode(0o755)
         .open(&temporary)
         .and_then(|mut file| {
-            // Where files cannot be locked, nothing can be waited for.
+            // Without file locks there is nothing to wait for.
             let _ = file.lock();
             file.write_all(BINARY)?;
             // A power loss must not leave a torn file under a name that promises its content.
@@ -62,14 +62,15 @@ pub fn install(dir: &Path) -> Result<PathBuf, Error> {
     Ok(target)
 }
 
-/// Returns when the file that was written under a lock is open for writing nowhere. A process that another thread forks meanwhile has the descriptor,
-/// and the lock with it, until it executes its program; so long the file is busy and cannot be executed.
+/// Returns when no process has the file, written under a lock, open for writing. A process that another thread forks
+/// meanwhile inherits the descriptor and its lock until it executes its program. Until then the kernel refuses to
+/// execute the file (ETXTBSY).
 fn await_writers(file: &Path) -> std::io::Result<()> {
     let _ = std::fs::File::open(file)?.lock_shared();
     Ok(())
 }
 
-/// Removes what processes that were killed meanwhile had begun to write: their ids are in the names.
+/// Removes partial files of killed processes, whose pids are in the names.
 fn remove_halves(dir: &Path) {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name();

@@ -19,9 +19,9 @@ use crate::{CgroupHost, CgroupPolicy, Error, install};
 
 pub use executor_proto::{Bind, Isolation, Propagation, User};
 
-/// A start takes milliseconds; a disk that hangs must not hang the caller for ever.
+/// A start takes milliseconds; a disk that hangs must not block the caller for ever.
 const START: Duration = Duration::from_secs(30);
-/// How often a start is tried that finds the remains of one whose executor was killed.
+/// Attempts of a start that finds a killed executor's leftovers.
 const ATTEMPTS: usize = 3;
 
 /// Rotated output files of a workload.
@@ -33,9 +33,9 @@ pub struct LogPolicy {
     pub stdout_name: String,
     /// Base name for standard error.
     pub stderr_name: String,
-    /// How many files of each stream are kept.
+    /// Number of files kept of each stream.
     pub max_files: u32,
-    /// Size that no file exceeds.
+    /// Limit of each file in bytes.
     pub max_file_bytes: u64,
 }
 
@@ -54,7 +54,7 @@ impl LogPolicy {
 /// A workload to start.
 #[derive(Clone, Debug, Default)]
 pub struct LaunchSpec {
-    /// Names it, for people and for finding its processes.
+    /// Name for people, and for the search of its processes.
     pub id: String,
     /// Absolute path of the program.
     pub command: PathBuf,
@@ -64,29 +64,29 @@ pub struct LaunchSpec {
     pub env: Vec<(OsString, OsString)>,
     /// Working directory.
     pub cwd: PathBuf,
-    /// Whom to become; `None` = stay.
+    /// The user to become; `None` = no change.
     pub user: Option<User>,
-    /// Where output goes; `None` = discarded.
+    /// Destination of output; `None` = discarded.
     pub log: Option<LogPolicy>,
-    /// Cgroup and limits, where the host has cgroups.
+    /// Cgroup and limits, if the host has cgroups.
     pub cgroup: Option<CgroupPolicy>,
-    /// For `oom_score_adj`.
+    /// Value for `oom_score_adj`.
     pub oom_score_adj: Option<i32>,
-    /// On whose behalf; `None` = epochs are not used.
+    /// Epoch of the manager; `None` = epochs are not used.
     pub epoch: Option<u64>,
-    /// Namespaces, mounts and rights of its own; `command` and `cwd` are then paths inside.
+    /// Own namespaces, mounts and rights; `command` and `cwd` are then paths inside.
     pub isolation: Option<Isolation>,
     /// Make the control socket at once, for controllers that cannot see this one's processes. Otherwise it is made when
-    /// somebody looks for the workload.
+    /// a controller looks for the workload.
     pub listen: bool,
 }
 
-/// What [`Launcher::launch`] found or made.
+/// The result of [`Launcher::launch`].
 #[derive(Clone, Debug)]
 pub struct Launched {
     /// The workload; it may have ended already.
     pub executor: Executor,
-    /// False when the state directory already held a workload, which was left as it is.
+    /// False when the state directory already held a workload, which stays as it is.
     pub created: bool,
 }
 
@@ -98,7 +98,7 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// Installs the executor below `bin_dir` and looks at what the host offers.
+    /// Installs the executor below `bin_dir` and detects the host's cgroups.
     pub fn new(bin_dir: impl AsRef<Path>) -> Result<Launcher, Error> {
         Ok(Launcher { binary: install(bin_dir.as_ref())?, cgroups: CgroupHost::detect() })
     }
@@ -109,7 +109,7 @@ impl Launcher {
         self
     }
 
-    /// What the host offers.
+    /// The host's cgroups.
     pub fn cgroups(&self) -> &CgroupHost {
         &self.cgroups
     }
@@ -119,8 +119,8 @@ impl Launcher {
         &self.binary
     }
 
-    /// Finds the workload of `state_dir` again, as [`Executor::attach`] does. Should its executor have been killed and its record
-    /// be damaged, `id` and `policy`, as it was launched with them, say what is to be ended.
+    /// Finds the workload of `state_dir` again, as [`Executor::attach`] does. If its executor was killed and its record
+    /// is damaged, `id` and `policy` of the launch identify its processes.
     pub async fn recover(&self, state_dir: &Path, id: &str, policy: &CgroupPolicy) -> Result<Executor, Error> {
         let damaged = match Executor::attach(state_dir).await {
             Err(Error::Damaged { why, .. }) => why,
@@ -135,8 +135,8 @@ impl Launcher {
         Executor::attach(state_dir).await
     }
 
-    /// Starts the workload, or finds the one that `state_dir` already holds: after a crash of the caller at any point, calling it
-    /// again leads to exactly one workload.
+    /// Starts the workload, or finds the one that `state_dir` already holds. After a crash of the caller at any point,
+    /// another call leads to exactly one workload.
     pub async fn launch(&self, state_dir: &Path, spec: LaunchSpec) -> Result<Launched, Error> {
         let command = spec.command.clone();
         let cgroup = spec.cgroup.as_ref().and_then(|policy| self.cgroups.place(policy));
@@ -193,7 +193,7 @@ impl Launcher {
         let mut last = Error::Absent { state_dir: state_dir.to_owned() };
         for _ in 0..ATTEMPTS {
             match self.attempt(verb, state_dir, command, &frame, epoch).await {
-                // A start that was cut short, before or just now, has been cleared away.
+                // An interrupted start, earlier or just now, has been cleared away.
                 Err(e @ (Error::Absent { .. } | Error::Vanished { .. })) => last = e,
                 other => return other,
             }
@@ -206,15 +206,15 @@ impl Launcher {
         ours.set_nonblocking(true).map_err(Error::io("prepare the socket for", state_dir))?;
         let mut ours = UnixStream::from_std(ours).map_err(Error::io("register the socket for", state_dir))?;
         let mut child = self.spawn(verb, state_dir, theirs.into()).await?;
-        // Should the executor end early it says why, which is worth more than this error.
+        // If the executor exits early, its own reason is better than this error.
         let _ = ours.write_all(frame).await;
         let mut buffer = Vec::new();
         let first = tokio::time::timeout(START, receive(&mut ours, &mut buffer, state_dir)).await;
-        // It has split itself in two; this half ends at once and must not stay a zombie.
+        // It has forked; this half exits at once and must not stay a zombie.
         let _ = child.wait().await;
         let failed = |message: &str| Error::Launch { state_dir: state_dir.to_owned(), message: message.into(), errno: 0 };
         let reply = match first.map_err(|_| Error::Unresponsive { state_dir: state_dir.to_owned(), seconds: START.as_secs() })? {
-            // It ended with the spec unread.
+            // It exited without reading the spec.
             Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::ConnectionReset => None,
             other => other?,
         };
@@ -226,13 +226,13 @@ impl Launcher {
             }
             Some(Reply { body: Some(reply::Body::Failure(failure)), .. }) => {
                 match failure.code() {
-                    // Somebody was faster, now or in an earlier life of the caller.
+                    // Another start was faster, now or in an earlier life of the caller.
                     ErrorCode::Held | ErrorCode::NotRunning => found(state_dir, epoch).await,
                     _ => Err(start_failure(state_dir, command, epoch, failure)),
                 }
             }
             Some(_) => Err(failed("it answered out of turn")),
-            // Killed: whatever it has come to is found and ended. Where the workload had begun, that is the end of it.
+            // It was killed: its leftovers are found and ended. If the workload had begun, this is its end.
             None => match found(state_dir, epoch).await {
                 Err(Error::Absent { .. }) => Err(Error::Vanished { state_dir: state_dir.to_owned() }),
                 other => other,
@@ -254,17 +254,17 @@ impl Launcher {
                 .stderr(Stdio::null())
                 .spawn();
             match spawned {
-                // Just installed, and some process that is being started has inherited the descriptor of the writing.
+                // Just installed, and a starting process has inherited the write descriptor.
                 Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy && begun.elapsed() < START => {
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
-                // Somebody has tidied the file away.
+                // The file was deleted.
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound && !reinstalled => {
                     reinstalled = true;
                     install(self.binary.parent().unwrap_or(Path::new("/")))?;
                 }
                 Ok(child) => {
-                    // It has not been told yet what to run, and its workload inherits this.
+                    // Before it gets its spec, because its workload inherits this.
                     child.id().into_iter().for_each(open_files::give_back);
                     return Ok(child);
                 }

@@ -1,8 +1,8 @@
 //! Launching, finding and controlling executors; storing and reading their output.
 //!
-//! Everything about a workload lives in its *state directory*: whoever can open that finds the workload again, after any
-//! crash of anything else. [`Launcher::launch`] is create-or-get on that directory; [`Executor::attach`] tells a running workload
-//! from one that has ended and, when its executor was killed, ends what was left of it first.
+//! A workload's whole state lives in its *state directory*: any process that can open it finds the workload again,
+//! after any other crash. [`Launcher::launch`] is create-or-get on that directory. [`Executor::attach`] distinguishes a
+//! running workload from an ended one. If its executor was killed, it ends the leftovers first.
 //!
 //! [`HostChannel`] reaches the executors of another host, through one process there that does all of this for it.
 //!

@@ -1,4 +1,4 @@
-//! From counters to rates.
+//! Computes rates from counters.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -21,7 +21,7 @@ impl CpuRate {
     }
 }
 
-/// Rates of one sample against the one before.
+/// Rates between two samples.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rates {
     /// The whole tree.
@@ -30,7 +30,7 @@ pub struct Rates {
     pub by_pid: HashMap<i32, CpuRate>,
 }
 
-/// Remembers the previous sample of one workload.
+/// Keeps the previous sample of one workload.
 #[derive(Debug, Default)]
 pub struct Meter {
     last: Mutex<Option<Stats>>,

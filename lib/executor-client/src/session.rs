@@ -1,7 +1,7 @@
-//! Exec sessions: a program beside the workload, with its standard streams in this process.
+//! Exec sessions: programs in a workload, with their standard streams in this process.
 //!
-//! The pipes, or the terminal, are made here and their far ends handed to the executor, so the bytes of a session go straight
-//! between the program and this process. Dropping [`ExecSession::end`] ends the session.
+//! This module makes the pipes, or the terminal, and passes their far ends to the executor. So the bytes of a session
+//! go directly between the program and this process. A drop of [`ExecSession::end`] ends the session.
 
 use std::ffi::OsString;
 use std::io;
@@ -18,15 +18,15 @@ use tokio::net::unix::pipe;
 
 use crate::{Error, Executor};
 
-/// What a terminal takes for the end of input.
+/// The terminal's end-of-input character.
 const END_OF_TRANSMISSION: u8 = 4;
-/// Size of a terminal until somebody says another one.
+/// Size of a terminal until the caller sets another one.
 const SIZE: Winsize = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
 
-/// A program to run beside a workload.
+/// A program to run in a workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExecSpec {
-    /// A path as the workload sees it, or a name to look for along its `PATH`.
+    /// A path as the workload sees it, or a name to search along its `PATH`.
     pub command: OsString,
     /// Arguments after the program's own name.
     pub args: Vec<OsString>,
@@ -34,29 +34,29 @@ pub struct ExecSpec {
     pub tty: bool,
 }
 
-/// A running session. Its parts are used side by side.
+/// A running session. Its parts are used concurrently.
 #[derive(Debug)]
 pub struct ExecSession {
-    /// What the program reads.
+    /// Standard input of the program.
     pub stdin: SessionInput,
-    /// What it writes; all that a terminal shows.
+    /// Standard output; all output of a terminal.
     pub stdout: SessionOutput,
-    /// What it writes to standard error; at its end from the start when there is a terminal.
+    /// Standard error; with a terminal at its end from the start.
     pub stderr: SessionOutput,
-    /// Its end. While this lives, so does the session.
+    /// Controls its end; a drop ends the session.
     pub end: SessionControl,
 }
 
 /// Standard input of a session.
 #[derive(Debug)]
 pub struct SessionInput {
-    /// A pipe, or the master side of a terminal; absent when nobody reads any more.
+    /// A pipe, or the master side of a terminal; `None` when it has no reader any more.
     sender: Option<pipe::Sender>,
     terminal: bool,
 }
 
 impl SessionInput {
-    /// Passes all of `data` on, waiting while the program does not read. What nobody reads any more is dropped.
+    /// Passes on all of `data`, waiting while the program does not read. Drops data without a reader.
     pub async fn write(&mut self, data: &[u8]) -> io::Result<()> {
         let Some(sender) = &mut self.sender else {
             return Ok(());
@@ -70,7 +70,7 @@ impl SessionInput {
         }
     }
 
-    /// Nothing more comes. A terminal stays open and is sent its character for that.
+    /// Ends the input. A terminal stays open and gets its end-of-input character.
     pub async fn close(&mut self) -> io::Result<()> {
         if self.terminal {
             return self.write(&[END_OF_TRANSMISSION]).await;
@@ -79,7 +79,7 @@ impl SessionInput {
         Ok(())
     }
 
-    /// Tells the program the size of its terminal; nothing without one.
+    /// Sets the size of the program's terminal; does nothing without one.
     pub fn resize(&self, columns: u16, rows: u16) -> io::Result<()> {
         if let Some(master) = self.sender.as_ref().filter(|_| self.terminal) {
             rustix::termios::tcsetwinsize(master, Winsize { ws_row: rows, ws_col: columns, ..SIZE })?;
@@ -100,7 +100,7 @@ impl SessionOutput {
         };
         let mut buffer = vec![0; max];
         loop {
-            // Not `read`: that takes a short one for the last, which is wrong for terminals.
+            // Not `read`, which takes a short read for the last one; that is wrong for terminals.
             receiver.readable().await?;
             match receiver.try_read(&mut buffer) {
                 Ok(n) => buffer.truncate(n),
@@ -126,7 +126,7 @@ async fn write_all(sender: &pipe::Sender, mut data: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the error only says that the other side has closed.
+/// Whether the error only means that the other side has closed.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::BrokenPipe || error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }
@@ -140,7 +140,7 @@ pub struct ExecExit {
     pub signal: i32,
 }
 
-/// Holds a session; dropping it kills what runs in it.
+/// Holds a session; a drop kills its processes.
 #[derive(Debug)]
 pub struct SessionControl {
     stream: UnixStream,
@@ -149,7 +149,7 @@ pub struct SessionControl {
 }
 
 impl SessionControl {
-    /// Returns when the session's program has ended. What it wrote may still be on its way. Cancel safe.
+    /// Returns when the session's program has ended. Its output may still be on its way. Cancel safe.
     pub async fn wait(&mut self) -> Result<ExecExit, Error> {
         let state_dir = self.executor.state_dir();
         loop {
@@ -159,7 +159,7 @@ impl SessionControl {
             }
             let read = self.stream.read_buf(&mut self.received).await;
             if read.map_err(Error::io("read from the executor in", state_dir))? == 0 {
-                // The executor has gone without a word, and the workload with it.
+                // The executor has gone without a message, and the workload with it.
                 return Err(Error::NotRunning { state_dir: state_dir.to_owned() });
             }
         }
@@ -167,8 +167,8 @@ impl SessionControl {
 }
 
 impl Executor {
-    /// Runs a program in the cgroup and isolation of the workload, as its user. Its environment and directory are those that
-    /// the workload was started with.
+    /// Runs a program in the cgroup and isolation of the workload, as its user, with the workload's environment and
+    /// directory.
     pub async fn exec(&self, spec: ExecSpec) -> Result<ExecSession, Error> {
         if self.protocol() < EXEC_SINCE {
             return Err(Error::Outdated { state_dir: self.state_dir().to_owned(), wanted: "run commands beside the workload" });
@@ -195,7 +195,7 @@ type Streams = (SessionInput, SessionOutput, SessionOutput, Vec<OwnedFd>);
 
 fn pipes() -> io::Result<Streams> {
     let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
-    // Only our ends: the program expects reads and writes that wait.
+    // Only our ends: the program expects blocking reads and writes.
     let ours = |fd: OwnedFd| rustix::io::ioctl_fionbio(&fd, true).map(|()| fd);
     let (stdin, stdin_far) = pipe().map(|(read, write)| (write, read))?;
     let ((stdout, stdout_far), (stderr, stderr_far)) = (pipe()?, pipe()?);
@@ -204,11 +204,12 @@ fn pipes() -> io::Result<Streams> {
     Ok((input, output(stdout)?, output(stderr)?, vec![stdin_far, stdout_far, stderr_far]))
 }
 
-/// A terminal; of the workload's own instance when process `holder` holds its mounts, so that the program finds its name.
+/// A terminal; of the workload's own devpts instance if process `holder` holds its mounts, so that the program finds
+/// its name.
 fn terminal(holder: Option<i32>) -> io::Result<Streams> {
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let master = match holder {
-        // Nothing that the workload has made is followed out of its root.
+        // Follows no link of the workload out of its root.
         Some(pid) => {
             let root = rustix::fs::open(format!("/proc/{pid}/root"), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
             rustix::fs::openat2(root, "dev/pts/ptmx", flags, Mode::empty(), ResolveFlags::IN_ROOT)?
@@ -218,7 +219,7 @@ fn terminal(holder: Option<i32>) -> io::Result<Streams> {
     rustix::pty::unlockpt(&master)?;
     let far = rustix::pty::ioctl_tiocgptpeer(&master, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
     rustix::termios::tcsetwinsize(&master, SIZE)?;
-    // Not pipes, but served like them.
+    // Not pipes, but used in the same way.
     let output = SessionOutput(Some(pipe::Receiver::from_owned_fd_unchecked(master.try_clone()?)?));
     let input = SessionInput { sender: Some(pipe::Sender::from_owned_fd_unchecked(master)?), terminal: true };
     Ok((input, output, SessionOutput(None), vec![far]))

@@ -1,7 +1,7 @@
 //! Wakes readers when a log directory changes.
 //!
-//! The kernel allows a user 128 inotify instances by default, so there is one for the whole process, read by one thread
-//! that outlives any async runtime.
+//! The kernel allows a user 128 inotify instances by default. So the whole process has one, read by one thread that
+//! outlives any async runtime.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -16,11 +16,11 @@ use std::time::Duration;
 use rustix::fs::inotify;
 use tokio::sync::Notify;
 
-/// How long a reader trusts the kernel's silence. Some file systems never say anything, and kernels before 6.8 nothing about what an executor of an
-/// earlier build has spliced; this bounds what that costs.
+/// How long a reader relies on events. Some file systems send none, and kernels before 6.8 send none for spliced data
+/// of older executors. This bounds the delay then.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// Interest in the files `<name>.*` and the index of one stream.
+/// A watch on the files `<name>.*` and the index of one stream.
 pub(crate) struct Watch {
     wake: Arc<Wake>,
     descriptor: i32,
@@ -57,7 +57,7 @@ impl Watch {
     pub(crate) fn new(dir: &Path, name: &str) -> io::Result<Watch> {
         let watcher = WATCHER.as_ref().map_err(|e| io::Error::from(*e))?;
         let wake = Arc::new(Wake { name: name.to_owned(), notify: Notify::new() });
-        // The lock spans the system call: removing the last interest in a directory must not race with a new one.
+        // The lock spans the system call: removing the last watch of a directory must not race with a new one.
         let mut table = watcher.lock();
         let flags =
             inotify::WatchFlags::MODIFY | inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::ONLYDIR;
@@ -66,7 +66,7 @@ impl Watch {
         Ok(Watch { wake, descriptor })
     }
 
-    /// Returns after a change since the previous call, or after a second of silence.
+    /// Returns after a change since the previous call, or after a second of silence. Cancel safe.
     pub(crate) async fn changed(&self) {
         let _ = tokio::time::timeout(SILENCE, self.wake.notify.notified()).await;
     }
@@ -101,12 +101,12 @@ impl Watcher {
             let event = match reader.next() {
                 Ok(event) => event,
                 Err(rustix::io::Errno::INTR) => continue,
-                // Readers still get along on their bound of silence.
+                // Readers still have their time limit.
                 Err(_) => return,
             };
             let name = event.file_name().map(|n| OsStr::from_bytes(n.to_bytes()).to_string_lossy().into_owned());
             let table = self.lock();
-            // An overflow names no directory: everybody looks.
+            // An overflow names no directory: wake all readers.
             let everyone = event.events().contains(inotify::ReadFlags::QUEUE_OVERFLOW);
             for (descriptor, wakes) in &table.by_descriptor {
                 if !everyone && *descriptor != event.wd() {

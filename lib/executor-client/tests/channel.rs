@@ -28,7 +28,7 @@ impl Host {
         Host { dir, channel }
     }
 
-    /// Keys are unique in the machine because cgroups are named by them.
+    /// Keys are unique on the machine because they name cgroups.
     fn key(&self, name: &str) -> String {
         format!("{}-{name}", self.dir.path().file_name().unwrap().to_string_lossy().trim_start_matches('.'))
     }
@@ -64,7 +64,7 @@ impl Host {
 }
 
 impl Drop for Host {
-    /// A test that fails half-way leaves nothing running either: instances outlive their channel.
+    /// A failing test leaves nothing running either: instances outlive their channel.
     fn drop(&mut self) {
         testkit::end_everything_of(self.dir.path());
     }
@@ -77,7 +77,7 @@ async fn connect(root: &Path) -> HostChannel {
     HostChannel::open(command.spawn().unwrap(), "n", PATIENCE).await.unwrap()
 }
 
-/// What a command writes, by stream, and how it ends.
+/// The output of a command by stream, and its exit code.
 async fn collect(call: &mut HostCall) -> (String, String, i32) {
     let (mut out, mut err) = (Vec::new(), Vec::new());
     loop {
@@ -97,7 +97,7 @@ async fn commands_run_beside_an_instance() {
     let host = Host::new().await;
     let key = host.ensure("t", "exec sleep 1000").await;
     let mut call = host.exec(&key, false, &["sh", "-c", "echo $GREETING; cat; echo oops >&2; exit 7"]);
-    // More than either side may send without having been granted more.
+    // More than either side may send without a grant.
     let typed = "x".repeat(2 * HOST_WINDOW as usize) + "\n";
     let feed = async {
         let mut sent = 0;
@@ -159,7 +159,7 @@ async fn a_reader_that_waits_holds_up_nobody_else() {
     let key = host.ensure("t", "yes 0123456789 | head -c 4000000; exec sleep 1000").await;
     let logs = HostLogs { key: key.clone(), follow: true, ..HostLogs::default() };
     let mut slow = host.channel.call(Op::Logs(logs));
-    // Nothing is granted: the host stops at the window, and goes on answering.
+    // Without a grant the host stops at the window, and still answers.
     for _ in 0..50 {
         match host.channel.ask(Op::Observe(HostKeys { keys: vec![key.clone()] })).await.unwrap() {
             Body::Observed(observed) => assert_eq!(observed.seen[0].state(), HostState::Running),
@@ -191,7 +191,7 @@ async fn another_channel_sees_the_same_and_the_end_of_one_is_said() {
     let mut watch = other.call(Op::Watch(HostKeys { keys: vec![key.clone()] }));
     assert!(matches!(watch.next().await, Ok(Body::Seen(seen)) if seen.state() == HostState::Running));
     host.end(&key).await;
-    // Perhaps ended first, in the end gone.
+    // Perhaps ended first, finally gone.
     loop {
         match soon(watch.next()).await.unwrap() {
             Body::Seen(seen) if seen.state() == HostState::Gone => break,

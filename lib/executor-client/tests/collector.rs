@@ -62,14 +62,14 @@ async fn output_of_any_number_of_writers_is_kept_once() {
     assert_eq!(String::from_utf8(got).unwrap(), expected);
     assert!(LogCollector::attach(&state).await.unwrap().is_none());
 
-    // Begins again where it ended, also after a violent death.
+    // Continues where it ended, also after SIGKILL.
     let collector = LogCollector::start(&launcher, &state, spec.clone()).await.unwrap();
     testkit::signal(collector.pid(), rustix::process::Signal::KILL);
     collector.gone().await;
     let collector = LogCollector::start(&launcher, &state, spec.clone()).await.unwrap();
     let mut writer = std::fs::OpenOptions::new().write(true).open(&spec.stdout_fifo).unwrap();
     writer.write_all(b"more\n").unwrap();
-    // A writer that stays does not hold up a stop for longer than its patience, and nothing that it wrote is lost.
+    // A writer that stays does not delay a stop beyond its patience, and none of its output is lost.
     collector.stop(Duration::from_millis(50)).await.unwrap();
     let end = log.end().unwrap();
     assert_eq!(end, expected.len() as u64 + 5);
@@ -82,12 +82,12 @@ async fn a_collector_that_nobody_can_find_ends() {
     let launcher = launcher();
     let spec = spec(dir.path(), 1);
     let state = dir.path().join("state");
-    // What a task has put in the place of a fifo is not read.
+    // The collector does not read what a task has put in the place of a FIFO.
     std::os::unix::fs::symlink("/etc/hostname", &spec.stdout_fifo).unwrap();
     let collector = LogCollector::start(&launcher, &state, spec.clone()).await.unwrap();
     assert!(std::fs::symlink_metadata(&spec.stdout_fifo).unwrap().file_type().is_fifo());
     std::fs::remove_dir_all(&state).unwrap();
-    // Any event makes it look around; otherwise it does so by itself after a while.
+    // Any event triggers its check; otherwise it checks after a while.
     let mut writer = std::fs::OpenOptions::new().write(true).open(&spec.stdout_fifo).unwrap();
     writer.write_all(b"x").unwrap();
     testkit::soon(collector.gone()).await;

@@ -45,7 +45,7 @@ const NAMES: [&str; 41] = [
     "checkpoint_restore",
 ];
 
-/// What tasks get when nobody says otherwise: enough for ordinary services, nothing that reaches beyond the task.
+/// Default capabilities of tasks: enough for ordinary services, nothing that reaches beyond the task.
 pub const DEFAULT: [&str; 13] = [
     "audit_write",
     "chown",
@@ -72,7 +72,7 @@ pub fn bit(name: &str) -> Option<u64> {
     NAMES.iter().position(|n| *n == name).map(|n| 1 << n)
 }
 
-/// The set of all `names`; `all` stands for every one. The first name that is none is the error.
+/// The set of all `names`; `all` stands for every one. The error is the first unknown name.
 pub fn set<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<u64, String> {
     names.into_iter().try_fold(0, |set, name| match name {
         name if name.eq_ignore_ascii_case("all") => Ok(set | ALL),

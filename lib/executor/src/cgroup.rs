@@ -1,13 +1,13 @@
-//! Cgroups by file writes: create, limit, enter, kill, count, remove. Version 2 (alone or as the `unified` hierarchy of a
-//! hybrid host) and version 1.
+//! Cgroups by file writes: create, limit, enter, kill, count, remove. Supports version 2 (alone or as the `unified`
+//! hierarchy of a hybrid host) and version 1.
 //!
-//! Where there is a version 2 directory it is the boundary: a workload is cloned into it and killed by it in one write.
-//! On hybrid hosts the limits live in version 1 hierarchies. Entering one of those takes up to 15 ms of the kernel's time
-//! (it waits for a grace period), so the workload begins in the version 2 directory alone and [`gather`] brings all of
-//! it into the limits meanwhile. A workload with a limit of processes enters everything before its first instruction: what
-//! forks faster than it is moved would never be caught. So does everything on pure version 1 hosts.
+//! A version 2 directory is the boundary where there is one: the executor clones the workload into it and kills it with
+//! one write. On hybrid hosts the limits live in version 1 hierarchies. Entering one of those takes the kernel up to 15
+//! ms (it waits for a grace period). So the workload begins in the version 2 directory alone, and [`gather`] brings all
+//! of it into the limits meanwhile. A workload with a limit of processes enters everything before its first
+//! instruction, because a fast fork loop would outrun the moves. On pure version 1 hosts every workload does so.
 //!
-//! Everything works on plain directories, so tests run on a made-up tree.
+//! Everything works on plain directories, so tests use a simulated tree.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -28,7 +28,7 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// As asked for in a spec.
+    /// The directories of a spec.
     pub fn of_spec(spec: &Cgroup) -> Paths {
         let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
         Paths {
@@ -37,7 +37,7 @@ impl Paths {
         }
     }
 
-    /// As left in a record.
+    /// The directories of a record.
     pub fn of_record(record: &StateRecord) -> Paths {
         Paths {
             unified: (!record.cgroup.is_empty()).then(|| PathBuf::from(&record.cgroup)),
@@ -45,14 +45,14 @@ impl Paths {
         }
     }
 
-    /// For a record.
+    /// The fields for a record.
     pub fn to_record(&self) -> (String, Vec<V1Path>) {
         let text = |path: &Path| path.to_string_lossy().into_owned();
         let v1 = self.v1.iter().map(|(c, path)| V1Path { controller: c.clone(), path: text(path) }).collect();
         (self.unified.as_deref().map(text).unwrap_or_default(), v1)
     }
 
-    /// No cgroup at all.
+    /// Whether there is no cgroup at all.
     pub fn is_empty(&self) -> bool {
         self.unified.is_none() && self.v1.is_empty()
     }
@@ -61,7 +61,7 @@ impl Paths {
         self.v1.iter().find(|(c, _)| c == controller).map(|(_, path)| path.as_path())
     }
 
-    /// Where membership is read and whom a kill reaches.
+    /// The directory that holds all members and that a kill reaches.
     fn boundary(&self) -> Option<&Path> {
         self.unified.as_deref().or_else(|| self.v1("freezer")).or_else(|| self.v1.first().map(|(_, p)| p.as_path()))
     }
@@ -79,7 +79,7 @@ pub fn create(spec: &Cgroup) -> io::Result<()> {
         {
             enable_controllers(parent)?;
         }
-        // With version 1 hierarchies beside it, the version 2 one has no controllers.
+        // Beside version 1 hierarchies, the version 2 one has no controllers.
         if paths.v1.is_empty() {
             for (file, value) in limits {
                 write(dir, file, &value)?;
@@ -98,7 +98,7 @@ pub fn create(spec: &Cgroup) -> io::Result<()> {
     Ok(())
 }
 
-/// Version 1 cpusets begin empty and take nobody in before cores and memory nodes are set; whoever is above has them.
+/// A new version 1 cpuset is empty and accepts no process without cores and memory nodes; its ancestors have them.
 fn inherit_cpuset(dir: &Path) -> io::Result<()> {
     let read = |dir: &Path, file: &str| std::fs::read_to_string(dir.join(file)).unwrap_or_default().trim().to_owned();
     for file in ["cpuset.cpus", "cpuset.mems"] {
@@ -111,11 +111,11 @@ fn inherit_cpuset(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes one directory afresh.
+/// Makes one new directory.
 pub fn make(dir: &Path) -> io::Result<()> {
-    // A left-over one carries old counters, and some kernels kill what is cloned into a cgroup that was once killed.
+    // A left-over one has old counters, and some kernels kill a process cloned into a cgroup that was killed before.
     let _ = std::fs::remove_dir(dir);
-    // Removing the last workload's directory also removes an empty parent, which may happen in between.
+    // The removal of the last workload's directory also removes an empty parent, which may happen in between.
     for _ in 0..8 {
         match std::fs::create_dir_all(dir) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
@@ -125,7 +125,8 @@ pub fn make(dir: &Path) -> io::Result<()> {
     Err(explain(io::ErrorKind::NotFound.into(), "create cgroup", dir))
 }
 
-/// Lets children of `parent` have controllers; each ancestor must pass them on. All are tried; the answer is the first refusal.
+/// Enables controllers for children of `parent`; each ancestor must pass them on. Tries all and returns the first
+/// refusal.
 pub fn enable_controllers(parent: &Path) -> io::Result<()> {
     let mut chain: Vec<&Path> = parent.ancestors().take_while(|a| a.join("cgroup.subtree_control").exists()).collect();
     chain.reverse();
@@ -143,12 +144,12 @@ pub fn enable_controllers(parent: &Path) -> io::Result<()> {
     first
 }
 
-/// Files and values that express the limits in version 2.
+/// Files and values of the limits in version 2.
 fn limits_v2(spec: &Cgroup) -> Vec<(&'static str, String)> {
     let mut files = Vec::new();
     if spec.memory_max > 0 {
         files.push(("memory.max", spec.memory_max.to_string()));
-        // A task is one thing: half of it surviving an out-of-memory kill helps nobody.
+        // A task is one unit: a partial survival of an out-of-memory kill helps nobody.
         files.push(("memory.oom.group", "1".into()));
     }
     if spec.memory_reservation > 0 {
@@ -169,7 +170,7 @@ fn limits_v2(spec: &Cgroup) -> Vec<(&'static str, String)> {
     files
 }
 
-/// Files and values that express the limits in one version 1 hierarchy.
+/// Files and values of the limits in one version 1 hierarchy.
 fn limits_v1(spec: &Cgroup, controller: &str) -> Vec<(&'static str, String)> {
     let mut files = Vec::new();
     match controller {
@@ -206,13 +207,13 @@ fn weight(shares: u64) -> u64 {
     1 + (shares.clamp(2, 262_144) - 2) * 9999 / 262_142
 }
 
-/// The version 2 directory, to be cloned into.
+/// Opens the version 2 directory for a clone into it.
 pub fn open_unified(paths: &Paths) -> io::Result<Option<File>> {
     paths.unified.as_deref().map(|dir| File::open(dir).map_err(|e| explain(e, "open cgroup", dir))).transpose()
 }
 
-/// The `cgroup.procs` files that a workload enters itself before its first instruction: all, where there is nothing to
-/// clone it into or its processes are limited.
+/// The `cgroup.procs` files that a workload enters itself before its first instruction. These are all files, if it
+/// cannot be cloned into a cgroup or has a limit of processes.
 pub fn entries(paths: &Paths) -> io::Result<Vec<File>> {
     if paths.unified.is_some() && paths.v1("pids").is_none() {
         return Ok(Vec::new());
@@ -223,7 +224,7 @@ pub fn entries(paths: &Paths) -> io::Result<Vec<File>> {
     paths.v1.iter().map(open).collect()
 }
 
-/// Whether limits lie beside the version 2 directory, so that [`gather`] has something to do.
+/// Whether limits lie beside the version 2 directory, so that [`gather`] has work.
 pub fn needs_gathering(paths: &Paths) -> bool {
     paths.unified.is_some() && !paths.v1.is_empty()
 }
@@ -235,8 +236,8 @@ pub fn gather(paths: &Paths) -> io::Result<()> {
     };
     for (_, dir) in &paths.v1 {
         let mut moved: Vec<i32> = Vec::new();
-        // What forks after its parent has moved is born inside, so this ends. The bound is for a fork bomb without a
-        // limit of processes: what is not moved is still within the version 2 boundary.
+        // A child of a moved process is born inside, so this ends. The bound covers a fork bomb without a limit of
+        // processes: unmoved processes are still within the version 2 boundary.
         for _ in 0..100 {
             let missing: Vec<i32> = read_pids(unified)?.into_iter().filter(|pid| !moved.contains(pid)).collect();
             if missing.is_empty() {
@@ -249,7 +250,7 @@ pub fn gather(paths: &Paths) -> io::Result<()> {
                     continue;
                 }
                 match write(dir, "cgroup.procs", &pid.to_string()) {
-                    // It has ended meanwhile.
+                    // It has ended.
                     Err(e) if errno(&e) == Some(rustix::io::Errno::SRCH.raw_os_error()) => {}
                     other => other?,
                 }
@@ -259,8 +260,8 @@ pub fn gather(paths: &Paths) -> io::Result<()> {
     Ok(())
 }
 
-/// Binds a running workload to cores; false when it has ended. `boundary` is the cgroup that has all its processes where `dir` may not have
-/// them (yet).
+/// Binds a running workload to cores; false when it has ended. `boundary` is the cgroup with all its processes if `dir`
+/// may not have them (yet).
 pub fn bind_to_cores(dir: &Path, boundary: Option<&Path>, cpus: &str) -> io::Result<bool> {
     let runs = || boundary.unwrap_or(dir).exists();
     if !runs() {
@@ -278,13 +279,13 @@ pub fn bind_to_cores(dir: &Path, boundary: Option<&Path>, cpus: &str) -> io::Res
         write(dir, "cpuset.cpus", cpus)
     };
     match bind() {
-        // Whatever it was, the workload has ended meanwhile.
+        // Whatever the error, the workload has ended.
         Err(_) if !runs() => Ok(false),
         done => done.map(|()| true),
     }
 }
 
-/// Processes inside, those in cgroups that the workload made below included.
+/// Pids inside, including cgroups that the workload made below.
 pub fn members(paths: &Paths) -> Vec<i32> {
     let mut pids = Vec::new();
     if let Some(boundary) = paths.boundary() {
@@ -309,14 +310,14 @@ pub fn is_populated(paths: &Paths) -> bool {
     }
 }
 
-/// Sends SIGKILL to everything inside, so that nothing forks its way out.
+/// Sends SIGKILL to every process inside, so that no fork escapes.
 pub fn kill(paths: &Paths) {
     if let Some(dir) = &paths.unified
         && write(dir, "cgroup.kill", "1").is_ok()
     {
         return;
     }
-    // Kernels before 5.14, and version 1: hold everything still while killing.
+    // Kernels before 5.14, and version 1: freeze everything while killing.
     let hold = |frozen: bool| {
         if let Some(dir) = &paths.unified {
             let _ = write(dir, "cgroup.freeze", if frozen { "1" } else { "0" });
@@ -333,7 +334,7 @@ pub fn kill(paths: &Paths) {
     hold(false);
 }
 
-/// How many processes the kernel has killed inside for want of memory.
+/// Number of processes inside that the kernel has killed for lack of memory.
 pub fn oom_kills(paths: &Paths) -> u64 {
     let counted =
         |dir: &Path, file: &str| std::fs::read_to_string(dir.join(file)).ok().and_then(|text| keyed(&text, "oom_kill")).unwrap_or(0);
@@ -341,24 +342,24 @@ pub fn oom_kills(paths: &Paths) -> u64 {
     v2 + paths.v1("memory").map_or(0, |dir| counted(dir, "memory.oom_control"))
 }
 
-/// Counters of the cgroups; what the host does not count is absent.
+/// Counters of the cgroups; `None` for those that the host lacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// CPU time in user mode, in nanoseconds.
     pub user_ns: Option<u64>,
-    /// CPU time in system mode.
+    /// CPU time in system mode, in nanoseconds.
     pub system_ns: Option<u64>,
     /// Memory charged, in bytes.
     pub memory_usage: Option<u64>,
-    /// The most ever charged.
+    /// Peak of the memory charged, in bytes.
     pub memory_peak: Option<u64>,
-    /// Page cache within it.
+    /// Page cache within it, in bytes.
     pub memory_cache: Option<u64>,
-    /// Swap.
+    /// Swap, in bytes.
     pub memory_swap: Option<u64>,
-    /// Periods in which the quota was used up.
+    /// Periods that used up the quota.
     pub throttled_periods: u64,
-    /// Time lost by it, in nanoseconds.
+    /// Time lost in them, in nanoseconds.
     pub throttled_ns: u64,
 }
 
@@ -394,8 +395,8 @@ pub fn counters(paths: &Paths) -> Counters {
     counters
 }
 
-/// Removes the directories, with what the workload made below them. They must be empty of processes. A parent that nobody
-/// else uses goes as well.
+/// Removes the directories, with those that the workload made below them. They must have no processes. Also removes an
+/// unused parent.
 pub fn remove(paths: &Paths) -> io::Result<()> {
     let mut result = Ok(());
     for dir in paths.unified.iter().chain(paths.v1.iter().map(|(_, dir)| dir)) {
@@ -412,7 +413,7 @@ pub fn remove(paths: &Paths) -> io::Result<()> {
     result
 }
 
-/// Calls `f` for all directories below `dir`, deepest first, then for itself.
+/// Calls `f` for all directories below `dir`, deepest first, then for `dir` itself.
 fn visit(dir: &Path, f: &mut dyn FnMut(&Path)) {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|t| t.is_dir()) {
@@ -436,7 +437,7 @@ fn write(dir: &Path, file: &str, value: &str) -> io::Result<()> {
         .map_err(|e| explain(e, &format!("write {value:?} to"), &path))
 }
 
-/// Keeps the kind of the error and adds what was attempted.
+/// Adds the attempted operation to an error and keeps its kind.
 fn explain(source: io::Error, doing: &str, path: &Path) -> io::Error {
     #[derive(Debug)]
     struct Explained {
@@ -475,7 +476,7 @@ pub fn errno(error: &io::Error) -> Option<i32> {
 mod tests {
     use super::*;
 
-    /// A made-up hierarchy: directories are given the files that a kernel would put there.
+    /// A simulated hierarchy: its directories have the files of a kernel.
     struct Tree(tempfile::TempDir);
 
     impl Tree {
@@ -546,7 +547,7 @@ mod tests {
         let tree = Tree::new();
         let top = tree.dir("", &[("cgroup.controllers", "cpuset cpu memory pids"), ("cgroup.subtree_control", "cpu")]);
         tree.dir("drover", &[("cgroup.controllers", "cpu memory pids"), ("cgroup.subtree_control", "memory pids")]);
-        // The plain files keep the last write only, which shows the last controller that was missing.
+        // Plain files keep the last write only: here the last missing controller.
         enable_controllers(&top.join("drover")).unwrap();
         assert!(tree.read("cgroup.subtree_control").starts_with("+pids"));
         assert!(tree.read("drover/cgroup.subtree_control").starts_with("+cpu"));
@@ -573,7 +574,7 @@ mod tests {
         assert_eq!(tree.read("memory/drover/t/memory.soft_limit_in_bytes"), "33554432");
         assert_eq!(tree.read("cpu/drover/t/cpu.shares"), "1024");
         assert_eq!(tree.read("cpu/drover/t/cpu.cfs_quota_us"), "50000");
-        // Who is in the version 2 directory is brought into the others; who is there already is not moved again.
+        // Members of the version 2 directory move to the others; members there already do not move again.
         std::fs::write(unified.join("cgroup.procs"), "11\n12\n").unwrap();
         std::fs::write(memory.join("cgroup.procs"), "11\n").unwrap();
         std::fs::write(cpu.join("cgroup.procs"), "11\n12\n").unwrap();
@@ -605,7 +606,7 @@ mod tests {
         tree.dir("cpuset/drover", &[("cpuset.cpus", "\n"), ("cpuset.mems", "\n")]);
         let dir = tree.dir("cpuset/drover/t", &[("cpuset.cpus", "\n"), ("cpuset.mems", "\n")]);
         create(&spec(None, &[("cpuset", &dir)])).unwrap();
-        // Plain files keep what a shorter value leaves of the longer one before.
+        // A shorter value leaves the rest of a longer one in a plain file.
         assert!(tree.read("cpuset/drover/cpuset.cpus").starts_with("0-3"));
         assert!(tree.read("cpuset/drover/t/cpuset.cpus").starts_with("0-1"));
         assert!(tree.read("cpuset/drover/t/cpuset.mems").starts_with('0'));
@@ -621,7 +622,7 @@ mod tests {
         assert!(tree.read("cpuset/t/cpuset.cpus").starts_with("1,3"));
         assert!(tree.read("cpuset/t/cpuset.mems").starts_with('0'));
         assert!(tree.read("cpuset/t/cgroup.procs").starts_with("12"), "who was not inside has been brought in");
-        // Version 2, where all are inside; and one that has ended.
+        // Version 2, with all processes inside; and a workload that has ended.
         let v2 = tree.dir("v2/t", &[("cpuset.cpus", "")]);
         assert!(bind_to_cores(&v2, None, "2").unwrap());
         assert_eq!(tree.read("v2/t/cpuset.cpus"), "2");

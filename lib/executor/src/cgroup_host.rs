@@ -1,4 +1,4 @@
-//! Which cgroups this host offers to workloads.
+//! The cgroups that this host offers to workloads.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
@@ -20,19 +20,19 @@ pub struct CgroupPolicy {
     pub name: String,
     /// Hard memory limit in bytes.
     pub memory_max: Option<u64>,
-    /// Memory that is reclaimed last, in bytes.
+    /// Memory to reclaim last, in bytes.
     pub memory_reservation: Option<u64>,
-    /// CPU shares as version 1 counts them.
+    /// CPU shares in the scale of version 1.
     pub cpu_shares: Option<u64>,
     /// CPU quota in µs of each 100 ms.
     pub cpu_quota_us: Option<u64>,
-    /// Most processes and threads.
+    /// Limit of processes and threads.
     pub pids_max: Option<u64>,
     /// Cores to run on, such as `0-3,7`.
     pub cpus: Option<String>,
 }
 
-/// Where workloads' cgroups can be made.
+/// The host's directories for workloads' cgroups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CgroupHost {
     /// Parent in a version 2 hierarchy.
@@ -52,7 +52,7 @@ pub enum CgroupMode {
     Hybrid,
     /// Version 1 alone.
     V1,
-    /// None that this process may use: session and process tree are a workload's boundary, limits are not enforced.
+    /// None usable: session and process tree are a workload's boundary, and limits are not enforced.
     Off,
 }
 
@@ -69,7 +69,7 @@ impl CgroupMode {
 }
 
 impl CgroupHost {
-    /// Looks at this host, and tries what it finds.
+    /// Detects the cgroups of this host, and tries them.
     pub fn detect() -> CgroupHost {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let mut host = CgroupHost::parse(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"));
@@ -78,8 +78,8 @@ impl CgroupHost {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let probe = dir.join(format!(".probe-{}-{number}", std::process::id()));
             crate::cgroup::make(&probe).ok()?;
-            // A cgroup with processes in it, as the topmost one of a container has, shows controllers and cannot pass them on: what counts is what a
-            // workload's own cgroup would have.
+            // A cgroup with processes in it, such as a container's topmost one, lists controllers but cannot pass them
+            // on. So the controllers of a workload's own cgroup count.
             let _ = crate::cgroup::enable_controllers(dir);
             let controllers = std::fs::read_to_string(probe.join("cgroup.controllers")).unwrap_or_default();
             let _ = std::fs::remove_dir(&probe);
@@ -91,7 +91,7 @@ impl CgroupHost {
         host.unified = host.unified.filter(|_| seen.is_some());
         host.unified_controllers = seen.unwrap_or_default();
         host.v1.retain(|_, dir| usable(dir));
-        // Without a boundary that can be killed as one, limits alone would only leave directories behind.
+        // Without a boundary to kill, limits would only leave directories behind.
         if host.unified.is_none() && !host.v1.contains_key("freezer") {
             return CgroupHost::default();
         }
@@ -105,9 +105,9 @@ impl CgroupHost {
 
     /// Reads `/proc/self/mountinfo` and `/proc/self/cgroup`.
     ///
-    /// In version 1 hierarchies workloads stay below the present cgroup, so whatever limits this process limits them, too. In a
-    /// version 2 hierarchy that is impossible for a cgroup with processes in it (it cannot pass controllers on), so they
-    /// go to the top of what is visible.
+    /// In version 1 hierarchies workloads stay below the present cgroup, so the limits of this process also limit them.
+    /// In version 2 a cgroup with processes cannot pass controllers on. So workloads go to the top of the visible
+    /// hierarchy.
     fn parse(mountinfo: &str, own: &str) -> CgroupHost {
         let mut host = CgroupHost::default();
         let own_path = |wanted: &str| {
@@ -135,10 +135,10 @@ impl CgroupHost {
                             continue;
                         }
                         let path = own_path(controller).unwrap_or("/");
-                        // Inside a container the mount may show a part of the hierarchy only.
+                        // In a container the mount may show only a part of the hierarchy.
                         let path = path.strip_prefix(root.trim_end_matches('/')).unwrap_or(path);
                         let mut dir = PathBuf::from(point);
-                        // An agent may itself run below a directory of ours: workloads are siblings, not children.
+                        // An agent may itself run below such a directory: workloads are siblings, not children.
                         dir.extend(Path::new(path).iter().skip(1).take_while(|part| *part != PARENT));
                         host.v1.insert(controller.to_owned(), dir.join(PARENT));
                     }
@@ -149,15 +149,16 @@ impl CgroupHost {
         host
     }
 
-    /// Removes cgroups of workloads that hold no process and have existed for `age`: what is left when executor and record are
-    /// lost together. A start makes and fills its cgroups within milliseconds, so it is never met. Returns how many went.
+    /// Removes cgroups of workloads that have no process and are older than `age`: leftovers of a lost executor and
+    /// record. A start makes and fills its cgroups within milliseconds, so this never removes those. Returns the number
+    /// removed.
     pub fn sweep(&self, age: Duration) -> usize {
         let old = |dir: &std::fs::DirEntry| {
             let changed = dir.metadata().ok().filter(std::fs::Metadata::is_dir).and_then(|m| m.modified().ok());
             changed.and_then(|at| at.elapsed().ok()).is_some_and(|elapsed| elapsed >= age)
         };
         let all = self.parents().filter_map(|parent| std::fs::read_dir(parent).ok());
-        // The kernel refuses to remove one with processes in it.
+        // The kernel refuses to remove one with processes.
         all.flatten().flatten().filter(|dir| old(dir) && std::fs::remove_dir(dir.path()).is_ok()).count()
     }
 
@@ -166,7 +167,7 @@ impl CgroupHost {
         self.unified.iter().chain(self.v1.values()).map(PathBuf::as_path)
     }
 
-    /// Where workloads are bound to cores: the parent of their cgroups in the hierarchy that can; none where nothing can.
+    /// The parent of workloads' cgroups in the hierarchy that binds to cores; `None` if there is none.
     fn cores_parent(&self) -> Option<&Path> {
         match self.mode() {
             CgroupMode::V2 => self.unified.as_deref().filter(|_| self.enforces("cpuset")),
@@ -174,15 +175,15 @@ impl CgroupHost {
         }
     }
 
-    /// Names of workloads' cgroups at present, those without processes included.
+    /// Names of workloads' present cgroups, including those without processes.
     pub fn workloads(&self) -> Vec<String> {
         let boundary = self.unified.as_ref().or_else(|| self.v1.get("freezer"));
         let all = boundary.and_then(|parent| std::fs::read_dir(parent).ok()).into_iter().flatten().flatten();
         all.filter(|entry| entry.file_type().is_ok_and(|t| t.is_dir())).filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
 
-    /// Binds a running workload to these cores (`0-3,7`), with all its processes and those to come; false when there is no such workload. What
-    /// is made for that in a version 1 hierarchy goes with [`CgroupHost::sweep_cores`].
+    /// Binds a running workload to these cores (`0-3,7`), with all present and future processes; false when there is no
+    /// such workload. [`CgroupHost::sweep_cores`] removes what this makes in a version 1 hierarchy.
     pub fn confine(&self, name: &str, cpus: &str) -> std::io::Result<bool> {
         let Some(parent) = self.cores_parent() else {
             return Err(std::io::Error::new(std::io::ErrorKind::Unsupported, "this host has no cgroup controller cpuset"));
@@ -194,9 +195,9 @@ impl CgroupHost {
         }
     }
 
-    /// Gives a running workload that was bound these cores, too; one that never was is left alone, and nothing is made for it: entering a version 1 hierarchy
-    /// waits for every fork on the machine, and a workload that forks without end would be gathered for as long as it does. False when there is no
-    /// such workload.
+    /// Adds these cores to a running workload that was bound; leaves any other one alone and makes nothing for it. The
+    /// reason: entering a version 1 hierarchy waits for every fork on the machine, and gathering an endlessly forking
+    /// workload takes as long as it forks. False when there is no such workload.
     pub fn widen(&self, name: &str, cpus: &str) -> std::io::Result<bool> {
         let never_bound = self.mode() != CgroupMode::V2 && self.cores_parent().is_some_and(|parent| !parent.join(name).exists());
         if never_bound {
@@ -205,13 +206,13 @@ impl CgroupHost {
         self.confine(name, cpus)
     }
 
-    /// The cgroup that has all processes of a workload.
+    /// The cgroup with all processes of a workload.
     fn boundary(&self, name: &str) -> Option<PathBuf> {
         self.unified.as_ref().or_else(|| self.v1.get("freezer")).map(|parent| parent.join(name))
     }
 
-    /// Removes what [`CgroupHost::confine`] has made for workloads that have ended. Returns how many workloads are still bound by a cgroup of
-    /// a version 1 hierarchy.
+    /// Removes the work of [`CgroupHost::confine`] for ended workloads. Returns the number of workloads still bound by
+    /// a version 1 cgroup.
     pub fn sweep_cores(&self) -> usize {
         let (Some(parent), true) = (self.cores_parent(), self.mode() != CgroupMode::V2) else { return 0 };
         let running = self.workloads();
@@ -221,7 +222,7 @@ impl CgroupHost {
             if !name.to_str().is_some_and(|name| name.starts_with("task-")) {
                 continue;
             }
-            // Its boundary is made before all else and removed before all else.
+            // Its boundary is made first and removed first.
             let ended = name.to_str().is_some_and(|name| !running.iter().any(|r| r == name));
             if !ended || std::fs::remove_dir(entry.path()).is_err() {
                 bound += 1;
@@ -244,7 +245,7 @@ impl CgroupHost {
         }
     }
 
-    /// Whether limits of `controller` (`memory`, `cpu`, `pids`, `cpuset`) can be enforced.
+    /// Whether the host can enforce limits of `controller` (`memory`, `cpu`, `pids`, `cpuset`).
     pub fn enforces(&self, controller: &str) -> bool {
         match self.mode() {
             CgroupMode::V2 => self.unified_controllers.iter().any(|c| c == controller),
@@ -252,8 +253,8 @@ impl CgroupHost {
         }
     }
 
-    /// The directories and limits for one workload; absent where the host has no cgroups. Limits that the host cannot enforce
-    /// are left out: ask [`CgroupHost::enforces`] where that matters.
+    /// The directories and limits for one workload; `None` if the host has no cgroups. Omits limits that the host
+    /// cannot enforce: ask [`CgroupHost::enforces`] where that matters.
     pub fn place(&self, policy: &CgroupPolicy) -> Option<Cgroup> {
         if self.mode() == CgroupMode::Off {
             return None;
@@ -270,7 +271,7 @@ impl CgroupHost {
             pids_max: limit("pids", policy.pids_max),
             cpus: policy.cpus.clone().filter(|_| self.enforces("cpuset")).unwrap_or_default(),
         };
-        // Entering a version 1 hierarchy costs time, so only those that limit something.
+        // Entering a version 1 hierarchy costs time, so only those with a limit.
         let needed = |controller: &str| match controller {
             "memory" => cgroup.memory_max > 0 || cgroup.memory_reservation > 0,
             "cpu" => cgroup.cpu_shares > 0 || cgroup.cpu_quota_us > 0,

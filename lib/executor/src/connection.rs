@@ -1,4 +1,4 @@
-//! One controller at the other end of the socket.
+//! The executor's side of one controller's connection.
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -7,19 +7,19 @@ use executor_proto::{Reply, Request, Spec, encode_frame, request, split_frame};
 use rustix::fd::OwnedFd;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
 
-/// Answers that a controller has not taken yet may pile up to here; then it is dropped, and asks anew if it still lives.
+/// Limit of unsent answers, in bytes; above it the executor drops the controller, which asks anew if it still lives.
 const MAX_UNSENT: usize = 2 << 20;
-/// Most descriptors that a request comes with.
+/// Most descriptors with one request.
 const MAX_FDS: usize = 4;
 
-/// A connection and the halves of messages in flight on it.
+/// A connection with its partial messages.
 pub(crate) struct Connection {
     pub(crate) fd: OwnedFd,
     received: Vec<u8>,
-    /// Descriptors of requests whose frames are not whole yet, in their order.
+    /// Descriptors of partial requests, in order.
     fds: Vec<OwnedFd>,
     unsent: Vec<u8>,
-    /// Ids of the requests to answer when the workload has ended.
+    /// Ids of the requests to answer at the end of the workload.
     pub(crate) waiting: Vec<u64>,
     pub(crate) open: bool,
 }
@@ -29,8 +29,8 @@ impl Connection {
         Connection { fd, received: Vec::new(), fds: Vec::new(), unsent: Vec::new(), waiting: Vec::new(), open: true }
     }
 
-    /// Whole requests that have arrived, with the descriptors of those that bring some. Ends the connection on nonsense, error
-    /// or end.
+    /// Complete requests that have arrived, with their descriptors. Closes the connection on an invalid message, an
+    /// error or its end.
     pub(crate) fn receive(&mut self) -> Vec<(Request, Vec<OwnedFd>)> {
         let mut requests = Vec::new();
         let mut buffer = [0u8; 1024];
@@ -59,7 +59,7 @@ impl Connection {
                 let fds = self.fds.drain(..count.min(self.fds.len())).collect();
                 requests.push((request, fds));
             }
-            // A frame may be cut in two, so those of the next one may already be here, but not of more.
+            // A frame may be split, so descriptors of the next one may be here already, but not of later ones.
             if n == 0 || self.fds.len() > 2 * MAX_FDS {
                 self.open = false;
             }
@@ -77,7 +77,7 @@ impl Connection {
         })
     }
 
-    /// The spec, which a controller sends before anything else. Waits for it.
+    /// Waits for the spec, a controller's first message.
     pub(crate) fn receive_spec(&mut self) -> io::Result<Spec> {
         let mut buffer = [0u8; 4096];
         loop {
@@ -103,7 +103,7 @@ impl Connection {
         }
     }
 
-    /// Passes on what the controller takes now.
+    /// Sends what the controller takes now.
     pub(crate) fn flush(&mut self) {
         while self.open && !self.unsent.is_empty() {
             match rustix::net::send(&self.fd, &self.unsent, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
@@ -125,7 +125,7 @@ impl Connection {
     }
 }
 
-/// Makes the socket in the current directory, which keeps its address short however deep that lies.
+/// Makes the socket in the current directory, so that its address is short at any depth.
 pub(crate) fn listen(name: &str) -> io::Result<OwnedFd> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -1,8 +1,8 @@
-//! What a state directory says about its workload, and ending what a killed executor has left.
+//! The fate of a workload from its state directory, and the end of a killed executor's leftovers.
 //!
-//! The executor holds a lock on its directory for as long as it lives, so "is it alive?" needs no pid. When the lock is free
-//! and no result is there, the executor was killed: whoever notices takes the lock, ends the remaining processes by
-//! cgroup, session and marker, and leaves a result that says so. Everybody else finds that result.
+//! The executor holds a lock on its directory for life, so "is it alive?" needs no pid. A free lock without a result
+//! means that the executor was killed. The first process to notice takes the lock, ends the remaining processes by
+//! cgroup, session and marker, and stores a result that says so. All others find that result.
 
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -22,17 +22,17 @@ use crate::error::Error;
 /// How long processes may take to disappear after SIGKILL.
 const DEATH: Duration = Duration::from_secs(5);
 
-/// What a state directory says.
+/// The fate of a workload.
 #[derive(Debug)]
 pub enum Fate {
-    /// An executor holds it.
+    /// An executor holds the lock.
     Alive,
     /// The workload and its tree have ended.
     Ended(ResultRecord),
 }
 
-/// Reads the fate of the workload in `state_dir`, and contains what a dead executor has left. `known` stands in for a record
-/// that can no longer be read. Blocking: killing may take seconds.
+/// Reads the fate of the workload in `state_dir`, and ends a dead executor's leftovers. `known` replaces an unreadable
+/// record. Blocking: killing may take seconds.
 pub fn fate(state_dir: &Path, known: Option<&StateRecord>) -> Result<Fate, Error> {
     if let Some(result) = read_result(state_dir)? {
         return Ok(Fate::Ended(result));
@@ -58,7 +58,7 @@ pub fn fate(state_dir: &Path, known: Option<&StateRecord>) -> Result<Fate, Error
         kill_remains(state_dir, &record)?;
     }
     if record.launching {
-        // Nothing of it has run, so there is no end to tell and it may be started.
+        // Nothing of it has run, so there is no end to report and it may start.
         let _ = cgroup::remove(&Paths::of_record(&record));
         std::fs::remove_file(state_dir.join(files::STATE)).map_err(Error::io("remove the record in", state_dir))?;
         return Err(Error::Absent { state_dir: state_dir.to_owned() });
@@ -83,7 +83,7 @@ pub fn fate(state_dir: &Path, known: Option<&StateRecord>) -> Result<Fate, Error
     Ok(Fate::Ended(result))
 }
 
-/// The lock of a directory whose executor is gone; `None` while somebody holds it.
+/// The lock of a directory without an executor; `None` while another process holds it.
 pub fn try_lock(state_dir: &Path) -> Result<Option<File>, Error> {
     let dir = match File::open(state_dir) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
@@ -98,7 +98,7 @@ pub fn try_lock(state_dir: &Path) -> Result<Option<File>, Error> {
     }
 }
 
-/// The result, when there is one.
+/// The result, if there is one.
 pub fn read_result(state_dir: &Path) -> Result<Option<ResultRecord>, Error> {
     read_json(&state_dir.join(files::RESULT))
 }
@@ -109,7 +109,7 @@ pub fn store_result(state_dir: &Path, result: &ResultRecord) -> Result<(), Error
         .map_err(Error::io("store the result of the workload in", state_dir))
 }
 
-/// The record of the executor, when there is one.
+/// The executor's record, if there is one.
 pub fn read_record(state_dir: &Path) -> Result<Option<StateRecord>, Error> {
     read_json(&state_dir.join(files::STATE))
 }
@@ -122,8 +122,8 @@ fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, E
     }
 }
 
-/// Decides that nothing will ever be started in `state_dir`, where nothing has been started so far: a later launch finds
-/// the workload ended. Returns the result that stands there afterwards, or `None` when a workload runs.
+/// Bars any start in `state_dir`, where nothing has started so far: a later launch finds the workload ended. Returns
+/// the result in the directory afterwards, or `None` when a workload runs.
 pub fn retire(state_dir: &Path, epoch: Option<u64>, reason: &str) -> Result<Option<ResultRecord>, Error> {
     let Some(_lock) = try_lock(state_dir)? else {
         return Ok(None);
@@ -144,7 +144,7 @@ pub fn retire(state_dir: &Path, epoch: Option<u64>, reason: &str) -> Result<Opti
     Ok(Some(result))
 }
 
-/// Records an epoch in a directory whose lock the caller holds.
+/// Records an epoch in a directory. The caller holds its lock.
 pub fn claim(state_dir: &Path, given: u64) -> Result<(), Error> {
     match epoch::claim(state_dir, given).map_err(Error::io("record the epoch in", state_dir))? {
         Verdict::Stale(current) => Err(Error::StaleEpoch { state_dir: state_dir.to_owned(), given, current }),
@@ -152,7 +152,7 @@ pub fn claim(state_dir: &Path, given: u64) -> Result<(), Error> {
     }
 }
 
-/// Kills until nothing of the workload lives.
+/// Kills until no process of the workload lives.
 fn kill_remains(state_dir: &Path, record: &StateRecord) -> Result<(), Error> {
     let paths = Paths::of_record(record);
     let deadline = Instant::now() + DEATH;
@@ -179,8 +179,8 @@ fn kill_remains(state_dir: &Path, record: &StateRecord) -> Result<(), Error> {
 fn remains(record: &StateRecord, paths: &Paths, all: &[ProcessStat]) -> Vec<i32> {
     let mut found: Vec<i32> = cgroup::members(paths);
     found.retain(|pid| all.iter().any(|p| p.pid == *pid && p.is_alive()));
-    // The number of a session is not given to a new process while the session has members; so a leader with another start
-    // time means that ours is empty and the number has been used again.
+    // The kernel does not reuse a session's number while the session has members. So a leader with another start time
+    // means that our session is empty and its number was reused.
     let leader = all.iter().find(|p| p.pid == record.workload_pid);
     if record.workload_pid > 0 && leader.is_none_or(|l| l.start == record.workload_start) {
         found.extend(all.iter().filter(|p| p.session == record.workload_pid && p.is_alive()).map(|p| p.pid));
@@ -204,13 +204,13 @@ pub fn signal_executor(record: &StateRecord, signal: Signal) {
     }
 }
 
-/// Asks the executor that holds `state_dir` to listen there.
+/// Asks the executor of `state_dir` to listen there.
 pub fn ask_for_socket(state_dir: &Path) {
     match read_record(state_dir) {
         Ok(Some(record)) => signal_executor(&record, Signal::HUP),
-        // Just starting.
+        // It is just starting.
         Ok(None) => {}
-        // The record is damaged, but the process was started with the directory's name.
+        // The record is damaged, but the process's command line has the directory's name.
         Err(_) => {
             let of_dir = |pid: &i32| {
                 let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();

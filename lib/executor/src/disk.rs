@@ -1,11 +1,11 @@
-//! Writing small files so that a reader, or a machine that lost power, sees all of the old or all of the new.
+//! Atomic writes of small files: a reader, or a machine after a power loss, sees all of the old or all of the new.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// What must hold when [`replace`] returns.
+/// What [`replace`] guarantees when it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// Any process sees all or nothing. After power loss the file may be missing.
@@ -14,7 +14,7 @@ pub enum Durability {
     Durable,
 }
 
-/// Puts `bytes` under `dir/name`, mode 0600.
+/// Writes `bytes` to `dir/name` with mode 0600.
 pub fn replace(dir: &Path, name: &str, bytes: &[u8], durability: Durability) -> io::Result<()> {
     let temporary = dir.join(format!(".{name}.new"));
     let target = dir.join(name);

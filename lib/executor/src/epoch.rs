@@ -1,6 +1,6 @@
-//! The highest epoch that a workload's managers have shown, kept in its state directory.
+//! The highest epoch of a workload's managers, kept in its state directory.
 //!
-//! Whoever holds the directory's lock (the executor while it lives, a controller afterwards) is the only writer.
+//! Only the holder of the directory's lock writes it: the executor while it lives, afterwards a controller.
 
 use std::io;
 use std::path::Path;
@@ -9,14 +9,14 @@ use executor_proto::files;
 
 use crate::disk::{Durability, replace};
 
-/// Answer to a call that carries an epoch.
+/// The verdict on a call's epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Already the highest.
+    /// It is the highest already.
     Current,
-    /// Higher than all before: to be recorded before the call takes effect.
+    /// It is the highest so far: record it before the call takes effect.
     Raise,
-    /// Lower than the one given here: the call must change nothing.
+    /// It is lower than this one: the call must change nothing.
     Stale(u64),
 }
 
@@ -29,8 +29,8 @@ pub fn judge(accepted: u64, given: u64) -> Verdict {
     }
 }
 
-/// The epoch recorded in `state_dir`; 0 when there is none. A file that is not a number is an error: guessing low would let
-/// a stale manager act.
+/// The epoch recorded in `state_dir`; 0 when there is none. An invalid file is an error: a low guess would let a stale
+/// manager act.
 pub fn load(state_dir: &Path) -> io::Result<u64> {
     match std::fs::read_to_string(state_dir.join(files::EPOCH)) {
         Ok(text) => text.trim().parse().map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "the epoch file holds no number")),
@@ -44,7 +44,7 @@ pub fn store(state_dir: &Path, epoch: u64) -> io::Result<()> {
     replace(state_dir, files::EPOCH, format!("{epoch}\n").as_bytes(), Durability::Durable)
 }
 
-/// Judges `given` against the record and raises the record when it is higher.
+/// Judges `given` against the record and raises the record if it is higher.
 pub fn claim(state_dir: &Path, given: u64) -> io::Result<Verdict> {
     let verdict = judge(load(state_dir)?, given);
     if verdict == Verdict::Raise {

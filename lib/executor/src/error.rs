@@ -1,43 +1,44 @@
-//! What can go wrong between a controller and its executors. Here, because both of them contain what a killed executor leaves.
+//! Errors between a controller and its executors. Here, because both end a killed executor's leftovers.
 
 use std::path::{Path, PathBuf};
 
 use executor_proto::{ErrorCode, Failure, FrameError};
 
-/// Failure of an operation on an executor. The kinds are for decisions, the text is for people.
+/// Failure of an operation on an executor. Decide by the variant; the text is for people.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file operation of the controller itself.
+    /// A file operation of the controller failed.
     #[error("{doing} {}: {source}", path.display())]
     Io {
-        /// What was attempted.
+        /// The attempted operation.
         doing: &'static str,
-        /// On what.
+        /// Its path.
         path: PathBuf,
-        /// Why it failed.
+        /// Its cause.
         source: std::io::Error,
     },
-    /// The program of the workload could not be executed. Trying again on this host gives the same answer.
+    /// The kernel could not execute the workload's program. Another attempt on this host gives the same answer.
     #[error("cannot run {}: {message}", command.display())]
     Exec {
         /// The program.
         command: PathBuf,
-        /// What the kernel said.
+        /// The kernel's message.
         message: String,
         /// Operating-system error number.
         errno: i32,
     },
-    /// The executor could not set up what was asked.
+    /// The executor could not set the workload up.
     #[error("the executor in {} could not start: {message}", state_dir.display())]
     Launch {
         /// Its state directory.
         state_dir: PathBuf,
-        /// What it said.
+        /// The executor's message.
         message: String,
-        /// Operating-system error number, 0 when there is none.
+        /// Operating-system error number; 0 when there is none.
         errno: i32,
     },
-    /// The executor was killed, or broke off, while it started its workload. Nothing of that is left; trying again may help.
+    /// The executor was killed, or gave up, during the start of its workload. Nothing remains; another attempt may
+    /// help.
     #[error("the executor in {} ended without a word while it was starting; the file executor.panic there may say why", state_dir.display())]
     Vanished {
         /// Its state directory.
@@ -48,9 +49,9 @@ pub enum Error {
     StaleEpoch {
         /// Its state directory.
         state_dir: PathBuf,
-        /// The call's epoch.
+        /// Epoch of the call.
         given: u64,
-        /// The epoch that holds.
+        /// The accepted epoch.
         current: u64,
     },
     /// The workload has already ended.
@@ -59,13 +60,13 @@ pub enum Error {
         /// Its state directory.
         state_dir: PathBuf,
     },
-    /// A job names a user that this host does not have.
+    /// A job names a user unknown to this host.
     #[error("unknown user {}: this host has no account of that name", name.escape_debug())]
     NoSuchUser {
         /// The name.
         name: String,
     },
-    /// Nothing was ever started in this state directory.
+    /// Nothing ever started in this state directory.
     #[error("no executor was started in {}", state_dir.display())]
     Absent {
         /// The directory.
@@ -76,17 +77,17 @@ pub enum Error {
     Refused {
         /// Its state directory.
         state_dir: PathBuf,
-        /// Kind given by the executor.
+        /// The executor's error code.
         code: ErrorCode,
-        /// What it said.
+        /// The executor's message.
         message: String,
     },
-    /// The executor is of an earlier release, which does not know the request.
+    /// The executor is of an earlier release without this request.
     #[error("the executor in {} is of an earlier release that cannot {wanted}; tasks that are started from now on can", state_dir.display())]
     Outdated {
         /// Its state directory.
         state_dir: PathBuf,
-        /// What was wanted.
+        /// The request.
         wanted: &'static str,
     },
     /// The executor lives but does not answer.
@@ -94,7 +95,7 @@ pub enum Error {
     Unresponsive {
         /// Its state directory.
         state_dir: PathBuf,
-        /// How long was waited.
+        /// How long the controller waited.
         seconds: u64,
     },
     /// The other side does not speak the executor protocol.
@@ -102,26 +103,26 @@ pub enum Error {
     Protocol {
         /// Its state directory.
         state_dir: PathBuf,
-        /// What is wrong.
+        /// The fault.
         source: FrameError,
     },
-    /// A record on disk cannot be understood. Nothing was killed on its account.
+    /// A record on disk is damaged. It caused no kill.
     #[error("{} is damaged ({why}); move it away after making sure that no process of the workload is left", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
-    /// How the workload ended cannot be told, because of an earlier failure.
+    /// How the workload ended is unknown, because of an earlier failure.
     #[error("the workload's end is unknown: {0}")]
     Fate(std::sync::Arc<Error>),
-    /// Processes of a workload whose executor is gone resist being killed.
+    /// Processes of a workload without an executor resist SIGKILL.
     #[error("{} processes of the workload in {} are still there after SIGKILL (pids {pids:?}); they hang in the kernel", pids.len(), state_dir.display())]
     Uncontained {
         /// Its state directory.
         state_dir: PathBuf,
-        /// Who is left.
+        /// Their pids.
         pids: Vec<i32>,
     },
 }
@@ -133,7 +134,7 @@ impl Error {
         move |source| Error::Io { doing, path, source }
     }
 
-    /// Names the program in an error that came without it.
+    /// Adds the program's name to an error that lacks it.
     pub fn in_starting(self, program: &std::ffi::OsStr) -> Error {
         match self {
             Error::Exec { message, errno, .. } => Error::Exec { command: program.into(), message, errno },
@@ -141,7 +142,7 @@ impl Error {
         }
     }
 
-    /// What an executor's refusal means to the controller that asked with epoch `given`.
+    /// Translates an executor's refusal for the controller that asked with epoch `given`.
     pub fn refused(state_dir: &Path, given: Option<u64>, failure: Failure) -> Error {
         let state_dir = state_dir.to_owned();
         match failure.code() {

@@ -1,11 +1,11 @@
 //! Mounts and namespaces of an isolated workload.
 //!
-//! They are made by a process of their own, the *holder*, which then does nothing but keep them: it is the first process of the
-//! pid namespace, and whatever is started for the task, the workload as well as exec sessions, joins it. The executor stays
-//! outside, so what it does needs no translation of paths and pids. The holder shares the executor's pages.
+//! A process of its own, the *holder*, makes them and then only keeps them. It is the first process of the pid
+//! namespace, and every process of the task – the workload and exec sessions – joins it. The executor stays outside, so
+//! it needs no translation of paths and pids. The holder shares the executor's pages.
 //!
-//! Everything is mounted after the root has been changed: the task may have left links in its directory, and inside they cannot
-//! lead out of it.
+//! Everything is mounted after the change of the root. The task may have left links in its directory, and inside the
+//! root they cannot lead out of it.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
@@ -27,9 +27,9 @@ use crate::cgroup::{self, Paths};
 use crate::launch::os_failure;
 use crate::sys::{self, Confinement, MountAttributes, NewNamespaces};
 
-/// What the holder says when all is in place.
+/// The holder's message when everything is in place.
 const READY: &[u8] = b"ready";
-/// Parts of /proc that tell or change what concerns the whole machine.
+/// Parts of /proc that reveal or change settings of the whole machine.
 const PROC_READ_ONLY: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
 const PROC_HIDDEN: [&str; 9] = ["acpi", "asound", "kcore", "keys", "latency_stats", "sched_debug", "scsi", "timer_list", "timer_stats"];
 const SYS_HIDDEN: [&str; 2] = ["firmware", "devices/virtual/powercap"];
@@ -43,7 +43,7 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
     ("pts/ptmx", "/dev/ptmx"),
 ];
 
-/// The process that keeps a workload's namespaces, and the rights of whoever joins them.
+/// The process that keeps a workload's namespaces, and the rights of processes that join them.
 pub(crate) struct Holder {
     pub(crate) pid: i32,
     pidfd: OwnedFd,
@@ -56,7 +56,7 @@ pub(crate) struct Holder {
 }
 
 impl Holder {
-    /// Makes the namespaces and mounts. From here on, new processes of this one are in the pid namespace.
+    /// Makes the namespaces and mounts. From here on, new children of this process are in the pid namespace.
     pub(crate) fn start(isolation: &Isolation, paths: &Paths) -> Result<Holder, Failure> {
         let failed = |e: io::Error| os_failure("isolate the workload", &e);
         let (mut ours, theirs) = UnixStream::pair().map_err(failed)?;
@@ -103,7 +103,7 @@ impl Holder {
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, rustix::process::Signal::KILL);
     }
 
-    /// For a process that joins.
+    /// The confinement of a joining process.
     pub(crate) fn confinement(&self) -> Confinement<'_> {
         Confinement {
             holder: self.pidfd.as_fd(),
@@ -123,7 +123,7 @@ impl Drop for Holder {
     }
 }
 
-/// What failed, and why.
+/// The failed operation and its cause.
 type Failed = (String, io::Error);
 
 fn at(doing: impl Into<String>) -> impl FnOnce(rustix::io::Errno) -> Failed {
@@ -141,7 +141,7 @@ fn become_holder(isolation: &Isolation, mut report: UnixStream, enter: Vec<File>
         Ok(()) => {
             let _ = report.write_all(READY);
             drop(report);
-            // It needs no right, and whoever is root inside must find none in it.
+            // It needs no capability, and root inside must find none in it.
             let _ = rustix::thread::set_capabilities(
                 None,
                 rustix::thread::CapabilitySets {
@@ -159,7 +159,7 @@ fn become_holder(isolation: &Isolation, mut report: UnixStream, enter: Vec<File>
     }
 }
 
-/// A mount that is not anywhere yet.
+/// A detached mount.
 struct Tree {
     fd: OwnedFd,
     is_dir: bool,
@@ -184,7 +184,7 @@ impl Tree {
     }
 }
 
-/// What becomes of one wanted bind.
+/// The plan of one requested bind mount.
 enum Planned {
     Tree(PathBuf, Tree),
     Link(PathBuf, PathBuf),
@@ -201,7 +201,7 @@ fn isolate(isolation: &Isolation) -> Result<(), Failed> {
         let namespace = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(at(doing()))?;
         rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).map_err(at(doing()))?;
     }
-    // While the host's paths are there and its mounts still know their peers.
+    // Before the root changes: the host's paths exist, and its mounts still know their peers.
     let mut planned = Vec::new();
     for bind in &isolation.mounts {
         planned.extend(plan(bind)?);
@@ -223,7 +223,7 @@ fn isolate(isolation: &Isolation) -> Result<(), Failed> {
     for planned in planned {
         place(planned)?;
     }
-    // Device files can only be made where nothing else can be made: everywhere else they do not work.
+    // Device files work only on this mount, where nothing else can be created.
     let flags = MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NOEXEC;
     rustix::mount::mount_remount(c"/dev", flags, c"").map_err(at("make /dev read-only"))
 }
@@ -274,7 +274,7 @@ fn make_mount_point(target: &Path, is_dir: bool) -> Result<(), Failed> {
         return Ok(());
     }
     let failed = |e: io::Error| (format!("make the mount point {} inside the task", target.display()), e);
-    // Where a link leads to nothing, that is made: the mount follows it.
+    // If a link leads to nothing, its target is made: the mount follows the link.
     let link = std::fs::read_link(target).ok();
     let place = match (&link, target.parent()) {
         (Some(link), Some(parent)) => parent.join(link),
@@ -296,7 +296,7 @@ fn change_root(root: &Path, no_pivot: bool) -> Result<(), Failed> {
         rustix::mount::mount_move(c".", c"/").map_err(at(doing()))?;
         rustix::process::chroot(c".").map_err(at(doing()))?;
     } else {
-        // The old root lies on the new one until it is taken away.
+        // The old root covers the new one until it is unmounted.
         rustix::process::pivot_root(c".", c".").map_err(at(format!("{} (no_pivot_root = true may help)", doing())))?;
         unmount(c".", UnmountFlags::DETACH).map_err(at("let go of the host's root"))?;
     }
@@ -307,7 +307,7 @@ const STRICT: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(Mou
 
 fn mount_new(kind: &CStr, target: &str, flags: MountFlags, options: &CStr) -> Result<(), Failed> {
     if std::fs::read_link(target).is_ok() {
-        // A task has put a link there in an earlier life; following it would hide another part of its root.
+        // The task planted a link in an earlier life; following it would hide another part of its root.
         std::fs::remove_file(target).map_err(|e| (format!("remove the link {target} inside the task"), e))?;
     }
     make_mount_point(Path::new(target), true)?;
@@ -354,7 +354,7 @@ fn mount_dev(private_ipc: bool, host_shm: Option<Tree>) -> Result<(), Failed> {
         None => mount_new(c"tmpfs", "/dev/shm", STRICT, c"mode=1777")?,
     }
     if private_ipc {
-        // Absent where the kernel was built without.
+        // Some kernels are built without it.
         let _ = mount_new(c"mqueue", "/dev/mqueue", STRICT, c"");
     }
     for name in PROC_HIDDEN {
@@ -368,7 +368,7 @@ fn mount_sys() -> Result<(), Failed> {
     SYS_HIDDEN.iter().try_for_each(|name| hide(&Path::new("/sys").join(name)))
 }
 
-/// Puts something empty over what lies at `path`, if anything.
+/// Mounts something empty over `path`, if it exists.
 fn hide(path: &Path) -> Result<(), Failed> {
     let doing = || format!("hide {}", path.display());
     let Ok(metadata) = std::fs::metadata(path) else {
@@ -380,7 +380,7 @@ fn hide(path: &Path) -> Result<(), Failed> {
     Tree::open(Path::new("/dev/null")).and_then(|null| null.attach(path)).map_err(at(doing()))
 }
 
-/// Why workloads cannot be isolated on this host, if so. Tries what it can without leaving a trace.
+/// Whether this host can isolate workloads; the error says why not. Tries it without leaving a trace.
 pub fn supported() -> Result<(), String> {
     if !rustix::process::geteuid().is_root() {
         return Err("isolation needs root".into());
@@ -397,7 +397,7 @@ pub fn supported() -> Result<(), String> {
     if !Path::new("/proc/sys/kernel/seccomp/actions_avail").exists() {
         return Err("the kernel was built without seccomp filters".into());
     }
-    // The namespace goes with the thread.
+    // The namespace ends with the thread.
     let tried = std::thread::Builder::new().stack_size(256 * 1024).spawn(|| {
         sys::unshare_mounts().map_err(|e| format!("make a mount namespace: {e}"))?;
         mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).map_err(|e| format!("change mounts: {e}"))?;
@@ -411,7 +411,7 @@ pub fn supported() -> Result<(), String> {
     }
 }
 
-/// Where a program may lie inside: as tasks expect, in `local`, in the task directory, then along the search path.
+/// Candidate paths of a program inside: in `local`, in the task directory, then along the search path.
 pub(crate) fn candidates(command: &[u8]) -> Vec<CString> {
     let relative = command.iter().position(|b| *b != b'/').map_or(&[][..], |n| &command[n..]);
     ["/local/", "/"].into_iter().filter_map(|dir| CString::new([dir.as_bytes(), relative].concat()).ok()).collect()

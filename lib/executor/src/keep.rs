@@ -1,5 +1,6 @@
-//! The parent of a plugin on a machine without cgroups. What the plugin has started and what has lost its parents comes to this process: so all of it stays
-//! below the plugin's keeper, over the end of executors, plugin and agent, and its host finds it there.
+//! The keeper of a plugin on a machine without cgroups. It is a subreaper and adopts the orphans of what the plugin
+//! starts. So all of these stay below it, beyond the end of executors, plugin and agent, and their host finds them
+//! there.
 //!
 //! ```text
 //! host ── socket (stdin) ── keeper ── plugin ── executors ── workloads
@@ -20,17 +21,17 @@ use rustix::io::Errno;
 use rustix::process::WaitOptions;
 use serde::Deserialize;
 
-/// What is run. It is one word, so that the keeper's command line is not taken for the plugin's.
+/// The plugin's command, in one argument, so that the keeper's command line does not look like the plugin's.
 #[derive(Debug, Deserialize)]
 struct Plugin {
-    /// For people who look at the list of processes.
+    /// For people who read the process list.
     #[expect(dead_code, reason = "it is read there")]
     name: String,
     command: String,
     args: Vec<String>,
 }
 
-/// The whole life; its standard input is the host's socket.
+/// Runs the keeper; its standard input is the host's socket.
 pub fn main(plugin: &OsStr) -> ExitCode {
     match keep(plugin) {
         Ok(()) => ExitCode::SUCCESS,
@@ -47,16 +48,16 @@ fn keep(plugin: &OsStr) -> io::Result<()> {
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     let mut host = UnixStream::from(rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?);
     rustix::stdio::dup2_stdin(&null)?;
-    // What stays in this group when the plugin has ended is a helper of it.
+    // Members of this group that outlive the plugin are its helpers.
     let started = Command::new(&plugin.command).args(&plugin.args).process_group(0).stdin(Stdio::null()).spawn();
     let child = match started {
         Ok(child) => i32::try_from(child.id()).unwrap_or_default(),
         Err(error) => return host.write_all(format!("error {error}\n").as_bytes()),
     };
-    // Its output ends with it.
+    // Only the plugin holds its output, so the output ends with it.
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
-    // A host that is gone is told nothing; the plugin lives on.
+    // The host may be gone; the plugin lives on.
     let _ = host.write_all(format!("{child}\n").as_bytes());
     let _ = host.read(&mut [0]);
     loop {

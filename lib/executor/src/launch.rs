@@ -1,4 +1,4 @@
-//! From the spec to a running workload: everything that happens once.
+//! From the spec to a running workload: the one-time steps.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
@@ -19,21 +19,21 @@ use crate::pump::{Pump, open_fifo};
 use crate::rotate::Writer;
 use crate::sys::{self, Program, Stage};
 
-/// What a start has produced.
+/// The result of a start.
 pub(crate) struct Started {
     pub(crate) record: StateRecord,
     pub(crate) surroundings: Surroundings,
     pub(crate) pumps: Vec<Pump>,
 }
 
-/// What every process of a task is started in: the workload first, exec sessions later.
+/// The environment of every process of a task: the workload first, exec sessions later.
 #[derive(Default)]
 pub(crate) struct Surroundings {
     pub(crate) paths: Paths,
     env: Vec<CString>,
     cwd: CString,
     user: Option<User>,
-    /// Absent where the workload shares the host's namespaces.
+    /// `None` if the workload shares the host's namespaces.
     pub(crate) holder: Option<Holder>,
 }
 
@@ -51,7 +51,7 @@ impl Surroundings {
         })
     }
 
-    /// Describes a process in these surroundings.
+    /// Describes a process in this environment.
     pub(crate) fn program(&self, command: &[u8], args: &[Vec<u8>], stdio: [OwnedFd; 3], terminal: bool) -> Result<Program<'_>, Failure> {
         let mut env: Vec<&CStr> = self.env.iter().map(CString::as_c_str).collect();
         if terminal && !env.iter().any(|e| e.to_bytes().starts_with(b"TERM=")) {
@@ -72,7 +72,7 @@ impl Surroundings {
         })
     }
 
-    /// Where a program may lie: a path says it, a name is looked for along the task's `PATH`.
+    /// Candidate paths of a program: a path stands for itself, a name is searched along the task's `PATH`.
     fn candidates(&self, command: &[u8]) -> Result<Vec<CString>, Failure> {
         let mut found = match self.holder {
             Some(_) => isolate::candidates(command),
@@ -82,7 +82,7 @@ impl Surroundings {
             found.push(c_string(command)?);
             return Ok(found);
         }
-        // The last entry counts when there are several, as the workload itself sees it last.
+        // The last entry counts, as in the workload itself.
         let path = self.env.iter().rev().find_map(|e| e.to_bytes().strip_prefix(b"PATH=")).unwrap_or(DEFAULT_PATH);
         let dirs = path.split(|b| *b == b':').filter(|dir| dir.starts_with(b"/"));
         for dir in dirs {
@@ -92,7 +92,7 @@ impl Surroundings {
     }
 }
 
-/// Where programs are looked for when the task's environment does not say.
+/// Search path of programs if the task's environment has no `PATH`.
 const DEFAULT_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// A [`Failure`] of kind `Os`.
@@ -100,7 +100,7 @@ pub(crate) fn os_failure(doing: &str, error: &io::Error) -> Failure {
     Failure { code: ErrorCode::Os.into(), message: format!("{doing}: {error}"), errno: cgroup::errno(error).unwrap_or(0), epoch: 0 }
 }
 
-/// Starts what `spec` asks for. After a failure nothing of it is left.
+/// Starts the workload of `spec`. After a failure nothing of it remains.
 pub(crate) fn launch(spec: &Spec) -> Result<Started, Failure> {
     let record = StateRecord {
         protocol: PROTOCOL_VERSION,
@@ -127,14 +127,14 @@ pub(crate) fn launch(spec: &Spec) -> Result<Started, Failure> {
         None => {
             let mut wanted = spec.cgroup.clone().unwrap_or_default();
             if wanted.pids_max > 0 && spec.isolation.is_some() {
-                // The holder is one, too.
+                // The holder counts, too.
                 wanted.pids_max += 1;
             }
             let paths = Paths::of_spec(&wanted);
             let started = workload(spec, record, &wanted, &paths);
             if started.is_err() {
                 cgroup::kill(&paths);
-                // Only when the process is gone can its cgroup be removed.
+                // The cgroup can go only after its process.
                 while matches!(rustix::process::wait(WaitOptions::empty()), Ok(Some(_))) {}
                 let _ = cgroup::remove(&paths);
                 let _ = std::fs::remove_file(files::STATE);
@@ -159,7 +159,7 @@ fn workload(spec: &Spec, mut record: StateRecord, wanted: &Cgroup, paths: &Paths
             (pumps, out, err)
         }
     };
-    // Before anything exists that would have to be found again should this process be killed.
+    // First, so that everything made later can be found if this process is killed.
     record.launching = true;
     (record.cgroup, record.cgroup_v1) = paths.to_record();
     save(&record)?;
@@ -167,7 +167,7 @@ fn workload(spec: &Spec, mut record: StateRecord, wanted: &Cgroup, paths: &Paths
     let surroundings = Surroundings::of(spec, paths.clone())?;
     let mut program = surroundings.program(&spec.command, &spec.args, [null, out, err], false)?;
     program.oom_score_adj = spec.oom_score_adj;
-    // Owned by the call: the write ends of the pipes close here, so that they end with the workload.
+    // Moved into the call: the write ends of the pipes close here, so that they end with the workload.
     let waiting = sys::spawn(program).map_err(|e| os_failure("create the process", &e))?;
     record.workload_pid = waiting.pid;
     record.workload_start = start_of(waiting.pid)?;
@@ -191,7 +191,7 @@ pub(crate) fn invalid(message: &str) -> Failure {
 }
 
 fn save(record: &StateRecord) -> Result<(), Failure> {
-    // Not synced: after a power loss there is no process left for it to name.
+    // Not synced: after a power loss no process is left for it to name.
     replace(Path::new("."), files::STATE, record.to_json().as_bytes(), Durability::Atomic)
         .map_err(|e| os_failure("write executor.json", &e))
 }
@@ -208,7 +208,7 @@ fn writer(log: &LogPolicy, name: &str) -> Result<Writer, Failure> {
 
 fn pipe() -> Result<(OwnedFd, OwnedFd), Failure> {
     let made = pipe_with(PipeFlags::CLOEXEC).and_then(|(read, write)| {
-        // Only our end: the workload expects writes that wait.
+        // Only our end: the workload expects blocking writes.
         rustix::io::ioctl_fionbio(&read, true)?;
         Ok((read, write))
     });

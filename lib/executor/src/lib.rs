@@ -1,14 +1,13 @@
-//! The process that holds one workload, and the mechanisms that its controllers share with it.
+//! The process that holds one workload, and mechanisms that its controllers share with it.
 //!
-//! One tiny, static, single-threaded process per running task: it starts the workload in its cgroup, writes its output
-//! into rotated files, passes signals, ends the whole tree, and leaves the exit result on disk before it goes. It is a
-//! child of nobody and survives agent and plugin. The binary is `main.rs`; the library exists so that
-//! `executor-client` contains and reads what a killed executor leaves behind with the very same code.
+//! Each running task has one tiny, static, single-threaded process. It starts the workload in its cgroup, writes its
+//! output into rotated files, passes signals, and ends the whole tree. It leaves the exit result on disk before it
+//! exits. It has no parent but init and survives agent and plugin. The binary is `main.rs`. The library exists so that
+//! `executor-client` reads and ends a killed executor's leftovers with the same code.
 //!
-//! The same program is the parent of foreign plugins where there are no cgroups ([`keep`]).
+//! The same program is the keeper of foreign plugins where there are no cgroups ([`keep`]).
 //!
-//! Must never know: drivers, jobs, an async runtime. `unsafe` lives in [`sys`] only.
-//! Begin reading at [`supervise`].
+//! Must never know: drivers, jobs, an async runtime. `unsafe` lives in [`sys`] only. Begin reading at [`supervise`].
 
 mod connection;
 mod launch;

@@ -1,7 +1,7 @@
-//! Reading the rotated files `<name>.N` by absolute offset, over rotation and purge.
+//! Reads the rotated files `<name>.N` by absolute offset, over rotation and purge.
 //!
-//! The writer keeps `.<name>.index` beside the files (see [`crate::rotate`]) that says at which absolute offset each file
-//! begins, so an offset means the same byte for as long as it is kept.
+//! The writer keeps `.<name>.index` beside the files (see [`crate::rotate`]). It records the absolute offset at which
+//! each file begins, so an offset means the same byte as long as that is kept.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -17,7 +17,7 @@ pub struct Chunk {
     pub offset: u64,
     /// The bytes; empty at the present end of the stream.
     pub data: Vec<u8>,
-    /// Name of the file that holds them.
+    /// Name of their file.
     pub file: String,
 }
 
@@ -44,7 +44,7 @@ impl RotatedLog {
         &self.name
     }
 
-    /// Files that are there now, oldest first.
+    /// Present files, oldest first.
     pub fn segments(&self) -> io::Result<Vec<Segment>> {
         rotate::segments(&self.dir, &self.name)
     }
@@ -54,12 +54,12 @@ impl RotatedLog {
         Ok(self.segments()?.first().map_or(0, |s| s.base))
     }
 
-    /// Absolute offset behind the newest byte.
+    /// Absolute offset after the newest byte.
     pub fn end(&self) -> io::Result<u64> {
         Ok(self.segments()?.last().map_or(0, |s| s.base + s.size))
     }
 
-    /// Up to `max` bytes from `offset` on, or from the oldest byte kept when rotation has dropped that one. An empty chunk
+    /// Up to `max` bytes from `offset`, or from the oldest byte kept if rotation has dropped that one. An empty chunk
     /// means the present end.
     pub fn read(&self, offset: u64, max: usize) -> io::Result<Chunk> {
         loop {
@@ -81,7 +81,7 @@ impl RotatedLog {
                     data.truncate(n);
                     return Ok(Chunk { offset: at, data, file });
                 }
-                // Purged between listing and opening: the next round sees what is the oldest now.
+                // Purged between listing and opening: the next round finds the present oldest one.
                 Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
                 Err(e) => return Err(e),
             }

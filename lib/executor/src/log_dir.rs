@@ -1,7 +1,8 @@
-//! The directory that output is kept in, by its descriptor.
+//! The directory of kept output, by its descriptor.
 //!
-//! It belongs to whoever keeps the output, usually root, but tasks may write there as well: all those of an allocation see it as `/alloc/logs`. What they
-//! put in the way, links before all, must not lead anybody to read or write elsewhere. Nothing here is followed, and nothing but plain files is opened.
+//! It belongs to the writer of the output, usually root, but tasks may write there as well: all tasks of an allocation
+//! see it as `/alloc/logs`. Files that they plant, links above all, must not redirect reads or writes. This module
+//! follows no links and opens plain files only.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -17,7 +18,7 @@ pub(crate) struct LogDir {
     fd: OwnedFd,
 }
 
-/// With the third a fifo or device is not waited for before it is refused.
+/// `NONBLOCK` avoids waiting for a FIFO or device before its refusal.
 const NEVER_ELSEWHERE: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
 
 fn plain(stat: &Stat) -> bool {
@@ -25,7 +26,7 @@ fn plain(stat: &Stat) -> bool {
 }
 
 impl LogDir {
-    /// Opens it; its parent is the host's own and may be reached through links.
+    /// Opens it; its parent belongs to the host and may be reached through links.
     pub(crate) fn open(path: &Path) -> io::Result<LogDir> {
         // A name in the present directory has an empty parent.
         let (parent, name) = match (path.parent(), path.file_name()) {
@@ -46,7 +47,7 @@ impl LogDir {
         Ok(names)
     }
 
-    /// Size of a plain file; `None` when the name is none.
+    /// Size of a plain file; `None` for anything else.
     pub(crate) fn size(&self, name: &str) -> io::Result<Option<u64>> {
         match statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(plain(&stat).then_some(stat.st_size as u64)),
@@ -71,21 +72,22 @@ impl LogDir {
         Ok(text)
     }
 
-    /// Opens a plain file for writing, or makes it. What is not one, or has another name elsewhere, is put out of the way.
+    /// Opens or makes a plain file for writing. Unlinks anything else of that name, and a file with further hard links.
     pub(crate) fn write(&self, name: &str) -> io::Result<File> {
-        // Not in append mode, which splice refuses; the executor is the only writer.
+        // Without append mode, which splice refuses; the executor is the only writer.
         match openat(&self.fd, name, OFlags::WRONLY | OFlags::CREATE | NEVER_ELSEWHERE, Mode::from_raw_mode(0o666)) {
             Ok(fd) => {
                 let stat = fstat(&fd)?;
                 if plain(&stat) && stat.st_nlink == 1 { Ok(fd.into()) } else { self.fresh(name, 0o666) }
             }
-            // A link; a fifo that nobody reads or a device that is not there; a file of somebody else in a sticky directory (`fs.protected_regular`).
+            // A link; a FIFO without a reader or an absent device; or another user's file in a sticky directory
+            // (`fs.protected_regular`).
             Err(Errno::LOOP | Errno::NXIO | Errno::ACCESS) => self.fresh(name, 0o666),
             Err(e) => Err(e.into()),
         }
     }
 
-    /// A file that nobody else has, under a name that may have been taken.
+    /// A new file under a name that may be taken.
     fn fresh(&self, name: &str, mode: u32) -> io::Result<File> {
         match unlinkat(&self.fd, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
@@ -95,7 +97,7 @@ impl LogDir {
         Ok(openat(&self.fd, name, flags, Mode::from_raw_mode(mode))?.into())
     }
 
-    /// Puts `bytes` under a name, mode 0600: any process sees all of the old or all of the new.
+    /// Writes `bytes` under a name atomically, mode 0600.
     pub(crate) fn replace(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         let temporary = format!(".{name}.new");
         let written = self
@@ -140,7 +142,7 @@ mod tests {
             }
             dir.write("t.stdout.0").unwrap().write_all(b"output").unwrap();
             assert_eq!(dir.text("t.stdout.0").unwrap(), "output", "{kind}");
-            // Both the name and what is written on the way there.
+            // Both the name and its temporary name.
             for name in [".t.stdout.index", "..t.stdout.index.new"] {
                 let _ = dir.remove(name);
                 put(kind, name);
@@ -151,7 +153,7 @@ mod tests {
         }
         assert_eq!(std::fs::read_to_string(&target).unwrap(), "the host's");
         assert!(!place.path().join("made").exists());
-        // What is a file already goes on.
+        // An existing plain file continues.
         dir.write("t.stdout.0").unwrap().write_all(b"first").unwrap();
         dir.write("t.stdout.0").unwrap().write_all(b"w").unwrap();
         assert_eq!(dir.text("t.stdout.0").unwrap(), "wirst");

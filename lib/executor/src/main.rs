@@ -1,5 +1,5 @@
-//! `drover-executor run <state-dir>`, `drover-executor collect <state-dir>`, `drover-executor serve-host <root> <nonce>`,
-//! `drover-executor keep <plugin>`, `drover-executor version`.
+//! `drover-executor run <state-dir>`, `drover-executor collect <state-dir>`, `drover-executor serve-host <root>
+//! <nonce>`, `drover-executor keep <plugin>`, `drover-executor version`.
 
 use std::ffi::OsString;
 use std::io::Write;

@@ -1,15 +1,15 @@
-//! Reading `/proc`: who is there, whose child, how much it uses.
+//! Reads `/proc`: processes, their parents, their resource use.
 
 use std::io;
 
-/// What `/proc/<pid>/stat` says, as far as it matters here.
+/// The relevant fields of `/proc/<pid>/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessStat {
-    /// The process.
+    /// Its pid.
     pub pid: i32,
     /// One-letter state; `Z` has ended and waits for its parent.
     pub state: char,
-    /// Its parent.
+    /// Pid of its parent.
     pub ppid: i32,
     /// Its session.
     pub session: i32,
@@ -17,24 +17,24 @@ pub struct ProcessStat {
     pub user_ticks: u64,
     /// CPU time in system mode, in clock ticks.
     pub system_ticks: u64,
-    /// User time of the children that it has waited for.
+    /// User time of the children that it has reaped, in clock ticks.
     pub children_user_ticks: u64,
-    /// System time of the children that it has waited for.
+    /// System time of the children that it has reaped, in clock ticks.
     pub children_system_ticks: u64,
-    /// When it started, in clock ticks since boot: with the pid, its identity.
+    /// Start time, in clock ticks since boot: with the pid, its identity.
     pub start: u64,
     /// Resident pages.
     pub rss_pages: u64,
 }
 
 impl ProcessStat {
-    /// Of process `pid`; `None` when there is none.
+    /// The status of process `pid`; `None` when there is none.
     pub fn of(pid: i32) -> Option<ProcessStat> {
         ProcessStat::parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
     fn parse(text: &str) -> Option<ProcessStat> {
-        // The name in parentheses may itself hold blanks and parentheses.
+        // The name in parentheses may contain blanks and parentheses.
         let (pid, rest) = text.split_once(" (")?;
         let fields: Vec<&str> = rest.rsplit_once(") ")?.1.split_ascii_whitespace().collect();
         let number = |n: usize| fields.get(n)?.parse::<u64>().ok();
@@ -52,13 +52,13 @@ impl ProcessStat {
         })
     }
 
-    /// Whether it still runs, or could: zombies hold nothing but their number.
+    /// Whether it still runs, or could: a zombie holds nothing but its number.
     pub fn is_alive(&self) -> bool {
         !matches!(self.state, 'Z' | 'X')
     }
 }
 
-/// Every process of the machine. Those that come or go meanwhile may or may not be among them.
+/// Every process of the machine. Processes that begin or end meanwhile may be missing.
 pub fn all() -> io::Result<Vec<ProcessStat>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc")? {
@@ -68,15 +68,15 @@ pub fn all() -> io::Result<Vec<ProcessStat>> {
     Ok(found)
 }
 
-/// Live descendants of `root`, itself not included, at the cost of these alone where the kernel lists the children of a process. A process that
-/// comes or goes meanwhile may be missed.
+/// Live descendants of `root`, without itself. The cost depends on their number only, if the kernel lists children.
+/// Processes that begin or end meanwhile may be missing.
 pub fn descendants_of(root: i32) -> Vec<ProcessStat> {
     let mut found = Vec::new();
     let mut parents = vec![root];
     while let Some(parent) = parents.pop() {
         let Some(children) = children(parent) else {
             if parent == root && ProcessStat::of(root).is_some() {
-                // The kernel was built without the lists.
+                // The kernel is built without the lists.
                 return descendants(root, &all().unwrap_or_default());
             }
             continue;
@@ -87,7 +87,7 @@ pub fn descendants_of(root: i32) -> Vec<ProcessStat> {
     found
 }
 
-/// Children of all threads of a process; `None` when nobody says, or when it has gone.
+/// Children of all threads of a process; `None` when the kernel has no list, or the process has gone.
 fn children(parent: i32) -> Option<Vec<i32>> {
     let mut found = Vec::new();
     for thread in std::fs::read_dir(format!("/proc/{parent}/task")).ok()? {
@@ -112,7 +112,7 @@ pub fn descendants(root: i32, all: &[ProcessStat]) -> Vec<ProcessStat> {
     found
 }
 
-/// Live processes whose environment at their start held `entry` (`NAME=value`).
+/// Live processes whose initial environment held `entry` (`NAME=value`).
 pub fn with_environment(entry: &[u8], all: &[ProcessStat]) -> Vec<ProcessStat> {
     let holds = |p: &&ProcessStat| {
         p.is_alive()
@@ -121,7 +121,7 @@ pub fn with_environment(entry: &[u8], all: &[ProcessStat]) -> Vec<ProcessStat> {
     all.iter().filter(holds).copied().collect()
 }
 
-/// The machine's present boot.
+/// Id of the machine's present boot.
 pub fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }

@@ -1,4 +1,4 @@
-//! What a name in a job means on this host: programs and users. The executor itself gets paths and numbers.
+//! Resolves names of a job on this host: programs and users. The executor itself gets paths and numbers.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
@@ -8,8 +8,8 @@ use executor_proto::User;
 
 use crate::error::Error;
 
-/// Finds `command` as tasks expect: in `<task dir>/local`, in the task directory, as an absolute path, then along `search_path`
-/// (a `PATH`). What lies in the task directory is made executable: downloads arrive without that bit.
+/// Finds `command` as tasks expect: in `<task dir>/local`, in the task directory, as an absolute path, then along
+/// `search_path` (a `PATH`). Makes it executable if it lies in the task directory: downloads lack that bit.
 pub fn find_program(task_dir: &Path, command: &str, search_path: Option<&OsStr>) -> Result<PathBuf, Error> {
     let relative = command.trim_start_matches('/');
     let is_file = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|m| m.is_file());
@@ -42,8 +42,8 @@ pub fn find_program(task_dir: &Path, command: &str, search_path: Option<&OsStr>)
     })
 }
 
-/// Makes `command` executable where it lies in `local` or in the task directory itself, as [`find_program`] does, without ever leaving
-/// that directory: for tasks that see it as their root and may have put links there.
+/// Makes `command` executable in `local` or in the task directory itself, as [`find_program`] does, without leaving
+/// that directory. For tasks that see it as their root and may have put links there.
 pub fn make_executable(task_dir: &Path, command: &str) -> Result<(), Error> {
     use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
     let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::DIRECTORY;
@@ -65,7 +65,7 @@ pub fn make_executable(task_dir: &Path, command: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Looks a user up by name or number, with its groups. Asks the name services when the files do not know it.
+/// Looks a user up by name or number, with its groups. Asks the name services if the files do not have it.
 pub fn find_user(name: &str) -> Result<User, Error> {
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();

@@ -1,6 +1,6 @@
-//! Moves output from a pipe or fifo into rotated files.
+//! Moves output from a pipe or FIFO into rotated files.
 //!
-//! At most one buffer of it is ever in memory: while the disk does not take it, the pipe fills up and the workload waits.
+//! At most one buffer of it is in memory at any time: when the disk refuses, the pipe fills up and the workload waits.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,36 +13,36 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_siz
 
 use crate::rotate::Writer;
 
-/// Size of the buffer that all pumps share. Output that fills it is on its way in bulk and goes on by splice.
+/// Size of the buffer that all pumps share, in bytes. Output that fills it counts as bulk and continues by splice.
 pub(crate) const BUFFER: usize = 8 * 1024;
-/// How much one round moves at most, so that requests are answered while a workload floods.
+/// Most bytes of one round, so that requests are answered during a flood.
 const ROUND: u64 = 1 << 20;
-/// Room in the pipes of a stream that comes in bulk: fewer, larger moves.
+/// Pipe size of a bulk stream: fewer, larger moves.
 const BULK_PIPE: usize = 512 << 10;
-/// How long a stream that floods is left alone once its pipe is empty: at every line of it to be woken, to read and to write costs more than the output
-/// itself. What comes meanwhile has room in the pipe.
+/// Pause of a flooding stream once its pipe is empty. A wake-up, read and write for every line would cost more than the
+/// output itself. New output has room in the pipe meanwhile.
 const REST: Duration = Duration::from_micros(200);
-/// When to try again after the disk refused.
+/// Pause before another attempt after the disk refused.
 const RETRY: Duration = Duration::from_millis(250);
 
 /// One stream.
 pub(crate) struct Pump {
     source: OwnedFd,
-    /// Where to open the source again when its last writer has gone: collectors outlive the writers.
+    /// Path to reopen the source when its last writer has gone: collectors outlive the writers.
     fifo: Option<PathBuf>,
     writer: Writer,
-    /// Bytes that have left the pipe and that the disk has refused.
+    /// Bytes taken from the pipe that the disk has refused.
     held: Vec<u8>,
     retry_at: Option<Instant>,
-    /// Not to be looked at before.
+    /// End of its pause.
     rest_until: Option<Instant>,
-    /// When there was something last.
+    /// When it last had data.
     moved_at: Option<Instant>,
     can_splice: bool,
-    /// While it floods.
+    /// `Some` while it floods.
     side: Option<Side>,
     enlarged: bool,
-    /// The pipe holds as much as a stream in bulk brings during a rest.
+    /// The pipe is large enough for a bulk stream during a pause.
     roomy: bool,
     finished: bool,
 }
@@ -65,27 +65,27 @@ impl Pump {
         }
     }
 
-    /// What to poll for input; nothing before [`Pump::again_at`] or after the end.
+    /// The descriptor to poll for input; `None` before [`Pump::again_at`] and after the end.
     pub(crate) fn poll_fd(&self) -> Option<&OwnedFd> {
         (!self.finished && self.again_at().is_none()).then_some(&self.source)
     }
 
-    /// When to run it again, whatever its source says: the disk has refused, or the stream has been emptied and gets a rest.
+    /// When to run it again regardless of its source: the disk has refused, or the emptied stream pauses.
     pub(crate) fn again_at(&self) -> Option<Instant> {
         self.retry_at.or(self.rest_until)
     }
 
-    /// All writers are gone and everything is in the files.
+    /// Whether all writers are gone and everything is in the files.
     pub(crate) fn is_finished(&self) -> bool {
         self.finished
     }
 
-    /// Bytes that could not be stored.
+    /// Number of bytes that could not be stored.
     pub(crate) fn held_bytes(&self) -> u64 {
         (self.held.len() + self.side.as_ref().map_or(0, |side| side.holds)) as u64
     }
 
-    /// Moves what is there, up to a bound. `last` = the writers have been told to go: an end is final.
+    /// Moves available data, up to a bound. `last` = the writers were told to go: an end is final.
     pub(crate) fn run(&mut self, buffer: &mut [u8; BUFFER], now: Instant, last: bool) {
         if self.finished {
             return;
@@ -118,7 +118,7 @@ impl Pump {
         }
     }
 
-    /// Moves what is there, up to a bound.
+    /// Moves available data, up to a bound.
     fn take(&mut self, buffer: &mut [u8; BUFFER], now: Instant, last: bool) -> Taken {
         let mut taken = Taken::default();
         while taken.moved < ROUND {
@@ -138,7 +138,7 @@ impl Pump {
                         break;
                     }
                     if !std::mem::replace(&mut self.enlarged, true) {
-                        // Where the user's share of pipe memory is used up it stays as it is.
+                        // If the user's share of pipe memory is used up, it stays as it is.
                         self.roomy = fcntl_setpipe_size(&self.source, BULK_PIPE).is_ok();
                     }
                     match self.bulk(buffer, now, last) {
@@ -154,7 +154,7 @@ impl Pump {
                 }
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => {
-                    // A fifo without any writer says "end" on a read, so this is an open one with nothing in it.
+                    // A FIFO without a writer reports "end" on a read, so this is an open one without data.
                     taken.emptied = true;
                     break;
                 }
@@ -170,8 +170,8 @@ impl Pump {
     fn ended(&mut self, last: bool) {
         match &self.fifo {
             Some(path) if !last => {
-                // The new end is opened before the old one closes, so that a writer that comes in between finds a reader
-                // and what it writes is kept. A fifo that is gone cannot get another writer.
+                // Opens the new end before the old one closes. A writer that comes in between finds a reader, and its
+                // data is kept. A FIFO that is gone cannot get another writer.
                 match open_fifo(path) {
                     Ok(source) => self.source = source,
                     Err(_) => self.finished = true,
@@ -195,7 +195,7 @@ impl Pump {
         }
     }
 
-    /// Moves pages without looking at them, as far as no cut has to be found. None: the disk does not take them now.
+    /// Splices pages up to the next possible cut. `None`: the disk does not take them now.
     fn bulk(&mut self, buffer: &mut [u8; BUFFER], now: Instant, last: bool) -> Option<Taken> {
         let mut taken = Taken::default();
         while self.can_splice && !taken.emptied && taken.moved < ROUND {
@@ -211,21 +211,21 @@ impl Pump {
                 Ok(n) if n > 0 => {
                     side.holds = n;
                     taken.moved += n as u64;
-                    // What has come since is left, unless nothing comes after this: to run after a writer that goes on takes ever smaller pieces. A
-                    // pipe that had room for more has got all that was there: its pages are more than half full on average.
+                    // Leaves newer data, unless this is the last round: chasing an active writer gives ever smaller
+                    // pieces. A pipe with room left is empty now: its pages are more than half full on average.
                     taken.emptied = !last && n < (room as usize).min(side.room / 2);
                     if !self.empty_side(buffer, now) {
                         return None;
                     }
                 }
-                // An error shows itself where the source is read.
+                // The read of the source will report the error.
                 _ => break,
             }
         }
         Some(taken)
     }
 
-    /// Moves what is in the side pipe to the file. False: the disk does not take it now.
+    /// Moves the content of the side pipe to the file. False: the disk does not take it now.
     fn empty_side(&mut self, buffer: &mut [u8; BUFFER], now: Instant) -> bool {
         while let Some(side) = self.side.as_mut().filter(|side| side.holds > 0) {
             if self.can_splice {
@@ -235,7 +235,7 @@ impl Pump {
                         self.writer.spliced(n as u64);
                     }
                     Err(Errno::INTR) => {}
-                    // This file system takes no pages; reading and writing works everywhere.
+                    // This file system does not support splice; reading and writing works everywhere.
                     Err(Errno::INVAL | Errno::NOSYS) => self.can_splice = false,
                     Ok(_) | Err(_) => {
                         self.retry_at = Some(now + RETRY);
@@ -253,7 +253,7 @@ impl Pump {
                     }
                 }
                 Err(Errno::INTR) => {}
-                // A pipe of our own that holds something gives it.
+                // Unexpected: our own pipe should yield its content.
                 Ok(_) | Err(_) => side.holds = 0,
             }
         }
@@ -261,39 +261,39 @@ impl Pump {
     }
 }
 
-/// A pipe of our own between a flooding stream's and the file. A pipe is locked while its pages are written to a file, and its writer waits: from one
-/// pipe to another they move at once, and while they are written the workload goes on.
+/// A pipe of our own between a flooding stream's pipe and the file. A pipe is locked while its pages are written to a
+/// file, and its writer waits. Between two pipes pages move at once, so the workload continues during the write.
 struct Side {
     input: OwnedFd,
     output: OwnedFd,
     /// Bytes in it; all of them fit into the present file.
     holds: usize,
-    /// Bytes that it could hold if all its pages were full.
+    /// Its capacity in bytes if all its pages were full.
     room: usize,
 }
 
 impl Side {
     fn new() -> rustix::io::Result<Side> {
         let (output, input) = pipe_with(PipeFlags::CLOEXEC)?;
-        // A small one does as well, in more steps.
+        // A small one also works, in more steps.
         let _ = fcntl_setpipe_size(&input, BULK_PIPE);
         let room = fcntl_getpipe_size(&input)?;
         Ok(Side { input, output, holds: 0, room })
     }
 }
 
-/// What a round has moved.
+/// The result of a round.
 #[derive(Default)]
 struct Taken {
-    /// Bytes.
+    /// Bytes moved.
     moved: u64,
-    /// There is nothing more now, or no more than has come in the meantime.
+    /// No more data, or only data that came in the meantime.
     emptied: bool,
 }
 
-/// Opens a fifo for reading without waiting for a writer.
+/// Opens a FIFO for reading without waiting for a writer.
 pub(crate) fn open_fifo(path: &PathBuf) -> io::Result<OwnedFd> {
-    // A task may have put something else in its place.
+    // A task may have replaced it.
     let fifo = rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&fifo)?.st_mode);
     if kind == FileType::Fifo { Ok(fifo) } else { Err(io::Error::other(format!("it is no fifo but {kind:?}"))) }
@@ -328,7 +328,7 @@ mod tests {
             self.pump.run(&mut self.buffer, now, last);
         }
 
-        /// How much of what was given is not in the file yet.
+        /// Number of bytes that are not in the file yet.
         fn missing(&self) -> usize {
             self.given - std::fs::metadata(self.dir.path().join("t.0")).unwrap().len() as usize
         }
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(stream.missing(), 10_000, "it rests");
         stream.run(begin + 2 * REST, false);
         assert_eq!(stream.missing(), 0);
-        // Nothing came during the rest: the next line is written when it comes.
+        // Nothing came during the pause: the next line is written at once.
         assert!(stream.pump.side.is_some());
         stream.run(begin + 3 * REST, false);
         assert!(stream.pump.poll_fd().is_some());

@@ -1,9 +1,9 @@
-//! Output files `<name>.0`, `<name>.1`, …: the newest `max_files` are kept, none exceeds `max_bytes`, and files end at
-//! a line end where there is one near the limit.
+//! Output files `<name>.0`, `<name>.1`, …. The newest `max_files` are kept, and none exceeds `max_bytes`. A file ends
+//! at a line end if there is one near the limit.
 //!
-//! `.<name>.index` says at which absolute offset of the stream each file begins, one line `number base` per kept file. It is
-//! written before the file that it announces, and not at all before the first rotation: without it the oldest file
-//! begins at 0. So an absolute offset means the same byte for ever, whatever has been purged.
+//! `.<name>.index` records the absolute offset in the stream at which each file begins, one line `number base` per kept
+//! file. It is written before the file that it announces, and not before the first rotation: without it the oldest file
+//! begins at 0. So an absolute offset always means the same byte, whatever has been purged.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -11,17 +11,17 @@ use std::path::Path;
 
 use crate::log_dir::LogDir;
 
-/// How far before the limit a line end is good enough to cut at.
+/// How many bytes before the limit a line end is close enough for a cut.
 const CUT_WINDOW: u64 = 32 * 1024;
 
-/// Where kept files begin.
+/// The first offsets of kept files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Index {
     entries: Vec<(u64, u64)>,
 }
 
 impl Index {
-    /// Reads the index of stream `name`; an absent one is empty, unreadable lines are skipped.
+    /// Reads the index of stream `name`; an absent one is empty, and unreadable lines are skipped.
     pub fn load(dir: &Path, name: &str) -> io::Result<Index> {
         Index::load_from(&LogDir::open(dir)?, name)
     }
@@ -42,7 +42,7 @@ impl Index {
         Index { entries: entries.collect() }
     }
 
-    /// Absolute offset at which file `number` begins, when recorded.
+    /// Absolute offset at which file `number` begins, if recorded.
     pub fn base(&self, number: u64) -> Option<u64> {
         self.entries.iter().find(|(n, _)| *n == number).map(|(_, base)| *base)
     }
@@ -64,7 +64,7 @@ pub struct Segment {
     pub number: u64,
     /// Absolute offset of its first byte.
     pub base: u64,
-    /// Its present size.
+    /// Its present size in bytes.
     pub size: u64,
 }
 
@@ -76,20 +76,20 @@ fn file_name(name: &str, number: u64) -> String {
     format!("{name}.{number}")
 }
 
-/// Files of the stream that exist now, oldest first.
+/// Present files of the stream, oldest first.
 pub fn segments(dir: &Path, name: &str) -> io::Result<Vec<Segment>> {
     segments_in(&LogDir::open(dir)?, name)
 }
 
 pub(crate) fn segments_in(dir: &LogDir, name: &str) -> io::Result<Vec<Segment>> {
-    // The index is read first: a file made by a rotation in between only follows the ones known.
+    // The index comes first: a file of a rotation in between only follows the known ones.
     let index = Index::load_from(dir, name)?;
     let number_of = |file: &String| file.strip_prefix(name)?.strip_prefix('.')?.parse::<u64>().ok();
     let mut numbers: Vec<u64> = dir.names()?.iter().filter_map(number_of).collect();
     numbers.sort_unstable();
     let mut segments: Vec<Segment> = Vec::with_capacity(numbers.len());
     for number in numbers {
-        // Purged since the listing, or no file of ours.
+        // Purged since the listing, or a foreign file.
         let Some(size) = dir.size(&file_name(name, number))? else { continue };
         let follows = segments.last().map_or(0, |s| s.base + s.size);
         segments.push(Segment { number, base: index.base(number).unwrap_or(follows), size });
@@ -107,13 +107,13 @@ pub struct Writer {
     number: u64,
     base: u64,
     size: u64,
-    /// The present file ends here; the next byte goes to a new one.
+    /// The present file is full; the next byte goes to a new one.
     full: bool,
     file: File,
 }
 
 impl Writer {
-    /// Continues the newest file of the stream or begins the first.
+    /// Continues the newest file of the stream, or begins the first.
     pub fn open(dir: &Path, name: &str, max_files: u32, max_bytes: u64) -> io::Result<Writer> {
         let dir = LogDir::open(dir)?;
         let newest = segments_in(&dir, name)?.last().copied().unwrap_or(Segment { number: 0, base: 0, size: 0 });
@@ -133,7 +133,7 @@ impl Writer {
         })
     }
 
-    /// Begins a stream of which nothing is there yet and whose first byte has the absolute offset `base`: what came before it is not kept.
+    /// Begins an empty stream whose first byte has the absolute offset `base`; earlier bytes are not kept.
     pub fn begin(dir: &Path, name: &str, base: u64, max_files: u32, max_bytes: u64) -> io::Result<Writer> {
         let mut writer = Writer::open(dir, name, max_files, max_bytes)?;
         Index { entries: vec![(writer.number, base)] }.store(&writer.dir, name)?;
@@ -141,7 +141,7 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Writes a first part of `data` and says how long it was: less than all where a file ends.
+    /// Writes a first part of `data` and returns its length: less than all where a file ends.
     pub fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         if self.full {
             self.rotate()?;
@@ -159,7 +159,7 @@ impl Writer {
         Ok(written)
     }
 
-    /// Length up to and with the last line end that lies near the limit.
+    /// Length up to and including the last line end near the limit.
     fn cut(&self, fitting: &[u8]) -> Option<usize> {
         let window_from = self.max_bytes - CUT_WINDOW.min(self.max_bytes / 8);
         if self.size + (fitting.len() as u64) < window_from {
@@ -169,7 +169,7 @@ impl Writer {
         (self.size + end as u64 >= window_from).then_some(end)
     }
 
-    /// How many bytes may go into [`Writer::file`] unseen before the place where a cut has to be looked for.
+    /// Bytes that may go into [`Writer::file`] without a search for a cut.
     pub fn unseen_room(&self) -> u64 {
         if self.full { 0 } else { (self.max_bytes - CUT_WINDOW.min(self.max_bytes / 8)).saturating_sub(self.size) }
     }
@@ -198,7 +198,7 @@ impl Writer {
         self.base = base;
         self.size = 0;
         self.full = false;
-        // Usually one file; more when the policy of an earlier run kept more.
+        // Usually one file; more if an earlier run's policy kept more.
         for segment in segments_in(&self.dir, &self.name)?.iter().filter(|s| s.number < oldest_kept) {
             let _ = self.dir.remove(&file_name(&self.name, segment.number));
         }
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(kept.first().map(|s| s.base), Some(5000));
         assert_eq!(kept.last().map(|s| s.base + s.size), Some(5250));
         assert_eq!(contents(dir.path(), "t").concat(), data);
-        // Whoever goes on with it goes on from there.
+        // A later writer continues there.
         let mut writer = Writer::open(dir.path(), "t", 10, 100).unwrap();
         feed(&mut writer, b"end");
         assert_eq!(segments(dir.path(), "t").unwrap().last().map(|s| s.base + s.size), Some(5253));

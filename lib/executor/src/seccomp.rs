@@ -1,8 +1,8 @@
 //! The default system call filter of isolated workloads.
 //!
-//! What is refused is what reaches beyond a task: mounting, namespaces, modules, clocks, and the parts of the
-//! kernel with a history of holes that services do not need. A capability that a task was given brings its calls back. The
-//! filter is a binary search over ranges of call numbers, so it is small and the kernel recognises most calls as always allowed.
+//! It refuses calls that reach beyond a task: mounts, namespaces, modules, clocks, and parts of the kernel with a
+//! history of vulnerabilities that services do not need. A capability of the task brings its calls back. The filter is
+//! a binary search over ranges of call numbers. So it is small, and the kernel recognises most calls as always allowed.
 
 use std::ops::Range;
 
@@ -10,9 +10,9 @@ use libc::c_long;
 
 use crate::capabilities::bit;
 
-/// Calls later than this one are unknown here and answered as if the kernel did not have them.
+/// Later calls are unknown here and get the answer of a kernel without them.
 const KNOWN_BEFORE: u32 = 463;
-/// On x86-64, numbers from here on belong to another calling convention.
+/// On x86-64, numbers from here on belong to the x32 calling convention.
 const OTHER_CONVENTION: u32 = 0x4000_0000;
 
 #[cfg(target_arch = "x86_64")]
@@ -20,7 +20,7 @@ const ARCHITECTURE: u32 = 0xC000_003E;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xC000_00B7;
 
-/// Refused without the capability beside it; without a name, always.
+/// Refused without the named capability; with an empty name, always.
 const REFUSED: &[(c_long, &str)] = &[
     (libc::SYS_acct, "sys_pacct"),
     (libc::SYS_add_key, ""),
@@ -90,9 +90,9 @@ const REFUSED_HERE: &[(c_long, &str)] = &[];
 
 /// Flags of clone(2) that make namespaces: mounts, cgroups, uts, ipc, users, pids, network.
 const NAMESPACE_FLAGS: u32 = 0x7E02_0000;
-/// Address families that lead out of the task: the hypervisor, the kernel's crypto.
+/// Address families that lead out of the task: hypervisor sockets (`AF_VSOCK`), the kernel's crypto (`AF_ALG`).
 const FAMILIES: [u32; 2] = [40, 38];
-/// Personalities that change nothing but names.
+/// Personalities that change only reported names.
 const PERSONALITIES: [u32; 5] = [0, 0x8, 0x2_0000, 0x2_0008, 0xFFFF_FFFF];
 
 const LOAD: u16 = 0x20;
@@ -104,7 +104,7 @@ const ALLOW: u32 = 0x7FFF_0000;
 const ERROR: u32 = 0x0005_0000;
 const NOT_PERMITTED: u32 = ERROR | libc::EPERM as u32;
 const NO_SUCH_CALL: u32 = ERROR | libc::ENOSYS as u32;
-/// Offsets in what the kernel shows: the number, the architecture, the low half of the first argument.
+/// Offsets in `seccomp_data`: the number, the architecture, the low half of the first argument.
 const NUMBER: u32 = 0;
 const ARCH: u32 = 4;
 const FIRST_ARGUMENT: u32 = 16;
@@ -117,7 +117,7 @@ struct Instruction {
     value: u32,
 }
 
-/// What happens to a call.
+/// The filter's verdict on a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Verdict {
     Return(u32),
@@ -129,7 +129,7 @@ enum Verdict {
     OnlyOneOf(&'static [u32]),
 }
 
-/// The filter for tasks that hold `capabilities`, as the kernel's `sock_filter` array lies in memory.
+/// The filter for tasks with `capabilities`, as the bytes of a `sock_filter` array.
 pub fn default_filter(capabilities: u64) -> Vec<u8> {
     let mut program = vec![
         instruction(LOAD, 0, 0, ARCH),
@@ -151,7 +151,7 @@ const fn instruction(code: u16, jump_true: u8, jump_false: u8, value: u32) -> In
     Instruction { code, jump_true, jump_false, value }
 }
 
-/// Every number with its verdict, neighbours of the same one together.
+/// Every number with its verdict; neighbours with the same one form a range.
 fn ranges(capabilities: u64) -> Vec<(Range<u32>, Verdict)> {
     let holds = |name: &str| bit(name).is_some_and(|bit| capabilities & bit != 0);
     let verdict = |number: u32| {
@@ -161,7 +161,7 @@ fn ranges(capabilities: u64) -> Vec<(Range<u32>, Verdict)> {
             _ if number >= OTHER_CONVENTION || number >= KNOWN_BEFORE => Verdict::Return(NO_SUCH_CALL),
             Some((_, needs)) if !holds(needs) => Verdict::Return(NOT_PERMITTED),
             Some(_) => Verdict::Return(ALLOW),
-            // Its flags lie in memory, where a filter cannot look; programs fall back to clone.
+            // Its flags lie in memory, which a filter cannot read; programs fall back to clone.
             None if is(libc::SYS_clone3) && !holds("sys_admin") => Verdict::Return(NO_SUCH_CALL),
             None if is(libc::SYS_clone) && !holds("sys_admin") => Verdict::UnlessBits(NAMESPACE_FLAGS),
             None if is(libc::SYS_socket) => Verdict::UnlessOneOf(&FAMILIES),
@@ -189,7 +189,8 @@ fn search(ranges: &[(Range<u32>, Verdict)], program: &mut Vec<Instruction>) {
     let Some((first, _)) = high.first() else {
         return;
     };
-    // The low half follows at once; where it is too long to jump over, the way to the high half is an instruction of its own.
+    // The low half follows directly; if it is too long for a conditional jump, a separate instruction leads to the high
+    // half.
     let at = program.len();
     program.push(instruction(JUMP_AT_LEAST, 0, 0, first.start));
     program.push(instruction(JUMP_ALWAYS, 0, 0, 0));
@@ -208,7 +209,7 @@ fn apply(verdict: &Verdict, program: &mut Vec<Instruction>) {
     let allow = instruction(RETURN, 0, 0, ALLOW);
     let one_of = |values: &[u32]| {
         let last = values.len() as u8;
-        // Each hit jumps over the rest of the list and over what follows it when there is none.
+        // Each hit jumps over the rest of the list and over the code for no hit.
         let test = |(n, value): (usize, &u32)| instruction(JUMP_EQUAL, last - n as u8, 0, *value);
         values.iter().enumerate().map(test).collect::<Vec<_>>()
     };
@@ -233,7 +234,7 @@ mod tests {
     use super::*;
     use crate::capabilities;
 
-    /// What the kernel would do.
+    /// Interprets the filter like the kernel.
     fn run(filter: &[u8], arch: u32, number: u32, argument: u32) -> u32 {
         let program: Vec<Instruction> = filter
             .as_chunks::<8>()

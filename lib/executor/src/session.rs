@@ -1,7 +1,8 @@
-//! Programs that run beside the workload on somebody's behalf.
+//! Exec sessions: programs that run in a workload for a controller.
 //!
-//! The controller hands over the ends of its own pipes or terminal, so the executor starts the program, tells its end and is
-//! never between the two. A session is a part of the task: same cgroup, same isolation, and it ends with the task.
+//! The controller passes the ends of its own pipes or terminal. So the executor starts the program and reports its end,
+//! but is never between the two. A session is a part of the task: same cgroup, same isolation, and it ends with the
+//! task.
 
 use executor_proto::{Exec, Failure, SessionEnd, encode_frame};
 use rustix::fd::OwnedFd;
@@ -13,19 +14,19 @@ use crate::launch::{Surroundings, copy, invalid, os_failure, start_failure};
 use crate::process;
 use crate::sys;
 
-/// Sessions at a time; each costs a descriptor, of which there are 1024.
+/// Limit of sessions; each costs a descriptor, and there are 1024.
 const MAX_SESSIONS: usize = 64;
 
 /// One running session.
 pub(crate) struct Session {
-    /// Its first process, whose number is also that of its kernel session.
+    /// Pid of its first process, which is also its kernel session.
     pid: i32,
-    /// Ends when the controller goes.
+    /// Reports end of file when the controller goes.
     pub(crate) control: OwnedFd,
 }
 
 impl Session {
-    /// Starts the program with the descriptors that came with the request.
+    /// Starts the program with the request's descriptors.
     pub(crate) fn start(exec: &Exec, fds: Vec<OwnedFd>, running: usize, surroundings: &Surroundings) -> Result<Session, Failure> {
         if running >= MAX_SESSIONS {
             return Err(invalid("there are 64 exec sessions already; end some of them"));
@@ -43,7 +44,7 @@ impl Session {
         let pid = waiting.pid;
         match waiting.go().map_err(|e| os_failure("start the process", &e))? {
             Ok(()) => Ok(Session { pid, control }),
-            // The child ends by itself and is reaped like any orphan.
+            // The child exits and is reaped like any orphan.
             Err(failed) => Err(start_failure(failed)),
         }
     }
@@ -53,16 +54,16 @@ impl Session {
         self.pid == pid.as_raw_nonzero().get()
     }
 
-    /// Its first process has ended: tells the controller. What it has left running belongs to the task.
+    /// Its first process has ended: tells the controller. Processes that it has left belong to the task.
     pub(crate) fn ended(self, status: WaitStatus) {
         let signal = status.terminating_signal().unwrap_or(0);
         let mut frame = Vec::new();
         encode_frame(&SessionEnd { exit_code: status.exit_status().unwrap_or(128 + signal), signal }, &mut frame);
-        // A socket without anything in it takes a few bytes at once; a controller that has gone does not want them.
+        // An empty socket takes a few bytes at once; a controller that has gone needs none.
         let _ = rustix::net::send(&self.control, &frame, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
-    /// The controller has gone: nobody would ever end the session, so it is killed with its jobs.
+    /// The controller has gone, and nothing else would end the session: kills it with its jobs.
     pub(crate) fn kill(&self, surroundings: &Surroundings) {
         let Some(leader) = Pid::from_raw(self.pid) else {
             return;
@@ -78,7 +79,7 @@ impl Session {
         }
     }
 
-    /// Whether the controller has closed its end; it sends nothing, so whatever can be read is the end.
+    /// Whether the controller has closed its end. It sends nothing, so anything readable is the end.
     pub(crate) fn is_abandoned(&self) -> bool {
         let mut byte = [0u8; 1];
         let seen = rustix::net::recv(&self.control, &mut byte, RecvFlags::DONTWAIT);

@@ -7,7 +7,7 @@ use crate::launch::Surroundings;
 use crate::process::{self, ProcessStat};
 use crate::sys;
 
-/// Measures now. `executor` is this process, whose descendants are the tree where no cgroup says better.
+/// Measures now. `executor` is this process; without a cgroup its descendants are the tree.
 pub(crate) fn measure(surroundings: &Surroundings, executor: i32) -> StatsReply {
     let paths = &surroundings.paths;
     let mut processes: Vec<ProcessStat> = if paths.is_empty() {
@@ -25,7 +25,7 @@ pub(crate) fn measure(surroundings: &Surroundings, executor: i32) -> StatsReply 
         .map(|p| PidStats { pid: p.pid, user_ns: p.user_ticks * tick, system_ns: p.system_ticks * tick, rss: p.rss_pages * page })
         .collect();
     let counted = cgroup::counters(paths);
-    // Without a counting cgroup: the living, the children that they have waited for, and the orphans that came to us.
+    // Without a counting cgroup: the live processes, their reaped children, and the orphans that we adopted.
     let (reaped_user, reaped_system) = sys::reaped_cpu_ns();
     let user: u64 = processes.iter().map(|p| (p.user_ticks + p.children_user_ticks) * tick).sum();
     let system: u64 = processes.iter().map(|p| (p.system_ticks + p.children_system_ticks) * tick).sum();

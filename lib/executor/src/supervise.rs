@@ -32,38 +32,38 @@ use crate::session::Session;
 use crate::sys::Fork;
 use crate::{epoch, process, stats, sys};
 
-/// Longest wait for output after the tree is gone: only a process elsewhere that was handed the pipe can cause it.
+/// Longest wait for output after the tree is gone: only a process elsewhere with a copy of the pipe can cause it.
 const DRAIN: Duration = Duration::from_secs(1);
-/// Longest wait for a controller to take its last answer; it finds the result on disk anyway.
+/// Longest wait for a controller to take its last answer; the result is on disk anyway.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// After this long with something left, killing by cgroup is not believed to be enough. Not sooner: on a busy machine namespaces take a while to
-/// go, and looking at processes one by one would keep it busy.
+/// After this long with processes left, killing by cgroup counts as insufficient. Not sooner: on a busy machine
+/// namespaces take a while to go, and a look at each process would add to the load.
 const ESCALATE: Duration = Duration::from_secs(1);
-/// How long an exec session may run before it is brought into version 1 limits. That takes the kernel up to 15 ms for each
-/// hierarchy, in which nobody is served, and most sessions are over before.
+/// How long an exec session may run before it enters the version 1 limits. That takes the kernel up to 15 ms per
+/// hierarchy, during which the executor serves nobody, and most sessions end earlier.
 const GATHER: Duration = Duration::from_millis(50);
 
-/// How often a collector looks whether anybody could still find it.
+/// Interval at which a collector checks whether a controller can still find it.
 const LOOK_AROUND: Duration = Duration::from_secs(15);
 
-/// What this process is for.
+/// The purpose of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Holds a workload.
     Workload,
-    /// Stores what comes out of two fifos.
+    /// Stores the output of two FIFOs.
     Collector,
 }
 
-/// Runs the executor for `state_dir`. Returns in the process that was started, as soon as the one that stays is on its own;
-/// what that one has achieved is told on the socket that was given as standard input.
+/// Runs the executor for `state_dir`. Returns in the first process as soon as the second one is independent. The second
+/// one reports its result on the socket that is its standard input.
 pub fn main(role: Role, state_dir: &Path) -> ExitCode {
     sys::close_from(3);
     let control = sys::inherited(0).ok().filter(|fd| rustix::net::sockopt::socket_type(fd).is_ok());
     let mut control = control.map(Connection::new);
     let fail = |failure: Failure, lock: Option<OwnedFd>, control: Option<Connection>| {
         eprintln!("drover-executor: {}", failure.message);
-        // Whoever hears of the failure may try again at once.
+        // A controller that reads the failure may try again at once.
         if let Some(lock) = lock {
             let _ = rustix::fs::flock(&lock, FlockOperation::Unlock);
         }
@@ -72,7 +72,7 @@ pub fn main(role: Role, state_dir: &Path) -> ExitCode {
         }
         ExitCode::FAILURE
     };
-    // Holding the lock is being the executor of this directory; it ends with the process, whatever ends that.
+    // The lock makes this process the executor of the directory; it ends with the process, for any reason.
     let (lock, spec) = match take(role, state_dir, control.as_mut()) {
         Ok(taken) => taken,
         Err(failure) => return fail(failure, None, control),
@@ -92,7 +92,7 @@ pub fn main(role: Role, state_dir: &Path) -> ExitCode {
     if spec.listen {
         executor.listen();
     }
-    // The environment may hold secrets and is of no further use.
+    // The environment may hold secrets and is no longer needed.
     drop(spec);
     if let Some(mut connection) = control {
         let body = reply::Body::Launched(Launched { hello: Some(executor.hello()) });
@@ -102,7 +102,7 @@ pub fn main(role: Role, state_dir: &Path) -> ExitCode {
     executor.run()
 }
 
-/// Takes possession of the directory and of the spec in it.
+/// Takes the directory's lock and reads the spec in it.
 fn take(role: Role, state_dir: &Path, control: Option<&mut Connection>) -> Result<(OwnedFd, Spec), Failure> {
     let failed = |doing: &str, e: io::Error| os_failure(&format!("{doing} {}", state_dir.display()), &e);
     std::env::set_current_dir(state_dir).map_err(|e| failed("change to", e))?;
@@ -121,7 +121,7 @@ fn take(role: Role, state_dir: &Path, control: Option<&mut Connection>) -> Resul
         return Err(Failure { code: ErrorCode::NotRunning.into(), message, errno: 0, epoch: 0 });
     }
     if Path::new(files::STATE).exists() {
-        // Its executor was killed; what it has left must be ended before anything else happens here.
+        // A killed executor's leftovers must end before anything else happens here.
         let message = format!("{} was left behind by a killed executor", state_dir.display());
         return Err(Failure { code: ErrorCode::Held.into(), message, errno: 0, epoch: 0 });
     }
@@ -143,7 +143,7 @@ fn take(role: Role, state_dir: &Path, control: Option<&mut Connection>) -> Resul
     Ok((lock, spec))
 }
 
-/// Judges a mutation's epoch and records a higher one before anything happens on its account.
+/// Judges a mutation's epoch, and records a higher one before the mutation takes effect.
 fn admit(given: Option<u64>) -> Result<(), Failure> {
     let Some(given) = given else { return Ok(()) };
     match epoch::claim(Path::new("."), given) {
@@ -158,7 +158,7 @@ fn admit(given: Option<u64>) -> Result<(), Failure> {
     }
 }
 
-/// Cuts all ties to whoever started this process.
+/// Cuts all ties to the process that started this one.
 fn settle() -> io::Result<OwnedFd> {
     rustix::process::setsid()?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
@@ -184,7 +184,7 @@ struct Ended {
 
 struct Executor {
     signals: OwnedFd,
-    /// Listens for controllers; made when the first one is missed.
+    /// Listens for controllers; made when one first looks for it.
     socket: Option<OwnedFd>,
     connections: Vec<Connection>,
     pumps: Vec<Pump>,
@@ -192,19 +192,19 @@ struct Executor {
     record: StateRecord,
     surroundings: Surroundings,
     epoch: u64,
-    /// When what has been started is to be brought into the version 1 limits.
+    /// When new processes are brought into the version 1 limits.
     gather_at: Option<Instant>,
-    /// When patience with a stop ends.
+    /// When a stop's grace ends.
     kill_at: Option<Instant>,
     ended: Option<Ended>,
-    /// Children are left to wait for.
+    /// Whether there are children to reap.
     has_children: bool,
-    /// When the last process of the tree had gone.
+    /// When the last process of the tree was gone.
     empty_since: Option<Instant>,
-    /// Next look at a tree that takes its time to die, and the pause before the one after.
+    /// Next look at a tree that dies slowly, and the pause after it.
     check: Option<(Instant, Duration)>,
     reason: String,
-    /// The state directory; holding its lock is being its executor.
+    /// The state directory; its lock makes this process its executor.
     lock: OwnedFd,
 }
 
@@ -250,7 +250,7 @@ impl Executor {
             if self.advance(now) {
                 return self.finish();
             }
-            // The next controller will look for it; a task that ends under its first one never needs it.
+            // The next controller will look for it; a task that ends under its first controller never needs it.
             if self.connections.is_empty() && self.socket.is_none() {
                 self.listen();
             }
@@ -261,13 +261,13 @@ impl Executor {
     fn gather(&mut self) {
         self.gather_at = None;
         if let Err(e) = cgroup::gather(&self.surroundings.paths) {
-            // Running on without the limit that was asked for would be a lie.
+            // It must not run on without its requested limit.
             self.reason = format!("killed because its limits could not be applied: {e}");
             self.kill_tree();
         }
     }
 
-    /// Sleeps until something happens, and takes it in.
+    /// Sleeps until the next event and takes it in.
     fn wait_for_events(&mut self, now: Instant) {
         let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN)];
         fds.extend(self.socket.iter().map(|socket| PollFd::new(socket, PollFlags::IN)));
@@ -288,7 +288,8 @@ impl Executor {
         ];
         let pumps = self.pumps.iter().filter_map(Pump::again_at);
         let next = deadlines.into_iter().flatten().chain(pumps).min();
-        // Counted from `now`, which has passed: the kernel's clock is behind the deadline when it wakes us, so nothing spins before it.
+        // Relative to `now`, which has passed: the kernel wakes us after the deadline, so the loop does not spin before
+        // it.
         let timeout = next.map(|at| at.saturating_duration_since(now));
         let timeout = timeout.map(|d| rustix::time::Timespec { tv_sec: d.as_secs() as i64, tv_nsec: i64::from(d.subsec_nanos()) });
         if poll(&mut fds, timeout.as_ref()).is_err() {
@@ -328,8 +329,8 @@ impl Executor {
         self.connections.retain(|connection| connection.open);
     }
 
-    /// Makes the socket, also when one exists whose file has been removed. A failure shows as its absence: whoever needs it
-    /// asks again.
+    /// Makes the socket, also when the file of an existing one was removed. A failure shows as its absence: controllers
+    /// ask again.
     fn listen(&mut self) {
         if let Ok(socket) = listen(files::SOCKET) {
             self.socket = Some(socket);
@@ -361,7 +362,7 @@ impl Executor {
         self.connections[connection].send(&Reply { id: request.id, body: Some(body) });
     }
 
-    /// `None` = to be answered when the workload has ended.
+    /// Handles a request. `None` = answered at the end of the workload.
     fn perform(&mut self, request: &Request, fds: Vec<OwnedFd>) -> Result<Option<reply::Body>, Failure> {
         use request::Op;
         let unsupported = || Failure {
@@ -410,7 +411,7 @@ impl Executor {
     fn signal(&self, number: i32) -> Result<(), Failure> {
         let failure = |code: ErrorCode, message: String| Failure { code: code.into(), message, errno: 0, epoch: 0 };
         let signal = Signal::from_named_raw(number).ok_or_else(|| failure(ErrorCode::Invalid, format!("there is no signal {number}")))?;
-        // Until it is reaped the pid cannot belong to anybody else, and reaping sets `ended`.
+        // Before the reap the kernel cannot reuse the pid, and the reap sets `ended`.
         match Pid::from_raw(self.record.workload_pid).filter(|_| self.ended.is_none()) {
             Some(pid) => kill_process(pid, signal).map_err(|e| os_failure("signal the workload", &e.into())),
             None => Err(failure(ErrorCode::NotRunning, "the workload has ended".into())),
@@ -433,7 +434,7 @@ impl Executor {
         Ok(())
     }
 
-    /// Waits for every child that has ended, orphans of the tree included.
+    /// Reaps every ended child, including orphans of the tree.
     fn reap(&mut self) {
         while self.has_children {
             match rustix::process::wait(WaitOptions::NOHANG) {
@@ -467,7 +468,7 @@ impl Executor {
         }
     }
 
-    /// Kills by what holds the tree together: its pid namespace, its cgroup.
+    /// Kills by the tree's boundary: its pid namespace, its cgroup.
     fn kill_boundary(&self) {
         if let Some(holder) = &self.surroundings.holder {
             holder.kill();
@@ -475,7 +476,7 @@ impl Executor {
         cgroup::kill(&self.surroundings.paths);
     }
 
-    /// Does what is due; true when all is over.
+    /// Does what is due; true when everything is over.
     fn advance(&mut self, now: Instant) -> bool {
         if self.is_collector() {
             return self.advance_collector(now);
@@ -489,7 +490,8 @@ impl Executor {
         };
         self.kill_at = None;
         if self.empty_since.is_none() {
-            // A subreaper without children has no descendants. In the cgroup may also be what others put there.
+            // A subreaper without children has no descendants. The cgroup may also hold processes that others put
+            // there.
             let empty = !self.has_children && (self.surroundings.paths.is_empty() || !cgroup::is_populated(&self.surroundings.paths));
             if empty {
                 self.empty_since = Some(now);
@@ -512,7 +514,7 @@ impl Executor {
 
     fn advance_collector(&mut self, now: Instant) -> bool {
         let Some(deadline) = self.kill_at else {
-            // Without its directory no controller can find it, and what it stores belongs to nobody.
+            // Without its directory no controller can find it, and its output belongs to nobody.
             let orphaned = rustix::fs::fstat(&self.lock).is_ok_and(|stat| stat.st_nlink == 0);
             if orphaned {
                 self.kill_at = Some(now);
@@ -530,7 +532,7 @@ impl Executor {
         now >= deadline || self.pumps.iter().all(Pump::is_finished)
     }
 
-    /// Kills the tree process by process. All are stopped before any is killed, so that none can fork away.
+    /// Kills the tree process by process. Stops all before it kills any, so that none can fork away.
     fn kill_descendants(&self) {
         let mut stopped: Vec<i32> = Vec::new();
         for _ in 0..64 {
@@ -551,7 +553,7 @@ impl Executor {
         }
     }
 
-    /// Leaves the result, tells everybody, tidies up.
+    /// Stores the result, answers all controllers, and cleans up.
     fn finish(mut self) -> ExitCode {
         let Some(ended) = self.ended else {
             return ExitCode::FAILURE;
@@ -589,8 +591,8 @@ impl Executor {
         ExitCode::SUCCESS
     }
 
-    /// A full disk is waited for: telling a result that is not stored could count it twice after a crash. Gives up only when
-    /// the directory itself has been removed, which says that nobody wants the result.
+    /// Waits on a full disk: a result reported but not stored could count twice after a crash. Gives up only when the
+    /// directory was removed, because then nobody wants the result.
     fn store_result(&mut self, result: &ResultRecord) -> bool {
         let json = result.to_json();
         loop {

@@ -1,7 +1,6 @@
-//! The system calls that no safe wrapper offers: fork, clone3 into a cgroup, exec, signalfd. The only module with `unsafe`.
+//! System calls without a safe wrapper: fork, clone3 into a cgroup, exec, signalfd. The only module with `unsafe`.
 //!
-//! The executor is single-threaded from its first to its last instruction, so a forked child may run ordinary code: no
-//! lock can be held by a thread that does not exist in it.
+//! The executor is single-threaded for life. So a forked child may run ordinary code: no absent thread can hold a lock.
 #![allow(unsafe_code, reason = "no safe wrapper offers these calls")]
 
 use std::ffi::{CStr, CString};
@@ -22,7 +21,7 @@ pub enum Fork {
     Child,
 }
 
-/// Splits the process in two. Must only be called while it has one thread.
+/// Forks. Must only be called while the process has one thread.
 pub fn fork() -> io::Result<Fork> {
     // SAFETY: fork has no memory preconditions. One thread exists, so the child's copy of memory is consistent.
     match unsafe { libc::fork() } {
@@ -32,7 +31,7 @@ pub fn fork() -> io::Result<Fork> {
     }
 }
 
-/// Ends the process without running destructors or flushing: they belong to the other side of a fork.
+/// Exits without destructors or flushes: they belong to the other side of a fork.
 pub fn exit_now(status: i32) -> ! {
     // SAFETY: _exit never returns and touches no memory of ours.
     unsafe { libc::_exit(status) }
@@ -51,14 +50,14 @@ pub fn inherited(fd: i32) -> io::Result<OwnedFd> {
 
 /// Closes every descriptor from `first` on. Must be called before this process has opened any of its own.
 pub fn close_from(first: u32) {
-    // SAFETY: close_range takes plain numbers. By the contract nothing in this process owns one of those descriptors. On
-    // kernels without it (before 5.9) the descriptors stay open, which leaks them but breaks nothing.
+    // SAFETY: close_range takes plain numbers. By the contract nothing in this process owns one of those descriptors.
+    // On kernels without it (before 5.9) the descriptors stay open, which leaks them but breaks nothing.
     unsafe {
         libc::syscall(libc::SYS_close_range, first, u32::MAX, 0u32);
     }
 }
 
-/// Blocks the signals that must not end an executor and returns the descriptor that reports SIGCHLD and SIGHUP.
+/// Blocks the signals that must not end an executor, and returns the descriptor that reports SIGCHLD and SIGHUP.
 pub fn signal_fd() -> io::Result<OwnedFd> {
     // SAFETY: the sets are initialised by sigemptyset before use; signalfd and sigprocmask only read them.
     unsafe {
@@ -82,7 +81,7 @@ pub fn signal_fd() -> io::Result<OwnedFd> {
     }
 }
 
-/// What has arrived on a [`signal_fd`] since the last call: whether a SIGHUP was among it.
+/// Reads all signals from a [`signal_fd`]: whether a SIGHUP was among them.
 pub fn take_signals(fd: &OwnedFd) -> bool {
     let mut hangup = false;
     let mut info = [0u8; std::mem::size_of::<libc::signalfd_siginfo>()];
@@ -94,7 +93,7 @@ pub fn take_signals(fd: &OwnedFd) -> bool {
     hangup
 }
 
-/// CPU time of all children that have ended and been waited for: user and system, in nanoseconds.
+/// CPU time of all reaped children: user and system, in nanoseconds.
 pub fn reaped_cpu_ns() -> (u64, u64) {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: getrusage fills the structure that it is given; a zeroed one is valid should it fail.
@@ -106,9 +105,9 @@ pub fn reaped_cpu_ns() -> (u64, u64) {
     (ns(usage.ru_utime), ns(usage.ru_stime))
 }
 
-/// All that a new process needs between clone and exec, prepared beforehand.
+/// Everything that a new process needs between clone and exec, prepared beforehand.
 pub struct Program<'a> {
-    /// Paths at which the program may lie; the first that can be executed is.
+    /// Candidate paths of the program; the first executable one counts.
     pub candidates: Vec<CString>,
     /// Its arguments, its own name first.
     pub args: Vec<CString>,
@@ -118,40 +117,40 @@ pub struct Program<'a> {
     pub cwd: &'a CStr,
     /// Standard input, output and error.
     pub stdio: [OwnedFd; 3],
-    /// Standard input is a terminal and becomes the session's own.
+    /// Standard input is a terminal and becomes the session's controlling one.
     pub terminal: bool,
-    /// Directory of a version 2 cgroup to be born in.
+    /// Directory of a version 2 cgroup for the clone.
     pub cgroup: Option<File>,
     /// `cgroup.procs` files to enter.
     pub enter: Vec<File>,
-    /// Whom to become.
+    /// The user to become.
     pub user: Option<&'a User>,
     /// Value for `oom_score_adj`.
     pub oom_score_adj: Option<i32>,
-    /// Namespaces to join and rights to give up.
+    /// Namespaces to join and rights to drop.
     pub confinement: Option<Confinement<'a>>,
 }
 
-/// How a process of an isolated workload is confined.
+/// Confinement of a process of an isolated workload.
 #[derive(Clone, Copy)]
 pub struct Confinement<'a> {
-    /// Process whose namespaces are joined.
+    /// Process whose namespaces it joins.
     pub holder: BorrowedFd<'a>,
-    /// Which of them.
+    /// The namespaces to join.
     pub namespaces: ThreadNameSpaceType,
-    /// New processes of this one are born in another pid namespace, so that they do not see it as their parent.
+    /// Its children are in another pid namespace, so they do not see it as their parent.
     pub private_pids: bool,
     /// Bounding set of capabilities.
     pub capabilities: u64,
-    /// Capabilities of a user other than root.
+    /// Capabilities of users other than root.
     pub ambient: u64,
-    /// Executing a program gives no rights.
+    /// Executing a program grants no rights.
     pub no_new_privs: bool,
     /// System call filter, as `sock_filter`s.
     pub seccomp: &'a [u8],
 }
 
-/// What a new process was doing when it failed. The discriminants cross the process boundary.
+/// The step in which a new process failed. The discriminants cross the process boundary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Stage {
@@ -191,7 +190,7 @@ impl Stage {
         Stage::Seccomp,
     ];
 
-    /// For messages.
+    /// The step's name for messages.
     pub fn describe(self) -> &'static str {
         match self {
             Stage::Cgroup => "entering the cgroup",
@@ -208,18 +207,18 @@ impl Stage {
     }
 }
 
-/// A process that has been created and waits for [`Waiting::go`] before it does anything.
+/// A new process that waits for [`Waiting::go`] before it does anything.
 pub struct Waiting {
     /// Its pid, which is also its session.
     pub pid: i32,
     line: File,
 }
 
-/// Why a program did not start: in which stage, with which error number.
+/// Why a program did not start: the step and the error number.
 pub type Failed = (Stage, i32);
 
 impl Waiting {
-    /// Lets the process become the program. Returns when that has happened or failed.
+    /// Lets the process execute its program. Returns when that has happened or failed.
     pub fn go(mut self) -> io::Result<Result<(), Failed>> {
         self.line.write_all(&[1])?;
         let mut report = Vec::new();
@@ -260,11 +259,11 @@ pub fn spawn(program: Program<'_>) -> io::Result<Waiting> {
 /// The library's constant is too narrow for its value.
 const CLONE_INTO_CGROUP: u64 = 1 << 33;
 
-/// Like fork, but born inside the cgroup when there is one, and in new namespaces. Leaves the child's pidfd where wanted.
+/// Forks into the cgroup, if there is one, and into new namespaces. Stores the child's pidfd on request.
 fn clone_into(cgroup: Option<i32>, namespaces: u64, pidfd: Option<&mut i32>) -> io::Result<i32> {
-    // SAFETY: clone_args is plain data and zero means "not used" for every field. Without CLONE_VM and without a stack this
-    // is a fork: the child continues here on its own copy of memory. One thread exists. The kernel writes an int to `pidfd`,
-    // which is borrowed for the call.
+    // SAFETY: clone_args is plain data and zero means "not used" for every field. Without CLONE_VM and without a stack
+    // this is a fork: the child continues here on its own copy of memory. One thread exists. The kernel writes an int
+    // to `pidfd`, which is borrowed for the call.
     let pid = unsafe {
         let mut args: libc::clone_args = std::mem::zeroed();
         args.exit_signal = libc::SIGCHLD as u64;
@@ -282,7 +281,7 @@ fn clone_into(cgroup: Option<i32>, namespaces: u64, pidfd: Option<&mut i32>) -> 
     if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid as i32) }
 }
 
-/// Namespaces that a [`holder`] brings into being besides that of mounts.
+/// Namespaces that a [`holder`] makes besides that of mounts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NewNamespaces {
     /// Process ids.
@@ -293,8 +292,8 @@ pub struct NewNamespaces {
     pub hostname: bool,
 }
 
-/// Creates a process in new namespaces: `None` in it, its pid and pidfd here. Must only be called while this process has one
-/// thread.
+/// Creates a process in new namespaces: `None` in it, its pid and pidfd here. Must only be called while this process
+/// has one thread.
 pub fn holder(new: NewNamespaces, cgroup: Option<&File>) -> io::Result<Option<(i32, OwnedFd)>> {
     let mut namespaces = libc::CLONE_NEWNS as u64;
     for (wanted, flag) in [(new.pids, libc::CLONE_NEWPID), (new.ipc, libc::CLONE_NEWIPC), (new.hostname, libc::CLONE_NEWUTS)] {
@@ -314,8 +313,8 @@ pub fn unshare_mounts() -> io::Result<()> {
     if unsafe { libc::unshare(libc::CLONE_NEWNS) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The rest of a holder's life: it keeps its namespaces and, being the first process in one of pids, takes in orphans, which
-/// the kernel then reaps. It ends with the executor.
+/// The rest of a holder's life: it keeps its namespaces. As the first process of a pid namespace it adopts orphans,
+/// which the kernel then reaps. It ends with the executor.
 pub fn hold() -> ! {
     close_from(0);
     // SAFETY: signal and pause concern this process alone.
@@ -334,11 +333,11 @@ pub struct MountAttributes {
     pub read_only: bool,
     /// No device files.
     pub no_devices: bool,
-    /// How mounts below it spread: a flag of mount(2), 0 = as it is.
+    /// Propagation of mounts below it: a flag of mount(2); 0 = unchanged.
     pub propagation: u64,
 }
 
-/// Changes the properties of the mount that `tree` stands for and of all below it.
+/// Changes the properties of the mount `tree` and of all below it.
 pub fn set_mount_attributes(tree: BorrowedFd<'_>, attributes: MountAttributes) -> io::Result<()> {
     const EMPTY_PATH: u32 = libc::AT_EMPTY_PATH as u32;
     const RECURSIVE: u32 = 0x8000;
@@ -348,7 +347,7 @@ pub fn set_mount_attributes(tree: BorrowedFd<'_>, attributes: MountAttributes) -
     for (wanted, flag) in [(attributes.read_only, READ_ONLY), (attributes.no_devices, NO_DEVICES)] {
         set |= if wanted { flag } else { 0 };
     }
-    // struct mount_attr: what to set, what to clear, propagation, user namespace.
+    // struct mount_attr: bits to set, bits to clear, propagation, user namespace.
     let attr: [u64; 4] = [set, 0, attributes.propagation, 0];
     // SAFETY: the path is empty and null-terminated, `attr` has the size that is told; both outlive the call.
     let done = unsafe {
@@ -364,7 +363,7 @@ pub fn set_mount_attributes(tree: BorrowedFd<'_>, attributes: MountAttributes) -
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Installs a system call filter for this process and all that come from it.
+/// Installs a system call filter for this process and its descendants.
 fn install_filter(filter: &[u8]) -> io::Result<()> {
     let instructions: Vec<libc::sock_filter> = filter
         .as_chunks::<8>()
@@ -384,7 +383,7 @@ fn install_filter(filter: &[u8]) -> io::Result<()> {
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Joins the namespaces and gives up what the bounding set does not hold. Still root afterwards.
+/// Joins the namespaces and drops capabilities outside the bounding set. Still root afterwards.
 fn confine(confinement: &Confinement<'_>) -> Result<(), (Stage, io::Error)> {
     rustix::thread::move_into_thread_name_spaces(confinement.holder, confinement.namespaces).map_err(|e| (Stage::Namespaces, e.into()))?;
     for capability in 0..64 {
@@ -392,7 +391,7 @@ fn confine(confinement: &Confinement<'_>) -> Result<(), (Stage, io::Error)> {
             continue;
         }
         match rustix::thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << capability)) {
-            // Beyond the last one that this kernel knows.
+            // After the last one that this kernel knows.
             Err(rustix::io::Errno::INVAL) => break,
             other => other.map_err(|e| (Stage::Capabilities, e.into()))?,
         }
@@ -401,13 +400,13 @@ fn confine(confinement: &Confinement<'_>) -> Result<(), (Stage, io::Error)> {
         rustix::thread::set_no_new_privs(true).map_err(|e| (Stage::Seccomp, e.into()))?;
     }
     if !confinement.seccomp.is_empty() {
-        // While this process may do so without no_new_privs. The filter lets through what follows.
+        // While this process may do so without no_new_privs. The filter allows the following calls.
         install_filter(confinement.seccomp).map_err(|e| (Stage::Seccomp, e))?;
     }
     Ok(())
 }
 
-/// Leaves the process with exactly `kept` of the capabilities that it has; `ambient` says whether they outlive an exec.
+/// Reduces the process's capabilities to `kept`; `ambient` says whether they survive an exec.
 fn keep_capabilities(kept: u64, ambient: bool) -> rustix::io::Result<()> {
     let known = rustix::thread::capabilities(None)?.permitted;
     let kept = known & CapabilitySet::from_bits_retain(kept);
@@ -436,7 +435,7 @@ fn become_program(program: &Program<'_>, mut line: File, parent: i32, enter_unif
                 let failed = io::Error::last_os_error();
                 match failed.raw_os_error() {
                     Some(libc::ENOENT | libc::ENOTDIR) => {}
-                    // Another directory of the search path may hold one that may be executed.
+                    // Another directory of the search path may hold an executable one.
                     Some(libc::EACCES) => error = failed,
                     _ => {
                         error = failed;
@@ -463,15 +462,15 @@ fn prepare(program: &Program<'_>, line: &mut File, parent: i32, enter_unified: b
         let mut file = std::fs::OpenOptions::new().write(true).open("/proc/self/oom_score_adj")?;
         file.write_all(value.to_string().as_bytes())
     };
-    // An executor that dies before the record is written must not leave a workload that no record names: the read ends
-    // without a byte then.
+    // If the executor dies before it writes the record, no workload without a record may stay: the read then ends
+    // without a byte.
     tie_to(parent).map_err(at(Stage::Parent))?;
     line.read_exact(&mut [0]).map_err(at(Stage::Parent))?;
     // SAFETY: setsid and the signal calls work on this process alone; the set is initialised by sigemptyset.
     unsafe {
         libc::setsid();
-        // What is ignored stays ignored over exec, and an agent that was started with nohup ignores SIGHUP. Those that cannot be set say so and need
-        // not be.
+        // Ignored signals stay ignored over exec, and an agent started with nohup ignores SIGHUP. Signals that cannot
+        // be set return an error and need no change.
         for signal in 1..=libc::SIGRTMAX() {
             libc::signal(signal, libc::SIG_DFL);
         }
@@ -491,8 +490,8 @@ fn prepare(program: &Program<'_>, line: &mut File, parent: i32, enter_unified: b
         oom(value).map_err(at(Stage::OomScore))?;
     }
     for (target, fd) in program.stdio.iter().enumerate() {
-        // SAFETY: dup2 takes numbers; `fd` is open, and 0 to 2 are owned by nobody in this process. All of `stdio` lie above
-        // 2, so none is overwritten before its turn.
+        // SAFETY: dup2 takes numbers; `fd` is open, and 0 to 2 are owned by nobody in this process. All of `stdio` lie
+        // above 2, so none is overwritten before its turn.
         check(unsafe { libc::dup2(fd.as_raw_fd(), target as i32) }.into()).map_err(at(Stage::Stdio))?;
     }
     if program.terminal {
@@ -521,14 +520,15 @@ fn prepare(program: &Program<'_>, line: &mut File, parent: i32, enter_unified: b
         let kept = if root { confinement.capabilities } else { confinement.ambient };
         keep_capabilities(kept, !root).map_err(|e| (Stage::Capabilities, e.into()))?;
     }
-    // Changing credentials clears it.
+    // A change of credentials clears it.
     if program.user.is_some() || program.confinement.is_some() {
         tie_to(parent).map_err(at(Stage::Parent))?;
     }
     Ok(())
 }
 
-/// `parent` is 0 for one in another pid namespace. Has the kernel kill this process when the executor dies, also when it already has.
+/// Has the kernel kill this process when the executor dies, also when it already has. `parent` is 0 in another pid
+/// namespace.
 pub fn tie_to(parent: i32) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     let present = rustix::process::getppid().map_or(0, |p| p.as_raw_nonzero().get());

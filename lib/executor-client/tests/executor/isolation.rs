@@ -53,7 +53,7 @@ fn spec(bench: &Bench, script: &str) -> LaunchSpec {
     spec
 }
 
-/// Whether anything can be isolated here; says so where it cannot.
+/// Whether anything can be isolated here; prints it if not.
 #[track_caller]
 fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
@@ -63,7 +63,7 @@ fn is_root() -> bool {
     root
 }
 
-/// Output of a script that runs isolated.
+/// Output of an isolated script.
 async fn run(bench: &Bench, name: &str, script: &str, change: impl FnOnce(&mut LaunchSpec)) -> String {
     let mut spec = spec(bench, script);
     spec.id = format!("{}-{name}", spec.id);
@@ -117,7 +117,7 @@ async fn rights_are_given_up() {
         assert!(seen.contains(&format!("{name}: {usual}")), "{seen}");
     }
     assert!(seen.contains("NoNewPrivs: 1") && seen.contains("Seccomp: 2") && seen.contains("\n0\n") && seen.contains("chroot\n"), "{seen}");
-    // A device file can be made and does not work; nothing can be mounted, no namespace made.
+    // A device file can be made but does not work; mounts and namespaces are refused.
     assert!(seen.contains("/local/sda: Permission denied") && seen.contains("unshare failed: Operation not permitted"), "{seen}");
     assert!(seen.contains("mount") && seen.contains("permission denied"), "{seen}");
     let user = User { uid: 4321, gid: 4322, groups: vec![4323] };
@@ -154,7 +154,7 @@ async fn it_has_its_own_processes() {
             .await;
         let executor = executor.unwrap().executor;
         eventually("it is up", || root(&bench).join("local/up").exists()).await;
-        // An orphan of the task goes to its init, and a zombie does not stay.
+        // The task's init adopts an orphan, and no zombie stays.
         let script = "tr '\\0' ' ' < /proc/1/cmdline; echo; ls -d /proc/[0-9]* | wc -l; kill -9 1; kill -TERM 1; (sh -c 'exit 0' & exec sh -c 'exit 0') & wait; n=0; \
                       while grep -q 'State:.Z' /proc/[0-9]*/status && [ $n -lt 600 ]; do n=$((n+1)); sleep 0.1; done; \
                       grep -l 'State:.Z' /proc/[0-9]*/status | wc -l";
@@ -205,7 +205,7 @@ async fn binds_and_links_stay_inside() {
     std::fs::create_dir_all(data.join("sub")).unwrap();
     std::fs::create_dir_all(&outside).unwrap();
     std::fs::write(data.join("file"), "data\n").unwrap();
-    // What a task may leave behind to have its next start mount, or write, somewhere else.
+    // Links by which a task may redirect a mount or write of its next start.
     symlink(&outside, root(&bench).join("volume")).unwrap();
     symlink("/", root(&bench).join("proc")).unwrap();
     let script = "cat /file /volume/file; echo x > /volume/file; echo x > /rw/new; ls -l /dev/mine | cut -c1; cat /etc/hosts";

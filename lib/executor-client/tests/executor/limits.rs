@@ -1,4 +1,4 @@
-//! Limits as the kernel keeps them, in whichever hierarchies the host has.
+//! Limits as the kernel enforces them, in any hierarchies of the host.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use executor_client::{CgroupMode, CgroupPolicy, Executor, LaunchSpec};
 
 use super::{Bench, eventually, exists};
 
-/// Whether a limit can be tested here; says so where it cannot.
+/// Whether a limit can be tested here; prints it if not.
 #[track_caller]
 pub(crate) fn enforced(bench: &Bench, controller: &str) -> bool {
     let enforced = bench.launcher.cgroups().enforces(controller);
@@ -135,7 +135,7 @@ async fn cores_hold_for_what_runs_and_what_comes() {
     eventually("it has its child", || !tree().trim().is_empty()).await;
     let child: i32 = tree().trim().parse().unwrap();
     eventually("both are on the first core", || cores(executor.pid()) == first && cores(child) == first).await;
-    // Bound elsewhere while it runs.
+    // Bound to another core while it runs.
     assert!(bench.launcher.cgroups().confine(&name, &last).unwrap());
     assert_eq!((cores(executor.pid()), cores(child)), (last.clone(), last));
     executor.destroy().await.unwrap();
@@ -150,11 +150,11 @@ async fn memory_is_counted_with_its_cache_and_its_peak() {
         return;
     }
     let script = "head -c 30000000 /dev/zero > data; head -c 20000000 /dev/zero | tail -c 20000000 | wc -c; exec sleep 1000";
-    // With a limit of processes everything is entered before the first instruction, so that all of it is counted.
+    // With a limit of processes the workload enters everything before its first instruction, so that all of it counts.
     let limits = |policy: &mut CgroupPolicy| (policy.memory_max, policy.pids_max) = (Some(200 << 20), Some(100));
     let executor = launch(&bench, limited(&bench, script, limits)).await;
     eventually("its work is done", || bench.output("t.stdout").contains("20000000")).await;
-    // What has written it may still be on its way out, with its memory.
+    // The writer may still be exiting, with its memory.
     let alone = async || Some(executor.stats().await.unwrap()).filter(|stats| stats.pids.len() <= 1);
     let stats = testkit::poll("the end of what has written it", alone).await;
     let (usage, peak, cache) = (stats.memory_usage.unwrap(), stats.memory_peak.unwrap(), stats.memory_cache.unwrap());
@@ -163,7 +163,7 @@ async fn memory_is_counted_with_its_cache_and_its_peak() {
     executor.destroy().await.unwrap();
 }
 
-/// A workload with rights may divide its cgroup; what it makes is within its limits and goes with it.
+/// A workload with rights may divide its cgroup; the parts are within its limits and go with it.
 #[tokio::test]
 async fn groups_that_a_workload_makes_are_its_own() {
     let bench = Bench::new();
@@ -197,7 +197,7 @@ async fn groups_that_a_workload_makes_are_its_own() {
     executor.destroy().await.unwrap();
     assert!(!group.exists() && !stats.pids.iter().any(|p| exists(p.pid)), "{stats:?}");
 
-    // Want of memory in a group below ends the whole.
+    // An out-of-memory kill in a child cgroup ends the whole workload.
     let (spec, group) =
         with_group(limited(&bench, &format!("{divide} head -c 200000000 /dev/zero | tail -n 1 >/dev/null; sleep 1000"), |policy| {
             policy.memory_max = Some(16 << 20)

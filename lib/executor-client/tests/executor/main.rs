@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, test_kill_process};
 use tempfile::TempDir;
 use testkit::{eventually, signal as kill, soon};
 
-/// One test's directories; whatever a failing test leaves running ends with it.
+/// One test's directories; a drop ends a failing test's processes.
 struct Bench {
     dir: TempDir,
     launcher: Launcher,
@@ -31,7 +31,7 @@ impl Bench {
         bench
     }
 
-    /// Both ways of holding a tree together; where the host has no cgroups only one.
+    /// Both kinds of boundary; one if the host has no cgroups.
     fn both() -> Vec<Bench> {
         vec![Bench::new(), Bench::without_cgroups()]
     }
@@ -81,7 +81,7 @@ impl Bench {
 }
 
 impl Drop for Bench {
-    /// A test that fails half-way leaves nothing running either.
+    /// A failing test leaves nothing running either.
     fn drop(&mut self) {
         testkit::end_everything_of(self.dir.path());
     }
@@ -193,7 +193,7 @@ async fn what_a_killed_executor_left_is_ended_by_whoever_finds_it() {
         drop(executor);
         kill(pid, Signal::KILL);
         eventually("the executor is gone", || !exists(pid)).await;
-        // Many find it at once, one does it, all say the same.
+        // Many find it at once, one acts, all report the same.
         let (a, b) = tokio::join!(Executor::attach(&state), Executor::attach(&state));
         let (a, b) = (a.unwrap().wait().await.unwrap(), b.unwrap().wait().await.unwrap());
         assert!(a.lost);
@@ -298,7 +298,7 @@ async fn offsets_survive_the_purge_of_old_files() {
 #[tokio::test]
 async fn followers_hear_each_line_while_the_workload_waits() {
     let bench = Bench::new();
-    // The workload writes a line only when the one before it has been heard: nothing but the line itself can wake the follower.
+    // The workload writes a line only after the previous one was read: only the line itself can wake the follower.
     let executor = bench.launch("t", "for i in 1 2 3 4 5; do echo $i; while [ ! -e heard$i ]; do sleep 0.02; done; done").await;
     let mut follow = Follow::new(RotatedLog::new(bench.logs(), "t.stdout"), 0).unwrap();
     for line in 1..=5 {
@@ -376,7 +376,7 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
         assert!(matches!(Executor::attach(&bench.state(name)).await, Err(Error::Absent { .. })));
         destroy(&bench.state(name)).await.unwrap();
         assert!(!bench.state(name).exists());
-        // The same directory is good for another try.
+        // The same directory serves for another attempt.
         let again = bench.launcher.launch(&bench.state(name), bench.spec(name, "exit 6")).await.unwrap();
         assert_eq!((again.created, again.executor.wait().await.unwrap().exit_code), (true, 6));
     }
@@ -402,10 +402,10 @@ async fn a_damaged_record_costs_this_workload_only() {
     let executor = bench.launch("t", "exec sleep 1000").await;
     let (state, pid) = (executor.state_dir().to_owned(), executor.pid());
     std::fs::write(state.join("executor.json"), "{\"id\":").unwrap();
-    // While the executor lives nobody needs the record.
+    // While the executor lives the record is not needed.
     let again = Executor::attach(&state).await.unwrap();
     assert_eq!(again.pid(), pid);
-    // And the handle from before remembers it.
+    // And the earlier handle remembers it.
     kill(executor.executor_pid(), Signal::KILL);
     assert!(executor.wait().await.unwrap().lost);
     std::fs::remove_file(state.join("result.json")).unwrap();
@@ -459,14 +459,14 @@ async fn memory_limits_kill_and_are_reported() {
     executor.destroy().await.unwrap();
 }
 
-/// What forks at once must find its limit there: nobody could bring such a tree into it afterwards.
+/// An immediate fork loop must meet its limit there: nobody could bring such a tree into it afterwards.
 #[tokio::test]
 async fn the_first_instruction_is_within_the_limit_of_processes() {
     let bench = Bench::new();
     if !limits::enforced(&bench, "pids") {
         return;
     }
-    // Many rounds, for a move that comes right after the start would sometimes win.
+    // Many rounds, because a move right after the start would sometimes win.
     for n in 0..20 {
         let name = format!("t{n}");
         let mut spec = bench.spec(&name, "while read -r line; do echo $line; done < /proc/self/cgroup");
@@ -508,7 +508,7 @@ async fn two_hundred_at_once_and_nothing_is_left() {
     let pids: Vec<i32> = executors.iter().map(Executor::pid).collect();
     let executor_pids: Vec<i32> = executors.iter().map(Executor::executor_pid).collect();
     let states: Vec<PathBuf> = executors.iter().map(|e| e.state_dir().to_owned()).collect();
-    // As when the process that held all of them has been killed.
+    // As after a kill of the process that held all of them.
     drop(executors);
     let begun = Instant::now();
     let mut attaches = tokio::task::JoinSet::new();

@@ -1,4 +1,4 @@
-//! What happens to workloads and helpers when something else fails.
+//! Workloads and helpers when something else fails.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -34,7 +34,7 @@ fn executors(state: &Path) -> Vec<i32> {
 async fn a_start_that_was_cut_short_leaves_nothing() {
     let bench = Bench::new();
     let state = bench.state("t");
-    // As an executor leaves it that is killed between making its cgroup and its workload.
+    // The state after an executor was killed between making its cgroup and its workload.
     let host = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let unified = host.lines().find(|l| l.contains(" - cgroup2 ")).and_then(|l| l.split(' ').nth(4)).map(PathBuf::from);
     let Some(unified) = unified.filter(|_| CgroupHost::detect().mode().name() != "off") else {
@@ -77,7 +77,7 @@ async fn executors_killed_while_they_start_leave_nothing() {
                 }
             };
             let (launched, ()) = tokio::join!(launch, killer);
-            // One kill costs one attempt: the start is made again, or what had begun is reported as lost.
+            // One kill costs one attempt: the start is repeated, or the begun workload is reported as lost.
             let launched = launched.unwrap_or_else(|e| panic!("round {n}: {e}"));
             let _ = tokio::time::timeout(Duration::from_millis(1), launched.executor.wait()).await;
             destroy(&state).await.unwrap();
@@ -114,7 +114,7 @@ async fn a_damaged_record_keeps_nothing_alive() {
     }
 }
 
-/// What an executor of protocol 1 answered to its controllers, byte for byte: `HelloReply` and `Done`.
+/// The answers of an executor of protocol 1, byte for byte: `HelloReply` and `Done`.
 const OLD_HELLO: &[u8] =
     b"\x1a\x20\x08\x01\x12\x03old\x18\xd2\x09\x20\xd3\x09\x28\x80\x80\x9c\xcb\xd0\xd0\xdb\x8b\x18\x30\x00\x3a\x050.1.0";
 
@@ -125,7 +125,7 @@ async fn executors_of_the_first_protocol_are_driven() {
     std::fs::create_dir_all(&state).unwrap();
     let lock = std::fs::File::open(&state).unwrap();
     flock(lock.as_fd(), FlockOperation::LockExclusive).unwrap();
-    // Its record had no word of a launch.
+    // Its record has no field about a launch.
     let record = "{\"protocol\":1,\"id\":\"old\",\"boot_id\":\"x\",\"executor_pid\":1234,\"executor_start\":1,\"workload_pid\":1235,\
                   \"workload_start\":1,\"started_at_ns\":1,\"cgroup\":\"\",\"cgroup_v1\":[]}";
     std::fs::write(state.join("executor.json"), record).unwrap();
@@ -168,7 +168,7 @@ async fn a_workload_may_close_its_output() {
     }
 }
 
-/// A small disk, taken away with the test.
+/// A small disk, removed with the test.
 struct Disk(PathBuf);
 
 impl Disk {

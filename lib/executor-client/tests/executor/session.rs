@@ -1,4 +1,4 @@
-//! Programs beside a workload.
+//! Programs in a workload.
 
 use executor_client::{Error, ExecExit, ExecSession, ExecSpec, Executor, SessionOutput};
 
@@ -87,7 +87,8 @@ async fn a_terminal_is_one() {
     let (out, err, exit) = finish(session).await;
     assert!(out.contains("44 133") && out.contains("got hi"), "{out}");
     assert_eq!((err.as_str(), exit.exit_code), ("", 1), "the character for the end of input ends `read`");
-    // Ctrl-C reaches the foreground job. It takes the shell's place: a shell that is just starting a child may swallow the signal.
+    // Ctrl-C reaches the foreground job. It replaces the shell: a shell that is just starting a child may swallow the
+    // signal.
     let mut session = executor.exec(shell("echo up; exec sleep 1000", true)).await.unwrap();
     assert!(!session.stdout.read(100).await.unwrap().is_empty());
     session.stdin.write(&[3]).await.unwrap();

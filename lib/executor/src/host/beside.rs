@@ -1,7 +1,8 @@
-//! A command beside an instance, with its streams at the manager.
+//! A command in an instance, with its streams at the manager.
 //!
-//! The pipes, or the terminal, are made here and their far ends handed to the executor, which starts the command in the instance's cgroup and as its
-//! user. When the manager goes, the control socket closes and the executor ends the command.
+//! This module makes the pipes, or the terminal, and passes their far ends to the executor. The executor starts the
+//! command in the instance's cgroup and as its user. When the manager goes, the control socket closes and the executor
+//! ends the command.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -24,12 +25,12 @@ use super::refusal::{Answer, Refusal};
 use super::runtime::Runtime;
 use crate::error::Error;
 
-/// What a terminal takes for the end of input.
+/// The terminal's end-of-input character.
 const END_OF_TRANSMISSION: u8 = 4;
-/// Size of a terminal until somebody says another one.
+/// Size of a terminal until the manager sets another one.
 const SIZE: Winsize = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
-/// How often those that wait for bytes look whether it is over. After the command's end it is also how long output may take that its background
-/// processes hold open.
+/// How often waiting threads check for the end. It also bounds the wait for output that background processes hold open
+/// after the command's end.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Our ends of a command's streams.
@@ -39,7 +40,7 @@ struct Streams {
     theirs: Vec<OwnedFd>,
 }
 
-/// Runs the command until it ends or nobody waits for it any more.
+/// Runs the command until it ends or the call is cancelled.
 pub(super) fn run(runtime: &Runtime, request: &HostExec, call: &Call) -> Answer<HostExit> {
     let (place, _) = runtime.find(&request.key)?;
     let state_dir = place.state_dir();
@@ -80,7 +81,7 @@ pub(super) fn run(runtime: &Runtime, request: &HostExec, call: &Call) -> Answer<
         let end = wait(&mut control, call);
         over.store(true, Ordering::Release);
         call.wake();
-        // Closing it ends what still runs, when it was not the command itself that has ended.
+        // The close ends the remaining processes, if the command itself has not ended.
         drop(control);
         match end {
             Some(SessionEnd { exit_code, signal }) => Ok(HostExit { exit_code, signal }),
@@ -90,7 +91,7 @@ pub(super) fn run(runtime: &Runtime, request: &HostExec, call: &Call) -> Answer<
     })
 }
 
-/// The end of the command; `None` when its executor or the manager has gone first.
+/// The end of the command; `None` when its executor or the manager goes first.
 fn wait(control: &mut UnixStream, call: &Call) -> Option<SessionEnd> {
     let mut received = Vec::new();
     let mut buffer = [0u8; 64];
@@ -124,7 +125,7 @@ fn copy(mut from: File, stderr: bool, call: &Call, over: &AtomicBool) {
             }
             continue;
         }
-        // A terminal whose last program has gone says so with an error.
+        // A terminal without programs returns an error.
         let Ok(n) = from.read(&mut buffer) else { break };
         if n == 0 {
             break;
@@ -134,7 +135,7 @@ fn copy(mut from: File, stderr: bool, call: &Call, over: &AtomicBool) {
     call.send(Body::Output(HostOutput { stderr, data: Vec::new() }));
 }
 
-/// Passes on what the manager sends, until the command has ended.
+/// Passes on the manager's input until the command has ended.
 fn feed(to: File, tty: bool, call: &Call, over: &AtomicBool) {
     let mut to = Some(to);
     while let Some(HostInput { data, end, columns, rows }) = call.input_until(over) {
@@ -144,14 +145,14 @@ fn feed(to: File, tty: bool, call: &Call, over: &AtomicBool) {
             let _ = rustix::termios::tcsetwinsize(&*file, Winsize { ws_row: size(rows), ws_col: size(columns), ..SIZE });
         }
         let typed = if end && tty { [&data[..], &[END_OF_TRANSMISSION]].concat() } else { data };
-        // What nobody reads any more is dropped.
+        // Input without a reader is dropped.
         if write(file, &typed, over).is_err() || (end && !tty) {
             to = None;
         }
     }
 }
 
-/// Writes all of it, unless the command ends before it has read it.
+/// Writes everything, unless the command ends first.
 fn write(file: &mut File, mut data: &[u8], over: &AtomicBool) -> io::Result<()> {
     while !data.is_empty() {
         match file.write(data) {
@@ -170,7 +171,7 @@ fn write(file: &mut File, mut data: &[u8], over: &AtomicBool) -> io::Result<()> 
 fn pipes() -> io::Result<Streams> {
     let pipe = || pipe_with(PipeFlags::CLOEXEC);
     let ((stdin_far, stdin), (stdout, stdout_far), (stderr, stderr_far)) = (pipe()?, pipe()?, pipe()?);
-    // A command that does not read must not hold the writer for ever.
+    // A command that does not read must not block the writer for ever.
     rustix::io::ioctl_fionbio(&stdin, true)?;
     Ok(Streams {
         input: stdin.into(),
@@ -180,7 +181,7 @@ fn pipes() -> io::Result<Streams> {
 }
 
 fn terminal(executor: &Controller) -> io::Result<Streams> {
-    // The command has to find its terminal's name, which it does in the mounts of its own.
+    // The command must find its terminal's name in its own mounts.
     let path = match executor.holder_pid {
         0 => "/dev/ptmx".to_owned(),
         pid => format!("/proc/{pid}/root/dev/pts/ptmx"),

@@ -1,4 +1,4 @@
-//! A request under way, and the output that all of them share.
+//! A request under way, and the output that all requests share.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -11,7 +11,7 @@ use executor_proto::host::{HOST_WINDOW, HostCredit, HostInput, HostReply, host_r
 
 use crate::sys;
 
-/// Where all answers go.
+/// The stream of all answers.
 pub(super) struct Output(Mutex<File>);
 
 impl Output {
@@ -23,7 +23,7 @@ impl Output {
         let mut frame = Vec::new();
         encode_frame(&HostReply { id, body: Some(body) }, &mut frame);
         if lock(&self.0).write_all(&frame).is_err() {
-            // Nobody is there any more.
+            // The manager has gone.
             sys::exit_now(0);
         }
     }
@@ -39,7 +39,7 @@ pub(super) struct Call {
 
 pub(super) struct State {
     pub(super) cancelled: bool,
-    /// Bytes that may still be sent.
+    /// Bytes that the manager still accepts.
     pub(super) credit: u64,
     pub(super) input: VecDeque<HostInput>,
 }
@@ -59,17 +59,18 @@ impl Call {
         self.changed.notify_all();
     }
 
-    /// Nobody waits for it any more.
+    /// Whether the manager has cancelled it.
     pub(super) fn is_cancelled(&self) -> bool {
         lock(&self.state).cancelled
     }
 
-    /// A part of the answer that is small.
+    /// Sends a small part of the answer.
     pub(super) fn send(&self, body: Body) {
         self.output.send(self.id, body);
     }
 
-    /// A part of the answer with `length` bytes of data; waits while the manager does not read. Does nothing once cancelled.
+    /// Sends a part of the answer with `length` bytes of data; waits while the manager does not read. Does nothing
+    /// after a cancellation.
     pub(super) fn send_data(&self, length: u64, body: Body) {
         let mut state = lock(&self.state);
         while state.credit < length && !state.cancelled {
@@ -83,12 +84,12 @@ impl Call {
         self.send(body);
     }
 
-    /// The next data from the manager, waiting for it; `None` once cancelled.
+    /// Waits for the next data from the manager; `None` after a cancellation.
     pub(super) fn input(&self) -> Option<HostInput> {
         self.input_until(&AtomicBool::new(false))
     }
 
-    /// As [`Call::input`]; also `None` once it is `over`, of which [`Call::wake`] tells.
+    /// As [`Call::input`]; also `None` once `over` is set; [`Call::wake`] announces that.
     pub(super) fn input_until(&self, over: &AtomicBool) -> Option<HostInput> {
         let mut state = lock(&self.state);
         loop {
@@ -106,7 +107,7 @@ impl Call {
         }
     }
 
-    /// Has everybody who waits here look again.
+    /// Wakes all waiters for another look.
     pub(super) fn wake(&self) {
         self.change(|_| ());
     }

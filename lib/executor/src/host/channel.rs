@@ -1,4 +1,4 @@
-//! Standard input and output as many requests side by side.
+//! Many concurrent requests over standard input and output.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -22,14 +22,14 @@ use super::runtime::Runtime;
 use super::{beside, logs, watch};
 use crate::{process, sys};
 
-/// A manager says something every few seconds. One that has been silent for this long is behind a cut that nobody has told of.
+/// A manager sends something every few seconds. After this silence it counts as cut off without notice.
 const SILENCE: Duration = Duration::from_secs(60);
-/// Requests that may run side by side.
+/// Limit of concurrent requests.
 const MAX_CALLS: usize = 512;
 const STACK: usize = 256 * 1024;
 
-/// Serves the runtime in `root` until standard input ends. `nonce` marks the beginning of what is ours in an output that a login shell may
-/// have written to before.
+/// Serves the runtime in `root` until standard input ends. `nonce` marks the beginning of our output, because a login
+/// shell may have written before.
 pub fn main(root: &Path, nonce: &str) -> ExitCode {
     let (Ok(input), Ok(output)) = (sys::inherited(0), sys::inherited(1)) else {
         return ExitCode::FAILURE;
@@ -68,7 +68,7 @@ pub fn main(root: &Path, nonce: &str) -> ExitCode {
     let mut buffer = vec![0u8; 64 * 1024];
     loop {
         match input.read(&mut buffer) {
-            // What is under way is made to be interrupted anywhere.
+            // Requests under way may be interrupted anywhere.
             Ok(0) => sys::exit_now(0),
             Ok(n) => received.extend_from_slice(&buffer[..n]),
             Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
@@ -114,7 +114,7 @@ struct Session {
 }
 
 impl Session {
-    /// One frame of the manager. Must not wait for anything but the output.
+    /// Handles one frame of the manager. Must not wait for anything but the output.
     fn take(self: &Arc<Self>, id: u64, op: Option<Op>) {
         let known = || lock(&self.calls).get(&id).cloned();
         match op {
@@ -153,7 +153,7 @@ impl Session {
     }
 }
 
-/// Carries a request out; what is returned is its last frame.
+/// Carries out a request and returns its last frame.
 fn perform(runtime: &Runtime, call: &Call, op: Op) -> Answer<Body> {
     let observed = |seen: Vec<_>| Body::Observed(HostObservations { seen });
     let done = || Body::Done(HostNothing {});

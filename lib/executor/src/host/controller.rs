@@ -1,4 +1,4 @@
-//! Talking to executors, one question at a time.
+//! Requests to executors, one at a time.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
@@ -19,16 +19,16 @@ use crate::error::Error;
 
 /// Longest wait for an answer that takes an executor microseconds.
 const ANSWER: Duration = Duration::from_secs(10);
-/// After a stop's grace: for killing, storing the output and the result. Then the executor itself is killed, too.
+/// Time after a stop's grace for killing and for storing the output and the result. Then the executor itself is killed.
 const DEATH: Duration = Duration::from_secs(15);
-/// A start takes milliseconds; a disk that hangs must not hang the caller for ever.
+/// A start takes milliseconds; a disk that hangs must not block the caller for ever.
 const START: Duration = Duration::from_secs(30);
 
-/// What a state directory holds.
+/// The content of a state directory.
 pub(super) enum Found {
-    /// A workload that runs, and a connection to its executor.
+    /// A running workload, with a connection to its executor.
     Running(Controller),
-    /// One that has ended.
+    /// An ended workload.
     Ended(ResultRecord),
 }
 
@@ -36,13 +36,13 @@ pub(super) enum Found {
 pub(super) struct Controller {
     stream: UnixStream,
     received: Vec<u8>,
-    /// Version of the protocol that the executor speaks.
+    /// Protocol version of the executor.
     pub(super) protocol: u32,
-    /// Process that holds the workload's mounts; 0 when they are the host's.
+    /// Pid of the holder of the workload's mounts; 0 when they are the host's.
     pub(super) holder_pid: i32,
 }
 
-/// Finds the workload of `state_dir`; `None` when nothing was ever started there. What a killed executor has left is ended first.
+/// Finds the workload of `state_dir`; `None` when nothing ever started there. First ends a killed executor's leftovers.
 pub(super) fn attach(state_dir: &Path) -> Result<Option<Found>, Error> {
     let begun = Instant::now();
     let mut pause = Duration::from_millis(1);
@@ -56,7 +56,7 @@ pub(super) fn attach(state_dir: &Path) -> Result<Option<Found>, Error> {
         match Controller::connect(state_dir) {
             Ok(controller) => return Ok(Some(Found::Running(controller))),
             Err(Error::Io { .. }) if begun.elapsed() < ANSWER => {
-                // Just starting, just leaving, or it has not needed a socket so far.
+                // It is starting or leaving, or it has needed no socket so far.
                 contain::ask_for_socket(state_dir);
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(Duration::from_millis(100));
@@ -66,7 +66,7 @@ pub(super) fn attach(state_dir: &Path) -> Result<Option<Found>, Error> {
     }
 }
 
-/// Records an epoch with whatever `state_dir` holds, running or ended; lower ones are refused from now on.
+/// Records an epoch for the workload of `state_dir`, running or ended; lower ones are refused from now on.
 pub(super) fn claim(state_dir: &Path, epoch: u64) -> Result<(), Error> {
     loop {
         if let Some(Found::Running(mut controller)) = attach(state_dir)? {
@@ -75,7 +75,7 @@ pub(super) fn claim(state_dir: &Path, epoch: u64) -> Result<(), Error> {
                 other => return other.map(drop),
             }
         }
-        // The executor leaves a moment after its last word.
+        // The executor leaves a moment after its last message.
         if let Some(_lock) = contain::try_lock(state_dir)? {
             return contain::claim(state_dir, epoch);
         }
@@ -83,7 +83,7 @@ pub(super) fn claim(state_dir: &Path, epoch: u64) -> Result<(), Error> {
     }
 }
 
-/// Ends the workload of `state_dir` and returns when its whole tree has ended; `None` when nothing was ever started there.
+/// Ends the workload of `state_dir` and returns when its whole tree has ended; `None` when nothing ever started there.
 pub(super) fn stop(state_dir: &Path, epoch: u64, signal: i32, grace: Duration) -> Result<Option<ResultRecord>, Error> {
     let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
     let longest = grace.saturating_add(DEATH);
@@ -101,11 +101,11 @@ pub(super) fn stop(state_dir: &Path, epoch: u64, signal: i32, grace: Duration) -
         let left = longest.saturating_sub(begun.elapsed());
         match controller.ask(state_dir, Some(epoch), request::Op::Stop(Stop { signal, grace_ms }), left.max(Duration::from_millis(10))) {
             Ok(reply::Body::Exited(result)) => return Ok(Some(result)),
-            // It has gone, or is about to: the next look says how.
+            // It has gone or is about to: the next look says how.
             Ok(_) | Err(Error::NotRunning { .. } | Error::Io { .. }) => {}
             Err(Error::Unresponsive { .. }) if !killed => {
                 killed = true;
-                // It hangs. Its death ends the workload's first process, and the next look the rest.
+                // It hangs. Its death ends the workload's first process, and the next look ends the rest.
                 if let Some(record) = contain::read_record(state_dir)? {
                     contain::signal_executor(&record, Signal::KILL);
                 }
@@ -119,7 +119,7 @@ pub(super) fn stop(state_dir: &Path, epoch: u64, signal: i32, grace: Duration) -
     }
 }
 
-/// Starts the executor `binary` for `spec`. False when `state_dir` already held a workload, which was left as it is.
+/// Starts the executor `binary` for `spec`. False when `state_dir` already held a workload, which stays as it is.
 pub(super) fn launch(binary: &Path, state_dir: &Path, spec: &Spec) -> Result<bool, Error> {
     let begun = Instant::now();
     loop {
@@ -131,10 +131,10 @@ pub(super) fn launch(binary: &Path, state_dir: &Path, spec: &Spec) -> Result<boo
         let mut controller = Controller { stream: ours, received: Vec::new(), protocol: 0, holder_pid: 0 };
         let mut frame = Vec::new();
         encode_frame(spec, &mut frame);
-        // Should the executor end early it says why, which is worth more than this error.
+        // If the executor exits early, its own reason is better than this error.
         let _ = controller.stream.write_all(&frame);
         let first = controller.receive(state_dir, START);
-        // It has split itself in two; this half ends at once and must not stay a zombie.
+        // It has forked; this half exits at once and must not stay a zombie.
         let _ = child.wait();
         let failure = match first? {
             Some(Reply { body: Some(reply::Body::Launched(_)), .. }) => return Ok(true),
@@ -147,7 +147,7 @@ pub(super) fn launch(binary: &Path, state_dir: &Path, spec: &Spec) -> Result<boo
         };
         match failure.code() {
             ErrorCode::Held | ErrorCode::NotRunning => {
-                // Somebody was faster, or somebody only looked whether anything holds the directory.
+                // Another start was faster, or another process only looked at the directory.
                 if attach(state_dir)?.is_some() {
                     return Ok(false);
                 }
@@ -179,7 +179,7 @@ fn spawn(binary: &Path, state_dir: &Path, control: UnixStream) -> Result<std::pr
             .spawn()
     };
     match start(binary) {
-        // Somebody has tidied the file away; this process still is it.
+        // The file was deleted; this process still is that program.
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => start(Path::new("/proc/self/exe")),
         other => other,
     }
@@ -189,7 +189,7 @@ fn spawn(binary: &Path, state_dir: &Path, control: UnixStream) -> Result<std::pr
 impl Controller {
     fn connect(state_dir: &Path) -> Result<Controller, Error> {
         let failed = || Error::io("connect to the executor in", state_dir);
-        // An address holds 107 bytes, a state directory's path may be longer: go through a descriptor of it.
+        // A socket address holds 107 bytes, and a state directory's path may be longer: go through its descriptor.
         let dir = std::fs::File::open(state_dir).map_err(failed())?;
         let address = format!("/proc/self/fd/{}/{}", dir.as_raw_fd(), files::SOCKET);
         let stream = UnixStream::connect(address).map_err(failed())?;
@@ -201,12 +201,12 @@ impl Controller {
         Ok(controller)
     }
 
-    /// Asks and waits for the answer.
+    /// Sends a request and waits for the answer.
     pub(super) fn ask(&mut self, state_dir: &Path, epoch: Option<u64>, op: request::Op, longest: Duration) -> Result<reply::Body, Error> {
         self.exchange(state_dir, epoch, op, &[], longest)
     }
 
-    /// Asks with descriptors that go along.
+    /// Sends a request with descriptors.
     pub(super) fn ask_with(
         &mut self,
         state_dir: &Path,
@@ -231,7 +231,7 @@ impl Controller {
         match self.receive(state_dir, longest)? {
             Some(Reply { body: Some(reply::Body::Failure(failure)), .. }) => Err(Error::refused(state_dir, epoch, failure)),
             Some(Reply { body: Some(body), .. }) => Ok(body),
-            // The connection has ended, hence the executor.
+            // The connection has ended, and so has the executor.
             Some(_) | None => Err(Error::Io {
                 doing: "read from the executor in",
                 path: state_dir.to_owned(),
@@ -240,7 +240,7 @@ impl Controller {
         }
     }
 
-    /// As [`Controller::ask`], with the usual patience.
+    /// As [`Controller::ask`], with the default time limit.
     pub(super) fn ask_now(&mut self, state_dir: &Path, epoch: Option<u64>, op: request::Op) -> Result<reply::Body, Error> {
         self.ask(state_dir, epoch, op, ANSWER)
     }
@@ -270,7 +270,7 @@ impl Controller {
     }
 }
 
-/// Writes one frame; descriptors travel with its first byte.
+/// Writes one frame; its descriptors travel with its first byte.
 fn send_with(stream: &mut UnixStream, frame: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);

@@ -1,7 +1,8 @@
-//! Files of a bundle on their way: first beside the instances, then, when all of them are there and are the ones that were sent, into one.
+//! Transfer of a bundle's files: first to a staging directory, then, when all have arrived and match their digest, into
+//! the instance.
 //!
-//! Before the start of an instance nobody else is in its directory. Later the task is, and may have put links in the way: files are renewed without
-//! following any.
+//! Before the start of an instance nothing else uses its directory. Later the task does, and may have planted links:
+//! renewing files follows none.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -18,10 +19,10 @@ use super::place::unique_name;
 use super::refusal::{Answer, Refusal, unclear};
 use super::runtime::Runtime;
 
-/// Directory for what nobody but the task's user may read.
+/// Directory for files that only the task's user may read.
 const SECRETS: &str = "secrets";
 
-/// Files that have arrived, numbered. Removed when they are not taken.
+/// Numbered files that have arrived. A drop removes them, unless they were taken.
 pub(super) struct Staged {
     dir: Option<PathBuf>,
 }
@@ -40,7 +41,7 @@ impl Staged {
         Staged { dir: None }
     }
 
-    /// Stores what `next` brings until all files are there; `None` from it is the early end of the channel.
+    /// Stores the data of `next` until all files have arrived; `None` from it is an early end of the channel.
     pub(super) fn receive(
         runtime: &Runtime,
         files: &[HostFile],
@@ -83,7 +84,7 @@ impl Staged {
         Ok(staged)
     }
 
-    /// Puts the files beneath the task's directory.
+    /// Puts the files below the task's directory.
     pub(super) fn unpack(self, task_dir: &Path, files: &[HostFile]) -> Answer<()> {
         let Some(dir) = &self.dir else { return Ok(()) };
         for (n, file) in files.iter().enumerate() {
@@ -97,7 +98,7 @@ impl Staged {
         Ok(())
     }
 
-    /// Puts the files in the place of those of a task that runs, each at once. They belong to whom the task's directory belongs to.
+    /// Replaces files of a running task, each atomically. They get the owner of the task's directory.
     pub(super) fn renew(self, task_dir: &Path, files: &[HostFile]) -> Answer<()> {
         let Some(dir) = &self.dir else { return Ok(()) };
         let root = directory(CWD, task_dir).map_err(|e| unclear("open", task_dir)(e.into()))?;
@@ -112,7 +113,7 @@ impl Staged {
                 )));
             }
             replace(&root, owner, &dir.join(n.to_string()), path, mode_of(file)).map_err(|e| match e {
-                // A link is no directory either, wherever it leads.
+                // A link counts as no directory, wherever it leads.
                 Errno::NOTDIR | Errno::LOOP | Errno::ISDIR => Refusal::WrongRequest(format!(
                     "{:?} cannot be renewed: the task has put something else in its way, a link or a file where a directory belongs ({e})",
                     file.path
@@ -124,16 +125,16 @@ impl Staged {
     }
 }
 
-/// Opens a directory that is no link.
+/// Opens a directory, but no link.
 fn directory(at: impl AsFd, path: &Path) -> rustix::io::Result<OwnedFd> {
     rustix::fs::openat(at, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Moves a complete file to its place below `root`, step by step and through no link; makes the directories that are missing.
+/// Moves a complete file to its place below `root`, step by step and through no link; makes missing directories.
 fn replace(root: &OwnedFd, owner: (Uid, Gid), source: &Path, path: &Path, mode: u32) -> rustix::io::Result<()> {
     let (uid, gid) = (Some(owner.0), Some(owner.1));
     rustix::fs::chownat(CWD, source, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
-    // After the owner, whose change takes set-id bits away.
+    // After the owner, whose change clears set-id bits.
     rustix::fs::chmod(source, Mode::from_raw_mode(mode))?;
     let mut parent = root.try_clone().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
     for step in path.parent().into_iter().flat_map(Path::components) {
@@ -160,7 +161,7 @@ fn place(source: &Path, target: &Path, mode: u32) -> io::Result<()> {
     std::fs::rename(source, target)
 }
 
-/// One without content of its own.
+/// Whether it is a directory.
 fn is_directory(file: &HostFile) -> bool {
     file.path.ends_with('/')
 }
@@ -170,7 +171,7 @@ fn make(target: &Path, mode: u32) -> io::Result<()> {
     std::fs::set_permissions(target, std::fs::Permissions::from_mode(mode))
 }
 
-/// What is below `secrets` is nobody else's, whatever its mode was where it came from.
+/// Files below `secrets` are private, whatever their original mode.
 fn mode_of(file: &HostFile) -> u32 {
     let secret = Path::new(&file.path).starts_with(SECRETS);
     file.mode & if secret { 0o700 } else { 0o7777 }
@@ -265,7 +266,7 @@ mod tests {
         };
         let read = |path: &str| std::fs::read_to_string(task.join(path)).unwrap();
         renew(&[("secrets/token", 0o644, "old"), ("local/made/x", 0o640, "made")]).unwrap();
-        // Who has opened the old file has all of it.
+        // An open old file keeps its whole content.
         let mut open = std::fs::File::open(task.join("secrets/token")).unwrap();
         std::os::unix::fs::symlink(elsewhere.join("other"), task.join("local/link")).unwrap();
         renew(&[("secrets/token", 0o644, "new"), ("local/link", 0o644, "file")]).unwrap();

@@ -9,8 +9,8 @@ use super::refusal::{Answer, unclear};
 use super::runtime::Runtime;
 use super::wake::Wake;
 
-/// Some file systems never say anything, and kernels before 6.8 nothing about what an executor of an earlier build has spliced; this bounds what
-/// that costs a follower.
+/// Some file systems send no events, and kernels before 6.8 send none for spliced data of older executors. This bounds
+/// a follower's delay then.
 const SILENCE: Duration = Duration::from_millis(200);
 
 /// Sends bytes until the end of the log, or until the call is cancelled.

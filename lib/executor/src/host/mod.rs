@@ -1,7 +1,9 @@
-//! `drover-executor serve-host <root> <nonce>`: the runtime of one host, for one manager at the other end of standard input and output.
+//! `drover-executor serve-host <root> <nonce>`: the runtime of one host, for one manager at the other end of standard
+//! input and output.
 //!
-//! What is durable lies below `root`; this process holds nothing that its end would lose. Managers come and go, several at once, each with a
-//! process of this kind, locally or over ssh: what they decide they decide under locks in `root`. A workload is never a child of this process.
+//! Durable state lies below `root`; the end of this process loses nothing. Managers come and go, several at once, each
+//! with such a process, locally or over ssh. They decide under locks in `root`. A workload is never a child of this
+//! process.
 //!
 //! ```text
 //! <root>/provider-id                      identity of this runtime, made once
@@ -12,11 +14,11 @@
 //!                        executor/        state directory of the executor
 //!                        task/            working directory, with the files of the bundle
 //!                        logs/            rotated output
-//!                        retired          acknowledged or sealed; executor/ stays, so that this key is never started again
+//!                        retired          acknowledged or sealed; executor/ stays and bars another start
 //! ```
 //!
-//! Unlike the executors themselves it uses threads, one for each request: it is one process per manager and host, not one per task.
-//! Begin reading at [`runtime::Runtime::ensure`].
+//! Unlike executors it uses threads, one for each request: there is one such process per manager and host, not one per
+//! task. Begin reading at `runtime::Runtime::ensure`.
 
 mod beside;
 mod call;

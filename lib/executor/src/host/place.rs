@@ -14,10 +14,10 @@ use serde::{Deserialize, Serialize};
 use super::refusal::{Answer, Refusal, unclear};
 use crate::log::RotatedLog;
 
-/// How long a change waits for another one of the same instance.
+/// How long a change waits for another change of the same instance.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What is known about an instance before it is started.
+/// The facts of an instance before its start.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(default)]
 pub(super) struct Intent {
@@ -25,13 +25,13 @@ pub(super) struct Intent {
     pub(super) owner: String,
     pub(super) slot: String,
     pub(super) task_name: String,
-    /// What it takes of the host's capacity.
+    /// Its part of the host's capacity, in MHz.
     pub(super) cpu_mhz: u64,
     pub(super) memory_mib: u64,
 }
 
 impl Intent {
-    /// Refuses to touch what another cluster owns.
+    /// Refuses another cluster's instance.
     pub(super) fn owned_by(&self, owner: &str) -> Answer<()> {
         if self.owner == owner {
             return Ok(());
@@ -71,7 +71,8 @@ impl Place {
         self.dir.join("instance.json")
     }
 
-    /// The epoch of the acknowledgement or seal. Made only when the executor's directory holds a result, so that nothing runs and nothing starts.
+    /// The mark of an acknowledgement or seal, with its epoch. Made only when the executor's directory has a result, so
+    /// that nothing runs or starts.
     pub(super) fn retired(&self) -> PathBuf {
         self.dir.join("retired")
     }
@@ -80,7 +81,7 @@ impl Place {
         RotatedLog::new(self.logs_dir(), name)
     }
 
-    /// Reads the intent; `None` when there is none.
+    /// Reads the intent, if there is one.
     pub(super) fn read_intent(&self) -> Answer<Option<Intent>> {
         let file = self.intent();
         match std::fs::read(&file) {
@@ -93,7 +94,8 @@ impl Place {
         }
     }
 
-    /// Makes the directory and takes its lock: between the first look and the last write of a change nobody else changes this instance.
+    /// Makes the directory and takes its lock: during a change, from its first look to its last write, no other change
+    /// of this instance runs.
     pub(super) fn hold(&self) -> Answer<Held> {
         let begun = Instant::now();
         loop {
@@ -102,7 +104,7 @@ impl Place {
                 _ => {}
             }
             let opened = match File::open(&self.dir) {
-                // Removed again by one that had it before.
+                // The former holder has removed it.
                 Err(e) if e.kind() == io::ErrorKind::NotFound && begun.elapsed() < PATIENCE => continue,
                 other => other.map_err(unclear("open", &self.dir))?,
             };
@@ -136,12 +138,12 @@ pub(super) struct Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // Only when nothing was made in it.
+        // This removes an empty directory only.
         let _ = std::fs::remove_dir(&self.dir);
     }
 }
 
-/// A file name for any key: what is unusual in names is written as `%` and two hexadecimal digits.
+/// A file name for any key: unusual characters become `%` and two hexadecimal digits.
 pub(super) fn file_name(key: &str) -> Answer<String> {
     let mut name = String::with_capacity(key.len());
     for (n, byte) in key.bytes().enumerate() {
@@ -157,7 +159,7 @@ pub(super) fn file_name(key: &str) -> Answer<String> {
     Ok(name)
 }
 
-/// The key behind a file name; `None` for names that no key has.
+/// The key of a file name; `None` for other names.
 pub(super) fn key_of(name: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(name.len());
     let mut rest = name.as_bytes();
@@ -176,7 +178,7 @@ pub(super) fn key_of(name: &str) -> Option<String> {
     (file_name(&key).ok()? == name).then_some(key)
 }
 
-/// For a file on its way to its name; other processes and other calls in this one do the same meanwhile.
+/// A name for a temporary file, unique among processes and calls.
 pub(super) fn unique_name() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     format!(".new-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
@@ -213,7 +215,7 @@ pub(super) fn sync(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Removes a directory with all that is in it; an absent one is fine.
+/// Removes a directory with its content; ignores an absent one.
 pub(super) fn remove_tree(dir: &Path) -> Answer<()> {
     match std::fs::remove_dir_all(dir) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(unclear("remove", dir)(e)),

@@ -1,4 +1,4 @@
-//! Laying out an instance's directory and saying what to run in it.
+//! Lays out an instance's directory and builds its spec.
 
 use std::ffi::OsStr;
 use std::io;
@@ -16,13 +16,13 @@ use super::runtime::Runtime;
 use crate::cgroup_host::CgroupPolicy;
 use crate::program::{find_program, find_user};
 
-/// Where programs are looked for when the task's environment says nothing.
+/// Search path of programs if the task's environment has no `PATH`.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const DEFAULT_FILES: u32 = 10;
 const DEFAULT_FILE_BYTES: u64 = 10 << 20;
 
 impl Runtime {
-    /// Lays out the task's directory and says what to run in it.
+    /// Lays out the task's directory and builds its spec.
     pub(super) fn prepare(&self, place: &Place, request: &HostEnsure, files: Staged) -> Answer<Spec> {
         let user = become_whom(&request.user)?;
         let (task_dir, alloc_dir) = (place.task_dir(), place.alloc_dir());
@@ -37,14 +37,14 @@ impl Runtime {
         if let Some(user) = &user {
             let own = |path: &Path| std::os::unix::fs::chown(path, Some(user.uid), Some(user.gid));
             give(&task_dir, &own).and_then(|()| give(&alloc_dir, &own)).map_err(unclear("give to the user", &task_dir))?;
-            // The way to it is passable, its neighbours stay hidden.
+            // Others may pass through, but cannot list the neighbours.
             for dir in [&self.root, &self.root.join("instances"), &place.dir] {
                 let passable = std::fs::Permissions::from_mode(0o711);
                 std::fs::set_permissions(dir, passable).map_err(unclear("make passable", dir))?;
             }
         }
         let mut env = request.env.clone();
-        // The manager's names for these directories mean nothing here.
+        // The manager's paths of these directories do not exist here.
         for (name, dir) in [("TASK", &dirs[0]), ("SECRETS", &dirs[1]), ("ALLOC", &alloc_dir)] {
             env.insert(format!("NOMAD_{name}_DIR"), dir.display().to_string());
         }
@@ -71,7 +71,7 @@ impl Runtime {
     }
 }
 
-/// Whom to become; nobody when that is who this is.
+/// The user to become; `None` when this process already is that user.
 fn become_whom(name: &str) -> Answer<Option<User>> {
     if name.is_empty() {
         return Ok(None);
@@ -107,7 +107,7 @@ fn work_dir(task_dir: &Path, wanted: &str) -> Answer<PathBuf> {
     Ok(dir)
 }
 
-/// Applies `own` to a directory and everything in it; links are not followed.
+/// Applies `own` to a directory and everything in it, without following links.
 fn give(dir: &Path, own: &dyn Fn(&Path) -> io::Result<()>) -> io::Result<()> {
     own(dir)?;
     for entry in std::fs::read_dir(dir)? {
@@ -122,7 +122,7 @@ fn give(dir: &Path, own: &dyn Fn(&Path) -> io::Result<()>) -> io::Result<()> {
     Ok(())
 }
 
-/// Names and limits as the manager wishes, in the instance's own directory.
+/// Names and limits from the manager, in the instance's own directory.
 fn log_policy(request: &HostEnsure, place: &Place) -> Option<LogPolicy> {
     (!request.log_disabled).then(|| LogPolicy {
         dir: bytes(&place.logs_dir()),

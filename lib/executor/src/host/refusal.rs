@@ -1,4 +1,4 @@
-//! Why something was not done: the answers that must never be mixed up.
+//! Reasons of failures: answers that must never be confused.
 
 use std::io;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::error::Error;
 /// A request's result.
 pub(super) type Answer<T> = Result<T, Refusal>;
 
-/// Why a request was not carried out.
+/// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// Positively absent.
@@ -19,13 +19,13 @@ pub(super) enum Refusal {
     CouldNotAsk(String),
     /// It cannot succeed in this form.
     WrongRequest(String),
-    /// Nothing is created with the key any more.
+    /// The key is sealed: nothing starts with it any more.
     Sealed,
     /// A newer manager has taken over.
     StaleEpoch {
-        /// Of the call.
+        /// Epoch of the call.
         given: u64,
-        /// That holds.
+        /// The accepted epoch.
         accepted: u64,
     },
     /// The host is full.
@@ -62,7 +62,7 @@ impl From<Error> for Refusal {
     }
 }
 
-/// What could not be done with files of the runtime says nothing about the instance.
+/// A failed file operation of the runtime says nothing about the instance.
 pub(super) fn unclear(doing: &str, path: &Path) -> impl FnOnce(io::Error) -> Refusal {
     let text = format!("{doing} {}", path.display());
     move |e| Refusal::CouldNotAsk(format!("{text}: {e}"))

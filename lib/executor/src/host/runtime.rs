@@ -1,9 +1,9 @@
 //! Instances as directories below `root`.
 //!
-//! Every step is safe to repeat and to interrupt. An instance is changed under its directory's lock, and what decides is made in one atomic step
-//! each: the intent by a hard link that fails when it exists, the start by the executor's lock, the end by its result. Acknowledging keeps the
-//! executor's directory with the result for a week: a late start of the same key finds it and starts nothing. Sealing a key that has no instance
-//! makes the same directory with a result of its own.
+//! Every step may be repeated and interrupted. A change of an instance holds its directory's lock. Each decision is one
+//! atomic step: the intent by a hard link that fails if it exists, the start by the executor's lock, the end by its
+//! result. An acknowledgement keeps the executor's directory with the result for a week: a late start of the same key
+//! finds it and starts nothing. Sealing a key without an instance makes the same directory with a result of its own.
 
 use std::fs::File;
 use std::io;
@@ -27,11 +27,12 @@ use crate::contain::{self, Fate};
 use crate::error::Error;
 use crate::{epoch, process};
 
-/// What remains of an acknowledged instance or a seal only has to outlive the last call of a manager that lost its lease long ago.
+/// The remains of an acknowledged instance or a seal must outlive the last call of a manager that lost its lease long
+/// ago.
 const RETIRED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
-/// What was left of an upload when its channel was cut.
+/// Age at which partial uploads of cut channels are removed.
 const UPLOAD_FOR: Duration = Duration::from_secs(24 * 3600);
-/// How long a seal waits for a start by a manager of a release that knows no lock.
+/// How long a seal waits for a start by a manager of an older release without the lock.
 const DECIDED_WITHIN: Duration = Duration::from_secs(20);
 
 /// One runtime.
@@ -43,7 +44,7 @@ pub(super) struct Runtime {
     pub(super) cgroups: CgroupHost,
 }
 
-/// Where the files of an instance come from, once they are needed.
+/// Receives the files of an instance, once they are needed.
 pub(super) type Receive<'a> = dyn FnMut(&Runtime, &[HostFile], &str) -> Answer<Staged> + 'a;
 
 impl Runtime {
@@ -60,7 +61,7 @@ impl Runtime {
                 let kernel = Path::new("/proc/sys/kernel/random/uuid");
                 let fresh = std::fs::read_to_string(kernel).map_err(unclear("read", kernel))?;
                 create_once(&file, fresh.trim().as_bytes()).map_err(unclear("create", &file))?;
-                // Whoever was first has decided.
+                // The first one has decided.
                 read_id(root).map_err(unclear("read", &file))?
             }
             Err(e) => return Err(unclear("read", &file)(e)),
@@ -71,7 +72,8 @@ impl Runtime {
         Ok(runtime)
     }
 
-    /// An empty mount point looks like a runtime without instances: only with our identity in it an absence means anything.
+    /// Checks the runtime's identity: an empty mount point would look like a runtime without instances. Only with the
+    /// identity in place an absence means anything.
     pub(super) fn check(&self) -> Answer<()> {
         let file = self.root.join("provider-id");
         match read_id(&self.root) {
@@ -85,7 +87,7 @@ impl Runtime {
         }
     }
 
-    /// The directory for a key. Keys are file names with everything unusual escaped.
+    /// The directory of a key.
     fn place(&self, key: &str) -> Answer<Place> {
         Ok(Place { dir: self.root.join("instances").join(file_name(key)?) })
     }
@@ -94,7 +96,7 @@ impl Runtime {
     pub(super) fn find(&self, key: &str) -> Answer<(Place, Intent)> {
         let place = self.place(key)?;
         let retired = place.retired();
-        // An intent beside the mark is of a call that came too late, or the retirement was interrupted.
+        // An intent beside the mark comes from a late call or an interrupted retirement.
         let intent = match retired.try_exists().map_err(unclear("look at", &retired))? {
             true => None,
             false => place.read_intent()?,
@@ -108,7 +110,7 @@ impl Runtime {
         }
     }
 
-    /// One look at an instance. Contains what a killed executor has left, which may take seconds.
+    /// One look at an instance. Ends a killed executor's leftovers, which may take seconds.
     pub(super) fn look(&self, key: &str) -> Answer<HostObservation> {
         match self.find(key) {
             Ok((place, _)) => observe(key, &place),
@@ -119,7 +121,7 @@ impl Runtime {
         }
     }
 
-    /// As [`Runtime::look`]; trouble is an observation, too.
+    /// As [`Runtime::look`]; a failure becomes an observation, too.
     pub(super) fn look_or_unknown(&self, key: &str) -> HostObservation {
         self.look(key).unwrap_or_else(|e| HostObservation {
             key: key.to_owned(),
@@ -149,7 +151,7 @@ impl Runtime {
         for key in self.keys()?.into_iter().filter(|key| *key > request.after) {
             let intent = match self.find(&key) {
                 Ok((_, intent)) => intent,
-                // Just being made or just acknowledged.
+                // Just being made, or just acknowledged.
                 Err(Refusal::Gone(_)) => continue,
                 Err(e) => return Err(e),
             };
@@ -165,7 +167,7 @@ impl Runtime {
         Ok(listed)
     }
 
-    /// What the instances take that have not ended, `except` one.
+    /// Capacity in use by instances that have not ended, except the one with key `except`.
     pub(super) fn used(&self, except: &str) -> Answer<HostAmount> {
         let mut used = HostAmount::default();
         for key in self.keys()?.into_iter().filter(|key| key != except) {
@@ -184,7 +186,7 @@ impl Runtime {
         Ok(used)
     }
 
-    /// Creates the instance or gets the one that has the key. Also completes what a crash has left half-made.
+    /// Creates the instance or gets the existing one. Also completes a half-made one after a crash.
     pub(super) fn ensure(&self, request: &HostEnsure, receive: &mut Receive<'_>) -> Answer<HostEnsured> {
         self.check()?;
         let place = self.place(&request.key)?;
@@ -193,7 +195,7 @@ impl Runtime {
             let _held = place.hold()?;
             self.refuse_sealed(&place, request.epoch)?;
             if self.standing(&place, request)? {
-                // What runs or has run is not prepared again; it only learns the epoch.
+                // A running or ended instance is not prepared again; it only learns the epoch.
                 controller::claim(&place.state_dir(), request.epoch)?;
                 return Ok(HostEnsured { observed: Some(self.look(&request.key)?), created: false });
             }
@@ -201,7 +203,7 @@ impl Runtime {
                 Some(files) => files,
                 None if request.files.is_empty() => Staged::none(),
                 None => {
-                    // Not under the lock: the channel may be slow, or cut.
+                    // Without the lock: the channel may be slow or cut.
                     drop(_held);
                     staged = Some(receive(self, &request.files, &request.digest)?);
                     continue;
@@ -211,7 +213,7 @@ impl Runtime {
         }
     }
 
-    /// Whether something has been started with the key; refuses what another cluster owns.
+    /// Whether an instance has started with the key; refuses another cluster's.
     fn standing(&self, place: &Place, request: &HostEnsure) -> Answer<bool> {
         let Some(intent) = place.read_intent()? else {
             return Ok(false);
@@ -224,9 +226,9 @@ impl Runtime {
         }
     }
 
-    /// The caller holds the instance.
+    /// Creates the instance. The caller holds it.
     fn create(&self, place: &Place, request: &HostEnsure, files: Staged) -> Answer<HostEnsured> {
-        // A stale manager is refused before anything is made, and a newer one's half-made instance is not taken apart on its account.
+        // Refuses a stale manager before it makes anything; a newer manager's half-made instance stays intact.
         let state_dir = place.state_dir();
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&state_dir).map_err(unclear("create", &state_dir))?;
         if let Some(_lock) = contain::try_lock(&state_dir)? {
@@ -250,7 +252,7 @@ impl Runtime {
         }
     }
 
-    /// Writes the intent, if the host has room for it.
+    /// Writes the intent, if the host has room.
     fn intend(&self, place: &Place, request: &HostEnsure) -> Answer<()> {
         let takes = request.takes.unwrap_or_default();
         let intent = Intent {
@@ -261,7 +263,7 @@ impl Runtime {
             cpu_mhz: takes.cpu_mhz,
             memory_mib: takes.memory_mib,
         };
-        // Two creates at once must not both take the last of it.
+        // Two concurrent creates must not both take the last room.
         let _room = match request.capacity.filter(|c| *c != HostAmount::default()) {
             Some(capacity) => {
                 let lock = self.lock_room()?;
@@ -282,8 +284,8 @@ impl Runtime {
         Ok(file)
     }
 
-    /// Takes back what was made of an instance that was not started: it would be listed as one that is being created, for ever. The highest
-    /// epoch stays, and whatever has started or ended after all.
+    /// Removes an instance that did not start: otherwise it would be listed as *being created* for ever. Keeps the
+    /// highest epoch, and an instance that has started or ended after all.
     fn undo(&self, place: &Place) -> Answer<()> {
         let state_dir = place.state_dir();
         let Some(_lock) = contain::try_lock(&state_dir)? else {
@@ -295,7 +297,7 @@ impl Runtime {
         self.clear(place)
     }
 
-    /// Refuses a key that nothing is started with any more, and removes what a late call has begun to lay out.
+    /// Refuses a sealed key, and removes the partial layout of a late call.
     fn refuse_sealed(&self, place: &Place, epoch: u64) -> Answer<()> {
         let retired = place.retired();
         let accepted: u64 = match std::fs::read_to_string(&retired) {
@@ -316,7 +318,7 @@ impl Runtime {
         let state_dir = place.state_dir();
         let begun = std::time::Instant::now();
         while controller::stop(&state_dir, request.epoch, request.signal, Duration::from_millis(request.grace_ms))?.is_none() {
-            // An intent without a start: from now on it cannot be started any more.
+            // An intent without a start: from now on it cannot start.
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&state_dir).map_err(unclear("create", &state_dir))?;
             contain::retire(&state_dir, Some(request.epoch), "stopped before it was started")?;
             if begun.elapsed() > DECIDED_WITHIN {
@@ -329,7 +331,7 @@ impl Runtime {
         self.look(&request.key)
     }
 
-    /// From the answer on nothing is created with the key. What has it is answered, but not stopped.
+    /// Seals a key: after the answer nothing starts with it. Returns an existing instance without stopping it.
     pub(super) fn seal(&self, request: &HostSeal) -> Answer<Option<HostObservation>> {
         self.check()?;
         let place = self.place(&request.key)?;
@@ -343,7 +345,7 @@ impl Runtime {
         let state_dir = place.state_dir();
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&state_dir).map_err(unclear("create", &state_dir))?;
         let begun = std::time::Instant::now();
-        // From here on either something has been started or nothing can be.
+        // From here on either an instance has started or none can.
         while controller::attach(&state_dir)?.is_none() {
             let decided = contain::retire(&state_dir, Some(request.epoch), "sealed before it was started")?;
             if decided.is_none() && begun.elapsed() > DECIDED_WITHIN {
@@ -361,7 +363,7 @@ impl Runtime {
         Ok(Some(seen).filter(|seen| seen.state() != HostState::Gone))
     }
 
-    /// The result is stored elsewhere: the instance is forgotten.
+    /// The result is stored elsewhere: forgets the instance.
     pub(super) fn acknowledge(&self, request: &HostAcknowledge) -> Answer<()> {
         self.check()?;
         let place = self.place(&request.key)?;
@@ -402,7 +404,7 @@ impl Runtime {
         }
     }
 
-    /// Renews files of an instance that runs.
+    /// Renews files of a running instance.
     pub(super) fn refresh(&self, request: &HostRefresh, receive: &mut Receive<'_>) -> Answer<()> {
         let runs = || {
             let (place, _) = self.find(&request.key)?;
@@ -415,17 +417,17 @@ impl Runtime {
             }
         };
         runs()?;
-        // Not under the lock: the channel may be slow, or cut.
+        // Without the lock: the channel may be slow or cut.
         let files = receive(self, &request.files, &request.digest)?;
         let place = self.place(&request.key)?;
-        // Under the lock no newer manager comes between the check of the epoch and the files.
+        // Under the lock, no newer manager comes between the check of the epoch and the files.
         let _held = place.hold()?;
         runs()?;
         controller::claim(&place.state_dir(), request.epoch)?;
         files.renew(&place.task_dir(), &request.files)
     }
 
-    /// Resource use; `None` of one that does not run.
+    /// Resource use; `None` unless it runs.
     pub(super) fn stats(&self, key: &str) -> Answer<Option<StatsReply>> {
         let (place, _) = self.find(key)?;
         let state_dir = place.state_dir();
@@ -453,7 +455,7 @@ impl Runtime {
         Ok(keys)
     }
 
-    /// Forgets an instance that has ended, except for what keeps its key from being started again; that is kept for another week from now.
+    /// Forgets an ended instance. Keeps the part that bars a restart of its key for another week.
     fn retire(&self, place: &Place, epoch: u64) -> Answer<()> {
         let retired = place.retired();
         create_once(&retired, epoch.to_string().as_bytes()).map_err(unclear("create", &retired))?;
@@ -464,7 +466,7 @@ impl Runtime {
         self.clear(place)
     }
 
-    /// Removes everything but the executor's directory and the mark of the retirement.
+    /// Removes everything except the executor's directory and the retirement mark.
     fn clear(&self, place: &Place) -> Answer<()> {
         let intent = place.intent();
         match std::fs::remove_file(&intent) {
@@ -477,7 +479,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// Removes what nobody needs any more: old retirements, refused creates, uploads that were cut.
+    /// Removes old retirements, refused creates, and cut uploads.
     fn tidy(&self) {
         let now = SystemTime::now();
         let older = |path: &Path, age: Duration| {
@@ -507,7 +509,7 @@ impl Runtime {
     }
 }
 
-/// Whether something still fits; otherwise what does not.
+/// Whether the amount still fits; the error names the exhausted part.
 pub(super) fn fits(capacity: &HostAmount, used: &HostAmount, takes: &HostAmount) -> Result<(), String> {
     let kinds = [
         ("MHz of processor", capacity.cpu_mhz, used.cpu_mhz, takes.cpu_mhz),
@@ -520,14 +522,14 @@ pub(super) fn fits(capacity: &HostAmount, used: &HostAmount, takes: &HostAmount)
     }
 }
 
-/// Looks at the files of an instance that has an intent.
+/// Observes an instance with an intent by its files.
 fn observe(key: &str, place: &Place) -> Answer<HostObservation> {
     let state_dir = place.state_dir();
     let mut seen = HostObservation { key: key.to_owned(), state: HostState::Creating.into(), ..HostObservation::default() };
     let ended = match contain::read_result(&state_dir)? {
         Some(result) => Some(result),
         None if contain::read_record(&state_dir)?.is_some_and(|record| is_here(&record)) => None,
-        // Only now with the lock: a starting executor must not find it taken by somebody who just looks.
+        // The lock comes last: a starting executor must not find it taken by a mere observer.
         None => match contain::fate(&state_dir, None) {
             Ok(Fate::Ended(result)) => Some(result),
             Ok(Fate::Alive) => None,
@@ -549,13 +551,13 @@ fn observe(key: &str, place: &Place) -> Answer<HostObservation> {
             seen.result = Some(result);
         }
         None if record.is_some() => seen.state = HostState::Running.into(),
-        // Holds its directory and has not yet written who it is.
+        // It holds its directory but has not written its record yet.
         None => {}
     }
     Ok(seen)
 }
 
-/// Whether the executor of a record is a live process of this machine.
+/// Whether a record's executor is a live process of this machine.
 fn is_here(record: &StateRecord) -> bool {
     let alive = process::ProcessStat::of(record.executor_pid).is_some_and(|p| p.start == record.executor_start && p.is_alive());
     alive && process::boot_id().is_ok_and(|boot| boot == record.boot_id)

@@ -1,4 +1,4 @@
-//! Waiting for the kernel to say that a directory has changed.
+//! Waits for changes of directories by inotify.
 
 use std::mem::MaybeUninit;
 use std::path::Path;
@@ -8,9 +8,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::OwnedFd;
 use rustix::fs::inotify;
 
-/// Interest in some directories.
+/// Watches on some directories.
 pub(super) struct Wake {
-    /// Absent when the user has no instance left: then time alone wakes.
+    /// `None` when the user has no inotify instance left: then only time wakes.
     inotify: Option<OwnedFd>,
 }
 
@@ -19,7 +19,7 @@ impl Wake {
         Wake { inotify: inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK).ok() }
     }
 
-    /// Also wakes when `dir` changes. Where that cannot be had, time alone wakes.
+    /// Also wakes when `dir` changes; without a watch, only time wakes.
     pub(super) fn add(&self, dir: &Path) {
         use inotify::WatchFlags as W;
         if let Some(fd) = &self.inotify {

@@ -1,4 +1,4 @@
-//! Telling what changes.
+//! Reports changes of instances.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use super::call::Call;
 use super::runtime::Runtime;
 use super::wake::Wake;
 
-/// When to look without having been woken: at what nobody tells, such as the death of an executor.
+/// Interval of looks without an event: some changes send none, such as the death of an executor.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
-/// A look costs some twenty microseconds; this keeps all of them to a hundredth of a processor.
+/// A look costs about twenty microseconds; this bounds all looks to a hundredth of a processor.
 const EACH: Duration = Duration::from_millis(2);
 
-/// Sends a look at each key and then every change, until the call is cancelled.
+/// Sends an observation of each key and then every change, until the call is cancelled.
 pub(super) fn watch(runtime: &Runtime, keys: &[String], call: &Call) {
     let wake = Wake::new();
     let mut watched: Vec<(&String, Option<HostObservation>)> = keys.iter().map(|key| (key, None)).collect();
