@@ -9,12 +9,23 @@ use serde_json::json;
 
 use crate::support::{Place, destroy, eventually, recover, start, stop, wait};
 
+/// The task's own process. Numbers tell nothing, as they begin anew at some time: it is the one that runs the script and
+/// whose parent is none of the task's.
 async fn pid(plugin: &mut Plugin, task: &driver_sdk::TaskConfig, place: &Place) -> i32 {
     let request = InspectTaskRequest { task_id: task.id.clone() };
     let status = plugin.driver.inspect_task(request).await.expect("known").into_inner().task.expect("a task");
     assert_eq!((status.state(), status.result.is_some()), (TaskState::Running, true));
-    let running = place.workloads();
-    *running.first().unwrap_or_else(|| panic!("nothing runs"))
+    let parent = |pid: i32| -> Option<i32> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+    };
+    eventually("the task's own process", || {
+        let running = place.workloads();
+        let own = |pid: &i32| testkit::command_line(*pid).contains("trap") && parent(*pid).is_some_and(|p| !running.contains(&p));
+        let own: Vec<i32> = running.iter().copied().filter(own).collect();
+        <[i32; 1]>::try_from(own).map(|[pid]| pid)
+    })
+    .await
 }
 
 #[tokio::test]
