@@ -9,8 +9,8 @@ use serde_json::json;
 
 use crate::support::{Place, destroy, eventually, recover, start, stop, wait};
 
-/// The task's own process. Numbers tell nothing, as they begin anew at some time: it is the one that runs the script and
-/// whose parent is none of the task's.
+/// The task's own process: it runs the script, and its parent is none of the task's. The order of numbers tells
+/// nothing, as they begin anew at some time.
 async fn pid(plugin: &mut Plugin, task: &driver_sdk::TaskConfig, place: &Place) -> i32 {
     let request = InspectTaskRequest { task_id: task.id.clone() };
     let status = plugin.driver.inspect_task(request).await.expect("known").into_inner().task.expect("a task");
