@@ -88,6 +88,9 @@ pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader, follower
         }
         (None, None) => anyhow::bail!("the agent is neither server nor client: enable `server`, `client` or both, or use -dev"),
     };
+    // Before anybody is told that the agent runs: until then a signal ends it as any program.
+    let (mut interrupt, mut terminate, mut hangup) =
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
     let stop = CancellationToken::new();
     let limits = limits(settings.http_max_conns_per_client, getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX));
     if let Some(client) = &client {
@@ -100,8 +103,6 @@ pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader, follower
     }
     announce(&settings, server.as_ref(), client.as_ref(), http);
 
-    let (mut interrupt, mut terminate, mut hangup) =
-        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
     let mut code = ExitCode::SUCCESS;
     let leaves = loop {
         tokio::select! {
