@@ -34,9 +34,12 @@ pub(crate) struct Cluster {
     torn_down: bool,
 }
 
-/// A port that was free a moment ago.
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind(("127.0.0.1", 0)).and_then(|l| l.local_addr()).context("no free port on 127.0.0.1")?.port())
+/// Two ports that were free a moment ago.
+fn free_ports() -> Result<(u16, u16)> {
+    let bind = || TcpListener::bind(("127.0.0.1", 0)).context("no free port on 127.0.0.1");
+    // Both are held until both are known: one that is free again may be given twice.
+    let (one, other) = (bind()?, bind()?);
+    Ok((one.local_addr()?.port(), other.local_addr()?.port()))
 }
 
 impl Cluster {
@@ -44,7 +47,8 @@ impl Cluster {
     pub(crate) fn new(lease: GoDuration) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("drover-demo-").tempdir().context("could not make a directory for the demo")?.keep();
         fs::write(dir.join(MARKER), "The directory of a `drover demo`; `drover demo-stop DIRECTORY` ends what runs here.\n")?;
-        Ok(Self { dir, lease, http_port: free_port()?, rpc_port: free_port()?, agents: BTreeMap::new(), keep: false, torn_down: false })
+        let (http_port, rpc_port) = free_ports()?;
+        Ok(Self { dir, lease, http_port, rpc_port, agents: BTreeMap::new(), keep: false, torn_down: false })
     }
     /// Where everything lives.
     pub(crate) fn dir(&self) -> &Path {
