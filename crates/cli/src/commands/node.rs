@@ -25,15 +25,15 @@ pub(crate) enum Command {
     Config(super::node_meta::Config),
     /// Start or stop a drain of a node
     Drain(super::node_drain::Args),
-    /// The driver plugins of a node
+    /// Work with the driver plugins of a node
     #[command(subcommand)]
     Drivers(Drivers),
     /// Make a node eligible for scheduling or ineligible
     Eligibility(EligibilityArgs),
-    /// Metadata of nodes, which constraints can ask for
+    /// Work with the metadata of nodes
     #[command(subcommand)]
     Meta(super::node_meta::Meta),
-    /// Pools of nodes
+    /// Work with node pools
     #[command(subcommand)]
     Pool(super::node_pool::Command),
     /// List nodes, or show one

@@ -19,10 +19,10 @@ pub(crate) enum Command {
     Api(Api),
     /// Show or end the recovery of the servers from an older state
     Recover(super::operator_recover::Recover),
-    /// How the scheduler is set
+    /// Show or change the settings of the scheduler
     #[command(subcommand)]
     Scheduler(Scheduler),
-    /// The server's state as one file
+    /// Save, inspect or restore the state of the servers as one file
     #[command(subcommand)]
     Snapshot(super::snapshot::Command),
 }

@@ -16,7 +16,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         api: ApiArgs,
     },
-    /// Count anew what was counted
+    /// Recount what the servers count
     #[command(subcommand)]
     Reconcile(Reconcile),
 }
