@@ -108,8 +108,11 @@ impl Agent {
         let mut agent = Self::in_dir(Dir::new("e2e"));
         agent.configure(BOTH, None, more);
         agent.program = agent.dir.path().join("agent.sh");
-        fs::write(&agent.program, format!("#!/bin/sh\n{commands}\nexec {:?} \"$@\"\n", drover())).expect("a script");
-        fs::set_permissions(&agent.program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("mode");
+        let text = format!("#!/bin/sh\n{commands}\nexec {:?} \"$@\"\n", drover());
+        // Written by a process of its own, as below.
+        let script = "printf %s \"$0\" > \"$1\" && chmod 755 \"$1\"";
+        let written = Command::new("sh").args(["-c", script, &text]).arg(&agent.program).status().expect("sh");
+        assert!(written.success(), "the script could not be written");
         agent.launch();
         agent
     }
@@ -150,7 +153,7 @@ impl Agent {
 
     /// Where nodes find it.
     pub(crate) fn rpc(&self) -> String {
-        self.get("/v1/status/leader").and_then(|v| v.as_str().map(str::to_owned)).expect("the server's RPC address")
+        until("the server's RPC address", || self.get("/v1/status/leader")?.as_str().map(str::to_owned))
     }
 
     /// The same with the server behind another address.
@@ -202,14 +205,15 @@ impl Agent {
         fs::write(dir.path().join("agent.hcl"), config).expect("configuration");
     }
 
-    /// Starts the process on the directory as it is and waits until the node is ready.
+    /// Starts the process on the directory as it is and waits until its own node is ready.
     pub(crate) fn launch(&mut self) {
         if !self.spawn() {
             panic!("the agent did not say where it listens; its log:\n{}", self.log());
         }
+        let own = until("the id of its node", || self.get("/v1/agent/self")?["stats"]["client"]["node_id"].as_str().map(str::to_owned));
         until("a ready node with its drivers", || {
             let nodes = self.get("/v1/nodes")?;
-            let node = nodes.as_array()?.iter().find(|n| n["Status"] == "ready")?;
+            let node = nodes.as_array()?.iter().find(|n| n["ID"] == own.as_str() && n["Status"] == "ready")?;
             ["raw_exec", "remote_exec"].iter().all(|d| node["Drivers"][d]["Healthy"] == true).then_some(())
         });
     }

@@ -154,7 +154,7 @@ fn a30_tokens_of_a_task_are_renewed_by_whoever_manages_it() {
     });
     let third = fleet.token(&instance).expect("it has one");
     assert!(third != first && third != second);
-    assert_eq!(fleet.running(&slots), Some(before), "the same instance");
+    assert_eq!(until("the task to be seen", || fleet.running(&slots)), before, "the same instance");
     assert_eq!(fleet.count("ensure"), 1);
     let known =
         ["/v1/remote/tasks", "/v1/allocations?task_states=true"].map(|path| fleet.server.get(path).expect("answers").to_string()).concat();

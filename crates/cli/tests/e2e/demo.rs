@@ -50,7 +50,7 @@ fn recorded(svg: &str) -> Vec<String> {
 
 #[test]
 fn the_demo_holds() {
-    let out = Command::new(drover()).args(["demo", "-lease", "1s"]).stdin(Stdio::null()).output().expect("drover demo");
+    let out = Command::new(drover()).arg("demo").stdin(Stdio::null()).output().expect("drover demo");
     let text = String::from_utf8_lossy(&out.stdout);
     assert!(out.status.success(), "{text}\n{}", String::from_utf8_lossy(&out.stderr));
     assert!(text.contains("without a gap or a repetition"), "{text}");

@@ -97,8 +97,11 @@ fn kill_9_of_an_executor_ends_its_workload_and_the_policy_restarts_it() {
     signal(executors[0], Signal::KILL);
     until("the end of the old workloads", || workloads(&agent, "sleep 31003").iter().all(|p| !before.contains(p)).then_some(()));
     until("the new workloads", || (workloads(&agent, "sleep 31003").len() == 2).then_some(()));
-    let events = events(&agent, &alloc);
-    assert!(events.iter().any(|e| e.to_string().contains("executor")), "the loss is reported as such: {events:?}");
+    // The node restarts the task and tells of its end, each in its own time.
+    until("the loss to be reported as such", || {
+        let events = events(&agent, &alloc);
+        if events.iter().any(|e| e.to_string().contains("executor")) { Ok(()) } else { Err(events) }
+    });
     assert!(workloads(&agent, "sleep 31003").iter().all(|p| !before.contains(p)));
 }
 

@@ -157,7 +157,8 @@ fn settings_that_are_taken_have_their_effect() {
     // A log of its own, put aside by size, with the place of each line.
     let logs = || fs::read_dir(agent.dir().join("logs")).expect("logs").flatten().map(|e| e.path()).collect::<Vec<_>>();
     assert!(logs().len() > 1, "{:?}", logs());
-    let all: String = logs().iter().map(|path| fs::read_to_string(path).expect("a log")).collect();
+    // What is written meanwhile renames the current one under the reader.
+    let all: String = logs().iter().filter_map(|path| fs::read_to_string(path).ok()).collect();
     assert!(all.contains("server started") && all.contains(".rs:"), "{all}");
 
     // No command in a task, and the reason.
@@ -221,7 +222,7 @@ fn said(at: &str, words: &[u8]) -> (TcpStream, Option<u8>) {
 fn the_limits_of_connections_are_those_of_the_file() {
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     let agent =
-        Agent::start("limits {\n  http_max_conns_per_client = 1\n  rpc_max_conns_per_client = 1\n  rpc_handshake_timeout = \"500ms\"\n}");
+        Agent::start("limits {\n  http_max_conns_per_client = 1\n  rpc_max_conns_per_client = 1\n  rpc_handshake_timeout = \"3s\"\n}");
     let rpc = agent.rpc();
     // From this machine ten times as many as the file says; one of them is the node's.
     let mut nodes: Vec<_> = (0..9).map(|_| said(&rpc, PREFACE)).collect();
