@@ -187,6 +187,8 @@ impl Site {
             Some(cluster) => cluster.to_owned(),
             None => self.cluster(false).await?,
         };
+        // A task without a time counts as new: then its absence is believed late. Two handles of it may differ in this,
+        // which nobody takes for two tasks.
         let created = task.created_at().and_then(|at| SystemTime::try_from(*at).ok()).unwrap_or_else(SystemTime::now);
         Ok(HandleV1 {
             cluster,
