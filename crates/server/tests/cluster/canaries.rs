@@ -73,7 +73,7 @@ async fn healthy_canaries_are_promoted_by_a_person_or_by_themselves() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_not_healthy_is_not_promoted_and_can_be_given_up() {
-    let s = &start().await;
+    let s = &start_patient().await;
     let p = Provider::default();
     let _a = FakeNode::join(s, node(1), Fate::Runs, &p).await;
     let _b = FakeNode::join(s, node(2), Fate::Silent, &p).await;
@@ -101,7 +101,7 @@ async fn what_is_not_healthy_is_not_promoted_and_can_be_given_up() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unhealthy_canary_takes_the_job_back_to_its_stable_version() {
-    let s = &start().await;
+    let s = &start_patient().await;
     let p = Provider::default();
     let _a = FakeNode::join(s, node(1), Fate::Runs, &p).await;
     let _b = FakeNode::join(s, node(2), Fate::Unhealthy, &p).await;

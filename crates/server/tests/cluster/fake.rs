@@ -50,9 +50,15 @@ pub(crate) async fn start() -> Started {
     Started(start_with(ServerConfig::default()).await)
 }
 
+/// The same for tests in which no node is to be lost, however busy the machine is.
+pub(crate) async fn start_patient() -> Started {
+    let config = ServerConfig { workers: 2, ..ServerConfig::default().with_lease(LEASE) };
+    Started(Server::start(ServerConfig { lease_margin: PATIENCE, ..config }).await.unwrap())
+}
+
 /// The same with one node, which does that about allocations.
 pub(crate) async fn with_node(fate: Fate) -> (Started, FakeNode) {
-    let server = start().await;
+    let server = start_patient().await;
     let node = FakeNode::join(&server, node(1), fate, &Provider::default()).await;
     (server, node)
 }

@@ -9,7 +9,7 @@ use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use model::{AllocId, GoDuration, task::Identity};
 use serde_json::{Value, json};
 
-use crate::fake::{FakeNode, Fate, Provider, job, live, node, start, submit, until};
+use crate::fake::{FakeNode, Fate, Provider, job, live, node, start_patient, submit, until};
 
 async fn ask(node: &FakeNode, alloc: AllocId, task: &str, identities: &[&str]) -> IdentitiesSigned {
     let seq = {
@@ -25,7 +25,7 @@ async fn ask(node: &FakeNode, alloc: AllocId, task: &str, identities: &[&str]) -
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_are_for_the_node_that_has_the_task() {
-    let server = start().await.0;
+    let server = start_patient().await.0;
     let handle = server.handle();
     let provider = Provider::default();
     let nodes =

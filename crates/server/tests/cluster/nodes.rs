@@ -1,6 +1,6 @@
 //! Nodes: sessions, leases, loss, drain.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use model::{ClientStatus, DesiredStatus, DrainSpec, Eligibility, GoDuration, NodeStatus};
 use server::requests::DrainNode;
@@ -36,7 +36,8 @@ async fn what_ran_on_a_lost_node_runs_elsewhere() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_is_renewed_by_heartbeats() {
-    let (s, node) = &with_node(Fate::Runs).await;
+    let s = &start().await;
+    let node = FakeNode::join(s, node(1), Fate::Runs, &Provider::default()).await;
     // Three leases long: nothing but the heartbeats keeps it ready.
     let enough = 12;
     node.until("heartbeats are acknowledged", |view| view.acks > enough).await;
@@ -45,7 +46,7 @@ async fn a_lease_is_renewed_by_heartbeats() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_session_replaces_the_first() {
-    let s = &start().await;
+    let s = &start_patient().await;
     let p = Provider::default();
     let first = FakeNode::join(s, node(1), Fate::Runs, &p).await;
     let _second = FakeNode::join(s, node(1), Fate::Runs, &p).await;
@@ -55,7 +56,7 @@ async fn a_second_session_replaces_the_first() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_are_refused() {
-    let s = &start().await;
+    let s = &start_patient().await;
     let p = Provider::default();
     let _node = FakeNode::join(s, node(1), Fate::Runs, &p).await;
     let mut thief = node(1);
@@ -72,7 +73,7 @@ async fn strangers_are_refused() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drain_moves_services_in_steps() {
-    let s = &start().await;
+    let s = &start_patient().await;
     let p = Provider::default();
     let a = FakeNode::join(s, node(1), Fate::Runs, &p).await;
     submit(s, job("web", 3)).await;
@@ -118,11 +119,12 @@ async fn a_drain_lets_batch_jobs_finish_until_its_deadline() {
     let (s, a) = &with_node(Fate::Runs).await;
     submit(s, batch_job("sum", 1)).await;
     until(s, "it runs", |state| live(state, "sum", ClientStatus::Running).len() == 1).await;
-    s.drain_node(drain(a, GoDuration(400_000_000))).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(150)).await;
-    assert_eq!(live(&s.snapshot(), "sum", ClientStatus::Running).len(), 1, "it may finish");
-    let id = a.id();
-    until(s, "the deadline ends the drain", |state| state.node(id).is_some_and(|node| node.drain.is_none())).await;
+    let begun = Instant::now();
+    s.drain_node(drain(a, GoDuration::from_millis(400))).await.unwrap();
+    let left = |state: &state::State| live(state, "sum", ClientStatus::Running).is_empty();
+    until(s, "the deadline has come", left).await;
+    assert!(begun.elapsed() >= Duration::from_millis(400), "it may finish until then: {:?}", begun.elapsed());
+    drained(s, a).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -155,10 +157,11 @@ async fn a_node_that_hangs_does_not_hold_up_a_shutdown() {
     // It neither reads nor closes its stream.
     let session = client.session(tokio_stream::wrappers::ReceiverStream::new(rx)).await.unwrap();
     until(&s, "the node is ready", |state| state.nodes().any(|node| node.ready())).await;
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     server.shutdown().await;
     let took = begun.elapsed();
     println!("shut down in {took:?}");
-    assert!(took < Duration::from_secs(4), "the shutdown has waited for the node: {took:?}");
+    // What does not end is waited for that long.
+    assert!(took < Duration::from_secs(5), "the shutdown has waited for the node: {took:?}");
     drop((session, tx));
 }

@@ -184,13 +184,13 @@ async fn servers_emptied_three_nodes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_of_another_cluster_is_refused_by_name() {
     let p = Provider::default();
-    let first = start().await.0;
+    let first = start_patient().await.0;
     let node = FakeNode::join_for_good(first.handle(), node(1), &p).await;
     submit(first.handle(), job("near", 1)).await;
     running(first.handle(), "near", 1).await;
     let (described, has) = (node.node.clone(), node.leave());
     let before = has.runs();
-    let other = start().await.0;
+    let other = start_patient().await.0;
     let node = FakeNode::go_on(other.handle(), described, Fate::Runs, &p, has);
     node.until("it is refused", |view| view.goodbye.is_some()).await;
     let (why, retry) = node.view().goodbye.clone().unwrap();

@@ -128,7 +128,7 @@ async fn a3_a_manager_returns_after_its_lease() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a4_a_drain_with_room_hands_over_without_a_gap() {
-    let s = &start().await;
+    let s = &start_patient().await;
     let (p, a) = far(s, 1).await;
     let before = managed_by(s, "far", &a).await;
     let b = FakeNode::join(s, remote_node(2), Fate::Runs, &p).await;
@@ -158,7 +158,7 @@ async fn a4_a_drain_with_room_hands_over_without_a_gap() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a5_a_drain_without_room_completes_and_a_later_node_adopts() {
-    let s = &start().await;
+    let s = &start_patient().await;
     let (p, a) = far(s, 2).await;
     let before = managed_by(s, "far", &a).await;
     until(s, "both run", |state| live(state, "far", ClientStatus::Running).len() == 2).await;
@@ -178,7 +178,7 @@ async fn a5_a_drain_without_room_completes_and_a_later_node_adopts() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a6_many_are_handed_over_at_once() {
-    let s = &start().await;
+    let s = &start_patient().await;
     let p = Provider::default();
     let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
     let mut job = remote_job("far", 200);
@@ -251,7 +251,7 @@ async fn a17_a_stop_while_nobody_manages_survives_everything() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_ends_the_instance_and_the_record() {
-    let s = &start().await;
+    let s = &start_patient().await;
     let (p, a) = far(s, 1).await;
     managed_by(s, "far", &a).await;
     stop(s, "far").await;
@@ -263,7 +263,7 @@ async fn a_stop_ends_the_instance_and_the_record() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_specification_replaces_the_instance() {
-    let s = &start().await;
+    let s = &start_patient().await;
     let (p, a) = far(s, 1).await;
     let before = managed_by(s, "far", &a).await;
     until(s, "rolled out", |state| state.deployments().all(|d| !d.status.active())).await;
@@ -280,7 +280,7 @@ async fn a_new_specification_replaces_the_instance() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a18_a_drain_and_a_scale_down_at_the_same_instant() {
     for round in 0..6_u64 {
-        let server = start().await.0;
+        let server = start_patient().await.0;
         let s = server.handle();
         let (p, a) = far(s, 4).await;
         until(s, "all run", |state| live(state, "far", ClientStatus::Running).len() == 4).await;
@@ -328,7 +328,7 @@ async fn a19_the_job_is_updated_while_its_manager_is_down() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_restarts_and_forgets() {
-    let s = &start().await;
+    let s = &start_patient().await;
     let (p, a) = far(s, 1).await;
     let before = managed_by(s, "far", &a).await;
     s.restart_remote(slot("far", 0)).await.unwrap();
@@ -343,7 +343,7 @@ async fn an_operator_restarts_and_forgets() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_no_runtime_of_the_driver_can_be_given_is_refused_at_submission() {
-    let s = &start().await;
+    let s = &start_patient().await;
     let p = Provider::default();
     let mut job = remote_job("far", 1);
     job.task_groups[0].tasks[0].kill_signal = "SIGUSR1".into();

@@ -264,7 +264,7 @@ async fn an_emptied_database_beside_its_mark_is_no_new_cluster() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_another_cluster_has_left_is_listed_and_acted_on_by_who_names_it() {
     let p = Provider::default();
-    let first = start().await.0;
+    let first = start_patient().await.0;
     let owner = first.handle().cluster_id().to_string();
     let node = FakeNode::join(first.handle(), remote_node(1), Fate::Runs, &p).await;
     submit(first.handle(), remote_job("far", 3)).await;
@@ -274,7 +274,7 @@ async fn what_another_cluster_has_left_is_listed_and_acted_on_by_who_names_it() 
     first.shutdown().await;
 
     // Its directory is gone, and nobody has noted its id: a new cluster, whose nodes reach the same provider.
-    let server = start().await.0;
+    let server = start_patient().await.0;
     let s = server.handle();
     let _node = FakeNode::join(s, remote_node(2), Fate::Runs, &p).await;
     let calls = (p.calls(&Call::Create), p.calls(&Call::Stop));

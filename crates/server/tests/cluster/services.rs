@@ -74,7 +74,7 @@ async fn a_lost_node_takes_its_services_along() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_end_of_an_allocation_takes_its_services_along() {
-    let s = &start().await;
+    let s = &start_patient().await;
     let p = Provider::default();
     let _a = FakeNode::join(s, node(1), Fate::Completes, &p).await;
     let mut job = batch_job("b", 1);

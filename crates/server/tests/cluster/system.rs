@@ -67,7 +67,7 @@ async fn a_system_job_follows_the_nodes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_of_other_datacenters_do_not_concern_it() {
-    let s = &start().await;
+    let s = &start_patient().await;
     let p = Provider::default();
     let _a = FakeNode::join(s, node(1), Fate::Fails, &p).await;
     let here = s.snapshot().node(node(1).id).map(|n| n.datacenter.clone()).unwrap();
@@ -107,7 +107,7 @@ async fn what_has_failed_is_started_again_when_another_node_is_lost() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_fails_on_a_node_is_not_started_again_and_again() {
-    let s = &start().await;
+    let s = &start_patient().await;
     let p = Provider::default();
     let _a = FakeNode::join(s, node(1), Fate::Fails, &p).await;
     submit(s, everywhere(job("agent", 1))).await;
@@ -171,7 +171,7 @@ fn ended(state: &State, job: &str) -> Vec<NodeId> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sysbatch_job_is_done_once_on_each_node_also_on_those_that_come_later() {
-    let s = &start().await;
+    let s = &start_patient().await;
     let p = Provider::default();
     let mut job = everywhere(job("once", 1));
     job.kind = job_type::SYSBATCH.to_owned();
