@@ -46,8 +46,10 @@ impl State {
     fn task(&self, arn: &str) -> Option<Value> {
         let (_, tags, created) = self.tasks.iter().find(|(known, ..)| known == arn)?;
         let status = if self.stopped.contains(arn) { "STOPPED" } else { "RUNNING" };
-        Some(json!({"taskArn": arn, "clusterArn": "arn:aws:ecs:us-east-1:1:cluster/c", "lastStatus": status, "tags": tags, "createdAt": created,
-                    "taskDefinitionArn": "arn:d:1", "containers": [{"name": "web"}]}))
+        Some(
+            json!({"taskArn": arn, "clusterArn": "arn:aws:ecs:us-east-1:1:cluster/c", "lastStatus": status, "tags": tags, "createdAt": created,
+                    "taskDefinitionArn": "arn:d:1", "containers": [{"name": "web"}]}),
+        )
     }
 
     /// The answer to a call; None = the connection breaks.
