@@ -16,7 +16,7 @@ use crate::provider::{CALLS, PAST, Past, Provider, Record, millis};
 /// A call as the provider saw it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub struct RecordedCall {
-    /// When, in milliseconds since 1970.
+    /// When the provider took it in, in milliseconds since 1970.
     pub at_ms: u64,
     /// Who: the plugin's option `caller`, or its process id.
     pub caller: String,

@@ -263,9 +263,15 @@ impl Provider {
         append().map_err(trouble("append to", &path))
     }
 
-    /// Takes one of the present second's calls, of all callers together; false when they are used up.
-    pub(crate) fn within_rate(&self, per_second: u64, now_ms: u64) -> Result<bool, RemoteError> {
+    /// Takes a call in: when, in milliseconds since 1970, and whether it is within the rate, which counts the calls of
+    /// all callers in each second of the clock; 0 = no rate.
+    pub(crate) fn take_in(&self, per_second: u64) -> Result<(u64, bool), RemoteError> {
+        if per_second == 0 {
+            return Ok((millis(SystemTime::now()), true));
+        }
         let _turn = self.lock()?;
+        // Read in turn: whoever waited counts in the second in which it is its turn.
+        let now_ms = millis(SystemTime::now());
         let path = self.dir.join("rate");
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
@@ -275,10 +281,10 @@ impl Provider {
         let second = now_ms / 1000;
         let used = text.split_once(' ').filter(|(s, _)| *s == second.to_string()).and_then(|(_, n)| n.parse().ok()).unwrap_or(0_u64);
         if used >= per_second {
-            return Ok(false);
+            return Ok((now_ms, false));
         }
         write(&path, format!("{second} {}", used + 1).as_bytes())?;
-        Ok(true)
+        Ok((now_ms, true))
     }
 
     /// Waits for its turn.

@@ -126,17 +126,18 @@ impl MockRemote {
         }
         let rate = faults.requests_per_second;
         let taken_in = move || {
-            if rate > 0 && !provider.within_rate(rate, now_ms())? {
-                record(&provider, &options, name, &about, Outcome::Throttled)?;
+            let (at_ms, within) = provider.take_in(rate)?;
+            if !within {
+                record(&provider, &options, at_ms, name, &about, Outcome::Throttled)?;
                 return Err(RemoteError::could_not_ask(format!("throttled: more than {rate} requests a second")));
             }
             if !provider.admits(&credentials(&options)?)? {
-                record(&provider, &options, name, &about, Outcome::Denied)?;
+                record(&provider, &options, at_ms, name, &about, Outcome::Denied)?;
                 let what = "renew `credentials` or the file that `credentials_file` names";
                 return Err(RemoteError::could_not_ask(format!("denied: the provider does not take this node's credentials; {what}")));
             }
             let answer = work(&provider, &options);
-            record(&provider, &options, name, &about, Outcome::of(&answer))?;
+            record(&provider, &options, at_ms, name, &about, Outcome::of(&answer))?;
             answer
         };
         if hit(&faults.late) {
@@ -202,19 +203,26 @@ impl About {
     }
 }
 
-fn record(provider: &Provider, options: &RemoteOptions, call: &str, about: &About, outcome: Outcome) -> Result<(), RemoteError> {
+fn record(
+    provider: &Provider,
+    options: &RemoteOptions,
+    at_ms: u64,
+    call: &str,
+    about: &About,
+    outcome: Outcome,
+) -> Result<(), RemoteError> {
     if !options.record {
         return Ok(());
     }
     let caller = if options.caller.is_empty() { std::process::id().to_string() } else { options.caller.clone() };
     let About { instances, epoch } = about.clone();
-    provider.note(CALLS, &RecordedCall { at_ms: now_ms(), caller, call: call.to_owned(), instances, epoch, outcome })
+    provider.note(CALLS, &RecordedCall { at_ms, caller, call: call.to_owned(), instances, epoch, outcome })
 }
 
 /// Returns when calls of that name are not held any more.
 async fn held(provider: &Provider, options: &RemoteOptions, name: &'static str, about: &About) -> Result<(), RemoteError> {
     let (noted, own, whose) = (provider.clone(), options.clone(), about.clone());
-    blocking(move || record(&noted, &own, name, &whose, Outcome::Held)).await?;
+    blocking(move || record(&noted, &own, now_ms(), name, &whose, Outcome::Held)).await?;
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         let (asked, caller) = (provider.clone(), options.caller.clone());
