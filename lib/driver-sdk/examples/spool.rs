@@ -1,8 +1,8 @@
-//! A remote driver over a toy provider: a directory on a machine that outlives the nodes. Who sees it can manage what
-//! is in it.
+//! A remote driver over a toy provider: a directory on a machine that outlives the nodes. Any process with access to it
+//! can manage the instances.
 //!
 //! ```text
-//! <dir>/lock                       held by whoever changes something
+//! <dir>/lock                       held during each change
 //! <dir>/<key>/epoch                the newest that was accepted
 //! <dir>/<key>/began pid out exit   written by the instance: a shell with its script
 //! ```
@@ -34,7 +34,8 @@ impl DriverState for State {
     const VERSION: u16 = 1;
 }
 
-/// Making `began` is atomic: of several such shells one runs. It leads a process group, which is what signals go to.
+/// The creation of `began` is atomic, so only one of several such shells runs. It leads a process group, the target of
+/// signals.
 const WRAPPER: &str =
     "mkdir began 2>/dev/null || exit 0; trap : TERM; echo $$ >pid; sh -c \"$1\" >out 2>&1; echo $? >exit.new; mv exit.new exit";
 
@@ -43,7 +44,7 @@ struct Spool(std::sync::OnceLock<PathBuf>);
 
 type Answer<T> = Result<T, RemoteError>;
 
-/// A number in a file; none without the file.
+/// A number in a file; `None` without the file.
 fn number(path: PathBuf) -> Answer<Option<i32>> {
     match fs::read_to_string(&path) {
         Ok(text) => Ok(text.trim().parse().ok()),
@@ -56,12 +57,12 @@ impl Spool {
     fn dir(&self, handle: &RemoteHandle) -> Answer<PathBuf> {
         State::from_remote_handle(handle).and_then(|state| Ok(self.root()?.join(state.0)))
     }
-    /// Without the directory of all, the absence of one would say nothing.
+    /// If the common directory is absent, the absence of an instance says nothing.
     fn root(&self) -> Answer<&Path> {
         let root = self.0.get().filter(|root| root.is_dir());
         root.map(PathBuf::as_path).ok_or_else(|| RemoteError::could_not_ask("the provider's directory is not there"))
     }
-    /// No mutation without the lock and an epoch that is not stale.
+    /// Takes the lock and refuses a stale epoch: every mutation needs both.
     fn accept(&self, instance: &Path, epoch: u64) -> Answer<File> {
         let lock = File::create(self.root()?.join("lock")).map_err(RemoteError::could_not_ask)?;
         lock.lock().map_err(RemoteError::could_not_ask)?;
@@ -77,7 +78,7 @@ impl Spool {
             (Some(code), _) => (InstanceState::Exited, TaskExit::code(code)),
             (None, None) => (InstanceState::Creating, TaskExit::default()),
             (None, Some(pid)) if test_kill_process_group(pid).is_ok() => (InstanceState::Running, TaskExit::default()),
-            // Only now the code is there for sure, unless the shell was killed that would have written it.
+            // Only now the exit code is certain to be there, unless its shell was killed.
             (None, Some(_)) => (InstanceState::Exited, number(dir.join("exit"))?.map_or(TaskExit::signal(9), TaskExit::code)),
         };
         let key = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -109,7 +110,7 @@ impl RemoteDriver for Spool {
         let dir = self.root()?.join(&request.key);
         let created = fs::create_dir(&dir).is_ok();
         let _lock = self.accept(&dir, request.epoch)?;
-        // Also for one that exists: whoever made it may have died before this line, and one shell wins.
+        // Also for an existing one: its creator may have died before this line, and one shell wins.
         let mut shell = tokio::process::Command::new("/bin/sh");
         shell.args(["-c", WRAPPER, "spool", &options.script]).current_dir(&dir).env_clear().envs(&request.task.env);
         shell.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

@@ -59,7 +59,7 @@ impl BasePlugin for Base {
     }
 }
 
-/// Takes the host's order to end.
+/// Takes the host's order to shut down.
 pub(crate) struct Controller(pub(crate) CancellationToken);
 
 #[tonic::async_trait]
@@ -70,8 +70,8 @@ impl GrpcController for Controller {
     }
 }
 
-/// Standard output is the null device after the handshake, so there is never anything to send; the stream stays open
-/// because hosts reopen one that ends.
+/// Standard output is the null device after the handshake, so there is nothing to send. The stream stays open because
+/// hosts reopen one that ends.
 pub(crate) struct Stdio;
 
 #[tonic::async_trait]
@@ -95,7 +95,7 @@ impl GrpcBroker for Broker {
     }
 }
 
-/// Alive is healthy: everything finer belongs into the fingerprint.
+/// A live plugin is healthy: finer states belong to the fingerprint.
 pub(crate) struct Alive;
 
 fn status_of(service: &str) -> Result<HealthCheckResponse, Status> {

@@ -1,4 +1,4 @@
-//! Completes a driver's answers: hosts use some parts without a check, so every answer must have them.
+//! Completes a driver's answers: hosts use some parts without a check, so every answer needs them.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,7 +14,7 @@ use crate::schema::{self, Spec};
 use crate::types::{CpuUsage, ExecOutput, Inspection, MemoryUsage, NetworkOverride, PluginInfo, Started, TaskExit, TaskUsage, Usage};
 use crate::{Context, Driver, Error, StopTask, TaskEvent};
 
-/// Answers what it was given.
+/// Returns its prepared answers.
 #[derive(Debug, Clone)]
 struct Given {
     started: Started,
@@ -58,7 +58,7 @@ impl Driver for Given {
     }
 }
 
-/// What the other side's conversion accepts.
+/// The range that the other side's conversion accepts.
 fn valid(at: Option<driver_proto::Timestamp>) -> Result<(), TestCaseError> {
     let at = at.ok_or_else(|| TestCaseError::fail("no time"))?;
     // From year 1 to the end of 9999.
@@ -113,7 +113,7 @@ async fn check(given: Given, task: TaskConfig, event: TaskEvent) -> Result<(), T
     Ok(())
 }
 
-/// Also times that no calendar has.
+/// Includes times outside every calendar.
 fn time() -> impl Strategy<Value = Option<SystemTime>> {
     let seconds = prop_oneof![any::<i32>().prop_map(i64::from), -99_000_000_000..300_000_000_000i64];
     proptest::option::of((seconds, 0..1_000_000_000u32).prop_filter_map("a time of this machine", |(seconds, nanos)| {

@@ -1,8 +1,8 @@
 //! Configuration values as hosts send them, decoded into the author's own types.
 //!
-//! The wire form is msgpack with habits that plain decoders do not expect: every absent option is an explicit nil,
-//! numbers come in any width, decimals such as `0.1` as text, text as raw bytes. Here nil means absent (use `Option` or
-//! `#[serde(default)]`), and numbers are taken in every form whose value fits.
+//! The wire form is msgpack with habits that plain decoders do not expect. Every absent option is an explicit nil.
+//! Numbers come in any width, decimals such as `0.1` as text, and text as raw bytes. Here nil means absent (use
+//! `Option` or `#[serde(default)]`), and a number may have any form whose value fits.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ use serde::forward_to_deserialize_any;
 
 use crate::Error;
 
-/// Nesting that no honest configuration has.
+/// Limit of nesting; valid configurations stay far below.
 const DEPTH_MAX: usize = 64;
 
 /// The operator's configuration of the plugin.
@@ -36,7 +36,7 @@ impl Config {
         self.bytes.is_empty()
     }
 
-    /// Decodes into the author's type with serde. A type that derives [`crate::DriverConfig`] is decoded by itself.
+    /// Decodes into the author's type with serde. A type that derives [`crate::DriverConfig`] has its own `decode`.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Error> {
         decode(&self.bytes)
     }
@@ -48,13 +48,13 @@ impl AsRef<[u8]> for Config {
     }
 }
 
-/// Decodes a configuration, e.g. `task.msgpack_driver_config`, with serde; for types that do not derive
+/// Decodes a configuration such as `task.msgpack_driver_config` with serde; for types that do not derive
 /// [`crate::DriverConfig`]. No bytes at all count as an empty object.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     deserialize(value(bytes)?).map_err(|e| Error::invalid(format!("the configuration does not fit: {e}")))
 }
 
-/// The bytes as a value.
+/// Parses the bytes into a value.
 pub(crate) fn value(bytes: &[u8]) -> Result<Value, Error> {
     if bytes.is_empty() {
         return Ok(Value::Map(Vec::new()));
@@ -68,12 +68,12 @@ pub(crate) fn value(bytes: &[u8]) -> Result<Value, Error> {
     Ok(value)
 }
 
-/// A value with serde, as lenient as hosts need it.
+/// Decodes a value with serde, with the leniency that hosts need.
 pub(crate) fn deserialize<T: DeserializeOwned>(value: Value) -> Result<T, String> {
     T::deserialize(Lenient(value)).map_err(|e| e.0)
 }
 
-/// Merges what a [`crate::schema::map_attr`] sends – a list of maps, a map, or nothing – later maps winning. For
+/// Merges the wire form of a [`crate::schema::map_attr`] – a list of maps, a map, or nothing. Later maps win. For
 /// `#[serde(default, deserialize_with = "driver_sdk::config::merged_map")]`.
 pub fn merged_map<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
     #[derive(Deserialize)]
@@ -89,8 +89,8 @@ pub fn merged_map<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap
     })
 }
 
-/// A duration as operators write it: `90s`, `1h30m`, `1.5s`, `250ms`, `0`. For
-/// `#[serde(default, deserialize_with = "driver_sdk::config::duration")]`; absent and empty are zero.
+/// A duration as operators write it: `90s`, `1h30m`, `1.5s`, `250ms`, `0`. Absent and empty are zero. For
+/// `#[serde(default, deserialize_with = "driver_sdk::config::duration")]`.
 pub fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     let text = Option::<String>::deserialize(deserializer)?.unwrap_or_default();
     parse_duration(&text)
@@ -121,7 +121,7 @@ pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
         nanos += number * unit;
         rest = &rest[end..];
     }
-    // The range of the type that such durations have elsewhere.
+    // The range of Go's `time.Duration`.
     (nanos <= i64::MAX as f64).then(|| Duration::from_nanos(nanos as u64))
 }
 
@@ -145,7 +145,7 @@ impl de::Error for DecodeError {
 struct Lenient(Value);
 
 impl Lenient {
-    /// Integer in any form: msgpack integers, integral floats, decimal text.
+    /// An integer in any form: msgpack integers, integral floats, decimal text.
     fn integer(&self) -> Option<i128> {
         match &self.0 {
             Value::Integer(n) => n.as_i64().map(i128::from).or_else(|| n.as_u64().map(i128::from)),

@@ -1,4 +1,4 @@
-//! The way from a driver back to its host: task events and requests for a new fingerprint.
+//! A driver's channel to its host: task events and requests for a new fingerprint.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl Context {
         let TaskEvent { task_id, alloc_id, task_name, message, annotations } = event;
         let timestamp = Some(build::timestamp(Some(SystemTime::now())));
         let event = DriverTaskEvent { task_id, alloc_id, task_name, timestamp, message, annotations };
-        // An error only says that nobody listens.
+        // An error only means that there is no listener.
         let _ = self.events.send(event);
     }
 

@@ -1,4 +1,4 @@
-//! The parts of `#[derive(DriverConfig)]`: how each Rust type becomes a field of a configuration.
+//! The parts of `#[derive(DriverConfig)]`: the mapping of Rust types to fields of a configuration.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::{Error, config};
 
 /// A configuration of the plugin or of a task: schema and decoder in one type.
 ///
-/// Derive it for a struct with named fields; each is a key, its doc comment the key's description.
+/// Derive it for a struct with named fields. Each field is a key, and its doc comment is the key's description.
 ///
 /// ```
 /// use std::{collections::BTreeMap, time::Duration};
@@ -50,7 +50,7 @@ use crate::{Error, config};
 ///
 /// let schema = TaskConfig::schema();
 /// assert_eq!(schema.descriptions()["auth.username"], "Name of the account.");
-/// // `command` was not given, which a host would have refused already.
+/// // `command` is missing, which a host would have refused before.
 /// assert!(TaskConfig::decode([]).is_err());
 /// ```
 ///
@@ -76,9 +76,9 @@ use crate::{Error, config};
 /// | `min_items = 1`, `max_items = 4` | how many blocks of a list there may be |
 /// | `attr = "list(number)"` | any other type that serde deserializes, as an attribute of this type |
 ///
-/// `#[config(default)]` on the struct gives `default` to all fields that say nothing else. `#[config(impl_default)]`
-/// on the struct implements [`Default`] as well: each field has the value that it has when absent, and what is
-/// required its type's default.
+/// `#[config(default)]` on the struct gives `default` to all fields without an attribute. `#[config(impl_default)]` on
+/// the struct also implements [`Default`]: each field has its value for an absent key, and a required field its type's
+/// default.
 ///
 /// Misuse does not compile:
 ///
@@ -123,7 +123,7 @@ pub trait DriverConfig: Sized {
     /// count as an empty object.
     ///
     /// # Errors
-    /// [`Error::Invalid`], which names the key. Hosts check configurations before, so this is for those that do not.
+    /// [`Error::Invalid`], which names the key. Hosts check configurations before, so this serves hosts that do not.
     fn decode(config: impl AsRef<[u8]>) -> Result<Self, Error> {
         let value = config::value(config.as_ref())?;
         let read = Object::new(value).and_then(Self::from_object);
@@ -134,7 +134,7 @@ pub trait DriverConfig: Sized {
 /// A value that does not fit its field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Misfit {
-    /// Outermost last.
+    /// Path of the key, outermost part last.
     path: Vec<String>,
     text: String,
 }
@@ -164,16 +164,16 @@ impl fmt::Display for Misfit {
 /// The default of a field as a value of its type.
 ///
 /// # Panics
-/// When the author's literal is none of the type, such as a text that is no duration: with the first use of the
-/// default.
+/// When the author's literal does not fit the type, such as a text that is no duration. The panic comes at the first
+/// use of the default.
 pub fn default_of<T: FieldType>(key: &str, value: Value) -> T {
     T::read(value).unwrap_or_else(|misfit| panic!("the default of {key} does not fit its type: {misfit}"))
 }
 
-/// [`default_of`] for a type that only serde knows.
+/// [`default_of`] for a type that only serde can decode.
 ///
 /// # Panics
-/// As there.
+/// As [`default_of`].
 pub fn default_deserialized<T: DeserializeOwned>(key: &str, value: Value) -> T {
     deserialized(value).unwrap_or_else(|misfit| panic!("the default of {key} does not fit its type: {misfit}"))
 }
@@ -182,21 +182,21 @@ pub fn default_deserialized<T: DeserializeOwned>(key: &str, value: Value) -> T {
 #[derive(Debug)]
 pub struct Object(BTreeMap<String, Value>);
 
-/// What to do when a key is absent.
+/// The reaction to an absent key.
 #[derive(Debug)]
 pub enum Absent<T> {
-    /// As the type says.
+    /// The type decides.
     AsType,
     /// Refuse.
     Refuse,
-    /// Read this instead.
+    /// Decode this value instead.
     Value(Value),
-    /// Make one.
+    /// Call this function.
     Make(fn() -> T),
 }
 
 impl Object {
-    /// From a map; nil values are absent.
+    /// Takes the entries of a map; nil values are absent.
     pub fn new(value: Value) -> Result<Self, Misfit> {
         let entries = map(value)?.into_iter().filter(|(_, value)| !value.is_nil());
         Ok(Self(entries.collect()))
@@ -207,7 +207,7 @@ impl Object {
         self.take_with(key, absent, T::read, T::absent)
     }
 
-    /// The value of a key whose type only serde knows.
+    /// The value of a key whose type only serde can decode.
     pub fn take_deserialized<T: DeserializeOwned>(&mut self, key: &str, absent: Absent<T>) -> Result<T, Misfit> {
         self.take_with(key, absent, deserialized, || None)
     }
@@ -264,7 +264,7 @@ pub enum Free {}
 /// Fields that are labelled blocks.
 #[derive(Debug)]
 pub enum LabelledBlocks {}
-/// Fields that may be absent.
+/// Optional fields.
 #[derive(Debug)]
 pub enum Maybe {}
 
@@ -276,9 +276,9 @@ pub enum Maybe {}
     note = "a type that serde deserializes can be given the type of an attribute: #[config(attr = \"string\")]"
 )]
 pub trait FieldType: Sized {
-    /// Its form.
+    /// Its form in the configuration.
     type Kind;
-    /// A field of this type must be given unless something else is said.
+    /// Whether a field of this type is required by default.
     const REQUIRED: bool = true;
 
     /// Its schema.
@@ -356,7 +356,7 @@ impl<T: FieldType<Kind: Nullable>> FieldType for Option<T> {
     }
 }
 
-/// Forms that lists and maps can be made of.
+/// Forms that lists and maps can contain.
 #[diagnostic::on_unimplemented(
     message = "no list or map of a driver's configuration has elements of type `{T}`",
     note = "elements are attributes (String, numbers, bool, Duration, lists of these) or structs that derive DriverConfig"
@@ -371,7 +371,7 @@ pub trait Element<T> {
     fn list() -> Field;
     /// The schema of a map of these.
     fn map() -> Field;
-    /// A map of these as it arrives.
+    /// The entries of a map of these, from any wire form.
     fn entries(value: Value) -> Result<Vec<(String, Value)>, Misfit>;
 }
 
@@ -389,7 +389,7 @@ impl<T: FieldType<Kind = Attr>> Element<T> for Attr {
 
     fn entries(value: Value) -> Result<Vec<(String, Value)>, Misfit> {
         match value {
-            // One map for each time that it is written.
+            // One map for each occurrence.
             Value::Array(maps) => Ok(maps.into_iter().map(map).collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect()),
             one => map(one),
         }
@@ -453,13 +453,13 @@ impl<T: FieldType<Kind: Element<T>>> FieldType for BTreeMap<String, T> {
     }
 }
 
-/// `#[config(block)]`
+/// Types for `#[config(block)]`: maps with free keys.
 #[diagnostic::on_unimplemented(
     message = "`#[config(block)]` is for maps with free keys",
     note = "a struct that derives DriverConfig is a block by itself"
 )]
 pub trait FreeKeys {
-    /// One block whose keys are free.
+    /// One block with free keys.
     fn block_field() -> Field;
 }
 
@@ -475,7 +475,7 @@ impl<T: FreeKeys> FreeKeys for Option<T> {
     }
 }
 
-/// `#[config(label = …)]`
+/// Types for `#[config(label = …)]`: maps of structs that derive `DriverConfig`.
 #[diagnostic::on_unimplemented(
     message = "`#[config(label = …)]` is for maps of structs that derive DriverConfig",
     note = "only their blocks have a label"
@@ -491,7 +491,7 @@ impl<T: DriverConfig> Labelled for BTreeMap<String, T> {
     }
 }
 
-/// Stands for `[]`.
+/// Represents `[]`.
 #[derive(Debug)]
 pub struct EmptyList;
 

@@ -16,13 +16,13 @@ use crate::{Context, Error};
 
 /// A driver for tasks on this machine.
 ///
-/// Calls run concurrently on one thread: never block it, use `tokio::task::spawn_blocking`. A panic becomes an error
-/// of that call. The process may be killed at any time and a new one started; then `recover_task` is called for every
+/// Calls run concurrently on one thread: never block it, use `tokio::task::spawn_blocking`. A panic becomes an error of
+/// that call. The process may be killed at any time and a new one started; then the host calls `recover_task` for every
 /// task.
 ///
-/// Calls that change something (start, recover, stop, destroy, signal, networks) run to their end even when the host
-/// no longer waits; it may then send the same call again while the first one runs. All others are dropped at an await
-/// when nobody waits.
+/// Calls that change something (start, recover, stop, destroy, signal, networks) run to their end even when the host no
+/// longer waits. The host may then send the same call again while the first one runs. The SDK drops all other calls at
+/// an await when nobody waits.
 #[async_trait]
 pub trait Driver: Send + Sync + 'static {
     /// Name and version of the plugin.

@@ -58,8 +58,8 @@ impl From<Error> for Status {
     }
 }
 
-/// Error of a call of [`crate::RemoteDriver`]. The variant decides what the servers do next: only
-/// [`RemoteError::Gone`] may lead to a new instance, so return it only on a positive answer of the provider.
+/// Error of a call of [`crate::RemoteDriver`]. The variant decides what the servers do next. Only [`RemoteError::Gone`]
+/// may lead to a new instance, so return it only on a positive answer of the provider.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RemoteError {
     /// The provider has answered that the instance does not exist.

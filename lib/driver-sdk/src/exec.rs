@@ -29,14 +29,14 @@ pub struct ExecIo {
     pub output: ExecOutputSink,
 }
 
-/// How much of a collected command's output is kept of each stream: its end, where a check says what is wrong.
+/// Bytes kept of each stream of a collected command: the end of its output, where a check gives its reason.
 const KEPT: usize = 64 * 1024;
 
-/// Runs a session without a person: nothing is typed, and what it writes is kept. Both streams come beside the result.
+/// Runs a session without a person: sends no input and keeps the output. Returns the result and both streams.
 pub(crate) async fn collect<T, F: Future<Output = T>>(run: impl FnOnce(ExecIo) -> F) -> (T, Vec<u8>, Vec<u8>) {
     let (typing, input) = mpsc::channel(1);
     let (sender, mut written) = mpsc::channel(16);
-    // A fresh channel has room for one. The sender stays: its end would mean that the client has gone.
+    // A new channel has room for one. The sender stays: its end would mean that the client has gone.
     let _ = typing.try_send(ExecInput::StdinClosed);
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
     let mut keep = |message: Result<ExecTaskStreamingResponse, Status>| {

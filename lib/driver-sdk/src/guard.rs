@@ -1,4 +1,4 @@
-//! What a driver's code may do to its plugin: end a call with an error, and nothing else.
+//! Limits the effect of a driver's code on its plugin: it can end a call with an error, and nothing else.
 
 use std::any::Any;
 use std::future::Future;
@@ -7,7 +7,7 @@ use std::panic::AssertUnwindSafe;
 use futures::FutureExt;
 use tonic::Status;
 
-/// Runs the driver's code for one call; a panic there is an error of this call and of nothing else.
+/// Runs the driver's code for one call; a panic becomes an error of this call only.
 pub(crate) async fn guarded<T, E: Into<Status>>(call: impl Future<Output = Result<T, E>>) -> Result<T, Status> {
     match AssertUnwindSafe(call).catch_unwind().await {
         Ok(result) => result.map_err(Into::into),
@@ -15,9 +15,8 @@ pub(crate) async fn guarded<T, E: Into<Status>>(call: impl Future<Output = Resul
     }
 }
 
-/// Like [`guarded`], for calls that change something: they run to their end also when the host no longer waits.
-/// Dropped in the middle they would leave what neither side knows of; finished, it is known by its id and can be
-/// destroyed.
+/// Like [`guarded`], for calls that change something: they run to their end even when the host no longer waits. A drop
+/// half-way would leave a task that neither side knows. After the end its id is known, and the host can destroy it.
 pub(crate) async fn finished<T, E>(call: impl Future<Output = Result<T, E>> + Send + 'static) -> Result<T, Status>
 where
     T: Send + 'static,
@@ -25,7 +24,7 @@ where
 {
     match tokio::spawn(guarded(call)).await {
         Ok(result) => result,
-        // Panics are caught, so the runtime ends.
+        // Panics are caught, so the runtime is ending.
         Err(error) => Err(Status::unavailable(format!("the plugin ends: {error}"))),
     }
 }

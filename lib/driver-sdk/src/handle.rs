@@ -28,8 +28,8 @@
 //! assert!(State::recover(&TaskHandle { version: 3, ..handle }).is_err());
 //! ```
 //!
-//! Fields may be added without a new version when they have `#[serde(default)]`: both releases then read both
-//! layouts. Secrets have no place in a state: hosts store it, and that of a remote task is on the servers.
+//! You may add fields with `#[serde(default)]` without a new version: both releases then read both layouts. Keep
+//! secrets out of a state: hosts store it, and the servers store that of a remote task.
 
 use driver_proto::driver::TaskHandle;
 use serde::Serialize;
@@ -40,12 +40,12 @@ use crate::{Error, RemoteError, RemoteHandle, Started};
 /// Largest handle of a remote task that hosts accept, in bytes.
 pub const REMOTE_HANDLE_MAX_BYTES: usize = 16 << 10;
 
-/// The size above which no host accepts what a create is about to send ([`crate::RemoteDriver::intent`]).
+/// Largest intent of a create that hosts accept, in bytes ([`crate::RemoteDriver::intent`]).
 pub const INTENT_MAX_BYTES: usize = 4 << 10;
 
 /// The state that a driver needs to find a task again, in a new process and perhaps a later release of the plugin.
 ///
-/// A host may not send the task's configuration on recovery, so what recovery needs of it belongs in here.
+/// A host may omit the task's configuration on recovery, so put every part that recovery needs here.
 pub trait DriverState: Serialize + DeserializeOwned {
     /// Version of the layout, from 1. Increase it when older releases cannot read the new layout.
     const VERSION: u16;
@@ -61,7 +61,7 @@ pub trait DriverState: Serialize + DeserializeOwned {
     /// The answer to `start_task`.
     ///
     /// # Errors
-    /// The state cannot be encoded. Call it before the effect that it describes.
+    /// The state cannot be encoded. Call this before the effect that the state describes.
     fn started(&self) -> Result<Started, Error> {
         Ok(Started { driver_state: encode(self)?, version: Self::VERSION, network: None })
     }
@@ -107,43 +107,43 @@ fn read<T: DriverState>(version: i64, bytes: &[u8]) -> Result<T, Error> {
     })
 }
 
-/// Packs a state, fields by name so that later versions may add some.
+/// Encodes a state with named fields, so that later versions may add some.
 ///
 /// # Errors
-/// The state has no packed form.
+/// The state cannot be encoded.
 pub fn encode<T: Serialize + ?Sized>(state: &T) -> Result<Vec<u8>, Error> {
     rmp_serde::to_vec_named(state).map_err(|e| Error::failed(format!("cannot encode the task's handle: {e}")))
 }
 
-/// Unpacks a state.
+/// Decodes a state.
 ///
 /// # Errors
-/// The bytes are not this state's.
+/// The bytes do not hold this state.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     rmp_serde::from_slice(bytes)
         .map_err(|e| Error::invalid(format!("cannot decode the task's handle: {e}; it was not written by this driver")))
 }
 
-/// What the servers keep of a create, with the version of its layout.
+/// The servers' copy of an intent, with the version of its layout.
 #[derive(Serialize, serde::Deserialize)]
 struct Kept<T> {
     version: u16,
     intent: T,
 }
 
-/// Packs what a create is about to send ([`crate::RemoteDriver::intent`]). Count the version up when older releases
-/// could not read the new layout.
+/// Encodes the intent of a create ([`crate::RemoteDriver::intent`]). Increase the version when older releases cannot
+/// read the new layout.
 ///
 /// # Errors
-/// [`RemoteError::WrongRequest`]: it has no packed form.
+/// [`RemoteError::WrongRequest`]: it cannot be encoded.
 pub fn encode_intent<T: Serialize>(version: u16, intent: &T) -> Result<Vec<u8>, RemoteError> {
     encode(&Kept { version, intent }).map_err(RemoteError::wrong_request)
 }
 
-/// Unpacks what a create was about to send; `None` where the servers keep nothing.
+/// Decodes the intent of a create; `None` where the servers keep none.
 ///
 /// # Errors
-/// [`RemoteError::CouldNotAsk`]: another release wrote it, or it is damaged. Neither says that nothing was sent.
+/// [`RemoteError::CouldNotAsk`]: another release wrote it, or it is damaged. Neither means that nothing was sent.
 pub fn decode_intent<T: DeserializeOwned>(version: u16, bytes: &[u8]) -> Result<Option<T>, RemoteError> {
     if bytes.is_empty() {
         return Ok(None);
@@ -159,7 +159,7 @@ pub fn decode_intent<T: DeserializeOwned>(version: u16, bytes: &[u8]) -> Result<
     rmp_serde::from_slice::<Kept<T>>(bytes).map(|kept| Some(kept.intent)).map_err(damaged)
 }
 
-/// The refusal of a version that this driver does not know.
+/// The error for a version unknown to this driver.
 pub fn unknown_version(got: i32, known: std::ops::RangeInclusive<i32>) -> Error {
     Error::invalid(format!(
         "the task's handle has version {got}, this driver knows {} to {}; use the driver release that wrote it or a newer one",
@@ -167,16 +167,16 @@ pub fn unknown_version(got: i32, known: std::ops::RangeInclusive<i32>) -> Error 
         known.end()
     ))
 }
-/// Byte strings as such, not as lists of numbers: `#[serde(with = "driver_sdk::handle::bytes")]`.
+/// Byte strings as such instead of lists of numbers: `#[serde(with = "driver_sdk::handle::bytes")]`.
 pub mod bytes {
     use serde::{Deserializer, Serializer, de::Visitor};
 
-    /// Writes bytes.
+    /// Encodes bytes.
     pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_bytes(bytes)
     }
 
-    /// Reads bytes.
+    /// Decodes bytes.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
         struct Bytes;
         impl Visitor<'_> for Bytes {
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn what_earlier_releases_have_written_is_read() {
-        // Bytes, not values: what an earlier release has written does not change with this one.
+        // Literal bytes: an earlier release's output does not change with this one.
         let current = b"\x81\xa4name\xa3web".as_slice();
         let wanted = State { name: "web".into(), added_later: 0 };
         assert_eq!(State::recover(&handle(3, current)), Ok(State { name: "web".into(), ..wanted }));

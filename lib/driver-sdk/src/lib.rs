@@ -1,9 +1,8 @@
-//! The SDK for driver authors: implement one trait, call [`serve`], and the program is a driver plugin.
+//! The SDK for driver authors: implement one trait, call [`serve()`], and the program is a driver plugin.
 //!
-//! For: [`Driver`] (tasks on this machine) and [`RemoteDriver`] (tasks in a runtime elsewhere that outlive their node),
-//! configuration schemas and decoding, versioned handles, events, logs, and the serving of all that over the plugin
-//! protocol – also to hosts written in other languages.
-//! Must never know: the server, the node agent, jobs, scheduling.
+//! For: [`Driver`] (tasks on this machine) and [`RemoteDriver`] (tasks in a runtime elsewhere that outlive their node).
+//! It covers configuration schemas and decoding, versioned handles, events and logs. It serves them over the plugin
+//! protocol, also to hosts written in other languages. Must never know: the server, the node agent, jobs, scheduling.
 //! Start reading at [`Driver`]; `drivers/mock` is a complete example.
 //!
 //! ```no_run

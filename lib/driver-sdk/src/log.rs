@@ -14,15 +14,15 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Lines are at most this long: the kernel then writes them whole, and a readable check is enough never to block.
+/// Longest line in bytes: the kernel writes it as a whole, so a check for room is enough never to block.
 const LINE_MAX: usize = 4096;
 
-/// How long the count of lines left out waits for a line to go with, before it gets one of its own.
+/// How long the count of dropped lines waits for a next line before it gets its own.
 const ALONE_AFTER: Duration = Duration::from_millis(100);
 
-/// Sends `tracing` events to the host. A second call, or an embedding program with its own subscriber, is left alone.
+/// Sends `tracing` events to the host. Does nothing at a second call, or in a program with its own subscriber.
 pub(crate) fn install() {
-    // The transport's own chatter is of no use to operators.
+    // The transport's own messages are of no use to operators.
     let filter = Targets::new()
         .with_default(Level::TRACE)
         .with_targets(["h2", "hyper", "hyper_util", "tonic", "tower", "mio", "tokio", "runtime"].map(|t| (t, Level::WARN)));
@@ -53,10 +53,9 @@ impl<S: Subscriber> Layer<S> for HclogLayer {
     }
 }
 
-/// What lines go through: never waits for the reader, and owes it the number of lines that found no room.
+/// The outlet of log lines. It never waits for the reader, and reports the number of dropped lines later.
 ///
-/// The lock is held around check and write: two threads that both found room for one line would else wait for the
-/// reader.
+/// The lock spans check and write: otherwise two threads that both find room for one line would wait for the reader.
 struct Outlet {
     owed: Mutex<Owed>,
     grew: Condvar,
@@ -64,7 +63,7 @@ struct Outlet {
 
 struct Owed {
     lines: u64,
-    /// Whether somebody will say the number if no further line does.
+    /// Whether a thread will report the number if no further line does.
     debtor: bool,
 }
 
@@ -77,8 +76,8 @@ impl Outlet {
         self.owed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes one line, or counts it for the next one. The first that is counted starts the thread that says so when
-    /// no line follows.
+    /// Writes one line, or counts it as dropped. The first dropped line starts the thread that reports the number if no
+    /// line follows.
     fn put(&'static self, to: BorrowedFd<'static>, level: &str, module: &str, fields: Fields) {
         let mut owed = self.owed();
         if write(to, level, module, fields, owed.lines) {
@@ -94,7 +93,7 @@ impl Outlet {
         self.grew.notify_one();
     }
 
-    /// Says how many lines are owed as soon as there is room, again and again; ends when nobody reads any more.
+    /// Reports dropped lines as soon as there is room, repeatedly; ends when the reader has gone.
     fn settle(&self, to: BorrowedFd<'_>) {
         loop {
             let mut owed = self.owed();
@@ -103,7 +102,7 @@ impl Outlet {
             }
             drop(owed);
             thread::sleep(ALONE_AFTER);
-            // Without the lock, which is held by all who log: this alone may wait for the reader.
+            // Without the lock, which every log call takes: only this thread may wait for the reader.
             if room(to, None).intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
                 return;
             }
@@ -118,7 +117,7 @@ impl Outlet {
     }
 }
 
-/// Writes without ever waiting: after the host's death nobody may read, and a task must not notice.
+/// Writes without ever waiting: after the host's death there may be no reader, and a task must not notice.
 fn write(to: BorrowedFd<'_>, level: &str, module: &str, fields: Fields, owed: u64) -> bool {
     if !room(to, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).contains(PollFlags::OUT) {
         return false;
@@ -127,8 +126,7 @@ fn write(to: BorrowedFd<'_>, level: &str, module: &str, fields: Fields, owed: u6
     rustix::io::write(to, &line).is_ok_and(|n| n == line.len())
 }
 
-/// What the kernel says of `fd` once it has room or nobody reads it any more; nothing when that was not within the
-/// time.
+/// The events of `fd` once it has room or no reader; empty after the time limit.
 fn room(fd: BorrowedFd<'_>, within: Option<&Timespec>) -> PollFlags {
     loop {
         let mut fds = [PollFd::new(&fd, PollFlags::OUT)];
@@ -189,7 +187,7 @@ impl Visit for Fields {
 }
 
 fn render(level: &str, module: &str, now: &jiff::Timestamp, fields: Fields, owed: u64) -> Vec<u8> {
-    // Exactly six digits: with any other number the whole line is taken for plain text.
+    // Exactly six digits: with any other number hosts take the whole line for plain text.
     let timestamp = now.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
     let object = |message: &str, rest: Map<String, Value>| {
         let mut object = rest;
@@ -208,7 +206,7 @@ fn render(level: &str, module: &str, now: &jiff::Timestamp, fields: Fields, owed
     if line.len() <= LINE_MAX {
         return line;
     }
-    // Escapes can take six bytes per byte.
+    // An escape can take six bytes for one.
     let keep = fields.message.floor_char_boundary((LINE_MAX - 512) / 6);
     let keep = if fields.message.len() <= LINE_MAX / 8 { fields.message.len() } else { keep };
     let cut = Map::from_iter([("truncated".to_owned(), Value::Bool(true))]);
@@ -254,21 +252,22 @@ mod tests {
     fn every_line_is_read_or_counted_even_if_none_follows() {
         static OUTLET: Outlet = Outlet::new();
         let (read, to) = rustix::pipe::pipe().expect("pipe");
-        // For good, as standard error is: the thread that tells the rest keeps it.
+        // Leaked, because standard error lasts as well: the reporting thread keeps it.
         let to: BorrowedFd<'static> = std::os::fd::AsFd::as_fd(Box::leak(Box::new(to)));
         let flood = |n: u64| {
             for _ in 0..n {
                 OUTLET.put(to, "info", "m", Fields { message: "x".repeat(1000), rest: Map::new() });
             }
         };
-        // Two at once, and more than the pipe holds: neither waits for a reader that is not there.
+        // Two at once, and more than the pipe holds: neither waits for the absent reader.
         thread::scope(|s| {
             s.spawn(|| flood(300));
             s.spawn(|| flood(200));
         });
         let mut lines = std::io::BufRead::lines(std::io::BufReader::new(std::fs::File::from(read)));
         let (mut came, mut counted) = (0, 0);
-        // Ends when all are accounted for; without the thread the last ones never are, and the read waits for good.
+        // Ends when all lines are counted. Without the thread the last ones never are, and the read would wait for
+        // ever.
         let (told, tell) = std::sync::mpsc::channel();
         thread::spawn(move || {
             while came + counted < 500 {

@@ -1,9 +1,8 @@
-//! The copy, on the node, of one log of a task that runs elsewhere: rotated files that go on exactly where they
-//! ended, whoever writes them next.
+//! A node's copy of one log of a remote task: rotated files that any writer continues exactly where they ended.
 //!
-//! Beside the files lies `.<name>.origin`: which instance the newest file belongs to and the position in the
-//! instance's log at which that file begins. It is replaced before a file is, so the next position always follows
-//! from it and the newest file's length.
+//! Beside the files lies `.<name>.origin`. It holds the instance of the newest file, and the position in the instance's
+//! log at which that file begins. It is replaced before a file is, so the next position always follows from it and the
+//! newest file's length.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -11,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// An open copy. All calls may wait for the disk.
+/// An open copy. All calls may block on the disk.
 #[derive(Debug)]
 pub(crate) struct LogCopy {
     place: Place,
@@ -21,21 +20,21 @@ pub(crate) struct LogCopy {
     len: u64,
 }
 
-/// Which files, and when to begin another.
+/// Names of the files, and when to rotate.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     pub(crate) dir: PathBuf,
-    /// Such as `web.stdout`.
+    /// Base name, such as `web.stdout`.
     pub(crate) name: String,
     pub(crate) max_files: u32,
     pub(crate) max_file_bytes: u64,
 }
 
-/// The newest file.
+/// The origin of the newest file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Origin {
     number: u64,
-    /// Position of the file's first byte; below zero when it begins with what an earlier instance has written.
+    /// Position of the file's first byte; negative when it begins with an earlier instance's output.
     begins: i64,
 }
 
@@ -76,13 +75,13 @@ impl Place {
         Ok(LogCopy { place: self, key: key.to_owned(), origin, file, len })
     }
 
-    /// Goes on with the copy of this instance's log, if one was begun here.
+    /// Continues the copy of this instance's log, if one was begun here.
     pub(crate) fn resume(self, key: &str) -> io::Result<Option<LogCopy>> {
         let origin = self.read_origin(key)?;
         origin.map(|origin| self.open(key, origin)).transpose()
     }
 
-    /// Begins to copy the log of an instance at a position, after what the files hold of earlier ones.
+    /// Begins to copy an instance's log at a position, after the output of earlier instances.
     pub(crate) fn begin(self, key: &str, position: u64) -> io::Result<LogCopy> {
         let number = self.newest()?.unwrap_or(0);
         let held = fs::metadata(self.file(number)).map_or(0, |m| m.len());
@@ -92,7 +91,7 @@ impl Place {
     }
 }
 
-/// Whole or not at all.
+/// Writes the origin atomically.
 fn write_origin(place: &Place, key: &str, origin: Origin) -> io::Result<()> {
     let (path, fresh) = (place.origin(), place.dir.join(format!(".{}.origin.new", place.name)));
     fs::write(&fresh, format!("{key} {} {}\n", origin.number, origin.begins))?;
@@ -100,13 +99,13 @@ fn write_origin(place: &Place, key: &str, origin: Origin) -> io::Result<()> {
 }
 
 impl LogCopy {
-    /// Position in the instance's log that comes next.
+    /// Next position in the instance's log.
     pub(crate) fn position(&self) -> u64 {
         u64::try_from(self.origin.begins.saturating_add_unsigned(self.len)).unwrap_or(0)
     }
 
-    /// Appends bytes that begin at `position`: what is held already is left out; what is missing between was not to
-    /// be had any more.
+    /// Appends bytes that begin at `position`. Skips those that it has already; a gap means that the provider had lost
+    /// that part.
     pub(crate) fn append(&mut self, position: u64, data: &[u8]) -> io::Result<()> {
         let held = usize::try_from(self.position().saturating_sub(position)).unwrap_or(usize::MAX);
         let mut data = data.get(held..).unwrap_or_default();
@@ -124,10 +123,10 @@ impl LogCopy {
             }
             let now = match data.get(..room) {
                 None => data,
-                // A line is not cut while there is an end of one.
+                // Cut at a line end, if there is one.
                 Some(part) => part.iter().rposition(|b| *b == b'\n').map_or(part, |end| &part[..=end]),
             };
-            // Only what has arrived counts, also when the disk takes a part.
+            // Counts written bytes only, even if the disk takes a part.
             let taken = self.file.write(now)?;
             if taken == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
@@ -184,10 +183,10 @@ mod tests {
         drop(copy);
         let mut copy = here.clone().resume("a").unwrap().unwrap();
         assert_eq!(copy.position(), 4);
-        // Sent again from the beginning, only the rest is new.
+        // Sent again from the beginning: only the rest is new.
         copy.append(0, b"one\ntwo\n").unwrap();
         assert_eq!((text(&here).as_str(), copy.position()), ("one\ntwo\n", 8));
-        // Another instance of the task: its log begins at 0 again, and follows in the same file.
+        // Another instance of the task: its log begins at 0 again and continues in the same file.
         assert!(here.clone().resume("b").unwrap().is_none());
         let mut copy = here.clone().begin("b", 0).unwrap();
         copy.append(0, b"three\n").unwrap();
@@ -202,7 +201,7 @@ mod tests {
         let mut copy = here.clone().begin("a", 1000).unwrap();
         copy.append(1000, b"now\n").unwrap();
         assert_eq!((text(&here).as_str(), copy.position()), ("now\n", 1004));
-        // The provider has thrown a part away.
+        // The provider has dropped a part.
         copy.append(2000, b"later\n").unwrap();
         assert_eq!((text(&here).as_str(), here.resume("a").unwrap().unwrap().position()), ("now\nlater\n", 2006));
     }
@@ -224,7 +223,7 @@ mod tests {
         let here = place(dir.path(), 10, 1 << 20);
         let mut copy = here.clone().begin("a", 0).unwrap();
         copy.append(0, b"one\n").unwrap();
-        // Killed between the two steps: the file that the origin names does not exist yet.
+        // Killed between the two steps: the origin names a file that does not exist yet.
         write_origin(&here, "a", Origin { number: 1, begins: 4 }).unwrap();
         let mut copy = here.clone().resume("a").unwrap().unwrap();
         assert_eq!(copy.position(), 4);

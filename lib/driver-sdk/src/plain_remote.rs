@@ -1,4 +1,4 @@
-//! A remote driver as a plain one: handle, RecoverTask and `DETACH`, for hosts that do not know the remote extension.
+//! A remote driver as a plain one: handle, RecoverTask and `DETACH`, for hosts without the remote extension.
 //!
 //! ```text
 //! start ── ensure(key = task id) ──▶ managed ── exited / gone ──▶ ended ── destroy ──▶ acknowledged, forgotten
@@ -30,13 +30,13 @@ use crate::{
     Context, DETACH_SIGNAL, Driver, DriverState, Error, LogChunk, RemoteDriver, RemoteError, TaskConfig, TaskHandle, handle, log_policy,
 };
 
-/// Hosts of the plain protocol have no cluster identity to offer.
+/// Hosts of the plain protocol have no cluster identity.
 const OWNER: &str = "plain-driver-protocol";
 const RETRY_AFTER: Duration = Duration::from_secs(2);
-/// How long the rest of the log is read after the task's end.
+/// Time limit for the rest of the log after the task's end.
 const LAST_LINES: Duration = Duration::from_secs(5);
 
-/// What RecoverTask needs.
+/// The state for RecoverTask.
 #[derive(Debug, Serialize, Deserialize)]
 struct StateV1 {
     key: String,
@@ -49,7 +49,7 @@ impl DriverState for StateV1 {
     const VERSION: u16 = 1;
 }
 
-/// One task under management here.
+/// One task that this process manages.
 #[derive(Debug)]
 struct Managed {
     id: String,
@@ -57,13 +57,13 @@ struct Managed {
     key: String,
     handle: RemoteHandle,
     epoch: u64,
-    /// The instance goes on without us.
+    /// Cancelled when the instance continues without us.
     detached: CancellationToken,
-    /// The task has ended: what is left of its logs is read.
+    /// Cancelled at the task's end: only the rest of its logs remains to read.
     over: CancellationToken,
-    /// The host has forgotten the task.
+    /// Cancelled when the host has forgotten the task.
     destroyed: CancellationToken,
-    /// Who copies its logs.
+    /// The copies of its logs.
     copying: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -146,7 +146,7 @@ impl PlainRemote {
         seen.into_iter().next().ok_or_else(|| RemoteError::could_not_ask("the driver answered without an observation"))
     }
 
-    /// Until the instance has ended; what cannot be asked is asked again.
+    /// Waits until the instance has ended, and asks again after each failure.
     async fn end(&self, task: &Managed) -> Result<TaskExit, Error> {
         loop {
             let (sink, mut pushed) = mpsc::channel(16);
@@ -164,7 +164,7 @@ impl PlainRemote {
             let outcome = tokio::select! {
                 exit = &mut first_end => Ok(exit),
                 result = &mut watching => match result {
-                    // What was pushed before the stream ended still counts.
+                    // An end pushed before the stream's end still counts.
                     Ok(()) => Ok(first_end.await),
                     Err(error) => Err(error),
                 },
@@ -178,16 +178,16 @@ impl PlainRemote {
     }
 }
 
-/// Where the copy of a log begins when none was begun on this node.
+/// Where the copy of a log begins if this node has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Logs {
     /// A new task.
     FromStart,
-    /// One that was taken over: what it has said until now was said elsewhere.
+    /// An adopted one: its earlier output was copied elsewhere.
     FromNow,
 }
 
-/// Does to the disk what may take time.
+/// Runs blocking disk work.
 async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> std::io::Result<T> + Send + 'static) -> std::io::Result<T> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(std::io::Error::other(e)))
 }
@@ -214,8 +214,8 @@ async fn append(copy: Option<LogCopy>, place: &Place, key: &str, chunk: LogChunk
     .await
 }
 
-/// Copies one log into the node's files, until the end of the task is read or the task is let go. The provider keeps
-/// the log, so whatever goes wrong here is tried again and nothing is lost.
+/// Copies one log into the node's files, until the task's last output is read or the task is let go. The provider keeps
+/// the log, so every failure is retried and nothing is lost.
 async fn copy_log(remote: Arc<dyn RemoteDriver>, task: Arc<Managed>, stream: LogStream, place: Place, logs: Logs) {
     loop {
         match copy_log_once(&*remote, &task, stream, &place, logs).await {
@@ -244,7 +244,7 @@ async fn copy_log_once(remote: &dyn RemoteDriver, task: &Managed, stream: LogStr
                 biased;
                 () = task.detached.cancelled() => return Ok(()),
                 () = task.destroyed.cancelled() => return Ok(()),
-                // From here on what there is, without waiting for more.
+                // From here on, copy what is there without waiting for more.
                 () = task.over.cancelled(), if !last => break,
                 result = &mut reading, if outcome.is_none() => outcome = Some(result),
                 chunk = chunks.recv() => match chunk {
@@ -257,7 +257,7 @@ async fn copy_log_once(remote: &dyn RemoteDriver, task: &Managed, stream: LogStr
             Some(Err(RemoteError::CouldNotAsk(why))) => return Err(why),
             Some(Err(_)) => return Ok(()),
             Some(Ok(())) if last => return Ok(()),
-            // It has ended although it should have gone on: once more after a pause.
+            // It has ended unexpectedly: try again after a pause.
             Some(Ok(())) => tokio::select! {
                 () = tokio::time::sleep(RETRY_AFTER) => {}
                 () = task.over.cancelled() => {}
@@ -295,7 +295,7 @@ impl Driver for PlainRemote {
     }
 
     fn capabilities(&self) -> Capabilities {
-        // The logs are copied into files: a fifo would lose its only writer with this process.
+        // The logs are copied into files: a FIFO would lose its only writer with this process.
         Capabilities { remote_tasks: true, disable_log_collection: true, ..self.remote.capabilities() }
     }
 
@@ -311,7 +311,7 @@ impl Driver for PlainRemote {
         if self.tasks().contains_key(&task.id) {
             return Err(Error::failed(format!("task {} is already managed here", task.id)));
         }
-        // Fresh per start and repeated only when the same start is repeated: an idempotency key.
+        // New at each start and repeated only with the same start: an idempotency key.
         let key = task.id.replace('/', "-");
         let ensure = Ensure {
             key: key.clone(),
@@ -320,7 +320,7 @@ impl Driver for PlainRemote {
             slot: format!("{}/{}.{}/{}", task.namespace, task.job_id, task.task_group_name, task.name),
             task: task.clone(),
             bundle: Default::default(),
-            // The host may repeat a start whose answer it has lost.
+            // The host may repeat a start after a lost answer.
             first: false,
             intent: Vec::new(),
         };
@@ -426,7 +426,7 @@ impl Driver for PlainRemote {
         let task = self.task(id)?;
         match self.remote.stats(&task.handle).await {
             Ok(usage) => Ok(usage),
-            // A missing sample is no reason to end the stream.
+            // A missing sample does not end the stream.
             Err(RemoteError::CouldNotAsk(_)) => Ok(Some(TaskUsage::default())),
             Err(other) => Err(error(other)),
         }

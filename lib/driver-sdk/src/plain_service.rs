@@ -33,7 +33,7 @@ impl PlainService {
     }
 }
 
-/// The state of the driver as the wire has it.
+/// The driver's state in wire form.
 fn fingerprint_response(fingerprint: Fingerprint, gone: Vec<String>) -> FingerprintResponse {
     let health = match fingerprint.health {
         Health::Undetected => HealthState::Undetected,
@@ -56,12 +56,12 @@ async fn look(driver: &dyn Driver) -> Fingerprint {
     guarded(async { Ok::<_, Status>(driver.fingerprint().await) }).await.unwrap_or_else(|status| Fingerprint::unhealthy(status.message()))
 }
 
-/// Sends the first look at once, then every change, for as long as the host listens.
+/// Sends the first fingerprint at once, then every change, as long as the host listens.
 async fn fingerprints(driver: Arc<dyn Driver>, context: Context, out: mpsc::Sender<Result<FingerprintResponse, Status>>) {
     let due = context.fingerprint_due();
     let mut last: Option<Fingerprint> = None;
     loop {
-        // Registered before looking: a change during the look is not missed.
+        // Registered before the look, so that it misses no change.
         let asked = due.notified();
         let now = look(driver.as_ref()).await;
         if last.as_ref() != Some(&now) {
@@ -89,8 +89,8 @@ async fn samples(driver: Arc<dyn Driver>, id: String, every: Duration, out: mpsc
                     return;
                 }
             }
-            // Hosts take the end of the stream for an error and ask again for ever, so it stays open; until the task
-            // is no longer known.
+            // Hosts take the end of the stream for an error and ask again for ever. So it stays open until the task is
+            // unknown.
             Ok(None) => {}
             Err(status) => {
                 let _ = out.send(Err(status)).await;
@@ -157,7 +157,7 @@ fn wire_memory(memory: &MemoryUsage) -> driver_proto::driver::MemoryUsage {
     }
 }
 
-/// A client message, or nothing for a heartbeat. Data and close in one message are two inputs, in that order.
+/// The inputs in a client message; none for a heartbeat. Data and close in one message are two inputs, in that order.
 fn exec_inputs(message: ExecTaskStreamingRequest) -> Vec<ExecInput> {
     let mut inputs = Vec::new();
     if let Some(stdin) = message.stdin {
@@ -175,7 +175,7 @@ fn exec_inputs(message: ExecTaskStreamingRequest) -> Vec<ExecInput> {
     inputs
 }
 
-/// Runs a session: `first` may already hold input, the rest of the client's messages are forwarded until it goes.
+/// Runs a session: `first` may already hold input; forwards the client's further messages until the client goes.
 pub(crate) fn exec_session<S, F, R>(first: ExecTaskStreamingRequest, mut rest: S, run: F) -> StreamOf<ExecTaskStreamingResponse>
 where
     S: Stream<Item = Result<ExecTaskStreamingRequest, Status>> + Send + Unpin + 'static,
@@ -199,7 +199,7 @@ where
                     }
                 }
             }
-            // The client has ended its side: the driver sees the end of the input.
+            // The client has closed its side: the driver sees the end of the input.
             drop(forward);
         };
         let ended = async {
@@ -212,7 +212,7 @@ where
         };
         let ended = std::pin::pin!(ended);
         let pump = std::pin::pin!(pump);
-        // Clients never end their side after the command's exit, so only the session's end counts; and when the client
+        // Clients never close their side after the command's exit, so only the session's end counts. When the client
         // stops reading, the session is dropped.
         let both = futures::future::select(ended, pump);
         tokio::select! {
@@ -312,7 +312,7 @@ impl Wire for PlainService {
     type TaskEventsStream = StreamOf<DriverTaskEvent>;
 
     async fn task_events(&self, _: Request<TaskEventsRequest>) -> Reply<Self::TaskEventsStream> {
-        // The context lives in the stream, so the sender does and the stream never ends.
+        // The context lives in the stream, so the sender lives and the stream never ends.
         let state = (self.context.events(), self.context.clone());
         let stream = futures::stream::unfold(state, |(mut events, context)| async move {
             loop {
@@ -384,7 +384,7 @@ mod tests {
     use crate::schema::{self, Spec};
     use crate::types::{ExecOutput, Inspection, PluginInfo, Started, TaskExit};
 
-    /// Answers everything with as little as the types allow; panics in `exec_task` on request.
+    /// Returns the minimum that the types allow; panics in `exec_task` on request.
     struct Bare;
 
     #[crate::async_trait]
@@ -481,7 +481,7 @@ mod tests {
         let first = looks.next().await.expect("at once").expect("fine");
         assert!(first.health() == HealthState::Unhealthy && first.health_description.contains("no look"), "{first:?}");
         let mut events = service.task_events(Request::new(TaskEventsRequest {})).await.expect("opens").into_inner();
-        // Hours pass, nothing changes, nothing ends.
+        // For hours nothing changes and nothing ends.
         let silence = tokio::time::timeout(Duration::from_secs(10_000), futures::future::select(looks.next(), events.next()));
         assert!(silence.await.is_err());
         service.context.emit(crate::TaskEvent { message: "hello".into(), ..Default::default() });
@@ -530,7 +530,7 @@ mod tests {
         }
         go.notify_one();
         assert_eq!(says.recv().await, Some("ends"));
-        // A wait is dropped with its caller, and so is what feeds streams.
+        // A wait is dropped with its caller, and so are the sources of streams.
         let quiet = Arc::strong_count(&driver);
         let mut looks = service.fingerprint(Request::new(FingerprintRequest {})).await.expect("opens").into_inner();
         looks.next().await.expect("one").expect("fine");

@@ -15,27 +15,27 @@ pub struct Row {
     pub key: String,
     /// `string`, `list(number)`, `block`, `blocks`…
     pub form: String,
-    /// It must be given (if the block around it is).
+    /// Whether it is required (if its outer block is present).
     pub required: bool,
-    /// Expression of the value that it has otherwise.
+    /// Expression of the value for an absent key.
     pub default: Option<String>,
-    /// What it means; empty when the driver does not say.
+    /// Its meaning; empty when the driver does not say.
     pub description: String,
 }
 
-/// The keys in the order of their names, each block followed by what is in it.
+/// The keys in order of their names, each block followed by its content.
 pub fn rows(spec: &Spec) -> Vec<Row> {
     let mut walk = Walk { descriptions: spec.descriptions(), rows: Vec::new() };
     walk.spec(spec.wire(), "", "", None);
     walk.rows
 }
 
-/// Keys without a description, for a driver's own tests: none should be left.
+/// Keys without a description. A driver's own tests should find none.
 pub fn undescribed(spec: &Spec) -> Vec<String> {
     rows(spec).into_iter().filter(|row| row.description.is_empty()).map(|row| row.key).collect()
 }
 
-/// The rows as a Markdown table; without rows a sentence that says so.
+/// The rows as a Markdown table; without rows, a sentence that says so.
 pub fn markdown(spec: &Spec) -> String {
     let rows = rows(spec);
     if rows.is_empty() {
@@ -62,7 +62,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// `implied` is the name that the object around gives; `above` the dotted keys of the blocks around.
+    /// `implied` is the name from the outer object; `above` the dotted keys of the outer blocks.
     fn spec(&mut self, spec: &wire::Spec, implied: &str, above: &str, default: Option<String>) {
         let Some(kind) = &spec.block else { return };
         let named = |name: &str| match (above, if name.is_empty() { implied } else { name }) {
@@ -98,7 +98,7 @@ impl Walk<'_> {
                     self.spec(primary, implied, above, Some(literal));
                 }
             }
-            // A constant is nothing that anyone can give.
+            // Nobody can set a constant.
             Kind::Literal(_) => {}
         }
     }

@@ -17,7 +17,7 @@ use crate::{Context, Error, RemoteError};
 /// them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Description {
-    /// Identity of the runtime: equal texts mean that the same instances are reachable, whatever node asks.
+    /// Identity of the runtime: equal texts mean that the same instances are reachable, from any node.
     pub provider: String,
     /// A second create with the same key returns the first instance.
     pub keyed_create: bool,
@@ -25,7 +25,7 @@ pub struct Description {
     pub find: bool,
     /// Instances are listed by owner.
     pub list: bool,
-    /// Those of every owner are listed, too: [`RemoteDriver::list`] with an empty one.
+    /// Instances of every owner are listed, too: [`RemoteDriver::list`] with an empty owner.
     pub list_owners: bool,
     /// The provider itself refuses stale epochs.
     pub conditional_writes: bool,
@@ -35,7 +35,7 @@ pub struct Description {
     pub retained_exit_results: bool,
     /// Output can be read.
     pub logs: bool,
-    /// Commands can be run beside an instance.
+    /// Commands can run in an instance.
     pub exec: bool,
     /// Signals can be sent.
     pub signals: bool,
@@ -45,18 +45,18 @@ pub struct Description {
     pub file_upload: bool,
     /// Files of a running instance can be renewed ([`RemoteDriver::refresh`]).
     pub refresh: bool,
-    /// Volumes of the runtime are mounted by name: `host_path` of a mount in [`Ensure::task`] is the name of one, and
-    /// none is made.
+    /// Volumes of the runtime are mounted by name: `host_path` of a mount in [`Ensure::task`] is the name of an
+    /// existing one.
     pub volumes: bool,
-    /// [`RemoteDriver::watch`] pushes changes; without it the SDK looks for them.
+    /// [`RemoteDriver::watch`] pushes changes; otherwise the SDK polls.
     pub watch: bool,
-    /// Oldest handle layout understood.
+    /// Oldest readable handle layout.
     pub handle_schema_min: u32,
-    /// Newest handle layout understood; also the one written.
+    /// Newest readable handle layout; also the one written.
     pub handle_schema_max: u32,
-    /// Processor capacity of the runtime, 0 = not declared.
+    /// Processor capacity of the runtime in MHz; 0 = not declared.
     pub pool_cpu_mhz: u64,
-    /// Memory capacity of the runtime, 0 = not declared.
+    /// Memory capacity of the runtime in MiB; 0 = not declared.
     pub pool_memory_mib: u64,
     /// How long a new instance may be missing from the provider's answers; zero if the provider is consistent.
     pub staleness: Duration,
@@ -67,11 +67,11 @@ pub struct Description {
 pub struct RemoteHandle {
     /// Version of the layout of `data`.
     pub schema: u32,
-    /// Opaque to everyone else; [`crate::handle::encode`] makes it.
+    /// Opaque to the host; [`crate::handle::encode`] makes it.
     pub data: Vec<u8>,
 }
 
-/// State of an instance, as far as it is known.
+/// Last known state of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum InstanceState {
     /// The provider could not be asked.
@@ -92,7 +92,7 @@ pub enum InstanceState {
 pub struct Observation {
     /// Idempotency key.
     pub key: String,
-    /// What is known.
+    /// The state.
     pub state: InstanceState,
     /// Exit of the instance, if the state is [`InstanceState::Exited`].
     pub exit: TaskExit,
@@ -110,7 +110,7 @@ pub struct Observation {
     pub port_map: BTreeMap<String, i32>,
     /// Facts for people (`pid`…).
     pub attributes: BTreeMap<String, String>,
-    /// Newest epoch that the provider has accepted, 0 when it keeps none.
+    /// Newest epoch that the provider has accepted; 0 when it keeps none.
     pub epoch: u64,
 }
 
@@ -124,7 +124,7 @@ impl Observation {
 /// A file for the instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BundleFile {
-    /// Relative to the task directory. With a slash at its end it is a directory, without content.
+    /// Path relative to the task directory. A trailing slash marks a directory, without content.
     pub path: String,
     /// Permission bits.
     pub mode: u32,
@@ -147,7 +147,7 @@ impl Bundle {
         Self { digest: digest(&files), files }
     }
 
-    /// Refuses files that are not the ones which were sent.
+    /// Refuses files that differ from those sent.
     pub fn verify(&self) -> Result<(), RemoteError> {
         if self.files.is_empty() && self.digest.is_empty() {
             return Ok(());
@@ -183,11 +183,11 @@ pub struct Ensure {
     pub task: TaskConfig,
     /// Its files.
     pub bundle: Bundle,
-    /// No create with this key was sent before under this epoch or an earlier one; at most one create of a key says
-    /// so. A provider of several places may then use those that can be asked; every other create has to ask all, and
-    /// to make sure that no other place than its own makes the instance.
+    /// No create with this key was sent before under this epoch or an earlier one; at most one create of a key says so.
+    /// A provider of several places may then use those that answer. Every other create has to ask all places, and to
+    /// ensure that no place but its own makes the instance.
     pub first: bool,
-    /// What the host keeps of this key ([`RemoteDriver::intent`]); empty when it keeps nothing.
+    /// The host's stored intent of this key ([`RemoteDriver::intent`]); empty when there is none.
     pub intent: Vec<u8>,
 }
 
@@ -198,12 +198,12 @@ pub struct Lookup {
     pub key: String,
     /// Cluster id.
     pub owner: String,
-    /// What the host keeps of the key ([`RemoteDriver::intent`]): where there is something, a create may have been
-    /// sent, by this manager or an earlier one.
+    /// The host's stored intent of the key ([`RemoteDriver::intent`]). If there is one, a create may have been sent, by
+    /// this manager or an earlier one.
     pub intent: Vec<u8>,
     /// The epoch under which the host manages the key; 0 when it does not say.
     pub epoch: u64,
-    /// The host repeats the create by its key when there is no instance. Without it [`RemoteError::Gone`] ends the key.
+    /// The host repeats the create by its key if there is no instance. Otherwise [`RemoteError::Gone`] ends the key.
     pub create_follows: bool,
 }
 
@@ -242,7 +242,7 @@ pub struct Page {
     pub instances: Vec<Instance>,
     /// Empty on the last page.
     pub next_page_token: String,
-    /// A part of the provider could not be asked, and why; what is not listed may be there. Empty = this is all.
+    /// Why a part of the provider could not be asked: unlisted instances may exist there. Empty = the list is complete.
     pub incomplete: String,
 }
 
@@ -255,14 +255,14 @@ pub enum LogStream {
     Stderr,
 }
 
-/// Which bytes of the log.
+/// The requested part of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogsQuery {
     /// Which stream.
     pub stream: LogStream,
     /// Absolute byte offset over all rotated files.
     pub offset: u64,
-    /// Go on after the end.
+    /// Continue after the end.
     pub follow: bool,
     /// `offset` counts from the end.
     pub from_end: bool,
@@ -286,7 +286,7 @@ pub type ObservationSink = mpsc::Sender<Observation>;
 ///
 /// The contract in one line: *gone*, *could not ask* and *wrong request* are three answers ([`RemoteError`]), never
 /// one. Every mutation carries an epoch; refuse one that is lower than the highest accepted. The SDK also serves the
-/// driver over the plain driver protocol, so that it loads in hosts that know nothing of the extension.
+/// driver over the plain driver protocol, so that it loads in hosts without the extension.
 #[async_trait]
 pub trait RemoteDriver: Send + Sync + 'static {
     /// Name and version of the plugin.
@@ -329,7 +329,7 @@ pub trait RemoteDriver: Send + Sync + 'static {
         Capabilities {
             send_signals: described.signals,
             exec: described.exec,
-            // The node's paths and environment mean nothing over there.
+            // The node's paths and environment have no meaning in the runtime.
             fs_isolation: FsIsolation::Image,
             no_mounts: true,
             remote_tasks: true,
@@ -340,20 +340,19 @@ pub trait RemoteDriver: Send + Sync + 'static {
     /// Identity and features of the runtime. It must not ask the provider and must stay constant after `set_config`.
     fn describe(&self) -> Description;
 
-    /// What the create of this request is about to send to the provider, as far as a later manager needs it to repeat
-    /// that very create or to look for it: where it goes, what was chosen, since when. The host stores it on the
-    /// servers before [`RemoteDriver::ensure`] is called, and hands it to every later call about the key, whichever
-    /// node or process makes it ([`Ensure::intent`], [`Lookup::intent`]). Opaque to everyone else, at most 4 KiB, no
-    /// secrets.
+    /// The intent of this create, as far as a later manager needs it to repeat exactly that create or to search for it.
+    /// It may hold its place, its choices, and its time. The host stores it on the servers before it calls
+    /// [`RemoteDriver::ensure`]. Every later call about the key gets it, from any node or process ([`Ensure::intent`],
+    /// [`Lookup::intent`]). Opaque to the host, at most 4 KiB, no secrets.
     ///
-    /// `None`: what is kept already ([`Ensure::intent`]) stays, or nothing needs to be kept. Whoever answers another
-    /// one than what is kept must have made sure that nothing is created with the former any more. Must create
-    /// nothing. Not called by hosts that keep nothing, among them those of the plain protocol.
+    /// `None`: the stored intent ([`Ensure::intent`]) stays, or none is needed. Before you return a different one, make
+    /// sure that the former can create nothing any more. Must create nothing. Hosts without intents do not call it,
+    /// among them those of the plain protocol.
     async fn intent(&self, _request: &Ensure) -> Result<Option<Vec<u8>>, RemoteError> {
         Ok(None)
     }
 
-    /// Creates the instance, or returns the one that has the key. An existing instance takes over the epoch.
+    /// Creates the instance, or returns the existing one with the key. An existing instance takes over the epoch.
     async fn ensure(&self, request: Ensure) -> Result<Ensured, RemoteError>;
 
     /// Finds an instance by its key. [`RemoteError::Gone`] only on the provider's positive answer.
@@ -361,9 +360,9 @@ pub trait RemoteDriver: Send + Sync + 'static {
         Err(RemoteError::wrong_request("this driver cannot find instances by key"))
     }
 
-    /// As [`RemoteDriver::find`], with what the host knows of the key besides. Providers that show what they have
-    /// made with a delay need it: a create that was sent less than [`Description::staleness`] ago may not be seen
-    /// yet, and then the answer is [`RemoteError::CouldNotAsk`].
+    /// As [`RemoteDriver::find`], with the host's facts about the key. Providers that show new instances with a delay
+    /// need them. A create sent less than [`Description::staleness`] ago may still be invisible; then return
+    /// [`RemoteError::CouldNotAsk`].
     async fn look_up(&self, lookup: Lookup) -> Result<(RemoteHandle, Observation), RemoteError> {
         self.find(&lookup.key, &lookup.owner).await
     }
@@ -377,10 +376,10 @@ pub trait RemoteDriver: Send + Sync + 'static {
     /// Observes each handle, in the given order. If one handle cannot be observed, its observation is Unknown.
     async fn observe(&self, handles: &[RemoteHandle]) -> Result<Vec<Observation>, RemoteError>;
 
-    /// Pushes the current observation of each handle and then every change, until the sink is closed. Asked only of
-    /// drivers that declare [`Description::watch`]; for all others the SDK looks by [`RemoteDriver::observe`], for
-    /// all watchers together: every [`RemoteDriver::watch_interval`], or as often as [`RemoteDriver::observe_rate`]
-    /// allows when there are many.
+    /// Pushes the current observation of each handle and then every change, until the sink is closed. Only for drivers
+    /// that declare [`Description::watch`]. For all others the SDK polls [`RemoteDriver::observe`] for all watchers
+    /// together. It polls every [`RemoteDriver::watch_interval`], or as often as [`RemoteDriver::observe_rate`] allows
+    /// when there are many.
     async fn watch(&self, _handles: Vec<RemoteHandle>, _sink: ObservationSink) -> Result<(), RemoteError> {
         Err(RemoteError::wrong_request("this driver pushes no observations"))
     }
@@ -395,10 +394,10 @@ pub trait RemoteDriver: Send + Sync + 'static {
         100
     }
 
-    /// Calls of [`RemoteDriver::observe`], [`RemoteDriver::list`] and [`RemoteDriver::ensure`] that the SDK makes in
-    /// a second from this plugin, unless the driver pushes changes itself. Stops and acknowledgements are counted and
-    /// do not wait. The provider's budget is shared by as many plugins as there are nodes: one that is exceeded
-    /// ([`RemoteError::CouldNotAsk`]) makes the SDK ask more rarely until it is not.
+    /// Calls per second of [`RemoteDriver::observe`], [`RemoteDriver::list`] and [`RemoteDriver::ensure`] that the SDK
+    /// makes from this plugin, unless the driver pushes changes itself. Stops and acknowledgements count but do not
+    /// wait. As many plugins as there are nodes share the provider's budget. When it is exceeded
+    /// ([`RemoteError::CouldNotAsk`]), the SDK slows down until it is not.
     fn observe_rate(&self) -> f64 {
         (1.0 / self.watch_interval().as_secs_f64()).max(5.0)
     }
@@ -412,24 +411,24 @@ pub trait RemoteDriver: Send + Sync + 'static {
     /// acknowledged.
     async fn stop(&self, handle: &RemoteHandle, epoch: u64, stop: StopTask) -> Result<Observation, RemoteError>;
 
-    /// Stops by key what may not exist yet: from the answer on, [`RemoteDriver::ensure`] with the key never creates.
-    /// While an instance has the key it is got as before, otherwise the answer is [`RemoteError::Sealed`], also for a
-    /// call that was sent before or is under way.
+    /// Seals a key, which may have no instance yet: after the answer, [`RemoteDriver::ensure`] with the key never
+    /// creates. It still gets an existing instance. Otherwise it returns [`RemoteError::Sealed`], also for a call sent
+    /// before or under way.
     ///
-    /// Answers what has the key, `None` when there is nothing, which is then final. What exists is not stopped, but
-    /// takes over the epoch. Idempotent; must outlast restarts, for at least as long as a call may be on its way.
-    /// Declare it with [`Description::seal`].
+    /// Returns the existing instance, or `None` when there is none, which is then final. Does not stop an existing
+    /// instance, which takes over the epoch. Idempotent. The seal must survive restarts, for at least as long as a call
+    /// may be on its way. Declare it with [`Description::seal`].
     async fn seal(&self, _key: &str, _epoch: u64, _owner: &str) -> Result<Option<(RemoteHandle, Observation)>, RemoteError> {
         Err(RemoteError::wrong_request("this driver cannot seal keys"))
     }
 
-    /// Lets the provider forget an ended instance, because the servers have stored its exit. Idempotent; refuses an
-    /// instance that runs. A driver that declares [`Description::seal`] keeps the key sealed.
+    /// Lets the provider forget an ended instance, because the servers have stored its exit. Idempotent; refuses a
+    /// running instance. A driver that declares [`Description::seal`] keeps the key sealed.
     async fn acknowledge(&self, handle: &RemoteHandle, epoch: u64) -> Result<(), RemoteError>;
 
-    /// Sends bytes of a log until its end, or for ever with `follow`. Returns when the sink is closed. Of an instance
-    /// that has ended, a query without `follow` sends everything there will ever be: what may still be on its way is
-    /// waited for. The node fetches it so before it acknowledges the end.
+    /// Sends bytes of a log until its end, or for ever with `follow`. Returns when the sink is closed. For an ended
+    /// instance, a query without `follow` sends everything that will ever exist: wait for output that may still be on
+    /// its way. The node fetches the log so before it acknowledges the end.
     async fn logs(&self, _handle: &RemoteHandle, _query: LogsQuery, _sink: mpsc::Sender<LogChunk>) -> Result<(), RemoteError> {
         Err(RemoteError::wrong_request("this driver cannot read logs"))
     }
@@ -439,13 +438,13 @@ pub trait RemoteDriver: Send + Sync + 'static {
         Err(RemoteError::wrong_request("this driver cannot send signals"))
     }
 
-    /// Renews files of a running instance (tokens, secrets): each file of the bundle takes the place of the one at
-    /// its path, or is new; others stay.
+    /// Renews files of a running instance (tokens, secrets): each file of the bundle replaces the one at its path, or
+    /// is new; others stay.
     ///
-    /// Whoever reads must see the old file or the new one, each whole, and never a file of another place: what the
-    /// task has put in the way (a link instead of a directory) is refused. Idempotent. The bundle's digest has been
-    /// checked. One that has ended is a wrong request. Declare it with [`Description::refresh`], and only when files
-    /// can be replaced whole.
+    /// A reader must see the old file or the new one, each complete, and never a file of another place. Refuse anything
+    /// that the task has put in the way (a link instead of a directory). Idempotent. The SDK has checked the bundle's
+    /// digest. An ended instance is a wrong request. Declare it with [`Description::refresh`], and only if you can
+    /// replace files atomically.
     async fn refresh(&self, _handle: &RemoteHandle, _epoch: u64, _bundle: Bundle) -> Result<(), RemoteError> {
         Err(RemoteError::wrong_request("this driver cannot renew files of an instance"))
     }
@@ -496,7 +495,7 @@ mod tests {
             change(&mut received);
             assert!(matches!(received.verify(), Err(RemoteError::WrongRequest(_))), "change {n}");
         }
-        // What belongs to one file cannot be moved to the next.
+        // The content of one file cannot move to the next.
         assert_ne!(Bundle::new(vec![file("ab", b"c")]).digest, Bundle::new(vec![file("a", b"bc")]).digest);
     }
 }

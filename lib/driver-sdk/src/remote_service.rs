@@ -47,7 +47,7 @@ fn wire_handle(handle: remote::RemoteHandle) -> Result<Handle, Status> {
 
 fn bounded_intent(intent: Vec<u8>) -> Result<Vec<u8>, Status> {
     match intent.len() {
-        // Nothing would be kept, and the same asked again.
+        // Nothing would be stored, and the same call repeated.
         0 => Err(Status::internal("the driver made an empty intent; answer None where nothing needs to be kept")),
         1..=INTENT_MAX_BYTES => Ok(intent),
         size => Err(Status::internal(format!(
@@ -103,7 +103,7 @@ fn wire_instance(instance: remote::Instance) -> Result<ListedInstance, Status> {
     })
 }
 
-/// Forwards what the driver pushes; the driver's error ends the stream with its kind.
+/// Forwards the driver's items; the driver's error ends the stream with its kind.
 fn pushed<T, W, F>(wire: fn(T) -> W, run: impl FnOnce(mpsc::Sender<T>) -> F) -> StreamOf<W>
 where
     T: Send + 'static,
@@ -188,7 +188,7 @@ impl Wire for RemoteService {
         {
             return Ok(Response::new(EnsureResponse { intent: bounded_intent(intent)?, ..EnsureResponse::default() }));
         }
-        // Outside of what runs to its end: a host that no longer waits takes its create back.
+        // Outside of the part that runs to its end: a host that no longer waits withdraws its create.
         self.observer.create_turn().await?;
         let driver = self.driver.clone();
         let ensured = finished(async move { driver.ensure(ensure).await }).await?;

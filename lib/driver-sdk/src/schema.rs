@@ -1,7 +1,7 @@
 //! Configuration schemas: keys, types, defaults and descriptions.
 //!
-//! Mostly a schema is derived from the type that it is decoded into, see [`crate::DriverConfig`]; this module is what
-//! that is made of, for schemas that are not known when the driver is compiled.
+//! Most drivers derive the schema from the type that it decodes into, see [`crate::DriverConfig`]. This module has its
+//! parts, for schemas that are unknown at compile time.
 //!
 //! ```
 //! use driver_sdk::schema::{block, block_list, list, map_attr, number, object, string};
@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use driver_proto::hclspec as wire;
 use wire::spec::Block as Kind;
 
-/// A configuration schema. Hosts get it in the form of the wire, with the descriptions beside it.
+/// A configuration schema: the wire form for hosts, and the descriptions beside it.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Spec {
     wire: wire::Spec,
@@ -28,7 +28,7 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// The schema as it travels, and its descriptions by dotted key.
+    /// A schema from its wire form and its descriptions by dotted key.
     pub fn from_parts(wire: wire::Spec, descriptions: BTreeMap<String, String>) -> Self {
         Self { wire, descriptions }
     }
@@ -38,7 +38,7 @@ impl Spec {
         (self.wire, self.descriptions)
     }
 
-    /// The schema in the form of the wire.
+    /// The wire form of the schema.
     pub fn wire(&self) -> &wire::Spec {
         &self.wire
     }
@@ -53,13 +53,13 @@ impl Spec {
         self
     }
 
-    /// Dotted key (`auth.username`) → what it means. Keys without a description are missing.
+    /// Dotted key (`auth.username`) → its meaning. Keys without a description are missing.
     pub fn descriptions(&self) -> &BTreeMap<String, String> {
         &self.descriptions
     }
 }
 
-/// A part of a schema that is named by its key in [`object`].
+/// A part of a schema; [`object`] gives it its key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Field {
     kind: FieldKind,
@@ -81,7 +81,7 @@ impl Field {
         Self { kind, default: None, description: String::new() }
     }
 
-    /// Requires the value; of a list of blocks at least one.
+    /// Requires the value; for a list of blocks at least one.
     #[must_use]
     pub fn required(mut self) -> Self {
         match &mut self.kind {
@@ -89,22 +89,21 @@ impl Field {
                 *required = true;
             }
             FieldKind::BlockList { min, .. } => *min = (*min).max(1),
-            // Labelled blocks have no such notion on the wire.
+            // The wire form of labelled blocks cannot express it.
             FieldKind::BlockMap { .. } => {}
         }
         self
     }
 
-    /// The value where none is given, as expression text: `"3"`, `"\"tcp\""`, `"[]"`. It is not converted, so write
-    /// it in the field's own type. Lists of blocks are empty when absent, never null, so a default has no effect on
-    /// them.
+    /// The default as expression text: `"3"`, `"\"tcp\""`, `"[]"`. Nothing converts it, so write it in the field's own
+    /// type. An absent list of blocks is empty, never null, so a default has no effect on it.
     #[must_use]
     pub fn default(mut self, expression: impl Into<String>) -> Self {
         self.default = Some(expression.into());
         self
     }
 
-    /// Limits of a list of blocks; `max` 0 = none.
+    /// Limits of a list of blocks; `max_items` 0 = none.
     #[must_use]
     pub fn items(mut self, min_items: u64, max_items: u64) -> Self {
         if let FieldKind::BlockList { min, max, .. } = &mut self.kind {
@@ -120,21 +119,21 @@ impl Field {
         self
     }
 
-    /// [`Field::required`], or not.
+    /// [`Field::required`], if `required`.
     #[doc(hidden)]
     #[must_use]
     pub fn required_if(self, required: bool) -> Self {
         if required { self.required() } else { self }
     }
 
-    /// [`Field::items`] of a type that is a list of blocks.
+    /// [`Field::items`] for a type that is a list of blocks.
     #[doc(hidden)]
     #[must_use]
     pub fn items_of<T: crate::derive::FieldType<Kind = crate::derive::Blocks>>(self, min: u64, max: u64) -> Self {
         self.items(min, max)
     }
 
-    /// The type expression of an attribute; nothing else has one.
+    /// The type expression of an attribute; `None` for blocks.
     pub(crate) fn attr_type(&self) -> Option<&str> {
         match &self.kind {
             FieldKind::Attr { ty, .. } => Some(ty),
@@ -142,7 +141,7 @@ impl Field {
         }
     }
 
-    /// Adds its descriptions, below its name.
+    /// Adds its descriptions below its name.
     fn describe_into(&mut self, name: &str, all: &mut BTreeMap<String, String>) {
         if !self.description.is_empty() {
             all.insert(name.to_owned(), std::mem::take(&mut self.description));
@@ -195,7 +194,7 @@ pub fn object<K: AsRef<str>>(fields: impl IntoIterator<Item = (K, Field)>) -> Sp
     Spec { wire: wire::Spec { block: Some(Kind::Object(wire::Object { attributes })) }, descriptions }
 }
 
-/// An attribute of a type given as expression: `string`, `list(map(string))`…
+/// An attribute with a type expression: `string`, `list(map(string))`…
 pub fn attr(ty: impl Into<String>) -> Field {
     Field::new(FieldKind::Attr { ty: ty.into(), required: false })
 }
@@ -210,7 +209,7 @@ pub fn number() -> Field {
     attr("number")
 }
 
-/// A truth value.
+/// A boolean.
 pub fn bool() -> Field {
     attr("bool")
 }
@@ -220,8 +219,8 @@ pub fn list(element: &str) -> Field {
     attr(format!("list({element})"))
 }
 
-/// Free keys with string values, `name = { a = "b" }` or repeated blocks `name { a = "b" }`. Arrives as a list of maps:
-/// decode it with [`crate::config::merged_map`].
+/// Free keys with string values, `name = { a = "b" }` or repeated blocks `name { a = "b" }`. The wire form is a list of
+/// maps: decode it with [`crate::config::merged_map`].
 pub fn map_attr() -> Field {
     attr("list(map(string))")
 }

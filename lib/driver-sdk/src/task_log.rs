@@ -4,15 +4,15 @@ use std::path::Path;
 
 use crate::{Error, LogPolicy, TaskConfig};
 
-/// What hosts rotate by when they do not say.
+/// The default number of files if hosts set none.
 const DEFAULT_FILES: u32 = 10;
 const DEFAULT_FILE_BYTES: u64 = 10 << 20;
 
 /// Directory, names and sizes of the rotated files `<name>.<number>`; `None` when the job wants no logs.
 ///
-/// A host that does not say how to rotate names fifos, which nobody reads while the driver declares that it writes
-/// the logs itself; the place of the files follows from their names: `logs/.web.stdout.fifo` stands for
-/// `logs/web.stdout.0` and so on.
+/// A host without rotation settings names FIFOs, which have no reader while the driver declares that it writes the logs
+/// itself. The place of the files follows from these names: `logs/.web.stdout.fifo` stands for `logs/web.stdout.0` and
+/// so on.
 ///
 /// # Errors
 /// When the host names a relative path.

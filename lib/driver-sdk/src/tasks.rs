@@ -32,7 +32,7 @@ impl<T> Tasks<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The task of an id.
+    /// The task with this id.
     ///
     /// # Errors
     /// [`Error::TaskNotFound`].
@@ -40,7 +40,7 @@ impl<T> Tasks<T> {
         self.all().get(id).map(|known| known.task.clone()).ok_or(Error::TaskNotFound)
     }
 
-    /// Whether there is a task of this id.
+    /// Whether there is a task with this id.
     pub fn contains(&self, id: &str) -> bool {
         self.all().contains_key(id)
     }
@@ -48,7 +48,7 @@ impl<T> Tasks<T> {
     /// Adds a task.
     ///
     /// # Errors
-    /// The id is known already; the task there stays.
+    /// The id is known already; its task stays.
     pub fn insert(&self, id: &str, task: T) -> Result<Arc<T>, Error> {
         let mut all = self.all();
         if all.contains_key(id) {
@@ -74,17 +74,17 @@ impl<T> Tasks<T> {
         self.len() == 0
     }
 
-    /// Waits for something of a task, at most until the task is forgotten: what `wait_task` needs, where
-    /// `destroy_task` ends pending waits.
+    /// Runs `work` for a task, until the task is forgotten at the latest. `wait_task` needs this, because
+    /// `destroy_task` ends pending waits. Cancel safe if `work` is.
     ///
     /// # Errors
-    /// [`Error::TaskNotFound`] when it is not known, or no longer.
+    /// [`Error::TaskNotFound`] when the task is unknown, or no longer known.
     pub async fn while_known<R>(&self, id: &str, work: impl Future<Output = Result<R, Error>>) -> Result<R, Error> {
         let mut gone = self.all().get(id).map(|known| known.gone.subscribe()).ok_or(Error::TaskNotFound)?;
         tokio::select! {
             biased;
             result = work => result,
-            // Nothing is ever sent: the sender's end is the message.
+            // Nothing is ever sent: the end of the sender is the message.
             _ = gone.changed() => Err(Error::TaskNotFound),
         }
     }

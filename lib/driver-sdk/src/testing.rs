@@ -35,11 +35,11 @@ use tonic::transport::{Channel, Endpoint};
 use crate::PluginInfo;
 use crate::schema::Spec;
 
-/// What agents wait for the handshake.
+/// An agent's time limit for the handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(60);
-/// What agents wait for the end before they kill.
+/// How long an agent waits for the end before it kills.
 const END_MAX: Duration = Duration::from_secs(2);
-/// How much of the standard error output is kept.
+/// Bytes kept of the standard error output.
 const STDERR_MAX: usize = 1 << 20;
 
 /// Error of the test host.
@@ -75,26 +75,26 @@ pub enum TestingError {
 pub struct Description {
     /// Name and version of the plugin.
     pub info: PluginInfo,
-    /// Schema of the operator's configuration, if there may be one.
+    /// Schema of the operator's configuration, if it is allowed.
     pub config: Option<Spec>,
     /// Schema of a task's configuration.
     pub task_config: Spec,
 }
 
-/// A running plugin with a client for each of its services. The process is killed when this is dropped.
+/// A running plugin with a client for each of its services. A drop kills the process.
 #[derive(Debug)]
 pub struct Plugin {
     /// Identity and operator configuration.
     pub base: BasePluginClient<Channel>,
     /// Tasks.
     pub driver: DriverClient<Channel>,
-    /// Remote tasks, where the plugin offers them.
+    /// Remote tasks, if the plugin offers them.
     pub remote: RemoteDriverClient<Channel>,
     /// Standard health service.
     pub health: HealthClient<Channel>,
     /// Client of the controller service, which ends the plugin.
     pub controller: GrpcControllerClient<Channel>,
-    /// The connection, for services of which there is no client here.
+    /// The connection, for services without a client here.
     pub channel: Channel,
     child: Child,
     stderr: JoinHandle<String>,
@@ -104,7 +104,7 @@ impl Plugin {
     /// Starts a program as an agent does and connects to it.
     ///
     /// # Errors
-    /// Everything that would keep an agent from using it.
+    /// Everything that would stop an agent from using it.
     pub async fn launch(program: std::process::Command) -> Result<Self, TestingError> {
         let mut command = Command::from(program);
         command
@@ -130,7 +130,7 @@ impl Plugin {
             child.kill().await?;
             return Err(TestingError::Silent { why, stderr: stderr.await.unwrap_or_default() });
         }
-        // Nobody may block on a full pipe.
+        // A full pipe must not block the plugin.
         tokio::spawn(async move { tokio::io::copy(&mut stdout, &mut tokio::io::sink()).await });
         let endpoint = match handshake::parse(&line)? {
             Address::Unix(path) => Endpoint::from_shared(format!("unix://{path}"))?,

@@ -35,7 +35,7 @@ pub struct AgentConfig {
 /// Whether the driver can run tasks here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Health {
-    /// What the driver needs is not installed here.
+    /// The driver's requirements are not installed here.
     Undetected,
     /// It is installed, but does not work.
     Unhealthy,
@@ -82,8 +82,7 @@ impl Fingerprint {
 /// A started task.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Started {
-    /// What `recover_task` needs to find it again; make it with [`crate::handle::encode`]. Kept by the host, no
-    /// secrets.
+    /// The state for `recover_task`; make it with [`crate::handle::encode`]. The host stores it: no secrets.
     pub driver_state: Vec<u8>,
     /// Version of `driver_state`'s layout, at least 1.
     pub version: u16,
@@ -100,14 +99,14 @@ pub struct StopTask {
     pub timeout: Duration,
 }
 
-/// Processor use; what was not measured stays `None`.
+/// Processor use; unmeasured values are `None`.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct CpuUsage {
     /// Kernel mode, percent of one core.
     pub system_mode: Option<f64>,
     /// User mode, percent of one core.
     pub user_mode: Option<f64>,
-    /// MHz.
+    /// CPU use in MHz.
     pub total_ticks: Option<f64>,
     /// Periods in which the kernel throttled the task.
     pub throttled_periods: Option<u64>,
@@ -117,7 +116,7 @@ pub struct CpuUsage {
     pub percent: Option<f64>,
 }
 
-/// Memory use in bytes; what was not measured stays `None`.
+/// Memory use in bytes; unmeasured values are `None`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MemoryUsage {
     /// Resident set.

@@ -1,10 +1,10 @@
 //! Observations for all watchers: one poller per plugin, and so per provider, for any number of streams and calls.
 //!
-//! Everybody's instances share calls of as many as the driver takes at once, and the calls stay within its rate
-//! ([`schedule`]): the more instances there are, the longer a round takes; what has just come, or is asked for by
-//! name, goes first. Creates take turns with the looks within the same rate. Stops, and what else an order or a
-//! person waits for, wait for nothing and are counted, so that the others make room. Drivers that push changes
-//! themselves are not polled, and pace what they send as they see fit.
+//! All instances share calls with as many handles as the driver takes at once, and the calls stay within its rate
+//! ([`schedule`]). More instances make a round longer; new ones, and those asked for by name, go first. Creates
+//! alternate with looks within the same rate. Stops, and other calls that an order or a person waits for, do not wait.
+//! They count, so that the others make room. The poller does not poll drivers that push changes themselves; these set
+//! their own pace.
 
 mod schedule;
 
@@ -24,17 +24,17 @@ use crate::guard::panic_text;
 use crate::remote::{InstanceState, Observation, ObservationSink, RemoteHandle};
 use crate::{RemoteDriver, RemoteError};
 
-/// Calls under way at the same time: one that takes long does not hold up all others.
+/// Concurrent calls: a slow one does not delay all others.
 const CALLS: usize = 4;
-/// A call without an answer after this long has none.
+/// A call without an answer after this long counts as failed.
 const CALL_LIMIT: Duration = Duration::from_secs(45);
-/// What was seen of an instance is kept for this long after the last watcher has gone: a stream over a changed set is
-/// another stream.
+/// How long an instance's observation is kept after its last watcher has gone: a stream over a changed set is a new
+/// stream.
 const LINGER: Duration = Duration::from_secs(5);
 
 type Answer = Result<Vec<Observation>, RemoteError>;
 
-/// The way to the poller, which begins with the first question.
+/// The interface to the poller, which starts with the first request.
 pub(crate) struct Observer {
     driver: Arc<dyn RemoteDriver>,
     poller: OnceLock<mpsc::UnboundedSender<Command>>,
@@ -57,12 +57,11 @@ enum Command {
     Create(oneshot::Sender<()>),
     /// A call that does not wait is made.
     Spent,
-    /// A call that had its turn has ended; false: the provider could not be asked.
+    /// A call in turn has ended; false: the provider could not be asked.
     Ended(bool),
 }
 
-/// What a watcher has not been sent yet: the newest of each instance, so that one who does not listen costs no more
-/// than that.
+/// A watcher's unsent news: the newest observation of each instance, so that a slow watcher costs no more than that.
 #[derive(Default)]
 struct News {
     pending: Mutex<Pending>,
@@ -91,7 +90,7 @@ impl News {
     }
 }
 
-/// Ends a watch however its call ends.
+/// Ends a watch at any end of its call.
 struct Watching<'a> {
     commands: &'a mpsc::UnboundedSender<Command>,
     watch: u64,
@@ -121,7 +120,7 @@ impl Observer {
         })
     }
 
-    /// One observation for each handle, made after this was called.
+    /// One observation for each handle, made after this call began.
     pub(crate) async fn observe(&self, handles: Vec<RemoteHandle>) -> Answer {
         if handles.is_empty() {
             return Ok(Vec::new());
@@ -135,7 +134,7 @@ impl Observer {
         answer.await.map_err(|_| ends())?
     }
 
-    /// The present observation of each handle and then every change, until the sink is closed.
+    /// Sends the present observation of each handle and then every change, until the sink is closed.
     pub(crate) async fn watch(&self, handles: Vec<RemoteHandle>, sink: ObservationSink) -> Result<(), RemoteError> {
         static NUMBER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         if self.driver.describe().watch {
@@ -163,7 +162,7 @@ impl Observer {
         }
     }
 
-    /// Makes another call that looks, a page of a listing, within the same rate.
+    /// Makes another read-only call, a page of a listing, within the same rate.
     pub(crate) async fn in_turn<T>(&self, call: impl Future<Output = Result<T, RemoteError>>) -> Result<T, RemoteError> {
         if self.driver.describe().watch {
             return call.await;
@@ -176,8 +175,7 @@ impl Observer {
         answer
     }
 
-    /// Returns when a create may be sent. One that is given up while it waits has not been sent and takes nobody's
-    /// turn.
+    /// Returns when a create may be sent. Cancel safe: a drop gives the turn back.
     pub(crate) async fn create_turn(&self) -> Result<(), RemoteError> {
         if self.driver.describe().watch {
             return Ok(());
@@ -190,7 +188,7 @@ impl Observer {
     /// Counts a call that does not wait.
     pub(crate) fn spent(&self) {
         if !self.driver.describe().watch {
-            // Without the poller there is nobody to make room.
+            // Without the poller no other call has to make room.
             let _ = self.commands().send(Command::Spent);
         }
     }
@@ -203,20 +201,20 @@ fn counted(seen: Vec<Observation>, asked: usize) -> Answer {
     Err(RemoteError::could_not_ask(format!("the driver answered {} observations for {asked} handles", seen.len())))
 }
 
-/// An instance that somebody wants to know about.
+/// An instance under observation.
 struct Entry {
     handle: RemoteHandle,
     last: Option<Observation>,
     watchers: Vec<(u64, Arc<News>)>,
-    /// Who waits for the next look: the question, and the place in its answer.
+    /// Requests that wait for the next look: the request, and the place in its answer.
     askers: Vec<(u64, usize)>,
-    /// Those whose look is under way.
+    /// Requests whose look is under way.
     asking: Vec<(u64, usize)>,
-    /// Nobody wants it any more: since when, and when it would have been looked at.
+    /// For an instance without watchers: since when, and its next due time.
     left: Option<(Duration, Duration)>,
 }
 
-/// A question that is being answered.
+/// A request in progress.
 struct Ask {
     answers: Vec<Option<Observation>>,
     left: usize,
@@ -237,7 +235,7 @@ struct Poller {
     turns: VecDeque<oneshot::Sender<()>>,
     creates: VecDeque<oneshot::Sender<()>>,
     calls: FuturesUnordered<Call>,
-    /// Instances that nobody wants any more, with the time.
+    /// Instances without watchers, with the time.
     leaving: VecDeque<(Duration, u64)>,
     /// Since when no call has had an answer.
     failing: Option<Duration>,
@@ -273,7 +271,7 @@ impl Poller {
                 }
             };
             tokio::select! {
-                // What has come together is asked together.
+                // Requests that arrive together share their calls.
                 n = commands.recv_many(&mut batch, 1024) => {
                     if n == 0 {
                         return;
@@ -299,14 +297,14 @@ impl Poller {
         self.begun.elapsed()
     }
 
-    /// Begins the calls that are due; until when there is nothing more to begin.
+    /// Begins the calls that are due; returns the time of the next one.
     fn start(&mut self) -> Option<Duration> {
         let limits = self.limits();
         while self.calls.len() < CALLS {
             match self.schedule.next(&limits, self.now()) {
                 Next::Look(ids) => self.look(ids),
                 Next::Turn => {
-                    // One that waits no more has not made its call.
+                    // A create that waits no more has not used its turn.
                     while self.turns.pop_front().is_some_and(|turn| turn.send(()).is_err()) {}
                 }
                 Next::Create => {
@@ -361,7 +359,7 @@ impl Poller {
             }
             Err(error) => {
                 self.schedule.ended(false, ids.iter().map(|id| (*id, Told::Nothing)), &limits, now);
-                // Not knowing for a moment is not a change; whoever needs to be sure asks.
+                // A temporary failure is not a change; a caller that needs certainty asks.
                 let passing = matches!(error, RemoteError::CouldNotAsk(_));
                 if passing {
                     tracing::debug!(%error, "observation failed, will ask again");
@@ -374,7 +372,7 @@ impl Poller {
                     }
                     for (ask, _) in std::mem::take(&mut entry.asking) {
                         if let Some(ask) = self.asks.remove(&ask) {
-                            // Nobody waits for it any more.
+                            // The caller waits no more.
                             let _ = ask.reply.send(Err(error.clone()));
                         }
                     }
@@ -402,8 +400,8 @@ impl Poller {
         }
     }
 
-    /// A provider that answers nothing at all for longer: what was seen last is not known any more. Told once, until
-    /// an instance is seen again.
+    /// After a long silence of the provider, the last observations count as unknown. Reported once, until an instance
+    /// is seen again.
     fn unanswered(&mut self, error: &RemoteError) {
         let now = self.now();
         if now - *self.failing.get_or_insert(now) < self.driver.watch_patience() {
@@ -419,7 +417,7 @@ impl Poller {
         }
     }
 
-    /// Looks no more at what nobody wants, and forgets it after a while.
+    /// Stops looking at an instance without watchers, and forgets it after a while.
     fn let_go(&mut self, id: u64) {
         let now = self.now();
         while let Some((since, id)) = self.leaving.pop_front_if(|(since, _)| *since + LINGER <= now) {
@@ -477,7 +475,7 @@ impl Poller {
                     entry.watchers.push((watch, news.clone()));
                     let left = entry.left.take();
                     match &entry.last {
-                        // It is as new as anybody else's, and its turn is when it was.
+                        // It is as recent as the others, and keeps its due time.
                         Some(last) => {
                             news.tell(id, last);
                             if let Some((_, due)) = left {

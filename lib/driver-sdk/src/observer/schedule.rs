@@ -1,32 +1,32 @@
-//! When which instances are looked at: a pure decision. Times are those of the caller's clock, since some beginning.
+//! When to look at which instances: a pure decision. Times are relative to a start that the caller chooses.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-/// What a driver's provider takes.
+/// The provider's limits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Limits {
-    /// Between two looks at an instance, when there are few.
+    /// Time between two looks at an instance, while there are few.
     pub(super) interval: Duration,
     /// Instances in one call.
     pub(super) batch: usize,
-    /// Calls in a second.
+    /// Calls per second.
     pub(super) rate: f64,
 }
 
-/// So many seconds' worth of calls may be made at once after a rest.
+/// Calls that may be made at once after a rest, in seconds' worth.
 const BURST_SECONDS: f64 = 0.5;
-/// Calls that do not wait use up what is saved, and then hold up the others for at most so long.
+/// Calls that do not wait use up the savings, and then delay the others for at most this long.
 const DEBT: Duration = Duration::from_secs(1);
-/// A provider that does not answer, or has too many callers, is asked at most so many times more rarely.
+/// Largest factor by which calls to a failing or overloaded provider slow down.
 const SLOWEST: f64 = 16.0;
-/// So many creates go before a look that waits: one look sees as many instances as a call takes, a create makes one.
+/// Creates made before a waiting look: one look covers as many instances as a call takes, a create makes one.
 const CREATES_A_LOOK: usize = 4;
-/// What an answer brings back of that.
+/// Factor by which an answer reduces the slowdown.
 const RECOVERY: f64 = 0.75;
 
 impl Limits {
-    /// How long a look at everything takes: the interval, or as long as the calls for so many need.
+    /// Time for a look at everything: the interval, or as long as that many calls need.
     pub(super) fn round(&self, watched: usize) -> Duration {
         let calls = watched.div_ceil(self.batch.max(1)).max(1);
         #[allow(clippy::cast_precision_loss, reason = "a number of calls")]
@@ -35,39 +35,39 @@ impl Limits {
     }
 }
 
-/// What a look has told about an instance, as far as the next look depends on it.
+/// The result of a look at an instance, as far as it affects the next one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Told {
-    /// It is as it was, or has changed and will not for a while.
+    /// It is unchanged, or has changed and will not for a while.
     Steady,
     /// It is about to change.
     Changing,
-    /// Nothing: the call failed.
+    /// None: the call failed.
     Nothing,
 }
 
-/// What is to be done now.
+/// The next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Ask about these.
+    /// Observe these.
     Look(Vec<u64>),
-    /// Another call that counts may be made.
+    /// Another counted call may be made.
     Turn,
     /// A create may be made.
     Create,
     /// Nothing before this time.
     At(Duration),
-    /// Nothing until something is added.
+    /// Wait until something is added.
     Rest,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Place {
-    /// It has never been seen, or somebody waits for it: before all others.
+    /// It was never seen, or a request waits for it: before all others.
     Soon(Duration),
-    /// Looked at in its turn.
+    /// Due in its turn.
     Due(Duration),
-    /// A call about it is under way; true: it is asked for anew behind that.
+    /// Its call is under way; true: another look follows.
     Asked(bool),
 }
 
@@ -79,11 +79,11 @@ pub(super) struct Schedule {
     due: BTreeSet<(Duration, u64)>,
     turns: usize,
     creates: usize,
-    /// So many of the last calls were creates.
+    /// How many of the last calls were creates.
     created: usize,
-    /// When the calls made so far have been paid for.
+    /// When the budget has paid for the calls so far.
     paid: Duration,
-    /// Times the pause between calls.
+    /// Factor of the pause between calls.
     slow: f64,
 }
 
@@ -103,8 +103,7 @@ impl Default for Schedule {
 }
 
 impl Schedule {
-    /// Looks at an instance before all that have been seen already. One that is asked about just now is asked about
-    /// again behind that.
+    /// Looks at an instance before all that were seen already. During a call about it, another look follows.
     pub(super) fn soon(&mut self, id: u64, now: Duration) {
         let place = match self.places.get(&id) {
             Some(Place::Soon(at)) => Place::Soon(*at),
@@ -118,14 +117,14 @@ impl Schedule {
         self.put(id, place);
     }
 
-    /// Looks at one that is not there yet at this time.
+    /// Adds a new instance with this due time.
     pub(super) fn due(&mut self, id: u64, at: Duration) {
         if !self.places.contains_key(&id) {
             self.put(id, Place::Due(at));
         }
     }
 
-    /// Looks at it no more. When it would have been looked at.
+    /// Removes an instance and returns its due time.
     pub(super) fn remove(&mut self, id: u64) -> Option<Duration> {
         match self.places.remove(&id)? {
             Place::Soon(at) => {
@@ -140,24 +139,23 @@ impl Schedule {
         }
     }
 
-    /// One more call that counts, but is about no instances.
+    /// Adds a counted call that is about no instances.
     pub(super) fn turn(&mut self) {
         self.turns += 1;
     }
 
-    /// A create that waits for its turn.
+    /// Adds a create that waits for its turn.
     pub(super) fn create(&mut self) {
         self.creates += 1;
     }
 
-    /// A create waits no more.
+    /// Removes a waiting create.
     pub(super) fn create_given_up(&mut self) {
         self.creates = self.creates.saturating_sub(1);
     }
 
-    /// A call that does not wait, a stop, is made now. It counts: what can wait makes room for it. However many there
-    /// are, that does not hold up everything else for longer than a moment; a provider that has too many of them says
-    /// so itself.
+    /// Counts a call made now without waiting, such as a stop: waiting calls make room for it. However many there are,
+    /// they delay the others by no more than a moment. An overloaded provider reports that itself.
     pub(super) fn spent(&mut self, limits: &Limits, now: Duration) {
         self.paid =
             self.paid.max(now).saturating_add(self.pause(limits)).min(self.paid.max(now + Duration::from_secs_f64(BURST_SECONDS) + DEBT));
@@ -167,7 +165,7 @@ impl Schedule {
         Duration::try_from_secs_f64(self.slow / limits.rate.max(f64::MIN_POSITIVE)).unwrap_or(Duration::MAX)
     }
 
-    /// A call has ended. Instances that were removed meanwhile stay so.
+    /// A call has ended. Instances removed meanwhile stay removed.
     pub(super) fn ended(&mut self, answered: bool, told: impl IntoIterator<Item = (u64, Told)>, limits: &Limits, now: Duration) {
         self.slow = if answered { (self.slow * RECOVERY).max(1.0) } else { (self.slow * 2.0).min(SLOWEST) };
         let round = limits.round(self.places.len());
@@ -191,14 +189,14 @@ impl Schedule {
         self.places.insert(id, place);
     }
 
-    /// What is to be done now; a call that is returned counts as made.
+    /// The next step; a returned call counts as made.
     pub(super) fn next(&mut self, limits: &Limits, now: Duration) -> Next {
         let first_due = self.due.first().map(|(at, _)| *at);
         let looks = !self.soon.is_empty() || self.turns > 0;
         let wanted = if looks || self.creates > 0 { Some(Duration::ZERO) } else { first_due };
         let Some(wanted) = wanted else { return Next::Rest };
         let pause = self.pause(limits);
-        // While the provider is slow there is nothing saved up for it.
+        // A slow provider gets no burst.
         let saved = if self.slow > 1.0 { Duration::ZERO } else { Duration::from_secs_f64(BURST_SECONDS) };
         let possible = self.paid.saturating_sub(saved);
         let at = wanted.max(possible);
@@ -218,7 +216,7 @@ impl Schedule {
             self.turns -= 1;
             return Next::Turn;
         }
-        // What would be due soon anyway fills the call up, so that instances which came one by one share their calls.
+        // Instances due soon fill the call up, so that instances that came one by one share their calls.
         let horizon = now + limits.round(self.places.len()) / 2;
         let room = limits.batch.max(1);
         let mut ids: Vec<u64> = self.soon.iter().take(room).map(|(_, id)| *id).collect();
@@ -264,8 +262,8 @@ mod tests {
         }
     }
 
-    /// Lets time pass until nothing is to be done before the end; every call answers at once. Times and sizes of the
-    /// calls.
+    /// Lets time pass until nothing is due before the end; every call is answered at once. Returns times and sizes of
+    /// the calls.
     fn run(schedule: &mut Schedule, limits: &Limits, mut now: Duration, end: Duration, answered: bool) -> Vec<(Duration, Vec<u64>)> {
         let mut calls = Vec::new();
         loop {
@@ -320,7 +318,7 @@ mod tests {
             match schedule.next(&limits, now) {
                 Next::Look(ids) => {
                     ids.iter().for_each(|id| *looked.entry(*id).or_default() += 1);
-                    // Half of them never become what they are to be.
+                    // Half of them never reach their final state.
                     let told = ids.into_iter().map(|id| (id, if id < 100 { Told::Changing } else { Told::Steady }));
                     schedule.ended(true, told, &limits, now);
                 }
@@ -372,7 +370,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// Whatever is watched, added, wanted and failed: never more calls than the rate, and everything has its turn.
+        /// For any sequence of watches, additions, requests and failures: never more calls than the rate, and
+        /// everything gets its turn.
         #[test]
         fn calls_stay_within_the_rate(
             watched in 1_u64..600,

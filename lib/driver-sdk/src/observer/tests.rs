@@ -13,7 +13,7 @@ use driver_proto::remote::remote_driver_server::RemoteDriver as Wire;
 use driver_proto::remote::{EnsureRequest, Handle, StopRequest};
 use tonic::Request;
 
-/// Everything runs until it is said to have ended.
+/// Everything runs until marked as ended.
 #[derive(Default)]
 struct Counting {
     calls: Mutex<Vec<(Instant2, Vec<u8>)>>,
@@ -102,7 +102,7 @@ async fn many_streams_and_calls_are_one_poller_within_the_rate() {
     tokio::time::sleep(Duration::from_secs(60)).await;
     let calls = driver.asked.load(Relaxed);
     assert!((200..=350).contains(&calls), "{calls} calls in about 66 s");
-    // One that ends is told by its own stream, within a round.
+    // One that ends is reported by its own stream, within a round.
     driver.ended.lock().expect("lock").push(7);
     let told = tokio::time::timeout(Duration::from_secs(8), streams[0].1.recv()).await.expect("a round").expect("told");
     assert_eq!((told.state, told.key), (InstanceState::Exited, "[0, 7]".to_owned()));
@@ -136,7 +136,7 @@ async fn a_stream_that_is_opened_anew_costs_no_call() {
         task.abort();
     }
     assert_eq!(driver.asked.load(Relaxed), before, "what is known was told again");
-    // Nobody wants them any more.
+    // They have no watcher any more.
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert!(driver.asked.load(Relaxed) <= before + 1, "and then nothing is asked");
 }
@@ -207,7 +207,7 @@ async fn create(service: &RemoteService, n: usize) {
     assert!(Wire::ensure(service, Request::new(request)).await.is_ok_and(|made| made.into_inner().created));
 }
 
-/// Most calls that began within a second of one another.
+/// The largest number of calls that began within a second.
 fn within_a_second(mut calls: Vec<Instant2>) -> usize {
     calls.sort();
     (0..calls.len()).map(|i| calls[i..].iter().take_while(|at| **at - calls[i] < Duration::from_secs(1)).count()).max().unwrap_or(0)
@@ -217,7 +217,7 @@ fn within_a_second(mut calls: Vec<Instant2>) -> usize {
 async fn creates_and_looks_share_the_rate_and_neither_starves_the_other() {
     let (driver, observer) = observer();
     let service = RemoteService::new(driver.clone(), observer.clone());
-    // 3000 instances, a look at which takes 30 calls, at 5 a second: there is always one that is due.
+    // A look at 3000 instances takes 30 calls, at 5 a second: one is always due.
     let (_task, mut seen) = watch(&observer, (0..3000).map(handle).collect());
     let _reader = tokio::spawn(async move { while seen.recv().await.is_some() {} });
     tokio::time::sleep(Duration::from_secs(30)).await;

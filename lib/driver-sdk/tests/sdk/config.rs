@@ -124,7 +124,7 @@ impl Everything {
             "silent": self.silent,
             "args": texts(&self.args),
             "matrix": self.matrix,
-            // An object of the job file is a list with one.
+            // An object of the job file is a list with one map.
             "labels": [labels],
             "weights": self.weights,
             "maybe_weights": self.maybe_weights,
@@ -184,7 +184,7 @@ fn what_is_absent_has_its_default() {
         volume: BTreeMap::new(),
     };
     assert_eq!(seen, wanted);
-    // A host that applies no defaults: only what is there and what is required.
+    // A host without defaults: only given and required values.
     let bare = rmp_serde::to_vec_named(&smallest()).expect("packs");
     assert_eq!(Everything::decode(bare).expect("fits"), wanted);
 }
@@ -220,7 +220,7 @@ fn the_host_refuses_what_the_type_cannot_be() {
         let mut config = smallest();
         config.as_object_mut().expect("object").remove(required);
         assert!(refused(config.clone()).is_err(), "{required}");
-        // And the decoder says so itself to hosts that do not check.
+        // The decoder also refuses it, for hosts that do not check.
         let error = Everything::decode(rmp_serde::to_vec_named(&config).expect("packs")).expect_err("incomplete");
         assert_eq!(error, Error::invalid(format!("the configuration does not fit: {required}: it is required")));
     }
@@ -258,7 +258,7 @@ fn descriptions_are_the_doc_comments() {
 }
 
 fn text() -> impl Strategy<Value = String> {
-    // Escapes of every kind, and lengths at the borders of the packed form.
+    // Escapes of every kind, and lengths at the limits of the encoded form.
     prop_oneof![".{0,12}", "[$%{}\"\\\\\n]{0,6}", "x{30,34}", "x{254,258}"]
 }
 

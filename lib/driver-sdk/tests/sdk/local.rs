@@ -1,4 +1,4 @@
-//! The complete driver of the guide, and with it what every driver gets from the SDK.
+//! The complete driver of the guide, and everything that every driver gets from the SDK.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ async fn a_script_runs_with_its_logs_and_nothing_of_the_launch() {
     let script = "echo out; echo err >&2; pwd; env; grep SigIgn /proc/self/status; exit 3";
     let task = place.task(&mut plugin, "1", &json!({ "script": script })).await;
     start(&mut plugin, &task).await;
-    // Many wait for the same end, and some come when it is over.
+    // Many wait for the same end, and some come afterwards.
     let early = futures::future::join_all((0..10).map(|_| wait(&plugin, &task))).await;
     let late = wait(&plugin, &task).await;
     for answer in early.into_iter().chain([late]) {
@@ -63,7 +63,7 @@ async fn a_script_runs_with_its_logs_and_nothing_of_the_launch() {
 async fn a_task_outlives_its_plugin_and_is_stopped_as_a_whole() {
     let place = Place::new();
     let mut first = place.plugin("script").await;
-    // One child in a session of its own, one whose parent is gone.
+    // One child in its own session, and one orphan.
     let script = "setsid sleep 1000 & (sleep 1000 &) ; trap 'echo asked; exit 5' TERM; while :; do sleep 0.05; done";
     let task = place.task(&mut first, "1", &json!({ "script": script })).await;
     let mut handle = start(&mut first, &task).await;
@@ -72,7 +72,7 @@ async fn a_task_outlives_its_plugin_and_is_stopped_as_a_whole() {
     first.kill().await.expect("killed");
 
     let mut second = place.plugin("script").await;
-    // Hosts may have nothing but the handle after their own restart.
+    // After their own restart, hosts may have only the handle.
     handle.config.as_mut().expect("echoed").msgpack_driver_config.clear();
     for _ in 0..2 {
         recover(&mut second, &handle).await.expect("found again");
@@ -85,7 +85,7 @@ async fn a_task_outlives_its_plugin_and_is_stopped_as_a_whole() {
     let mut third = place.plugin("script").await;
     recover(&mut third, &handle).await.expect("found again");
     assert_eq!(pid(&mut third, &task, &place).await, before);
-    // A repeated start, as after a crash in the middle of the first, makes no second workload.
+    // A repeated start, as after a crash during the first, makes no second workload.
     let mut fourth = place.plugin("script").await;
     start(&mut fourth, &task).await;
     assert_eq!(pid(&mut fourth, &task, &place).await, before);

@@ -60,7 +60,7 @@ async fn an_instance_goes_from_node_to_node() {
     seen(&mut first, &handle, InstanceState::Running).await;
     first.kill().await.expect("killed");
 
-    // Another node takes over; the lost reply of a create is a create again.
+    // Another node adopts it; after a lost reply, the create is repeated.
     let mut second = node(&place, &provider).await;
     let again = ensure(&mut second, &task, "key", 2).await.expect("found");
     assert_eq!((again.created, again.handle.as_ref()), (false, Some(&handle)));
@@ -68,7 +68,7 @@ async fn an_instance_goes_from_node_to_node() {
     assert_eq!((running.key.as_str(), running.epoch), ("key", 2));
     assert_eq!(std::fs::read_to_string(provider.join("key/count")).expect("ran"), "started\n", "one instance");
 
-    // Whoever was late is refused and told by whom.
+    // A late manager is refused, with the newer epoch.
     let mut late = node(&place, &provider).await;
     let request = |epoch| StopRequest {
         handle: Some(handle.clone()),

@@ -15,7 +15,7 @@ use serde_json::Value;
 pub(crate) use testkit::{eventually, soon};
 use tonic::Status;
 
-/// A place with an allocation's directories. What still runs in it at the end is killed.
+/// A directory with an allocation's directories. A drop kills its remaining processes.
 pub(crate) struct Place(tempfile::TempDir);
 
 impl Place {
@@ -38,11 +38,11 @@ impl Place {
         soon(Plugin::launch(command)).await.expect("starts")
     }
 
-    /// A task whose processes can be told by their environment.
+    /// A task whose environment identifies its processes.
     pub(crate) async fn task(&self, plugin: &mut Plugin, start: &str, config: &Value) -> TaskConfig {
         let schema = plugin.describe().await.expect("described").task_config;
         TaskConfig {
-            // As unique as the temporary directory: cgroups are named after it.
+            // As unique as the temporary directory, because cgroups are named after it.
             id: format!("{}/task/{start}", self.mark()),
             name: "task".into(),
             alloc_id: "alloc".into(),

@@ -1,4 +1,4 @@
-//! What the SDK answers for a driver, whatever the driver does: the base services, streams, strangers' messages.
+//! The SDK's own answers for any driver: the base services, streams, unknown messages.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use tonic::{Code, Request, Status};
 
 use crate::support::{Place, destroy, soon, start};
 
-/// A call that no generated client has.
+/// A call without a generated client.
 async fn call<Q, A>(plugin: &Plugin, path: &'static str, message: Q) -> Result<A, Status>
 where
     Q: prost::Message + Default + 'static,
@@ -47,7 +47,7 @@ async fn strangers_are_understood_as_far_as_possible() {
     assert!(errors::is_task_not_found(&stopped.expect_err("no such task")), "the unknown field is skipped");
     plugin.driver.init(InitRequest {}).await.expect("answered");
     plugin.driver.shutdown(ShutdownRequest {}).await.expect("answered");
-    // Also twice, and without the host's own part, as while it is only being checked.
+    // Also twice, and without the host's own part, as in a mere check.
     for nomad_config in [None, None, Some(NomadConfig::default())] {
         let request = SetConfigRequest { nomad_config, ..SetConfigRequest::default() };
         plugin.base.set_config(request).await.expect("accepted");
