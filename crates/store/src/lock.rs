@@ -42,7 +42,14 @@ fn holder(pid: Option<u32>) -> String {
 #[derive(Debug)]
 pub struct DataDirLock {
     // The lock belongs to the open file.
-    _file: File,
+    file: File,
+}
+
+impl Drop for DataDirLock {
+    fn drop(&mut self) {
+        // Closing would not do: a process that is being started has a copy of the file until it runs its program.
+        let _ = self.file.unlock();
+    }
 }
 
 impl DataDirLock {
@@ -79,7 +86,7 @@ impl DataDirLock {
         file.set_len(0).map_err(io)?;
         file.rewind().map_err(io)?;
         writeln!(file, "{}", std::process::id()).map_err(io)?;
-        Ok(Self { _file: file })
+        Ok(Self { file })
     }
 }
 
