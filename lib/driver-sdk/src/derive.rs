@@ -76,9 +76,9 @@ use crate::{Error, config};
 /// | `min_items = 1`, `max_items = 4` | how many blocks of a list there may be |
 /// | `attr = "list(number)"` | any other type that serde deserializes, as an attribute of this type |
 ///
-/// `#[config(default)]` on the struct gives `default` to all fields without an attribute. `#[config(impl_default)]` on
-/// the struct also implements [`Default`]: each field has its value for an absent key, and a required field its type's
-/// default.
+/// `#[config(default)]` on the struct gives `default` to all fields that set neither `default` nor `required`.
+/// `#[config(impl_default)]` on the struct also implements [`Default`]: each field has its value for an absent key, and
+/// a required field its type's default.
 ///
 /// Misuse does not compile:
 ///
