@@ -75,6 +75,9 @@ fn keeps_cores(config: &ClientConfig, cpu: &fingerprint::Cpu) -> Result<(), Stri
 
 /// How long final states may take to reach a server when the agent stops.
 const FLUSH: Duration = Duration::from_secs(2);
+/// How long a new node waits for its drivers before it registers: a server that hears of the node first would find no
+/// place for a job that is registered at once. A stock node waits for up to 50 s.
+const DRIVERS: Duration = Duration::from_secs(3);
 /// How long loops may take to leave their records complete.
 const LOOPS: Duration = Duration::from_secs(10);
 
@@ -126,6 +129,8 @@ impl Client {
         node.meta = metadata.merged();
         node.computed_class = fingerprint::computed_class(&node);
         let Known { allocs: known, live, forgotten, origins, unconfirmed } = Known::of(restored.allocs);
+        // A node that has anything to account for does not keep the servers waiting.
+        let new = known.is_empty() && restored.slots.is_empty() && restored.doubtful.is_empty();
         let drivers = Arc::new(Drivers::start(&config, &facts, unconfirmed).map_err(StartError::Drivers)?);
         let (remote, remote_commands) = RemoteManager::new(config.patience.output);
         let denylist = config.options.get("env.denylist").cloned().unwrap_or_else(|| env::DEFAULT_DENYLIST.to_owned());
@@ -259,6 +264,7 @@ impl Client {
         let slots = remote_manager::Restored { slots, doubtful: restored.doubtful };
         let remote_loop = RemoteLoop::new(means, remote_commands, slots);
         let schemas = watch::Sender::default();
+        let (drivers_told, drivers_known) = oneshot::channel();
         let mut node_loop = NodeLoop {
             config: config.clone(),
             node: node.clone(),
@@ -274,6 +280,7 @@ impl Client {
             from_server,
             commands,
             driver_events: drivers.host().events(),
+            drivers_known: Some(drivers_told),
         };
         let (servers, servers_seen) = watch::channel(config.servers.clone());
         let session = Session {
@@ -302,7 +309,18 @@ impl Client {
         loops.push(tokio::spawn(node_loop.run()));
         cores.settle().await;
         loops.push(tokio::spawn(ledger.clone().run()));
-        loops.push(tokio::spawn(session.run()));
+        loops.push(tokio::spawn({
+            let stop = stop.clone();
+            async move {
+                if new {
+                    tokio::select! {
+                        () = stop.cancelled() => {}
+                        _ = tokio::time::timeout(DRIVERS, drivers_known) => {}
+                    }
+                }
+                session.run().await;
+            }
+        }));
         let inner = Inner {
             config,
             node,

@@ -56,6 +56,8 @@ pub(crate) struct NodeLoop {
     pub(crate) from_server: mpsc::UnboundedReceiver<FromServer>,
     pub(crate) commands: mpsc::UnboundedReceiver<NodeCommand>,
     pub(crate) driver_events: broadcast::Receiver<DriverEvent>,
+    /// Told once, when the first state of every driver is part of the node.
+    pub(crate) drivers_known: Option<oneshot::Sender<()>>,
 }
 
 impl NodeLoop {
@@ -226,7 +228,7 @@ impl NodeLoop {
     }
 
     fn merge_fingerprints(
-        &self,
+        &mut self,
         fingerprints: &mut tokio::sync::watch::Receiver<Arc<std::collections::BTreeMap<String, driver_host::DriverFingerprint>>>,
     ) {
         let now = fingerprints.borrow_and_update().clone();
@@ -249,6 +251,11 @@ impl NodeLoop {
             }
             changed
         });
+        if now.values().all(|driver| driver.settled)
+            && let Some(known) = self.drivers_known.take()
+        {
+            let _ = known.send(());
+        }
         for (name, driver) in &self.node.borrow().clone().drivers {
             // The first fingerprint of a driver is part of the registration, not an event.
             let Some(old) = before.drivers.get(name).filter(|old| old.detected || old.healthy) else {

@@ -29,6 +29,9 @@ const ALL: u32 = 12;
 const CLEARED: u32 = 5;
 /// Pause between these attempts.
 const CLEAR_PAUSE: Duration = Duration::from_millis(250);
+/// How long a start that is interrupted after a cut waits for the plugin, to end the leftovers; then the node ends them
+/// without it.
+const INTERRUPTED: Duration = Duration::from_secs(4);
 /// How long a start waits for its turn before an event tells people.
 const TELL_AFTER: Duration = Duration::from_secs(30);
 
@@ -148,7 +151,17 @@ impl Launch {
                 self.drivers.back(driver, last).await.map_err(|why| failed(why, true))?;
                 if sent { self.clear(place, driver, run).await } else { Ok(()) }
             };
-            interrupted.run_until_cancelled(clear).await.ok_or(StartFailure::Interrupted)??;
+            let mut clear = std::pin::pin!(clear);
+            match interrupted.run_until_cancelled(clear.as_mut()).await {
+                Some(cleared) => cleared?,
+                None => {
+                    // Whoever interrupts a start tells the end of the task. By then nothing of the start may live.
+                    if sent && !matches!(tokio::time::timeout(INTERRUPTED, clear).await, Ok(Ok(()))) {
+                        self.containment.contain(place).await.map_err(|why| failed(why, false))?;
+                    }
+                    return Err(StartFailure::Interrupted);
+                }
+            }
         }
     }
 

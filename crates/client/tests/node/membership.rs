@@ -1,7 +1,7 @@
 //! A node belongs to a cluster, and a list from the past ends nothing.
 
 use api::node_rpc::{Welcome, from_json};
-use model::{Allocation, ClientStatus, Job};
+use model::{Allocation, ClientStatus, Job, Node};
 use serde_json::json;
 
 use crate::fixture::{Rig, alloc, end, eventually, managed, processes, task};
@@ -13,6 +13,15 @@ const THIRD: &str = "a0000000-0000-4000-8000-000000000003";
 
 fn generation(generation: &str, history_index: u64) -> Welcome {
     Welcome { generation: generation.to_owned(), history_index, ..Welcome::default() }
+}
+
+/// A job that is registered as soon as the node is listed finds its driver there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_node_registers_with_its_drivers() {
+    let (rig, node) = Rig::with("mock").await;
+    let first: Node = from_json("node", &rig.server.now().hellos[0].node_json).expect("a node");
+    assert!(first.drivers.get("mock").is_some_and(|driver| driver.healthy), "{:?}", first.drivers);
+    end(&rig, node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
