@@ -2,8 +2,16 @@
 
 use std::path::Path;
 
-const FILES: [&str; 8] =
-    ["goplugin.proto", "health.proto", "status.proto", "structs.proto", "hclspec.proto", "base.proto", "driver.proto", "remote.proto"];
+const FILES: [&str; 8] = [
+    "goplugin.proto",
+    "health.proto",
+    "status.proto",
+    "structs.proto",
+    "hclspec.proto",
+    "base.proto",
+    "driver.proto",
+    "remote.proto",
+];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = Path::new("proto");

@@ -26,15 +26,20 @@ const NOT_INHERITED: [&str; 12] = [
 fn main() {
     let var = |name: &str| PathBuf::from(std::env::var_os(name).unwrap_or_else(|| panic!("cargo sets {name}")));
     let lib = var("CARGO_MANIFEST_DIR").join("..");
-    for watched in ["executor/src", "executor/Cargo.toml", "executor-proto/src", "executor-proto/Cargo.toml"] {
-        println!("cargo::rerun-if-changed={}", lib.join(watched).display());
+    for package in ["cgroup", "executor", "executor-proto"] {
+        for watched in ["src", "Cargo.toml"] {
+            println!("cargo::rerun-if-changed={}", lib.join(package).join(watched).display());
+        }
     }
     println!("cargo::rerun-if-changed=build.rs");
 
     let manifest = lib.join("executor/Cargo.toml");
     let target_dir = var("OUT_DIR").join("executor-target");
     let arch = std::env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_else(|_| "x86_64".into());
-    let attempts = [(format!("{arch}-unknown-linux-musl"), ""), (format!("{arch}-unknown-linux-gnu"), "-C target-feature=+crt-static")];
+    let attempts = [
+        (format!("{arch}-unknown-linux-musl"), ""),
+        (format!("{arch}-unknown-linux-gnu"), "-C target-feature=+crt-static"),
+    ];
     let mut errors = String::new();
     for (target, flags) in &attempts {
         match build(&manifest, &target_dir, target, flags) {
@@ -55,12 +60,24 @@ fn build(manifest: &Path, target_dir: &Path, target: &str, flags: &str) -> Resul
     for locking in [&["--offline", "--locked"][..], &["--locked"][..]] {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(cargo);
-        command.args(["build", "--quiet", "--package", "executor", "--bin", "drover-executor", "--profile", "executor"]);
+        command.args([
+            "build",
+            "--quiet",
+            "--package",
+            "executor",
+            "--bin",
+            "drover-executor",
+            "--profile",
+            "executor",
+        ]);
         command.arg("--manifest-path").arg(manifest).arg("--target-dir").arg(target_dir);
         command.args(["--target", target]).args(locking);
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
-            if NOT_INHERITED.contains(&&*text) || text.starts_with("CARGO_PROFILE_") || text.starts_with("CARGO_FEATURE_") {
+            if NOT_INHERITED.contains(&&*text)
+                || text.starts_with("CARGO_PROFILE_")
+                || text.starts_with("CARGO_FEATURE_")
+            {
                 command.env_remove(&name);
             }
         }

@@ -19,7 +19,8 @@ use crate::{local, peer, process::Run, workspace};
 /// The release of mdBook.
 const MDBOOK: &str = "0.5.4";
 /// What the book is made of, from the root.
-const STAGED: [&str; 7] = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "STYLE.md", "CHANGELOG.md", "docs", "examples"];
+const STAGED: [&str; 7] =
+    ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "STYLE.md", "CHANGELOG.md", "docs", "examples"];
 /// Its table of contents, whose links start in `docs`.
 const SUMMARY: &str = "docs/SUMMARY.md";
 
@@ -40,7 +41,11 @@ pub(crate) fn build() -> Result<PathBuf> {
     // It warns of what it cannot read, and goes on; the check does not.
     let out = Command::new(mdbook()?).arg("build").arg(&dir).output().context("could not start mdbook")?;
     let said = String::from_utf8_lossy(&out.stderr);
-    ensure!(out.status.success() && !said.contains("WARN") && !said.contains("ERROR"), "mdbook: {}\n{said}", out.status);
+    ensure!(
+        out.status.success() && !said.contains("WARN") && !said.contains("ERROR"),
+        "mdbook: {}\n{said}",
+        out.status
+    );
     let book = dir.join("book");
     let broken = broken(&files(&book)?);
     if !broken.is_empty() {
@@ -55,11 +60,24 @@ fn mdbook() -> Result<PathBuf> {
     let file = local::target_dir().join("interop").join(format!("mdbook-{}", MDBOOK.replace('.', "-")));
     peer::cached(&file, |out| {
         let dir = out.with_extension("build");
-        let words =
-            ["install", "mdbook", "--version", MDBOOK, "--locked", "--debug", "--no-default-features", "--features", "search", "--root"];
+        let words = [
+            "install",
+            "mdbook",
+            "--version",
+            MDBOOK,
+            "--locked",
+            "--debug",
+            "--no-default-features",
+            "--features",
+            "search",
+            "--root",
+        ];
         let words = words.into_iter().map(OsString::from).chain([dir.clone().into_os_string()]);
         let cargo = Run::new("cargo", words).dir(workspace::root()).env("CARGO_PROFILE_DEV_DEBUG", "0");
-        let built = cargo.env("CARGO_TARGET_DIR", dir.join("target")).run().and_then(|()| Ok(fs::rename(dir.join("bin/mdbook"), out)?));
+        let built = cargo
+            .env("CARGO_TARGET_DIR", dir.join("target"))
+            .run_patiently()
+            .and_then(|()| Ok(fs::rename(dir.join("bin/mdbook"), out)?));
         drop(fs::remove_dir_all(&dir));
         built
     })
@@ -138,7 +156,8 @@ fn broken(files: &BTreeMap<String, String>) -> Vec<String> {
             }
             let (file, heading) = link.split_once('#').unwrap_or((link, ""));
             let to = if file.is_empty() { page.clone() } else { resolved(page, file) };
-            let there = files.get(&to).is_some_and(|text| heading.is_empty() || attributes(text, &[" id"]).contains(heading));
+            let there =
+                files.get(&to).is_some_and(|text| heading.is_empty() || attributes(text, &[" id"]).contains(heading));
             if !there {
                 broken.push(format!("{page}: {link}"));
             }
@@ -159,10 +178,8 @@ mod tests {
 
     #[test]
     fn links_that_lead_nowhere_are_found() {
-        let page =
-            r##"<h2 id="here">H</h2><a class="x" href="b/c.html#there">1</a><a href="https://elsewhere">2</a><a href="#here">3</a>"##;
-        let wrong =
-            r##"<p>href="no tag"</p><h2 id="there"></h2><a href="../a.html#gone">1</a><img src="../none.svg"><a href="../a.html">2</a>"##;
+        let page = r##"<h2 id="here">H</h2><a class="x" href="b/c.html#there">1</a><a href="https://elsewhere">2</a><a href="#here">3</a>"##;
+        let wrong = r##"<p>href="no tag"</p><h2 id="there"></h2><a href="../a.html#gone">1</a><img src="../none.svg"><a href="../a.html">2</a>"##;
         let files = [("a.html", page), ("b/c.html", wrong)].map(|(name, text)| (name.to_owned(), text.to_owned()));
         assert_eq!(broken(&BTreeMap::from(files)), ["b/c.html: ../a.html#gone", "b/c.html: ../none.svg"]);
     }

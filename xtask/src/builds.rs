@@ -1,8 +1,9 @@
 //! The programs of this workspace that checks drive, built as `cargo test --workspace` builds them.
 //!
-//! Cargo unites the features of what it builds in one go. So `cargo build -p cli` after the tests would build a hundred crates once more, with
-//! fewer features. Here everything is chosen as the tests choose it: the whole workspace, and an example, because cargo turns the features of
-//! development dependencies on only where an example, a test or a bench is built.
+//! Cargo unites the features of what it builds in one go. So `cargo build -p cli` after the tests would build a hundred
+//! crates once more, with fewer features. Here everything is chosen as the tests choose it: the whole workspace, and an
+//! example, because cargo turns the features of development dependencies on only where an example, a test or a bench is
+//! built.
 
 use anyhow::Result;
 
@@ -39,7 +40,10 @@ mod tests {
         let words = words.into_iter().chain(["--offline", "-Zunstable-options", "--unit-graph"]);
         let cargo = Run::new("cargo", words).dir(workspace::root()).env("RUSTC_BOOTSTRAP", "1");
         // The rule of a stable cargo, whatever the caller has set.
-        let text = cargo.env("CARGO_UNSTABLE_FEATURE_UNIFICATION", "false").env("CARGO_RESOLVER_FEATURE_UNIFICATION", "selected").output();
+        let text = cargo
+            .env("CARGO_UNSTABLE_FEATURE_UNIFICATION", "false")
+            .env("CARGO_RESOLVER_FEATURE_UNIFICATION", "selected")
+            .output();
         serde_json::from_str(&text.expect("cargo plans")).expect("JSON")
     }
 
@@ -70,7 +74,8 @@ mod tests {
         }
         let units = plan["units"].as_array().expect("units");
         let mut known = vec![None; units.len()];
-        let name = |unit: &Value| unit["pkg_id"].as_str().and_then(|id| id.rsplit('/').next()).unwrap_or_default().to_owned();
+        let name =
+            |unit: &Value| unit["pkg_id"].as_str().and_then(|id| id.rsplit('/').next()).unwrap_or_default().to_owned();
         units.iter().enumerate().map(|(at, unit)| (step(units, at, &mut known), name(unit))).collect()
     }
 
@@ -83,10 +88,24 @@ mod tests {
     #[test]
     fn checks_build_nothing_that_the_tests_have_built() {
         let tests = plan(["test", "--workspace", "--no-run"]);
-        let programs = ["drover", "drover-driver-ecs", "drover-driver-raw-exec", "drover-driver-mock", "drover-driver-remote-exec"];
-        assert_eq!(again(&tests, &plan(words(&programs))), Vec::<String>::new(), "features differ between the builds of .ci/run");
+        let programs = [
+            "drover",
+            "drover-driver-ecs",
+            "drover-driver-raw-exec",
+            "drover-driver-mock",
+            "drover-driver-remote-exec",
+        ];
+        assert_eq!(
+            again(&tests, &plan(words(&programs))),
+            Vec::<String>::new(),
+            "features differ between the builds of .ci/run"
+        );
         let shells = plan(["test", "--no-run"].into_iter().chain(completion::CHOSEN));
-        assert_eq!(again(&tests, &shells), Vec::<String>::new(), "features differ between the tests and those of completion");
+        assert_eq!(
+            again(&tests, &shells),
+            Vec::<String>::new(),
+            "features differ between the tests and those of completion"
+        );
         // The tool itself has no test that runs it, so its program remains to be linked.
         let itself: Vec<String> = again(&tests, &plan(words(&["xtask"])));
         assert!(itself.iter().all(|name| name.starts_with("xtask")), "{itself:?} are built again for `xtask`");

@@ -10,7 +10,8 @@ mod tests {
 
     use crate::workspace;
 
-    const DOCUMENTS: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "STYLE.md", "templates/driver/README.md"];
+    const DOCUMENTS: &[&str] =
+        &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "STYLE.md", "templates/driver/README.md"];
 
     /// The documents at the top, and every page below `docs`.
     fn documents() -> Vec<PathBuf> {
@@ -36,7 +37,18 @@ mod tests {
 
     /// Words in backticks that look like paths of this repository: a known top folder followed by a slash.
     fn paths(text: &str) -> BTreeSet<String> {
-        const TOP: &[&str] = &["crates/", "lib/", "drivers/", "xtask/", "examples/", "docs/", "templates/", "tests/", "packaging/", ".ci/"];
+        const TOP: &[&str] = &[
+            "crates/",
+            "lib/",
+            "drivers/",
+            "xtask/",
+            "examples/",
+            "docs/",
+            "templates/",
+            "tests/",
+            "packaging/",
+            ".ci/",
+        ];
         text.split('`')
             .skip(1)
             .step_by(2)
@@ -70,7 +82,10 @@ mod tests {
     /// What forges call the headings of a page: lower case, hyphens for spaces, no other punctuation.
     fn headings(text: &str) -> BTreeSet<String> {
         let prose = prose(text);
-        let titles = prose.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim().to_lowercase());
+        let titles = prose
+            .lines()
+            .filter(|line| line.starts_with('#'))
+            .map(|line| line.trim_start_matches('#').trim().to_lowercase());
         let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
         titles.map(|title| title.chars().filter(kept).collect::<String>().replace(' ', "-")).collect()
     }
@@ -96,7 +111,8 @@ mod tests {
         for file in documents().into_iter().chain([workspace::root().join("CHANGELOG.md")]) {
             let text = read(&file);
             for (target, heading) in links(&text) {
-                let to = if target.is_empty() { file.clone() } else { file.parent().expect("a directory").join(&target) };
+                let to =
+                    if target.is_empty() { file.clone() } else { file.parent().expect("a directory").join(&target) };
                 let there = to.exists() && (heading.is_empty() || headings(&read(&to)).contains(&heading));
                 if !there {
                     missing.push(format!("{}: {target}#{heading}", file.display()));
@@ -120,8 +136,10 @@ mod tests {
         for list in ["SUMMARY.md", "index.md"].map(|name| docs.join(name)) {
             let linked = linked(&list);
             let of_itself = [docs.join("SUMMARY.md"), docs.join("index.md")];
-            let missing: Vec<_> =
-                pages.iter().filter(|page| page.starts_with(&docs) && !of_itself.contains(page) && !linked.contains(*page)).collect();
+            let missing: Vec<_> = pages
+                .iter()
+                .filter(|page| page.starts_with(&docs) && !of_itself.contains(page) && !linked.contains(*page))
+                .collect();
             assert!(missing.is_empty(), "{} does not link to {missing:#?}", list.display());
         }
     }
@@ -134,7 +152,8 @@ mod tests {
 
     #[test]
     fn links_and_headings_are_found_in_text() {
-        let page = "# Who is it?\n[a](b.md#c-d), [e](#f) and [g](https://h)\n```\n# not [i](j)\n```\n## `-t TEMPLATE`, or not";
+        let page =
+            "# Who is it?\n[a](b.md#c-d), [e](#f) and [g](https://h)\n```\n# not [i](j)\n```\n## `-t TEMPLATE`, or not";
         let found: Vec<_> = links(page).into_iter().map(|(file, heading)| format!("{file}#{heading}")).collect();
         assert_eq!(found, ["#f", "b.md#c-d"]);
         assert_eq!(headings(page).into_iter().collect::<Vec<_>>(), ["-t-template-or-not", "who-is-it"]);

@@ -1,8 +1,10 @@
-//! `cargo xtask leaks [PACKAGE …]`: runs the tests of packages and compares what is on the machine before and after: processes, cgroups, mounts,
-//! network namespaces, sockets and files. A binary that leaves something behind is run again test by test, so that the test is named.
+//! `cargo xtask leaks [PACKAGE …]`: runs the tests of packages and compares what is on the machine before and after:
+//! processes, cgroups, mounts, network namespaces, sockets and files. A binary that leaves something behind is run
+//! again test by test, so that the test is named.
 //!
-//! Whose a process is, is certain: this program adopts every orphan that the tests leave. Files and sockets are found in a temporary folder that only
-//! the tests have. Cgroups are shared by the machine: what appears, stays, and holds no process of somebody else counts.
+//! Whose a process is, is certain: this program adopts every orphan that the tests leave. Files and sockets are found
+//! in a temporary folder that only the tests have. Cgroups are shared by the machine: what appears, stays, and holds no
+//! process of somebody else counts.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,7 +23,8 @@ use crate::{
 };
 
 /// Packages whose tests start processes.
-const DEFAULT: [&str; 9] = ["executor", "executor-client", "driver-host", "host", "client", "raw-exec", "exec", "remote-exec", "cli"];
+const DEFAULT: [&str; 9] =
+    ["executor", "executor-client", "driver-host", "host", "client", "raw-exec", "exec", "remote-exec", "cli"];
 /// What tests end in an orderly way may take this long to be gone.
 const SETTLE: Duration = Duration::from_secs(8);
 
@@ -156,8 +159,12 @@ fn descendants() -> BTreeMap<i32, String> {
 /// What all programs of the machine share.
 fn shared() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    for parent in
-        fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path()).chain([PathBuf::from("/sys/fs/cgroup")])
+    for parent in fs::read_dir("/sys/fs/cgroup")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .chain([PathBuf::from("/sys/fs/cgroup")])
     {
         cgroups(&parent, &mut found);
     }
@@ -168,11 +175,13 @@ fn shared() -> BTreeSet<String> {
     found
 }
 
-/// Cgroups of ours and of Go drivers, wherever they are, unless processes live there: then they are somebody's who runs now.
+/// Cgroups of ours and of Go drivers, wherever they are, unless processes live there: then they are somebody's who runs
+/// now.
 fn cgroups(dir: &Path, found: &mut BTreeSet<String>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir())) {
         let path = entry.path();
-        let ours = path.components().any(|part| matches!(part.as_os_str().to_str(), Some("drover" | "nomad" | "nomad.slice")));
+        let ours =
+            path.components().any(|part| matches!(part.as_os_str().to_str(), Some("drover" | "nomad" | "nomad.slice")));
         let used = fs::read_to_string(path.join("cgroup.procs")).is_ok_and(|procs| !procs.trim().is_empty());
         if ours && !used {
             found.insert(format!("cgroup {}", path.display()));

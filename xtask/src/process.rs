@@ -5,9 +5,31 @@ use std::{
     io::Write,
     path::PathBuf,
     process::{Command, Stdio},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
+
+/// Before each further try of what needs somebody else's server.
+const PAUSES: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(20), Duration::from_secs(60)];
+
+/// Does what needs a registry of packages. Such a server may be slow or out of order for a moment, which says nothing
+/// of what is checked: it is tried again after longer and longer pauses.
+pub(crate) fn patiently<T>(once: impl FnMut() -> Result<T>) -> Result<T> {
+    with_pauses(&PAUSES, once)
+}
+
+fn with_pauses<T>(pauses: &[Duration], mut once: impl FnMut() -> Result<T>) -> Result<T> {
+    for pause in pauses {
+        match once() {
+            Ok(done) => return Ok(done),
+            Err(error) => eprintln!("xtask: {error:#}; again in {} s", pause.as_secs()),
+        }
+        // Nothing tells when a server is well again.
+        std::thread::sleep(*pause);
+    }
+    once()
+}
 
 /// A command to be run.
 pub(crate) struct Run {
@@ -78,12 +100,17 @@ impl Run {
         }
         Ok(())
     }
+    /// As [`Run::run`], for a program that fetches something: see [`patiently`].
+    pub(crate) fn run_patiently(&self) -> Result<()> {
+        patiently(|| self.run())
+    }
     /// Runs it and takes its standard output.
     pub(crate) fn output(&self) -> Result<String> {
         let mut command = self.command();
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().with_context(|| format!("could not start `{}`", self.text()))?;
-        // Beside reading its output: either side may fill a pipe. A program that does not read its input may have ended already.
+        // Beside reading its output: either side may fill a pipe. A program that does not read its input may have ended
+        // already.
         let stdin = child.stdin.take();
         let out = std::thread::scope(|scope| {
             scope.spawn(|| stdin.map(|mut stdin| stdin.write_all(&self.input)));
@@ -97,5 +124,22 @@ impl Run {
     /// Whether it can be started and ends well.
     pub(crate) fn succeeds(self) -> bool {
         self.quiet().command().status().is_ok_and(|s| s.success())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_is_tried_again_and_the_last_failure_is_told() {
+        let pauses = [Duration::ZERO; 2];
+        let mut tries = 0;
+        let mut third = || {
+            tries += 1;
+            if tries == 3 { Ok(tries) } else { bail!("try {tries}") }
+        };
+        assert_eq!(with_pauses(&pauses, &mut third).expect("the third"), 3);
+        assert_eq!(with_pauses(&pauses, &mut third).expect_err("no more tries").to_string(), "try 6");
     }
 }

@@ -1,5 +1,23 @@
-//! The table of `docs/internals/remote-tasks.md` that says which test proves which acceptance scenario: every scenario has a line, and every test
-//! it names exists.
+//! The table of `docs/internals/remote-tasks.md` that says which test proves which acceptance scenario: every scenario
+//! has a line, and every test it names exists. What finds tests in a file serves `tidy` too.
+
+/// Names of the tests in a file.
+pub(crate) fn tests_in(text: &str) -> Vec<String> {
+    let mut marked = false;
+    let mut out = Vec::new();
+    for line in text.lines().map(str::trim) {
+        if line.starts_with("#[test") || line.starts_with("#[tokio::test") {
+            marked = true;
+        } else if let Some(rest) = line.strip_prefix("fn ").or_else(|| line.strip_prefix("async fn ")) {
+            if std::mem::take(&mut marked) {
+                out.extend(rest.split('(').next().map(str::to_owned));
+            }
+        } else if !line.starts_with("#[") && !line.starts_with("//") {
+            marked = false;
+        }
+    }
+    out
+}
 
 #[cfg(test)]
 mod tests {
@@ -9,6 +27,7 @@ mod tests {
         path::Path,
     };
 
+    use super::tests_in;
     use crate::workspace;
 
     /// What the table's words stand for.
@@ -59,7 +78,8 @@ mod tests {
 
     /// The lines of the table: the scenario, the cell of the model, that of the real parts.
     fn rows(text: &str) -> BTreeMap<String, (String, String)> {
-        let cells = |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+        let cells =
+            |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
         let lines = text.lines().filter(|line| line.starts_with("| A")).map(cells);
         lines.filter_map(|c| Some((c.first()?.clone(), (c.get(1)?.clone(), c.get(2)?.clone())))).collect()
     }
@@ -75,29 +95,13 @@ mod tests {
         }
     }
 
-    fn tests_in(text: &str) -> Vec<String> {
-        let mut marked = false;
-        let mut out = Vec::new();
-        for line in text.lines().map(str::trim) {
-            if line.starts_with("#[test") || line.starts_with("#[tokio::test") {
-                marked = true;
-            } else if let Some(rest) = line.strip_prefix("fn ").or_else(|| line.strip_prefix("async fn ")) {
-                if std::mem::take(&mut marked) {
-                    out.extend(rest.split('(').next().map(str::to_owned));
-                }
-            } else if !line.starts_with("#[") && !line.starts_with("//") {
-                marked = false;
-            }
-        }
-        out
-    }
-
     #[test]
     fn every_scenario_names_tests_that_exist() {
         let root = workspace::root();
         let text = fs::read_to_string(root.join("docs/internals/remote-tasks.md")).expect("the document");
         let rows = rows(&text);
-        let mut wrong: Vec<String> = scenarios().iter().filter(|s| !rows.contains_key(*s)).map(|s| format!("{s} has no line")).collect();
+        let mut wrong: Vec<String> =
+            scenarios().iter().filter(|s| !rows.contains_key(*s)).map(|s| format!("{s} has no line")).collect();
         let mut known: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for (scenario, (model, real)) in &rows {
             let both = named(model, SOURCES[0].1).and_then(|mut all| {
@@ -145,7 +149,10 @@ mod tests {
         let rows = rows("| # | model |\n|---|---|\n| A1 | `a1_…` | fleet `x` | |\n");
         assert_eq!(rows, BTreeMap::from([("A1".to_owned(), ("`a1_…`".to_owned(), "fleet `x`".to_owned()))]));
         assert_eq!(
-            tests_in("#[test]\n#[ignore]\nfn one() {\n}\nfn two() {}\n#[tokio::test(start_paused = true)]\nasync fn three() {"),
+            tests_in(
+                "#[test]\n#[ignore]\nfn one() {\n}\nfn two() {}\n#[tokio::test(start_paused = true)]\nasync fn \
+                    three() {"
+            ),
             ["one", "three"]
         );
     }

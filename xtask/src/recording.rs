@@ -52,7 +52,8 @@ fn run(program: &Path) -> Result<Vec<Line>> {
     let begun = Instant::now();
     let mut child = Command::new(program).arg("demo").stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
     let out = BufReader::new(child.stdout.take().context("the demo has no output")?);
-    let lines: Result<Vec<Line>, std::io::Error> = out.lines().map(|text| Ok(Line { after: begun.elapsed(), text: text? })).collect();
+    let lines: Result<Vec<Line>, std::io::Error> =
+        out.lines().map(|text| Ok(Line { after: begun.elapsed(), text: text? })).collect();
     let status = child.wait()?;
     ensure!(status.success(), "`{} demo` failed: {status}", program.display());
     Ok(lines?)
@@ -96,7 +97,10 @@ fn svg(lines: &[&Line]) -> String {
     put("p", "$ drover demo");
     for (number, line) in lines.iter().enumerate() {
         let percent = 100.0 * line.after.as_secs_f64() / total;
-        let _ = writeln!(style, "@keyframes k{number}{{0%{{opacity:0}}{percent:.2}%{{opacity:1}}}}.k{number}{{animation-name:k{number}}}");
+        let _ = writeln!(
+            style,
+            "@keyframes k{number}{{0%{{opacity:0}}{percent:.2}%{{opacity:1}}}}.k{number}{{animation-name:k{number}}}"
+        );
         // What is done to the nodes stands out; what follows from it is indented by the demo.
         let loud = ["draining", "kill -9", "removing", "starting", "The remote"].iter().any(|word| {
             let text = line.text.trim_start();
@@ -107,8 +111,10 @@ fn svg(lines: &[&Line]) -> String {
             put(&format!("k{number}{}{}", if loud { " b" } else { "" }, if part > 0 { " w" } else { "" }), &text);
         }
     }
-    let (width, height) =
-        (2.0 * MARGIN + CELL.0 * f64::from(u32::try_from(COLUMNS).unwrap_or(0)), 2.0 * MARGIN + CELL.1 * f64::from(row - 1));
+    let (width, height) = (
+        2.0 * MARGIN + CELL.0 * f64::from(u32::try_from(COLUMNS).unwrap_or(0)),
+        2.0 * MARGIN + CELL.1 * f64::from(row - 1),
+    );
     format!(
         r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-labelledby="t">
 <title id="t">drover demo: a remote task keeps its process while its nodes are drained, killed and replaced</title>
@@ -136,8 +142,12 @@ mod tests {
     #[test]
     fn the_timeline_is_drawn_in_its_time_and_the_table_is_not() {
         let end = format!("The remote instance kept pid 7 through everything;{}", " and so on".repeat(8));
-        let lines =
-            [line(0, "   0.00s  cluster in /tmp/a"), line(1000, "   1.00s    counter 3 -> 8"), line(1900, "drain  8 ms"), line(2000, &end)];
+        let lines = [
+            line(0, "   0.00s  cluster in /tmp/a"),
+            line(1000, "   1.00s    counter 3 -> 8"),
+            line(1900, "drain  8 ms"),
+            line(2000, &end),
+        ];
         let shown = shown(&lines);
         assert_eq!(shown.len(), 3);
         let picture = svg(&shown);

@@ -18,7 +18,8 @@ impl SmallDisk {
     pub(crate) fn mount(dir: &Path, mebibytes: u32) -> Result<Self> {
         fs::create_dir_all(dir)?;
         let options = format!("size={mebibytes}m,mode=0700");
-        let arguments: [OsString; 6] = ["-t".into(), "tmpfs".into(), "-o".into(), options.into(), "tmpfs".into(), dir.into()];
+        let arguments: [OsString; 6] =
+            ["-t".into(), "tmpfs".into(), "-o".into(), options.into(), "tmpfs".into(), dir.into()];
         Run::new("mount", arguments).run()?;
         Ok(Self(dir.to_owned()))
     }

@@ -16,8 +16,11 @@ const FILES: &[&str] = &["Cargo.toml", "README.md", "agent.hcl", "job.nomad.hcl"
 /// A file cannot be read or written, or has a placeholder that nothing fills.
 pub(crate) fn instantiate(name: &str, to: &Path) -> Result<()> {
     let root = workspace::root();
-    let values =
-        [("{{project-name}}", name.to_owned()), ("{{crate_name}}", name.replace('-', "_")), ("{{drover}}", root.display().to_string())];
+    let values = [
+        ("{{project-name}}", name.to_owned()),
+        ("{{crate_name}}", name.replace('-', "_")),
+        ("{{drover}}", root.display().to_string()),
+    ];
     for file in FILES {
         let from = root.join("templates/driver").join(file);
         let mut text = fs::read_to_string(&from).with_context(|| format!("could not read {}", from.display()))?;
@@ -45,7 +48,11 @@ mod tests {
         fs::remove_dir_all(&dir).expect("removes");
         assert!(made[0].contains("name = \"hello-driver\"") && made[3].contains("driver = \"hello_driver\""));
         // The SDK's example `script` is built from this very file.
-        assert_eq!(made[4], read(&workspace::root().join("templates/driver/src/main.rs")), "the program needs nothing filled in");
+        assert_eq!(
+            made[4],
+            read(&workspace::root().join("templates/driver/src/main.rs")),
+            "the program needs nothing filled in"
+        );
     }
 
     #[test]

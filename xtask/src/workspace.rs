@@ -13,15 +13,18 @@ pub(crate) fn root() -> PathBuf {
 
 /// What `cargo metadata` says of our own packages.
 pub(crate) fn metadata() -> Result<serde_json::Value> {
-    let out = Run::new("cargo", ["metadata", "--format-version", "1", "--no-deps", "--offline"]).dir(root()).output()?;
+    let out =
+        Run::new("cargo", ["metadata", "--format-version", "1", "--no-deps", "--offline"]).dir(root()).output()?;
     Ok(serde_json::from_str(&out)?)
 }
 
 /// Directories of our packages, from the root.
 pub(crate) fn members() -> Result<Vec<String>> {
     let metadata = metadata()?;
-    let manifests = metadata["packages"].as_array().into_iter().flatten().filter_map(|package| package["manifest_path"].as_str());
-    let dirs =
-        manifests.filter_map(|manifest| Path::new(manifest).parent()?.strip_prefix(root()).ok().map(|dir| dir.display().to_string()));
+    let manifests =
+        metadata["packages"].as_array().into_iter().flatten().filter_map(|package| package["manifest_path"].as_str());
+    let dirs = manifests.filter_map(|manifest| {
+        Path::new(manifest).parent()?.strip_prefix(root()).ok().map(|dir| dir.display().to_string())
+    });
     Ok(dirs.collect())
 }

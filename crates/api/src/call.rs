@@ -8,7 +8,9 @@ use std::{collections::BTreeMap, fmt::Display, marker::PhantomData, time::Durati
 
 use bytes::Bytes;
 use http::Method;
-use model::{Allocation, CheckResult, Deployment, Evaluation, Job, Node, SchedulerConfig, ServiceRegistration, StoreIndex};
+use model::{
+    Allocation, CheckResult, Deployment, Evaluation, Job, Node, SchedulerConfig, ServiceRegistration, StoreIndex,
+};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -145,7 +147,8 @@ macro_rules! calls {
             Call::new(calls!(@method $verb), filled($pattern, &[$(&$param),*]))
         }
     };
-    (@one $verb:ident $pattern:literal ($($param:ident)*) [$name:ident ($body:ty) -> $reply:ty = $handler:path, $doc:literal]) => {
+    (@one $verb:ident $pattern:literal ($($param:ident)*) [$name:ident ($body:ty) -> $reply:ty = $handler:path,
+        $doc:literal]) => {
         #[doc = concat!($doc, " `", $pattern, "`.")]
         #[must_use]
         pub fn $name($($param: impl Display,)* body: &$body) -> Call<$reply> {
@@ -173,7 +176,10 @@ mod tests {
         assert_eq!(call.options().namespace.as_deref(), Some("*"));
         assert_eq!(job("..").path(), "/v1/job/%2E%2E");
         assert_eq!(service_delete("web", "x.y").path(), "/v1/service/web/x.y");
-        assert_eq!((job_stop("x").method, job_update("x", &JobRegisterRequest::default()).method), (Method::DELETE, Method::PUT));
+        assert_eq!(
+            (job_stop("x").method, job_update("x", &JobRegisterRequest::default()).method),
+            (Method::DELETE, Method::PUT)
+        );
         let waits = nodes().after(7, Duration::from_secs(1));
         assert_eq!((waits.options().index, waits.options().wait), (7, Some(Duration::from_secs(1))));
         assert_eq!(nodes().after(0, Duration::from_secs(1)).options(), &RequestOptions::default());
@@ -193,7 +199,9 @@ mod tests {
     #[test]
     fn parameters_are_those_of_the_pattern() {
         assert!(fits("/v1/a/:id/b/*slot", &["id", "slot"]) && fits("/v1/a", &[]));
-        for (pattern, names) in [("/v1/:id", &[][..]), ("/v1/:id", &["name"]), ("/v1/a", &["id"]), ("/v1/:id", &["id", "more"])] {
+        for (pattern, names) in
+            [("/v1/:id", &[][..]), ("/v1/:id", &["name"]), ("/v1/a", &["id"]), ("/v1/:id", &["id", "more"])]
+        {
             assert!(!fits(pattern, names), "{pattern}");
         }
     }

@@ -13,7 +13,8 @@ use serde::{Serialize, de::DeserializeOwned};
 
 pub use exec::ExecSocket;
 pub use stream::{BodyStream, Frames, JsonStream};
-pub use transport::{Address, AddressError, Body, ConnectError, Connection, tunnel};
+use tls::{ClientFiles, Dialer};
+pub use transport::{Address, AddressError, Body, ConnectError, Connection, tunnel, why};
 
 use crate::{Call, go_json, query::percent_encode};
 
@@ -25,13 +26,14 @@ pub const DEFAULT_ADDRESS: &str = "http://127.0.0.1:4646";
 pub struct ApiClient {
     options: ClientOptions,
     address: Address,
+    tls: Option<Dialer>,
     pool: transport::Pool,
 }
 
 /// Where the agent is and as whom to speak to it.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ClientOptions {
-    /// `http://host:port` or `unix:///path`; empty = [`DEFAULT_ADDRESS`].
+    /// `http://host:port`, `https://host:port` or `unix:///path`; empty = [`DEFAULT_ADDRESS`].
     pub address: String,
     /// Region; empty = the agent's.
     pub region: String,
@@ -39,6 +41,8 @@ pub struct ClientOptions {
     pub namespace: String,
     /// ACL token; empty = anonymous.
     pub token: String,
+    /// Certificates for addresses with `https`.
+    pub tls: ClientFiles,
 }
 
 impl fmt::Debug for ClientOptions {
@@ -48,18 +52,31 @@ impl fmt::Debug for ClientOptions {
             .field("region", &self.region)
             .field("namespace", &self.namespace)
             .field("token", &if self.token.is_empty() { "" } else { "<redacted>" })
+            .field("tls", &self.tls)
             .finish()
     }
 }
 
 impl ClientOptions {
-    /// From `DROVER_ADDR`, `DROVER_REGION`, `DROVER_NAMESPACE`, `DROVER_TOKEN`, else the same names with `NOMAD_`.
+    /// From `DROVER_ADDR`, `DROVER_REGION`, `DROVER_NAMESPACE`, `DROVER_TOKEN` and the names of TLS (`DROVER_CACERT`,
+    /// `_CAPATH`, `_CLIENT_CERT`, `_CLIENT_KEY`, `_TLS_SERVER_NAME`, `_SKIP_VERIFY`), else the same with `NOMAD_`.
     #[must_use]
     pub fn from_env() -> Self {
         let read = |name: &str| {
-            ["DROVER", "NOMAD"].iter().find_map(|p| env::var(format!("{p}_{name}")).ok().filter(|v| !v.is_empty())).unwrap_or_default()
+            ["DROVER", "NOMAD"]
+                .iter()
+                .find_map(|p| env::var(format!("{p}_{name}")).ok().filter(|v| !v.is_empty()))
+                .unwrap_or_default()
         };
-        Self { address: read("ADDR"), region: read("REGION"), namespace: read("NAMESPACE"), token: read("TOKEN") }
+        let tls = ClientFiles {
+            ca_cert: read("CACERT").into(),
+            ca_path: read("CAPATH").into(),
+            client_cert: read("CLIENT_CERT").into(),
+            client_key: read("CLIENT_KEY").into(),
+            server_name: read("TLS_SERVER_NAME"),
+            skip_verify: matches!(read("SKIP_VERIFY").to_ascii_lowercase().as_str(), "1" | "t" | "true"),
+        };
+        Self { address: read("ADDR"), region: read("REGION"), namespace: read("NAMESPACE"), token: read("TOKEN"), tls }
     }
 }
 
@@ -69,8 +86,14 @@ pub enum ClientError {
     /// The address cannot be used.
     #[error(transparent)]
     Address(#[from] AddressError),
+    /// The files for TLS cannot be used.
+    #[error(transparent)]
+    Tls(#[from] tls::Error),
     /// No agent answered.
-    #[error("cannot reach the agent at {address}: {source}; is it running, and is the address right (-address, DROVER_ADDR, NOMAD_ADDR)?")]
+    #[error(
+        "cannot reach the agent at {address}: {source}; is it running, and is the address right (-address, \
+            DROVER_ADDR, NOMAD_ADDR)?"
+    )]
     Connect {
         /// The address.
         address: String,
@@ -78,7 +101,7 @@ pub enum ClientError {
         source: ConnectError,
     },
     /// The connection broke before the answer was complete.
-    #[error("{method} {path}: the connection to the agent broke: {source}")]
+    #[error("{method} {path}: the connection to the agent broke: {}", why(.source))]
     Broken {
         /// Method.
         method: Method,
@@ -227,11 +250,23 @@ impl ApiClient {
     /// A client for that agent. Nothing is dialled yet.
     ///
     /// # Errors
-    /// When the address is none.
+    /// When the address is none, or the files for TLS cannot be used.
     pub fn new(options: ClientOptions) -> Result<Self, ClientError> {
+        let mut client = Self::with_dialer(options, None)?;
+        if client.address.tls() {
+            client.tls = Some(Dialer::of_client(&client.options.tls)?);
+        }
+        Ok(client)
+    }
+
+    /// A client with the certificates of an agent. Nothing is dialled yet.
+    ///
+    /// # Errors
+    /// When the address is none.
+    pub fn with_dialer(options: ClientOptions, tls: Option<Dialer>) -> Result<Self, ClientError> {
         let text = if options.address.is_empty() { DEFAULT_ADDRESS } else { &options.address };
         let address = Address::parse(text)?;
-        Ok(Self { options, address, pool: transport::Pool::default() })
+        Ok(Self { options, address, tls, pool: transport::Pool::default() })
     }
 
     /// The agent's address.
@@ -252,7 +287,8 @@ impl ApiClient {
     /// See [`ClientError`].
     pub async fn call<R: DeserializeOwned>(&self, call: Call<R>) -> Result<Answer<R>, ClientError> {
         let Call { method, path, options, body, .. } = call;
-        let body = body.map_err(|source| ClientError::Request { method: method.clone(), path: path.clone(), source })?;
+        let body =
+            body.map_err(|source| ClientError::Request { method: method.clone(), path: path.clone(), source })?;
         self.json(method, &path, &options, body).await
     }
 
@@ -262,7 +298,8 @@ impl ApiClient {
     /// See [`ClientError`].
     pub async fn call_raw<R>(&self, call: Call<R>) -> Result<Answer<Bytes>, ClientError> {
         let Call { method, path, options, body, .. } = call;
-        let body = body.map_err(|source| ClientError::Request { method: method.clone(), path: path.clone(), source })?;
+        let body =
+            body.map_err(|source| ClientError::Request { method: method.clone(), path: path.clone(), source })?;
         self.bytes(method, &path, &options, body).await
     }
 
@@ -278,7 +315,11 @@ impl ApiClient {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn query<T: DeserializeOwned>(&self, path: &str, options: &RequestOptions) -> Result<Answer<T>, ClientError> {
+    pub async fn query<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        options: &RequestOptions,
+    ) -> Result<Answer<T>, ClientError> {
         self.json(Method::GET, path, options, Bytes::new()).await
     }
 
@@ -286,7 +327,11 @@ impl ApiClient {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn query_all<T: DeserializeOwned>(&self, path: &str, options: &RequestOptions) -> Result<Vec<T>, ClientError> {
+    pub async fn query_all<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        options: &RequestOptions,
+    ) -> Result<Vec<T>, ClientError> {
         let mut all = Vec::new();
         let mut token = String::new();
         loop {
@@ -304,9 +349,16 @@ impl ApiClient {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn put<B: Serialize + ?Sized, T: DeserializeOwned>(&self, path: &str, body: &B) -> Result<T, ClientError> {
-        let body =
-            go_json::to_vec(body, false).map_err(|source| ClientError::Request { method: Method::PUT, path: path.to_owned(), source })?;
+    pub async fn put<B: Serialize + ?Sized, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+    ) -> Result<T, ClientError> {
+        let body = go_json::to_vec(body, false).map_err(|source| ClientError::Request {
+            method: Method::PUT,
+            path: path.to_owned(),
+            source,
+        })?;
         self.json(Method::PUT, path, &RequestOptions::default(), body.into()).await.map(|answer| answer.value)
     }
 
@@ -314,7 +366,11 @@ impl ApiClient {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn delete<T: DeserializeOwned>(&self, path: &str, options: &RequestOptions) -> Result<Answer<T>, ClientError> {
+    pub async fn delete<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        options: &RequestOptions,
+    ) -> Result<Answer<T>, ClientError> {
         self.json(Method::DELETE, path, options, Bytes::new()).await
     }
 
@@ -329,13 +385,10 @@ impl ApiClient {
         path: &str,
         headers: &HeaderMap,
         body: Bytes,
-    ) -> Result<http::Response<Bytes>, ClientError> {
+    ) -> Result<http::Response<BodyStream>, ClientError> {
         let uri = self.target(path);
         let (response, connection) = self.ask(method.clone(), &uri, headers, body).await?;
-        let (head, body) = response.into_parts();
-        let body = transport::collect(body).await.map_err(|source| ClientError::Broken { method, path: path.to_owned(), source })?;
-        self.pool.put(connection);
-        Ok(http::Response::from_parts(head, body))
+        Ok(BodyStream::with_head(method, path.to_owned(), response, connection))
     }
 
     /// The path with the client's region and namespace, as it is asked.
@@ -359,7 +412,7 @@ impl ApiClient {
     /// # Errors
     /// See [`ClientError`]. What is wrong with the command itself is told by the socket's first message.
     pub async fn exec(&self, path: &str, options: &RequestOptions) -> Result<ExecSocket, ClientError> {
-        ExecSocket::open(&self.address, &self.options.token, self.uri(path, options)).await
+        ExecSocket::open(&self.address, self.tls.as_ref(), &self.options.token, self.uri(path, options)).await
     }
 
     fn uri(&self, path: &str, options: &RequestOptions) -> String {
@@ -397,15 +450,29 @@ impl ApiClient {
         body: Bytes,
     ) -> Result<Answer<T>, ClientError> {
         let answer = self.bytes(method.clone(), path, options, body).await?;
-        let value = go_json::from_slice(&answer.value).map_err(|source| ClientError::Answer { method, path: path.to_owned(), source })?;
+        let value = go_json::from_slice(&answer.value).map_err(|source| ClientError::Answer {
+            method,
+            path: path.to_owned(),
+            source,
+        })?;
         Ok(Answer { value, meta: answer.meta })
     }
 
-    async fn bytes(&self, method: Method, path: &str, options: &RequestOptions, body: Bytes) -> Result<Answer<Bytes>, ClientError> {
+    async fn bytes(
+        &self,
+        method: Method,
+        path: &str,
+        options: &RequestOptions,
+        body: Bytes,
+    ) -> Result<Answer<Bytes>, ClientError> {
         let uri = self.uri(path, options);
         let (response, connection) = self.send(method.clone(), &uri, body).await?;
         let (head, body) = response.into_parts();
-        let value = transport::collect(body).await.map_err(|source| ClientError::Broken { method, path: path.to_owned(), source })?;
+        let value = transport::collect(body).await.map_err(|source| ClientError::Broken {
+            method,
+            path: path.to_owned(),
+            source,
+        })?;
         self.pool.put(connection);
         Ok(Answer { value, meta: Meta::of(&head.headers) })
     }
@@ -457,9 +524,11 @@ impl ApiClient {
             path: uri.to_owned(),
             source,
         })?;
-        self.pool.send(&self.address, request).await.map_err(|e| match e {
+        self.pool.send(&self.address, self.tls.as_ref(), request).await.map_err(|e| match e {
             transport::SendError::Connect(source) => ClientError::Connect { address: self.address.to_string(), source },
-            transport::SendError::Broken(source) => ClientError::Broken { method: method.clone(), path: uri.to_owned(), source },
+            transport::SendError::Broken(source) => {
+                ClientError::Broken { method: method.clone(), path: uri.to_owned(), source }
+            }
         })
     }
 }

@@ -16,65 +16,84 @@ macro_rules! endpoints {
     "/v1/jobs" ()
         Get [jobs -> Vec<JobListStub> = jobs::list, "Lists jobs."]
         Put [job_register (JobRegisterRequest) -> JobRegisterResponse = job_writes::register, "Registers a job."];
-    "/v1/jobs/parse" () Put [job_parse (JobParseRequest) -> Value = job_writes::parse, "Turns the text of a job file into a job."];
+    "/v1/jobs/parse" () Put [job_parse (JobParseRequest) -> Value = job_writes::parse, "Turns the text of a job file \
+        into a job."];
     "/v1/jobs/statuses" () Get [refused refused::job_statuses] Put [refused refused::job_statuses];
     "/v1/validate/job" ()
-        Put [job_validate (JobValidateRequest) -> JobValidateResponse = job_writes::validate, "Checks a job without registering it."];
+        Put [job_validate (JobValidateRequest) -> JobValidateResponse = job_writes::validate, "Checks a job without \
+            registering it."];
     "/v1/job/*id/plan" (id)
-        Put [job_plan (JobPlanRequest) -> JobPlanResponse = job_writes::plan, "Shows what a registration of a job would change."];
+        Put [job_plan (JobPlanRequest) -> JobPlanResponse = job_writes::plan, "Shows what a registration of a job \
+            would change."];
     "/v1/job/*id/evaluate" (id)
         Put [job_evaluate (JobEvaluateRequest) -> JobRegisterResponse = job_writes::evaluate, "Evaluates a job again."];
-    "/v1/job/*id/allocations" (id) Get [job_allocations -> Vec<Allocation> = jobs::allocations, "Lists the allocations of a job."];
-    "/v1/job/*id/evaluations" (id) Get [job_evaluations -> Vec<Evaluation> = jobs::evaluations, "Lists the evaluations of a job."];
-    "/v1/job/*id/deployments" (id) Get [job_deployments -> Vec<Deployment> = jobs::deployments, "Lists the deployments of a job."];
+    "/v1/job/*id/allocations" (id) Get [job_allocations -> Vec<Allocation> = jobs::allocations,
+        "Lists the allocations of a job."];
+    "/v1/job/*id/evaluations" (id) Get [job_evaluations -> Vec<Evaluation> = jobs::evaluations,
+        "Lists the evaluations of a job."];
+    "/v1/job/*id/deployments" (id) Get [job_deployments -> Vec<Deployment> = jobs::deployments,
+        "Lists the deployments of a job."];
     "/v1/job/*id/deployment" (id)
         Get [job_deployment -> Option<Deployment> = jobs::latest_deployment, "Reads the latest deployment of a job."];
     "/v1/job/*id/summary" (id) Get [job_summary -> JobSummary = jobs::summary, "Counts the allocations of a job."];
-    "/v1/job/*id/versions/:name/tag" (id name) Put [refused refused::version_tags] Delete [refused refused::version_tags];
+    "/v1/job/*id/versions/:name/tag" (id name) Put [refused refused::version_tags]
+        Delete [refused refused::version_tags];
     "/v1/job/*id/versions" (id) Get [job_versions -> JobVersions = jobs::versions, "Lists the versions of a job."];
-    "/v1/job/*id/submission" (id) Get [job_submission -> Submission = jobs::submission, "Reads the source text of a job."];
+    "/v1/job/*id/submission" (id) Get [job_submission -> Submission = jobs::submission, "Reads the source text \
+        of a job."];
     "/v1/job/*id/revert" (id)
-        Put [job_revert (JobRevertRequest) -> JobRegisterResponse = job_writes::revert, "Returns a job to an earlier version."];
+        Put [job_revert (JobRevertRequest) -> JobRegisterResponse = job_writes::revert, "Returns a job to an earlier \
+            version."];
     "/v1/job/*id/stable" (id)
-        Put [job_stable (JobStabilityRequest) -> IndexResponse = job_writes::stable, "Marks a version of a job as stable."];
+        Put [job_stable (JobStabilityRequest) -> IndexResponse = job_writes::stable, "Marks a version of a job \
+            as stable."];
     "/v1/job/*id/scale" (id)
         Get [job_scale_status -> JobScaleStatus = jobs::scale_status, "Reads the counts and scaling events of a job."]
         Put [job_scale (ScaleRequest) -> JobRegisterResponse = job_writes::scale, "Sets the count of a group."];
     "/v1/job/*id/dispatch/payload" (id)
         Put [other job_writes::dispatch_payload, "Dispatches a parameterized job; the body is its payload."];
     "/v1/job/*id/dispatch" (id)
-        Put [job_dispatch (JobDispatchRequest) -> JobDispatchResponse = job_writes::dispatch, "Dispatches a parameterized job."];
+        Put [job_dispatch (JobDispatchRequest) -> JobDispatchResponse = job_writes::dispatch, "Dispatches a \
+            parameterized job."];
     "/v1/job/*id/periodic/force" (id) Put [refused refused::periodic_force];
-    "/v1/job/*id/services" (id) Get [job_services -> Vec<ServiceRegistration> = services::of_job, "Lists the services of a job."];
+    "/v1/job/*id/services" (id) Get [job_services -> Vec<ServiceRegistration> = services::of_job, "Lists the services \
+        of a job."];
     "/v1/job/*id/actions" (id) Get [job_actions -> Vec<Value> = jobs::actions, "Lists the actions of a job."];
     "/v1/job/*id/action" (id) Get [refused refused::action];
     "/v1/job/*id" (id)
         Get [job -> Job = jobs::get, "Reads a job."]
-        Put [job_update (JobRegisterRequest) -> JobRegisterResponse = job_writes::register_named, "Registers a job under this id."]
+        Put [job_update (JobRegisterRequest) -> JobRegisterResponse = job_writes::register_named, "Registers a job \
+            under this id."]
         Delete [job_stop -> JobDeregisterResponse = job_writes::deregister, "Stops a job."];
 
     // Allocations, evaluations, deployments.
     "/v1/allocations" () Get [allocs -> Vec<Allocation> = allocs::list, "Lists allocations."];
-    "/v1/allocation/:id/stop" (id) Put [alloc_stop -> AllocStopResponse = allocs::stop, "Stops an allocation and places it again."];
+    "/v1/allocation/:id/stop" (id) Put [alloc_stop -> AllocStopResponse = allocs::stop, "Stops an allocation and \
+        places it again."];
     "/v1/allocation/:alloc/checks" (alloc)
-        Get [alloc_checks -> BTreeMap<String, CheckResult> = proxy::checks_of_alloc, "Reads the checks of an allocation's services."];
+        Get [alloc_checks -> BTreeMap<String, CheckResult> = proxy::checks_of_alloc, "Reads the checks of an \
+            allocation's services."];
     "/v1/allocation/:id/services" (id)
         Get [alloc_services -> Vec<ServiceRegistration> = services::of_alloc, "Lists the services of an allocation."];
     "/v1/allocation/:id" (id) Get [alloc -> AllocDetail = allocs::get, "Reads an allocation."];
-    "/v1/evaluations" () Get [evals -> Vec<Evaluation> = evals::list, "Lists evaluations."] Delete [refused refused::eval_delete];
+    "/v1/evaluations" () Get [evals -> Vec<Evaluation> = evals::list,
+        "Lists evaluations."] Delete [refused refused::eval_delete];
     "/v1/evaluations/count" () Get [eval_count -> Count = evals::count, "Counts evaluations."];
     "/v1/evaluation/:id/allocations" (id)
         Get [eval_allocations -> Vec<Allocation> = evals::allocations, "Lists the allocations of an evaluation."];
     "/v1/evaluation/:id" (id) Get [eval -> Evaluation = evals::get, "Reads an evaluation."];
     "/v1/deployments" () Get [deployments -> Vec<Deployment> = deployments::list, "Lists deployments."];
     "/v1/deployment/allocations/:id" (id)
-        Get [deployment_allocations -> Vec<Allocation> = deployments::allocations, "Lists the allocations of a deployment."];
+        Get [deployment_allocations -> Vec<Allocation> = deployments::allocations, "Lists the allocations of a \
+            deployment."];
     "/v1/deployment/fail/:id" (id)
         Put [deployment_fail -> DeploymentUpdateResponse = deployments::fail, "Fails a deployment."];
     "/v1/deployment/pause/:id" (id)
-        Put [deployment_pause (DeploymentPauseRequest) -> DeploymentUpdateResponse = deployments::pause, "Pauses or resumes a deployment."];
+        Put [deployment_pause (DeploymentPauseRequest) -> DeploymentUpdateResponse = deployments::pause,
+            "Pauses or resumes a deployment."];
     "/v1/deployment/promote/:id" (id)
-        Put [deployment_promote (DeploymentPromoteRequest) -> DeploymentUpdateResponse = deployments::promote, "Promotes canaries."];
+        Put [deployment_promote (DeploymentPromoteRequest) -> DeploymentUpdateResponse = deployments::promote,
+            "Promotes canaries."];
     "/v1/deployment/allocation-health/:id" (id)
         Put [deployment_health (DeploymentHealthRequest) -> DeploymentUpdateResponse
             = deployments::set_health, "Sets the health of allocations."];
@@ -86,13 +105,16 @@ macro_rules! endpoints {
     "/v1/node/pools" ()
         Get [node_pools -> Vec<NodePoolView> = nodes::pools, "Lists node pools."]
         Put [refused refused::node_pools];
-    "/v1/node/pool/*name/nodes" (name) Get [node_pool_nodes -> Vec<Node> = nodes::pool_nodes, "Lists the nodes of a pool."];
-    "/v1/node/pool/*name/jobs" (name) Get [node_pool_jobs -> Vec<JobListStub> = nodes::pool_jobs, "Lists the jobs of a pool."];
+    "/v1/node/pool/*name/nodes" (name) Get [node_pool_nodes -> Vec<Node> = nodes::pool_nodes, "Lists the nodes \
+        of a pool."];
+    "/v1/node/pool/*name/jobs" (name) Get [node_pool_jobs -> Vec<JobListStub> = nodes::pool_jobs, "Lists the jobs \
+        of a pool."];
     "/v1/node/pool/*name" (name)
         Get [node_pool -> NodePoolView = nodes::pool, "Reads a node pool."]
         Put [refused refused::node_pools]
         Delete [refused refused::node_pools];
-    "/v1/node/:id/allocations" (id) Get [node_allocations -> Vec<Allocation> = nodes::allocations, "Lists the allocations of a node."];
+    "/v1/node/:id/allocations" (id) Get [node_allocations -> Vec<Allocation> = nodes::allocations,
+        "Lists the allocations of a node."];
     "/v1/node/:id/drain" (id)
         Put [node_drain (NodeDrainRequest) -> NodeUpdateResponse = nodes::drain, "Begins or ends the drain of a node."];
     "/v1/node/:id/eligibility" (id)
@@ -105,20 +127,24 @@ macro_rules! endpoints {
 
     // Drivers: ours, not in the API that we follow.
     "/v1/drivers/schemas" ()
-        Get [driver_schemas -> Vec<DriverSchemas> = drivers::schemas, "Reads the configuration schemas that nodes have reported."];
+        Get [driver_schemas -> Vec<DriverSchemas> = drivers::schemas, "Reads the configuration schemas that nodes \
+            have reported."];
 
     // Remote tasks: ours, not in the API that we follow.
     "/v1/remote/tasks" () Get [remote_tasks -> Vec<RemoteTaskView> = remote::list, "Lists remote tasks."];
-    "/v1/remote/unbound" () Get [remote_unbound -> Vec<RemoteSweep> = remote::unbound, "Lists orphaned instances of providers."];
+    "/v1/remote/unbound" () Get [remote_unbound -> Vec<RemoteSweep> = remote::unbound, "Lists orphaned instances of \
+        providers."];
     "/v1/remote/unbound/:key" (key)
-        Delete [remote_unbound_forget -> IndexResponse = remote::forget_unbound, "Stops reporting an orphaned instance."];
+        Delete [remote_unbound_forget -> IndexResponse = remote::forget_unbound, "Stops reporting an orphaned \
+            instance."];
     "/v1/remote/unbound/:key/adopt" (key)
         Put [remote_unbound_adopt -> RemoteAdopted = remote::adopt, "Adopts an orphaned instance into its slot."];
     "/v1/remote/unbound/:key/stop" (key)
         Put [remote_unbound_stop -> IndexResponse = remote::stop_unbound, "Stops an orphaned instance."];
     "/v1/remote/task/*slot" (slot)
         Get [remote_task -> RemoteTaskView = remote::get, "Reads a remote task."]
-        Delete [remote_forget -> IndexResponse = remote::forget, "Deletes the record of a remote task without confirmation."];
+        Delete [remote_forget -> IndexResponse = remote::forget, "Deletes the record of a remote task without \
+            confirmation."];
     "/v1/remote/restart/*slot" (slot)
         Put [remote_restart -> IndexResponse = remote::restart, "Replaces the instance of a remote task."];
     "/v1/remote/gone/*slot" (slot)
@@ -126,7 +152,8 @@ macro_rules! endpoints {
 
     // Client endpoints: answered by the agent itself when the node is its own, else by the node.
     "/v1/client/fs/:operation/:alloc" (operation alloc)
-        Get [alloc_files -> Raw = proxy::by_alloc, "Lists, describes, reads or follows files and logs of an allocation."];
+        Get [alloc_files -> Raw = proxy::by_alloc, "Lists, describes, reads or follows files and logs of an \
+            allocation."];
     "/v1/client/allocation/:alloc/stats" (alloc)
         Get [alloc_stats -> AllocResourceUsage = proxy::by_alloc, "Reads the resource usage of an allocation."];
     "/v1/client/allocation/:alloc/signal" (alloc)
@@ -136,50 +163,64 @@ macro_rules! endpoints {
     "/v1/client/allocation/:alloc/gc" (alloc)
         Get [alloc_gc -> Raw = proxy::by_alloc, "Collects an ended allocation on its node."];
     "/v1/client/allocation/:alloc/checks" (alloc)
-        Get [alloc_node_checks -> BTreeMap<String, CheckResult> = proxy::by_alloc, "Reads the checks of an allocation's services."];
-    "/v1/client/allocation/:alloc/exec" (alloc) Get [alloc_exec -> Raw = exec::exec, "Runs a command in a task, over a websocket."];
+        Get [alloc_node_checks -> BTreeMap<String, CheckResult> = proxy::by_alloc, "Reads the checks of an \
+            allocation's services."];
+    "/v1/client/allocation/:alloc/exec" (alloc) Get [alloc_exec -> Raw = exec::exec, "Runs a command in a task, over \
+        a websocket."];
     "/v1/client/allocation/:alloc/snapshot" (alloc)
         Get [alloc_snapshot -> Raw = proxy::by_alloc, "Archives the directory of an allocation."];
-    "/v1/client/identity" () Get [refused refused::node_identity];
-    "/v1/client/identity/renew" () Put [refused refused::node_identity];
+    "/v1/client/identity" ()
+        Get [node_identity -> NodeIdentity = proxy::by_node, "Reads the claims of a node's identity."];
+    "/v1/client/identity/renew" ()
+        Put [node_identity_renew (IdentityRenewRequest) -> Value = proxy::named_in_body, "Gives a node a new identity \
+            with its next heartbeat."];
     "/v1/client/allocation/:alloc/pause" (alloc) Get [refused refused::alloc_pause] Put [refused refused::alloc_pause];
     "/v1/client/stats" () Get [node_stats -> HostStats = proxy::by_node, "Reads the resource usage of a node's host."];
     "/v1/client/audit" ()
         Get [node_audit -> NodeAudit = proxy::by_node, "Compares what exists on a node with its records."]
         Put [node_sweep -> NodeAudit = proxy::by_node, "Ends everything that no record of a node claims."];
-    "/v1/client/drivers/reload" () Put [drivers_reload -> DriverReload = proxy::by_node, "Reloads changed plugin files."];
+    "/v1/client/drivers/reload" () Put [drivers_reload -> DriverReload = proxy::by_node, "Reloads changed \
+        plugin files."];
     "/v1/client/gc" ()
         Get [node_gc_legacy -> Raw = proxy::by_node, "Collects the ended allocations of a node."]
         Put [node_gc -> Raw = proxy::by_node, "Collects the ended allocations of a node."];
     "/v1/client/metadata" ()
-        Get [node_meta -> BTreeMap<String, Option<BTreeMap<String, Option<String>>>> = proxy::by_node, "Reads a node's metadata."]
-        Put [node_meta_apply (Value) -> Value = proxy::metadata, "Changes a node's metadata."];
+        Get [node_meta -> BTreeMap<String, Option<BTreeMap<String, Option<String>>>> = proxy::by_node,
+            "Reads a node's metadata."]
+        Put [node_meta_apply (Value) -> Value = proxy::named_in_body, "Changes a node's metadata."];
 
     // The agent.
-    "/.well-known/jwks.json" () Get [jwks -> JsonWebKeys = keyring::jwks, "Reads the public keys of workload identities."];
+    "/.well-known/jwks.json" () Get [jwks -> JsonWebKeys = keyring::jwks, "Reads the public keys of workload \
+        identities."];
     "/v1/identity" () Get [identity -> Value = keyring::identity, "Checks a workload identity."];
     "/.well-known/openid-configuration" () Get [refused refused::oidc_discovery];
-    "/v1/agent/self" () Get [agent_self -> AgentSelf = agent::agent_self, "Reads the agent's configuration and statistics."];
+    "/v1/agent/self" () Get [agent_self -> AgentSelf = agent::agent_self, "Reads the agent's configuration and \
+        statistics."];
     "/v1/agent/members" () Get [agent_members -> Members = agent::members, "Lists servers."];
     "/v1/agent/servers" ()
         Get [agent_servers -> Vec<String> = agent::servers, "Lists the addresses of the servers."]
         Put [refused refused::set_servers];
     "/v1/agent/join" () Put [agent_join -> Value = agent::join, "Joins no server: a cluster has one."];
-    "/v1/agent/force-leave" () Put [agent_force_leave -> Raw = agent::force_leave, "Forces no server to leave: a cluster has one."];
+    "/v1/agent/force-leave" () Put [agent_force_leave -> Raw = agent::force_leave, "Forces no server to leave: a \
+        cluster has one."];
     "/v1/agent/health" () Get [agent_health -> Health = agent::health, "Reads the health of the agent and its loops."];
     "/v1/operator/recovery" ()
-        Get [recovery -> RecoveryView = operator::recovery, "Shows whether the servers recover, and what they wait for."]
+        Get [recovery -> RecoveryView = operator::recovery, "Shows whether the servers recover, and what they \
+            wait for."]
         Put [recovery_end -> Raw = operator::end_recovery, "Ends the recovery."];
-    "/v1/operator/recovery/excuse/:node" (node) Put [recovery_excuse -> Raw = operator::excuse, "Counts a missing node as down in the recovery."];
+    "/v1/operator/recovery/excuse/:node" (node) Put [recovery_excuse -> Raw = operator::excuse, "Counts a missing \
+        node as down in the recovery."];
     "/v1/agent/reload" () Put [agent_reload -> Raw = agent::reload, "Reads the agent's configuration again."];
     "/v1/agent/monitor" () Get [agent_monitor -> Raw = monitor::monitor, "Follows the agent's log."];
     "/v1/agent/monitor/export" () Get [refused refused::monitor_export];
     "/v1/agent/host" () Get [refused refused::debug];
     "/v1/agent/pprof/:profile" (profile) Get [refused refused::debug];
-    "/v1/agent/schedulers" () Get [agent_schedulers -> Value = agent::schedulers, "Reads the number of scheduler workers."];
+    "/v1/agent/schedulers" () Get [agent_schedulers -> Value = agent::schedulers, "Reads the number of scheduler \
+        workers."];
     "/debug/pprof/*rest" (rest) Get [refused refused::debug];
     "/v1/agent/schedulers/config" () Get [refused refused::schedulers_config] Put [refused refused::schedulers_config];
-    "/v1/agent/keyring/:operation" (operation) Get [refused refused::gossip_keyring] Put [refused refused::gossip_keyring];
+    "/v1/agent/keyring/:operation" (operation) Get [refused refused::gossip_keyring]
+        Put [refused refused::gossip_keyring];
     "/v1/metrics" () Get [metrics -> Metrics = metrics::metrics, "Reads metrics, as JSON or for Prometheus."];
     "/v1/regions" () Get [regions -> Vec<String> = agent::regions, "Lists regions."];
     "/v1/status/leader" () Get [leader -> String = agent::leader, "Reads the address of the leader."];
@@ -190,15 +231,24 @@ macro_rules! endpoints {
     "/v1/system/reconcile/summaries" ()
         OnlyPut [reconcile_summaries -> Raw = operator::reconcile_summaries, "Recounts the allocations of all jobs."];
     "/v1/operator/scheduler/configuration" ()
-        Get [scheduler_config -> SchedulerConfigResponse = operator::scheduler_config, "Reads the scheduler's settings."]
-        Put [scheduler_config_set (SchedulerConfig) -> SchedulerConfigUpdate = operator::set_scheduler_config, "Changes the scheduler's settings."];
+        Get [scheduler_config -> SchedulerConfigResponse = operator::scheduler_config, "Reads the scheduler's \
+            settings."]
+        Put [scheduler_config_set (SchedulerConfig) -> SchedulerConfigUpdate = operator::set_scheduler_config,
+            "Changes the scheduler's settings."];
     "/v1/operator/raft/configuration" ()
-        Get [raft_configuration -> RaftConfiguration = operator::raft_configuration, "Lists servers, as if they were peers of Raft."];
-    "/v1/operator/raft/peer" () Delete [raft_remove_peer -> Raw = operator::raft_remove_peer, "Removes no peer: servers do not use Raft."];
-    "/v1/operator/raft/transfer-leadership" () Put [refused refused::transfer_leadership];
+        Get [raft_configuration -> RaftConfiguration = operator::raft_configuration, "Lists servers, as if they were \
+            peers of Raft."];
+    "/v1/operator/raft/peer" () Delete [raft_remove_peer -> Raw = operator::raft_remove_peer, "Removes no peer: \
+        servers do not use Raft."];
+    "/v1/operator/raft/transfer-leadership" ()
+        Put [transfer_leadership -> LeadershipTransfer = autopilot::transfer_leadership, "Has the leader make room for \
+            another server."];
     "/v1/operator/autopilot/configuration" () Get [refused refused::autopilot] Put [refused refused::autopilot];
-    "/v1/operator/autopilot/health" () Get [refused refused::autopilot];
-    "/v1/operator/snapshot" () Get [snapshot -> Raw = operator::snapshot, "Saves the state of the servers."] Put [refused refused::restore];
+    "/v1/operator/autopilot/health" ()
+        Get [operator_health -> OperatorHealth = autopilot::health, "Shows how the servers and the members of their \
+            store are; 429 when one of them is not well."];
+    "/v1/operator/snapshot" () Get [snapshot -> Raw = operator::snapshot, "Saves the state of the \
+        servers."] Put [refused refused::restore];
     "/v1/operator/keyring/keys" () Get [keys -> Vec<RootKeyMeta> = keyring::list, "Lists signing keys."];
     "/v1/operator/keyring/rotate" () Put [key_rotate -> KeyRotated = keyring::rotate, "Makes a new signing key."];
     "/v1/operator/keyring/key/:id" (id) Delete [key_delete -> KeyDeleted = keyring::delete, "Deletes a signing key."];
@@ -207,13 +257,16 @@ macro_rules! endpoints {
     "/v1/operator/license" () Get [refused refused::license] Put [refused refused::enterprise];
 
     // Scaling policies.
-    "/v1/scaling/policies" () Get [scaling_policies -> Vec<ScalingPolicyStub> = scaling::list, "Lists scaling policies."];
+    "/v1/scaling/policies" () Get [scaling_policies -> Vec<ScalingPolicyStub> = scaling::list, "Lists scaling \
+        policies."];
     "/v1/scaling/policy/:id" (id) Get [scaling_policy -> ScalingPolicyDetail = scaling::get, "Reads a scaling policy."];
 
     // Services.
     "/v1/services" () Get [services -> Vec<NamespaceServices> = services::list, "Lists services, by namespace."];
-    "/v1/service/:name" (name) Get [service -> Vec<ServiceRegistration> = services::get, "Lists the instances of a service."];
-    "/v1/service/:name/:id" (name id) Delete [service_delete -> IndexResponse = services::delete, "Deletes a registration of a service."];
+    "/v1/service/:name" (name) Get [service -> Vec<ServiceRegistration> = services::get, "Lists the instances of a \
+        service."];
+    "/v1/service/:name/:id" (name id) Delete [service_delete -> IndexResponse = services::delete,
+        "Deletes a registration of a service."];
 
     // Namespaces, search, events.
     "/v1/namespaces" () Get [namespaces -> Vec<NamespaceRecord> = operator::namespaces, "Lists namespaces."];
@@ -222,19 +275,26 @@ macro_rules! endpoints {
         Get [namespace -> NamespaceRecord = operator::namespace, "Reads a namespace."]
         Put [refused refused::namespace_writes]
         Delete [refused refused::namespace_writes];
-    "/v1/search" () Put [search (SearchRequest) -> SearchResponse = search::prefix, "Finds objects by the beginning of their ids."];
+    "/v1/search" () Put [search (SearchRequest) -> SearchResponse = search::prefix, "Finds objects by the beginning \
+        of their ids."];
     "/v1/search/fuzzy" ()
-        Put [search_fuzzy (SearchRequest) -> FuzzySearchResponse = search::fuzzy, "Finds objects by parts of their names."];
+        Put [search_fuzzy (SearchRequest) -> FuzzySearchResponse = search::fuzzy, "Finds objects by parts of \
+            their names."];
     "/v1/event/stream" () Get [events -> Raw = event_stream::stream, "Follows events."];
 
     // What this release does not have, by name.
     "/v1/vars" () Get [refused refused::variables];
     "/v1/var/*path" (path) Any [refused refused::variables];
-    "/v1/volumes" () Get [volumes -> Vec<Value> = refused::empty_list, "Lists volumes: there are none."] Put [refused refused::volumes];
+    "/v1/volumes" () Get [volumes -> Vec<Value> = refused::empty_list, "Lists volumes: there \
+        are none."] Put [refused refused::volumes];
     "/v1/volumes/*rest" (rest) Any [refused refused::volumes];
     "/v1/volume/*rest" (rest) Any [refused refused::volumes];
-    "/v1/plugins" () Get [volume_plugins -> Vec<Value> = refused::empty_list, "Lists plugins for volumes: there are none."];
+    "/v1/plugins" () Get [volume_plugins -> Vec<Value> = refused::empty_list, "Lists plugins for volumes: there \
+        are none."];
     "/v1/plugin/*rest" (rest) Any [refused refused::volumes];
+    "/v1/acl/identity/client-introduction-token" ()
+        Put [introduce (IntroductionRequest) -> IntroductionToken = nodes::introduce, "Makes an introduction token, \
+            which admits new nodes."];
     "/v1/acl/*rest" (rest) Any [refused refused::acl];
     "/v1/quotas" () Any [refused refused::enterprise];
     "/v1/quota-usages" () Any [refused refused::enterprise];

@@ -1,8 +1,8 @@
 //! The `filter=` language of list queries (go-bexpr): `Status == "running" and "web" in Tags`.
 //!
 //! ```text
-//! expression = and { "or" and }            and = not { "and" not }            not = "not" not | "(" expression ")" | term
-//! term       = ("any"|"all") selector "as" name [, name] "{" expression "}"
+//! expression = and { "or" and }            and = not { "and" not }            not = "not" not | "(" expression ")" |
+//! term term       = ("any"|"all") selector "as" name [, name] "{" expression "}"
 //!            | selector (== | != | [not] contains | [not] matches) value
 //!            | selector "is" ["not"] "empty"
 //!            | value ["not"] "in" selector

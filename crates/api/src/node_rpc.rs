@@ -1,6 +1,8 @@
 //! The node RPC: the session between a node and the servers, as generated from `proto/node.proto`, with helpers for
 //! the parts that travel as JSON.
 
+use std::ops::RangeInclusive;
+
 use serde::{Serialize, de::DeserializeOwned};
 
 #[allow(clippy::all, missing_docs, rust_2018_idioms, unreachable_pub, reason = "generated code")]
@@ -11,8 +13,40 @@ mod generated {
 pub use generated::drover::node::v1::*;
 pub use generated::drover::node::v1::{from_node::Message as FromNodeMessage, to_node::Message as ToNodeMessage};
 
-/// Version of the protocol that this build speaks, for `Hello.protocol`.
-pub const PROTOCOL: u32 = 1;
+/// The versions of the protocol that this build speaks.
+///
+/// 1: as `proto/node.proto` has it. A new version is for what a peer of the former one must not ignore. New fields and
+/// new messages that it may ignore need none.
+pub const PROTOCOLS: RangeInclusive<u32> = 1..=1;
+
+/// The versions that a node speaks, by its Hello.
+#[must_use]
+pub fn spoken_by(hello: &Hello) -> RangeInclusive<u32> {
+    hello.protocol..=hello.newest_protocol.max(hello.protocol)
+}
+
+/// The version of a session between these two sides: the newest that both speak; None = there is none.
+#[must_use]
+pub fn agreed(ours: &RangeInclusive<u32>, theirs: &RangeInclusive<u32>) -> Option<u32> {
+    let newest = *ours.end().min(theirs.end());
+    (newest >= *ours.start().max(theirs.start())).then_some(newest)
+}
+
+/// The versions as people read them: `1`, `1 to 3`.
+#[must_use]
+pub fn versions(of: &RangeInclusive<u32>) -> String {
+    if of.start() == of.end() { of.start().to_string() } else { format!("{} to {}", of.start(), of.end()) }
+}
+
+/// Metadata of a session's call: the introduction token of a new node.
+pub const INTRODUCTION_HEADER: &str = "drover-node-introduction";
+
+/// Metadata of a session's call that a server passes on to the one that leads: the address of the node, `IP:PORT`.
+/// Nodes do not send it.
+pub const RELAYED_HEADER: &str = "drover-relayed-from";
+
+/// Metadata of a session's call: the identity that servers have signed for the node.
+pub const IDENTITY_HEADER: &str = "drover-node-identity";
 
 /// Largest message that either side sends or accepts. A full set of allocations is split well below it.
 pub const MAX_MESSAGE_BYTES: usize = 64 * 1024 * 1024;
@@ -53,5 +87,40 @@ impl From<FromNodeMessage> for FromNode {
 impl From<ToNodeMessage> for ToNode {
     fn from(message: ToNodeMessage) -> Self {
         Self { message: Some(message) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+
+    use super::*;
+
+    #[test]
+    fn two_sides_speak_the_newest_version_that_both_know() {
+        for (ours, theirs, agree) in [
+            (1..=1, 1..=1, Some(1)),
+            (1..=1, 1..=2, Some(1)),
+            (1..=2, 1..=1, Some(1)),
+            (1..=3, 2..=5, Some(3)),
+            (1..=1, 2..=2, None),
+            (3..=4, 1..=2, None),
+        ] {
+            assert_eq!(agreed(&ours, &theirs), agree, "{ours:?} {theirs:?}");
+        }
+        let hello = |protocol, newest_protocol| spoken_by(&Hello { protocol, newest_protocol, ..Hello::default() });
+        assert_eq!((hello(1, 0), hello(1, 3)), (1..=1, 1..=3));
+        assert_eq!((versions(&(1..=1)), versions(&(2..=4))), ("1".to_owned(), "2 to 4".to_owned()));
+    }
+
+    #[test]
+    fn what_a_newer_release_adds_to_messages_is_read_as_nothing() {
+        // Field 90, a message of 3 bytes: one of `oneof message` that nobody knows yet.
+        let unknown: &[u8] = &[0xd2, 0x05, 3, b'n', b'e', b'w'];
+        assert_eq!(ToNode::decode(unknown).expect("a message"), ToNode { message: None });
+        assert_eq!(FromNode::decode(unknown).expect("a message"), FromNode { message: None });
+        let hello = Hello { node_id: "n".to_owned(), protocol: 1, ..Hello::default() };
+        let longer = [hello.encode_to_vec(), unknown.to_vec()].concat();
+        assert_eq!(Hello::decode(&*longer).expect("a hello"), hello);
     }
 }

@@ -195,12 +195,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pages_together_are_the_list(rows in prop::collection::btree_set(0u64..50, 0..20), per_page in 1usize..6, reverse: bool) {
+        fn pages_together_are_the_list(rows in prop::collection::btree_set(0u64..50, 0..20), per_page in 1usize..6,
+            reverse: bool) {
             let rows: Vec<u64> = rows.into_iter().collect();
             let mut seen = Vec::new();
             let mut token = String::new();
             loop {
-                let page = sorted(&rows, &format!("per_page={per_page}&reverse={reverse}&next_token={token}")).expect("page");
+                let page = sorted(&rows,
+                    &format!("per_page={per_page}&reverse={reverse}&next_token={token}")).expect("page");
                 seen.extend(page.rows);
                 match page.next_token { Some(t) => token = t, None => break }
             }

@@ -39,7 +39,9 @@ pub enum QueryError {
     #[error("failed to create result paginator: failed to read filter expression: {0}")]
     Filter(#[from] SyntaxError),
     /// The page token is not one of this list.
-    #[error("failed to create result paginator: invalid next_token {0:?}: use the X-Nomad-NextToken of the previous page")]
+    #[error(
+        "failed to create result paginator: invalid next_token {0:?}: use the X-Nomad-NextToken of the previous page"
+    )]
     Token(String),
     /// The query string is not percent-encoded text.
     #[error("the query string is not valid percent-encoded UTF-8 near {0:?}")]
@@ -52,7 +54,9 @@ impl Query {
     /// # Errors
     /// When an escape is broken or the result is not UTF-8.
     pub fn parse(text: &str) -> Result<Self, QueryError> {
-        let decode = |part: &str| percent_decode(part, true).ok_or_else(|| QueryError::Encoding(part.chars().take(40).collect()));
+        let decode = |part: &str| {
+            percent_decode(part, true).ok_or_else(|| QueryError::Encoding(part.chars().take(40).collect()))
+        };
         text.split('&')
             .filter(|pair| !pair.is_empty())
             .map(|pair| {
@@ -87,7 +91,9 @@ impl Query {
     pub fn bool(&self, name: &'static str) -> Result<bool, QueryError> {
         match self.text(name) {
             "" => Ok(false),
-            value => parse_bool(value).ok_or_else(|| QueryError::Type { name, value: value.to_owned(), kind: "a bool" }),
+            value => {
+                parse_bool(value).ok_or_else(|| QueryError::Type { name, value: value.to_owned(), kind: "a bool" })
+            }
         }
     }
 
@@ -114,7 +120,11 @@ impl Query {
     pub fn number<T: std::str::FromStr>(&self, name: &'static str) -> Result<Option<T>, QueryError> {
         match self.text(name) {
             "" => Ok(None),
-            value => value.parse().map(Some).map_err(|_| QueryError::Type { name, value: value.to_owned(), kind: "an integer" }),
+            value => value.parse().map(Some).map_err(|_| QueryError::Type {
+                name,
+                value: value.to_owned(),
+                kind: "an integer",
+            }),
         }
     }
 
@@ -256,7 +266,10 @@ mod tests {
         let q = Query::parse("a=1&b=x%20y+z&a=2&flag&%6e=%E2%82%AC&empty=").expect("parses");
         assert_eq!(q.get("a"), Some("1"));
         assert_eq!(q.all("a").collect::<Vec<_>>(), ["1", "2"]);
-        assert_eq!((q.text("b"), q.text("n"), q.get("flag"), q.get("empty"), q.get("none")), ("x y z", "€", Some(""), Some(""), None));
+        assert_eq!(
+            (q.text("b"), q.text("n"), q.get("flag"), q.get("empty"), q.get("none")),
+            ("x y z", "€", Some(""), Some(""), None)
+        );
         assert!(q.flag("flag").expect("flag") && !q.bool("flag").expect("bool") && !q.flag("none").expect("absent"));
         for bad in ["a=%", "a=%g0", "a=%ff"] {
             assert!(matches!(Query::parse(bad), Err(QueryError::Encoding(_))), "{bad}");
@@ -270,7 +283,9 @@ mod tests {
         assert_eq!(parse(""), Ok(Blocking { index: 0, wait: MAX_WAIT }));
         assert_eq!(parse("index=7&wait=10s"), Ok(Blocking { index: 7, wait: Duration::from_secs(10) }));
         assert_eq!(parse("index=7&wait=1h"), Ok(Blocking { index: 7, wait: MAX_WAIT }));
-        for (text, message) in [("index=x", "Invalid index"), ("index=-1", "Invalid index"), ("wait=10", "Invalid wait time")] {
+        for (text, message) in
+            [("index=x", "Invalid index"), ("index=-1", "Invalid index"), ("wait=10", "Invalid wait time")]
+        {
             assert_eq!(parse(text).expect_err(text).to_string(), message);
         }
     }
@@ -280,8 +295,19 @@ mod tests {
         let parse = |text: &str| ListOptions::parse(&Query::parse(text).expect("query"));
         let o = parse("per_page=3&reverse=true&prefix=ab&next_token=x").expect("parses");
         assert_eq!((o.per_page, o.reverse, o.prefix.as_str(), o.next_token.as_str()), (3, true, "ab", "x"));
-        assert_eq!(parse("per_page=many").expect_err("bad").to_string(), "Failed to parse value of \"per_page\" (many) as an integer");
-        assert_eq!(parse("reverse=maybe").expect_err("bad").to_string(), "Failed to parse value of \"reverse\" (maybe) as a bool");
-        assert!(parse("filter=%28").expect_err("bad").to_string().starts_with("failed to create result paginator: failed to read filter"));
+        assert_eq!(
+            parse("per_page=many").expect_err("bad").to_string(),
+            "Failed to parse value of \"per_page\" (many) as an integer"
+        );
+        assert_eq!(
+            parse("reverse=maybe").expect_err("bad").to_string(),
+            "Failed to parse value of \"reverse\" (maybe) as a bool"
+        );
+        assert!(
+            parse("filter=%28")
+                .expect_err("bad")
+                .to_string()
+                .starts_with("failed to create result paginator: failed to read filter")
+        );
     }
 }

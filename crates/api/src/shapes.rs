@@ -9,6 +9,7 @@ mod exec;
 mod files;
 mod jobs;
 mod keyring;
+mod node_identity;
 mod remote;
 mod services;
 
@@ -22,6 +23,7 @@ pub use files::*;
 pub use jobs::*;
 pub use keyring::*;
 pub use model::records::{JobSummary, NamespaceRecord, Submission};
+pub use node_identity::*;
 pub use remote::*;
 pub use services::*;
 

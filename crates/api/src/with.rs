@@ -54,12 +54,16 @@ mod tests {
 
     #[test]
     fn both_halves_come_back() {
-        let value = With::new(Evaluation { priority: 50, ..Evaluation::default() }, Extra { wait_until: "x".into(), list: vec![] });
+        let value = With::new(
+            Evaluation { priority: 50, ..Evaluation::default() },
+            Extra { wait_until: "x".into(), list: vec![] },
+        );
         let text = go_json::to_string(&value, false).expect("writes");
         assert!(text.contains("\"Priority\":50") && text.contains("\"WaitUntil\":\"x\",\"List\":null"), "{text}");
         assert!(text.contains("\"FailedTGAllocs\":null"), "{text}");
         assert_eq!(go_json::from_str::<With<Evaluation, Extra>>(&text).expect("reads"), value);
-        let error = go_json::from_str::<Vec<With<Evaluation, Extra>>>(r#"[{"priority":"high"}]"#).expect_err("bad").to_string();
+        let error =
+            go_json::from_str::<Vec<With<Evaluation, Extra>>>(r#"[{"priority":"high"}]"#).expect_err("bad").to_string();
         assert_eq!(error, "[0]: Priority: invalid type: string \"high\", expected i32");
     }
 }

@@ -1,4 +1,5 @@
-//! Archives into a directory: names and links are checked before anything is made, and what comes out is counted against the operator's limits.
+//! Archives into a directory: names and links are checked before anything is made, and what comes out is counted
+//! against the operator's limits.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -66,7 +67,10 @@ impl Kind {
     pub(crate) const TAR_GZ: Self = Self { container: Container::Tar, compression: Compression::Gz };
 
     pub(crate) fn by_name(name: &str) -> Option<Self> {
-        KINDS.iter().find(|(n, ..)| *n == name).map(|(_, container, compression)| Self { container: *container, compression: *compression })
+        KINDS
+            .iter()
+            .find(|(n, ..)| *n == name)
+            .map(|(_, container, compression)| Self { container: *container, compression: *compression })
     }
 
     pub(crate) fn of_path(path: &str) -> Option<Self> {
@@ -74,7 +78,10 @@ impl Kind {
     }
 
     fn suffix(path: &str) -> Option<&'static str> {
-        KINDS.iter().map(|(name, ..)| *name).find(|name| path.strip_suffix(name).is_some_and(|rest| rest.ends_with('.')))
+        KINDS
+            .iter()
+            .map(|(name, ..)| *name)
+            .find(|name| path.strip_suffix(name).is_some_and(|rest| rest.ends_with('.')))
     }
 
     pub(crate) fn names() -> String {
@@ -104,7 +111,9 @@ impl Budget {
     fn entry(&mut self) -> Result<(), FetchError> {
         self.files = self.files.checked_sub(1).ok_or_else(|| {
             let limit = self.limits.unpacked_files;
-            FetchError::Archive(format!("it has more than {limit} entries (decompression_file_count_limit of the agent's artifact block)"))
+            FetchError::Archive(format!(
+                "it has more than {limit} entries (decompression_file_count_limit of the agent's artifact block)"
+            ))
         })?;
         Ok(())
     }
@@ -118,10 +127,10 @@ impl Budget {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) => return Err(damaged(e)),
             };
-            self.bytes = self
-                .bytes
-                .checked_sub(n as u64)
-                .ok_or(FetchError::TooLarge { limit: self.limits.unpacked_bytes, option: "decompression_size_limit" })?;
+            self.bytes = self.bytes.checked_sub(n as u64).ok_or(FetchError::TooLarge {
+                limit: self.limits.unpacked_bytes,
+                option: "decompression_size_limit",
+            })?;
             to.write_all(&buffer[..n]).map_err(FetchError::io("write what was unpacked"))?;
         }
     }
@@ -147,7 +156,8 @@ pub(crate) fn unpack(kind: Kind, archive: File, name: &str, into: &Dir, limits: 
         Compression::Gz => Box::new(flate2::bufread::MultiGzDecoder::new(input)),
         Compression::Bz2 => Box::new(bzip2::bufread::MultiBzDecoder::new(input)),
         Compression::Xz => {
-            let stream = liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY, liblzma::stream::CONCATENATED).map_err(damaged)?;
+            let stream = liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY, liblzma::stream::CONCATENATED)
+                .map_err(damaged)?;
             Box::new(liblzma::bufread::XzDecoder::new_stream(input, stream))
         }
         Compression::Zst => Box::new(zstd::stream::read::Decoder::with_buffer(input).map_err(damaged)?),
@@ -236,7 +246,10 @@ fn in_the_way(names: &[OsString], error: &io::Error) -> FetchError {
         io::ErrorKind::InvalidFilename | io::ErrorKind::InvalidInput => {
             refused(format!("{:?} cannot be a name here: {error}", shown(names)))
         }
-        _ => FetchError::Io { doing: format!("unpack {:?}", shown(names)), source: io::Error::new(error.kind(), error.to_string()) },
+        _ => FetchError::Io {
+            doing: format!("unpack {:?}", shown(names)),
+            source: io::Error::new(error.kind(), error.to_string()),
+        },
     }
 }
 
@@ -263,7 +276,13 @@ fn make_directory(into: &Dir, names: &[OsString], mode: u32) -> Result<(), Fetch
     rustix::fs::fchmod(&dir, permissions(mode | 0o700)).map_err(|e| in_the_way(names, &e.into()))
 }
 
-fn write_file(into: &Dir, names: &[OsString], mode: u32, content: impl Read, budget: &mut Budget) -> Result<(), FetchError> {
+fn write_file(
+    into: &Dir,
+    names: &[OsString],
+    mode: u32,
+    content: impl Read,
+    budget: &mut Budget,
+) -> Result<(), FetchError> {
     let (parent, name) = place(into, names)?;
     clear(&parent, name, names)?;
     let mut file = parent.create(name).map_err(|e| in_the_way(names, &e))?;
@@ -279,7 +298,9 @@ fn make_link(into: &Dir, names: &[OsString], target: &OsStr) -> Result<(), Fetch
 }
 
 fn hard_link(into: &Dir, names: &[OsString], target: &[OsString]) -> Result<(), FetchError> {
-    let missing = || refused(format!("{:?} is a hard link to {:?}, which is no file of the archive", shown(names), shown(target)));
+    let missing = || {
+        refused(format!("{:?} is a hard link to {:?}, which is no file of the archive", shown(names), shown(target)))
+    };
     let Some((target_name, parents)) = target.split_last() else {
         return Err(missing());
     };

@@ -29,7 +29,8 @@ impl Wanted {
             Some(("file", address)) => Ok(Self::File(address.to_owned())),
             Some((kind, value)) => {
                 let known = "there are md5, sha1, sha256, sha512 and file";
-                let algorithm = Algorithm::by_name(kind).ok_or_else(|| format!("checksums of type {kind:?} are not known; {known}"))?;
+                let algorithm = Algorithm::by_name(kind)
+                    .ok_or_else(|| format!("checksums of type {kind:?} are not known; {known}"))?;
                 Sum::parse(algorithm, value).map(Self::Sum)
             }
             None => guess(text).map(Self::Sum).ok_or_else(|| format!("{text:?} is no checksum: write TYPE:HEX")),
@@ -63,7 +64,8 @@ fn guess(text: &str) -> Option<Sum> {
     Some(Sum { algorithm: Algorithm::by_length(value.len())?, value })
 }
 
-/// Finds the digest for a file name in a list as `sha256sum` (both styles) writes it; a lone digest is for whatever it is asked for.
+/// Finds the digest for a file name in a list as `sha256sum` (both styles) writes it; a lone digest is for whatever it
+/// is asked for.
 pub(crate) fn find(list: &str, name: &str) -> Option<Sum> {
     let lines: Vec<&str> = list.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')).collect();
     if let [only] = lines.as_slice()

@@ -40,7 +40,8 @@ pub(crate) fn fetch(spec: &Spec) -> Result<Placed, FetchError> {
             if let Some(path) = source.local_path() {
                 offered_repository(&path, &spec.extra_paths)?;
             }
-            let work: PathBuf = std::iter::once(spec.root.as_os_str()).chain(spec.staging.iter().map(OsStr::new)).collect();
+            let work: PathBuf =
+                std::iter::once(spec.root.as_os_str()).chain(spec.staging.iter().map(OsStr::new)).collect();
             let (reference, ssh_key) = (reference.as_deref(), ssh_key.as_deref());
             git::clone(&git::Clone { url, reference, ssh_key, depth: *depth, insecure: spec.insecure }, &work, TREE)?;
         }
@@ -82,7 +83,10 @@ fn new_file(dir: &Dir, name: &str) -> Result<File, FetchError> {
 }
 
 fn stage_tree(staging: &Dir) -> Result<Dir, FetchError> {
-    staging.ensure(OsStr::new(TREE)).map(|(tree, _)| tree).map_err(FetchError::io("make a directory for what is fetched"))
+    staging
+        .ensure(OsStr::new(TREE))
+        .map(|(tree, _)| tree)
+        .map_err(FetchError::io("make a directory for what is fetched"))
 }
 
 fn download(spec: &Spec, url: &str, into: &mut File) -> Result<u64, FetchError> {
@@ -124,10 +128,13 @@ fn finish_file(spec: &Spec, staging: &Dir, mut file: File) -> Result<(), FetchEr
         ));
     }
     if source.name.is_empty() && spec.mode != Mode::File {
-        return Err(FetchError::Refused("the source names no file: set option \"filename\", or mode = \"file\"".into()));
+        return Err(FetchError::Refused(
+            "the source names no file: set option \"filename\", or mode = \"file\"".into(),
+        ));
     }
     let name = if source.name.is_empty() { OsStr::new(DOWNLOAD) } else { OsStr::new(&source.name) };
-    rustix::fs::fchmod(&file, FileMode::from_raw_mode(0o644)).map_err(|e| FetchError::io("set the mode of the download")(e.into()))?;
+    rustix::fs::fchmod(&file, FileMode::from_raw_mode(0o644))
+        .map_err(|e| FetchError::io("set the mode of the download")(e.into()))?;
     place::move_one(staging, OsStr::new(DOWNLOAD), &tree, name)
 }
 
@@ -136,7 +143,9 @@ fn listed(spec: &Spec, staging: &Dir, address: &str) -> Result<Sum, FetchError> 
     let list = Source::parse(address, &[("archive".to_owned(), "false".to_owned())].into())
         .map_err(|e| FetchError::Refused(format!("checksum file:{address}: {e}")))?;
     let Getter::Http { url } = &list.getter else {
-        return Err(FetchError::Refused(format!("checksum file:{address}: files of checksums are fetched by http and https only")));
+        return Err(FetchError::Refused(format!(
+            "checksum file:{address}: files of checksums are fetched by http and https only"
+        )));
     };
     let mut file = new_file(staging, LIST)?;
     // Headers of the job are for the artifact's own host.
@@ -166,9 +175,10 @@ fn deliver(spec: &Spec, root: &Dir, tree: Dir) -> Result<Placed, FetchError> {
         from = from.child(part).map_err(missing)?;
     }
     let in_the_way = |e: io::Error| match e.kind() {
-        io::ErrorKind::NotADirectory => {
-            FetchError::Place(format!("destination {:?} lies below what is a file or a link", spec.destination.join("/")))
-        }
+        io::ErrorKind::NotADirectory => FetchError::Place(format!(
+            "destination {:?} lies below what is a file or a link",
+            spec.destination.join("/")
+        )),
         _ => FetchError::Io { doing: format!("make the destination {:?}", spec.destination.join("/")), source: e },
     };
     let (placed, at) = if spec.mode == Mode::File {
@@ -179,7 +189,9 @@ fn deliver(spec: &Spec, root: &Dir, tree: Dir) -> Result<Placed, FetchError> {
             Some(name) => name,
             None => only_file(&mut from)?,
         };
-        let file = from.file(&single).map_err(|_| FetchError::Place(format!("what was fetched has no regular file {single:?}")))?;
+        let file = from
+            .file(&single)
+            .map_err(|_| FetchError::Place(format!("what was fetched has no regular file {single:?}")))?;
         let bytes = file.metadata().map_err(FetchError::io("look at what was fetched"))?.len();
         if let Some(owner) = spec.owner {
             from.give(&single, owner).map_err(FetchError::io("give the file to the task's user"))?;
@@ -215,20 +227,23 @@ fn only_file(dir: &mut Dir) -> Result<OsString, FetchError> {
 
 fn not_offered(path: &Path) -> FetchError {
     FetchError::Refused(format!(
-        "this node does not offer {} to jobs: its operator names readable directories in filesystem_isolation_extra_paths of the agent's artifact block",
+        "this node does not offer {} to jobs: its operator names readable directories in \
+            filesystem_isolation_extra_paths of the agent's artifact block",
         path.display()
     ))
 }
 
 /// The directory and name of a file that the operator offers; links on the way are not followed.
 fn offered(path: &Path, extra: &[ExtraPath]) -> Result<(Dir, OsString), FetchError> {
-    let offer = extra.iter().filter(|e| e.directory && e.read).find_map(|e| Some((e, path.strip_prefix(&e.path).ok()?)));
+    let offer =
+        extra.iter().filter(|e| e.directory && e.read).find_map(|e| Some((e, path.strip_prefix(&e.path).ok()?)));
     let Some((offer, below)) = offer else { return Err(not_offered(path)) };
     let mut names: Vec<OsString> = below.components().map(|c| c.as_os_str().to_owned()).collect();
     if names.iter().any(|n| n == "..") {
         return Err(not_offered(path));
     }
-    let opened = |e: io::Error| FetchError::Io { doing: format!("open {} (links are not followed)", path.display()), source: e };
+    let opened =
+        |e: io::Error| FetchError::Io { doing: format!("open {} (links are not followed)", path.display()), source: e };
     // The offered directory itself: its last name is the entry.
     let mut base = offer.path.clone();
     if names.is_empty() {
@@ -260,7 +275,9 @@ fn copy_tree(from: &Dir, to: &Dir, left: &mut u64) -> Result<(), FetchError> {
     let failed = |name: &OsStr| FetchError::io(format!("copy {:?}", name.to_string_lossy()));
     for name in from.names().map_err(FetchError::io("list the source"))? {
         *left = left.checked_sub(1).ok_or_else(|| {
-            FetchError::Refused("it has too many files (decompression_file_count_limit of the agent's artifact block)".into())
+            FetchError::Refused(
+                "it has too many files (decompression_file_count_limit of the agent's artifact block)".into(),
+            )
         })?;
         match from.kind(&name).map_err(failed(&name))? {
             Some(FileType::Directory) => {
@@ -278,7 +295,9 @@ fn copy_tree(from: &Dir, to: &Dir, left: &mut u64) -> Result<(), FetchError> {
                 io::copy(&mut source, &mut target).map_err(failed(&name))?;
                 rustix::fs::fchmod(&target, FileMode::from_raw_mode(mode)).map_err(|e| failed(&name)(e.into()))?;
             }
-            _ => return Err(FetchError::Refused(format!("{:?} is no file, directory or link", name.to_string_lossy()))),
+            _ => {
+                return Err(FetchError::Refused(format!("{:?} is no file, directory or link", name.to_string_lossy())));
+            }
         }
     }
     Ok(())

@@ -49,7 +49,8 @@ impl Server {
 }
 
 fn ok(body: &[u8]) -> Vec<u8> {
-    let mut all = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len()).into_bytes();
+    let mut all =
+        format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len()).into_bytes();
     all.extend_from_slice(body);
     all
 }
@@ -103,7 +104,8 @@ impl Place {
     }
 
     fn text(&self, path: &str) -> String {
-        fs::read_to_string(self.temp.path().join("root/task/local").join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+        fs::read_to_string(self.temp.path().join("root/task/local").join(path))
+            .unwrap_or_else(|e| panic!("{path}: {e}"))
     }
 
     fn untouched(&self) -> bool {
@@ -116,7 +118,8 @@ const HELLO_SHA256: &str = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e7304
 #[test]
 fn files_and_archives_arrive() {
     let archive = tar_gz(&[("top.txt", "top"), ("in/side.txt", "side"), ("in/deep/er.txt", "deeper")]);
-    let server = Server::start([("/hello.txt", ok(b"hello")), ("/a.tar.gz", ok(&archive)), ("/named?x=1", ok(b"hello"))].into());
+    let server =
+        Server::start([("/hello.txt", ok(b"hello")), ("/a.tar.gz", ok(&archive)), ("/named?x=1", ok(b"hello"))].into());
 
     let place = Place::new();
     let spec = place.spec(&server.url("/hello.txt"), &[("checksum", &format!("sha256:{HELLO_SHA256}"))]);
@@ -146,7 +149,11 @@ fn files_and_archives_arrive() {
 
     let place = Place::new();
     let destination = vec!["task".into(), "local".into(), "one.txt".into()];
-    let spec = Spec { mode: Mode::File, destination: destination.clone(), ..place.spec(&server.url("/a.tar.gz//in/side.txt"), &[]) };
+    let spec = Spec {
+        mode: Mode::File,
+        destination: destination.clone(),
+        ..place.spec(&server.url("/a.tar.gz//in/side.txt"), &[])
+    };
     fetch(&spec).expect("fetched");
     assert_eq!(place.text("one.txt"), "side");
     let place = Place::new();
@@ -156,7 +163,9 @@ fn files_and_archives_arrive() {
 
 #[test]
 fn a_second_artifact_is_put_over_the_first() {
-    let server = Server::start([("/1.tgz", ok(&tar_gz(&[("d/a", "1"), ("d/b", "1")]))), ("/2.tgz", ok(&tar_gz(&[("d/b", "2")])))].into());
+    let server = Server::start(
+        [("/1.tgz", ok(&tar_gz(&[("d/a", "1"), ("d/b", "1")]))), ("/2.tgz", ok(&tar_gz(&[("d/b", "2")])))].into(),
+    );
     let place = Place::new();
     fetch(&place.spec(&server.url("/1.tgz"), &[])).expect("fetched");
     fs::remove_dir_all(place.temp.path().join("root/task/stage")).expect("removed");
@@ -217,10 +226,12 @@ fn what_goes_wrong_says_why_and_whether_to_try_again() {
 
 #[test]
 fn a_list_of_checksums_is_fetched_and_used() {
-    let list = format!("0000000000000000000000000000000000000000000000000000000000000000  a\n{HELLO_SHA256} *hello.txt\n");
+    let list =
+        format!("0000000000000000000000000000000000000000000000000000000000000000  a\n{HELLO_SHA256} *hello.txt\n");
     let server = Server::start([("/hello.txt", ok(b"hello")), ("/SUMS", ok(list.as_bytes()))].into());
     let place = Place::new();
-    fetch(&place.spec(&server.url("/hello.txt"), &[("checksum", &format!("file:{}", server.url("/SUMS")))])).expect("fetched");
+    fetch(&place.spec(&server.url("/hello.txt"), &[("checksum", &format!("file:{}", server.url("/SUMS")))]))
+        .expect("fetched");
     assert_eq!(place.text("hello.txt"), "hello");
 }
 
@@ -230,8 +241,11 @@ fn headers_and_passwords_go_to_their_own_host_only() {
     let server = Server::start([("/a", redirect("/a2")), ("/a2", redirect(&other.url("/b")))].into());
     let place = Place::new();
     let headers = BTreeMap::from([("x-token".to_owned(), "secret".to_owned())]);
-    fetch(&Spec { headers, ..place.spec(&server.url("/a").replace("http://", "http://user:pass%21@"), &[("filename", "b")]) })
-        .expect("fetched");
+    fetch(&Spec {
+        headers,
+        ..place.spec(&server.url("/a").replace("http://", "http://user:pass%21@"), &[("filename", "b")])
+    })
+    .expect("fetched");
     assert_eq!(place.text("b"), "b");
     let own = server.heads();
     assert!(own.iter().all(|h| h.contains("x-token: secret")) && own[0].contains("Basic dXNlcjpwYXNzIQ=="), "{own:?}");
@@ -262,7 +276,8 @@ fn files_of_the_host_only_where_the_operator_offers_them() {
     symlink("../secret", offered.join("link")).expect("link");
     symlink("/etc", offered.join("dir/etc")).expect("link");
     let extra = vec![ExtraPath::parse(&format!("d:r:{}", offered.display())).expect("a path")];
-    let spec = |path: &str| Spec { extra_paths: extra.clone(), ..place.spec(&offered.join(path).display().to_string(), &[]) };
+    let spec =
+        |path: &str| Spec { extra_paths: extra.clone(), ..place.spec(&offered.join(path).display().to_string(), &[]) };
     let reset = || {
         fs::remove_dir_all(place.temp.path().join("root/task/stage")).expect("removed");
         fs::create_dir(place.temp.path().join("root/task/stage")).expect("made");
@@ -288,7 +303,8 @@ fn signed_requests_reach_an_s3_endpoint() {
     let server = Server::start([("/bucket/dir/hello.txt?versionId=v1", ok(b"hello"))].into());
     let place = Place::new();
     let source = format!("s3::{}", server.url("/bucket/dir/hello.txt"));
-    let options = [("aws_access_key_id", "ID"), ("aws_access_key_secret", "SECRET"), ("region", "eu-west-1"), ("version", "v1")];
+    let options =
+        [("aws_access_key_id", "ID"), ("aws_access_key_secret", "SECRET"), ("region", "eu-west-1"), ("version", "v1")];
     fetch(&place.spec(&source, &options)).expect("fetched");
     assert_eq!(place.text("hello.txt"), "hello");
     let head = server.heads().remove(0).to_lowercase();
@@ -305,6 +321,9 @@ fn the_body_is_not_read_beyond_the_limit() {
     let error = fetch(&place.spec(&server.url("/endless"), &[])).expect_err("too large").to_string();
     assert!(error.contains("100000 bytes"), "{error}");
     let mut rest = Vec::new();
-    fs::File::open(place.temp.path().join("root/task/stage/download")).expect("begun").read_to_end(&mut rest).expect("read");
+    fs::File::open(place.temp.path().join("root/task/stage/download"))
+        .expect("begun")
+        .read_to_end(&mut rest)
+        .expect("read");
     assert!(rest.len() <= 100_000);
 }

@@ -27,7 +27,9 @@ const KEPT: usize = 2048;
 pub(crate) fn clone(clone: &Clone<'_>, work: &Path, tree: &str) -> Result<(), FetchError> {
     let mut ssh = "ssh -o BatchMode=yes -o StrictHostKeyChecking=accept-new".to_owned();
     if let Some(key) = clone.ssh_key {
-        let key = BASE64_STANDARD.decode(key.trim()).map_err(|e| FetchError::Refused(format!("option \"sshkey\" is not base64: {e}")))?;
+        let key = BASE64_STANDARD
+            .decode(key.trim())
+            .map_err(|e| FetchError::Refused(format!("option \"sshkey\" is not base64: {e}")))?;
         let path = work.join("key");
         let mut options = std::fs::OpenOptions::new();
         let file = options.write(true).create_new(true).mode(0o600).open(&path);
@@ -62,7 +64,8 @@ struct Git<'a> {
 
 impl Git<'_> {
     fn run(&self, verb: &'static str, network: bool, dir: &Path, args: &[&str]) -> Result<(), FetchError> {
-        let protocols = if self.clone.url.starts_with("file://") { "file:http:https:ssh:git" } else { "http:https:ssh:git" };
+        let protocols =
+            if self.clone.url.starts_with("file://") { "file:http:https:ssh:git" } else { "http:https:ssh:git" };
         let mut command = Command::new("git");
         command
             .args(args)

@@ -20,8 +20,12 @@ pub enum Algorithm {
     Sha512,
 }
 
-const ALL: [(Algorithm, &str, usize); 4] =
-    [(Algorithm::Md5, "md5", 16), (Algorithm::Sha1, "sha1", 20), (Algorithm::Sha256, "sha256", 32), (Algorithm::Sha512, "sha512", 64)];
+const ALL: [(Algorithm, &str, usize); 4] = [
+    (Algorithm::Md5, "md5", 16),
+    (Algorithm::Sha1, "sha1", 20),
+    (Algorithm::Sha256, "sha256", 32),
+    (Algorithm::Sha512, "sha512", 64),
+];
 
 impl Algorithm {
     pub(crate) fn by_name(name: &str) -> Option<Self> {

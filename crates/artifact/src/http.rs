@@ -56,9 +56,10 @@ pub(crate) fn download(request: &Request<'_>, into: &mut File) -> Result<u64, Fe
             && let Some(location) = response.headers().get("location").and_then(|l| l.to_str().ok())
             && request.redirects > 0
         {
-            left = left
-                .checked_sub(1)
-                .ok_or_else(|| FetchError::Untrusted { url: shown.clone(), why: format!("more than {} redirects", request.redirects) })?;
+            left = left.checked_sub(1).ok_or_else(|| FetchError::Untrusted {
+                url: shown.clone(),
+                why: format!("more than {} redirects", request.redirects),
+            })?;
             let next = clean(&join(&url, location).ok_or_else(|| FetchError::Untrusted {
                 url: shown.clone(),
                 why: format!("it redirects to {location:?}, which is no http or https address"),
@@ -76,7 +77,12 @@ pub(crate) fn download(request: &Request<'_>, into: &mut File) -> Result<u64, Fe
     }
 }
 
-fn store(mut response: http::Response<ureq::Body>, shown: &str, max_bytes: u64, into: &mut File) -> Result<u64, FetchError> {
+fn store(
+    mut response: http::Response<ureq::Body>,
+    shown: &str,
+    max_bytes: u64,
+    into: &mut File,
+) -> Result<u64, FetchError> {
     let too_large = || FetchError::TooLarge { limit: max_bytes, option: "http_max_size" };
     let announced = response.body().content_length();
     if announced.is_some_and(|length| length > max_bytes) {
@@ -90,7 +96,12 @@ fn store(mut response: http::Response<ureq::Body>, shown: &str, max_bytes: u64, 
             Ok(0) => break,
             Ok(n) => n,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-            Err(e) => return Err(FetchError::Network { url: shown.to_owned(), why: format!("it broke off after {length} bytes: {e}") }),
+            Err(e) => {
+                return Err(FetchError::Network {
+                    url: shown.to_owned(),
+                    why: format!("it broke off after {length} bytes: {e}"),
+                });
+            }
         };
         length += n as u64;
         if length > max_bytes {
@@ -127,7 +138,11 @@ fn agent(insecure: bool) -> ureq::Agent {
     config.new_agent()
 }
 
-fn get(agent: &ureq::Agent, url: &str, headers: &BTreeMap<String, String>) -> Result<http::Response<ureq::Body>, ureq::Error> {
+fn get(
+    agent: &ureq::Agent,
+    url: &str,
+    headers: &BTreeMap<String, String>,
+) -> Result<http::Response<ureq::Body>, ureq::Error> {
     let Some(mut uri) = Uri::parse(url) else {
         return Err(ureq::Error::BadUri(url.to_owned()));
     };
@@ -150,7 +165,9 @@ fn get(agent: &ureq::Agent, url: &str, headers: &BTreeMap<String, String>) -> Re
 fn failed(shown: &str, error: &ureq::Error) -> FetchError {
     let (url, why) = (shown.to_owned(), error.to_string());
     match error {
-        ureq::Error::Tls(_) | ureq::Error::Rustls(_) | ureq::Error::Http(_) | ureq::Error::BadUri(_) => FetchError::Untrusted { url, why },
+        ureq::Error::Tls(_) | ureq::Error::Rustls(_) | ureq::Error::Http(_) | ureq::Error::BadUri(_) => {
+            FetchError::Untrusted { url, why }
+        }
         // A certificate that is not accepted comes wrapped.
         ureq::Error::Io(e) if e.get_ref().is_some_and(|inner| inner.downcast_ref::<rustls::Error>().is_some()) => {
             FetchError::Untrusted { url, why }

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, path_beneath_rules,
+    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus,
+    path_beneath_rules,
 };
 use serde::{Deserialize, Serialize};
 
@@ -31,17 +32,31 @@ impl ExtraPath {
     /// How it must be written.
     pub fn parse(text: &str) -> Result<Self, String> {
         let how = || {
-            format!("{text:?} must be written KIND:MODE:/PATH, with kind d or f and a mode of r, w, x and c, such as d:r:/srv/artifacts")
+            format!(
+                "{text:?} must be written KIND:MODE:/PATH, with kind d or f and a mode of r, w, x and c, such as \
+                    d:r:/srv/artifacts"
+            )
         };
         let mut parts = text.splitn(3, ':');
         let (Some(kind), Some(mode), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
             return Err(how());
         };
-        if !matches!(kind, "d" | "f") || mode.is_empty() || !mode.chars().all(|c| "rwxc".contains(c)) || !path.starts_with('/') {
+        if !matches!(kind, "d" | "f")
+            || mode.is_empty()
+            || !mode.chars().all(|c| "rwxc".contains(c))
+            || !path.starts_with('/')
+        {
             return Err(how());
         }
         let has = |letter| mode.contains(letter);
-        Ok(Self { directory: kind == "d", read: has('r'), write: has('w'), execute: has('x'), create: has('c'), path: path.into() })
+        Ok(Self {
+            directory: kind == "d",
+            read: has('r'),
+            write: has('w'),
+            execute: has('x'),
+            create: has('c'),
+            path: path.into(),
+        })
     }
 }
 
@@ -84,14 +99,17 @@ const READ: [&str; 29] = [
     "/var/lib/ca-certificates",
 ];
 
-/// Confines this thread and all that it starts from now on to what a fetch needs. Answers why not, when the kernel cannot.
+/// Confines this thread and all that it starts from now on to what a fetch needs. Answers why not, when the kernel
+/// cannot.
 pub(crate) fn confine(root: &Path, home: Option<&Path>, extra: &[ExtraPath]) -> Option<String> {
     match rules(root, home, extra) {
         Ok(RulesetStatus::FullyEnforced) => None,
         Ok(RulesetStatus::PartiallyEnforced) => {
             Some("the kernel's Landlock is too old to confine the fetch to its directories in every respect".into())
         }
-        Ok(RulesetStatus::NotEnforced) => Some("the kernel has no Landlock to confine the fetch to its directories".into()),
+        Ok(RulesetStatus::NotEnforced) => {
+            Some("the kernel has no Landlock to confine the fetch to its directories".into())
+        }
         Err(error) => Some(format!("the fetch could not be confined to its directories: {error}")),
     }
 }
@@ -143,7 +161,8 @@ mod tests {
         // The restriction is for a thread and what it starts.
         let thread = std::thread::spawn(move || {
             let why_not = confine(&root, None, &extra);
-            let inside = std::fs::write(root.join("new"), "x").and_then(|()| std::fs::rename(root.join("new"), root.join("d/new")));
+            let inside = std::fs::write(root.join("new"), "x")
+                .and_then(|()| std::fs::rename(root.join("new"), root.join("d/new")));
             let offered = (std::fs::read(offered.join("f")).is_ok(), std::fs::write(offered.join("new"), "x").is_ok());
             let outside = (std::fs::read(outside.join("f")).is_ok(), std::fs::write(outside.join("new"), "x").is_ok());
             (why_not, inside.is_ok(), offered, outside)

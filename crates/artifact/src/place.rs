@@ -29,7 +29,8 @@ fn failed(doing: &str, name: &OsStr) -> impl FnOnce(io::Error) -> FetchError {
     }
 }
 
-/// Looks at a staged tree: every link must stay below it, nothing but files, directories and links may be in it, and all is given to its owner.
+/// Looks at a staged tree: every link must stay below it, nothing but files, directories and links may be in it, and
+/// all is given to its owner.
 pub(crate) fn inspect(tree: &Dir, owner: Option<(u32, u32)>) -> Result<Placed, FetchError> {
     let mut seen = Placed::default();
     inspect_below(tree, 0, owner, &mut seen)?;
@@ -42,11 +43,16 @@ fn inspect_below(dir: &Dir, depth: usize, owner: Option<(u32, u32)>, seen: &mut 
     }
     for name in dir.names().map_err(FetchError::io("list what was fetched"))? {
         match dir.kind(&name).map_err(failed("look at", &name))? {
-            Some(FileType::Directory) => inspect_below(&dir.child(&name).map_err(failed("open", &name))?, depth + 1, owner, seen)?,
+            Some(FileType::Directory) => {
+                inspect_below(&dir.child(&name).map_err(failed("open", &name))?, depth + 1, owner, seen)?
+            }
             Some(FileType::Symlink) => {
                 let target = dir.link_target(&name).map_err(failed("read the link", &name))?;
                 link_stays(&target, depth).map_err(|why| {
-                    FetchError::Place(format!("{:?} is {why}: such a link is not given to a task", name.to_string_lossy()))
+                    FetchError::Place(format!(
+                        "{:?} is {why}: such a link is not given to a task",
+                        name.to_string_lossy()
+                    ))
                 })?;
             }
             Some(FileType::RegularFile) => {
@@ -55,7 +61,10 @@ fn inspect_below(dir: &Dir, depth: usize, owner: Option<(u32, u32)>, seen: &mut 
                 seen.bytes += length;
             }
             other => {
-                return Err(FetchError::Place(format!("{:?} is no file, directory or link but {other:?}", name.to_string_lossy())));
+                return Err(FetchError::Place(format!(
+                    "{:?} is no file, directory or link but {other:?}",
+                    name.to_string_lossy()
+                )));
             }
         }
         if let Some(owner) = owner {
@@ -90,7 +99,8 @@ fn merge_directory(from: &Dir, name: &OsStr, to: &Dir) -> Result<(), FetchError>
     let (target, made) = to.ensure(name).map_err(failed("place", name))?;
     if made {
         let stat = rustix::fs::fstat(&source).map_err(|e| failed("look at", name)(e.into()))?;
-        rustix::fs::fchmod(&target, Mode::from_raw_mode(stat.st_mode & 0o777)).map_err(|e| failed("place", name)(e.into()))?;
+        rustix::fs::fchmod(&target, Mode::from_raw_mode(stat.st_mode & 0o777))
+            .map_err(|e| failed("place", name)(e.into()))?;
         if rustix::process::geteuid().is_root() {
             target.give_self((stat.st_uid, stat.st_gid)).map_err(failed("give away", name))?;
         }
@@ -144,7 +154,9 @@ mod tests {
         let (from, to) = (temp.path().join("from"), temp.path().join("to"));
         fs::create_dir_all(from.join("d/e")).expect("dir");
         fs::create_dir_all(to.join("d")).expect("dir");
-        for (path, text) in [("from/a", "new"), ("from/d/b", "b"), ("from/d/e/c", "c"), ("to/a", "old"), ("to/d/kept", "k")] {
+        for (path, text) in
+            [("from/a", "new"), ("from/d/b", "b"), ("from/d/e/c", "c"), ("to/a", "old"), ("to/d/kept", "k")]
+        {
             fs::write(temp.path().join(path), text).expect("file");
         }
         symlink("e/c", from.join("d/link")).expect("link");

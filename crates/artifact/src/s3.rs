@@ -53,7 +53,9 @@ const DEFAULT_REGION: &str = "us-east-1";
 
 /// Reads the address of an object, options included.
 pub(crate) fn object(uri: &mut Uri) -> Result<Object, SourceError> {
-    let wrong = |why: &str| SourceError::Combination(format!("the S3 address {}://{}{}: {why}", uri.scheme, uri.host(), uri.path));
+    let wrong = |why: &str| {
+        SourceError::Combination(format!("the S3 address {}://{}{}: {why}", uri.scheme, uri.host(), uri.path))
+    };
     if !matches!(uri.scheme.as_str(), "http" | "https") {
         return Err(wrong("it must be http or https"));
     }
@@ -87,9 +89,13 @@ pub(crate) fn object(uri: &mut Uri) -> Result<Object, SourceError> {
     let secret = uri.take("aws_access_key_secret").unwrap_or_default();
     let token = uri.take("aws_access_token").unwrap_or_default();
     if id.is_empty() != secret.is_empty() {
-        return Err(SourceError::Option { name: "aws_access_key_id", why: "it goes together with aws_access_key_secret".into() });
+        return Err(SourceError::Option {
+            name: "aws_access_key_id",
+            why: "it goes together with aws_access_key_secret".into(),
+        });
     }
-    let region = uri.take("region").or(region_in_host).filter(|r| !r.is_empty()).unwrap_or_else(|| DEFAULT_REGION.to_owned());
+    let region =
+        uri.take("region").or(region_in_host).filter(|r| !r.is_empty()).unwrap_or_else(|| DEFAULT_REGION.to_owned());
     let version = uri.take("version").unwrap_or_default();
     if let Some((unknown, _)) = uri.query.first() {
         return Err(SourceError::Combination(format!("option {unknown:?} means nothing to S3")));
@@ -106,14 +112,21 @@ pub(crate) fn object(uri: &mut Uri) -> Result<Object, SourceError> {
 }
 
 /// Fetches the object; `now` is when it is signed.
-pub(crate) fn fetch(object: &Object, insecure: bool, max_bytes: u64, now: jiff::Timestamp, into: &mut File) -> Result<u64, FetchError> {
+pub(crate) fn fetch(
+    object: &Object,
+    insecure: bool,
+    max_bytes: u64,
+    now: jiff::Timestamp,
+    into: &mut File,
+) -> Result<u64, FetchError> {
     let variable = |name: &str| std::env::var(name).unwrap_or_default();
     let from_environment = || {
         let (id, secret) = (variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY"));
         (!id.is_empty() && !secret.is_empty()).then(|| Credentials { id, secret, token: variable("AWS_SESSION_TOKEN") })
     };
     let credentials = object.credentials.clone().or_else(from_environment);
-    let query = if object.version.is_empty() { String::new() } else { format!("versionId={}", encode(&object.version, false)) };
+    let query =
+        if object.version.is_empty() { String::new() } else { format!("versionId={}", encode(&object.version, false)) };
     let headers = credentials.map(|c| sign(object, &query, &c, now)).unwrap_or_default();
     let mark = if query.is_empty() { "" } else { "?" };
     let url = format!("{}://{}{}{mark}{query}", object.scheme, object.authority, object.path);
@@ -147,7 +160,8 @@ fn sign(object: &Object, query: &str, credentials: &Credentials, now: jiff::Time
     }
     headers.remove("host");
     let signature = hex(&key);
-    let value = format!("AWS4-HMAC-SHA256 Credential={}/{scope}, SignedHeaders={names}, Signature={signature}", credentials.id);
+    let value =
+        format!("AWS4-HMAC-SHA256 Credential={}/{scope}, SignedHeaders={names}, Signature={signature}", credentials.id);
     headers.insert("authorization".to_owned(), value);
     headers
 }
@@ -176,7 +190,11 @@ mod tests {
             ("http://127.0.0.1:9000/bucket/a+b?region=x", "a+b", "x", "/bucket/a%2Bb"),
         ] {
             let object = parse(text).expect(text);
-            assert_eq!((object.key.as_str(), object.region.as_str(), object.path.as_str()), (key, region, path), "{text}");
+            assert_eq!(
+                (object.key.as_str(), object.region.as_str(), object.path.as_str()),
+                (key, region, path),
+                "{text}"
+            );
         }
         for wrong in [
             "https://s3.amazonaws.com/bucket",
@@ -190,7 +208,8 @@ mod tests {
         }
     }
 
-    /// The published example of a signed GET of an object, without its Range header: computed by the same rules with an independent program.
+    /// The published example of a signed GET of an object, without its Range header: computed by the same rules with an
+    /// independent program.
     #[test]
     fn signatures_depend_on_everything_they_cover() {
         let object = parse("https://examplebucket.s3.amazonaws.com/test.txt").expect("an object");
@@ -205,7 +224,8 @@ mod tests {
         assert_eq!(
             headers["authorization"],
             "AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request, \
-             SignedHeaders=host;x-amz-content-sha256;x-amz-date, Signature=df548e2ce037944d03f3e68682813b093763996d597cf890ca3d9037fd231eb4"
+             SignedHeaders=host;x-amz-content-sha256;x-amz-date, \
+             Signature=df548e2ce037944d03f3e68682813b093763996d597cf890ca3d9037fd231eb4"
         );
     }
 }

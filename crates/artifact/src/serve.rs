@@ -18,15 +18,21 @@ use crate::{
 /// Address space of a fetch that runs no program of the host: no archive may ask for more.
 const MEMORY: u64 = 2 << 30;
 
-/// Serves one fetch. The spec is one line on stdin, which the node keeps open: when it closes, the node is gone or wants an end, and the process
-/// ends with everything in its group.
+/// Serves one fetch. The spec is one line on stdin, which the node keeps open: when it closes, the node is gone or
+/// wants an end, and the process ends with everything in its group.
 pub fn serve() -> ExitCode {
     let mut line = String::new();
     // Larger than any job.
     let read = io::stdin().lock().take(16 << 20).read_line(&mut line);
-    let report = match read.map_err(|e| e.to_string()).and_then(|_| serde_json::from_str::<Spec>(&line).map_err(|e| e.to_string())) {
+    let report = match read
+        .map_err(|e| e.to_string())
+        .and_then(|_| serde_json::from_str::<Spec>(&line).map_err(|e| e.to_string()))
+    {
         Ok(spec) => carry_out(&spec),
-        Err(why) => Report::Failed { why: format!("the fetching process could not read what to fetch: {why}"), recoverable: false },
+        Err(why) => Report::Failed {
+            why: format!("the fetching process could not read what to fetch: {why}"),
+            recoverable: false,
+        },
     };
     let mut text = serde_json::to_vec(&report).unwrap_or_default();
     text.push(b'\n');

@@ -1,7 +1,8 @@
-//! What `artifact.source` and `artifact.options` mean: pure, so that a wrong source is refused before anything is started.
+//! What `artifact.source` and `artifact.options` mean: pure, so that a wrong source is refused before anything is
+//! started.
 //!
-//! The language is go-getter's: `FORCED::ADDRESS//SUBDIRECTORY?OPTIONS`, with shorthands for well-known hosts. The options of the job file are
-//! options of the address by another spelling.
+//! The language is go-getter's: `FORCED::ADDRESS//SUBDIRECTORY?OPTIONS`, with shorthands for well-known hosts. The
+//! options of the job file are options of the address by another spelling.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -141,7 +142,10 @@ impl Source {
         match getter.as_str() {
             "http" | "https" => {
                 if !matches!(uri.scheme.as_str(), "http" | "https") {
-                    return Err(SourceError::Combination(format!("{getter}:: needs an http or https address, not {}://", uri.scheme)));
+                    return Err(SourceError::Combination(format!(
+                        "{getter}:: needs an http or https address, not {}://",
+                        uri.scheme
+                    )));
                 }
                 let common = Common::take(&mut uri)?;
                 let name = common.name(&uri::decode_path(uri.path.rsplit('/').next().unwrap_or_default()))?;
@@ -190,16 +194,29 @@ impl Source {
         let trimmed = path.trim_end_matches('/');
         let name = common.name(trimmed.rsplit('/').next().unwrap_or_default())?;
         let archive = common.archive(trimmed);
-        Self { getter: Getter::File { path: PathBuf::from(trimmed) }, subdir, archive, checksum: common.checksum.clone(), name }.checked()
+        Self {
+            getter: Getter::File { path: PathBuf::from(trimmed) },
+            subdir,
+            archive,
+            checksum: common.checksum.clone(),
+            name,
+        }
+        .checked()
     }
 
-    fn git(uri: Option<Uri>, address: String, subdir: String, options: &BTreeMap<String, String>) -> Result<Self, SourceError> {
+    fn git(
+        uri: Option<Uri>,
+        address: String,
+        subdir: String,
+        options: &BTreeMap<String, String>,
+    ) -> Result<Self, SourceError> {
         // `user@host:path` is no address, but it may have a query.
         let (mut uri, scp) = match uri {
             Some(uri) => (uri, None),
             None => {
                 let (path, query) = address.split_once('?').unwrap_or((&address, ""));
-                let parsed = Uri::parse(&format!("ssh://scp/?{query}")).ok_or_else(|| SourceError::NoScheme(address.clone()))?;
+                let parsed =
+                    Uri::parse(&format!("ssh://scp/?{query}")).ok_or_else(|| SourceError::NoScheme(address.clone()))?;
                 (parsed, Some(path.to_owned()))
             }
         };
@@ -209,7 +226,9 @@ impl Source {
             return Err(option("checksum", "a git source is a directory; name the commit with option \"ref\" instead"));
         }
         if common.archive.is_some_and(|a| a.is_some()) || common.name.is_some() {
-            return Err(SourceError::Combination("a git source is a directory: options \"archive\" and \"filename\" mean nothing".into()));
+            return Err(SourceError::Combination(
+                "a git source is a directory: options \"archive\" and \"filename\" mean nothing".into(),
+            ));
         }
         let reference = uri.take("ref");
         if reference.as_ref().is_some_and(|r| r.starts_with('-') || r.chars().any(char::is_control)) {
@@ -227,20 +246,35 @@ impl Source {
             return Err(SourceError::Combination(format!("option {:?} means nothing to git", unknown.0)));
         }
         let url = scp.unwrap_or_else(|| uri.to_string());
-        Self { getter: Getter::Git { url, reference, ssh_key, depth }, subdir, archive: None, checksum: None, name: String::new() }
-            .checked()
+        Self {
+            getter: Getter::Git { url, reference, ssh_key, depth },
+            subdir,
+            archive: None,
+            checksum: None,
+            name: String::new(),
+        }
+        .checked()
     }
 
     fn checked(self) -> Result<Self, SourceError> {
         if self.subdir.split('/').any(|part| part == "..") {
-            return Err(SourceError::Combination(format!("the subdirectory {:?} leaves what was fetched", self.subdir)));
+            return Err(SourceError::Combination(format!(
+                "the subdirectory {:?} leaves what was fetched",
+                self.subdir
+            )));
         }
         if self.subdir.contains(['*', '?', '[']) {
-            return Err(SourceError::Combination(format!("patterns in subdirectories are not matched: write {:?} in full", self.subdir)));
+            return Err(SourceError::Combination(format!(
+                "patterns in subdirectories are not matched: write {:?} in full",
+                self.subdir
+            )));
         }
         let directory = matches!(self.getter, Getter::Git { .. } | Getter::File { .. });
         if !self.subdir.is_empty() && self.archive.is_none() && !directory {
-            return Err(SourceError::Combination(format!("{:?} can only be taken out of an archive, and the source is none", self.subdir)));
+            return Err(SourceError::Combination(format!(
+                "{:?} can only be taken out of an archive, and the source is none",
+                self.subdir
+            )));
         }
         Ok(self)
     }
@@ -280,7 +314,9 @@ struct Common {
 impl Common {
     fn take(uri: &mut Uri) -> Result<Self, SourceError> {
         let checksum = uri.take("checksum").filter(|c| !c.is_empty());
-        let checksum = checksum.map(|c| Wanted::parse(&c).map_err(|why| SourceError::Option { name: "checksum", why })).transpose()?;
+        let checksum = checksum
+            .map(|c| Wanted::parse(&c).map_err(|why| SourceError::Option { name: "checksum", why }))
+            .transpose()?;
         let archive = match uri.take("archive").as_deref() {
             None | Some("" | "true" | "1") => None,
             Some("false" | "0" | "f" | "F" | "FALSE" | "False") => Some(None),
@@ -314,7 +350,9 @@ impl Common {
 /// `git::rest`.
 fn forced(source: &str) -> (Option<&str>, &str) {
     match source.split_once("::") {
-        Some((forced, rest)) if !forced.is_empty() && forced.bytes().all(|b| b.is_ascii_alphanumeric()) => (Some(forced), rest),
+        Some((forced, rest)) if !forced.is_empty() && forced.bytes().all(|b| b.is_ascii_alphanumeric()) => {
+            (Some(forced), rest)
+        }
         _ => (None, source),
     }
 }
@@ -326,13 +364,18 @@ fn expand(address: &str) -> (String, Option<&'static str>) {
     }
     if let Some(host) = GIT_HOSTS.iter().find(|host| address.starts_with(**host)) {
         // HOST/OWNER/REPOSITORY[/more]: what follows is a subdirectory.
-        let (path, query) = address.split_once('?').map_or((address, String::new()), |(path, query)| (path, format!("?{query}")));
+        let (path, query) =
+            address.split_once('?').map_or((address, String::new()), |(path, query)| (path, format!("?{query}")));
         let (repository, marked) = path.split_once("//").map_or((path, None), |(repo, sub)| (repo, Some(sub)));
         // `HOST//…` names no owner at all.
         let parts: Vec<&str> = repository.get(host.len()..).unwrap_or_default().splitn(3, '/').collect();
         if let [owner, name, rest @ ..] = parts.as_slice() {
             let name = name.strip_suffix(".git").unwrap_or(name);
-            let sub = marked.or(rest.first().copied()).filter(|s| !s.is_empty()).map(|s| format!("//{s}")).unwrap_or_default();
+            let sub = marked
+                .or(rest.first().copied())
+                .filter(|s| !s.is_empty())
+                .map(|s| format!("//{s}"))
+                .unwrap_or_default();
             return (format!("https://{host}{owner}/{name}.git{sub}{query}"), Some("git"));
         }
     }
@@ -354,7 +397,8 @@ fn scp_like(address: &str) -> bool {
 
 /// Splits `ADDRESS//SUB?QUERY` into the address with its query, and the subdirectory.
 fn split_subdir(address: &str) -> (String, String) {
-    let (before, query) = address.split_once('?').map_or((address, String::new()), |(before, query)| (before, format!("?{query}")));
+    let (before, query) =
+        address.split_once('?').map_or((address, String::new()), |(before, query)| (before, format!("?{query}")));
     let begin = before.find("://").map_or(0, |at| at + 3);
     // `file:///…` has its slashes side by side.
     let from = begin + usize::from(before[begin..].starts_with('/'));
@@ -381,7 +425,13 @@ mod tests {
             ("https://h/a/b.txt", "https://h/a/b.txt", "b.txt", None, ""),
             ("http://h:1/b.tar.gz?token=x%2Fy&archive=false", "http://h:1/b.tar.gz?token=x%2Fy", "b.tar.gz", None, ""),
             ("http://h/b.tgz", "http://h/b.tgz", "b.tgz", Some(Kind::TAR_GZ), ""),
-            ("http://h/b.tar.zst//in/side?x=1", "http://h/b.tar.zst?x=1", "b.tar.zst", Kind::by_name("tar.zst"), "in/side"),
+            (
+                "http://h/b.tar.zst//in/side?x=1",
+                "http://h/b.tar.zst?x=1",
+                "b.tar.zst",
+                Kind::by_name("tar.zst"),
+                "in/side",
+            ),
             ("http://h/b?archive=zip", "http://h/b", "b", Kind::by_name("zip"), ""),
             ("http::https://h/b%20c.gz", "https://h/b%20c.gz", "b c.gz", Kind::by_name("gz"), ""),
             ("https://h/a+b%2B%25.txt", "https://h/a+b%2B%25.txt", "a+b+%.txt", None, ""),
@@ -389,9 +439,14 @@ mod tests {
         ] {
             let source = parse(text, &[]).expect(text);
             assert_eq!(source.getter, Getter::Http { url: url.into() }, "{text}");
-            assert_eq!((source.name.as_str(), source.archive, source.subdir.as_str()), (name, archive, subdir), "{text}");
+            assert_eq!(
+                (source.name.as_str(), source.archive, source.subdir.as_str()),
+                (name, archive, subdir),
+                "{text}"
+            );
         }
-        let source = parse("https://h/a", &[("checksum", "md5:d41d8cd98f00b204e9800998ecf8427e"), ("q", "a b")]).expect("source");
+        let source = parse("https://h/a", &[("checksum", "md5:d41d8cd98f00b204e9800998ecf8427e"), ("q", "a b")])
+            .expect("source");
         assert_eq!(source.getter, Getter::Http { url: "https://h/a?q=a%20b".into() });
         assert!(source.checksum.is_some());
     }
@@ -417,9 +472,15 @@ mod tests {
             assert_eq!((source.getter, source.subdir.as_str()), (getter, subdir), "{text}");
         }
         assert_eq!(parse("git::/srv/r", &[]).expect("source").local_path(), Some("/srv/r".into()));
-        assert_eq!(parse("s3::http://h/bucket/dir/a%20b%2Bc%2541", &[]).expect("source").name, "a b+c%41", "decoded once");
+        assert_eq!(
+            parse("s3::http://h/bucket/dir/a%20b%2Bc%2541", &[]).expect("source").name,
+            "a b+c%41",
+            "decoded once"
+        );
         let key = parse("git::ssh://h/r", &[("sshkey", "a2V5"), ("ref", "x")]).expect("source");
-        assert!(matches!(key.getter, Getter::Git { ssh_key: Some(k), reference: Some(r), .. } if k == "a2V5" && r == "x"));
+        assert!(
+            matches!(key.getter, Getter::Git { ssh_key: Some(k), reference: Some(r), .. } if k == "a2V5" && r == "x")
+        );
     }
 
     #[test]

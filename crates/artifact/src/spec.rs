@@ -69,7 +69,8 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// After this long it has failed, whatever it is at; with the option that says so. The caller ends the process then.
+    /// After this long it has failed, whatever it is at; with the option that says so. The caller ends the process
+    /// then.
     #[must_use]
     pub fn timeout(&self) -> (Duration, &'static str) {
         match self.source.getter {

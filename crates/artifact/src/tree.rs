@@ -1,4 +1,5 @@
-//! Directories by descriptor. No link is ever followed: what is below a [`Dir`] stays below it, whatever others do to the tree meanwhile.
+//! Directories by descriptor. No link is ever followed: what is below a [`Dir`] stays below it, whatever others do to
+//! the tree meanwhile.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -56,7 +57,11 @@ impl Dir {
     }
 
     /// Goes down, making what is missing; `made` sees every new directory.
-    pub(crate) fn descend<S: AsRef<OsStr>>(&self, parts: &[S], mut made: impl FnMut(&Self) -> io::Result<()>) -> io::Result<Self> {
+    pub(crate) fn descend<S: AsRef<OsStr>>(
+        &self,
+        parts: &[S],
+        mut made: impl FnMut(&Self) -> io::Result<()>,
+    ) -> io::Result<Self> {
         let mut at = self.duplicate()?;
         for part in parts {
             let (next, new) = at.ensure(part.as_ref())?;
@@ -151,8 +156,8 @@ pub(crate) fn names_of(path: &[u8]) -> Result<Vec<OsString>, String> {
     Ok(parts.into_iter().map(|part| OsStr::from_bytes(part).to_owned()).collect())
 }
 
-/// Does a link in a directory `depth` levels below the root stay below the root? Directories on the way are real ones, so the leading `..`
-/// mean what they say; behind a name, which may itself be a link, `..` is not allowed.
+/// Does a link in a directory `depth` levels below the root stay below the root? Directories on the way are real ones,
+/// so the leading `..` mean what they say; behind a name, which may itself be a link, `..` is not allowed.
 pub(crate) fn link_stays(target: &OsStr, depth: usize) -> Result<(), String> {
     let bytes = target.as_bytes();
     let refuse = |why: &str| Err(format!("a link to {:?} {why}", String::from_utf8_lossy(bytes)));

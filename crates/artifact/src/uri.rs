@@ -22,7 +22,12 @@ impl Uri {
         let rest = rest.split_once('#').map_or(rest, |(before, _)| before);
         let (before, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = before.find('/').map_or((before, ""), |at| before.split_at(at));
-        Some(Self { scheme: scheme.to_ascii_lowercase(), authority: authority.into(), path: path.into(), query: pairs(query) })
+        Some(Self {
+            scheme: scheme.to_ascii_lowercase(),
+            authority: authority.into(),
+            path: path.into(),
+            query: pairs(query),
+        })
     }
 
     /// Takes a parameter out of the query; the last one counts when it is repeated.
@@ -76,7 +81,8 @@ pub(crate) fn decode(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut at = 0;
     while let Some(byte) = bytes.get(at) {
-        let escaped = bytes.get(at + 1..at + 3).and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
+        let escaped =
+            bytes.get(at + 1..at + 3).and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
         match (byte, escaped) {
             (b'%', Some(value)) => {
                 out.push(value);

@@ -8,11 +8,18 @@ const ABSENT: &[(&[&str], &str)] = &[
     (&["deployment", "unblock"], ENTERPRISE),
     (
         &["eval", "delete"],
-        "Evaluations cannot be deleted yet; the servers collect them when they are old, and `drover system gc` does at once.",
+        "Evaluations cannot be deleted yet; the servers collect them when they are old, and `drover system gc` does \
+            at once.",
     ),
     (&["job", "action"], ACTIONS),
-    (&["job", "periodic"], "There are no periodic jobs yet; `drover job dispatch` starts a parameterized one, from cron for instance."),
-    (&["job", "tag"], "Versions cannot be named yet; `drover job history` shows their numbers, `drover job revert` takes one."),
+    (
+        &["job", "periodic"],
+        "There are no periodic jobs yet; `drover job dispatch` starts a parameterized one, from cron for instance.",
+    ),
+    (
+        &["job", "tag"],
+        "Versions cannot be named yet; `drover job history` shows their numbers, `drover job revert` takes one.",
+    ),
     (&["license"], "Drover needs no licence."),
     (&["login"], NO_ACCESS_CONTROL),
     (&["namespace", "apply"], NAMESPACES),
@@ -20,33 +27,66 @@ const ABSENT: &[(&[&str], &str)] = &[
     (&["node", "pool", "apply"], NODE_POOLS),
     (&["node", "pool", "delete"], NODE_POOLS),
     (&["node", "pool", "init"], NODE_POOLS),
-    (&["operator", "autopilot"], ONE_SERVER),
+    (&["operator", "autopilot", "get-config"], NO_AUTOPILOT),
+    (&["operator", "autopilot", "set-config"], NO_AUTOPILOT),
     (&["operator", "client-state"], "A running node tells what it has: `drover node audit`."),
-    (&["operator", "debug"], "`drover monitor`, `drover agent-info` and `drover node audit` show what it would collect."),
-    (&["operator", "gossip"], "Servers and nodes do not gossip, so there is no keyring for it."),
+    (
+        &["operator", "debug"],
+        "`drover monitor`, `drover agent-info` and `drover node audit` show what it would collect.",
+    ),
+    (&["operator", "gossip", "keyring", "install"], NO_GOSSIP),
+    (&["operator", "gossip", "keyring", "list"], NO_GOSSIP),
+    (&["operator", "gossip", "keyring", "remove"], NO_GOSSIP),
+    (&["operator", "gossip", "keyring", "use"], NO_GOSSIP),
     (&["operator", "metrics"], "`drover operator api /v1/metrics` prints them."),
-    (&["operator", "raft"], ONE_SERVER),
+    (&["operator", "raft", "info"], NO_RAFT),
+    (&["operator", "raft", "logs"], NO_RAFT),
+    (&["operator", "raft", "migrate-backend"], NO_RAFT),
+    (
+        &["operator", "raft", "remove-peer"],
+        "No server has to be removed: one that has stopped is off the list within 10 s. `drover operator raft \
+            list-peers` shows it.",
+    ),
+    (&["operator", "raft", "state"], NO_RAFT),
     (&["operator", "root"], "`drover operator api /v1/operator/keyring/keys` lists the keys that sign identities."),
-    (&["plugin"], "There are no CSI plugins yet. `drover node status NODE` shows drivers, `drover driver check` examines one."),
+    (
+        &["plugin"],
+        "There are no CSI plugins yet. `drover node status NODE` shows drivers, `drover driver check` examines one.",
+    ),
     (&["quota"], ENTERPRISE),
     (&["recommendation"], ENTERPRISE),
-    (&["scaling"], "`drover operator api /v1/scaling/policies` lists the policies, `drover job scale` changes a count."),
+    (
+        &["scaling"],
+        "`drover operator api /v1/scaling/policies` lists the policies, `drover job scale` changes a count.",
+    ),
     (&["sentinel"], ENTERPRISE),
-    (&["server", "force-leave"], ONE_SERVER),
-    (&["server", "join"], ONE_SERVER),
+    (
+        &["server", "force-leave"],
+        "No server has to be removed: one that has stopped is off the list within 10 s. `drover server members` shows \
+            it.",
+    ),
+    (&["server", "join"], "Servers do not join each other: those with the same etcd and prefix are one cluster."),
     (&["setup"], "There is no integration with Consul or Vault that could be set up."),
-    (&["tls"], "There is no TLS yet: keep agents on a network that you trust."),
     (&["ui"], "There is no web interface yet."),
     (&["var"], "There are no variables yet."),
-    (&["volume"], "There are no CSI and no dynamic volumes yet. A node offers directories with `host_volume` in its configuration."),
+    (
+        &["volume"],
+        "There are no CSI and no dynamic volumes yet. A node offers directories with `host_volume` in its \
+            configuration.",
+    ),
 ];
 
 const NO_ACCESS_CONTROL: &str = "There is no access control yet: whoever reaches an agent may do everything.";
 const ACTIONS: &str = "Actions of tasks cannot be run yet; `drover exec JOB -- COMMAND` runs a command beside a task.";
 const ENTERPRISE: &str = "Only Nomad Enterprise has what it is for.";
 const NAMESPACES: &str = "Namespaces cannot be changed yet; there is one, \"default\".";
+const NO_GOSSIP: &str =
+    "Servers and nodes do not gossip: servers that share a store have one key, server.encrypt in their configuration.";
 const NODE_POOLS: &str = "Pools of nodes cannot be changed yet; one is there as soon as a node names it.";
-const ONE_SERVER: &str = "A cluster has one server yet: there are no others to join or to agree with.";
+const NO_AUTOPILOT: &str = "There is nothing to configure: etcd decides which server leads. `drover operator autopilot \
+    health` shows how the servers are.";
+const NO_RAFT: &str = "There is no Raft between servers: etcd decides which one leads. `drover operator autopilot \
+    health` shows its members.";
 
 /// What is said when somebody types this command, whose last word is `word`.
 pub(crate) fn reason(path: &[&str], word: &str) -> Option<&'static str> {
@@ -77,7 +117,7 @@ mod tests {
     fn the_reason_is_told_for_every_word_below() {
         assert_eq!(reason(&[], "var"), Some("There are no variables yet."));
         assert!(reason(&["job"], "periodic").is_some_and(|why| why.contains("cron")));
-        assert!(reason(&["operator"], "raft").is_some() && reason(&["operator"], "rafts").is_none());
+        assert!(reason(&["operator", "raft"], "info").is_some() && reason(&["operator", "raft"], "infos").is_none());
         assert_eq!(reason(&["job"], "var"), None);
     }
 }

@@ -69,7 +69,9 @@ fn helped(mut args: Vec<String>) -> Vec<String> {
 /// A short form in the place of a verb becomes what it stands for, where that exists.
 fn expanded(mut args: Vec<String>, tree: &Command) -> Vec<String> {
     let known = |verbs: &[&str]| verbs.iter().try_fold(tree, |at, verb| at.find_subcommand(verb)).is_some();
-    if let Some((_, verbs)) = args.get(1).and_then(|verb| ALIASES.iter().find(|(alias, verbs)| alias == verb && known(verbs))) {
+    if let Some((_, verbs)) =
+        args.get(1).and_then(|verb| ALIASES.iter().find(|(alias, verbs)| alias == verb && known(verbs)))
+    {
         args.splice(1..2, verbs.iter().map(|v| (*v).to_owned()));
     }
     args
@@ -93,7 +95,10 @@ fn flag(leaf: &Command, arg: String) -> Vec<String> {
         return vec![arg];
     }
     // `-it`, as docker has it.
-    if known.is_none() && value.is_none() && name.chars().all(|c| leaf.get_arguments().any(|a| a.get_short() == Some(c))) {
+    if known.is_none()
+        && value.is_none()
+        && name.chars().all(|c| leaf.get_arguments().any(|a| a.get_short() == Some(c)))
+    {
         return name.chars().map(|c| format!("-{c}")).collect();
     }
     vec![format!("--{rest}")]
@@ -106,7 +111,8 @@ fn dashed(name: &str) -> String {
 /// The argument that a flag's name stands for, without its dashes.
 pub(crate) fn named<'a>(leaf: &'a Command, name: &str) -> Option<&'a Arg> {
     let short = |a: &Arg| name.len() == 1 && a.get_short().is_some_and(|c| name.starts_with(c));
-    leaf.get_arguments().find(|a| a.get_long() == Some(name) || a.get_all_aliases().is_some_and(|all| all.contains(&name)) || short(a))
+    leaf.get_arguments()
+        .find(|a| a.get_long() == Some(name) || a.get_all_aliases().is_some_and(|all| all.contains(&name)) || short(a))
 }
 
 /// The words that Go's flags take for yes and no.
@@ -120,7 +126,9 @@ fn boolean(text: &str) -> Option<bool> {
 
 /// Whether the next word is the value of that flag.
 pub(crate) fn takes_next(arg: &Arg) -> bool {
-    matches!(arg.get_action(), ArgAction::Set | ArgAction::Append) && !arg.is_require_equals_set() && !arg.is_positional()
+    matches!(arg.get_action(), ArgAction::Set | ArgAction::Append)
+        && !arg.is_require_equals_set()
+        && !arg.is_positional()
 }
 
 /// Where the first operand is.
@@ -147,7 +155,10 @@ mod tests {
             ("drover node drain --enable -deadline -1", "drover node drain --enable --deadline -1"),
             ("drover job plan -", "drover job plan -"),
             ("drover alloc exec a -- ls -la", "drover alloc exec a -- ls -la"),
-            ("drover alloc exec -task web -t=false abc ls -lah -color", "drover alloc exec --task web -t=false abc ls -lah -color"),
+            (
+                "drover alloc exec -task web -t=false abc ls -lah -color",
+                "drover alloc exec --task web -t=false abc ls -lah -color",
+            ),
             ("drover alloc exec -job web find / -name x", "drover alloc exec --job web find / -name x"),
             ("-weird agent", "-weird agent"),
             // Booleans with a value.

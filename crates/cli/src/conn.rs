@@ -31,6 +31,25 @@ pub(crate) struct ApiArgs {
     /// Secret ID of an access token [env: DROVER_TOKEN, NOMAD_TOKEN]
     #[arg(long, global = true, help_heading = CONNECTION)]
     pub(crate) token: Option<String>,
+    /// File with the certificate authorities of the agents [env: DROVER_CACERT, NOMAD_CACERT]
+    #[arg(long, global = true, help_heading = CONNECTION, value_name = "FILE")]
+    pub(crate) ca_cert: Option<String>,
+    /// Directory of such files [env: DROVER_CAPATH, NOMAD_CAPATH]
+    #[arg(long, global = true, help_heading = CONNECTION, value_name = "DIR")]
+    pub(crate) ca_path: Option<String>,
+    /// Certificate to show to the agent [env: DROVER_CLIENT_CERT, NOMAD_CLIENT_CERT]
+    #[arg(long, global = true, help_heading = CONNECTION, value_name = "FILE")]
+    pub(crate) client_cert: Option<String>,
+    /// Private key of -client-cert [env: DROVER_CLIENT_KEY, NOMAD_CLIENT_KEY]
+    #[arg(long, global = true, help_heading = CONNECTION, value_name = "FILE")]
+    pub(crate) client_key: Option<String>,
+    /// Name in the agent's certificate, if not the host of the address [env: DROVER_TLS_SERVER_NAME,
+    /// NOMAD_TLS_SERVER_NAME]
+    #[arg(long, global = true, help_heading = CONNECTION, value_name = "NAME")]
+    pub(crate) tls_server_name: Option<String>,
+    /// Accept any certificate: the agent may be anybody [env: DROVER_SKIP_VERIFY, NOMAD_SKIP_VERIFY]
+    #[arg(long, global = true, help_heading = CONNECTION)]
+    pub(crate) tls_skip_verify: bool,
     /// Print without colours
     #[arg(long, global = true, help_heading = CONNECTION)]
     pub(crate) no_color: bool,
@@ -67,11 +86,26 @@ impl Conn {
                 slot.clone_from(value);
             }
         }
+        for (slot, flag) in [
+            (&mut options.tls.ca_cert, &args.ca_cert),
+            (&mut options.tls.ca_path, &args.ca_path),
+            (&mut options.tls.client_cert, &args.client_cert),
+            (&mut options.tls.client_key, &args.client_key),
+        ] {
+            if let Some(value) = flag {
+                *slot = value.into();
+            }
+        }
+        if let Some(name) = &args.tls_server_name {
+            options.tls.server_name.clone_from(name);
+        }
+        options.tls.skip_verify |= args.tls_skip_verify;
         Ok(Self(ApiClient::new(options)?))
     }
-    /// To an address, whatever the environment says.
-    pub(crate) fn to(address: &str) -> Result<Self> {
-        Ok(Self(ApiClient::new(ClientOptions { address: address.to_owned(), ..ClientOptions::default() })?))
+    /// To an address, whatever the environment says, with the certificates of an agent.
+    pub(crate) fn to(address: &str, tls: Option<tls::Dialer>) -> Result<Self> {
+        let options = ClientOptions { address: address.to_owned(), ..ClientOptions::default() };
+        Ok(Self(ApiClient::with_dialer(options, tls)?))
     }
     /// Asks.
     pub(crate) async fn ask<T: DeserializeOwned>(&self, call: Call<T>) -> Result<T> {
@@ -82,7 +116,12 @@ impl Conn {
         self.ask_within(call, index, WAIT).await
     }
     /// The same; it answers after `wait` also when nothing has changed.
-    pub(crate) async fn ask_within<T: DeserializeOwned>(&self, call: Call<T>, index: u64, wait: Duration) -> Result<(T, u64)> {
+    pub(crate) async fn ask_within<T: DeserializeOwned>(
+        &self,
+        call: Call<T>,
+        index: u64,
+        wait: Duration,
+    ) -> Result<(T, u64)> {
         let answer = self.0.call(call.after(index, wait)).await?;
         Ok((answer.value, answer.meta.index))
     }
@@ -132,8 +171,8 @@ impl Conn {
         path: &str,
         headers: &http::HeaderMap,
         body: Vec<u8>,
-    ) -> Result<http::Response<Vec<u8>>> {
-        Ok(self.0.exchange(method.clone(), path, headers, body.into()).await?.map(|body| body.to_vec()))
+    ) -> Result<http::Response<BodyStream>> {
+        Ok(self.0.exchange(method.clone(), path, headers, body.into()).await?)
     }
     /// The agent's address, and the path with region and namespace.
     pub(crate) fn target(&self, path: &str) -> (String, String) {

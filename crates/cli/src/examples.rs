@@ -69,14 +69,19 @@ drover version -json"
         }
         ["alloc", verb] => alloc(verb)?,
         ["deployment", verb] => deployment(verb)?,
+        ["check", "remote"] => {
+            "\
+drover check remote -list    list the failures, and what must hold
+drover check remote -driver ./my-driver -config config.hcl -task tasks.hcl    replay them against your driver
+drover check remote -only manager-killed    replay one of them with the mock provider"
+        }
         ["driver", verb] => driver(verb)?,
         ["eval", verb] => eval(verb)?,
         ["job", verb] => job(verb)?,
         ["namespace", verb] => namespace(verb)?,
         ["node", verb] => node(verb)?,
         ["node", group, verb] => node_group(group, verb)?,
-        ["operator", verb] => operator(&[verb])?,
-        ["operator", group, verb] => operator(&[group, verb])?,
+        ["operator", words @ ..] if !words.is_empty() => operator(words)?,
         ["remote", verb] => remote(verb)?,
         ["server", "members"] => {
             "\
@@ -85,7 +90,32 @@ drover server members -detailed    include their tags"
         }
         ["service", verb] => service(verb)?,
         ["system", "gc"] => "drover system gc    collect everything that has ended, now",
-        ["system", "reconcile", "summaries"] => "drover system reconcile summaries    recount the allocations of all jobs",
+        ["system", "reconcile", "summaries"] => {
+            "drover system reconcile summaries    recount the allocations of all jobs"
+        }
+        ["tls", "ca", verb] => authority(verb)?,
+        ["tls", "cert", verb] => certificate(verb)?,
+        _ => return None,
+    })
+}
+
+fn authority(verb: &str) -> Option<&'static str> {
+    Some(match verb {
+        "create" => "drover tls ca create    make nomad-agent-ca.pem and nomad-agent-ca-key.pem",
+        "info" => "drover tls ca info nomad-agent-ca.pem    show an authority and when it expires",
+        _ => return None,
+    })
+}
+
+fn certificate(verb: &str) -> Option<&'static str> {
+    Some(match verb {
+        "create" => {
+            "\
+drover tls cert create -server    make the certificate of the servers
+drover tls cert create -client    make the certificate of the nodes
+drover tls cert create -cli    make the certificate of a person"
+        }
+        "info" => "drover tls cert info global-server-nomad.pem    show a certificate and when it expires",
         _ => return None,
     })
 }
@@ -271,6 +301,13 @@ fn node_group(group: &str, verb: &str) -> Option<&'static str> {
 drover node drivers reload    reload changed plugins of this node
 drover node drivers reload -driver exec n1    reload one plugin of node n1"
         }
+        ("identity", "get") => "drover node identity get n1    show what the servers say of node n1, and until when",
+        ("identity", "renew") => "drover node identity renew n1    give node n1 a new identity with its next heartbeat",
+        ("intro", "create") => {
+            "\
+drover node intro create    make a token that admits a node to the pool default
+drover node intro create -node-name n7 -node-pool gpu -ttl 10m    admit only that node, to that pool, within 10 minutes"
+        }
         ("meta", "read") => "drover node meta read -node-id n1    show the metadata of a node",
         ("meta", "apply") => {
             "\
@@ -293,6 +330,18 @@ drover operator api /v1/jobs    read any path of the API
 drover operator api -filter 'Status==running' /v1/jobs    filter by an expression
 drover operator api -X PUT /v1/system/gc    use another method"
         }
+        ["autopilot", "health"] => {
+            "\
+drover operator autopilot health    show how the servers and the members of their etcd are
+drover operator autopilot health -json    print it as JSON"
+        }
+        ["raft", "list-peers"] => "drover operator raft list-peers    list the servers and their leader",
+        ["raft", "transfer-leadership"] => {
+            "drover operator raft transfer-leadership    have the leader make room, before its machine is serviced"
+        }
+        ["gossip", "keyring", "generate"] => {
+            "drover operator gossip keyring generate    make a key for server.encrypt of servers that share a store"
+        }
         ["recover"] => {
             "\
 drover operator recover -status    show whether the servers recover, and what they wait for
@@ -301,12 +350,25 @@ drover operator recover -yes    end the recovery without the missing answers"
         }
         ["scheduler", "get-config"] => "drover operator scheduler get-config    show the scheduler configuration",
         ["snapshot", "save"] => "drover operator snapshot save drover.snap    save the state of the server",
-        ["snapshot", "inspect"] => "drover operator snapshot inspect drover.snap    verify a snapshot and show its contents",
-        ["snapshot", "state"] => "drover operator snapshot state drover.snap | jq '.Jobs[].ID'    list the jobs in a snapshot",
-        ["snapshot", "restore"] => {
-            "drover operator snapshot restore -data-dir /var/lib/drover drover.snap    restore a snapshot before the agent starts"
+        ["snapshot", "inspect"] => {
+            "drover operator snapshot inspect drover.snap    verify a snapshot and show its contents"
         }
-        ["scheduler", "set-config"] => "drover operator scheduler set-config -scheduler-algorithm spread    spread work over the nodes",
+        ["snapshot", "state"] => {
+            "drover operator snapshot state drover.snap | jq '.Jobs[].ID'    list the jobs in a snapshot"
+        }
+        ["snapshot", "restore"] => {
+            "\
+drover operator snapshot restore -data-dir /var/lib/drover drover.snap    restore a snapshot before the agent starts
+drover operator snapshot restore -config server.hcl drover.snap    restore it into the etcd of server.hcl"
+        }
+        ["store", "copy"] => {
+            "\
+drover operator store copy -config server.hcl -to etcd    move the state of data_dir to the etcd of server.hcl
+drover operator store copy -config server.hcl -data-dir /var/lib/drover -to sqlite    move it back"
+        }
+        ["scheduler", "set-config"] => {
+            "drover operator scheduler set-config -scheduler-algorithm spread    spread work over the nodes"
+        }
         _ => return None,
     })
 }

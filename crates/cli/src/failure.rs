@@ -53,14 +53,18 @@ pub(crate) fn text(error: &anyhow::Error) -> String {
 fn of_client(error: &ClientError) -> String {
     match error {
         ClientError::Connect { address, source } => {
-            let refused = matches!(source, ConnectError::Io(e) if matches!(e.kind(), std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::NotFound));
+            let refused = matches!(source,
+                    ConnectError::Io(e)
+                        if matches!(e.kind(), std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::NotFound));
             if refused {
                 format!(
-                    "no agent answers at {address}\nStart one with `drover agent -dev`, or say where it is with -address or DROVER_ADDR."
+                    "no agent answers at {address}\nStart one with `drover agent -dev`, or say where it is with \
+                        -address or DROVER_ADDR."
                 )
             } else {
                 format!(
-                    "cannot reach the agent at {address}: {source}\nIs the address right (-address, DROVER_ADDR)? Does the agent run there?"
+                    "cannot reach the agent at {address}: {source}\nIs the address right (-address, DROVER_ADDR)? \
+                        Does the agent run there?"
                 )
             }
         }
@@ -73,14 +77,21 @@ fn of_client(error: &ClientError) -> String {
                 }
                 (_, false) => said,
                 (404, true) => {
-                    "the agent does not know what was asked for; is it a drover agent of this version, and is the name right?".to_owned()
+                    "the agent does not know what was asked for; is it a drover agent of this version, and is the \
+                        name right?"
+                        .to_owned()
                 }
                 (301 | 307, true) => {
-                    "the agent cannot take that name in a request: it has empty parts, or `.` or `..` between slashes".to_owned()
+                    "the agent cannot take that name in a request: it has empty parts, or `.` or `..` \
+                        between slashes"
+                        .to_owned()
                 }
                 (code, true) => {
                     let reason = status.canonical_reason().unwrap_or("unknown");
-                    format!("the agent refused the request and gave no reason (HTTP {code}, {reason}); its log may say more")
+                    format!(
+                        "the agent refused the request and gave no reason (HTTP {code}, {reason}); its log may \
+                        say more"
+                    )
                 }
             }
         }
@@ -195,7 +206,8 @@ mod tests {
             ("1 error occurred:\n\t* Missing job datacenters\n\n", "Missing job datacenters"),
             ("2 errors occurred:\n\t* first\n\t* second\n\n", "2 mistakes:\n  * first\n  * second"),
             (
-                "1 error occurred:\n\t* Task group g validation failed: 1 error occurred:\n\t* Task t validation failed: 1 error occurred:\n\t* \
+                "1 error occurred:\n\t* Task group g validation failed: 1 error occurred:\n\t* Task t validation \
+                    failed: 1 error occurred:\n\t* \
                  Missing task driver\n\n\n\n",
                 "Task group g validation failed: Task t validation failed: Missing task driver",
             ),
@@ -204,7 +216,10 @@ mod tests {
                 "3 mistakes:\n  * Task group g: a\n  * Task group g: b\n  * c",
             ),
             ("1 error occurred:", "1 error occurred:"),
-            ("invalid job: 2 errors occurred:\n\t* a\n\t  more of a\n\t* b", "invalid job, 2 mistakes:\n  * a\n    more of a\n  * b"),
+            (
+                "invalid job: 2 errors occurred:\n\t* a\n\t  more of a\n\t* b",
+                "invalid job, 2 mistakes:\n  * a\n    more of a\n  * b",
+            ),
         ] {
             assert_eq!(plain(message), wanted, "{message:?}");
         }
@@ -213,7 +228,10 @@ mod tests {
     #[test]
     fn answers_say_what_to_do() {
         let status = |code: u16, message: &str| {
-            text(&anyhow::Error::from(ClientError::Status { status: StatusCode::from_u16(code).expect("a code"), message: message.into() }))
+            text(&anyhow::Error::from(ClientError::Status {
+                status: StatusCode::from_u16(code).expect("a code"),
+                message: message.into(),
+            }))
         };
         assert_eq!(status(500, "open x: No such file"), "open x: No such file");
         assert!(status(403, "Permission denied").contains("-token"));
@@ -221,13 +239,19 @@ mod tests {
             let said = status(code, "");
             assert!(!said.contains("()") && said.len() > 30, "{said}");
         }
-        let nested = anyhow::Error::from(ClientError::Status { status: StatusCode::INTERNAL_SERVER_ERROR, message: "why".into() });
+        let nested = anyhow::Error::from(ClientError::Status {
+            status: StatusCode::INTERNAL_SERVER_ERROR,
+            message: "why".into(),
+        });
         assert_eq!(text(&nested.context("could not read it")), "could not read it: why");
     }
 
     #[test]
     fn what_others_wrote_does_not_steer_the_terminal() {
-        let said = ClientError::Status { status: StatusCode::INTERNAL_SERVER_ERROR, message: "no \u{1b}]0;x\u{7} \u{202e}here".into() };
+        let said = ClientError::Status {
+            status: StatusCode::INTERNAL_SERVER_ERROR,
+            message: "no \u{1b}]0;x\u{7} \u{202e}here".into(),
+        };
         assert_eq!(text(&anyhow::Error::from(said)), "no \\u{1b}]0;x\\u{7} \\u{202e}here");
         assert_eq!(text(&anyhow::anyhow!("in\rner").context("outer \u{9b}2J")), "outer \\u{9b}2J: in\\rner");
         // What a renderer has coloured keeps its colours; it has replaced what others wrote.

@@ -53,8 +53,10 @@ fn below(mut command: Command, path: &[&str]) -> Command {
 fn aligned(lines: &str) -> String {
     let parts: Vec<(&str, &str)> =
         lines.lines().map(|l| l.split_once("  ").map_or((l, ""), |(shown, why)| (shown, why.trim_start()))).collect();
-    let width = parts.iter().filter(|(_, why)| !why.is_empty()).map(|(shown, _)| shown.chars().count()).max().unwrap_or(0);
-    let shown: Vec<String> = parts.iter().map(|(shown, why)| format!("  {shown:width$}    {why}").trim_end().to_owned()).collect();
+    let width =
+        parts.iter().filter(|(_, why)| !why.is_empty()).map(|(shown, _)| shown.chars().count()).max().unwrap_or(0);
+    let shown: Vec<String> =
+        parts.iter().map(|(shown, why)| format!("  {shown:width$}    {why}").trim_end().to_owned()).collect();
     shown.join("\n")
 }
 
@@ -84,8 +86,11 @@ pub(crate) fn answer(error: &clap::Error, tree: &Command, args: &[String]) -> Ex
 /// Says that there is no such command, and which ones may have been meant.
 fn no_command(tree: &Command, path: &[&str], word: &str) -> String {
     let below: String = path.iter().map(|p| format!(" {p}")).collect();
-    let mut text =
-        if path.is_empty() { format!("drover has no command {word:?}.") } else { format!("`drover{below}` has no command {word:?}.") };
+    let mut text = if path.is_empty() {
+        format!("drover has no command {word:?}.")
+    } else {
+        format!("`drover{below}` has no command {word:?}.")
+    };
     if let Some(why) = absent::reason(path, word) {
         return format!("{text}\n{why}");
     }
@@ -105,7 +110,8 @@ fn no_command(tree: &Command, path: &[&str], word: &str) -> String {
 fn suggestions(tree: &Command, path: &[&str], word: &str) -> Vec<String> {
     let mut leaves = Vec::new();
     collect(tree, &mut Vec::new(), &mut leaves);
-    let mut meant: Vec<String> = leaves.iter().filter(|l| l.last().is_some_and(|n| n == word)).map(|l| l.join(" ")).collect();
+    let mut meant: Vec<String> =
+        leaves.iter().filter(|l| l.last().is_some_and(|n| n == word)).map(|l| l.join(" ")).collect();
     let here = path.iter().try_fold(tree, |at, verb| at.find_subcommand(verb)).unwrap_or(tree);
     let mut names: Vec<&str> = here.get_subcommands().filter(|c| !c.is_hide_set()).map(Command::get_name).collect();
     if path.is_empty() {
@@ -156,8 +162,10 @@ mod tests {
             let example = help.find("Examples:\n").unwrap_or_else(|| panic!("`drover {path}` has no example:\n{help}"));
             let after = &help[example..];
             // What an example shows is the command itself, or one of its short forms.
-            let short = crate::argv::ALIASES.iter().filter(|(_, verbs)| verbs.join(" ") == path).map(|(alias, _)| *alias);
-            let shown = std::iter::once(path.as_str()).chain(short).any(|name| after.contains(&format!("drover {name}")));
+            let short =
+                crate::argv::ALIASES.iter().filter(|(_, verbs)| verbs.join(" ") == path).map(|(alias, _)| *alias);
+            let shown =
+                std::iter::once(path.as_str()).chain(short).any(|name| after.contains(&format!("drover {name}")));
             assert!(shown, "no example of `drover {path}` shows it:\n{help}");
             if let Some(options) = help.find("\nOptions:") {
                 assert!(example < options, "{path}:\n{help}");
@@ -181,7 +189,10 @@ mod tests {
                 // What follows two blanks is explanation; what comes after a pipe or a redirection belongs to the
                 // shell.
                 let line = line.split("  ").next().unwrap_or_default();
-                let Some(line) = line.split(['|', '>', '<', ';']).find(|l| l.trim_start().starts_with("drover ")) else { continue };
+                let Some(line) = line.split(['|', '>', '<', ';']).find(|l| l.trim_start().starts_with("drover "))
+                else {
+                    continue;
+                };
                 let args = line.split_whitespace().map(|w| w.trim_matches(['"', '\'']).to_owned());
                 if let Err(error) = crate::Cli::try_parse_from(crate::argv::rewrite(args, &tree)) {
                     panic!("an example of {names:?} does not parse: {line}\n{error}");
@@ -204,7 +215,9 @@ mod tests {
             (&["alloc"], "drain", "node drain"),
         ] {
             // Verbs that another release has are not suggested by this one.
-            if best.split(' ').try_fold(&tree, |at, verb| at.find_subcommand(verb)).is_none() && !best.ends_with("validate") {
+            if best.split(' ').try_fold(&tree, |at, verb| at.find_subcommand(verb)).is_none()
+                && !best.ends_with("validate")
+            {
                 continue;
             }
             assert_eq!(suggestions(&tree, path, word).first().map(String::as_str), Some(best), "{path:?} {word}");
@@ -213,7 +226,8 @@ mod tests {
         let text = no_command(&tree, &["job"], "drain");
         assert_eq!(
             text,
-            "`drover job` has no command \"drain\".\nDid you mean:\n  drover node drain\n`drover help job` lists the commands."
+            "`drover job` has no command \"drain\".\nDid you mean:\n  drover node drain\n`drover help job` lists the \
+                commands."
         );
         for (alias, _) in crate::argv::ALIASES.iter().filter(|(a, _)| !a.contains('-')) {
             assert!(SHORT_FORMS.contains(alias), "{alias}");

@@ -31,7 +31,9 @@ fn sections() -> Vec<Section> {
     while let Some(Section { block, title, within }) = found.get(at) {
         let (block, title, above) = (*block, title.clone(), common(within));
         at += 1;
-        for (field, inner) in block.blocks().filter_map(|field| Some((field, field.shape.block()?))).filter(|_| block.name != MESH) {
+        for (field, inner) in
+            block.blocks().filter_map(|field| Some((field, field.shape.block()?))).filter(|_| block.name != MESH)
+        {
             let effect = field.effect.or(above);
             if let Some(known) = found.iter_mut().find(|known| known.block.name == inner.name) {
                 known.within.insert(title.clone(), effect);
@@ -139,7 +141,14 @@ fn section(section: &Section, titles: &BTreeMap<&'static str, String>, refused: 
         let is_refused = refused.contains(named.as_str());
         let note = if is_refused { " [Refused](#refused)." } else { "" };
         let effect = change(field.effect.or(here));
-        let _ = writeln!(out, "| `{}` | {} | {} | {effect} | {}{note} |", field.hcl, holds(field, titles), default(field), field.doc);
+        let _ = writeln!(
+            out,
+            "| `{}` | {} | {} | {effect} | {}{note} |",
+            field.hcl,
+            holds(field, titles),
+            default(field),
+            field.doc
+        );
     }
     out
 }
@@ -150,7 +159,9 @@ fn mesh(block: &'static Block, path: &str, out: &mut String) {
         let path = format!("{path}.{}", field.hcl);
         let _ = writeln!(out, "| `{path}` | {} |", holds(field, &BTreeMap::new()));
         // Those that tasks have as well stand above.
-        if let Some(inner) = field.shape.block().filter(|inner| !matches!(inner.name, "Resources" | "LogConfig" | "VolumeMount")) {
+        if let Some(inner) =
+            field.shape.block().filter(|inner| !matches!(inner.name, "Resources" | "LogConfig" | "VolumeMount"))
+        {
             mesh(inner, &path, out);
         }
     }
@@ -161,14 +172,19 @@ fn blocks() -> String {
     let all = sections();
     let titles: BTreeMap<_, _> = all.iter().map(|section| (section.block.name, section.title.clone())).collect();
     let table = unsupported::table();
-    let refused: Vec<String> = table.iter().flat_map(|(place, feature, _)| [format!("{place}.{feature}"), (*feature).to_owned()]).collect();
+    let refused: Vec<String> =
+        table.iter().flat_map(|(place, feature, _)| [format!("{place}.{feature}"), (*feature).to_owned()]).collect();
     let refused: BTreeSet<&str> = refused.iter().map(String::as_str).collect();
     let mut out = String::new();
     for one in all.iter().filter(|section| section.block.name != MESH) {
         let _ = writeln!(out, "{}", section(one, &titles, &refused));
     }
     if let Some(one) = all.iter().find(|section| section.block.name == MESH) {
-        let _ = write!(out, "## `{}`\n\nConsul's service mesh; [refused](#refused).\n\n| name | holds |\n|---|---|\n", one.title);
+        let _ = write!(
+            out,
+            "## `{}`\n\nConsul's service mesh; [refused](#refused).\n\n| name | holds |\n|---|---|\n",
+            one.title
+        );
         mesh(one.block, &one.title, &mut out);
     }
     out.push_str("\n## Refused\n\n| in | feature | reason |\n|---|---|---|\n");
@@ -187,7 +203,8 @@ fn the_reference_of_the_job_file_is_current() {
 fn each_field_of_a_job_file_has_its_row() {
     let page = blocks();
     for row in [
-        "| `shutdown_delay` | duration |  | in place | Wait between the deregistration of its services and the stop of its tasks. |",
+        "| `shutdown_delay` | duration |  | in place | Wait between the deregistration of its services and the stop \
+            of its tasks. |",
         "| `memory` | whole number | `300` | replaces | Reserved memory in MiB. |",
         "| `secrets` | whole number | `0` | replaces local | Size of the secrets directory in MiB. |",
         "| `kill_timeout` | duration | `5s` | in place | Time between the signal and the kill. |",

@@ -1,10 +1,12 @@
 //! `drover`: the one binary. It parses, composes and prints; what it composes lives in the other crates.
 //!
-//! Begin reading at [`Command`]; each verb is one file in `commands/`, the agent is in `agent/`, the demo in `demo/`.
+//! Begin reading at [`Command`]; each verb is one file in `commands/`, the agent is in `agent/`, the demo in `demo/`,
+//! `check` in `check/`.
 
 mod absent;
 mod agent;
 mod argv;
+mod check;
 mod commands;
 mod conn;
 mod demo;
@@ -51,6 +53,12 @@ enum Command {
     /// Fetch one artifact: what a node starts for each, with its task on stdin
     #[command(hide = true)]
     ArtifactFetch,
+    /// Check what your driver and provider make of failures
+    #[command(subcommand)]
+    Check(check::Command),
+    /// Stand between a node and a plugin, and let calls go wrong: what `check remote` starts
+    #[command(hide = true)]
+    CheckLine(check::line::Args),
     /// Complete a command line: what the scripts of `completion` call
     #[command(hide = true)]
     Complete(commands::complete::Args),
@@ -102,6 +110,9 @@ enum Command {
     /// Maintain the cluster
     #[command(subcommand)]
     System(commands::system::Command),
+    /// Make and show certificates
+    #[command(subcommand)]
+    Tls(commands::tls::Command),
     /// Show the version
     Version(commands::version::Args),
 }
@@ -144,11 +155,14 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Config(c) => commands::config::run(c),
         Command::Fmt(args) => commands::fmt::run(&args),
+        Command::Tls(c) => commands::tls::run(c),
         Command::Version(args) => commands::version::run(&args),
         other => tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
             match other {
                 Command::AgentInfo(args) => commands::agent_info::run(args).await,
                 Command::Alloc(c) => commands::alloc::run(c).await,
+                Command::Check(c) => check::run(c).await,
+                Command::CheckLine(args) => check::line::run(args).await,
                 Command::Demo(args) => demo::run(args).await,
                 Command::DemoStop(args) => demo::stop(args).await,
                 Command::Deployment(c) => commands::deployment::run(c).await,
@@ -170,6 +184,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
                 | Command::Completion(_)
                 | Command::Config(_)
                 | Command::Fmt(_)
+                | Command::Tls(_)
                 | Command::Version(_) => Ok(ExitCode::SUCCESS),
             }
         }),

@@ -12,15 +12,23 @@ use serde::Serialize;
 /// Writes a line to standard output. A closed pipe (`drover … | head`) ends the program quietly instead of with a
 /// panic.
 pub(crate) fn line(text: &str) {
-    let text = &visible(text);
-    let mut out = std::io::stdout().lock();
-    if let Err(e) = writeln!(out, "{text}").and_then(|()| out.flush()) {
+    if let Err(e) = try_line(text) {
         if e.kind() == std::io::ErrorKind::BrokenPipe {
             std::process::exit(0);
         }
         eprintln!("drover: could not write to standard output: {e}");
         std::process::exit(1);
     }
+}
+
+/// The same for a command that has something to end first.
+///
+/// # Errors
+/// Nobody reads it, or it cannot be written.
+pub(crate) fn try_line(text: &str) -> std::io::Result<()> {
+    let text = visible(text);
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{text}").and_then(|()| out.flush())
 }
 
 /// Text of others as it may stand on a terminal: what would steer it, or turn the direction of what follows, is spelt
@@ -87,7 +95,8 @@ pub(crate) fn ask(question: &str) {
 /// When the value has no JSON form.
 pub(crate) fn json<T: Serialize>(value: &T) -> Result<()> {
     let mut buffer = Vec::new();
-    let mut serializer = serde_json::Serializer::with_formatter(&mut buffer, serde_json::ser::PrettyFormatter::with_indent(b"    "));
+    let mut serializer =
+        serde_json::Serializer::with_formatter(&mut buffer, serde_json::ser::PrettyFormatter::with_indent(b"    "));
     value.serialize(&mut serializer)?;
     buffer.push(b'\n');
     bytes(&escaped(buffer));
@@ -167,8 +176,9 @@ impl Table {
     fn painted(&self, colours: bool) -> Vec<String> {
         let header = self.rows.first().cloned().unwrap_or_default();
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let widths: Vec<usize> =
-            (0..columns).map(|c| self.rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).max().unwrap_or(0)).collect();
+        let widths: Vec<usize> = (0..columns)
+            .map(|c| self.rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).max().unwrap_or(0))
+            .collect();
         self.rows
             .iter()
             .map(|row| {
@@ -297,7 +307,10 @@ mod tests {
         let mut t = Table::new(["ID", "Status"]);
         t.row(["a\nb\u{1b}[2J", "x"]);
         t.row([&*"y".repeat(5000), "x"]);
-        assert_eq!(super::pair_lines(&[("a", "b\nStatus = ok"), ("long", "\t")]), ["a    = b\\nStatus = ok", "long = \\t"]);
+        assert_eq!(
+            super::pair_lines(&[("a", "b\nStatus = ok"), ("long", "\t")]),
+            ["a    = b\\nStatus = ok", "long = \\t"]
+        );
         let lines = t.render();
         assert!(lines[1].starts_with("a\\nb\\u{1b}[2J ") && lines.iter().all(|l| l.chars().count() < 320), "{lines:?}");
     }

@@ -24,7 +24,10 @@ pub(crate) fn check(page: &str, name: &str, text: &str) {
         fs::write(&path, new).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     } else {
         let differs = old.lines().zip(new.lines()).find(|(old, new)| old != new);
-        assert!(old == new, "docs/reference/{page} is out of date: run `cargo xtask docs`; the first line that differs: {differs:#?}");
+        assert!(
+            old == new,
+            "docs/reference/{page} is out of date: run `cargo xtask docs`; the first line that differs: {differs:#?}"
+        );
     }
 }
 

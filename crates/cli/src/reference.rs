@@ -78,7 +78,11 @@ fn commands(tree: &Command) -> String {
     let (mut out, mut connection) = (String::new(), BTreeMap::new());
     for path in &paths {
         let Some(command) = path.iter().try_fold(tree, |at, name| at.find_subcommand(name)) else { continue };
-        let visible = || command.get_arguments().filter(|arg| !arg.is_hide_set() && arg.get_id() != "help" && arg.get_id() != "version");
+        let visible = || {
+            command
+                .get_arguments()
+                .filter(|arg| !arg.is_hide_set() && arg.get_id() != "help" && arg.get_id() != "version")
+        };
         let common = |arg: &&Arg| arg.get_help_heading() == Some(help::CONNECTION);
         visible().filter(common).for_each(|arg| drop(connection.insert(flag(arg), arg.clone())));
         let _ = write!(out, "\n## `drover {}`\n\n", path.join(" "));
@@ -86,7 +90,9 @@ fn commands(tree: &Command) -> String {
         let _ = writeln!(out, "{}", folded(&format!("{}.", cell(about.trim_end_matches('.')))));
         let names: Vec<&str> = path.iter().map(String::as_str).collect();
         if let Some(lines) = examples::of(&names) {
-            let commented = |line: &str| line.split_once("  ").map_or(line.to_owned(), |(shown, why)| format!("{shown}  # {}", why.trim()));
+            let commented = |line: &str| {
+                line.split_once("  ").map_or(line.to_owned(), |(shown, why)| format!("{shown}  # {}", why.trim()))
+            };
             let lines: Vec<_> = lines.trim_end().lines().map(commented).collect();
             let _ = writeln!(out, "\n```sh\n{}\n```", lines.join("\n"));
         }
@@ -137,7 +143,8 @@ fn endpoints() -> String {
     for endpoint in server_http::endpoints().filter(|endpoint| !endpoint.pattern.starts_with("/ui")) {
         for verb in endpoint.verbs {
             let what = if verb.refused { "*refused by name*" } else { verb.doc };
-            let _ = writeln!(out, "| {} | {} | {} |", code(&endpoint.pattern.replace('*', ":")), verb.method, cell(what));
+            let _ =
+                writeln!(out, "| {} | {} | {} |", code(&endpoint.pattern.replace('*', ":")), verb.method, cell(what));
         }
     }
     out
@@ -159,11 +166,20 @@ fn the_reference_of_endpoints_is_current() {
 }
 
 #[test]
+fn the_failure_sheet_is_current() {
+    check("../guides/operating-remote-tasks.md", "failures", &crate::check::table());
+}
+
+#[test]
 fn a_new_flag_and_a_new_setting_change_the_page() {
-    let tree =
-        |flag: &'static str| Command::new("a").subcommand(Command::new("b").about("Do it").arg(Arg::new("c").long(flag).help("How")));
+    let tree = |flag: &'static str| {
+        Command::new("a").subcommand(Command::new("b").about("Do it").arg(Arg::new("c").long(flag).help("How")))
+    };
     let (one, other) = (commands(&tree("fast")), commands(&tree("slow")));
-    assert!(one.contains("## `drover b`\n\nDo it.\n") && one.contains("| `-fast C` |  | How |") && one != other, "{one}");
+    assert!(
+        one.contains("## `drover b`\n\nDo it.\n") && one.contains("| `-fast C` |  | How |") && one != other,
+        "{one}"
+    );
     let row = |fate| [Row { path: "a.b", kind: Kind::Bool, fate }];
     assert!(settings(&row(Fate::Works)).ends_with("| `a.b` | true or false | applies it |\n"));
     assert!(settings(&row(Fate::Refused("why"))).ends_with("| refuses it: why |\n"));
@@ -213,7 +229,10 @@ fn commands_that_documents_show_parse() {
         for (line, words) in shown(&fs::read_to_string(page).expect("a page")) {
             seen += 1;
             if let Err(error) = crate::Cli::try_parse_from(crate::argv::rewrite(words, &tree)) {
-                let help = matches!(error.kind(), clap::error::ErrorKind::DisplayHelp | clap::error::ErrorKind::DisplayVersion);
+                let help = matches!(
+                    error.kind(),
+                    clap::error::ErrorKind::DisplayHelp | clap::error::ErrorKind::DisplayVersion
+                );
                 wrong.extend((!help).then(|| format!("{}:{line}: {error}", page.display())));
             }
         }
@@ -224,11 +243,16 @@ fn commands_that_documents_show_parse() {
 
 #[test]
 fn commands_are_found_in_blocks_of_code_only() {
-    let page = "drover no\n```sh\n$ drover a -b C   # why\ndrover d | drover e\ndrover g [-h | -i] [J]…\ncargo f\n```\n`drover g`\n```hcl\ndrover {\n```\n";
+    let page = "drover no\n```sh\n$ drover a -b C   # why\ndrover d | drover e\ndrover g [-h | -i] [J]…\ncargo \
+        f\n```\n`drover g`\n```hcl\ndrover {\n```\n";
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     assert_eq!(
         shown(page),
-        [(3, words(&["drover", "a", "-b", "C"])), (4, words(&["drover", "d"])), (5, words(&["drover", "g", "-h", "J"]))]
+        [
+            (3, words(&["drover", "a", "-b", "C"])),
+            (4, words(&["drover", "d"])),
+            (5, words(&["drover", "g", "-h", "J"]))
+        ]
     );
 }
 

@@ -26,9 +26,11 @@ pub(crate) fn tenants(allocs: &Allocs) -> Vec<Tenant> {
     for (alloc, handle) in handles(allocs) {
         let view = handle.view.borrow();
         for (task, holds) in view.claims.iter().filter(|(_, holds)| holds.alive) {
-            let cores = view.alloc.resources.tasks.get(&**task).map(|t| t.cpu.reserved_cores.clone()).unwrap_or_default();
+            let cores =
+                view.alloc.resources.tasks.get(&**task).map(|t| t.cpu.reserved_cores.clone()).unwrap_or_default();
             let spec = view.job.group(&view.alloc.task_group).and_then(|group| group.task(task));
-            let wish = spec.and_then(|spec| spec.config.get("cpuset_cpus")?.as_str()).map(parse_ranges).unwrap_or_default();
+            let wish =
+                spec.and_then(|spec| spec.config.get("cpuset_cpus")?.as_str()).map(parse_ranges).unwrap_or_default();
             all.push(Tenant {
                 owner: Owner { alloc, task: task.to_string() },
                 cores,

@@ -1,24 +1,28 @@
 //! Start and stop of a node.
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
+use driver_host::Within;
 use hooks::{
     api_socket::ApiSocket, artifacts::Artifacts, checks::Checks, collectors::Collectors, containment::Containment,
-    directories::Directories, discovery::Discovery, drivers::Drivers, identities::Identities, launch::Launch, network::Networks,
-    service_watch::ServiceWatches, sticky::FormerData, task_api::TaskApis, task_config::TaskConfigs, templates::Templates, tokens::Tokens,
+    directories::Directories, discovery::Discovery, drivers::Drivers, identities::Identities, launch::Launch,
+    network::Networks, service_watch::ServiceWatches, sticky::FormerData, task_api::TaskApis, task_config::TaskConfigs,
+    templates::Templates, tokens::Tokens,
 };
 use host::{cgroup, cpuset::CoreBinder, env, fingerprint, leftovers::Places, node_env::NodeEnv, seeds::Seeds};
 use lifecycle::remote::node::Stored;
 use node_config::{ClientConfig, Cores};
 use node_record::{
-    identity,
+    identity::{self, SignedIdentity},
     lease::Lease,
     membership::Membership,
     metadata::Metadata,
     outbox::Outbox,
+    servers::ToldServers,
     store::{CGROUP_PARENT, LocalStore, Write},
 };
 use remote_manager::{RemoteLoop, RemoteManager};
@@ -31,6 +35,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     alloc::{effects::Runs, outputs::Outputs, parts::Parts, remote_exec::ByManager, start::Starter},
     allocs::{self, Allocs, Here},
+    credentials::Credentials,
     elsewhere::{NodeDrivers, Supplies},
     error::StartError,
     former::{Known, Sweep},
@@ -38,9 +43,21 @@ use crate::{
     ledger::{self, Ledger},
     lock::DirLock,
     node::{NodeCommand, NodeLoop},
-    session::{Session, SessionStatus},
+    session::{Connect, Session, SessionStatus},
     stats::TaskStatsCache,
 };
+
+/// What a node has around it: by default this machine.
+#[derive(Clone, Default)]
+pub struct Surroundings {
+    /// How servers are reached; None = over the network.
+    pub connect: Option<Connect>,
+    /// Built-in drivers that run within this process, by name.
+    pub drivers: BTreeMap<String, Within>,
+    /// The node is a part of a simulation: nothing on this machine is its own but its directories. It looks for no
+    /// processes, and commits its records without a thread.
+    pub simulated: bool,
+}
 
 /// A running node. Dropping it without [`Client::stop`] ends its loops at once; tasks run on either way.
 pub struct Client {
@@ -64,7 +81,8 @@ fn keeps_cores(config: &ClientConfig, cpu: &fingerprint::Cpu) -> Result<(), Stri
     };
     if !cgroup::host().enforces("cpuset") {
         return Err(format!(
-            "{name} cannot be kept: this agent has no cgroup controller cpuset; run it as root on a host that has one, or leave {name} out"
+            "{name} cannot be kept: this agent has no cgroup controller cpuset; run it as root on a host that has \
+                one, or leave {name} out"
         ));
     }
     if cpu.reservable.is_empty() {
@@ -88,9 +106,20 @@ impl Client {
     /// When another agent holds the directory, or the directory or configuration cannot be used. A server that cannot
     /// be reached is no error.
     pub async fn start(config: ClientConfig) -> Result<Self, StartError> {
+        Self::start_in(config, Surroundings::default()).await
+    }
+
+    /// As [`Client::start`], with other surroundings.
+    ///
+    /// # Errors
+    /// As [`Client::start`].
+    pub async fn start_in(config: ClientConfig, around: Surroundings) -> Result<Self, StartError> {
         use std::os::unix::fs::DirBuilderExt;
         if let Some(option) = config.unknown_options().first() {
-            return Err(StartError::Config(format!("option {option:?} is not known; known are {}", node_config::KNOWN_OPTIONS.join(", "))));
+            return Err(StartError::Config(format!(
+                "option {option:?} is not known; known are {}",
+                node_config::KNOWN_OPTIONS.join(", ")
+            )));
         }
         let create = |mode: u32, dir: &std::path::Path| {
             let made = std::fs::DirBuilder::new().recursive(true).mode(mode).create(dir);
@@ -102,8 +131,12 @@ impl Client {
         create(0o711, &config.alloc_dir)?;
         create(0o700, &config.run_dir())?;
         let lock = take_directory(&config.state_dir).await?;
-        let (store, restored) = LocalStore::open(&config.state_dir)?;
+        let (store, restored) = match around.simulated {
+            false => LocalStore::open(&config.state_dir)?,
+            true => LocalStore::open_without_thread(&config.state_dir)?,
+        };
         let identity = identity::load(&store).await?;
+        let signed = SignedIdentity::load(&store);
         let membership = Membership::load(&store, restored.mark_lost);
         if config.plugin_dir.is_some() {
             let missing = cgroup::missing_parents();
@@ -112,7 +145,8 @@ impl Client {
             // stored harms nobody.
             let _ = store.commit(missing.iter().map(claim).collect()).await;
             if let Err(error) = cgroup::prepare() {
-                tracing::warn!(%error, "cgroups for drivers could not be prepared; drivers that need them will fail to start tasks");
+                tracing::warn!(%error, "cgroups for drivers could not be prepared; drivers that need them will fail \
+                    to start tasks");
             }
         }
         let config = Arc::new(config);
@@ -131,11 +165,14 @@ impl Client {
         let Known { allocs: known, live, forgotten, origins, unconfirmed } = Known::of(restored.allocs);
         // A node that has anything to account for does not keep the servers waiting.
         let new = known.is_empty() && restored.slots.is_empty() && restored.doubtful.is_empty();
-        let drivers = Arc::new(Drivers::start(&config, &facts, unconfirmed).map_err(StartError::Drivers)?);
+        let drivers = Drivers::start(&config, &facts, unconfirmed, around.drivers);
+        let drivers = Arc::new(drivers.map_err(StartError::Drivers)?);
         let (remote, remote_commands) = RemoteManager::new(config.patience.output);
         let denylist = config.options.get("env.denylist").cloned().unwrap_or_else(|| env::DEFAULT_DENYLIST.to_owned());
-        let inherited =
-            env::inherited(&denylist, std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))));
+        let inherited = env::inherited(
+            &denylist,
+            std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))),
+        );
         let seed = uuid::Uuid::new_v4().as_u64_pair().0;
         let allocs = Allocs::default();
         let status = Arc::new(Mutex::new(SessionStatus::default()));
@@ -143,7 +180,8 @@ impl Client {
         let discovery = Discovery::new(config.region.clone(), {
             let status = status.clone();
             Arc::new(move || status.lock().unwrap_or_else(PoisonError::into_inner).http_server())
-        });
+        })
+        .with_tls(config.tls.as_ref().map(|tls| tls.dialer(tls::Peer::Server)));
         let stop = CancellationToken::new();
         let places = Places::of(&config);
         let foreign = config.plugin_dir.is_some();
@@ -161,7 +199,8 @@ impl Client {
             socket_dir: config.plugin_socket_dir(),
         };
         let artifacts = Arc::new(artifacts);
-        let networks = Networks { config: config.clone(), drivers: drivers.clone(), env: env.clone(), stop: stop.clone() };
+        let networks =
+            Networks { config: config.clone(), drivers: drivers.clone(), env: env.clone(), stop: stop.clone() };
         let networks = Arc::new(networks);
         let (cores, lease, outbox) = (Arc::new(cores), Lease::default(), Arc::new(Outbox::default()));
         let services = ServiceWatches::new(discovery.clone());
@@ -169,8 +208,12 @@ impl Client {
         let collectors = Arc::new(Collectors::new(store.clone(), config.collectors_dir(), config.executors_dir()));
         let identities = Arc::new(Identities { tokens, drivers: drivers.clone(), seeds: seeds.clone() });
         let configs = Arc::new(TaskConfigs { config: config.clone(), env: env.clone(), cpu: facts.cpu.clone() });
-        let former =
-            FormerData { env: env.clone(), present: Box::new(Here(allocs.clone())), discovery: discovery.clone(), seeds: seeds.clone() };
+        let former = FormerData {
+            env: env.clone(),
+            present: Box::new(Here(allocs.clone())),
+            discovery: discovery.clone(),
+            seeds: seeds.clone(),
+        };
         let templates = Arc::new(Templates {
             config: config.templates.clone(),
             env: env.clone(),
@@ -207,7 +250,12 @@ impl Client {
             patience: config.patience.clone(),
             max_kill_timeout: config.max_kill_timeout,
         };
-        let outputs = Outputs { store: store.clone(), drivers: drivers.clone(), collectors: collectors.clone(), remote: remote.clone() };
+        let outputs = Outputs {
+            store: store.clone(),
+            drivers: drivers.clone(),
+            collectors: collectors.clone(),
+            remote: remote.clone(),
+        };
         let parts = Arc::new(Parts {
             store: store.clone(),
             outbox: outbox.clone(),
@@ -225,7 +273,14 @@ impl Client {
             starter: Arc::new(starter),
             runs: Arc::new(runs),
         });
-        let supplies = Supplies { env: env.clone(), artifacts, identities, services, templates: config.templates.clone(), configs };
+        let supplies = Supplies {
+            env: env.clone(),
+            artifacts,
+            identities,
+            services,
+            templates: config.templates.clone(),
+            configs,
+        };
         let reset = Arc::new(Notify::new());
         let means = remote_manager::Means {
             manager: remote.clone(),
@@ -260,7 +315,11 @@ impl Client {
 
         let (node_commands, commands) = mpsc::unbounded_channel();
         let (to_node, from_server) = mpsc::unbounded_channel();
-        let slots = restored.slots.into_iter().map(|(key, attempted, highest_epoch)| (key, Stored { attempted, highest_epoch })).collect();
+        let slots = restored
+            .slots
+            .into_iter()
+            .map(|(key, attempted, highest_epoch)| (key, Stored { attempted, highest_epoch }))
+            .collect();
         let slots = remote_manager::Restored { slots, doubtful: restored.doubtful };
         let remote_loop = RemoteLoop::new(means, remote_commands, slots);
         let schemas = watch::Sender::default();
@@ -283,10 +342,14 @@ impl Client {
             drivers_known: Some(drivers_told),
         };
         let (servers, servers_seen) = watch::channel(config.servers.clone());
+        let told_servers = ToldServers::load(&store);
         let session = Session {
             region: config.region.clone(),
-            join: config.join.clone(),
+            credentials: Credentials::new(&config, signed.clone()),
+            connect: around.connect,
+            tls: config.tls.clone().filter(|tls| tls.settings().rpc),
             servers: servers_seen,
+            told: told_servers.clone(),
             node: node.subscribe(),
             schemas: schemas.subscribe(),
             outbox: outbox.clone(),
@@ -300,7 +363,9 @@ impl Client {
         };
         let mut loops = vec![tokio::spawn(remote_loop.run())];
         // Before the loops and the session: what starts from now on is not left over from a former run.
-        sweep.run(&known, &live, &restored.ledger).await;
+        if !around.simulated {
+            sweep.run(&known, &live, &restored.ledger).await;
+        }
         if !forgotten.is_empty() {
             // Damaged records that stay are damaged again at the next start: nothing depends on their removal.
             let _ = store.commit(forgotten).await;
@@ -308,7 +373,9 @@ impl Client {
         node_loop.restore(origins);
         loops.push(tokio::spawn(node_loop.run()));
         cores.settle().await;
-        loops.push(tokio::spawn(ledger.clone().run()));
+        if !around.simulated {
+            loops.push(tokio::spawn(ledger.clone().run()));
+        }
         loops.push(tokio::spawn({
             let stop = stop.clone();
             async move {
@@ -336,9 +403,11 @@ impl Client {
             ledger,
             allocs,
             servers,
+            told_servers,
             status,
             node_commands,
             metadata: tokio::sync::Mutex::new(metadata),
+            signed,
             task_stats: TaskStatsCache::default(),
         };
         Ok(Self { handle: ClientHandle { inner: Arc::new(inner) }, loops, _lock: lock })

@@ -65,7 +65,12 @@ impl remote_manager::Supplies for Supplies {
         Box::pin(async move { self.artifacts.fetch(&fetching, run, &CancellationToken::new()).await })
     }
 
-    fn tokens<'a>(&'a self, alloc: AllocId, task: &'a Task, identities: Vec<String>) -> BoxFuture<'a, Result<Tokens, Unprepared>> {
+    fn tokens<'a>(
+        &'a self,
+        alloc: AllocId,
+        task: &'a Task,
+        identities: Vec<String>,
+    ) -> BoxFuture<'a, Result<Tokens, Unprepared>> {
         Box::pin(async move {
             let given = self.identities.elsewhere(alloc, task, identities).await.map_err(|error| match error {
                 TokenError::Later(why) => Unprepared::Later(why),
@@ -107,7 +112,8 @@ impl remote_manager::Supplies for Supplies {
         template_env: &BTreeMap<String, String>,
     ) -> Result<TaskConfig, StartFailure> {
         let network = TaskNetwork::default();
-        let input = Input { spec, run, driver, capabilities, cgroup: None, template_env, network: &network, elsewhere: true };
+        let input =
+            Input { spec, run, driver, capabilities, cgroup: None, template_env, network: &network, elsewhere: true };
         self.configs.build(&input)
     }
 }

@@ -9,7 +9,8 @@ use node_record::StoreError;
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// Another agent uses the same data directory.
-    #[error("{} is in use by the agent with pid {pid}; stop that agent or give this one a data_dir of its own", dir.display())]
+    #[error("{} is in use by the agent with pid {pid}; stop that agent or give this one a data_dir \
+        of its own", dir.display())]
     InUse {
         /// The directory.
         dir: PathBuf,

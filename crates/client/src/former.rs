@@ -51,16 +51,28 @@ impl Known {
                     known.allocs.insert(id);
                     // A run that has ended, or whose start was never confirmed, is ended by the sweep, and by its own
                     // loop as well.
-                    let live = origin.tasks.iter().filter(|(_, t)| t.run.as_ref().is_some_and(|r| r.handle.is_some() && !r.ended));
-                    known.live.extend(live.map(|(task, _)| Owner { alloc: origin.record.alloc.id, task: task.to_string() }));
-                    let begun = origin.tasks.iter().filter(|(_, t)| t.run.as_ref().is_some_and(|r| r.handle.is_none() && !r.ended));
+                    let live = origin
+                        .tasks
+                        .iter()
+                        .filter(|(_, t)| t.run.as_ref().is_some_and(|r| r.handle.is_some() && !r.ended));
+                    known
+                        .live
+                        .extend(live.map(|(task, _)| Owner { alloc: origin.record.alloc.id, task: task.to_string() }));
+                    let begun = origin
+                        .tasks
+                        .iter()
+                        .filter(|(_, t)| t.run.as_ref().is_some_and(|r| r.handle.is_none() && !r.ended));
                     let group = origin.job.group(&origin.record.alloc.task_group);
                     let driver = |name: &str| Some(group?.task(name)?.driver.clone());
                     known.unconfirmed.extend(begun.filter_map(|(task, _)| driver(task)));
                     known.origins.push(origin);
                 }
                 Err(why) => {
-                    tracing::error!(alloc = id, why, "the record of an allocation is damaged; what runs for it is ended");
+                    tracing::error!(
+                        alloc = id,
+                        why,
+                        "the record of an allocation is damaged; what runs for it is ended"
+                    );
                     known.forgotten.push(Write::Forget(id));
                 }
             }
@@ -76,7 +88,9 @@ fn origin(restored: RestoredAlloc) -> Result<Origin, String> {
     let tasks = restored
         .tasks
         .into_iter()
-        .map(|(name, bytes)| Ok((Arc::from(name), serde_json::from_slice::<Kept<TaskRecord>>(&bytes).map_err(|e| e.to_string())?)))
+        .map(|(name, bytes)| {
+            Ok((Arc::from(name), serde_json::from_slice::<Kept<TaskRecord>>(&bytes).map_err(|e| e.to_string())?))
+        })
         .collect::<Result<_, String>>()?;
     Ok(Origin { record, job, stored_job: Arc::new(restored.job), tasks })
 }
@@ -95,11 +109,17 @@ impl Sweep {
     /// Removes what no record claims: directories of allocations, log collectors and cgroups that a former agent
     /// could not remove. Runs before anything is restored: what is started from then on is claimed by nobody's `live`
     /// yet. Returns how many things there were.
-    pub(crate) async fn run(&self, known: &HashSet<String>, live: &HashSet<Owner>, ledger: &[(String, String)]) -> usize {
+    pub(crate) async fn run(
+        &self,
+        known: &HashSet<String>,
+        live: &HashSet<Owner>,
+        ledger: &[(String, String)],
+    ) -> usize {
         recall(&self.places).await;
         let ended = end_unclaimed(&self.places, live).await;
         if ended.killed > 0 || !ended.resisting.is_empty() {
-            tracing::warn!(killed = ended.killed, resisting = ?ended.resisting, "processes that belong to no recorded task were killed");
+            tracing::warn!(killed = ended.killed, resisting = ?ended.resisting, "processes that belong to no recorded \
+                task were killed");
         }
         let mut found = ended.killed;
         let collectors = self.config.collectors_dir();
@@ -132,7 +152,9 @@ impl Sweep {
                         released.push(Write::Release { kind: "collector", key: key.clone() });
                     }
                 }
-                other => tracing::warn!(kind = other, key, "the ledger names something that this release does not know"),
+                other => {
+                    tracing::warn!(kind = other, key, "the ledger names something that this release does not know")
+                }
             }
         }
         let claimed: HashSet<std::path::PathBuf> = known
@@ -140,7 +162,13 @@ impl Sweep {
             .filter_map(|a| a.parse::<AllocId>().ok())
             .flat_map(|id| tasks_of(&self.env, id).into_iter().map(move |t| self.collectors.state_dir(id, &t)))
             .collect();
-        for dir in std::fs::read_dir(&collectors).into_iter().flatten().flatten().map(|e| e.path()).filter(|dir| !claimed.contains(dir)) {
+        for dir in std::fs::read_dir(&collectors)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|e| e.path())
+            .filter(|dir| !claimed.contains(dir))
+        {
             let key = dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
             match collectors::end_collector(&dir).await {
                 Ok(()) => released.push(Write::Release { kind: "collector", key }),
@@ -207,7 +235,8 @@ mod tests {
         let task = |driver: &&str| Task { name: (*driver).into(), driver: (*driver).into(), ..Task::default() };
         let group = TaskGroup { name: "g".into(), tasks: drivers.iter().map(task).collect(), ..TaskGroup::default() };
         let job = Job { id: "j".into(), task_groups: vec![group], ..Job::default() };
-        let alloc = Allocation { id: AllocId(uuid::Uuid::from_u128(1)), task_group: "g".into(), ..Allocation::default() };
+        let alloc =
+            Allocation { id: AllocId(uuid::Uuid::from_u128(1)), task_group: "g".into(), ..Allocation::default() };
         let record = |run: Option<(Option<Vec<u8>>, bool)>| {
             let run = run.map(|(handle, ended)| Run { id: "r".into(), handle, ended, ..Run::default() });
             serde_json::to_vec(&TaskRecord { run, ..TaskRecord::default() }).expect("JSON")

@@ -16,9 +16,11 @@ use host::fingerprint::{self, Cpu};
 use model::{AllocId, Node, NodeId};
 use node_config::ClientConfig;
 use node_record::{
+    identity::SignedIdentity,
     lease::{BootInstant, Lease},
     metadata::Metadata,
     outbox::Outbox,
+    servers::ToldServers,
     store::LocalStore,
 };
 use remote_manager::RemoteManager;
@@ -51,10 +53,12 @@ pub(crate) struct Inner {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) allocs: Allocs,
     pub(crate) servers: watch::Sender<Vec<String>>,
+    pub(crate) told_servers: ToldServers,
     pub(crate) status: Arc<Mutex<SessionStatus>>,
     pub(crate) node_commands: mpsc::UnboundedSender<NodeCommand>,
     pub(crate) metadata: tokio::sync::Mutex<Metadata>,
     pub(crate) task_stats: TaskStatsCache,
+    pub(crate) signed: SignedIdentity,
 }
 
 impl Inner {
@@ -80,6 +84,12 @@ impl ClientHandle {
     #[must_use]
     pub fn node(&self) -> Arc<Node> {
         self.inner.node.borrow().clone()
+    }
+
+    /// The identity that servers have signed for the node.
+    #[must_use]
+    pub fn signed_identity(&self) -> &SignedIdentity {
+        &self.inner.signed
     }
 
     /// Where the server of the session answers HTTP; None without a session, or when it did not say.
@@ -125,16 +135,21 @@ impl ClientHandle {
         allocs::handle(&self.inner.allocs, alloc).map(|h| h.view.borrow().update.clone())
     }
 
-    /// Servers that the node knows.
+    /// Servers that the node knows: those that it was given, then those that servers have told it of.
     #[must_use]
     pub fn servers(&self) -> Vec<String> {
-        self.inner.servers.borrow().clone()
+        self.inner.told_servers.with(&self.inner.servers.borrow())
     }
 
-    /// Replaces the list of servers; the session moves when its server is no longer in it.
+    /// Replaces the list of servers; the session moves when its server is no longer in it. What servers have told
+    /// before is forgotten with the former list.
     pub fn set_servers(&self, servers: Vec<String>) {
         self.inner.servers.send_if_modified(|old| {
             let changed = *old != servers;
+            if changed {
+                // Queued; the next server tells anew.
+                drop(self.inner.told_servers.take(&[]));
+            }
             *old = servers;
             changed
         });
@@ -170,7 +185,8 @@ impl ClientHandle {
     #[must_use]
     pub fn stats(&self) -> BTreeMap<String, String> {
         let session = self.inner.session();
-        let last = session.last_ack.map_or_else(|| "never".to_owned(), |t| format!("{:?}", t.until(BootInstant::now())));
+        let last =
+            session.last_ack.map_or_else(|| "never".to_owned(), |t| format!("{:?}", t.until(BootInstant::now())));
         BTreeMap::from([
             ("node_id".to_owned(), self.node_id().to_string()),
             ("known_servers".to_owned(), self.servers().join(",")),
@@ -271,7 +287,10 @@ impl ClientHandle {
     /// # Errors
     /// When it cannot be stored.
     #[expect(clippy::await_holding_invalid_type, reason = "changes are stored in the order in which they take effect")]
-    pub async fn change_metadata(&self, changes: BTreeMap<String, Option<String>>) -> Result<serde_json::Value, RequestError> {
+    pub async fn change_metadata(
+        &self,
+        changes: BTreeMap<String, Option<String>>,
+    ) -> Result<serde_json::Value, RequestError> {
         let mut metadata = self.inner.metadata.lock().await;
         let mut changed = metadata.clone();
         changed.change(changes);

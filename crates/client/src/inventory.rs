@@ -29,7 +29,8 @@ fn as_it_is(view: &AllocView) -> Allocation {
 
 /// Says it in pieces. The session may end meanwhile: the next one begins anew.
 pub(crate) async fn tell(remote: RemoteManager, allocs: Vec<(AllocId, AllocHandle)>, to: mpsc::Sender<FromNode>) {
-    let orders = RemoteOrders { orders_json: remote.inventory().await.iter().map(to_json).collect(), ..RemoteOrders::default() };
+    let orders =
+        RemoteOrders { orders_json: remote.inventory().await.iter().map(to_json).collect(), ..RemoteOrders::default() };
     let mut pieces: Vec<Inventory> = allocs
         .chunks(PIECE)
         .map(|chunk| {

@@ -14,7 +14,9 @@ use hooks::{
     drivers::Drivers,
     network::{self, Networks},
 };
-use host::ledger::{self, AllocClaim, Belongs, Claims, Finding, Handle, Role, TaskClaim, Thing, compare, confirm, unbalanced};
+use host::ledger::{
+    self, AllocClaim, Belongs, Claims, Finding, Handle, Role, TaskClaim, Thing, compare, confirm, unbalanced,
+};
 use host::{
     cgroup_names,
     clock::now_ns,
@@ -137,9 +139,12 @@ impl Ledger {
     }
 
     async fn look(&self, before: &mut HashSet<String>) -> Vec<Finding> {
-        let forgotten: Vec<AllocId> = self.with.store.claimed(FORGOTTEN).iter().filter_map(|id| id.parse().ok()).collect();
-        let known = allocs::handles(&self.with.allocs).into_iter().map(|(id, _)| id).chain(forgotten.iter().copied()).collect();
-        let things = ledger::look(self.with.config.clone(), self.with.places.clone(), self.with.drivers.clone(), known).await;
+        let forgotten: Vec<AllocId> =
+            self.with.store.claimed(FORGOTTEN).iter().filter_map(|id| id.parse().ok()).collect();
+        let known =
+            allocs::handles(&self.with.allocs).into_iter().map(|(id, _)| id).chain(forgotten.iter().copied()).collect();
+        let things =
+            ledger::look(self.with.config.clone(), self.with.places.clone(), self.with.drivers.clone(), known).await;
         // After the look: see the module's head.
         let claims = self.claims();
         let mut findings = compare(&things, &claims);
@@ -159,7 +164,9 @@ impl Ledger {
         for (id, handle) in allocs::handles(&self.with.allocs) {
             let view = handle.view.borrow();
             let starts = view.claims.iter().filter(|(_, holds)| !holds.runs.is_empty());
-            for driver in starts.filter_map(|(task, _)| Some(&view.job.group(&view.alloc.task_group)?.task(task)?.driver)) {
+            for driver in
+                starts.filter_map(|(task, _)| Some(&view.job.group(&view.alloc.task_group)?.task(task)?.driver))
+            {
                 match self.with.drivers.plugin_of(driver) {
                     Some(plugin) => drop(claims.plugins.insert(cgroup_names::spelled(&plugin))),
                     None => claims.some_plugin = true,
@@ -201,7 +208,8 @@ impl Ledger {
 
     /// Ends what is unclaimed, in the order in which things hold each other.
     async fn end(&self, findings: &[Finding]) -> Vec<AuditSwept> {
-        let unclaimed: Vec<&Thing> = findings.iter().filter(|f| f.status == Status::Unclaimed).filter_map(|f| f.thing.as_ref()).collect();
+        let unclaimed: Vec<&Thing> =
+            findings.iter().filter(|f| f.status == Status::Unclaimed).filter_map(|f| f.thing.as_ref()).collect();
         let mut swept = Vec::new();
         if unclaimed.is_empty() {
             return swept;
@@ -218,19 +226,32 @@ impl Ledger {
             }
             for thing in due {
                 let done = self.remove(thing).await;
-                swept.push(AuditSwept { kind: thing.kind, what: thing.what.clone(), error: done.err().unwrap_or_default() });
+                swept.push(AuditSwept {
+                    kind: thing.kind,
+                    what: thing.what.clone(),
+                    error: done.err().unwrap_or_default(),
+                });
             }
         }
         let mut figures = self.figures();
         for done in &swept {
-            let reason =
-                findings.iter().find(|f| f.kind == done.kind && f.what == done.what).map(|f| f.reason.as_str()).unwrap_or_default();
+            let reason = findings
+                .iter()
+                .find(|f| f.kind == done.kind && f.what == done.what)
+                .map(|f| f.reason.as_str())
+                .unwrap_or_default();
             if done.error.is_empty() {
                 *figures.ended.entry(done.kind).or_insert(0) += 1;
                 tracing::warn!(kind = done.kind.name(), what = done.what, reason, "ended what no record claims");
             } else {
                 figures.resisted += 1;
-                tracing::warn!(kind = done.kind.name(), what = done.what, reason, error = done.error, "what no record claims stays");
+                tracing::warn!(
+                    kind = done.kind.name(),
+                    what = done.what,
+                    reason,
+                    error = done.error,
+                    "what no record claims stays"
+                );
             }
         }
         swept
@@ -252,10 +273,12 @@ impl Ledger {
                 blocking(move || dirs.destroy().map_err(|e| e.to_string())).await
             }
             // By whom it could be made again at this moment, or by nobody.
-            (Belongs::Network(id), _) => match allocs::handle(&self.with.allocs, *id).map(|handle| handle.view.borrow().network.clone()) {
-                Some(network) => network.end(&self.with.networks).await,
-                None => network::end(&self.with.networks, path).await,
-            },
+            (Belongs::Network(id), _) => {
+                match allocs::handle(&self.with.allocs, *id).map(|handle| handle.view.borrow().network.clone()) {
+                    Some(network) => network.end(&self.with.networks).await,
+                    None => network::end(&self.with.networks, path).await,
+                }
+            }
             (_, Kind::Cgroup) => {
                 let path = path.clone();
                 blocking(move || host::cgroup::destroy_dir(&path).map(drop).map_err(|e| e.to_string())).await
@@ -290,7 +313,8 @@ async fn end_processes(due: &[&&Thing], findings: &[Finding]) -> Vec<AuditSwept>
         Handle::Path(_) => None,
     };
     let unclaimed: HashSet<_> = due.iter().filter_map(|thing| pid(thing)).collect();
-    let claimed = findings.iter().filter(|f| f.status != Status::Unclaimed).filter_map(|f| pid(f.thing.as_ref()?)).collect();
+    let claimed =
+        findings.iter().filter(|f| f.status != Status::Unclaimed).filter_map(|f| pid(f.thing.as_ref()?)).collect();
     let ended = leftovers::end_these(&unclaimed, &claimed).await;
     let swept = |thing: &&&Thing| {
         let resists = pid(thing).is_some_and(|(pid, _)| ended.resisting.contains(&pid));
@@ -318,5 +342,12 @@ fn name_of(run: &str) -> String {
 
 fn line(finding: &Finding) -> AuditFinding {
     let (alloc_id, task) = finding.owner.clone().unwrap_or_default();
-    AuditFinding { kind: finding.kind, status: finding.status, what: finding.what.clone(), alloc_id, task, reason: finding.reason.clone() }
+    AuditFinding {
+        kind: finding.kind,
+        status: finding.status,
+        what: finding.what.clone(),
+        alloc_id,
+        task,
+        reason: finding.reason.clone(),
+    }
 }

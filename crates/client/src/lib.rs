@@ -19,6 +19,7 @@
 mod alloc;
 mod allocs;
 pub mod client;
+mod credentials;
 mod elsewhere;
 pub mod error;
 mod former;
@@ -31,7 +32,7 @@ mod node;
 mod session;
 mod stats;
 
-pub use client::Client;
+pub use client::{Client, Surroundings};
 pub use error::{RequestError, StartError};
 pub use handle::ClientHandle;
 pub use hooks::{
@@ -40,6 +41,7 @@ pub use hooks::{
     task_api::TaskApiServer,
 };
 pub use node_config::{
-    ArtifactConfig, ClientConfig, Cores, GcConfig, HostNetwork, JoinWith, KNOWN_OPTIONS, NetworkConfig, Patience, PluginCommand,
-    PluginSettings, Reserved, TemplateConfig,
+    ArtifactConfig, ClientConfig, Cores, GcConfig, HostNetwork, IntroduceWith, JoinWith, KNOWN_OPTIONS, NetworkConfig,
+    Patience, PluginCommand, PluginSettings, Reserved, TemplateConfig,
 };
+pub use session::Connect;

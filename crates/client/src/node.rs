@@ -85,7 +85,8 @@ impl NodeLoop {
                 }
                 event = self.driver_events.recv() => match event {
                     Ok(event) => self.driver_said(event),
-                    Err(broadcast::error::RecvError::Lagged(lost)) => tracing::warn!(lost, "events of drivers were lost"),
+                    Err(broadcast::error::RecvError::Lagged(lost)) => tracing::warn!(lost, "events of drivers \
+                        were lost"),
                     Err(broadcast::error::RecvError::Closed) => break,
                 },
                 Some(ended) = self.loops.join_next() => self.loop_ended(ended),
@@ -187,7 +188,9 @@ impl NodeLoop {
                 let _ = handle.commands.send(AllocCommand::Repeat);
             }
             // Its own updates come back, too; only what the servers have changed matters.
-            if known != placed.alloc.alloc_modify_index || handle.view.borrow().alloc.desired_status != placed.alloc.desired_status {
+            if known != placed.alloc.alloc_modify_index
+                || handle.view.borrow().alloc.desired_status != placed.alloc.desired_status
+            {
                 let _ = handle.commands.send(AllocCommand::Changed(placed));
             }
             return;
@@ -223,13 +226,19 @@ impl NodeLoop {
                 });
                 let _ = handle.commands.send(command);
             }
-            None => tracing::warn!(alloc = event.alloc_id, driver = event.driver, "a driver reports on an allocation that is not here"),
+            None => tracing::warn!(
+                alloc = event.alloc_id,
+                driver = event.driver,
+                "a driver reports on an allocation that is not here"
+            ),
         }
     }
 
     fn merge_fingerprints(
         &mut self,
-        fingerprints: &mut tokio::sync::watch::Receiver<Arc<std::collections::BTreeMap<String, driver_host::DriverFingerprint>>>,
+        fingerprints: &mut tokio::sync::watch::Receiver<
+            Arc<std::collections::BTreeMap<String, driver_host::DriverFingerprint>>,
+        >,
     ) {
         let now = fingerprints.borrow_and_update().clone();
         let before = self.node.borrow().clone();
@@ -326,7 +335,9 @@ impl NodeLoop {
             Some(id) => {
                 let handle = handle(&self.allocs, id).ok_or_else(|| RequestError::unknown_alloc(id))?;
                 if !handle.view.borrow().over {
-                    return Err(RequestError::Failed("the allocation still runs; stop it before it is collected".into()));
+                    return Err(RequestError::Failed(
+                        "the allocation still runs; stop it before it is collected".into(),
+                    ));
                 }
                 let _ = handle.commands.send(AllocCommand::Removed);
             }
@@ -357,7 +368,8 @@ impl NodeLoop {
         let (disk, inodes) = stats::disk_usage(&self.config.alloc_dir);
         let times = ended.iter().map(|(at, _)| *at).collect();
         let gc = &self.config.gc;
-        let thresholds = Thresholds { disk: gc.disk_usage_threshold, inodes: gc.inode_usage_threshold, allocs: gc.max_allocs };
+        let thresholds =
+            Thresholds { disk: gc.disk_usage_threshold, inodes: gc.inode_usage_threshold, allocs: gc.max_allocs };
         for at in surplus(&thresholds, all.len(), times, disk, inodes) {
             if let Some((_, handle)) = ended.iter().find(|(t, _)| *t == at) {
                 let _ = handle.commands.send(AllocCommand::Removed);

@@ -8,27 +8,39 @@
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
+    io,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use api::node_rpc::{
-    self, DriverSchema, DriverSchemas, FromNode, FromNodeMessage, Goodbye, Heartbeat, Hello, ListRemote, NodeUpdate, SignIdentities,
-    ToNode, ToNodeMessage, node_service_client::NodeServiceClient,
+    self, DriverSchema, DriverSchemas, FromNode, FromNodeMessage, Goodbye, Heartbeat, Hello, ListRemote, NodeUpdate,
+    SignIdentities, ToNode, ToNodeMessage, node_service_client::NodeServiceClient,
 };
+use futures::future::BoxFuture;
 use hooks::tokens::{self, AskTokens};
+use hyper_util::rt::TokioIo;
 use model::{AllocId, Allocation, ClusterId, Job, JobKey, Node, RemoteOrder, StoreIndex};
-use node_config::JoinWith;
 use node_record::{
     lease::{BootInstant, Lease},
     membership::{Meaning, Membership, Ticket, WRITTEN_WITHIN},
     outbox::Outbox,
+    servers::ToldServers,
     store::StoredJob,
 };
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::{
+    io::DuplexStream,
+    net::TcpStream,
+    sync::{Notify, mpsc, watch},
+};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Endpoint;
+use tonic::{
+    codec::CompressionEncoding,
+    transport::{Channel, Endpoint, Uri},
+};
+
+use crate::credentials::Credentials;
 
 /// What a server says.
 #[derive(Debug)]
@@ -57,7 +69,7 @@ pub(crate) struct Placed {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SessionStatus {
     pub(crate) server: String,
-    /// Where that server answers HTTP; empty = it did not say.
+    /// Where that server answers HTTP, with `https://` where it does over TLS; empty = it did not say.
     pub(crate) http: String,
     pub(crate) connected: bool,
     pub(crate) lease: Duration,
@@ -72,17 +84,20 @@ pub(crate) struct SessionStatus {
 }
 
 impl SessionStatus {
-    /// Where the server answers HTTP; empty when it does not say, None while none is heard.
+    /// Where the server answers HTTP, with `https://` where it does over TLS; empty when it does not say, None while
+    /// none is heard.
     pub(crate) fn http_server(&self) -> Option<String> {
         self.connected.then(|| self.http.clone())
     }
 
     /// Why the servers' word does not count now; None = it does.
     pub(crate) fn disagrees(&self) -> Option<String> {
-        let waits = self.waits_since.map(|since| since.until(BootInstant::now())).filter(|waited| *waited > WRITTEN_WITHIN);
+        let waits =
+            self.waits_since.map(|since| since.until(BootInstant::now())).filter(|waited| *waited > WRITTEN_WITHIN);
         let waits = waits.map(|waited| {
             format!(
-                "what the servers say waits for {} s: the disk of the node's data directory does not take the mark that must be written before",
+                "what the servers say waits for {} s: the disk of the node's data directory does not take the mark \
+                    that must be written before",
                 waited.as_secs()
             )
         });
@@ -90,11 +105,20 @@ impl SessionStatus {
     }
 }
 
+/// How a node reaches a server of that address, instead of over the network.
+pub type Connect = Arc<dyn Fn(&str) -> BoxFuture<'static, std::io::Result<DuplexStream>> + Send + Sync>;
+
 /// Everything that a session needs.
 pub(crate) struct Session {
     pub(crate) region: String,
-    pub(crate) join: JoinWith,
+    pub(crate) credentials: Credentials,
+    /// How servers are reached; None = over the network.
+    pub(crate) connect: Option<Connect>,
+    /// Certificates for the connection; None = it is plain.
+    pub(crate) tls: Option<tls::Agent>,
     pub(crate) servers: watch::Receiver<Vec<String>>,
+    /// Those that servers have told of.
+    pub(crate) told: ToldServers,
     pub(crate) node: watch::Receiver<Arc<Node>>,
     /// Of the node's drivers.
     pub(crate) schemas: watch::Receiver<Arc<Vec<DriverSchema>>>,
@@ -137,7 +161,26 @@ enum Ended {
     Stopping,
 }
 
+/// How long a server may take to answer before the next one is asked. Where there are several, one that hangs must not
+/// cost the time that the leader waits for a node: the first tries are short. As many silences as there are servers
+/// double it, for servers that are slow because there is much to do.
+fn opening_patience(servers: usize, silences: u32) -> Duration {
+    if servers < 2 {
+        return CONNECT_TIMEOUT;
+    }
+    let doubled = silences / u32::try_from(servers).unwrap_or(u32::MAX);
+    FIRST_OPENING.saturating_mul(1 << doubled.min(8)).min(CONNECT_TIMEOUT)
+}
+
+/// The pause after so many failures in a row. A round through all servers costs what one try at a single server does:
+/// one leads, and the others may not reach it.
+fn pause_after(servers: usize, failures: u32) -> Duration {
+    let servers = u32::try_from(servers).unwrap_or(u32::MAX).max(1);
+    BACKOFF_FIRST.saturating_mul(1 << (failures / servers).min(7)).min(BACKOFF_MAX) / servers
+}
+
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const FIRST_OPENING: Duration = Duration::from_secs(1);
 
 /// A server that stops listening says why at once, or is gone.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -167,10 +210,11 @@ type Jobs = HashMap<(JobKey, u64, StoreIndex), (Arc<Job>, Arc<StoredJob>)>;
 impl Session {
     /// Runs until the node stops.
     pub(crate) async fn run(mut self) {
-        let mut failures = 0_u32;
+        let (mut failures, mut silences) = (0_u32, 0_u32);
         let mut turn = 0_usize;
         loop {
-            let servers = self.servers.borrow_and_update().clone();
+            let id = self.node.borrow().id;
+            let servers = self.told.in_turn(id, &self.servers.borrow_and_update());
             if servers.is_empty() {
                 tokio::select! {
                     () = self.stop.cancelled() => return,
@@ -184,9 +228,11 @@ impl Session {
             }
             let server = servers[turn % servers.len()].clone();
             let mut welcomed = false;
-            let ended = self.once(&server, &mut welcomed).await;
+            let patience = opening_patience(servers.len(), silences);
+            let ended = self.once(&server, patience, &mut welcomed).await;
+            silences += u32::from(matches!(ended, Ended::Silent(..)));
             if welcomed {
-                failures = 0;
+                (failures, silences) = (0, 0);
                 self.outbox.session_ended();
                 if self.to_node.send(FromServer::Lost).is_err() {
                     return;
@@ -207,18 +253,19 @@ impl Session {
                 Ended::ServersChanged | Ended::Reset => Duration::ZERO,
                 Ended::Refused { retry: false, .. } | Ended::Elsewhere(_) => REFUSED_PAUSE,
                 _ => {
-                    let grown = BACKOFF_FIRST.saturating_mul(1 << failures.min(7)).min(BACKOFF_MAX);
                     // Nodes that lost the same server must not come back in step.
                     let spread = uuid::Uuid::new_v4().as_u128() % 1000;
-                    grown.mul_f64(0.75 + 0.25 * spread as f64 / 1000.0)
+                    pause_after(servers.len(), failures).mul_f64(0.75 + 0.25 * spread as f64 / 1000.0)
                 }
             };
-            // Servers that answer "not me" are left behind at once; so is one that went away.
-            turn += 1;
+            // Servers that answer "not me" are left behind at once; so is one that went away. A new list begins with
+            // its first.
+            turn = if matches!(ended, Ended::ServersChanged) { 0 } else { turn + 1 };
             failures = failures.saturating_add(1);
             match &ended {
                 Ended::Elsewhere(_) | Ended::Refused { retry: false, .. } => {
-                    tracing::error!(server, reason = %ended, retry_in = ?pause, "this node follows no server; its tasks are left as they are");
+                    tracing::error!(server, reason = %ended, retry_in = ?pause, "this node follows no server; its \
+                        tasks are left as they are");
                 }
                 _ => tracing::warn!(server, reason = %ended, retry_in = ?pause, "no session with a server"),
             }
@@ -230,32 +277,76 @@ impl Session {
         }
     }
 
+    /// Connects, over TLS where this agent has it.
+    async fn dial(&self, endpoint: Endpoint, server: &str) -> Result<Channel, tonic::transport::Error> {
+        if let Some(connect) = self.connect.clone() {
+            let server = server.to_owned();
+            let connector = tower::service_fn(move |_: Uri| {
+                let connecting = connect(&server);
+                async move { connecting.await.map(TokioIo::new) }
+            });
+            return endpoint.connect_with_connector(connector).await;
+        }
+        let Some(tls) = self.tls.clone() else { return endpoint.connect().await };
+        let connector = tower::service_fn(move |uri: Uri| {
+            let dialer = tls.dialer(tls::Peer::ServerRpc);
+            async move {
+                let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+                let stream = TcpStream::connect((host, uri.port_u16().unwrap_or_default())).await?;
+                stream.set_nodelay(true)?;
+                let stream = dialer.connect(stream, host).await;
+                stream.map(TokioIo::new).map_err(|e| io::Error::other(tls::why(&e)))
+            }
+        });
+        endpoint.connect_with_connector(connector).await
+    }
+
+    /// A server has told of all servers.
+    fn takes(&self, servers: &[String]) {
+        let Some(written) = self.told.take(servers) else { return };
+        tracing::info!(servers = servers.join(","), "the node was told of these servers");
+        tokio::spawn(async move {
+            if let Err(error) = written.await {
+                tracing::warn!(%error, "the servers that this node was told of were not written; after its next start \
+                    it knows the former ones until it is told again");
+            }
+        });
+    }
+
     fn set_status(&self, change: impl FnOnce(&mut SessionStatus)) {
         change(&mut self.status.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
     }
 
-    async fn once(&mut self, server: &str, welcomed: &mut bool) -> Ended {
-        match self.talk(server, welcomed).await {
+    async fn once(&mut self, server: &str, patience: Duration, welcomed: &mut bool) -> Ended {
+        match self.talk(server, patience, welcomed).await {
             Ok(never) => match never {},
             Err(ended) => ended,
         }
     }
 
-    async fn talk(&mut self, server: &str, welcomed: &mut bool) -> Result<std::convert::Infallible, Ended> {
+    async fn talk(
+        &mut self,
+        server: &str,
+        patience: Duration,
+        welcomed: &mut bool,
+    ) -> Result<std::convert::Infallible, Ended> {
         let connect = |why: String| Ended::Connect { server: server.to_owned(), why };
         let closed = |why: String| Ended::Closed { server: server.to_owned(), why };
         let endpoint = Endpoint::from_shared(format!("http://{server}"))
             .map_err(|e| connect(format!("not an address: {e}")))?
-            .connect_timeout(CONNECT_TIMEOUT)
             .tcp_nodelay(true);
         let stop = self.stop.clone();
         let channel = tokio::select! {
             () = stop.cancelled() => return Err(Ended::Stopping),
-            channel = endpoint.connect() => channel.map_err(|e| connect(chain(&e)))?,
+            channel = tokio::time::timeout(patience, self.dial(endpoint, server)) => channel,
         };
+        let silent = |_| Ended::Silent(server.to_owned(), patience);
+        let channel = channel.map_err(silent)?.map_err(|e| connect(chain(&e)))?;
         let mut service = NodeServiceClient::new(channel)
             .max_decoding_message_size(node_rpc::MAX_MESSAGE_BYTES)
-            .max_encoding_message_size(node_rpc::MAX_MESSAGE_BYTES);
+            .max_encoding_message_size(node_rpc::MAX_MESSAGE_BYTES)
+            // A server that does not know how sends them as they are.
+            .accept_compressed(CompressionEncoding::Gzip);
 
         let (out, outgoing) = mpsc::channel::<FromNode>(64);
         let node = self.node.borrow_and_update().clone();
@@ -264,7 +355,8 @@ impl Session {
             secret_id: node.secret_id.clone(),
             node_json: node_rpc::to_json(&*node),
             region: self.region.clone(),
-            protocol: node_rpc::PROTOCOL,
+            protocol: *node_rpc::PROTOCOLS.start(),
+            newest_protocol: *node_rpc::PROTOCOLS.end(),
             ..Hello::default()
         };
         self.membership.introduce(&mut hello);
@@ -272,33 +364,41 @@ impl Session {
         let hello_sent = BootInstant::now();
         out.try_send(FromNodeMessage::Hello(hello).into()).map_err(|e| closed(e.to_string()))?;
         let mut request = tonic::Request::new(ReceiverStream::new(outgoing));
-        if let Some(credential) = self.join.credential().map_err(connect)? {
-            let value = credential.parse().map_err(|_| connect("the join secret must be one line of printable characters".to_owned()))?;
-            request.metadata_mut().insert("authorization", value);
-        }
+        self.credentials.show(request.metadata_mut()).map_err(connect)?;
         let opening = service.session(request);
         let opened = tokio::select! {
             () = stop.cancelled() => return Err(Ended::Stopping),
-            opened = tokio::time::timeout(CONNECT_TIMEOUT, opening) => opened,
+            opened = tokio::time::timeout(patience, opening) => opened,
         };
         let mut incoming = opened
-            .map_err(|_| Ended::Silent(server.to_owned(), CONNECT_TIMEOUT))?
+            .map_err(silent)?
             .map_err(|s| match s.code() {
-                tonic::Code::Unauthenticated => Ended::Refused { server: server.to_owned(), why: s.message().to_owned(), retry: false },
+                tonic::Code::Unauthenticated => {
+                    Ended::Refused { server: server.to_owned(), why: s.message().to_owned(), retry: false }
+                }
                 _ => closed(s.message().to_owned()),
             })?
             .into_inner();
         let first = tokio::select! {
             () = stop.cancelled() => return Err(Ended::Stopping),
-            first = tokio::time::timeout(CONNECT_TIMEOUT, incoming.message()) => first,
+            first = tokio::time::timeout(patience, incoming.message()) => first,
         };
-        let first = first.map_err(|_| Ended::Silent(server.to_owned(), CONNECT_TIMEOUT))?.map_err(|s| closed(s.message().to_owned()))?;
+        let first = first.map_err(silent)?.map_err(|s| closed(s.message().to_owned()))?;
         let welcome = match first.and_then(|m| m.message) {
             Some(ToNodeMessage::Welcome(w)) => w,
             Some(ToNodeMessage::Goodbye(g)) => return Err(refused(server, g)),
             Some(_) => return Err(closed("its first message was no welcome".into())),
             None => return Err(closed("it said nothing".into())),
         };
+        let protocol = welcome.protocol.max(1);
+        if !node_rpc::PROTOCOLS.contains(&protocol) {
+            let ours = node_rpc::versions(&node_rpc::PROTOCOLS);
+            let (theirs, own) = (&welcome.server_version, env!("CARGO_PKG_VERSION"));
+            return Err(closed(format!(
+                "its release {theirs} speaks version {protocol} of the node protocol, this node's release {own} \
+                    version {ours}: run releases on nodes and servers that have a version in common"
+            )));
+        }
         // Before anything of it is acted upon, the lease included.
         let holds = match self.membership.welcomed(&welcome).await {
             Meaning::Follows => String::new(),
@@ -312,6 +412,9 @@ impl Session {
                 "this node holds: it starts and stops nothing on the servers' word, and tells them what it has"
             );
         }
+        self.credentials.take(welcome.identity.clone());
+        // Also none: a server that is alone, or of an earlier release, tells of no others.
+        self.takes(&welcome.servers);
         let lease = Duration::from_millis(welcome.lease_ms);
         let interval = Duration::from_millis(welcome.heartbeat_interval_ms.max(10));
         self.lease.granted(hello_sent, lease);
@@ -320,7 +423,10 @@ impl Session {
         self.set_status(|s| {
             *s = SessionStatus {
                 server: server.to_owned(),
-                http: welcome.http_addr.clone(),
+                http: match (welcome.http_addr.as_str(), welcome.http_tls) {
+                    (address @ "", _) | (address, false) => address.to_owned(),
+                    (address, true) => format!("https://{address}"),
+                },
                 connected: true,
                 lease,
                 last_ack: Some(BootInstant::now()),
@@ -358,9 +464,13 @@ impl Session {
             tokio::select! {
                 () = self.stop.cancelled() => return Err(Ended::Stopping),
                 _ = ticks.tick() => {
-                    let slow = self.status.lock().unwrap_or_else(std::sync::PoisonError::into_inner).disagrees().filter(|_| !waiting.is_empty());
+                    let slow = {
+                        let status = self.status.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                        status.disagrees().filter(|_| !waiting.is_empty())
+                    };
                     if let Some(why) = slow.as_ref().filter(|_| !said_slow) {
-                        tracing::warn!(server, messages = waiting.len(), why, "nothing is started or stopped on the servers' word");
+                        tracing::warn!(server, messages = waiting.len(), why, "nothing is started or stopped on the \
+                            servers' word");
                     }
                     said_slow = slow.is_some();
                     if let Some((_, sent)) = beats.first_key_value() {
@@ -372,7 +482,8 @@ impl Session {
                     beat += 1;
                     let sent = BootInstant::now();
                     // A full channel means that nothing leaves; the patience above decides.
-                    if out.try_send(FromNodeMessage::Heartbeat(Heartbeat { seq: beat }).into()).is_ok() {
+                    let heartbeat = Heartbeat { seq: beat, renew_identity: self.credentials.identity.wanted() };
+                    if out.try_send(FromNodeMessage::Heartbeat(heartbeat).into()).is_ok() {
                         beats.insert(beat, sent);
                     }
                 }
@@ -395,9 +506,12 @@ impl Session {
                     asking.retain(|_, waiting| !waiting.answer.is_closed());
                     if !ask.answer.is_closed() {
                         questions += 1;
-                        let (alloc_id, task, identities) = (ask.alloc.to_string(), ask.task.clone(), ask.identities.clone());
+                        let (alloc_id, task, identities) =
+                            (ask.alloc.to_string(), ask.task.clone(), ask.identities.clone());
                         asking.insert(questions, ask);
-                        let message = FromNodeMessage::SignIdentities(SignIdentities { seq: questions, alloc_id, task, identities });
+                        let message =
+                            FromNodeMessage::SignIdentities(SignIdentities { seq: questions, alloc_id, task,
+                                identities });
                         if let Err(ended) = give(&out, server, patience, message.into()).await {
                             return Err(last_words(&mut incoming, server, ended).await);
                         }
@@ -424,7 +538,8 @@ impl Session {
                         }
                     }
                     let node_json = node_rpc::to_json(&**self.node.borrow_and_update());
-                    if let Err(ended) = give(&out, server, patience, FromNodeMessage::Node(NodeUpdate { node_json }).into()).await {
+                    if let Err(ended) =
+                        give(&out, server, patience, FromNodeMessage::Node(NodeUpdate { node_json }).into()).await {
                         return Err(last_words(&mut incoming, server, ended).await);
                     }
                 }
@@ -437,11 +552,18 @@ impl Session {
                     }
                 }
                 message = incoming.message() => {
-                    let message = message.map_err(|s| closed(s.message().to_owned()))?.and_then(|m: ToNode| m.message);
-                    match message {
-                        None => return Err(closed("the stream has ended".into())),
+                    let message: Option<ToNode> = message.map_err(|s| closed(s.message().to_owned()))?;
+                    let Some(message) = message else { return Err(closed("the stream has ended".into())) };
+                    match message.message {
+                        // A message of a newer release.
+                        None => tracing::debug!(server, version = welcome.server_version, "a message that this \
+                            release does not know was ignored"),
                         Some(ToNodeMessage::Goodbye(g)) => return Err(refused(server, g)),
                         Some(ToNodeMessage::HeartbeatAck(ack)) => {
+                            self.credentials.take(ack.identity);
+                            if !ack.servers.is_empty() {
+                                self.takes(&ack.servers);
+                            }
                             if let Some(sent) = beats.remove(&ack.seq) {
                                 let lease = Duration::from_millis(ack.lease_ms);
                                 self.lease.granted(sent, lease);
@@ -460,10 +582,12 @@ impl Session {
                         }
                         Some(ToNodeMessage::InventoryStored(stored)) => {
                             if self.membership.told(&stored).await && welcome.recovering.is_empty() {
-                                tracing::info!(server, "the servers have set the mark of this node anew, it follows them");
+                                tracing::info!(server, "the servers have set the mark of this node anew, it \
+                                    follows them");
                                 return Err(Ended::Reset);
                             }
-                            tracing::info!(server, "the servers have taken over what this node has; it goes on holding until they have all");
+                            tracing::info!(server, "the servers have taken over what this node has; it goes on \
+                                holding until they have all");
                         }
                         // Lists from the past, or of servers that do not know everything yet.
                         Some(ToNodeMessage::Allocs(_) | ToNodeMessage::RemoteOrders(_)) if !holds.is_empty() => {}
@@ -476,10 +600,12 @@ impl Session {
                             if waiting.len() >= WAITING {
                                 return Err(Ended::DiskHangs(waiting.len(), server.to_owned()));
                             }
-                            waiting.push_back(Waiting { ticket: self.membership.acts_on(index), since: BootInstant::now(), message });
+                            waiting.push_back(Waiting { ticket: self.membership.acts_on(index),
+                                since: BootInstant::now(), message });
                             self.set_status(|s| s.waits_since = waiting.front().map(|first| first.since));
                         }
-                        Some(ToNodeMessage::ListRemote(ask)) => self.hand_on(FromServer::ListRemote { ask, answer: out.clone() })?,
+                        Some(ToNodeMessage::ListRemote(ask)) => self.hand_on(FromServer::ListRemote { ask,
+                            answer: out.clone() })?,
                         Some(ToNodeMessage::IdentitiesSigned(signed)) => {
                             if let Some(ask) = asking.remove(&signed.seq) {
                                 // The asker may have gone.
@@ -552,8 +678,12 @@ fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(inner) = source {
-        text.push_str(": ");
-        text.push_str(&inner.to_string());
+        // Wrappers repeat what they wrap.
+        let inner_text = inner.to_string();
+        if !text.ends_with(&inner_text) {
+            text.push_str(": ");
+            text.push_str(&inner_text);
+        }
         source = inner.source();
     }
     text
@@ -576,9 +706,11 @@ fn decode_allocs(message: node_rpc::Allocs, jobs: &mut Jobs) -> Result<FromServe
             let (job, version) = (alloc.job_key(), alloc.job_version);
             let found = match index {
                 Some(index) => jobs.get(&(job.clone(), version, index)),
-                None => {
-                    jobs.iter().filter(|((k, v, _), _)| *k == job && *v == version).max_by_key(|((.., index), _)| *index).map(|(_, j)| j)
-                }
+                None => jobs
+                    .iter()
+                    .filter(|((k, v, _), _)| *k == job && *v == version)
+                    .max_by_key(|((.., index), _)| *index)
+                    .map(|(_, j)| j),
             };
             let Some((job, stored)) = found else {
                 // A new session makes the server send it again.
@@ -599,13 +731,56 @@ fn decode_allocs(message: node_rpc::Allocs, jobs: &mut Jobs) -> Result<FromServe
 mod tests {
     use super::*;
 
+    /// In the worst turn a node asks each of the others before the server that leads. What that takes must be less than
+    /// a lease, or a new leader gives up nodes that are there.
+    #[test]
+    fn a_round_through_servers_that_hang_or_refuse_takes_less_than_the_shortest_lease() {
+        let shortest = Duration::from_secs(10);
+        for (servers, hang) in [(3, 1), (5, 1), (5, 2)] {
+            // The leader needs up to 3 s; the connections are refused until then.
+            let (mut waited, mut failures, mut silences) = (Duration::ZERO, 0, 0);
+            while waited < Duration::from_secs(3) {
+                waited += pause_after(servers, failures);
+                failures += 1;
+            }
+            let before = waited;
+            for turn in 0..servers {
+                if turn < hang {
+                    waited += opening_patience(servers, silences);
+                    silences += 1;
+                }
+                waited += pause_after(servers, failures);
+                failures += 1;
+            }
+            assert!(waited - before < shortest, "{servers} servers, {hang} of them hang: {:?}", waited - before);
+        }
+    }
+
+    #[test]
+    fn tries_slow_down_where_nobody_answers() {
+        assert_eq!([0, 1, 4, 7, 100].map(|failures| pause_after(1, failures).as_millis()), [50, 100, 800, 5000, 5000]);
+        assert_eq!(
+            [0, 2, 3, 21].map(|failures| pause_after(3, failures).as_micros()),
+            [16_666, 16_666, 33_333, 1_666_666]
+        );
+        assert_eq!([0, 2, 3, 6, 100].map(|silences| opening_patience(3, silences).as_secs()), [1, 1, 2, 4, 5]);
+        assert_eq!(opening_patience(1, 0), CONNECT_TIMEOUT, "there is no other");
+    }
+
     #[test]
     fn allocations_of_a_job_and_of_its_namesake_after_a_purge_keep_their_own() {
-        let job =
-            |index: StoreIndex| Job { id: "j".into(), name: format!("registered at {index}"), job_modify_index: index, ..Job::default() };
-        let alloc = |n: u128| Allocation { id: AllocId(uuid::Uuid::from_u128(n)), job_id: "j".into(), ..Allocation::default() };
+        let job = |index: StoreIndex| Job {
+            id: "j".into(),
+            name: format!("registered at {index}"),
+            job_modify_index: index,
+            ..Job::default()
+        };
+        let alloc =
+            |n: u128| Allocation { id: AllocId(uuid::Uuid::from_u128(n)), job_id: "j".into(), ..Allocation::default() };
         let names = |message: node_rpc::Allocs, jobs: &mut Jobs| -> Vec<String> {
-            let FromServer::Allocs { allocs, .. } = decode_allocs(message, jobs).expect("decodes") else { panic!("allocations expected") };
+            let FromServer::Allocs { allocs, .. } = decode_allocs(message, jobs).expect("decodes") else {
+                panic!("allocations expected")
+            };
             allocs.into_iter().map(|placed| placed.job.name.clone()).collect()
         };
         let mut jobs = Jobs::new();
@@ -616,8 +791,11 @@ mod tests {
             ..node_rpc::Allocs::default()
         };
         assert_eq!(names(both, &mut jobs), ["registered at 7", "registered at 30"]);
-        let later =
-            |job_indexes| node_rpc::Allocs { allocs_json: vec![node_rpc::to_json(&alloc(1))], job_indexes, ..node_rpc::Allocs::default() };
+        let later = |job_indexes| node_rpc::Allocs {
+            allocs_json: vec![node_rpc::to_json(&alloc(1))],
+            job_indexes,
+            ..node_rpc::Allocs::default()
+        };
         assert_eq!(names(later(vec![7]), &mut jobs), ["registered at 7"], "sent before, in the same session");
         assert_eq!(names(later(Vec::new()), &mut jobs), ["registered at 30"], "a server that does not say which");
         assert!(matches!(decode_allocs(later(vec![8]), &mut jobs), Err(Ended::MissingJob { .. })));

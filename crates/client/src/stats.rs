@@ -52,7 +52,13 @@ impl TaskStatsCache {
         found.ok()?.ok()?.clone()
     }
 
-    async fn follow(self, driver: Driver, run: String, interval: Duration, sender: watch::Sender<Option<wire::TaskStats>>) {
+    async fn follow(
+        self,
+        driver: Driver,
+        run: String,
+        interval: Duration,
+        sender: watch::Sender<Option<wire::TaskStats>>,
+    ) {
         if let Ok(mut stream) = driver.stats(&run, interval) {
             loop {
                 match tokio::time::timeout(KEEP, stream.next()).await {
@@ -113,11 +119,13 @@ pub(crate) fn usage_json(usage: &wire::TaskResourceUsage) -> Value {
         .collect();
     json!({
         "CpuStats": {
-            "SystemMode": cpu.system_mode, "UserMode": cpu.user_mode, "TotalTicks": cpu.total_ticks, "ThrottledPeriods": cpu.throttled_periods,
+            "SystemMode": cpu.system_mode, "UserMode": cpu.user_mode, "TotalTicks": cpu.total_ticks,
+            "ThrottledPeriods": cpu.throttled_periods,
             "ThrottledTime": cpu.throttled_time, "Percent": cpu.percent, "Measured": cpu_fields,
         },
         "MemoryStats": {
-            "RSS": memory.rss, "Cache": memory.cache, "Swap": memory.swap, "MappedFile": 0, "Usage": memory.usage, "MaxUsage": memory.max_usage,
+            "RSS": memory.rss, "Cache": memory.cache, "Swap": memory.swap, "MappedFile": 0, "Usage": memory.usage,
+            "MaxUsage": memory.max_usage,
             "KernelUsage": memory.kernel_usage, "KernelMaxUsage": memory.kernel_max_usage, "Measured": memory_fields,
         },
         "DeviceStats": [],
@@ -126,7 +134,8 @@ pub(crate) fn usage_json(usage: &wire::TaskResourceUsage) -> Value {
 
 /// The sum over tasks.
 pub(crate) fn sum<'a>(all: impl Iterator<Item = &'a wire::TaskStats>) -> wire::TaskResourceUsage {
-    let mut total = wire::TaskResourceUsage { cpu: Some(wire::CpuUsage::default()), memory: Some(wire::MemoryUsage::default()) };
+    let mut total =
+        wire::TaskResourceUsage { cpu: Some(wire::CpuUsage::default()), memory: Some(wire::MemoryUsage::default()) };
     for usage in all.filter_map(|s| s.agg_resource_usage.as_ref()) {
         if let (Some(to), Some(from)) = (total.cpu.as_mut(), usage.cpu.as_ref()) {
             to.system_mode += from.system_mode;

@@ -91,7 +91,8 @@ pub fn admit(mut job: Job, rules: &Rules<'_>) -> Result<Admitted, Refused> {
     let bytes = serde_json::to_vec(&job).map_or(0, |json| json.len());
     if bytes > MAX_JOB_BYTES {
         return Err(Refused::TooLarge(format!(
-            "job {} has {bytes} bytes, at most {MAX_JOB_BYTES} are allowed: fetch large files as artifacts instead of embedding them",
+            "job {} has {bytes} bytes, at most {MAX_JOB_BYTES} are allowed: fetch large files as artifacts instead of \
+                embedding them",
             job.id
         )));
     }
@@ -131,15 +132,24 @@ fn add_implied_constraints(job: &mut Job) {
         let mut signals: Vec<&str> = Vec::new();
         for task in &group.tasks {
             signals.extend(Some(&*task.kill_signal).filter(|signal| !signal.is_empty()));
-            let of_templates = task.templates.iter().filter(|template| template.change_mode.as_deref() == Some("signal"));
-            signals.extend(of_templates.filter_map(|template| template.change_signal.as_deref()).filter(|signal| !signal.is_empty()));
+            let of_templates =
+                task.templates.iter().filter(|template| template.change_mode.as_deref() == Some("signal"));
+            signals.extend(
+                of_templates
+                    .filter_map(|template| template.change_signal.as_deref())
+                    .filter(|signal| !signal.is_empty()),
+            );
         }
         if signals.is_empty() {
             continue;
         }
         signals.sort_unstable();
         signals.dedup();
-        let implied = Constraint { left: "${attr.os.signals}".to_owned(), right: signals.join(","), operator: "set_contains".to_owned() };
+        let implied = Constraint {
+            left: "${attr.os.signals}".to_owned(),
+            right: signals.join(","),
+            operator: "set_contains".to_owned(),
+        };
         if !group.constraints.contains(&implied) {
             group.constraints.push(implied);
         }
@@ -152,10 +162,12 @@ pub fn warnings(state: &State, job: &Job, times: &Times) -> Vec<String> {
     let mut lines = remote::warnings(state, job, times);
     if !state.memory_oversubscribed(&job.node_pool) {
         let tasks = job.task_groups.iter().flat_map(|group| &group.tasks);
-        let more: Vec<&str> = tasks.filter(|t| t.resources.memory_max_mb.is_some_and(|m| m != 0)).map(|t| &*t.name).collect();
+        let more: Vec<&str> =
+            tasks.filter(|t| t.resources.memory_max_mb.is_some_and(|m| m != 0)).map(|t| &*t.name).collect();
         if !more.is_empty() {
             lines.push(format!(
-                "memory_max of {} has no effect: memory oversubscription is off in this cluster (MemoryOversubscriptionEnabled of \
+                "memory_max of {} has no effect: memory oversubscription is off in this cluster \
+                    (MemoryOversubscriptionEnabled of \
                  /v1/operator/scheduler/configuration, or of the node pool), so the limit is memory",
                 more.join(", ")
             ));
@@ -195,7 +207,11 @@ pub fn check_references(state: &State, job: &Job) -> Result<(), Refused> {
     }
     let undeliverable = remote::undeliverable(state, job);
     if !undeliverable.is_empty() {
-        return Err(Refused::Invalid(format!("job {:?} cannot run where its tasks would: {}", job.id, undeliverable.join("; "))));
+        return Err(Refused::Invalid(format!(
+            "job {:?} cannot run where its tasks would: {}",
+            job.id,
+            undeliverable.join("; ")
+        )));
     }
     Ok(())
 }

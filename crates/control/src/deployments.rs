@@ -8,20 +8,23 @@
 //! - When everything is healthy, the deployment is successful, and the job version becomes stable.
 //! - In between, each change gets an evaluation that places the next batch.
 //!
-//! The watcher finds changes since the last evaluation by indexes, so it keeps no memory.
+//! The watcher finds changes since the last evaluation by indexes. Its caller remembers which deployments may have
+//! changed, and when time decides about one: a look costs what these deployments hold.
 
+mod changed;
 mod orders;
 
-use std::{fmt::Write, sync::Arc};
+use std::{collections::BTreeSet, fmt::Write, sync::Arc};
 
 use model::{
-    AllocId, Deployment, DeploymentStatus, DesiredTransition, Evaluation, Job, StoreIndex, TimestampNs, Trigger,
-    deployment::DeploymentGroup, plan::DeploymentUpdate,
+    AllocId, Deployment, DeploymentId, DeploymentStatus, DesiredTransition, Evaluation, Job, StoreIndex, TimestampNs,
+    Trigger, deployment::DeploymentGroup, plan::DeploymentUpdate,
 };
 use state::{Batch, Change, State};
 
 use crate::{Decision, Ids, Stamp, pending};
 
+pub use changed::Changed;
 pub use orders::{DeploymentChanged, SetHealth, give_up, pause, promote, set_health};
 
 /// Description of a deployment that unhealthy allocations have failed.
@@ -29,7 +32,9 @@ const UNHEALTHY: &str = "Failed due to unhealthy allocations";
 
 /// Healthy allocations in a group of a deployment: canaries before promotion, and all.
 fn healthy(state: &State, d: &Deployment, group: &str) -> (i32, i32) {
-    let live = state.allocs_by_deployment(d.id).filter(|a| *a.task_group == *group && a.healthy() == Some(true) && !a.terminal());
+    let live = state
+        .allocs_by_deployment(d.id)
+        .filter(|a| *a.task_group == *group && a.healthy() == Some(true) && !a.terminal());
     live.fold((0, 0), |(canaries, all), a| {
         let canary = a.deployment_status.as_ref().is_some_and(|s| s.canary);
         (canaries + i32::from(canary), all + 1)
@@ -66,16 +71,18 @@ fn due(state: &State, d: &Deployment, name: &str, g: &DeploymentGroup) -> Option
     }
 }
 
-/// The next instant at which progress is due.
-fn deadline(state: &State, d: &Deployment) -> Option<TimestampNs> {
+/// The next instant at which progress of a deployment is due; `None` while time alone decides nothing about it.
+#[must_use]
+pub fn deadline(state: &State, id: DeploymentId) -> Option<TimestampNs> {
+    let d = state.deployment(id).filter(|d| d.status == DeploymentStatus::Running)?;
     d.groups.iter().filter_map(|(name, g)| due(state, d, name, g)).min()
 }
 
-/// Decides on every active deployment: the next batch, a promotion, a replacement, an end.
-pub fn decide(state: &State, stamp: Stamp, ids: &mut Ids<'_>) -> Decision {
-    let running = state.active_deployments().filter(|d| d.status == DeploymentStatus::Running);
-    let mut decision = Decision { wake_at: running.filter_map(|d| deadline(state, d)).min(), ..Decision::default() };
-    for d in state.active_deployments() {
+/// Decides on these deployments, as far as they are active: the next batch, a promotion, a replacement, an end.
+pub fn decide(state: &State, deployments: &BTreeSet<DeploymentId>, stamp: Stamp, ids: &mut Ids<'_>) -> Decision {
+    let mut decision =
+        Decision { wake_at: deployments.iter().filter_map(|id| deadline(state, *id)).min(), ..Decision::default() };
+    for d in deployments.iter().filter_map(|id| state.deployment(*id)).filter(|d| d.status.active()) {
         let fate = fate(state, d, stamp.now);
         let Some(why) = fate.reason() else { continue };
         decision.reasons.push(format!("deployment {} of job {}: {why}", d.id, d.job_key()));
@@ -90,7 +97,11 @@ pub fn decide(state: &State, stamp: Stamp, ids: &mut Ids<'_>) -> Decision {
             }
             Fate::Fails { description, reverts } => drop(fail(state, d, description, reverts, batch)),
             Fate::Ends(status, description) => {
-                batch.push(Change::DeploymentStatus(DeploymentUpdate { id: d.id, status, description: description.to_owned() }));
+                batch.push(Change::DeploymentStatus(DeploymentUpdate {
+                    id: d.id,
+                    status,
+                    description: description.to_owned(),
+                }));
                 continue;
             }
         }
@@ -107,13 +118,18 @@ fn fail(state: &State, d: &Deployment, description: &str, reverts: bool, batch: 
     let mut back_to = None;
     let job = state.job(&key).filter(|job| job.create_index == d.job_create_index && job.version == d.job_version);
     if let Some(job) = job.filter(|_| reverts) {
-        let stable =
-            state.job_versions(&key).filter(|old| old.stable && !old.stop && old.version < job.version).max_by_key(|old| old.version);
+        let stable = state
+            .job_versions(&key)
+            .filter(|old| old.stable && !old.stop && old.version < job.version)
+            .max_by_key(|old| old.version);
         match stable {
             None => description += " - no stable job version to auto revert to",
             Some(old) if !model::updates::specification_changed(job, old) => {
-                let _ =
-                    write!(description, " - not rolling back to stable job version {} as current job has same specification", old.version);
+                let _ = write!(
+                    description,
+                    " - not rolling back to stable job version {} as current job has same specification",
+                    old.version
+                );
             }
             Some(old) => {
                 let _ = write!(description, " - rolling back to job version {}", old.version);
@@ -161,7 +177,9 @@ fn fate(state: &State, d: &Deployment, now: TimestampNs) -> Fate {
     let key = d.job_key();
     match state.job(&key).filter(|job| job.create_index == d.job_create_index) {
         None => return Fate::Ends(DeploymentStatus::Cancelled, "Cancelled because job is stopped"),
-        Some(job) if job.stopped() => return Fate::Ends(DeploymentStatus::Cancelled, "Cancelled because job is stopped"),
+        Some(job) if job.stopped() => {
+            return Fate::Ends(DeploymentStatus::Cancelled, "Cancelled because job is stopped");
+        }
         Some(job) if job.version > d.job_version => {
             return Fate::Ends(DeploymentStatus::Cancelled, "Cancelled due to newer version of job");
         }
@@ -179,7 +197,8 @@ fn fate(state: &State, d: &Deployment, now: TimestampNs) -> Fate {
     if !d.groups.is_empty() && d.groups.iter().all(complete) {
         return Fate::Ends(DeploymentStatus::Successful, "Deployment completed successfully");
     }
-    let ready = |(name, g): (&Arc<str>, &DeploymentGroup)| g.auto_promote && healthy(state, d, name).0 >= g.desired_canaries;
+    let ready =
+        |(name, g): (&Arc<str>, &DeploymentGroup)| g.auto_promote && healthy(state, d, name).0 >= g.desired_canaries;
     let mut waiting = d.groups.iter().filter(|(_, g)| tries(g)).peekable();
     if waiting.peek().is_some() && waiting.all(ready) {
         return Fate::Promote;
@@ -187,7 +206,10 @@ fn fate(state: &State, d: &Deployment, now: TimestampNs) -> Fate {
     let late = |(name, g): &(&Arc<str>, &DeploymentGroup)| due(state, d, name, g).is_some_and(|at| at <= now);
     let mut late = d.groups.iter().filter(late).peekable();
     if late.peek().is_some() {
-        return Fate::Fails { description: "Failed due to progress deadline", reverts: late.any(|(_, g)| g.auto_revert) };
+        return Fate::Fails {
+            description: "Failed due to progress deadline",
+            reverts: late.any(|(_, g)| g.auto_revert),
+        };
     }
     let news: StoreIndex = state
         .allocs_by_deployment(d.id)
@@ -225,7 +247,8 @@ fn fate_of_unhealthy(state: &State, d: &Deployment, now: TimestampNs) -> Option<
 /// Why the canaries of a group cannot be promoted yet.
 fn not_ready(state: &State, d: &Deployment, name: &str, g: &DeploymentGroup) -> Option<String> {
     let (healthy, _) = healthy(state, d, name);
-    (healthy < g.desired_canaries).then(|| format!("task group {name:?} has {healthy} of {} healthy canaries", g.desired_canaries))
+    (healthy < g.desired_canaries)
+        .then(|| format!("task group {name:?} has {healthy} of {} healthy canaries", g.desired_canaries))
 }
 
 /// An evaluation of the deployment's job.

@@ -58,7 +58,8 @@ pub fn dispatch(
     let random = format!("{:08x}", ids().as_u64_pair().0 as u32);
     let mut child = model::dispatch::child(parent, dispatch, stamp.now / 1_000_000_000, &random)?;
     if let Some(before) = same_token(state, parent, &dispatch.idempotency_token) {
-        let answer = Dispatched { job_id: before.id.clone(), job_create_index: before.create_index, ..Dispatched::default() };
+        let answer =
+            Dispatched { job_id: before.id.clone(), job_create_index: before.create_index, ..Dispatched::default() };
         return Ok(Decided { batch: Batch::default(), answer: Dispatched { index: before.modify_index, ..answer } });
     }
     if state.job(&child.key()).is_some() {
@@ -76,7 +77,10 @@ pub fn dispatch(
         index: stamp.index,
     };
     let child = Box::new(Job { submit_time: stamp.now, ..child });
-    Ok(Decided { batch: vec![Change::UpsertJob { job: child, submission: None }, Change::UpsertEvals(vec![eval])].into(), answer })
+    Ok(Decided {
+        batch: vec![Change::UpsertJob { job: child, submission: None }, Change::UpsertEvals(vec![eval])].into(),
+        answer,
+    })
 }
 
 /// The child that an earlier request with this token has created, as long as the cluster knows it.

@@ -14,8 +14,8 @@ use std::{
 };
 
 use model::{
-    AllocId, Allocation, DesiredTransition, DrainSpec, DrainStrategy, EvalId, EvalStatus, Evaluation, JobKey, Node, NodeId, Plan,
-    TimestampNs, Trigger, job::job_type, plan::PlannedStop,
+    AllocId, Allocation, DesiredTransition, DrainSpec, DrainStrategy, EvalId, EvalStatus, Evaluation, JobKey, Node,
+    NodeId, Plan, TimestampNs, Trigger, job::job_type, plan::PlannedStop,
 };
 use scheduler::reconcile::why;
 use state::{Batch, Change, State};
@@ -64,7 +64,12 @@ impl DrainNode {
 ///
 /// # Errors
 /// When there is no such node.
-pub fn order(state: &State, request: DrainNode, stamp: Stamp, ids: &mut Ids<'_>) -> Result<Decided<NodeChanged>, Refused> {
+pub fn order(
+    state: &State,
+    request: DrainNode,
+    stamp: Stamp,
+    ids: &mut Ids<'_>,
+) -> Result<Decided<NodeChanged>, Refused> {
     let id = request.node_id;
     let node = nodes::node_of(state, id)?;
     let drain = request.strategy(node, stamp.now);
@@ -107,7 +112,8 @@ pub fn decide(state: &State, nodes: &BTreeSet<NodeId>, stamp: Stamp, ids: &mut I
     for node in nodes.iter().filter_map(|id| state.node(*id)) {
         let Some(drain) = &node.drain else { continue };
         let force = drain.force_deadline_ns != 0 && drain.force_deadline_ns <= stamp.now;
-        let present: Vec<&Arc<Allocation>> = state.allocs_by_node(node.id).filter(|alloc| !alloc.client_terminal()).collect();
+        let present: Vec<&Arc<Allocation>> =
+            state.allocs_by_node(node.id).filter(|alloc| !alloc.client_terminal()).collect();
         let (system, others): (Vec<_>, Vec<_>) = present.into_iter().partition(|alloc| is_system(alloc));
         let system_stays = drain.ignore_system_jobs;
         if others.is_empty() && (system_stays || system.is_empty()) {
@@ -137,7 +143,10 @@ pub fn decide(state: &State, nodes: &BTreeSet<NodeId>, stamp: Stamp, ids: &mut I
         let (marked, stopped) = (marks.len() - marked, stops.len() - stopped);
         if marked + stopped > 0 {
             let when = if force { "its deadline has come" } else { "it drains" };
-            reasons.push(format!("node {}: {when}, {marked} allocations may leave, {stopped} without room elsewhere stop", node.id));
+            reasons.push(format!(
+                "node {}: {when}, {marked} allocations may leave, {stopped} without room elsewhere stop",
+                node.id
+            ));
         }
     }
     if marks.is_empty() && stops.is_empty() {
@@ -168,7 +177,10 @@ fn unmarked(alloc: &Allocation) -> bool {
 /// Whether the scheduler, asked to move it, has left it where it is.
 fn found_no_room(state: &State, alloc: &Allocation, now: TimestampNs) -> bool {
     let asked = !alloc.terminal() && alloc.desired_transition.migrate == Some(true);
-    asked && !state.evals_by_job(&alloc.job_key()).any(|eval| eval.status == EvalStatus::Pending && eval.wait_until <= now)
+    asked
+        && !state
+            .evals_by_job(&alloc.job_key())
+            .any(|eval| eval.status == EvalStatus::Pending && eval.wait_until <= now)
 }
 
 fn may_leave(state: &State, alloc: &Allocation, force: bool, budgets: &mut HashMap<(JobKey, Arc<str>), usize>) -> bool {
@@ -194,8 +206,10 @@ fn budget(state: &State, of: &Allocation) -> usize {
     let Some(group) = job.group(&of.task_group) else { return usize::MAX };
     let max_parallel = group.migrate.as_ref().map_or(1, |migrate| migrate.max_parallel());
     let max_parallel = usize::try_from(max_parallel).unwrap_or(1).max(1);
-    let in_place =
-        state.allocs_by_job(&of.job_key()).filter(|alloc| alloc.task_group == of.task_group && unmarked(alloc) && decided(alloc)).count();
+    let in_place = state
+        .allocs_by_job(&of.job_key())
+        .filter(|alloc| alloc.task_group == of.task_group && unmarked(alloc) && decided(alloc))
+        .count();
     let away = (group.count() as usize).saturating_sub(in_place);
     max_parallel.saturating_sub(away)
 }

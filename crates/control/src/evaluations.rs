@@ -34,11 +34,20 @@ pub struct Chores {
 }
 
 /// Ends these evaluations, each with the one that supersedes it or with a delayed follow-up.
-pub fn end_chores(state: &State, chores: &Chores, limit: u32, rest: TimestampNs, stamp: Stamp, ids: &mut Ids<'_>) -> Batch {
+pub fn end_chores(
+    state: &State,
+    chores: &Chores,
+    limit: u32,
+    rest: TimestampNs,
+    stamp: Stamp,
+    ids: &mut Ids<'_>,
+) -> Batch {
     // A client that follows a superseded one continues with its successor.
     let superseded = chores.superseded.iter().map(|(id, by)| (*id, Some(*by)));
     let mut batch = cancel(state, superseded, "canceled: a newer evaluation of the job looks at the same");
-    for eval in chores.exhausted.iter().filter_map(|id| state.eval(*id)).filter(|eval| eval.status == EvalStatus::Pending) {
+    for eval in
+        chores.exhausted.iter().filter_map(|id| state.eval(*id)).filter(|eval| eval.status == EvalStatus::Pending)
+    {
         let why = format!("evaluation reached delivery limit ({limit})");
         batch.changes.extend(give_up(eval, why, Trigger::FailedFollowUp, rest, stamp, ids).changes);
     }
@@ -95,7 +104,14 @@ fn wake<'a>(state: &State, ids: impl IntoIterator<Item = &'a EvalId>, stamp: Sta
 }
 
 /// Fails an evaluation and makes a follow-up that tries again after `rest`.
-pub fn give_up(eval: &Evaluation, description: String, trigger: Trigger, rest: TimestampNs, stamp: Stamp, ids: &mut Ids<'_>) -> Batch {
+pub fn give_up(
+    eval: &Evaluation,
+    description: String,
+    trigger: Trigger,
+    rest: TimestampNs,
+    stamp: Stamp,
+    ids: &mut Ids<'_>,
+) -> Batch {
     let follow_up = Evaluation {
         id: EvalId(ids()),
         namespace: eval.namespace.clone(),
@@ -111,7 +127,12 @@ pub fn give_up(eval: &Evaluation, description: String, trigger: Trigger, rest: T
         modify_time: stamp.now,
         ..Evaluation::default()
     };
-    let failed = Evaluation { status: EvalStatus::Failed, status_description: description, next_eval: follow_up.id, ..eval.clone() };
+    let failed = Evaluation {
+        status: EvalStatus::Failed,
+        status_description: description,
+        next_eval: follow_up.id,
+        ..eval.clone()
+    };
     Change::UpsertEvals(vec![failed, follow_up]).into()
 }
 
@@ -153,11 +174,17 @@ mod tests {
         let by = id(3);
         let batch = cancel(&state, [(id(1), Some(by)), (id(2), None), (id(9), None)].into_iter(), "superseded");
         let none = EvalId::NIL;
-        assert_eq!(after(state, batch), [(EvalStatus::Canceled, by), (EvalStatus::Complete, none), (EvalStatus::Blocked, none)]);
+        assert_eq!(
+            after(state, batch),
+            [(EvalStatus::Canceled, by), (EvalStatus::Complete, none), (EvalStatus::Blocked, none)]
+        );
 
         let state = world(&evals);
         let batch = wake(&state, &[id(1), id(2), id(3), id(9)], Stamp { index: 3, now: 2 });
-        assert_eq!(after(state, batch), [(EvalStatus::Pending, none), (EvalStatus::Complete, none), (EvalStatus::Pending, none)]);
+        assert_eq!(
+            after(state, batch),
+            [(EvalStatus::Pending, none), (EvalStatus::Complete, none), (EvalStatus::Pending, none)]
+        );
         assert!(wake(&world(&evals), &[id(1)], Stamp { index: 3, now: 2 }).is_empty(), "it is awake");
     }
 
@@ -181,7 +208,11 @@ mod tests {
         let batch = end_chores(&state, &chores, 3, 50, stamp, &mut counted(3));
         let ended = after(state, batch);
         assert_eq!(ended[0], (EvalStatus::Canceled, id(2)));
-        assert_eq!(ended.iter().map(|(status, _)| *status).filter(|status| *status == EvalStatus::Failed).count(), 1, "{ended:?}");
+        assert_eq!(
+            ended.iter().map(|(status, _)| *status).filter(|status| *status == EvalStatus::Failed).count(),
+            1,
+            "{ended:?}"
+        );
 
         let state = world(&[(1, EvalStatus::Blocked), (2, EvalStatus::Blocked)]);
         let due = Due { superseded: [id(1)].into(), wake: [id(2)].into() };

@@ -57,14 +57,26 @@ pub struct DeregisterJob {
 }
 
 /// A pending evaluation of a job in this commit.
-pub(crate) fn eval_of(job: &Job, trigger: Trigger, priority: Option<i32>, stamp: Stamp, ids: &mut Ids<'_>) -> Evaluation {
+pub(crate) fn eval_of(
+    job: &Job,
+    trigger: Trigger,
+    priority: Option<i32>,
+    stamp: Stamp,
+    ids: &mut Ids<'_>,
+) -> Evaluation {
     let priority = priority.unwrap_or(job.priority);
     Evaluation { priority, job_modify_index: stamp.index, ..pending(job, trigger, stamp, ids) }
 }
 
 /// A change of a job with its evaluation, and the answer that names it. A template (periodic or parameterized job) is
 /// never scheduled itself.
-pub(crate) fn evaluated(mut batch: Batch, eval: Evaluation, index: StoreIndex, template: bool, stamp: Stamp) -> Decided<EvalCreated> {
+pub(crate) fn evaluated(
+    mut batch: Batch,
+    eval: Evaluation,
+    index: StoreIndex,
+    template: bool,
+    stamp: Stamp,
+) -> Decided<EvalCreated> {
     let mut answer = EvalCreated { job_modify_index: index, index: stamp.index, ..EvalCreated::default() };
     if !template {
         (answer.eval_id, answer.eval_create_index) = (eval.id, stamp.index);
@@ -83,7 +95,11 @@ fn no_version(key: &JobKey, version: u64) -> Refused {
 
 /// Refuses registrations, and everything equivalent, while they are switched off.
 pub(crate) fn allowed_now(state: &State, key: &JobKey) -> Result<(), Refused> {
-    if state.scheduler_config().reject_job_registration { Err(Refused::RegistrationDisabled(key.clone())) } else { Ok(()) }
+    if state.scheduler_config().reject_job_registration {
+        Err(Refused::RegistrationDisabled(key.clone()))
+    } else {
+        Ok(())
+    }
 }
 
 /// Refuses a request that requires another index of the job.
@@ -102,7 +118,9 @@ pub(crate) fn enforce(state: &State, key: &JobKey, expected: Option<StoreIndex>)
 /// When it is out of bounds.
 pub fn check_priority(asked: Option<i32>, highest: i32) -> Result<(), Refused> {
     match asked.filter(|priority| !(1..=highest).contains(priority)) {
-        Some(priority) => Err(Refused::Invalid(format!("evaluation priority {priority} is not between 1 and {highest}"))),
+        Some(priority) => {
+            Err(Refused::Invalid(format!("evaluation priority {priority} is not between 1 and {highest}")))
+        }
         None => Ok(()),
     }
 }
@@ -130,7 +148,9 @@ pub fn drop_large_source(request: &mut RegisterJob, largest: usize) -> Option<St
     request.submission = None;
     let (size, largest) = (size_text(size), size_text(largest));
     // Programs search for this text.
-    Some(format!("job source size of {size} exceeds maximum of {largest} and will be discarded (server.job_max_source_size)"))
+    Some(format!(
+        "job source size of {size} exceeds maximum of {largest} and will be discarded (server.job_max_source_size)"
+    ))
 }
 
 /// Keeps values that autoscalers have set: counts of existing groups and resources of existing tasks.
@@ -152,8 +172,15 @@ fn preserve(job: &mut Job, known: &Job, counts: bool, resources: bool) {
 ///
 /// # Errors
 /// When the state is not as the request requires, or the cluster cannot run the job.
-pub fn register(state: &State, request: RegisterJob, most: u32, stamp: Stamp, ids: &mut Ids<'_>) -> Result<Decided<EvalCreated>, Refused> {
-    let RegisterJob { mut job, enforce_index, preserve_counts, preserve_resources, eval_priority, submission } = request;
+pub fn register(
+    state: &State,
+    request: RegisterJob,
+    most: u32,
+    stamp: Stamp,
+    ids: &mut Ids<'_>,
+) -> Result<Decided<EvalCreated>, Refused> {
+    let RegisterJob { mut job, enforce_index, preserve_counts, preserve_resources, eval_priority, submission } =
+        request;
     let key = job.key();
     allowed_now(state, &key)?;
     enforce(state, &key, enforce_index)?;
@@ -221,8 +248,10 @@ pub fn deregister(
     }
     let eval = eval_of(job, Trigger::JobDeregister, eval_priority, stamp, ids);
     batch.push(if purge { Change::DeleteJob(key) } else { Change::StopJob(key) });
+    // What is stopped already stays as it is, with its index.
+    let index = if job.stop && !purge { job.job_modify_index } else { stamp.index };
     // A template runs nothing; its children continue.
-    Ok(evaluated(batch, eval, stamp.index, job.is_template(), stamp))
+    Ok(evaluated(batch, eval, index, job.is_template(), stamp))
 }
 
 /// Schedules a job again; `force_reschedule` also replaces failed allocations before their time, or without attempts
@@ -251,7 +280,9 @@ pub fn evaluate(
             policy.is_none_or(|policy| scheduler::reschedule::eligible(Some(policy), None, stamp.now))
         };
         let failed = state.allocs_by_job(key).filter(|alloc| {
-            alloc.client_status == ClientStatus::Failed && alloc.next_allocation.is_nil() && rescheduled(&alloc.task_group)
+            alloc.client_status == ClientStatus::Failed
+                && alloc.next_allocation.is_nil()
+                && rescheduled(&alloc.task_group)
         });
         batch.push(Change::AllocTransitions(failed.map(|alloc| (alloc.id, force.clone())).collect()));
     }
@@ -290,7 +321,13 @@ pub fn revert(
 ///
 /// # Errors
 /// When there is no such job or version.
-pub fn mark(state: &State, key: JobKey, version: u64, stable: bool, stamp: Stamp) -> Result<Decided<StoreIndex>, Refused> {
+pub fn mark(
+    state: &State,
+    key: JobKey,
+    version: u64,
+    stable: bool,
+    stamp: Stamp,
+) -> Result<Decided<StoreIndex>, Refused> {
     job_of(state, &key)?;
     if state.job_version(&key, version).is_none() {
         return Err(no_version(&key, version));

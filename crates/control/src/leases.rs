@@ -69,16 +69,28 @@ impl Leases {
             0 => self.suspected_until.map_or(0, |_| self.silent(heard)),
             _ => self.silent(heard),
         };
-        Seen { gap, due, silent, total: self.until.len() - self.cut_off.len(), suspected_until: self.suspected_until, now }
+        Seen {
+            gap,
+            due,
+            silent,
+            total: self.until.len() - self.cut_off.len(),
+            suspected_until: self.suspected_until,
+            now,
+        }
     }
     fn silent(&self, heard: Boot) -> usize {
-        self.order.iter().take_while(|(until, _)| *until < heard).filter(|(_, node)| !self.cut_off.contains(node)).count()
+        self.order
+            .iter()
+            .take_while(|(until, _)| *until < heard)
+            .filter(|(_, node)| !self.cut_off.contains(node))
+            .count()
     }
     fn due(&self, now: Boot) -> Vec<NodeId> {
         self.order.iter().take_while(|(until, _)| *until <= now).map(|(_, node)| *node).collect()
     }
     fn give_again(&mut self, at_least: Boot) {
-        let short: Vec<NodeId> = self.order.iter().take_while(|(until, _)| *until < at_least).map(|(_, node)| *node).collect();
+        let short: Vec<NodeId> =
+            self.order.iter().take_while(|(until, _)| *until < at_least).map(|(_, node)| *node).collect();
         for node in short {
             self.set(node, at_least);
         }

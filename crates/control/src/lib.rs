@@ -8,10 +8,13 @@
 //! | module | decides |
 //! |---|---|
 //! | [`collection`] | which old ended objects are collected |
+//! | [`continuity`] | whether a server's state goes on from the newest one, or may be from the past |
 //! | [`deployments`] | the fate of deployments, by themselves and by order |
 //! | [`drains`] | when nodes drain, what leaves them, and when |
+//! | [`introduction`] | which nodes the servers take, by what they show |
 //! | [`leases`] | which leases have run out, and whether the servers are to blame |
 //! | [`nodes`] | which nodes may register, and the effects of their facts, readiness and loss |
+//! | [`sessions`] | which session of a node is heard |
 //! | [`supervision`] | changes of the records of remote tasks |
 //! | [`jobs`], [`dispatch`], [`scaling`], [`plan`] | the effects of requests about jobs |
 //! | [`admission`] | which jobs may register, with which warnings |
@@ -25,12 +28,14 @@
 pub mod admission;
 mod boot;
 pub mod collection;
+pub mod continuity;
 pub mod deployments;
 pub mod dispatch;
 pub mod drains;
 pub mod evaluations;
 #[cfg(test)]
 mod fixture;
+pub mod introduction;
 pub mod jobs;
 pub mod leases;
 pub mod nodes;
@@ -39,6 +44,7 @@ mod refused;
 pub mod reports;
 pub mod runtimes;
 pub mod scaling;
+pub mod sessions;
 pub mod supervision;
 pub mod takeover;
 

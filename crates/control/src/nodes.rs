@@ -3,11 +3,16 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use model::{
-    Allocation, Eligibility, EvalId, Evaluation, Job, JobKey, Node, NodeId, NodeStatus, StoreIndex, Trigger, job::job_type, node::NodeEvent,
+    Allocation, Eligibility, EvalId, Evaluation, Job, JobKey, Node, NodeId, NodeStatus, StoreIndex, Trigger,
+    node::NodeEvent,
 };
 use state::{ALL_NODE_POOL, Batch, Change, NodePool, State};
 
-use crate::{Decided, Ids, Kind, Refused, Stamp, pending, rfc3339};
+use crate::{
+    Decided, Ids, Kind, Refused, Stamp,
+    introduction::{Enforcement, Registration, Shown, Verdict, judge},
+    pending, rfc3339,
+};
 
 /// The earliest next look at a disconnected node, after the present one.
 const WATCH: Duration = Duration::from_millis(100);
@@ -34,7 +39,12 @@ pub fn node_of(state: &State, id: NodeId) -> Result<&Arc<Node>, Refused> {
 }
 
 /// A change of a node with its evaluations.
-pub(crate) fn followed(mut batch: Batch, mut answer: NodeChanged, evals: Vec<Evaluation>, stamp: Stamp) -> Decided<NodeChanged> {
+pub(crate) fn followed(
+    mut batch: Batch,
+    mut answer: NodeChanged,
+    evals: Vec<Evaluation>,
+    stamp: Stamp,
+) -> Decided<NodeChanged> {
     if !evals.is_empty() {
         answer.eval_ids = evals.iter().map(|eval| eval.id).collect();
         (answer.eval_create_index, answer.index) = (stamp.index, stamp.index);
@@ -57,10 +67,13 @@ pub fn set_eligibility(
     let node = node_of(state, id)?;
     let eligible = eligibility == Eligibility::Eligible;
     if node.drain.is_some() && eligible {
-        return Err(Refused::Conflict("can not set node's scheduling eligibility to eligible while it is draining".to_owned()));
+        return Err(Refused::Conflict(
+            "can not set node's scheduling eligibility to eligible while it is draining".to_owned(),
+        ));
     }
     if node.eligibility == eligibility {
-        let answer = NodeChanged { node_modify_index: node.modify_index, index: state.latest_index(), ..NodeChanged::default() };
+        let answer =
+            NodeChanged { node_modify_index: node.modify_index, index: state.latest_index(), ..NodeChanged::default() };
         return Ok(Decided { batch: Batch::default(), answer });
     }
     let can = if eligible { "eligible" } else { "ineligible" };
@@ -100,7 +113,12 @@ pub(crate) fn all_evals(state: &State, node: NodeId, stamp: Stamp, ids: &mut Ids
 
 /// An event on a node's record.
 pub fn event(message: impl Into<String>, subsystem: &str, stamp: Stamp) -> NodeEvent {
-    NodeEvent { message: message.into(), subsystem: subsystem.to_owned(), timestamp: rfc3339(stamp.now), ..NodeEvent::default() }
+    NodeEvent {
+        message: message.into(),
+        subsystem: subsystem.to_owned(),
+        timestamp: rfc3339(stamp.now),
+        ..NodeEvent::default()
+    }
 }
 
 /// One evaluation for each job with a live allocation on the node.
@@ -134,19 +152,22 @@ fn node_eval(job: &Job, node: NodeId, trigger: Trigger, stamp: Stamp, ids: &mut 
 /// Evaluations of the system jobs that have work on a new or changed node. Leaves out jobs in `made`, and jobs without
 /// the node's datacenter or pool: an evaluation also restarts what has failed on other nodes. `changes` are those of
 /// the node in the same commit.
-fn system_evals(state: &State, node: NodeId, changes: &[Change], made: &[Evaluation], stamp: Stamp, ids: &mut Ids<'_>) -> Vec<Evaluation> {
+fn system_evals(
+    state: &State,
+    node: NodeId,
+    changes: &[Change],
+    made: &[Evaluation],
+    stamp: Stamp,
+    ids: &mut Ids<'_>,
+) -> Vec<Evaluation> {
     let registered = changes.iter().rev().find_map(|change| match change {
         Change::RegisterNode(facts) if facts.id == node => Some(&**facts),
         _ => None,
     });
     let facts = registered.or_else(|| state.node(node).map(|node| &**node));
-    let concerned = system_jobs(state).filter(|job| facts.is_none_or(|facts| scheduler::in_scope(job, facts)));
+    let concerned = state.system_jobs().filter(|job| facts.is_none_or(|facts| scheduler::in_scope(job, facts)));
     let new = concerned.filter(|job| !made.iter().any(|eval| eval.job_id == job.id && eval.namespace == job.namespace));
     new.map(|job| node_eval(job, node, Trigger::NodeUpdate, stamp, ids)).collect()
-}
-
-fn system_jobs(state: &State) -> impl Iterator<Item = &Arc<Job>> {
-    state.jobs().filter(|job| job_type::everywhere(&job.kind) && !job.stopped() && !job.is_template())
 }
 
 /// Evaluations for lost nodes: of the jobs with live allocations there, and of the system jobs in their scope. Such a
@@ -154,10 +175,12 @@ fn system_jobs(state: &State) -> impl Iterator<Item = &Arc<Job>> {
 fn evals_of_loss(state: &State, lost: &[NodeId], stamp: Stamp, ids: &mut Ids<'_>) -> Vec<Evaluation> {
     let mut evals: BTreeMap<JobKey, Evaluation> = BTreeMap::new();
     for id in lost {
-        evals.extend(evals_for(state, *id, Trigger::NodeUpdate, stamp, ids).into_iter().map(|eval| (eval.job_key(), eval)));
+        evals.extend(
+            evals_for(state, *id, Trigger::NodeUpdate, stamp, ids).into_iter().map(|eval| (eval.job_key(), eval)),
+        );
     }
     // Thousands of nodes may be lost at once, while system jobs are few.
-    for job in system_jobs(state) {
+    for job in state.system_jobs() {
         let of = lost.iter().find(|id| state.node(**id).is_some_and(|node| scheduler::in_scope(job, node)));
         if let Some(id) = of {
             evals.entry(job.key()).or_insert_with(|| node_eval(job, *id, Trigger::NodeUpdate, stamp, ids));
@@ -175,10 +198,23 @@ pub fn has_its_secret(state: &State, node: &Node) -> Result<(), Refused> {
         return Ok(());
     }
     Err(Refused::Invalid(format!(
-        "node {} is registered with another secret: it is either another machine with a copied data directory (give it its own), or \
+        "node {} is registered with another secret: it is either another machine with a copied data directory (give \
+            it its own), or \
          its secret was lost (remove the node from the servers first)",
         node.id
     )))
+}
+
+/// Decides by what a node shows whether it may register; see [`crate::introduction`].
+#[must_use]
+pub fn admits(state: &State, node: &Node, shown: &Shown, enforcement: Enforcement) -> Verdict {
+    let known = state.node(node.id).is_some();
+    judge(enforcement, shown, &Registration { id: node.id, name: &node.name, pool: pool_of(node), known })
+}
+
+/// The pool that the node belongs to.
+fn pool_of(node: &Node) -> &str {
+    if node.pool.is_empty() { state::DEFAULT_NODE_POOL } else { &node.pool }
 }
 
 /// Registers a node or updates its facts, and makes it ready.
@@ -215,11 +251,12 @@ pub fn update(state: &State, node: Node, stamp: Stamp, ids: &mut Ids<'_>) -> Res
 fn update_facts(state: &State, mut node: Node, batch: &mut Batch) -> Result<(), Refused> {
     if node.pool == ALL_NODE_POOL {
         return Err(Refused::Invalid(format!(
-            "node {} cannot join the node pool {ALL_NODE_POOL:?}, which holds every node; name another one in its configuration",
+            "node {} cannot join the node pool {ALL_NODE_POOL:?}, which holds every node; name another one in its \
+                configuration",
             node.id
         )));
     }
-    let pool = if node.pool.is_empty() { state::DEFAULT_NODE_POOL } else { &node.pool };
+    let pool = pool_of(&node);
     if state.node_pool(pool).is_none() {
         batch.push(Change::PutNodePool(NodePool { name: pool.into(), ..NodePool::default() }));
     }
@@ -260,7 +297,12 @@ pub fn make_ready(state: &State, id: NodeId, stamp: Stamp, ids: &mut Ids<'_>, ba
         Some(NodeStatus::Initializing) => Some(event("Node registered", "Cluster", stamp)),
         Some(_) => Some(event("Node re-registered", "Cluster", stamp)),
     };
-    batch.push(Change::NodeStatus { id, status: NodeStatus::Ready, description: "the node holds a lease".to_owned(), event });
+    batch.push(Change::NodeStatus {
+        id,
+        status: NodeStatus::Ready,
+        description: "the node holds a lease".to_owned(),
+        event,
+    });
     let mut evals = evals_for(state, id, Trigger::NodeUpdate, stamp, ids);
     evals.extend(system_evals(state, id, &batch.changes, &evals, stamp, ids));
     if !evals.is_empty() {
@@ -297,7 +339,9 @@ pub fn lose(state: &State, lost: &[NodeId], stamp: Stamp, ids: &mut Ids<'_>) -> 
     }
     let mut gone = Vec::new();
     for &id in lost {
-        let Some(before) = state.node(id).map(|node| node.status).filter(|status| *status != NodeStatus::Down) else { continue };
+        let Some(before) = state.node(id).map(|node| node.status).filter(|status| *status != NodeStatus::Down) else {
+            continue;
+        };
         let patience = scheduler::node_patience(state, id, stamp.now);
         if let Some(until) = patience {
             if let Some(at) = until {

@@ -53,13 +53,17 @@ pub fn preview(
     let stamp = Stamp { index: index + 1, now };
     let eval = Evaluation { annotate_plan: true, ..eval_of(&job, Trigger::JobRegister, None, stamp, ids) };
     let mut imagined = state.clone();
-    let batch =
-        Batch::new(vec![Change::UpsertJob { job: Box::new(job.clone()), submission: None }, Change::UpsertEvals(vec![eval.clone()])]);
+    let batch = Batch::new(vec![
+        Change::UpsertJob { job: Box::new(job.clone()), submission: None },
+        Change::UpsertEvals(vec![eval.clone()]),
+    ]);
     imagined.apply(stamp.index, stamp.now, batch).map_err(|error| error.to_string())?;
     // A template is never scheduled itself: only its changes are shown.
     let decision = match job.is_template() {
         true => model::plan::Decision::default(),
-        false => scheduler::schedule_within(&imagined, &eval, stamp.now, seed, most).map_err(|error| error.to_string())?,
+        false => {
+            scheduler::schedule_within(&imagined, &eval, stamp.now, seed, most).map_err(|error| error.to_string())?
+        }
     };
     let diff = diff.then(|| {
         let before = known.as_deref();

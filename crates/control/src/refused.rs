@@ -116,7 +116,10 @@ pub enum Refused {
         String,
     ),
     /// Registrations are switched off.
-    #[error("job {0}: job registration, dispatch and scaling are disabled in the scheduler configuration (RejectJobRegistration)")]
+    #[error(
+        "job {0}: job registration, dispatch and scaling are disabled in the scheduler configuration \
+            (RejectJobRegistration)"
+    )]
     RegistrationDisabled(
         /// The job.
         JobKey,
@@ -134,6 +137,8 @@ fn enforce_text(expected: StoreIndex, actual: Option<StoreIndex>) -> String {
     match actual {
         None => format!("Enforcing job modify index {expected}: job does not exist"),
         Some(_) if expected == 0 => "Enforcing job modify index 0: job already exists".to_owned(),
-        Some(at) => format!("Enforcing job modify index {expected}: job exists with conflicting job modify index: {at}"),
+        Some(at) => {
+            format!("Enforcing job modify index {expected}: job exists with conflicting job modify index: {at}")
+        }
     }
 }

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use model::{AllocClientUpdate, Allocation, ClientStatus, DesiredStatus, Evaluation, JobKey, NodeId, TimestampNs, Trigger, job::job_type};
+use model::{
+    AllocClientUpdate, Allocation, ClientStatus, DesiredStatus, Evaluation, JobKey, NodeId, TimestampNs, Trigger,
+    job::job_type,
+};
 use state::{Batch, Change, State};
 
 use crate::{Ids, Stamp, pending};
@@ -24,7 +27,8 @@ pub fn decide(state: &State, updates: Vec<(NodeId, AllocClientUpdate)>, stamp: S
         // A system job has no reschedule policy: the scheduler looks at a failure again when the job or the node
         // changes.
         let system = alloc.job.as_ref().is_some_and(|job| job_type::everywhere(&job.kind));
-        let failed = update.client_status == ClientStatus::Failed && alloc.client_status != ClientStatus::Failed && !system;
+        let failed =
+            update.client_status == ClientStatus::Failed && alloc.client_status != ClientStatus::Failed && !system;
         // Without an attempt left there is nothing to decide. A disconnected one may have a replacement that takes over
         // now.
         let failed = failed && (alloc.was_unknown() || attempts_left(state, alloc, stamp.now));
@@ -61,10 +65,17 @@ mod tests {
         let [own, other] = [1, 2].map(|n| NodeId(Uuid::from_u128(n)));
         let id = AllocId(Uuid::from_u128(0xa000));
         let mut state = State::new();
-        let apply = |state: &mut State, batch: Batch| state.apply(state.latest_index() + 1, 1, batch).map(drop).unwrap();
+        let apply =
+            |state: &mut State, batch: Batch| state.apply(state.latest_index() + 1, 1, batch).map(drop).unwrap();
         let reschedule = Some(Reschedule::defaults());
         let group = TaskGroup { name: "g".into(), count: Some(1), reschedule, ..TaskGroup::default() };
-        let job = Job { namespace: "default".into(), id: "web".into(), kind: "service".into(), task_groups: vec![group], ..Job::default() };
+        let job = Job {
+            namespace: "default".into(),
+            id: "web".into(),
+            kind: "service".into(),
+            task_groups: vec![group],
+            ..Job::default()
+        };
         apply(&mut state, Change::UpsertJob { job: Box::new(job), submission: None }.into());
         let alloc = Allocation {
             id,
@@ -84,7 +95,10 @@ mod tests {
         assert!(says(&state, other, ClientStatus::Failed).is_empty(), "another node's");
         assert_eq!(says(&state, own, ClientStatus::Running).changes.len(), 1, "nothing to decide");
         let failed = says(&state, own, ClientStatus::Failed);
-        assert!(matches!(&failed.changes[..], [_, Change::UpsertEvals(evals)] if evals[0].trigger == Trigger::AllocFailure), "{failed:?}");
+        assert!(
+            matches!(&failed.changes[..], [_, Change::UpsertEvals(evals)] if evals[0].trigger == Trigger::AllocFailure),
+            "{failed:?}"
+        );
         apply(&mut state, failed);
         assert_eq!(says(&state, own, ClientStatus::Failed).changes.len(), 1, "it is known");
     }

@@ -19,7 +19,12 @@ pub fn provider_of<'a>(node: Option<&'a Arc<Node>>, driver: &str) -> Option<&'a 
 /// The slots of an allocation's remote tasks.
 pub fn slots_of<'a>(state: &'a State, alloc: &'a Allocation) -> impl Iterator<Item = SlotKey> + 'a {
     let node = state.node(alloc.node_id);
-    let tasks = alloc.job.as_deref().and_then(|job| job.group(&alloc.task_group)).map(|group| &*group.tasks).unwrap_or_default();
+    let tasks = alloc
+        .job
+        .as_deref()
+        .and_then(|job| job.group(&alloc.task_group))
+        .map(|group| &*group.tasks)
+        .unwrap_or_default();
     tasks.iter().filter_map(move |task| {
         let slot = slot_of(alloc, &task.name);
         (provider_of(node, &task.driver).is_some() || state.remote_task(&slot).is_some()).then_some(slot)
@@ -30,11 +35,9 @@ pub fn slots_of<'a>(state: &'a State, alloc: &'a Allocation) -> impl Iterator<It
 #[must_use]
 pub fn only_remote(state: &State, alloc: &Allocation) -> bool {
     let node = state.node(alloc.node_id);
-    alloc
-        .job
-        .as_deref()
-        .and_then(|job| job.group(&alloc.task_group))
-        .is_some_and(|group| !group.tasks.is_empty() && group.tasks.iter().all(|task| provider_of(node, &task.driver).is_some()))
+    alloc.job.as_deref().and_then(|job| job.group(&alloc.task_group)).is_some_and(|group| {
+        !group.tasks.is_empty() && group.tasks.iter().all(|task| provider_of(node, &task.driver).is_some())
+    })
 }
 
 /// Computes the guarantee of a remote task from the report of its manager, or else of any node that reaches the
@@ -44,7 +47,10 @@ pub fn guarantee_of(state: &State, record: &RemoteTask, times: &Times) -> Guaran
     let same = |declared: &&RemoteProvider| record.provider.is_empty() || declared.provider == record.provider;
     let manager = record.manager.as_ref().and_then(|m| state.node(m.node_id));
     let own = manager.and_then(|node| node.drivers.get(&*record.driver)?.remote.as_ref()).filter(same);
-    guarantee_within(own.or_else(|| state.fleet().runtimes(&record.driver).map(|runtime| runtime.provider).find(same)), Some(times))
+    guarantee_within(
+        own.or_else(|| state.fleet().runtimes(&record.driver).map(|runtime| runtime.provider).find(same)),
+        Some(times),
+    )
 }
 
 /// The providers of a driver that some ready node with a healthy driver reaches.
@@ -66,6 +72,7 @@ pub(crate) fn can_list(state: &State, record: &RemoteTask) -> bool {
 
 /// The record's provider, if a node with a lease reaches it.
 pub(crate) fn reached_from<'a>(node: &'a Node, record: &RemoteTask) -> Option<&'a RemoteProvider> {
-    let driver = node.drivers.get(&*record.driver).filter(|driver| driver.healthy && node.status == NodeStatus::Ready)?;
+    let driver =
+        node.drivers.get(&*record.driver).filter(|driver| driver.healthy && node.status == NodeStatus::Ready)?;
     driver.remote.as_ref().filter(|remote| record.provider.is_empty() || remote.provider == record.provider)
 }

@@ -58,12 +58,22 @@ pub fn scale(
             put(state, job, (Trigger::JobScaling, None), None, stamp, ids)?
         }
         None => {
-            let answer = EvalCreated { job_modify_index: job.modify_index, index: stamp.index, ..EvalCreated::default() };
+            let answer =
+                EvalCreated { job_modify_index: job.modify_index, index: stamp.index, ..EvalCreated::default() };
             Decided { batch: Batch::default(), answer }
         }
     };
     let eval_id = Some(decided.answer.eval_id).filter(|id| !id.is_nil());
-    let event = ScalingEvent { time: stamp.now, count, previous_count, message, error, meta, eval_id, ..ScalingEvent::default() };
+    let event = ScalingEvent {
+        time: stamp.now,
+        count,
+        previous_count,
+        message,
+        error,
+        meta,
+        eval_id,
+        ..ScalingEvent::default()
+    };
     decided.batch.push(Change::RecordScaling { key, group: group.name.clone(), event: Box::new(event) });
     Ok(decided)
 }
@@ -83,7 +93,10 @@ fn check_count(state: &State, job: &Job, group: &TaskGroup, count: i64, most: u3
         return refused(format!("count {count} is not between 0 and {}", i32::MAX));
     };
     if job_type::everywhere(&job.kind) && small > 1 {
-        return refused(format!("jobs of type {:?} run once on every node: they can only be scaled between 0 and 1", job.kind));
+        return refused(format!(
+            "jobs of type {:?} run once on every node: they can only be scaled between 0 and 1",
+            job.kind
+        ));
     }
     let bounds = group.scaling.as_ref();
     if let Some(min) = bounds.and_then(|s| s.min).filter(|min| count < *min) {
@@ -94,7 +107,8 @@ fn check_count(state: &State, job: &Job, group: &TaskGroup, count: i64, most: u3
     }
     admission::check_count(&with_count(job, &group.name, small), most)?;
     let key: JobKey = job.key();
-    let rolling_out = state.latest_deployment(&key).is_some_and(|d| d.status.active() && d.job_create_index == job.create_index);
+    let rolling_out =
+        state.latest_deployment(&key).is_some_and(|d| d.status.active() && d.job_create_index == job.create_index);
     if rolling_out {
         return refused("job scaling blocked due to active deployment".to_owned());
     }

@@ -19,8 +19,8 @@ use lifecycle::remote::{
     transition,
 };
 use model::{
-    Allocation, ClientStatus, DesiredStatus, EvalStatus, Evaluation, IncarnationId, Job, JobKey, NodeId, NodeStatus, RemoteReport,
-    RemoteTask, RemoteWanted, SlotKey, Text, Trigger,
+    Allocation, ClientStatus, DesiredStatus, EvalStatus, Evaluation, IncarnationId, Job, JobKey, NodeId, NodeStatus,
+    RemoteReport, RemoteTask, RemoteWanted, SlotKey, Text, Trigger,
     remote::{Manager, RemotePolicy},
 };
 use state::{Batch, Change, State};
@@ -117,7 +117,10 @@ impl<'a> Feeder<'a> {
         let mut step = transition(slot, before, event, context);
         // This would create an instance: not while an orphaned one may live.
         let why = step.record.as_ref().filter(|after| begins(before, after)).and_then(|after| {
-            let stopping = self.stopping.get_or_init(|| self.state.remote_tasks().filter_map(|r| waits_for(r)).collect()).contains(slot);
+            let stopping = self
+                .stopping
+                .get_or_init(|| self.state.remote_tasks().filter_map(|r| waits_for(r)).collect())
+                .contains(slot);
             let can_list = can_list(self.state, after);
             (self.held)(&Beginning { slot, driver: &after.driver, provider: &after.provider, can_list, stopping })
         });
@@ -169,7 +172,9 @@ impl<'a> Feeder<'a> {
             .filter_map(|(key, changed)| {
                 let job = self.state.job(&key).filter(|job| !job.stopped())?;
                 // A pending evaluation sees this change; a blocked one wakes by room, not by repetition.
-                let open = |status| self.state.evals_by_job(&key).any(|eval| eval.status == status && eval.wait_until <= self.stamp.now);
+                let open = |status| {
+                    self.state.evals_by_job(&key).any(|eval| eval.status == status && eval.wait_until <= self.stamp.now)
+                };
                 if open(EvalStatus::Pending) || (!changed && open(EvalStatus::Blocked)) {
                     return None;
                 }
@@ -210,8 +215,9 @@ fn reconcile_job<'a>(feeder: &mut Feeder<'a>, key: &JobKey, slots: &[SlotKey], e
     // job.
     let no_room = LazyCell::new(|| {
         let blocked = state.evals_by_job(key).filter(|eval| eval.status == EvalStatus::Blocked);
-        let lacking =
-            |eval: &'_ Arc<Evaluation>| eval.queued.iter().filter(|(_, queued)| **queued > 0).map(|(g, _)| g.clone()).collect::<Vec<_>>();
+        let lacking = |eval: &'_ Arc<Evaluation>| {
+            eval.queued.iter().filter(|(_, queued)| **queued > 0).map(|(g, _)| g.clone()).collect::<Vec<_>>()
+        };
         blocked.flat_map(lacking).collect::<BTreeSet<Arc<str>>>()
     });
     let coverage = LazyCell::new(|| job.filter(|job| !job.stopped()).map(|job| scheduler::Coverage::of(state, job)));
@@ -227,7 +233,9 @@ fn reconcile_job<'a>(feeder: &mut Feeder<'a>, key: &JobKey, slots: &[SlotKey], e
     let alloc_live = |id| state.alloc(id).is_some_and(|alloc| !alloc.terminal());
     for slot in slots {
         let wanted = newest_live(state, slot)
-            .filter(|alloc| state.node(alloc.node_id).is_some_and(|node| node.status == NodeStatus::Ready && node.drain.is_none()))
+            .filter(|alloc| {
+                state.node(alloc.node_id).is_some_and(|node| node.status == NodeStatus::Ready && node.drain.is_none())
+            })
             .and_then(|alloc| wanted_by(state, alloc, slot, feeder.record(slot), &mut hashes));
         // *No room* concerns a whole group. A slot with a successor waits for the successor's observation, whatever its
         // siblings lack.
@@ -241,7 +249,14 @@ fn reconcile_job<'a>(feeder: &mut Feeder<'a>, key: &JobKey, slots: &[SlotKey], e
         let covered = if wanted.is_some() { Ok(()) } else { covered(slot) };
         let ended = feeder.record(slot).filter(|record| wanted.is_none() && awaits_finisher(record));
         let finisher = ended.and_then(|record| finisher(state, record, executors));
-        let facts = SlotFacts { wanted, covered, leased: &leased, draining: &draining, alloc_live: &alloc_live, finisher: &|| finisher };
+        let facts = SlotFacts {
+            wanted,
+            covered,
+            leased: &leased,
+            draining: &draining,
+            alloc_live: &alloc_live,
+            finisher: &|| finisher,
+        };
         for event in events_for(feeder.record(slot), &facts, now) {
             feeder.feed(slot, &event);
         }
@@ -296,7 +311,10 @@ fn ended_by_itself(previous: &Allocation, alloc: &Allocation) -> bool {
         ClientStatus::Complete => previous.desired_status == DesiredStatus::Run,
         ClientStatus::Failed => {
             previous.desired_status == DesiredStatus::Run
-                || alloc.reschedule_tracker.as_ref().is_some_and(|t| t.events.iter().any(|e| e.prev_alloc_id == previous.id))
+                || alloc
+                    .reschedule_tracker
+                    .as_ref()
+                    .is_some_and(|t| t.events.iter().any(|e| e.prev_alloc_id == previous.id))
         }
         ClientStatus::Pending | ClientStatus::Running | ClientStatus::Lost | ClientStatus::Unknown => false,
     }

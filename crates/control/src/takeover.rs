@@ -10,8 +10,8 @@ use lifecycle::remote::{
     recovered::{Known, MadeFrom, named_anew, of_each_slot, take_over},
 };
 use model::{
-    AllocClientUpdate, Allocation, ClientStatus, DesiredStatus, EvalId, IncarnationId, Job, JobKey, NodeId, RemoteInstance, RemoteOrder,
-    RemotePolicy, RemoteTask, SlotKey, Trigger, job::job_type,
+    AllocClientUpdate, Allocation, ClientStatus, DesiredStatus, EvalId, IncarnationId, Job, JobKey, NodeId,
+    RemoteInstance, RemoteOrder, RemotePolicy, RemoteTask, SlotKey, Trigger, job::job_type,
 };
 use state::{Batch, Change, NamespaceRecord, State};
 
@@ -34,7 +34,14 @@ fn incarnations(state: &State) -> HashSet<IncarnationId> {
 }
 
 /// Takes over a node's inventory, if the node has acted on a newer state than the servers'.
-pub fn of_node(state: &State, node: NodeId, allocs: &[Allocation], orders: &[RemoteOrder], stamp: Stamp, ids: &mut Ids<'_>) -> Batch {
+pub fn of_node(
+    state: &State,
+    node: NodeId,
+    allocs: &[Allocation],
+    orders: &[RemoteOrder],
+    stamp: Stamp,
+    ids: &mut Ids<'_>,
+) -> Batch {
     let mut batch = Batch::default();
     let mut evals: BTreeMap<JobKey, EvalId> = BTreeMap::new();
     let mut upserts = Vec::new();
@@ -53,9 +60,13 @@ pub fn of_node(state: &State, node: NodeId, allocs: &[Allocation], orders: &[Rem
             continue;
         }
         if state.namespace(&job.namespace).is_none() {
-            batch.push(Change::PutNamespace(NamespaceRecord { name: job.namespace.clone(), ..NamespaceRecord::default() }));
+            batch.push(Change::PutNamespace(NamespaceRecord {
+                name: job.namespace.clone(),
+                ..NamespaceRecord::default()
+            }));
         }
-        let wanted = alloc.desired_status == DesiredStatus::Run && (!alloc.client_terminal() || job_type::finite(&job.kind));
+        let wanted =
+            alloc.desired_status == DesiredStatus::Run && (!alloc.client_terminal() || job_type::finite(&job.kind));
         batch.push(Change::RecoverJob { job: job.clone(), current: wanted });
         let eval_id = *evals.entry(alloc.job_key()).or_insert_with(|| {
             let eval = pending(job, Trigger::NodeUpdate, stamp, ids);
@@ -65,10 +76,17 @@ pub fn of_node(state: &State, node: NodeId, allocs: &[Allocation], orders: &[Rem
         });
         // Its evaluation and deployment are unknown.
         let kept = known.map(|known| known.eval_id).unwrap_or(eval_id);
-        let deployment_id = if state.deployment(alloc.deployment_id).is_some() { alloc.deployment_id } else { model::DeploymentId::NIL };
+        let deployment_id = if state.deployment(alloc.deployment_id).is_some() {
+            alloc.deployment_id
+        } else {
+            model::DeploymentId::NIL
+        };
         upserts.push(Allocation { eval_id: kept, deployment_id, job: Some(same_version(state, job)), ..alloc.clone() });
     }
-    for alloc in state.allocs_by_node(node).filter(|alloc| !alloc.client_terminal() && !allocs.iter().any(|had| had.id == alloc.id)) {
+    for alloc in state
+        .allocs_by_node(node)
+        .filter(|alloc| !alloc.client_terminal() && !allocs.iter().any(|had| had.id == alloc.id))
+    {
         upserts.push(Allocation {
             desired_status: DesiredStatus::Stop,
             desired_description: "its node has it no more: told in the recovery of the servers".into(),
@@ -100,7 +118,9 @@ pub fn unknown_of(state: &State, node: NodeId, allocs: &[Allocation], orders: &[
     let of_order = |order: &&RemoteOrder| state.remote_task(&order.slot).is_none_or(|known| order.epoch > known.epoch);
     let alloc = allocs.iter().filter(|alloc| alloc.node_id == node).find(of_alloc);
     let alloc = alloc.map(|alloc| format!("allocation {} of index {}", alloc.id, alloc.alloc_modify_index));
-    alloc.or_else(|| orders.iter().find(of_order).map(|order| format!("epoch {} of remote task {}", order.epoch, order.slot)))
+    alloc.or_else(|| {
+        orders.iter().find(of_order).map(|order| format!("epoch {} of remote task {}", order.epoch, order.slot))
+    })
 }
 
 /// The state's own copy of that job version, so that both share it.
@@ -160,7 +180,12 @@ pub fn of_the_unseen(state: &State, stamp: Stamp, ids: &mut Ids<'_>) -> Vec<Remo
 
 /// The records of slots with orphaned instances from sweeps: the one with the highest epoch becomes the slot's. Others
 /// stay unbound, and nothing begins in their slot before a person has decided.
-pub fn of_sweeps<'a>(state: &State, sweeps: impl IntoIterator<Item = Unbound<'a>>, stamp: Stamp, ids: &mut Ids<'_>) -> Vec<RemoteTask> {
+pub fn of_sweeps<'a>(
+    state: &State,
+    sweeps: impl IntoIterator<Item = Unbound<'a>>,
+    stamp: Stamp,
+    ids: &mut Ids<'_>,
+) -> Vec<RemoteTask> {
     let known = incarnations(state);
     let candidates = sweeps.into_iter().flat_map(|sweep| {
         let known = &known;
@@ -170,13 +195,17 @@ pub fn of_sweeps<'a>(state: &State, sweeps: impl IntoIterator<Item = Unbound<'a>
                 return None;
             }
             let job = state.job(&slot.job());
-            let wanted = job.and_then(|job| job.group(&slot.group)?.task(&slot.task)).is_some_and(|task| task.driver == sweep.driver);
+            let wanted = job
+                .and_then(|job| job.group(&slot.group)?.task(&slot.task))
+                .is_some_and(|task| task.driver == sweep.driver);
             let made_from = made_from(job, &slot).filter(|_| wanted);
             let found = Known::of_instance(instance, incarnation, (sweep.driver, sweep.provider), made_from);
             Some((slot, found))
         })
     });
     let best = of_each_slot(candidates);
-    let record = |(slot, found): (SlotKey, Known)| take_over(&slot, state.remote_task(&slot).map(|r| &**r), &found, context(stamp, ids));
+    let record = |(slot, found): (SlotKey, Known)| {
+        take_over(&slot, state.remote_task(&slot).map(|r| &**r), &found, context(stamp, ids))
+    };
     best.into_iter().filter_map(record).collect()
 }

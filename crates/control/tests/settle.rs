@@ -5,8 +5,9 @@ use std::{cell::Cell, collections::BTreeSet, sync::Arc, time::Duration};
 
 use control::{Ids, Stamp, collection, deployments, drains, nodes};
 use model::{
-    AllocClientUpdate, AllocDeploymentStatus, AllocId, Allocation, ClientStatus, Deployment, DeploymentId, DesiredStatus, DrainStrategy,
-    EvalId, EvalStatus, Evaluation, GoDuration, Job, Node, NodeId, NodeStatus, Reschedule, TaskGroup, Trigger,
+    AllocClientUpdate, AllocDeploymentStatus, AllocId, Allocation, ClientStatus, Deployment, DeploymentId,
+    DesiredStatus, DrainStrategy, EvalId, EvalStatus, Evaluation, GoDuration, Job, Node, NodeId, NodeStatus,
+    Reschedule, TaskGroup, Trigger,
     alloc::alloc_name,
     deployment::DeploymentGroup,
     policy::{Disconnect, Migrate},
@@ -50,24 +51,38 @@ struct AnAlloc {
 }
 
 fn jobs() -> impl Strategy<Value = Vec<AJob>> {
-    let deployment = proptest::option::of((any::<bool>(), any::<bool>(), 0..2, prop_oneof![Just(0_i64), Just(10), Just(10_000)]));
+    let deployment =
+        proptest::option::of((any::<bool>(), any::<bool>(), 0..2, prop_oneof![Just(0_i64), Just(10), Just(10_000)]));
     let job = (0..KINDS.len(), 1..4_i32, 1..3_i32, any::<bool>(), any::<bool>(), any::<bool>(), deployment);
-    let of =
-        |(kind, count, max_parallel, stop, stable, waits, deployment)| AJob { kind, count, max_parallel, stop, stable, waits, deployment };
+    let of = |(kind, count, max_parallel, stop, stable, waits, deployment)| AJob {
+        kind,
+        count,
+        max_parallel,
+        stop,
+        stable,
+        waits,
+        deployment,
+    };
     proptest::collection::vec(job.prop_map(of), 1..4)
 }
 
 fn some_nodes() -> impl Strategy<Value = Vec<ANode>> {
     let status = prop_oneof![Just(NodeStatus::Ready), Just(NodeStatus::Disconnected), Just(NodeStatus::Down)];
-    let node = (status, proptest::option::of((any::<bool>(), any::<bool>()))).prop_map(|(status, drain)| ANode { status, drain });
+    let node = (status, proptest::option::of((any::<bool>(), any::<bool>())))
+        .prop_map(|(status, drain)| ANode { status, drain });
     proptest::collection::vec(node, 1..4)
 }
 
 fn allocs() -> impl Strategy<Value = Vec<AnAlloc>> {
-    let client =
-        prop_oneof![Just(ClientStatus::Pending), Just(ClientStatus::Running), Just(ClientStatus::Complete), Just(ClientStatus::Failed),];
+    let client = prop_oneof![
+        Just(ClientStatus::Pending),
+        Just(ClientStatus::Running),
+        Just(ClientStatus::Complete),
+        Just(ClientStatus::Failed),
+    ];
     let alloc = (0..4_usize, 0..4_usize, client, any::<bool>(), proptest::option::of(any::<bool>()), any::<bool>());
-    let of = |(job, node, client, stopped, healthy, evaluated)| AnAlloc { job, node, client, stopped, healthy, evaluated };
+    let of =
+        |(job, node, client, stopped, healthy, evaluated)| AnAlloc { job, node, client, stopped, healthy, evaluated };
     proptest::collection::vec(alloc.prop_map(of), 0..=ALLOCS)
 }
 
@@ -185,13 +200,18 @@ fn put_alloc(state: &mut State, n: usize, of: &AnAlloc, jobs: &[AJob], nodes: us
         ..Allocation::default()
     };
     apply(state, vec![Change::UpsertEvals(vec![eval]), Change::UpsertAllocs(vec![alloc])]);
-    let deployment_status = of.healthy.map(|healthy| AllocDeploymentStatus { healthy: Some(healthy), ..AllocDeploymentStatus::default() });
+    let deployment_status =
+        of.healthy.map(|healthy| AllocDeploymentStatus { healthy: Some(healthy), ..AllocDeploymentStatus::default() });
     let update = AllocClientUpdate { id, client_status: of.client, deployment_status, ..AllocClientUpdate::default() };
     apply(state, Change::UpdateAllocsFromClient(vec![update]));
 }
 
 /// Carries a decision out until it asks for nothing more.
-fn settles(name: &str, mut state: State, decide: impl Fn(&State, Stamp, &mut Ids<'_>) -> Batch) -> Result<(), TestCaseError> {
+fn settles(
+    name: &str,
+    mut state: State,
+    decide: impl Fn(&State, Stamp, &mut Ids<'_>) -> Batch,
+) -> Result<(), TestCaseError> {
     for _ in 0..=ALLOCS {
         let stamp = Stamp { index: state.latest_index() + 1, now: NOW };
         let drawn = Cell::new(0);
@@ -220,16 +240,21 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_decision_is_a_function_of_its_arguments_and_comes_to_rest(jobs in jobs(), some in some_nodes(), allocs in allocs()) {
+    fn every_decision_is_a_function_of_its_arguments_and_comes_to_rest(jobs in jobs(), some in some_nodes(),
+        allocs in allocs()) {
         let state = world(&jobs, &some, &allocs);
         let all: Vec<NodeId> = (0..some.len()).map(node_id).collect();
         let draining: BTreeSet<NodeId> = all.iter().copied().collect();
-        settles("deployments", state.clone(), |state, stamp, ids| deployments::decide(state, stamp, ids).batch)?;
+        let watched: BTreeSet<_> = state.deployments().map(|d| d.id).collect();
+        settles("deployments", state.clone(), |state, stamp, ids|
+            deployments::decide(state, &watched, stamp, ids).batch)?;
         settles("drains", state.clone(), |state, stamp, ids| drains::decide(state, &draining, stamp, ids).batch)?;
         settles("the loss of nodes", state.clone(), |state, stamp, ids| nodes::lose(state, &all, stamp, ids).batch)?;
-        settles("the collection", state.clone(), |state, _, _| collection::decide(state, collection::Before::forced(NOW)).batch)?;
+        settles("the collection", state.clone(), |state, _,
+            _| collection::decide(state, collection::Before::forced(NOW)).batch)?;
         let hour = Duration::from_secs(3600);
         let ages = collection::Ages { eval: hour, batch_eval: hour, job: hour, deployment: hour, node: hour };
-        prop_assert!(collection::decide(&state, collection::Before::aged(&ages, NOW)).batch.is_empty(), "nothing of it is old");
+        prop_assert!(collection::decide(&state, collection::Before::aged(&ages, NOW)).batch.is_empty(),
+            "nothing of it is old");
     }
 }

@@ -70,20 +70,38 @@ pub(crate) fn convert(spec: &wire::Spec) -> Spec {
     match &spec.block {
         // An empty schema is an error of the driver; an empty object would hide it.
         None => Spec::Default { primary: None, default: None },
-        Some(Kind::Object(object)) => Spec::Object(object.attributes.iter().map(|(name, spec)| (name.clone(), convert(spec))).collect()),
+        Some(Kind::Object(object)) => {
+            Spec::Object(object.attributes.iter().map(|(name, spec)| (name.clone(), convert(spec))).collect())
+        }
         Some(Kind::Array(array)) => Spec::Array(array.values.iter().map(convert).collect()),
-        Some(Kind::Attr(attr)) => Spec::Attr { name: attr.name.clone(), ty: attr.r#type.clone(), required: attr.required },
-        Some(Kind::BlockValue(block)) => Spec::Block { name: block.name.clone(), required: block.required, nested: nested(&block.nested) },
-        Some(Kind::BlockAttrs(block)) => Spec::BlockAttrs { name: block.name.clone(), ty: block.r#type.clone(), required: block.required },
-        Some(Kind::BlockList(list)) => {
-            Spec::BlockList { name: list.name.clone(), min: list.min_items, max: list.max_items, nested: nested(&list.nested) }
+        Some(Kind::Attr(attr)) => {
+            Spec::Attr { name: attr.name.clone(), ty: attr.r#type.clone(), required: attr.required }
         }
-        Some(Kind::BlockSet(set)) => {
-            Spec::BlockSet { name: set.name.clone(), min: set.min_items, max: set.max_items, nested: nested(&set.nested) }
+        Some(Kind::BlockValue(block)) => {
+            Spec::Block { name: block.name.clone(), required: block.required, nested: nested(&block.nested) }
         }
-        Some(Kind::BlockMap(map)) => Spec::BlockMap { name: map.name.clone(), labels: map.labels.clone(), nested: nested(&map.nested) },
+        Some(Kind::BlockAttrs(block)) => {
+            Spec::BlockAttrs { name: block.name.clone(), ty: block.r#type.clone(), required: block.required }
+        }
+        Some(Kind::BlockList(list)) => Spec::BlockList {
+            name: list.name.clone(),
+            min: list.min_items,
+            max: list.max_items,
+            nested: nested(&list.nested),
+        },
+        Some(Kind::BlockSet(set)) => Spec::BlockSet {
+            name: set.name.clone(),
+            min: set.min_items,
+            max: set.max_items,
+            nested: nested(&set.nested),
+        },
+        Some(Kind::BlockMap(map)) => {
+            Spec::BlockMap { name: map.name.clone(), labels: map.labels.clone(), nested: nested(&map.nested) }
+        }
         Some(Kind::Literal(literal)) => Spec::Literal(literal.value.clone()),
-        Some(Kind::Default(default)) => Spec::Default { primary: nested(&default.primary), default: nested(&default.default) },
+        Some(Kind::Default(default)) => {
+            Spec::Default { primary: nested(&default.primary), default: nested(&default.default) }
+        }
     }
 }
 

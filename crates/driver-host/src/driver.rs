@@ -125,7 +125,11 @@ impl Driver {
     }
 
     /// Evaluates a task's `config` (the JSON of the job) to the bytes of `TaskConfig.msgpack_driver_config`.
-    pub fn encode_task_config(&self, config: &serde_json::Value, variables: &Variables) -> Result<Vec<u8>, ConfigError> {
+    pub fn encode_task_config(
+        &self,
+        config: &serde_json::Value,
+        variables: &Variables,
+    ) -> Result<Vec<u8>, ConfigError> {
         let checked = self.shared.facts.borrow().as_ref().map(|facts| facts.checked.clone());
         let checked = checked.ok_or_else(|| ConfigError::NoSchema(self.name().to_owned()))?;
         config::encode(checked.as_ref().as_ref().map_err(Clone::clone)?, config, variables)
@@ -134,11 +138,14 @@ impl Driver {
     pub(crate) fn session(&self) -> Result<Arc<Session>, CallError> {
         match &*self.shared.phase.borrow() {
             // Its supervisor is about to notice. A call that was not sent is not cut off.
-            Phase::Ready(session) if session.process.exited().is_cancelled() => {
-                Err(CallError::NotReady { driver: self.shared.driver.clone(), reason: "the plugin process has just ended".to_owned() })
-            }
+            Phase::Ready(session) if session.process.exited().is_cancelled() => Err(CallError::NotReady {
+                driver: self.shared.driver.clone(),
+                reason: "the plugin process has just ended".to_owned(),
+            }),
             Phase::Ready(session) => Ok(session.clone()),
-            Phase::Down { why, .. } => Err(CallError::NotReady { driver: self.shared.driver.clone(), reason: why.to_string() }),
+            Phase::Down { why, .. } => {
+                Err(CallError::NotReady { driver: self.shared.driver.clone(), reason: why.to_string() })
+            }
         }
     }
 
@@ -156,9 +163,11 @@ impl Driver {
     ) -> Result<Result<T, Status>, CallError> {
         let bounded = async {
             match limit {
-                Some(limit) => {
-                    timeout(limit, answer).await.map_err(|_| CallError::Timeout { driver: self.shared.driver.clone(), call, after: limit })
-                }
+                Some(limit) => timeout(limit, answer).await.map_err(|_| CallError::Timeout {
+                    driver: self.shared.driver.clone(),
+                    call,
+                    after: limit,
+                }),
                 None => Ok(answer.await),
             }
         };
@@ -177,7 +186,13 @@ impl Driver {
     }
 
     /// Whether a stream failed by the death of the process or by an answer.
-    pub(crate) async fn stream_error(&self, call: &'static str, task: &str, session: &Session, status: Status) -> CallError {
+    pub(crate) async fn stream_error(
+        &self,
+        call: &'static str,
+        task: &str,
+        session: &Session,
+        status: Status,
+    ) -> CallError {
         if broken_connection(&status) && session.process.ended_within(self.shared.timing.death_race).await {
             return self.gone(call, session);
         }
@@ -233,8 +248,9 @@ impl Driver {
                 () = turn.shared() => call.await,
             }
         };
-        let answer =
-            answer.and_then(|answer| answer.map_err(|status| CallError::from_status(&self.shared.driver, "StartTask", &id, &status)));
+        let answer = answer.and_then(|answer| {
+            answer.map_err(|status| CallError::from_status(&self.shared.driver, "StartTask", &id, &status))
+        });
         if matches!(answer, Err(CallError::PluginGone { .. } | CallError::Disconnected { .. })) {
             turn.fell();
         }
@@ -270,7 +286,9 @@ impl Driver {
         let request = RecoverTaskRequest { task_id: task_id.clone(), handle: Some(handle) };
         let limit = self.shared.timing.task_call;
         let turn = self.shared.recoveries.take(false).await;
-        let answer = self.call("RecoverTask", Some(limit), &task_id, |mut client| async move { client.recover_task(request).await }).await;
+        let answer = self
+            .call("RecoverTask", Some(limit), &task_id, |mut client| async move { client.recover_task(request).await })
+            .await;
         if matches!(answer, Err(CallError::PluginGone { .. } | CallError::Disconnected { .. })) {
             turn.fell();
         }
@@ -280,7 +298,8 @@ impl Driver {
     /// Waits for the end of a task, without a deadline; ends with [`CallError::PluginGone`] when the plugin does.
     pub async fn wait_task(&self, id: &str) -> Result<TaskExit, CallError> {
         let request = WaitTaskRequest { task_id: id.to_owned() };
-        let answer = self.call("WaitTask", None, id, |mut client| async move { client.wait_task(request).await }).await?;
+        let answer =
+            self.call("WaitTask", None, id, |mut client| async move { client.wait_task(request).await }).await?;
         let error = (!answer.err.is_empty()).then(|| crate::error::bounded(&answer.err));
         match (answer.result, error) {
             // Some drivers report a lost task as an error in the answer.
@@ -289,13 +308,19 @@ impl Driver {
             }
             (Some(result), error) => Ok(TaskExit { error, ..result.into() }),
             (None, Some(error)) => Ok(TaskExit { exit_code: -1, error: Some(error), ..TaskExit::default() }),
-            (None, None) => Err(CallError::BadAnswer { driver: self.shared.driver.clone(), call: "WaitTask", missing: "a result" }),
+            (None, None) => {
+                Err(CallError::BadAnswer { driver: self.shared.driver.clone(), call: "WaitTask", missing: "a result" })
+            }
         }
     }
 
     /// Sends the signal (empty: the driver's default), waits, kills; returns after the task's death.
     pub async fn stop_task(&self, id: &str, signal: &str, timeout: Duration) -> Result<(), CallError> {
-        let request = StopTaskRequest { task_id: id.to_owned(), timeout: Some(build::duration(timeout)), signal: signal.to_owned() };
+        let request = StopTaskRequest {
+            task_id: id.to_owned(),
+            timeout: Some(build::duration(timeout)),
+            signal: signal.to_owned(),
+        };
         let limit = timeout.saturating_add(self.shared.timing.task_call);
         self.call("StopTask", Some(limit), id, |mut client| async move { client.stop_task(request).await }).await?;
         Ok(())
@@ -305,7 +330,10 @@ impl Driver {
     pub async fn destroy_task(&self, id: &str, force: bool) -> Result<bool, CallError> {
         let request = DestroyTaskRequest { task_id: id.to_owned(), force };
         let limit = self.shared.timing.task_call;
-        match self.call("DestroyTask", Some(limit), id, |mut client| async move { client.destroy_task(request).await }).await {
+        match self
+            .call("DestroyTask", Some(limit), id, |mut client| async move { client.destroy_task(request).await })
+            .await
+        {
             Ok(_) => Ok(true),
             Err(CallError::TaskNotFound { .. }) => Ok(false),
             Err(error) => Err(error),
@@ -316,7 +344,9 @@ impl Driver {
     pub async fn inspect_task(&self, id: &str) -> Result<Inspection, CallError> {
         let request = InspectTaskRequest { task_id: id.to_owned() };
         let limit = self.shared.timing.short_call;
-        let answer = self.call("InspectTask", Some(limit), id, |mut client| async move { client.inspect_task(request).await }).await?;
+        let answer = self
+            .call("InspectTask", Some(limit), id, |mut client| async move { client.inspect_task(request).await })
+            .await?;
         Ok(answer.into())
     }
 
@@ -332,7 +362,8 @@ impl Driver {
     pub async fn exec_task(&self, id: &str, command: Vec<String>, timeout: Duration) -> Result<ExecResult, CallError> {
         let request = ExecTaskRequest { task_id: id.to_owned(), command, timeout: Some(build::duration(timeout)) };
         let limit = timeout.saturating_add(self.shared.timing.short_call);
-        let answer = self.call("ExecTask", Some(limit), id, |mut client| async move { client.exec_task(request).await }).await?;
+        let answer =
+            self.call("ExecTask", Some(limit), id, |mut client| async move { client.exec_task(request).await }).await?;
         let result = answer.result.ok_or_else(|| CallError::BadAnswer {
             driver: self.shared.driver.clone(),
             call: "ExecTask",
@@ -382,11 +413,18 @@ impl Driver {
     }
 
     /// Creates the network of an allocation; the flag says whether it is new.
-    pub async fn create_network(&self, alloc_id: &str, hostname: &str) -> Result<(Option<NetworkIsolationSpec>, bool), CallError> {
+    pub async fn create_network(
+        &self,
+        alloc_id: &str,
+        hostname: &str,
+    ) -> Result<(Option<NetworkIsolationSpec>, bool), CallError> {
         let request = CreateNetworkRequest { alloc_id: alloc_id.to_owned(), hostname: hostname.to_owned() };
         let limit = self.shared.timing.task_call;
         let answer =
-            self.call("CreateNetwork", Some(limit), alloc_id, |mut client| async move { client.create_network(request).await }).await?;
+            self.call("CreateNetwork", Some(limit), alloc_id, |mut client| async move {
+                client.create_network(request).await
+            })
+            .await?;
         Ok((answer.isolation_spec, answer.created))
     }
 
@@ -394,7 +432,10 @@ impl Driver {
     pub async fn destroy_network(&self, alloc_id: &str, spec: Option<NetworkIsolationSpec>) -> Result<(), CallError> {
         let request = DestroyNetworkRequest { alloc_id: alloc_id.to_owned(), isolation_spec: spec };
         let limit = self.shared.timing.task_call;
-        self.call("DestroyNetwork", Some(limit), alloc_id, |mut client| async move { client.destroy_network(request).await }).await?;
+        self.call("DestroyNetwork", Some(limit), alloc_id, |mut client| async move {
+            client.destroy_network(request).await
+        })
+        .await?;
         Ok(())
     }
 }

@@ -19,7 +19,10 @@ pub enum StartHostError {
         source: std::io::Error,
     },
     /// The paths of sockets below it would exceed the kernel's limit.
-    #[error("the plugin socket directory {path:?} has {len} bytes, at most {max} leave room for a socket's name; choose a shorter one")]
+    #[error(
+        "the plugin socket directory {path:?} has {len} bytes, at most {max} leave room for a socket's name; choose a \
+            shorter one"
+    )]
     SocketDirTooLong {
         /// The directory.
         path: PathBuf,
@@ -236,7 +239,10 @@ impl CallError {
     pub fn recoverable(&self) -> bool {
         match self {
             CallError::Failed { recoverable, .. } => *recoverable == Some(true),
-            CallError::NotReady { .. } | CallError::PluginGone { .. } | CallError::Disconnected { .. } | CallError::Timeout { .. } => true,
+            CallError::NotReady { .. }
+            | CallError::PluginGone { .. }
+            | CallError::Disconnected { .. }
+            | CallError::Timeout { .. } => true,
             CallError::TaskNotFound { .. } | CallError::Unsupported { .. } | CallError::BadAnswer { .. } => false,
         }
     }
@@ -302,7 +308,9 @@ impl RemoteError {
         match status.code() {
             Code::NotFound => RemoteError::Gone(message),
             Code::Aborted => RemoteError::StaleEpoch { accepted: errors::accepted_epoch(status), message },
-            Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange | Code::Unimplemented => RemoteError::WrongRequest(message),
+            Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange | Code::Unimplemented => {
+                RemoteError::WrongRequest(message)
+            }
             // An unclear failure must never look like an answer.
             _ => RemoteError::CouldNotAsk(message),
         }

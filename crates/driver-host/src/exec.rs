@@ -78,13 +78,17 @@ impl Driver {
 }
 
 fn request(input: ExecInput) -> ExecTaskStreamingRequest {
-    let stdin = |data, close| ExecTaskStreamingRequest { stdin: Some(ExecTaskStreamingIoOperation { data, close }), ..Default::default() };
+    let stdin = |data, close| ExecTaskStreamingRequest {
+        stdin: Some(ExecTaskStreamingIoOperation { data, close }),
+        ..Default::default()
+    };
     match input {
         ExecInput::Stdin(data) => stdin(data, false),
         ExecInput::CloseStdin => stdin(Vec::new(), true),
-        ExecInput::Resize { width, height } => {
-            ExecTaskStreamingRequest { tty_size: Some(TerminalSize { height: height.into(), width: width.into() }), ..Default::default() }
-        }
+        ExecInput::Resize { width, height } => ExecTaskStreamingRequest {
+            tty_size: Some(TerminalSize { height: height.into(), width: width.into() }),
+            ..Default::default()
+        },
         ExecInput::Heartbeat => ExecTaskStreamingRequest::default(),
     }
 }
@@ -222,13 +226,19 @@ mod tests {
     #[test]
     fn a_message_is_read_in_order_and_an_end_without_result_is_said() {
         let io = |data: &[u8], close| Some(ExecTaskStreamingIoOperation { data: data.to_vec(), close });
-        let message = ExecTaskStreamingResponse { stdout: io(b"a", true), stderr: io(b"b", false), exited: true, result: None };
+        let message =
+            ExecTaskStreamingResponse { stdout: io(b"a", true), stderr: io(b"b", false), exited: true, result: None };
         let (items, last) = outputs(message);
         assert!(last);
         let end = TaskExit { exit_code: -2, ..TaskExit::default() };
         assert_eq!(
             items,
-            [ExecOutput::Stdout(b"a".to_vec()), ExecOutput::StdoutClosed, ExecOutput::Stderr(b"b".to_vec()), ExecOutput::Exited(end)]
+            [
+                ExecOutput::Stdout(b"a".to_vec()),
+                ExecOutput::StdoutClosed,
+                ExecOutput::Stderr(b"b".to_vec()),
+                ExecOutput::Exited(end)
+            ]
         );
         assert_eq!(outputs(ExecTaskStreamingResponse::default()), (vec![], false));
     }

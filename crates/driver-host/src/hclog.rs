@@ -228,7 +228,8 @@ mod tests {
     #[test]
     fn sizes_are_bounded() {
         let huge = "é".repeat(1 << 20);
-        let line = serde_json::json!({"@message": huge, "a": huge, "b": huge, "c": huge, "d": huge, "e": huge, "f": huge});
+        let line =
+            serde_json::json!({"@message": huge, "a": huge, "b": huge, "c": huge, "d": huge, "e": huge, "f": huge});
         let got = parse(line.to_string().as_bytes(), &mut false);
         assert!(got.message.len() <= MESSAGE_MAX + 4, "{}", got.message.len());
         assert!(got.fields.len() <= FIELDS_MAX + 8, "{}", got.fields.len());

@@ -184,7 +184,10 @@ impl Registry {
             names.push(driver.clone());
             claim.plugin.clear();
             claim.version = semver::Version::new(0, 0, 0);
-            claim.shared.phase.send_replace(Phase::Down { why: "its plugin is no longer configured".into(), again: false });
+            claim
+                .shared
+                .phase
+                .send_replace(Phase::Down { why: "its plugin is no longer configured".into(), again: false });
         }
         drop(claims);
         self.fingerprints.send_if_modified(|map| {
@@ -202,7 +205,10 @@ impl Registry {
     /// The driver that a plugin serves.
     pub(crate) fn driver_of(&self, plugin: &str) -> Option<(String, Arc<Shared>)> {
         let claims = self.claims();
-        claims.iter().find(|(_, claim)| claim.plugin == plugin).map(|(name, claim)| (name.clone(), claim.shared.clone()))
+        claims
+            .iter()
+            .find(|(_, claim)| claim.plugin == plugin)
+            .map(|(name, claim)| (name.clone(), claim.shared.clone()))
     }
 
     /// The plugin that serves a driver, and its version.
@@ -302,7 +308,8 @@ impl DriverHost {
             };
             (spec.name.clone(), waiting)
         });
-        let registry = Registry { claims: Mutex::default(), fingerprints: watch::Sender::new(Arc::new(fingerprints.collect())) };
+        let registry =
+            Registry { claims: Mutex::default(), fingerprints: watch::Sender::new(Arc::new(fingerprints.collect())) };
         for (index, spec) in plugins.iter().enumerate() {
             if let Some(served) = serves::load(&state_dir, &spec.name) {
                 registry.keep_for(&spec.name, index + 1, &served, &timing);
@@ -385,7 +392,8 @@ impl DriverHost {
     pub async fn reload(&self, plugins: Vec<PluginSpec>) -> Result<BTreeMap<String, Reloaded>, StartHostError> {
         let names = checked_names(&plugins)?;
         let _one = self.reloading.lock().await;
-        let removed: Vec<(String, Plugin)> = self.plugins().by_name.extract_if(|name, _| !names.contains(name)).collect();
+        let removed: Vec<(String, Plugin)> =
+            self.plugins().by_name.extract_if(|name, _| !names.contains(name)).collect();
         let mut done = BTreeMap::new();
         for (name, plugin) in removed {
             plugin.removed.cancel();
@@ -441,8 +449,10 @@ impl DriverHost {
     /// that hang. Blocking: inspects them all.
     pub fn marked(&self, of: impl IntoIterator<Item = u32>) -> Vec<Marked> {
         let dir = &self.common.state_dir;
-        let recorded: HashSet<u32> =
-            reattach::recorded(dir).iter().filter_map(|plugin| Some(identify_process(&reattach::load(dir, plugin)?)?.pid)).collect();
+        let recorded: HashSet<u32> = reattach::recorded(dir)
+            .iter()
+            .filter_map(|plugin| Some(identify_process(&reattach::load(dir, plugin)?)?.pid))
+            .collect();
         // A process that this host has launched has a supervisor until its end, before and after it is recorded.
         scope::marked(of, &self.common.socket_dir, |pid, mark| mark.host == self.common.id || recorded.contains(&pid))
     }
@@ -512,7 +522,9 @@ pub(crate) fn nobody_listens(path: &Path) -> bool {
     let Ok(socket) = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None) else {
         return false;
     };
-    SocketAddrUnix::new(path).and_then(|address| connect(&socket, &address)).is_err_and(|error| error == rustix::io::Errno::CONNREFUSED)
+    SocketAddrUnix::new(path)
+        .and_then(|address| connect(&socket, &address))
+        .is_err_and(|error| error == rustix::io::Errno::CONNREFUSED)
 }
 
 /// The processes that former hosts have recorded. Of plugins that are no longer configured, records that name no
@@ -544,7 +556,7 @@ async fn end_unwanted(common: Arc<Common>, wanted: HashSet<String>, recorded: Ve
         }
         if let Some(process) = process {
             tracing::info!(plugin = record.plugin, pid = process.pid, "ending a plugin that is no longer configured");
-            let channel = session::connect(&record.address(), grace).await.ok();
+            let channel = session::connect(&record.address(), &process, grace).await.ok();
             session::stop(channel.as_ref(), &process, grace).await;
         }
         // A reload may have added a plugin of this name meanwhile.
@@ -556,7 +568,11 @@ async fn end_unwanted(common: Arc<Common>, wanted: HashSet<String>, recorded: Ve
     let found = tokio::task::spawn_blocking(move || scope::plugins(&dir)).await.unwrap_or_default();
     for stray in found.into_iter().filter(|found| found.mark.host != common.id && !kept.contains(&found.pid)) {
         let Ok(Some(process)) = find(stray.pid, stray.birth, Tail::default()) else { continue };
-        tracing::warn!(plugin = stray.mark.plugin, pid = stray.pid, "ending a plugin process of a former agent that no record names");
+        tracing::warn!(
+            plugin = stray.mark.plugin,
+            pid = stray.pid,
+            "ending a plugin process of a former agent that no record names"
+        );
         process.terminate();
         process.ended_within(grace).await;
         // For an ended process this only removes what it has left behind.

@@ -32,7 +32,10 @@ pub(crate) fn command(program: &Path, spec: &PluginSpec) -> io::Result<(Command,
     let program_of_it = spec.command.to_str().ok_or_else(|| io::Error::other("its path is not UTF-8"))?;
     let plugin = serde_json::json!({"name": spec.name, "command": program_of_it, "args": spec.args});
     let mut command = Command::new(program);
-    command.arg(String::from_utf8_lossy(KEEP).as_ref()).arg(plugin.to_string()).stdin(Stdio::from(OwnedFd::from(theirs)));
+    command
+        .arg(String::from_utf8_lossy(KEEP).as_ref())
+        .arg(plugin.to_string())
+        .stdin(Stdio::from(OwnedFd::from(theirs)));
     Ok((command, Keeper { line: BufReader::new(UnixStream::from_std(ours)?) }))
 }
 

@@ -28,6 +28,7 @@ mod stderr;
 mod supervisor;
 mod turns;
 mod types;
+mod within;
 
 pub use config::{ConfigError, Variables, config_findings, encode_config};
 pub use driver::{Driver, StatsStream};
@@ -36,8 +37,8 @@ pub use driver_proto::driver::{TaskConfig, TaskHandle};
 pub use driver_proto::handshake::DETACH_SIGNAL;
 pub use driver_proto::hclspec::Spec;
 pub use driver_proto::remote::{
-    Bundle, BundleFile, EnsureRequest, EnsureResponse, FindRequest, Handle as RemoteHandle, InstanceState, ListResponse, ListedInstance,
-    LogChunk, LogStream, Observation,
+    Bundle, BundleFile, EnsureRequest, EnsureResponse, FindRequest, Handle as RemoteHandle, InstanceState,
+    ListResponse, ListedInstance, LogChunk, LogStream, Observation,
 };
 pub use error::{CallError, LaunchError, RemoteError, StartHostError};
 pub use exec::{ExecInput, ExecOutput, ExecSession};
@@ -48,6 +49,7 @@ pub use remote::{LogsQuery, Remote, RemoteStream};
 pub use scope::Marked;
 pub use turns::Turn;
 pub use types::{
-    Capabilities, Description, DriverEvent, DriverFingerprint, ExecResult, FsIsolation, Inspection, NetworkMode, NetworkOverride, Started,
-    TaskExit, TaskStatus, handle_from_bytes, handle_to_bytes,
+    Capabilities, Description, DriverEvent, DriverFingerprint, ExecResult, FsIsolation, Inspection, NetworkMode,
+    NetworkOverride, Started, TaskExit, TaskStatus, handle_from_bytes, handle_to_bytes,
 };
+pub use within::{Connections, Within};

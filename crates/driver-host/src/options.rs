@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::within::Within;
 use driver_proto::base;
 use driver_proto::handshake::{MAX_PORT_DEFAULT, MIN_PORT_DEFAULT};
 
@@ -29,6 +30,8 @@ pub struct PluginSpec {
     /// Program that becomes its parent where there is no cgroup, `<program> keep <plugin>`: it adopts the orphans below
     /// it.
     pub keeper: Option<PathBuf>,
+    /// It runs within this process, instead of the program.
+    pub within: Option<Within>,
 }
 
 /// The operator's `plugin "name" { … }`.
@@ -46,7 +49,10 @@ pub struct PluginBlock {
 ///
 /// # Errors
 /// When the directory cannot be read.
-pub fn discover(dir: Option<&Path>, blocks: &BTreeMap<String, PluginBlock>) -> std::io::Result<(Vec<PluginSpec>, Vec<String>)> {
+pub fn discover(
+    dir: Option<&Path>,
+    blocks: &BTreeMap<String, PluginBlock>,
+) -> std::io::Result<(Vec<PluginSpec>, Vec<String>)> {
     let mut files: BTreeMap<String, PathBuf> = BTreeMap::new();
     let mut notes = Vec::new();
     let entries = dir.map(|dir| std::fs::read_dir(dir)?.collect::<Result<Vec<_>, _>>()).transpose()?;
@@ -62,7 +68,9 @@ pub fn discover(dir: Option<&Path>, blocks: &BTreeMap<String, PluginBlock>) -> s
         let file = entry.file_name().to_string_lossy().into_owned();
         let name = file.strip_suffix(".exe").unwrap_or(&file).to_owned();
         if !blocks.contains_key(&name) {
-            notes.push(format!("{path:?} is not run: add `plugin \"{name}\" {{}}` to the agent's configuration to use it"));
+            notes.push(format!(
+                "{path:?} is not run: add `plugin \"{name}\" {{}}` to the agent's configuration to use it"
+            ));
         }
         files.insert(name, path);
     }
@@ -77,6 +85,7 @@ pub fn discover(dir: Option<&Path>, blocks: &BTreeMap<String, PluginBlock>) -> s
         env: BTreeMap::new(),
         procs: None,
         keeper: None,
+        within: None,
     });
     Ok((specs.collect(), notes))
 }
@@ -278,7 +287,11 @@ mod tests {
         assert!(matches!(&notes[..], [note] if note.contains("unused\" is not run")), "{notes:?}");
         assert!(discover(Some(Path::new("/nonexistent")), &blocks).is_err());
         let (specs, notes) = discover(None, &blocks).expect("nothing to read");
-        assert!(specs.len() == blocks.len() && specs.iter().all(|spec| spec.command.as_os_str().is_empty()) && notes.is_empty());
+        assert!(
+            specs.len() == blocks.len()
+                && specs.iter().all(|spec| spec.command.as_os_str().is_empty())
+                && notes.is_empty()
+        );
     }
 
     #[test]

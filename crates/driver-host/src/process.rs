@@ -25,17 +25,26 @@ use crate::options::{AgentConfig, PluginSpec};
 use crate::scope::{self, Mark};
 use crate::stat::{Birth, Stat};
 use crate::stderr::{Tail, drain};
+use crate::within::{Connections, Within};
 
 /// The longest handshake line: a socket path and a few words.
 const HANDSHAKE_MAX: usize = 4096;
 /// After the process's death: how long its last output may take to arrive.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 
+/// How to reach a process.
+#[derive(Debug, Clone)]
+enum At {
+    Pidfd(Arc<AsyncFd<OwnedFd>>),
+    /// It is a part of this one.
+    Within(Connections),
+}
+
 /// A watched process, started by us or found again.
 #[derive(Debug, Clone)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
-    pidfd: Arc<AsyncFd<OwnedFd>>,
+    at: At,
     exited: CancellationToken,
     status: Arc<OnceLock<ExitStatus>>,
     pub(crate) stderr: Tail,
@@ -60,8 +69,30 @@ impl Process {
 
     /// Ends it at once. Only this process: its children live on.
     pub(crate) fn kill(&self) {
-        // An error only means that it has ended already; the descriptor cannot refer to another process.
-        let _ = pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL);
+        self.signal(Signal::KILL);
+    }
+
+    fn signal(&self, signal: Signal) {
+        match &self.at {
+            // An error only means that it has ended already; the descriptor cannot refer to another process.
+            At::Pidfd(pidfd) => drop(pidfd_send_signal(pidfd.get_ref(), signal)),
+            At::Within(_) => self.exited.cancel(),
+        }
+    }
+
+    /// Where it takes connections, if it is a part of this process.
+    pub(crate) fn within(&self) -> Option<&Connections> {
+        match &self.at {
+            At::Pidfd(_) => None,
+            At::Within(connections) => Some(connections),
+        }
+    }
+
+    /// Starts a part of this process.
+    fn start_within(plugin: &Within) -> Self {
+        let exited = CancellationToken::new();
+        let at = At::Within(plugin.start(exited.clone()));
+        Self { pid: 0, at, exited, status: Arc::default(), stderr: Tail::default(), mark: None }
     }
 
     /// Waits for its end, at most this long.
@@ -75,7 +106,11 @@ impl Process {
         let left = tokio::task::spawn_blocking(move || scope::helpers(pid, &mark)).await.unwrap_or_default();
         for helper in left {
             if let Ok(Some(process)) = find(helper.pid, helper.birth, Tail::default()) {
-                tracing::info!(plugin = helper.mark.plugin, pid = helper.pid, "ending a helper process that the plugin left behind");
+                tracing::info!(
+                    plugin = helper.mark.plugin,
+                    pid = helper.pid,
+                    "ending a helper process that the plugin left behind"
+                );
                 process.kill();
             }
         }
@@ -83,18 +118,19 @@ impl Process {
 
     /// Sends SIGTERM.
     pub(crate) fn terminate(&self) {
-        let _ = pidfd_send_signal(self.pidfd.get_ref(), Signal::TERM);
+        self.signal(Signal::TERM);
     }
 
     fn watch(pid: u32, pidfd: OwnedFd, parent: Parent, stderr: Tail, mark: Option<Mark>) -> io::Result<Self> {
         #[expect(deprecated, reason = "the descriptor is owned by the AsyncFd and never replaced, so this is sound")]
         let pidfd = Arc::new(AsyncFd::with_interest(pidfd, Interest::READABLE)?);
         let mark = mark.map(Arc::new);
-        let process = Self { pid, pidfd, exited: CancellationToken::new(), status: Arc::default(), stderr, mark };
+        let at = At::Pidfd(pidfd.clone());
+        let process = Self { pid, at, exited: CancellationToken::new(), status: Arc::default(), stderr, mark };
         let watched = process.clone();
         tokio::spawn(async move {
             // A pidfd becomes readable once: at the process's end.
-            while watched.pidfd.readable().await.is_err() {
+            while pidfd.readable().await.is_err() {
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
             let status = match parent {
@@ -215,19 +251,26 @@ pub(crate) async fn launch(
     limit: Duration,
     on_spawn: impl FnOnce(&Process),
 ) -> Result<(Process, Address), LaunchError> {
+    if let Some(plugin) = &spec.within {
+        let process = Process::start_within(plugin);
+        on_spawn(&process);
+        return Ok((process, Address::Unix(String::new())));
+    }
     let Place { agent, socket_dir, pipes, mark } = place;
     let (mark_name, mark_value) = mark.variable();
     let deadline = Instant::now() + limit;
     let cannot = |reason: String| LaunchError::Spawn { command: spec.command.clone(), reason };
-    let (stdout, stdout_end) = OutputPipes::create(&pipes.stdout).map_err(|e| cannot(format!("no pipe for its output: {e}")))?;
-    let (stderr, stderr_end) = OutputPipes::create(&pipes.stderr).map_err(|e| cannot(format!("no pipe for its output: {e}")))?;
+    let (stdout, stdout_end) =
+        OutputPipes::create(&pipes.stdout).map_err(|e| cannot(format!("no pipe for its output: {e}")))?;
+    let (stderr, stderr_end) =
+        OutputPipes::create(&pipes.stderr).map_err(|e| cannot(format!("no pipe for its output: {e}")))?;
     // Room for log output while no agent reads; a refusal only means less room.
     let _ = rustix::pipe::fcntl_setpipe_size(&stderr, 256 << 10);
     let (mut command, keeper) = match &spec.keeper {
         None => (Command::new(&spec.command), None),
-        Some(program) => {
-            keeper::command(program, spec).map(|(c, k)| (c, Some(k))).map_err(|e| cannot(format!("it cannot be kept: {e}")))?
-        }
+        Some(program) => keeper::command(program, spec)
+            .map(|(c, k)| (c, Some(k)))
+            .map_err(|e| cannot(format!("it cannot be kept: {e}")))?,
     };
     if keeper.is_none() {
         command.args(&spec.args).stdin(Stdio::null());
@@ -254,6 +297,7 @@ pub(crate) async fn launch(
         .envs(open_files::variable().filter(|_| spec.builtin))
         // For agents only.
         .env_remove("DROVER_JOIN_SECRET")
+        .env_remove("NOMAD_CLIENT_INTRO_TOKEN")
         .stdout(stdout_end)
         .stderr(stderr_end);
     let spawned = command.spawn();
@@ -269,7 +313,9 @@ pub(crate) async fn launch(
             let plugin = timeout_at(deadline, kept(keeper, child, tail.clone(), mark.clone())).await;
             // Its standard error has the reason.
             let late = |_| Err(io::Error::other("its keeper says nothing"));
-            plugin.unwrap_or_else(late).map_err(|error| cannot(hindrance(&spec.command).unwrap_or_else(|| error.to_string())))?
+            plugin
+                .unwrap_or_else(late)
+                .map_err(|error| cannot(hindrance(&spec.command).unwrap_or_else(|| error.to_string())))?
         }
     };
 
@@ -282,7 +328,8 @@ pub(crate) async fn launch(
     if let Some(procs) = &spec.procs
         && let Err(error) = std::fs::write(procs, process.pid.to_string())
     {
-        tracing::warn!(plugin = spec.name, procs = %procs.display(), %error, "the plugin is not in a cgroup of its own");
+        tracing::warn!(plugin = spec.name, procs = %procs.display(), %error, "the plugin is not in a cgroup \
+            of its own");
     }
     let mut stdout = stdout;
     let mut line = Vec::new();
@@ -326,14 +373,19 @@ pub(crate) async fn launch(
 /// Advice for a file that cannot be executed, where the kernel's error says little.
 fn hindrance(command: &Path) -> Option<String> {
     if command.as_os_str().is_empty() {
-        return Some("its `plugin` block names no built-in driver, and there is no plugin_dir in which its file could be".to_owned());
+        return Some(
+            "its `plugin` block names no built-in driver, and there is no plugin_dir in which its file could be"
+                .to_owned(),
+        );
     }
     match std::fs::metadata(command) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Some("there is no such file; put the plugin there, or remove its `plugin` block".to_owned())
         }
         Ok(meta) if meta.is_dir() => Some("it is a directory".to_owned()),
-        Ok(meta) if meta.permissions().mode() & 0o111 == 0 => Some(format!("it is not executable; use `chmod +x {}`", command.display())),
+        Ok(meta) if meta.permissions().mode() & 0o111 == 0 => {
+            Some(format!("it is not executable; use `chmod +x {}`", command.display()))
+        }
         _ => None,
     }
 }

@@ -51,7 +51,12 @@ impl Record {
 
     /// Marks it as configured and ready for calls.
     pub(crate) fn ready(self, driver: &str, address: &Address) -> Self {
-        Self { driver: driver.to_owned(), network: address.network().to_owned(), addr: address.addr().to_owned(), ..self }
+        Self {
+            driver: driver.to_owned(),
+            network: address.network().to_owned(),
+            addr: address.addr().to_owned(),
+            ..self
+        }
     }
 
     /// Whether the set-up was finished; a process without it is useless and has to end.
@@ -89,7 +94,9 @@ pub(crate) fn digest(spec: &PluginSpec, agent: &AgentConfig) -> String {
     put(&agent.port_max.to_le_bytes());
     put(spec.config.as_ref().map(serde_json::Value::to_string).unwrap_or_default().as_bytes());
     if let Ok(meta) = std::fs::metadata(&spec.command) {
-        for number in [meta.dev(), meta.ino(), meta.len(), meta.mtime().cast_unsigned(), meta.mtime_nsec().cast_unsigned()] {
+        for number in
+            [meta.dev(), meta.ino(), meta.len(), meta.mtime().cast_unsigned(), meta.mtime_nsec().cast_unsigned()]
+        {
             put(&number.to_le_bytes());
         }
     }

@@ -108,7 +108,9 @@ impl Remote {
         let answer = self.call("Observe", limit, |mut client| async move { client.observe(request).await }).await?;
         if answer.observations.len() != asked {
             let got = answer.observations.len();
-            return Err(RemoteError::CouldNotAsk(format!("the driver answered {got} observations for {asked} handles")));
+            return Err(RemoteError::CouldNotAsk(format!(
+                "the driver answered {got} observations for {asked} handles"
+            )));
         }
         Ok(answer.observations)
     }
@@ -119,11 +121,24 @@ impl Remote {
     }
 
     /// Stops an instance; idempotent. Success means that it has confirmedly ended.
-    pub async fn stop(&self, handle: Handle, epoch: u64, signal: &str, timeout: Duration) -> Result<Observation, RemoteError> {
-        let request = StopRequest { handle: Some(handle), epoch, signal: signal.to_owned(), timeout: Some(build::duration(timeout)) };
+    pub async fn stop(
+        &self,
+        handle: Handle,
+        epoch: u64,
+        signal: &str,
+        timeout: Duration,
+    ) -> Result<Observation, RemoteError> {
+        let request = StopRequest {
+            handle: Some(handle),
+            epoch,
+            signal: signal.to_owned(),
+            timeout: Some(build::duration(timeout)),
+        };
         let limit = timeout.saturating_add(self.driver.shared.timing.task_call);
         let answer = self.call("Stop", limit, |mut client| async move { client.stop(request).await }).await?;
-        answer.observed.ok_or_else(|| RemoteError::CouldNotAsk("the driver answered Stop without an observation".into()))
+        answer
+            .observed
+            .ok_or_else(|| RemoteError::CouldNotAsk("the driver answered Stop without an observation".into()))
     }
 
     /// Seals a key: after the answer no create with the key takes effect. Returns an existing instance without touching
@@ -189,12 +204,22 @@ impl Remote {
     }
 
     /// Starts an interactive command in an instance.
-    pub fn exec(&self, handle: Handle, epoch: u64, command: Vec<String>, tty: bool) -> Result<ExecSession, RemoteError> {
+    pub fn exec(
+        &self,
+        handle: Handle,
+        epoch: u64,
+        command: Vec<String>,
+        tty: bool,
+    ) -> Result<ExecSession, RemoteError> {
         let session = self.driver.session().map_err(|error| could_not_ask(&error))?;
         Ok(exec::open_remote(self.driver.clone(), session, handle, epoch, command, tty))
     }
 
-    fn stream<T, F>(&self, call: &'static str, run: impl FnOnce(RemoteDriverClient<Channel>) -> F) -> Result<RemoteStream<T>, RemoteError>
+    fn stream<T, F>(
+        &self,
+        call: &'static str,
+        run: impl FnOnce(RemoteDriverClient<Channel>) -> F,
+    ) -> Result<RemoteStream<T>, RemoteError>
     where
         T: Send + 'static,
         F: Future<Output = Result<Response<Streaming<T>>, Status>> + Send + 'static,

@@ -39,7 +39,8 @@ pub(crate) struct Mark {
 impl Mark {
     /// The mark of the next launch. `host` is the same for all launches of one host.
     pub(crate) fn new(spec: &PluginSpec, host: &str, socket_dir: &Path) -> Self {
-        let words = std::iter::once(spec.command.as_os_str().as_encoded_bytes()).chain(spec.args.iter().map(String::as_bytes));
+        let words =
+            std::iter::once(spec.command.as_os_str().as_encoded_bytes()).chain(spec.args.iter().map(String::as_bytes));
         Self {
             command: format!("{:016x}", digest(words)),
             launch: random(),
@@ -69,7 +70,8 @@ impl Mark {
 
     /// Whether a command line is the plugin's own, perhaps after the words of an interpreter.
     fn is_plugin(&self, command_line: &[&[u8]]) -> bool {
-        (0..command_line.len()).any(|from| format!("{:016x}", digest(command_line[from..].iter().copied())) == self.command)
+        (0..command_line.len())
+            .any(|from| format!("{:016x}", digest(command_line[from..].iter().copied())) == self.command)
     }
 }
 
@@ -155,20 +157,37 @@ pub struct Marked {
 
 /// Those of these processes with a mark of this socket directory, without those that hang. `in_hand` tells whether this
 /// host has launched or found a plugin process. Blocking: inspects them all.
-pub(crate) fn marked(of: impl IntoIterator<Item = u32>, socket_dir: &Path, in_hand: impl Fn(u32, &Mark) -> bool) -> Vec<Marked> {
+pub(crate) fn marked(
+    of: impl IntoIterator<Item = u32>,
+    socket_dir: &Path,
+    in_hand: impl Fn(u32, &Mark) -> bool,
+) -> Vec<Marked> {
     let heard = listen(of);
     let look = |(pid, said): (u32, Words)| {
         let mark = in_environment(&said.environment).filter(|mark| mark.socket_dir == socket_dir)?;
         let line = words(&said.line);
-        Some((pid, mark, serves_a_task(&said.environment, &line), line.into_iter().map(<[u8]>::to_vec).collect::<Vec<_>>()))
+        Some((
+            pid,
+            mark,
+            serves_a_task(&said.environment, &line),
+            line.into_iter().map(<[u8]>::to_vec).collect::<Vec<_>>(),
+        ))
     };
     let all: Vec<_> = heard.words.into_iter().filter_map(look).collect();
     let is_plugin = |mark: &Mark, line: &[Vec<u8>]| mark.is_plugin(&line.iter().map(Vec::as_slice).collect::<Vec<_>>());
-    let live: Vec<&Mark> =
-        all.iter().filter(|(pid, mark, _, line)| is_plugin(mark, line) && in_hand(*pid, mark)).map(|(_, mark, ..)| mark).collect();
+    let live: Vec<&Mark> = all
+        .iter()
+        .filter(|(pid, mark, _, line)| is_plugin(mark, line) && in_hand(*pid, mark))
+        .map(|(_, mark, ..)| mark)
+        .collect();
     let one = |(pid, mark, serves, line): &(u32, Mark, bool, Vec<Vec<u8>>)| {
         let known = *serves || live.iter().any(|live| live.launch == mark.launch);
-        Some(Marked { pid: i32::try_from(*pid).ok()?, plugin: mark.plugin.clone(), is_plugin: is_plugin(mark, line), known })
+        Some(Marked {
+            pid: i32::try_from(*pid).ok()?,
+            plugin: mark.plugin.clone(),
+            is_plugin: is_plugin(mark, line),
+            known,
+        })
     };
     all.iter().filter_map(one).collect()
 }
@@ -194,7 +213,14 @@ mod tests {
         let environment = format!("A=1\0{name}={value}\0B=2\0");
         assert_eq!(in_environment(environment.as_bytes()), Some(mark.clone()));
         assert_ne!(Mark::new(&spec(&["x"]), "0123", Path::new("/r/p@1.2")), mark, "each launch has its own");
-        for junk in ["", "DROVER_PLUGIN", "DROVER_PLUGIN=", "DROVER_PLUGIN=a.b@c", "XDROVER_PLUGIN=a.b.c.d@e", "DROVER_PLUGIN=\u{fffd}"] {
+        for junk in [
+            "",
+            "DROVER_PLUGIN",
+            "DROVER_PLUGIN=",
+            "DROVER_PLUGIN=a.b@c",
+            "XDROVER_PLUGIN=a.b.c.d@e",
+            "DROVER_PLUGIN=\u{fffd}",
+        ] {
             assert_eq!(in_environment(junk.as_bytes()), None, "{junk}");
         }
     }

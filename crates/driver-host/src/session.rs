@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use driver_proto::base::base_plugin_client::BasePluginClient;
 use driver_proto::base::{
-    ConfigSchemaRequest, NomadConfig, NomadDriverConfig, PluginInfoRequest, PluginInfoResponse, PluginType, SetConfigRequest,
+    ConfigSchemaRequest, NomadConfig, NomadDriverConfig, PluginInfoRequest, PluginInfoResponse, PluginType,
+    SetConfigRequest,
 };
 use driver_proto::driver::driver_client::DriverClient;
 use driver_proto::driver::{CapabilitiesRequest, InitRequest, ShutdownRequest, TaskConfigSchemaRequest};
@@ -31,6 +32,7 @@ use crate::error::{LaunchError, bounded, broken_connection, chain};
 use crate::options::{AgentConfig, PluginSpec, Timing};
 use crate::process::Process;
 use crate::types::{Capabilities, Description};
+use crate::within;
 
 /// A plugin that is up and configured.
 #[derive(Debug)]
@@ -81,17 +83,18 @@ impl Session {
 }
 
 /// Connects. One HTTP/2 connection carries everything; it is made again if it breaks while the process lives.
-pub(crate) async fn connect(address: &Address, limit: Duration) -> Result<Channel, LaunchError> {
+pub(crate) async fn connect(address: &Address, process: &Process, limit: Duration) -> Result<Channel, LaunchError> {
     let failed = |reason: String| LaunchError::Connect { address: address.to_string(), reason };
     // No keep-alive pings: servers written in Go answer frequent ones by closing the connection.
     let endpoint = Endpoint::from_static(AUTHORITY).connect_timeout(limit);
-    let target = address.clone();
+    let (target, within) = (address.clone(), process.within().cloned());
     let connector = tower::service_fn(move |_: Uri| {
-        let target = target.clone();
+        let (target, within) = (target.clone(), within.clone());
         async move {
-            let io: Box<dyn Io> = match target {
-                Address::Unix(path) => Box::new(UnixStream::connect(path).await?),
-                Address::Tcp(addr) => Box::new(TcpStream::connect(addr).await?),
+            let io: Box<dyn Io> = match (within, target) {
+                (Some(plugin), _) => Box::new(within::connect(&plugin)?),
+                (None, Address::Unix(path)) => Box::new(UnixStream::connect(path).await?),
+                (None, Address::Tcp(addr)) => Box::new(TcpStream::connect(addr).await?),
             };
             Ok::<_, std::io::Error>(TokioIo::new(io))
         }
@@ -192,7 +195,10 @@ fn judge(info: &PluginInfoResponse) -> Result<Identity, LaunchError> {
     let wanted = lenient_version(API_VERSION);
     let same = |spelled: &&String| lenient_version(spelled).is_some() && lenient_version(spelled) == wanted;
     let Some(api_version) = info.plugin_api_versions.iter().find(same) else {
-        return unsuitable(format!("it speaks plugin API {:?}, this host speaks {API_VERSION}", info.plugin_api_versions));
+        return unsuitable(format!(
+            "it speaks plugin API {:?}, this host speaks {API_VERSION}",
+            info.plugin_api_versions
+        ));
     };
     let Some(version) = lenient_version(&info.plugin_version) else {
         return unsuitable(format!("its version {:?} cannot be read; use a form like 1.2.3", info.plugin_version));
@@ -216,7 +222,12 @@ fn lenient_version(text: &str) -> Option<semver::Version> {
 }
 
 /// Hands the operator's and the agent's configuration to a new process.
-pub(crate) async fn configure(running: &Running, spec: &PluginSpec, agent: &AgentConfig, timing: &Timing) -> Result<(), LaunchError> {
+pub(crate) async fn configure(
+    running: &Running,
+    spec: &PluginSpec,
+    agent: &AgentConfig,
+    timing: &Timing,
+) -> Result<(), LaunchError> {
     let Running { channel, process, identity, .. } = running;
     let limit = timing.setup_call;
     let mut client = BasePluginClient::new(channel.clone()).max_decoding_message_size(HOST_DECODE_LIMIT);
@@ -271,7 +282,8 @@ pub(crate) async fn open(running: &Running, timing: &Timing) -> Result<Session, 
     }
     let answer = call("Capabilities", limit, &process, client.capabilities(CapabilitiesRequest {})).await?;
     let capabilities = answer.map_err(|status| refused("Capabilities", &status))?.capabilities;
-    let answer = call("TaskConfigSchema", limit, &process, client.task_config_schema(TaskConfigSchemaRequest {})).await?;
+    let answer =
+        call("TaskConfigSchema", limit, &process, client.task_config_schema(TaskConfigSchemaRequest {})).await?;
     let spec = answer.map_err(|status| refused("TaskConfigSchema", &status))?.spec;
     let spec = spec.ok_or_else(|| LaunchError::Unsuitable("it has no schema for the configuration of tasks".into()))?;
     let mut remote = RemoteDriverClient::new(channel.clone()).max_decoding_message_size(HOST_DECODE_LIMIT);

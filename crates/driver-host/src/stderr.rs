@@ -66,7 +66,8 @@ pub(crate) async fn drain(plugin: String, mut from: impl AsyncRead + Unpin, tail
     let mut each = |line: &[u8]| {
         let (fits, missed) = budget.take(Instant::now());
         if missed > 0 {
-            tracing::warn!(target: "plugin", plugin, missed, "log lines of the plugin were dropped, it writes too many");
+            tracing::warn!(target: "plugin", plugin, missed, "log lines of the plugin were dropped, it writes \
+                too many");
         }
         if fits {
             emit(&plugin, &parse(line, &mut crashing));

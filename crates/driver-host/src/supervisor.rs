@@ -173,7 +173,13 @@ impl Supervisor {
                             }
                             let (epitaph, stderr) = (session.process.epitaph(), session.process.stderr.text());
                             let last = bounded(stderr.trim().lines().last().unwrap_or_default());
-                            tracing::warn!(plugin = spec.name, driver, epitaph, last, "plugin process ended, starting it again");
+                            tracing::warn!(
+                                plugin = spec.name,
+                                driver,
+                                epitaph,
+                                last,
+                                "plugin process ended, starting it again"
+                            );
                             let why = format!("the plugin process ended ({epitaph}) and is being started again");
                             self.down(&spec, Some((&driver, &shared)), &why, true);
                             session.process.bury().await;
@@ -188,7 +194,9 @@ impl Supervisor {
             };
             failures += 1;
             let delay = failure.retryable().then(|| self.backoff().delay(failures, jitter()));
-            let next = delay.map_or("not tried again until a reload".to_owned(), |d| format!("tried again in {} s", d.as_secs().max(1)));
+            let next = delay.map_or("not tried again until a reload".to_owned(), |d| {
+                format!("tried again in {} s", d.as_secs().max(1))
+            });
             let text = failure.to_string();
             // A lasting failure is logged once.
             if told == text {
@@ -319,9 +327,11 @@ impl Supervisor {
         };
         session.generation = granted.generation;
         self.launching().take();
-        let record = Record::new(&spec.name, &session.process, digest).map(|record| record.ready(&session.driver, &session.address));
+        let record = Record::new(&spec.name, &session.process, digest)
+            .map(|record| record.ready(&session.driver, &session.address));
         self.remember(record);
-        if let Err(error) = serves::save(&common.state_dir, &spec.name, &Serves::new(&session.driver, &session.version)) {
+        if let Err(error) = serves::save(&common.state_dir, &spec.name, &Serves::new(&session.driver, &session.version))
+        {
             tracing::warn!(plugin = spec.name, %error, "cannot record which driver the plugin serves");
         }
         guard.release();
@@ -359,7 +369,7 @@ impl Supervisor {
         let guard = KillOnDrop::new(&process);
         let limit = common.timing.setup_call;
         let reached = async {
-            let channel = session::connect(&address, limit).await?;
+            let channel = session::connect(&address, &process, limit).await?;
             let identity = session::identify(&channel, &process, limit).await?;
             Ok((channel, identity))
         };
@@ -417,7 +427,7 @@ impl Supervisor {
             if !record.is_ready() || !session::is_listener(&address, process.pid).await {
                 return None;
             }
-            let channel = session::connect(&address, limit).await.ok()?;
+            let channel = session::connect(&address, &process, limit).await.ok()?;
             let serving = session::is_serving(&channel, &process, limit).await;
             let identity = session::identify(&channel, &process, limit).await.ok()?;
             (serving && identity.driver == record.driver).then_some((channel, identity))
@@ -428,11 +438,16 @@ impl Supervisor {
             && !common.anew.contains(&record.driver)
         {
             OutputPipes::new(&common.state_dir, &spec.name).reopen(&spec.name, &process.stderr);
-            tracing::info!(plugin = spec.name, driver = identity.driver, pid = process.pid, "reattached to a running plugin");
+            tracing::info!(
+                plugin = spec.name,
+                driver = identity.driver,
+                pid = process.pid,
+                "reattached to a running plugin"
+            );
             return Some(Running { channel, process, identity, address, digest: digest.to_owned(), fresh: false });
         }
         tracing::info!(plugin = spec.name, pid = process.pid, "the running plugin cannot be kept, starting it anew");
-        let channel = session::connect(&address, common.timing.stop_grace).await.ok();
+        let channel = session::connect(&address, &process, common.timing.stop_grace).await.ok();
         session::stop(channel.as_ref(), &process, common.timing.stop_grace).await;
         reattach::remove(&common.state_dir, &spec.name);
         self.remove_socket(&address);
@@ -440,7 +455,13 @@ impl Supervisor {
     }
 
     /// Publishes the session and the driver's reports until the session ends.
-    async fn serve(&mut self, spec: &PluginSpec, session: Arc<Session>, shared: &Arc<Shared>, displaced: &CancellationToken) -> Over {
+    async fn serve(
+        &mut self,
+        spec: &PluginSpec,
+        session: Arc<Session>,
+        shared: &Arc<Shared>,
+        displaced: &CancellationToken,
+    ) -> Over {
         let common = self.common.clone();
         let facts = Facts {
             capabilities: session.capabilities.clone(),
@@ -480,7 +501,8 @@ impl Supervisor {
             plugin = spec.name, driver = session.driver, version = %session.version, pid = session.process.pid,
             "driver plugin is up"
         );
-        let mut streams = pin!(async { tokio::join!(fingerprints(&common, &session), task_events(&common, &session)).0 });
+        let mut streams =
+            pin!(async { tokio::join!(fingerprints(&common, &session), task_events(&common, &session)).0 });
         let mut hung = pin!(hung(&common, &session));
         loop {
             let order = tokio::select! {
@@ -491,7 +513,8 @@ impl Supervisor {
                 () = common.ending.token().cancelled() => return Over::Ending(common.ending.how()),
                 never = &mut streams => match never {},
                 () = &mut hung => {
-                    tracing::error!(plugin = spec.name, driver = session.driver, "plugin hangs, its process is replaced");
+                    tracing::error!(plugin = spec.name, driver = session.driver, "plugin hangs, its process is \
+                        replaced");
                     session::stop(None, &session.process, common.timing.stop_grace).await;
                     return Over::Died;
                 }
@@ -518,7 +541,8 @@ impl Supervisor {
                     return Over::Reload;
                 }
                 Err(error) => {
-                    tracing::error!(plugin = spec.name, %error, "the changed plugin cannot be used, the former process goes on");
+                    tracing::error!(plugin = spec.name, %error, "the changed plugin cannot be used, the former \
+                        process goes on");
                     let _ = order.reply.send(Reloaded::Kept(error.to_string()));
                 }
             }
@@ -592,7 +616,9 @@ async fn fingerprints(common: &Common, session: &Session) -> Infallible {
         let delay = REOPEN.delay(failures, jitter());
         match failure {
             // A driver that answers and then closes keeps its last state.
-            None => tracing::debug!(driver = session.driver, failures, ?delay, "the driver ended its fingerprint stream"),
+            None => {
+                tracing::debug!(driver = session.driver, failures, ?delay, "the driver ended its fingerprint stream")
+            }
             Some(status) => {
                 if broken_connection(&status) {
                     // If the process is dead, its supervisor drops this and reports the death.

@@ -221,7 +221,8 @@ mod tests {
         held.extend(taken(&turns, false).await);
         assert_eq!(held.len(), MOST / 2);
         // After a quiet spell the limit doubles.
-        let more = tokio::time::timeout(SPELL + Duration::from_secs(1), turns.take(false)).await.expect("after a spell");
+        let more =
+            tokio::time::timeout(SPELL + Duration::from_secs(1), turns.take(false)).await.expect("after a spell");
         more.fell();
         held.push(more);
         assert!(taken(&turns, false).await.is_none());

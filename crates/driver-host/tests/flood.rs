@@ -16,7 +16,8 @@ async fn four_gibibytes_of_output_cost_the_host_a_bounded_amount_of_memory() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let command = testkit::beside_the_tests("fake_plugin");
     let plugin = PluginSpec { name: "mock".into(), command, args: vec!["flood".into()], ..PluginSpec::default() };
-    let host = DriverHost::start(HostOptions::new(vec![plugin], dir.path().join("s"), dir.path().join("state"))).expect("starts");
+    let host = DriverHost::start(HostOptions::new(vec![plugin], dir.path().join("s"), dir.path().join("state")))
+        .expect("starts");
     let driver = host.wait_driver("mock", testkit::PATIENCE).await.expect("comes up");
     let before = resident();
     let mut most = before;

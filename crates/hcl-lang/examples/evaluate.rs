@@ -32,7 +32,8 @@ fn main() -> std::io::Result<()> {
                     undefined: Undefined::Error,
                     budget: Budget::default(),
                 };
-                let value = parse_expr(&source).and_then(|expr| Expression::new(Arc::new(expr), source.clone()).evaluate(&context));
+                let value = parse_expr(&source)
+                    .and_then(|expr| Expression::new(Arc::new(expr), source.clone()).evaluate(&context));
                 match value {
                     Ok(value) => writeln!(out, "{}", hcl_lang::json::encode(&value))?,
                     Err(e) => writeln!(out, "ERR {}", e.to_string().replace('\n', " "))?,

@@ -89,7 +89,10 @@ impl Content {
 pub fn parse_file(source: &Source) -> Result<Body, Diagnostic> {
     if source.text().trim_start().starts_with('{') {
         if source.text().len() > parse::JSON_SOURCE_MAX {
-            return Err(Diagnostic::error("File too large", format!("{} has more than {} bytes", source.name(), parse::JSON_SOURCE_MAX)));
+            return Err(Diagnostic::error(
+                "File too large",
+                format!("{} has more than {} bytes", source.name(), parse::JSON_SOURCE_MAX),
+            ));
         }
         let node = crate::json::parse(source)?;
         return json_body(&node, source, Scope::default());
@@ -118,8 +121,11 @@ pub fn json_body(node: &JsonNode, source: &Source, scope: Scope) -> Result<Body,
             }
         }
         _ => {
-            return Err(Diagnostic::error("Not an object", format!("an object is expected here, this is {}", node.kind_name()))
-                .at(source, node.span));
+            return Err(Diagnostic::error(
+                "Not an object",
+                format!("an object is expected here, this is {}", node.kind_name()),
+            )
+            .at(source, node.span));
         }
     }
     Ok(Body { source: source.clone(), scope, span: node.span, inner: Inner::Json(objects) })
@@ -150,7 +156,9 @@ impl Body {
                 .map(|a| (a.name.as_str(), a.name_span))
                 .chain(body.blocks.iter().map(|b| (b.name.as_str(), b.name_span)))
                 .collect(),
-            Inner::Json(objects) => objects.iter().flat_map(|members| members.iter()).map(|m| (m.key.as_str(), m.key_span)).collect(),
+            Inner::Json(objects) => {
+                objects.iter().flat_map(|members| members.iter()).map(|m| (m.key.as_str(), m.key_span)).collect()
+            }
         }
     }
 
@@ -170,7 +178,12 @@ impl Body {
 
     /// Reads the body by a schema. `dynamic` blocks are expanded with `context`; without one they are
     /// blocks like others. Everything that is wrong is reported, not only the first.
-    pub fn content(&self, schema: &Schema<'_>, context: Option<&Context>, diagnostics: &mut Vec<Diagnostic>) -> Content {
+    pub fn content(
+        &self,
+        schema: &Schema<'_>,
+        context: Option<&Context>,
+        diagnostics: &mut Vec<Diagnostic>,
+    ) -> Content {
         match &self.inner {
             Inner::Native(body) => self.native_content(body, schema, context, diagnostics),
             Inner::Json(objects) => self.json_content(objects, schema, context, diagnostics),
@@ -193,7 +206,11 @@ impl Body {
             content.attributes.push(Attribute {
                 name: attribute.name.clone(),
                 name_span: attribute.name_span,
-                expression: Expression { expr: attribute.expr.clone(), source: self.source.clone(), scope: self.scope.clone() },
+                expression: Expression {
+                    expr: attribute.expr.clone(),
+                    source: self.source.clone(),
+                    scope: self.scope.clone(),
+                },
             });
         }
         for block in &body.blocks {
@@ -222,13 +239,16 @@ impl Body {
         if block.labels.len() == labels.len() {
             return Ok(());
         }
-        let form: String = std::iter::once(block.name.clone()).chain(labels.iter().map(|l| format!(" \"{l}\""))).collect();
+        let form: String =
+            std::iter::once(block.name.clone()).chain(labels.iter().map(|l| format!(" \"{l}\""))).collect();
         let (span, detail) = match block.labels.get(labels.len()) {
             Some((_, span)) if labels.is_empty() => (*span, format!("{} takes no label", block.name)),
             Some((_, span)) => (*span, format!("{} takes {} label only", block.name, labels.len())),
             None => (block.name_span, format!("{} needs a label: its {}", block.name, labels[block.labels.len()])),
         };
-        Err(Diagnostic::error("Wrong number of labels", detail).at(&self.source, span).hint(format!("write {form} {{ … }}")))
+        Err(Diagnostic::error("Wrong number of labels", detail)
+            .at(&self.source, span)
+            .hint(format!("write {form} {{ … }}")))
     }
 
     fn unknown(&self, name: &str, span: Span, schema: &Schema<'_>, attribute: bool) -> Diagnostic {
@@ -245,13 +265,20 @@ impl Body {
                 .hint(format!("write {name} = …"));
         }
         let what = if attribute { "attribute" } else { "block" };
-        let diagnostic = Diagnostic::error(format!("Unknown {what}"), format!("{name:?} is not expected here")).at(&self.source, span);
+        let diagnostic = Diagnostic::error(format!("Unknown {what}"), format!("{name:?} is not expected here"))
+            .at(&self.source, span);
         let names = schema.attributes.iter().copied().chain(schema.blocks.iter().map(|(name, _)| *name));
         did_you_mean(diagnostic, name, names)
     }
 
     /// `dynamic "type" { for_each iterator labels content {} }` → blocks.
-    fn expand(&self, block: &NativeBlock, schema: &Schema<'_>, context: &Context, out: &mut Vec<Block>) -> Result<(), Diagnostic> {
+    fn expand(
+        &self,
+        block: &NativeBlock,
+        schema: &Schema<'_>,
+        context: &Context,
+        out: &mut Vec<Block>,
+    ) -> Result<(), Diagnostic> {
         let fail = |span: Span, detail: String| -> Result<(), Diagnostic> {
             Err(Diagnostic::error("Invalid dynamic block", detail)
                 .at(&self.source, span)
@@ -285,17 +312,25 @@ impl Body {
                 format!("{name} takes {} labels, {} are given", label_names.len(), label_exprs.len()),
             );
         }
-        let handle =
-            |expr: &Expr, scope: &Scope| Expression { expr: Arc::new(expr.clone()), source: self.source.clone(), scope: scope.clone() };
+        let handle = |expr: &Expr, scope: &Scope| Expression {
+            expr: Arc::new(expr.clone()),
+            source: self.source.clone(),
+            scope: scope.clone(),
+        };
         let each = handle(spec.for_each, &self.scope).evaluate(context)?;
         let items: Vec<(Value, Value)> = match each {
             Value::List(_, items) | Value::Tuple(items) => {
                 items.into_iter().enumerate().map(|(i, item)| (crate::value::position(i), item)).collect()
             }
             Value::Set(_, items) => items.into_iter().map(|i| (i.clone(), i)).collect(),
-            Value::Map(_, entries) | Value::Object(entries) => entries.into_iter().map(|(key, item)| (Value::String(key), item)).collect(),
+            Value::Map(_, entries) | Value::Object(entries) => {
+                entries.into_iter().map(|(key, item)| (Value::String(key), item)).collect()
+            }
             other => {
-                return fail(spec.for_each.span, format!("for_each must be a list, set or map, this is {}", other.kind()));
+                return fail(
+                    spec.for_each.span,
+                    format!("for_each must be a list, set or map, this is {}", other.kind()),
+                );
             }
         };
         if out.len() + items.len() > DYNAMIC_MAX {
@@ -303,10 +338,9 @@ impl Body {
         }
         for (key, value) in items {
             let current = Value::Object([("key".to_owned(), key), ("value".to_owned(), value)].into());
-            context
-                .budget
-                .charge(current.weight())
-                .map_err(|e| Diagnostic::error("Too much to evaluate", e.to_string()).at(&self.source, block.name_span))?;
+            context.budget.charge(current.weight()).map_err(|e| {
+                Diagnostic::error("Too much to evaluate", e.to_string()).at(&self.source, block.name_span)
+            })?;
             let scope = self.scope.with(iterator.clone(), current);
             let mut labels = Vec::new();
             for expr in label_exprs {
@@ -348,7 +382,10 @@ impl Body {
                 "iterator" => iterator = Some(attribute.expr.as_ref()),
                 "labels" => labels = Some(attribute.expr.as_ref()),
                 other => {
-                    return fail(attribute.name_span, format!("{other:?} is not expected here, only for_each, iterator and labels"));
+                    return fail(
+                        attribute.name_span,
+                        format!("{other:?} is not expected here, only for_each, iterator and labels"),
+                    );
                 }
             }
         }
@@ -436,7 +473,12 @@ impl Body {
             };
             for body in bodies {
                 match json_body(body, &self.source, self.scope.clone()) {
-                    Ok(body) => out.push(Block { name: member.key.clone(), name_span: member.key_span, labels: labels.clone(), body }),
+                    Ok(body) => out.push(Block {
+                        name: member.key.clone(),
+                        name_span: member.key_span,
+                        labels: labels.clone(),
+                        body,
+                    }),
                     Err(e) => diagnostics.push(e),
                 }
             }
@@ -452,7 +494,11 @@ impl Body {
                 diagnostics.push(
                     Diagnostic::error(
                         "Not an object",
-                        format!("{} needs an object whose keys are its {label}, this is {}", member.key, object.kind_name()),
+                        format!(
+                            "{} needs an object whose keys are its {label}, this is {}",
+                            member.key,
+                            object.kind_name()
+                        ),
                     )
                     .at(&self.source, object.span),
                 );
@@ -485,7 +531,11 @@ impl Body {
                     .map(|a| Attribute {
                         name: a.name.clone(),
                         name_span: a.name_span,
-                        expression: Expression { expr: a.expr.clone(), source: self.source.clone(), scope: self.scope.clone() },
+                        expression: Expression {
+                            expr: a.expr.clone(),
+                            source: self.source.clone(),
+                            scope: self.scope.clone(),
+                        },
                     })
                     .collect()
             }
@@ -555,7 +605,9 @@ pub fn json_expr(node: &JsonNode, source: &Source) -> Result<Expr, Diagnostic> {
         JsonKind::Bool(b) => ExprKind::Literal(Value::Bool(*b)),
         JsonKind::Number(n) => ExprKind::Literal(Value::Number(n.clone())),
         JsonKind::String(text) => return parse::parse_template_at(text, source, node.span),
-        JsonKind::Array(items) => ExprKind::Tuple(items.iter().map(|item| json_expr(item, source)).collect::<Result<_, _>>()?),
+        JsonKind::Array(items) => {
+            ExprKind::Tuple(items.iter().map(|item| json_expr(item, source)).collect::<Result<_, _>>()?)
+        }
         JsonKind::Object(members) => {
             let mut out: Vec<(ObjectKey, Expr)> = Vec::new();
             let mut seen = BTreeSet::new();

@@ -45,16 +45,21 @@ pub fn convert(value: &Value, ty: &Type) -> Result<Value, ConvertError> {
     }
     match (value, ty) {
         (Value::Null(_), _) => Ok(Value::Null(ty.clone())),
-        (Value::Bool(_), Type::Bool) | (Value::Number(_), Type::Number) | (Value::String(_), Type::String) => Ok(value.clone()),
+        (Value::Bool(_), Type::Bool) | (Value::Number(_), Type::Number) | (Value::String(_), Type::String) => {
+            Ok(value.clone())
+        }
         (Value::Bool(b), Type::String) => Ok(Value::String(b.to_string())),
         (Value::Number(n), Type::String) => Ok(Value::String(n.to_string())),
-        (Value::String(s), Type::Number) => Number::parse(s).map(Value::Number).ok_or_else(|| ConvertError::new("a number is required")),
+        (Value::String(s), Type::Number) => {
+            Number::parse(s).map(Value::Number).ok_or_else(|| ConvertError::new("a number is required"))
+        }
         (Value::String(s), Type::Bool) => match s.as_str() {
             "true" | "1" => Ok(Value::Bool(true)),
             "false" | "0" => Ok(Value::Bool(false)),
-            _ if s.eq_ignore_ascii_case("true") || s.eq_ignore_ascii_case("false") => {
-                Err(ConvertError::new(format!("a bool is required; to convert from string, use lowercase {:?}", s.to_lowercase())))
-            }
+            _ if s.eq_ignore_ascii_case("true") || s.eq_ignore_ascii_case("false") => Err(ConvertError::new(format!(
+                "a bool is required; to convert from string, use lowercase {:?}",
+                s.to_lowercase()
+            ))),
             _ => Err(ConvertError::new("a bool is required")),
         },
         (Value::List(_, items) | Value::Set(_, items) | Value::Tuple(items), Type::List(element)) => {
@@ -67,7 +72,11 @@ pub fn convert(value: &Value, ty: &Type) -> Result<Value, ConvertError> {
         }
         (Value::Tuple(items) | Value::List(_, items), Type::Tuple(types)) => {
             if items.len() != types.len() {
-                return Err(ConvertError::new(format!("a tuple of {} elements is required, this has {}", types.len(), items.len())));
+                return Err(ConvertError::new(format!(
+                    "a tuple of {} elements is required, this has {}",
+                    types.len(),
+                    items.len()
+                )));
             }
             let items = items
                 .iter()
@@ -81,13 +90,16 @@ pub fn convert(value: &Value, ty: &Type) -> Result<Value, ConvertError> {
             let element = element_type(element, entries.values(), "map")?;
             let entries = entries
                 .iter()
-                .map(|(key, item)| convert(item, &element).map(|item| (key.clone(), item)).map_err(|e| e.under(format!("[{key:?}]"))))
+                .map(|(key, item)| {
+                    convert(item, &element).map(|item| (key.clone(), item)).map_err(|e| e.under(format!("[{key:?}]")))
+                })
                 .collect::<Result<_, _>>()?;
             Ok(Value::Map(element, entries))
         }
         (Value::Map(_, entries) | Value::Object(entries), Type::Object(types)) => {
             let mut out = BTreeMap::new();
-            let missing: Vec<String> = types.keys().filter(|key| !entries.contains_key(*key)).map(|key| format!("{key:?}")).collect();
+            let missing: Vec<String> =
+                types.keys().filter(|key| !entries.contains_key(*key)).map(|key| format!("{key:?}")).collect();
             if !missing.is_empty() {
                 let (noun, verb) = if missing.len() == 1 { ("attribute", "is") } else { ("attributes", "are") };
                 return Err(ConvertError::new(format!("{noun} {} {verb} required", missing.join(", "))));

@@ -102,7 +102,10 @@ pub fn tidy(diagnostics: Vec<Diagnostic>) -> Vec<Diagnostic> {
     }
     if further > 0 {
         let worst = kept.iter().map(|d| d.severity).max().unwrap_or(Severity::Warning);
-        kept.push(Diagnostic { severity: worst, ..Diagnostic::error("Further findings", format!("{further} more are not shown")) });
+        kept.push(Diagnostic {
+            severity: worst,
+            ..Diagnostic::error("Further findings", format!("{further} more are not shown"))
+        });
     }
     kept
 }

@@ -156,13 +156,20 @@ impl Evaluator<'_> {
     }
 
     fn charge(&self, span: Span, amount: u64) -> Eval<()> {
-        self.context.budget.charge(amount).map_err(|e| Diagnostic::error("Too much to evaluate", e.to_string()).at(self.source, span))
+        self.context
+            .budget
+            .charge(amount)
+            .map_err(|e| Diagnostic::error("Too much to evaluate", e.to_string()).at(self.source, span))
     }
 
     pub(crate) fn eval(&self, expr: &Expr, scope: &Scope, depth: usize) -> Eval {
         self.charge(expr.span, STEP_COST)?;
         if depth > DEPTH_MAX {
-            return self.fail(expr.span, "Expression nested too deeply", "this expression has more levels than are allowed");
+            return self.fail(
+                expr.span,
+                "Expression nested too deeply",
+                "this expression has more levels than are allowed",
+            );
         }
         let depth = depth + 1;
         match &expr.kind {
@@ -176,7 +183,9 @@ impl Evaluator<'_> {
                 Ok(Value::String(out))
             }
             ExprKind::Wrap(inner) | ExprKind::Paren(inner) => self.eval(inner, scope, depth),
-            ExprKind::Tuple(items) => Ok(Value::Tuple(items.iter().map(|item| self.eval(item, scope, depth)).collect::<Eval<_>>()?)),
+            ExprKind::Tuple(items) => {
+                Ok(Value::Tuple(items.iter().map(|item| self.eval(item, scope, depth)).collect::<Eval<_>>()?))
+            }
             ExprKind::Object(items) => self.object(items, scope, depth),
             ExprKind::Traversal { .. } => {
                 let value = self.traversal(expr, scope)?;
@@ -193,13 +202,19 @@ impl Evaluator<'_> {
                 self.index(Cow::Owned(value), &key_value, key.span).map(Cow::into_owned)
             }
             ExprKind::Splat { source, each } => self.splat(source, each, scope, depth),
-            ExprKind::Call { name, name_span, args, expand } => {
-                call(self, &CallSite { name, name_span: *name_span, span: expr.span, args, expand: *expand }, scope, depth)
+            ExprKind::Call { name, name_span, args, expand } => call(
+                self,
+                &CallSite { name, name_span: *name_span, span: expr.span, args, expand: *expand },
+                scope,
+                depth,
+            ),
+            ExprKind::Conditional(condition, then, otherwise) => {
+                self.conditional(expr.span, condition, then, otherwise, scope, depth)
             }
-            ExprKind::Conditional(condition, then, otherwise) => self.conditional(expr.span, condition, then, otherwise, scope, depth),
             ExprKind::Unary(op, operand) => {
                 let value = self.eval(operand, scope, depth)?;
-                operators::unary(*op, &value).map_err(|e| Diagnostic::error("Invalid operand", e).at(self.source, operand.span))
+                operators::unary(*op, &value)
+                    .map_err(|e| Diagnostic::error("Invalid operand", e).at(self.source, operand.span))
             }
             ExprKind::Binary(left, op, right) => {
                 let a = self.eval(left, scope, depth)?;
@@ -260,9 +275,12 @@ impl Evaluator<'_> {
                             out.push_str(&text);
                         }
                         _ => {
-                            return Err(Diagnostic::error("Not a text", format!("a {} cannot be part of a text", value.kind()))
-                                .at(self.source, expr.span)
-                                .hint("use jsonencode(…) or join(…) to make a text of it"));
+                            return Err(Diagnostic::error(
+                                "Not a text",
+                                format!("a {} cannot be part of a text", value.kind()),
+                            )
+                            .at(self.source, expr.span)
+                            .hint("use jsonencode(…) or join(…) to make a text of it"));
                         }
                     }
                 }
@@ -295,9 +313,11 @@ impl Evaluator<'_> {
         }
         match convert(value, &Type::Bool) {
             Ok(Value::Bool(b)) => Ok(b),
-            Ok(_) | Err(_) => {
-                self.fail(span, "Condition is not a bool", format!("the {what} must be true or false, this is {}", value.kind()))
-            }
+            Ok(_) | Err(_) => self.fail(
+                span,
+                "Condition is not a bool",
+                format!("the {what} must be true or false, this is {}", value.kind()),
+            ),
         }
     }
 
@@ -358,7 +378,15 @@ impl Evaluator<'_> {
         Ok(Value::Object(object))
     }
 
-    fn conditional(&self, span: Span, condition: &Expr, then: &Expr, otherwise: &Expr, scope: &Scope, depth: usize) -> Eval {
+    fn conditional(
+        &self,
+        span: Span,
+        condition: &Expr,
+        then: &Expr,
+        otherwise: &Expr,
+        scope: &Scope,
+        depth: usize,
+    ) -> Eval {
         // Both branches are evaluated, because the type of the result depends on both; an error
         // counts only in the branch that is taken.
         let value = self.eval(condition, scope, depth)?;
@@ -376,7 +404,11 @@ impl Evaluator<'_> {
             return self.fail(
                 span,
                 "Results of different types",
-                format!("both results of a condition must have one type; here they are {} and {}", result.kind(), other_value.kind()),
+                format!(
+                    "both results of a condition must have one type; here they are {} and {}",
+                    result.kind(),
+                    other_value.kind()
+                ),
             );
         };
         convert(&result, &ty).or_else(|e| self.fail(taken.span, "Results of different types", e.to_string()))
@@ -391,16 +423,18 @@ impl Evaluator<'_> {
         let Some(value) = value else {
             return match self.context.undefined {
                 Undefined::KeepText => Ok(Cow::Owned(Value::String(verbatim.clone()))),
-                Undefined::Constant => {
-                    Err(Diagnostic::error("Variables not allowed", format!("{root} is a reference, only constants may stand here"))
-                        .at(self.source, *root_span)
-                        .hint(format!("if it is meant as text, put it in quotes: {root:?}")))
-                }
+                Undefined::Constant => Err(Diagnostic::error(
+                    "Variables not allowed",
+                    format!("{root} is a reference, only constants may stand here"),
+                )
+                .at(self.source, *root_span)
+                .hint(format!("if it is meant as text, put it in quotes: {root:?}"))),
                 Undefined::Error => {
                     let mut names = scope.names();
                     names.extend(self.context.variables.keys().map(String::as_str));
                     let diagnostic =
-                        Diagnostic::error(UNKNOWN_VARIABLE, format!("there is no variable named {root:?}")).at(self.source, *root_span);
+                        Diagnostic::error(UNKNOWN_VARIABLE, format!("there is no variable named {root:?}"))
+                            .at(self.source, *root_span);
                     Err(did_you_mean(diagnostic, root, names))
                 }
             };
@@ -418,7 +452,8 @@ impl Evaluator<'_> {
     pub(crate) fn get_attr<'v>(&self, value: Cow<'v, Value>, name: &str, span: Span) -> Eval<Cow<'v, Value>> {
         let missing = |entries: &BTreeMap<String, Value>, what: &str| {
             let diagnostic =
-                Diagnostic::error("Unknown attribute", format!("this {what} has no attribute named {name:?}")).at(self.source, span);
+                Diagnostic::error("Unknown attribute", format!("this {what} has no attribute named {name:?}"))
+                    .at(self.source, span);
             Err(did_you_mean(diagnostic, name, entries.keys().map(String::as_str)))
         };
         match value {
@@ -434,12 +469,15 @@ impl Evaluator<'_> {
                 Some(found) => Ok(Cow::Owned(found)),
                 None => missing(&entries, "object"),
             },
-            other if other.is_null() => self.fail(span, "Attribute of null", format!("this is null, it has no attribute {name:?}")),
-            other if other.elements().is_some() => {
-                Err(Diagnostic::error("Attribute of a list", format!("a {} has elements, no attribute {name:?}", other.kind()))
-                    .at(self.source, span)
-                    .hint(format!("write [*].{name} for the attribute of every element, [0].{name} for the first")))
+            other if other.is_null() => {
+                self.fail(span, "Attribute of null", format!("this is null, it has no attribute {name:?}"))
             }
+            other if other.elements().is_some() => Err(Diagnostic::error(
+                "Attribute of a list",
+                format!("a {} has elements, no attribute {name:?}", other.kind()),
+            )
+            .at(self.source, span)
+            .hint(format!("write [*].{name} for the attribute of every element, [0].{name} for the first"))),
             other => self.fail(span, "Unknown attribute", format!("a {} has no attributes", other.kind())),
         }
     }
@@ -455,7 +493,11 @@ impl Evaluator<'_> {
             Value::List(..) | Value::Tuple(_) => {
                 let items = value.elements().unwrap_or_default();
                 let Ok(Value::Number(number)) = convert(key, &Type::Number) else {
-                    return self.fail(span, "Invalid index", format!("the index of a {} must be a number", value.kind()));
+                    return self.fail(
+                        span,
+                        "Invalid index",
+                        format!("the index of a {} must be a number", value.kind()),
+                    );
                 };
                 let position = number.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| *n < items.len());
                 let Some(position) = position else {
@@ -470,7 +512,9 @@ impl Evaluator<'_> {
                         Some(found) => Cow::Borrowed(found),
                         None => Cow::Owned(Value::NULL),
                     },
-                    Cow::Owned(Value::List(_, mut items) | Value::Tuple(mut items)) => Cow::Owned(items.swap_remove(position)),
+                    Cow::Owned(Value::List(_, mut items) | Value::Tuple(mut items)) => {
+                        Cow::Owned(items.swap_remove(position))
+                    }
                     Cow::Owned(_) => Cow::Owned(Value::NULL),
                 })
             }
@@ -478,16 +522,22 @@ impl Evaluator<'_> {
                 let key = self.key_text(key, span)?;
                 let entries_have = value.entries().is_some_and(|e| e.contains_key(&key));
                 if !entries_have {
-                    let diagnostic = Diagnostic::error("Unknown key", format!("this {} has no element with the key {key:?}", value.kind()))
-                        .at(self.source, span);
-                    let names: Vec<&str> = value.entries().map(|e| e.keys().map(String::as_str).collect()).unwrap_or_default();
+                    let diagnostic = Diagnostic::error(
+                        "Unknown key",
+                        format!("this {} has no element with the key {key:?}", value.kind()),
+                    )
+                    .at(self.source, span);
+                    let names: Vec<&str> =
+                        value.entries().map(|e| e.keys().map(String::as_str).collect()).unwrap_or_default();
                     return Err(did_you_mean(diagnostic, &key, names));
                 }
                 self.get_attr(value, &key, span)
             }
-            Value::Set(..) => Err(Diagnostic::error("Index into a set", "elements of a set have no order and no index")
-                .at(self.source, span)
-                .hint("make it a list first, for example with sort(…)")),
+            Value::Set(..) => {
+                Err(Diagnostic::error("Index into a set", "elements of a set have no order and no index")
+                    .at(self.source, span)
+                    .hint("make it a list first, for example with sort(…)"))
+            }
             other => self.fail(span, "Invalid index", format!("a {} has no elements", other.kind())),
         }
     }
@@ -566,7 +616,11 @@ fn call(evaluator: &Evaluator<'_>, site: &CallSite<'_>, scope: &Scope, depth: us
                 }
             }
             failures.truncate(5);
-            return evaluator.fail(site.span, "Nothing to fall back on", format!("every argument of try failed:\n{}", failures.join("\n")));
+            return evaluator.fail(
+                site.span,
+                "Nothing to fall back on",
+                format!("every argument of try failed:\n{}", failures.join("\n")),
+            );
         }
         Body::Can => {
             lazy_args(Some(1))?;
@@ -576,10 +630,15 @@ fn call(evaluator: &Evaluator<'_>, site: &CallSite<'_>, scope: &Scope, depth: us
             lazy_args(Some(2))?;
             let ty = type_from_expr(&site.args[1], evaluator.source)?;
             let value = evaluator.eval(&site.args[0], scope, depth)?;
-            return convert(&value, &ty).or_else(|e| evaluator.fail(site.args[0].span, "Unsuitable value", e.to_string()));
+            return convert(&value, &ty)
+                .or_else(|e| evaluator.fail(site.args[0].span, "Unsuitable value", e.to_string()));
         }
         Body::Refused(reason) => {
-            return evaluator.fail(site.name_span, "Function refused", format!("{} is not available: {reason}", site.name));
+            return evaluator.fail(
+                site.name_span,
+                "Function refused",
+                format!("{} is not available: {reason}", site.name),
+            );
         }
         Body::Files(_) if !set.host.files_allowed() => {
             return Err(Diagnostic::error("Function refused", format!("{}: filesystem function disabled", site.name))
@@ -629,7 +688,8 @@ fn arguments(
     let least = function.params.len();
     if values.len() < least || (values.len() > least && function.rest.is_none()) {
         let names: Vec<&str> = function.params.iter().map(|p| p.name).collect();
-        let rest = function.rest.map_or(String::new(), |p| format!("{}{}...", if least > 0 { ", " } else { "" }, p.name));
+        let rest =
+            function.rest.map_or(String::new(), |p| format!("{}{}...", if least > 0 { ", " } else { "" }, p.name));
         return evaluator.fail(
             site.span,
             "Wrong number of arguments",
@@ -641,10 +701,15 @@ fn arguments(
             continue;
         };
         if value.is_null() && !param.null {
-            return evaluator.fail(spans[i], "Unsuitable argument", format!("{}: {} must not be null", site.name, param.name));
+            return evaluator.fail(
+                spans[i],
+                "Unsuitable argument",
+                format!("{}: {} must not be null", site.name, param.name),
+            );
         }
-        *value = convert(value, &param.kind.ty())
-            .or_else(|e| evaluator.fail(spans[i], "Unsuitable argument", format!("{}: {}: {e}", site.name, param.name)))?;
+        *value = convert(value, &param.kind.ty()).or_else(|e| {
+            evaluator.fail(spans[i], "Unsuitable argument", format!("{}: {}: {e}", site.name, param.name))
+        })?;
     }
     Ok((values, spans))
 }

@@ -15,7 +15,8 @@ pub fn format(source: &Source) -> Result<String, Diagnostic> {
     let before = parse_body(source)?;
     let text = layout(source.text());
     // The layout works on tokens, not on the tree; this is what makes it safe.
-    let unchanged = parse_body(&Source::new(source.name(), text.as_str())).is_ok_and(|after| shape(&after) == shape(&before));
+    let unchanged =
+        parse_body(&Source::new(source.name(), text.as_str())).is_ok_and(|after| shape(&after) == shape(&before));
     Ok(if unchanged { text } else { source.text().to_owned() })
 }
 

@@ -123,7 +123,8 @@ impl Object {
         let mut repeated = std::collections::BTreeSet::new();
         for item in &self.items {
             let labels: Vec<&str> = item.labels().collect();
-            let value = labels.iter().rev().fold(item.value.to_json(), |inner, label| serde_json::json!({ *label: inner }));
+            let value =
+                labels.iter().rev().fold(item.value.to_json(), |inner, label| serde_json::json!({ *label: inner }));
             match out.get_mut(item.key()) {
                 None => {
                     out.insert(item.key().to_owned(), value);

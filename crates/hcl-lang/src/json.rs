@@ -70,7 +70,11 @@ impl JsonNode {
             J::Object(members) => JsonKind::Object(
                 members
                     .iter()
-                    .map(|(key, value)| JsonMember { key: key.clone(), key_span: Span::default(), value: JsonNode::from_serde(value) })
+                    .map(|(key, value)| JsonMember {
+                        key: key.clone(),
+                        key_span: Span::default(),
+                        value: JsonNode::from_serde(value),
+                    })
                     .collect(),
             ),
         };
@@ -85,7 +89,9 @@ impl JsonNode {
             JsonKind::Number(n) => Value::Number(n.clone()),
             JsonKind::String(s) => Value::String(s.clone()),
             JsonKind::Array(items) => Value::Tuple(items.iter().map(JsonNode::to_value).collect()),
-            JsonKind::Object(members) => Value::Object(members.iter().map(|m| (m.key.clone(), m.value.to_value())).collect()),
+            JsonKind::Object(members) => {
+                Value::Object(members.iter().map(|m| (m.key.clone(), m.value.to_value())).collect())
+            }
         }
     }
 }
@@ -295,7 +301,8 @@ impl Parser<'_> {
 
     fn hex4(&mut self) -> Result<u32, Diagnostic> {
         let digits = self.source.text().get(self.at..self.at + 4);
-        match digits.filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit())).and_then(|d| u32::from_str_radix(d, 16).ok()) {
+        match digits.filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit())).and_then(|d| u32::from_str_radix(d, 16).ok())
+        {
             Some(code) => {
                 self.at += 4;
                 Ok(code)

@@ -122,7 +122,8 @@ fn quoted_len(text: &str) -> usize {
                 chars.next();
             }
             '$' | '%' if quoted => {
-                let escaped = chars.peek().is_some_and(|(_, next)| *next == c) && text[i + 1..].chars().nth(1) == Some('{');
+                let escaped =
+                    chars.peek().is_some_and(|(_, next)| *next == c) && text[i + 1..].chars().nth(1) == Some('{');
                 if escaped {
                     chars.next();
                     chars.next();

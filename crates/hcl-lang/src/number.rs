@@ -91,7 +91,11 @@ impl Number {
         if value < 0.0 {
             num = -num;
         }
-        if shift >= 0 { Number::ratio(num << shift as u64, BigInt::one()) } else { Number::ratio(num, BigInt::one() << (-shift) as u64) }
+        if shift >= 0 {
+            Number::ratio(num << shift as u64, BigInt::one())
+        } else {
+            Number::ratio(num, BigInt::one() << (-shift) as u64)
+        }
     }
 
     /// Ten to the power of `exponent`, whatever its size: for shifting digits, not for values of users.

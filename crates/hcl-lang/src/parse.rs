@@ -96,7 +96,9 @@ pub(crate) fn parse_template_at(text: &str, source: &Source, span: Span) -> Resu
 
 fn template_in_place(text: &str, source: &Source, span: Span) -> Result<Expr, Diagnostic> {
     let template = hcl_edit::parser::parse_template(text).map_err(|e| {
-        Diagnostic::error("Invalid template", e.message().to_owned()).at(source, span).hint("to keep ${ as text, write $${")
+        Diagnostic::error("Invalid template", e.message().to_owned())
+            .at(source, span)
+            .hint("to keep ${ as text, write $${")
     })?;
     let lower = Lower { source, text, place: Place::Fixed(span) };
     lower.template_expr(template.iter(), span, true, false)
@@ -128,14 +130,19 @@ fn syntax_diagnostic(source: &Source, message: &str, offset: usize) -> Diagnosti
         return diagnostic;
     }
     let message = match message {
-        "unexpected token" => "this is neither name = value nor the beginning of a block, or what follows it is not understood",
+        "unexpected token" => {
+            "this is neither name = value nor the beginning of a block, or what follows it is not understood"
+        }
         "expected newline or eof" => "the line should end here",
         m if m.starts_with("invalid expression;") => "a value is expected here",
-        m if m.starts_with("invalid attribute; expected `=`") => "a block on one line holds one attribute and nothing else",
+        m if m.starts_with("invalid attribute; expected `=`") => {
+            "a block on one line holds one attribute and nothing else"
+        }
         other => other,
     };
     let width = rest.chars().next().map_or(0, char::len_utf8);
-    let diagnostic = Diagnostic::error("Invalid syntax", message.to_owned()).at(source, Span::new(offset, offset + width));
+    let diagnostic =
+        Diagnostic::error("Invalid syntax", message.to_owned()).at(source, Span::new(offset, offset + width));
     let line_start = text[..offset.min(text.len())].rfind('\n').map_or(0, |i| i + 1);
     let before = &text[line_start..offset.min(text.len())];
     let line = rest.lines().next().unwrap_or("");
@@ -207,9 +214,12 @@ fn unbalanced(source: &Source) -> Option<Diagnostic> {
             Some((start, last)) => {
                 let line = source.position(start).0;
                 return Some(
-                    Diagnostic::error("Unmatched bracket", format!("{} closes here what was opened with {last}", token.text))
-                        .at(source, here)
-                        .hint(format!("the {last} is on line {line}")),
+                    Diagnostic::error(
+                        "Unmatched bracket",
+                        format!("{} closes here what was opened with {last}", token.text),
+                    )
+                    .at(source, here)
+                    .hint(format!("the {last} is on line {line}")),
                 );
             }
             None => {
@@ -303,8 +313,9 @@ impl<'a> Lower<'a> {
                     Some(repr) => repr.chars().filter(|c| !c.is_whitespace()).collect(),
                     None => n.value().to_string(),
                 };
-                let number = Number::parse(&text)
-                    .ok_or_else(|| Diagnostic::error("Invalid number", format!("{text} is out of range")).at(self.source, span))?;
+                let number = Number::parse(&text).ok_or_else(|| {
+                    Diagnostic::error("Invalid number", format!("{text} is out of range")).at(self.source, span)
+                })?;
                 ExprKind::Literal(Value::Number(number))
             }
             he::Expression::String(s) => {
@@ -319,12 +330,16 @@ impl<'a> Lower<'a> {
                 let flush = raw.starts_with("<<-");
                 return self.template_expr(heredoc.template.iter(), span, true, flush);
             }
-            he::Expression::Array(items) => ExprKind::Tuple(items.iter().map(|item| self.expr(item)).collect::<Lowered<_>>()?),
+            he::Expression::Array(items) => {
+                ExprKind::Tuple(items.iter().map(|item| self.expr(item)).collect::<Lowered<_>>()?)
+            }
             he::Expression::Object(items) => {
                 let mut out = Vec::new();
                 for (key, value) in items {
                     let key = match key {
-                        he::ObjectKey::Ident(ident) => ObjectKey::Name(ident.as_str().to_owned(), self.span(ident.span())),
+                        he::ObjectKey::Ident(ident) => {
+                            ObjectKey::Name(ident.as_str().to_owned(), self.span(ident.span()))
+                        }
                         he::ObjectKey::Expression(he::Expression::Variable(name)) => {
                             ObjectKey::Name(name.as_str().to_owned(), self.span(name.span()))
                         }
@@ -399,9 +414,12 @@ impl<'a> Lower<'a> {
         }
         let raw = range.and_then(|r| self.text.get(r)).unwrap_or("");
         if raw.contains('\n') {
-            return Err(Diagnostic::error("Text over several lines", "a quoted text must end on the line it begins on")
-                .at(self.source, Span::new(span.start, span.start + 1))
-                .hint("close the quote, write \\n, or use a heredoc: <<EOF"));
+            return Err(Diagnostic::error(
+                "Text over several lines",
+                "a quoted text must end on the line it begins on",
+            )
+            .at(self.source, Span::new(span.start, span.start + 1))
+            .hint("close the quote, write \\n, or use a heredoc: <<EOF"));
         }
         Ok(())
     }
@@ -440,7 +458,9 @@ impl<'a> Lower<'a> {
                 let kind = match operator.value() {
                     he::TraversalOperator::GetAttr(name) => StepKind::Attr(name.as_str().to_owned()),
                     he::TraversalOperator::LegacyIndex(i) => StepKind::Index(Value::Number((*i.value()).into())),
-                    he::TraversalOperator::Index(he::Expression::String(s)) => StepKind::Index(Value::String(s.value().clone())),
+                    he::TraversalOperator::Index(he::Expression::String(s)) => {
+                        StepKind::Index(Value::String(s.value().clone()))
+                    }
                     he::TraversalOperator::Index(number @ he::Expression::Number(_)) => match self.expr(number)?.kind {
                         ExprKind::Literal(value) => StepKind::Index(value),
                         _ => break,
@@ -470,7 +490,9 @@ impl<'a> Lower<'a> {
             let span = self.span(Some(start..end));
             let here = self.span(operator.span());
             let kind = match operator.value() {
-                he::TraversalOperator::GetAttr(name) => ExprKind::GetAttr(Box::new(current), name.as_str().to_owned(), here),
+                he::TraversalOperator::GetAttr(name) => {
+                    ExprKind::GetAttr(Box::new(current), name.as_str().to_owned(), here)
+                }
                 he::TraversalOperator::Index(key) => ExprKind::Index(Box::new(current), self.boxed(key)?),
                 he::TraversalOperator::LegacyIndex(i) => ExprKind::Index(
                     Box::new(current),
@@ -481,7 +503,9 @@ impl<'a> Lower<'a> {
                     let mut each = Vec::new();
                     while let Some(next) = operators.peek() {
                         let step = match next.value() {
-                            he::TraversalOperator::GetAttr(name) => RelativeStep::Attr(name.as_str().to_owned(), self.span(next.span())),
+                            he::TraversalOperator::GetAttr(name) => {
+                                RelativeStep::Attr(name.as_str().to_owned(), self.span(next.span()))
+                            }
                             he::TraversalOperator::Index(key) if full => RelativeStep::Index(self.expr(key)?),
                             he::TraversalOperator::LegacyIndex(i) => RelativeStep::Index(Expr {
                                 span: self.span(next.span()),
@@ -502,15 +526,24 @@ impl<'a> Lower<'a> {
     }
 
     /// `lines`: literals count line by line, as in heredocs and bare templates.
-    fn template_expr<'e>(&self, elements: impl Iterator<Item = &'e ht::Element>, span: Span, lines: bool, flush: bool) -> Lowered<Expr> {
+    fn template_expr<'e>(
+        &self,
+        elements: impl Iterator<Item = &'e ht::Element>,
+        span: Span,
+        lines: bool,
+        flush: bool,
+    ) -> Lowered<Expr> {
         let mut tokens = Vec::new();
         self.tokens(elements, lines, &mut tokens)?;
         if !lines {
             for token in &tokens {
                 if let Token::Literal { raw_newline: true, .. } = token {
-                    return Err(Diagnostic::error("Text over several lines", "a quoted text must end on the line it begins on")
-                        .at(self.source, Span::new(span.start, span.start + 1))
-                        .hint("close the quote, write \\n, or use a heredoc: <<EOF"));
+                    return Err(Diagnostic::error(
+                        "Text over several lines",
+                        "a quoted text must end on the line it begins on",
+                    )
+                    .at(self.source, Span::new(span.start, span.start + 1))
+                    .hint("close the quote, write \\n, or use a heredoc: <<EOF"));
                 }
             }
         }
@@ -532,7 +565,12 @@ impl<'a> Lower<'a> {
         Ok(Expr { span, kind })
     }
 
-    fn tokens<'e>(&self, elements: impl Iterator<Item = &'e ht::Element>, lines: bool, out: &mut Vec<Token>) -> Lowered<()> {
+    fn tokens<'e>(
+        &self,
+        elements: impl Iterator<Item = &'e ht::Element>,
+        lines: bool,
+        out: &mut Vec<Token>,
+    ) -> Lowered<()> {
         for element in elements {
             match element {
                 ht::Element::Literal(literal) => {
@@ -560,7 +598,10 @@ impl<'a> Lower<'a> {
                 }
                 ht::Element::Directive(directive) => match directive.as_ref() {
                     ht::Directive::If(d) => {
-                        out.push(Token::Marker { strip: strip(d.if_expr.strip), kind: Marker::If(self.expr(&d.if_expr.cond_expr)?) });
+                        out.push(Token::Marker {
+                            strip: strip(d.if_expr.strip),
+                            kind: Marker::If(self.expr(&d.if_expr.cond_expr)?),
+                        });
                         self.tokens(d.if_expr.template.iter(), lines, out)?;
                         if let Some(otherwise) = &d.else_expr {
                             out.push(Token::Marker { strip: strip(otherwise.strip), kind: Marker::Else });

@@ -13,7 +13,10 @@ const STACK: usize = 32 << 20;
 const SHALLOW: usize = 12;
 
 /// Runs `parse`, a recursion over `text`, where it has room.
-pub(crate) fn with_room<T: Send>(text: &str, parse: impl FnOnce() -> Result<T, Diagnostic> + Send) -> Result<T, Diagnostic> {
+pub(crate) fn with_room<T: Send>(
+    text: &str,
+    parse: impl FnOnce() -> Result<T, Diagnostic> + Send,
+) -> Result<T, Diagnostic> {
     if too_wide(text) {
         return Err(Diagnostic::error("Object too large", format!("an object has more than {KEYS_MAX} keys"))
             .hint("split it, or use jsondecode of a file"));
@@ -26,7 +29,10 @@ pub(crate) fn with_room<T: Send>(text: &str, parse: impl FnOnce() -> Result<T, D
         match thread.map(std::thread::ScopedJoinHandle::join) {
             Ok(Ok(result)) => result,
             Ok(Err(panic)) => std::panic::resume_unwind(panic),
-            Err(e) => Err(Diagnostic::error("Out of resources", format!("cannot start a thread to parse deeply nested text: {e}"))),
+            Err(e) => Err(Diagnostic::error(
+                "Out of resources",
+                format!("cannot start a thread to parse deeply nested text: {e}"),
+            )),
         }
     })
 }

@@ -3,7 +3,11 @@
 use crate::diag::Diagnostic;
 
 /// Adds a hint naming the candidate nearest to `given`, when one is near.
-pub fn did_you_mean<'a>(diagnostic: Diagnostic, given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Diagnostic {
+pub fn did_you_mean<'a>(
+    diagnostic: Diagnostic,
+    given: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Diagnostic {
     match nearest(given, candidates) {
         Some(name) => diagnostic.hint(format!("did you mean {name:?}?")),
         None => diagnostic,

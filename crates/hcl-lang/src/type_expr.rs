@@ -22,7 +22,9 @@ pub fn type_from_expr(expr: &Expr, source: &Source) -> Result<Type, Diagnostic> 
             "bool" => Ok(Type::Bool),
             "number" => Ok(Type::Number),
             "string" => Ok(Type::String),
-            "list" | "set" | "map" | "tuple" | "object" => fail(expr, format!("{root} needs the type of what it holds in parentheses")),
+            "list" | "set" | "map" | "tuple" | "object" => {
+                fail(expr, format!("{root} needs the type of what it holds in parentheses"))
+            }
             other => fail(expr, format!("there is no type named {other:?}")),
         },
         ExprKind::Call { name, args, .. } => {
@@ -34,9 +36,9 @@ pub fn type_from_expr(expr: &Expr, source: &Source) -> Result<Type, Diagnostic> 
                 "set" => Ok(Type::set(type_from_expr(arg, source)?)),
                 "map" => Ok(Type::map(type_from_expr(arg, source)?)),
                 "tuple" => match &arg.kind {
-                    ExprKind::Tuple(items) => {
-                        Ok(Type::Tuple(items.iter().map(|item| type_from_expr(item, source)).collect::<Result<_, _>>()?))
-                    }
+                    ExprKind::Tuple(items) => Ok(Type::Tuple(
+                        items.iter().map(|item| type_from_expr(item, source)).collect::<Result<_, _>>()?,
+                    )),
                     _ => fail(arg, "tuple(…) takes a list of types in brackets".into()),
                 },
                 "object" => match &arg.kind {

@@ -64,7 +64,9 @@ impl Value {
             Value::Set(ty, _) => Type::set(ty.clone()),
             Value::Map(ty, _) => Type::map(ty.clone()),
             Value::Tuple(values) => Type::Tuple(values.iter().map(Value::ty).collect()),
-            Value::Object(values) => Type::Object(values.iter().map(|(key, value)| (key.clone(), value.ty())).collect()),
+            Value::Object(values) => {
+                Type::Object(values.iter().map(|(key, value)| (key.clone(), value.ty())).collect())
+            }
         }
     }
 
@@ -108,7 +110,9 @@ impl Value {
             return false;
         };
         match self {
-            Value::List(_, values) | Value::Set(_, values) | Value::Tuple(values) => values.iter().all(|v| v.depth_within(below)),
+            Value::List(_, values) | Value::Set(_, values) | Value::Tuple(values) => {
+                values.iter().all(|v| v.depth_within(below))
+            }
             Value::Map(_, values) | Value::Object(values) => values.values().all(|v| v.depth_within(below)),
             _ => true,
         }
@@ -119,7 +123,9 @@ impl Value {
         match self {
             Value::Null(_) | Value::Bool(_) | Value::Number(_) => 48,
             Value::String(s) => 48 + s.len() as u64,
-            Value::List(_, values) | Value::Set(_, values) | Value::Tuple(values) => 48 + values.iter().map(Value::weight).sum::<u64>(),
+            Value::List(_, values) | Value::Set(_, values) | Value::Tuple(values) => {
+                48 + values.iter().map(Value::weight).sum::<u64>()
+            }
             Value::Map(_, values) | Value::Object(values) => {
                 48 + values.iter().map(|(key, value)| 48 + key.len() as u64 + value.weight()).sum::<u64>()
             }
@@ -134,10 +140,14 @@ impl Value {
             Value::Number(n) => match (n.as_i64(), n.as_u64()) {
                 (Some(int), _) => int.into(),
                 // The reference stores what does not fit a signed integer as a float.
-                _ => serde_json::Number::from_f64(n.to_f64()).map_or(serde_json::Value::Null, serde_json::Value::Number),
+                _ => {
+                    serde_json::Number::from_f64(n.to_f64()).map_or(serde_json::Value::Null, serde_json::Value::Number)
+                }
             },
             Value::String(s) => s.clone().into(),
-            Value::List(_, values) | Value::Set(_, values) | Value::Tuple(values) => values.iter().map(Value::to_json).collect(),
+            Value::List(_, values) | Value::Set(_, values) | Value::Tuple(values) => {
+                values.iter().map(Value::to_json).collect()
+            }
             Value::Map(_, values) | Value::Object(values) => {
                 serde_json::Value::Object(values.iter().map(|(key, value)| (key.clone(), value.to_json())).collect())
             }

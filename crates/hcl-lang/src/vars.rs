@@ -81,7 +81,9 @@ impl Tree {
         if self.branches.is_empty() {
             return self.text.map(Value::String);
         }
-        Some(Value::Object(self.branches.into_iter().filter_map(|(name, branch)| Some((name, branch.into_value()?))).collect()))
+        Some(Value::Object(
+            self.branches.into_iter().filter_map(|(name, branch)| Some((name, branch.into_value()?))).collect(),
+        ))
     }
 }
 

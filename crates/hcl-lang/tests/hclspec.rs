@@ -24,7 +24,12 @@ fn spec(json: &Json) -> Spec {
     let nested = boxed(&json["nested"]);
     match json["kind"].as_str().expect("kind") {
         "object" => Spec::Object(
-            json["attributes"].as_object().expect("attributes").iter().map(|(key, child)| (key.clone(), spec(child))).collect(),
+            json["attributes"]
+                .as_object()
+                .expect("attributes")
+                .iter()
+                .map(|(key, child)| (key.clone(), spec(child)))
+                .collect(),
         ),
         "array" => Spec::Array(json["values"].as_array().expect("values").iter().map(spec).collect()),
         "attr" => Spec::Attr { name, ty, required },
@@ -34,7 +39,12 @@ fn spec(json: &Json) -> Spec {
         "block_set" => Spec::BlockSet { name, min, max, nested },
         "block_map" => Spec::BlockMap {
             name,
-            labels: json["labels"].as_array().expect("labels").iter().filter_map(|l| l.as_str().map(str::to_owned)).collect(),
+            labels: json["labels"]
+                .as_array()
+                .expect("labels")
+                .iter()
+                .filter_map(|l| l.as_str().map(str::to_owned))
+                .collect(),
             nested,
         },
         "literal" => Spec::Literal(text(json, "value")),
@@ -90,8 +100,10 @@ fn attr(name: &str, ty: &str) -> Spec {
 
 #[test]
 fn errors_name_the_place_in_the_configuration() {
-    let spec =
-        Spec::Object(BTreeMap::from([("command".to_owned(), attr("", "string")), ("args".to_owned(), attr("args", "list(string)"))]));
+    let spec = Spec::Object(BTreeMap::from([
+        ("command".to_owned(), attr("", "string")),
+        ("args".to_owned(), attr("args", "list(string)")),
+    ]));
     let config = json!({"comand": "x", "args": ["${NOMAD_PROT}", "b"]});
     let env = Vars { env: BTreeMap::from([("NOMAD_PORT".to_owned(), "1".to_owned())]), ..Vars::default() };
     let errors = decode(&spec, &config, &env).expect_err("three mistakes");
@@ -124,7 +136,10 @@ fn mistakes_of_a_schema_are_told_from_mistakes_of_a_job() {
 fn the_default_environment_is_reachable_by_name_and_through_env() {
     let env = Vars {
         env: BTreeMap::from([("A.B".to_owned(), "1".to_owned()), ("C".to_owned(), "2".to_owned())]),
-        node: BTreeMap::from([("node.unique.id".to_owned(), "n1".to_owned()), ("attr.cpu.arch".to_owned(), "amd64".to_owned())]),
+        node: BTreeMap::from([
+            ("node.unique.id".to_owned(), "n1".to_owned()),
+            ("attr.cpu.arch".to_owned(), "amd64".to_owned()),
+        ]),
     };
     for (template, expected) in [
         ("${A.B}", "1"),
@@ -168,14 +183,14 @@ fn any_spec() -> impl Strategy<Value = Spec> {
         prop_oneof![
             prop::collection::btree_map(name(), inner.clone(), 0..4).prop_map(Spec::Object),
             prop::collection::vec(inner.clone(), 0..3).prop_map(Spec::Array),
-            (name(), any::<bool>(), nested.clone()).prop_map(|(name, required, nested)| { Spec::Block { name, required, nested } }),
-            (name(), 0u64..3, 0u64..3, nested.clone()).prop_map(|(name, min, max, nested)| { Spec::BlockList { name, min, max, nested } }),
-            (name(), 0u64..3, 0u64..3, nested.clone()).prop_map(|(name, min, max, nested)| { Spec::BlockSet { name, min, max, nested } }),
-            (name(), prop::collection::vec(name(), 0..3), nested.clone()).prop_map(|(name, labels, nested)| Spec::BlockMap {
-                name,
-                labels,
-                nested
-            }),
+            (name(), any::<bool>(), nested.clone())
+                .prop_map(|(name, required, nested)| { Spec::Block { name, required, nested } }),
+            (name(), 0u64..3, 0u64..3, nested.clone())
+                .prop_map(|(name, min, max, nested)| { Spec::BlockList { name, min, max, nested } }),
+            (name(), 0u64..3, 0u64..3, nested.clone())
+                .prop_map(|(name, min, max, nested)| { Spec::BlockSet { name, min, max, nested } }),
+            (name(), prop::collection::vec(name(), 0..3), nested.clone())
+                .prop_map(|(name, labels, nested)| Spec::BlockMap { name, labels, nested }),
             (nested.clone(), nested).prop_map(|(primary, default)| Spec::Default { primary, default }),
         ]
     })
@@ -187,13 +202,18 @@ fn any_config() -> impl Strategy<Value = Json> {
         any::<bool>().prop_map(Json::from),
         any::<i64>().prop_map(Json::from),
         any::<f64>().prop_map(Json::from),
-        prop::sample::select(vec!["x", "${FOO}", "${", "%{if}", "5", "true", "${env[\"FOO\"]}", "${[1][4]}"]).prop_map(Json::from),
+        prop::sample::select(vec!["x", "${FOO}", "${", "%{if}", "5", "true", "${env[\"FOO\"]}", "${[1][4]}"])
+            .prop_map(Json::from),
     ];
     leaf.prop_recursive(4, 24, 4, |inner| {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..4).prop_map(Json::from),
-            prop::collection::btree_map(prop::sample::select(vec!["a", "b", "c", "//", "${FOO}"]).prop_map(str::to_owned), inner, 0..4)
-                .prop_map(|m| Json::Object(m.into_iter().collect())),
+            prop::collection::btree_map(
+                prop::sample::select(vec!["a", "b", "c", "//", "${FOO}"]).prop_map(str::to_owned),
+                inner,
+                0..4
+            )
+            .prop_map(|m| Json::Object(m.into_iter().collect())),
         ]
     })
 }
@@ -220,8 +240,11 @@ proptest! {
 /// Nobody who writes a job can know whether the driver's author asked for a map or for a list of maps.
 #[test]
 fn maps_and_lists_of_maps_serve_for_each_other() {
-    let labels =
-        |ty: &str| Spec::Object([("labels".to_owned(), Spec::Attr { name: String::new(), ty: ty.to_owned(), required: true })].into());
+    let labels = |ty: &str| {
+        Spec::Object(
+            [("labels".to_owned(), Spec::Attr { name: String::new(), ty: ty.to_owned(), required: true })].into(),
+        )
+    };
     for (ty, config, decoded) in [
         // What `labels { … }` and `labels = { … }` in HCL are.
         ("map(string)", json!([{"a": "1", "b": 2}]), json!({"a": "1", "b": "2"})),
@@ -239,7 +262,9 @@ fn maps_and_lists_of_maps_serve_for_each_other() {
         let value = value.unwrap_or_else(|e| panic!("{ty} from {config}: {}", render(&e, false)));
         assert_eq!(value.to_json(), json!({ "labels": decoded }), "{ty} from {config}");
     }
-    for (ty, config) in [("map(string)", json!(["a"])), ("map(string)", json!([{"a": "1"}, "b"])), ("list(string)", json!({"a": "1"}))] {
+    for (ty, config) in
+        [("map(string)", json!(["a"])), ("map(string)", json!([{"a": "1"}, "b"])), ("list(string)", json!({"a": "1"}))]
+    {
         decode(&labels(ty), &json!({ "labels": config }), &Vars::default()).expect_err(&format!("{ty} from {config}"));
     }
 }
@@ -252,13 +277,18 @@ mod submission {
     /// Two versions of a driver: the second knows one attribute more.
     fn versions() -> (Checked, Checked) {
         let attr = |ty: &str, required| Spec::Attr { name: String::new(), ty: ty.to_owned(), required };
-        let mount = Spec::Object([("target".to_owned(), attr("string", true)), ("readonly".to_owned(), attr("bool", false))].into());
+        let mount = Spec::Object(
+            [("target".to_owned(), attr("string", true)), ("readonly".to_owned(), attr("bool", false))].into(),
+        );
         let old = BTreeMap::from([
             ("command".to_owned(), attr("string", true)),
             ("args".to_owned(), attr("list(string)", false)),
             ("limit".to_owned(), attr("number", false)),
             ("labels".to_owned(), attr("map(string)", false)),
-            ("mount".to_owned(), Spec::BlockList { name: "mount".into(), min: 0, max: 0, nested: Some(Box::new(mount)) }),
+            (
+                "mount".to_owned(),
+                Spec::BlockList { name: "mount".into(), min: 0, max: 0, nested: Some(Box::new(mount)) },
+            ),
         ]);
         let mut new = old.clone();
         new.insert("colour".to_owned(), attr("string", false));
@@ -281,11 +311,18 @@ mod submission {
             ),
             (Json::Null, &["config: Missing: the attribute \"command\" is required here"]),
             // Only the node knows what these stand for.
-            (json!({"command": "${NOMAD_TASK_DIR}/a", "args": ["${NOMAD_PORT_http}", "${meta.x}"], "limit": "${NOMAD_CPU_LIMIT}"}), &[]),
+            (
+                json!({"command": "${NOMAD_TASK_DIR}/a", "args": ["${NOMAD_PORT_http}", "${meta.x}"],
+                    "limit": "${NOMAD_CPU_LIMIT}"}),
+                &[],
+            ),
             (json!({"command": "${env[\"X\"]}-${attr.unique.hostname}", "labels": [{"a": "${node.class}"}]}), &[]),
             (json!({"command": "%{ if x }a%{ endif }", "args": "${concat(LIST, [1])}"}), &[]),
             // Their surroundings are known.
-            (json!({"command": ["${NOMAD_TASK_DIR}/a"]}), &["config.command: Unsuitable value: command: string required"]),
+            (
+                json!({"command": ["${NOMAD_TASK_DIR}/a"]}),
+                &["config.command: Unsuitable value: command: string required"],
+            ),
             (json!({"command": "a", "args": {"x": "${y}"}}), &["config.args: Unsuitable value"]),
             (json!({"command": "a", "args": "${"}), &["config.args: Invalid template"]),
             (json!({"command": "${nothing_of_that_name(1)}"}), &["config.command: "]),
@@ -293,11 +330,15 @@ mod submission {
             (
                 json!({"command": "a", "mount": [{"target": "/a"}, {"taget": "/b"}]}),
                 &[
-                    "config.mount[1].taget: Unknown attribute: \"taget\" is not expected here (did you mean \"target\"?)",
+                    "config.mount[1].taget: Unknown attribute: \"taget\" is not expected here (did you \
+                        mean \"target\"?)",
                     "config.mount[1]: Missing: the attribute \"target\" is required here",
                 ],
             ),
-            (json!({"command": "a", "mount": [{"target": "/a", "readonly": "perhaps"}]}), &["config.mount[0].readonly: Unsuitable value"]),
+            (
+                json!({"command": "a", "mount": [{"target": "/a", "readonly": "perhaps"}]}),
+                &["config.mount[0].readonly: Unsuitable value"],
+            ),
             // One of the two takes it.
             (json!({"command": "a", "colour": "red"}), &[]),
             (json!({"command": "a", "limit": 1}), &[]),
@@ -336,7 +377,9 @@ mod submission {
         for _ in 0..40 {
             deep = json!({"Kind": "block", "Name": "b", "Nested": deep});
         }
-        for (document, why) in [(json!(null), "no kind"), (json!({"Kind": "colour"}), "no kind \"colour\""), (deep, "levels")] {
+        for (document, why) in
+            [(json!(null), "no kind"), (json!({"Kind": "colour"}), "no kind \"colour\""), (deep, "levels")]
+        {
             let error = Spec::from_document(&document).expect_err("no schema");
             assert!(error.to_string().contains(why), "{error}");
         }

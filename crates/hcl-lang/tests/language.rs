@@ -8,7 +8,9 @@ use std::sync::Arc;
 use hcl_lang::body::{self, Schema};
 use hcl_lang::eval::{Budget, Context, Expression, Undefined};
 use hcl_lang::functions::{DiskHost, FunctionSet, NoHost};
-use hcl_lang::{Diagnostic, Number, Source, Value, Vars, fmt, hcl1, interpolate, json, parse_duration, parse_expr, render};
+use hcl_lang::{
+    Diagnostic, Number, Source, Value, Vars, fmt, hcl1, interpolate, json, parse_duration, parse_expr, render,
+};
 
 fn context(undefined: Undefined) -> Context {
     let var = json!({"name": "web", "count": 3, "list": ["a", "b"], "none": null});
@@ -112,49 +114,64 @@ fn an_empty_heredoc_ends_where_it_ends() {
 #[test]
 fn errors_name_line_column_and_what_to_do() {
     for (text, expected) in [
-        ("var.nmae", "t.hcl:1:4: Unknown attribute: this object has no attribute named \"nmae\" (did you mean \"name\"?)"),
+        (
+            "var.nmae",
+            "t.hcl:1:4: Unknown attribute: this object has no attribute named \"nmae\" (did you mean \"name\"?)",
+        ),
         ("vra.name", "t.hcl:1:1: Unknown variable: there is no variable named \"vra\" (did you mean \"var\"?)"),
         ("1 + \"x\"", "t.hcl:1:5: Invalid operand: a number is required, this is the string \"x\""),
         ("1 / 0", "t.hcl:1:5: Invalid operand: division by zero"),
         (
             "var.list.x",
-            "t.hcl:1:9: Attribute of a list: a tuple has elements, no attribute \"x\" (write [*].x for the attribute of every element, [0].x for the first)",
+            "t.hcl:1:9: Attribute of a list: a tuple has elements, no attribute \"x\" (write [*].x for the attribute \
+                of every element, [0].x for the first)",
         ),
         ("var.list[2]", "t.hcl:1:9: Index out of range: there are 2 elements, counted from 0; 2 is none"),
         ("\"a ${var.none}\"", "t.hcl:1:6: Null in a template: the expression is null, which has no text"),
         (
             "\"a ${var.list}\"",
-            "t.hcl:1:6: Not a text: a tuple cannot be part of a text (use jsonencode(…) or join(…) to make a text of it)",
+            "t.hcl:1:6: Not a text: a tuple cannot be part of a text (use jsonencode(…) or join(…) to make a \
+                text of it)",
         ),
         ("uper(\"x\")", "t.hcl:1:1: Unknown function: there is no function named \"uper\" (did you mean \"upper\"?)"),
         ("upper()", "t.hcl:1:1: Wrong number of arguments: upper(str) was called with 0"),
         ("upper([])", "t.hcl:1:7: Unsuitable argument: upper: str: string required"),
         (
             "file(\"x\")",
-            "t.hcl:1:1: Function refused: file: filesystem function disabled (parse the file where its neighbours are, with the command line)",
+            "t.hcl:1:1: Function refused: file: filesystem function disabled (parse the file where its neighbours \
+                are, with the command line)",
         ),
         (
             "true ? 1 : [2]",
-            "t.hcl:1:1: Results of different types: both results of a condition must have one type; here they are number and tuple",
+            "t.hcl:1:1: Results of different types: both results of a condition must have one type; here they are \
+                number and tuple",
         ),
         (
             "{for x in [1, 1] : x => x}",
-            "t.hcl:1:20: Key made twice: two elements have the key \"1\" (write ... after the value to collect values of equal keys in a list)",
+            "t.hcl:1:20: Key made twice: two elements have the key \"1\" (write ... after the value to collect values \
+                of equal keys in a list)",
         ),
         (
             "{a.b = 1}",
-            "t.hcl:1:2: Ambiguous key: a key with dots or brackets must say whether it is text or an expression (put it in quotes to use it as text, or in parentheses to evaluate it)",
+            "t.hcl:1:2: Ambiguous key: a key with dots or brackets must say whether it is text or an expression (put \
+                it in quotes to use it as text, or in parentheses to evaluate it)",
         ),
         (
             "\"a\nb\"",
-            "t.hcl:1:1: Text over several lines: a quoted text must end on the line it begins on (close the quote, write \\n, or use a heredoc: <<EOF)",
+            "t.hcl:1:1: Text over several lines: a quoted text must end on the line it begins on (close the quote, \
+                write \\n, or use a heredoc: <<EOF)",
         ),
         (
             "convert(1, lsit(string))",
-            "t.hcl:1:12: Invalid type: there is no type named \"lsit\" (write any, bool, number, string, list(T), set(T), map(T), tuple([T, …]) or object({name = T, …}))",
+            "t.hcl:1:12: Invalid type: there is no type named \"lsit\" (write any, bool, number, string, list(T), \
+                set(T), map(T), tuple([T, …]) or object({name = T, …}))",
         ),
         ("substr(\"a\", 0.5, 1)", "t.hcl:1:13: Call failed: substr: a whole number is required"),
-        ("[1, 2", "t.hcl:1:1: Unclosed bracket: this [ is never closed (the end of the file was reached while looking for its partner)"),
+        (
+            "[1, 2",
+            "t.hcl:1:1: Unclosed bracket: this [ is never closed (the end of the file was reached while looking for \
+                its partner)",
+        ),
     ] {
         let error = evaluate(text).expect_err(text);
         assert_eq!(error.to_string(), expected, "{text}");
@@ -167,53 +184,74 @@ fn syntax_errors_of_files_point_at_the_mistake() {
     for (text, expected) in [
         (
             "a = 1\nb = {\n  c = 2\n",
-            "t.hcl:2:5: Unclosed bracket: this { is never closed (the end of the file was reached while looking for its partner)",
+            "t.hcl:2:5: Unclosed bracket: this { is never closed (the end of the file was reached while looking for \
+                its partner)",
         ),
         (
             "a = \"x\nb = 2\n",
-            "t.hcl:1:5: Unclosed quote: this quote is not closed on its line (close the quote, write \\n, or use a heredoc: <<EOF)",
+            "t.hcl:1:5: Unclosed quote: this quote is not closed on its line (close the quote, write \\n, or use a \
+                heredoc: <<EOF)",
         ),
-        ("a = [1, {b = 2]\n", "t.hcl:1:15: Unmatched bracket: ] closes here what was opened with { (the { is on line 1)"),
+        (
+            "a = [1, {b = 2]\n",
+            "t.hcl:1:15: Unmatched bracket: ] closes here what was opened with { (the { is on line 1)",
+        ),
         (
             "a {\n}\n}\n",
-            "t.hcl:3:1: Unmatched bracket: nothing is open that } could close (remove it, or look for a bracket closed too early above)",
+            "t.hcl:3:1: Unmatched bracket: nothing is open that } could close (remove it, or look for a bracket \
+                closed too early above)",
         ),
-        ("a = 1 b = 2\n", "t.hcl:1:7: Invalid syntax: the line should end here (only one attribute or block may stand on a line)"),
+        (
+            "a = 1 b = 2\n",
+            "t.hcl:1:7: Invalid syntax: the line should end here (only one attribute or block may stand on a line)",
+        ),
         (
             "a {\n  b = 1, c = 2\n}\n",
-            "t.hcl:2:8: Invalid syntax: the line should end here (attributes of a block are separated by newlines, not commas)",
+            "t.hcl:2:8: Invalid syntax: the line should end here (attributes of a block are separated by newlines, \
+                not commas)",
         ),
         (
             "network { port \"http\" {} }\n",
-            "t.hcl:1:16: Invalid syntax: a block on one line holds one attribute and nothing else (write a block within another on lines of its own)",
+            "t.hcl:1:16: Invalid syntax: a block on one line holds one attribute and nothing else (write a block \
+                within another on lines of its own)",
         ),
         ("a\n", "t.hcl:1:2: Invalid syntax: invalid structure; expected `{`, `=`, `\"` or identifier"),
         ("a = \n", "t.hcl:1:5: Invalid syntax: a value is expected here"),
         ("a = 'x'\n", "t.hcl:1:5: Invalid syntax: a value is expected here (text is written in double quotes)"),
-        ("a = \"${b:-c}\"\n", "t.hcl:1:9: Invalid syntax: expected `}` (a ${ that is not for this file is written $${)"),
+        (
+            "a = \"${b:-c}\"\n",
+            "t.hcl:1:9: Invalid syntax: expected `}` (a ${ that is not for this file is written $${)",
+        ),
         (
             "a = \"%{ if x }y\"\n",
-            "t.hcl:1:1: Invalid syntax: this is neither name = value nor the beginning of a block, or what follows it is not understood (every %{if} and %{for} needs its %{endif} or %{endfor}; a %{ that is text is written %%{)",
+            "t.hcl:1:1: Invalid syntax: this is neither name = value nor the beginning of a block, or what follows it \
+                is not understood (every %{if} and %{for} needs its %{endif} or %{endfor}; a %{ that is text is \
+                written %%{)",
         ),
         (
             "a = \"x \\q\"\n",
-            "t.hcl:1:10: Invalid syntax: invalid escape sequence; expected `n`, `r`, `t`, `u`, `U`, `\\` or `\"` (a backslash is written \\\\)",
+            "t.hcl:1:10: Invalid syntax: invalid escape sequence; expected `n`, `r`, `t`, `u`, `U`, `\\` or `\"` (a \
+                backslash is written \\\\)",
         ),
         (
             "a = <<EOT\nx\n",
-            "t.hcl:2:1: Invalid syntax: expected heredoc end delimiter (the closing word of a heredoc stands alone on its line)",
+            "t.hcl:2:1: Invalid syntax: expected heredoc end delimiter (the closing word of a heredoc stands alone on \
+                its line)",
         ),
         (
             "a = 1\na = 2\n",
-            "t.hcl:2:1: Invalid syntax: invalid attribute; expected unique attribute key; found redefined attribute (a name may be set once; remove or rename one)",
+            "t.hcl:2:1: Invalid syntax: invalid attribute; expected unique attribute key; found redefined attribute \
+                (a name may be set once; remove or rename one)",
         ),
         (
             "a {\n  \"b\" = 1\n}\n",
-            "t.hcl:2:3: Invalid syntax: invalid block body; expected `}`, newline or identifier (a name at the start of a line is written without quotes)",
+            "t.hcl:2:3: Invalid syntax: invalid block body; expected `}`, newline or identifier (a name at the start \
+                of a line is written without quotes)",
         ),
         (
             "a: 1\n",
-            "t.hcl:1:2: Invalid syntax: invalid structure; expected `{`, `=`, `\"` or identifier (attributes are written name = value)",
+            "t.hcl:1:2: Invalid syntax: invalid structure; expected `{`, `=`, `\"` or identifier (attributes are \
+                written name = value)",
         ),
         ("{\"a\": }", "t.hcl:1:7: Invalid JSON: a value is expected here"),
         ("{\"a\": 1,}", "t.hcl:1:9: Invalid JSON: a key in quotes is expected here"),
@@ -250,7 +288,8 @@ fn constants_only_where_constants_belong() {
     let constant = Context::constant(Budget::default());
     assert_eq!(
         evaluate_in("foo", &constant).expect_err("a reference").to_string(),
-        "t.hcl:1:1: Variables not allowed: foo is a reference, only constants may stand here (if it is meant as text, put it in quotes: \"foo\")"
+        "t.hcl:1:1: Variables not allowed: foo is a reference, only constants may stand here (if it is meant as text, \
+            put it in quotes: \"foo\")"
     );
     assert_eq!(evaluate_in("upper(\"x\")", &constant).expect_err("a call").summary, "Functions not allowed");
 }
@@ -259,7 +298,8 @@ fn constants_only_where_constants_belong() {
 fn unknown_members_are_reported_with_suggestions_all_at_once() {
     let source = Source::new("t.hcl", "nmae = 1\ntask {}\ncfg \"a\" \"b\" {}\nconfig = 1\n");
     let file = body::parse_file(&source).expect("parses");
-    let schema = Schema { attributes: vec!["name"], blocks: vec![("task", &["name"]), ("config", &[]), ("cfg", &["x"])] };
+    let schema =
+        Schema { attributes: vec!["name"], blocks: vec![("task", &["name"]), ("config", &[]), ("cfg", &["x"])] };
     let mut found = Vec::new();
     file.content(&schema, None, &mut found);
     let lines: Vec<String> = found.iter().map(ToString::to_string).collect();
@@ -276,8 +316,10 @@ fn unknown_members_are_reported_with_suggestions_all_at_once() {
 
 #[test]
 fn dynamic_blocks_are_expanded() {
-    let text = "dynamic \"port\" {\n  for_each = { http = 80, db = 5432 }\n  labels   = [port.key]\n  content {\n    static = port.value\n  }\n}\n\
-                dynamic \"port\" {\n  for_each = var.list\n  iterator = p\n  labels = [\"x-${p.value}\"]\n  content {\n    static = p.key\n  }\n}\n";
+    let text = "dynamic \"port\" {\n  for_each = { http = 80, db = 5432 }\n  labels   = [port.key]\n  content {\n    \
+        static = port.value\n  }\n}\n\
+                dynamic \"port\" {\n  for_each = var.list\n  iterator = p\n  labels = [\"x-${p.value}\"]\n  content \
+                {\n    static = p.key\n  }\n}\n";
     let file = body::parse_file(&Source::new("t.hcl", text)).expect("parses");
     let schema = Schema { attributes: Vec::new(), blocks: vec![("port", &["label"])] };
     let context = context(Undefined::Error);
@@ -307,15 +349,18 @@ fn mistakes_in_dynamic_blocks_are_named() {
         ),
         (
             "dynamic \"port\" {\n content {}\n}",
-            "t.hcl:1:1: Invalid dynamic block: for_each is missing (write dynamic \"TYPE\" { for_each = …, content { … } })",
+            "t.hcl:1:1: Invalid dynamic block: for_each is missing (write dynamic \"TYPE\" { for_each = …, content \
+                { … } })",
         ),
         (
             "dynamic \"port\" {\n for_each = 5\n labels = [\"a\"]\n content {}\n}",
-            "t.hcl:2:13: Invalid dynamic block: for_each must be a list, set or map, this is number (write dynamic \"TYPE\" { for_each = …, content { … } })",
+            "t.hcl:2:13: Invalid dynamic block: for_each must be a list, set or map, this is number (write \
+                dynamic \"TYPE\" { for_each = …, content { … } })",
         ),
         (
             "dynamic \"port\" {\n for_each = [1]\n content {}\n}",
-            "t.hcl:1:1: Invalid dynamic block: port takes 1 labels, 0 are given (write dynamic \"TYPE\" { for_each = …, content { … } })",
+            "t.hcl:1:1: Invalid dynamic block: port takes 1 labels, 0 are given (write dynamic \"TYPE\" { for_each = \
+                …, content { … } })",
         ),
     ] {
         let file = body::parse_file(&Source::new("t.hcl", text)).expect("parses");
@@ -327,8 +372,7 @@ fn mistakes_in_dynamic_blocks_are_named() {
 
 #[test]
 fn json_bodies_follow_the_schema() {
-    let text =
-        r#"{"//": "note", "name": "${var.name}!", "task": {"a": {"x": 1}, "b": [{"x": 2}, {"x": 3}]}, "one": [{"x": 4}], "none": null}"#;
+    let text = r#"{"//": "note", "name": "${var.name}!", "task": {"a": {"x": 1}, "b": [{"x": 2}, {"x": 3}]}, "one": [{"x": 4}], "none": null}"#;
     let file = body::parse_file(&Source::new("t.json", text)).expect("parses");
     let schema = Schema { attributes: vec!["name"], blocks: vec![("task", &["name"]), ("one", &[]), ("none", &[])] };
     let context = context(Undefined::Error);
@@ -337,8 +381,11 @@ fn json_bodies_follow_the_schema() {
     assert_eq!(found, []);
     let name = content.attribute("name").expect("name").expression.evaluate(&context);
     assert_eq!(name, Ok(Value::from("web!")));
-    let blocks: Vec<String> =
-        content.blocks.iter().map(|b| format!("{}{:?}", b.name, b.labels.iter().map(|l| l.0.as_str()).collect::<Vec<_>>())).collect();
+    let blocks: Vec<String> = content
+        .blocks
+        .iter()
+        .map(|b| format!("{}{:?}", b.name, b.labels.iter().map(|l| l.0.as_str()).collect::<Vec<_>>()))
+        .collect();
     assert_eq!(blocks, ["task[\"a\"]", "task[\"b\"]", "task[\"b\"]", "one[]"]);
 }
 
@@ -447,8 +494,10 @@ fn layout_is_canonical() {
 
 #[test]
 fn hcl1_is_read_leniently() {
-    let text = "\"data_dir\" = \"/x\" # comment\nclient = {\n  enabled = true,\n  meta { \"a.b\" = \"c\" }\n  options = { \"driver.raw\" = \"1\" }\n}\n\
-                tls.http = true\nplugin \"raw_exec\" {\n  config { enabled = true }\n}\nplugin \"docker\" {}\nn = 0x1F\no = 010\nf = -1.5\n\
+    let text = "\"data_dir\" = \"/x\" # comment\nclient = {\n  enabled = true,\n  meta { \"a.b\" = \"c\" }\n  options \
+        = { \"driver.raw\" = \"1\" }\n}\n\
+                tls.http = true\nplugin \"raw_exec\" {\n  config { enabled = true }\n}\nplugin \"docker\" {}\nn = \
+                0x1F\no = 010\nf = -1.5\n\
                 l = [1, \"a\", { b = 2 },]\nt = <<EOT\nline ${x}\nEOT\nq = \"a ${foo(\"b\")} \\n\"\n";
     let object = hcl1::parse(&Source::new("a.hcl", text)).expect("reads");
     assert_eq!(

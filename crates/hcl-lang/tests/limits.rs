@@ -144,7 +144,10 @@ fn large_flat_inputs_are_read_in_good_time() {
     within_patience("string", &format!("x = \"{}\"", "abc ".repeat(200_000)));
     within_patience("escapes", &format!("x = \"{}\"", "$${\\n".repeat(50_000)));
     within_patience("comments", &"# words\n/* more */\n".repeat(30_000));
-    within_patience("json", &format!("{{{}\"z\":1}}", (0..20_000).map(|i| format!("\"k{i}\":[1,2],")).collect::<String>()));
+    within_patience(
+        "json",
+        &format!("{{{}\"z\":1}}", (0..20_000).map(|i| format!("\"k{i}\":[1,2],")).collect::<String>()),
+    );
 }
 
 #[test]
@@ -154,12 +157,18 @@ fn evaluation_is_bounded() {
         format!("{}{}1{}", many, many, "]".repeat(2)).replacen("a in", "b in", 1),
         format!("{}1{}", many.repeat(6), "]".repeat(6)),
         format!("setproduct({})", ["range(1000)"; 8].join(", ")),
-        "join(\"\", [for a in range(1000) : join(\"\", [for b in range(1000) : \"0123456789012345678901234567890123456789\"])])".into(),
+        "join(\"\", [for a in range(1000) : join(\"\", [for b in range(1000) \
+            : \"0123456789012345678901234567890123456789\"])])"
+            .into(),
         "format(\"%999999999d\", 1)".into(),
         "format(\"%.999999999f\", 1)".into(),
         "indent(1000000000, \"a\\nb\")".into(),
-        "replace(replace(replace(join(\"\", [for a in range(1000) : \"aaaaaaaaaa\"]), \"a\", \"aaaaaaaaaa\"), \"a\", \"aaaaaaaaaa\"), \"a\", \"aaaaaaaaaa\")".into(),
-        "regex_replace(join(\"\", [for a in range(1000) : \"aaaaaaaaaa\"]), \".*\", \"$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0\")".into(),
+        "replace(replace(replace(join(\"\", [for a in range(1000) \
+            : \"aaaaaaaaaa\"]), \"a\", \"aaaaaaaaaa\"), \"a\", \"aaaaaaaaaa\"), \"a\", \"aaaaaaaaaa\")"
+            .into(),
+        "regex_replace(join(\"\", [for a in range(1000) \
+            : \"aaaaaaaaaa\"]), \".*\", \"$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0\")"
+            .into(),
         "pow(10, 100000)".into(),
         "bcrypt(\"x\", 31)".into(),
         "range(0, 1, 0.0000001)".into(),
@@ -224,10 +233,11 @@ fn deep_values_through_variables_are_refused() {
 
 fn fragment() -> impl Strategy<Value = String> {
     let word = prop::sample::select(vec![
-        "a", "job", "\"x\"", "{", "}", "[", "]", "(", ")", "=", "\n", " ", "${", "%{", "}", "~", "\"", "<<EOT\n", "EOT\n", "<<-E\n", "E",
-        "if", "for", "in", "endif", "endfor", "else", "1", "0.5", "-", "+", "*", "/", "%", "!", "&&", "||", "==", "?", ":", ",", ".",
-        "...", "=>", "#c\n", "/*", "*/", "//", "\\", "$${", "null", "true", "var.x", "local.y", "upper(", "try(", "é", "\u{feff}", "\r\n",
-        "\u{0}", "dynamic", "content", "<", ">", "[*]", ".*", "::",
+        "a", "job", "\"x\"", "{", "}", "[", "]", "(", ")", "=", "\n", " ", "${", "%{", "}", "~", "\"", "<<EOT\n",
+        "EOT\n", "<<-E\n", "E", "if", "for", "in", "endif", "endfor", "else", "1", "0.5", "-", "+", "*", "/", "%", "!",
+        "&&", "||", "==", "?", ":", ",", ".", "...", "=>", "#c\n", "/*", "*/", "//", "\\", "$${", "null", "true",
+        "var.x", "local.y", "upper(", "try(", "é", "\u{feff}", "\r\n", "\u{0}", "dynamic", "content", "<", ">", "[*]",
+        ".*", "::",
     ]);
     prop::collection::vec(word, 0..60).prop_map(|words| words.concat())
 }
@@ -251,9 +261,12 @@ proptest! {
     fn function_calls_never_break_anything(
         pick in any::<prop::sample::Index>(),
         args in prop::collection::vec(
-            prop::sample::select(vec!["1", "-1", "0", "0.5", "\"\"", "\"abc\"", "\"%d %s\"", "[]", "[1,2]", "[\"a\"]", "{}", "{a=1}", "null",
-                "true", "1e300", "9223372036854775807", "-9223372036854775808", "\"10.0.0.0/8\"", "\"::/0\"", "\"2018-01-02T23:12:01Z\"", "\"1h\"",
-                "\"\u{301}\"", "[[1],[2]]", "[{a=1},{a=2}]", "convert([1,1],set(number))", "\"YYYY'\"", "\"%\"", "\"%[1]s%-5\"", "\"a,b\\n1,2\""]),
+            prop::sample::select(vec!["1", "-1", "0", "0.5", "\"\"", "\"abc\"", "\"%d %s\"", "[]", "[1,2]", "[\"a\"]",
+                "{}", "{a=1}", "null",
+                "true", "1e300", "9223372036854775807", "-9223372036854775808", "\"10.0.0.0/8\"", "\"::/0\"",
+                "\"2018-01-02T23:12:01Z\"", "\"1h\"",
+                "\"\u{301}\"", "[[1],[2]]", "[{a=1},{a=2}]", "convert([1,1],set(number))", "\"YYYY'\"", "\"%\"",
+                "\"%[1]s%-5\"", "\"a,b\\n1,2\""]),
             0..4,
         ),
     ) {

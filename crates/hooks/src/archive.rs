@@ -106,11 +106,17 @@ pub(crate) fn unpack(from: impl Read, into: &Path, tasks: &[String], room: u64) 
                 Some(["alloc", "data", ..]) => true,
                 Some([task, "local", ..]) => tasks.iter().any(|t| t == task),
                 // A name that is not UTF-8 is fine below a directory that is known to be the task's.
-                _ => name.starts_with("alloc/data") || tasks.iter().any(|task| name.starts_with(Path::new(task).join("local"))),
+                _ => {
+                    name.starts_with("alloc/data")
+                        || tasks.iter().any(|task| name.starts_with(Path::new(task).join("local")))
+                }
             };
             let climbs = name.components().any(|c| !matches!(c, Component::Normal(_)));
             if climbs {
-                return Err(io::Error::other(format!("the archive has the name {}, which leaves the directory", name.display())));
+                return Err(io::Error::other(format!(
+                    "the archive has the name {}, which leaves the directory",
+                    name.display()
+                )));
             }
             if !known {
                 // The job no longer has this task.
@@ -121,13 +127,18 @@ pub(crate) fn unpack(from: impl Read, into: &Path, tasks: &[String], room: u64) 
                     let mode = entry.header().mode().unwrap_or(0o755);
                     let owner = (entry.header().uid()?, entry.header().gid()?);
                     if leads_elsewhere(into, &name)? {
-                        return Err(io::Error::other(format!("the archive has the directory {} behind a link", name.display())));
+                        return Err(io::Error::other(format!(
+                            "the archive has the directory {} behind a link",
+                            name.display()
+                        )));
                     }
                     fs::create_dir_all(into.join(&name))?;
                     directories.push((into.join(&name), mode, owner));
                 }
                 tar::EntryType::Regular | tar::EntryType::Symlink => drop(entry.unpack_in(into)?),
-                other => return Err(io::Error::other(format!("the archive has {} of the kind {other:?}", name.display()))),
+                other => {
+                    return Err(io::Error::other(format!("the archive has {} of the kind {other:?}", name.display())));
+                }
             }
         }
         Ok(())
@@ -181,7 +192,9 @@ mod tests {
         for dir in ["alloc/data/deep/er", "alloc/logs", "web/local", "web/secrets", "old/local"] {
             fs::create_dir_all(at(dir)).expect("directory");
         }
-        for (file, text) in [("alloc/data/deep/er/f", "data"), ("web/local/run", "#!"), ("web/secrets/key", "k"), ("old/local/o", "o")] {
+        for (file, text) in
+            [("alloc/data/deep/er/f", "data"), ("web/local/run", "#!"), ("web/secrets/key", "k"), ("old/local/o", "o")]
+        {
             fs::write(at(file), text).expect("file");
         }
         let long = "n".repeat(180);
@@ -201,7 +214,10 @@ mod tests {
         let meta = |name: &str| fs::metadata(here(name)).expect("there");
         assert_eq!((meta("web/local/run").mode() & 0o7777, meta("alloc/data/deep").mode() & 0o7777), (0o750, 0o500));
         assert_eq!(meta("alloc/data/deep/er/f").uid(), fs::metadata(at("alloc/data/deep/er/f")).expect("there").uid());
-        assert!(!here("web/secrets").exists() && !here("alloc/logs").exists() && !here("old").exists(), "no more than what goes on");
+        assert!(
+            !here("web/secrets").exists() && !here("alloc/logs").exists() && !here("old").exists(),
+            "no more than what goes on"
+        );
     }
 
     #[test]
@@ -222,7 +238,9 @@ mod tests {
             header.set_cksum();
             header
         };
-        let file = |name: &'static str| archive(&move |b| b.append(&header(tar::EntryType::Regular, name, 1), &b"x"[..]).expect("added"));
+        let file = |name: &'static str| {
+            archive(&move |b| b.append(&header(tar::EntryType::Regular, name, 1), &b"x"[..]).expect("added"))
+        };
         let elsewhere = tempfile::tempdir().expect("temp dir");
         let through_link = |kind: tar::EntryType, name: &'static str| {
             archive(&|b| {
@@ -232,7 +250,8 @@ mod tests {
                 b.append(&header(kind, name, content.len() as u64), content).expect("added");
             })
         };
-        let device = archive(&|b| b.append(&header(tar::EntryType::Fifo, "alloc/data/p", 0), io::empty()).expect("added"));
+        let device =
+            archive(&|b| b.append(&header(tar::EntryType::Fifo, "alloc/data/p", 0), io::empty()).expect("added"));
         let large = archive(&|b| {
             let mut big = header(tar::EntryType::Regular, "", 40 << 20);
             b.append_data(&mut big, "alloc/data/big", io::repeat(7).take(40 << 20)).expect("added");

@@ -104,7 +104,12 @@ impl Artifacts {
     ///
     /// # Errors
     /// Which artifact could not be fetched, why, and whether another attempt may succeed.
-    pub async fn fetch(&self, fetching: &Fetching<'_>, run: &str, interrupted: &CancellationToken) -> Result<(), StartFailure> {
+    pub async fn fetch(
+        &self,
+        fetching: &Fetching<'_>,
+        run: &str,
+        interrupted: &CancellationToken,
+    ) -> Result<(), StartFailure> {
         let Fetching { spec: TaskSpec { alloc, task, .. }, dirs, .. } = fetching;
         if task.artifacts.is_empty() {
             return Ok(());
@@ -117,7 +122,10 @@ impl Artifacts {
             .map(|a| read(fetching, a, &vars).map_err(|why| StartFailure::Artifact { why, recoverable: false }))
             .collect::<Result<_, _>>()?;
         let records = dirs.task(&task.name).root.join("private/artifacts");
-        let setup = |e: io::Error| StartFailure::Setup { why: format!("prepare {}: {e}", records.display()), recoverable: true };
+        let setup = |e: io::Error| StartFailure::Setup {
+            why: format!("prepare {}: {e}", records.display()),
+            recoverable: true,
+        };
         let missing: Vec<&Wanted> = wanted.iter().filter(|w| !done(&records, w).exists()).collect();
         if missing.is_empty() {
             return Ok(());
@@ -138,7 +146,10 @@ impl Artifacts {
             let _ = remove_stages(&records);
             outcome?;
             let marker = done(&records, wanted);
-            tokio::task::spawn_blocking(move || mark(&marker)).await.unwrap_or_else(|e| Err(io::Error::other(e))).map_err(setup)?;
+            tokio::task::spawn_blocking(move || mark(&marker))
+                .await
+                .unwrap_or_else(|e| Err(io::Error::other(e)))
+                .map_err(setup)?;
         }
         Ok(())
     }
@@ -190,7 +201,8 @@ impl Artifacts {
             biased;
             () = interrupted.cancelled() => Err(StartFailure::Interrupted),
             () = tokio::time::sleep(after) => {
-                Err(failed(format!("it was not complete after {}s ({option} of the agent's artifact block)", after.as_secs_f64()), true))
+                Err(failed(format!("it was not complete after {}s ({option} of the agent's \
+                    artifact block)", after.as_secs_f64()), true))
             }
             said = talk => Ok(said),
         };
@@ -198,9 +210,11 @@ impl Artifacts {
         match outcome(&said?, status) {
             Report::Done { files, bytes, not_isolated } => {
                 if !not_isolated.is_empty() {
-                    tracing::warn!(alloc = %alloc.id, task = %task.name, artifact = wanted.shown, why = not_isolated, "fetched without full isolation");
+                    tracing::warn!(alloc = %alloc.id, task = %task.name, artifact = wanted.shown, why = not_isolated,
+                        "fetched without full isolation");
                 }
-                tracing::info!(alloc = %alloc.id, task = %task.name, artifact = wanted.shown, files, bytes, "artifact fetched");
+                tracing::info!(alloc = %alloc.id, task = %task.name, artifact = wanted.shown, files, bytes,
+                    "artifact fetched");
                 Ok(())
             }
             Report::Failed { why, recoverable } => Err(failed(why, recoverable)),
@@ -211,7 +225,9 @@ impl Artifacts {
 fn read(fetching: &Fetching<'_>, artifact: &Artifact, vars: &Vars) -> Result<Wanted, String> {
     let Fetching { spec: TaskSpec { task, .. }, dirs, isolation, travels, .. } = fetching;
     let Artifact { source, options, headers, mode, insecure, destination, chown } = artifact;
-    let replaced = |map: &BTreeMap<String, String>| map.iter().map(|(k, v)| (k.clone(), interpolate(v, vars))).collect::<BTreeMap<_, _>>();
+    let replaced = |map: &BTreeMap<String, String>| {
+        map.iter().map(|(k, v)| (k.clone(), interpolate(v, vars))).collect::<BTreeMap<_, _>>()
+    };
     let text = interpolate(source.as_deref().unwrap_or_default(), vars);
     let shown = without_secrets(&text);
     let failed = |why: String| format!("artifact {shown:?}: {why}");
@@ -222,12 +238,24 @@ fn read(fetching: &Fetching<'_>, artifact: &Artifact, vars: &Vars) -> Result<Wan
     let destination = interpolate(destination.as_deref().unwrap_or("local/"), vars);
     let below = destination_below(&dirs.root, &task.name, *isolation, &destination).map_err(failed)?;
     if *travels && below.get(1).is_none_or(|name| below[0] != *task.name || name != "local") {
-        return Err(failed(format!("destination {destination:?}: only what is below local/ travels to where the task runs")));
+        return Err(failed(format!(
+            "destination {destination:?}: only what is below local/ travels to where the task runs"
+        )));
     }
     let owner = if *chown { Some(owner(&interpolate(&task.user, vars)).map_err(failed)?) } else { None };
-    let identity = serde_json::to_vec(&(&text, &options, &headers, parsed_mode, insecure, &below, owner)).unwrap_or_default();
+    let identity =
+        serde_json::to_vec(&(&text, &options, &headers, parsed_mode, insecure, &below, owner)).unwrap_or_default();
     let digest = Sha256::digest(identity).iter().take(16).map(|b| format!("{b:02x}")).collect();
-    Ok(Wanted { source, mode: parsed_mode, headers, insecure: *insecure == Some(true), destination: below, owner, shown, digest })
+    Ok(Wanted {
+        source,
+        mode: parsed_mode,
+        headers,
+        insecure: *insecure == Some(true),
+        destination: below,
+        owner,
+        shown,
+        digest,
+    })
 }
 
 /// A source as people may see it: without options, user and password.
@@ -247,7 +275,12 @@ fn owner(user: &str) -> Result<(u32, u32), String> {
 }
 
 /// The destination as names below the allocation's directory: in the task's directory, or in the shared one.
-fn destination_below(root: &Path, task: &str, isolation: FsIsolation, destination: &str) -> Result<Vec<String>, String> {
+fn destination_below(
+    root: &Path,
+    task: &str,
+    isolation: FsIsolation,
+    destination: &str,
+) -> Result<Vec<String>, String> {
     let path = Path::new(destination);
     // `${NOMAD_TASK_DIR}` and the like are host paths.
     let (below, in_task) = match path.strip_prefix(root) {
@@ -325,7 +358,9 @@ fn outcome(said: &[u8], status: Option<ExitStatus>) -> Report {
         None => "an unknown end".to_owned(),
     };
     Report::Failed {
-        why: format!("the fetching process ended without an answer ({how}); it may have asked for more memory than it gets"),
+        why: format!(
+            "the fetching process ended without an answer ({how}); it may have asked for more memory than it gets"
+        ),
         recoverable: true,
     }
 }

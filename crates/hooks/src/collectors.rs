@@ -69,7 +69,10 @@ impl Collectors {
             },
         };
         std::fs::create_dir_all(&self.dir).map_err(|e| format!("create {}: {e}", self.dir.display()))?;
-        LogCollector::start(self.launcher().await?, &state_dir, spec).await.map(drop).map_err(|e| format!("start the log collector: {e}"))
+        LogCollector::start(self.launcher().await?, &state_dir, spec)
+            .await
+            .map(drop)
+            .map_err(|e| format!("start the log collector: {e}"))
     }
 
     /// Ends the collector of a task and removes its FIFOs; returns the writes that drop the claims.
@@ -80,7 +83,8 @@ impl Collectors {
             match end_collector(&state_dir).await {
                 Ok(()) => released.push(Write::Release { kind: "collector", key: dir_name(&state_dir) }),
                 Err(error) => {
-                    tracing::warn!(alloc = %place.alloc.id, task = %place.task, error, "the log collector was not ended, the next sweep tries again");
+                    tracing::warn!(alloc = %place.alloc.id, task = %place.task, error, "the log collector was not \
+                        ended, the next sweep tries again");
                 }
             }
         }

@@ -36,11 +36,13 @@ impl Directories {
         }
         let (dirs, task_dirs, cgroup) = (place.dirs.clone(), place.task_dirs(), cgroup.cloned());
         let size = spec.task.resources.secrets_mb;
-        let payload = spec.task.dispatch_payload.clone().map(|p| (p.file, spec.job.payload.clone().unwrap_or_default()));
+        let payload =
+            spec.task.dispatch_payload.clone().map(|p| (p.file, spec.job.payload.clone().unwrap_or_default()));
         let work = move || -> Result<(), String> {
             dirs.create().map_err(|e| e.to_string())?;
             task_dirs.create(keeper).map_err(|e| e.to_string())?;
-            secrets::mount_at(&task_dirs.secrets, size, keeper, || artifacts::forget_secret(&task_dirs.root)).map_err(|e| e.to_string())?;
+            secrets::mount_at(&task_dirs.secrets, size, keeper, || artifacts::forget_secret(&task_dirs.root))
+                .map_err(|e| e.to_string())?;
             if let Some((file, payload)) = payload {
                 write_payload(&task_dirs.root, &file, &payload)?;
             }
@@ -63,7 +65,8 @@ fn write_payload(task_root: &Path, file: &str, payload: &str) -> Result<(), Stri
         return Err(format!("dispatch_payload.file {file:?} must be a path below local/"));
     }
     let bytes = BASE64_STANDARD.decode(payload).map_err(|e| format!("the dispatch payload is not base64: {e}"))?;
-    let write = |root: Root| root.write(&Path::new("local").join(relative), &bytes, Look { mode: 0o644, uid: None, gid: None });
+    let write =
+        |root: Root| root.write(&Path::new("local").join(relative), &bytes, Look { mode: 0o644, uid: None, gid: None });
     Root::open(task_root).and_then(write).map(drop).map_err(|e| e.to_string())
 }
 

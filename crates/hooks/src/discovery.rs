@@ -23,14 +23,18 @@ pub enum DiscoveryError {
     #[error("services cannot be read: no server is heard at present")]
     NoServer,
     /// The server has no HTTP address for nodes.
-    #[error("services cannot be read: the server of the node's session does not say where it answers HTTP; set advertise.http there")]
+    #[error(
+        "services cannot be read: the server of the node's session does not say where it answers HTTP; set \
+            advertise.http there"
+    )]
     NoAddress,
     /// The server did not answer, or refused.
     #[error("services cannot be read: {0}")]
     Client(#[from] ClientError),
 }
 
-/// HTTP address of the server of the node's session; empty when the server names none, `None` without a session.
+/// HTTP address of the server of the node's session, with `https://` where it is reached over TLS; empty when the
+/// server names none, `None` without a session.
 pub(crate) type SessionServer = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// A reader of services. Cheap to clone; connections are shared.
@@ -38,6 +42,8 @@ pub(crate) type SessionServer = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 pub struct Discovery {
     region: String,
     server: SessionServer,
+    /// Makes the connections to servers that answer over TLS.
+    tls: Option<tls::Dialer>,
     /// The client of the last server, with that server's address.
     client: Arc<Mutex<Option<(String, ApiClient)>>>,
 }
@@ -51,7 +57,13 @@ impl fmt::Debug for Discovery {
 impl Discovery {
     /// A reader for the services of a region.
     pub fn new(region: String, server: SessionServer) -> Self {
-        Self { region, server, client: Arc::default() }
+        Self { region, server, tls: None, client: Arc::default() }
+    }
+
+    /// The same with the certificates of this agent.
+    #[must_use]
+    pub fn with_tls(self, tls: Option<tls::Dialer>) -> Self {
+        Self { tls, ..self }
     }
 
     /// The registrations of a service, by id, and their index. With an `index` other than 0, waits for a change of the
@@ -87,7 +99,11 @@ impl Discovery {
     ///
     /// # Errors
     /// See [`DiscoveryError`].
-    pub async fn services(&self, namespace: &Namespace, index: StoreIndex) -> Result<(Vec<NamespaceServices>, StoreIndex), DiscoveryError> {
+    pub async fn services(
+        &self,
+        namespace: &Namespace,
+        index: StoreIndex,
+    ) -> Result<(Vec<NamespaceServices>, StoreIndex), DiscoveryError> {
         let answer = self.client()?.call(call::services().in_namespace(namespace).after(index, WAIT)).await?;
         Ok((answer.value, answer.meta.index))
     }
@@ -102,8 +118,9 @@ impl Discovery {
         match &*kept {
             Some((of, client)) if *of == server => Ok(client.clone()),
             _ => {
-                let client =
-                    ApiClient::new(ClientOptions { address: server.clone(), region: self.region.clone(), ..ClientOptions::default() })?;
+                let options =
+                    ClientOptions { address: server.clone(), region: self.region.clone(), ..ClientOptions::default() };
+                let client = ApiClient::with_dialer(options, self.tls.clone())?;
                 *kept = Some((server, client.clone()));
                 Ok(client)
             }

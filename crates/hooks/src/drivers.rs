@@ -9,7 +9,8 @@ use std::{
 
 use api::node_rpc::DriverSchema;
 use driver_host::{
-    AgentConfig, Core, Driver, DriverFingerprint, DriverHost, Ending, HostOptions, PluginBlock, PluginSpec, Reloaded, Topology, discover,
+    AgentConfig, Core, Driver, DriverFingerprint, DriverHost, Ending, HostOptions, PluginBlock, PluginSpec, Reloaded,
+    Topology, Within, discover,
 };
 use host::{
     cgroup,
@@ -53,26 +54,37 @@ pub struct Drivers {
     host: DriverHost,
     config: Arc<ClientConfig>,
     configured: Mutex<ConfiguredPlugins>,
+    /// Built-in plugins that run within this process.
+    within: BTreeMap<String, Within>,
     allowed: Vec<String>,
     denied: Vec<String>,
 }
 
 impl Drivers {
     /// Starts every plugin in the background. Must be called within a runtime. Keeps the plugin processes of a former
-    /// agent, except those of the drivers in `unconfirmed`.
+    /// agent, except those of the drivers in `unconfirmed`. Those in `within` get no process.
     ///
     /// # Errors
     /// When the directory of plugins cannot be read, or the plugins cannot run as they are configured.
-    pub fn start(config: &Arc<ClientConfig>, facts: &Facts, unconfirmed: BTreeSet<String>) -> Result<Self, String> {
+    pub fn start(
+        config: &Arc<ClientConfig>,
+        facts: &Facts,
+        unconfirmed: BTreeSet<String>,
+        within: BTreeMap<String, Within>,
+    ) -> Result<Self, String> {
         let allowed = list(&config.driver_allowlist, config, "driver.allowlist");
         let denied = list(&config.driver_denylist, config, "driver.denylist");
         let configured = ConfiguredPlugins::of(config);
         let mut options = HostOptions::new(Vec::new(), config.plugin_socket_dir(), config.plugin_state_dir());
-        options.plugins = plugins(config, &configured, &allowed, &denied)?;
-        options.agent = AgentConfig { port_min: config.plugin_ports.0, port_max: config.plugin_ports.1, topology: topology(config, facts) };
+        options.plugins = plugins(config, &configured, &within, &allowed, &denied)?;
+        options.agent = AgentConfig {
+            port_min: config.plugin_ports.0,
+            port_max: config.plugin_ports.1,
+            topology: topology(config, facts),
+        };
         options.anew = unconfirmed;
         let host = DriverHost::start(options).map_err(|e| e.to_string())?;
-        Ok(Self { host, config: config.clone(), configured: Mutex::new(configured), allowed, denied })
+        Ok(Self { host, config: config.clone(), configured: Mutex::new(configured), within, allowed, denied })
     }
 
     /// Reloads the plugins as they are configured now; `configured` replaces the earlier configuration. Returns the
@@ -80,11 +92,15 @@ impl Drivers {
     ///
     /// # Errors
     /// When it replaced nothing, with the reason.
-    pub async fn reload(&self, configured: Option<ConfiguredPlugins>) -> Result<BTreeMap<String, Reloaded>, ReloadError> {
+    pub async fn reload(
+        &self,
+        configured: Option<ConfiguredPlugins>,
+    ) -> Result<BTreeMap<String, Reloaded>, ReloadError> {
         let specs = {
             let mut known = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
             let wanted = configured.unwrap_or_else(|| known.clone());
-            let specs = plugins(&self.config, &wanted, &self.allowed, &self.denied).map_err(ReloadError::Failed)?;
+            let specs = plugins(&self.config, &wanted, &self.within, &self.allowed, &self.denied)
+                .map_err(ReloadError::Failed)?;
             *known = wanted;
             specs
         };
@@ -121,7 +137,11 @@ impl Drivers {
         }
         match self.host.driver(name) {
             Some(driver) => Ok(driver),
-            None => self.host.wait_driver(name, limit).await.ok_or_else(|| format!("driver {name:?} is not present on this node")),
+            None => self
+                .host
+                .wait_driver(name, limit)
+                .await
+                .ok_or_else(|| format!("driver {name:?} is not present on this node")),
         }
     }
 
@@ -215,7 +235,11 @@ impl Drivers {
         let told = usable.filter_map(|(name, f)| {
             let schema_json = serde_json::to_vec(&self.host.driver(name)?.task_config_document()?).ok()?;
             if schema_json.len() > SCHEMA_BYTES_MAX {
-                tracing::debug!(driver = name, bytes = schema_json.len(), "a schema is too large to be told to the servers");
+                tracing::debug!(
+                    driver = name,
+                    bytes = schema_json.len(),
+                    "a schema is too large to be told to the servers"
+                );
                 return None;
             }
             Some(DriverSchema { driver: name.clone(), version: f.version.clone(), schema_json })
@@ -226,8 +250,12 @@ impl Drivers {
     /// Puts the drivers' fingerprints into the node. True when anything has changed.
     pub fn merge(&self, fingerprints: &BTreeMap<String, DriverFingerprint>, node: &mut Node) -> bool {
         let mut drivers = Map::new();
-        let mut attributes: Attributes =
-            node.attributes.iter().filter(|(k, _)| !k.starts_with("driver.")).map(|(k, v)| (k.clone(), v.clone())).collect();
+        let mut attributes: Attributes = node
+            .attributes
+            .iter()
+            .filter(|(k, _)| !k.starts_with("driver."))
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect();
         for (name, f) in fingerprints {
             if !self.usable(name) {
                 continue;
@@ -244,7 +272,9 @@ impl Drivers {
                 info.attributes.insert(format!("driver.{name}").into(), "1".into());
                 attributes.insert(format!("driver.{name}").into(), "1".into());
             }
-            attributes.extend(f.attributes.iter().filter(|(_, v)| !v.is_empty()).map(|(k, v)| (k.as_str().into(), v.as_str().into())));
+            attributes.extend(
+                f.attributes.iter().filter(|(_, v)| !v.is_empty()).map(|(k, v)| (k.as_str().into(), v.as_str().into())),
+            );
             // Keep the time of an unchanged answer, so that a periodic fingerprint does not change the node.
             match node.drivers.get(name) {
                 Some(old) if (DriverInfo { update_time: String::new(), ..old.clone() }) == info => {
@@ -335,13 +365,25 @@ impl ConfiguredPlugins {
 }
 
 /// All plugins to run: built-in ones, and the files of the directory that have a block.
-fn plugins(config: &ClientConfig, wanted: &ConfiguredPlugins, allowed: &[String], denied: &[String]) -> Result<Vec<PluginSpec>, String> {
-    let usable = |name: &str| (allowed.is_empty() || allowed.iter().any(|a| a == name)) && !denied.iter().any(|d| d == name);
-    let mut specs: Vec<PluginSpec> =
-        wanted.builtin.iter().filter(|p| usable(&p.name)).map(|p| builtin(p, config, wanted.blocks.get(&p.name))).collect();
+fn plugins(
+    config: &ClientConfig,
+    wanted: &ConfiguredPlugins,
+    within: &BTreeMap<String, Within>,
+    allowed: &[String],
+    denied: &[String],
+) -> Result<Vec<PluginSpec>, String> {
+    let usable =
+        |name: &str| (allowed.is_empty() || allowed.iter().any(|a| a == name)) && !denied.iter().any(|d| d == name);
+    let mut specs: Vec<PluginSpec> = wanted
+        .builtin
+        .iter()
+        .filter(|p| usable(&p.name))
+        .map(|p| PluginSpec { within: within.get(&p.name).cloned(), ..builtin(p, config, wanted.blocks.get(&p.name)) })
+        .collect();
     let external = wanted.blocks.iter().filter(|(name, _)| !wanted.is_builtin(name));
-    let blocks: BTreeMap<String, PluginBlock> =
-        external.map(|(name, s)| (name.clone(), PluginBlock { args: s.args.clone(), config: s.config.clone() })).collect();
+    let blocks: BTreeMap<String, PluginBlock> = external
+        .map(|(name, s)| (name.clone(), PluginBlock { args: s.args.clone(), config: s.config.clone() }))
+        .collect();
     let unreadable = |e| format!("read {}: {e}", wanted.dir.as_deref().unwrap_or(Path::new("plugin_dir")).display());
     let (found, notes) = discover(wanted.dir.as_deref(), &blocks).map_err(unreadable)?;
     for note in notes {
@@ -360,9 +402,10 @@ fn plugins(config: &ClientConfig, wanted: &ConfiguredPlugins, allowed: &[String]
 fn keeper(config: &ClientConfig) -> Option<PathBuf> {
     let installed = executor_client::install(&config.executors_dir());
     installed
-        .inspect_err(
-            |error| tracing::warn!(%error, "what plugins start is not kept below them: orphans of theirs are known by other ways only"),
-        )
+        .inspect_err(|error| {
+            tracing::warn!(%error, "what plugins start is not kept below them: orphans of theirs are known by \
+                other ways only")
+        })
         .ok()
 }
 
@@ -388,6 +431,7 @@ fn builtin(plugin: &PluginCommand, config: &ClientConfig, settings: Option<&Plug
         // Its executors put their workloads into cgroups of their own.
         procs: None,
         keeper: None,
+        within: None,
     }
 }
 

@@ -28,7 +28,11 @@ pub(crate) struct Stamp {
 
 impl Stamp {
     fn of(stat: &Stat) -> Self {
-        #[allow(clippy::unnecessary_cast, clippy::useless_conversion, reason = "the types differ between architectures")]
+        #[allow(
+            clippy::unnecessary_cast,
+            clippy::useless_conversion,
+            reason = "the types differ between architectures"
+        )]
         Self {
             device: stat.st_dev as u64,
             inode: stat.st_ino as u64,
@@ -92,12 +96,13 @@ impl Root {
     fn file(&self, path: &Path) -> io::Result<(File, Stamp)> {
         // A FIFO must not block the node.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let opened = match openat2(&self.dir, path, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS) {
-            // Older kernels, and sandboxes without the call: open without following links.
-            Err(Errno::NOSYS | Errno::PERM) => self.open_plain(path, flags)?,
-            Err(Errno::XDEV) => return Err(io::Error::other("it leads out of the task's directory")),
-            other => other?,
-        };
+        let opened =
+            match openat2(&self.dir, path, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS) {
+                // Older kernels, and sandboxes without the call: open without following links.
+                Err(Errno::NOSYS | Errno::PERM) => self.open_plain(path, flags)?,
+                Err(Errno::XDEV) => return Err(io::Error::other("it leads out of the task's directory")),
+                other => other?,
+            };
         let stamp = regular(&opened)?;
         Ok((File::from(opened), stamp))
     }
@@ -162,7 +167,10 @@ impl Root {
                 fchown(&file, look.uid, look.gid).map_err(|e| {
                     io::Error::new(
                         e.kind(),
-                        format!("give it to uid {:?}, gid {:?}: {e}; the agent needs to run as root for that", look.uid, look.gid),
+                        format!(
+                            "give it to uid {:?}, gid {:?}: {e}; the agent needs to run as root for that",
+                            look.uid, look.gid
+                        ),
                     )
                 })?;
             }
@@ -192,7 +200,11 @@ fn same(dir: &OwnedFd, name: &std::ffi::OsStr, content: &[u8], look: Look) -> bo
     let Ok(file) = openat(dir, name, flags, Mode::empty()) else { return false };
     let Ok(stat) = fstat(&file) else { return false };
     let is = |wanted: Option<u32>, have: u32| wanted.is_none_or(|w| w == have);
-    if regular(&file).is_err() || stat.st_mode & 0o7777 != look.mode || !is(look.uid, stat.st_uid) || !is(look.gid, stat.st_gid) {
+    if regular(&file).is_err()
+        || stat.st_mode & 0o7777 != look.mode
+        || !is(look.uid, stat.st_uid)
+        || !is(look.gid, stat.st_gid)
+    {
         return false;
     }
     let mut found = Vec::new();
@@ -251,7 +263,8 @@ mod tests {
         root.write(Path::new("local/file"), b"x", LOOK).expect("written");
         assert_eq!(fs::read_to_string(outside.join("secret")).expect("read"), "secret");
         assert_eq!(fs::read_dir(&outside).expect("list").count(), 1);
-        rustix::fs::mknodat(CWD, task.join("local/fifo"), rustix::fs::FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("fifo");
+        rustix::fs::mknodat(CWD, task.join("local/fifo"), rustix::fs::FileType::Fifo, Mode::from_raw_mode(0o600), 0)
+            .expect("fifo");
         assert!(root.read(Path::new("local/fifo")).expect_err("fifo").to_string().contains("regular"));
     }
 }

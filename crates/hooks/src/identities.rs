@@ -59,7 +59,11 @@ fn write(place: &TaskPlace, task: &Task, view: PathView, keeper: Keeper, held: &
         let failed = |why: String| format!("write the token of identity {:?}: {why}", identity.name);
         let to = paths::place(&file_name(identity), &dirs, view).map_err(failed)?;
         let root = Root::open(if to.shared { &dirs.alloc } else { &dirs.root }).map_err(|e| failed(e.to_string()))?;
-        let look = Look { mode: keeper.file_mode(), uid: keeper.ids().map(|(uid, _)| uid), gid: keeper.ids().map(|(_, gid)| gid) };
+        let look = Look {
+            mode: keeper.file_mode(),
+            uid: keeper.ids().map(|(uid, _)| uid),
+            gid: keeper.ids().map(|(_, gid)| gid),
+        };
         root.write(&to.path, token.text.as_bytes(), look).map_err(|e| failed(e.to_string()))?;
     }
     Ok(())
@@ -142,7 +146,8 @@ impl Identities {
             let mut former = tokio::task::spawn_blocking(move || load(&from)).await.unwrap_or_default();
             former.retain(|name, token| wanted.contains(name) && token.valid(now_ns()));
             if former.len() == wanted.len() {
-                tracing::info!(alloc = %place.alloc.id, task = %place.task, why, "the task is started with the tokens that it had");
+                tracing::info!(alloc = %place.alloc.id, task = %place.task, why, "the task is started with the tokens \
+                    that it had");
                 break former;
             }
             if why != told && begin.elapsed() >= TELL_AFTER {
@@ -160,7 +165,8 @@ impl Identities {
             write(&place, &task, view, keeper, &tokens)?;
             save(&dir, &tokens).map_err(|e| format!("remember the tokens of the task: {e}"))
         };
-        let written = tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(format!("writing tokens broke off: {e}")));
+        let written =
+            tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(format!("writing tokens broke off: {e}")));
         written.map_err(|why| failed(why, true))?;
         Ok(variables)
     }
@@ -169,13 +175,22 @@ impl Identities {
     ///
     /// # Errors
     /// When the servers refuse, or none has answered.
-    pub async fn elsewhere(&self, alloc: model::AllocId, task: &Task, wanted: Vec<String>) -> Result<Elsewhere, TokenError> {
+    pub async fn elsewhere(
+        &self,
+        alloc: model::AllocId,
+        task: &Task,
+        wanted: Vec<String>,
+    ) -> Result<Elsewhere, TokenError> {
         let tokens = held(self.tokens.sign(alloc, &task.name, wanted).await?, now_ns());
         let files = exposed(task).filter(|i| i.file).filter_map(|i| {
             let data = tokens.get(&i.name)?.text.clone().into_bytes();
             Some(driver_host::BundleFile { path: file_name(i), mode: 0o600, data })
         });
-        Ok(Elsewhere { files: files.collect(), variables: variables(task, &tokens), due: due_of(&tokens, self.seeds.next()) })
+        Ok(Elsewhere {
+            files: files.collect(),
+            variables: variables(task, &tokens),
+            due: due_of(&tokens, self.seeds.next()),
+        })
     }
 
     /// Renews the tokens of a run until the caller cancels it at the run's end. Cancel safe.
@@ -239,7 +254,8 @@ impl Identities {
         let (writer, of, new) = (place.clone(), task.clone(), tokens.clone());
         let written = tokio::task::spawn_blocking(move || write(&writer, &of, view, keeper, &new)).await;
         written.unwrap_or_else(|e| Err(format!("writing tokens broke off: {e}")))?;
-        tracing::debug!(alloc = %place.alloc.id, task = %place.task, identities = ?names(due.iter().copied()), "tokens renewed");
+        tracing::debug!(alloc = %place.alloc.id, task = %place.task, identities = ?names(due.iter().copied()),
+            "tokens renewed");
         let by = |mode: &str| due.iter().filter(|i| i.change_mode == mode).copied().collect::<Vec<_>>();
         if let Some(identity) = by(change_mode::RESTART).first() {
             // The start that follows saves the record. If the agent dies before, the next one finds the renewal due
@@ -252,7 +268,10 @@ impl Identities {
             place.tell(events::identity_signaling(now_ns(), &identity.change_signal, &identity.name));
             if let Err(why) = self.drivers.signal(place.driver_name(), run, &identity.change_signal).await {
                 // The task may still read its token at its own time. An event tells people.
-                let said = format!("The signal {} that tells of a renewed token could not be sent: {why}", identity.change_signal);
+                let said = format!(
+                    "The signal {} that tells of a renewed token could not be sent: {why}",
+                    identity.change_signal
+                );
                 place.tell(events::identity(now_ns(), &said));
             }
         }
@@ -271,8 +290,12 @@ mod tests {
     fn tokens_are_due_by_the_clock_of_this_node() {
         let second = 1_000_000_000;
         // The server's clock is an hour behind.
-        let signed =
-            |identity: &str, issued_ns, expires_ns| SignedIdentity { identity: identity.into(), token: "t".into(), issued_ns, expires_ns };
+        let signed = |identity: &str, issued_ns, expires_ns| SignedIdentity {
+            identity: identity.into(),
+            token: "t".into(),
+            issued_ns,
+            expires_ns,
+        };
         let now = 3600 * second;
         let tokens = held(vec![signed("a", 0, 100 * second), signed("b", 5, 0), signed("odd", 10, 5)], now);
         assert_eq!(tokens["a"].renew_at(0), Some(now + 45 * second));
@@ -287,8 +310,15 @@ mod tests {
 
     #[test]
     fn names_in_the_task() {
-        assert_eq!((variable("default").as_str(), variable("vault-1_x").as_str()), ("NOMAD_TOKEN", "NOMAD_TOKEN_vault_1_x"));
-        let identity = |name: &str, filepath: &str| Identity { name: name.into(), filepath: filepath.into(), ..Identity::default() };
+        assert_eq!(
+            (variable("default").as_str(), variable("vault-1_x").as_str()),
+            ("NOMAD_TOKEN", "NOMAD_TOKEN_vault_1_x")
+        );
+        let identity = |name: &str, filepath: &str| Identity {
+            name: name.into(),
+            filepath: filepath.into(),
+            ..Identity::default()
+        };
         assert_eq!(file_name(&identity("default", "")), "secrets/nomad_token");
         assert_eq!(file_name(&identity("aws", "")), "secrets/nomad_aws.jwt");
         assert_eq!(file_name(&identity("aws", "local/x.jwt")), "local/x.jwt");

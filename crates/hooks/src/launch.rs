@@ -119,7 +119,10 @@ impl Launch {
                 match tokio::time::timeout(TELL_AFTER, &mut turn).await {
                     Ok(turn) => turn,
                     Err(_) => {
-                        place.note("Waits for its turn: the driver's plugin has as many starts in hand as it gets at once".to_owned());
+                        place.note(
+                            "Waits for its turn: the driver's plugin has as many starts in hand as it gets at once"
+                                .to_owned(),
+                        );
                         turn.await
                     }
                 }
@@ -144,7 +147,9 @@ impl Launch {
             let sent = match next {
                 Next::Again { sent } => sent,
                 Next::Failed => return Err(failed(error.to_string(), error.recoverable())),
-                Next::TooOften => return Err(failed(format!("the start was cut off {ALL} times, at last: {error}"), true)),
+                Next::TooOften => {
+                    return Err(failed(format!("the start was cut off {ALL} times, at last: {error}"), true));
+                }
             };
             tracing::warn!(run, %error, ?cuts, "a start was cut off, it is made again when the plugin is back");
             let clear = async {
@@ -173,9 +178,14 @@ impl Launch {
             match driver.destroy_task(run, true).await {
                 Ok(_) => break,
                 Err(error) if attempt >= CLEARED => {
-                    return Err(failed(format!("what a start that was cut off has left could not be destroyed: {error}"), true));
+                    return Err(failed(
+                        format!("what a start that was cut off has left could not be destroyed: {error}"),
+                        true,
+                    ));
                 }
-                Err(error) if error.is_plugin_gone() => self.drivers.back(driver, generation).await.map_err(|why| failed(why, true))?,
+                Err(error) if error.is_plugin_gone() => {
+                    self.drivers.back(driver, generation).await.map_err(|why| failed(why, true))?
+                }
                 Err(_) => tokio::time::sleep(CLEAR_PAUSE).await,
             }
         }

@@ -48,8 +48,16 @@ fn wanted(group: &TaskGroup) -> bool {
 
 impl FormerData {
     /// Brings the data of the previous allocation here, if it was on another node. Once per allocation.
-    #[expect(clippy::await_holding_invalid_type, reason = "the tasks of an allocation wait for the one that brings its data")]
-    pub(super) async fn bring(&self, place: &TaskPlace, group: &TaskGroup, interrupted: &CancellationToken) -> Result<(), StartFailure> {
+    #[expect(
+        clippy::await_holding_invalid_type,
+        reason = "the tasks of an allocation wait for the one that brings its data"
+    )]
+    pub(super) async fn bring(
+        &self,
+        place: &TaskPlace,
+        group: &TaskGroup,
+        interrupted: &CancellationToken,
+    ) -> Result<(), StartFailure> {
         let previous = place.alloc.previous_allocation;
         let here = self.env.dirs(previous).root.exists() || self.present.end_of(previous).is_some();
         if !wanted(group) || previous.is_nil() || here {
@@ -100,16 +108,23 @@ impl FormerData {
                 tracing::info!(alloc = %place.alloc.id, %previous, bytes, "data of the previous allocation received");
                 tell(
                     place,
-                    &format!("The data of the previous allocation {} has been copied from its node ({bytes} bytes)", previous.short()),
+                    &format!(
+                        "The data of the previous allocation {} has been copied from its node ({bytes} bytes)",
+                        previous.short()
+                    ),
                 );
                 let (from, to) = (staging.clone(), to.clone());
                 blocking(move || sticky::move_data(&from, &to, &tasks)).await?;
             }
             Err(why) => {
-                tracing::warn!(alloc = %place.alloc.id, %previous, why, "the data of the previous allocation stays behind");
+                tracing::warn!(alloc = %place.alloc.id, %previous, why, "the data of the previous allocation \
+                    stays behind");
                 tell(
                     place,
-                    &format!("The data of the previous allocation {} could not be had, the disk is empty: {why}", previous.short()),
+                    &format!(
+                        "The data of the previous allocation {} could not be had, the disk is empty: {why}",
+                        previous.short()
+                    ),
                 );
             }
         }
@@ -129,7 +144,8 @@ impl FormerData {
         loop {
             let options = if index == 0 { RequestOptions::default() } else { RequestOptions::after(index, WAIT) };
             let options = options.in_namespace(place.job.namespace.to_string());
-            let answer = async { Ok::<_, DiscoveryError>(self.discovery.client()?.query::<Allocation>(&path, &options).await?) };
+            let answer =
+                async { Ok::<_, DiscoveryError>(self.discovery.client()?.query::<Allocation>(&path, &options).await?) };
             match answer.await {
                 Ok(answer) => {
                     silent = Instant::now();
@@ -140,8 +156,10 @@ impl FormerData {
                         _ => {}
                     }
                     if !told {
-                        let what =
-                            format!("Waiting for the previous allocation {} to end: its data is copied from its node", previous.short());
+                        let what = format!(
+                            "Waiting for the previous allocation {} to end: its data is copied from its node",
+                            previous.short()
+                        );
                         tell(place, &what);
                         told = true;
                     }
@@ -161,15 +179,19 @@ impl FormerData {
         let options = RequestOptions::default().in_namespace(place.job.namespace.to_string());
         let client = self.discovery.client().map_err(|e| e.to_string())?;
         let opened = tokio::time::timeout(STALLED, client.stream(&path, &options)).await;
-        let mut stream = opened.map_err(|_| format!("no answer came for {} s", STALLED.as_secs()))?.map_err(|e| e.to_string())?;
+        let mut stream =
+            opened.map_err(|_| format!("no answer came for {} s", STALLED.as_secs()))?.map_err(|e| e.to_string())?;
         let (pieces, received) = mpsc::channel::<Bytes>(8);
         let (into, tasks) = (into.to_owned(), tasks.to_vec());
-        let unpacked = tokio::task::spawn_blocking(move || unpack(Pieces { received, now: Bytes::new() }, &into, &tasks, room));
+        let unpacked =
+            tokio::task::spawn_blocking(move || unpack(Pieces { received, now: Bytes::new() }, &into, &tasks, room));
         let fed = async {
             let mut bytes = 0;
             loop {
                 let next = tokio::time::timeout(STALLED, stream.next()).await;
-                let piece = next.map_err(|_| format!("nothing came for {} s", STALLED.as_secs()))?.map_err(|e| e.to_string())?;
+                let piece = next
+                    .map_err(|_| format!("nothing came for {} s", STALLED.as_secs()))?
+                    .map_err(|e| e.to_string())?;
                 let Some(piece) = piece else { return Ok(bytes) };
                 bytes += piece.len() as u64;
                 // The unpacking side has given up, and reports why.

@@ -149,7 +149,8 @@ impl ServiceWatches {
                     let read = self.0.discovery.services(namespace, index).await;
                     let names = |rows: Vec<api::shapes::NamespaceServices>| {
                         let all = rows.into_iter().filter(|r| r.namespace == *namespace).flat_map(|r| r.services);
-                        let mut names: Vec<_> = all.map(|s| ServiceName { name: s.service_name, tags: s.tags }).collect();
+                        let mut names: Vec<_> =
+                            all.map(|s| ServiceName { name: s.service_name, tags: s.tags }).collect();
                         names.sort_unstable_by(|a, b| a.name.cmp(&b.name));
                         names
                     };
@@ -234,7 +235,7 @@ mod tests {
 
     use super::*;
 
-    const BOUND: Duration = Duration::from_secs(20);
+    const BOUND: Duration = Duration::from_secs(60);
 
     async fn until(watches: &ServiceWatches, what: &str, fits: impl Fn() -> bool) {
         let mut version = watches.version();
@@ -273,11 +274,17 @@ mod tests {
                     let mut asked = vec![0; 4096];
                     while let Ok(n @ 1..) = stream.read(&mut asked).await {
                         let request = String::from_utf8_lossy(&asked[..n]).into_owned();
-                        let of = request.split_once("index=").and_then(|(_, r)| r.split(['&', ' ']).next()?.parse().ok()).unwrap_or(0);
+                        let of = request
+                            .split_once("index=")
+                            .and_then(|(_, r)| r.split(['&', ' ']).next()?.parse().ok())
+                            .unwrap_or(0);
                         firsts.fetch_add(usize::from(of == 0), Ordering::SeqCst);
                         let Ok(now) = newest.wait_for(|now| *now > of).await.map(|n| *n) else { return };
                         let body = format!(r#"[{{"ID": "r", "ServiceName": "web", "Port": {}}}]"#, 1000 + now);
-                        let head = format!("HTTP/1.1 200 OK\r\nx-nomad-index: {now}\r\ncontent-length: {}\r\n\r\n", body.len());
+                        let head = format!(
+                            "HTTP/1.1 200 OK\r\nx-nomad-index: {now}\r\ncontent-length: {}\r\n\r\n",
+                            body.len()
+                        );
                         if stream.write_all(format!("{head}{body}").as_bytes()).await.is_err() {
                             return;
                         }

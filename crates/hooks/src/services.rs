@@ -65,9 +65,10 @@ pub fn standing(env: &NodeEnv, machine: &Machine, network: Option<&NetworkStatus
             match probe(machine, &input, s, &spec, &tasks) {
                 Ok(Some(probe)) => drop(probes.insert(spec.key(), probe)),
                 Ok(None) => {}
-                Err(why) => drop(
-                    problems.insert(s.service.name.clone(), format!("is registered, but its check {:?} cannot be run: {why}", check.name)),
-                ),
+                Err(why) => drop(problems.insert(
+                    s.service.name.clone(),
+                    format!("is registered, but its check {:?} cannot be run: {why}", check.name),
+                )),
             }
         }
     }
@@ -123,9 +124,18 @@ fn probe(
         }
         _ => {
             let (host, port) = place()?;
-            let headers = check.header.iter().flat_map(|(name, values)| values.iter().map(|v| (name.clone(), text(v)))).collect();
+            let headers =
+                check.header.iter().flat_map(|(name, values)| values.iter().map(|v| (name.clone(), text(v)))).collect();
             let tls = (check.protocol == "https").then(tls);
-            Ask::Http { host, port, method: check.method.to_uppercase(), path: text(&check.path), headers, body: text(&check.body), tls }
+            Ask::Http {
+                host,
+                port,
+                method: check.method.to_uppercase(),
+                path: text(&check.path),
+                headers,
+                body: text(&check.body),
+                tls,
+            }
         }
     };
     Ok(Some(Probe { ask, interval: check.interval.to_std(), timeout: check.timeout.to_std() }))

@@ -56,7 +56,12 @@ impl Hook for FormerData {
 impl FormerData {
     /// Waits for the end of the previous allocation and takes its data over. Does nothing without a sticky disk, or
     /// when the previous allocation ran elsewhere. Tasks of an allocation may call this at the same time.
-    async fn take_over(&self, place: &TaskPlace, group: &TaskGroup, interrupted: &CancellationToken) -> Result<(), StartFailure> {
+    async fn take_over(
+        &self,
+        place: &TaskPlace,
+        group: &TaskGroup,
+        interrupted: &CancellationToken,
+    ) -> Result<(), StartFailure> {
         self.bring(place, group, interrupted).await?;
         let previous = place.alloc.previous_allocation;
         if !wanted(group) || previous.is_nil() {
@@ -68,7 +73,8 @@ impl FormerData {
         }
         if let Some(end) = self.present.end_of(previous) {
             if !end.over {
-                let what = format!("Waiting for the previous allocation {} to end: its data is taken over", previous.short());
+                let what =
+                    format!("Waiting for the previous allocation {} to end: its data is taken over", previous.short());
                 place.tell(events::setup(now_ns(), &what));
             }
             tokio::select! {
@@ -79,7 +85,9 @@ impl FormerData {
         }
         let to = place.dirs.clone();
         let tasks: Vec<String> = group.tasks.iter().map(|t| t.name.to_string()).collect();
-        let moved = tokio::task::spawn_blocking(move || move_data(&from, &to, &tasks)).await.unwrap_or_else(|e| Err(io::Error::other(e)));
+        let moved = tokio::task::spawn_blocking(move || move_data(&from, &to, &tasks))
+            .await
+            .unwrap_or_else(|e| Err(io::Error::other(e)));
         moved.map_err(|e| StartFailure::Setup {
             why: format!("take over the data of the previous allocation {previous}: {e}"),
             recoverable: true,
@@ -107,9 +115,12 @@ pub(super) fn move_data(from: &AllocDirs, to: &AllocDirs, tasks: &[String]) -> i
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             // The allocation has data of its own already: keep both.
             Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => {
-                tracing::warn!(from = %from.display(), to = %to.display(), "data stays where it is: the allocation has its own");
+                tracing::warn!(from = %from.display(), to = %to.display(), "data stays where it is: the allocation \
+                    has its own");
             }
-            Err(e) => return Err(io::Error::new(e.kind(), format!("move {} to {}: {e}", from.display(), to.display()))),
+            Err(e) => {
+                return Err(io::Error::new(e.kind(), format!("move {} to {}: {e}", from.display(), to.display())));
+            }
         }
     }
     Ok(())
@@ -140,6 +151,9 @@ mod tests {
         again.create().expect("made");
         fs::write(again.shared().join("data/d"), "other").expect("file");
         move_data(&again, &to, &tasks).expect("nothing is overwritten");
-        assert_eq!((text(to.shared().join("data/d")), text(again.shared().join("data/d"))), ("d".into(), "other".into()));
+        assert_eq!(
+            (text(to.shared().join("data/d")), text(again.shared().join("data/d"))),
+            ("d".into(), "other".into())
+        );
     }
 }

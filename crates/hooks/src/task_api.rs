@@ -29,7 +29,8 @@ use tokio::{net::UnixListener, sync::watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Serves requests on a listener until the token is cancelled.
-pub type TaskApiServer = Arc<dyn Fn(UnixListener, CancellationToken) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
+pub type TaskApiServer =
+    Arc<dyn Fn(UnixListener, CancellationToken) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
 type Key = (AllocId, Arc<str>);
 
@@ -77,7 +78,13 @@ impl TaskApis {
     ///
     /// # Errors
     /// Why the task has no socket, for people.
-    pub async fn listen(&self, alloc: AllocId, task: Arc<str>, secrets: PathBuf, owner: Option<(u32, u32)>) -> Result<(), String> {
+    pub async fn listen(
+        &self,
+        alloc: AllocId,
+        task: Arc<str>,
+        secrets: PathBuf,
+        owner: Option<(u32, u32)>,
+    ) -> Result<(), String> {
         let key = (alloc, task);
         let there = identity(&secrets.join(API_SOCKET));
         {
@@ -87,7 +94,8 @@ impl TaskApis {
             }
             if open.len() >= self.most {
                 return Err(format!(
-                    "this agent listens for {} tasks already, which is half of the files that it may have open: raise its limit (RLIMIT_NOFILE)",
+                    "this agent listens for {} tasks already, which is half of the files that it may have open: raise \
+                        its limit (RLIMIT_NOFILE)",
                     open.len()
                 ));
             }
@@ -98,7 +106,9 @@ impl TaskApis {
         let stop = self.stop.child_token();
         let (mut server, ended) = (self.server.subscribe(), stop.clone());
         tokio::spawn(async move {
-            let answers = ended.run_until_cancelled(async { server.wait_for(Option::is_some).await.ok().and_then(|s| s.clone()) }).await;
+            let answers = ended
+                .run_until_cancelled(async { server.wait_for(Option::is_some).await.ok().and_then(|s| s.clone()) })
+                .await;
             if let Some(Some(answers)) = answers {
                 answers(listener, ended).await;
             }
@@ -140,7 +150,8 @@ fn bind(secrets: &Path, owner: Option<(u32, u32)>) -> io::Result<(StdListener, (
     }
     let listener = StdListener::bind(format!("/proc/self/fd/{}/{API_SOCKET}", dir.as_raw_fd()))?;
     listener.set_nonblocking(true)?;
-    let socket = rustix::fs::openat(&dir, API_SOCKET, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let socket =
+        rustix::fs::openat(&dir, API_SOCKET, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     // The descriptor names exactly this socket, whatever is at its path by now.
     let itself = format!("/proc/self/fd/{}", socket.as_raw_fd());
     let meta = fs::metadata(&itself)?;
@@ -180,7 +191,7 @@ mod tests {
         let dir = fs::File::open(path.parent().expect("a parent"))?;
         let mut stream = UnixStream::connect(format!("/proc/self/fd/{}/{API_SOCKET}", dir.as_raw_fd())).await?;
         let mut text = String::new();
-        tokio::time::timeout(Duration::from_secs(20), stream.read_to_string(&mut text)).await.expect("in time")?;
+        tokio::time::timeout(Duration::from_secs(60), stream.read_to_string(&mut text)).await.expect("in time")?;
         Ok(text)
     }
 

@@ -75,7 +75,11 @@ pub fn keeper_of(task: &Task, capabilities: &Capabilities) -> Keeper {
         (user, _) => user,
     };
     let known = || find_user(user).map(|(uid, gid)| Keeper::User(uid, gid));
-    if user.is_empty() || !rustix::process::geteuid().is_root() { Keeper::Agent } else { known().unwrap_or(Keeper::Agent) }
+    if user.is_empty() || !rustix::process::geteuid().is_root() {
+        Keeper::Agent
+    } else {
+        known().unwrap_or(Keeper::Agent)
+    }
 }
 
 /// Builds the start messages for the drivers of a node.
@@ -112,7 +116,11 @@ impl TaskConfigs {
         let task_dirs = dirs.task(&task.name);
         let view = path_view(capabilities);
         let node = self.env.node();
-        let mut vars = if input.elsewhere { self.env.own_vars(spec, &task_dirs, view) } else { self.env.vars(spec, &task_dirs, view) };
+        let mut vars = if input.elsewhere {
+            self.env.own_vars(spec, &task_dirs, view)
+        } else {
+            self.env.vars(spec, &task_dirs, view)
+        };
         // Templates override, and the driver's configuration may refer to their variables.
         vars.env.extend(input.template_env.clone());
         let msgpack = input
@@ -123,7 +131,8 @@ impl TaskConfigs {
         users::check(&self.config, &task.driver, &user).map_err(setup)?;
         let (max_files, max_file_bytes) = rotation(task.logs.as_ref());
         let disabled = logs_disabled(task);
-        let (stdout, stderr) = if disabled { ("/dev/null".into(), "/dev/null".into()) } else { fifos(&dirs, &task.name) };
+        let (stdout, stderr) =
+            if disabled { ("/dev/null".into(), "/dev/null".into()) } else { fifos(&dirs, &task.name) };
         Ok(TaskConfig {
             id: input.run.to_owned(),
             name: task.name.to_string(),
@@ -173,7 +182,12 @@ impl TaskConfigs {
                     memory_mb: given.memory.memory_mb,
                     memory_max_mb: given.memory.memory_max_mb,
                 }),
-                networks: given.networks.iter().chain(&input.spec.alloc.resources.shared.networks).map(network).collect(),
+                networks: given
+                    .networks
+                    .iter()
+                    .chain(&input.spec.alloc.resources.shared.networks)
+                    .map(network)
+                    .collect(),
             }),
             linux_resources: Some(wire::LinuxResources {
                 cpu_shares: given.cpu.cpu_shares,
@@ -184,7 +198,12 @@ impl TaskConfigs {
                 ..wire::LinuxResources::default()
             }),
             ports: ports
-                .map(|p| wire::PortMapping { label: p.label.clone(), value: p.value, to: p.to, host_ip: p.host_ip.clone() })
+                .map(|p| wire::PortMapping {
+                    label: p.label.clone(),
+                    value: p.value,
+                    to: p.to,
+                    host_ip: p.host_ip.clone(),
+                })
                 .collect(),
         }
     }
@@ -205,7 +224,10 @@ impl TaskConfigs {
             .get(&name)
             .ok_or_else(|| format!("volume_mount names volume {name:?}, which the group does not ask for"))?;
         if request.kind != "host" {
-            return Err(format!("volume {name:?} is of type {:?}; this release mounts host volumes only", request.kind));
+            return Err(format!(
+                "volume {name:?} is of type {:?}; this release mounts host volumes only",
+                request.kind
+            ));
         }
         let propagation = text(propagation_mode);
         let mounted = |host_path: &str, readonly: bool| wire::Mount {
@@ -223,11 +245,13 @@ impl TaskConfigs {
         if input.capabilities.no_mounts {
             let driver = &input.spec.task.driver;
             return Err(format!(
-                "driver {driver:?} mounts nothing into its tasks: remove volume_mount {name:?} and use the path on the node"
+                "driver {driver:?} mounts nothing into its tasks: remove volume_mount {name:?} and use the path on \
+                    the node"
             ));
         }
         let source = &request.source;
-        let volume = self.config.host_volumes.get(source).ok_or_else(|| format!("this node has no host volume {source:?}"))?;
+        let volume =
+            self.config.host_volumes.get(source).ok_or_else(|| format!("this node has no host volume {source:?}"))?;
         if !std::path::Path::new(&volume.path).exists() {
             return Err(format!("{} of host volume {source:?} does not exist on this node", volume.path));
         }

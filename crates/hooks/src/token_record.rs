@@ -92,7 +92,9 @@ impl TokenVariables {
     /// The token in a variable; `None` when the variable holds no token. Blocking.
     pub(crate) fn find(&self, variable: &str) -> Option<TokenVariable> {
         match self {
-            Self::Given(tokens) => tokens.get(variable).map(|text| TokenVariable { text: Some(text.clone()), renewed: false }),
+            Self::Given(tokens) => {
+                tokens.get(variable).map(|text| TokenVariable { text: Some(text.clone()), renewed: false })
+            }
             Self::Recorded { task_dir, of } => {
                 let (identity, renewed) = of.get(variable)?;
                 Some(TokenVariable { text: load(task_dir).remove(identity).map(|token| token.text), renewed: *renewed })

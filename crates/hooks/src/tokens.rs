@@ -58,7 +58,12 @@ impl Tokens {
     }
 
     /// A token for each of these identities of a task. Cancel safe.
-    pub(crate) async fn sign(&self, alloc: AllocId, task: &str, identities: Vec<String>) -> Result<Vec<SignedIdentity>, TokenError> {
+    pub(crate) async fn sign(
+        &self,
+        alloc: AllocId,
+        task: &str,
+        identities: Vec<String>,
+    ) -> Result<Vec<SignedIdentity>, TokenError> {
         let later = |why: &str| TokenError::Later(why.to_owned());
         let (answer, answered) = oneshot::channel();
         let ask = AskTokens { alloc, task: task.to_owned(), identities, answer };
@@ -66,7 +71,9 @@ impl Tokens {
         match tokio::time::timeout(PATIENCE, answered).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(later("the session with the server ended before it answered")),
-            Err(_) => Err(later("no server has answered; the node may have no session, or the server may run an older release")),
+            Err(_) => Err(later(
+                "no server has answered; the node may have no session, or the server may run an older release",
+            )),
         }
     }
 }

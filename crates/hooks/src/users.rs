@@ -54,7 +54,8 @@ fn login(user: &str) -> &str {
 }
 
 fn denied(user: &str, uid: Option<u32>, denylist: &[String], passwd: &str) -> bool {
-    let same = |entry: &String| entry == user || entry == login(user) || (uid.is_some() && uid == uid_in(passwd, entry));
+    let same =
+        |entry: &String| entry == user || entry == login(user) || (uid.is_some() && uid == uid_in(passwd, entry));
     denylist.iter().any(same)
 }
 
@@ -73,8 +74,8 @@ fn uid_in(passwd: &str, user: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
-    const PASSWD: &str =
-        "root:x:0:0:root:/root:/bin/sh\ntoor:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\nann:x:1000:100::/:/bin/sh\n";
+    const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\ntoor:x:0:0::/root:/bin/sh\n\
+        nobody:x:65534:65534::/:/bin/false\nann:x:1000:100::/:/bin/sh\n";
 
     #[test]
     fn users_are_compared_by_what_they_lead_to() {

@@ -1,4 +1,4 @@
-//! The cgroups that drivers written for Nomad expect, and the search for processes that such drivers leave behind.
+//! The cgroups that drivers written for Nomad expect, and the end of processes that such drivers leave behind.
 //!
 //! Our own executor makes its own cgroups; these are for drivers that read the path from `cpuset_cgroup` or compute it
 //! themselves.
@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use executor_client::CgroupHost;
+use ::cgroup::{CgroupHost, inherit_cpuset, kill_below, members_below, memberships, remove_below};
 use model::AllocId;
 
 use crate::cgroup_names;
@@ -34,6 +34,8 @@ pub enum Mode {
 const ROOT: &str = "/sys/fs/cgroup";
 const V1_CONTROLLERS: [&str; 3] = ["freezer", "memory", "cpu"];
 const V2_CONTROLLERS: [&str; 5] = ["cpuset", "cpu", "io", "memory", "pids"];
+/// How long members may take to end, and the kernel to let go of a cgroup.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// statfs magic numbers of tmpfs and cgroup2.
 const TMPFS: i64 = 0x0102_1994;
 const CGROUP2: i64 = 0x6367_7270;
@@ -63,7 +65,11 @@ fn detect() -> Mode {
         CGROUP2 => {
             let available = fs::read_to_string(format!("{ROOT}/cgroup.controllers")).unwrap_or_default();
             let all = V2_CONTROLLERS.iter().all(|c| available.split_whitespace().any(|a| a == *c));
-            if all && (root || owned(&Path::new(ROOT).join("nomad.slice"))) && passed_on() { Mode::V2 } else { Mode::Off }
+            if all && (root || owned(&Path::new(ROOT).join("nomad.slice"))) && passed_on() {
+                Mode::V2
+            } else {
+                Mode::Off
+            }
         }
         _ => Mode::Off,
     }
@@ -88,14 +94,6 @@ fn ensure_dir(path: &Path) -> io::Result<()> {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         other => other,
     }
-}
-
-/// Copies a setting to the child while the child's own is empty: a new version 1 cpuset has no processors.
-fn inherit(parent: &Path, child: &Path, file: &str) -> io::Result<()> {
-    if fs::read_to_string(child.join(file))?.trim().is_empty() {
-        fs::write(child.join(file), fs::read_to_string(parent.join(file))?.trim())?;
-    }
-    Ok(())
 }
 
 /// Makes the parents of all task cgroups. Several nodes on one machine share them.
@@ -133,15 +131,10 @@ pub fn prepare() -> io::Result<()> {
             let nomad = top.join("nomad");
             ensure_dir(&nomad)?;
             fs::write(nomad.join("cgroup.clone_children"), "0")?;
-            for file in ["cpuset.cpus", "cpuset.mems"] {
-                inherit(&top, &nomad, file)?;
-            }
             for name in ["share", "reserve"] {
                 let dir = nomad.join(name);
                 ensure_dir(&dir)?;
-                for file in ["cpuset.cpus", "cpuset.mems"] {
-                    inherit(&nomad, &dir, file)?;
-                }
+                inherit_cpuset(&dir)?;
             }
             Ok(())
         }
@@ -171,7 +164,11 @@ pub fn task_parents() -> Vec<PathBuf> {
     match mode() {
         Mode::Off => Vec::new(),
         Mode::V2 => ["share.slice", "reserve.slice"].map(|name| root.join("nomad.slice").join(name)).to_vec(),
-        Mode::V1 => V1_CONTROLLERS.iter().map(|c| root.join(c).join("nomad")).chain([root.join("cpuset/nomad/reserve")]).collect(),
+        Mode::V1 => V1_CONTROLLERS
+            .iter()
+            .map(|c| root.join(c).join("nomad"))
+            .chain([root.join("cpuset/nomad/reserve")])
+            .collect(),
     }
 }
 
@@ -202,10 +199,7 @@ pub fn remove_parents(made: Vec<PathBuf>) -> Vec<PathBuf> {
 /// members killed.
 pub fn destroy_dir(dir: &Path) -> io::Result<usize> {
     let killed = kill_members(dir)?;
-    match remove_tree(dir) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(killed),
-        other => other.map(|()| killed),
-    }
+    remove_below(dir, PATIENCE).map(|()| killed)
 }
 
 /// The parent directory of plugin cgroups, and the suffix of their names.
@@ -231,7 +225,8 @@ pub fn for_plugin(node: &str, plugin: &str) -> Option<PathBuf> {
     match made {
         Ok(()) => Some(dir.join("cgroup.procs")),
         Err(error) => {
-            tracing::warn!(plugin, dir = %dir.display(), %error, "there is no cgroup for the plugin: what it starts is known by other ways only");
+            tracing::warn!(plugin, dir = %dir.display(), %error, "there is no cgroup for the plugin: what it starts \
+                is known by other ways only");
             None
         }
     }
@@ -290,7 +285,8 @@ impl TaskCgroup {
         match mode() {
             Mode::V2 => vec![PathBuf::from(self.cpuset_path())],
             Mode::V1 => {
-                let mut dirs: Vec<PathBuf> = V1_CONTROLLERS.iter().map(|c| root.join(c).join("nomad").join(&self.name)).collect();
+                let mut dirs: Vec<PathBuf> =
+                    V1_CONTROLLERS.iter().map(|c| root.join(c).join("nomad").join(&self.name)).collect();
                 if !self.cores.is_empty() {
                     dirs.push(PathBuf::from(self.cpuset_path()));
                 }
@@ -318,10 +314,8 @@ impl TaskCgroup {
         if !self.cores.is_empty() {
             let dir = PathBuf::from(self.cpuset_path());
             if dir.exists() {
-                if mode() == Mode::V1
-                    && let Some(parent) = dir.parent()
-                {
-                    inherit(parent, &dir, "cpuset.mems")?;
+                if mode() == Mode::V1 {
+                    inherit_cpuset(&dir)?;
                 }
                 fs::write(dir.join("cpuset.cpus"), &self.cores)?;
             }
@@ -334,14 +328,16 @@ impl TaskCgroup {
     pub fn take_in(&self, pid: i32, node: &[String]) -> bool {
         let place = |who: &str| {
             let text = fs::read_to_string(format!("/proc/{who}/cgroup")).ok()?;
-            let line = text.lines().find(|line| match mode() {
-                Mode::V2 => line.starts_with("0::"),
-                Mode::V1 => line.split(':').nth(1).is_some_and(|controllers| controllers.split(',').any(|c| c == V1_CONTROLLERS[0])),
+            let mut places = memberships(&text);
+            let place = places.find(|(controllers, _)| match mode() {
+                Mode::V2 => controllers.is_empty(),
+                Mode::V1 => controllers.split(',').any(|c| c == V1_CONTROLLERS[0]),
                 Mode::Off => false,
-            })?;
-            line.splitn(3, ':').nth(2).map(str::to_owned)
+            });
+            place.map(|(_, path)| path.to_owned())
         };
-        let of_plugin = |place: &String| place.rsplit('/').next().is_some_and(|name| cgroup_names::plugin(name, node).is_some());
+        let of_plugin =
+            |place: &String| place.rsplit('/').next().is_some_and(|name| cgroup_names::plugin(name, node).is_some());
         let (here, there) = (place("self"), place(&pid.to_string()));
         here.is_some()
             && (there == here || there.as_ref().is_some_and(of_plugin))
@@ -354,12 +350,8 @@ impl TaskCgroup {
     /// # Errors
     /// When members are still there after two seconds.
     pub fn kill_members(&self) -> io::Result<usize> {
-        let mut killed = 0;
-        for dir in self.dirs() {
-            // A v1 controller directory that is already empty costs one read.
-            killed += kill_members(&dir)?;
-        }
-        Ok(killed)
+        // A v1 controller directory that is already empty costs one read.
+        self.dirs().iter().map(|dir| kill_members(dir)).sum()
     }
 
     /// As [`TaskCgroup::kill_members`], and removes the cgroups that a driver has made below: a container that failed
@@ -372,7 +364,7 @@ impl TaskCgroup {
         for dir in self.dirs() {
             for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
                 if entry.file_type().is_ok_and(|t| t.is_dir()) {
-                    remove_tree(&entry.path())?;
+                    remove_below(&entry.path(), PATIENCE)?;
                 }
             }
         }
@@ -385,78 +377,30 @@ impl TaskCgroup {
     /// When members or directories remain.
     pub fn destroy(&self) -> io::Result<usize> {
         // All members first: they may be in several hierarchies.
-        let mut killed = self.kill_members()?;
-        for dir in self.dirs() {
-            killed += destroy_dir(&dir)?;
-        }
-        Ok(killed)
+        let killed = self.kill_members()?;
+        self.dirs().iter().try_fold(killed, |killed, dir| destroy_dir(dir).map(|more| killed + more))
     }
 }
 
-/// Drivers may have made cgroups below ours.
-fn remove_tree(dir: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(dir)?.flatten() {
-        if entry.file_type().is_ok_and(|t| t.is_dir()) {
-            remove_tree(&entry.path())?;
-        }
-    }
-    let deadline = Instant::now() + Duration::from_secs(2);
-    loop {
-        match fs::remove_dir(dir) {
-            // The kernel releases the last zombie a moment after its parent has reaped it.
-            Err(e) if e.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()) && Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(2));
-            }
-            other => return other,
-        }
-    }
-}
-
-fn members(dir: &Path, found: &mut Vec<i32>) {
-    if let Ok(text) = fs::read_to_string(dir.join("cgroup.procs")) {
-        found.extend(text.lines().filter_map(|l| l.parse::<i32>().ok()).filter(|p| *p > 0));
-    }
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|t| t.is_dir()) {
-            members(&entry.path(), found);
-        }
-    }
-}
-
+/// Kills every process in `dir` and below, and waits for their ends. Returns the number of processes killed.
 fn kill_members(dir: &Path) -> io::Result<usize> {
-    let mut pids = Vec::new();
-    members(dir, &mut pids);
-    let count = pids.len();
+    let count = members_below(dir).len();
     if count == 0 {
         return Ok(0);
     }
-    let deadline = Instant::now() + Duration::from_secs(2);
+    let deadline = Instant::now() + PATIENCE;
     loop {
-        let kill = dir.join("cgroup.kill");
-        if kill.exists() {
-            fs::write(kill, "1")?;
-        } else {
-            // Frozen processes cannot fork while we go through the list.
-            let freezer = dir.join("freezer.state");
-            let frozen = freezer.exists() && fs::write(&freezer, "FROZEN").is_ok();
-            pids.clear();
-            members(dir, &mut pids);
-            for pid in &pids {
-                if let Some(pid) = rustix::process::Pid::from_raw(*pid) {
-                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-                }
-            }
-            if frozen {
-                fs::write(&freezer, "THAWED")?;
-            }
-        }
-        pids.clear();
-        members(dir, &mut pids);
-        if pids.is_empty() {
+        kill_below(dir)?;
+        let left = members_below(dir);
+        if left.is_empty() {
             return Ok(count);
         }
         if Instant::now() > deadline {
-            return Err(io::Error::other(format!("{} processes in {} resist SIGKILL: {pids:?}", pids.len(), dir.display())));
+            return Err(io::Error::other(format!(
+                "{} processes in {} resist SIGKILL: {left:?}",
+                left.len(),
+                dir.display()
+            )));
         }
         std::thread::sleep(Duration::from_millis(2));
     }

@@ -45,7 +45,7 @@ pub fn of_run(run: &str) -> String {
 
 /// The names of a process's cgroups and of their ancestors, from the text of its file `/proc/<pid>/cgroup`.
 pub fn names(text: &str) -> impl Iterator<Item = &str> {
-    text.lines().filter_map(|line| line.splitn(3, ':').nth(2)).flat_map(|path| path.split('/'))
+    ::cgroup::memberships(text).flat_map(|(_, path)| path.split('/'))
 }
 
 /// The owner of a cgroup, and its start where the name tells one. The task has the spelling of the cgroup's name.
@@ -94,7 +94,10 @@ mod tests {
             assert_eq!(owner(&name), expected, "{name}");
         }
         assert_eq!(spelled("a b/c_d-e.f"), "a.b.c_d-e.f");
-        assert_eq!(owner(&of_run(&format!("{ID}/my task/c0ffee00"))), Some((of("my.task"), Some("c0ffee00".to_owned()))));
+        assert_eq!(
+            owner(&of_run(&format!("{ID}/my task/c0ffee00"))),
+            Some((of("my.task"), Some("c0ffee00".to_owned())))
+        );
     }
 
     #[test]
@@ -103,13 +106,18 @@ mod tests {
         let name = of_plugin("0a1b", "my driver");
         assert_eq!(plugin(&name, &node), Some("my.driver"));
         assert_eq!(plugin(&format!("{name}.scope"), &node), Some("my.driver"));
-        assert_eq!(plugin(&of_plugin("77ff", "my driver"), &node), Some("my.driver"), "as a former release has named it");
+        assert_eq!(
+            plugin(&of_plugin("77ff", "my driver"), &node),
+            Some("my.driver"),
+            "as a former release has named it"
+        );
         assert_eq!((plugin(&name, &["0a1c".to_owned()]), plugin("web", &node), owner(&name)), (None, None, None));
     }
 
     #[test]
     fn a_process_is_confined_by_our_own_drivers_only_and_below_the_agent() {
-        let inside = format!("4:memory:/agent/drover/task-{ID}.web.c0ffee00/below\n0::/agent/drover/task-{ID}.web.c0ffee00\n");
+        let inside =
+            format!("4:memory:/agent/drover/task-{ID}.web.c0ffee00/below\n0::/agent/drover/task-{ID}.web.c0ffee00\n");
         let name = format!("task-{ID}.web.c0ffee00");
         let (nothing, itself) = (HashSet::new(), HashSet::from([&*name]));
         assert_eq!(confined_to(&inside, &nothing), Some(of("web")));

@@ -13,7 +13,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt, fs,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -21,6 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ::cgroup::{Mount, memberships, mounts};
 use lifecycle::cores::{divide, narrowed};
 use model::Allocation;
 use tokio::sync::{Mutex, Notify};
@@ -117,14 +118,22 @@ pub struct CoreBinder {
 
 impl fmt::Debug for CoreBinder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CoreBinder").field("reservable", &self.reservable).field("bound", &self.bound).finish_non_exhaustive()
+        f.debug_struct("CoreBinder")
+            .field("reservable", &self.reservable)
+            .field("bound", &self.bound)
+            .finish_non_exhaustive()
     }
 }
 
 impl CoreBinder {
     /// `foreign`: there may be drivers whose tasks have cgroups of their own. `tenants` returns all local tasks of the
     /// node that are not dead, at each call.
-    pub fn new(cpu: &Cpu, places: Places, foreign: bool, tenants: impl Fn() -> Vec<Tenant> + Send + Sync + 'static) -> Self {
+    pub fn new(
+        cpu: &Cpu,
+        places: Places,
+        foreign: bool,
+        tenants: impl Fn() -> Vec<Tenant> + Send + Sync + 'static,
+    ) -> Self {
         Self {
             places,
             reservable: cpu.reservable.clone(),
@@ -224,7 +233,10 @@ impl CoreBinder {
             let text = fs::read_to_string(format!("/proc/{}/cgroup", seen.pid)).unwrap_or_default();
             dirs.extend(container_of(&text, &mountinfo).map(|dir| (dir, tenant)));
         }
-        let bind = |(dir, tenant): (PathBuf, &Tenant)| match fs::write(dir.join("cpuset.cpus"), list(narrowed(&tenant.wish, open))) {
+        let bind = |(dir, tenant): (PathBuf, &Tenant)| match fs::write(
+            dir.join("cpuset.cpus"),
+            list(narrowed(&tenant.wish, open)),
+        ) {
             Err(e) if dir.exists() => {
                 let Owner { alloc, task } = &tenant.owner;
                 Some(format!("task {task:?} of allocation {alloc}: write {}: {e}", dir.display()))
@@ -248,7 +260,9 @@ fn bind_all(tasks: Vec<Tenant>, cpus: &str, foreign: bool, reserved: bool) -> (V
         for run in &tenant.runs {
             match bind(run, cpus, reserved) {
                 Ok(is) => found |= is,
-                Err(e) => problems.push(format!("task {:?} of allocation {}: {e}", tenant.owner.task, tenant.owner.alloc)),
+                Err(e) => {
+                    problems.push(format!("task {:?} of allocation {}: {e}", tenant.owner.task, tenant.owner.alloc))
+                }
             }
         }
         if !found {
@@ -260,19 +274,11 @@ fn bind_all(tasks: Vec<Tenant>, cpus: &str, foreign: bool, reserved: bool) -> (V
 
 /// The cgroup that binds a process in a container to cores: the directory named by the container's 64 digits.
 fn container_of(cgroup: &str, mountinfo: &str) -> Option<PathBuf> {
-    let lines = || cgroup.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
-    let v1 = lines().find(|(controllers, _)| controllers.split(',').any(|c| c == "cpuset"));
-    let (path, kind) = match v1 {
-        Some((_, path)) => (path, "cgroup"),
-        None => (lines().find(|(controllers, _)| controllers.is_empty())?.1, "cgroup2"),
-    };
-    let point = mountinfo.lines().find_map(|line| {
-        let (mount, filesystem) = line.split_once(" - ")?;
-        let mut filesystem = filesystem.split(' ');
-        let is = filesystem.next()? == kind && (kind == "cgroup2" || filesystem.nth(1)?.split(',').any(|option| option == "cpuset"));
-        is.then(|| mount.split(' ').nth(4)).flatten()
-    })?;
-    let mut dir = Path::new(point).to_owned();
+    let find = |wanted: fn(&str) -> bool| memberships(cgroup).find(|(of, _)| wanted(of)).map(|(_, path)| path);
+    let v1 = find(|controllers| controllers.split(',').any(|c| c == "cpuset"));
+    let path = v1.or_else(|| find(str::is_empty))?;
+    let is = |mount: &Mount<'_>| if v1.is_some() { mount.is_v1_of("cpuset") } else { mount.is_v2() };
+    let mut dir = mounts(mountinfo).find(is)?.point.to_owned();
     for part in path.split('/').filter(|part| !part.is_empty()) {
         dir.push(part);
         let id = part.trim_end_matches(".scope").rsplit('-').next().unwrap_or(part);
@@ -290,12 +296,21 @@ mod tests {
     #[test]
     fn containers_are_known_by_their_cgroups() {
         let id = "0123456789abcdef".repeat(4);
-        let v1 = "24 20 0:22 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n25 20 0:23 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
+        let v1 = "24 20 0:22 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n25 20 0:23 / /sys/fs/cgroup/memory \
+            rw - cgroup cgroup rw,memory\n";
         let v2 = "24 20 0:22 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
         let cases = [
-            (format!("4:memory:/x\n3:cpuset:/docker/{id}\n0::/\n"), v1, Some(format!("/sys/fs/cgroup/cpuset/docker/{id}"))),
+            (
+                format!("4:memory:/x\n3:cpuset:/docker/{id}\n0::/\n"),
+                v1,
+                Some(format!("/sys/fs/cgroup/cpuset/docker/{id}")),
+            ),
             (format!("3:cpuset:/docker/{id}/inner\n"), v1, Some(format!("/sys/fs/cgroup/cpuset/docker/{id}"))),
-            (format!("0::/system.slice/docker-{id}.scope\n"), v2, Some(format!("/sys/fs/cgroup/system.slice/docker-{id}.scope"))),
+            (
+                format!("0::/system.slice/docker-{id}.scope\n"),
+                v2,
+                Some(format!("/sys/fs/cgroup/system.slice/docker-{id}.scope")),
+            ),
             (
                 format!("0::/machine.slice/libpod-{id}.scope/container\n"),
                 v2,

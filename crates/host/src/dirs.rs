@@ -113,7 +113,8 @@ impl AllocDirs {
     /// When something cannot be removed.
     pub fn destroy(&self) -> io::Result<()> {
         // Mounts come first: a removal through a mount would delete files that belong elsewhere.
-        let roots: Vec<PathBuf> = [Some(self.root.clone()), self.root.canonicalize().ok()].into_iter().flatten().collect();
+        let roots: Vec<PathBuf> =
+            [Some(self.root.clone()), self.root.canonicalize().ok()].into_iter().flatten().collect();
         for (_, point) in mounts_below(&roots, &fs::read_to_string("/proc/self/mountinfo")?).into_iter().rev() {
             unmount(&point).map_err(named("unmount", &point))?;
         }

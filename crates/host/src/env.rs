@@ -56,6 +56,7 @@ pub fn inherited(denylist: &str, agent: impl IntoIterator<Item = (String, String
             !denied.contains(&k.as_str())
                 && !k.starts_with("PLUGIN_")
                 && !k.starts_with("DROVER_")
+                && k != "NOMAD_CLIENT_INTRO_TOKEN"
                 && k != driver_proto::handshake::COOKIE_KEY
         })
         .collect()
@@ -155,7 +156,8 @@ pub fn build(input: &EnvInput<'_>) -> Vars {
         vars.env.insert(key, value);
     }
     // Names that are clean already win over names that cleaning makes equal to them.
-    let (clean, odd): (Vec<_>, Vec<_>) = std::mem::take(&mut vars.env).into_iter().partition(|(k, _)| clean_name(k) == *k);
+    let (clean, odd): (Vec<_>, Vec<_>) =
+        std::mem::take(&mut vars.env).into_iter().partition(|(k, _)| clean_name(k) == *k);
     vars.env = odd.into_iter().map(|(k, v)| (clean_name(&k), v)).collect();
     vars.env.extend(clean);
     vars
@@ -261,7 +263,10 @@ mod tests {
             name: "j.g[4]".into(),
             resources: Arc::new(AllocatedResources {
                 tasks: model::Map::from([(Arc::from("web"), given)]),
-                shared: AllocatedShared { ports: vec![port("http", 20_001, 80), port("ad-min", 20_002, 0)], ..AllocatedShared::default() },
+                shared: AllocatedShared {
+                    ports: vec![port("http", 20_001, 80), port("ad-min", 20_002, 0)],
+                    ..AllocatedShared::default()
+                },
             }),
             ..Allocation::default()
         };
@@ -275,7 +280,8 @@ mod tests {
         let dirs = crate::dirs::AllocDirs::new(Path::new("/a"), alloc.id).task("web");
         let inherited = inherited(
             DEFAULT_DENYLIST,
-            [("PATH", "/bin"), ("VAULT_TOKEN", "s"), ("PLUGIN_MIN_PORT", "1")].map(|(k, v)| (k.to_owned(), v.to_owned())),
+            [("PATH", "/bin"), ("VAULT_TOKEN", "s"), ("PLUGIN_MIN_PORT", "1"), ("NOMAD_CLIENT_INTRO_TOKEN", "s")]
+                .map(|(k, v)| (k.to_owned(), v.to_owned())),
         );
         build(&EnvInput {
             alloc: &alloc,
@@ -319,7 +325,8 @@ mod tests {
         ] {
             assert_eq!(env.env.get(name).map(String::as_str), Some(value), "{name}");
         }
-        assert!(!env.env.contains_key("VAULT_TOKEN") && !env.env.contains_key("PLUGIN_MIN_PORT"));
+        let hidden = ["VAULT_TOKEN", "PLUGIN_MIN_PORT", "NOMAD_CLIENT_INTRO_TOKEN"];
+        assert!(hidden.iter().all(|name| !env.env.contains_key(*name)));
     }
 
     #[test]

@@ -177,7 +177,8 @@ impl Seen {
     /// agent's own cgroups.
     fn told_by_cgroup(&mut self, above: &HashSet<&str>) -> bool {
         let cgroups = fs::read_to_string(format!("/proc/{}/cgroup", self.pid)).unwrap_or_default();
-        self.plugin_cgroup = cgroup_names::names(&cgroups).find(|name| cgroup_names::is_of_plugin(name)).map(str::to_owned);
+        self.plugin_cgroup =
+            cgroup_names::names(&cgroups).find(|name| cgroup_names::is_of_plugin(name)).map(str::to_owned);
         let program = || fs::read_link(format!("/proc/{}/exe", self.pid)).unwrap_or_default();
         let Some(owner) = cgroup_names::confined_to(&cgroups, above).filter(|_| is_workload(&program())) else {
             return false;
@@ -285,7 +286,11 @@ pub async fn table(since: Instant) -> Table {
 
 fn scan(before: &[Seen]) -> Vec<Seen> {
     let me = std::process::id().cast_signed();
-    let pids = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+    let pids = fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
     let looked = pids.filter(|pid| *pid != me).filter_map(Seen::look);
     let (mut table, mut ask): (Vec<Seen>, Vec<Seen>) = (Vec::new(), Vec::new());
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -305,7 +310,9 @@ fn scan(before: &[Seen]) -> Vec<Seen> {
         } else if heard.silent.contains(&pid) {
             match known.get(&(seen.pid, seen.start)) {
                 // Earlier facts still hold, unless it runs another program by now. The next look sees that.
-                Some(former) => seen = Seen { parent: seen.parent, plugin_cgroup: seen.plugin_cgroup, ..(*former).clone() },
+                Some(former) => {
+                    seen = Seen { parent: seen.parent, plugin_cgroup: seen.plugin_cgroup, ..(*former).clone() }
+                }
                 None => {
                     seen.line = format!("[{}]", seen.name());
                     seen.cwd = seen.working_dir();
@@ -346,11 +353,15 @@ fn remember_executors(table: &mut [Seen], before: &HashMap<(i32, u64), &Seen>, n
         });
         seen.under = above.or_else(|| before.get(&(seen.pid, seen.start)).and_then(|former| former.under.clone()));
     }
-    let leads = |seen: &Seen| (seen.session == seen.pid).then(|| seen.log_file.as_deref().map(Arc::from).or_else(|| seen.under.clone()));
+    let leads = |seen: &Seen| {
+        (seen.session == seen.pid).then(|| seen.log_file.as_deref().map(Arc::from).or_else(|| seen.under.clone()))
+    };
     let led: HashMap<i32, Option<Arc<Path>>> = table.iter().filter_map(|seen| Some((seen.pid, leads(seen)?))).collect();
     // Sessions whose leader has gone. The kernel does not reuse the number while the session has members.
-    let was_led: HashMap<i32, Arc<Path>> =
-        before.values().filter_map(|seen| Some((seen.session, leads(seen).unwrap_or_else(|| seen.session_of.clone())?))).collect();
+    let was_led: HashMap<i32, Arc<Path>> = before
+        .values()
+        .filter_map(|seen| Some((seen.session, leads(seen).unwrap_or_else(|| seen.session_of.clone())?)))
+        .collect();
     let keepers: HashSet<i32> = table.iter().filter(|seen| seen.keeper).map(|seen| seen.pid).collect();
     let is_kept = |seen: &Seen| {
         let above = std::iter::successors(Some(seen.parent), |at| Some(parents.get(at)?.0));
@@ -386,7 +397,10 @@ fn boot() -> String {
 fn note_session(places: &Places, owner: &Owner, session: i32) {
     let Some(dir) = places.alloc_dirs.first() else { return };
     let file = dir.join(owner.alloc.to_string()).join(&owner.task).join(SESSION);
-    let made = file.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&file, format!("{} {session}\n", boot())));
+    let made = file
+        .parent()
+        .map_or(Ok(()), fs::create_dir_all)
+        .and_then(|()| fs::write(&file, format!("{} {session}\n", boot())));
     if let Err(error) = made {
         tracing::debug!(file = %file.display(), %error, "cannot note the session of a task's executor");
     }
@@ -422,16 +436,18 @@ pub async fn take_in(places: &Places, owner: &Owner, cgroup: Option<TaskCgroup>)
         // Even without a cgroup the look has a use: it records which process is below which executor.
         let table = table(Instant::now()).await;
         let Some(cgroup) = cgroup.clone() else {
-            let leads =
-                |seen: &&Seen| seen.log_file.is_some() && seen.session == seen.pid && seen.owner(places, true).as_ref() == Some(owner);
+            let leads = |seen: &&Seen| {
+                seen.log_file.is_some() && seen.session == seen.pid && seen.owner(places, true).as_ref() == Some(owner)
+            };
             if let Some(session) = table.iter().filter(leads).max_by_key(|seen| seen.start).map(|seen| seen.pid) {
                 let (places, owner) = (places.clone(), owner.clone());
                 drop(tokio::task::spawn_blocking(move || note_session(&places, &owner, session)).await);
             }
             return;
         };
-        let of_task =
-            |seen: &&Seen| seen.log_file.is_none() && seen.state_dir.is_none() && seen.owner(places, true).as_ref() == Some(owner);
+        let of_task = |seen: &&Seen| {
+            seen.log_file.is_none() && seen.state_dir.is_none() && seen.owner(places, true).as_ref() == Some(owner)
+        };
         let node = places.node.clone();
         let found: Vec<(i32, u64)> = table.iter().filter(of_task).map(|seen| (seen.pid, seen.start)).collect();
         let moved = tokio::task::spawn_blocking(move || {
@@ -439,7 +455,8 @@ pub async fn take_in(places: &Places, owner: &Owner, cgroup: Option<TaskCgroup>)
                 .into_iter()
                 .filter(|(pid, start)| {
                     // The kernel may have reused the pid.
-                    executor_client::ProcessStat::of(*pid).is_some_and(|now| now.start == *start) && cgroup.take_in(*pid, &node)
+                    executor_client::ProcessStat::of(*pid).is_some_and(|now| now.start == *start)
+                        && cgroup.take_in(*pid, &node)
                 })
                 .count()
         });
@@ -487,7 +504,8 @@ async fn end_where(places: &Places, local: bool, wanted: impl Fn(&Owner) -> bool
 
 /// Ends unclaimed processes and everything below them, except claimed ones. Both sets hold pids and start times.
 pub async fn end_these(unclaimed: &HashSet<(i32, u64)>, claimed: &HashSet<(i32, u64)>) -> Ended {
-    end_trees(|seen| unclaimed.contains(&(seen.pid, seen.start)), |seen| claimed.contains(&(seen.pid, seen.start))).await
+    end_trees(|seen| unclaimed.contains(&(seen.pid, seen.start)), |seen| claimed.contains(&(seen.pid, seen.start)))
+        .await
 }
 
 async fn end_trees(root: impl Fn(&Seen) -> bool, spared: impl Fn(&Seen) -> bool) -> Ended {
@@ -499,8 +517,10 @@ async fn end_trees(root: impl Fn(&Seen) -> bool, spared: impl Fn(&Seen) -> bool)
         let mut at = 0;
         while let Some(parent) = doomed.get(at).map(|seen| seen.pid) {
             at += 1;
-            let children: Vec<&Seen> =
-                table.iter().filter(|s| s.parent == parent && !spared(s) && !doomed.iter().any(|d| d.pid == s.pid)).collect();
+            let children: Vec<&Seen> = table
+                .iter()
+                .filter(|s| s.parent == parent && !spared(s) && !doomed.iter().any(|d| d.pid == s.pid))
+                .collect();
             doomed.extend(children);
         }
         if doomed.is_empty() {
@@ -548,7 +568,10 @@ mod tests {
     fn only_executors_with_a_log_file_are_recognised() {
         let line = |parts: &[&str]| parts.join("\0").into_bytes();
         for (parts, expected) in [
-            (&["/p/driver", "executor", r#"{"LogFile":"/a/t/executor.out","LogLevel":"debug"}"#][..], Some("/a/t/executor.out")),
+            (
+                &["/p/driver", "executor", r#"{"LogFile":"/a/t/executor.out","LogLevel":"debug"}"#][..],
+                Some("/a/t/executor.out"),
+            ),
             (&["/p/driver", "executor", "{}"], None),
             (&["/p/driver", "executor", "not json"], None),
             (&["/p/driver", "other", r#"{"LogFile":"/a"}"#], None),
@@ -607,14 +630,21 @@ mod tests {
         let agent = || [one(10, 1, 10), one(11, 10, 10), Seen { log_file: Some(file.into()), ..one(20, 11, 20) }];
         let look = |now: Vec<Seen>, before: &[Seen]| {
             let mut now = now;
-            remember_executors(&mut now, &before.iter().map(|seen| ((seen.pid, seen.start), seen)).collect(), &HashMap::new());
+            remember_executors(
+                &mut now,
+                &before.iter().map(|seen| ((seen.pid, seen.start), seen)).collect(),
+                &HashMap::new(),
+            );
             now
         };
-        let found = |table: &[Seen]| -> Vec<i32> { table.iter().filter(|s| s.under.as_deref() == Some(file)).map(|s| s.pid).collect() };
+        let found = |table: &[Seen]| -> Vec<i32> {
+            table.iter().filter(|s| s.under.as_deref() == Some(file)).map(|s| s.pid).collect()
+        };
         let first = look(agent().into_iter().chain([one(21, 20, 21), one(22, 21, 21)]).collect(), &[]);
         assert_eq!(found(&first), [21, 22]);
         // Executor and workload have died. Their forks are in one of the sessions; newcomers are in neither.
-        let orphans = || vec![one(10, 1, 10), one(11, 10, 10), one(30, 1, 20), one(31, 1, 21), one(32, 1, 32), one(33, 11, 10)];
+        let orphans =
+            || vec![one(10, 1, 10), one(11, 10, 10), one(30, 1, 20), one(31, 1, 21), one(32, 1, 32), one(33, 11, 10)];
         let second = look(orphans(), &first);
         assert_eq!(found(&second), [30, 31]);
         assert_eq!(found(&look([orphans(), vec![one(34, 30, 20)]].concat(), &second)), [30, 31, 34]);
@@ -655,18 +685,38 @@ mod tests {
         let writes = |path: &str| Seen { output: Some(path.into()), ..Seen::default() };
         let cases = [
             ("an executor", Seen { log_file: Some(in_task("/executor.out")), ..Seen::default() }, true, true),
-            ("a foreign executor", Seen { log_file: Some("/other/alloc/x/executor.out".into()), ..Seen::default() }, false, false),
+            (
+                "a foreign executor",
+                Seen { log_file: Some("/other/alloc/x/executor.out".into()), ..Seen::default() },
+                false,
+                false,
+            ),
             ("a workload", Seen { cwd: Some(in_task("/local")), ..workload.clone() }, true, true),
             ("a workload that has gone elsewhere", Seen { cwd: Some("/".into()), ..workload.clone() }, true, false),
             ("an instance of a remote runtime", Seen { cwd: Some("/runtime/i/t".into()), ..workload }, true, false),
             ("one that is silent", Seen { cwd: Some(in_task("/local")), silent: true, ..Seen::default() }, true, true),
-            ("one that is silent, elsewhere", Seen { cwd: Some("/".into()), silent: true, ..Seen::default() }, false, false),
+            (
+                "one that is silent, elsewhere",
+                Seen { cwd: Some("/".into()), silent: true, ..Seen::default() },
+                false,
+                false,
+            ),
             ("offspring of a plugin", plugin("/d/p", in_task("/local")), true, true),
             ("of a foreign plugin", plugin("/e/p", in_task("")), false, false),
             ("a plugin", plugin("/d/p", "/".into()), false, false),
             ("in the allocation", plugin("/d/p", format!("/d/alloc/{id}").into()), false, false),
-            ("below an executor", Seen { under: Some(Path::new(&in_task("/executor.out")).into()), ..Seen::default() }, true, true),
-            ("below another node's", Seen { under: Some(Path::new("/e/alloc/x/t/executor.out").into()), ..Seen::default() }, false, false),
+            (
+                "below an executor",
+                Seen { under: Some(Path::new(&in_task("/executor.out")).into()), ..Seen::default() },
+                true,
+                true,
+            ),
+            (
+                "below another node's",
+                Seen { under: Some(Path::new("/e/alloc/x/t/executor.out").into()), ..Seen::default() },
+                false,
+                false,
+            ),
             ("writes the task's output", writes(&format!("/d/alloc/{id}/alloc/logs/.t.stdout.fifo")), true, true),
             ("writes its errors", writes(&format!("/d/alloc/{id}/alloc/logs/.t.stderr.fifo")), true, true),
             ("writes a log", writes(&format!("/d/alloc/{id}/alloc/logs/t.stdout.0")), false, false),
@@ -693,11 +743,15 @@ mod tests {
         };
         let (mut executor, mut neighbour) = (start("t"), start("u"));
         let children = |parent: u32| {
-            let all = fs::read_dir("/proc").expect("proc").flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+            let all = fs::read_dir("/proc")
+                .expect("proc")
+                .flatten()
+                .filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
             all.filter_map(executor_client::ProcessStat::of).filter(|p| p.ppid == parent.cast_signed()).count()
         };
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while (children(executor.id()) == 0 || children(neighbour.id()) == 0) && Instant::now() < deadline {
+        let begun = Instant::now();
+        while children(executor.id()) == 0 || children(neighbour.id()) == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "the shells start nothing");
             std::thread::sleep(Duration::from_millis(2));
         }
         assert_eq!(end_task(&places, alloc, "t").await, Ended { killed: 2, resisting: Vec::new() });

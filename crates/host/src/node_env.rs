@@ -36,7 +36,12 @@ pub struct NodeEnv {
 impl NodeEnv {
     /// `node` follows the registered node. `inherited` is the part of the agent's own environment that tasks may see.
     #[must_use]
-    pub fn new(node: watch::Receiver<Arc<Node>>, region: &str, alloc_dir: PathBuf, inherited: BTreeMap<String, String>) -> Self {
+    pub fn new(
+        node: watch::Receiver<Arc<Node>>,
+        region: &str,
+        alloc_dir: PathBuf,
+        inherited: BTreeMap<String, String>,
+    ) -> Self {
         Self { node, region: region.into(), alloc_dir: Arc::new(alloc_dir), inherited: Arc::new(inherited) }
     }
 

@@ -80,11 +80,16 @@ impl Kept {
         let home = home(dirs, task);
         let mut newest: Option<(SystemTime, Self)> = None;
         for entry in fs::read_dir(home).ok()?.flatten() {
-            let Some(incarnation) = entry.file_name().to_str().and_then(|name| name.parse::<IncarnationId>().ok()) else { continue };
+            let Some(incarnation) = entry.file_name().to_str().and_then(|name| name.parse::<IncarnationId>().ok())
+            else {
+                continue;
+            };
             let (dir, mark) = (entry.path(), entry.path().join(MARK));
             // If there are two, the later one counts: the agent was killed between keeping the new one and removing the
             // old one.
-            let (Ok(text), Ok(at)) = (fs::read(&mark), fs::metadata(&mark).and_then(|m| m.modified())) else { continue };
+            let (Ok(text), Ok(at)) = (fs::read(&mark), fs::metadata(&mark).and_then(|m| m.modified())) else {
+                continue;
+            };
             if newest.as_ref().is_none_or(|(before, _)| *before < at) {
                 let Mark { missing } = serde_json::from_slice(&text).unwrap_or_default();
                 newest = Some((at, Self { incarnation, missing, dir, task: task.clone() }));
@@ -113,7 +118,12 @@ impl Draft {
     ///
     /// # Errors
     /// When the file system refuses.
-    pub fn begin(dirs: &AllocDirs, task: &Arc<str>, incarnation: IncarnationId, limits: Limits) -> io::Result<Option<Self>> {
+    pub fn begin(
+        dirs: &AllocDirs,
+        task: &Arc<str>,
+        incarnation: IncarnationId,
+        limits: Limits,
+    ) -> io::Result<Option<Self>> {
         dirs.create()?;
         let dir = home(dirs, task).join(incarnation.to_string());
         let draft = Self { dirs: dirs.clone(), task: task.clone(), dir, limits, writers: BTreeMap::new() };
@@ -146,7 +156,9 @@ impl Draft {
         }
         let Some((writer, end)) = self.writers.get_mut(kind) else { return Ok(()) };
         if offset > *end {
-            return Err(io::Error::other(format!("the provider leaves out what is between position {end} and {offset}")));
+            return Err(io::Error::other(format!(
+                "the provider leaves out what is between position {end} and {offset}"
+            )));
         }
         // A stream that broke off may repeat bytes.
         let known = usize::try_from(*end - offset).unwrap_or(usize::MAX);
@@ -193,7 +205,8 @@ impl Draft {
             }
         }
         if let Err(error) = self.link() {
-            tracing::debug!(dir = %self.dir.display(), %error, "kept output is not shown among the logs of the allocation");
+            tracing::debug!(dir = %self.dir.display(), %error, "kept output is not shown among the logs of the \
+                allocation");
         }
     }
 
@@ -208,7 +221,9 @@ impl Draft {
         let own = fs::File::open(&self.dir)?;
         let of_stream = |name: &str| {
             KINDS.iter().any(|kind| {
-                let number = name.strip_prefix(&*self.task).and_then(|n| n.strip_prefix('.')?.strip_prefix(kind)?.strip_prefix('.'));
+                let number = name
+                    .strip_prefix(&*self.task)
+                    .and_then(|n| n.strip_prefix('.')?.strip_prefix(kind)?.strip_prefix('.'));
                 number.is_some_and(|n| n.parse::<u64>().is_ok())
             })
         };

@@ -47,7 +47,12 @@ pub fn is_mounted(dir: &Path) -> bool {
 ///
 /// # Errors
 /// When the kernel refuses, or when the job asks for a size that this node cannot provide.
-pub fn mount_at(dir: &Path, mib: Option<i64>, keeper: Keeper, before: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+pub fn mount_at(
+    dir: &Path,
+    mib: Option<i64>,
+    keeper: Keeper,
+    before: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
     if is_mounted(dir) {
         return Ok(());
     }
@@ -55,7 +60,10 @@ pub fn mount_at(dir: &Path, mib: Option<i64>, keeper: Keeper, before: impl FnOnc
     if let Err(why) = supported() {
         return match asked {
             None => Ok(()),
-            Some(_) => Err(io::Error::new(io::ErrorKind::Unsupported, format!("resources.secrets cannot be had on this node: {why}"))),
+            Some(_) => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                format!("resources.secrets cannot be had on this node: {why}"),
+            )),
         };
     }
     // The loop of an earlier agent's task listens there; the next start listens anew. A failed removal shows up in the
@@ -67,14 +75,18 @@ pub fn mount_at(dir: &Path, mib: Option<i64>, keeper: Keeper, before: impl FnOnc
     }
     before()?;
     let (uid, gid) = keeper.ids().unwrap_or((rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()));
-    let options = format!("mode={:04o},uid={uid},gid={gid},size={}m", keeper.directory_mode(), asked.unwrap_or(DEFAULT_MIB));
-    let try_with = |options: String| mount(c"tmpfs", dir, c"tmpfs", FLAGS, CString::new(options).unwrap_or_default().as_c_str());
+    let options =
+        format!("mode={:04o},uid={uid},gid={gid},size={}m", keeper.directory_mode(), asked.unwrap_or(DEFAULT_MIB));
+    let try_with =
+        |options: String| mount(c"tmpfs", dir, c"tmpfs", FLAGS, CString::new(options).unwrap_or_default().as_c_str());
     // Kernels before 6.4 do not know the option.
     match try_with(format!("{options},noswap")) {
         Err(rustix::io::Errno::INVAL) => try_with(options),
         other => other,
     }
-    .map_err(|e| io::Error::new(io::Error::from(e).kind(), format!("mount the secrets directory {}: {e}", dir.display())))
+    .map_err(|e| {
+        io::Error::new(io::Error::from(e).kind(), format!("mount the secrets directory {}: {e}", dir.display()))
+    })
 }
 
 /// Unmounts it; its content is lost. Blocking, idempotent.
@@ -122,10 +134,16 @@ mod tests {
             fs::write(dir.join("key"), "k").expect("a file");
         }
         assert_eq!(prepared, 1, "mounted once");
-        assert_eq!(fs::write(dir.join("big"), vec![0; 3 << 20]).expect_err("too much").kind(), io::ErrorKind::StorageFull);
+        assert_eq!(
+            fs::write(dir.join("big"), vec![0; 3 << 20]).expect_err("too much").kind(),
+            io::ErrorKind::StorageFull
+        );
         unmount_at(&dir).expect("unmounted");
         unmount_at(&dir).expect("idempotent");
-        assert!(!is_mounted(&dir) && fs::read_dir(&dir).expect("there").next().is_none(), "nothing is left on the disk");
+        assert!(
+            !is_mounted(&dir) && fs::read_dir(&dir).expect("there").next().is_none(),
+            "nothing is left on the disk"
+        );
         // The files of an agent that did not mount stay visible.
         fs::write(dir.join("old"), "o").expect("a file");
         mount_at(&dir, None, Keeper::Agent, || panic!("nothing is mounted")).expect("left as it is");

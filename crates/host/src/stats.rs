@@ -13,7 +13,8 @@ type Jiffies = (u64, u64, u64, u64);
 pub fn host(alloc_dir: &Path, core_mhz: f64) -> Value {
     static LAST: Mutex<Option<Vec<(String, Jiffies)>>> = Mutex::new(None);
     let now = processors();
-    let before = LAST.lock().unwrap_or_else(std::sync::PoisonError::into_inner).replace(now.clone()).unwrap_or_default();
+    let before =
+        LAST.lock().unwrap_or_else(std::sync::PoisonError::into_inner).replace(now.clone()).unwrap_or_default();
     let mut ticks = 0.0;
     let cpu: Vec<Value> = now
         .iter()
@@ -24,14 +25,16 @@ pub fn host(alloc_dir: &Path, core_mhz: f64) -> Value {
             let idle = percent(idle, i0);
             let total = 100.0 - idle;
             ticks += total / 100.0 * core_mhz;
-            json!({ "CPU": name, "User": percent(user, u0), "System": percent(system, s0), "Idle": idle, "TotalPercent": total, "Total": total,
+            json!({ "CPU": name, "User": percent(user, u0), "System": percent(system, s0), "Idle": idle,
+                "TotalPercent": total, "Total": total,
                 "TotalTicks": total / 100.0 * core_mhz })
         })
         .collect();
     let (total, free) = (meminfo("MemTotal").unwrap_or(0), meminfo("MemFree").unwrap_or(0));
     let available = meminfo("MemAvailable").unwrap_or(free);
     let disk = disk(alloc_dir);
-    let uptime = fs::read_to_string("/proc/uptime").ok().and_then(|t| t.split('.').next()?.parse::<u64>().ok()).unwrap_or(0);
+    let uptime =
+        fs::read_to_string("/proc/uptime").ok().and_then(|t| t.split('.').next()?.parse::<u64>().ok()).unwrap_or(0);
     json!({
         "Timestamp": crate::clock::now_ns(),
         "CPU": cpu,
@@ -67,8 +70,10 @@ fn disk(dir: &Path) -> Value {
     let percent = |part: u64, whole: u64| {
         if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
     };
-    json!({ "Device": dir.display().to_string(), "Mountpoint": dir.display().to_string(), "Size": size, "Used": used, "Available": available,
-        "UsedPercent": percent(used, size), "InodesUsedPercent": percent(s.f_files.saturating_sub(s.f_ffree), s.f_files) })
+    json!({ "Device": dir.display().to_string(), "Mountpoint": dir.display().to_string(), "Size": size, "Used": used,
+        "Available": available,
+        "UsedPercent": percent(used, size),
+        "InodesUsedPercent": percent(s.f_files.saturating_sub(s.f_ffree), s.f_files) })
 }
 
 /// Used bytes and inodes of the file system, in percent; zero when unreadable.

@@ -10,7 +10,9 @@ fn main() -> std::io::Result<()> {
     let path = args.next().unwrap_or_default();
     let text = std::fs::read_to_string(&path)?;
     let input = ParseInput {
-        variables: args.filter_map(|arg| arg.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()))).collect(),
+        variables: args
+            .filter_map(|arg| arg.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned())))
+            .collect(),
         allow_fs: true,
         base_dir: Path::new(&path).parent().unwrap_or(Path::new(".")).to_owned(),
         ..ParseInput::new(&path, &text)

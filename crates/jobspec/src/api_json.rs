@@ -7,8 +7,16 @@ use model::schema::{Block, Described as _, Field, Kind, Shape};
 use serde_json::{Map, Value as Json, json};
 
 /// Members that may stand beside `Job`; they belong to the request, not to the job.
-const ENVELOPE: [&str; 8] =
-    ["Job", "EnforceIndex", "JobModifyIndex", "PolicyOverride", "PreserveCounts", "PreserveResources", "EvalPriority", "Submission"];
+const ENVELOPE: [&str; 8] = [
+    "Job",
+    "EnforceIndex",
+    "JobModifyIndex",
+    "PolicyOverride",
+    "PreserveCounts",
+    "PreserveResources",
+    "EvalPriority",
+    "Submission",
+];
 
 /// Whether a document is the API's JSON rather than a job file in JSON notation.
 pub(crate) fn looks_like_api(node: &JsonNode) -> bool {
@@ -48,13 +56,17 @@ impl<'a> Reader<'a> {
 
     fn wrong(&mut self, node: &JsonNode, what: &str, wanted: &str) {
         self.diagnostics.push(
-            Diagnostic::error("Unsuitable value", format!("{what}: {wanted} is required, this is {}", node.kind_name()))
-                .at(self.source, node.span),
+            Diagnostic::error(
+                "Unsuitable value",
+                format!("{what}: {wanted} is required, this is {}", node.kind_name()),
+            )
+            .at(self.source, node.span),
         );
     }
 
     fn unknown<'n>(&mut self, member: &JsonMember, names: impl Iterator<Item = &'n str>) {
-        let diagnostic = Diagnostic::warning("Unknown field", format!("{:?} is not used", member.key)).at(self.source, member.key_span);
+        let diagnostic = Diagnostic::warning("Unknown field", format!("{:?} is not used", member.key))
+            .at(self.source, member.key_span);
         self.diagnostics.push(hcl_lang::did_you_mean(diagnostic, &member.key, names));
     }
 
@@ -85,8 +97,11 @@ impl<'a> Reader<'a> {
             } else if let Some(name) = spec.json_only().find(|name| same(name)) {
                 out.insert(name.to_owned(), member.value.to_value().to_json());
             } else {
-                let names =
-                    spec.attributes().map(|(a, _)| a.json).chain(spec.blocks().map(|n| n.json)).filter(|name| !name.starts_with('#'));
+                let names = spec
+                    .attributes()
+                    .map(|(a, _)| a.json)
+                    .chain(spec.blocks().map(|n| n.json))
+                    .filter(|name| !name.starts_with('#'));
                 self.unknown(member, names);
             }
         }
@@ -114,7 +129,8 @@ impl<'a> Reader<'a> {
             (Kind::Duration, JsonKind::String(text)) => match parse_duration(text) {
                 Ok(nanos) => Some(json!(nanos)),
                 Err(e) => {
-                    self.diagnostics.push(Diagnostic::error("Unsuitable value", format!("{name}: {e}")).at(self.source, node.span));
+                    self.diagnostics
+                        .push(Diagnostic::error("Unsuitable value", format!("{name}: {e}")).at(self.source, node.span));
                     None
                 }
             },
@@ -157,11 +173,14 @@ impl<'a> Reader<'a> {
                     json!([])
                 }
             },
-            Shape::ByLabel(spec) => {
-                self.members(node, nested.json, |reader, item| Some(Json::Object(reader.object(spec, item, nested.json))))
+            Shape::ByLabel(spec) => self
+                .members(node, nested.json, |reader, item| Some(Json::Object(reader.object(spec, item, nested.json)))),
+            Shape::Texts => {
+                self.members(node, nested.json, |reader, item| reader.attribute(Kind::Text, nested.json, item))
             }
-            Shape::Texts => self.members(node, nested.json, |reader, item| reader.attribute(Kind::Text, nested.json, item)),
-            Shape::TextLists => self.members(node, nested.json, |reader, item| reader.attribute(Kind::Texts, nested.json, item)),
+            Shape::TextLists => {
+                self.members(node, nested.json, |reader, item| reader.attribute(Kind::Texts, nested.json, item))
+            }
             Shape::Free => match &node.kind {
                 JsonKind::Object(_) => node.to_value().to_json(),
                 _ => {
@@ -172,7 +191,12 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn members(&mut self, node: &JsonNode, what: &str, mut read: impl FnMut(&mut Self, &JsonNode) -> Option<Json>) -> Json {
+    fn members(
+        &mut self,
+        node: &JsonNode,
+        what: &str,
+        mut read: impl FnMut(&mut Self, &JsonNode) -> Option<Json>,
+    ) -> Json {
         let JsonKind::Object(members) = &node.kind else {
             self.wrong(node, what, "an object");
             return json!({});

@@ -130,7 +130,9 @@ fn merged(lower: &Json, upper: &Json) -> Json {
     let mut out = lower.clone();
     match (&mut out, upper) {
         (Json::Object(out), Json::Object(upper)) => {
-            out.extend(upper.iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| (name.clone(), value.clone())));
+            out.extend(
+                upper.iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| (name.clone(), value.clone())),
+            );
         }
         (out @ Json::Null, upper) => *out = upper.clone(),
         _ => {}
@@ -149,7 +151,9 @@ fn weight(fields: &mut Fields) {
 fn multiregion(fields: &mut Fields) {
     defaults(fields, [("Strategy", json!({ "MaxParallel": 0, "OnFailure": "" })), ("Regions", json!([]))]);
     object(fields, "Strategy", |strategy| defaults(strategy, [("MaxParallel", json!(0)), ("OnFailure", json!(""))]));
-    each(fields, "Regions", |region| defaults(region, [("Count", json!(1)), ("Datacenters", json!([])), ("Meta", json!({}))]));
+    each(fields, "Regions", |region| {
+        defaults(region, [("Count", json!(1)), ("Datacenters", json!([])), ("Meta", json!({}))])
+    });
 }
 
 fn group(fields: &mut Fields, job: &Inherited) {
@@ -157,7 +161,11 @@ fn group(fields: &mut Fields, job: &Inherited) {
     let least = fields.get("Scaling").map(|scaling| scaling["Min"].clone()).filter(|least| !least.is_null());
     defaults(
         fields,
-        [("Count", least.unwrap_or(json!(1))), ("EphemeralDisk", unset(EphemeralDisk::BLOCK)), ("Consul", unset(Consul::BLOCK))],
+        [
+            ("Count", least.unwrap_or(json!(1))),
+            ("EphemeralDisk", unset(EphemeralDisk::BLOCK)),
+            ("Consul", unset(Consul::BLOCK)),
+        ],
     );
     let count = get(fields, "Count").clone();
     object(fields, "Scaling", |scaling| {
@@ -223,7 +231,8 @@ fn reschedule_defaults(fields: &mut Fields, kind: &str) {
 
 fn default_restart(kind: &str) -> Json {
     let (attempts, interval) = if matches!(kind, "service" | "system") { (2, 30 * MINUTE) } else { (3, 24 * HOUR) };
-    let set = json!({ "Delay": 15 * SECOND, "Attempts": attempts, "Interval": interval, "Mode": "fail", "RenderTemplates": false });
+    let set = json!({ "Delay": 15 * SECOND, "Attempts": attempts, "Interval": interval, "Mode": "fail",
+        "RenderTemplates": false });
     merged(&unset(Restart::BLOCK), &set)
 }
 
@@ -342,7 +351,10 @@ fn connect(fields: &mut Fields) {
         object(sidecar, "Proxy", |proxy| {
             object(proxy, "Expose", |expose| null_if_empty(expose, &["Paths", "Path"]));
             object(proxy, "TransparentProxy", |transparent| {
-                null_if_empty(transparent, &["ExcludeInboundPorts", "ExcludeOutboundCIDRs", "ExcludeOutboundPorts", "ExcludeUIDs"]);
+                null_if_empty(
+                    transparent,
+                    &["ExcludeInboundPorts", "ExcludeOutboundCIDRs", "ExcludeOutboundPorts", "ExcludeUIDs"],
+                );
             });
             null_if_empty(proxy, &["Upstreams", "Config"]);
             each(proxy, "Upstreams", |upstream| null_if_empty(upstream, &["Config"]));

@@ -23,7 +23,13 @@ const LABEL: &[&str] = &["name"];
 
 impl Decoder<'_> {
     /// Reads one block by its table.
-    pub(crate) fn block(&mut self, spec: &BlockTable, label: Option<&str>, body: &Body, name_span: Span) -> Map<String, Json> {
+    pub(crate) fn block(
+        &mut self,
+        spec: &BlockTable,
+        label: Option<&str>,
+        body: &Body,
+        name_span: Span,
+    ) -> Map<String, Json> {
         let mut schema = Schema { attributes: spec.attributes().map(|(a, _)| a.hcl).collect(), blocks: Vec::new() };
         for nested in spec.blocks() {
             let labels: &[&str] = match nested.shape {
@@ -90,18 +96,29 @@ impl Decoder<'_> {
         Some(first)
     }
 
-    fn nested(&mut self, nested: &Field, attribute: Option<&Attribute>, blocks: &[&Block], fields: &mut Map<String, Json>) {
+    fn nested(
+        &mut self,
+        nested: &Field,
+        attribute: Option<&Attribute>,
+        blocks: &[&Block],
+        fields: &mut Map<String, Json>,
+    ) {
         let value = match nested.shape {
             Shape::One(spec) => self.only(blocks).map(|block| self.inner(spec, block)),
-            Shape::Many(spec) => (!blocks.is_empty()).then(|| Json::Array(blocks.iter().map(|block| self.inner(spec, block)).collect())),
+            Shape::Many(spec) => {
+                (!blocks.is_empty()).then(|| Json::Array(blocks.iter().map(|block| self.inner(spec, block)).collect()))
+            }
             Shape::ByLabel(spec) => (!blocks.is_empty()).then(|| {
                 let mut out = Map::new();
                 for block in blocks {
                     let label = block.labels.first().map_or("", |(label, _)| label.as_str());
                     if out.contains_key(label) {
                         self.diagnostics.push(
-                            Diagnostic::error("Block given twice", format!("there is already a {} named {label:?}", block.name))
-                                .at(block.body.source(), block.name_span),
+                            Diagnostic::error(
+                                "Block given twice",
+                                format!("there is already a {} named {label:?}", block.name),
+                            )
+                            .at(block.body.source(), block.name_span),
                         );
                     }
                     let inner = self.inner(spec, block);
@@ -154,8 +171,9 @@ impl Decoder<'_> {
         match convert(&value, ty) {
             Ok(value) => Some(value),
             Err(e) => {
-                let mut diagnostic =
-                    attribute.expression.diagnostic("Unsuitable value", format!("{}: {e}, this is {}", attribute.name, value.kind()));
+                let mut diagnostic = attribute
+                    .expression
+                    .diagnostic("Unsuitable value", format!("{}: {e}, this is {}", attribute.name, value.kind()));
                 if matches!(ty, Type::List(_)) && !matches!(value, Value::Tuple(_)) {
                     diagnostic = diagnostic.hint(format!("write {} = [ … ]", attribute.name));
                 }
@@ -166,7 +184,8 @@ impl Decoder<'_> {
     }
 
     fn wrong(&mut self, attribute: &Attribute, detail: String) -> Option<Json> {
-        self.diagnostics.push(attribute.expression.diagnostic("Unsuitable value", format!("{}: {detail}", attribute.name)));
+        self.diagnostics
+            .push(attribute.expression.diagnostic("Unsuitable value", format!("{}: {detail}", attribute.name)));
         None
     }
 
@@ -191,7 +210,9 @@ impl Decoder<'_> {
                     Some(nanos) => Some(json!(nanos)),
                     None => self.wrong(attribute, format!("{n} is not a whole number of nanoseconds")),
                 },
-                other => self.wrong(attribute, format!("a duration such as \"30s\" is required, this is {}", other.kind())),
+                other => {
+                    self.wrong(attribute, format!("a duration such as \"30s\" is required, this is {}", other.kind()))
+                }
             },
             Kind::Texts => {
                 let value = self.value(attribute, &Type::list(Type::String))?;
@@ -323,7 +344,9 @@ impl Decoder<'_> {
             ExprKind::Object(items) if !is_json => items
                 .iter()
                 .filter_map(|(key, item)| match key {
-                    hcl_lang::ast::ObjectKey::Name(name, _) => Some((name.as_str(), matches!(item.kind, ExprKind::Object(_)))),
+                    hcl_lang::ast::ObjectKey::Name(name, _) => {
+                        Some((name.as_str(), matches!(item.kind, ExprKind::Object(_))))
+                    }
                     hcl_lang::ast::ObjectKey::Expr(_) => None,
                 })
                 .collect(),
@@ -345,7 +368,9 @@ impl Decoder<'_> {
 /// JSON files may put a single object in a list.
 fn single(value: Value) -> Value {
     match value {
-        Value::Tuple(mut items) if items.len() == 1 && items[0].entries().is_some() => items.pop().unwrap_or(Value::NULL),
+        Value::Tuple(mut items) if items.len() == 1 && items[0].entries().is_some() => {
+            items.pop().unwrap_or(Value::NULL)
+        }
         other => other,
     }
 }

@@ -47,7 +47,9 @@ fn fill(block: &Block, object: &mut Json) {
         match (field.shape, fields.get_mut(field.json)) {
             (Shape::One(block), Some(value)) => fill(block, value),
             (Shape::Many(block), Some(Json::Array(items))) => items.iter_mut().for_each(|item| fill(block, item)),
-            (Shape::ByLabel(block), Some(Json::Object(members))) => members.values_mut().for_each(|item| fill(block, item)),
+            (Shape::ByLabel(block), Some(Json::Object(members))) => {
+                members.values_mut().for_each(|item| fill(block, item))
+            }
             _ => {}
         }
     }

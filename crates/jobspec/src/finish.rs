@@ -85,9 +85,12 @@ fn rule(fields: &mut Fields, place: &mut Place<'_>) {
         }
         if let Some(first) = used {
             place.diagnostics.push(
-                Diagnostic::warning("Two short forms", format!("{first} and {form} both stand for an operator; only {form} counts"))
-                    .at(place.body.source(), place.span)
-                    .hint("write one rule for each"),
+                Diagnostic::warning(
+                    "Two short forms",
+                    format!("{first} and {form} both stand for an operator; only {form} counts"),
+                )
+                .at(place.body.source(), place.span)
+                .hint("write one rule for each"),
             );
         }
         used = Some(form);
@@ -119,8 +122,9 @@ fn periodic(fields: &mut Fields) {
 /// Ports with a number of their own are reserved, the others are chosen on the node.
 fn network(fields: &mut Fields) {
     let mut reserved = take(fields, "ReservedPorts");
-    let (numbered, dynamic): (Vec<_>, Vec<_>) =
-        take(fields, "DynamicPorts").into_iter().partition(|port| port.get("Value").and_then(Value::as_i64).is_some_and(|v| v > 0));
+    let (numbered, dynamic): (Vec<_>, Vec<_>) = take(fields, "DynamicPorts")
+        .into_iter()
+        .partition(|port| port.get("Value").and_then(Value::as_i64).is_some_and(|v| v > 0));
     reserved.extend(numbered);
     put(fields, "ReservedPorts", reserved);
     put(fields, "DynamicPorts", dynamic);
@@ -130,7 +134,9 @@ fn network(fields: &mut Fields) {
 /// reference.
 fn task(fields: &mut Fields) {
     let mut identities = take(fields, "Identities");
-    let own = identities.iter().position(|identity| matches!(identity.get("Name").and_then(Value::as_str), None | Some("" | "default")));
+    let own = identities
+        .iter()
+        .position(|identity| matches!(identity.get("Name").and_then(Value::as_str), None | Some("" | "default")));
     if let Some(own) = own {
         fields.insert("Identity".into(), identities.remove(own));
         fields.insert("Identities".into(), Value::Array(identities));
@@ -201,8 +207,10 @@ fn spread_vault(tasks: &mut [Value], vault: &Value) {
 
 /// A task directly under the job is a group of its own; a vault block there counts for all tasks.
 fn job(fields: &mut Fields) {
-    let mut groups: Vec<Value> =
-        take(fields, "#Tasks").into_iter().map(|task| json!({ "Name": task.get("Name").cloned(), "Tasks": [task] })).collect();
+    let mut groups: Vec<Value> = take(fields, "#Tasks")
+        .into_iter()
+        .map(|task| json!({ "Name": task.get("Name").cloned(), "Tasks": [task] }))
+        .collect();
     groups.extend(take(fields, "TaskGroups"));
     if let Some(vault) = fields.remove("#Vault") {
         for group in &mut groups {

@@ -96,7 +96,9 @@ pub fn parse(input: &ParseInput<'_>) -> Result<Parsed, Vec<Diagnostic>> {
             let fields = reader.job(&node);
             diagnostics.append(&mut reader.diagnostics);
             if !fields.contains_key("ID") {
-                diagnostics.push(Diagnostic::error("Missing id", "the job has no ID").at(&source, node.span).hint("set \"ID\""));
+                diagnostics.push(
+                    Diagnostic::error("Missing id", "the job has no ID").at(&source, node.span).hint("set \"ID\""),
+                );
             }
             Some(fields)
         } else {
@@ -129,14 +131,19 @@ fn job_file(
             return None;
         }
     };
-    let schema =
-        Schema { attributes: Vec::new(), blocks: vec![("variable", &["name"]), ("variables", &[]), ("locals", &[]), ("job", &["name"])] };
+    let schema = Schema {
+        attributes: Vec::new(),
+        blocks: vec![("variable", &["name"]), ("variables", &[]), ("locals", &[]), ("job", &["name"])],
+    };
     let content = file.content(&schema, None, diagnostics);
     let budget = Budget::default();
     *used = variables::inputs(&content.blocks, input, &budget, diagnostics);
     let mut context = Context {
         variables: [("var".to_owned(), Value::Object(used.clone()))].into(),
-        functions: FunctionSet::job(Arc::new(DiskHost { base_dir: input.base_dir.clone(), allow_files: input.allow_fs })),
+        functions: FunctionSet::job(Arc::new(DiskHost {
+            base_dir: input.base_dir.clone(),
+            allow_files: input.allow_fs,
+        })),
         undefined: Undefined::KeepText,
         budget,
     };
@@ -175,8 +182,11 @@ fn to_model(fields: Map<String, Json>, path: &str) -> Result<model::Job, Vec<Dia
     Err(lost
         .into_iter()
         .map(|field| {
-            Diagnostic::error("Not supported", format!("{path}: {field} is part of the job specification, but not supported here"))
-                .hint("remove it")
+            Diagnostic::error(
+                "Not supported",
+                format!("{path}: {field} is part of the job specification, but not supported here"),
+            )
+            .hint("remove it")
         })
         .collect())
 }

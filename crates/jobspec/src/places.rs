@@ -37,8 +37,19 @@ impl Places {
     pub(crate) fn enter(&mut self, block: &Block) {
         let label = block.labels.first().map_or_else(String::new, |(label, _)| label.clone());
         if block.name == "task" {
-            let group = self.around.iter().rev().find(|(name, _)| name == "group").map_or_else(String::new, |(_, label)| label.clone());
-            let place = TaskPlace { group, task: label.clone(), source: block.body.source().clone(), span: block.name_span, config: None };
+            let group = self
+                .around
+                .iter()
+                .rev()
+                .find(|(name, _)| name == "group")
+                .map_or_else(String::new, |(_, label)| label.clone());
+            let place = TaskPlace {
+                group,
+                task: label.clone(),
+                source: block.body.source().clone(),
+                span: block.name_span,
+                config: None,
+            };
             self.tasks.push(place);
         }
         self.around.push((block.name.clone(), label));
@@ -69,7 +80,9 @@ impl TaskPlace {
     pub(crate) fn point(&self, finding: &Finding) -> Diagnostic {
         let span = match &self.config {
             None => self.span,
-            Some(Written::Block(block)) => in_body(&block.body, &finding.path, finding.of_name).unwrap_or(block.name_span),
+            Some(Written::Block(block)) => {
+                in_body(&block.body, &finding.path, finding.of_name).unwrap_or(block.name_span)
+            }
             Some(Written::Attribute(attribute)) => match finding.path.as_slice() {
                 [] => attribute.name_span,
                 path => in_expr(&attribute.expression.expr, path, finding.of_name).unwrap_or(attribute.name_span),

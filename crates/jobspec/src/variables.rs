@@ -69,7 +69,9 @@ pub(crate) fn inputs(
             diagnostics.push(
                 Diagnostic::error("Unset variable", format!("the variable {name:?} has no default and was not set"))
                     .at(&variable.source, variable.span)
-                    .hint(format!("set it with -var {name}=…, a variable file or {ENV_PREFIX}{name}, or give it a default")),
+                    .hint(format!(
+                        "set it with -var {name}=…, a variable file or {ENV_PREFIX}{name}, or give it a default"
+                    )),
             );
             continue;
         };
@@ -88,7 +90,12 @@ fn duplicate(name: &str, source: &Source, span: Span, first: &Variable) -> Diagn
         .hint(format!("the first one is on line {line}"))
 }
 
-fn declare_many(block: &Block, constant: &Context, variables: &mut BTreeMap<String, Variable>, diagnostics: &mut Vec<Diagnostic>) {
+fn declare_many(
+    block: &Block,
+    constant: &Context,
+    variables: &mut BTreeMap<String, Variable>,
+    diagnostics: &mut Vec<Diagnostic>,
+) {
     for attribute in block.body.just_attributes(diagnostics) {
         if let Some(first) = variables.get(&attribute.name) {
             diagnostics.push(duplicate(&attribute.name, block.body.source(), attribute.name_span, first));
@@ -104,7 +111,12 @@ fn declare_many(block: &Block, constant: &Context, variables: &mut BTreeMap<Stri
                         span: attribute.name_span,
                         ty: Some(value.ty()),
                         validations: Vec::new(),
-                        value: Some(Assignment { from: "default", value, source, span: attribute.expression.expr.span }),
+                        value: Some(Assignment {
+                            from: "default",
+                            value,
+                            source,
+                            span: attribute.expression.expr.span,
+                        }),
                     },
                 );
             }
@@ -113,7 +125,12 @@ fn declare_many(block: &Block, constant: &Context, variables: &mut BTreeMap<Stri
     }
 }
 
-fn declare(block: &Block, constant: &Context, variables: &mut BTreeMap<String, Variable>, diagnostics: &mut Vec<Diagnostic>) {
+fn declare(
+    block: &Block,
+    constant: &Context,
+    variables: &mut BTreeMap<String, Variable>,
+    diagnostics: &mut Vec<Diagnostic>,
+) {
     let source = block.body.source().clone();
     let Some((name, label_span)) = block.labels.first() else {
         return;
@@ -182,7 +199,8 @@ fn type_of(expression: &Expression) -> Result<Type, Diagnostic> {
 
 fn is_identifier(name: &str) -> bool {
     let mut chars = name.chars();
-    chars.next().is_some_and(|c| c.is_alphabetic() || c == '_') && chars.all(|c| c.is_alphanumeric() || c == '_' || c == '-')
+    chars.next().is_some_and(|c| c.is_alphabetic() || c == '_')
+        && chars.all(|c| c.is_alphanumeric() || c == '_' || c == '-')
 }
 
 fn assign(
@@ -224,7 +242,12 @@ fn assign_text(
     assign(from, &Expression::new(Arc::new(expr), source), variable.ty.as_ref(), constant, name)
 }
 
-fn from_env(env: &[(String, String)], constant: &Context, variables: &mut BTreeMap<String, Variable>, diagnostics: &mut Vec<Diagnostic>) {
+fn from_env(
+    env: &[(String, String)],
+    constant: &Context,
+    variables: &mut BTreeMap<String, Variable>,
+    diagnostics: &mut Vec<Diagnostic>,
+) {
     for (key, text) in env {
         // The environment is shared: what is not declared here is meant for others.
         let Some(name) = key.strip_prefix(ENV_PREFIX) else {
@@ -242,8 +265,11 @@ fn from_env(env: &[(String, String)], constant: &Context, variables: &mut BTreeM
 
 fn undeclared(strict: bool, name: &str, variables: &BTreeMap<String, Variable>) -> Diagnostic {
     let detail = format!("{name:?} was set, but the job file declares no variable of that name");
-    let diagnostic =
-        if strict { Diagnostic::error("Undeclared variable", detail) } else { Diagnostic::warning("Undeclared variable", detail) };
+    let diagnostic = if strict {
+        Diagnostic::error("Undeclared variable", detail)
+    } else {
+        Diagnostic::warning("Undeclared variable", detail)
+    };
     did_you_mean(diagnostic, name, variables.keys().map(String::as_str))
 }
 
@@ -268,9 +294,12 @@ fn from_file(
         && !source.text()[span.end..].trim_start().starts_with('=')
     {
         diagnostics.push(
-            Diagnostic::error("Declaration in a variable file", "a variable file sets variables, it does not declare them")
-                .at(&source, span)
-                .hint("write name = value here, and put the variable block into the job file"),
+            Diagnostic::error(
+                "Declaration in a variable file",
+                "a variable file sets variables, it does not declare them",
+            )
+            .at(&source, span)
+            .hint("write name = value here, and put the variable block into the job file"),
         );
         return;
     }
@@ -306,7 +335,12 @@ fn from_arguments(
     }
 }
 
-fn read_validation(name: &str, block: &Block, constant: &Context, diagnostics: &mut Vec<Diagnostic>) -> Option<Validation> {
+fn read_validation(
+    name: &str,
+    block: &Block,
+    constant: &Context,
+    diagnostics: &mut Vec<Diagnostic>,
+) -> Option<Validation> {
     let schema = Schema { attributes: vec!["condition", "error_message"], blocks: Vec::new() };
     let source = block.body.source();
     let content = block.body.content(&schema, None, diagnostics);
@@ -335,13 +369,20 @@ fn read_validation(name: &str, block: &Block, constant: &Context, diagnostics: &
             itself = true;
         } else {
             diagnostics.push(
-                Diagnostic::error("Foreign reference", format!("the condition of {name:?} may refer to var.{name} only")).at(source, span),
+                Diagnostic::error(
+                    "Foreign reference",
+                    format!("the condition of {name:?} may refer to var.{name} only"),
+                )
+                .at(source, span),
             );
         }
     }
     if !itself {
-        diagnostics
-            .push(condition.expression.diagnostic("Condition without its variable", format!("the condition must refer to var.{name}")));
+        diagnostics.push(
+            condition
+                .expression
+                .diagnostic("Condition without its variable", format!("the condition must refer to var.{name}")),
+        );
     }
     let text = match message.expression.evaluate_as(constant, &Type::String) {
         Ok(Value::String(text)) => text,
@@ -363,7 +404,13 @@ fn read_validation(name: &str, block: &Block, constant: &Context, diagnostics: &
     Some(Validation { condition: condition.expression, message: text, source: source.clone(), span: block.name_span })
 }
 
-fn validate(name: &str, assignment: &Assignment, validation: &Validation, budget: &Budget, diagnostics: &mut Vec<Diagnostic>) {
+fn validate(
+    name: &str,
+    assignment: &Assignment,
+    validation: &Validation,
+    budget: &Budget,
+    diagnostics: &mut Vec<Diagnostic>,
+) {
     let own = Value::Object([(name.to_owned(), assignment.value.clone())].into());
     let context = Context {
         variables: [("var".to_owned(), own)].into(),
@@ -383,16 +430,18 @@ fn validate(name: &str, assignment: &Assignment, validation: &Validation, budget
         Ok(Value::Bool(false)) => {
             let line = validation.source.position(validation.span.start).0;
             diagnostics.push(
-                Diagnostic::error(format!("Invalid value for {} variable", assignment.from), validation.message.clone())
-                    .at(&assignment.source, assignment.span)
-                    .hint(format!("the rule is on line {line} of {}", validation.source.name())),
+                Diagnostic::error(
+                    format!("Invalid value for {} variable", assignment.from),
+                    validation.message.clone(),
+                )
+                .at(&assignment.source, assignment.span)
+                .hint(format!("the rule is on line {line} of {}", validation.source.name())),
             );
         }
-        _ => diagnostics.push(
-            validation
-                .condition
-                .diagnostic("Condition is not a bool", format!("the condition must be true or false, this is {}", result.kind())),
-        ),
+        _ => diagnostics.push(validation.condition.diagnostic(
+            "Condition is not a bool",
+            format!("the condition must be true or false, this is {}", result.kind()),
+        )),
     }
 }
 
@@ -473,8 +522,14 @@ fn part_references(parts: &[Part], bound: &mut BTreeSet<String>, out: &mut Vec<R
     }
 }
 
-fn with_bound(bound: &mut BTreeSet<String>, key: Option<&String>, value: &String, run: impl FnOnce(&mut BTreeSet<String>)) {
-    let added: Vec<String> = key.into_iter().chain([value]).filter(|name| bound.insert((*name).clone())).cloned().collect();
+fn with_bound(
+    bound: &mut BTreeSet<String>,
+    key: Option<&String>,
+    value: &String,
+    run: impl FnOnce(&mut BTreeSet<String>),
+) {
+    let added: Vec<String> =
+        key.into_iter().chain([value]).filter(|name| bound.insert((*name).clone())).cloned().collect();
     run(bound);
     for name in added {
         bound.remove(&name);
@@ -495,7 +550,8 @@ pub(crate) fn locals(blocks: &[Block], context: &mut Context, diagnostics: &mut 
             }
             let mut found = Vec::new();
             references(&attribute.expression.expr, &mut BTreeSet::new(), &mut found);
-            let needs = found.into_iter().filter(|(root, ..)| root == "local").filter_map(|(_, name, _)| name).collect();
+            let needs =
+                found.into_iter().filter(|(root, ..)| root == "local").filter_map(|(_, name, _)| name).collect();
             pending.insert(attribute.name, (attribute.expression, needs));
         }
     }
@@ -510,8 +566,12 @@ pub(crate) fn locals(blocks: &[Block], context: &mut Context, diagnostics: &mut 
         if ready.is_empty() {
             let names: Vec<&str> = pending.keys().map(String::as_str).take(8).collect();
             if let Some((expression, _)) = pending.values().next() {
-                diagnostics
-                    .push(expression.diagnostic("Locals in a circle", format!("these locals need each other: {}", names.join(", "))));
+                diagnostics.push(
+                    expression.diagnostic(
+                        "Locals in a circle",
+                        format!("these locals need each other: {}", names.join(", ")),
+                    ),
+                );
             }
             break;
         }
@@ -540,7 +600,8 @@ pub(crate) fn the_job<'b>(blocks: &'b [Block], file: &Body, diagnostics: &mut Ve
         // A job without its label is already reported.
         (None, _) if file.names().iter().any(|(name, _)| *name == "job") => {}
         (None, _) => diagnostics.push(
-            Diagnostic::error("Missing job", format!("{} holds no job block", file.source().name())).hint("write job \"name\" { … }"),
+            Diagnostic::error("Missing job", format!("{} holds no job block", file.source().name()))
+                .hint("write job \"name\" { … }"),
         ),
         (Some(first), Some(second)) => {
             let line = file.source().position(first.name_span.start).0;

@@ -45,8 +45,15 @@ fn unsuitable_values_are_named() {
 
 #[test]
 fn all_mistakes_are_reported_at_once() {
-    let errors = read("job \"x\" {\n  prio = 1\n  datacenters = 5\n  group \"g\" {\n    cuont = 2\n    task \"t\" {\n      kill_timeout = \"x\"\n    }\n  }\n}").expect_err("four mistakes");
-    assert_eq!(errors.iter().map(|e| e.location.as_ref().map_or(0, hcl_lang::Location::line)).collect::<Vec<_>>(), [2, 3, 5, 7]);
+    let errors = read(
+        "job \"x\" {\n  prio = 1\n  datacenters = 5\n  group \"g\" {\n    cuont = 2\n    task \"t\" \
+        {\n      kill_timeout = \"x\"\n    }\n  }\n}",
+    )
+    .expect_err("four mistakes");
+    assert_eq!(
+        errors.iter().map(|e| e.location.as_ref().map_or(0, hcl_lang::Location::line)).collect::<Vec<_>>(),
+        [2, 3, 5, 7]
+    );
 }
 
 #[test]
@@ -95,7 +102,8 @@ fn later_sources_of_variables_win() {
     let mut input = ParseInput::new("job.hcl", VARIABLES);
     let meta = |input: &ParseInput<'_>| meta_of(input).expect("reads").0;
     assert_eq!(meta(&input), json!({"s": "default", "l": "", "untyped": "1", "several": "true"}));
-    input.env = pairs(&[("NOMAD_VAR_s", "env"), ("NOMAD_VAR_l", "[\"e\"]"), ("NOMAD_VAR_other", "ignored"), ("PATH", "/bin")]);
+    input.env =
+        pairs(&[("NOMAD_VAR_s", "env"), ("NOMAD_VAR_l", "[\"e\"]"), ("NOMAD_VAR_other", "ignored"), ("PATH", "/bin")]);
     assert_eq!(meta(&input), json!({"s": "env", "l": "e", "untyped": "1", "several": "true"}));
     input.var_files = vec![
         VarFile { path: "a.vars".into(), text: "s = \"file\"\nl = [\"a\", \"b\"]\nseveral = false\n".into() },
@@ -115,8 +123,10 @@ fn undeclared_variables_are_errors_or_warnings() {
     input.variables = pairs(&[("imgae", "y")]);
     input.var_files = vec![VarFile { path: "v.hcl".into(), text: "images = 1\n".into() }];
     let expected = [
-        "v.hcl:1:1: Undeclared variable: \"images\" was set, but the job file declares no variable of that name (did you mean \"image\"?)",
-        "Undeclared variable: \"imgae\" was set, but the job file declares no variable of that name (did you mean \"image\"?)",
+        "v.hcl:1:1: Undeclared variable: \"images\" was set, but the job file declares no variable of that name (did \
+            you mean \"image\"?)",
+        "Undeclared variable: \"imgae\" was set, but the job file declares no variable of that name (did you \
+            mean \"image\"?)",
     ];
     assert_eq!(meta_of(&input).expect_err("strict"), expected);
     input.strict = false;
@@ -131,37 +141,43 @@ fn mistakes_in_given_values_name_their_origin() {
             &[("l", "[1, \"x\"]")][..],
             &[][..],
             "",
-            "<value for var.l from arguments>:1:1: Unsuitable value for variable: l: [1]: a number is required, this is tuple (the variable is declared as list of number)",
+            "<value for var.l from arguments>:1:1: Unsuitable value for variable: l: [1]: a number is required, this \
+                is tuple (the variable is declared as list of number)",
         ),
         (
             &[("l", "[1")],
             &[],
             "",
-            "<value for var.l from arguments>:1:1: Unclosed bracket: this [ is never closed (the end of the file was reached while looking for its partner)",
+            "<value for var.l from arguments>:1:1: Unclosed bracket: this [ is never closed (the end of the file was \
+                reached while looking for its partner)",
         ),
         (
             &[],
             &[("NOMAD_VAR_l", "5")],
             "",
-            "<value for var.l from env>:1:1: Unsuitable value for variable: l: list of number required, this is number (the variable is declared as list of number)",
+            "<value for var.l from env>:1:1: Unsuitable value for variable: l: list of number required, this is \
+                number (the variable is declared as list of number)",
         ),
         (
             &[],
             &[],
             "l = [true]\n",
-            "v.hcl:1:5: Unsuitable value for variable: l: [0]: number required, this is tuple (the variable is declared as list of number)",
+            "v.hcl:1:5: Unsuitable value for variable: l: [0]: number required, this is tuple (the variable is \
+                declared as list of number)",
         ),
         (
             &[],
             &[],
             "variable \"l\" {}\n",
-            "v.hcl:1:1: Declaration in a variable file: a variable file sets variables, it does not declare them (write name = value here, and put the variable block into the job file)",
+            "v.hcl:1:1: Declaration in a variable file: a variable file sets variables, it does not declare them \
+                (write name = value here, and put the variable block into the job file)",
         ),
         (
             &[],
             &[],
             "l = [foo]\n",
-            "v.hcl:1:6: Variables not allowed: foo is a reference, only constants may stand here (if it is meant as text, put it in quotes: \"foo\")",
+            "v.hcl:1:6: Variables not allowed: foo is a reference, only constants may stand here (if it is meant as \
+                text, put it in quotes: \"foo\")",
         ),
     ] {
         let mut input = ParseInput::new("job.hcl", text);
@@ -243,12 +259,18 @@ job "x" {
 /// Newer fields are read, so that the servers refuse them by name and not as a mistake of writing.
 #[test]
 fn fields_without_an_implementation_are_read() {
-    let text = "job \"x\" {\n group \"g\" {\n max_run_duration = \"1h\"\n volume \"v\" {\n type = \"host\"\n source = \"s\"\n sticky = true\n }\n \
-                service {\n kind = \"k\"\n }\n task \"t\" {\n secret \"s\" {\n provider = \"nomad\"\n path = \"p\"\n config { engine = \"kv\" }\n }\n \
-                identity {\n extra_claims = [\"c\"]\n }\n template {\n change_script {\n command = \"c\"\n run_on_first_render = true\n }\n }\n }\n }\n}";
+    let text = "job \"x\" {\n group \"g\" {\n max_run_duration = \"1h\"\n volume \"v\" {\n type = \"host\"\n source \
+        = \"s\"\n sticky = true\n }\n \
+                service {\n kind = \"k\"\n }\n task \"t\" {\n secret \"s\" {\n provider = \"nomad\"\n path = \"p\"\n \
+                config { engine = \"kv\" }\n }\n \
+                identity {\n extra_claims = [\"c\"]\n }\n template {\n change_script {\n command = \"c\"\n \
+                run_on_first_render = true\n }\n }\n }\n }\n}";
     let job = read(text).unwrap_or_else(|e| panic!("{}", render(&e, false)));
     let group = &job["TaskGroups"][0];
-    assert_eq!((&group["MaxRunDuration"], &group["Volumes"]["v"]["Sticky"]), (&json!(3_600_000_000_000_i64), &json!(true)));
+    assert_eq!(
+        (&group["MaxRunDuration"], &group["Volumes"]["v"]["Sticky"]),
+        (&json!(3_600_000_000_000_i64), &json!(true))
+    );
     assert_eq!(group["Services"][0]["Kind"], "k");
     let task = &group["Tasks"][0];
     assert_eq!((&task["Secrets"][0]["Name"], &task["Secrets"][0]["Provider"]), (&json!("s"), &json!("nomad")));
@@ -261,7 +283,10 @@ fn fields_without_an_implementation_are_read() {
 #[test]
 fn the_apis_json_is_checked_field_by_field() {
     for (text, expected) in [
-        (r#"{"ID": "x", "Priority": "high"}"#, "job.hcl:1:25: Unsuitable value: Priority: a whole number is required, this is a string"),
+        (
+            r#"{"ID": "x", "Priority": "high"}"#,
+            "job.hcl:1:25: Unsuitable value: Priority: a whole number is required, this is a string",
+        ),
         (
             r#"{"Job": {"ID": "x", "TaskGroups": {}}}"#,
             "job.hcl:1:35: Unsuitable value: TaskGroups: an array of objects is required, this is an object",
@@ -270,7 +295,8 @@ fn the_apis_json_is_checked_field_by_field() {
         (r#"{"Job": 5}"#, "job.hcl:1:9: Unsuitable value: Job: an object is required, this is a number"),
         (
             r#"{"ID": "x", "Update": {"Stagger": "1y"}}"#,
-            "job.hcl:1:35: Unsuitable value: Stagger: \"1y\" is not a duration: the unit is none of ns, us, ms, s, m, h; write it like 90s, 1h30m or 500ms",
+            "job.hcl:1:35: Unsuitable value: Stagger: \"1y\" is not a duration: the unit is none of ns, us, ms, s, m, \
+                h; write it like 90s, 1h30m or 500ms",
         ),
     ] {
         assert_eq!(lines(&read(text).expect_err(text))[0], expected);
@@ -278,14 +304,19 @@ fn the_apis_json_is_checked_field_by_field() {
     // Keys count without regard to case, as in Go; what is not known is said, not swallowed.
     let parsed = parse(&ParseInput::new("j", r#"{"job": {}, "id": "x"}"#));
     assert!(parsed.is_err(), "a lower-case job is JSON notation of the language");
-    let parsed = parse(&ParseInput::new("j", r#"{"Job": {"id": "x", "TYPE": "batch", "Prioritty": 5, "Meta": null}}"#)).expect("reads");
+    let parsed = parse(&ParseInput::new("j", r#"{"Job": {"id": "x", "TYPE": "batch", "Prioritty": 5, "Meta": null}}"#))
+        .expect("reads");
     assert_eq!((&*parsed.job.id.to_string(), &*parsed.job.kind), ("x", "batch"));
-    assert_eq!(lines(&parsed.warnings), ["j:1:38: Unknown field: \"Prioritty\" is not used (did you mean \"Priority\"?)"]);
+    assert_eq!(
+        lines(&parsed.warnings),
+        ["j:1:38: Unknown field: \"Prioritty\" is not used (did you mean \"Priority\"?)"]
+    );
 }
 
 #[test]
 fn repeated_and_countless_mistakes_stay_readable() {
-    let text = "job \"x\" {\n  dynamic \"group\" {\n    for_each = range(500)\n    labels   = [group.key]\n    content {\n      cuont = 1\n    }\n  }\n}\n";
+    let text = "job \"x\" {\n  dynamic \"group\" {\n    for_each = range(500)\n    labels   = [group.key]\n    \
+        content {\n      cuont = 1\n    }\n  }\n}\n";
     let errors = lines(&read(text).expect_err("refused"));
     assert_eq!(errors, ["job.hcl:6:7: Unknown attribute: \"cuont\" is not expected here (did you mean \"count\"?)"]);
     let many: String = (0..5000).map(|i| format!("  unknown{i} = 1\n")).collect();
@@ -300,7 +331,8 @@ fn what_is_overruled_is_said() {
     let parsed = parse(&ParseInput::new("job.hcl", text)).expect("reads");
     assert_eq!(
         lines(&parsed.warnings),
-        ["job.hcl:2:3: Two short forms: version and regexp both stand for an operator; only regexp counts (write one rule for each)"]
+        ["job.hcl:2:3: Two short forms: version and regexp both stand for an operator; only regexp counts (write \
+                one rule for each)"]
     );
     assert_eq!((&*parsed.job.constraints[0].operator, &*parsed.job.constraints[0].right), ("regexp", "x"));
 }

@@ -80,9 +80,11 @@ fn jobs_are_those_of_the_reference() {
 /// As the API reads: null is as good as not there.
 fn without_nulls(value: Json) -> Json {
     match value {
-        Json::Object(fields) => {
-            fields.into_iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| (name, without_nulls(value))).collect()
-        }
+        Json::Object(fields) => fields
+            .into_iter()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(name, value)| (name, without_nulls(value)))
+            .collect(),
         Json::Array(items) => items.into_iter().map(without_nulls).collect(),
         other => other,
     }
@@ -115,7 +117,8 @@ fn documents_are_those_of_the_reference() {
             continue;
         }
         // Whoever submits the document submits the job.
-        let mut again: model::Job = serde_json::from_value(without_nulls(parsed.document(false))).expect("the model reads it");
+        let mut again: model::Job =
+            serde_json::from_value(without_nulls(parsed.document(false))).expect("the model reads it");
         let mut job = parsed.job;
         again.canonicalize();
         job.canonicalize();
@@ -141,7 +144,8 @@ fn what_the_model_writes_can_be_read_again() {
     for file in ["web.nomad.hcl", "lifecycle.nomad.hcl", "rules.nomad.hcl", "kept.nomad.hcl"] {
         let first = job_of(file);
         let text = first.to_string();
-        let parsed = parse(&ParseInput::new("again.json", &text)).unwrap_or_else(|e| panic!("{file}: {}", render(&e, false)));
+        let parsed =
+            parse(&ParseInput::new("again.json", &text)).unwrap_or_else(|e| panic!("{file}: {}", render(&e, false)));
         assert_eq!(parsed.warnings, [], "{file}");
         assert_eq!(serde_json::to_value(parsed.job).expect("a job"), first, "{file}");
     }

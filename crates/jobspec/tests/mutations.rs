@@ -62,7 +62,8 @@ proptest! {
         file in prop::sample::select(FILES.to_vec()),
         from in any::<prop::sample::Index>(),
         length in 0usize..200,
-        junk in prop::sample::select(vec!["", "{", "}", "\"", "${", "%{", "<<EOT\n", "\n", "=", "\u{0}", "é", "dynamic \"task\" {", "null", "[[[[", "1e999"]),
+        junk in prop::sample::select(vec!["", "{", "}", "\"", "${", "%{", "<<EOT\n", "\n", "=", "\u{0}", "é",
+            "dynamic \"task\" {", "null", "[[[[", "1e999"]),
         double in any::<bool>(),
     ) {
         let start = boundary(file, from.index(file.len()));
@@ -78,11 +79,14 @@ proptest! {
 
     #[test]
     fn any_value_anywhere(
-        name in prop::sample::select(vec!["type", "priority", "datacenters", "meta", "update", "group", "constraint", "periodic", "vault", "ui", "task"]),
-        value in prop::sample::select(vec!["null", "[]", "{}", "\"\"", "0", "-1", "1.5", "true", "[null]", "[[]]", "{a = null}", "\"${x}\"", "x", "1e300", "[1, \"a\"]", "{ for x in [] : x => x }"]),
+        name in prop::sample::select(vec!["type", "priority", "datacenters", "meta", "update", "group", "constraint",
+            "periodic", "vault", "ui", "task"]),
+        value in prop::sample::select(vec!["null", "[]", "{}", "\"\"", "0", "-1", "1.5", "true", "[null]", "[[]]",
+            "{a = null}", "\"${x}\"", "x", "1e300", "[1, \"a\"]", "{ for x in [] : x => x }"]),
     ) {
         swallow(&format!("job \"j\" {{\n  {name} = {value}\n}}\n"));
-        swallow(&format!("job \"j\" {{\n  {name} \"l\" {{\n    value = {value}\n  }}\n  {name} {{\n    {name} = {value}\n  }}\n}}\n"));
+        swallow(&format!("job \"j\" {{\n  {name} \"l\" {{\n    value = {value}\n  }}\n  {name} {{\n    {name} = \
+            {value}\n  }}\n}}\n"));
         swallow(&format!("{{\"job\": {{\"j\": {{\"{name}\": [{{\"{name}\": null}}, 5, \"${{x}}\"]}}}}}}"));
         swallow(&format!("{{\"ID\": \"j\", \"{name}\": [{{\"{name}\": null}}, 5]}}"));
     }
@@ -104,7 +108,12 @@ fn expansions_without_end_are_refused() {
     let errors = parse(&ParseInput::new("job.hcl", &laughs)).expect_err("too much");
     assert_eq!(errors[0].summary, "Too much to evaluate");
 
-    let blocks = "job \"j\" {\n  dynamic \"group\" {\n    for_each = setproduct(range(1000), range(1000))\n    labels = [group.key]\n    content {}\n  }\n}\n";
+    let blocks = "job \"j\" {\n  dynamic \"group\" {\n    for_each = setproduct(range(1000), range(1000))\n    labels \
+        = [group.key]\n    content {}\n  }\n}\n";
     let errors = parse(&ParseInput::new("job.hcl", blocks)).expect_err("too many");
-    assert!(["Invalid dynamic block", "Call failed", "Too much to evaluate"].contains(&errors[0].summary.as_str()), "{}", errors[0]);
+    assert!(
+        ["Invalid dynamic block", "Call failed", "Too much to evaluate"].contains(&errors[0].summary.as_str()),
+        "{}",
+        errors[0]
+    );
 }

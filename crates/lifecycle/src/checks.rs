@@ -35,14 +35,21 @@ pub struct CheckSpec<'a> {
 
 /// Every check of a group and its tasks.
 pub fn specs(group: &TaskGroup) -> impl Iterator<Item = CheckSpec<'_>> {
-    declared(group).flat_map(|(service, task)| service.checks.iter().map(move |check| CheckSpec { service, task, check }))
+    declared(group)
+        .flat_map(|(service, task)| service.checks.iter().map(move |check| CheckSpec { service, task, check }))
 }
 
 impl<'a> CheckSpec<'a> {
     /// Key of the check while the job declares it, unique within the group.
     #[must_use]
     pub fn key(&self) -> String {
-        format!("{}/{}:{}/{}", self.task.unwrap_or_default(), self.service.name, self.service.port_label, self.check.name)
+        format!(
+            "{}/{}:{}/{}",
+            self.task.unwrap_or_default(),
+            self.service.name,
+            self.service.port_label,
+            self.check.name
+        )
     }
     /// Whether deployments ignore it.
     #[must_use]
@@ -140,7 +147,8 @@ impl CheckState {
                 self.failures = self.failures.saturating_add(1).min(at_least(check.failures_before_critical));
                 if self.failures >= at_least(check.failures_before_critical) {
                     Some(CheckStatus::Failure)
-                } else if check.failures_before_warning > 0 && self.failures >= at_least(check.failures_before_warning) {
+                } else if check.failures_before_warning > 0 && self.failures >= at_least(check.failures_before_warning)
+                {
                     Some(CheckStatus::Warning)
                 } else {
                     None
@@ -172,7 +180,9 @@ impl CheckState {
         }
         self.unhealthy = 0;
         let times = if rule.limit == 1 { "once".to_owned() } else { format!("{} times in a row", rule.limit) };
-        Verdict::Restart { why: format!("check {:?} of service {:?} was unhealthy {times}", spec.check.name, spec.service.name) }
+        Verdict::Restart {
+            why: format!("check {:?} of service {:?} was unhealthy {times}", spec.check.name, spec.service.name),
+        }
     }
 }
 

@@ -24,9 +24,15 @@ mod tests {
     #[test]
     fn what_is_given_is_not_shared() {
         let all = [0, 1, 2, 5];
-        for (given, reserved, shared) in [(&[][..], &[][..], &all[..]), (&[1, 5, 0], &[0, 1, 5], &[2]), (&all, &all, &[])] {
+        for (given, reserved, shared) in
+            [(&[][..], &[][..], &all[..]), (&[1, 5, 0], &[0, 1, 5], &[2]), (&all, &all, &[])]
+        {
             let (r, s) = divide(&all, given.iter().copied());
-            assert_eq!((r.into_iter().collect(), s.into_iter().collect()), (reserved.to_vec(), shared.to_vec()), "{given:?}");
+            assert_eq!(
+                (r.into_iter().collect(), s.into_iter().collect()),
+                (reserved.to_vec(), shared.to_vec()),
+                "{given:?}"
+            );
         }
     }
 

@@ -45,7 +45,12 @@ impl From<&Update> for Criteria {
 impl From<&Migrate> for Criteria {
     fn from(m: &Migrate) -> Self {
         let checks = m.health_check() == "checks";
-        Self { manual: false, checks, min_healthy_time_ns: m.min_healthy_time().nanos(), healthy_deadline_ns: m.healthy_deadline().nanos() }
+        Self {
+            manual: false,
+            checks,
+            min_healthy_time_ns: m.min_healthy_time().nanos(),
+            healthy_deadline_ns: m.healthy_deadline().nanos(),
+        }
     }
 }
 
@@ -130,7 +135,8 @@ pub fn decide(
             None => waiting = true,
         }
     }
-    let deadline = (criteria.healthy_deadline_ns > 0).then(|| watched_since.saturating_add(criteria.healthy_deadline_ns));
+    let deadline =
+        (criteria.healthy_deadline_ns > 0).then(|| watched_since.saturating_add(criteria.healthy_deadline_ns));
     let healthy_at = running_since.saturating_add(criteria.min_healthy_time_ns);
     if !waiting && healthy_at <= now && deadline.is_none_or(|d| healthy_at <= d) {
         return Health::Healthy;
@@ -138,7 +144,11 @@ pub fn decide(
     if let Some(d) = deadline
         && d <= now
     {
-        let bad: Vec<_> = checks.iter().filter(|c| criteria.checks && c.healthy_since.is_none()).map(|c| format!("{:?}", c.name)).collect();
+        let bad: Vec<_> = checks
+            .iter()
+            .filter(|c| criteria.checks && c.healthy_since.is_none())
+            .map(|c| format!("{:?}", c.name))
+            .collect();
         if !tasks_wait && !bad.is_empty() {
             return Health::Unhealthy(Cause::Late(format!(
                 "Checks were not healthy by healthy_deadline of {}: {}",
@@ -174,15 +184,19 @@ mod tests {
         TaskState { state, failed, started_at: (started_s * S).into(), ..TaskState::default() }
     }
 
-    const CRITERIA: Criteria = Criteria { manual: false, checks: true, min_healthy_time_ns: 10 * S, healthy_deadline_ns: 300 * S };
+    const CRITERIA: Criteria =
+        Criteria { manual: false, checks: true, min_healthy_time_ns: 10 * S, healthy_deadline_ns: 300 * S };
 
     #[test]
     fn verdict_by_states_and_time() {
         use TaskRunState::{Dead, Pending, Running};
         let specs = [spec("init", Phase::Prestart), spec("web", Phase::Main), spec("clean", Phase::Poststop)];
         let undecided = |s: i64| Health::Undecided { again_at: Some(s * S) };
-        let late =
-            || Health::Unhealthy(Cause::Late("Not all tasks ran for min_healthy_time of 10s by healthy_deadline of 5m0s".to_owned()));
+        let late = || {
+            Health::Unhealthy(Cause::Late(
+                "Not all tasks ran for min_healthy_time of 10s by healthy_deadline of 5m0s".to_owned(),
+            ))
+        };
         let by_task = || Health::Unhealthy(Cause::Task);
         for (init, web, now, expected) in [
             (None, None, 100, undecided(400)),
@@ -206,7 +220,11 @@ mod tests {
             if let Some((s, failed, at)) = web {
                 states.insert(Arc::from("web"), state(s, failed, at));
             }
-            assert_eq!(decide(&CRITERIA, &specs, &states, &[], 100 * S, now * S), expected, "init {init:?}, web {web:?} at {now}");
+            assert_eq!(
+                decide(&CRITERIA, &specs, &states, &[], 100 * S, now * S),
+                expected,
+                "init {init:?}, web {web:?} at {now}"
+            );
         }
     }
 
@@ -221,8 +239,15 @@ mod tests {
             (Dead, false, 103, 110, Health::Healthy),
             (Dead, true, 103, 110, Health::Unhealthy(Cause::Task)),
         ] {
-            let states = BTreeMap::from([(Arc::from("web"), state(Running, false, 100)), (Arc::from("after"), state(after, failed, at))]);
-            assert_eq!(decide(&CRITERIA, &specs, &states, &[], 100 * S, now * S), expected, "{after:?} {failed} at {now}");
+            let states = BTreeMap::from([
+                (Arc::from("web"), state(Running, false, 100)),
+                (Arc::from("after"), state(after, failed, at)),
+            ]);
+            assert_eq!(
+                decide(&CRITERIA, &specs, &states, &[], 100 * S, now * S),
+                expected,
+                "{after:?} {failed} at {now}"
+            );
         }
     }
 
@@ -232,7 +257,8 @@ mod tests {
         let states = BTreeMap::from([(Arc::from("web"), state(TaskRunState::Running, false, 100))]);
         let check = |since: Option<i64>| CheckHealth { name: "c".into(), healthy_since: since.map(|s| s * S) };
         let undecided = |s: i64| Health::Undecided { again_at: Some(s * S) };
-        let late = Health::Unhealthy(Cause::Late("Checks were not healthy by healthy_deadline of 5m0s: \"c\"".to_owned()));
+        let late =
+            Health::Unhealthy(Cause::Late("Checks were not healthy by healthy_deadline of 5m0s: \"c\"".to_owned()));
         for (counts, checks, now, expected) in [
             (true, vec![check(Some(105))], 110, undecided(115)),
             (true, vec![check(Some(105))], 115, Health::Healthy),
@@ -242,7 +268,11 @@ mod tests {
             (true, vec![], 110, Health::Healthy),
         ] {
             let criteria = Criteria { checks: counts, ..CRITERIA };
-            assert_eq!(decide(&criteria, &specs, &states, &checks, 100 * S, now * S), expected, "{counts} {checks:?} at {now}");
+            assert_eq!(
+                decide(&criteria, &specs, &states, &checks, 100 * S, now * S),
+                expected,
+                "{counts} {checks:?} at {now}"
+            );
         }
     }
 

@@ -40,7 +40,11 @@ pub struct Due(BTreeMap<String, TimestampNs>);
 impl Due {
     /// For tokens of known age: identity, issued, expires.
     pub fn of<'a>(tokens: impl Iterator<Item = (&'a str, TimestampNs, TimestampNs)>, spread: u64) -> Self {
-        Self(tokens.filter_map(|(name, issued, expires)| Some((name.to_owned(), renew_at(issued, expires, spread)?))).collect())
+        Self(
+            tokens
+                .filter_map(|(name, issued, expires)| Some((name.to_owned(), renew_at(issued, expires, spread)?)))
+                .collect(),
+        )
     }
 
     /// For tokens of unknown age: within a tenth of their life, at most ten seconds. Spread, so that a thousand tasks
@@ -103,9 +107,16 @@ mod tests {
     #[test]
     fn tokens_of_unknown_age_are_due_soon_and_not_together() {
         let now = 3600 * SECOND;
-        let identity =
-            |name: &str, ttl| Identity { name: name.into(), file: true, ttl: model::GoDuration::from_secs(ttl), ..Identity::default() };
-        let task = Task { identities: vec![identity("short", 20), identity("long", 36_000), identity("for-ever", 0)], ..Task::default() };
+        let identity = |name: &str, ttl| Identity {
+            name: name.into(),
+            file: true,
+            ttl: model::GoDuration::from_secs(ttl),
+            ..Identity::default()
+        };
+        let task = Task {
+            identities: vec![identity("short", 20), identity("long", 36_000), identity("for-ever", 0)],
+            ..Task::default()
+        };
         for seed in [0, 1, 999, 123_456] {
             let soon = Due::soon(&task, now, seed);
             assert!(soon.has("short") && soon.has("long") && !soon.has("for-ever"));

@@ -13,6 +13,7 @@ pub mod cores;
 pub mod health;
 pub mod identities;
 pub mod membership;
+pub mod mutation;
 pub mod remote;
 pub mod restart;
 pub mod services;

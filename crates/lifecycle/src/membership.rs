@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use model::{ClusterId, GenerationId, StoreIndex};
 
+use crate::mutation::{Mutation, mutated};
+
 /// The node's record of its servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Member {
@@ -60,7 +62,10 @@ pub struct Standing<'a> {
 /// anything.
 #[must_use]
 pub fn rivals(standing: &Standing<'_>, newcomer: &str, within: Duration) -> bool {
-    let other = !newcomer.is_empty() && !standing.instance.is_empty() && standing.instance != newcomer;
+    let other = !mutated(Mutation::RivalAccepted)
+        && !newcomer.is_empty()
+        && !standing.instance.is_empty()
+        && standing.instance != newcomer;
     other && standing.silent < within
 }
 
@@ -96,9 +101,12 @@ impl Member {
     fn meaning(&self, servers: &Servers<'_>) -> Meaning {
         if let Some(theirs) = servers.cluster.filter(|theirs| !self.cluster.is_nil() && *theirs != self.cluster) {
             return Meaning::Elsewhere(format!(
-                "this node belongs to cluster {own}, the server to cluster {theirs}; the node keeps its tasks as they are. The server's data \
-                 directory may be empty or another one: mount it, restore a backup, or set cluster_id = \"{own}\" in the configuration of a server \
-                 that begins anew, so that it takes the node's tasks over. To give the node to cluster {theirs}, stop its agent and delete its \
+                "this node belongs to cluster {own}, the server to cluster {theirs}; the node keeps its tasks as they \
+                    are. The server's data \
+                 directory may be empty or another one: mount it, restore a backup, or set cluster_id = \"{own}\" in \
+                 the configuration of a server \
+                 that begins anew, so that it takes the node's tasks over. To give the node to cluster {theirs}, stop \
+                 its agent and delete its \
                  data directory",
                 own = self.cluster
             ));
@@ -108,18 +116,27 @@ impl Member {
         }
         if self.lost {
             return Meaning::Holds(
-                "the record of what this node has acted on is damaged, and servers from the past could not be told from others: the node waits \
+                "the record of what this node has acted on is damaged, and servers from the past could not be told \
+                    from others: the node waits \
                  until they have compared what it has with what they know"
                     .to_owned(),
             );
         }
-        let lost = !self.generation.is_nil() && servers.generation.is_some() && self.index > servers.history_index;
+        let lost = !mutated(Mutation::PastServersFollowed)
+            && !self.generation.is_nil()
+            && servers.generation.is_some()
+            && self.index > servers.history_index;
         if lost {
             return Meaning::Holds(format!(
-                "the server's state is from the past: this node has acted on index {} of generation {}, of which the server knows {}",
+                "the server's state is from the past: this node has acted on index {} of generation {}, of which the \
+                    server knows {}",
                 self.index,
                 self.generation,
-                if servers.history_index == 0 { "nothing".to_owned() } else { format!("no more than index {}", servers.history_index) },
+                if servers.history_index == 0 {
+                    "nothing".to_owned()
+                } else {
+                    format!("no more than index {}", servers.history_index)
+                },
             ));
         }
         Meaning::Follows
@@ -159,7 +176,12 @@ mod tests {
     #[test]
     fn a_node_follows_the_servers_that_know_all_that_it_has_acted_on() {
         let fresh = Member::default();
-        let member = Member { cluster: A.parse().unwrap(), generation: GenerationId(Uuid::from_u128(1)), index: 100, lost: false };
+        let member = Member {
+            cluster: A.parse().unwrap(),
+            generation: GenerationId(Uuid::from_u128(1)),
+            index: 100,
+            lost: false,
+        };
         let damaged = Member { generation: GenerationId::default(), index: 0, lost: true, ..member };
         let recovering = Servers { recovering: "a reason", ..servers(A, 2, 200) };
         for (case, before, servers, expected) in [
@@ -190,6 +212,10 @@ mod tests {
         }
         let mut told = damaged;
         told.told(GenerationId(Uuid::from_u128(1)), 100);
-        assert_eq!((told, told.welcomed(&servers(A, 1, 100))), (member, Meaning::Follows), "they have taken over what it has");
+        assert_eq!(
+            (told, told.welcomed(&servers(A, 1, 100))),
+            (member, Meaning::Follows),
+            "they have taken over what it has"
+        );
     }
 }

@@ -89,7 +89,8 @@ impl Tracker {
         }
         let interval = policy.interval().nanos();
         // A clock that was set back begins a new interval: the old one would last as long as the step.
-        let window_over = self.window_start == 0 || now < self.window_start || now.saturating_sub(self.window_start) > interval;
+        let window_over =
+            self.window_start == 0 || now < self.window_start || now.saturating_sub(self.window_start) > interval;
         if window_over {
             *self = Self { window_start: now, in_window: 0 };
         }
@@ -100,7 +101,10 @@ impl Tracker {
                 return Decision::Restart { at, reason: "Exceeded allowed attempts, applying a delay".to_owned() };
             }
             return Decision::Fail {
-                reason: format!("Exceeded allowed attempts {attempts} in interval {} and mode is \"fail\"", policy.interval()),
+                reason: format!(
+                    "Exceeded allowed attempts {attempts} in interval {} and mode is \"fail\"",
+                    policy.interval()
+                ),
             };
         }
         self.in_window += 1;
@@ -175,12 +179,17 @@ mod tests {
         for mode in ["fail", "delay"] {
             let mut tracker = Tracker { window_start: 5 * hour, in_window: 2 };
             let policy = policy(2, 60, 1, mode);
-            let Decision::Restart { at, .. } = tracker.on_end(&policy, false, End::Exited { successful: false }, hour, 1) else {
+            let Decision::Restart { at, .. } =
+                tracker.on_end(&policy, false, End::Exited { successful: false }, hour, 1)
+            else {
                 panic!("{mode}: a restart is due");
             };
             assert!(at - hour <= longest_pause(&policy).nanos(), "{mode}: in {} s", (at - hour) / S);
         }
-        assert_eq!((longest_pause(&policy(2, 60, 1, "fail")).nanos(), longest_pause(&policy(2, 1, 8, "fail")).nanos()), (60 * S, 10 * S));
+        assert_eq!(
+            (longest_pause(&policy(2, 60, 1, "fail")).nanos(), longest_pause(&policy(2, 1, 8, "fail")).nanos()),
+            (60 * S, 10 * S)
+        );
     }
 
     #[test]
@@ -212,9 +221,15 @@ mod tests {
         // Received at 100 s, each run takes 3 s and each pause 1 s: what is counted by the stock's intervals of 8 s.
         let p = policy(2, 8, 1, "fail");
         let mut t = Tracker { window_start: 100 * S, in_window: 0 };
-        let decided: Vec<_> =
-            [103, 107, 111, 115, 118].iter().map(|at| ended(&t.on_end(&p, false, End::Exited { successful: false }, at * S, 1))).collect();
-        assert_eq!(decided, ["restart", "restart", "restart", "restart", "fail"], "the second interval begins at 111 s");
+        let decided: Vec<_> = [103, 107, 111, 115, 118]
+            .iter()
+            .map(|at| ended(&t.on_end(&p, false, End::Exited { successful: false }, at * S, 1)))
+            .collect();
+        assert_eq!(
+            decided,
+            ["restart", "restart", "restart", "restart", "fail"],
+            "the second interval begins at 111 s"
+        );
     }
 
     #[test]
@@ -225,7 +240,10 @@ mod tests {
         assert_eq!(ended(&t.on_end(&p, false, bad, 100 * S, 1)), "restart");
         assert_eq!(ended(&t.on_end(&p, false, bad, 110 * S, 1)), "restart");
         let third = t.on_end(&p, false, bad, 120 * S, 1);
-        assert_eq!(third, Decision::Fail { reason: "Exceeded allowed attempts 2 in interval 1m0s and mode is \"fail\"".to_owned() });
+        assert_eq!(
+            third,
+            Decision::Fail { reason: "Exceeded allowed attempts 2 in interval 1m0s and mode is \"fail\"".to_owned() }
+        );
         // A new interval begins with the first end after the first one.
         assert_eq!(ended(&t.on_end(&p, false, bad, 160 * S, 1)), "fail");
         assert_eq!(ended(&t.on_end(&p, false, bad, 161 * S, 1)), "restart");

@@ -16,7 +16,9 @@ use std::{
     sync::Arc,
 };
 
-use model::{Allocation, Service, ServiceEntry, TaskGroup, alloc::NetworkStatus, network::DriverNetwork, service::valid_name};
+use model::{
+    Allocation, Service, ServiceEntry, TaskGroup, alloc::NetworkStatus, network::DriverNetwork, service::valid_name,
+};
 
 /// A task as its services see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -103,11 +105,18 @@ pub fn standing<'a>(input: &Input<'a>) -> Vec<Standing<'a>> {
         .collect()
 }
 
-fn entry(input: &Input<'_>, service: &Service, task: Option<&str>, members: &[&TaskView]) -> Result<ServiceEntry, String> {
+fn entry(
+    input: &Input<'_>,
+    service: &Service,
+    task: Option<&str>,
+    members: &[&TaskView],
+) -> Result<ServiceEntry, String> {
     let text = |t: &str| (input.interpolate)(task, t);
     let name = text(&service.name);
     if !valid_name(&name) {
-        return Err(format!("{name:?} is no name of a service: letters, digits and dashes, at most 63, no dash at either end"));
+        return Err(format!(
+            "{name:?} is no name of a service: letters, digits and dashes, at most 63, no dash at either end"
+        ));
     }
     let place = resolve(input, members, task, &service.port_label, &service.address_mode, &service.address)?;
     let canary = input.alloc.deployment_status.as_ref().is_some_and(|d| d.canary);
@@ -154,24 +163,30 @@ pub fn resolve(
     let given = given_port(input.alloc, task, &label);
     let number: Option<i32> = label.parse().ok();
     if remote && mode == "alloc" {
-        return Err(
-            "address_mode = \"alloc\" is no place of a remote task: it is not in the allocation's network; use \"auto\" or an address"
-                .into(),
-        );
+        return Err("address_mode = \"alloc\" is no place of a remote task: it is not in the allocation's network; \
+                use \"auto\" or an address"
+            .into());
     }
     if remote && mode == "host" {
-        return Err("address_mode = \"host\" is no place of a remote task: it does not run on this node; use \"auto\" or an address".into());
+        return Err(
+            "address_mode = \"host\" is no place of a remote task: it does not run on this node; use \"auto\" \
+            or an address"
+                .into(),
+        );
     }
     // The allocation's network works like a driver's network: its own address, with the ports inside.
     let own = || {
         let status = input.network.filter(|n| !n.address.is_empty());
-        let status = status.ok_or("the allocation has no network with an address of its own, which address_mode = \"alloc\" needs")?;
+        let status = status
+            .ok_or("the allocation has no network with an address of its own, which address_mode = \"alloc\" needs")?;
         Ok::<_, String>(DriverNetwork { address: status.address.clone(), ..DriverNetwork::default() })
     };
     let own = if mode == "alloc" { Some(own()?) } else { None };
     let driver = match mode {
         "alloc" => own.as_ref(),
-        "driver" => Some(network.ok_or("its driver reports no address of the task, which address_mode = \"driver\" needs")?),
+        "driver" => {
+            Some(network.ok_or("its driver reports no address of the task, which address_mode = \"driver\" needs")?)
+        }
         "host" => None,
         _ if remote && address.is_empty() => {
             Some(network.ok_or("its runtime reports no address of the task; give the service an address")?)

@@ -93,7 +93,9 @@ impl StopReason {
     #[must_use]
     pub fn describe(&self) -> String {
         match self {
-            Self::AllocStopped => "Sent interrupt. Waiting for the task to stop because the allocation is stopped".to_owned(),
+            Self::AllocStopped => {
+                "Sent interrupt. Waiting for the task to stop because the allocation is stopped".to_owned()
+            }
             Self::SiblingFailed(name) => format!("Task's sibling \"{name}\" failed"),
             Self::LeaderDead(name) => format!("Leader Task in Group dead: \"{name}\""),
             Self::MainTasksDead => "Main tasks in the group died".to_owned(),
@@ -139,20 +141,24 @@ pub fn next(specs: &[TaskSpec], states: &BTreeMap<Arc<str>, TaskState>, stopping
     let accompanied = before_poststop().any(|t| !t.sidecar() && !dead(t) && !t.let_go);
     if let Some(reason) = end {
         // The leader goes first, so that it can still talk to the others while it ends.
-        let leaders: Vec<_> = before_poststop().filter(|t| t.leader && state(t) == TaskRunState::Running && !t.let_go).collect();
+        let leaders: Vec<_> =
+            before_poststop().filter(|t| t.leader && state(t) == TaskRunState::Running && !t.let_go).collect();
         let live = before_poststop().filter(|t| !dead(t));
         let targets: Vec<_> = match (leaders.is_empty(), accompanied) {
             (false, _) => leaders,
             (true, true) => live.filter(|t| !t.sidecar()).collect(),
             (true, false) => live.collect(),
         };
-        let reason = if reason == StopReason::AllocStopped && !accompanied && specs.iter().any(|t| !t.sidecar() && dead(t)) {
-            StopReason::MainTasksDead
-        } else {
-            reason
-        };
+        let reason =
+            if reason == StopReason::AllocStopped && !accompanied && specs.iter().any(|t| !t.sidecar() && dead(t)) {
+                StopReason::MainTasksDead
+            } else {
+                reason
+            };
         orders.stop.extend(targets.into_iter().map(|t| (t.name.clone(), reason.clone())));
-    } else if in_phase(Phase::Main).all(dead) && (has_main(specs) || (!accompanied && before_poststop().any(|t| !t.sidecar()))) {
+    } else if in_phase(Phase::Main).all(dead)
+        && (has_main(specs) || (!accompanied && before_poststop().any(|t| !t.sidecar())))
+    {
         // A poststart task that runs once may finish, accompanied. One that has not begun has nothing left to follow.
         let goes = |t: &&TaskSpec| match state(t) {
             TaskRunState::Pending => true,
@@ -166,7 +172,8 @@ pub fn next(specs: &[TaskSpec], states: &BTreeMap<Arc<str>, TaskState>, stopping
         start(Phase::Prestart, &mut orders.start);
         start(Phase::PrestartSidecar, &mut orders.start);
         // A sidecar that ended well before the main tasks started does not hold them back.
-        let prepared = in_phase(Phase::Prestart).all(dead) && in_phase(Phase::PrestartSidecar).all(|t| state(t) != TaskRunState::Pending);
+        let prepared = in_phase(Phase::Prestart).all(dead)
+            && in_phase(Phase::PrestartSidecar).all(|t| state(t) != TaskRunState::Pending);
         if prepared {
             start(Phase::Main, &mut orders.start);
         }
@@ -177,7 +184,9 @@ pub fn next(specs: &[TaskSpec], states: &BTreeMap<Arc<str>, TaskState>, stopping
     }
 
     if before_poststop().all(dead) {
-        orders.start.extend(in_phase(Phase::Poststop).filter(|t| state(t) == TaskRunState::Pending).map(|t| t.name.clone()));
+        orders
+            .start
+            .extend(in_phase(Phase::Poststop).filter(|t| state(t) == TaskRunState::Pending).map(|t| t.name.clone()));
     }
     orders.done = specs.iter().all(dead);
     orders
@@ -202,7 +211,11 @@ pub fn client_status(specs: &[TaskSpec], states: &BTreeMap<Arc<str>, TaskState>)
     if any(TaskRunState::Running) {
         (ClientStatus::Running, "Tasks are running")
     } else if any(TaskRunState::Pending) {
-        if main_over || failed { (ClientStatus::Running, "Tasks are ending") } else { (ClientStatus::Pending, "No tasks have started") }
+        if main_over || failed {
+            (ClientStatus::Running, "Tasks are ending")
+        } else {
+            (ClientStatus::Pending, "No tasks have started")
+        }
     } else if failed {
         (ClientStatus::Failed, "Failed tasks")
     } else {
@@ -280,7 +293,13 @@ mod tests {
             (all, "init=d proxy=r web=d db=d warm=r tail=d", false, "", "a poststart task may finish, accompanied"),
             (all, "init=d proxy=r web=d db=d warm=d tail=d", false, "-proxy", "then the sidecar goes"),
             (all, "init=d proxy=r web=d db=d", false, "-warm -tail", "what has not begun has nothing left to follow"),
-            (all, "init=d proxy=r web=r db=r warm=r tail=r", true, "-web -db -warm", "sidecars accompany what is stopped"),
+            (
+                all,
+                "init=d proxy=r web=r db=r warm=r tail=r",
+                true,
+                "-web -db -warm",
+                "sidecars accompany what is stopped",
+            ),
             (all, "init=d proxy=r web=d db=r warm=d tail=r", true, "-db", "to the last of it"),
             (all, "init=d proxy=r web=d db=d warm=d tail=r", true, "-proxy -tail", "then they go"),
             ("a:m! b:m s:S c:x", "a=r b=r s=r", true, "-a", "leader"),
@@ -308,8 +327,20 @@ mod tests {
             ("init:p a:m", "init=d a=d", false, ".", "a batch group is done when its tasks are"),
             ("init:p", "", false, "+init", "without main tasks the work is done in the others"),
             ("init:p", "init=d", false, ".", "and then the group is done"),
-            ("init:p proxy:P late:s", "init=d proxy=r", false, "+late", "poststart tasks have no main task to wait for"),
-            ("init:p proxy:P late:s", "init=d proxy=r late=d", false, "-proxy", "the sidecar goes when nothing else is left"),
+            (
+                "init:p proxy:P late:s",
+                "init=d proxy=r",
+                false,
+                "+late",
+                "poststart tasks have no main task to wait for",
+            ),
+            (
+                "init:p proxy:P late:s",
+                "init=d proxy=r late=d",
+                false,
+                "-proxy",
+                "the sidecar goes when nothing else is left",
+            ),
         ] {
             let orders = next(&group(specs), &states(at), stopping);
             assert_eq!(shown(&orders), expected, "{why}: {specs} at {at:?}");
@@ -329,7 +360,11 @@ mod tests {
             ("web:m db:m side:S", "web=f db=d side=r", false, StopReason::SiblingFailed("web".into())),
         ] {
             let orders = next(&group(specs), &states(at), stopping);
-            assert!(!orders.stop.is_empty() && orders.stop.iter().all(|(_, why)| *why == expected), "{specs} at {at:?}: {:?}", orders.stop);
+            assert!(
+                !orders.stop.is_empty() && orders.stop.iter().all(|(_, why)| *why == expected),
+                "{specs} at {at:?}: {:?}",
+                orders.stop
+            );
         }
     }
 
@@ -362,7 +397,8 @@ mod tests {
             let mut text: Vec<String> = phases
                 .iter()
                 .enumerate()
-                .map(|(i, (p, leader))| format!("t{i}:{}{}", ["p", "P", "m", "s", "S", "x"][*p as usize], if *leader && *p == 2 { "!" } else { "" }))
+                .map(|(i, (p, leader))| format!("t{i}:{}{}", ["p", "P", "m", "s", "S", "x"][*p as usize], if *leader
+                    && *p == 2 { "!" } else { "" }))
                 .collect();
             text.push("main:m".to_owned());
             let specs = group(&text.join(" "));
@@ -383,7 +419,8 @@ mod tests {
                 }
                 // Some running task ends, well or badly; sidecars and main tasks may also go on until the stop.
                 let (failed, which) = fates[step % fates.len()];
-                let running: Vec<_> = now.iter().filter(|(_, s)| s.state == TaskRunState::Running).map(|(n, _)| n.clone()).collect();
+                let running: Vec<_> =
+                    now.iter().filter(|(_, s)| s.state == TaskRunState::Running).map(|(n, _)| n.clone()).collect();
                 if !running.is_empty() {
                     let name = &running[which as usize % running.len()];
                     let state = now.get_mut(name).expect("it runs");

@@ -129,7 +129,8 @@ fn row(field: &Field) -> TokenStream {
     };
     let (server, client) = (&options.server, &options.client);
     let (server, client) = (option(server.is_some(), quote!(#server)), option(client.is_some(), quote!(#client)));
-    let says = option(options.says.is_some(), options.says.as_ref().map_or_else(TokenStream::new, |says| quote!(#says)));
+    let says =
+        option(options.says.is_some(), options.says.as_ref().map_or_else(TokenStream::new, |says| quote!(#says)));
     let (required, at_reading) = (options.required, options.written);
     quote! {
         crate::schema::Field {
@@ -168,7 +169,8 @@ fn check(field: &Field) -> Option<TokenStream> {
     match options.effect? {
         Effect::InPlace => None,
         Effect::Inside => Some(quote! {
-            if let ::core::option::Option::Some(what) = crate::schema::Held::replaced_inside(&self.#ident, &other.#ident) {
+            if let ::core::option::Option::Some(what) =
+                crate::schema::Held::replaced_inside(&self.#ident, &other.#ident) {
                 return ::core::option::Option::Some(::std::format!("{}.{what}", #name));
             }
         }),

@@ -65,7 +65,8 @@ mod tests {
                 size_mb: Option<i64>,
             }"#;
         let text = derive(&parse_str(source).expect("Rust")).to_string();
-        for part in ["\"kill_timeout\"", "\"KillTimeout\"", "90000000000i64", "\"size\"", "\"SizeMB\"", "\"How long.\""] {
+        for part in ["\"kill_timeout\"", "\"KillTimeout\"", "90000000000i64", "\"size\"", "\"SizeMB\"", "\"How long.\""]
+        {
             assert!(text.contains(part), "{part}: {text}");
         }
     }

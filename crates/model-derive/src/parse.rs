@@ -3,8 +3,8 @@
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote};
 use syn::{
-    Attribute, Data, DeriveInput, Error, Expr, ExprLit, Fields, GenericArgument, Ident, Lit, LitStr, Meta, PathArguments, Result, Type,
-    ext::IdentExt, meta::ParseNestedMeta,
+    Attribute, Data, DeriveInput, Error, Expr, ExprLit, Fields, GenericArgument, Ident, Lit, LitStr, Meta,
+    PathArguments, Result, Type, ext::IdentExt, meta::ParseNestedMeta,
 };
 
 /// A block.
@@ -64,7 +64,8 @@ pub(crate) struct Options {
     pub(crate) says: Option<LitStr>,
 }
 
-const FIELD_OPTIONS: &str = "there are: hcl, json, api, label, required, kind, shape, null, left_out, default, server, client, written, says, \
+const FIELD_OPTIONS: &str = "there are: hcl, json, api, label, required, kind, shape, null, left_out, default, \
+    server, client, written, says, \
                              in_place, replaces, replaces_local, inside, by_hand, kept";
 
 pub(crate) fn struct_of(input: &DeriveInput) -> Result<Block> {
@@ -76,7 +77,10 @@ pub(crate) fn struct_of(input: &DeriveInput) -> Result<Block> {
         return Err(Error::new(input.ident.span(), only));
     };
     if !input.generics.params.is_empty() {
-        return Err(Error::new(input.ident.span(), "Described cannot be derived for a generic struct: its table is one fixed value"));
+        return Err(Error::new(
+            input.ident.span(),
+            "Described cannot be derived for a generic struct: its table is one fixed value",
+        ));
     }
     let mut block = Block { name: Some(input.ident.clone()), doc: doc(&input.attrs), ..Block::default() };
     for attribute in ours(&input.attrs, "job") {
@@ -86,7 +90,11 @@ pub(crate) fn struct_of(input: &DeriveInput) -> Result<Block> {
                 "filled" => block.filled = true,
                 "decides" => block.decides = true,
                 "extra" => block.extra = Some(meta.value()?.parse()?),
-                name => return Err(meta.error(format!("`{name}` is no option of a block; there are: policy, filled, decides, extra"))),
+                name => {
+                    return Err(meta.error(format!(
+                        "`{name}` is no option of a block; there are: policy, filled, decides, extra"
+                    )));
+                }
             }
             Ok(())
         })?;
@@ -129,7 +137,8 @@ fn field_of(field: &syn::Field, pascal: bool, decides: bool) -> Result<Field> {
         attribute.parse_nested_meta(|meta| options.take(&meta, &field.ty))?;
     }
     if decides && options.effect.is_none() {
-        let why = "does a change of it replace allocations? Say in_place, replaces, replaces_local (a remote instance stays) or inside";
+        let why = "does a change of it replace allocations? Say in_place, replaces, replaces_local (a remote instance \
+            stays) or inside";
         return Err(Error::new(ident.span(), why));
     }
     let doc = doc(&field.attrs);
@@ -215,7 +224,8 @@ fn literal(expression: &Expr, ty: &Type) -> Result<TokenStream> {
     let duration = last_name(ty) == "GoDuration";
     Ok(match expression {
         Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) if duration => {
-            let nanos = nanos(&text.value()).ok_or_else(|| Error::new(text.span(), "no duration: write it like \"5s\" or \"1h30m\""))?;
+            let nanos = nanos(&text.value())
+                .ok_or_else(|| Error::new(text.span(), "no duration: write it like \"5s\" or \"1h30m\""))?;
             quote!(crate::schema::Literal::Duration(#nanos))
         }
         Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => quote!(crate::schema::Literal::Text(#text)),

@@ -180,7 +180,9 @@ impl Allocation {
     /// Its node was cut off at some time, and it was waited for.
     #[must_use]
     pub fn was_unknown(&self) -> bool {
-        self.alloc_states.iter().any(|s| s.field == AllocStateChange::CLIENT_STATUS && s.value == AllocStateChange::UNKNOWN)
+        self.alloc_states
+            .iter()
+            .any(|s| s.field == AllocStateChange::CLIENT_STATUS && s.value == AllocStateChange::UNKNOWN)
     }
     /// Health in its deployment, if decided.
     #[must_use]
@@ -425,8 +427,17 @@ struct WrittenEvent<T, D> {
 
 impl Serialize for TaskEvent {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        let Happening { kind, display_message, details, message, fails_task, exit_code, signal, driver_error, restart_reason } =
-            &*self.what;
+        let Happening {
+            kind,
+            display_message,
+            details,
+            message,
+            fails_task,
+            exit_code,
+            signal,
+            driver_error,
+            restart_reason,
+        } = &*self.what;
         WrittenEvent {
             kind,
             time: self.time,
@@ -446,9 +457,29 @@ impl Serialize for TaskEvent {
 impl<'de> Deserialize<'de> for TaskEvent {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let read = WrittenEvent::<String, Map<String, String>>::deserialize(d)?;
-        let WrittenEvent { kind, time, display_message, details, message, fails_task, exit_code, signal, driver_error, restart_reason } =
-            read;
-        let what = Happening { kind, display_message, details, message, fails_task, exit_code, signal, driver_error, restart_reason };
+        let WrittenEvent {
+            kind,
+            time,
+            display_message,
+            details,
+            message,
+            fails_task,
+            exit_code,
+            signal,
+            driver_error,
+            restart_reason,
+        } = read;
+        let what = Happening {
+            kind,
+            display_message,
+            details,
+            message,
+            fails_task,
+            exit_code,
+            signal,
+            driver_error,
+            restart_reason,
+        };
         Ok(what.at(time))
     }
 }
@@ -487,7 +518,10 @@ mod tests {
     fn events_are_written_as_one_object_and_kept_as_two() {
         let event: TaskEvent = serde_json::from_str(EVENT).unwrap();
         assert_eq!(serde_json::to_string(&event).unwrap(), EVENT);
-        assert_eq!((event.time, event.kind.as_str(), event.exit_code, event.details["exit_code"].as_str()), (5, "Terminated", 1, "1"));
+        assert_eq!(
+            (event.time, event.kind.as_str(), event.exit_code, event.details["exit_code"].as_str()),
+            (5, "Terminated", 1, "1")
+        );
         let later: TaskEvent = serde_json::from_str(&EVENT.replace("\"Time\":5", "\"Time\":6")).unwrap();
         assert!(std::ptr::eq(&*later.what, &*event.what) && later != event);
         assert_eq!(serde_json::from_str::<TaskEvent>("{}").unwrap(), TaskEvent::default());

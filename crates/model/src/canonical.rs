@@ -233,8 +233,9 @@ impl Task {
 
     /// The identity without a name, or named `default`, is the default one; every task has it.
     fn canonical_identities(&mut self) {
-        let (mut default, others): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.identities).into_iter().partition(|i| i.name.is_empty() || i.name == DEFAULT_IDENTITY);
+        let (mut default, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.identities)
+            .into_iter()
+            .partition(|i| i.name.is_empty() || i.name == DEFAULT_IDENTITY);
         self.identities = others;
         let identity = self.identity.get_or_insert_with(|| default.pop().unwrap_or_default());
         // A second default identity is a mistake of the user; validation reports what is left here.
@@ -252,7 +253,9 @@ impl Task {
 fn canonical_artifact(Artifact { source, mode, destination, .. }: &mut Artifact) {
     if destination.is_none() {
         let file = match (mode.as_deref(), source.as_deref()) {
-            (Some("file"), Some(s)) => s.split(['?', '#']).next().and_then(|s| s.rsplit('/').next()).unwrap_or_default(),
+            (Some("file"), Some(s)) => {
+                s.split(['?', '#']).next().and_then(|s| s.rsplit('/').next()).unwrap_or_default()
+            }
             _ => "",
         };
         *destination = Some(format!("local/{file}"));

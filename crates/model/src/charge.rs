@@ -32,7 +32,8 @@ impl RestartCharge {
     /// It has ended.
     #[must_use]
     pub fn exited(time: TimestampNs, exit_code: i32, signal: i32, oom_killed: bool, message: &str) -> Self {
-        let mut cause = if signal == 0 { format!("exit code {exit_code}") } else { format!("killed by signal {signal}") };
+        let mut cause =
+            if signal == 0 { format!("exit code {exit_code}") } else { format!("killed by signal {signal}") };
         if oom_killed {
             cause.push_str(", out of memory");
         }
@@ -61,7 +62,10 @@ impl RestartCharge {
 /// twenty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-#[allow(clippy::box_collection, reason = "there are thousands of records, and few have any: one word for those that have none")]
+#[allow(
+    clippy::box_collection,
+    reason = "there are thousands of records, and few have any: one word for those that have none"
+)]
 pub struct RestartCharges(Option<Box<Vec<RestartCharge>>>);
 
 impl Deref for RestartCharges {

@@ -370,7 +370,10 @@ mod tests {
                         held[n % 16] = (n % 3 > 0).then_some(new);
                     }
                     for a in held.iter().flatten() {
-                        assert!(held.iter().flatten().filter(|b| *b == a).all(|b| Arc::ptr_eq(&a.0, &b.0)), "equal values are one");
+                        assert!(
+                            held.iter().flatten().filter(|b| *b == a).all(|b| Arc::ptr_eq(&a.0, &b.0)),
+                            "equal values are one"
+                        );
                     }
                 });
             }
@@ -382,7 +385,10 @@ mod tests {
     fn texts_read_and_write_like_plain_ones() {
         let (a, b): (Text, Text) = ("Tasks are running".into(), String::from("Tasks are running").into());
         assert!(a == b && a == "Tasks are running" && a.as_str().as_ptr() == b.as_str().as_ptr());
-        assert_eq!((a.to_string(), format!("{a:?}")), ("Tasks are running".to_owned(), "\"Tasks are running\"".to_owned()));
+        assert_eq!(
+            (a.to_string(), format!("{a:?}")),
+            ("Tasks are running".to_owned(), "\"Tasks are running\"".to_owned())
+        );
         assert_eq!(serde_json::to_string(&a).unwrap(), "\"Tasks are running\"");
         assert_eq!(serde_json::from_str::<Text>("\"Tasks are running\"").unwrap(), a);
         assert_eq!([Text::from(""), String::new().into()], [Text::default(), Text::default()]);

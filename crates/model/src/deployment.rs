@@ -42,7 +42,10 @@ impl DeploymentStatus {
     /// Still able to change.
     #[must_use]
     pub fn active(self) -> bool {
-        matches!(self, Self::Running | Self::Paused | Self::Blocked | Self::Unblocking | Self::Initializing | Self::Pending)
+        matches!(
+            self,
+            Self::Running | Self::Paused | Self::Blocked | Self::Unblocking | Self::Initializing | Self::Pending
+        )
     }
 }
 

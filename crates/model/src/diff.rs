@@ -179,7 +179,8 @@ pub fn diff(old: Option<&Job>, new: Option<&Job>, contextual: bool) -> JobDiff {
     let part = diff_maps(a.as_ref(), b.as_ref(), JOB_IGNORED, contextual);
     let id = new.or(old).map_or_else(String::new, |j| j.id.to_string());
     let groups = |job: Option<&Job>| -> BTreeMap<String, TaskGroup> {
-        job.map(|j| j.task_groups.iter().map(|g| (g.name.to_string(), without_numbers(g))).collect()).unwrap_or_default()
+        job.map(|j| j.task_groups.iter().map(|g| (g.name.to_string(), without_numbers(g))).collect())
+            .unwrap_or_default()
     };
     let (old_groups, new_groups) = (groups(old), groups(new));
     let names: BTreeSet<&String> = old_groups.keys().chain(new_groups.keys()).collect();
@@ -189,7 +190,13 @@ pub fn diff(old: Option<&Job>, new: Option<&Job>, contextual: bool) -> JobDiff {
         .filter(|d| contextual || d.kind != DiffType::None)
         .collect();
     let edited = part.changed() || task_groups.iter().any(|g| g.kind != DiffType::None);
-    JobDiff { kind: kind(old.is_some(), new.is_some(), edited), id, fields: part.fields, objects: part.objects, task_groups }
+    JobDiff {
+        kind: kind(old.is_some(), new.is_some(), edited),
+        id,
+        fields: part.fields,
+        objects: part.objects,
+        task_groups,
+    }
 }
 
 /// The group without what the servers have given to its scaling policy.
@@ -206,7 +213,8 @@ fn diff_group(name: &str, old: Option<&TaskGroup>, new: Option<&TaskGroup>, cont
     let (a, b) = (object_of(old), object_of(new));
     let part = diff_maps(a.as_ref(), b.as_ref(), GROUP_IGNORED, contextual);
     let tasks_of = |g: Option<&TaskGroup>| -> BTreeMap<String, Map<String, Value>> {
-        g.map(|g| g.tasks.iter().filter_map(|t| Some((t.name.to_string(), object_of(Some(t))?))).collect()).unwrap_or_default()
+        g.map(|g| g.tasks.iter().filter_map(|t| Some((t.name.to_string(), object_of(Some(t))?))).collect())
+            .unwrap_or_default()
     };
     let (old_tasks, new_tasks) = (tasks_of(old), tasks_of(new));
     let names: BTreeSet<&String> = old_tasks.keys().chain(new_tasks.keys()).collect();
@@ -266,9 +274,15 @@ impl Part {
 }
 
 /// Compares two objects: plain values become fields, blocks become objects.
-fn diff_maps(old: Option<&Map<String, Value>>, new: Option<&Map<String, Value>>, ignored: &[&str], contextual: bool) -> Part {
+fn diff_maps(
+    old: Option<&Map<String, Value>>,
+    new: Option<&Map<String, Value>>,
+    ignored: &[&str],
+    contextual: bool,
+) -> Part {
     let mut part = Part::default();
-    let keys: BTreeSet<&String> = old.into_iter().chain(new).flat_map(Map::keys).filter(|k| !ignored.contains(&k.as_str())).collect();
+    let keys: BTreeSet<&String> =
+        old.into_iter().chain(new).flat_map(Map::keys).filter(|k| !ignored.contains(&k.as_str())).collect();
     let (mut old_flat, mut new_flat) = (BTreeMap::new(), BTreeMap::new());
     for key in keys {
         let (a, b) = (old.and_then(|m| m.get(key)), new.and_then(|m| m.get(key)));
@@ -322,10 +336,21 @@ fn diff_block(name: &str, old: Option<&Value>, new: Option<&Value>, contextual: 
     };
     let present = |v: Option<&Value>| v.and_then(Value::as_object).is_some_and(|m| !m.is_empty());
     let kind = kind(present(old), present(new), part.changed());
-    (kind != DiffType::None).then(|| ObjectDiff { kind, name: name.to_owned(), fields: part.fields, objects: part.objects })
+    (kind != DiffType::None).then(|| ObjectDiff {
+        kind,
+        name: name.to_owned(),
+        fields: part.fields,
+        objects: part.objects,
+    })
 }
 
-fn diff_list(key: &str, old: &[Map<String, Value>], new: &[Map<String, Value>], contextual: bool, out: &mut Vec<ObjectDiff>) {
+fn diff_list(
+    key: &str,
+    old: &[Map<String, Value>],
+    new: &[Map<String, Value>],
+    contextual: bool,
+    out: &mut Vec<ObjectDiff>,
+) {
     let Some((name, by)) = list_rule(key) else {
         return;
     };
@@ -367,7 +392,9 @@ fn diff_list(key: &str, old: &[Map<String, Value>], new: &[Map<String, Value>], 
 
 /// A list of plain values, compared as a set.
 fn diff_set(name: &str, old: Option<&Value>, new: Option<&Value>, contextual: bool) -> Option<ObjectDiff> {
-    let texts = |v: Option<&Value>| -> BTreeSet<String> { v.and_then(Value::as_array).into_iter().flatten().map(text).collect() };
+    let texts = |v: Option<&Value>| -> BTreeSet<String> {
+        v.and_then(Value::as_array).into_iter().flatten().map(text).collect()
+    };
     let (a, b) = (texts(old), texts(new));
     if a == b {
         return None;
@@ -423,7 +450,9 @@ fn flatten(path: &str, value: Option<&Value>, out: &mut BTreeMap<String, String>
     match value {
         None | Some(Value::Null) => {}
         Some(Value::Object(map)) => map.iter().for_each(|(k, v)| flatten(&join(k), Some(v), out)),
-        Some(Value::Array(list)) => list.iter().enumerate().for_each(|(i, v)| flatten(&join(&i.to_string()), Some(v), out)),
+        Some(Value::Array(list)) => {
+            list.iter().enumerate().for_each(|(i, v)| flatten(&join(&i.to_string()), Some(v), out))
+        }
         Some(leaf) => {
             out.insert(path.to_owned(), text(leaf));
         }

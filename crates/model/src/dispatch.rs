@@ -48,7 +48,8 @@ pub enum DispatchError {
     PayloadForbidden(JobId),
     /// The payload is too large.
     #[error(
-        "the payload has {0} bytes, at most {MAX_PAYLOAD_BYTES} are allowed: pass the address of larger data in meta, or as an artifact"
+        "the payload has {0} bytes, at most {MAX_PAYLOAD_BYTES} are allowed: pass the address of larger data in meta, \
+            or as an artifact"
     )]
     PayloadTooLarge(usize),
     /// Metadata is missing.
@@ -58,7 +59,10 @@ pub enum DispatchError {
     #[error("the dispatch has meta keys that the job does not allow: {}", .0.join(", "))]
     MetaUnknown(Vec<String>),
     /// The beginning of the name cannot be used.
-    #[error("id_prefix_template {0:?} cannot be part of a job id: at most {MAX_PREFIX_BYTES} bytes, no space, no slash, no null character")]
+    #[error(
+        "id_prefix_template {0:?} cannot be part of a job id: at most {MAX_PREFIX_BYTES} bytes, no space, no slash, \
+            no null character"
+    )]
     Prefix(String),
 }
 
@@ -75,14 +79,17 @@ pub(crate) fn mistakes(job: &Job) -> Vec<String> {
     let mut wrong = Vec::new();
     let Some(Parameterized { payload, meta_required, meta_optional }) = &job.parameterized_job else {
         let takers = job.task_groups.iter().flat_map(|g| &g.tasks).filter(|t| t.dispatch_payload.is_some());
-        wrong.extend(takers.map(|t| format!("task {:?} has dispatch_payload, which only a parameterized job brings", t.name)));
+        wrong.extend(
+            takers.map(|t| format!("task {:?} has dispatch_payload, which only a parameterized job brings", t.name)),
+        );
         return wrong;
     };
     if job.kind != job_type::BATCH && job.kind != job_type::SYSBATCH {
         wrong.push("Parameterized job can only be used with \"batch\" or \"sysbatch\" scheduler".to_owned());
     }
     if !matches!(payload.as_str(), "" | "optional" | "required" | "forbidden") {
-        wrong.push(format!("parameterized.payload {payload:?} is none of \"optional\", \"required\" and \"forbidden\""));
+        wrong
+            .push(format!("parameterized.payload {payload:?} is none of \"optional\", \"required\" and \"forbidden\""));
     }
     let required: BTreeSet<&String> = meta_required.iter().collect();
     let both: Vec<&str> = meta_optional.iter().filter(|key| required.contains(key)).map(String::as_str).collect();
@@ -134,7 +141,8 @@ fn check(parent: &Job, rules: &Parameterized, request: &Dispatch) -> Result<(), 
     if request.payload_bytes > MAX_PAYLOAD_BYTES {
         return Err(DispatchError::PayloadTooLarge(request.payload_bytes));
     }
-    let missing: Vec<String> = rules.meta_required.iter().filter(|key| !request.meta.contains_key(*key)).cloned().collect();
+    let missing: Vec<String> =
+        rules.meta_required.iter().filter(|key| !request.meta.contains_key(*key)).cloned().collect();
     if !missing.is_empty() {
         return Err(DispatchError::MetaMissing(missing));
     }
@@ -148,9 +156,18 @@ mod tests {
     use super::*;
 
     fn parent() -> Job {
-        let rules = Parameterized { payload: "optional".into(), meta_required: vec!["who".into()], meta_optional: vec!["why".into()] };
-        let mut job =
-            Job { id: "mail".into(), name: "mail".into(), kind: "batch".into(), parameterized_job: Some(rules), ..Job::default() };
+        let rules = Parameterized {
+            payload: "optional".into(),
+            meta_required: vec!["who".into()],
+            meta_optional: vec!["why".into()],
+        };
+        let mut job = Job {
+            id: "mail".into(),
+            name: "mail".into(),
+            kind: "batch".into(),
+            parameterized_job: Some(rules),
+            ..Job::default()
+        };
         job.meta.insert("why".into(), "default".into());
         job
     }
@@ -167,9 +184,13 @@ mod tests {
 
     #[test]
     fn a_child_is_its_parent_with_what_the_request_brings() {
-        let made =
-            child(&parent(), &Dispatch { idempotency_token: "t".into(), priority: Some(7), ..request(1, &["who", "why"]) }, 17, "0a1b2c3d")
-                .expect("made");
+        let made = child(
+            &parent(),
+            &Dispatch { idempotency_token: "t".into(), priority: Some(7), ..request(1, &["who", "why"]) },
+            17,
+            "0a1b2c3d",
+        )
+        .expect("made");
         assert_eq!(
             (made.id.as_str(), made.name.as_str(), made.parent_id.as_str()),
             ("mail/dispatch-17-0a1b2c3d", "mail/dispatch-17-0a1b2c3d", "mail")
@@ -177,8 +198,12 @@ mod tests {
         assert!(made.dispatched && !made.is_template() && parent().is_template());
         assert_eq!((made.payload.as_deref(), made.dispatch_idempotency_token.as_str()), (Some("eA=="), "t"));
         assert_eq!((made.meta.len(), &*made.meta["why"], made.priority), (2, "v", 7));
-        let named = child(&parent(), &Dispatch { id_prefix: "for-me".into(), ..request(0, &["who"]) }, 17, "0a1b2c3d").expect("made");
-        assert_eq!((named.id.as_str(), named.payload, named.priority), ("mail/dispatch-for-me-17-0a1b2c3d", None, parent().priority));
+        let named = child(&parent(), &Dispatch { id_prefix: "for-me".into(), ..request(0, &["who"]) }, 17, "0a1b2c3d")
+            .expect("made");
+        assert_eq!(
+            (named.id.as_str(), named.payload, named.priority),
+            ("mail/dispatch-for-me-17-0a1b2c3d", None, parent().priority)
+        );
         assert_eq!(&*named.meta["why"], "default");
         assert_eq!(
             child(&made, &request(0, &["who"]), 1, "x"),
@@ -201,7 +226,11 @@ mod tests {
             (parent(), request(MAX_PAYLOAD_BYTES + 1, &["who"]), DispatchError::PayloadTooLarge(MAX_PAYLOAD_BYTES + 1)),
             (parent(), request(0, &[]), DispatchError::MetaMissing(vec!["who".into()])),
             (parent(), request(0, &["who", "x"]), DispatchError::MetaUnknown(vec!["x".into()])),
-            (parent(), Dispatch { id_prefix: "a/b".into(), ..request(0, &["who"]) }, DispatchError::Prefix("a/b".into())),
+            (
+                parent(),
+                Dispatch { id_prefix: "a/b".into(), ..request(0, &["who"]) },
+                DispatchError::Prefix("a/b".into()),
+            ),
             (Job { stop: true, ..parent() }, request(0, &["who"]), DispatchError::Stopped(id.clone())),
             (Job { parameterized_job: None, ..parent() }, request(0, &[]), DispatchError::NotParameterized(id)),
         ];

@@ -33,7 +33,10 @@ pub(crate) fn mistakes(task: &Task) -> Vec<String> {
     for identity in identities(task) {
         let name = &identity.name;
         let mut wrong = |what: &str| found.push(format!("Identity {name:?}: {what}"));
-        if name.is_empty() || name.len() > 128 || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_') {
+        if name.is_empty()
+            || name.len() > 128
+            || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+        {
             wrong("its name must be 1 to 128 letters, digits, - and _");
         }
         if !names.insert(name) {
@@ -71,11 +74,14 @@ pub(crate) fn warnings(task: &Task) -> Vec<String> {
     for identity in identities(task).filter(|i| i.env || i.file) {
         let name = &identity.name;
         if identity.audience.is_empty() {
-            found.push(format!("Identity {name:?} has no aud: whoever verifies its tokens cannot tell for whom they are meant"));
+            found.push(format!(
+                "Identity {name:?} has no aud: whoever verifies its tokens cannot tell for whom they are meant"
+            ));
         }
         if identity.env && identity.ttl != GoDuration::ZERO && identity.change_mode != change_mode::RESTART {
             found.push(format!(
-                "Identity {name:?} with env = true and a ttl: the variable keeps its first token, which ends; use change_mode = \"restart\" or file"
+                "Identity {name:?} with env = true and a ttl: the variable keeps its first token, which ends; use \
+                    change_mode = \"restart\" or file"
             ));
         }
     }

@@ -281,9 +281,16 @@ mod tests {
         for text in ["default/job.group[0]/task", "ns/a/b.c.group[12]/t", "default/j]x.g[3]/t"] {
             assert_eq!(text.parse::<SlotKey>().expect(text).to_string(), text);
         }
-        for text in
-            ["", "default", "default/job", "default/job.g[x]/t", "default/job[0]/t", "/job.g[0]/t", "default/job.g[0]/", "default/.g[0]/t"]
-        {
+        for text in [
+            "",
+            "default",
+            "default/job",
+            "default/job.g[x]/t",
+            "default/job[0]/t",
+            "/job.g[0]/t",
+            "default/job.g[0]/",
+            "default/.g[0]/t",
+        ] {
             assert!(text.parse::<SlotKey>().is_err(), "{text}");
         }
     }

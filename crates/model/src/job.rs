@@ -70,7 +70,10 @@ pub mod job_status {
 
 /// What jobs have besides their fields.
 const OF_JOBS: &[Field] = &[
-    Field { effect: Some(Effect::Replaces), ..told(one("vault", "#Vault", Vault::BLOCK), "Vault settings of all tasks.") },
+    Field {
+        effect: Some(Effect::Replaces),
+        ..told(one("vault", "#Vault", Vault::BLOCK), "Vault settings of all tasks.")
+    },
     told(many("task", "#Tasks", Task::BLOCK), "A task that is a group of its own."),
     // Whose token has registered the job: for the servers to say, so that what a client sends is harmless.
     Field { client: Some(Literal::Text("")), ..api("NomadTokenID", Shape::Value(Kind::Text), Unset::Null) },

@@ -36,6 +36,7 @@ pub mod scaling;
 pub mod scheduler_config;
 pub mod schema;
 pub mod service;
+pub mod signing;
 pub mod task;
 mod task_blocks;
 pub mod template_rules;
@@ -44,8 +45,8 @@ pub mod updates;
 pub mod validate;
 
 pub use alloc::{
-    AllocClientUpdate, AllocDeploymentStatus, Allocation, ClientStatus, DesiredStatus, DesiredTransition, Happening, TaskEvent,
-    TaskRunState, TaskState,
+    AllocClientUpdate, AllocDeploymentStatus, Allocation, ClientStatus, DesiredStatus, DesiredTransition, Happening,
+    TaskEvent, TaskRunState, TaskState,
 };
 pub use charge::{RestartCharge, RestartCharges};
 pub use common::{Common, Text};
@@ -56,8 +57,8 @@ pub use eval::{EvalStatus, Evaluation, Trigger};
 pub use go_duration::GoDuration;
 pub use go_time::GoTime;
 pub use ids::{
-    AllocId, ClusterId, DeploymentId, EvalId, GenerationId, IncarnationId, JobId, JobKey, Namespace, NodeId, SlotKey, SlotParts,
-    StoreIndex, TimestampNs,
+    AllocId, ClusterId, DeploymentId, EvalId, GenerationId, IncarnationId, JobId, JobKey, Namespace, NodeId, SlotKey,
+    SlotParts, StoreIndex, TimestampNs,
 };
 pub use job::{Job, JobStatus, JobType, TaskGroup};
 pub use map::Map;
@@ -67,8 +68,8 @@ pub use node::{DrainSpec, DrainStrategy, DriverInfo, Eligibility, Node, NodeStat
 pub use plan::{Plan, PlanResult};
 pub use policy::{Disconnect, Migrate, Patience, Pick, Reschedule, Restart, Update};
 pub use remote::{
-    DesiredRemote, Observed, RemoteExit, RemoteImport, RemoteInstance, RemoteOrder, RemotePolicy, RemoteReport, RemoteTask, RemoteVerdict,
-    RemoteWanted,
+    DesiredRemote, Observed, RemoteExit, RemoteImport, RemoteInstance, RemoteOrder, RemotePolicy, RemoteReport,
+    RemoteTask, RemoteVerdict, RemoteWanted,
 };
 pub use resources::{AllocatedResources, AllocatedTask, NodeResources, Resources};
 pub use scheduler_config::SchedulerConfig;

@@ -293,7 +293,8 @@ mod tests {
                 prop_assert_eq!(map.0.len(), map.0.capacity());
             }
             prop_assert_eq!(serde_json::to_string(&map).unwrap(), serde_json::to_string(&tree).unwrap());
-            prop_assert_eq!(serde_json::from_str::<Map<u8, u8>>(&serde_json::to_string(&tree).unwrap()).unwrap(), map.clone());
+            prop_assert_eq!(serde_json::from_str::<Map<u8, u8>>(&serde_json::to_string(&tree).unwrap()).unwrap(),
+                map.clone());
             map.extend(tree.iter().map(|(k, v)| (*k, v.wrapping_add(1))));
             prop_assert!(map.iter().zip(&tree).all(|((k, v), (tk, tv))| k == tk && *v == tv.wrapping_add(1)));
             prop_assert_eq!(map.len(), tree.len());

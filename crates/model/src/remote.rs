@@ -8,7 +8,8 @@
 //! ```text
 //! observed:  Intended ─► Creating ─► Running ─► Exited ─► (acknowledged, record ends or a new incarnation follows)
 //!                 └──────────┴──────────┴──► Unknown ─► back to any of them;  Gone = positively absent
-//! desired:   Run ─► Stop (a tombstone: outlives job, allocation, collection and server restarts, until absence is confirmed)
+//! desired:   Run ─► Stop (a tombstone: outlives job, allocation, collection and server restarts, until absence is
+//! confirmed)
 //! ```
 
 use std::{
@@ -86,7 +87,9 @@ impl RemoteTask {
     /// Ended, counted, and the provider has let it go: the slot is free for what follows.
     #[must_use]
     pub fn settled(&self) -> bool {
-        self.observed.ended() && self.exit_acknowledged && (self.forgotten || (self.observed == Observed::Gone && self.manager.is_none()))
+        self.observed.ended()
+            && self.exit_acknowledged
+            && (self.forgotten || (self.observed == Observed::Gone && self.manager.is_none()))
     }
     /// True when a later manager must look for an existing instance before it creates.
     #[must_use]
@@ -108,9 +111,14 @@ impl Observed {
     #[must_use]
     pub fn exit(&self, now: TimestampNs) -> Option<RemoteExit> {
         match self {
-            Self::Exited { code, signal, oom_killed, reason, at } => {
-                Some(RemoteExit { code: *code, signal: *signal, oom_killed: *oom_killed, reason: reason.clone(), at: *at, vanished: false })
-            }
+            Self::Exited { code, signal, oom_killed, reason, at } => Some(RemoteExit {
+                code: *code,
+                signal: *signal,
+                oom_killed: *oom_killed,
+                reason: reason.clone(),
+                at: *at,
+                vanished: false,
+            }),
             Self::Gone => Some(RemoteExit {
                 reason: "the provider has no such instance any more and no result of it".into(),
                 at: now,
@@ -580,14 +588,15 @@ pub enum GuaranteeLevel {
     HandleOnly,
     /// Neither keyed create nor search: after a lost create answer the task is held until a person decides.
     Held,
-    /// Instances are found again by their key after a lost answer, but the provider refuses no call of a manager that
-    /// was replaced.
+    /// Instances are found again by their key after a lost answer, but the provider may carry out a late call: one of a
+    /// manager that was replaced, or a create whose instance has been stopped.
     Unfenced,
-    /// Create is create-or-get by key, but the provider refuses no call of a manager that was replaced.
+    /// Create is create-or-get by key, but the provider may carry out a late call, as with [`Self::Unfenced`].
     KeyedOnly,
-    /// Instances are found again by their key after a lost answer, and stale calls are refused.
+    /// Instances are found again by their key after a lost answer; stale calls, and creates of a sealed key, are
+    /// refused.
     ExactlyOneBySearch,
-    /// Create is create-or-get by key, and stale calls are refused.
+    /// Create is create-or-get by key; stale calls, and creates of a sealed key, are refused.
     ExactlyOne,
 }
 
@@ -639,7 +648,10 @@ mod tests {
         assert_eq!(serde_json::to_string(&record).unwrap(), json);
         assert_eq!((record.attributes.get("pid").map(String::as_str), record.port_map["http"]), (Some("7"), 80));
         let handle = record.handle.as_ref().unwrap();
-        assert_eq!((handle.data.as_slice(), handle.data.capacity(), record.history.capacity()), ([0, 255].as_slice(), 2, 1));
+        assert_eq!(
+            (handle.data.as_slice(), handle.data.capacity(), record.history.capacity()),
+            ([0, 255].as_slice(), 2, 1)
+        );
         let other = RemoteTask { policy: RemotePolicy::clone(&record.policy).into(), ..record.clone() };
         assert!(std::ptr::eq(&*other.policy, &*record.policy), "records of a job follow one policy");
         assert!(size_of::<RemoteTask>() <= 488, "{} bytes", size_of::<RemoteTask>());
@@ -654,7 +666,11 @@ mod tests {
         ] {
             assert_eq!(serde_json::to_string(&serde_json::from_str::<Observed>(json).unwrap()).unwrap(), json);
         }
-        for json in [r#"{"Kind":"Restarting","At":5,"Reason":"r"}"#, r#"{"Kind":"Failed","Reason":"r"}"#, r#"{"Kind":"Stopped"}"#] {
+        for json in [
+            r#"{"Kind":"Restarting","At":5,"Reason":"r"}"#,
+            r#"{"Kind":"Failed","Reason":"r"}"#,
+            r#"{"Kind":"Stopped"}"#,
+        ] {
             assert_eq!(serde_json::to_string(&serde_json::from_str::<RemoteVerdict>(json).unwrap()).unwrap(), json);
         }
     }

@@ -60,7 +60,12 @@ impl PreemptionConfig {
     /// The name of the first switch that is on.
     #[must_use]
     pub fn switched_on(&self) -> Option<&'static str> {
-        let Self { system_scheduler_enabled, sys_batch_scheduler_enabled, batch_scheduler_enabled, service_scheduler_enabled } = self;
+        let Self {
+            system_scheduler_enabled,
+            sys_batch_scheduler_enabled,
+            batch_scheduler_enabled,
+            service_scheduler_enabled,
+        } = self;
         let switches = [
             (system_scheduler_enabled, "SystemSchedulerEnabled"),
             (sys_batch_scheduler_enabled, "SysBatchSchedulerEnabled"),

@@ -291,7 +291,8 @@ held! {
     i8: Shape::Value(TINY), Number, Literal::Int(number) => i8::try_from(number).ok();
     u8: Shape::Value(BYTE), Number, Literal::Int(number) => u8::try_from(number).ok();
     GoDuration: Shape::Value(Kind::Duration), Number, Literal::Duration(nanos) => Some(Self(nanos));
-    Vec<String>: Shape::Value(Kind::Texts), Null, Literal::Texts(items) => Some(items.iter().map(|&item| item.to_owned()).collect());
+    Vec<String>: Shape::Value(Kind::Texts), Null,
+    Literal::Texts(items) => Some(items.iter().map(|&item| item.to_owned()).collect());
 }
 
 impl<T: Held> Held for Option<T> {

@@ -41,7 +41,8 @@ fn stays_below(path: &str) -> bool {
 pub(crate) fn mistakes(t: &Template) -> Vec<String> {
     let mut wrong = Vec::new();
     let text = |o: &Option<String>| o.clone().unwrap_or_default();
-    let (source, data, destination, mode) = (text(&t.source), text(&t.data), text(&t.destination), text(&t.change_mode));
+    let (source, data, destination, mode) =
+        (text(&t.source), text(&t.data), text(&t.destination), text(&t.change_mode));
     if source.is_empty() == data.is_empty() {
         wrong.push("Must specify either a source path or an embedded template".to_owned());
     }
@@ -57,7 +58,9 @@ pub(crate) fn mistakes(t: &Template) -> Vec<String> {
         change_mode::SIGNAL if text(&t.change_signal).is_empty() => {
             wrong.push("Must specify signal value when change mode is signal".to_owned());
         }
-        change_mode::SIGNAL if t.env == Some(true) => wrong.push("cannot use signals with env var templates".to_owned()),
+        change_mode::SIGNAL if t.env == Some(true) => {
+            wrong.push("cannot use signals with env var templates".to_owned())
+        }
         change_mode::SCRIPT => {
             if t.change_script.as_ref().is_none_or(|s| s.command.as_deref().unwrap_or_default().is_empty()) {
                 wrong.push("Must specify change_script with a command when change mode is script".to_owned());
@@ -67,7 +70,9 @@ pub(crate) fn mistakes(t: &Template) -> Vec<String> {
             }
         }
         change_mode::NOOP | change_mode::RESTART | change_mode::SIGNAL => {}
-        other => wrong.push(format!("Invalid change mode given: {other:?}. Must be one of: {}", change_mode::ALL.join(", "))),
+        other => {
+            wrong.push(format!("Invalid change mode given: {other:?}. Must be one of: {}", change_mode::ALL.join(", ")))
+        }
     }
     if t.splay.is_some_and(|s| s < GoDuration::ZERO) {
         wrong.push("Must specify positive splay value".to_owned());

@@ -34,7 +34,11 @@ pub(crate) const JOB: &[Refused<Job>] = &[
     Refused { feature: "multiregion", reason: "it is a Nomad Enterprise feature", used: |j| j.multiregion.is_some() },
     Refused { feature: "consul_token", reason: NO_CONSUL, used: |j| !j.consul_token.is_empty() },
     Refused { feature: "vault_token", reason: NO_VAULT, used: |j| !j.vault_token.is_empty() },
-    Refused { feature: "ConsulNamespace", reason: NO_CONSUL, used: |j| !matches!(j.consul_namespace.as_str(), "" | "default") },
+    Refused {
+        feature: "ConsulNamespace",
+        reason: NO_CONSUL,
+        used: |j| !matches!(j.consul_namespace.as_str(), "" | "default"),
+    },
     Refused { feature: "VaultNamespace", reason: NO_VAULT, used: |j| !j.vault_namespace.is_empty() },
 ];
 
@@ -47,12 +51,16 @@ pub(crate) const GROUP: &[Refused<TaskGroup>] = &[
     Refused {
         feature: "network.cni without network.mode \"cni/NAME\"",
         reason: "its arguments are for the plugins of the network that the mode names",
-        used: |g| g.networks.iter().any(|n| n.cni.as_ref().is_some_and(|c| !c.args.is_empty()) && !n.mode.starts_with("cni/")),
+        used: |g| {
+            g.networks.iter().any(|n| n.cni.as_ref().is_some_and(|c| !c.args.is_empty()) && !n.mode.starts_with("cni/"))
+        },
     },
     Refused {
         feature: "network.port with network.mode \"none\"",
         reason: "nothing leads into that network; use mode \"bridge\"",
-        used: |g| g.networks.iter().any(|n| n.mode == "none" && !(n.reserved_ports.is_empty() && n.dynamic_ports.is_empty())),
+        used: |g| {
+            g.networks.iter().any(|n| n.mode == "none" && !(n.reserved_ports.is_empty() && n.dynamic_ports.is_empty()))
+        },
     },
     Refused {
         feature: "volume of type \"csi\"",
@@ -61,14 +69,17 @@ pub(crate) const GROUP: &[Refused<TaskGroup>] = &[
     },
     Refused {
         feature: "volume.per_alloc of type \"host\"",
-        reason: "a host volume is one directory of its node, which all allocations there share; name another source for each group",
+        reason: "a host volume is one directory of its node, which all allocations there share; name another source \
+            for each group",
         used: |g| g.volumes.values().any(|v| v.kind != "csi" && v.per_alloc),
     },
     Refused {
         feature: "volume.access_mode, attachment_mode and mount_options of type \"host\"",
         reason: "they are for CSI volumes; a host volume has read_only",
         used: |g| {
-            let asks = |v: &VolumeRequest| !v.access_mode.is_empty() || !v.attachment_mode.is_empty() || v.mount_options.is_some();
+            let asks = |v: &VolumeRequest| {
+                !v.access_mode.is_empty() || !v.attachment_mode.is_empty() || v.mount_options.is_some()
+            };
             g.volumes.values().any(|v| v.kind != "csi" && asks(v))
         },
     },
@@ -92,11 +103,17 @@ pub(crate) const TASK: &[Refused<Task>] = &[
         reason: "Nomad has deprecated it, and it has no effect there; leave it out",
         used: |t| t.templates.iter().any(|t| t.vault_grace.is_some_and(|g| g != crate::GoDuration::ZERO)),
     },
-    Refused { feature: "secret", reason: "no provider of secrets is asked yet; use a template", used: |t| !t.secrets.is_empty() },
+    Refused {
+        feature: "secret",
+        reason: "no provider of secrets is asked yet; use a template",
+        used: |t| !t.secrets.is_empty(),
+    },
     Refused {
         feature: "template.change_script.run_on_first_render",
         reason: "the script runs after changes; do the first work in the task's command or in a prestart task",
-        used: |t| t.templates.iter().any(|t| t.change_script.as_ref().is_some_and(|s| s.run_on_first_render == Some(true))),
+        used: |t| {
+            t.templates.iter().any(|t| t.change_script.as_ref().is_some_and(|s| s.run_on_first_render == Some(true)))
+        },
     },
     Refused {
         feature: "identity.extra_claims",
@@ -108,7 +125,11 @@ pub(crate) const TASK: &[Refused<Task>] = &[
     Refused { feature: "csi_plugin", reason: "CSI volumes are not attached yet", used: |t| t.csi_plugin.is_some() },
     Refused { feature: "kind", reason: "Connect is not supported", used: |t| !t.kind.is_empty() },
     Refused { feature: "schedule", reason: "it is a Nomad Enterprise feature", used: |t| t.schedule.is_some() },
-    Refused { feature: "resources.device", reason: "devices are not scheduled yet", used: |t| !t.resources.devices.is_empty() },
+    Refused {
+        feature: "resources.device",
+        reason: "devices are not scheduled yet",
+        used: |t| !t.resources.devices.is_empty(),
+    },
     Refused {
         feature: "resources.numa",
         reason: "NUMA placement is not implemented",
@@ -132,7 +153,11 @@ pub(crate) const SERVICE: &[Refused<Service>] = &[
     Refused { feature: "enable_tag_override", reason: ONLY_CONSUL, used: |s| s.enable_tag_override },
     Refused { feature: "weights", reason: ONLY_CONSUL, used: |s| s.weights.is_some() },
     Refused { feature: "kind", reason: ONLY_CONSUL, used: |s| !s.kind.is_empty() },
-    Refused { feature: "cluster", reason: ONLY_CONSUL, used: |s| s.provider == PROVIDER && !matches!(s.cluster.as_str(), "" | "default") },
+    Refused {
+        feature: "cluster",
+        reason: ONLY_CONSUL,
+        used: |s| s.provider == PROVIDER && !matches!(s.cluster.as_str(), "" | "default"),
+    },
     Refused { feature: "identity", reason: ONLY_CONSUL, used: |s| s.identity.is_some() },
 ];
 

@@ -53,7 +53,14 @@ fn connect(services: &[Service]) -> impl Iterator<Item = &serde_json::Value> {
 
 /// What of a task differs so that its allocation must be replaced; None = in place.
 #[must_use]
-pub fn task_updated(old_job: &Job, old_group: &TaskGroup, a: &Task, new_job: &Job, new_group: &TaskGroup, b: &Task) -> Option<String> {
+pub fn task_updated(
+    old_job: &Job,
+    old_group: &TaskGroup,
+    a: &Task,
+    new_job: &Job,
+    new_group: &TaskGroup,
+    b: &Task,
+) -> Option<String> {
     if merged_meta(old_job, old_group, a) != merged_meta(new_job, new_group, b) {
         return Some("meta".to_owned());
     }

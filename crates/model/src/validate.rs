@@ -119,7 +119,9 @@ fn check_constraint(c: &Constraint, e: &mut ValidationErrors) {
         return e.text("Missing constraint operand: name the operator, such as \"=\"");
     }
     if operator == "distinct_hosts" {
-        e.when(!matches!(right.as_str(), "" | "true" | "false"), || format!("distinct_hosts takes \"true\" or \"false\", not {right:?}"));
+        e.when(!matches!(right.as_str(), "" | "true" | "false"), || {
+            format!("distinct_hosts takes \"true\" or \"false\", not {right:?}")
+        });
         return;
     }
     if operator == DISTINCT_PROPERTY {
@@ -150,18 +152,24 @@ fn check_affinity(a: &Affinity, e: &mut ValidationErrors) {
         e.when(!presence && right.is_empty(), || format!("Operator {operator:?} requires an RTarget"));
     }
     e.when(*weight == 0, || "Affinity weight cannot be zero".to_owned());
-    e.when(!(-100..=100).contains(weight), || format!("Affinity weight must be within the range [-100,100], not {weight}"));
+    e.when(!(-100..=100).contains(weight), || {
+        format!("Affinity weight must be within the range [-100,100], not {weight}")
+    });
 }
 
 fn check_spread(s: &Spread, e: &mut ValidationErrors) {
     let Spread { attribute, weight, targets } = s;
     e.when(attribute.is_empty(), || "Missing spread attribute".to_owned());
-    e.when(!(1..=100).contains(weight), || format!("Spread block must have a positive weight from 0 to 100, not {weight}"));
+    e.when(!(1..=100).contains(weight), || {
+        format!("Spread block must have a positive weight from 0 to 100, not {weight}")
+    });
     let mut seen = std::collections::BTreeSet::new();
     let mut sum = 0u32;
     for t in targets {
         e.when(!seen.insert(&t.value), || format!("Spread target value {:?} already defined", t.value));
-        e.when(t.percent > 100, || format!("Spread target percentage for value {:?} must be between 0 and 100", t.value));
+        e.when(t.percent > 100, || {
+            format!("Spread target percentage for value {:?} must be between 0 and 100", t.value)
+        });
         sum += u32::from(t.percent);
     }
     e.when(sum > 100, || format!("Sum of spread target percentages must not be greater than 100%; got {sum}%"));
@@ -219,16 +227,26 @@ fn check_group(job: &Job, g: &TaskGroup, e: &mut ValidationErrors) {
         let (min, max) = (s.min.unwrap_or(0), s.max);
         let count = i64::from(g.count.unwrap_or(1));
         e.when(max.is_none(), || "Scaling policy invalid: missing maximum count".to_owned());
-        e.when(min < 0 || max.is_some_and(|m| m < 0), || "Scaling policy invalid: counts must not be negative".to_owned());
-        e.when(max.is_some_and(|m| m < min), || "Scaling policy invalid: maximum count must not be less than minimum count".to_owned());
+        e.when(min < 0 || max.is_some_and(|m| m < 0), || {
+            "Scaling policy invalid: counts must not be negative".to_owned()
+        });
+        e.when(max.is_some_and(|m| m < min), || {
+            "Scaling policy invalid: maximum count must not be less than minimum count".to_owned()
+        });
         e.when(count < min, || {
-            format!("Scaling policy invalid: task group count must not be less than minimum count in scaling policy ({count} < {min})")
+            format!(
+                "Scaling policy invalid: task group count must not be less than minimum count in scaling policy \
+                ({count} < {min})"
+            )
         });
         e.when(max.is_some_and(|m| m < count), || {
-            "Scaling policy invalid: task group count must not be greater than maximum count in scaling policy".to_owned()
+            "Scaling policy invalid: task group count must not be greater than maximum count in scaling policy"
+                .to_owned()
         });
     }
-    e.when(g.shutdown_delay.is_some_and(|d| d < GoDuration::ZERO), || "ShutdownDelay must be a positive value".to_owned());
+    e.when(g.shutdown_delay.is_some_and(|d| d < GoDuration::ZERO), || {
+        "ShutdownDelay must be a positive value".to_owned()
+    });
     check_disconnect(job, g, e);
 
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
@@ -258,13 +276,20 @@ fn check_group(job: &Job, g: &TaskGroup, e: &mut ValidationErrors) {
 
 /// What is to happen while the node is cut off, in either of its forms.
 fn check_disconnect(job: &Job, g: &TaskGroup, e: &mut ValidationErrors) {
-    let older = g.max_client_disconnect.is_some() || g.stop_after_client_disconnect.is_some() || g.prevent_reschedule_on_lost.is_some();
+    let older = g.max_client_disconnect.is_some()
+        || g.stop_after_client_disconnect.is_some()
+        || g.prevent_reschedule_on_lost.is_some();
     let prevents = g.prevent_reschedule_on_lost == Some(true);
-    e.when(g.disconnect.is_some() && (g.max_client_disconnect.is_some() || g.stop_after_client_disconnect.is_some() || prevents), || {
-        "disconnect cannot be used together with max_client_disconnect, stop_after_client_disconnect or prevent_reschedule_on_lost, which it \
+    e.when(
+        g.disconnect.is_some()
+            && (g.max_client_disconnect.is_some() || g.stop_after_client_disconnect.is_some() || prevents),
+        || {
+            "disconnect cannot be used together with max_client_disconnect, stop_after_client_disconnect or \
+            prevent_reschedule_on_lost, which it \
          replaces"
-            .to_owned()
-    });
+                .to_owned()
+        },
+    );
     if g.disconnect.is_none() && !older {
         return;
     }
@@ -276,12 +301,18 @@ fn check_disconnect(job: &Job, g: &TaskGroup, e: &mut ValidationErrors) {
     let lost_after = of(|d| d.lost_after).or(g.max_client_disconnect);
     let stop_after = of(|d| d.stop_on_client_after).or(g.stop_after_client_disconnect);
     e.when(lost_after.is_some_and(|d| d < GoDuration::ZERO), || "disconnect lost_after cannot be negative".to_owned());
-    e.when(stop_after.is_some_and(|d| d < GoDuration::ZERO), || "disconnect stop_on_client_after cannot be negative".to_owned());
+    e.when(stop_after.is_some_and(|d| d < GoDuration::ZERO), || {
+        "disconnect stop_on_client_after cannot be negative".to_owned()
+    });
     e.when(lost_after.is_some_and(|d| d.nanos() > 0) && stop_after.is_some_and(|d| d.nanos() > 0), || {
         "disconnect cannot have both lost_after and stop_on_client_after".to_owned()
     });
-    if let Some(name) = g.disconnect.as_ref().and_then(|d| d.reconcile.as_deref()).filter(|n| Pick::by_name(n).is_none()) {
-        e.text(format!("disconnect reconcile must be keep_original, keep_replacement, best_score or longest_running, not {name:?}"));
+    if let Some(name) =
+        g.disconnect.as_ref().and_then(|d| d.reconcile.as_deref()).filter(|n| Pick::by_name(n).is_none())
+    {
+        e.text(format!(
+            "disconnect reconcile must be keep_original, keep_replacement, best_score or longest_running, not {name:?}"
+        ));
     }
 }
 
@@ -291,12 +322,17 @@ fn check_restart(p: &Restart, e: &mut ValidationErrors) {
         return e.text(format!("Unsupported restart mode: {mode:?}"));
     }
     e.when(attempts < 0, || format!("Restart attempts can't be negative, not {attempts}"));
-    e.when(attempts == 0 && mode != "fail", || format!("Restart policy {mode:?} with {attempts} attempts is ambiguous"));
+    e.when(attempts == 0 && mode != "fail", || {
+        format!("Restart policy {mode:?} with {attempts} attempts is ambiguous")
+    });
     e.when(interval < MIN_INTERVAL, || format!("Interval can not be less than {MIN_INTERVAL} (got {interval})"));
     e.when(delay < GoDuration::ZERO, || format!("Delay can not be negative (got {delay})"));
     let total = i128::from(attempts) * i128::from(delay.nanos());
     e.when(total > i128::from(interval.nanos()), || {
-        format!("The tasks of the group can't be restarted {attempts} times in an interval of {interval} with a delay of {delay}")
+        format!(
+            "The tasks of the group can't be restarted {attempts} times in an interval of {interval} with a delay \
+            of {delay}"
+        )
     });
 }
 
@@ -307,11 +343,15 @@ fn check_reschedule(p: &Reschedule, e: &mut ValidationErrors) {
         return;
     }
     e.when(attempts > 0 && unlimited, || {
-        format!("Reschedule Policy with Attempts = {attempts}, Interval = {interval}, and Unlimited = true is ambiguous")
+        format!(
+            "Reschedule Policy with Attempts = {attempts}, Interval = {interval}, and Unlimited = true is ambiguous"
+        )
     });
     e.when(delay < MIN_INTERVAL, || format!("Delay cannot be less than {MIN_INTERVAL} (got {delay})"));
     if !matches!(function.as_str(), "constant" | "exponential" | "fibonacci") {
-        e.text(format!("Invalid delay function {function:?}, must be one of [\"constant\" \"exponential\" \"fibonacci\"]"));
+        e.text(format!(
+            "Invalid delay function {function:?}, must be one of [\"constant\" \"exponential\" \"fibonacci\"]"
+        ));
     } else if function != "constant" {
         e.when(max_delay < MIN_INTERVAL, || format!("Max Delay cannot be less than {MIN_INTERVAL} (got {max_delay})"));
         e.when(max_delay < delay, || format!("Max Delay cannot be less than Delay {delay} (got {max_delay})"));
@@ -338,7 +378,9 @@ fn check_update(u: &Update, e: &mut ValidationErrors) {
     e.when(min_healthy < GoDuration::ZERO, || format!("Minimum healthy time may not be less than zero: {min_healthy}"));
     e.when(healthy <= GoDuration::ZERO, || format!("Healthy deadline must be greater than zero: {healthy}"));
     e.when(progress < GoDuration::ZERO, || format!("Progress deadline must be zero or greater: {progress}"));
-    e.when(min_healthy >= healthy, || format!("Minimum healthy time must be less than healthy deadline: {min_healthy} > {healthy}"));
+    e.when(min_healthy >= healthy, || {
+        format!("Minimum healthy time must be less than healthy deadline: {min_healthy} > {healthy}")
+    });
     e.when(progress != GoDuration::ZERO && healthy >= progress, || {
         format!("Healthy deadline must be less than progress deadline: {healthy} > {progress}")
     });
@@ -358,19 +400,27 @@ fn check_migrate(m: &Migrate, e: &mut ValidationErrors) {
 }
 
 fn check_networks(networks: &[Network], e: &mut ValidationErrors) {
-    e.when(networks.len() > 1, || format!("only one network block can be specified in a group, found {}", networks.len()));
+    e.when(networks.len() > 1, || {
+        format!("only one network block can be specified in a group, found {}", networks.len())
+    });
     let mut labels: BTreeMap<&str, ()> = BTreeMap::new();
     let mut statics: BTreeMap<(i32, &str), &str> = BTreeMap::new();
     for n in networks {
-        let known =
-            matches!(n.mode.as_str(), "" | "host" | "bridge" | "none") || n.mode.strip_prefix("cni/").is_some_and(|name| !name.is_empty());
-        e.when(!known, || format!("Invalid network mode {:?} (must be \"host\", \"bridge\", \"none\" or \"cni/NAME\")", n.mode));
+        let known = matches!(n.mode.as_str(), "" | "host" | "bridge" | "none")
+            || n.mode.strip_prefix("cni/").is_some_and(|name| !name.is_empty());
+        e.when(!known, || {
+            format!("Invalid network mode {:?} (must be \"host\", \"bridge\", \"none\" or \"cni/NAME\")", n.mode)
+        });
         names::check_network(n, e);
         for port in n.reserved_ports.iter().chain(&n.dynamic_ports) {
             e.when(port.label.is_empty(), || "Port label must not be empty".to_owned());
-            e.when(labels.insert(&port.label, ()).is_some(), || format!("Port label {} already in use by network", port.label));
+            e.when(labels.insert(&port.label, ()).is_some(), || {
+                format!("Port label {} already in use by network", port.label)
+            });
             e.when(port.to < -1, || format!("Port {:?} cannot be mapped to negative value {}", port.label, port.to));
-            e.when(port.to > 65_535, || format!("Port {:?} cannot be mapped to a port ({}) greater than 65535", port.label, port.to));
+            e.when(port.to > 65_535, || {
+                format!("Port {:?} cannot be mapped to a port ({}) greater than 65535", port.label, port.to)
+            });
             let static_port = n.reserved_ports.iter().any(|p| std::ptr::eq(p, port));
             e.when(static_port && !(1..=65_535).contains(&port.value), || {
                 format!("Port {:?} cannot be statically {}: it must be between 1 and 65535", port.label, port.value)
@@ -461,12 +511,16 @@ fn check_resources(t: &Task, e: &mut ValidationErrors) {
         "Task can't ask for disk resources: they are the group's; write ephemeral_disk { size = … } there".to_owned()
     });
     if let Some(max) = r.memory_max_mb.filter(|m| !matches!(*m, 0 | NO_MEMORY_LIMIT)) {
-        inner.when(max < memory, || format!("MemoryMaxMB value ({max}) should be larger than MemoryMB value ({memory})"));
+        inner.when(max < memory, || {
+            format!("MemoryMaxMB value ({max}) should be larger than MemoryMB value ({memory})")
+        });
     }
     if let Some(secrets) = r.secrets_mb.filter(|m| *m != 0) {
         inner.when(secrets < 0, || format!("SecretsMB value cannot be negative; got {secrets}"));
         inner.when(secrets >= memory, || {
-            format!("SecretsMB value ({secrets}) should be smaller than MemoryMB value ({memory}), of which it is a part")
+            format!(
+                "SecretsMB value ({secrets}) should be smaller than MemoryMB value ({memory}), of which it is a part"
+            )
         });
     }
     e.0.append(&mut inner.0);
@@ -475,7 +529,10 @@ fn check_resources(t: &Task, e: &mut ValidationErrors) {
 fn collect_warnings(g: &TaskGroup, w: &mut Warnings) {
     for n in &g.networks {
         if n.mbits.is_some_and(|m| m > 0) {
-            w.0.push(format!("Group {:?} has warnings: mbits is deprecated and has no effect; remove it from the network block", &*g.name));
+            w.0.push(format!(
+                "Group {:?} has warnings: mbits is deprecated and has no effect; remove it from the network block",
+                &*g.name
+            ));
         }
         if !n.device.is_empty() || !n.cidr.is_empty() || !n.ip.is_empty() {
             w.0.push(format!(
@@ -486,8 +543,13 @@ fn collect_warnings(g: &TaskGroup, w: &mut Warnings) {
     }
     for t in &g.tasks {
         if t.resources.iops.is_some_and(|i| i > 0) {
-            w.0.push(format!("Task {:?} has warnings: iops has been deprecated and has no effect; remove it", &*t.name));
+            w.0.push(format!(
+                "Task {:?} has warnings: iops has been deprecated and has no effect; remove it",
+                &*t.name
+            ));
         }
-        w.0.extend(identity_rules::warnings(t).into_iter().map(|what| format!("Task {:?} has warnings: {what}", &*t.name)));
+        w.0.extend(
+            identity_rules::warnings(t).into_iter().map(|what| format!("Task {:?} has warnings: {what}", &*t.name)),
+        );
     }
 }

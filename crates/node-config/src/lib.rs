@@ -34,8 +34,12 @@ pub struct ClientConfig {
     pub servers: Vec<String>,
     /// Join secret that the node shows the servers.
     pub join: JoinWith,
+    /// Introduction token that a new node shows the servers.
+    pub introduction: IntroduceWith,
     /// Address of this agent's HTTP API as other agents and people reach it, `host:port`; empty = not reachable.
     pub http_addr: String,
+    /// Certificates of this agent; None = no TLS.
+    pub tls: Option<tls::Agent>,
     /// Interface whose addresses tasks get; empty = the one of the default route, or loopback.
     pub network_interface: String,
     /// Further networks that ports may name with `host_network`.
@@ -130,9 +134,30 @@ impl JoinWith {
         let text = match self {
             Self::Nothing => return Ok(None),
             Self::Secret(text) => text.clone(),
-            Self::File(path) => std::fs::read_to_string(path).map_err(|e| format!("drover.join_secret_file {}: {e}", path.display()))?,
+            Self::File(path) => {
+                std::fs::read_to_string(path).map_err(|e| format!("drover.join_secret_file {}: {e}", path.display()))?
+            }
         };
         Ok(Some(format!("Bearer {}", text.trim())))
+    }
+}
+
+/// The introduction token that a new node shows its servers.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub enum IntroduceWith {
+    /// The content of [`ClientConfig::introduction_file`], where it exists.
+    #[default]
+    File,
+    /// This token.
+    Token(String),
+}
+
+impl std::fmt::Debug for IntroduceWith {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::File => "file",
+            Self::Token(_) => "<redacted>",
+        })
     }
 }
 
@@ -292,7 +317,13 @@ pub struct ArtifactConfig {
 
 impl Default for ArtifactConfig {
     fn default() -> Self {
-        Self { program: None, limits: artifact::Limits::default(), isolate: true, extra_paths: Vec::new(), environment: Vec::new() }
+        Self {
+            program: None,
+            limits: artifact::Limits::default(),
+            isolate: true,
+            extra_paths: Vec::new(),
+            environment: Vec::new(),
+        }
     }
 }
 
@@ -338,7 +369,12 @@ pub struct GcConfig {
 
 impl Default for GcConfig {
     fn default() -> Self {
-        Self { interval: Duration::from_secs(60), disk_usage_threshold: 80.0, inode_usage_threshold: 70.0, max_allocs: 50 }
+        Self {
+            interval: Duration::from_secs(60),
+            disk_usage_threshold: 80.0,
+            inode_usage_threshold: 70.0,
+            max_allocs: 50,
+        }
     }
 }
 
@@ -357,7 +393,9 @@ impl ClientConfig {
             meta: BTreeMap::new(),
             servers: Vec::new(),
             join: JoinWith::Nothing,
+            introduction: IntroduceWith::File,
             http_addr: String::new(),
+            tls: None,
             network_interface: String::new(),
             host_networks: BTreeMap::new(),
             network: NetworkConfig::default(),
@@ -390,6 +428,18 @@ impl ClientConfig {
             version: env!("CARGO_PKG_VERSION").into(),
             nomad_version: "1.9.7".into(),
         }
+    }
+
+    /// Whether this agent's HTTP API is served over TLS.
+    #[must_use]
+    pub fn serves_https(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.settings().http)
+    }
+
+    /// Where the introduction token of a new node may lie. The node removes the file once it has its identity.
+    #[must_use]
+    pub fn introduction_file(&self) -> PathBuf {
+        self.state_dir.join("intro_token.jwt")
     }
 
     /// Directory for the sockets of plugins and executors. It outlives the agent: running tasks are reached through it.

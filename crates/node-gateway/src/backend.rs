@@ -1,15 +1,21 @@
 //! The gateway's interface to the servers' core.
 
-use std::{fmt, net::SocketAddr, sync::Arc};
+use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
 
 use api::node_rpc::{DriverSchemas, Inventory};
+use control::{introduction::Shown, sessions::SessionId};
 use futures::future::BoxFuture;
-use model::{AllocClientUpdate, GenerationId, Node, NodeId, RemoteReport, SlotKey, StoreIndex, TimestampNs, node::NodeEvent};
+use model::{
+    AllocClientUpdate, GenerationId, Node, NodeId, RemoteReport, SlotKey, StoreIndex, TimestampNs, node::NodeEvent,
+};
 use state::{Mark, State};
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use crate::claims::Claims;
+use crate::{
+    claims::Claims,
+    node_claims::{NodeClaims, Verified},
+};
 
 /// Why the server ends a session; the node gets the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,25 +46,38 @@ pub type Stored<T> = BoxFuture<'static, Result<T, Farewell>>;
 pub trait Backend: fmt::Debug + Send + Sync {
     /// The newest durable state.
     fn published(&self) -> Arc<State>;
-    /// The current time, in nanoseconds since the Unix epoch.
+    /// The time of day, in nanoseconds since the Unix epoch: tokens name it, and others compare them with their clocks.
     fn now(&self) -> TimestampNs;
     /// A new id.
     fn new_id(&self) -> Uuid;
 
-    /// A node says hello: registers it, updates its facts, and makes it ready.
-    fn register(&self, node: Node) -> Stored<()>;
+    /// Whether a node may register, by what it shows.
+    ///
+    /// # Errors
+    /// Why the node is refused.
+    fn admits(&self, node: &Node, shown: &Shown) -> Result<(), Farewell>;
+    /// A node says hello: registers it, updates its facts, and makes it ready. What it shows is judged again by the
+    /// state of the commit. From then on what former sessions of the node say is refused, here and below.
+    fn register(&self, node: Node, shown: Shown, from: SessionId) -> Stored<()>;
     /// A node's facts have changed.
-    fn update(&self, node: Node) -> Stored<()>;
+    fn update(&self, node: Node, from: SessionId) -> Stored<()>;
     /// A node that counted as lost is heard again.
-    fn ready_again(&self, node: NodeId) -> Stored<()>;
+    fn ready_again(&self, from: SessionId) -> Stored<()>;
     /// A node reports an event of its own.
-    fn record_event(&self, node: NodeId, event: NodeEvent) -> Stored<()>;
+    fn record_event(&self, from: SessionId, event: NodeEvent) -> Stored<()>;
     /// A node reports states of its allocations.
-    fn store_updates(&self, node: NodeId, updates: Vec<AllocClientUpdate>) -> Stored<()>;
+    fn store_updates(&self, from: SessionId, updates: Vec<AllocClientUpdate>) -> Stored<()>;
     /// A node reports on remote tasks. The second part names the slots whose order (or release) the session must send
     /// again.
-    fn store_reports(&self, node: NodeId, reports: Vec<RemoteReport>) -> (Stored<()>, oneshot::Receiver<Vec<SlotKey>>);
+    fn store_reports(
+        &self,
+        from: SessionId,
+        reports: Vec<RemoteReport>,
+    ) -> (Stored<()>, oneshot::Receiver<Vec<SlotKey>>);
 
+    /// How long a lease that is granted now may last. Shorter than usual where the servers' right to decide was
+    /// confirmed a while ago, zero where it may have passed to another server.
+    fn lease(&self) -> Duration;
     /// Grants a lease, new or again, to a node that is ready in the state.
     fn grant(&self, node: NodeId);
     /// Extends a lease. False when there is none: the node must become ready first.
@@ -73,12 +92,32 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// # Errors
     /// Why there is no token; the failure is temporary.
     fn sign(&self, claims: &Claims<'_>) -> Result<String, String>;
+    /// Signs the token of a node.
+    ///
+    /// # Errors
+    /// Why there is no token; the failure is temporary.
+    fn sign_node(&self, claims: &NodeClaims) -> Result<String, String>;
+    /// The key that signs now; `None` = there is none.
+    fn signing_key(&self) -> Option<Uuid>;
+    /// The claims of a token, whatever they say, if a key of these servers has signed it.
+    fn verify(&self, token: &str) -> Option<Verified>;
 
     /// Enters recovery because of a mark that this history lacks.
-    fn enter_recovery<'a>(&'a self, node: &'a Node, peer: Option<SocketAddr>, mark: Mark) -> BoxFuture<'a, Result<(), Farewell>>;
+    fn enter_recovery<'a>(
+        &'a self,
+        node: &'a Node,
+        peer: Option<SocketAddr>,
+        mark: Mark,
+    ) -> BoxFuture<'a, Result<(), Farewell>>;
     /// Takes over a node's inventory, in a recovery or because its mark is lost. The answer is the node's new mark, if
     /// it changes. Unlike the other calls, this is queued at its first poll.
-    fn take_over(&self, node: NodeId, mark: Mark, lost: bool, pieces: Vec<Inventory>) -> Stored<Option<(GenerationId, StoreIndex)>>;
+    fn take_over(
+        &self,
+        from: SessionId,
+        mark: Mark,
+        lost: bool,
+        pieces: Vec<Inventory>,
+    ) -> Stored<Option<(GenerationId, StoreIndex)>>;
     /// A node has reported its inventory and has the confirmation that it is stored.
     fn has_answered(&self, recovery: GenerationId, node: NodeId);
 

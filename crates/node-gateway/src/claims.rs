@@ -74,14 +74,21 @@ mod tests {
             task_group: "g".into(),
             ..Allocation::default()
         };
-        let identity = Identity { name: "aws".into(), audience: vec!["sts".into()], ttl: GoDuration::from_secs(60), ..Identity::default() };
+        let identity = Identity {
+            name: "aws".into(),
+            audience: vec!["sts".into()],
+            ttl: GoDuration::from_secs(60),
+            ..Identity::default()
+        };
         let said = |identity: &Identity| {
             let claims = super::of("global", &alloc, "t", identity, 1_000 * SECOND + 5, Uuid::from_u128(1));
             serde_json::to_value(claims).expect("JSON")
         };
         let mut wanted = json!({
-            "aud": "sts", "iat": 1000, "nbf": 1000, "exp": 1061, "jti": "00000000-0000-0000-0000-000000000001", "sub": "global:ns:web:g:t:aws",
-            "nomad_namespace": "ns", "nomad_job_id": "web", "nomad_allocation_id": "00000000-0000-0000-0000-000000000007", "nomad_task": "t",
+            "aud": "sts", "iat": 1000, "nbf": 1000, "exp": 1061, "jti": "00000000-0000-0000-0000-000000000001",
+            "sub": "global:ns:web:g:t:aws",
+            "nomad_namespace": "ns", "nomad_job_id": "web",
+            "nomad_allocation_id": "00000000-0000-0000-0000-000000000007", "nomad_task": "t",
         });
         assert_eq!(said(&identity), wanted);
         let many = Identity { audience: vec!["a".into(), "b".into()], ttl: GoDuration::ZERO, ..identity };

@@ -1,6 +1,6 @@
 //! The shared state of one server's sessions.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use model::ClusterId;
 use tokio_util::sync::CancellationToken;
@@ -16,16 +16,44 @@ pub struct Settings {
     pub region: String,
     /// Advertised address of this server's HTTP API; empty = none.
     pub http_advertise: String,
-    /// How long a node may act without word from the servers.
-    pub lease: Duration,
     /// How long the servers wait for a node: its lease and a margin.
     pub lease_wait: Duration,
     /// How often nodes renew.
     pub heartbeat_interval: Duration,
     /// The secret that nodes must show; `None` = none.
     pub join: Option<JoinSecret>,
+    /// How long the identity of a node is valid.
+    pub identity_ttl: Duration,
+    /// Certificates of this server; None = no TLS.
+    pub tls: Option<tls::Agent>,
     /// Limits of the listener.
     pub limits: Limits,
+    /// The servers that nodes may connect to.
+    pub servers: AllServers,
+}
+
+/// The RPC addresses of all servers of the cluster, `host:port`, the leader first; none where there is only this one.
+/// Asked at each heartbeat of each node: it must not wait for anything.
+#[derive(Clone, Default)]
+pub struct AllServers(Option<Arc<dyn Fn() -> Vec<String> + Send + Sync>>);
+
+impl AllServers {
+    /// As this says each time.
+    pub fn told_by(list: impl Fn() -> Vec<String> + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(list)))
+    }
+
+    /// They are these now.
+    #[must_use]
+    pub fn now(&self) -> Vec<String> {
+        self.0.as_ref().map(|list| list()).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for AllServers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.now()).finish()
+    }
 }
 
 /// The shared state of one server's sessions.

@@ -22,7 +22,8 @@ pub(crate) fn sign(gateway: &Gateway, node: NodeId, ask: SignIdentities) -> Iden
 
 fn signed(gateway: &Gateway, node: NodeId, ask: &SignIdentities) -> Result<Vec<SignedIdentity>, (String, bool)> {
     let refused = |why: String| (why, false);
-    let id: AllocId = ask.alloc_id.parse().map_err(|_| refused(format!("{:?} is no id of an allocation", ask.alloc_id)))?;
+    let id: AllocId =
+        ask.alloc_id.parse().map_err(|_| refused(format!("{:?} is no id of an allocation", ask.alloc_id)))?;
     let state = gateway.backend.published();
     let alloc = state.alloc(id).filter(|a| a.node_id == node);
     let alloc = alloc.ok_or_else(|| refused(format!("allocation {} does not belong to this node", id.short())))?;
@@ -35,7 +36,8 @@ fn signed(gateway: &Gateway, node: NodeId, ask: &SignIdentities) -> Result<Vec<S
         .map(|name| {
             let identity = identity_rules::identities(task).find(|i| i.name == *name);
             let identity = identity.ok_or_else(|| refused(format!("task {:?} has no identity {name:?}", ask.task)))?;
-            let claims = claims::of(&gateway.settings.region, alloc, &ask.task, identity, now, gateway.backend.new_id());
+            let claims =
+                claims::of(&gateway.settings.region, alloc, &ask.task, identity, now, gateway.backend.new_id());
             let expires_ns = claims.exp.map_or(0, |exp| exp.saturating_mul(SECOND));
             // A full disk or another temporary failure: keys are in memory, so the node is not at fault.
             let token = gateway.backend.sign(&claims).map_err(|why| (why, true))?;

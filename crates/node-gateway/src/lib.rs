@@ -8,12 +8,15 @@
 
 mod backend;
 mod claims;
+mod credentials;
 mod gateway;
 mod identities;
 mod incoming;
 pub mod join;
 mod messages;
+mod node_claims;
 mod registry;
+mod relay;
 mod sent;
 mod serve;
 mod session;
@@ -21,8 +24,10 @@ mod session;
 pub use self::{
     backend::{Backend, Farewell, Stored},
     claims::Claims,
-    gateway::{Gateway, Settings},
+    gateway::{AllServers, Gateway, Settings},
     incoming::Limits,
+    node_claims::{NodeClaims, Signing, Verified},
     registry::Sessions,
-    serve::serve,
+    relay::Relay,
+    serve::{Connections, serve, serve_connections},
 };

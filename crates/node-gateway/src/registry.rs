@@ -11,6 +11,7 @@ use std::{
 };
 
 use api::node_rpc::{ListRemote, RemoteListed};
+use control::sessions::SessionId;
 use lifecycle::membership::{self, Standing};
 use model::{NodeId, SlotKey};
 use state::{AppliedSet, Object, State};
@@ -142,10 +143,20 @@ impl Sessions {
         self.lock().values().for_each(|entry| entry.end());
     }
 
+    /// The next session of a node.
+    pub(crate) fn next(&self, node: NodeId) -> SessionId {
+        SessionId { node, number: self.serials.fetch_add(1, Ordering::Relaxed) }
+    }
+
     /// Opens a session and ends an older one of the same node. The caller checks for a rival first.
-    pub(crate) fn open(&self, node: NodeId, instance: String, peer: Option<SocketAddr>) -> Arc<SessionEntry> {
+    pub(crate) fn open(
+        &self,
+        SessionId { node, number: serial }: SessionId,
+        instance: String,
+        peer: Option<SocketAddr>,
+    ) -> Arc<SessionEntry> {
         let entry = Arc::new(SessionEntry {
-            serial: self.serials.fetch_add(1, Ordering::Relaxed),
+            serial,
             instance,
             peer: peer.map_or_else(|| "an unknown address".to_owned(), |peer| peer.to_string()),
             heard: Mutex::new(Instant::now()),
@@ -170,7 +181,8 @@ impl Sessions {
         page_token: String,
         all_owners: bool,
     ) -> Result<RemoteListed, String> {
-        let question = ListRemote { seq: 0, driver: driver.to_owned(), provider: provider.to_owned(), page_token, all_owners };
+        let question =
+            ListRemote { seq: 0, driver: driver.to_owned(), provider: provider.to_owned(), page_token, all_owners };
         let (answer, answered) = oneshot::channel();
         // The question goes with the entry, so the asker hears of the session's end at once.
         match self.lock().get(&node) {

@@ -107,7 +107,8 @@ impl Sent {
                 self.records.insert(order.slot, record.clone());
             }
         }
-        let released: BTreeSet<&SlotKey> = had.keys().chain(again).filter(|slot| !self.records.contains_key(*slot)).collect();
+        let released: BTreeSet<&SlotKey> =
+            had.keys().chain(again).filter(|slot| !self.records.contains_key(*slot)).collect();
         orders.released = released.into_iter().map(ToString::to_string).collect();
         (Some(allocs), Some(orders))
     }

@@ -13,19 +13,22 @@
 use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use api::node_rpc::{
-    DriverSchemas, FromNode, FromNodeMessage, Goodbye, Heartbeat, HeartbeatAck, Hello, Inventory, InventoryStored, ListRemote,
-    MAX_MESSAGE_BYTES, PROTOCOL, RemoteListed, ToNodeMessage, UpdatesStored, Welcome, from_json,
+    DriverSchemas, FromNode, FromNodeMessage, Goodbye, Heartbeat, HeartbeatAck, Hello, Inventory, InventoryStored,
+    ListRemote, PROTOCOLS, RemoteListed, ToNodeMessage, UpdatesStored, Welcome, agreed, from_json, spoken_by, versions,
 };
+use control::sessions::SessionId;
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use model::{AllocClientUpdate, GenerationId, Node, NodeId, RemoteReport, StoreIndex};
 use state::{ClusterMeta, Mark};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use crate::{
     backend::Farewell,
+    credentials::{self, Credentials},
     gateway::Gateway,
     identities,
-    messages::{Messages, framed},
+    messages::{Messages, Sender},
+    node_claims::Term,
     registry::{Ask, SessionEntry},
     sent::Sent,
 };
@@ -36,36 +39,37 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// A node that does not read within this time gets no goodbye: it sees the connection end.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Takes messages in their encoded form.
-pub(crate) type Sender = mpsc::Sender<Box<[u8]>>;
-
-async fn send(to: &Sender, message: ToNodeMessage) -> Result<(), ()> {
-    let Some(bytes) = framed(message) else {
-        tracing::error!(limit = MAX_MESSAGE_BYTES, "a message to a node is too large to be sent; its session ends");
-        return Err(());
-    };
-    to.send(bytes).await.map_err(|_| ())
-}
-
 /// Serves a session until either side ends it.
-pub(crate) async fn run(gateway: Arc<Gateway>, mut from: Messages, to: Sender, peer: Option<SocketAddr>) {
+pub(crate) async fn run(
+    gateway: Arc<Gateway>,
+    mut from: Messages,
+    to: Sender,
+    peer: Option<SocketAddr>,
+    credentials: Box<Credentials>,
+) {
     let stopping = gateway.stopping.clone();
     let farewell = tokio::select! {
-        farewell = meet(&gateway, &mut from, &to, peer) => farewell,
+        farewell = meet(&gateway, &mut from, &to, peer, credentials) => farewell,
         () = stopping.cancelled() => Some(Farewell::retry("the server is stopping")),
     };
     if let Some(Farewell { reason, retry }) = farewell {
         // The node may be gone already.
-        let goodbye = Box::pin(send(&to, ToNodeMessage::Goodbye(Goodbye { reason, retry })));
+        let goodbye = Box::pin(to.send(ToNodeMessage::Goodbye(Goodbye { reason, retry })));
         let _ = tokio::time::timeout(GOODBYE_TIMEOUT, goodbye).await;
     }
 }
 
 /// The session from Hello to its end.
-async fn meet(gateway: &Arc<Gateway>, from: &mut Messages, to: &Sender, peer: Option<SocketAddr>) -> Option<Farewell> {
+async fn meet(
+    gateway: &Arc<Gateway>,
+    from: &mut Messages,
+    to: &Sender,
+    peer: Option<SocketAddr>,
+    credentials: Box<Credentials>,
+) -> Option<Farewell> {
     // Rare states are boxed, here and below: thousands of nodes pay for the state of a quiet session.
-    let greeted = Box::pin(greet(gateway, from, to, peer)).await;
-    let Greeted { node, entry, mark, mark_lost, recovers } = match greeted {
+    let greeted = Box::pin(greet(gateway, from, to, peer, credentials)).await;
+    let Greeted { node, entry, mark, mark_lost, recovers, identity, servers } = match greeted {
         Err(farewell) => return Some(farewell),
         Ok(None) => return None,
         Ok(Some(greeted)) => greeted,
@@ -75,6 +79,7 @@ async fn meet(gateway: &Arc<Gateway>, from: &mut Messages, to: &Sender, peer: Op
     let _open = OpenSession { gateway, node, serial: entry.serial };
     let mut session = Session::new(gateway.clone(), node, entry, to.clone());
     (session.mark, session.mark_lost, session.recovers) = (mark, mark_lost, recovers);
+    (session.identity, session.servers) = (identity, servers);
     let farewell = session.serve(from).await;
     tracing::info!(node = %node, reason = farewell.as_ref().map(|f| &*f.reason), "session closed");
     farewell
@@ -103,22 +108,55 @@ struct Greeted {
     mark_lost: bool,
     /// The servers recover, or the mark is lost: the session asks the node and tells it nothing.
     recovers: bool,
+    /// What the session keeps of the node's identity.
+    identity: Option<Term>,
+    /// The servers that the node was told of.
+    servers: Vec<String>,
+}
+
+/// Why a session ends that the registry has ended.
+const ENDED: &str = "the node has opened another session, or was removed from the servers";
+
+/// What a node may be granted now. A server that may no longer lead grants nothing: the node looks for the one that
+/// does.
+fn lease(gateway: &Gateway) -> Result<Duration, Farewell> {
+    let lease = gateway.backend.lease();
+    if lease.is_zero() {
+        return Err(Farewell::retry("this server cannot confirm that it still leads; another one may"));
+    }
+    Ok(lease)
 }
 
 /// Checks who the node is, registers it and opens its session. `None` = the connection ended before.
-async fn greet(gateway: &Gateway, from: &mut Messages, to: &Sender, peer: Option<SocketAddr>) -> Result<Option<Greeted>, Farewell> {
+async fn greet(
+    gateway: &Gateway,
+    from: &mut Messages,
+    to: &Sender,
+    peer: Option<SocketAddr>,
+    credentials: Box<Credentials>,
+) -> Result<Option<Greeted>, Farewell> {
+    let Credentials { shown, issued } = *credentials;
     let first = tokio::time::timeout(HELLO_TIMEOUT, from.message()).await.map_err(|_| {
-        Farewell::retry(format!("the session said nothing for {} s; its first message must be Hello", HELLO_TIMEOUT.as_secs()))
+        Farewell::retry(format!(
+            "the session said nothing for {} s; its first message must be Hello",
+            HELLO_TIMEOUT.as_secs()
+        ))
     })?;
     let hello = match first {
         Ok(Some(FromNode { message: Some(FromNodeMessage::Hello(hello)) })) => hello,
         Ok(Some(_)) => return Err(Farewell::refuse("the first message of a session must be Hello")),
         Ok(None) | Err(_) => return Ok(None),
     };
+    // First: what else it says may have another meaning in another version.
+    let protocol = protocol(&hello)?;
     let (mark, mark_lost) = (belongs(gateway, &hello)?, hello.mark_lost);
     let instance = hello.instance.clone();
     let node = check(gateway, hello)?;
     let id = node.id;
+    if let Err(refused) = gateway.backend.admits(&node, &shown) {
+        tracing::warn!(node = %id, name = &*node.name, peer = ?peer, why = refused.reason, "a node was refused");
+        return Err(refused);
+    }
     if let Some(rival) = gateway.sessions.rival(id, &instance, gateway.settings.lease_wait) {
         return Err(rivalled(id, &rival, gateway.settings.lease_wait));
     }
@@ -126,33 +164,43 @@ async fn greet(gateway: &Gateway, from: &mut Messages, to: &Sender, peer: Option
         // First of all: from here on, the server decides nothing on a state from the past.
         gateway.backend.enter_recovery(&node, peer, mark).await?;
     }
-    gateway.backend.register(node).await?;
+    let session = gateway.sessions.next(id);
+    gateway.backend.register(node, shown, session).await?;
     // Only a node that is ready in the state may hold a lease, and the grant precedes the Welcome.
+    let lease = lease(gateway)?;
     gateway.backend.grant(id);
     if let Some(rival) = gateway.sessions.rival(id, &instance, gateway.settings.lease_wait) {
         return Err(rivalled(id, &rival, gateway.settings.lease_wait));
     }
     // Each session reports them anew; a node that has gone back to an older release reports none.
     gateway.backend.driver_schemas(id, DriverSchemas::default());
-    let entry = gateway.sessions.open(id, instance, peer);
+    let entry = gateway.sessions.open(session, instance, peer);
     let state = gateway.backend.published();
     let meta = state.cluster();
+    let registered = state.node(id);
+    let (identity, token) =
+        registered.map(|node| credentials::at_registration(gateway, node, issued.as_ref())).unwrap_or_default();
+    let servers = gateway.settings.servers.now();
     let welcome = Welcome {
         cluster_id: gateway.settings.cluster_id.to_string(),
-        lease_ms: millis(gateway.settings.lease),
+        lease_ms: millis(lease),
         heartbeat_interval_ms: millis(gateway.settings.heartbeat_interval),
         server_version: env!("CARGO_PKG_VERSION").to_owned(),
         http_addr: gateway.settings.http_advertise.clone(),
+        http_tls: gateway.settings.tls.as_ref().is_some_and(|tls| tls.settings().http),
         generation: meta.generation.to_string(),
         history_index: meta.history_of(mark.generation, state.latest_index()),
         recovering: meta.recovery.as_ref().map(|recovery| recovery.cause.clone()).unwrap_or_default(),
+        identity: token,
+        servers: servers.clone(),
+        protocol,
     };
     let recovers = meta.recovery.is_some() || mark_lost;
-    if let Some(node) = state.node(id) {
+    if let Some(node) = registered {
         gateway.backend.reachable(node);
     }
-    let _ = send(to, ToNodeMessage::Welcome(welcome)).await;
-    Ok(Some(Greeted { node: id, entry, mark, mark_lost, recovers }))
+    let _ = to.send(ToNodeMessage::Welcome(welcome)).await;
+    Ok(Some(Greeted { node: id, entry, mark, mark_lost, recovers, identity, servers }))
 }
 
 /// Whether it is a node of this cluster, and its mark.
@@ -160,9 +208,12 @@ fn belongs(gateway: &Gateway, hello: &Hello) -> Result<Mark, Farewell> {
     let own = gateway.settings.cluster_id;
     if !hello.cluster_id.is_empty() && hello.cluster_id.parse() != Ok(own) {
         return Err(Farewell::refuse(format!(
-            "the node belongs to cluster {theirs}, this server to cluster {own}; the node keeps its tasks as they are. The server's data \
-             directory may be empty or another one: mount it, restore a backup, or set cluster_id = \"{theirs}\" in the server block of a server \
-             that begins with an empty directory, so that it takes the node's tasks over. To give the node to cluster {own}, stop its agent and \
+            "the node belongs to cluster {theirs}, this server to cluster {own}; the node keeps its tasks as they \
+                are. The server's data \
+             directory may be empty or another one: mount it, restore a backup, or set cluster_id = \"{theirs}\" in \
+             the server block of a server \
+             that begins with an empty directory, so that it takes the node's tasks over. To give the node to cluster \
+             {own}, stop its agent and \
              delete its data directory",
             theirs = hello.cluster_id
         )));
@@ -174,7 +225,10 @@ fn belongs(gateway: &Gateway, hello: &Hello) -> Result<Mark, Farewell> {
     let generation = if hello.generation.is_empty() {
         GenerationId::NIL
     } else {
-        hello.generation.parse().map_err(|_| Farewell::refuse(format!("the generation {:?} is not a UUID", hello.generation)))?
+        hello
+            .generation
+            .parse()
+            .map_err(|_| Farewell::refuse(format!("the generation {:?} is not a UUID", hello.generation)))?
     };
     Ok(Mark { generation, index: hello.mark_index })
 }
@@ -192,7 +246,8 @@ fn claims_more(gateway: &Gateway, node: &Node, mark: Mark) -> Result<bool, Farew
         return Ok(true);
     }
     Err(Farewell::refuse(format!(
-        "the node says that it has acted on index {}, and the newest of these servers is {latest}: no node can have seen so many. It keeps its tasks as \
+        "the node says that it has acted on index {}, and the newest of these servers is {latest}: no node can have \
+            seen so many. It keeps its tasks as \
          they are. Its data directory is damaged, or it is not what it seems to be",
         mark.index
     )))
@@ -201,34 +256,51 @@ fn claims_more(gateway: &Gateway, node: &Node, mark: Mark) -> Result<bool, Farew
 /// Two agents have one identity: the first stays.
 fn rivalled(node: NodeId, rival: &str, within: std::time::Duration) -> Farewell {
     Farewell::retry(format!(
-        "another agent with the id of node {} is connected from {rival} and is heard: is the data directory of this agent a copy of its? Give the \
-         copy a directory of its own. When the other agent was killed and its connection hangs, this one is taken within {} s",
+        "another agent with the id of node {} is connected from {rival} and is heard: is the data directory of this \
+            agent a copy of its? Give the \
+         copy a directory of its own. When the other agent was killed and its connection hangs, this one is taken \
+         within {} s",
         node.short(),
         within.as_secs().max(1)
     ))
 }
 
+/// The version of the protocol for the session.
+fn protocol(hello: &Hello) -> Result<u32, Farewell> {
+    let theirs = spoken_by(hello);
+    agreed(&PROTOCOLS, &theirs).ok_or_else(|| {
+        let (theirs, ours, own) = (versions(&theirs), versions(&PROTOCOLS), env!("CARGO_PKG_VERSION"));
+        Farewell::refuse(format!(
+            "the node speaks version {theirs} of the node protocol, this server (release {own}) version {ours}: run \
+                releases on nodes and servers that have a version in common"
+        ))
+    })
+}
+
 /// Whether the server can talk to this node. Its secret is compared at registration.
 fn check(gateway: &Gateway, hello: Hello) -> Result<Node, Farewell> {
-    if hello.protocol != PROTOCOL {
-        return Err(Farewell::refuse(format!(
-            "the node speaks protocol {}, this server {PROTOCOL}: run releases that are not further apart",
-            hello.protocol
-        )));
-    }
     if hello.region != gateway.settings.region {
         return Err(Farewell::refuse(format!(
             "the node is configured for region {:?}, this server serves {:?}: change one of them",
             hello.region, gateway.settings.region
         )));
     }
-    let mut node: Node = from_json("the node", &hello.node_json).map_err(|error| Farewell::refuse(error.to_string()))?;
-    let id: NodeId = hello.node_id.parse().map_err(|_| Farewell::refuse(format!("the node id {:?} is not a UUID", hello.node_id)))?;
+    let mut node: Node =
+        from_json("the node", &hello.node_json).map_err(|error| Farewell::refuse(error.to_string()))?;
+    let id: NodeId = hello
+        .node_id
+        .parse()
+        .map_err(|_| Farewell::refuse(format!("the node id {:?} is not a UUID", hello.node_id)))?;
     if id.is_nil() || node.id != id {
-        return Err(Farewell::refuse(format!("the session is for node {:?} but describes node {}", hello.node_id, node.id)));
+        return Err(Farewell::refuse(format!(
+            "the session is for node {:?} but describes node {}",
+            hello.node_id, node.id
+        )));
     }
     if hello.secret_id.is_empty() {
-        return Err(Farewell::refuse("the node gives no secret; it makes one at its first start and keeps it in its data directory"));
+        return Err(Farewell::refuse(
+            "the node gives no secret; it makes one at its first start and keeps it in its data directory",
+        ));
     }
     node.secret_id = hello.secret_id;
     Ok(node)
@@ -262,6 +334,10 @@ struct Session {
     /// The servers recover, or the node's mark is lost. The session tells the node nothing, and reports on remote tasks
     /// wait for the node's next session.
     recovers: bool,
+    /// What is kept of the node's identity; None = it has none.
+    identity: Option<Term>,
+    /// The servers that the node was told of last.
+    servers: Vec<String>,
     /// The pieces of its inventory so far.
     inventory: Vec<Inventory>,
 }
@@ -282,6 +358,8 @@ impl Session {
             mark: Mark::default(),
             mark_lost: false,
             recovers: false,
+            identity: None,
+            servers: Vec::new(),
             inventory: Vec::new(),
         }
     }
@@ -294,7 +372,7 @@ impl Session {
         let entry = self.entry.clone();
         loop {
             if entry.ended() {
-                return Some(Farewell::retry("the node has opened another session, or was removed from the servers"));
+                return Some(Farewell::retry(ENDED));
             }
             // Every arm is cancel safe: streams and notifications keep what was not taken.
             tokio::select! {
@@ -343,35 +421,46 @@ impl Session {
 
     /// `Ok(())` as long as the connection is open.
     async fn send(&mut self, message: ToNodeMessage) -> Result<(), ()> {
-        send(&self.to, message).await
+        self.to.send(message).await
+    }
+
+    fn id(&self) -> SessionId {
+        SessionId { node: self.node, number: self.entry.serial }
     }
 
     async fn receive(&mut self, message: FromNodeMessage) -> Result<(), Option<Farewell>> {
+        // It was on its way while the node opened the next session. What is decided on is checked again when it is.
+        if self.entry.ended() {
+            return Err(Some(Farewell::retry(ENDED)));
+        }
         self.gateway.backend.stumble();
         let unreadable = |error: api::node_rpc::Unreadable| Some(Farewell::refuse(error.to_string()));
         match message {
             FromNodeMessage::Hello(_) => return Err(Some(Farewell::refuse("Hello came twice in one session"))),
-            FromNodeMessage::Heartbeat(Heartbeat { seq }) => {
+            FromNodeMessage::Heartbeat(Heartbeat { seq, renew_identity }) => {
                 if self.gateway.backend.renew(self.node) {
-                    self.acknowledge_heartbeat(seq).await?;
+                    self.acknowledge_heartbeat(seq, renew_identity).await?;
                 } else {
                     // The node counted as lost. It must become ready before it may act again.
-                    let ready = self.gateway.backend.ready_again(self.node);
+                    let ready = self.gateway.backend.ready_again(self.id());
                     self.storing.push(ready.map(move |result| Stored::Ready { seq, result }).boxed());
                 }
             }
             FromNodeMessage::Node(update) => {
                 let node: Node = from_json("the node", &update.node_json).map_err(unreadable)?;
                 if node.id != self.node {
-                    return Err(Some(Farewell::refuse(format!("the session of node {} describes node {}", self.node, node.id))));
+                    return Err(Some(Farewell::refuse(format!(
+                        "the session of node {} describes node {}",
+                        self.node, node.id
+                    ))));
                 }
-                let stored = self.gateway.backend.update(node);
+                let stored = self.gateway.backend.update(node, self.id());
                 self.storing.push(stored.map(|result| Stored::Node { result }).boxed());
             }
             FromNodeMessage::AllocUpdates(updates) => {
                 let parsed: Result<Vec<AllocClientUpdate>, _> =
                     updates.updates_json.iter().map(|json| from_json("an allocation's update", json)).collect();
-                let stored = self.gateway.backend.store_updates(self.node, parsed.map_err(unreadable)?);
+                let stored = self.gateway.backend.store_updates(self.id(), parsed.map_err(unreadable)?);
                 let seq = updates.seq;
                 self.storing.push(stored.map(move |result| Stored::Updates { seq, result }).boxed());
             }
@@ -383,14 +472,15 @@ impl Session {
                 self.inventory.push(piece);
                 if !more {
                     let (mark, lost) = (self.mark, self.mark_lost);
-                    let told = self.gateway.backend.take_over(self.node, mark, lost, std::mem::take(&mut self.inventory));
+                    let told =
+                        self.gateway.backend.take_over(self.id(), mark, lost, std::mem::take(&mut self.inventory));
                     self.storing.push(told.map(|result| Stored::Inventory { result }).boxed());
                 }
             }
             FromNodeMessage::RemoteReports(reports) => {
                 let parsed: Result<Vec<RemoteReport>, _> =
                     reports.reports_json.iter().map(|json| from_json("a remote task's report", json)).collect();
-                let (stored, resend) = self.gateway.backend.store_reports(self.node, parsed.map_err(unreadable)?);
+                let (stored, resend) = self.gateway.backend.store_reports(self.id(), parsed.map_err(unreadable)?);
                 let (seq, entry) = (reports.seq, self.entry.clone());
                 let stored = async move {
                     let result = stored.await;
@@ -416,7 +506,7 @@ impl Session {
             }
             FromNodeMessage::Event(event) => {
                 let event = from_json("a node's event", &event.event_json).map_err(unreadable)?;
-                let stored = self.gateway.backend.record_event(self.node, event);
+                let stored = self.gateway.backend.record_event(self.id(), event);
                 self.storing.push(stored.map(|result| Stored::Node { result }).boxed());
             }
         }
@@ -431,7 +521,7 @@ impl Session {
             }
             Stored::Ready { seq, result: Ok(()) } => {
                 self.gateway.backend.grant(self.node);
-                self.acknowledge_heartbeat(seq).await?;
+                self.acknowledge_heartbeat(seq, false).await?;
                 // Everything anew: after the full set, the node reports again what its loss has removed (services).
                 Box::pin(self.push(true)).await.map_err(|()| None)?;
             }
@@ -443,16 +533,41 @@ impl Session {
             }
             Stored::Inventory { result: Err(error) } => return Err(Some(error)),
             // The node keeps unstored reports and sends them again in its next session.
-            Stored::Updates { result: Err(error), .. } | Stored::Ready { result: Err(error), .. } | Stored::Node { result: Err(error) } => {
+            Stored::Updates { result: Err(error), .. }
+            | Stored::Ready { result: Err(error), .. }
+            | Stored::Node { result: Err(error) } => {
                 return Err(Some(error));
             }
         }
         Ok(())
     }
 
-    async fn acknowledge_heartbeat(&mut self, seq: u64) -> Result<(), Option<Farewell>> {
-        let ack = HeartbeatAck { seq, lease_ms: millis(self.gateway.settings.lease) };
+    /// `renew` = the node asks for a new identity.
+    async fn acknowledge_heartbeat(&mut self, seq: u64, renew: bool) -> Result<(), Option<Farewell>> {
+        let lease = lease(&self.gateway).map_err(Some)?;
+        let identity = self.renewed_identity(renew);
+        let ack = HeartbeatAck { seq, lease_ms: millis(lease), identity, servers: self.new_servers() };
         self.send(ToNodeMessage::HeartbeatAck(ack)).await.map_err(|()| None)
+    }
+
+    /// The servers, when they are not those that the node was told of last, else none.
+    fn new_servers(&mut self) -> Vec<String> {
+        let servers = self.gateway.settings.servers.now();
+        if servers == self.servers {
+            return Vec::new();
+        }
+        self.servers.clone_from(&servers);
+        servers
+    }
+
+    /// A new identity where the node needs one, else an empty text.
+    fn renewed_identity(&mut self, asked: bool) -> String {
+        let state = self.gateway.backend.published();
+        let renewed =
+            state.node(self.node).and_then(|node| credentials::renewed(&self.gateway, node, self.identity, asked));
+        let Some((term, token)) = renewed else { return String::new() };
+        self.identity = Some(term);
+        token
     }
 
     /// Sends what the node lacks: of everything that belongs to it, or of one piece of possible changes.
@@ -463,7 +578,8 @@ impl Session {
         let (changed, again) = if full { self.entry.take_changes() } else { self.entry.take_piece() };
         // Read after the changes were taken: a change in between gets a second look.
         let state = self.gateway.backend.published();
-        let (allocs, orders) = if full { self.sent.all(&state, &again) } else { self.sent.changes(&state, &changed, &again) };
+        let (allocs, orders) =
+            if full { self.sent.all(&state, &again) } else { self.sent.changes(&state, &changed, &again) };
         self.gateway.sessions.looked(self.sent.take_looks());
         drop(state);
         if let Some(allocs) = allocs {

@@ -17,7 +17,8 @@ pub enum StoreError {
     },
     /// A record of the node's identity is damaged.
     #[error(
-        "the node's store {} is damaged: {what}. Without it this would be another node: bring back a copy of the directory from before, or delete it; the \
+        "the node's store {} is damaged: {what}. Without it this would be another node: bring back a copy of the \
+            directory from before, or delete it; the \
          agent is a new node then, and ends what this one has left running",
         path.display()
     )]
@@ -28,7 +29,8 @@ pub enum StoreError {
         what: String,
     },
     /// A newer release wrote the store.
-    #[error("the node's store {} has format {found}, this release reads up to {known}; start the newer release again or give the agent another data_dir", path.display())]
+    #[error("the node's store {} has format {found}, this release reads up to {known}; start the newer release again \
+        or give the agent another data_dir", path.display())]
     TooNew {
         /// The database file.
         path: PathBuf,

@@ -1,4 +1,13 @@
-//! The node's identity: an id and a secret, made at the first start and kept for the life of the data directory.
+//! The node's identity: an id and a secret, made at the first start and kept for the life of the data directory, and
+//! what the servers have signed about it.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use model::NodeId;
 use uuid::Uuid;
@@ -26,8 +35,68 @@ pub async fn load(store: &LocalStore) -> Result<Identity, StoreError> {
         return Ok(Identity { node_id: id, secret_id });
     }
     let identity = Identity { node_id: NodeId(Uuid::new_v4()), secret_id: Uuid::new_v4().to_string() };
-    store.commit(vec![Write::Meta("node_id", identity.node_id.to_string()), Write::Meta("secret_id", identity.secret_id.clone())]).await?;
+    store
+        .commit(vec![
+            Write::Meta("node_id", identity.node_id.to_string()),
+            Write::Meta("secret_id", identity.secret_id.clone()),
+        ])
+        .await?;
     Ok(identity)
+}
+
+/// Name of the record of the token.
+const SIGNED: &str = "signed_identity";
+
+/// The identity that servers have signed for this node: a token that expires and that they renew. Cheap to clone.
+#[derive(Clone)]
+pub struct SignedIdentity {
+    store: LocalStore,
+    token: Arc<Mutex<Option<String>>>,
+    wanted: Arc<AtomicBool>,
+}
+
+impl fmt::Debug for SignedIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SignedIdentity").field("wanted", &self.wanted()).finish_non_exhaustive()
+    }
+}
+
+impl SignedIdentity {
+    /// Reads it.
+    #[must_use]
+    pub fn load(store: &LocalStore) -> Self {
+        let token = store.meta(SIGNED).filter(|token| !token.is_empty());
+        Self { store: store.clone(), token: Arc::new(Mutex::new(token)), wanted: Arc::default() }
+    }
+
+    /// The token, a JWT; `None` before the first registration.
+    #[must_use]
+    pub fn token(&self) -> Option<String> {
+        self.token.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes a new one in the place of the former, and writes it down. It counts at once; the future resolves when it
+    /// is durable, and the write goes on when the future is dropped.
+    ///
+    /// # Errors
+    /// When it could not be written down: the next agent shows the former one.
+    pub fn keep(&self, token: String) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
+        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(token.clone());
+        self.wanted.store(false, Ordering::Release);
+        let store = self.store.clone();
+        async move { store.commit(vec![Write::Meta(SIGNED, token)]).await }
+    }
+
+    /// Makes the next heartbeat ask for a new one.
+    pub fn want(&self) {
+        self.wanted.store(true, Ordering::Release);
+    }
+
+    /// Whether a new one is wanted.
+    #[must_use]
+    pub fn wanted(&self) -> bool {
+        self.wanted.load(Ordering::Acquire)
+    }
 }
 
 #[cfg(test)]
@@ -42,5 +111,19 @@ mod tests {
         let second = load(&store).await.expect("second");
         assert_eq!((first.node_id, first.secret_id), (second.node_id, second.secret_id));
         assert!(!first.node_id.is_nil());
+    }
+    #[tokio::test]
+    async fn a_node_keeps_what_servers_have_signed() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let (store, _) = LocalStore::open(dir.path()).expect("open");
+        let signed = SignedIdentity::load(&store);
+        assert_eq!((signed.token(), signed.wanted()), (None, false));
+        signed.want();
+        assert!(signed.clone().wanted(), "all of them want it");
+        signed.keep("first".to_owned()).await.expect("kept");
+        signed.keep("second".to_owned()).await.expect("kept");
+        assert_eq!((signed.token().as_deref(), signed.wanted()), (Some("second"), false));
+        assert!(!format!("{signed:?}").contains("second"));
+        assert_eq!(SignedIdentity::load(&store).token().as_deref(), Some("second"));
     }
 }

@@ -60,7 +60,12 @@ impl Membership {
             index: store.meta(INDEX).and_then(|text| text.parse().ok()).unwrap_or_default(),
             lost,
         };
-        Self { store: store.clone(), instance: Uuid::new_v4(), member: Arc::new(Mutex::new((member, 0))), ended: Arc::default() }
+        Self {
+            store: store.clone(),
+            instance: Uuid::new_v4(),
+            member: Arc::new(Mutex::new((member, 0))),
+            ended: Arc::default(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, (Member, Ticket)> {
@@ -149,7 +154,8 @@ impl Membership {
         let (ticket, ended, written) = (state.1, self.ended.clone(), self.store.submit(writes));
         tokio::spawn(async move {
             if let Err(error) = written.await {
-                tracing::warn!(%error, "what this node knows of its servers was not written; an agent that starts now knows less");
+                tracing::warn!(%error, "what this node knows of its servers was not written; an agent that starts now \
+                    knows less");
             }
             ended.send_modify(|newest| *newest = ticket.max(*newest));
         });
@@ -191,7 +197,10 @@ mod tests {
         drop(LocalStore::open(dir.path()).unwrap());
         rusqlite::Connection::open(dir.path().join("node.sqlite"))
             .unwrap()
-            .execute_batch("CREATE TRIGGER no BEFORE INSERT ON meta WHEN new.name = 'mark_index' BEGIN SELECT RAISE(ABORT, 'no room'); END")
+            .execute_batch(
+                "CREATE TRIGGER no BEFORE INSERT ON meta WHEN new.name = 'mark_index' BEGIN SELECT \
+                RAISE(ABORT, 'no room'); END",
+            )
             .unwrap();
         let (store, _) = LocalStore::open(dir.path()).unwrap();
         let membership = Membership::load(&store, false);

@@ -109,10 +109,15 @@ impl Outbox {
             let seq = inner.number();
             let reports_json = reports.iter().map(node_rpc::to_json).collect();
             inner.unconfirmed.insert(seq, Sent::Reports(reports));
-            messages.push(node_rpc::FromNodeMessage::RemoteReports(node_rpc::RemoteReports { seq, reports_json }).into());
+            messages
+                .push(node_rpc::FromNodeMessage::RemoteReports(node_rpc::RemoteReports { seq, reports_json }).into());
         }
-        messages
-            .extend(inner.events.drain(..).map(|event_json| node_rpc::FromNodeMessage::Event(node_rpc::NodeEvent { event_json }).into()));
+        messages.extend(
+            inner
+                .events
+                .drain(..)
+                .map(|event_json| node_rpc::FromNodeMessage::Event(node_rpc::NodeEvent { event_json }).into()),
+        );
         messages
     }
 
@@ -168,7 +173,12 @@ mod tests {
                     let mut texts: Vec<String> = u
                         .updates_json
                         .iter()
-                        .map(|j| node_rpc::from_json::<AllocClientUpdate>("update", j).expect("json").client_description.to_string())
+                        .map(|j| {
+                            node_rpc::from_json::<AllocClientUpdate>("update", j)
+                                .expect("json")
+                                .client_description
+                                .to_string()
+                        })
                         .collect();
                     texts.sort();
                     Some((u.seq, texts))

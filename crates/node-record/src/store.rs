@@ -10,7 +10,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc, Condvar, Mutex, PoisonError,
         mpsc::{Receiver, RecvTimeoutError, Sender},
@@ -136,10 +136,30 @@ struct Batch {
     done: Option<oneshot::Sender<Result<(), StoreError>>>,
 }
 
-/// Handle of the store's thread. Cheap to clone.
+/// Who writes.
+#[derive(Clone, Debug)]
+enum Writer {
+    Thread(Sender<Batch>),
+    /// Who submits writes at once.
+    Submitter(Arc<Mutex<Connection>>, PathBuf),
+}
+
+impl Writer {
+    fn submit(&self, batch: Batch) -> Result<(), StoreError> {
+        match self {
+            Self::Thread(batches) => batches.send(batch).map_err(|_| StoreError::Closed),
+            Self::Submitter(connection, path) => {
+                write(&mut connection.lock().unwrap_or_else(PoisonError::into_inner), path, vec![batch]);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Handle of the store. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct LocalStore {
-    to_thread: Sender<Batch>,
+    writer: Writer,
     /// The ledger as committed.
     ledger: Arc<Mutex<HashSet<(String, String)>>>,
     /// Small facts by name, as committed.
@@ -153,12 +173,29 @@ type Stalled = Arc<(Mutex<bool>, Condvar)>;
 impl LocalStore {
     /// Opens or makes the database and reads everything. Blocking.
     pub fn open(dir: &Path) -> Result<(Self, Restored), StoreError> {
+        Self::open_with(dir, true)
+    }
+
+    /// As [`LocalStore::open`], without the thread: each commit is written before the call of
+    /// [`LocalStore::submit`] returns, and blocks the caller. For simulations, in which nothing waits for a thread.
+    ///
+    /// # Errors
+    /// As [`LocalStore::open`].
+    pub fn open_without_thread(dir: &Path) -> Result<(Self, Restored), StoreError> {
+        Self::open_with(dir, false)
+    }
+
+    fn open_with(dir: &Path, thread: bool) -> Result<(Self, Restored), StoreError> {
         let path = dir.join("node.sqlite");
         let failed = |doing: &'static str| {
             let path = path.clone();
             move |e: rusqlite::Error| StoreError::Database { doing, path, why: e.to_string() }
         };
-        make_private(&path).map_err(|e| StoreError::Database { doing: "open", path: path.clone(), why: e.to_string() })?;
+        make_private(&path).map_err(|e| StoreError::Database {
+            doing: "open",
+            path: path.clone(),
+            why: e.to_string(),
+        })?;
         let connection = Connection::open(&path).map_err(failed("open"))?;
         prepare(&connection).map_err(failed("prepare"))?;
         let found = rows::format(&connection).map_err(failed("read the format"))?;
@@ -179,16 +216,25 @@ impl LocalStore {
         restored.ledger.extend(damaged.allocs.into_iter().map(|id| (FORGOTTEN.to_owned(), id)));
         restored.mark_lost = meta.mark_lost();
         let meta = meta.facts;
-        let (to_thread, batches) = std::sync::mpsc::channel();
         let stalled = Stalled::default();
-        let waits = stalled.clone();
-        std::thread::Builder::new()
-            .name("node-store".into())
-            .stack_size(256 * 1024)
-            .spawn(move || run(connection, &path, &batches, &waits))
-            .map_err(|e| StoreError::Database { doing: "start the thread", path: dir.join("node.sqlite"), why: e.to_string() })?;
+        let writer = if thread {
+            let (to_thread, batches) = std::sync::mpsc::channel();
+            let waits = stalled.clone();
+            std::thread::Builder::new()
+                .name("node-store".into())
+                .stack_size(256 * 1024)
+                .spawn(move || run(connection, &path, &batches, &waits))
+                .map_err(|e| StoreError::Database {
+                    doing: "start the thread",
+                    path: dir.join("node.sqlite"),
+                    why: e.to_string(),
+                })?;
+            Writer::Thread(to_thread)
+        } else {
+            Writer::Submitter(Arc::new(Mutex::new(connection)), path)
+        };
         let ledger = Arc::new(Mutex::new(restored.ledger.iter().cloned().collect()));
-        Ok((Self { to_thread, ledger, meta: Arc::new(Mutex::new(meta)), stalled }, restored))
+        Ok((Self { writer, ledger, meta: Arc::new(Mutex::new(meta)), stalled }, restored))
     }
 
     /// Commits; when it returns, the records survive the agent. A drop does not undo a queued commit.
@@ -197,14 +243,14 @@ impl LocalStore {
     }
 
     /// Queues a commit, in the order of the calls. When the returned future is ready, the records survive the agent.
-    pub fn submit(&self, writes: Vec<Write>) -> impl Future<Output = Result<(), StoreError>> + Send + 'static {
+    pub fn submit(&self, writes: Vec<Write>) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
         let (done, answer) = oneshot::channel();
         let changes: Vec<((String, String), bool)> = writes.iter().filter_map(entry).collect();
         let facts: Vec<(String, String)> = writes.iter().filter_map(fact).collect();
         let (known, meta) = (self.ledger.clone(), self.meta.clone());
-        let sent = self.to_thread.send(Batch { writes, done: Some(done) });
+        let sent = self.writer.submit(Batch { writes, done: Some(done) });
         async move {
-            sent.map_err(|_| StoreError::Closed)?;
+            sent?;
             answer.await.map_err(|_| StoreError::Closed)??;
             let mut ledger = known.lock().unwrap_or_else(PoisonError::into_inner);
             for (entry, claimed) in changes {
@@ -220,7 +266,8 @@ impl LocalStore {
         }
     }
 
-    /// Fault injection: while stalled, the disk completes no write and refuses none.
+    /// Fault injection: while stalled, the disk completes no write and refuses none. Without a thread this has no
+    /// effect.
     pub fn stall(&self, stalled: bool) {
         let (is, changed) = &*self.stalled;
         *is.lock().unwrap_or_else(PoisonError::into_inner) = stalled;
@@ -281,7 +328,8 @@ pub fn seal_records(dir: &Path) -> Result<(), StoreError> {
 /// Makes the file for its owner alone, and removes the access of others: it holds environments of tasks.
 fn make_private(path: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
-    let options = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).to_owned();
+    let options =
+        std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).to_owned();
     options.open(path)?.set_permissions(std::fs::Permissions::from_mode(0o600))?;
     match std::fs::set_permissions(path.with_extension("sqlite-wal"), std::fs::Permissions::from_mode(0o600)) {
         // There is none, or its former owner is just closing it.
@@ -304,16 +352,24 @@ fn prepare(connection: &Connection) -> rusqlite::Result<()> {
          CREATE TABLE IF NOT EXISTS jobs (hash TEXT PRIMARY KEY, json BLOB NOT NULL);
          CREATE TABLE IF NOT EXISTS allocs (id TEXT PRIMARY KEY, job TEXT NOT NULL, record BLOB NOT NULL, sum INTEGER);
          CREATE INDEX IF NOT EXISTS allocs_by_job ON allocs (job);
-         CREATE TABLE IF NOT EXISTS tasks (alloc TEXT NOT NULL, task TEXT NOT NULL, record BLOB NOT NULL, sum INTEGER, PRIMARY KEY (alloc, task));
-         CREATE TABLE IF NOT EXISTS slots (key TEXT PRIMARY KEY, attempted TEXT, epoch INTEGER NOT NULL, sum INTEGER) WITHOUT ROWID;
-         CREATE TABLE IF NOT EXISTS ledger (kind TEXT NOT NULL, key TEXT NOT NULL, sum INTEGER, PRIMARY KEY (kind, key)) WITHOUT ROWID;",
+         CREATE TABLE IF NOT EXISTS tasks (alloc TEXT NOT NULL, task TEXT NOT NULL, record BLOB NOT NULL, sum \
+         INTEGER, PRIMARY KEY (alloc, task));
+         CREATE TABLE IF NOT EXISTS slots (key TEXT PRIMARY KEY, attempted TEXT, epoch INTEGER NOT NULL, sum INTEGER) \
+         WITHOUT ROWID;
+         CREATE TABLE IF NOT EXISTS ledger (kind TEXT NOT NULL, key TEXT NOT NULL, sum INTEGER, PRIMARY KEY (kind, \
+         key)) WITHOUT ROWID;",
     )
 }
 
 /// After this long without a batch, the thread releases its page cache.
 const REST_AFTER_IDLE: Duration = Duration::from_secs(2);
 
-fn run(mut connection: Connection, path: &Path, batches: &Receiver<Batch>, (stalled, changed): &(Mutex<bool>, Condvar)) {
+fn run(
+    mut connection: Connection,
+    path: &Path,
+    batches: &Receiver<Batch>,
+    (stalled, changed): &(Mutex<bool>, Condvar),
+) {
     let mut rests = true;
     loop {
         let first = if rests { batches.recv().map_err(Into::into) } else { batches.recv_timeout(REST_AFTER_IDLE) };
@@ -336,16 +392,21 @@ fn run(mut connection: Connection, path: &Path, batches: &Receiver<Batch>, (stal
             }
         }
         drop(changed.wait_while(stalled.lock().unwrap_or_else(PoisonError::into_inner), |stalled| *stalled));
-        let result = apply(&mut connection, &group).map_err(|e| {
-            let error = StoreError::Database { doing: "commit", path: path.to_owned(), why: e.to_string() };
-            tracing::error!(%error, "local records were not written");
-            error
-        });
-        for batch in group {
-            if let Some(done) = batch.done {
-                // A cancelled caller does not wait any more.
-                let _ = done.send(result.clone());
-            }
+        write(&mut connection, path, group);
+    }
+}
+
+/// Writes as one transaction, and answers.
+fn write(connection: &mut Connection, path: &Path, group: Vec<Batch>) {
+    let result = apply(connection, &group).map_err(|e| {
+        let error = StoreError::Database { doing: "commit", path: path.to_owned(), why: e.to_string() };
+        tracing::error!(%error, "local records were not written");
+        error
+    });
+    for batch in group {
+        if let Some(done) = batch.done {
+            // A cancelled caller does not wait any more.
+            let _ = done.send(result.clone());
         }
     }
 }
@@ -362,10 +423,14 @@ fn apply(connection: &mut Connection, group: &[Batch]) -> rusqlite::Result<()> {
         match write {
             Write::Meta(name, value) | Write::Mark(name, value) => {
                 let sum = rows::meta_sum(name, value);
-                transaction.prepare_cached("INSERT OR REPLACE INTO meta VALUES (?1, ?2, ?3)")?.execute(params![name, value, sum])?;
+                transaction
+                    .prepare_cached("INSERT OR REPLACE INTO meta VALUES (?1, ?2, ?3)")?
+                    .execute(params![name, value, sum])?;
             }
             Write::Alloc { id, job, record } => {
-                transaction.prepare_cached("INSERT OR IGNORE INTO jobs VALUES (?1, ?2)")?.execute(params![job.hash, job.json])?;
+                transaction
+                    .prepare_cached("INSERT OR IGNORE INTO jobs VALUES (?1, ?2)")?
+                    .execute(params![job.hash, job.json])?;
                 let sum = rows::alloc_sum(id.as_bytes(), job.hash.as_bytes(), record);
                 let mut put = transaction.prepare_cached("INSERT OR REPLACE INTO allocs VALUES (?1, ?2, ?3, ?4)")?;
                 put.execute(params![id, job.hash, record, sum])?;
@@ -395,12 +460,15 @@ fn apply(connection: &mut Connection, group: &[Batch]) -> rusqlite::Result<()> {
                 rows::claim(&transaction, kind, key)?;
             }
             Write::Release { kind, key } => {
-                transaction.prepare_cached("DELETE FROM ledger WHERE kind = ?1 AND key = ?2")?.execute(params![kind, key])?;
+                transaction
+                    .prepare_cached("DELETE FROM ledger WHERE kind = ?1 AND key = ?2")?
+                    .execute(params![kind, key])?;
             }
         }
     }
     if forgot {
-        transaction.execute("DELETE FROM jobs WHERE NOT EXISTS (SELECT 1 FROM allocs WHERE allocs.job = jobs.hash)", [])?;
+        transaction
+            .execute("DELETE FROM jobs WHERE NOT EXISTS (SELECT 1 FROM allocs WHERE allocs.job = jobs.hash)", [])?;
     }
     transaction.commit()?;
     if durable {
@@ -426,7 +494,10 @@ mod tests {
         let (store, restored) = LocalStore::open(dir.path()).expect("open");
         assert!(restored.allocs.is_empty());
         let task = |t: &str| Write::Task { alloc: "a".into(), task: t.into(), record: t.as_bytes().to_vec() };
-        store.commit(vec![Write::Alloc { id: "a".into(), job: job(), record: b"1".to_vec() }, task("x"), task("y")]).await.expect("commit");
+        store
+            .commit(vec![Write::Alloc { id: "a".into(), job: job(), record: b"1".to_vec() }, task("x"), task("y")])
+            .await
+            .expect("commit");
         store.commit(vec![Write::Alloc { id: "b".into(), job: job(), record: b"2".to_vec() }]).await.expect("commit");
         store.commit(vec![Write::Forget("b".into()), Write::Meta("node_id", "n".into())]).await.expect("commit");
         store.commit(vec![Write::Claim { kind: "cgroup", key: "k".into() }]).await.expect("commit");

@@ -111,9 +111,13 @@ impl Place {
         let unshown = former.map_or_else(|| Unshown::new().map(Arc::new), Ok);
         match unshown {
             // Drivers write their observations of a task to its standard output.
-            Ok(pipe) => Self { output: Output { stdout: pipe.path().to_owned(), ..Output::nowhere(AllocId::NIL) }, unshown: Some(pipe) },
+            Ok(pipe) => Self {
+                output: Output { stdout: pipe.path().to_owned(), ..Output::nowhere(AllocId::NIL) },
+                unshown: Some(pipe),
+            },
             Err(error) => {
-                tracing::warn!(%error, "there is no pipe for what a driver says of a task without an allocation: it is not read");
+                tracing::warn!(%error, "there is no pipe for what a driver says of a task without an allocation: it \
+                    is not read");
                 Self::of(Output::nowhere(AllocId::NIL))
             }
         }
@@ -182,7 +186,13 @@ impl PlainTasks {
     }
 
     /// The task as the plugin's present process follows it; `None`: the plugin must adopt it (again).
-    pub(crate) fn attached(&self, id: &str, generation: u64, slot: Option<&SlotKey>, shares: OwnedRwLockReadGuard<()>) -> Option<Attached> {
+    pub(crate) fn attached(
+        &self,
+        id: &str,
+        generation: u64,
+        slot: Option<&SlotKey>,
+        shares: OwnedRwLockReadGuard<()>,
+    ) -> Option<Attached> {
         let inner = self.lock();
         let known = inner.known.get(id).filter(|known| self.good(known, generation, slot))?;
         let (place, ended, believed_from) = (known.place.clone(), known.ended.clone(), known.believed_from);
@@ -213,7 +223,8 @@ impl PlainTasks {
                     // Only the first answer counts.
                     Ok(exit) => drop(ended.set(exit)),
                     Err(error) => {
-                        tracing::debug!(task = id, %error, "the end of a task cannot be waited for: its driver is asked about it")
+                        tracing::debug!(task = id, %error, "the end of a task cannot be waited for: its driver is \
+                            asked about it")
                     }
                 }
             }
@@ -221,7 +232,9 @@ impl PlainTasks {
         let _waits = AbortOnDropHandle::new(tokio::spawn(waits));
         let mut inner = self.lock();
         let believed_from = now + inner.doubts.remove(id).unwrap_or_default();
-        inner.known.insert(id.to_owned(), Known { generation, place, since: now, believed_from, stale: false, ended, _waits });
+        inner
+            .known
+            .insert(id.to_owned(), Known { generation, place, since: now, believed_from, stale: false, ended, _waits });
     }
 
     /// Makes the plugin adopt the task anew before the next call.
@@ -303,7 +316,11 @@ mod tests {
     async fn output_goes_to_the_allocation_that_shows_the_task_now() {
         let tasks = PlainTasks::default();
         let slot: SlotKey = "default/job.g[0]/t".parse().expect("a slot");
-        let output = |n: u128| Output { alloc: AllocId(uuid::Uuid::from_u128(n)), stdout: format!("{n}.out"), stderr: format!("{n}.err") };
+        let output = |n: u128| Output {
+            alloc: AllocId(uuid::Uuid::from_u128(n)),
+            stdout: format!("{n}.out"),
+            stderr: format!("{n}.err"),
+        };
         let nowhere = Output::nowhere(AllocId::NIL);
         let place = async |before| tasks.place_of(Some(&slot), before).await;
         assert!(tasks.place_of(None, None).await.unshown.is_some(), "the node reads it");
@@ -315,7 +332,9 @@ mod tests {
         tasks.output_to(slot.clone(), output(1));
         assert_eq!(place(None).await.output, output(1));
         assert_eq!(place(Some(unshown)).await.output, output(1));
-        assert!(tasks.moved(Some(&slot), &nowhere) && !tasks.moved(Some(&slot), &output(1)) && !tasks.moved(None, &nowhere));
+        assert!(
+            tasks.moved(Some(&slot), &nowhere) && !tasks.moved(Some(&slot), &output(1)) && !tasks.moved(None, &nowhere)
+        );
         // Its successor's allocation comes before the former one goes.
         tasks.output_to(slot.clone(), output(2));
         tasks.no_output_to(&slot, output(1).alloc);

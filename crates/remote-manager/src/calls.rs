@@ -3,7 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use api::node_rpc::{self, ListRemote, RemoteListed};
-use driver_host::{Bundle, Driver, EnsureRequest, FindRequest, InstanceState, ListedInstance, Remote, RemoteError, TaskConfig};
+use driver_host::{
+    Bundle, Driver, EnsureRequest, FindRequest, InstanceState, ListedInstance, Remote, RemoteError, TaskConfig,
+};
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use host::clock::now_ns;
 use lifecycle::remote::node::{Answer, Call, Sighting};
@@ -129,8 +131,13 @@ async fn look(about: &About, remote: &Remote, call: Call) -> Answer {
             let provider = about.providers.drivers.provider(&about.driver).unwrap_or_default();
             if provider.find {
                 let Kept { intent, epoch, wanted } = about.kept.clone();
-                let request =
-                    FindRequest { key: incarnation.to_string(), owner, intent, epoch, create_follows: wanted && provider.keyed_create };
+                let request = FindRequest {
+                    key: incarnation.to_string(),
+                    owner,
+                    intent,
+                    epoch,
+                    create_follows: wanted && provider.keyed_create,
+                };
                 return match remote.look_up(request).await {
                     Ok((handle, observed)) => instance(model_handle(handle), Some(&observed)),
                     Err(e) => trouble(e),
@@ -187,7 +194,10 @@ pub(crate) async fn list_page(providers: &Providers, cluster: ClusterId, ask: Li
     let reached = known.map(|p| p.provider);
     if reached.as_deref() != Some(&*ask.provider) {
         let reached = reached.map_or_else(|| "none".to_owned(), |p| format!("{p:?}"));
-        return failed(format!("driver {:?} of this node reaches provider {reached}, not {:?}", ask.driver, ask.provider));
+        return failed(format!(
+            "driver {:?} of this node reaches provider {reached}, not {:?}",
+            ask.driver, ask.provider
+        ));
     }
     let remote = match remote_of(providers, &ask.driver).await {
         Ok(Reached::Extension(remote)) => remote,
@@ -261,7 +271,12 @@ pub(crate) async fn observe(remote: &Remote, handles: &[RemoteHandle]) -> Vec<An
 
 /// Observes a batch through a driver by name. Reports each answer, with its handle, as soon as it is there. With a
 /// driver that observes one instance at a time, a slow one delays no other.
-pub(crate) async fn observe_by_name(providers: &Providers, driver: &str, handles: &[RemoteHandle], mut tell: impl FnMut(usize, Answer)) {
+pub(crate) async fn observe_by_name(
+    providers: &Providers,
+    driver: &str,
+    handles: &[RemoteHandle],
+    mut tell: impl FnMut(usize, Answer),
+) {
     let answers = match remote_of(providers, driver).await {
         Ok(Reached::Extension(remote)) => observe(&remote, handles).await,
         Ok(Reached::Plain(plain)) => {
@@ -303,7 +318,12 @@ async fn ready(prepared: Option<Result<Arc<Prepared>, String>>) -> Result<(TaskC
     }
 }
 
-async fn mutate_plainly(plain: &Plain<'_>, slot: &SlotKey, call: Call, prepared: Option<Result<Arc<Prepared>, String>>) -> Answer {
+async fn mutate_plainly(
+    plain: &Plain<'_>,
+    slot: &SlotKey,
+    call: Call,
+    prepared: Option<Result<Arc<Prepared>, String>>,
+) -> Answer {
     match call {
         Call::Ensure { .. } => match ready(prepared).await {
             Ok((task, bundle)) => plain.start(slot, task, &bundle).await,
@@ -354,13 +374,15 @@ async fn mutate(about: &About, remote: &Remote, call: Call, prepared: Option<Res
                 Err(e) => trouble(e),
             }
         }
-        Call::Stop { handle, epoch, signal, timeout } => match remote.stop(wire_handle(&handle), epoch, &signal, timeout.to_std()).await {
-            Ok(observed) => match observed.state() {
-                InstanceState::Gone => Answer::Absent,
-                _ => instance(handle, Some(&observed)),
-            },
-            Err(e) => trouble(e),
-        },
+        Call::Stop { handle, epoch, signal, timeout } => {
+            match remote.stop(wire_handle(&handle), epoch, &signal, timeout.to_std()).await {
+                Ok(observed) => match observed.state() {
+                    InstanceState::Gone => Answer::Absent,
+                    _ => instance(handle, Some(&observed)),
+                },
+                Err(e) => trouble(e),
+            }
+        }
         Call::Acknowledge { handle, epoch } => match remote.acknowledge(wire_handle(&handle), epoch).await {
             Ok(()) | Err(RemoteError::Gone(_)) => Answer::Absent,
             Err(e) => trouble(e),

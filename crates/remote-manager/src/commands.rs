@@ -71,7 +71,10 @@ impl RemoteLoop {
             }
             Command::Kept { slot, incarnation, alloc } => {
                 if let Some(entry) = self.entries.get_mut(&slot)
-                    && entry.slot.order().is_some_and(|order| order.alloc_id == alloc && order.incarnation == incarnation)
+                    && entry
+                        .slot
+                        .order()
+                        .is_some_and(|order| order.alloc_id == alloc && order.incarnation == incarnation)
                 {
                     entry.keeping = None;
                 }
@@ -80,9 +83,13 @@ impl RemoteLoop {
             }
             Command::KeepOverdue { slot, incarnation, alloc } => {
                 if let Some(entry) = self.entries.get_mut(&slot)
-                    && entry.wants_keeping.take_if(|(of, for_whom, _)| (*of, *for_whom) == (incarnation, alloc)).is_some()
+                    && entry
+                        .wants_keeping
+                        .take_if(|(of, for_whom, _)| (*of, *for_whom) == (incarnation, alloc))
+                        .is_some()
                 {
-                    tracing::warn!(%slot, %alloc, "the output of an ended remote task is not kept: its allocation is not on this node");
+                    tracing::warn!(%slot, %alloc, "the output of an ended remote task is not kept: its allocation is \
+                        not on this node");
                     events.push((slot, Event::Kept { incarnation, alloc_id: alloc }));
                 }
             }
@@ -148,7 +155,13 @@ impl RemoteLoop {
         });
     }
 
-    fn orders(&mut self, full: bool, orders: Vec<RemoteOrder>, released: &[String], events: &mut Vec<(SlotKey, Event)>) {
+    fn orders(
+        &mut self,
+        full: bool,
+        orders: Vec<RemoteOrder>,
+        released: &[String],
+        events: &mut Vec<(SlotKey, Event)>,
+    ) {
         let named: HashSet<SlotKey> = orders.iter().map(|o| o.slot.clone()).collect();
         let held = self.lease || self.with.lease.held();
         if full {
@@ -175,7 +188,8 @@ impl RemoteLoop {
             let slot = order.slot.clone();
             let entry = self.entries.entry(slot.clone()).or_insert_with(|| {
                 let known = if self.doubt.reigns() {
-                    tracing::warn!(%slot, "the record of this slot may be lost: it is looked for an instance before anything is created");
+                    tracing::warn!(%slot, "the record of this slot may be lost: it is looked for an instance before \
+                        anything is created");
                     Stored { attempted: Some(order.incarnation), highest_epoch: 0 }
                 } else {
                     Stored::default()
@@ -188,7 +202,8 @@ impl RemoteLoop {
             }
             if order.epoch < entry.slot.highest_epoch() {
                 let (epoch, highest) = (order.epoch, entry.slot.highest_epoch());
-                tracing::warn!(%slot, epoch, highest, "order refused: this node has acted under a higher epoch; the servers are told");
+                tracing::warn!(%slot, epoch, highest, "order refused: this node has acted under a higher epoch; the \
+                    servers are told");
             }
             if held {
                 events.push((slot.clone(), Event::LeaseHeld));
@@ -206,9 +221,11 @@ impl RemoteLoop {
     /// slots.
     fn named(&self, names: &[String]) -> Vec<SlotKey> {
         let known = || self.entries.keys().chain(self.interests.keys());
-        let by_name = LazyCell::new(|| known().map(|slot| (slot.to_string(), slot)).collect::<HashMap<String, &SlotKey>>());
+        let by_name =
+            LazyCell::new(|| known().map(|slot| (slot.to_string(), slot)).collect::<HashMap<String, &SlotKey>>());
         let here = |slot: &SlotKey| self.entries.contains_key(slot) || self.interests.contains_key(slot);
-        let read = |name: &String| name.parse().ok().filter(here).or_else(|| by_name.get(name).map(|slot| (*slot).clone()));
+        let read =
+            |name: &String| name.parse().ok().filter(here).or_else(|| by_name.get(name).map(|slot| (*slot).clone()));
         names.iter().filter_map(read).collect()
     }
 
@@ -216,7 +233,8 @@ impl RemoteLoop {
         let slot = interest.slot.clone();
         // All orders are known and none is for this allocation: a stop of it need not wait. A later order takes that
         // back.
-        let ordered = self.entries.get(&slot).and_then(|e| e.slot.order()).is_some_and(|o| o.alloc_id == interest.alloc.id);
+        let ordered =
+            self.entries.get(&slot).and_then(|e| e.slot.order()).is_some_and(|o| o.alloc_id == interest.alloc.id);
         if self.orders_are_fresh && !ordered {
             tell_released(std::iter::once(&interest));
         }

@@ -46,7 +46,11 @@ impl Creates {
     fn of(&mut self, driver: &str) -> &Arc<Queue> {
         self.by_driver.entry(driver.to_owned()).or_insert_with(|| {
             let places = |n| Arc::new(Semaphore::new(n));
-            Arc::new(Queue { turns: places(AT_ONCE), fetched: places(FETCHED_AT_ONCE), kib: places(KIB_AT_ONCE as usize) })
+            Arc::new(Queue {
+                turns: places(AT_ONCE),
+                fetched: places(FETCHED_AT_ONCE),
+                kib: places(KIB_AT_ONCE as usize),
+            })
         })
     }
 

@@ -45,11 +45,16 @@ pub(crate) fn final_status<'a>(output: &'a str, instance: &str) -> Option<&'a st
 
 /// The rotated files that a FIFO's reader writes, `logs/t.stdout.<n>` for `logs/.t.stdout.fifo`, newest first.
 fn files(fifo: &Path) -> Vec<PathBuf> {
-    let name = fifo.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix('.')?.strip_suffix(".fifo"));
+    let name =
+        fifo.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix('.')?.strip_suffix(".fifo"));
     let (Some(name), Some(dir)) = (name, fifo.parent()) else { return Vec::new() };
     let number = |path: &Path| path.file_name()?.to_str()?.strip_prefix(name)?.strip_prefix('.')?.parse::<u64>().ok();
-    let mut found: Vec<(u64, PathBuf)> =
-        fs::read_dir(dir).into_iter().flatten().flatten().filter_map(|e| Some((number(&e.path())?, e.path()))).collect();
+    let mut found: Vec<(u64, PathBuf)> = fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|e| Some((number(&e.path())?, e.path())))
+        .collect();
     found.sort_unstable_by_key(|(number, _)| std::cmp::Reverse(*number));
     found.into_iter().map(|(_, path)| path).collect()
 }

@@ -97,7 +97,9 @@ impl Fetching<'_> {
             .and_then(|()| task_dirs.create(Keeper::Agent))
             .map_err(unmade)?;
         supplies.artifacts(self.of, dirs, self.run, self.tell).await.map_err(|failure| match failure {
-            StartFailure::Artifact { why, recoverable: true } | StartFailure::Setup { why, recoverable: true } => Unprepared::Later(why),
+            StartFailure::Artifact { why, recoverable: true } | StartFailure::Setup { why, recoverable: true } => {
+                Unprepared::Later(why)
+            }
             StartFailure::Artifact { why, .. }
             | StartFailure::Setup { why, .. }
             | StartFailure::Validation(why)
@@ -105,7 +107,9 @@ impl Fetching<'_> {
             StartFailure::Interrupted => Unprepared::Later("the download was interrupted".to_owned()),
         })?;
         let task = dir.task.clone();
-        let entries = blocking(move || list(&task)).await.map_err(|e| Unprepared::Later(format!("look through the artifacts: {e}")))?;
+        let entries = blocking(move || list(&task))
+            .await
+            .map_err(|e| Unprepared::Later(format!("look through the artifacts: {e}")))?;
         let entries = entries.map_err(Unprepared::Refused)?;
         Ok(Fetched { dir, entries, turn: Mutex::new(Some(self.turn)) })
     }
@@ -154,13 +158,18 @@ fn list(task: &Path) -> io::Result<Result<Vec<Entry>, String>> {
             let target = entry.path().canonicalize().ok().filter(|target| target.starts_with(&local));
             let Some(meta) = target.and_then(|target| fs::metadata(target).ok()).filter(fs::Metadata::is_file) else {
                 return Ok(Err(format!(
-                    "{path:?} of an artifact is a link that leads to no file of it, and only files travel to where the task runs"
+                    "{path:?} of an artifact is a link that leads to no file of it, and only files travel to where \
+                        the task runs"
                 )));
             };
             found.push(Entry { path, mode: meta.permissions().mode() & 0o777, bytes: meta.len() });
         }
         if empty && dir != local {
-            found.push(Entry { path: format!("{below}/"), mode: fs::metadata(&dir)?.permissions().mode() & 0o777, bytes: 0 });
+            found.push(Entry {
+                path: format!("{below}/"),
+                mode: fs::metadata(&dir)?.permissions().mode() & 0o777,
+                bytes: 0,
+            });
         }
     }
     found.sort_by(|a, b| a.path.cmp(&b.path));
@@ -229,7 +238,10 @@ mod tests {
     fn files_and_empty_directories_travel_and_links_as_what_they_lead_to() {
         let (_dir, task) = task();
         symlink("sub/b", task.join("local/link")).expect("a link");
-        assert_eq!(paths(&task), Ok(["local/link", "local/run", "local/sub/b", "local/sub/empty/"].map(String::from).to_vec()));
+        assert_eq!(
+            paths(&task),
+            Ok(["local/link", "local/run", "local/sub/b", "local/sub/empty/"].map(String::from).to_vec())
+        );
         for (target, what) in [("sub", "a directory"), ("/etc/passwd", "out of it"), ("nothing", "nowhere")] {
             symlink(target, task.join("local/bad")).expect("a link");
             assert!(paths(&task).is_err_and(|why| why.contains("local/bad")), "a link to {what}");
@@ -243,7 +255,11 @@ mod tests {
         let turns = Arc::new(Semaphore::new(1));
         let turn = || turns.clone().try_acquire_owned().expect("a turn");
         let entries = list(&task).expect("listed").expect("travels");
-        let mut fetched = Fetched { dir: Dir { root: dir.path().into(), task: task.clone() }, entries, turn: Mutex::new(Some(turn())) };
+        let mut fetched = Fetched {
+            dir: Dir { root: dir.path().into(), task: task.clone() },
+            entries,
+            turn: Mutex::new(Some(turn())),
+        };
         assert_eq!(fetched.bytes(), 4);
         fetched.without(&BTreeSet::from(["local/sub/b"]));
         assert_eq!(turns.available_permits(), 0);

@@ -70,7 +70,8 @@ impl Keep {
         match self.both(&over).await {
             Err(Failure::Over) => return,
             Err(Failure::Here(why) | Failure::Never(why) | Failure::CouldNotAsk(why)) => {
-                tracing::warn!(slot = %self.slot, alloc = %self.alloc, why, "the output of an ended remote task was not kept");
+                tracing::warn!(slot = %self.slot, alloc = %self.alloc, why, "the output of an ended remote task was \
+                    not kept");
             }
             Ok(()) => {}
         }
@@ -93,7 +94,8 @@ impl Keep {
                     Ok(()) => {}
                     Err(Failure::Over) => return Err(Failure::Over),
                     Err(Failure::Never(why) | Failure::CouldNotAsk(why) | Failure::Here(why)) => {
-                        tracing::warn!(slot = %self.slot, alloc = %self.alloc, kind, why, "output of an ended remote task is missing");
+                        tracing::warn!(slot = %self.slot, alloc = %self.alloc, kind, why, "output of an ended remote \
+                            task is missing");
                         missing.insert(kind.to_owned(), why);
                         patience = Duration::ZERO;
                     }
@@ -165,7 +167,12 @@ impl Keep {
     ) -> Result<(), Failure> {
         let remote = self.remote().await?;
         let end = draft.as_ref().and_then(|d| d.end(kind));
-        let query = LogsQuery { stderr: kind == "stderr", offset: end.unwrap_or(limits.bytes()), follow: false, from_end: end.is_none() };
+        let query = LogsQuery {
+            stderr: kind == "stderr",
+            offset: end.unwrap_or(limits.bytes()),
+            follow: false,
+            from_end: end.is_none(),
+        };
         let mut chunks = remote.logs(wire::wire_handle(&self.handle), query).map_err(failure)?;
         loop {
             let next = tokio::select! {
@@ -192,9 +199,9 @@ impl Keep {
     async fn remote(&self) -> Result<Remote, Failure> {
         match calls::remote_of(&self.providers, &self.driver).await {
             Ok(Reached::Extension(remote)) => Ok(remote),
-            Ok(Reached::Plain(_)) => {
-                Err(Failure::Never("the driver knows the plain driver protocol only, which carries no output".to_owned()))
-            }
+            Ok(Reached::Plain(_)) => Err(Failure::Never(
+                "the driver knows the plain driver protocol only, which carries no output".to_owned(),
+            )),
             Err(why) => Err(Failure::CouldNotAsk(why)),
         }
     }

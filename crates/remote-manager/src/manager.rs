@@ -230,14 +230,19 @@ impl RemoteManager {
             return Err("this node may not act on the instance now: it has no lease or only observes it".into());
         }
         if let Some(remote) = instance.driver.remote() {
-            return remote.signal(wire_handle(&instance.handle), instance.epoch, signal).await.map_err(|e| e.to_string());
+            return remote
+                .signal(wire_handle(&instance.handle), instance.epoch, signal)
+                .await
+                .map_err(|e| e.to_string());
         }
         self.plainly(&instance)?.signal(&instance.handle, signal).await
     }
 
     fn plainly(&self, instance: &Instance) -> Result<Plain<'_>, String> {
         let known = instance.driver.capabilities().is_some_and(|c| c.remote_tasks);
-        known.then(|| Plain { tasks: &self.plain, driver: instance.driver.clone() }).ok_or_else(|| NOT_RUNNING.to_owned())
+        known
+            .then(|| Plain { tasks: &self.plain, driver: instance.driver.clone() })
+            .ok_or_else(|| NOT_RUNNING.to_owned())
     }
 
     /// One sample of an instance's resource use, if there is one.
@@ -254,7 +259,9 @@ impl RemoteManager {
     /// Why it does not run, for people.
     pub async fn exec(&self, instance: &Instance, command: Vec<String>, tty: bool) -> Result<ExecSession, String> {
         match instance.driver.remote() {
-            Some(remote) => remote.exec(wire_handle(&instance.handle), instance.epoch, command, tty).map_err(|e| e.to_string()),
+            Some(remote) => {
+                remote.exec(wire_handle(&instance.handle), instance.epoch, command, tty).map_err(|e| e.to_string())
+            }
             None => self.plainly(instance)?.exec(&instance.handle, command, tty).await,
         }
     }

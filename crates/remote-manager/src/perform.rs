@@ -68,7 +68,8 @@ impl RemoteLoop {
         }
         for (driver, asked) in observe {
             for chunk in asked.chunks(OBSERVE_BATCH) {
-                let (providers, manager, driver, chunk) = (self.providers.clone(), self.manager.clone(), driver.clone(), chunk.to_vec());
+                let (providers, manager, driver, chunk) =
+                    (self.providers.clone(), self.manager.clone(), driver.clone(), chunk.to_vec());
                 tokio::spawn(async move {
                     let handles: Vec<RemoteHandle> = chunk.iter().map(|(.., h)| h.clone()).collect();
                     let tell = |at: usize, answer| {
@@ -146,9 +147,16 @@ impl RemoteLoop {
         let of = entry.slot.prepares()?;
         // A create that has waited for long must not carry tokens that expire soon.
         let aged = |outcome: &Outcome| {
-            outcome.as_ref().is_ok_and(|prepared| prepared.is_lost() || prepared.due.next().is_some_and(|due| due <= now_ns()))
+            outcome
+                .as_ref()
+                .is_ok_and(|prepared| prepared.is_lost() || prepared.due.next().is_some_and(|due| due <= now_ns()))
         };
-        let outcome = entry.preparing.as_ref().and_then(|preparing| preparing.outcome(of)).filter(|outcome| !aged(outcome)).cloned();
+        let outcome = entry
+            .preparing
+            .as_ref()
+            .and_then(|preparing| preparing.outcome(of))
+            .filter(|outcome| !aged(outcome))
+            .cloned();
         let goes_on = entry.preparing.as_ref().and_then(Preparing::open) == Some(of);
         if outcome.is_none() && !goes_on {
             self.prepare(key);
@@ -174,12 +182,16 @@ impl RemoteLoop {
         let (preparer, manager, slot) = (self.preparer.clone(), self.manager.clone(), key.clone());
         let fetches = self.creates.fetching(&self.driver_of(key));
         // The allocation's directory must outlive its writers.
-        let artifacts =
-            interest.job.group(&interest.alloc.task_group).and_then(|g| g.task(&interest.task)).is_some_and(|t| !t.artifacts.is_empty());
+        let artifacts = interest
+            .job
+            .group(&interest.alloc.task_group)
+            .and_then(|g| g.task(&interest.task))
+            .is_some_and(|t| !t.artifacts.is_empty());
         let writes = artifacts.then(|| self.keeps.entry((interest.alloc.id, key.clone())).or_default().tasks.token());
         tokio::spawn(async move {
             let _writes = writes;
-            let (mut pause, begin, mut told, mut progress) = (RETRY_FIRST, tokio::time::Instant::now(), String::new(), Progress::default());
+            let (mut pause, begin, mut told, mut progress) =
+                (RETRY_FIRST, tokio::time::Instant::now(), String::new(), Progress::default());
             let outcome = loop {
                 // Boxed, because thousands begin at once.
                 let tried = tokio::select! {
@@ -209,7 +221,10 @@ impl RemoteLoop {
         });
     }
 
-    #[expect(clippy::await_holding_invalid_type, reason = "one that was cancelled writes what it was at before the next begins")]
+    #[expect(
+        clippy::await_holding_invalid_type,
+        reason = "one that was cancelled writes what it was at before the next begins"
+    )]
     pub(crate) fn keep(&mut self, key: &SlotKey, incarnation: IncarnationId, alloc: AllocId, handle: RemoteHandle) {
         let driver = self.driver_of(key);
         let Some(entry) = self.entries.get_mut(key) else {
@@ -285,7 +300,8 @@ impl RemoteLoop {
             }
             again = entry.slot.order().map(|order| order.alloc_id);
             if again.is_some() {
-                self.entries.insert(key.clone(), Box::new(Entry { slot: entry.slot, call: entry.call, ..Entry::default() }));
+                self.entries
+                    .insert(key.clone(), Box::new(Entry { slot: entry.slot, call: entry.call, ..Entry::default() }));
             }
         }
         self.with.outbox.forget_slot(key);
@@ -355,7 +371,8 @@ impl RemoteLoop {
         {
             self.watches.remove(incarnation);
         }
-        let outcome = entry.preparing.as_ref().and_then(|preparing| preparing.outcome((order.incarnation, order.alloc_id)));
+        let outcome =
+            entry.preparing.as_ref().and_then(|preparing| preparing.outcome((order.incarnation, order.alloc_id)));
         let refused = outcome.and_then(|outcome| outcome.as_ref().err()).cloned().unwrap_or_default();
         let view = RemoteView {
             incarnation: order.incarnation,
@@ -373,7 +390,8 @@ impl RemoteLoop {
         if entry.shown.as_ref().is_some_and(|(alloc, shown)| *alloc == order.alloc_id && *shown == view) {
             return;
         }
-        let Some(interest) = self.interests.get(key).and_then(|l| l.iter().find(|i| i.alloc.id == order.alloc_id)) else {
+        let Some(interest) = self.interests.get(key).and_then(|l| l.iter().find(|i| i.alloc.id == order.alloc_id))
+        else {
             return;
         };
         let event = AllocEvent::Remote { task: interest.task.clone(), view: Box::new(view.clone()) };

@@ -23,8 +23,8 @@ use std::{
 };
 
 use driver_host::{
-    Bundle, CallError, Driver, ExecSession, Inspection, TaskConfig, TaskExit, TaskHandle, TaskStatus, handle_from_bytes, handle_to_bytes,
-    proto::driver::TaskStats,
+    Bundle, CallError, Driver, ExecSession, Inspection, TaskConfig, TaskExit, TaskHandle, TaskStatus,
+    handle_from_bytes, handle_to_bytes, proto::driver::TaskStats,
 };
 use host::clock::now_ns;
 use lifecycle::remote::node::{Answer, Sighting};
@@ -153,7 +153,10 @@ pub(crate) struct Plain<'a> {
 
 impl Plain<'_> {
     /// The task, followed by the running plugin. The plugin adopts it first, unless it has done so under this order.
-    #[expect(clippy::await_holding_invalid_type, reason = "calls that change what the plugin knows of a task exclude all others about it")]
+    #[expect(
+        clippy::await_holding_invalid_type,
+        reason = "calls that change what the plugin knows of a task exclude all others about it"
+    )]
     async fn attached(&self, handle: &RemoteHandle) -> Result<Attached, Answer> {
         let (mut found, id, slot) = opened(handle)?;
         for _ in 0..ATTEMPTS {
@@ -192,7 +195,9 @@ impl Plain<'_> {
         let told = self.tasks.told(id, self.driver.generation());
         // A plugin that waits for a reader of the task's output is deaf until it has one.
         let _reads = told.as_ref().map(readers);
-        let refuses = |e: &CallError| Answer::CouldNotAsk(format!("the driver does not let go of what it knows of the task: {e}"));
+        let refuses = |e: &CallError| {
+            Answer::CouldNotAsk(format!("the driver does not let go of what it knows of the task: {e}"))
+        };
         match self.driver.stop_task(id, DETACH, DETACH_PATIENCE).await {
             Ok(()) => {}
             Err(e) if e.is_task_not_found() => return Ok(()),
@@ -208,16 +213,22 @@ impl Plain<'_> {
             Ok(_) => Ok(()),
             // Its watch has ended with an error, so the plugin takes the task for running. The task is detached, so
             // this deletes only the plugin's record.
-            Err(CallError::Failed { .. }) => self.driver.destroy_task(id, true).await.map(drop).map_err(|e| refuses(&e)),
+            Err(CallError::Failed { .. }) => {
+                self.driver.destroy_task(id, true).await.map(drop).map_err(|e| refuses(&e))
+            }
             Err(e) => Err(refuses(&e)),
         }
     }
 
-    #[expect(clippy::await_holding_invalid_type, reason = "calls that change what the plugin knows of a task exclude all others about it")]
+    #[expect(
+        clippy::await_holding_invalid_type,
+        reason = "calls that change what the plugin knows of a task exclude all others about it"
+    )]
     pub(crate) async fn start(&self, slot: &SlotKey, mut config: TaskConfig, bundle: &Bundle) -> Answer {
         if !bundle.files.is_empty() {
             return Answer::WrongRequest(
-                "the driver knows the plain driver protocol only, which carries no files: the job must not have artifacts, templates or a payload"
+                "the driver knows the plain driver protocol only, which carries no files: the job must not have \
+                    artifacts, templates or a payload"
                     .to_owned(),
             );
         }
@@ -233,7 +244,12 @@ impl Plain<'_> {
                 let network = started.network.unwrap_or_default();
                 bounded(
                     kept(started.handle, slot),
-                    Sighting { observed: Observed::Creating, address: network.address, port_map: network.port_map, ..Sighting::default() },
+                    Sighting {
+                        observed: Observed::Creating,
+                        address: network.address,
+                        port_map: network.port_map,
+                        ..Sighting::default()
+                    },
                 )
             }
             Err(e @ CallError::NotReady { .. }) => Answer::NotSent(e.to_string()),
@@ -281,7 +297,11 @@ impl Plain<'_> {
                     None => match tokio::time::timeout(END_PATIENCE, self.driver.wait_task(&at.id)).await {
                         Ok(Ok(exit)) => exit,
                         Ok(Err(e)) => return lost(&e),
-                        Err(_) => return Answer::CouldNotAsk("the driver says that the task has ended, but not how".to_owned()),
+                        Err(_) => {
+                            return Answer::CouldNotAsk(
+                                "the driver says that the task has ended, but not how".to_owned(),
+                            );
+                        }
                     },
                 };
                 match exit.error.as_deref() {
@@ -311,10 +331,14 @@ impl Plain<'_> {
                 }
             }
             (TaskStatus::Running, None) if at.doubted() => {
-                return Answer::CouldNotAsk("the driver has begun anew to watch the task and has not told anything of it yet".to_owned());
+                return Answer::CouldNotAsk(
+                    "the driver has begun anew to watch the task and has not told anything of it yet".to_owned(),
+                );
             }
             (TaskStatus::Running, None) => Observed::Running,
-            (TaskStatus::Unknown, None) => return Answer::CouldNotAsk("the driver cannot say whether the task runs".to_owned()),
+            (TaskStatus::Unknown, None) => {
+                return Answer::CouldNotAsk("the driver cannot say whether the task runs".to_owned());
+            }
         };
         let network = seen.network.unwrap_or_default();
         let sighting = Sighting {
@@ -352,7 +376,9 @@ impl Plain<'_> {
         // A plugin whose watch is over ignores a stop of the task.
         if at.ended().is_some() {
             match self.look_at(handle, &at).await {
-                Answer::Instance { sighting, handle } if sighting.observed.ended() => return Answer::Instance { sighting, handle },
+                Answer::Instance { sighting, handle } if sighting.observed.ended() => {
+                    return Answer::Instance { sighting, handle };
+                }
                 Answer::Absent => return Answer::Absent,
                 _ => {}
             }
@@ -375,7 +401,10 @@ impl Plain<'_> {
         match self.look_at(handle, &at).await {
             Answer::Instance { sighting, .. } if !sighting.observed.ended() => {
                 self.tasks.renew(&at.id);
-                Answer::CouldNotAsk("the driver has stopped the task but still says that it runs; it is told of the task anew".to_owned())
+                Answer::CouldNotAsk(
+                    "the driver has stopped the task but still says that it runs; it is told of the task anew"
+                        .to_owned(),
+                )
             }
             answer => answer,
         }
@@ -383,7 +412,10 @@ impl Plain<'_> {
 
     /// The end of the task is stored. Makes the plugin forget it: by DestroyTask, or as if it were let go if the plugin
     /// has not recorded the end.
-    #[expect(clippy::await_holding_invalid_type, reason = "calls that change what the plugin knows of a task exclude all others about it")]
+    #[expect(
+        clippy::await_holding_invalid_type,
+        reason = "calls that change what the plugin knows of a task exclude all others about it"
+    )]
     pub(crate) async fn forget(&self, handle: &RemoteHandle) -> Answer {
         let destroyed = about!(self, handle, destroy_task(false)).await;
         let Ok((_, id, _)) = opened(handle) else { return Answer::Absent };
@@ -411,7 +443,10 @@ impl Plain<'_> {
     }
 
     /// Lets the plugin forget the task; the instance continues. The answer does not matter.
-    #[expect(clippy::await_holding_invalid_type, reason = "calls that change what the plugin knows of a task exclude all others about it")]
+    #[expect(
+        clippy::await_holding_invalid_type,
+        reason = "calls that change what the plugin knows of a task exclude all others about it"
+    )]
     pub(crate) async fn let_go(&self, handle: &RemoteHandle) {
         let Ok((_, id, _)) = opened(handle) else { return };
         let alone = self.tasks.gate(&id).write_owned().await;
@@ -440,7 +475,12 @@ impl Plain<'_> {
         self.driver.stats(&at.id, Duration::from_secs(1)).ok()?.next().await?.ok()
     }
 
-    pub(crate) async fn exec(&self, handle: &RemoteHandle, command: Vec<String>, tty: bool) -> Result<ExecSession, String> {
+    pub(crate) async fn exec(
+        &self,
+        handle: &RemoteHandle,
+        command: Vec<String>,
+        tty: bool,
+    ) -> Result<ExecSession, String> {
         let at = self.attached(handle).await.map_err(why)?;
         self.driver.exec_streaming(&at.id, command, tty).map_err(|e| e.to_string())
     }
@@ -450,7 +490,9 @@ fn why(answer: Answer) -> String {
     match answer {
         Answer::Absent => "the driver does not know the task any more".to_owned(),
         Answer::CouldNotAsk(why) | Answer::NotSent(why) | Answer::WrongRequest(why) => why,
-        Answer::Instance { .. } | Answer::Intent(_) | Answer::StaleEpoch { .. } => "the driver did not answer".to_owned(),
+        Answer::Instance { .. } | Answer::Intent(_) | Answer::StaleEpoch { .. } => {
+            "the driver did not answer".to_owned()
+        }
     }
 }
 
@@ -468,7 +510,8 @@ mod tests {
             ..TaskConfig::default()
         };
         let slot: SlotKey = "default/job.g[0]/t".parse().expect("a slot");
-        let handle = kept(TaskHandle { config: Some(config), driver_state: b"state".to_vec(), ..TaskHandle::default() }, &slot);
+        let handle =
+            kept(TaskHandle { config: Some(config), driver_state: b"state".to_vec(), ..TaskHandle::default() }, &slot);
         let text = String::from_utf8_lossy(&handle.data).into_owned();
         assert!(text.contains("a/t/1") && text.contains("state") && !text.contains("secret"), "{text}");
         let (back, id, of) = opened(&handle).expect("one of ours");

@@ -74,7 +74,12 @@ pub trait Supplies: Send + Sync {
     ///
     /// # Errors
     /// When the servers refuse, or none has answered.
-    fn tokens<'a>(&'a self, alloc: AllocId, task: &'a Task, identities: Vec<String>) -> BoxFuture<'a, Result<Tokens, Unprepared>>;
+    fn tokens<'a>(
+        &'a self,
+        alloc: AllocId,
+        task: &'a Task,
+        identities: Vec<String>,
+    ) -> BoxFuture<'a, Result<Tokens, Unprepared>>;
 
     /// Renders the task's templates, which may read the variables of `tokens`. Waits for missing data only briefly.
     /// Cancel safe.

@@ -59,7 +59,9 @@ impl Preparer {
         progress: &mut Progress,
     ) -> Result<Prepared, Unprepared> {
         let Interest { alloc, job, task: name, inbox, .. } = interest;
-        let (Some(group), Some(task)) = (job.group(&alloc.task_group), job.group(&alloc.task_group).and_then(|g| g.task(name))) else {
+        let (Some(group), Some(task)) =
+            (job.group(&alloc.task_group), job.group(&alloc.task_group).and_then(|g| g.task(name)))
+        else {
             return Err(Unprepared::Refused("the job has no such task".into()));
         };
         if let Some(why) = refused(task).or_else(|| parts::unconnectable(group, &task.driver)) {
@@ -72,7 +74,8 @@ impl Preparer {
         let capabilities = driver.capabilities().unwrap_or_default();
         // Submission refuses this already, unless the job came before any node reported its drivers.
         let provider = self.drivers.provider(&task.driver).unwrap_or_default();
-        let undeliverable = parts::undeliverable(task, &RemoteProvider { no_signals: !capabilities.send_signals, ..provider });
+        let undeliverable =
+            parts::undeliverable(task, &RemoteProvider { no_signals: !capabilities.send_signals, ..provider });
         if !undeliverable.is_empty() {
             return Err(Unprepared::Refused(undeliverable.join("; ")));
         }

@@ -37,19 +37,32 @@ impl Prepared {
     ///
     /// # Errors
     /// When the files are too large to send; for people.
-    pub(crate) fn pack(task: &TaskConfig, files: Vec<BundleFile>, mut fetched: Option<Fetched>, due: Due) -> Result<Self, String> {
+    pub(crate) fn pack(
+        task: &TaskConfig,
+        files: Vec<BundleFile>,
+        mut fetched: Option<Fetched>,
+        due: Due,
+    ) -> Result<Self, String> {
         if let Some(fetched) = &mut fetched {
             fetched.without(&files.iter().map(|file| file.path.as_str()).collect::<BTreeSet<_>>());
         }
-        let bytes = files.iter().map(|file| file.data.len() as u64).sum::<u64>() + fetched.as_ref().map_or(0, Fetched::bytes);
+        let bytes =
+            files.iter().map(|file| file.data.len() as u64).sum::<u64>() + fetched.as_ref().map_or(0, Fetched::bytes);
         if bytes > MAX_FILE_BYTES {
             return Err(format!(
-                "the files of the task (artifacts, templates, payload) have {bytes} bytes, and at most {MAX_FILE_BYTES} travel with a task; let the \
+                "the files of the task (artifacts, templates, payload) have {bytes} bytes, and at most \
+                    {MAX_FILE_BYTES} travel with a task; let the \
                  workload fetch what is large"
             ));
         }
         let made = Bundle { digest: String::new(), files };
-        Ok(Self { task: task.encode_to_vec().into(), made: made.encode_to_vec().into(), fetched, lost: AtomicBool::new(false), due })
+        Ok(Self {
+            task: task.encode_to_vec().into(),
+            made: made.encode_to_vec().into(),
+            fetched,
+            lost: AtomicBool::new(false),
+            due,
+        })
     }
 
     /// Bytes to read from disk for it; they are all in memory while a create is under way.
@@ -87,7 +100,12 @@ mod tests {
     #[test]
     fn what_is_packed_comes_out_again() {
         let env = [("A", "1"), ("B", ""), ("C", "ü")].map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let task = TaskConfig { id: "a/t/1".into(), env: env.into(), msgpack_driver_config: vec![0x80, 0], ..TaskConfig::default() };
+        let task = TaskConfig {
+            id: "a/t/1".into(),
+            env: env.into(),
+            msgpack_driver_config: vec![0x80, 0],
+            ..TaskConfig::default()
+        };
         let files = vec![BundleFile { path: "local/f".into(), mode: 0o600, data: vec![0, 255] }];
         let prepared = Prepared::pack(&task, files.clone(), None, Due::default()).expect("small");
         let (unpacked, bundle) = prepared.unpack().expect("unpacked");
@@ -98,10 +116,18 @@ mod tests {
 
     #[test]
     fn what_no_plugin_would_read_is_refused() {
-        let files =
-            |bytes: u64| vec![BundleFile { path: "local/f".into(), mode: 0o600, data: vec![0; usize::try_from(bytes).expect("fits")] }];
+        let files = |bytes: u64| {
+            vec![BundleFile {
+                path: "local/f".into(),
+                mode: 0o600,
+                data: vec![0; usize::try_from(bytes).expect("fits")],
+            }]
+        };
         let pack = |bytes| Prepared::pack(&TaskConfig::default(), files(bytes), None, Due::default());
         assert!(pack(MAX_FILE_BYTES).is_ok());
-        assert!(pack(MAX_FILE_BYTES + 1).is_err_and(|why| why.contains("50331649 bytes") && why.contains("let the workload fetch")));
+        assert!(
+            pack(MAX_FILE_BYTES + 1)
+                .is_err_and(|why| why.contains("50331649 bytes") && why.contains("let the workload fetch"))
+        );
     }
 }

@@ -16,7 +16,8 @@ use lifecycle::{
     identities::{self, Due},
 };
 use model::{
-    AllocId, DesiredRemote, IncarnationId, Observed, RemoteOrder, Task, TaskEvent, identity_rules::change_mode, remote::RemoteRole,
+    AllocId, DesiredRemote, IncarnationId, Observed, RemoteOrder, Task, TaskEvent, identity_rules::change_mode,
+    remote::RemoteRole,
 };
 use node_record::lease::Lease;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -137,7 +138,8 @@ impl Renewal {
                     if let Failure::Told(why) = failure
                         && why != told
                     {
-                        let said = format!("Tokens of {} are not renewed, the node goes on trying: {why}", names.join(", "));
+                        let said =
+                            format!("Tokens of {} are not renewed, the node goes on trying: {why}", names.join(", "));
                         self.tell(events::identity(now_ns(), &said));
                         told = why;
                     }
@@ -154,14 +156,18 @@ impl Renewal {
         let now = now_ns();
         // Before the request: a node that may not deliver needs no tokens.
         self.instance().await?;
-        let fits = |given: &Tokens| names.iter().all(|name| given.due.has(name)) && given.due.next().is_some_and(|next| next > now);
+        let fits = |given: &Tokens| {
+            names.iter().all(|name| given.due.has(name)) && given.due.next().is_some_and(|next| next > now)
+        };
         let given = match young.take().filter(fits) {
             Some(given) => given,
             None => {
                 let given = self.with.supplies.tokens(self.reign.alloc, task, names.to_vec()).await;
                 let given = given.map_err(|(Unprepared::Later(why) | Unprepared::Refused(why))| Failure::Told(why))?;
                 if let Some(missing) = names.iter().find(|name| !given.due.has(name)) {
-                    return Err(Failure::Told(format!("the server has given no token of identity {missing:?} that ends")));
+                    return Err(Failure::Told(format!(
+                        "the server has given no token of identity {missing:?} that ends"
+                    )));
                 }
                 given
             }
@@ -203,7 +209,10 @@ impl Renewal {
         for identity in model::identity_rules::identities(task).filter(wants) {
             self.tell(events::identity_signaling(now_ns(), &identity.change_signal, &identity.name));
             if let Err(why) = self.with.manager.signal(self.interest.slot.clone(), &identity.change_signal).await {
-                let said = format!("The signal {} that tells of a renewed token could not be sent: {why}", identity.change_signal);
+                let said = format!(
+                    "The signal {} that tells of a renewed token could not be sent: {why}",
+                    identity.change_signal
+                );
                 self.tell(events::identity(now_ns(), &said));
             }
         }

@@ -114,7 +114,8 @@ impl RemoteLoop {
     pub fn new(with: Means, commands: Commands, restored: Restored) -> Self {
         let manager = with.manager.clone();
         let providers = Providers { drivers: with.drivers.clone(), plain: manager.plain.clone() };
-        let preparer = Preparer { drivers: with.drivers.clone(), supplies: with.supplies.clone(), env: with.env.clone() };
+        let preparer =
+            Preparer { drivers: with.drivers.clone(), supplies: with.supplies.clone(), env: with.env.clone() };
         let renewals = Renewals {
             supplies: with.supplies.clone(),
             lease: with.lease.clone(),

@@ -1,9 +1,10 @@
-//! Keeps observations coming: a few streams per driver, each over a set of handles.
+//! Keeps observations coming: a few streams per driver, each over a set of handles. The node asks for instances that no
+//! stream reports, also while no stream can be opened.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -12,7 +13,10 @@ use std::{
 use host::clock::now_ns;
 use lifecycle::remote::node::{Answer, Event, Sighting};
 use model::{IncarnationId, Observed, SlotKey, remote::RemoteHandle};
-use tokio::sync::{Semaphore, watch};
+use tokio::{
+    sync::{Semaphore, watch},
+    time::Instant,
+};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
@@ -29,7 +33,7 @@ const SETTLE: Duration = Duration::from_millis(5);
 /// … but waits at most this long: thousands of creates one by one would delay it for ever.
 const SETTLE_MAX: Duration = Duration::from_millis(200);
 
-/// After this long, the node asks for what a stream has not reported.
+/// After this long, the node asks for what no stream has reported, and again each time that this has passed.
 const UNHEARD: Duration = Duration::from_secs(5);
 /// Instances in one such call.
 const ASKED: usize = 100;
@@ -68,7 +72,9 @@ impl Watches {
             if let Some(group) = groups.get(*at) {
                 let known = group.members.borrow().get(&incarnation).is_some_and(|(s, h)| s == slot && h == handle);
                 if !known {
-                    group.members.send_modify(|m| drop(Arc::make_mut(m).insert(incarnation, (slot.clone(), handle.clone()))));
+                    group
+                        .members
+                        .send_modify(|m| drop(Arc::make_mut(m).insert(incarnation, (slot.clone(), handle.clone()))));
                 }
             }
             return;
@@ -102,11 +108,69 @@ impl Watches {
     }
 }
 
-async fn follow(providers: Providers, manager: RemoteManager, driver: String, mut members: watch::Receiver<Arc<Members>>) {
+/// The instances of a set that no stream reports now, and since when the node waits for a word of each.
+#[derive(Default)]
+struct Silence(Mutex<HashMap<IncarnationId, Instant>>);
+
+impl Silence {
+    fn lock(&self) -> MutexGuard<'_, HashMap<IncarnationId, Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// No stream covers the set from now on. An instance that was silent before stays so for as long.
+    fn falls(&self, set: &Members) {
+        let (now, mut silent) = (Instant::now(), self.lock());
+        silent.retain(|incarnation, _| set.contains_key(incarnation));
+        for incarnation in set.keys() {
+            silent.entry(*incarnation).or_insert(now);
+        }
+    }
+
+    /// A stream has reported the instance, and reports its changes.
+    fn ends(&self, incarnation: IncarnationId) {
+        self.lock().remove(&incarnation);
+    }
+
+    /// The node has asked for the instance. False if a stream has reported it meanwhile, which is newer.
+    fn asked(&self, incarnation: IncarnationId) -> bool {
+        self.lock().get_mut(&incarnation).is_some_and(|since| {
+            *since = Instant::now();
+            true
+        })
+    }
+
+    fn is_overdue(&self, incarnation: IncarnationId) -> bool {
+        self.lock().get(&incarnation).is_some_and(|since| since.elapsed() >= UNHEARD)
+    }
+
+    /// No instance is overdue before that time.
+    fn next(&self) -> Instant {
+        self.lock().values().min().map_or_else(Instant::now, |since| *since) + UNHEARD
+    }
+}
+
+async fn follow(providers: Providers, manager: RemoteManager, driver: String, members: watch::Receiver<Arc<Members>>) {
+    let silence = Silence::default();
+    // A stream that cannot be opened, or breaks again and again, must not keep the node from asking.
+    tokio::select! {
+        () = streams(&providers, &manager, &driver, members.clone(), &silence) => {}
+        () = ask(&providers, &manager, &driver, members, &silence) => {}
+    }
+}
+
+/// Opens a stream after the other, until nobody changes the set any more.
+async fn streams(
+    providers: &Providers,
+    manager: &RemoteManager,
+    driver: &str,
+    mut members: watch::Receiver<Arc<Members>>,
+    silence: &Silence,
+) {
     let mut pause = Duration::from_millis(100);
     loop {
         settle(&mut members).await;
         let set = members.borrow_and_update().clone();
+        silence.falls(&set);
         if set.is_empty() {
             if members.changed().await.is_err() {
                 return;
@@ -114,7 +178,8 @@ async fn follow(providers: Providers, manager: RemoteManager, driver: String, mu
             continue;
         }
         tokio::select! {
-            healthy = once(&providers, &manager, &driver, &set) => {
+            healthy = once(providers, manager, driver, &set, silence) => {
+                silence.falls(&set);
                 pause = if healthy { Duration::from_millis(100) } else { (pause * 2).min(Duration::from_secs(5)) };
                 tokio::time::sleep(pause).await;
             }
@@ -125,6 +190,38 @@ async fn follow(providers: Providers, manager: RemoteManager, driver: String, mu
             }
         }
     }
+}
+
+/// Asks for overdue instances, for ever. An instance that cannot be asked is unknown until it is seen again.
+async fn ask(
+    providers: &Providers,
+    manager: &RemoteManager,
+    driver: &str,
+    members: watch::Receiver<Arc<Members>>,
+    silence: &Silence,
+) {
+    loop {
+        tokio::time::sleep_until(silence.next()).await;
+        let set = members.borrow().clone();
+        let overdue: Vec<_> = set.iter().filter(|(incarnation, _)| silence.is_overdue(**incarnation)).collect();
+        for some in overdue.chunks(ASKED) {
+            let handles: Vec<RemoteHandle> = some.iter().map(|(_, (_, handle))| handle.clone()).collect();
+            let tell = |at: usize, answer: Answer| {
+                if let Some((incarnation, (slot, _))) = some.get(at)
+                    && silence.asked(**incarnation)
+                    && let Some(sighting) = sighted(answer)
+                {
+                    report(manager, slot, **incarnation, sighting);
+                }
+            };
+            calls::observe_by_name(providers, driver, &handles, tell).await;
+        }
+    }
+}
+
+fn report(manager: &RemoteManager, slot: &SlotKey, incarnation: IncarnationId, sighting: Box<Sighting>) {
+    let event = Event::Seen { incarnation, sighting };
+    manager.send(Command::Event { slot: slot.clone(), event: Box::new(event) });
 }
 
 async fn settle(members: &mut watch::Receiver<Arc<Members>>) {
@@ -145,8 +242,7 @@ async fn poll(plain: &Plain<'_>, manager: &RemoteManager, set: &Members) -> bool
             // The call that stops an instance or lets it go reports that itself.
             if let Some(sighting) = answer.ok().and_then(sighted) {
                 told.store(true, Ordering::Relaxed);
-                let event = Event::Seen { incarnation: *incarnation, sighting };
-                manager.send(Command::Event { slot: slot.clone(), event: Box::new(event) });
+                report(manager, slot, *incarnation, sighting);
             }
             tokio::time::sleep(PLAIN_PAUSE).await;
         }
@@ -164,14 +260,18 @@ async fn poll(plain: &Plain<'_>, manager: &RemoteManager, set: &Members) -> bool
 }
 
 /// Runs one stream until it ends; true when it has reported anything.
-async fn once(providers: &Providers, manager: &RemoteManager, driver: &str, set: &Members) -> bool {
+async fn once(providers: &Providers, manager: &RemoteManager, driver: &str, set: &Members, silence: &Silence) -> bool {
     let Ok(found) = providers.drivers.get(driver, Duration::from_secs(60)).await else {
         return false;
     };
     found.wait_ready(0).await;
     let remote = match calls::way(providers, found) {
         Ok(Reached::Extension(remote)) => remote,
-        Ok(Reached::Plain(plain)) => return poll(&plain, manager, set).await,
+        Ok(Reached::Plain(plain)) => {
+            // It asks by itself.
+            set.keys().for_each(|incarnation| silence.ends(*incarnation));
+            return poll(&plain, manager, set).await;
+        }
         Err(_) => return false,
     };
     let mut stream = match remote.watch(set.values().map(|(_, h)| wire::wire_handle(h)).collect()) {
@@ -181,55 +281,27 @@ async fn once(providers: &Providers, manager: &RemoteManager, driver: &str, set:
             return false;
         }
     };
-    let unheard = Mutex::new(set.keys().copied().collect::<HashSet<_>>());
-    let heard = |incarnation| {
-        unheard.lock().unwrap_or_else(PoisonError::into_inner).remove(&incarnation);
-    };
-    let tell = |incarnation: IncarnationId, sighting: Box<Sighting>| {
-        if let Some((slot, _)) = set.get(&incarnation) {
-            let event = Event::Seen { incarnation, sighting };
-            manager.send(Command::Event { slot: slot.clone(), event: Box::new(event) });
-        }
-    };
-    let listen = async {
-        let mut told = false;
-        while let Some(item) = stream.next().await {
-            match item {
-                Ok(observation) => {
-                    told = true;
-                    let Ok(incarnation) = observation.key.parse::<IncarnationId>() else {
-                        continue;
-                    };
-                    heard(incarnation);
-                    tell(incarnation, Box::new(wire::sighting(&observation)));
-                }
-                Err(error) => {
-                    tracing::debug!(driver, %error, "the watch of instances has ended, will be opened again");
-                    break;
+    let mut told = false;
+    // A stream begins with the present state.
+    while let Some(item) = stream.next().await {
+        match item {
+            Ok(observation) => {
+                told = true;
+                let Ok(incarnation) = observation.key.parse::<IncarnationId>() else {
+                    continue;
+                };
+                silence.ends(incarnation);
+                if let Some((slot, _)) = set.get(&incarnation) {
+                    report(manager, slot, incarnation, Box::new(wire::sighting(&observation)));
                 }
             }
-        }
-        told
-    };
-    // A stream begins with the present state. For instances that it does not report, the node asks, also why.
-    let ask = async {
-        loop {
-            tokio::time::sleep(UNHEARD).await;
-            let silent: Vec<IncarnationId> = unheard.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
-            for some in silent.chunks(ASKED) {
-                let handles: Vec<RemoteHandle> = some.iter().filter_map(|i| Some(set.get(i)?.1.clone())).collect();
-                for (incarnation, answer) in some.iter().zip(calls::observe(&remote, &handles).await) {
-                    if let Some(sighting) = sighted(answer) {
-                        tell(*incarnation, sighting);
-                    }
-                }
+            Err(error) => {
+                tracing::debug!(driver, %error, "the watch of instances has ended, will be opened again");
+                break;
             }
         }
-    };
-    tokio::select! {
-        told = listen => told,
-        never = ask => never,
     }
+    told
 }
 
 /// The sighting in an answer, if it has one.
@@ -237,9 +309,10 @@ fn sighted(answer: Answer) -> Option<Box<Sighting>> {
     match answer {
         Answer::Instance { sighting, .. } => Some(sighting),
         Answer::Absent => Some(Box::new(Sighting { observed: Observed::Gone, ..Sighting::default() })),
-        Answer::CouldNotAsk(why) => {
-            Some(Box::new(Sighting { observed: Observed::Unknown { since: now_ns(), why: why.into() }, ..Sighting::default() }))
-        }
+        Answer::CouldNotAsk(why) => Some(Box::new(Sighting {
+            observed: Observed::Unknown { since: now_ns(), why: why.into() },
+            ..Sighting::default()
+        })),
         Answer::Intent(_) | Answer::NotSent(_) | Answer::WrongRequest(_) | Answer::StaleEpoch { .. } => None,
     }
 }

@@ -77,9 +77,9 @@ pub(crate) fn instance(handle: RemoteHandle, observed: Option<&Observation>) -> 
 pub(crate) fn intended(intent: Vec<u8>) -> Answer {
     match intent.len() {
         0..=MAX_INTENT_BYTES => Answer::Intent(RemoteIntent(intent)),
-        size => {
-            Answer::NotSent(format!("the driver wants to have {size} bytes stored before it creates, at most {MAX_INTENT_BYTES} are kept"))
-        }
+        size => Answer::NotSent(format!(
+            "the driver wants to have {size} bytes stored before it creates, at most {MAX_INTENT_BYTES} are kept"
+        )),
     }
 }
 

@@ -21,7 +21,8 @@ use state::{Batch, Change, State};
 fn id(kind: u64, n: u64) -> uuid::Uuid {
     // Distributed like random ids, because indexes receive such ids.
     uuid::Builder::from_random_bytes(
-        (u128::from(n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835) ^ u128::from(kind) << 64).to_be_bytes(),
+        (u128::from(n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835) ^ u128::from(kind) << 64)
+            .to_be_bytes(),
     )
     .into_uuid()
 }
@@ -46,7 +47,8 @@ fn node(n: u64) -> Node {
         }],
         ..NodeNetwork::default()
     }];
-    for (k, v) in [("kernel.name", "linux"), ("cpu.arch", "amd64"), ("os.name", "debian"), ("kernel.version", "6.1.0")] {
+    for (k, v) in [("kernel.name", "linux"), ("cpu.arch", "amd64"), ("os.name", "debian"), ("kernel.version", "6.1.0")]
+    {
         node.attributes.insert(k.into(), v.into());
     }
     node.attributes.insert("unique.hostname".into(), node.name.clone());
@@ -71,7 +73,11 @@ fn job(name: &str, count: i32, ports: bool) -> Job {
         region: "global".into(),
         node_pool: "default".into(),
         datacenters: vec!["*".into()],
-        constraints: vec![model::Constraint { left: "${attr.kernel.name}".into(), operator: "=".into(), right: "linux".into() }],
+        constraints: vec![model::Constraint {
+            left: "${attr.kernel.name}".into(),
+            operator: "=".into(),
+            right: "linux".into(),
+        }],
         task_groups: vec![group],
         ..Job::default()
     }
@@ -115,7 +121,10 @@ impl Bench {
     fn run(&mut self, name: &str, jobs: u64, count: i32, ports: bool) {
         let before = resident_mib();
         for n in 0..jobs {
-            self.apply(Change::UpsertJob { job: Box::new(job(&format!("{name}-{n}"), count, ports)), submission: None });
+            self.apply(Change::UpsertJob {
+                job: Box::new(job(&format!("{name}-{n}"), count, ports)),
+                submission: None,
+            });
         }
         (self.rows, self.bytes) = (0, 0);
         let (mut schedule, mut verify, mut apply) = (0.0, 0.0, 0.0);
@@ -146,7 +155,8 @@ impl Bench {
         self.evals += jobs;
         let total = schedule + verify + apply;
         println!(
-            "{name:<12} {placed:>6} placed  {:>9.0}/s  schedule {:>6.1} ms  verify {:>5.1} ms  apply+rows {:>6.1} ms  {} rows, {:.1} MB, {:.0} B/alloc in memory",
+            "{name:<12} {placed:>6} placed  {:>9.0}/s  schedule {:>6.1} ms  verify {:>5.1} ms  apply+rows {:>6.1} ms  \
+                {} rows, {:.1} MB, {:.0} B/alloc in memory",
             placed as f64 / total,
             schedule * 1e3,
             verify * 1e3,
@@ -160,12 +170,17 @@ impl Bench {
 
 fn main() {
     let nodes: u64 = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(5_000);
-    let mut b = Bench { state: State::new(), disk: std::collections::BTreeMap::new(), index: 1, bytes: 0, rows: 0, evals: 0 };
+    let mut b =
+        Bench { state: State::new(), disk: std::collections::BTreeMap::new(), index: 1, bytes: 0, rows: 0, evals: 0 };
     let t = Instant::now();
     for n in 0..nodes {
         b.apply(Change::RegisterNode(Box::new(node(n))));
     }
-    println!("{nodes} nodes registered one by one in {:.2} s, {:.0} MiB resident", t.elapsed().as_secs_f64(), resident_mib());
+    println!(
+        "{nodes} nodes registered one by one in {:.2} s, {:.0} MiB resident",
+        t.elapsed().as_secs_f64(),
+        resident_mib()
+    );
     b.run("one-big", 1, 10_000, false);
     b.run("many-small", 1_000, 10, false);
     if std::env::args().nth(2).as_deref() != Some("plain") {

@@ -52,7 +52,8 @@ impl<'a> Coverage<'a> {
             let allocs = state.allocs_by_job(&key).filter(|a| a.task_group == group.name && !a.terminal());
             let live: BTreeSet<u32> = allocs.filter(|a| !is_canary(a)).map(|a| a.index()).collect();
             let records = state.remote_tasks_by_job(&key).filter(|r| r.slot.group == group.name);
-            let records = records.filter(|r| !r.observed.ended() && r.desired == DesiredRemote::Run && !canary_s(state, &r.slot));
+            let records =
+                records.filter(|r| !r.observed.ended() && r.desired == DesiredRemote::Run && !canary_s(state, &r.slot));
             let mut slots: BTreeMap<u32, u64> = live.iter().map(|i| (*i, 0)).collect();
             for r in records {
                 let version = slots.entry(r.slot.index).or_default();
@@ -95,7 +96,8 @@ fn any_beyond(state: &State, job: &Job, group: &TaskGroup) -> bool {
         let then = if version == job.version { Some(job) } else { state.job_version(&key, version).map(|j| &**j) };
         then.and_then(|j| j.task_groups.iter().find(|g| g.name == group.name)).map(TaskGroup::count)
     };
-    let mut records = state.remote_tasks_by_job(&key).filter(|r| r.slot.group == group.name && r.desired == DesiredRemote::Run);
+    let mut records =
+        state.remote_tasks_by_job(&key).filter(|r| r.slot.group == group.name && r.desired == DesiredRemote::Run);
     records.any(|r| count_then(r.job_version).is_some_and(|count| i64::from(r.slot.index) >= i64::from(count)))
 }
 
@@ -113,8 +115,11 @@ fn one_for_each_provider(state: &State, job: &Job, group: &TaskGroup) -> (BTreeS
     order.sort_by_key(|i| (!live.contains(i), *i));
     let mut served = BTreeSet::new();
     // A slot without a provider is about to get one.
-    let mut first =
-        |i: &u32| slots[i].iter().fold(false, |first, (task, provider)| provider.is_empty() || served.insert((*task, *provider)) || first);
+    let mut first = |i: &u32| {
+        slots[i]
+            .iter()
+            .fold(false, |first, (task, provider)| provider.is_empty() || served.insert((*task, *provider)) || first)
+    };
     let wanted = order.into_iter().filter(|i| first(i)).collect();
     (slots.keys().copied().collect(), wanted)
 }
@@ -133,5 +138,8 @@ pub(crate) fn living(state: &State, job: &Job, group: &TaskGroup) -> BTreeSet<u3
     let coverage = Coverage::of(state, job);
     let records = state.remote_tasks_by_job(&job.key()).filter(|r| r.slot.group == group.name && !r.observed.ended());
     let records = records.filter(|r| !canary_s(state, &r.slot));
-    records.filter(|r| coverage.covers(&r.slot).map_or(r.slot.index < group.count(), |c| c.is_ok())).map(|r| r.slot.index).collect()
+    records
+        .filter(|r| coverage.covers(&r.slot).map_or(r.slot.index < group.count(), |c| c.is_ok()))
+        .map(|r| r.slot.index)
+        .collect()
 }

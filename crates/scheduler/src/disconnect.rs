@@ -37,7 +37,13 @@ pub(crate) enum Contact {
 }
 
 /// The state of a live allocation with regard to its node. A wait that ends within `window` from now counts as over.
-pub(crate) fn contact(state: &State, group: &TaskGroup, a: &Allocation, now: TimestampNs, window: TimestampNs) -> Contact {
+pub(crate) fn contact(
+    state: &State,
+    group: &TaskGroup,
+    a: &Allocation,
+    now: TimestampNs,
+    window: TimestampNs,
+) -> Contact {
     let Some(node) = state.node(a.node_id) else { return Contact::Lost };
     match node.status {
         NodeStatus::Down => Contact::Lost,
@@ -67,7 +73,9 @@ fn waits(group: &TaskGroup, a: &Allocation, now: TimestampNs) -> Option<(Patienc
 /// Since when its node is disconnected; `None` when it is not.
 fn unknown_since(a: &Allocation) -> Option<TimestampNs> {
     let last = a.alloc_states.iter().rev().find(|s| s.field == AllocStateChange::CLIENT_STATUS)?;
-    (a.client_status == ClientStatus::Unknown && last.value == AllocStateChange::UNKNOWN).then(|| last.time.ns()).flatten()
+    (a.client_status == ClientStatus::Unknown && last.value == AllocStateChange::UNKNOWN)
+        .then(|| last.time.ns())
+        .flatten()
 }
 
 /// How long the servers wait for a silent node. `None` = not at all, it is down; `Some(None)` = without end.
@@ -88,7 +96,8 @@ pub fn node_patience(state: &State, node: NodeId, now: TimestampNs) -> Option<Op
 /// How long a lost allocation gets no replacement, because its node may still be about to stop it.
 pub(crate) fn stops_by_itself(group: &TaskGroup, a: &Allocation) -> Option<GoDuration> {
     let after = group.stop_on_client_after().filter(|_| !remote::only_remote(a))?;
-    let kill = group.tasks.iter().map(|t| t.kill_timeout.unwrap_or(GoDuration::from_secs(5)).nanos()).max().unwrap_or(0);
+    let kill =
+        group.tasks.iter().map(|t| t.kill_timeout.unwrap_or(GoDuration::from_secs(5)).nanos()).max().unwrap_or(0);
     Some(GoDuration(after.nanos().saturating_add(kill)))
 }
 

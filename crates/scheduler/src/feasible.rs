@@ -48,7 +48,9 @@ struct Volume {
 
 impl Volume {
     fn new(name: &str, asked: &VolumeRequest, group: &TaskGroup) -> Self {
-        let mounts = |task: &&Task| task.volume_mounts.iter().any(|m| m.volume.as_deref().is_some_and(|v| v == name || v.contains("${")));
+        let mounts = |task: &&Task| {
+            task.volume_mounts.iter().any(|m| m.volume.as_deref().is_some_and(|v| v == name || v.contains("${")))
+        };
         let mounted_by = group.tasks.iter().filter(mounts).map(|task| task.driver.clone()).collect();
         Self { source: asked.source.clone(), read_only: asked.read_only, mounted_by }
     }
@@ -60,7 +62,9 @@ impl Volume {
     /// Whether all its mounting tasks run in remote runtimes. These have a volume of that name, or report that they
     /// lack one.
     fn is_of_the_runtimes(&self, node: &Node) -> bool {
-        let elsewhere = |driver: &String| node.drivers.get(driver).and_then(|d| d.remote.as_ref()).is_some_and(|remote| remote.volumes);
+        let elsewhere = |driver: &String| {
+            node.drivers.get(driver).and_then(|d| d.remote.as_ref()).is_some_and(|remote| remote.volumes)
+        };
         !self.mounted_by.is_empty() && self.mounted_by.iter().all(elsewhere)
     }
 }
@@ -127,7 +131,12 @@ impl GroupRules {
             pool: job.node_pool.clone(),
             datacenters: job.datacenters.iter().map(|d| Glob::new(d)).collect(),
             drivers,
-            volumes: group.volumes.iter().filter(|(_, v)| v.kind != "csi").map(|(name, v)| Volume::new(name, v, group)).collect(),
+            volumes: group
+                .volumes
+                .iter()
+                .filter(|(_, v)| v.kind != "csi")
+                .map(|(name, v)| Volume::new(name, v, group))
+                .collect(),
             csi: group.volumes.values().any(|v| v.kind == "csi"),
             modes: networks().map(|n| n.mode.clone()).filter(|m| !matches!(m.as_str(), "" | "host")).collect(),
             host_networks,
@@ -172,15 +181,19 @@ impl GroupRules {
         if self.csi {
             return Err("CSI volumes are not supported".to_owned());
         }
-        if !self.volumes.iter().all(|v| v.is_of_the_runtimes(node) || node.host_volumes.get(&v.source).is_some_and(|h| v.fits(h))) {
+        if !self
+            .volumes
+            .iter()
+            .all(|v| v.is_of_the_runtimes(node) || node.host_volumes.get(&v.source).is_some_and(|h| v.fits(h)))
+        {
             return Err("missing compatible host volumes".to_owned());
         }
         if let Some(d) = self.devices.first() {
             return Err(format!("missing devices: {d}"));
         }
         for mode in &self.modes {
-            let offered =
-                node.resources.networks.iter().any(|n| n.mode == *mode) || node.resources.node_networks.iter().any(|n| n.mode == *mode);
+            let offered = node.resources.networks.iter().any(|n| n.mode == *mode)
+                || node.resources.node_networks.iter().any(|n| n.mode == *mode);
             if !offered {
                 return Err(format!("missing network: mode {mode}"));
             }

@@ -49,7 +49,9 @@ pub use version::{VersionConstraint, VersionRules};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SchedulerError {
     /// It does not schedule jobs of that kind.
-    #[error("cannot schedule job {job}: there are no jobs of type {kind:?} (there are service, batch, system and sysbatch)")]
+    #[error(
+        "cannot schedule job {job}: there are no jobs of type {kind:?} (there are service, batch, system and sysbatch)"
+    )]
     UnsupportedKind {
         /// Job.
         job: JobKey,
@@ -76,7 +78,13 @@ pub fn schedule(state: &State, eval: &Evaluation, now: TimestampNs, seed: u64) -
 ///
 /// # Errors
 /// When the scheduler does not support the job.
-pub fn schedule_within(state: &State, eval: &Evaluation, now: TimestampNs, seed: u64, most: u32) -> Result<Decision, SchedulerError> {
+pub fn schedule_within(
+    state: &State,
+    eval: &Evaluation,
+    now: TimestampNs,
+    seed: u64,
+    most: u32,
+) -> Result<Decision, SchedulerError> {
     let key = eval.job_key();
     let job = state.job(&key).cloned();
     let scheduled = [job_type::SERVICE, job_type::BATCH, job_type::SYSTEM, job_type::SYSBATCH];

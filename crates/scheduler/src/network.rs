@@ -70,7 +70,9 @@ impl NetworkAsk {
             }
         }
         if self.dynamic > 0 {
-            let Some(ip) = node.address("").or_else(|| node.networks.first().map(|n| &*n.ip)) else { return Err(no_address("")) };
+            let Some(ip) = node.address("").or_else(|| node.networks.first().map(|n| &*n.ip)) else {
+                return Err(no_address(""));
+            };
             let (low, high) = node.dynamic_ports;
             let ports = taken.ports(ip);
             let used = ports.partition_point(|p| *p <= high) - ports.partition_point(|p| *p < low);
@@ -84,7 +86,8 @@ impl NetworkAsk {
     /// Grants the ports. The error is the exhausted dimension.
     pub(crate) fn grant(&self, node: &NodeCapacity, taken: &PortSet, ids: &mut Ids) -> Result<NetworkGrant, String> {
         let mut own = PortSet::default();
-        let mut grant = NetworkGrant { networks: self.group.clone(), tasks: self.tasks.clone(), ..NetworkGrant::default() };
+        let mut grant =
+            NetworkGrant { networks: self.group.clone(), tasks: self.tasks.clone(), ..NetworkGrant::default() };
         for p in &self.fixed {
             if let (Some(ip), Ok(v)) = (node.address(&p.host_network), u16::try_from(p.value)) {
                 own.insert(ip, v);

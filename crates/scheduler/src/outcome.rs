@@ -23,6 +23,7 @@ fn killed(a: &Allocation) -> impl Iterator<Item = &str> {
     let group = a.job.as_ref().and_then(|job| job.group(&a.task_group));
     let main = move |name: &str| group.and_then(|g| g.task(name)).is_none_or(|t| t.lifecycle.is_none());
     let killed = |kind: &str| matches!(kind, "Killing" | "Killed");
-    let tasks = a.task_states.iter().filter(move |(name, state)| main(name) && state.events.iter().any(|e| killed(&e.kind)));
+    let tasks =
+        a.task_states.iter().filter(move |(name, state)| main(name) && state.events.iter().any(|e| killed(&e.kind)));
     tasks.map(|(name, _)| &**name)
 }

@@ -67,7 +67,11 @@ impl<'a> Overlay<'a> {
         let shared = !alloc.resources.shared.ports.is_empty();
         if shared || alloc.resources.tasks.values().any(|t| !t.networks.is_empty()) {
             // NodeUse knows an allocation's ports; its sums do not matter here.
-            let ports = self.ports.remove(&slot).or_else(|| self.fleet.ports(slot).map(|p| PortSet::clone(p))).unwrap_or_default();
+            let ports = self
+                .ports
+                .remove(&slot)
+                .or_else(|| self.fleet.ports(slot).map(|p| PortSet::clone(p)))
+                .unwrap_or_default();
             let mut u = NodeUse { ports: Arc::new(ports), ..NodeUse::default() };
             if add {
                 u.add(alloc);

@@ -31,7 +31,17 @@ pub(crate) fn place(
     ids: &mut Ids,
     decision: &mut Decision,
 ) {
-    let Wanted { groups, stops, in_place, attribute_updates, deployment, deployment_updates, followups, annotations, nowhere } = wanted;
+    let Wanted {
+        groups,
+        stops,
+        in_place,
+        attribute_updates,
+        deployment,
+        deployment_updates,
+        followups,
+        annotations,
+        nowhere,
+    } = wanted;
     decision.plan.stops = stops;
     decision.plan.attribute_updates = attribute_updates;
     decision.plan.deployment = deployment;
@@ -50,7 +60,13 @@ pub(crate) fn place(
     let mut progress = Progress { overlay: Overlay::new(state), job_use: JobUse::new(state, &eval.job_key()) };
     for name in nowhere {
         let Some(group) = job.group(&name) else { continue };
-        let nothing = GroupRequests { group: name.clone(), requests: Vec::new(), beyond: 0, deployment: DeploymentId::NIL, job: None };
+        let nothing = GroupRequests {
+            group: name.clone(),
+            requests: Vec::new(),
+            beyond: 0,
+            deployment: DeploymentId::NIL,
+            job: None,
+        };
         let why = GroupPlacer::new(cx, group, &nothing, &mut progress, ids).failure(1);
         decision.failed_groups.insert(name, why);
     }
@@ -73,7 +89,10 @@ pub(crate) fn place(
         }
         decision.plan.placements.retain(|_, l| !l.is_empty());
         for g in &job.task_groups {
-            let waiting = decision.annotations.get(&g.name).map_or(0, |c| c.place + c.reschedule_now + c.migrate + c.destructive_update);
+            let waiting = decision
+                .annotations
+                .get(&g.name)
+                .map_or(0, |c| c.place + c.reschedule_now + c.migrate + c.destructive_update);
             decision.queued.insert(g.name.clone(), i64::try_from(waiting).unwrap_or(i64::MAX));
         }
     } else {
@@ -114,7 +133,8 @@ fn place_group<'a>(
         } else {
             failed += 1;
             if request.release_anyway {
-                paired.extend(request.stop.clone().map(|s| PlannedStop { description: why::UNMANAGED.to_owned(), ..s }));
+                paired
+                    .extend(request.stop.clone().map(|s| PlannedStop { description: why::UNMANAGED.to_owned(), ..s }));
             }
         }
     }
@@ -133,10 +153,19 @@ fn place_group<'a>(
 
 /// Blocks the requests without room. A job has one such evaluation: an existing one is renewed instead of a second one.
 /// A woken one that still lacks room stays blocked.
-fn blocked_eval(state: &State, eval: &Evaluation, job: &Job, blocked: Blocked, decision: &Decision, ids: &mut Ids) -> Evaluation {
+fn blocked_eval(
+    state: &State,
+    eval: &Evaluation,
+    job: &Job,
+    blocked: Blocked,
+    decision: &Decision,
+    ids: &mut Ids,
+) -> Evaluation {
     let key = job.key();
-    let waiting =
-        state.evals_by_job(&key).filter(|e| e.status == EvalStatus::Blocked && e.id != eval.id).max_by_key(|e| (e.create_index, e.id));
+    let waiting = state
+        .evals_by_job(&key)
+        .filter(|e| e.status == EvalStatus::Blocked && e.id != eval.id)
+        .max_by_key(|e| (e.create_index, e.id));
     let woken = (eval.trigger == Trigger::QueuedAllocs && waiting.is_none()).then_some(eval);
     let before = waiting.map(|e| &**e).or(woken);
     Evaluation {

@@ -89,7 +89,9 @@ impl Pools {
     pub(crate) fn fits(&self, ask: &PoolAsk) -> Result<(), String> {
         for (p, cpu, memory) in &ask.0 {
             let (c, m) = self.taken.get(&p.provider).copied().unwrap_or_default();
-            let over = |taken: i64, ask: i64, capacity: u64| capacity > 0 && taken + ask > i64::try_from(capacity).unwrap_or(i64::MAX);
+            let over = |taken: i64, ask: i64, capacity: u64| {
+                capacity > 0 && taken + ask > i64::try_from(capacity).unwrap_or(i64::MAX)
+            };
             if over(c, *cpu, p.pool_cpu) {
                 return Err(format!("cpu of provider {}", p.provider));
             }

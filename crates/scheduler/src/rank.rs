@@ -99,7 +99,15 @@ impl Ranking {
     pub(crate) fn add(&mut self, slot: u32, bucket: u32, id_bits: u64) {
         self.by_slot[slot as usize] = u32::try_from(self.candidates.len()).unwrap_or(u32::MAX);
         let tie = mix(id_bits ^ self.salt);
-        self.candidates.push(Candidate { slot, bucket, sum: 0.0, parts: 1, standing: Standing::Exhausted, tie, version: 0 });
+        self.candidates.push(Candidate {
+            slot,
+            bucket,
+            sum: 0.0,
+            parts: 1,
+            standing: Standing::Exhausted,
+            tie,
+            version: 0,
+        });
     }
 
     pub(crate) fn find(&self, slot: u32) -> Option<usize> {
@@ -171,7 +179,12 @@ impl Ranking {
     }
 
     /// The best few, best first; `penalised` nodes have one more part, of -1.
-    pub(crate) fn top(&self, n: usize, boost: impl Fn(u32) -> Option<f64>, penalised: impl Fn(u32) -> bool) -> Vec<(usize, f64)> {
+    pub(crate) fn top(
+        &self,
+        n: usize,
+        boost: impl Fn(u32) -> Option<f64>,
+        penalised: impl Fn(u32) -> bool,
+    ) -> Vec<(usize, f64)> {
         let mut top: Vec<(usize, f64)> = Vec::with_capacity(n + 1);
         for (i, c) in self.candidates.iter().enumerate().filter(|(_, c)| c.standing == Standing::Open) {
             let Some(boost) = boost(c.bucket) else { continue };
@@ -208,7 +221,8 @@ mod tests {
         #[test]
         fn heaps_agree_with_a_look_at_all(
             start in prop::collection::vec((0..3_u32, 0..8_u8, 1..4_u8, any::<u64>()), 1..40),
-            changes in prop::collection::vec((any::<prop::sample::Index>(), 0..8_u8, 1..4_u8, 0..3_u8, prop::collection::vec(prop::option::of(-2..3_i8), 3)), 0..60),
+            changes in prop::collection::vec((any::<prop::sample::Index>(), 0..8_u8, 1..4_u8, 0..3_u8,
+                prop::collection::vec(prop::option::of(-2..3_i8), 3)), 0..60),
         ) {
             let mut r = Ranking::new(start.len(), 42);
             for (i, (bucket, sum, parts, bits)) in start.iter().enumerate() {

@@ -37,11 +37,15 @@ pub fn next(policy: Option<&Reschedule>, tracker: Option<&RescheduleTracker>, fa
         let interval = policy.interval();
         let used = attempts_in(tracker, failed_at, interval);
         if used >= attempts {
-            return Verdict::Never { reason: format!("{used} of {attempts} reschedule attempts used in the last {interval}") };
+            return Verdict::Never {
+                reason: format!("{used} of {attempts} reschedule attempts used in the last {interval}"),
+            };
         }
         // A pause longer than the interval could never count within it: the policy then means "give up".
         if delay > interval {
-            return Verdict::Never { reason: format!("the next pause of {delay} is longer than the interval of {interval}") };
+            return Verdict::Never {
+                reason: format!("the next pause of {delay} is longer than the interval of {interval}"),
+            };
         }
     }
     Verdict::At { time: failed_at.saturating_add(delay.nanos()), delay }
@@ -131,7 +135,11 @@ mod tests {
     #[test]
     fn the_pause_begins_again_after_a_long_run() {
         let tracker = RescheduleTracker {
-            events: vec![RescheduleEvent { time: 1_000 * S, delay: GoDuration::from_secs(240), ..RescheduleEvent::default() }],
+            events: vec![RescheduleEvent {
+                time: 1_000 * S,
+                delay: GoDuration::from_secs(240),
+                ..RescheduleEvent::default()
+            }],
             ..RescheduleTracker::default()
         };
         let p = policy("exponential", 30, 3600);
@@ -147,14 +155,21 @@ mod tests {
         p.interval = Some(GoDuration::from_secs(86_400));
         assert_eq!(next(Some(&p), None, 100 * S), Verdict::At { time: 105 * S, delay: GoDuration::from_secs(5) });
         let tracker = RescheduleTracker {
-            events: vec![RescheduleEvent { time: 105 * S, delay: GoDuration::from_secs(5), ..RescheduleEvent::default() }],
+            events: vec![RescheduleEvent {
+                time: 105 * S,
+                delay: GoDuration::from_secs(5),
+                ..RescheduleEvent::default()
+            }],
             ..RescheduleTracker::default()
         };
         assert_eq!(
             next(Some(&p), Some(&tracker), 200 * S),
             Verdict::Never { reason: "1 of 1 reschedule attempts used in the last 24h0m0s".to_owned() }
         );
-        assert!(matches!(next(Some(&p), Some(&tracker), 90_000 * S), Verdict::At { .. }), "a day later the attempt is free again");
+        assert!(
+            matches!(next(Some(&p), Some(&tracker), 90_000 * S), Verdict::At { .. }),
+            "a day later the attempt is free again"
+        );
         assert!(!eligible(Some(&p), Some(&tracker), 200 * S) && eligible(Some(&p), Some(&tracker), 90_000 * S));
         p.attempts = Some(0);
         assert!(!eligible(Some(&p), None, 100 * S) && !eligible(None, None, 100 * S));

@@ -68,10 +68,14 @@ impl Rule {
             ">" => Test::Order(Ordering::is_gt),
             ">=" => Test::Order(Ordering::is_ge),
             "regexp" => Test::Regexp(literal(&r).and_then(|p| regex::Regex::new(&p).ok())),
-            "version" => {
-                Test::Version(VersionRules::Lenient, literal(&r).and_then(|v| VersionConstraint::parse(&v, VersionRules::Lenient)))
-            }
-            "semver" => Test::Version(VersionRules::Semver, literal(&r).and_then(|v| VersionConstraint::parse(&v, VersionRules::Semver))),
+            "version" => Test::Version(
+                VersionRules::Lenient,
+                literal(&r).and_then(|v| VersionConstraint::parse(&v, VersionRules::Lenient)),
+            ),
+            "semver" => Test::Version(
+                VersionRules::Semver,
+                literal(&r).and_then(|v| VersionConstraint::parse(&v, VersionRules::Semver)),
+            ),
             "set_contains" | "set_contains_all" => Test::SetContainsAll,
             "set_contains_any" => Test::SetContainsAny,
             "is_set" => Test::IsSet,
@@ -106,10 +110,13 @@ impl Rule {
             Test::Equal => l == r,
             Test::Order(test) => test(order(&l, &r)),
             Test::Regexp(Some(p)) => p.is_match(&l),
-            Test::Regexp(None) => !matches!(self.right, Target::Literal(_)) && regex::Regex::new(&r).is_ok_and(|p| p.is_match(&l)),
+            Test::Regexp(None) => {
+                !matches!(self.right, Target::Literal(_)) && regex::Regex::new(&r).is_ok_and(|p| p.is_match(&l))
+            }
             Test::Version(_, Some(c)) => c.matches(&l),
             Test::Version(rules, None) => {
-                !matches!(self.right, Target::Literal(_)) && VersionConstraint::parse(&r, *rules).is_some_and(|c| c.matches(&l))
+                !matches!(self.right, Target::Literal(_))
+                    && VersionConstraint::parse(&r, *rules).is_some_and(|c| c.matches(&l))
             }
             Test::SetContainsAll => set(&r).is_subset(&set(&l)),
             Test::SetContainsAny => !set(&r).is_disjoint(&set(&l)),
@@ -128,7 +135,9 @@ fn operand_mistake(operator: &str, right: &str) -> Option<String> {
         (!known).then(|| format!("{operator} constraint {right:?} is invalid: write conditions such as {hint}"))
     };
     match operator {
-        "regexp" => regex::Regex::new(right).err().map(|error| format!("regular expression {right:?} failed to compile: {error}")),
+        "regexp" => regex::Regex::new(right)
+            .err()
+            .map(|error| format!("regular expression {right:?} failed to compile: {error}")),
         "version" => version(VersionRules::Lenient, "\">= 1.2, < 2\" or \"~> 1.2\""),
         "semver" => version(VersionRules::Semver, "\">= 1.2.0, < 2\" (there is no ~> in semver)"),
         _ => None,
@@ -155,11 +164,17 @@ pub fn rule_mistakes(job: &Job) -> ValidationErrors {
         for task in &group.tasks {
             let found = of(&task.constraints, &task.affinities);
             if !found.is_empty() {
-                inner.push(Problem::In { prefix: format!("Task {} validation failed", task.name), errors: ValidationErrors(found) });
+                inner.push(Problem::In {
+                    prefix: format!("Task {} validation failed", task.name),
+                    errors: ValidationErrors(found),
+                });
             }
         }
         if !inner.is_empty() {
-            errors.push(Problem::In { prefix: format!("Task group {} validation failed", group.name), errors: ValidationErrors(inner) });
+            errors.push(Problem::In {
+                prefix: format!("Task group {} validation failed", group.name),
+                errors: ValidationErrors(inner),
+            });
         }
     }
     ValidationErrors(errors)
@@ -187,7 +202,12 @@ pub(crate) fn split<'a>(constraints: impl Iterator<Item = (&'a Constraint, bool)
             "distinct_hosts" => distinct.push(Distinct::Hosts { job_wide }),
             "distinct_property" => {
                 let limit = c.right.trim().parse().unwrap_or(1).max(1);
-                distinct.push(Distinct::Property { target: Target::parse(&c.left), limit, job_wide, text: c.left.clone() });
+                distinct.push(Distinct::Property {
+                    target: Target::parse(&c.left),
+                    limit,
+                    job_wide,
+                    text: c.left.clone(),
+                });
             }
             _ => rules.push(Rule::new(&c.left, &c.operator, &c.right)),
         }
@@ -216,13 +236,17 @@ mod tests {
             assert_eq!(found.is_some(), expected.is_some(), "{operator} {right}: {found:?}");
             assert!(found.unwrap_or_default().contains(expected.unwrap_or_default()), "{operator} {right}");
         }
-        let rule = |right: &str| Constraint { left: "${attr.x}".into(), operator: "regexp".into(), right: right.into() };
+        let rule =
+            |right: &str| Constraint { left: "${attr.x}".into(), operator: "regexp".into(), right: right.into() };
         let task = model::Task { name: "t".into(), constraints: vec![rule("a"), rule("[")], ..Default::default() };
         let group = model::TaskGroup { name: "g".into(), tasks: vec![task], ..Default::default() };
-        let found = rule_mistakes(&Job { constraints: vec![rule("(")], task_groups: vec![group], ..Job::default() }).flat();
+        let found =
+            rule_mistakes(&Job { constraints: vec![rule("(")], task_groups: vec![group], ..Job::default() }).flat();
         assert!(found.len() == 2 && found[0].starts_with("Constraint 1 validation failed: "), "{found:?}");
         assert!(
-            found[1].starts_with("Task group g validation failed: Task t validation failed: Constraint 2 validation failed: "),
+            found[1].starts_with(
+                "Task group g validation failed: Task t validation failed: Constraint 2 validation failed: "
+            ),
             "{found:?}"
         );
     }
@@ -230,9 +254,13 @@ mod tests {
     #[test]
     fn every_operator() {
         let mut node = Node { datacenter: "dc1".into(), class: "large".into(), name: "n1".into(), ..Node::default() };
-        for (k, v) in
-            [("kernel.name", "linux"), ("kernel.version", "5.10.1"), ("cpu.numcores", "16"), ("tags", "a, b,c"), ("sem", "1.2.3-rc1")]
-        {
+        for (k, v) in [
+            ("kernel.name", "linux"),
+            ("kernel.version", "5.10.1"),
+            ("cpu.numcores", "16"),
+            ("tags", "a, b,c"),
+            ("sem", "1.2.3-rc1"),
+        ] {
             node.attributes.insert(k.into(), v.into());
         }
         node.meta.insert("rack".into(), "r1".into());

@@ -65,7 +65,8 @@ impl Attribute {
     fn value(&mut self, node: &Node, region: &str) -> Value {
         let text = self.target.resolve(node, region);
         let text = text.as_deref();
-        let is_other = matches!(self.kind, Kind::Targets { .. }) && text.is_some_and(|text| !self.values.ids.contains_key(text));
+        let is_other =
+            matches!(self.kind, Kind::Targets { .. }) && text.is_some_and(|text| !self.values.ids.contains_key(text));
         self.values.value(if is_other { Some(OTHERS) } else { text })
     }
 }
@@ -91,7 +92,8 @@ impl Buckets {
                     Kind::Even
                 } else {
                     let share = |percent: f64| percent / 100.0 * f64::from(count);
-                    let wanted = s.targets.iter().map(|t| (values.value(Some(&t.value)), share(f64::from(t.percent)))).collect();
+                    let wanted =
+                        s.targets.iter().map(|t| (values.value(Some(&t.value)), share(f64::from(t.percent)))).collect();
                     let named: f64 = s.targets.iter().map(|t| f64::from(t.percent)).sum();
                     let rest = (named < 100.0).then(|| share(100.0 - named));
                     Kind::Targets { wanted, rest, weight: if total > 0.0 { f64::from(s.weight) / total } else { 0.0 } }
@@ -106,7 +108,8 @@ impl Buckets {
             }
         }
         let plain = attributes.is_empty();
-        let (values, boost, full) = if plain { (vec![Vec::new()], vec![0.0], vec![None]) } else { (Vec::new(), Vec::new(), Vec::new()) };
+        let (values, boost, full) =
+            if plain { (vec![Vec::new()], vec![0.0], vec![None]) } else { (Vec::new(), Vec::new(), Vec::new()) };
         Self { attributes, ids: HashMap::new(), values, boost, full }
     }
 

@@ -44,14 +44,19 @@ enum Place {
 fn place_of(node: &Node, group: &TaskGroup) -> Option<Place> {
     let provider = |t: &model::Task| node.drivers.get(&t.driver)?.remote.as_ref().map(|r| r.provider.clone());
     let providers: Vec<String> = group.tasks.iter().filter_map(provider).collect();
-    if providers.is_empty() { Some(Place::Node(node.id)) } else { (providers.len() == group.tasks.len()).then_some(Place::Pool(providers)) }
+    if providers.is_empty() {
+        Some(Place::Node(node.id))
+    } else {
+        (providers.len() == group.tasks.len()).then_some(Place::Pool(providers))
+    }
 }
 
 /// Groups of a system job that fit nowhere: some of their tasks are local on a node and others remote.
 pub fn mixed_groups<'a>(state: &'a State, job: &'a Job) -> impl Iterator<Item = &'a TaskGroup> {
     // Most groups have no remote driver, and there are thousands of nodes.
     let far = |group: &TaskGroup| group.tasks.iter().any(|t| state.fleet().runtimes(&t.driver).next().is_some());
-    let mixed = move |group: &TaskGroup| state.nodes().any(|n| n.status == NodeStatus::Ready && place_of(n, group).is_none());
+    let mixed =
+        move |group: &TaskGroup| state.nodes().any(|n| n.status == NodeStatus::Ready && place_of(n, group).is_none());
     job.task_groups.iter().filter(move |group| far(group) && mixed(group))
 }
 
@@ -66,7 +71,13 @@ struct System<'a> {
 }
 
 /// Compares a system job with its allocations.
-pub(crate) fn reconcile(state: &State, job: Option<&Arc<Job>>, eval: &Evaluation, now: TimestampNs, ids: &mut Ids) -> Wanted {
+pub(crate) fn reconcile(
+    state: &State,
+    job: Option<&Arc<Job>>,
+    eval: &Evaluation,
+    now: TimestampNs,
+    ids: &mut Ids,
+) -> Wanted {
     let key = eval.job_key();
     let allocs: Vec<Arc<Allocation>> = state.allocs_by_job(&key).cloned().collect();
     let Some(job) = job.filter(|j| !j.stop) else {
@@ -200,7 +211,8 @@ impl System<'_> {
             a.client_status = ClientStatus::Unknown;
             a.client_description = why::UNKNOWN.into();
             if let Some(until) = until {
-                a.followup_eval_id = self.look_again(until, Trigger::MaxDisconnectTimeout, "created to give up what stays cut off", ids);
+                a.followup_eval_id =
+                    self.look_again(until, Trigger::MaxDisconnectTimeout, "created to give up what stays cut off", ids);
             }
             self.out.attribute_updates.push(a);
         }
@@ -275,7 +287,10 @@ impl System<'_> {
 
     fn differs(&self, group: &TaskGroup, a: &Allocation) -> bool {
         let older = |old: &Arc<Job>| old.create_index != self.job.create_index || old.version != self.job.version;
-        a.job.as_ref().filter(|old| older(old)).is_some_and(|old| model::tasks_updated(old, self.job, &group.name).is_some())
+        a.job
+            .as_ref()
+            .filter(|old| older(old))
+            .is_some_and(|old| model::tasks_updated(old, self.job, &group.name).is_some())
     }
 
     /// Continues it under the newest version.
@@ -350,9 +365,12 @@ impl System<'_> {
             Place::Node(_) => (0, ended(None), false),
             Place::Pool(providers) => {
                 let slots = canary::living(self.state, self.job, group);
-                let mut records = self.state.remote_tasks_by_job(&self.job.key()).filter(|r| r.slot.group == group.name);
+                let mut records =
+                    self.state.remote_tasks_by_job(&self.job.key()).filter(|r| r.slot.group == group.name);
                 let bound = records.find(|r| {
-                    slots.contains(&r.slot.index) && !taken.contains(&r.slot.index) && providers.iter().any(|p| *p == r.provider)
+                    slots.contains(&r.slot.index)
+                        && !taken.contains(&r.slot.index)
+                        && providers.iter().any(|p| *p == r.provider)
                 });
                 let reserved = self.state.remote_tasks_by_job(&self.job.key()).filter(|r| r.slot.group == group.name);
                 let reserved: BTreeSet<u32> = reserved.map(|r| r.slot.index).collect();
@@ -366,9 +384,10 @@ impl System<'_> {
         // The results of a sysbatch job's former version do not count. A failure stays as it is: no reschedule follows.
         let older = wanted.filter(|a| self.job.kind == job_type::SYSBATCH && self.is_older(a));
         let stop = older.map(|a| stop(a, why::UPDATED, None));
-        let request = previous
-            .clone()
-            .map_or_else(|| Request::new(index), |p| Request { tracker: None, penalty: Vec::new(), ..Request::replacing(p) });
+        let request = previous.clone().map_or_else(
+            || Request::new(index),
+            |p| Request { tracker: None, penalty: Vec::new(), ..Request::replacing(p) },
+        );
         Request { index, stop, living, among: Some(among), ..request }
     }
 
@@ -382,10 +401,20 @@ impl System<'_> {
     fn next_step(&mut self, ids: &mut Ids) {
         let updates = self.job.task_groups.iter().filter_map(|g| g.update.as_ref()).chain(&self.job.update);
         let stagger = updates.map(|u| u.stagger().nanos()).max().unwrap_or(0);
-        let waits = |e: &&Arc<Evaluation>| e.trigger == Trigger::RollingUpdate && !e.status.terminal() && e.id != self.eval.id;
-        if self.state.evals_by_job(&self.eval.job_key()).any(|e| waits(&e) && e.job_modify_index == self.job.modify_index) {
+        let waits =
+            |e: &&Arc<Evaluation>| e.trigger == Trigger::RollingUpdate && !e.status.terminal() && e.id != self.eval.id;
+        if self
+            .state
+            .evals_by_job(&self.eval.job_key())
+            .any(|e| waits(&e) && e.job_modify_index == self.job.modify_index)
+        {
             return;
         }
-        self.look_again(self.now.saturating_add(stagger), Trigger::RollingUpdate, "created for the next step of an update", ids);
+        self.look_again(
+            self.now.saturating_add(stagger),
+            Trigger::RollingUpdate,
+            "created for the next step of an update",
+            ids,
+        );
     }
 }

@@ -63,7 +63,9 @@ impl Target {
             Self::UniqueName => text(&node.name),
             Self::Attr(name) => node.attributes.get(&**name).map(|s| Cow::Borrowed(&**s)),
             Self::Meta(name) => node.meta.get(&**name).map(|s| Cow::Borrowed(&**s)),
-            Self::Driver(name) => node.drivers.get(name).filter(|d| d.detected && d.healthy).map(|_| Cow::Borrowed("1")),
+            Self::Driver(name) => {
+                node.drivers.get(name).filter(|d| d.detected && d.healthy).map(|_| Cow::Borrowed("1"))
+            }
             Self::Nothing => None,
         }
     }

@@ -58,7 +58,8 @@ pub fn verify_plan(state: &State, plan: &Plan) -> Verified {
     }
     // An allocation stays for now if its replacement was refused.
     let placed: HashSet<AllocId> = left.placements.values().flatten().map(|a| a.previous_allocation).collect();
-    let replaced: HashSet<AllocId> = plan.placements.values().flatten().map(|a| a.previous_allocation).filter(|p| !p.is_nil()).collect();
+    let replaced: HashSet<AllocId> =
+        plan.placements.values().flatten().map(|a| a.previous_allocation).filter(|p| !p.is_nil()).collect();
     left.stops.retain(|s| s.client_status.is_some() || !replaced.contains(&s.id) || placed.contains(&s.id));
     Verified { plan: left, refused }
 }
@@ -122,8 +123,18 @@ fn add(capacity: &NodeCapacity, taken: &mut NodeUse, a: &Allocation, fresh: &[&A
         ("cpu", taken.cpu, u.cpu, capacity.cpu),
         ("memory", taken.memory_mb, u.memory_mb, capacity.memory_mb),
         ("disk", taken.disk_mb, u.disk_mb, capacity.disk_mb),
-        ("remote sessions", i64::from(taken.sessions), limited(capacity.sessions, a.resources.sessions()), i64::from(capacity.sessions)),
-        ("room for allocations", i64::from(taken.allocs), limited(capacity.max_allocs, 1), i64::from(capacity.max_allocs)),
+        (
+            "remote sessions",
+            i64::from(taken.sessions),
+            limited(capacity.sessions, a.resources.sessions()),
+            i64::from(capacity.sessions),
+        ),
+        (
+            "room for allocations",
+            i64::from(taken.allocs),
+            limited(capacity.max_allocs, 1),
+            i64::from(capacity.max_allocs),
+        ),
     ] {
         // An empty request does not make it worse.
         if ask > 0 && taken > capacity {

@@ -37,7 +37,11 @@ impl Version {
         let pre = match rest.strip_prefix('-') {
             Some(pre) => pre,
             None if rest.is_empty() => "",
-            None if rules == VersionRules::Lenient && rest.starts_with(|c: char| c.is_ascii_alphabetic() || c == '~') => rest,
+            None if rules == VersionRules::Lenient
+                && rest.starts_with(|c: char| c.is_ascii_alphabetic() || c == '~') =>
+            {
+                rest
+            }
             None => return None,
         };
         if (rest.len() > pre.len() || !pre.is_empty()) && !identifiers(pre) {
@@ -52,7 +56,10 @@ impl Version {
     fn compare(&self, other: &Self) -> Ordering {
         let n = self.segments.len().max(other.segments.len());
         let at = |v: &Self, i: usize| v.segments.get(i).copied().unwrap_or(0);
-        (0..n).map(|i| at(self, i).cmp(&at(other, i))).find(|o| o.is_ne()).unwrap_or_else(|| compare_pre(&self.pre, &other.pre))
+        (0..n)
+            .map(|i| at(self, i).cmp(&at(other, i)))
+            .find(|o| o.is_ne())
+            .unwrap_or_else(|| compare_pre(&self.pre, &other.pre))
     }
 
     fn same_numbers(&self, other: &Self) -> bool {

@@ -2,62 +2,25 @@
 
 use std::collections::BTreeMap;
 
-use api::shapes::{AgentSelf, Health, HealthPart, Member, Members};
+use api::shapes::{AgentSelf, Health, HealthPart, Members};
 use http::StatusCode;
 use model::NodeStatus;
 use serde_json::{Value, json};
-use server::ServerHandle;
 
 use crate::{
+    members::{all_members, all_servers, member, rpc_address},
     reply::{HttpError, Reply},
     request::Ctx,
 };
-
-/// Where nodes and other tools reach the server's RPC.
-pub(crate) fn rpc_address(server: &ServerHandle) -> String {
-    server.config().rpc_advertise.unwrap_or_else(|| server.rpc_addr()).to_string()
-}
-
-fn member(ctx: &Ctx) -> Member {
-    let server = ctx.server();
-    let config = server.config();
-    let rpc = config.rpc_advertise.unwrap_or_else(|| server.rpc_addr());
-    let tags = [
-        ("role", "nomad".to_owned()),
-        ("region", config.region.clone()),
-        ("dc", config.datacenter.clone()),
-        ("build", ctx.app.options.version.clone()),
-        ("id", server.cluster_id().to_string()),
-        ("rpc_addr", rpc.ip().to_string()),
-        ("port", rpc.port().to_string()),
-        ("vsn", "1".to_owned()),
-        ("raft_vsn", "3".to_owned()),
-        ("expect", "1".to_owned()),
-        ("bootstrap", "1".to_owned()),
-    ];
-    let recovering = server.recovery_status().map(|status| ("recovering", status.waits_for()));
-    let exposed = ctx.app.options.exposed.clone().map(|what| ("exposed", what));
-    Member {
-        name: format!("{}.{}", config.name, config.region),
-        addr: rpc.ip().to_string(),
-        port: rpc.port(),
-        // A tag of its own: clients know few words for the status.
-        tags: tags.into_iter().chain(recovering).chain(exposed).map(|(k, v)| (k.to_owned(), v)).collect(),
-        status: "alive".to_owned(),
-        protocol_min: 1,
-        protocol_max: 1,
-        protocol_cur: 1,
-        delegate_min: 1,
-        delegate_max: 1,
-        delegate_cur: 1,
-    }
-}
 
 /// The same as SIGHUP to the agent's process.
 pub(crate) async fn reload(ctx: Ctx) -> Result<Reply, HttpError> {
     match &ctx.app.options.reload {
         Some(reload) => reload().await.map(|()| Reply::empty(StatusCode::OK)).map_err(HttpError::internal),
-        None => Err(HttpError::unsupported("reloading the agent's configuration over HTTP", "this server has no agent around it")),
+        None => Err(HttpError::unsupported(
+            "reloading the agent's configuration over HTTP",
+            "this server has no agent around it",
+        )),
     }
 }
 
@@ -65,7 +28,9 @@ pub(crate) async fn agent_self(ctx: Ctx) -> Result<Reply, HttpError> {
     let server = ctx.server();
     let state = server.snapshot();
     let numbers = server.stats();
-    let group = |entries: &[(&str, String)]| entries.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect::<BTreeMap<_, _>>();
+    let group = |entries: &[(&str, String)]| {
+        entries.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect::<BTreeMap<_, _>>()
+    };
     let mut stats = BTreeMap::from([
         (
             "nomad".to_owned(),
@@ -81,7 +46,7 @@ pub(crate) async fn agent_self(ctx: Ctx) -> Result<Reply, HttpError> {
             "raft".to_owned(),
             group(&[
                 ("state", "Leader".to_owned()),
-                ("num_peers", "0".to_owned()),
+                ("num_peers", (all_servers(&ctx).len() - 1).to_string()),
                 ("applied_index", state.latest_index().to_string()),
                 ("commit_index", state.latest_index().to_string()),
                 ("last_log_index", state.latest_index().to_string()),
@@ -112,9 +77,10 @@ fn config_view(ctx: &Ctx) -> Value {
         config.entry("Region").or_insert_with(|| json!(server.region));
         config.entry("Datacenter").or_insert_with(|| json!(server.datacenter));
         config.entry("NodeName").or_insert_with(|| json!(server.name));
-        config
-            .entry("Version")
-            .or_insert_with(|| json!({"Version": ctx.app.options.version, "Revision": "", "VersionPrerelease": "", "VersionMetadata": ""}));
+        config.entry("Version").or_insert_with(|| {
+            json!({"Version": ctx.app.options.version, "Revision": "", "VersionPrerelease": "",
+                "VersionMetadata": ""})
+        });
         config.entry("ACL").or_insert_with(|| json!({"Enabled": false}));
         config.entry("Server").or_insert_with(|| json!({"Enabled": true}));
         config.entry("Client").or_insert_with(|| json!({"Enabled": ctx.app.options.local.is_some()}));
@@ -128,12 +94,17 @@ pub(crate) async fn members(ctx: Ctx) -> Result<Reply, HttpError> {
         server_name: config.name.clone(),
         server_region: config.region.clone(),
         server_dc: config.datacenter.clone(),
-        members: vec![member(&ctx)],
+        members: all_members(&ctx),
     })
 }
 
 pub(crate) async fn servers(ctx: Ctx) -> Result<Reply, HttpError> {
-    ctx.plain(&[rpc_address(ctx.server())])
+    ctx.plain(&addresses(&ctx))
+}
+
+/// Of the RPC of each server, this one first.
+fn addresses(ctx: &Ctx) -> Vec<String> {
+    all_servers(ctx).into_iter().map(|server| server.rpc).collect()
 }
 
 /// 200 even when nothing was joined: what clients expect.
@@ -141,7 +112,8 @@ pub(crate) async fn join(ctx: Ctx) -> Result<Reply, HttpError> {
     if ctx.query.all("address").next().is_none() {
         return Err(HttpError::bad_request("missing address to join"));
     }
-    ctx.plain(&json!({"num_joined": 0, "error": "joining servers is not supported by this release: a cluster has one server"}))
+    ctx.plain(&json!({"num_joined": 0, "error": "servers do not join each other: those with the same etcd store are \
+        one cluster (server.store)"}))
 }
 
 pub(crate) async fn force_leave(ctx: Ctx) -> Result<Reply, HttpError> {
@@ -150,7 +122,7 @@ pub(crate) async fn force_leave(ctx: Ctx) -> Result<Reply, HttpError> {
         return Err(HttpError::bad_request("missing node to force leave"));
     }
     if name == member(&ctx).name {
-        return Err(HttpError::internal("the only server cannot be made to leave; stop its agent instead"));
+        return Err(HttpError::internal("a server is not made to leave; stop its agent instead"));
     }
     Ok(Reply::empty(StatusCode::OK))
 }
@@ -170,7 +142,11 @@ pub(crate) async fn health(ctx: Ctx) -> Result<Reply, HttpError> {
             .map(|status| format!("the servers recover ({}) and wait for {}", status.cause, status.waits_for()));
         let trouble = recovers.or(refused);
         let ok = !stopping && trouble.is_none();
-        let message = if stopping { "the server is shutting down".to_owned() } else { trouble.unwrap_or_else(|| "ok".to_owned()) };
+        let message = if stopping {
+            "the server is shutting down".to_owned()
+        } else {
+            trouble.unwrap_or_else(|| "ok".to_owned())
+        };
         let (loops, mut notes) = (ctx.server().progress(), ctx.server().notes());
         notes.extend(ctx.app.options.exposed.clone());
         health.server = Some(HealthPart { ok, message, loops, notes });
@@ -186,7 +162,8 @@ pub(crate) async fn health(ctx: Ctx) -> Result<Reply, HttpError> {
         };
         health.client = Some(HealthPart { ok, message: message.to_owned(), ..HealthPart::default() });
     } else if kind == "client" {
-        health.client = Some(HealthPart { ok: false, message: "client not enabled".to_owned(), ..HealthPart::default() });
+        health.client =
+            Some(HealthPart { ok: false, message: "client not enabled".to_owned(), ..HealthPart::default() });
     }
     let ok = health.server.iter().chain(&health.client).all(|p| p.ok);
     if ok {
@@ -199,7 +176,10 @@ pub(crate) async fn health(ctx: Ctx) -> Result<Reply, HttpError> {
 pub(crate) async fn schedulers(ctx: Ctx) -> Result<Reply, HttpError> {
     let server = ctx.server();
     let workers: Vec<Value> = (0..server.config().workers)
-        .map(|i| json!({"id": format!("worker-{i}"), "enabled_schedulers": ["service", "batch", "system", "sysbatch"], "started": "", "status": "", "workload_status": ""}))
+        .map(|i| {
+            json!({"id": format!("worker-{i}"), "enabled_schedulers": ["service", "batch", "system", "sysbatch"],
+            "started": "", "status": "", "workload_status": ""})
+        })
         .collect();
     ctx.plain(&json!({"server_id": server.cluster_id().to_string(), "schedulers": workers}))
 }
@@ -213,5 +193,5 @@ pub(crate) async fn leader(ctx: Ctx) -> Result<Reply, HttpError> {
 }
 
 pub(crate) async fn peers(ctx: Ctx) -> Result<Reply, HttpError> {
-    ctx.plain(&[rpc_address(ctx.server())])
+    ctx.plain(&addresses(&ctx))
 }

@@ -29,13 +29,16 @@ pub(crate) async fn list(ctx: Ctx) -> Result<Reply, HttpError> {
         let wanted = |a: &&Arc<Allocation>| in_namespace(&namespace, &a.namespace);
         // With a prefix people look for an id, else for what came last.
         let page = if prefix.is_empty() {
-            let rows = |from: Option<(u64, Uuid)>, reverse| state.allocs_by_creation(from.map(|(index, id)| (index, AllocId(id))), reverse);
+            let rows = |from: Option<(u64, Uuid)>, reverse| {
+                state.allocs_by_creation(from.map(|(index, id)| (index, AllocId(id))), reverse)
+            };
             pages::by_creation(&options, rows, |a| (a.create_index, a.id.0), wanted)?
         } else {
             let rows = |from: Option<Uuid>, reverse| state.allocs_onward(from.map(AllocId), reverse);
             pages::by_id(&options, &prefix, rows, |a| a.id.0, wanted)?
         };
-        let stubs: Vec<AllocListStub> = page.rows.into_iter().map(|a| AllocListStub::new(a, resources, task_states)).collect();
+        let stubs: Vec<AllocListStub> =
+            page.rows.into_iter().map(|a| AllocListStub::new(a, resources, task_states)).collect();
         Ok(ctx.read(index, &stubs)?.next_token(page.next_token.as_deref()))
     })
     .await
@@ -70,7 +73,8 @@ pub(crate) fn detail(state: &State, alloc: &Arc<Allocation>, times: &Times) -> A
 
 pub(crate) async fn get(ctx: Ctx) -> Result<Reply, HttpError> {
     let id = ctx.alloc_id("id")?;
-    let (alloc, index, state) = ctx.watch_object(Table::Allocs, |s| s.alloc(id).cloned(), |a| a.modify_index).await?;
+    let (alloc, index, state) =
+        ctx.watch_object(Table::Allocs, &id, |s| s.alloc(id).cloned(), |a| a.modify_index).await?;
     let alloc = alloc.ok_or_else(|| HttpError::not_found("alloc not found").read_at(index))?;
     ctx.read(index, &detail(&state, &alloc, &ctx.server().config().times()))
 }

@@ -48,7 +48,9 @@ pub(crate) fn apply(mut response: Response<Body>, gzip: bool) -> Response<Body> 
                 while !rest.is_empty() {
                     let piece = rest.split_to(rest.len().min(PIECE));
                     let flush = rest.is_empty() && !body.is_end_stream();
-                    if let Err(e) = encoder.write_all(&piece).and_then(|()| if flush { encoder.flush() } else { Ok(()) }) {
+                    if let Err(e) =
+                        encoder.write_all(&piece).and_then(|()| if flush { encoder.flush() } else { Ok(()) })
+                    {
                         return Some((Err(axum::Error::new(e)), None));
                     }
                     if !encoder.get_ref().is_empty() {

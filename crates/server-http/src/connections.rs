@@ -126,7 +126,8 @@ impl Clients {
     pub(crate) fn enter(&self, client: IpAddr, limits: Limits) -> Option<Held> {
         let most = most(limits, client);
         let mut open = self.lock();
-        if most > 0 && open.by_client.get(&client).is_some_and(|own| own.count >= most) && !open.make_room(Some(client)) {
+        if most > 0 && open.by_client.get(&client).is_some_and(|own| own.count >= most) && !open.make_room(Some(client))
+        {
             return None;
         }
         if limits.connections > 0 && open.total >= limits.connections && !open.make_room(None) {
@@ -165,7 +166,9 @@ impl Open {
             Some(client) => self.by_client.get(&client).map(|own| &own.idle),
             None => Some(&self.idle),
         };
-        let Some(oldest) = idle.and_then(|idle| idle.first_key_value()).map(|(_, place)| place.clone()) else { return false };
+        let Some(oldest) = idle.and_then(|idle| idle.first_key_value()).map(|(_, place)| place.clone()) else {
+            return false;
+        };
         oldest.close.cancel();
         self.leave(&oldest);
         true
@@ -244,9 +247,14 @@ impl Drop for Held {
 pub(crate) fn long(request: &Request<Body>) -> bool {
     let path = request.uri().path();
     let query = request.uri().query().unwrap_or_default();
-    let waits = query.split('&').any(|pair| pair.strip_prefix("index=").is_some_and(|index| !matches!(index, "" | "0")));
+    let waits =
+        query.split('&').any(|pair| pair.strip_prefix("index=").is_some_and(|index| !matches!(index, "" | "0")));
     let follows = ["/v1/client/fs/stream/", "/v1/client/fs/logs/"].iter().any(|prefix| path.starts_with(prefix));
-    waits || follows || path == "/v1/event/stream" || path == "/v1/agent/monitor" || request.headers().contains_key(UPGRADE)
+    waits
+        || follows
+        || path == "/v1/event/stream"
+        || path == "/v1/agent/monitor"
+        || request.headers().contains_key(UPGRADE)
 }
 
 /// May its answer wait for its reader as long as that likes? Whoever pages through a file or a log, or looks at a
@@ -282,7 +290,10 @@ impl<T> Counted<T> {
         let patience = self.patience;
         let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
         match stalled.as_mut().poll(cx) {
-            Poll::Ready(()) => Poll::Ready(Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "the client does not read its answer"))),
+            Poll::Ready(()) => Poll::Ready(Err(std::io::Error::new(
+                std::io::ErrorKind::TimedOut,
+                "the client does not read its answer",
+            ))),
             Poll::Pending => Poll::Pending,
         }
     }
@@ -305,7 +316,11 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<T> {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         Pin::new(&mut self.io).poll_shutdown(cx)
     }
-    fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[std::io::IoSlice<'_>]) -> Poll<std::io::Result<usize>> {
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[std::io::IoSlice<'_>],
+    ) -> Poll<std::io::Result<usize>> {
         let written = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
         self.waits(cx, written)
     }
@@ -335,7 +350,8 @@ mod tests {
         // The second is the one that nobody has used since.
         let newer = clients.enter(FAR, limits).expect("room is made");
         assert!(held[1].1.close.is_cancelled() && !held[0].1.close.is_cancelled() && !held[2].1.close.is_cancelled());
-        let busy: Vec<_> = [&held[2].1, &newer.1].map(|place| clients.begin(place, false, limits).expect("a short request")).into();
+        let busy: Vec<_> =
+            [&held[2].1, &newer.1].map(|place| clients.begin(place, false, limits).expect("a short request")).into();
         assert!(clients.enter(FAR, limits).is_none(), "all of them work");
         assert!(clients.enter(OTHER, limits).is_some(), "that is nobody else's matter");
         drop(busy);
@@ -375,7 +391,8 @@ mod tests {
                 _ => {}
             }
             let open = clients.lock();
-            let standing: Vec<_> = held.iter().flatten().map(|held| &held.1).filter(|place| !place.gone.load(Ordering::Relaxed)).collect();
+            let standing: Vec<_> =
+                held.iter().flatten().map(|held| &held.1).filter(|place| !place.gone.load(Ordering::Relaxed)).collect();
             let doing = |client: Option<IpAddr>, what: u8| {
                 let of = standing.iter().filter(|place| client.is_none_or(|client| place.client == client));
                 of.filter(|place| place.doing.load(Ordering::Relaxed) == what).count()
@@ -398,7 +415,10 @@ mod tests {
         assert!(clients.begin(&held[99].1, false, limits).is_some(), "short requests are answered");
         drop(streams);
         assert!(clients.begin(&held[99].1, true, limits).is_some());
-        assert_eq!((most(limits, HERE), most(limits, FAR), most(Limits { connections_per_client: 0, ..limits }, FAR)), (1000, 100, 0));
+        assert_eq!(
+            (most(limits, HERE), most(limits, FAR), most(Limits { connections_per_client: 0, ..limits }, FAR)),
+            (1000, 100, 0)
+        );
     }
 
     #[test]
@@ -442,7 +462,12 @@ mod tests {
     #[test]
     fn who_may_take_its_time() {
         let request = |uri: &str| Request::get(uri).body(Body::empty()).expect("a request");
-        for (uri, is) in [("/v1/jobs", false), ("/v1/client/fs/cat/x", true), ("/v1/operator/snapshot", true), ("/v1/event/stream", true)] {
+        for (uri, is) in [
+            ("/v1/jobs", false),
+            ("/v1/client/fs/cat/x", true),
+            ("/v1/operator/snapshot", true),
+            ("/v1/event/stream", true),
+        ] {
             assert_eq!(patient(&request(uri)), is, "{uri}");
         }
     }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use api::shapes::{AllocListStub, DeploymentHealthRequest, DeploymentPauseRequest, DeploymentPromoteRequest, DeploymentUpdateResponse};
+use api::shapes::{
+    AllocListStub, DeploymentHealthRequest, DeploymentPauseRequest, DeploymentPromoteRequest, DeploymentUpdateResponse,
+};
 use model::{Deployment, DeploymentId};
 use server::requests::{DeploymentChanged, SetHealth};
 use state::Table;
@@ -37,7 +39,8 @@ pub(crate) async fn list(ctx: Ctx) -> Result<Reply, HttpError> {
 
 pub(crate) async fn get(ctx: Ctx) -> Result<Reply, HttpError> {
     let id = ctx.deployment_id("id")?;
-    let (deployment, index, _) = ctx.watch_object(Table::Deployments, |s| s.deployment(id).cloned(), |d| d.modify_index).await?;
+    let (deployment, index, _) =
+        ctx.watch_object(Table::Deployments, &id, |s| s.deployment(id).cloned(), |d| d.modify_index).await?;
     let deployment = deployment.ok_or_else(|| HttpError::not_found("deployment not found").read_at(index))?;
     ctx.read(index, &deployment)
 }
@@ -45,12 +48,17 @@ pub(crate) async fn get(ctx: Ctx) -> Result<Reply, HttpError> {
 pub(crate) async fn allocations(ctx: Ctx) -> Result<Reply, HttpError> {
     let id = ctx.deployment_id("id")?;
     let (state, index) = ctx.watch_table(Table::Allocs).await?;
-    let stubs: Vec<AllocListStub> = state.allocs_by_deployment(id).map(|a| AllocListStub::new(a, false, true)).collect();
+    let stubs: Vec<AllocListStub> =
+        state.allocs_by_deployment(id).map(|a| AllocListStub::new(a, false, true)).collect();
     ctx.read(index, &stubs)
 }
 
 fn same_deployment(ctx: &Ctx, named: &str) -> Result<(), HttpError> {
-    if named.is_empty() || named == ctx.param("id") { Ok(()) } else { Err(HttpError::bad_request("Deployment ID does not match")) }
+    if named.is_empty() || named == ctx.param("id") {
+        Ok(())
+    } else {
+        Err(HttpError::bad_request("Deployment ID does not match"))
+    }
 }
 
 fn changed(ctx: &Ctx, change: &DeploymentChanged) -> Result<Reply, HttpError> {
@@ -108,7 +116,9 @@ pub(crate) async fn set_health(ctx: Ctx) -> Result<Reply, HttpError> {
         return Err(HttpError::bad_request("must specify at least one healthy/unhealthy allocation ID"));
     }
     let id = ctx.deployment_id("id")?;
-    let change =
-        ctx.server().set_deployment_health(SetHealth { deployment_id: id, healthy: request.healthy, unhealthy: request.unhealthy }).await?;
+    let change = ctx
+        .server()
+        .set_deployment_health(SetHealth { deployment_id: id, healthy: request.healthy, unhealthy: request.unhealthy })
+        .await?;
     changed(&ctx, &change)
 }

@@ -40,6 +40,9 @@ pub(crate) async fn dispatch(State(app): State<Arc<App>>, request: Request<Body>
         Ok(reply) => reply.into_response(),
         Err(error) => error.into_response(),
     };
+    if let Some(contacts) = &app.options.contacts {
+        contacts().tell(response.headers_mut());
+    }
     told.log(&response);
     if let Some(begun) = measured {
         app.answering.answered(begun);
@@ -61,7 +64,8 @@ impl Told {
 
     fn log(self, response: &Response<Body>) {
         if let Some((method, path, begun)) = self.0 {
-            tracing::debug!(target: "http", %method, path, status = response.status().as_u16(), duration = ?begun.elapsed(), "request complete");
+            tracing::debug!(target: "http", %method, path, status = response.status().as_u16(),
+                duration = ?begun.elapsed(), "request complete");
         }
     }
 }
@@ -72,7 +76,8 @@ fn early(guard: &Guard, request: &Request<Body>) -> Option<Result<Reply, HttpErr
     if let Err(why) = guard.admit(request) {
         return Some(Err(HttpError::new(StatusCode::FORBIDDEN, why)));
     }
-    let asks = request.method() == Method::OPTIONS && request.headers().get(ORIGIN).is_some_and(|origin| guard.trusts(origin));
+    let asks =
+        request.method() == Method::OPTIONS && request.headers().get(ORIGIN).is_some_and(|origin| guard.trusts(origin));
     asks.then(|| Ok(preflight()))
 }
 
@@ -119,7 +124,10 @@ async fn answer(app: &Arc<App>, request: Request<Body>) -> Result<Reply, HttpErr
     let (mut head, body) = request.into_parts();
     let path = head.uri.path().to_owned();
     if percent_decode(&path, false).is_none() {
-        return Err(HttpError::bad_request(format_args!("the path {:?} is not valid percent-encoded UTF-8", head.uri.path())));
+        return Err(HttpError::bad_request(format_args!(
+            "the path {:?} is not valid percent-encoded UTF-8",
+            head.uri.path()
+        )));
     }
     if let Some(clean) = cleaned(&path) {
         return Ok(to_clean(&clean, head.uri.query()));
@@ -138,14 +146,17 @@ async fn answer(app: &Arc<App>, request: Request<Body>) -> Result<Reply, HttpErr
     if !region.is_empty() && region != app.server.config().region {
         return Err(HttpError::internal("No path to region"));
     }
-    // Reads of this server are never stale; the parameter is checked all the same.
+    // Whoever serves this router has decided that it may answer; the parameter is checked all the same.
     query.flag("stale")?;
     let upgrade = Mutex::new(head.extensions.remove());
     let (method, uri, headers) = (head.method, head.uri, head.headers);
     let ctx = Ctx { app: app.clone(), method, uri, params, query, headers, body: Mutex::new(body), upgrade };
     app.answering.guarded(run(ctx)).await.unwrap_or_else(|said| {
         tracing::error!(pattern = route.pattern, said, "a handler of the HTTP API has panicked");
-        Err(HttpError::internal(format_args!("could not answer {}: the server has a defect; see its log", route.pattern)))
+        Err(HttpError::internal(format_args!(
+            "could not answer {}: the server has a defect; see its log",
+            route.pattern
+        )))
     })
 }
 

@@ -21,7 +21,9 @@ fn selected(ctx: &Ctx) -> Result<impl Fn(&&Arc<Evaluation>) -> bool + Send + 'st
     let (status, job) = (ctx.query.text("status").to_owned(), ctx.query.text("job").to_owned());
     let selected = !status.is_empty() || !job.is_empty();
     if selected && !ctx.query.text("filter").is_empty() {
-        return Err(HttpError::bad_request("query parameters 'job' and 'status' can't be used with the filter expression"));
+        return Err(HttpError::bad_request(
+            "query parameters 'job' and 'status' can't be used with the filter expression",
+        ));
     }
     let namespace = ctx.query.namespace();
     // None = a status that no evaluation has.
@@ -40,7 +42,9 @@ pub(crate) async fn list(ctx: Ctx) -> Result<Reply, HttpError> {
     let wanted = selected(&ctx)?;
     ctx.beside(move |ctx| {
         let page = if prefix.is_empty() {
-            let rows = |from: Option<(u64, Uuid)>, reverse| state.evals_by_creation(from.map(|(index, id)| (index, EvalId(id))), reverse);
+            let rows = |from: Option<(u64, Uuid)>, reverse| {
+                state.evals_by_creation(from.map(|(index, id)| (index, EvalId(id))), reverse)
+            };
             pages::by_creation(&options, rows, |e| (e.create_index, e.id.0), wanted)?
         } else {
             let rows = |from: Option<Uuid>, reverse| state.evals_onward(from.map(EvalId), reverse);
@@ -78,7 +82,7 @@ fn not_found() -> HttpError {
 pub(crate) async fn get(ctx: Ctx) -> Result<Reply, HttpError> {
     let id = ctx.eval_id("id")?;
     let related = ctx.query.bool("related")?;
-    let (eval, index, state) = ctx.watch_object(Table::Evals, |s| s.eval(id).cloned(), |e| e.modify_index).await?;
+    let (eval, index, state) = ctx.watch_object(Table::Evals, &id, |s| s.eval(id).cloned(), |e| e.modify_index).await?;
     let eval = eval.ok_or_else(|| not_found().read_at(index))?;
     let mut detail = eval_detail(&eval);
     if related {

@@ -20,7 +20,10 @@ use crate::{
 };
 
 pub(crate) async fn stream(ctx: Ctx) -> Result<Reply, HttpError> {
-    let index = ctx.query.number("index").map_err(|_| HttpError::bad_request("Unable to parse index: it must be an unsigned integer"))?;
+    let index = ctx
+        .query
+        .number("index")
+        .map_err(|_| HttpError::bad_request("Unable to parse index: it must be an unsigned integer"))?;
     let filter = filter(&ctx)?;
     let server = ctx.server().clone();
     let subscription = server.subscribe(filter, index.unwrap_or(0));
@@ -38,7 +41,11 @@ enum State {
     Open(EventSubscription),
 }
 
-async fn next(state: State, heartbeat: Duration, server: &ServerHandle) -> Option<(Result<Bytes, go_json::Error>, State)> {
+async fn next(
+    state: State,
+    heartbeat: Duration,
+    server: &ServerHandle,
+) -> Option<(Result<Bytes, go_json::Error>, State)> {
     let mut subscription = match state {
         State::First(subscription) => {
             return Some((Ok(Bytes::from_static(b"{}\n")), State::Open(subscription)));
@@ -57,7 +64,8 @@ async fn next(state: State, heartbeat: Duration, server: &ServerHandle) -> Optio
 
 /// The topics that are asked for: `Topic`, `Topic:key`, `*`.
 fn filter(ctx: &Ctx) -> Result<EventFilter, HttpError> {
-    let mut filter = EventFilter { namespace: Some(ctx.query.namespace()).filter(|n| n != "*"), ..EventFilter::default() };
+    let mut filter =
+        EventFilter { namespace: Some(ctx.query.namespace()).filter(|n| n != "*"), ..EventFilter::default() };
     let mut any = false;
     for text in ctx.query.all("topic") {
         any = true;
@@ -122,7 +130,8 @@ fn view(event: &Event) -> Result<EventView<'_>, go_json::Error> {
         Payload::NodePool(pool) => go_json::to_string(&crate::nodes::pool_view(pool), false)?,
         Payload::Recovery(meta) => go_json::to_string(&crate::operator::recovery_view(meta), false)?,
     };
-    let payload = RawValue::from_string(format!("{{\"{}\":{object}}}", event.topic.as_str())).map_err(go_json::Error::Encode)?;
+    let payload =
+        RawValue::from_string(format!("{{\"{}\":{object}}}", event.topic.as_str())).map_err(go_json::Error::Encode)?;
     Ok(EventView {
         topic: event.topic.as_str(),
         kind: event.kind,

@@ -34,7 +34,8 @@ pub(crate) async fn exec(ctx: Ctx) -> Result<Reply, HttpError> {
     }
     let (mut parts, ()) = request.into_parts();
     let socket = WebSocketUpgrade::from_request_parts(&mut parts, &()).await;
-    let socket = socket.map_err(|rejection| HttpError::bad_request(format_args!("exec needs a websocket: {rejection}")))?;
+    let socket =
+        socket.map_err(|rejection| HttpError::bad_request(format_args!("exec needs a websocket: {rejection}")))?;
     Ok(Reply::foreign(socket.on_upgrade(move |socket| refuse(socket, why, greeted))))
 }
 

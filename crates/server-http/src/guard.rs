@@ -35,8 +35,13 @@ pub(crate) const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 impl Guard {
     /// `own` are the names of the agent; `allowed` what an operator adds: a name, `*.domain`, or `*` for any. A
     /// single origin among `headers`, which are put on every answer, may speak as well.
-    pub fn new<'a>(own: impl IntoIterator<Item = &'a str>, allowed: &[String], headers: &[(HeaderName, HeaderValue)]) -> Self {
-        let mut guard = Self { names: own.into_iter().map(|name| name_of(name).to_ascii_lowercase()).collect(), ..Self::default() };
+    pub fn new<'a>(
+        own: impl IntoIterator<Item = &'a str>,
+        allowed: &[String],
+        headers: &[(HeaderName, HeaderValue)],
+    ) -> Self {
+        let mut guard =
+            Self { names: own.into_iter().map(|name| name_of(name).to_ascii_lowercase()).collect(), ..Self::default() };
         for name in allowed {
             match name.strip_prefix("*.") {
                 _ if name == "*" => guard.any = true,
@@ -44,7 +49,10 @@ impl Guard {
                 None => drop(guard.names.insert(name_of(name).to_ascii_lowercase())),
             }
         }
-        let origins = headers.iter().filter(|(name, _)| name == ACCESS_CONTROL_ALLOW_ORIGIN).filter_map(|(_, value)| value.to_str().ok());
+        let origins = headers
+            .iter()
+            .filter(|(name, _)| name == ACCESS_CONTROL_ALLOW_ORIGIN)
+            .filter_map(|(_, value)| value.to_str().ok());
         // Who lets every page read has not said that every page may run commands.
         guard.origins = origins.filter(|origin| *origin != "*").map(str::to_ascii_lowercase).collect();
         guard.names.remove("");
@@ -83,7 +91,8 @@ impl Guard {
         }
         let own: Vec<&str> = self.names.iter().map(String::as_str).collect();
         Err(format!(
-            "the request is for the host {name:?}, which is not a name of this agent: a web page may be behind it. Use an IP address or one of \
+            "the request is for the host {name:?}, which is not a name of this agent: a web page may be behind it. \
+                Use an IP address or one of \
              localhost{}{}, or add the name to drover {{ http_hosts = [..] }} in the agent's configuration\n",
             if own.is_empty() { "" } else { ", " },
             own.join(", ")
@@ -100,7 +109,8 @@ impl Guard {
             _ => return Ok(()),
         };
         Err(format!(
-            "the request comes from a web page {from}, and pages of others change nothing here: send it from a program, or name the page's \
+            "the request comes from a web page {from}, and pages of others change nothing here: send it from a \
+                program, or name the page's \
              origin in http_api_response_headers {{ Access-Control-Allow-Origin = .. }} of the agent's configuration\n"
         ))
     }
@@ -113,7 +123,9 @@ fn acts(method: &Method, path: &str, headers: &HeaderMap) -> bool {
     }
     let reads = matches!(*method, Method::GET | Method::HEAD);
     // A web socket is a conversation, and these are reads by their method only.
-    !reads || headers.contains_key(UPGRADE) || (path.starts_with("/v1/client/") && ["/gc", "/exec"].iter().any(|end| path.ends_with(end)))
+    !reads
+        || headers.contains_key(UPGRADE)
+        || (path.starts_with("/v1/client/") && ["/gc", "/exec"].iter().any(|end| path.ends_with(end)))
 }
 
 /// The name in `name:port`, `[address]:port`, or alone.
@@ -197,10 +209,20 @@ mod tests {
             ("POST", "/v1/jobs", vec![host], true),
             ("POST", "/v1/jobs", vec![host, own], true),
             ("POST", "/v1/jobs", vec![host, own, ("sec-fetch-site", "same-origin")], true),
-            ("POST", "/v1/jobs", vec![host, ("origin", "https://console.example.com"), ("sec-fetch-site", "cross-site")], true),
+            (
+                "POST",
+                "/v1/jobs",
+                vec![host, ("origin", "https://console.example.com"), ("sec-fetch-site", "cross-site")],
+                true,
+            ),
             ("POST", "/v1/jobs", vec![host, foreign], false),
             ("POST", "/v1/jobs", vec![host, ("origin", "null")], false),
-            ("POST", "/v1/jobs", vec![host, ("origin", "http://localhost:3000"), ("sec-fetch-site", "same-site")], false),
+            (
+                "POST",
+                "/v1/jobs",
+                vec![host, ("origin", "http://localhost:3000"), ("sec-fetch-site", "same-site")],
+                false,
+            ),
             ("DELETE", "/v1/job/x", vec![host, foreign], false),
             ("PATCH", "/v1/job/x", vec![host, foreign], false),
             ("PUT", "/v1/jobs", vec![host, ("sec-fetch-site", "cross-site")], false),
@@ -212,15 +234,33 @@ mod tests {
             ("GET", "/v1/client/allocation/x/exec", vec![host, foreign, ("upgrade", "websocket")], false),
             ("GET", "/v1/event/stream", vec![host, foreign, ("upgrade", "websocket")], false),
             ("GET", "/v1/client/allocation/x/exec", vec![host, own, ("upgrade", "websocket")], true),
-            ("GET", "/v1/client/allocation/x/exec", vec![host, ("origin", "https://LOCALHOST:4646"), ("upgrade", "websocket")], true),
-            ("GET", "/v1/client/allocation/x/exec", vec![host, ("origin", "http://localhost"), ("upgrade", "websocket")], false),
+            (
+                "GET",
+                "/v1/client/allocation/x/exec",
+                vec![host, ("origin", "https://LOCALHOST:4646"), ("upgrade", "websocket")],
+                true,
+            ),
+            (
+                "GET",
+                "/v1/client/allocation/x/exec",
+                vec![host, ("origin", "http://localhost"), ("upgrade", "websocket")],
+                false,
+            ),
             ("GET", "/v1/client/allocation/x/exec", vec![host, ("origin", "null"), ("upgrade", "websocket")], false),
-            ("GET", "/v1/client/allocation/x/exec", vec![host, ("origin", "https://console.example.com"), ("upgrade", "websocket")], true),
+            (
+                "GET",
+                "/v1/client/allocation/x/exec",
+                vec![host, ("origin", "https://console.example.com"), ("upgrade", "websocket")],
+                true,
+            ),
         ] {
             assert_eq!(guard().admit(&request(method, path, &headers)).is_ok(), ok, "{method} {path} {headers:?}");
         }
         let open = [(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"))];
         let open = Guard::new([], &[], &open);
-        assert!(open.admit(&request("POST", "/v1/jobs", &[host, foreign])).is_err(), "all may read, which is not to say that all may act");
+        assert!(
+            open.admit(&request("POST", "/v1/jobs", &[host, foreign])).is_err(),
+            "all may read, which is not to say that all may act"
+        );
     }
 }

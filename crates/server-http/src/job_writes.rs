@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use api::shapes::{
-    IndexResponse, JobDeregisterResponse, JobDispatchRequest, JobDispatchResponse, JobEvaluateRequest, JobParseRequest, JobPlanRequest,
-    JobPlanResponse, JobRegisterRequest, JobRegisterResponse, JobRevertRequest, JobStabilityRequest, JobSubmission, JobValidateRequest,
-    JobValidateResponse, PlanAnnotations, ScaleRequest, eval_detail,
+    IndexResponse, JobDeregisterResponse, JobDispatchRequest, JobDispatchResponse, JobEvaluateRequest, JobParseRequest,
+    JobPlanRequest, JobPlanResponse, JobRegisterRequest, JobRegisterResponse, JobRevertRequest, JobStabilityRequest,
+    JobSubmission, JobValidateRequest, JobValidateResponse, PlanAnnotations, ScaleRequest, eval_detail,
 };
 use model::{Job, Namespace, dispatch::Dispatch, job::job_type};
 use server::{
@@ -126,7 +126,10 @@ fn as_internal(error: ServerError) -> HttpError {
 
 pub(crate) async fn deregister(ctx: Ctx) -> Result<Reply, HttpError> {
     if ctx.query.bool("global")? {
-        return Err(HttpError::unsupported("global=true", "it stops a job in several regions, and this server knows one; leave it out"));
+        return Err(HttpError::unsupported(
+            "global=true",
+            "it stops a job in several regions, and this server knows one; leave it out",
+        ));
     }
     let request = DeregisterJob {
         key: ctx.job_key(),
@@ -148,13 +151,18 @@ pub(crate) async fn deregister(ctx: Ctx) -> Result<Reply, HttpError> {
 pub(crate) async fn evaluate(ctx: Ctx) -> Result<Reply, HttpError> {
     let request: JobEvaluateRequest = ctx.json_or_default().await?;
     same_job(&ctx, &request.job_id)?;
-    let made = ctx.server().evaluate_job(ctx.job_key(), request.eval_options.force_reschedule).await.map_err(as_internal)?;
+    let made =
+        ctx.server().evaluate_job(ctx.job_key(), request.eval_options.force_reschedule).await.map_err(as_internal)?;
     ctx.written(made.index, &eval_response(&made))
 }
 
 /// The body may name the job too; then it is the one of the path.
 fn same_job(ctx: &Ctx, named: &str) -> Result<(), HttpError> {
-    if named.is_empty() || named == ctx.param("id") { Ok(()) } else { Err(HttpError::bad_request("Job ID does not match")) }
+    if named.is_empty() || named == ctx.param("id") {
+        Ok(())
+    } else {
+        Err(HttpError::bad_request("Job ID does not match"))
+    }
 }
 
 pub(crate) async fn revert(ctx: Ctx) -> Result<Reply, HttpError> {
@@ -168,7 +176,11 @@ pub(crate) async fn revert(ctx: Ctx) -> Result<Reply, HttpError> {
 pub(crate) async fn stable(ctx: Ctx) -> Result<Reply, HttpError> {
     let request: JobStabilityRequest = ctx.json().await?;
     same_job(&ctx, &request.job_id)?;
-    let index = ctx.server().set_job_stability(ctx.job_key(), request.job_version, request.stable).await.map_err(as_internal)?;
+    let index = ctx
+        .server()
+        .set_job_stability(ctx.job_key(), request.job_version, request.stable)
+        .await
+        .map_err(as_internal)?;
     ctx.written(index, &IndexResponse { index })
 }
 
@@ -250,7 +262,10 @@ pub(crate) async fn plan(ctx: Ctx) -> Result<Reply, HttpError> {
     let job = job_of(&ctx, request.job, Some(&name))?;
     let preview = ctx.server().plan_job(PlanJob { job, diff: request.diff }).await?;
     let response = JobPlanResponse {
-        annotations: Some(PlanAnnotations { desired_tg_updates: preview.desired_updates, preempted_allocs: Vec::new() }),
+        annotations: Some(PlanAnnotations {
+            desired_tg_updates: preview.desired_updates,
+            preempted_allocs: Vec::new(),
+        }),
         failed_tg_allocs: preview.failed_groups,
         next_periodic_launch: None,
         job_modify_index: preview.job_modify_index,

@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use api::{
     With,
     shapes::{
-        AllocListStub, EvalDetail, GroupScaleStatus, JobDetail, JobExtra, JobListStub, JobScaleStatus, JobSummary, JobVersions, eval_detail,
+        AllocListStub, EvalDetail, GroupScaleStatus, JobDetail, JobExtra, JobListStub, JobScaleStatus, JobSummary,
+        JobVersions, eval_detail,
     },
 };
 use model::{Allocation, Job, job::job_status, records::JobChildren};
@@ -26,12 +27,12 @@ pub(crate) async fn list_where(ctx: Ctx, wanted: impl Fn(&Job) -> bool + Send + 
     let options = ctx.list_options()?;
     let with_meta = ctx.query.bool("meta")?;
     let tables = TableSet::from_iter([Table::Jobs, Table::JobSummaries]);
-    let state = ctx.watch(|s| s.index_of(tables)).await?;
+    let (state, index) = ctx.watch_tables(tables).await?;
     let namespace = ctx.query.namespace();
     ctx.beside(move |ctx| {
         let page = pages::of_jobs(&state, &options, &namespace, wanted)?;
         let stubs: Vec<JobListStub> = page.rows.iter().map(|job| stub(&state, job, with_meta)).collect();
-        Ok(ctx.read(state.index_of(tables), &stubs)?.next_token(page.next_token.as_deref()))
+        Ok(ctx.read(index, &stubs)?.next_token(page.next_token.as_deref()))
     })
     .await
 }
@@ -98,7 +99,7 @@ pub(crate) fn not_found() -> HttpError {
 
 pub(crate) async fn get(ctx: Ctx) -> Result<Reply, HttpError> {
     let key = ctx.job_key();
-    let (job, index, state) = ctx.watch_object(Table::Jobs, |s| s.job(&key).cloned(), |j| j.modify_index).await?;
+    let (job, index, state) = ctx.watch_object(Table::Jobs, &key, |s| s.job(&key).cloned(), |j| j.modify_index).await?;
     let job = job.ok_or_else(|| not_found().read_at(index))?;
     let times = ctx.server().config().times();
     let remote_tasks = state.remote_tasks_by_job(&key).map(|r| remote::view(&state, r, &times)).collect();
@@ -108,7 +109,8 @@ pub(crate) async fn get(ctx: Ctx) -> Result<Reply, HttpError> {
 
 pub(crate) async fn summary(ctx: Ctx) -> Result<Reply, HttpError> {
     let key = ctx.job_key();
-    let (summary, index, state) = ctx.watch_object(Table::JobSummaries, |s| s.job_summary(&key).cloned(), |s| s.modify_index).await?;
+    let (summary, index, state) =
+        ctx.watch_object(Table::JobSummaries, &key, |s| s.job_summary(&key).cloned(), |s| s.modify_index).await?;
     let summary = summary.ok_or_else(|| not_found().read_at(index))?;
     ctx.read(index, &summary_view(&state, &summary))
 }
@@ -145,13 +147,15 @@ pub(crate) async fn deployments(ctx: Ctx) -> Result<Reply, HttpError> {
     let key = ctx.job_key();
     let (state, index) = ctx.watch_table(Table::Deployments).await?;
     let created = created_index(&state, &ctx)?;
-    let list: Vec<_> = state.deployments_by_job(&key).filter(|d| created.is_none_or(|c| d.job_create_index == c)).cloned().collect();
+    let list: Vec<_> =
+        state.deployments_by_job(&key).filter(|d| created.is_none_or(|c| d.job_create_index == c)).cloned().collect();
     ctx.read(index, &list)
 }
 
 pub(crate) async fn latest_deployment(ctx: Ctx) -> Result<Reply, HttpError> {
     let key = ctx.job_key();
-    let (deployment, index, _) = ctx.watch_object(Table::Deployments, |s| s.latest_deployment(&key).cloned(), |d| d.modify_index).await?;
+    let (deployment, index, _) =
+        ctx.watch_object(Table::Deployments, &key, |s| s.latest_deployment(&key).cloned(), |d| d.modify_index).await?;
     ctx.read(index, &deployment)
 }
 
@@ -170,7 +174,9 @@ pub(crate) async fn versions(ctx: Ctx) -> Result<Reply, HttpError> {
     let diffs = if diffs {
         let base = match against {
             None => None,
-            Some(v) => Some(state.job_version(&key, v).ok_or_else(|| HttpError::internal(format_args!("version {v} not found")))?),
+            Some(v) => Some(
+                state.job_version(&key, v).ok_or_else(|| HttpError::internal(format_args!("version {v} not found")))?,
+            ),
         };
         let pairs: Vec<(&Job, &Job)> = match base {
             Some(base) => versions.iter().map(|v| (&**base, &**v)).collect(),
@@ -198,19 +204,28 @@ pub(crate) async fn submission(ctx: Ctx) -> Result<Reply, HttpError> {
 pub(crate) async fn scale_status(ctx: Ctx) -> Result<Reply, HttpError> {
     let key = ctx.job_key();
     let tables = TableSet::from_iter([Table::Jobs, Table::Allocs, Table::Deployments, Table::ScalingEvents]);
-    let state = ctx.watch(|s| s.index_of(tables)).await?;
-    let index = state.index_of(tables);
+    let (state, index) = ctx.watch_tables(tables).await?;
     let job = state.job(&key).ok_or_else(|| not_found().read_at(index))?;
-    let events = |group: &Arc<str>| state.scaling_events(&key).and_then(|e| e.events.get(group)).cloned().unwrap_or_default();
+    let events =
+        |group: &Arc<str>| state.scaling_events(&key).and_then(|e| e.events.get(group)).cloned().unwrap_or_default();
     let mut groups: BTreeMap<Arc<str>, GroupScaleStatus> = job
         .task_groups
         .iter()
         .map(|g| {
-            (g.name.clone(), GroupScaleStatus { desired: i64::from(g.count()), events: events(&g.name), ..GroupScaleStatus::default() })
+            (
+                g.name.clone(),
+                GroupScaleStatus {
+                    desired: i64::from(g.count()),
+                    events: events(&g.name),
+                    ..GroupScaleStatus::default()
+                },
+            )
         })
         .collect();
     // A canary is beside what the group has.
-    for alloc in state.allocs_by_job(&key).filter(|a| !a.terminal() && !a.deployment_status.as_ref().is_some_and(|d| d.canary)) {
+    for alloc in
+        state.allocs_by_job(&key).filter(|a| !a.terminal() && !a.deployment_status.as_ref().is_some_and(|d| d.canary))
+    {
         let Some(group) = groups.get_mut(&alloc.task_group) else {
             continue;
         };
@@ -247,7 +262,7 @@ pub(crate) async fn actions(ctx: Ctx) -> Result<Reply, HttpError> {
         task_group_name: &'a str,
     }
     let key = ctx.job_key();
-    let (job, index, _) = ctx.watch_object(Table::Jobs, |s| s.job(&key).cloned(), |j| j.modify_index).await?;
+    let (job, index, _) = ctx.watch_object(Table::Jobs, &key, |s| s.job(&key).cloned(), |j| j.modify_index).await?;
     let job = job.ok_or_else(|| not_found().read_at(index))?;
     let actions: Vec<JobAction<'_>> = job
         .task_groups

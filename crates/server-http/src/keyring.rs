@@ -57,7 +57,8 @@ pub(crate) async fn identity(ctx: Ctx) -> Result<Reply, HttpError> {
     let refused = |why: String| HttpError::new(StatusCode::FORBIDDEN, why);
     let token = ctx.headers.get("x-nomad-token").and_then(|v| v.to_str().ok()).unwrap_or_default();
     let claims = ctx.server().keyring().verify(token.trim());
-    let claims = claims.ok_or_else(|| refused("Permission denied: this cluster has not signed the token".to_owned()))?;
+    let claims =
+        claims.ok_or_else(|| refused("Permission denied: this cluster has not signed the token".to_owned()))?;
     let alloc = claims["nomad_allocation_id"].as_str().and_then(|id| id.parse().ok()).map(AllocId);
     let state = ctx.server().snapshot();
     let stands = alloc.and_then(|id| state.alloc(id)).is_some_and(|a| !a.client_terminal());
@@ -73,7 +74,10 @@ fn lapsed(claims: &serde_json::Value, now: i64, stands: bool) -> Option<String> 
         return Some("the token has expired".to_owned());
     }
     (!stands).then(|| {
-        format!("the allocation {} that the token was given to has ended", claims["nomad_allocation_id"].as_str().unwrap_or_default())
+        format!(
+            "the allocation {} that the token was given to has ended",
+            claims["nomad_allocation_id"].as_str().unwrap_or_default()
+        )
     })
 }
 
@@ -93,10 +97,16 @@ pub(crate) async fn rotate(ctx: Ctx) -> Result<Reply, HttpError> {
         ));
     }
     if ctx.query.flag("full")? {
-        return Err(HttpError::unsupported("a full rotation", "there are no variables to encrypt again; rotate without full"));
+        return Err(HttpError::unsupported(
+            "a full rotation",
+            "there are no variables to encrypt again; rotate without full",
+        ));
     }
     if ctx.query.number::<i64>("publish_time")?.unwrap_or(0) != 0 {
-        return Err(HttpError::unsupported("publishing a key before its use", "a new key signs at once; rotate without publish_time"));
+        return Err(HttpError::unsupported(
+            "publishing a key before its use",
+            "a new key signs at once; rotate without publish_time",
+        ));
     }
     let key = ctx.server().rotate_key().await?;
     // Without its indexes, as in Nomad: clients wait for what is newer than the one they read here, and then list

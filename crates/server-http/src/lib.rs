@@ -10,9 +10,11 @@
 
 mod agent;
 mod allocs;
+mod autopilot;
 mod blocking;
 mod compress;
 mod connections;
+mod contact;
 mod deployments;
 mod dispatch;
 mod drivers;
@@ -24,6 +26,7 @@ mod job_writes;
 mod jobs;
 mod keyring;
 mod limits;
+mod members;
 mod metrics;
 mod monitor;
 mod nodes;
@@ -40,6 +43,7 @@ mod scaling;
 mod search;
 mod serve;
 mod services;
+mod stale;
 mod ui;
 
 use std::sync::Arc;
@@ -47,14 +51,19 @@ use std::sync::Arc;
 use axum::Router;
 use server::ServerHandle;
 
+pub use contact::Contact;
 pub use dispatch::as_every_answer;
 pub use guard::{Guard, NotFromBrowser};
 pub use limits::Limits;
-pub use metrics::metrics_of_node;
+pub use metrics::{metric_of_relay, metrics_of_node, metrics_of_tls};
 pub use monitor::MonitorQuery;
-pub use options::{FollowLog, HttpOptions, LocalNode, LogQuery, NodeMetrics, NodeStats, Reload};
+pub use options::{
+    AskStore, Contacts, FollowLog, HttpOptions, LocalNode, LogQuery, NodeMetrics, NodeStats, Reload, ServerMember,
+    Servers, StepDown, StoreStanding,
+};
 pub use routes::{Answered, Endpoint, endpoints};
 pub use serve::{serve, serve_unix};
+pub use stale::may_be_stale;
 
 /// The endpoints of a server. To be served by [`serve`], or called directly in tests.
 pub fn router(server: ServerHandle, options: HttpOptions) -> Router {

@@ -1,6 +1,6 @@
 //! Metrics: gauges and counters of the server and of its jobs, as JSON or in Prometheus' text format.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::{collections::BTreeMap, fmt::Write as _, time::SystemTime};
 
 use api::{
     go_json::Kept,
@@ -45,12 +45,38 @@ const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 ///
 /// # Errors
 /// Status and text, when the format is unknown or not enabled.
-pub fn metrics_of_node(gauges: Vec<Gauge>, format: &str, enabled: bool) -> Result<(&'static str, Vec<u8>), (StatusCode, String)> {
+pub fn metrics_of_node(
+    gauges: Vec<Gauge>,
+    format: &str,
+    enabled: bool,
+) -> Result<(&'static str, Vec<u8>), (StatusCode, String)> {
     if asked(format, enabled)? {
         return Ok((PROMETHEUS, text_format(&gauges, &[], &[]).into_bytes()));
     }
-    let body = api::go_json::to_vec(&View::of(gauges, &[], &[]), false).map_err(|e| (StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
+    let body = api::go_json::to_vec(&View::of(gauges, &[], &[]), false)
+        .map_err(|e| (StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
     Ok(("application/json", body))
+}
+
+/// The gauge `drover.relay.sessions`: sessions of nodes that a server which does not lead passes on to the leader.
+#[must_use]
+pub fn metric_of_relay(sessions: usize) -> Gauge {
+    Gauge { name: "drover.relay.sessions".to_owned(), value: count(sessions), labels: BTreeMap::new() }
+}
+
+/// The gauge `drover.tls.expires_in`: seconds until each file of the agent's certificates expires; below 0, it has.
+pub fn metrics_of_tls(tls: Option<&tls::Agent>) -> Vec<Gauge> {
+    let now = SystemTime::now();
+    let left = |until: SystemTime| match until.duration_since(now) {
+        Ok(left) => left.as_secs_f64(),
+        Err(past) => -past.duration().as_secs_f64(),
+    };
+    let gauge = |expiry: tls::Expiry| Gauge {
+        name: "drover.tls.expires_in".to_owned(),
+        value: left(expiry.not_after).round(),
+        labels: [("file".to_owned(), expiry.setting.trim_start_matches("tls.").to_owned())].into(),
+    };
+    tls.map(tls::Agent::expiries).unwrap_or_default().into_iter().map(gauge).collect()
 }
 
 impl View {
@@ -66,8 +92,12 @@ impl View {
             stddev: s.shown.deviation(),
             ..Sampled::default()
         };
-        let sampled =
-            |(name, sum): &(&'static str, u64)| Sampled { name: (*name).to_owned(), count: *sum, sum: real(*sum), ..Sampled::default() };
+        let sampled = |(name, sum): &(&'static str, u64)| Sampled {
+            name: (*name).to_owned(),
+            count: *sum,
+            sum: real(*sum),
+            ..Sampled::default()
+        };
         Self {
             timestamp: jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M:%S +0000 UTC").to_string(),
             gauges: Kept(gauges),
@@ -80,12 +110,15 @@ impl View {
 }
 
 pub(crate) async fn metrics(ctx: Ctx) -> Result<Reply, HttpError> {
-    let prometheus = asked(ctx.query.text("format"), ctx.app.options.prometheus).map_err(|(status, why)| HttpError::new(status, why))?;
+    let prometheus = asked(ctx.query.text("format"), ctx.app.options.prometheus)
+        .map_err(|(status, why)| HttpError::new(status, why))?;
     let stats = ctx.server().stats();
-    let (mut gauges, counters) = (gauges(&ctx.server().snapshot(), &stats, &ctx.server().remote_sweeps()), counters(&stats));
+    let (mut gauges, counters) =
+        (gauges(&ctx.server().snapshot(), &stats, &ctx.server().remote_sweeps()), counters(&stats));
     if let Some(metrics) = ctx.app.options.local.as_ref().and_then(|local| local.metrics.as_ref()) {
         gauges.extend(metrics());
     }
+    gauges.extend(metrics_of_tls(ctx.app.options.tls.as_ref()));
     if prometheus {
         return Ok(Reply::bytes(PROMETHEUS, text_format(&gauges, &counters, &stats.samples)));
     }
@@ -135,8 +168,12 @@ fn gauges(state: &State, stats: &ServerStats, sweeps: &[RemoteSweep]) -> Vec<Gau
             continue;
         };
         for (group, g) in &summary.summary {
-            let labels =
-                [("namespace", job.namespace.as_str()), ("job", job.id.as_str()), ("exported_job", job.id.as_str()), ("task_group", group)];
+            let labels = [
+                ("namespace", job.namespace.as_str()),
+                ("job", job.id.as_str()),
+                ("exported_job", job.id.as_str()),
+                ("task_group", group),
+            ];
             for (name, n) in [
                 ("queued", g.queued),
                 ("complete", g.complete),
@@ -150,7 +187,8 @@ fn gauges(state: &State, stats: &ServerStats, sweeps: &[RemoteSweep]) -> Vec<Gau
             }
         }
     }
-    let mut remote: BTreeMap<&str, usize> = ["intended", "creating", "running", "exited", "gone", "unknown"].map(|s| (s, 0)).into();
+    let mut remote: BTreeMap<&str, usize> =
+        ["intended", "creating", "running", "exited", "gone", "unknown"].map(|s| (s, 0)).into();
     let mut unmanaged = 0;
     let mut handovers = 0;
     for record in state.remote_tasks() {
@@ -181,10 +219,11 @@ fn observed_name(observed: &Observed) -> &'static str {
 }
 
 /// Totals since the start of the server.
-fn counters(stats: &ServerStats) -> [(&'static str, u64); 6] {
+fn counters(stats: &ServerStats) -> [(&'static str, u64); 7] {
     [
         ("nomad.nomad.plan.committed", stats.plans_committed),
         ("nomad.nomad.plan.partial", stats.plans_partial),
+        ("nomad.client.introduction_violation_num", stats.introduction_violations),
         ("drover.http.panics", stats.handler_panics),
         ("drover.store.commits", stats.commits),
         ("drover.store.syncs", stats.syncs),
@@ -208,7 +247,9 @@ fn text_format(gauges: &[Gauge], counters: &[(&'static str, u64)], samples: &[Sa
                 let labels: Vec<String> = gauge
                     .labels
                     .iter()
-                    .map(|(k, v)| format!("{k}=\"{}\"", v.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")))
+                    .map(|(k, v)| {
+                        format!("{k}=\"{}\"", v.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
+                    })
                     .collect();
                 let _ = write!(out, "{{{}}}", labels.join(","));
             }
@@ -235,8 +276,13 @@ mod tests {
         let labels = BTreeMap::from([("job".to_owned(), "a\"b\\c\nd".to_owned())]);
         let gauges = [Gauge { name: "nomad.job-x.y".into(), value: 1.5, labels }];
         assert_eq!(
-            text_format(&gauges, &[("a.b", 3)], &[Sample { name: "c.d", total_count: 2, total_sum: 1.5, ..Sample::default() }]),
-            "# HELP nomad_job_x_y nomad_job_x_y\n# TYPE nomad_job_x_y gauge\nnomad_job_x_y{job=\"a\\\"b\\\\c\\nd\"} 1.5\n\
+            text_format(
+                &gauges,
+                &[("a.b", 3)],
+                &[Sample { name: "c.d", total_count: 2, total_sum: 1.5, ..Sample::default() }]
+            ),
+            "# HELP nomad_job_x_y nomad_job_x_y\n# TYPE nomad_job_x_y \
+                gauge\nnomad_job_x_y{job=\"a\\\"b\\\\c\\nd\"} 1.5\n\
              # HELP a_b a_b\n# TYPE a_b counter\na_b 3\n\
              # HELP c_d c_d\n# TYPE c_d summary\nc_d_sum 1.5\nc_d_count 2\n"
         );

@@ -37,7 +37,9 @@ impl MonitorQuery {
     /// # Errors
     /// When a value is none that there is.
     pub fn parse(query: &Query) -> Result<Self, String> {
-        let flag = |name: &'static str, shown: &str| query.bool(name).map_err(|error| format!("Unknown option for {shown}: {error}"));
+        let flag = |name: &'static str, shown: &str| {
+            query.bool(name).map_err(|error| format!("Unknown option for {shown}: {error}"))
+        };
         let level = match query.text("log_level").to_ascii_lowercase().as_str() {
             "" | "info" => LevelFilter::INFO,
             "trace" => LevelFilter::TRACE,
@@ -47,7 +49,11 @@ impl MonitorQuery {
             "off" => LevelFilter::OFF,
             _ => return Err(format!("Unknown log level: {}", query.text("log_level"))),
         };
-        let log = LogQuery { level, json: flag("log_json", "log json")?, location: flag("log_include_location", "log_include_location")? };
+        let log = LogQuery {
+            level,
+            json: flag("log_json", "log json")?,
+            location: flag("log_include_location", "log_include_location")?,
+        };
         let (node, server) = (query.text("node_id").to_owned(), query.text("server_id").to_owned());
         if !node.is_empty() && !server.is_empty() {
             return Err("Cannot target node and server simultaneously".to_owned());
@@ -70,7 +76,9 @@ impl MonitorQuery {
             };
             Some((frame(piece, plain), lines))
         });
-        let body = Body::from_stream(pieces.filter_map(async |piece: Option<Bytes>| piece.map(Ok::<_, std::convert::Infallible>)));
+        let body = Body::from_stream(
+            pieces.filter_map(async |piece: Option<Bytes>| piece.map(Ok::<_, std::convert::Infallible>)),
+        );
         let mut response = Response::new(body);
         let kind = if plain { "text/plain" } else { "application/json" };
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -100,7 +108,13 @@ pub(crate) async fn monitor(ctx: Ctx) -> Result<Reply, HttpError> {
         }
     }
     let config = ctx.server().config();
-    let own = [&config.name, &format!("{}.{}", config.name, config.region), &ctx.server().cluster_id().to_string(), "leader", ""];
+    let own = [
+        &config.name,
+        &format!("{}.{}", config.name, config.region),
+        &ctx.server().cluster_id().to_string(),
+        "leader",
+        "",
+    ];
     if !own.contains(&asked.server.as_str()) {
         return Err(HttpError::bad_request(format_args!("unknown Nomad server {}", asked.server)));
     }

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use api::{
     paging::page,
-    shapes::{AllocDetail, NodeDrainRequest, NodeEligibilityRequest, NodeListStub, NodePoolView, NodeUpdateResponse, node_detail},
+    shapes::{
+        AllocDetail, IntroductionRequest, IntroductionToken, NodeDrainRequest, NodeEligibilityRequest, NodeListStub,
+        NodePoolView, NodeUpdateResponse, node_detail,
+    },
 };
 use model::{Eligibility, Node, NodeId, node::Attributes};
 use server::requests::{DrainNode, NodeChanged};
@@ -19,8 +22,12 @@ use crate::{
 };
 
 fn stub(node: &Node, resources: bool, os: bool) -> NodeListStub {
-    let version =
-        node.attributes.get("nomad.version").or_else(|| node.attributes.get("drover.version")).map(ToString::to_string).unwrap_or_default();
+    let version = node
+        .attributes
+        .get("nomad.version")
+        .or_else(|| node.attributes.get("drover.version"))
+        .map(ToString::to_string)
+        .unwrap_or_default();
     let mut attributes = Attributes::new();
     if os && let Some(name) = node.attributes.get("os.name") {
         attributes.insert("os.name".into(), name.clone());
@@ -70,7 +77,7 @@ async fn list_where(ctx: Ctx, wanted: impl Fn(&Node) -> bool + Send + 'static) -
 
 pub(crate) async fn get(ctx: Ctx) -> Result<Reply, HttpError> {
     let id = ctx.node_id("id")?;
-    let (node, index, _) = ctx.watch_object(Table::Nodes, |s| s.node(id).cloned(), |n| n.modify_index).await?;
+    let (node, index, _) = ctx.watch_object(Table::Nodes, &id, |s| s.node(id).cloned(), |n| n.modify_index).await?;
     let node = node.ok_or_else(|| HttpError::not_found("node not found").read_at(index))?;
     ctx.read(index, &node_detail(&node))
 }
@@ -82,7 +89,8 @@ pub(crate) async fn allocations(ctx: Ctx) -> Result<Reply, HttpError> {
     let namespace = ctx.query.get("namespace").map(|_| ctx.query.namespace());
     let wanted = |a: &model::Allocation| namespace.as_ref().is_none_or(|n| in_namespace(n, &a.namespace));
     let times = ctx.server().config().times();
-    let list: Vec<AllocDetail> = state.allocs_by_node(id).filter(|a| wanted(a)).map(|a| allocs::detail(&state, a, &times)).collect();
+    let list: Vec<AllocDetail> =
+        state.allocs_by_node(id).filter(|a| wanted(a)).map(|a| allocs::detail(&state, a, &times)).collect();
     ctx.read(index, &list)
 }
 
@@ -99,7 +107,11 @@ fn changed(ctx: &Ctx, change: &NodeChanged) -> Result<Reply, HttpError> {
 }
 
 fn same_node(ctx: &Ctx, named: &str) -> Result<(), HttpError> {
-    if named.is_empty() || named == ctx.param("id") { Ok(()) } else { Err(HttpError::bad_request("Node ID does not match")) }
+    if named.is_empty() || named == ctx.param("id") {
+        Ok(())
+    } else {
+        Err(HttpError::bad_request("Node ID does not match"))
+    }
 }
 
 pub(crate) async fn drain(ctx: Ctx) -> Result<Reply, HttpError> {
@@ -108,7 +120,12 @@ pub(crate) async fn drain(ctx: Ctx) -> Result<Reply, HttpError> {
     let node_id = ctx.node_id("id")?;
     let change = ctx
         .server()
-        .drain_node(DrainNode { node_id, spec: request.drain_spec, mark_eligible: request.mark_eligible, meta: request.meta })
+        .drain_node(DrainNode {
+            node_id,
+            spec: request.drain_spec,
+            mark_eligible: request.mark_eligible,
+            meta: request.meta,
+        })
         .await?;
     changed(&ctx, &change)
 }
@@ -120,7 +137,9 @@ pub(crate) async fn eligibility(ctx: Ctx) -> Result<Reply, HttpError> {
         "eligible" => Eligibility::Eligible,
         "ineligible" => Eligibility::Ineligible,
         other => {
-            return Err(HttpError::internal(format_args!("invalid scheduling eligibility {other:?}: use eligible or ineligible")));
+            return Err(HttpError::internal(format_args!(
+                "invalid scheduling eligibility {other:?}: use eligible or ineligible"
+            )));
         }
     };
     let change = ctx.server().set_node_eligibility(ctx.node_id("id")?, eligibility).await?;
@@ -163,7 +182,8 @@ fn pool_not_found() -> HttpError {
 
 pub(crate) async fn pool(ctx: Ctx) -> Result<Reply, HttpError> {
     let name = ctx.param("name").to_owned();
-    let (pool, index, _) = ctx.watch_object(Table::NodePools, |s| s.node_pool(&name).cloned(), |p| p.modify_index).await?;
+    let (pool, index, _) =
+        ctx.watch_object(Table::NodePools, &name, |s| s.node_pool(&name).cloned(), |p| p.modify_index).await?;
     let pool = pool.ok_or_else(|| pool_not_found().read_at(index))?;
     ctx.read(index, &pool_view(&pool))
 }
@@ -182,4 +202,15 @@ pub(crate) async fn pool_jobs(ctx: Ctx) -> Result<Reply, HttpError> {
         return Err(pool_not_found());
     }
     crate::jobs::list_where(ctx, move |j| j.node_pool == name).await
+}
+
+/// `PUT /v1/acl/identity/client-introduction-token`.
+pub(crate) async fn introduce(ctx: Ctx) -> Result<Reply, HttpError> {
+    let asked: IntroductionRequest = ctx.json().await?;
+    if asked.ttl.nanos() < 0 {
+        return Err(HttpError::bad_request(format_args!("TTL must not be below 0, it is {}", asked.ttl)));
+    }
+    let ttl = (asked.ttl.nanos() > 0).then(|| asked.ttl.to_std());
+    let jwt = ctx.server().introduce(&asked.node_name, &asked.node_pool, ttl)?;
+    ctx.plain(&IntroductionToken { jwt })
 }

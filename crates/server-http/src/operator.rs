@@ -2,7 +2,9 @@
 
 use api::{
     paging::page,
-    shapes::{RaftConfiguration, RaftServer, RecoveryNode, RecoveryView, SchedulerConfigResponse, SchedulerConfigUpdate},
+    shapes::{
+        RaftConfiguration, RaftServer, RecoveryNode, RecoveryView, SchedulerConfigResponse, SchedulerConfigUpdate,
+    },
 };
 use http::{HeaderName, HeaderValue, StatusCode};
 use model::{Namespace, SchedulerConfig};
@@ -10,6 +12,8 @@ use server::requests::SetSchedulerConfig;
 use state::Table;
 
 use crate::{
+    members::all_servers,
+    options::ServerMember,
     reply::{HttpError, Reply},
     request::Ctx,
 };
@@ -63,25 +67,20 @@ pub(crate) async fn snapshot(ctx: Ctx) -> Result<Reply, HttpError> {
     Ok(Reply::bytes("application/octet-stream", snapshot.bytes).with_header(DIGEST, digest).read_at(snapshot.index))
 }
 
-/// The one server, which leads and has the only vote.
+/// The servers. Any of them may lead, so each counts as a voter.
 pub(crate) async fn raft_configuration(ctx: Ctx) -> Result<Reply, HttpError> {
-    let server = ctx.server();
-    let config = server.config();
-    let index = server.snapshot().latest_index();
-    ctx.read(
-        index,
-        &RaftConfiguration {
-            index: 1,
-            servers: vec![RaftServer {
-                id: server.cluster_id().to_string(),
-                node: format!("{}.{}", config.name, config.region),
-                address: crate::agent::rpc_address(server),
-                leader: true,
-                voter: true,
-                raft_protocol: "3".to_owned(),
-            }],
-        },
-    )
+    let index = ctx.server().snapshot().latest_index();
+    let region = &ctx.server().config().region;
+    let server = |of: ServerMember| RaftServer {
+        id: of.id,
+        node: format!("{}.{region}", of.name),
+        address: of.rpc,
+        leader: of.leader,
+        voter: true,
+        raft_protocol: "3".to_owned(),
+    };
+    let servers = all_servers(&ctx).into_iter().map(server).collect();
+    ctx.read(index, &RaftConfiguration { index: 1, servers })
 }
 
 pub(crate) async fn raft_remove_peer(ctx: Ctx) -> Result<Reply, HttpError> {
@@ -97,14 +96,17 @@ pub(crate) async fn raft_remove_peer(ctx: Ctx) -> Result<Reply, HttpError> {
         (true, false) => {
             // As 2.0 refuses it, with the words that clients of 1.9 look for.
             let text = format_args!(
-                "address {address:?} was not found in the Raft configuration: peers are not removed by address, name the server with ?id"
+                "address {address:?} was not found in the Raft configuration: peers are not removed by address, name \
+                    the server with ?id"
             );
             return Err(HttpError::bad_request(text));
         }
     };
     let server = ctx.server();
     if value == server.cluster_id().to_string() {
-        return Err(HttpError::internal(format_args!("id {value:?} is the only server; a cluster cannot be without one")));
+        return Err(HttpError::internal(format_args!(
+            "id {value:?} is the only server; a cluster cannot be without one"
+        )));
     }
     Err(HttpError::internal(format_args!("id {value:?} was not found in the Raft configuration")))
 }
@@ -113,7 +115,9 @@ pub(crate) async fn raft_remove_peer(ctx: Ctx) -> Result<Reply, HttpError> {
 pub(crate) fn recovery_view(meta: &state::ClusterMeta) -> RecoveryView {
     let view = RecoveryView { cluster_id: meta.cluster_id, generation: meta.generation, ..RecoveryView::default() };
     match &meta.recovery {
-        Some(r) => RecoveryView { recovering: true, cause: r.cause.clone(), since: r.since, by_hand: r.by_hand, ..view },
+        Some(r) => {
+            RecoveryView { recovering: true, cause: r.cause.clone(), since: r.since, by_hand: r.by_hand, ..view }
+        }
         None => view,
     }
 }
@@ -123,7 +127,10 @@ pub(crate) async fn recovery(ctx: Ctx) -> Result<Reply, HttpError> {
     let server = ctx.server();
     let state = server.snapshot();
     let meta = state.cluster();
-    let name = |id: model::NodeId| RecoveryNode { id, name: state.node(id).map(|node| node.name.to_string()).unwrap_or_default() };
+    let name = |id: model::NodeId| RecoveryNode {
+        id,
+        name: state.node(id).map(|node| node.name.to_string()).unwrap_or_default(),
+    };
     let status = server.recovery_status();
     let view = RecoveryView {
         cluster_id: meta.cluster_id,
@@ -153,7 +160,8 @@ pub(crate) async fn end_recovery(ctx: Ctx) -> Result<Reply, HttpError> {
 
 /// Waits for a node no longer.
 pub(crate) async fn excuse(ctx: Ctx) -> Result<Reply, HttpError> {
-    let id = ctx.param("node").parse().map_err(|_| HttpError::bad_request("the node must be given with its whole id"))?;
+    let id =
+        ctx.param("node").parse().map_err(|_| HttpError::bad_request("the node must be given with its whole id"))?;
     ctx.server().excuse_node(id).await?;
     Ok(Reply::empty(StatusCode::OK))
 }
@@ -168,7 +176,8 @@ pub(crate) async fn namespaces(ctx: Ctx) -> Result<Reply, HttpError> {
 
 pub(crate) async fn namespace(ctx: Ctx) -> Result<Reply, HttpError> {
     let name = Namespace::from(ctx.param("name"));
-    let (found, index, _) = ctx.watch_object(Table::Namespaces, |s| s.namespace(&name).cloned(), |n| n.modify_index).await?;
+    let (found, index, _) =
+        ctx.watch_object(Table::Namespaces, &name, |s| s.namespace(&name).cloned(), |n| n.modify_index).await?;
     let found = found.ok_or_else(|| HttpError::not_found("Namespace not found").read_at(index))?;
     ctx.read(index, &*found)
 }

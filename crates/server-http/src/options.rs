@@ -2,13 +2,14 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
+use api::shapes::StoreMember;
 use axum::Router;
 use futures::{future::BoxFuture, stream::BoxStream};
 use http::{HeaderName, HeaderValue};
 use model::NodeId;
 use tracing::level_filters::LevelFilter;
 
-use crate::guard::Guard;
+use crate::{contact::Contact, guard::Guard};
 
 /// What the agent around the server tells the API.
 #[derive(Clone)]
@@ -31,8 +32,18 @@ pub struct HttpOptions {
     pub max_body_bytes: usize,
     /// Time between two signs of life of an event stream.
     pub event_heartbeat: Duration,
+    /// The servers that share the store; None = this one is alone.
+    pub servers: Option<Servers>,
+    /// Asks the shared store how it and its servers are; None = this server is alone.
+    pub store: Option<AskStore>,
+    /// Has this server lead no longer; None = it is alone.
+    pub step_down: Option<StepDown>,
+    /// What is known of the leader, for the answers to reads; None = this server leads, and no other can.
+    pub contacts: Option<Contacts>,
     /// Reads the agent's configuration again, for `/v1/agent/reload`.
     pub reload: Option<Reload>,
+    /// Certificates of the agent; None = no TLS.
+    pub tls: Option<tls::Agent>,
     /// Follows the agent's log, for `/v1/agent/monitor`.
     pub follow_log: Option<FollowLog>,
 }
@@ -49,7 +60,12 @@ impl Default for HttpOptions {
             response_headers: Vec::new(),
             max_body_bytes: 16 << 20,
             event_heartbeat: Duration::from_secs(30),
+            servers: None,
+            store: None,
+            step_down: None,
+            contacts: None,
             reload: None,
+            tls: None,
             follow_log: None,
         }
     }
@@ -57,7 +73,10 @@ impl Default for HttpOptions {
 
 impl fmt::Debug for HttpOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HttpOptions").field("local", &self.local.is_some()).field("version", &self.version).finish_non_exhaustive()
+        f.debug_struct("HttpOptions")
+            .field("local", &self.local.is_some())
+            .field("version", &self.version)
+            .finish_non_exhaustive()
     }
 }
 
@@ -76,6 +95,44 @@ pub struct LocalNode {
 
 /// Has the agent read its configuration again, as SIGHUP does; the error says why nothing was taken over.
 pub type Reload = Arc<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
+
+/// A server of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerMember {
+    /// Its id.
+    pub id: String,
+    /// Its name, without the region.
+    pub name: String,
+    /// Address of its node RPC, `host:port`.
+    pub rpc: String,
+    /// Its release; empty = it does not tell.
+    pub version: String,
+    /// It leads.
+    pub leader: bool,
+}
+
+/// Asked at each request for the servers that share the store.
+pub type Servers = Arc<dyn Fn() -> Vec<ServerMember> + Send + Sync>;
+
+/// What the shared store says of itself and of the servers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreStanding {
+    /// Its members.
+    pub members: Vec<StoreMember>,
+    /// The format of the state that the leader writes.
+    pub format: u32,
+    /// How long ago each server has shown that it lives, by its id; None = that could not be found out.
+    pub servers: BTreeMap<String, Option<Duration>>,
+}
+
+/// Asks the shared store; the error says why it gives no answer.
+pub type AskStore = Arc<dyn Fn() -> BoxFuture<'static, Result<StoreStanding, String>> + Send + Sync>;
+
+/// Has a server that leads make room for another one, soon after the call.
+pub type StepDown = Arc<dyn Fn() + Send + Sync>;
+
+/// Asked at each answer to a read.
+pub type Contacts = Arc<dyn Fn() -> Contact + Send + Sync>;
 
 /// Asked at each request for a node's numbers.
 pub type NodeStats = Arc<dyn Fn() -> BTreeMap<String, String> + Send + Sync>;

@@ -26,7 +26,9 @@ pub(crate) fn in_namespace(wanted: &Namespace, namespace: &Namespace) -> bool {
 /// anything: then it is a place a little too early, and [`cut`] passes over what stands between.
 fn bound(text: &str, reverse: bool) -> Uuid {
     let fill = if reverse { 'f' } else { '0' };
-    let fits = |(n, c): &(usize, char)| if matches!(n, 8 | 13 | 18 | 23) { *c == '-' } else { matches!(c, '0'..='9' | 'a'..='f') };
+    let fits = |(n, c): &(usize, char)| {
+        if matches!(n, 8 | 13 | 18 | 23) { *c == '-' } else { matches!(c, '0'..='9' | 'a'..='f') }
+    };
     let known = text.chars().take(36).enumerate().take_while(fits).map(|(_, c)| c).filter(|c| *c != '-');
     let digits: String = known.chain(std::iter::repeat(fill)).take(32).collect();
     Uuid::try_parse(&digits).unwrap_or_else(|_| if reverse { Uuid::max() } else { Uuid::nil() })
@@ -42,7 +44,8 @@ pub(crate) fn by_id<T: Serialize, I: Iterator<Item = T>>(
 ) -> Result<Page<T>, PageError> {
     let token = start::<String>(options)?.map(|token| bound(&token, options.reverse));
     let (lowest, highest) = (bound(prefix, false), bound(prefix, true));
-    let from = if options.reverse { token.unwrap_or(highest).min(highest) } else { token.unwrap_or(lowest).max(lowest) };
+    let from =
+        if options.reverse { token.unwrap_or(highest).min(highest) } else { token.unwrap_or(lowest).max(lowest) };
     let rows = rows(Some(from), options.reverse).take_while(|row| (lowest..=highest).contains(&id(row))).filter(wanted);
     cut(rows, options, |row| id(row).to_string())
 }
@@ -83,7 +86,9 @@ pub(crate) fn of_jobs<'s>(
     };
     let has = |job: &Job| job.id.as_str().starts_with(prefix);
     // Beyond the prefix, in the direction of travel, there is nothing of it any more.
-    let beyond = |job: &Job| !every && (job.namespace != *namespace || (!has(job) && (options.reverse == (job.id.as_str() < prefix))));
+    let beyond = |job: &Job| {
+        !every && (job.namespace != *namespace || (!has(job) && (options.reverse == (job.id.as_str() < prefix))))
+    };
     let rows = state
         .jobs_onward(from, options.reverse)
         .take_while(|job| !beyond(job))
@@ -94,7 +99,10 @@ pub(crate) fn of_jobs<'s>(
 impl Ctx {
     /// Makes an answer beside the threads that serve heartbeats: a whole list of 100,000 rows takes a second, and a
     /// filter looks at each of them. As many are made at once as there are processors; others wait for their turn.
-    pub(crate) async fn beside(self, make: impl FnOnce(&Self) -> Result<Reply, HttpError> + Send + 'static) -> Result<Reply, HttpError> {
+    pub(crate) async fn beside(
+        self,
+        make: impl FnOnce(&Self) -> Result<Reply, HttpError> + Send + 'static,
+    ) -> Result<Reply, HttpError> {
         let turn = self.app.readers.clone().acquire_owned().await;
         let made = tokio::task::spawn_blocking(move || {
             let made = make(&self);
@@ -145,9 +153,11 @@ mod tests {
         /// As the whole list, sorted and cut: whatever the token, the prefix and the direction are.
         #[test]
         fn a_page_by_id_is_that_of_the_sorted_list(
-            ids in prop::collection::btree_set(prop::collection::vec(prop::sample::select(vec![0u8, 0x0a, 0xa0, 0xff]), 3), 0..30),
+            ids in prop::collection::btree_set(prop::collection::vec(prop::sample::select(vec![0u8, 0x0a, 0xa0, 0xff]),
+                3), 0..30),
             prefix in prop::sample::select(vec!["", "00", "0a", "a0a0", "ff", "000aff"]),
-            token in prop::sample::select(vec!["", "0", "0a", "a0", "zz", "-", "A", "0a0aff00-0000-0000-0000-000000000000", "ffffff00"]),
+            token in prop::sample::select(vec!["", "0", "0a", "a0", "zz", "-", "A",
+                "0a0aff00-0000-0000-0000-000000000000", "ffffff00"]),
             per_page in 0usize..4,
             reverse: bool,
         ) {
@@ -158,11 +168,14 @@ mod tests {
             }).collect();
             let options = options(&format!("per_page={per_page}&reverse={reverse}&next_token={token}"));
             let read = |from: Option<Uuid>, reverse: bool| -> Vec<Uuid> {
-                let onward = ids.iter().copied().filter(|id| from.is_none_or(|from| if reverse { *id <= from } else { *id >= from }));
+                let onward =
+                    ids.iter().copied().filter(|id| from.is_none_or(|from|
+                        if reverse { *id <= from } else { *id >= from }));
                 if reverse { onward.rev().collect() } else { onward.collect() }
             };
             let odd = |id: &Uuid| id.as_bytes()[2] != 0x0a;
-            let page = by_id(&options, prefix, |from, reverse| read(from, reverse).into_iter(), |id| *id, odd).expect("page");
+            let page = by_id(&options, prefix, |from, reverse| read(from, reverse).into_iter(), |id| *id,
+                odd).expect("page");
             let sorted = ids.iter().copied().filter(|id| odd(id) && id.to_string().starts_with(prefix));
             prop_assert_eq!(page, api::paging::page(sorted, &options, ToString::to_string).expect("page"));
         }

@@ -4,7 +4,7 @@
 use std::sync::{Arc, PoisonError};
 
 use api::{
-    client::{Address, Connection, tunnel},
+    client::{Address, Connection, tunnel, why},
     go_json,
 };
 use axum::body::Body;
@@ -24,7 +24,9 @@ use crate::{
 pub(crate) async fn by_alloc(ctx: Ctx) -> Result<Reply, HttpError> {
     let id = ctx.alloc_id("alloc")?;
     let state = ctx.server().snapshot();
-    let alloc = state.alloc(id).ok_or_else(|| HttpError::not_found(format_args!("Unknown allocation {:?}", ctx.param("alloc"))))?;
+    let alloc = state
+        .alloc(id)
+        .ok_or_else(|| HttpError::not_found(format_args!("Unknown allocation {:?}", ctx.param("alloc"))))?;
     let node_id = alloc.node_id;
     forward(ctx, node_id).await
 }
@@ -40,8 +42,10 @@ pub(crate) async fn restart(ctx: Ctx) -> Result<Reply, HttpError> {
     }
     let id = ctx.alloc_id("alloc")?;
     let state = ctx.server().snapshot();
-    let alloc =
-        state.alloc(id).cloned().ok_or_else(|| HttpError::not_found(format_args!("Unknown allocation {:?}", ctx.param("alloc"))))?;
+    let alloc = state
+        .alloc(id)
+        .cloned()
+        .ok_or_else(|| HttpError::not_found(format_args!("Unknown allocation {:?}", ctx.param("alloc"))))?;
     if !alloc.resources.tasks.values().any(|t| t.remote) {
         return forward(ctx, alloc.node_id).await;
     }
@@ -53,7 +57,8 @@ pub(crate) async fn restart(ctx: Ctx) -> Result<Reply, HttpError> {
     };
     let ctx = ctx.with_body(Body::from(bytes));
     let wanted = |name: &str| asked.task_name.is_empty() || asked.task_name == name;
-    let (remote, local): (Vec<_>, Vec<_>) = alloc.resources.tasks.iter().filter(|(name, _)| wanted(name)).partition(|(_, t)| t.remote);
+    let (remote, local): (Vec<_>, Vec<_>) =
+        alloc.resources.tasks.iter().filter(|(name, _)| wanted(name)).partition(|(_, t)| t.remote);
     // What is wrong with the request is told by the node.
     if remote.is_empty() || (asked.all_tasks && !asked.task_name.is_empty()) {
         return forward(ctx, alloc.node_id).await;
@@ -93,8 +98,8 @@ pub(crate) async fn by_node(ctx: Ctx) -> Result<Reply, HttpError> {
     forward(ctx, node_id).await
 }
 
-/// The node's metadata; a write names the node in its body as well.
-pub(crate) async fn metadata(ctx: Ctx) -> Result<Reply, HttpError> {
+/// Writes of a node that may name it in their body: its metadata, a new identity.
+pub(crate) async fn named_in_body(ctx: Ctx) -> Result<Reply, HttpError> {
     #[derive(Default, serde::Deserialize)]
     #[serde(default)]
     struct Target {
@@ -102,8 +107,12 @@ pub(crate) async fn metadata(ctx: Ctx) -> Result<Reply, HttpError> {
         node_id: String,
     }
     let bytes = ctx.bytes().await?;
-    let named: Target =
-        go_json::from_slice(&bytes).map_err(|e| HttpError::bad_request(format_args!("failed to decode the request's body: {e}")))?;
+    let named: Target = if bytes.is_empty() {
+        Target::default()
+    } else {
+        go_json::from_slice(&bytes)
+            .map_err(|e| HttpError::bad_request(format_args!("failed to decode the request's body: {e}")))?
+    };
     let ctx = ctx.with_body(Body::from(bytes));
     if ctx.query.text("node_id").is_empty() && !named.node_id.is_empty() {
         let node_id = NodeId(uuid(&named.node_id, "node")?);
@@ -115,7 +124,8 @@ pub(crate) async fn metadata(ctx: Ctx) -> Result<Reply, HttpError> {
 pub(crate) async fn forward(ctx: Ctx, node_id: NodeId) -> Result<Reply, HttpError> {
     let body = ctx.take_body();
     let Ctx { app, method, uri, mut headers, upgrade, .. } = ctx;
-    let upgrade = upgrade.into_inner().unwrap_or_else(PoisonError::into_inner).filter(|_| headers.contains_key(UPGRADE));
+    let upgrade =
+        upgrade.into_inner().unwrap_or_else(PoisonError::into_inner).filter(|_| headers.contains_key(UPGRADE));
     // What this side does for its client.
     headers.remove(ACCEPT_ENCODING);
     headers.remove(TRANSFER_ENCODING);
@@ -133,9 +143,16 @@ pub(crate) async fn forward(ctx: Ctx, node_id: NodeId) -> Result<Reply, HttpErro
             Err(never) => match never {},
         };
     }
-    let node = app.server.snapshot().node(node_id).cloned().ok_or_else(|| HttpError::not_found(format_args!("Unknown node {node_id}")))?;
+    let node = app
+        .server
+        .snapshot()
+        .node(node_id)
+        .cloned()
+        .ok_or_else(|| HttpError::not_found(format_args!("Unknown node {node_id}")))?;
     let address = address_of(&node)?;
-    let mut connection: Connection<Body> = Connection::open(&address).await.map_err(|e| no_path(&node, e))?;
+    let dialer = app.options.tls.as_ref().map(|tls| tls.dialer(tls::Peer::Agent));
+    let mut connection: Connection<Body> =
+        Connection::open(&address, dialer.as_ref()).await.map_err(|e| no_path(&node, e))?;
     let path = uri.path_and_query().map_or("/", |p| p.as_str()).to_owned();
     let mut request = Request::builder().method(method).uri(path).body(body).map_err(HttpError::internal)?;
     *request.headers_mut() = headers;
@@ -146,7 +163,7 @@ pub(crate) async fn forward(ctx: Ctx, node_id: NodeId) -> Result<Reply, HttpErro
     for name in [ORIGIN, crate::guard::SITE] {
         request.headers_mut().remove(name);
     }
-    let mut response = connection.send(request).await.map_err(|e| no_path(&node, e))?;
+    let mut response = connection.send(request).await.map_err(|e| no_path(&node, why(&e)))?;
     if let Some(upgrade) = upgrade.filter(|_| response.status() == StatusCode::SWITCHING_PROTOCOLS) {
         tunnel(upgrade, &mut response);
         return Ok(Reply::foreign(response.map(|_| Body::empty())));
@@ -171,10 +188,9 @@ fn address_of(node: &Node) -> Result<Address, HttpError> {
             node.name
         )));
     }
-    if node.tls_enabled {
-        return Err(HttpError::unsupported("TLS to nodes", format_args!("node {} serves its API over TLS only", node.name)));
-    }
-    Address::parse(&node.http_addr).map_err(|e| HttpError::internal(format_args!("No path to node: {}: {e}", node.name)))
+    let scheme = if node.tls_enabled { "https" } else { "http" };
+    Address::parse(&format!("{scheme}://{}", node.http_addr))
+        .map_err(|e| HttpError::internal(format_args!("No path to node: {}: {e}", node.name)))
 }
 
 fn no_path(node: &Node, why: impl std::fmt::Display) -> HttpError {

@@ -25,15 +25,17 @@ unsupported! {
     action: "actions of jobs", "run the command with alloc exec";
     node_pools: "creating, changing and deleting node pools", "the built-in pools are default and all";
     namespace_writes: "creating, changing and deleting namespaces", "the only namespace is default";
-    monitor_export: "the agent's older log", "read its log_file or its journal; /v1/agent/monitor follows the log from now on";
+    monitor_export: "the agent's older log", "read its log_file or its journal; /v1/agent/monitor follows the log \
+        from now on";
     debug: "profiling over HTTP", "use the system's profilers on the agent's process";
-    node_identity: "identities of nodes", "nodes join with the secret of their cluster";
     set_servers: "changing the list of servers at run time", "the agent's configuration names them";
     schedulers_config: "changing the number of workers at run time", "set server.num_schedulers in the configuration";
     gossip_keyring: "the gossip keyring", "servers do not gossip";
-    transfer_leadership: "transferring leadership", "there is one server";
-    autopilot: "autopilot", "there is one server";
-    restore: "restoring a snapshot into a running server", "stop its agent, move its directory aside and run `drover operator snapshot restore`";
+    autopilot: "configuring autopilot", "there is nothing to configure: etcd decides which server leads, and whoever \
+        has its own store is alone";
+    restore: "restoring a snapshot into a running server", "stop its agent, move its directory aside and run `drover \
+        operator snapshot restore`; for servers that share an etcd stop all of them, and run it with -config and \
+        another server.prefix";
     upgrade_check: "upgrade checks", "there is nothing to migrate from";
     eval_delete: "deleting evaluations", "they are collected when they are old; /v1/system/gc does it at once";
     deployment_unblock: "unblocking deployments", "they wait for other regions, and there is one";
@@ -73,6 +75,9 @@ pub(crate) async fn periodic_force(ctx: Ctx) -> Result<Reply, HttpError> {
         Some(job) if job.periodic.is_none() => {
             Err(HttpError::internal(format_args!("can't force launch non-periodic job {:?}", key.id.as_str())))
         }
-        Some(_) => Err(HttpError::internal(format_args!("can't force launch periodic job {:?}: it is disabled", key.id.as_str()))),
+        Some(_) => Err(HttpError::internal(format_args!(
+            "can't force launch periodic job {:?}: it is disabled",
+            key.id.as_str()
+        ))),
     }
 }

@@ -68,13 +68,16 @@ pub(crate) async fn list(ctx: Ctx) -> Result<Reply, HttpError> {
 fn slot(ctx: &Ctx) -> Result<SlotKey, HttpError> {
     let text = ctx.param("slot");
     text.parse().map_err(|_| {
-        HttpError::bad_request(format_args!("{text:?} is not the name of a slot: it has the form namespace/job.group[index]/task"))
+        HttpError::bad_request(format_args!(
+            "{text:?} is not the name of a slot: it has the form namespace/job.group[index]/task"
+        ))
     })
 }
 
 pub(crate) async fn get(ctx: Ctx) -> Result<Reply, HttpError> {
     let slot = slot(&ctx)?;
-    let (record, index, state) = ctx.watch_object(Table::RemoteTasks, |s| s.remote_task(&slot).cloned(), |r| r.modify_index).await?;
+    let (record, index, state) =
+        ctx.watch_object(Table::RemoteTasks, &slot, |s| s.remote_task(&slot).cloned(), |r| r.modify_index).await?;
     let record = record.ok_or_else(|| HttpError::not_found("remote task not found").read_at(index))?;
     ctx.read(index, &view(&state, &record, &ctx.server().config().times()))
 }

@@ -28,7 +28,8 @@ pub(crate) struct Reply {
 impl Reply {
     /// JSON.
     pub(crate) fn json<T: Serialize + ?Sized>(value: &T, pretty: bool) -> Result<Self, HttpError> {
-        let mut bytes = go_json::to_vec(value, pretty).map_err(|e| HttpError::internal(format_args!("writing the answer failed: {e}")))?;
+        let mut bytes = go_json::to_vec(value, pretty)
+            .map_err(|e| HttpError::internal(format_args!("writing the answer failed: {e}")))?;
         if pretty {
             bytes.push(b'\n');
         }
@@ -59,6 +60,11 @@ impl Reply {
 
     pub(crate) fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.insert(name, value);
+        self
+    }
+
+    pub(crate) fn with_status(mut self, status: StatusCode) -> Self {
+        self.status = status;
         self
     }
 
@@ -96,8 +102,8 @@ impl Reply {
     }
 }
 
-/// This server holds the only copy of the state and leads: answers are never older than the snapshot that they come
-/// from.
+/// As of a server that leads: answers are never older than the snapshot that they come from. Where it does not,
+/// `Contact` says so instead.
 fn read_headers(headers: &mut HeaderMap, index: u64) {
     // 0 while there has been nothing to read, which clients know from Nomad.
     headers.insert(INDEX, HeaderValue::from(index));
@@ -174,8 +180,12 @@ impl From<ServerError> for HttpError {
             (ServerError::Refused(Refused::RegistrationDisabled(_)), _) => StatusCode::FORBIDDEN,
             (ServerError::Refused(Refused::TooLarge(_)), _) => StatusCode::PAYLOAD_TOO_LARGE,
             (ServerError::Refused(Refused::Connected { .. }), _) => StatusCode::CONFLICT,
-            (ServerError::Refused(Refused::BadRequest(_) | Refused::NotFound { kind: Kind::Group, .. }), _) => StatusCode::BAD_REQUEST,
-            (ServerError::Refused(Refused::NotFound { kind: Kind::Service, .. }), _) => StatusCode::INTERNAL_SERVER_ERROR,
+            (ServerError::Refused(Refused::BadRequest(_) | Refused::NotFound { kind: Kind::Group, .. }), _) => {
+                StatusCode::BAD_REQUEST
+            }
+            (ServerError::Refused(Refused::NotFound { kind: Kind::Service, .. }), _) => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
             (_, ErrorClass::NotFound) => StatusCode::NOT_FOUND,
             // Clients repeat a request that fails with more than 500.
             (_, ErrorClass::Unavailable) => StatusCode::SERVICE_UNAVAILABLE,

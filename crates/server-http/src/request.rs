@@ -117,7 +117,10 @@ impl Ctx {
         let whole = tokio::time::timeout(BODY_PATIENCE, Limited::new(self.take_body(), limit).collect()).await;
         let whole = whole.map_err(|_| {
             let waited = BODY_PATIENCE.as_secs();
-            HttpError::new(StatusCode::REQUEST_TIMEOUT, format_args!("the request's body was not complete after {waited} s"))
+            HttpError::new(
+                StatusCode::REQUEST_TIMEOUT,
+                format_args!("the request's body was not complete after {waited} s"),
+            )
         })?;
         match whole {
             Ok(body) => Ok(body.to_bytes()),
@@ -133,7 +136,8 @@ impl Ctx {
     pub(crate) async fn json<T: DeserializeOwned>(&self) -> Result<T, HttpError> {
         let bytes = self.bytes().await?;
         few_objects(&bytes)?;
-        go_json::from_slice(&bytes).map_err(|e| HttpError::bad_request(format_args!("failed to decode the request's body: {e}")))
+        go_json::from_slice(&bytes)
+            .map_err(|e| HttpError::bad_request(format_args!("failed to decode the request's body: {e}")))
     }
 
     /// The body as JSON; none counts as an empty object.
@@ -142,7 +146,9 @@ impl Ctx {
         few_objects(&bytes)?;
         match go_json::from_slice(&bytes) {
             Err(go_json::Error::Empty) => Ok(T::default()),
-            other => other.map_err(|e| HttpError::bad_request(format_args!("failed to decode the request's body: {e}"))),
+            other => {
+                other.map_err(|e| HttpError::bad_request(format_args!("failed to decode the request's body: {e}")))
+            }
         }
     }
 
@@ -224,14 +230,21 @@ mod tests {
     fn objects_are_counted_where_they_are_objects() {
         assert_eq!(objects(br#"{"a":[{},{"b":"{[{\"{"}],"c":"\\"}"#), 4);
         assert!(few_objects(&b"[".repeat(MAX_OBJECTS)).is_ok() && few_objects(&b"{".repeat(MAX_OBJECTS + 1)).is_err());
-        assert_eq!(few_objects(&b"{".repeat(MAX_OBJECTS + 1)).map_err(|e| e.status()), Err(StatusCode::PAYLOAD_TOO_LARGE));
+        assert_eq!(
+            few_objects(&b"{".repeat(MAX_OBJECTS + 1)).map_err(|e| e.status()),
+            Err(StatusCode::PAYLOAD_TOO_LARGE)
+        );
     }
 
     #[test]
     fn prefixes_of_ids() {
-        for (text, out) in
-            [("", ""), ("AB", "ab"), ("abcdef01-2345", "abcdef01-2345"), ("abcdef0123", "abcdef01-23"), ("abcdef01-", "abcdef01")]
-        {
+        for (text, out) in [
+            ("", ""),
+            ("AB", "ab"),
+            ("abcdef01-2345", "abcdef01-2345"),
+            ("abcdef0123", "abcdef01-23"),
+            ("abcdef01-", "abcdef01"),
+        ] {
             assert_eq!(uuid_prefix(text, "alloc").expect(text), out, "{text}");
         }
         for (text, message) in [

@@ -4,8 +4,8 @@ use futures::future::BoxFuture;
 use http::Method;
 
 use crate::{
-    agent, allocs, deployments, drivers, evals, event_stream, exec, job_writes, jobs, keyring, metrics, monitor, nodes, operator, proxy,
-    refused, remote,
+    agent, allocs, autopilot, deployments, drivers, evals, event_stream, exec, job_writes, jobs, keyring, metrics,
+    monitor, nodes, operator, proxy, refused, remote,
     reply::{HttpError, Reply},
     request::Ctx,
     scaling, search, services, ui,
@@ -105,7 +105,8 @@ pub struct Answered {
 pub fn endpoints() -> impl Iterator<Item = Endpoint> {
     ROUTES.iter().zip(TOLD).map(|(route, told)| {
         let verbs = route.verbs.iter().zip(*told);
-        let verbs = verbs.map(|((verbs, _), (refused, doc))| Answered { method: verbs.shown(), refused: *refused, doc });
+        let verbs =
+            verbs.map(|((verbs, _), (refused, doc))| Answered { method: verbs.shown(), refused: *refused, doc });
         Endpoint { pattern: route.pattern, verbs: verbs.collect() }
     })
 }
@@ -120,7 +121,8 @@ macro_rules! routes {
     };
     (@handler [refused $handler:path]) => { |ctx| Box::pin($handler(ctx)) };
     (@handler [other $handler:path, $doc:literal]) => { |ctx| Box::pin($handler(ctx)) };
-    (@handler [$name:ident $(($body:ty))? -> $reply:ty = $handler:path, $doc:literal]) => { |ctx| Box::pin($handler(ctx)) };
+    (@handler [$name:ident $(($body:ty))? -> $reply:ty = $handler:path,
+        $doc:literal]) => { |ctx| Box::pin($handler(ctx)) };
     (@told [refused $handler:path]) => { (true, "") };
     (@told [other $handler:path, $doc:literal]) => { (false, $doc) };
     (@told [$name:ident $(($body:ty))? -> $reply:ty = $handler:path, $doc:literal]) => { (false, $doc) };
@@ -222,9 +224,19 @@ mod tests {
             let found: Vec<String> = found.iter().map(|(k, v)| format!("{k}={v}")).collect();
             assert_eq!((route.pattern, found.join(" ").as_str()), (pattern, params), "{path}");
         }
-        for path in
-            ["/", "", "/v1", "/v1/", "/v1/jobs/", "/v1/job/", "/v1/node/", "/v1/nonsense", "/v2/jobs", "/v1/allocation/a/b/c", "jobs"]
-        {
+        for path in [
+            "/",
+            "",
+            "/v1",
+            "/v1/",
+            "/v1/jobs/",
+            "/v1/job/",
+            "/v1/node/",
+            "/v1/nonsense",
+            "/v2/jobs",
+            "/v1/allocation/a/b/c",
+            "jobs",
+        ] {
             assert!(find(path).is_none(), "{path}");
         }
     }

@@ -5,6 +5,7 @@ use api::{
     shapes::{ScalingPolicyDetail, ScalingPolicyStub},
 };
 use model::{Job, job::Scaling, scaling::policies};
+use server::Watched;
 use state::{State, Table};
 
 use crate::{
@@ -43,7 +44,14 @@ pub(crate) async fn list(ctx: Ctx) -> Result<Reply, HttpError> {
 pub(crate) async fn get(ctx: Ctx) -> Result<Reply, HttpError> {
     let id = ctx.param("id").to_owned();
     let find = |state: &State| all(state).find(|(_, policy)| policy.id == id).map(|(_, policy)| policy.clone());
-    let (policy, index, _) = ctx.watch_object(Table::Jobs, find, |policy| policy.modify_index).await?;
+    let index_of = |state: &State| find(state).map_or_else(|| state.index(Table::Jobs), |policy| policy.modify_index);
+    // It changes with its job.
+    let watched = |state: &State| match all(state).find(|(_, policy)| policy.id == id) {
+        Some((job, _)) => Watched::object(Table::Jobs, &job.key()),
+        None => Watched::table(Table::Jobs),
+    };
+    let state = ctx.watch(watched, index_of).await?;
+    let (policy, index) = (find(&state), index_of(&state));
     let policy = policy.ok_or_else(|| HttpError::not_found("policy not found").read_at(index))?;
     ctx.read(
         index,

@@ -37,8 +37,7 @@ pub(crate) async fn prefix(ctx: Ctx) -> Result<Reply, HttpError> {
     let request: SearchRequest = ctx.json().await?;
     let contexts = contexts(&request.context, &PREFIX_CONTEXTS)?;
     let tables = tables(&contexts);
-    let state = ctx.watch(|s| s.index_of(tables)).await?;
-    let index = state.index_of(tables);
+    let (state, index) = ctx.watch_tables(tables).await?;
     let namespace = ctx.query.namespace();
     ctx.beside(move |ctx| {
         let mut response = SearchResponse { index, known_leader: true, ..SearchResponse::default() };
@@ -71,11 +70,9 @@ fn tables(contexts: &[&str]) -> TableSet {
 fn contexts(asked: &str, known: &[&'static str]) -> Result<Vec<&'static str>, HttpError> {
     match asked {
         "" | "all" => Ok(known.to_vec()),
-        one => known
-            .iter()
-            .find(|k| **k == one)
-            .map(|k| vec![*k])
-            .ok_or_else(|| HttpError::internal(format_args!("context must be one of [{} all]; got {one:?}", known.join(" ")))),
+        one => known.iter().find(|k| **k == one).map(|k| vec![*k]).ok_or_else(|| {
+            HttpError::internal(format_args!("context must be one of [{} all]; got {one:?}", known.join(" ")))
+        }),
     }
 }
 
@@ -89,20 +86,27 @@ fn ids(state: &State, context: &str, namespace: &Namespace, prefix: &str, most: 
         ids.filter(|id| id.starts_with(prefix)).take(most.saturating_add(1)).collect()
     };
     match context {
-        "jobs" => pick(&mut state.jobs().filter(|j| in_namespace(namespace, &j.namespace)).map(|j| j.id.to_string()), prefix),
+        "jobs" => {
+            pick(&mut state.jobs().filter(|j| in_namespace(namespace, &j.namespace)).map(|j| j.id.to_string()), prefix)
+        }
         "scaling_policy" => {
             let jobs = state.jobs().filter(|j| in_namespace(namespace, &j.namespace));
             pick(&mut jobs.flat_map(|j| model::scaling::policies(j).map(|p| p.id.clone())), prefix)
         }
         "node_pools" => pick(&mut state.node_pools().map(|p| p.name.to_string()), prefix),
         "namespaces" => pick(&mut state.namespaces().map(|n| n.name.to_string()), prefix),
-        "allocs" if uuid => {
-            pick(&mut state.allocs().filter(|a| in_namespace(namespace, &a.namespace)).map(|a| a.id.to_string()), &id_prefix)
-        }
-        "evals" if uuid => pick(&mut state.evals().filter(|e| in_namespace(namespace, &e.namespace)).map(|e| e.id.to_string()), &id_prefix),
-        "deployment" if uuid => {
-            pick(&mut state.deployments().filter(|d| in_namespace(namespace, &d.namespace)).map(|d| d.id.to_string()), &id_prefix)
-        }
+        "allocs" if uuid => pick(
+            &mut state.allocs().filter(|a| in_namespace(namespace, &a.namespace)).map(|a| a.id.to_string()),
+            &id_prefix,
+        ),
+        "evals" if uuid => pick(
+            &mut state.evals().filter(|e| in_namespace(namespace, &e.namespace)).map(|e| e.id.to_string()),
+            &id_prefix,
+        ),
+        "deployment" if uuid => pick(
+            &mut state.deployments().filter(|d| in_namespace(namespace, &d.namespace)).map(|d| d.id.to_string()),
+            &id_prefix,
+        ),
         "nodes" if uuid => pick(&mut state.nodes().map(|n| n.id.to_string()), &id_prefix),
         _ => Vec::new(),
     }
@@ -118,11 +122,12 @@ pub(crate) async fn fuzzy(ctx: Ctx) -> Result<Reply, HttpError> {
     }
     let (length, shortest, most) = (request.text.chars().count(), limits.min_term, limits.results);
     if length < shortest {
-        return Err(HttpError::internal(format_args!("fuzzy search query must be at least {shortest} characters, got {length}")));
+        return Err(HttpError::internal(format_args!(
+            "fuzzy search query must be at least {shortest} characters, got {length}"
+        )));
     }
     let tables = tables(&wanted);
-    let state = ctx.watch(|s| s.index_of(tables)).await?;
-    let index = state.index_of(tables);
+    let (state, index) = ctx.watch_tables(tables).await?;
     let namespace = ctx.query.namespace();
     ctx.beside(move |ctx| {
         let mut finds = Finds { text: request.text.to_lowercase(), by_context: BTreeMap::new() };

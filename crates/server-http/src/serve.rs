@@ -2,7 +2,7 @@
 
 use std::{
     convert::Infallible,
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     time::Duration,
 };
 
@@ -12,8 +12,8 @@ use http_body_util::BodyExt as _;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
-    net::{TcpListener, UnixListener},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::{TcpListener, TcpStream, UnixListener},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt as _;
@@ -23,10 +23,20 @@ use crate::{
     limits::Limits,
 };
 
+/// How much of a request is read that is not looked at.
+const UNREAD: u64 = 64 << 10;
 const TOO_MANY: &str = "Your IP is issuing too many concurrent connections, please rate limit your calls\n";
 
-/// Serves the router until `stop` is cancelled; then running requests get the limits' grace.
-pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stop: CancellationToken) {
+/// Serves the router until `stop` is cancelled; then running requests get the limits' grace. With `tls` whose settings
+/// say so, a connection must begin with a TLS handshake, and a plain one hears what is wrong.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    limits: Limits,
+    tls: Option<tls::Agent>,
+    stop: CancellationToken,
+) {
+    let tls = tls.filter(|tls| tls.settings().http);
     let clients = Clients::default();
     let tasks = TaskTracker::new();
     // Ends connections that outlive the grace.
@@ -47,14 +57,66 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stop: 
         match clients.enter(peer.ip(), limits) {
             Some(held) => {
                 stream.set_nodelay(true).ok();
-                tasks.spawn(placed(stream, router.clone(), limits, stop.clone(), kill.clone(), clients.clone(), held));
+                let (router, stop, kill, clients) = (router.clone(), stop.clone(), kill.clone(), clients.clone());
+                match tls.clone() {
+                    None => tasks.spawn(placed(stream, router, limits, stop, kill, clients, held)),
+                    Some(tls) => tasks.spawn(async move {
+                        let place = held.1.clone();
+                        let handshake = secured(stream, peer, limits, tls);
+                        let secured = tokio::select! {
+                            secured = handshake => secured,
+                            () = place.close.cancelled() => None,
+                            () = stop.cancelled() => None,
+                        };
+                        if let Some(stream) = secured {
+                            placed(stream, router, limits, stop, kill, clients, held).await;
+                        }
+                    }),
+                };
             }
+            None if tls.is_some() => tracing::debug!(%peer, "a connection was closed: the client has too many"),
             None => {
                 tasks.spawn(refuse(stream));
             }
         }
     }
     finish(&tasks, &kill, limits).await;
+}
+
+/// What a client hears that speaks plain HTTP where TLS is on.
+const PLAIN: &str = "Client sent an HTTP request to an HTTPS server.\n";
+
+/// The connection after its TLS handshake, within the time limit.
+async fn secured(
+    stream: TcpStream,
+    peer: SocketAddr,
+    limits: Limits,
+    tls: tls::Agent,
+) -> Option<tls::Accepted<TcpStream>> {
+    let handshake = async {
+        let mut first = [0];
+        match stream.peek(&mut first).await {
+            Ok(1) if first[0] == tls::HANDSHAKE => {}
+            Ok(1) => {
+                tracing::debug!(%peer, "a client speaks plain HTTP where TLS is on");
+                answer(stream, StatusCode::BAD_REQUEST, PLAIN).await;
+                return None;
+            }
+            _ => return None,
+        }
+        match tls.accept_http(stream).await {
+            Ok(stream) => Some(stream),
+            Err(error) => {
+                tracing::debug!(%peer, why = tls::why(&error), "a TLS handshake of the HTTP API failed");
+                None
+            }
+        }
+    };
+    let Some(patience) = limits.handshake_timeout else { return handshake.await };
+    tokio::time::timeout(patience, handshake).await.unwrap_or_else(|_| {
+        tracing::debug!(%peer, "a TLS handshake of the HTTP API took longer than limits.https_handshake_timeout");
+        None
+    })
 }
 
 /// All who reach a unix socket are one client.
@@ -78,7 +140,15 @@ pub async fn serve_unix(listener: UnixListener, router: Router, limits: Limits, 
             () = stop.cancelled() => break,
         };
         match clients.enter(BEHIND_SOCKET, limits) {
-            Some(held) => drop(tasks.spawn(placed(stream, router.clone(), limits, stop.clone(), kill.clone(), clients.clone(), held))),
+            Some(held) => drop(tasks.spawn(placed(
+                stream,
+                router.clone(),
+                limits,
+                stop.clone(),
+                kill.clone(),
+                clients.clone(),
+                held,
+            ))),
             None => drop(tasks.spawn(refuse(stream))),
         }
     }
@@ -145,7 +215,8 @@ async fn placed<T: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 }
 
 fn too_many_streams() -> Response<Body> {
-    let text = "Your IP has too many streams and blocking queries open; the connections that are left are for short requests\n";
+    let text = "Your IP has too many streams and blocking queries open; the connections that are left are for short \
+        requests\n";
     let mut response = Response::new(Body::from(text));
     *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
@@ -180,14 +251,22 @@ where
     }
 }
 
-async fn refuse(mut stream: impl AsyncWrite + Unpin) {
+async fn refuse(stream: impl AsyncRead + AsyncWrite + Unpin) {
+    answer(stream, StatusCode::TOO_MANY_REQUESTS, TOO_MANY).await;
+}
+
+/// Answers without having read a request, and ends the connection.
+async fn answer(mut stream: impl AsyncRead + AsyncWrite + Unpin, status: StatusCode, text: &str) {
     let answer = format!(
-        "HTTP/1.1 429 Too Many Requests\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{TOO_MANY}",
-        TOO_MANY.len()
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\nConnection: \
+            close\r\n\r\n{text}",
+        text.len()
     );
     let write = async {
         stream.write_all(answer.as_bytes()).await?;
-        stream.shutdown().await
+        stream.shutdown().await?;
+        // With unread bytes the system would end the connection before the client has the answer.
+        tokio::io::copy(&mut (&mut stream).take(UNREAD), &mut tokio::io::sink()).await
     };
     // A client that does not read its refusal is left alone.
     let _ = tokio::time::timeout(Duration::from_millis(500), write).await;

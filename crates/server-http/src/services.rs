@@ -11,6 +11,7 @@ use api::{
     shapes::{IndexResponse, NamespaceServices, ServiceStub},
 };
 use model::{Namespace, ServiceRegistration};
+use server::Watched;
 use state::{State, Table};
 
 use crate::{
@@ -25,12 +26,21 @@ pub(crate) async fn list(ctx: Ctx) -> Result<Reply, HttpError> {
     let (state, index) = ctx.watch_table(Table::Services).await?;
     let namespace = ctx.query.namespace();
     let mut tags: BTreeMap<Namespace, BTreeMap<Arc<str>, BTreeSet<String>>> = BTreeMap::new();
-    for r in state.services().filter(|r| in_namespace(&namespace, &r.namespace) && r.service_name.starts_with(&options.prefix)) {
-        tags.entry(r.namespace.clone()).or_default().entry(r.service_name.clone()).or_default().extend(r.tags.iter().cloned());
+    for r in state
+        .services()
+        .filter(|r| in_namespace(&namespace, &r.namespace) && r.service_name.starts_with(&options.prefix))
+    {
+        tags.entry(r.namespace.clone())
+            .or_default()
+            .entry(r.service_name.clone())
+            .or_default()
+            .extend(r.tags.iter().cloned());
     }
     let rows = tags.into_iter().map(|(namespace, services)| {
-        let stub =
-            |(name, tags): (Arc<str>, BTreeSet<String>)| ServiceStub { service_name: name.to_string(), tags: tags.into_iter().collect() };
+        let stub = |(name, tags): (Arc<str>, BTreeSet<String>)| ServiceStub {
+            service_name: name.to_string(),
+            tags: tags.into_iter().collect(),
+        };
         NamespaceServices { namespace, services: services.into_iter().map(stub).collect() }
     });
     let page = page(rows, &options, |s| s.namespace.to_string())?;
@@ -42,8 +52,13 @@ pub(crate) async fn get(ctx: Ctx) -> Result<Reply, HttpError> {
     let choose = ctx.query.text("choose");
     let choose = if choose.is_empty() { None } else { Some(Choice::parse(choose)?) };
     let (namespace, name) = (ctx.query.namespace(), ctx.param("name").to_owned());
-    let index_of = |s: &State| if namespace == "*" { s.index(Table::Services) } else { s.service_index(&namespace, &name) };
-    let state = ctx.watch(index_of).await?;
+    let index_of =
+        |s: &State| if namespace == "*" { s.index(Table::Services) } else { s.service_index(&namespace, &name) };
+    let watched = |_: &State| match namespace == "*" {
+        true => Watched::table(Table::Services),
+        false => Watched::object(Table::Services, &(&namespace, &*name)),
+    };
+    let state = ctx.watch(watched, index_of).await?;
     let index = index_of(&state);
     let rows: Vec<Arc<ServiceRegistration>> = if namespace == "*" {
         state.services().filter(|r| *r.service_name == *name).cloned().collect()
@@ -68,7 +83,9 @@ impl Choice {
     fn parse(text: &str) -> Result<Self, HttpError> {
         let parsed = text.split_once('|').and_then(|(count, key)| Some((count.parse().ok().filter(|n| *n > 0)?, key)));
         let Some((count, key)) = parsed else {
-            return Err(HttpError::bad_request(format_args!("choose={text:?} is not of the form NUMBER|KEY with a number above 0")));
+            return Err(HttpError::bad_request(format_args!(
+                "choose={text:?} is not of the form NUMBER|KEY with a number above 0"
+            )));
         };
         Ok(Self { count, key: key.to_owned() })
     }
@@ -117,7 +134,8 @@ mod tests {
 
     #[test]
     fn choices_are_stable_and_change_with_the_key_only() {
-        let place = |n: u32| Arc::new(ServiceRegistration { id: format!("r{n}").into(), ..ServiceRegistration::default() });
+        let place =
+            |n: u32| Arc::new(ServiceRegistration { id: format!("r{n}").into(), ..ServiceRegistration::default() });
         let rows: Vec<_> = (0..20).map(place).collect();
         let ids = |text: &str, rows: &[Arc<ServiceRegistration>]| {
             let Ok(choice) = Choice::parse(text) else { panic!("{text} is a choice") };
@@ -128,7 +146,8 @@ mod tests {
         let mut reversed = rows.clone();
         reversed.reverse();
         assert_eq!(ids("2|me", &reversed), chosen, "the order of the places does not matter");
-        let others: Vec<_> = rows.iter().filter(|r| !chosen.contains(&r.id.to_string()) || *r.id == *chosen[0]).cloned().collect();
+        let others: Vec<_> =
+            rows.iter().filter(|r| !chosen.contains(&r.id.to_string()) || *r.id == *chosen[0]).cloned().collect();
         assert_eq!(ids("1|me", &others), chosen[..1], "a place that goes changes no other choice");
         let keys: BTreeSet<_> = (0..50).flat_map(|k| ids(&format!("1|{k}"), &rows)).collect();
         assert!(keys.len() > 5, "keys are spread: {keys:?}");

@@ -15,14 +15,17 @@ pub(crate) async fn redirect(_: Ctx) -> Result<Reply, HttpError> {
 }
 
 pub(crate) async fn page(ctx: Ctx) -> Result<Reply, HttpError> {
-    Ok(Reply::bytes("text/html; charset=utf-8", html(&ctx.app.options.version))
-        .with_header(POLICY, HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'; form-action 'none'; base-uri 'none'")))
+    Ok(Reply::bytes("text/html; charset=utf-8", html(&ctx.app.options.version)).with_header(
+        POLICY,
+        HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'; form-action 'none'; base-uri 'none'"),
+    ))
 }
 
 fn html(version: &str) -> String {
     use std::fmt::Write as _;
     let mut html = String::from(
-        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>Drover</title></head><body><h1>Drover</h1>\
+        "<!doctype html><html lang=\"en\"><head><meta \
+            charset=\"utf-8\"><title>Drover</title></head><body><h1>Drover</h1>\
          <p>This release has no web UI. The HTTP API answers here:</p><ul>",
     );
     for route in ROUTES.iter().filter(|r| r.pattern.starts_with("/v1") || r.pattern.starts_with("/.")) {

@@ -7,8 +7,8 @@
 use std::io::Write as _;
 
 use api::node_rpc::{
-    AllocUpdates, Allocs, FromNode, FromNodeMessage, Heartbeat, Hello, Inventory, MAX_MESSAGE_BYTES, NodeUpdate, PROTOCOL, RemoteReports,
-    SignIdentities, ToNodeMessage, node_service_client::NodeServiceClient, to_json,
+    AllocUpdates, Allocs, FromNode, FromNodeMessage, Heartbeat, Hello, Inventory, MAX_MESSAGE_BYTES, NodeUpdate,
+    PROTOCOLS, RemoteReports, SignIdentities, ToNodeMessage, node_service_client::NodeServiceClient, to_json,
 };
 use model::Node;
 use tokio::{
@@ -44,7 +44,7 @@ async fn main() -> Result<(), Failure> {
         secret_id: node.secret_id.clone(),
         node_json: to_json(&node),
         region: "global".to_owned(),
-        protocol: PROTOCOL,
+        protocol: *PROTOCOLS.start(),
         instance: "rogue".to_owned(),
         generation,
         mark_index,
@@ -84,7 +84,10 @@ async fn main() -> Result<(), Failure> {
                 let (verb, rest) = line.split_once(' ').unwrap_or((&line, ""));
                 tx.send(said(verb, rest, seq)?.into()).await?;
             }
-            _ = beat.tick() => tx.send(FromNodeMessage::Heartbeat(Heartbeat { seq }).into()).await?,
+            _ = beat.tick() => {
+                let heartbeat = Heartbeat { seq, ..Heartbeat::default() };
+                tx.send(FromNodeMessage::Heartbeat(heartbeat).into()).await?;
+            }
         }
     }
 }
@@ -100,7 +103,8 @@ fn said(verb: &str, rest: &str, seq: u64) -> Result<FromNodeMessage, Failure> {
             FromNodeMessage::Inventory(Inventory { allocs: Some(allocs), ..Inventory::default() })
         }
         "sign" => {
-            let [alloc, task, identity] = rest.split(' ').collect::<Vec<_>>().try_into().map_err(|_| "sign ALLOCATION TASK IDENTITY")?;
+            let [alloc, task, identity] =
+                rest.split(' ').collect::<Vec<_>>().try_into().map_err(|_| "sign ALLOCATION TASK IDENTITY")?;
             FromNodeMessage::SignIdentities(SignIdentities {
                 seq,
                 alloc_id: alloc.to_owned(),
@@ -109,7 +113,9 @@ fn said(verb: &str, rest: &str, seq: u64) -> Result<FromNodeMessage, Failure> {
             })
         }
         "noise" => {
-            let bytes = (0..rest.len() / 2).map(|n| u8::from_str_radix(&rest[2 * n..2 * n + 2], 16)).collect::<Result<Vec<u8>, _>>()?;
+            let bytes = (0..rest.len() / 2)
+                .map(|n| u8::from_str_radix(&rest[2 * n..2 * n + 2], 16))
+                .collect::<Result<Vec<u8>, _>>()?;
             FromNodeMessage::RemoteReports(RemoteReports { seq, reports_json: vec![bytes] })
         }
         other => return Err(format!("unknown: {other}").into()),

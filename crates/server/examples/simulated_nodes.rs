@@ -10,7 +10,7 @@ use std::{
 };
 
 use api::node_rpc::{
-    AllocUpdates, FromNode, FromNodeMessage, Heartbeat, Hello, MAX_MESSAGE_BYTES, PROTOCOL, ToNodeMessage, from_json,
+    AllocUpdates, FromNode, FromNodeMessage, Heartbeat, Hello, MAX_MESSAGE_BYTES, PROTOCOLS, ToNodeMessage, from_json,
     node_service_client::NodeServiceClient, to_json,
 };
 use model::{AllocClientUpdate, AllocId, Allocation, ClientStatus, Node, NodeId, TaskRunState, TaskState};
@@ -26,7 +26,8 @@ const BEAT: Duration = Duration::from_secs(1);
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
-    let [address, file] = std::env::args().skip(1).collect::<Vec<_>>().try_into().map_err(|_| "usage: simulated_nodes HOST:PORT FILE")?;
+    let [address, file] =
+        std::env::args().skip(1).collect::<Vec<_>>().try_into().map_err(|_| "usage: simulated_nodes HOST:PORT FILE")?;
     let nodes: Vec<Node> = serde_json::from_slice(&std::fs::read(file)?)?;
     let mut sessions = HashMap::new();
     for node in nodes {
@@ -42,7 +43,8 @@ async fn main() -> Result<(), Failure> {
     }
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Some(line) = lines.next_line().await? {
-        let [node, alloc, status] = line.split(' ').collect::<Vec<_>>().try_into().map_err(|_| format!("not a report: {line}"))?;
+        let [node, alloc, status] =
+            line.split(' ').collect::<Vec<_>>().try_into().map_err(|_| format!("not a report: {line}"))?;
         let node: NodeId = node.parse()?;
         let status: ClientStatus = serde_json::from_value(status.into())?;
         sessions.get(&node).ok_or("there is no such node")?.send(report(alloc.parse()?, status)).await?;
@@ -58,7 +60,7 @@ async fn session(address: String, node: Node, mut reports: mpsc::Receiver<AllocC
         secret_id: node.secret_id.clone(),
         node_json: to_json(&node),
         region: "global".to_owned(),
-        protocol: PROTOCOL,
+        protocol: *PROTOCOLS.start(),
         ..Hello::default()
     };
     tx.send(FromNodeMessage::Hello(hello).into()).await?;
@@ -90,7 +92,10 @@ async fn session(address: String, node: Node, mut reports: mpsc::Receiver<AllocC
                 Some(_) => {}
                 None => return Err("the server has closed it".into()),
             },
-            _ = beat.tick() => tx.send(FromNodeMessage::Heartbeat(Heartbeat { seq }).into()).await?,
+            _ = beat.tick() => {
+                let heartbeat = Heartbeat { seq, ..Heartbeat::default() };
+                tx.send(FromNodeMessage::Heartbeat(heartbeat).into()).await?;
+            }
             Some(report) = reports.recv() => {
                 asked.insert(seq);
                 let update = AllocUpdates { seq, updates_json: vec![to_json(&report)] };
@@ -104,5 +109,10 @@ async fn session(address: String, node: Node, mut reports: mpsc::Receiver<AllocC
 fn report(id: AllocId, status: ClientStatus) -> AllocClientUpdate {
     let state = if status == ClientStatus::Running { TaskRunState::Running } else { TaskRunState::Dead };
     let task = TaskState { state, failed: status == ClientStatus::Failed, ..TaskState::default() };
-    AllocClientUpdate { id, client_status: status, task_states: [("t".into(), task)].into(), ..AllocClientUpdate::default() }
+    AllocClientUpdate {
+        id,
+        client_status: status,
+        task_states: [("t".into(), task)].into(),
+        ..AllocClientUpdate::default()
+    }
 }

@@ -73,7 +73,9 @@ impl Blocked {
             match &change.object {
                 Object::Eval(eval) if !change.deleted && eval.status == EvalStatus::Blocked => inner.add(eval),
                 Object::Eval(eval) => inner.remove(eval),
-                Object::Node(node) if !change.deleted && node.ready() && offers_more(commit.before.node(node.id), node) => {
+                Object::Node(node)
+                    if !change.deleted && node.ready() && offers_more(commit.before.node(node.id), node) =>
+                {
                     classes.insert(node.computed_class.clone());
                 }
                 // Only its end makes room: what is noted of it later must not wake for ever what cannot be placed.
@@ -82,7 +84,8 @@ impl Blocked {
                         && commit.before.alloc(alloc.id).is_some_and(|before| before.occupies()) =>
                 {
                     if freed.insert(alloc.node_id)
-                        && let Some(class) = commit.state.node(alloc.node_id).filter(|n| Node::ready(n)).map(|n| &n.computed_class)
+                        && let Some(class) =
+                            commit.state.node(alloc.node_id).filter(|n| Node::ready(n)).map(|n| &n.computed_class)
                     {
                         classes.insert(class.clone());
                     }
@@ -91,7 +94,8 @@ impl Blocked {
             }
         }
         for class in classes {
-            let woken: Vec<EvalId> = inner.blocked.values().filter(|eval| may_fit(eval, &class)).map(|eval| eval.id).collect();
+            let woken: Vec<EvalId> =
+                inner.blocked.values().filter(|eval| may_fit(eval, &class)).map(|eval| eval.id).collect();
             inner.wake.extend(woken);
             inner.room_since.insert(class, index);
         }

@@ -13,7 +13,7 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -46,6 +46,13 @@ pub(crate) struct Delivery {
     pub(crate) eval: Arc<Evaluation>,
     /// Which delivery it is: an answer to an older one counts for nothing.
     pub(crate) token: u64,
+}
+
+/// What there is for a worker.
+enum Taken {
+    One(Delivery),
+    Nothing,
+    Closed,
 }
 
 #[derive(Debug)]
@@ -82,7 +89,8 @@ pub(crate) fn paused(state: &State) -> bool {
 #[derive(Debug)]
 pub(crate) struct Broker {
     inner: Mutex<Inner>,
-    ready: Condvar,
+    /// Tells all workers.
+    ready: Notify,
     /// Told when there are chores or an earlier time to wake at.
     chore: Notify,
     nack_timeout: Duration,
@@ -95,7 +103,7 @@ impl Broker {
     pub(crate) fn new(nack_timeout: Duration, delivery_limit: u32, rest: Duration) -> Self {
         Self {
             inner: Mutex::default(),
-            ready: Condvar::new(),
+            ready: Notify::new(),
             chore: Notify::new(),
             nack_timeout,
             delivery_limit: delivery_limit.max(1),
@@ -124,7 +132,7 @@ impl Broker {
         chores |= inner.chores != Chores::default();
         drop(inner);
         if work {
-            self.ready.notify_all();
+            self.ready.notify_waiters();
         }
         if chores {
             self.chore.notify_one();
@@ -134,33 +142,42 @@ impl Broker {
     /// Stops or resumes handing out.
     pub(crate) fn pause(&self, paused: bool) {
         self.lock().paused = paused;
-        self.ready.notify_all();
+        self.ready.notify_waiters();
     }
 
     /// No worker gets anything any more.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
-        self.ready.notify_all();
+        self.ready.notify_waiters();
     }
 
-    /// Waits for the next evaluation; None when the broker is closed.
-    pub(crate) fn next(&self) -> Option<Delivery> {
-        let mut inner = self.lock();
+    /// Waits for the next evaluation; None when the broker is closed. Cancel safe.
+    pub(crate) async fn next(&self) -> Option<Delivery> {
         loop {
-            if inner.closed {
-                return None;
+            // Before the look: it hears of everything that follows.
+            let told = self.ready.notified();
+            match self.take() {
+                Taken::One(delivery) => return Some(delivery),
+                Taken::Closed => return None,
+                Taken::Nothing => told.await,
             }
-            if !inner.paused
-                && let Some((_, eval)) = inner.ready.pop_first()
-            {
-                inner.tokens += 1;
-                let token = inner.tokens;
-                *inner.deliveries.entry(eval.id).or_default() += 1;
-                inner.held.insert(eval.id, Held { eval: eval.clone(), token, until: Instant::now() + self.nack_timeout });
-                return Some(Delivery { eval, token });
-            }
-            inner = self.ready.wait(inner).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    fn take(&self) -> Taken {
+        let mut inner = self.lock();
+        if inner.closed {
+            return Taken::Closed;
+        }
+        if inner.paused {
+            return Taken::Nothing;
+        }
+        let Some((_, eval)) = inner.ready.pop_first() else { return Taken::Nothing };
+        inner.tokens += 1;
+        let token = inner.tokens;
+        *inner.deliveries.entry(eval.id).or_default() += 1;
+        inner.held.insert(eval.id, Held { eval: eval.clone(), token, until: Instant::now() + self.nack_timeout });
+        Taken::One(Delivery { eval, token })
     }
 
     /// May the holder of this delivery still answer?
@@ -175,7 +192,7 @@ impl Broker {
             inner.redeliver(delivery.eval.id, self.delivery_limit);
         }
         drop(inner);
-        self.ready.notify_all();
+        self.ready.notify_waiters();
         self.chore.notify_one();
     }
 
@@ -193,19 +210,21 @@ impl Broker {
             }
         }
         let instant = Instant::now();
-        let late: Vec<EvalId> = inner.held.iter().filter(|(_, held)| held.until <= instant).map(|(id, _)| *id).collect();
+        let late: Vec<EvalId> =
+            inner.held.iter().filter(|(_, held)| held.until <= instant).map(|(id, _)| *id).collect();
         for id in late {
             tracing::warn!(eval = %id, "an evaluation was held for too long and is handed out again");
             inner.redeliver(id, self.delivery_limit);
         }
-        let due = inner.waiting.peek().map(|Reverse((at, _))| Duration::from_nanos(u64::try_from(at - now).unwrap_or(0)));
+        let due =
+            inner.waiting.peek().map(|Reverse((at, _))| Duration::from_nanos(u64::try_from(at - now).unwrap_or(0)));
         let held = inner.held.values().map(|held| held.until.saturating_duration_since(instant)).min();
         let next = [due, held].into_iter().flatten().min();
         let chores = std::mem::take(&mut inner.chores);
         let given: Vec<EvalId> = chores.superseded.iter().map(|(id, _)| id).chain(&chores.exhausted).copied().collect();
         inner.dismissed.extend(given);
         drop(inner);
-        self.ready.notify_all();
+        self.ready.notify_waiters();
         (chores, next)
     }
 
@@ -241,7 +260,10 @@ impl Part for Broker {
     }
 
     fn decide(&self, chores: Chores, state: &State, stamp: Stamp) -> Decided<()> {
-        Decided { batch: end_chores(state, &chores, self.delivery_limit, ns(self.rest), stamp, &mut new_id), answer: () }
+        Decided {
+            batch: end_chores(state, &chores, self.delivery_limit, ns(self.rest), stamp, &mut new_id),
+            answer: (),
+        }
     }
 
     /// Forgets everything first. What workers hold is void.
@@ -253,7 +275,7 @@ impl Part for Broker {
             inner.admit(eval, clock::now_ns());
         }
         drop(inner);
-        self.ready.notify_all();
+        self.ready.notify_waiters();
         self.chore.notify_one();
     }
 }
@@ -346,8 +368,12 @@ mod tests {
     fn add(broker: &Broker, evals: &[&Arc<Evaluation>]) {
         broker.follow(evals.iter().map(|e| (*e, false)));
     }
+    fn next(broker: &Broker) -> Option<Delivery> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(broker.next())
+    }
     fn next_id(broker: &Broker) -> u128 {
-        broker.next().map(|d| d.eval.id.0.as_u128()).unwrap()
+        next(broker).map(|d| d.eval.id.0.as_u128()).unwrap()
     }
 
     #[test]
@@ -362,7 +388,7 @@ mod tests {
         let broker = broker();
         let (a, b, c) = (eval(1, "a", 50, 1), eval(2, "a", 50, 2), eval(3, "a", 50, 3));
         add(&broker, &[&a, &b, &c]);
-        let first = broker.next().unwrap();
+        let first = next(&broker).unwrap();
         assert!(broker.lock().ready.is_empty());
         add(&broker, &[&done(&first.eval)]);
         assert_eq!(next_id(&broker), 3);
@@ -378,10 +404,10 @@ mod tests {
         let broker = broker();
         let a = eval(1, "a", 50, 1);
         add(&broker, &[&a]);
-        let first = broker.next().unwrap();
+        let first = next(&broker).unwrap();
         broker.nack(&first);
         assert!(!broker.holds(&first));
-        let second = broker.next().unwrap();
+        let second = next(&broker).unwrap();
         broker.nack(&first);
         assert!(broker.holds(&second), "an answer to the first delivery must not count for the second");
         broker.nack(&second);

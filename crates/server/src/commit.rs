@@ -10,6 +10,9 @@
 //! outside, answered or acted upon by a node before it is durable. Only the scheduling side reads *newest*: what it
 //! decides is built upon it and fails with it.
 //!
+//! An answer without a change, a refusal above all, tells of *newest* as well. It waits until that is durable, so that
+//! nobody hears of a write that others do not see yet, or that a crash takes back.
+//!
 //! When the store refuses a batch, everything that was built on it is refused too (its base is wrong), *newest*
 //! returns to *published* and the broker is filled again from there.
 
@@ -18,24 +21,24 @@ use std::{
     sync::{
         Arc, Condvar, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
-        mpsc,
     },
     thread,
 };
 
 use arc_swap::ArcSwap;
 pub(crate) use control::{Decided, Stamp};
-use model::{StoreIndex, TimestampNs};
+use model::StoreIndex;
 use state::{AppliedSet, State};
 use store::{Fence, Store, StoreError};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::{
     clock::now_ns,
     error::ServerError,
     loops,
-    progress::{Progress, Turns, guarded},
+    progress::{Progress, Turns},
     published::Published,
+    threads::Threads,
 };
 
 /// What may wait for the disk; beyond it the decisions wait. Each batch in flight keeps alive in what its state
@@ -57,6 +60,8 @@ pub(crate) struct Commit {
 pub(crate) trait Observer: Send + Sync {
     /// Applied, not durable yet. Runs on the deciding thread.
     fn applied(&self, commit: &Commit);
+    /// Durable, and nobody has heard of it. Runs on the store's thread, in order: keep it short.
+    fn durable(&self, commit: &Commit);
     /// Durable. Runs on the store's thread, in order: keep it short.
     fn published(&self, commit: Arc<Commit>);
     /// What was applied since this state is void.
@@ -80,12 +85,12 @@ struct Answers<R> {
 type Work = Box<dyn FnOnce(&mut Committer) + Send>;
 
 /// The end of the queue that decisions are taken from.
-pub(crate) struct Queued(mpsc::Receiver<Work>);
+pub(crate) struct Queued(mpsc::UnboundedReceiver<Work>);
 
 /// Where decisions are queued. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct CommitQueue {
-    queue: mpsc::Sender<Work>,
+    queue: mpsc::UnboundedSender<Work>,
     newest: Arc<ArcSwap<State>>,
     floor: Arc<AtomicU64>,
 }
@@ -99,13 +104,18 @@ impl fmt::Debug for CommitQueue {
 impl CommitQueue {
     /// A pipeline that begins with this state. Decisions are queued until it is started.
     pub(crate) fn new(state: Arc<State>) -> (Self, Queued) {
-        let (queue, decisions) = mpsc::channel();
+        let (queue, decisions) = mpsc::unbounded_channel();
         (Self { queue, newest: Arc::new(ArcSwap::new(state)), floor: Arc::default() }, Queued(decisions))
     }
 
     /// The newest state, which may not be durable yet. For the scheduling side only.
     pub(crate) fn newest(&self) -> Arc<State> {
         self.newest.load_full()
+    }
+
+    /// The newest state of a server that decides nothing: others have made it.
+    pub(crate) fn follow(&self, state: Arc<State>) {
+        self.newest.store(state);
     }
 
     /// No commit from now on has a lower index.
@@ -129,19 +139,23 @@ impl CommitQueue {
     ) -> oneshot::Receiver<Result<R, ServerError>> {
         let (tx, rx) = oneshot::channel();
         // A closed queue drops the sender, which the receiver sees.
-        let _ = self.queue.send(Box::new(move |committer| committer.decide(decide, Answers { applied: None, durable: Some(tx) })));
+        let _ = self
+            .queue
+            .send(Box::new(move |committer| committer.decide(decide, Answers { applied: None, durable: Some(tx) })));
         rx
     }
 
     /// Decides on the newest state and waits only until it is applied: for the scheduling side, whose work is void
     /// when the disk refuses it.
-    pub(crate) fn commit_applied<R: Send + 'static>(
+    pub(crate) async fn commit_applied<R: Send + 'static>(
         &self,
         decide: impl FnOnce(&Arc<State>, Stamp) -> Result<Decided<R>, ServerError> + Send + 'static,
     ) -> Result<R, ServerError> {
         let (tx, rx) = oneshot::channel();
-        let _ = self.queue.send(Box::new(move |committer| committer.decide(decide, Answers { applied: Some(tx), durable: None })));
-        rx.blocking_recv().map_err(|_| ServerError::ShuttingDown)?
+        let _ = self
+            .queue
+            .send(Box::new(move |committer| committer.decide(decide, Answers { applied: Some(tx), durable: None })));
+        rx.await.map_err(|_| ServerError::ShuttingDown)?
     }
 }
 
@@ -150,11 +164,20 @@ impl CommitQueue {
 struct InFlight {
     now: Mutex<(usize, usize)>,
     fewer: Condvar,
+    freed: Notify,
     /// Progress of the store: it works while there is something in flight.
     store: Arc<Turns>,
 }
 
 impl InFlight {
+    /// Waits until one more batch may wait for the disk. Where deciding and the store share a thread, a wait that held
+    /// the thread would never end; [`InFlight::add`] still holds it while very many changes wait. Cancel safe.
+    async fn room(&self) {
+        while self.now.lock().unwrap_or_else(PoisonError::into_inner).0 >= MAX_BATCHES_IN_FLIGHT {
+            self.freed.notified().await;
+        }
+    }
+
     fn add(&self, changes: usize) {
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         while now.0 >= MAX_BATCHES_IN_FLIGHT || (now.0 > 0 && now.1 + changes > MAX_CHANGES_IN_FLIGHT) {
@@ -174,6 +197,37 @@ impl InFlight {
         }
         drop(now);
         self.fewer.notify_one();
+        self.freed.notify_one();
+    }
+}
+
+/// An answer that changes nothing. The error says that the state which it is about is void.
+type Told = Box<dyn FnOnce(Result<(), ServerError>) + Send>;
+
+/// Answers that wait until the state which they tell of is durable, with its index.
+#[derive(Clone, Default)]
+struct Waiting(Arc<Mutex<Vec<(StoreIndex, Told)>>>);
+
+impl Waiting {
+    /// Answers once that index is durable, at once if it is.
+    fn tell(&self, index: StoreIndex, durable: &AtomicU64, told: Told) {
+        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Under the lock: the store's thread notes what is durable before it takes the lock.
+        if durable.load(Ordering::Acquire) < index {
+            return waiting.push((index, told));
+        }
+        drop(waiting);
+        told(Ok(()));
+    }
+
+    /// The batch of that index is durable or refused.
+    fn ended(&self, index: StoreIndex, refusal: Option<&str>) {
+        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let due: Vec<_> = waiting.extract_if(.., |(of, _)| *of <= index).collect();
+        drop(waiting);
+        for (_, told) in due {
+            told(refusal.map_or(Ok(()), |why| Err(ServerError::Store(why.to_owned()))));
+        }
     }
 }
 
@@ -183,11 +237,10 @@ struct Committer {
     newest: Arc<ArcSwap<State>>,
     published: Published,
     observer: Arc<dyn Observer>,
-    queue: mpsc::Sender<Work>,
+    queue: mpsc::UnboundedSender<Work>,
     in_flight: Arc<InFlight>,
     /// Raised with each reset: failures of batches from before it are old news.
     generation: u64,
-    last_now: TimestampNs,
     /// Index of the newest batch that was handed to the store.
     tip: StoreIndex,
     /// No commit has a lower index.
@@ -196,6 +249,7 @@ struct Committer {
     durable: Arc<AtomicU64>,
     /// Why the store has last refused a batch: what was built on that batch is refused for the same reason.
     refusal: Arc<Mutex<String>>,
+    waiting: Waiting,
 }
 
 impl Committer {
@@ -206,35 +260,34 @@ impl Committer {
     ) {
         let state = self.newest.load_full();
         let base = self.tip;
-        // A clock that is set back must not make later things look earlier.
-        self.last_now = self.last_now.max(now_ns());
         let index = (state.latest_index().max(base) + 1).max(self.floor.load(Ordering::Acquire));
-        let stamp = Stamp { index, now: self.last_now };
-        let refuse = |answers: Answers<R>, error: ServerError| {
-            if let Some(tx) = answers.applied.or(answers.durable) {
-                let _ = tx.send(Err(error));
+        let stamp = Stamp { index, now: now_ns() };
+        let (durable, waiting) = (self.durable.clone(), self.waiting.clone());
+        let tell = |answers: Answers<R>, answer: Result<R, ServerError>| {
+            if let Some(tx) = answers.durable {
+                let told = move |stored: Result<(), ServerError>| drop(tx.send(stored.and(answer)));
+                waiting.tell(base, &durable, Box::new(told));
+            } else if let Some(tx) = answers.applied {
+                let _ = tx.send(answer);
             }
         };
         let decided = match decide(&state, stamp) {
             Ok(decided) => decided,
-            Err(error) => return refuse(answers, error),
+            Err(error) => return tell(answers, Err(error)),
         };
         if decided.batch.is_empty() && decided.batch.expect.is_empty() {
-            if let Some(tx) = answers.applied.or(answers.durable) {
-                let _ = tx.send(Ok(decided.answer));
-            }
-            return;
+            return tell(answers, Ok(decided.answer));
         }
         // The one place that all decisions pass: on a state from the past nothing is decided that cannot be taken back.
         if let Some(recovery) = &state.cluster().recovery
             && decided.batch.waits_for_recovery()
         {
-            return refuse(answers, ServerError::Recovering(recovery.cause.clone()));
+            return tell(answers, Err(ServerError::Recovering(recovery.cause.clone())));
         }
         let mut next = State::clone(&state);
         let applied = match next.apply(stamp.index, stamp.now, decided.batch) {
             Ok(applied) => applied,
-            Err(error) => return refuse(answers, ServerError::conflict(error.to_string())),
+            Err(error) => return tell(answers, Err(ServerError::conflict(error.to_string()))),
         };
         let next = Arc::new(next);
         let commit = Arc::new(Commit { before: state, state: next.clone(), applied });
@@ -251,15 +304,21 @@ impl Committer {
             let _ = tx.send(Ok(answer));
         }
         let rows = {
-            let (commit, turns) = (commit.clone(), self.in_flight.store.clone());
-            Box::new(move || {
+            let (commit, turns, followed) = (commit.clone(), self.in_flight.store.clone(), self.store.followed());
+            // There is one format so far. The encoder of a second one is chosen here, by the number.
+            Box::new(move |_format| {
                 turns.stumble();
-                commit.applied.rows(&commit.state)
+                if followed { commit.applied.rows_told(&commit.state) } else { commit.applied.rows(&commit.state) }
             })
         };
-        let (published, observer, queue, in_flight, generation) =
-            (self.published.clone(), self.observer.clone(), self.queue.clone(), self.in_flight.clone(), self.generation);
-        let (durable, refusal) = (self.durable.clone(), self.refusal.clone());
+        let (published, observer, queue, in_flight, generation) = (
+            self.published.clone(),
+            self.observer.clone(),
+            self.queue.clone(),
+            self.in_flight.clone(),
+            self.generation,
+        );
+        let (durable, refusal, waiting) = (self.durable.clone(), self.refusal.clone(), self.waiting.clone());
         let unanswered = Unanswered(Some(self.observer.clone()));
         self.store.submit(
             store::Batch { fence: self.fence, base, index: stamp.index, rows },
@@ -268,9 +327,11 @@ impl Committer {
                 in_flight.remove(changes);
                 let result = match result {
                     Ok(()) => {
+                        observer.durable(&commit);
                         durable.store(stamp.index, Ordering::Release);
                         published.set(commit.state.clone());
                         observer.published(commit);
+                        waiting.ended(stamp.index, None);
                         Ok(())
                     }
                     Err(error) => {
@@ -284,7 +345,9 @@ impl Committer {
                             error => observer.refused(error),
                         }
                         let _ = queue.send(Box::new(move |committer| committer.reset(generation)));
-                        Err(ServerError::Store(told(&error, &refusal)))
+                        let why = told(&error, &refusal);
+                        waiting.ended(stamp.index, Some(&why));
+                        Err(ServerError::Store(why))
                     }
                 };
                 if let (Some(tx), Some(answer)) = (late, answer) {
@@ -319,7 +382,10 @@ impl Unanswered {
 impl Drop for Unanswered {
     fn drop(&mut self) {
         if let Some(observer) = self.0.take() {
-            observer.broken("store writer", "has ended with a batch in its hands; what it has said stands before this in the log");
+            observer.broken(
+                "store writer",
+                "has ended with a batch in its hands; what it has said stands before this in the log",
+            );
         }
     }
 }
@@ -345,6 +411,7 @@ pub(crate) struct Start {
     pub(crate) published: Published,
     pub(crate) observer: Arc<dyn Observer>,
     pub(crate) turns: CommitTurns,
+    pub(crate) threads: Threads,
 }
 
 /// Progress of the deciding thread and of the store.
@@ -358,10 +425,10 @@ pub(crate) fn turns(progress: &Progress) -> CommitTurns {
     CommitTurns { commit: progress.turns(&loops::COMMIT), store: progress.turns(&loops::STORE) }
 }
 
-/// Starts the deciding thread, which ends when the last queue handle outside of it is gone and the given guard is
-/// dropped.
+/// Starts the deciding thread (or task), which ends when the last queue handle outside of it is gone and the given
+/// guard is dropped.
 pub(crate) fn start(start: Start) -> std::io::Result<CommitThread> {
-    let (CommitQueue { queue: tx, newest, floor }, Queued(rx)) = (start.queue, start.queued);
+    let (CommitQueue { queue: tx, newest, floor }, Queued(mut rx)) = (start.queue, start.queued);
     let (turns, observer) = (start.turns.commit, start.observer.clone());
     let mut committer = Committer {
         store: start.store,
@@ -370,39 +437,43 @@ pub(crate) fn start(start: Start) -> std::io::Result<CommitThread> {
         published: start.published,
         observer: start.observer,
         queue: tx.clone(),
-        in_flight: Arc::new(InFlight { now: Mutex::default(), fewer: Condvar::new(), store: start.turns.store }),
+        in_flight: Arc::new(InFlight {
+            now: Mutex::default(),
+            fewer: Condvar::new(),
+            freed: Notify::new(),
+            store: start.turns.store,
+        }),
         generation: 0,
-        last_now: 0,
         tip: start.tip,
         floor,
         durable: Arc::new(AtomicU64::new(start.tip)),
         refusal: Arc::default(),
+        waiting: Waiting::default(),
     };
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = stop.clone();
-    let thread = thread::Builder::new().name("commit".to_owned()).spawn(move || {
-        let ended = guarded(|| {
-            while let Ok(work) = rx.recv() {
-                if stopped.load(Ordering::Acquire) {
-                    break;
-                }
-                turns.works("a decision");
-                work(&mut committer);
-                turns.waits("a decision");
+    let decisions = async move {
+        while let Some(work) = rx.recv().await {
+            if stopped.load(Ordering::Acquire) {
+                break;
             }
-        });
-        if let Err(why) = ended {
-            observer.broken("deciding thread (commit)", &why);
+            turns.works("a decision");
+            committer.in_flight.room().await;
+            work(&mut committer);
+            turns.waits("a decision");
         }
-    })?;
-    Ok(CommitThread { stop, wake: tx, thread: Some(thread) })
+    };
+    let builder = thread::Builder::new().name("commit".to_owned());
+    let thread =
+        start.threads.start(builder, decisions, move |why| observer.broken("deciding thread (commit)", &why))?;
+    Ok(CommitThread { stop, wake: tx, thread })
 }
 
 /// The deciding thread; dropping it ends the thread after the decision at hand.
 #[derive(Debug)]
 pub(crate) struct CommitThread {
     stop: Arc<AtomicBool>,
-    wake: mpsc::Sender<Work>,
+    wake: mpsc::UnboundedSender<Work>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
@@ -415,5 +486,26 @@ impl Drop for CommitThread {
         {
             tracing::error!("the deciding thread has panicked");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_decision_waits_for_room_and_leaves_its_thread_to_the_store() {
+        let store = turns(&Progress::default()).store;
+        let (now, fewer, freed) = (Mutex::default(), Condvar::new(), Notify::new());
+        let in_flight = InFlight { now, fewer, freed, store };
+        for _ in 1..MAX_BATCHES_IN_FLIGHT {
+            in_flight.add(1);
+        }
+        assert!(futures::poll!(std::pin::pin!(in_flight.room())).is_ready(), "there is room for one");
+        in_flight.add(1);
+        let mut room = std::pin::pin!(in_flight.room());
+        assert!(futures::poll!(room.as_mut()).is_pending(), "there is none");
+        in_flight.remove(1);
+        assert!(futures::poll!(room.as_mut()).is_ready(), "one has become durable");
     }
 }

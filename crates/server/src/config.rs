@@ -2,7 +2,10 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
+use control::introduction::Enforcement;
 use model::ClusterId;
+
+use crate::shared::SharedKey;
 
 /// Settings of a server. [`ServerConfig::default`] is a development server: state in memory, loopback only, ports
 /// chosen by the system.
@@ -10,6 +13,9 @@ use model::ClusterId;
 pub struct ServerConfig {
     /// Where the state is kept; None keeps it in memory (development and tests).
     pub data_dir: Option<PathBuf>,
+    /// Where the running server keeps its mark, which proves to the next one that the state in `data_dir` is the
+    /// newest. Only a directory in memory (tmpfs) will do; None = nowhere.
+    pub run_dir: Option<PathBuf>,
     /// Refuse writes that would make the stored state larger; None = as much as the disk takes.
     pub max_stored_bytes: Option<u64>,
     /// Identity of the cluster. A state that begins empty takes it, and recovers when it meets nodes that know more;
@@ -58,6 +64,13 @@ pub struct ServerConfig {
     pub job_max_priority: i32,
     /// What nodes show before they are listened to.
     pub join: node_gateway::join::Join,
+    /// What is asked of nodes that the servers do not know, and the tokens of nodes.
+    pub introduction: IntroductionConfig,
+    /// The key of all servers that share the store: it encrypts their signing keys there, and the join secret follows
+    /// from it. None = the store is this server's own, and so are its keys.
+    pub shared: Option<SharedKey>,
+    /// Certificates of the agent; None = no TLS.
+    pub tls: Option<tls::Agent>,
     /// Allocations that a job may ask for, all its groups together; 0 = any number.
     pub job_max_count: u32,
     /// Largest text of a job file, with its variables, that is kept beside its job.
@@ -71,9 +84,36 @@ pub struct ServerConfig {
     /// A loop that has work and makes no progress for this long is taken for dead. Time in which the whole process
     /// stood still does not count.
     pub stuck_after: Duration,
+    /// Where sessions of nodes and the loops run, leases among them; None = on the caller's runtime. On one of their
+    /// own they never wait for requests of people.
+    pub runtime: Option<tokio::runtime::Handle>,
     /// End the process when a part of the server has panicked or stands still; else that is told by
     /// [`crate::Server::failed`] only.
     pub end_process_when_broken: bool,
+}
+
+/// What is asked of nodes that the servers do not know, and the tokens of nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IntroductionConfig {
+    /// What a new node must show.
+    pub enforcement: Enforcement,
+    /// How long an introduction token is valid where its maker does not say.
+    pub default_ttl: Duration,
+    /// The longest time for which one is valid.
+    pub max_ttl: Duration,
+    /// How long the identity of a node is valid.
+    pub identity_ttl: Duration,
+}
+
+impl Default for IntroductionConfig {
+    fn default() -> Self {
+        Self {
+            enforcement: Enforcement::default(),
+            default_ttl: Duration::from_secs(5 * 60),
+            max_ttl: Duration::from_secs(30 * 60),
+            identity_ttl: Duration::from_secs(24 * 3600),
+        }
+    }
 }
 
 /// Limits of searches.
@@ -141,6 +181,7 @@ impl Default for ServerConfig {
         let lease = Duration::from_secs(10);
         Self {
             data_dir: None,
+            run_dir: None,
             max_stored_bytes: None,
             cluster_id: None,
             name: "drover".to_owned(),
@@ -164,12 +205,16 @@ impl Default for ServerConfig {
             sweep_interval: Duration::from_secs(60),
             job_max_priority: 100,
             join: node_gateway::join::Join::Open,
+            introduction: IntroductionConfig::default(),
+            shared: None,
+            tls: None,
             job_max_count: scheduler::MOST_OF_A_JOB,
             job_max_source_bytes: 1024 * 1024,
             job_default_priority: 50,
             search: SearchLimits::default(),
             job_tracked_versions: 6,
             stuck_after: Duration::from_secs(60),
+            runtime: None,
             end_process_when_broken: false,
         }
     }
@@ -187,6 +232,17 @@ impl ServerConfig {
     /// How long the servers wait for a node: its lease and a margin.
     pub(crate) fn lease_wait(&self) -> Duration {
         self.lease + self.lease_margin
+    }
+
+    /// How long nodes of which the state knows nothing may act after a start: so long they need to be heard.
+    pub(crate) fn unheard(&self) -> Duration {
+        self.lease_wait() + self.startup_grace
+    }
+
+    /// Limits of the node RPC's listener.
+    #[must_use]
+    pub fn rpc_limits(&self) -> node_gateway::Limits {
+        node_gateway::Limits { per_client: self.rpc_conns_per_client, handshake: self.rpc_handshake }
     }
 
     /// What a job may ask for.

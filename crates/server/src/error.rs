@@ -30,7 +30,8 @@ pub enum ServerError {
     ShuttingDown,
     /// The state is from the past and is being recovered.
     #[error(
-        "the servers recover, nothing was changed: {0}. Until every node and provider has answered nothing is created, stopped or changed; \
+        "the servers recover, nothing was changed: {0}. Until every node and provider has answered nothing is \
+            created, stopped or changed; \
          drover operator recover -status says who has not, and ends it when you are sure"
     )]
     Recovering(
@@ -74,9 +75,13 @@ impl ServerError {
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::Refused(Refused::NotFound { .. }) => ErrorClass::NotFound,
-            Self::Refused(Refused::Job(_) | Refused::TooLarge(_) | Refused::Invalid(_) | Refused::BadRequest(_) | Refused::Dispatch(_)) => {
-                ErrorClass::Invalid
-            }
+            Self::Refused(
+                Refused::Job(_)
+                | Refused::TooLarge(_)
+                | Refused::Invalid(_)
+                | Refused::BadRequest(_)
+                | Refused::Dispatch(_),
+            ) => ErrorClass::Invalid,
             Self::Refused(
                 Refused::EnforceIndex { .. }
                 | Refused::EnforceVersion { .. }

@@ -140,7 +140,8 @@ impl EventFilter {
             return true;
         }
         self.topics.get(&event.topic).is_some_and(|keys| {
-            keys.iter().any(|key| key == "*" || **key == *event.key || event.filter_keys.iter().any(|other| **other == **key))
+            keys.iter()
+                .any(|key| key == "*" || **key == *event.key || event.filter_keys.iter().any(|other| **other == **key))
         })
     }
 }
@@ -158,10 +159,16 @@ impl Event {
             Payload::Job(_) => size_of::<model::Job>(),
             Payload::Evaluation(_) => size_of::<model::Evaluation>(),
             Payload::Allocation(alloc) => {
-                let states = alloc.task_states.values().map(|t| size_of::<model::TaskState>() + size_of_val(&*t.events)).sum::<usize>();
+                let states = alloc
+                    .task_states
+                    .values()
+                    .map(|t| size_of::<model::TaskState>() + size_of_val(&*t.events))
+                    .sum::<usize>();
                 size_of::<model::Allocation>() + states
             }
-            Payload::Deployment(d) => size_of::<model::Deployment>() + d.groups.len() * size_of::<model::DeploymentGroup>(),
+            Payload::Deployment(d) => {
+                size_of::<model::Deployment>() + d.groups.len() * size_of::<model::DeploymentGroup>()
+            }
             Payload::Node(node) => size_of::<model::Node>() + TEXT * 2 * node.attributes.len(),
             Payload::RemoteTask(record) => {
                 size_of::<model::RemoteTask>() + record.history.len() * (size_of::<model::remote::RemoteEvent>() + TEXT)
@@ -242,7 +249,8 @@ impl EventSubscription {
         loop {
             while let Some(batch) = self.queue.pop_front() {
                 self.seen = batch.index;
-                let events: Vec<Event> = batch.events.iter().filter(|event| self.filter.wants(event)).cloned().collect();
+                let events: Vec<Event> =
+                    batch.events.iter().filter(|event| self.filter.wants(event)).cloned().collect();
                 if !events.is_empty() {
                     return Some(EventBatch { index: batch.index, events });
                 }
@@ -284,23 +292,41 @@ fn event_of(change: &Changed, index: StoreIndex) -> Option<Event> {
             let keys = vec![alloc.job_id.0.clone(), text(&alloc.deployment_id)];
             (Topic::Allocation, text(&alloc.id), alloc.namespace.clone(), keys, Payload::Allocation(alloc.clone()))
         }
-        Object::Deployment(d) => {
-            (Topic::Deployment, text(&d.id), d.namespace.clone(), vec![d.job_id.0.clone()], Payload::Deployment(d.clone()))
-        }
+        Object::Deployment(d) => (
+            Topic::Deployment,
+            text(&d.id),
+            d.namespace.clone(),
+            vec![d.job_id.0.clone()],
+            Payload::Deployment(d.clone()),
+        ),
         Object::Node(node) => (Topic::Node, text(&node.id), Namespace::default(), vec![], Payload::Node(node.clone())),
         Object::RemoteTask(record) => {
             let keys = vec![record.slot.job_id.0.clone(), text(&record.incarnation)];
-            (Topic::RemoteTask, text(&record.slot), record.slot.namespace.clone(), keys, Payload::RemoteTask(record.clone()))
+            (
+                Topic::RemoteTask,
+                text(&record.slot),
+                record.slot.namespace.clone(),
+                keys,
+                Payload::RemoteTask(record.clone()),
+            )
         }
         Object::Service(r) => {
             let keys = vec![r.service_name.clone(), r.job_id.0.clone(), text(&r.alloc_id), text(&r.node_id)];
             (Topic::Service, r.id.clone(), r.namespace.clone(), keys, Payload::Service(r.clone()))
         }
-        Object::NodePool(pool) => (Topic::NodePool, pool.name.clone(), Namespace::default(), vec![], Payload::NodePool(pool.clone())),
+        Object::NodePool(pool) => {
+            (Topic::NodePool, pool.name.clone(), Namespace::default(), vec![], Payload::NodePool(pool.clone()))
+        }
         Object::ClusterMeta(meta) if matches!(change.cause, Cause::RecoveryStarted | Cause::RecoveryEnded) => {
             // The generation that begins with its end: beginning and end have one key.
             let generation = meta.recovery.as_ref().map_or(meta.generation, |recovery| recovery.generation);
-            (Topic::Recovery, text(&generation), Namespace::default(), vec![text(&meta.cluster_id)], Payload::Recovery(meta.clone()))
+            (
+                Topic::Recovery,
+                text(&generation),
+                Namespace::default(),
+                vec![text(&meta.cluster_id)],
+                Payload::Recovery(meta.clone()),
+            )
         }
         Object::JobVersion(_)
         | Object::RetainedJob(_)
@@ -309,7 +335,8 @@ fn event_of(change: &Changed, index: StoreIndex) -> Option<Event> {
         | Object::ScalingEvents(_)
         | Object::Namespace(_)
         | Object::SchedulerConfig(_)
-        | Object::ClusterMeta(_) => return None,
+        | Object::ClusterMeta(_)
+        | Object::SigningKey(_) => return None,
     };
     let filter_keys = filter_keys.into_iter().filter(|key| !key.is_empty()).collect();
     Some(Event { topic, kind: change.cause.as_str(), key, namespace, filter_keys, index, payload })
@@ -320,7 +347,8 @@ mod tests {
     use super::*;
 
     fn batch(index: StoreIndex, events: usize) -> EventBatch {
-        let record = model::RemoteTask { history: vec![model::remote::RemoteEvent::default(); 10], ..Default::default() };
+        let record =
+            model::RemoteTask { history: vec![model::remote::RemoteEvent::default(); 10], ..Default::default() };
         let event = Event {
             topic: Topic::RemoteTask,
             kind: "RemoteTaskUpdated",

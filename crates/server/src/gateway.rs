@@ -7,20 +7,24 @@ use std::{
 };
 
 use api::node_rpc::{DriverSchemas as ToldSchemas, Inventory, RemoteListed};
-use control::{Refused, nodes};
+use control::{Refused, introduction::Shown, nodes, sessions::SessionId};
 use futures::{FutureExt as _, future::BoxFuture};
-use model::{AllocClientUpdate, GenerationId, Node, NodeId, RemoteReport, SlotKey, StoreIndex, TimestampNs, node::NodeEvent};
-use node_gateway::{Backend, Claims, Farewell, Gateway, Limits, Sessions, Settings, Stored};
+use model::{
+    AllocClientUpdate, GenerationId, Node, NodeId, RemoteReport, SlotKey, StoreIndex, TimestampNs, node::NodeEvent,
+};
+use node_gateway::{AllServers, Backend, Claims, Farewell, Gateway, NodeClaims, Sessions, Settings, Stored, Verified};
 use state::{Batch, Change, Mark, State};
+use store::Store;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use crate::{
-    clock::{new_id, now_ns},
+    clock::{new_id, time_of_day},
     commit::{Commit, CommitQueue, Decided, Stamp},
     error::{Kind, ServerError},
     handle::Inner,
-    keyring::Keyring,
+    introductions::{self, Introductions},
+    keyring::{KeyState, Keyring},
     loops::{self, Loop},
     progress::Turns,
     published::Published,
@@ -28,6 +32,7 @@ use crate::{
     recovery::Recovering,
     runner::Runner,
     schemas::DriverSchemas,
+    session_order::SessionOrder,
     sessions::NodeSessions,
     sweep::Sweeps,
     updates::ClientUpdates,
@@ -69,36 +74,43 @@ impl NodeSessions for Sessions {
     }
 }
 
-/// The gateway of a server, with the registry of its sessions.
-pub(crate) fn compose(inner: &Inner, sessions: Arc<Sessions>) -> Arc<Gateway> {
+/// The gateway of a server, with the registry of its sessions. `servers`: those that nodes are told of.
+pub(crate) fn compose(inner: &Inner, sessions: Arc<Sessions>, servers: AllServers) -> Arc<Gateway> {
     let config = &inner.config;
     let settings = Settings {
         cluster_id: inner.cluster_id,
         region: config.region.clone(),
         http_advertise: config.http_advertise.clone(),
-        lease: config.lease,
         lease_wait: config.lease_wait(),
         heartbeat_interval: config.heartbeat_interval,
         join: inner.join.clone(),
-        limits: Limits { per_client: config.rpc_conns_per_client, handshake: config.rpc_handshake },
+        identity_ttl: config.introduction.identity_ttl,
+        tls: config.tls.clone(),
+        limits: config.rpc_limits(),
+        servers,
     };
-    let servers = Servers {
+    let order = SessionOrder::default();
+    let backend = Servers {
         published: inner.published.clone(),
         queue: inner.queue.clone(),
-        updates: ClientUpdates::new(inner.queue.clone(), inner.runner.clone()),
+        updates: ClientUpdates::new(inner.queue.clone(), inner.runner.clone(), order.clone()),
+        order,
         supervision: inner.parts.supervision.clone(),
         sweeps: inner.parts.sweeps.clone(),
         leases: inner.parts.leases.clone(),
+        lease: config.lease,
         lease_wait: config.lease_wait(),
+        store: inner.store.clone(),
         schemas: inner.schemas.clone(),
         keyring: inner.keyring.clone(),
+        introductions: inner.introductions.clone(),
         recovering: inner.recovering.clone(),
         runner: inner.runner.clone(),
         connections: OnceLock::new(),
         messages: OnceLock::new(),
     };
     let stopping = inner.runner.stopping().clone();
-    Arc::new(Gateway { settings, sessions, backend: Arc::new(servers), stopping })
+    Arc::new(Gateway { settings, sessions, backend: Arc::new(backend), stopping })
 }
 
 /// What sessions ask the servers for.
@@ -107,12 +119,16 @@ struct Servers {
     published: Published,
     queue: CommitQueue,
     updates: ClientUpdates,
+    order: SessionOrder,
     supervision: Arc<Supervision>,
     sweeps: Arc<Sweeps>,
     leases: Arc<Leases>,
+    lease: Duration,
     lease_wait: Duration,
+    store: Arc<dyn Store>,
     schemas: Arc<DriverSchemas>,
     keyring: Arc<Keyring>,
+    introductions: Arc<Introductions>,
     recovering: Arc<Recovering>,
     runner: Arc<Runner>,
     connections: OnceLock<Arc<Turns>>,
@@ -125,9 +141,17 @@ impl Servers {
         known.get_or_init(|| self.runner.turns(of))
     }
 
-    /// Commits what is decided. Queued when this returns.
-    fn commit(&self, decide: impl FnOnce(&State, Stamp) -> Result<Batch, ServerError> + Send + 'static) -> Stored<()> {
-        let queued = self.queue.queue_commit(move |state, stamp| Ok(Decided { batch: decide(state, stamp)?, answer: () }));
+    /// Commits what is decided on the word of a session, if it is the node's present one. Queued when this returns.
+    fn commit(
+        &self,
+        from: SessionId,
+        decide: impl FnOnce(&State, Stamp) -> Result<Batch, ServerError> + Send + 'static,
+    ) -> Stored<()> {
+        let order = self.order.clone();
+        let queued = self.queue.queue_commit(move |state, stamp| {
+            order.check(from)?;
+            Ok(Decided { batch: decide(state, stamp)?, answer: () })
+        });
         stored(queued.map(|result| result.unwrap_or(Err(ServerError::ShuttingDown))))
     }
 }
@@ -148,18 +172,25 @@ impl Backend for Servers {
     }
 
     fn now(&self) -> TimestampNs {
-        now_ns()
+        time_of_day()
     }
 
     fn new_id(&self) -> Uuid {
         new_id()
     }
 
-    fn register(&self, node: Node) -> Stored<()> {
-        let leases = self.leases.clone();
+    fn admits(&self, node: &Node, shown: &Shown) -> Result<(), Farewell> {
+        self.introductions.admits(&self.published.load_full(), node, shown).map_err(Farewell::refuse)
+    }
+
+    fn register(&self, node: Node, shown: Shown, from: SessionId) -> Stored<()> {
+        let (leases, introductions) = (self.leases.clone(), self.introductions.clone());
+        let order = self.order.clone();
         let registered = self.queue.queue_commit(move |state, stamp| {
             let id = node.id;
+            introductions.registers(state, &node, &shown).map_err(Refused::Invalid)?;
             let batch = nodes::register(state, node, stamp, &mut new_id)?;
+            order.registers(from)?;
             leases.expect(id);
             Ok(Decided { batch, answer: () })
         });
@@ -170,8 +201,8 @@ impl Backend for Servers {
         registered.map(move |result| result.unwrap_or(Err(ServerError::ShuttingDown)).map_err(refused)).boxed()
     }
 
-    fn update(&self, mut node: Node) -> Stored<()> {
-        self.commit(move |state, stamp| {
+    fn update(&self, mut node: Node, from: SessionId) -> Stored<()> {
+        self.commit(from, move |state, stamp| {
             let known = state.node(node.id).ok_or_else(|| ServerError::not_found(Kind::Node, node.id))?;
             node.secret_id.clone_from(&known.secret_id);
             Ok(nodes::update(state, node, stamp, &mut new_id)?)
@@ -179,9 +210,9 @@ impl Backend for Servers {
     }
 
     /// Queued when this returns, so that it is decided after the loss.
-    fn ready_again(&self, id: NodeId) -> Stored<()> {
-        let leases = self.leases.clone();
-        self.commit(move |state, stamp| {
+    fn ready_again(&self, from: SessionId) -> Stored<()> {
+        let (leases, id) = (self.leases.clone(), from.node);
+        self.commit(from, move |state, stamp| {
             if state.node(id).is_none() {
                 return Err(ServerError::not_found(Kind::Node, id));
             }
@@ -192,17 +223,26 @@ impl Backend for Servers {
         })
     }
 
-    fn record_event(&self, node: NodeId, event: NodeEvent) -> Stored<()> {
-        self.commit(move |_, _| Ok(Change::NodeEvents(node, vec![event]).into()))
+    fn record_event(&self, from: SessionId, event: NodeEvent) -> Stored<()> {
+        self.commit(from, move |_, _| Ok(Change::NodeEvents(from.node, vec![event]).into()))
     }
 
-    fn store_updates(&self, node: NodeId, updates: Vec<AllocClientUpdate>) -> Stored<()> {
-        stored(self.updates.store(node, updates))
+    fn store_updates(&self, from: SessionId, updates: Vec<AllocClientUpdate>) -> Stored<()> {
+        stored(self.updates.store(from, updates))
     }
 
-    fn store_reports(&self, node: NodeId, reports: Vec<RemoteReport>) -> (Stored<()>, oneshot::Receiver<Vec<SlotKey>>) {
-        let (reported, resend) = self.supervision.report(node, reports);
+    fn store_reports(
+        &self,
+        from: SessionId,
+        reports: Vec<RemoteReport>,
+    ) -> (Stored<()>, oneshot::Receiver<Vec<SlotKey>>) {
+        let (reported, resend) = self.supervision.report((from, self.order.clone()), reports);
         (stored(reported), resend)
+    }
+
+    fn lease(&self) -> Duration {
+        let age = self.store.confirmed().map(|at| ::clock::boot_now().saturating_sub(at));
+        self.lease.saturating_sub(age.unwrap_or_default())
     }
 
     fn grant(&self, node: NodeId) {
@@ -225,12 +265,36 @@ impl Backend for Servers {
         self.keyring.sign(claims).map_err(|error| error.to_string())
     }
 
-    fn enter_recovery<'a>(&'a self, node: &'a Node, peer: Option<SocketAddr>, mark: Mark) -> BoxFuture<'a, Result<(), Farewell>> {
+    fn sign_node(&self, claims: &NodeClaims) -> Result<String, String> {
+        self.keyring.sign(claims).map_err(|error| error.to_string())
+    }
+
+    fn signing_key(&self) -> Option<Uuid> {
+        self.keyring.keys().0.iter().find(|key| key.state == KeyState::Active).map(|key| key.id)
+    }
+
+    fn verify(&self, token: &str) -> Option<Verified> {
+        let claims = self.keyring.verify(token)?;
+        Some(Verified { key: introductions::key_of(token)?, claims })
+    }
+
+    fn enter_recovery<'a>(
+        &'a self,
+        node: &'a Node,
+        peer: Option<SocketAddr>,
+        mark: Mark,
+    ) -> BoxFuture<'a, Result<(), Farewell>> {
         self.recovering.enter(node, peer, mark).map(|entered| entered.map_err(ends)).boxed()
     }
 
-    fn take_over(&self, node: NodeId, mark: Mark, lost: bool, pieces: Vec<Inventory>) -> Stored<Option<(GenerationId, StoreIndex)>> {
-        stored(self.recovering.told(node, mark, lost, pieces))
+    fn take_over(
+        &self,
+        from: SessionId,
+        mark: Mark,
+        lost: bool,
+        pieces: Vec<Inventory>,
+    ) -> Stored<Option<(GenerationId, StoreIndex)>> {
+        stored(self.recovering.told((from, self.order.clone()), mark, lost, pieces))
     }
 
     fn has_answered(&self, recovery: GenerationId, node: NodeId) {
@@ -252,5 +316,73 @@ impl Backend for Servers {
 
     fn stumble(&self) {
         self.turns(&self.messages, &loops::SESSION).stumble();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{AllocClientUpdate, AllocId};
+
+    use super::*;
+    use crate::{Server, ServerConfig};
+
+    fn node(name: &str) -> Node {
+        Node {
+            id: NodeId(Uuid::from_u128(1)),
+            name: name.into(),
+            secret_id: "secret".to_owned(),
+            datacenter: "dc1".into(),
+            ..Node::default()
+        }
+    }
+
+    /// The servers, as sessions of one node use them, with a number for each session.
+    async fn backend() -> (Server, Arc<dyn Backend>) {
+        let server = Server::start(ServerConfig::default()).await.expect("the server starts");
+        let gateway = compose(&server.handle().inner, Arc::default(), AllServers::default());
+        (server, gateway.backend.clone())
+    }
+
+    fn session(number: u64) -> SessionId {
+        SessionId { node: node("").id, number }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_a_former_session_says_takes_nothing_back_in_either_order() {
+        let (server, backend) = backend().await;
+        let name = || backend.published().node(node("").id).expect("registered").name.to_string();
+        let shown = || Shown { joined: true, ..Shown::default() };
+        let register = |name, number| backend.register(node(name), shown(), session(number));
+        let said = || vec![AllocClientUpdate { id: AllocId(Uuid::from_u128(2)), ..AllocClientUpdate::default() }];
+        register("first", 1).await.expect("registered");
+
+        // The former session's word comes first: both are heard, and the later one stands.
+        let (former, next) = (backend.update(node("former"), session(1)), register("next", 2));
+        former.await.expect("it was the present one");
+        next.await.expect("registered");
+        assert_eq!(name(), "next");
+
+        // It comes after the next session has registered: nothing of it is heard.
+        let next = register("third", 3);
+        let late = (
+            backend.update(node("late"), session(2)),
+            backend.store_updates(session(2), said()),
+            backend.store_reports(session(2), Vec::new()).0,
+            backend.record_event(session(2), NodeEvent::default()),
+            backend.ready_again(session(2)),
+        );
+        let own = backend.store_updates(session(3), said());
+        next.await.expect("registered");
+        for refused in [late.0.await, late.1.await, late.2.await, late.3.await, late.4.await] {
+            let farewell = refused.expect_err("of a former session");
+            assert!(farewell.retry && farewell.reason.contains("another session"), "{}", farewell.reason);
+        }
+        own.await.expect("the present session is heard beside the late one");
+        // Nor does a Hello that was on its way for long.
+        assert!(register("late", 2).await.is_err_and(|farewell| farewell.retry));
+        assert_eq!(name(), "third");
+        backend.update(node("fourth"), session(3)).await.expect("the present session");
+        assert_eq!(name(), "fourth");
+        server.shutdown().await;
     }
 }

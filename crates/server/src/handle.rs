@@ -21,6 +21,7 @@ use crate::{
     config::ServerConfig,
     disk::Disk,
     events::{EventFilter, EventLog, EventSubscription},
+    introductions::Introductions,
     keyring::Keyring,
     parts::Parts,
     progress::Fault,
@@ -32,6 +33,7 @@ use crate::{
     schemas::DriverSchemas,
     sessions::NodeSessions,
     sweep::sweeper::Sweeper,
+    watches::{Watched, Watches},
     worker::PlanCounts,
 };
 
@@ -53,10 +55,13 @@ pub(crate) struct Inner {
     pub(crate) join: Option<JoinSecret>,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) keyring: Arc<Keyring>,
+    pub(crate) introductions: Arc<Introductions>,
     pub(crate) queue: CommitQueue,
     pub(crate) published: Published,
     pub(crate) events: Arc<EventLog>,
     pub(crate) schemas: Arc<DriverSchemas>,
+    /// Blocking queries.
+    pub(crate) watches: Arc<Watches>,
     pub(crate) disk: Arc<Disk>,
     pub(crate) sessions: Arc<dyn NodeSessions>,
     pub(crate) parts: Parts,
@@ -67,6 +72,71 @@ pub(crate) struct Inner {
     pub(crate) plans: Arc<PlanCounts>,
     /// Handlers of the HTTP API that have panicked.
     pub(crate) handler_panics: AtomicU64,
+}
+
+/// What servers differ in that lead, and that follow.
+pub(crate) struct Given {
+    pub(crate) cluster_id: ClusterId,
+    pub(crate) rpc_addr: SocketAddr,
+    pub(crate) started_at: TimestampNs,
+    pub(crate) join: Option<JoinSecret>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) keyring: Arc<Keyring>,
+    pub(crate) queue: CommitQueue,
+    pub(crate) published: Published,
+    pub(crate) sessions: Arc<dyn NodeSessions>,
+    pub(crate) parts: Parts,
+    pub(crate) runner: Arc<Runner>,
+}
+
+impl Inner {
+    /// Nothing runs yet.
+    pub(crate) fn new(config: ServerConfig, given: Given) -> Self {
+        let Given { cluster_id, rpc_addr, started_at, join, store, keyring, .. } = given;
+        let Given { queue, published, sessions, parts, runner, .. } = given;
+        let recovering = Recovering::new(
+            queue.clone(),
+            published.clone(),
+            parts.clone(),
+            sessions.clone(),
+            runner.clone(),
+            started_at,
+            config.unheard(),
+        );
+        let sweeper = Sweeper {
+            sweeps: parts.sweeps.clone(),
+            supervision: parts.supervision.clone(),
+            queue: queue.clone(),
+            sessions: sessions.clone(),
+            cluster_id,
+            interval: config.sweep_interval,
+            runner: runner.clone(),
+        };
+        Self {
+            cluster_id,
+            rpc_addr,
+            started_at,
+            join,
+            store,
+            introductions: Arc::new(Introductions::new(config.introduction.enforcement)),
+            keyring,
+            queue,
+            published,
+            events: Arc::new(EventLog::new(config.event_batches)),
+            schemas: Arc::default(),
+            watches: Arc::default(),
+            disk: Arc::default(),
+            sessions,
+            parts,
+            sweeper: Arc::new(sweeper),
+            recovering: Arc::new(recovering),
+            runner,
+            samples: Arc::default(),
+            plans: Arc::default(),
+            handler_panics: AtomicU64::default(),
+            config,
+        }
+    }
 }
 
 /// Reading.
@@ -112,8 +182,10 @@ impl ServerHandle {
             plans_committed: inner.plans.committed.load(Ordering::Relaxed),
             plans_partial: inner.plans.partial.load(Ordering::Relaxed),
             session_looks: inner.sessions.looks(),
+            watches_woken: inner.watches.woken(),
             slot_looks: inner.parts.supervision.looks.load(Ordering::Relaxed),
             handler_panics: inner.handler_panics.load(Ordering::Relaxed),
+            introduction_violations: inner.introductions.violations(),
             commits: store.batches,
             syncs: store.transactions,
             bytes_written: store.bytes,
@@ -143,10 +215,14 @@ impl ServerHandle {
     /// What has happened that a person should know of.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
-        let given_again = self.inner.parts.leases.given_again().map(|(ago, why)| format!("{} s ago: {why}", ago.as_secs()));
+        let given_again =
+            self.inner.parts.leases.given_again().map(|(ago, why)| format!("{} s ago: {why}", ago.as_secs()));
         let panics = self.stats().handler_panics;
         let panicked = (panics > 0).then(|| {
-            format!("{panics} requests to the HTTP API have met a defect since the start: the log has each as \"a handler of the HTTP API has panicked\"")
+            format!(
+                "{panics} requests to the HTTP API have met a defect since the start: the log has each as \"a \
+                handler of the HTTP API has panicked\""
+            )
         });
         given_again.into_iter().chain(panicked).collect()
     }
@@ -158,20 +234,48 @@ impl ServerHandle {
     }
 
     /// A blocking query: waits until `index_of` (the index of the watched table or object) is above `min_index`, at
-    /// most for `wait`, and gives the newest snapshot either way. Returns at once when `min_index` is 0 or the server
-    /// stops. Cancel safe.
-    pub async fn wait_for(&self, min_index: StoreIndex, wait: Duration, index_of: impl Fn(&State) -> StoreIndex) -> Arc<State> {
+    /// most for `wait`, and gives the newest snapshot either way. `watched` says which changes may raise that index;
+    /// no other commit wakes it. Returns at once when `min_index` is 0 or the server stops. Cancel safe.
+    pub async fn wait_for(
+        &self,
+        min_index: StoreIndex,
+        wait: Duration,
+        watched: impl Fn(&State) -> Watched,
+        index_of: impl Fn(&State) -> StoreIndex,
+    ) -> Arc<State> {
+        let mut state = self.snapshot();
         if min_index == 0 {
-            return self.snapshot();
+            return state;
         }
-        self.wait_until(wait, |state| index_of(state) > min_index).await.unwrap_or_else(|state| state)
+        let deadline = tokio::time::sleep(wait);
+        tokio::pin!(deadline);
+        loop {
+            let watch = self.inner.watches.register(watched(&state));
+            // Read after the registration: what comes later wakes it.
+            state = self.snapshot();
+            if index_of(&state) > min_index {
+                return state;
+            }
+            if watched(&state) != watch.watched {
+                continue;
+            }
+            tokio::select! {
+                () = watch.changed() => {}
+                () = &mut deadline => return self.snapshot(),
+                () = self.inner.runner.stopping().cancelled() => return state,
+            }
+        }
     }
 
     /// Waits until the state meets a condition; the newest state as an error when it did not in time. Cancel safe.
     ///
     /// # Errors
     /// The newest snapshot when the time is up or the server stops.
-    pub async fn wait_until(&self, wait: Duration, condition: impl Fn(&State) -> bool) -> Result<Arc<State>, Arc<State>> {
+    pub async fn wait_until(
+        &self,
+        wait: Duration,
+        condition: impl Fn(&State) -> bool,
+    ) -> Result<Arc<State>, Arc<State>> {
         let mut changed = self.inner.published.subscribe();
         let deadline = tokio::time::sleep(wait);
         tokio::pin!(deadline);

@@ -43,7 +43,8 @@ impl Loop {
 }
 
 macro_rules! loops {
-    ($($id:ident = $name:literal $note:literal, $watched:ident, $wakes:literal, $owns:literal, $on_error:literal, $on_shutdown:literal;)*) => {
+    ($($id:ident = $name:literal $note:literal, $watched:ident, $wakes:literal, $owns:literal, $on_error:literal,
+        $on_shutdown:literal;)*) => {
         $(
             #[doc = concat!("The loop `", $name, "`.")]
             pub const $id: Loop = Loop {
@@ -81,15 +82,18 @@ loops! {
         "ends the process, and names the loop", "ends";
     DRAINER = "drainer" "", Work, "changed nodes and allocations, deadlines", "nothing", "tries again in a second",
         "ends";
-    DEPLOYMENTS = "deployments" "", Work, "changed deployments and jobs, deadlines", "nothing",
-        "tries again in a second", "ends";
+    DEPLOYMENTS = "deployments" "", Work, "changed deployments, their jobs and allocations, deadlines",
+        "which deployments to look at", "tries again in a second", "ends";
     SUPERVISION = "supervision" " of remote tasks", Work, "changed slots, jobs and nodes, times of restarts",
         "which slots to check", "checks everything again in a second", "ends";
     SWEEP = "sweep" " of providers", Report, "its period, a newly reached provider, a person",
         "its findings (a restart sweeps again)", "reports the provider as not asked, tries again in 5 s", "ends";
     RECOVERY = "recovery" "", Work, "its period, answers of nodes; idle without one", "who has answered",
         "tries again", "ends; goes on at the next start";
-    COLLECTION = "collection" "", Report, "the clock", "nothing", "tries again at the next interval", "ends";
+    RUN_MARK = "mark" " of the running server", Report, "every 5 s", "the server's mark in memory (tmpfs)",
+        "removes the mark, says so, keeps none", "writes the mark once more";
+    COLLECTION = "collection" "", Report, "the clock", "what may be garbage, and when it is old",
+        "tries again at the next interval", "ends";
     HTTP = "http" "", Report, "requests of clients; they are counted as one loop", "nothing",
         "answers with the error", "open requests end";
     SESSIONS = "sessions" "", Report, "connections of nodes", "nothing", "refuses the connection, with the reason",

@@ -2,18 +2,21 @@
 
 use std::sync::Arc;
 
-use state::State;
+use state::{State, Table};
 use store::StoreError;
 
 use crate::{
     commit::{Commit, Observer},
     disk::Disk,
     events::EventLog,
+    keyring::Keyring,
     parts::Parts,
     published::Published,
+    run_mark::Keeper,
     runner::Runner,
     schemas::DriverSchemas,
     sessions::NodeSessions,
+    watches::Watches,
 };
 
 /// Passes on what happens to commits.
@@ -21,9 +24,12 @@ pub(crate) struct Followers {
     pub(crate) parts: Parts,
     pub(crate) events: Arc<EventLog>,
     pub(crate) schemas: Arc<DriverSchemas>,
+    pub(crate) keyring: Arc<Keyring>,
     pub(crate) sessions: Arc<dyn NodeSessions>,
     pub(crate) published: Published,
+    pub(crate) watches: Arc<Watches>,
     pub(crate) disk: Arc<Disk>,
+    pub(crate) run_mark: Arc<Keeper>,
     pub(crate) runner: Arc<Runner>,
 }
 
@@ -32,10 +38,18 @@ impl Observer for Followers {
         self.parts.follow(commit);
     }
 
+    fn durable(&self, commit: &Commit) {
+        self.run_mark.durable(commit.state.cluster(), commit.applied.index);
+    }
+
     fn published(&self, commit: Arc<Commit>) {
+        if commit.applied.tables.contains(Table::SigningKeys) {
+            self.keyring.follow(&commit.state);
+        }
         self.events.follow(&commit);
         self.schemas.follow(&commit);
         self.sessions.follow(&commit);
+        self.watches.follow(&commit.applied);
         self.published.tell(commit.applied.index);
     }
 

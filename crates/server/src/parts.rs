@@ -11,6 +11,7 @@ use crate::{
     config::ServerConfig,
     published::Published,
     reconciler::{Collection, Deployments, Drains, Leases, Reconciler, Supervision, part::Part as _},
+    run_mark::Keeper,
     runner::Runner,
     sweep::Sweeps,
 };
@@ -24,13 +25,21 @@ pub(crate) struct Parts {
     pub(crate) drains: Arc<Drains>,
     pub(crate) deployments: Arc<Deployments>,
     pub(crate) supervision: Arc<Supervision>,
+    pub(crate) collection: Arc<Collection>,
     pub(crate) sweeps: Arc<Sweeps>,
 }
 
 impl Parts {
-    /// They remember nothing yet. `new_cluster`: it was made by this process.
-    pub(crate) fn new(config: &ServerConfig, queue: &CommitQueue, published: &Published, runner: &Arc<Runner>, new_cluster: bool) -> Self {
-        let sweeps = Arc::new(Sweeps::new(new_cluster));
+    /// They remember nothing yet. `new_cluster`: it was made by this process. `run_mark`: of this process.
+    pub(crate) fn new(
+        config: &ServerConfig,
+        queue: &CommitQueue,
+        published: &Published,
+        runner: &Arc<Runner>,
+        new_cluster: bool,
+        run_mark: &Arc<Keeper>,
+    ) -> Self {
+        let sweeps = Arc::new(Sweeps::new(new_cluster, config.unheard(), run_mark.clone()));
         Self {
             broker: Arc::new(Broker::new(config.nack_timeout, config.delivery_limit, config.failed_follow_up)),
             blocked: Arc::default(),
@@ -38,12 +47,13 @@ impl Parts {
             drains: Arc::default(),
             deployments: Arc::default(),
             supervision: Arc::new(Supervision::new(sweeps.clone(), queue.clone())),
+            collection: Arc::new(Collection::new(&config.gc)),
             sweeps,
         }
     }
 
     /// Starts their loops on this state: what is applied from now on they follow.
-    pub(crate) fn start(&self, state: &State, collection: Collection, reconciler: &Reconciler) {
+    pub(crate) fn start(&self, state: &State, reconciler: &Reconciler) {
         self.broker.fill(state);
         self.fill(state);
         self.leases.fill(state);
@@ -53,7 +63,7 @@ impl Parts {
         reconciler.start(&self.drains);
         reconciler.start(&self.deployments);
         reconciler.start(&self.supervision);
-        reconciler.start(&Arc::new(collection));
+        reconciler.start(&self.collection);
     }
 
     /// Lets every part start again from a snapshot but those that a running server must not: the broker, whose
@@ -63,6 +73,7 @@ impl Parts {
         self.supervision.fill(state);
         self.drains.fill(state);
         self.deployments.fill(state);
+        self.collection.fill(state);
     }
 
     /// What was applied since this state is void, and what workers hold with it.
@@ -88,5 +99,6 @@ impl Parts {
         self.sweeps.follow(commit);
         self.drains.follow(commit);
         self.deployments.follow(commit);
+        self.collection.follow(commit);
     }
 }

@@ -147,7 +147,11 @@ impl Progress {
     pub(crate) fn health(&self) -> Vec<LoopHealth> {
         let now = boot_now();
         let mut all: Vec<LoopHealth> = self.all().iter().map(|turns| report(turns, now)).collect();
-        let silent = |name: &str| LoopHealth { name: name.to_owned(), status: "has told nothing yet".to_owned(), ..LoopHealth::default() };
+        let silent = |name: &str| LoopHealth {
+            name: name.to_owned(),
+            status: "has told nothing yet".to_owned(),
+            ..LoopHealth::default()
+        };
         all.extend(self.silent().into_iter().map(silent));
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all

@@ -73,10 +73,14 @@ pub struct ServerStats {
     /// Allocations and remote tasks that node sessions have looked at since the start, to see whether their node
     /// knows them as they are.
     pub session_looks: u64,
+    /// How often a commit has woken a blocking query since the start.
+    pub watches_woken: u64,
     /// Slots that the supervision of remote tasks has looked at since the start.
     pub slot_looks: u64,
     /// Handlers of the HTTP API that have panicked since the start.
     pub handler_panics: u64,
+    /// Nodes that were refused, or taken with a warning, for what they show, since the start.
+    pub introduction_violations: u64,
     /// Batches that were made durable since the start.
     pub commits: u64,
     /// fsyncs that this took.

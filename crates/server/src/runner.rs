@@ -3,7 +3,7 @@
 use std::{panic::AssertUnwindSafe, sync::Arc, thread, time::Duration};
 
 use futures::FutureExt as _;
-use tokio::sync::watch;
+use tokio::{runtime::Handle, sync::watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -25,12 +25,15 @@ pub(crate) struct Runner {
     fatal: watch::Sender<Option<String>>,
     /// End the process when a part is broken; else that is told only.
     end_process: bool,
+    /// Where everything runs; None = where it is spawned.
+    runtime: Option<Handle>,
 }
 
 impl Runner {
     /// Nothing runs yet.
-    pub(crate) fn new(end_process: bool) -> Self {
+    pub(crate) fn new(end_process: bool, runtime: Option<Handle>) -> Self {
         Self {
+            runtime,
             progress: Progress::default(),
             stopping: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -56,14 +59,17 @@ impl Runner {
 
     /// Starts something short that ends by itself.
     pub(crate) fn spawn(&self, run: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn(run);
+        match &self.runtime {
+            Some(runtime) => self.tasks.spawn_on(run, runtime),
+            None => self.tasks.spawn(run),
+        };
     }
 
     /// Starts a loop on the runtime. Its end before that of the server is the end of the process.
     pub(crate) fn spawn_loop(self: &Arc<Self>, of: &'static Loop, run: impl Future<Output = ()> + Send + 'static) {
         let own = self.clone();
         self.progress.starts(of);
-        self.tasks.spawn(AssertUnwindSafe(run).catch_unwind().map(move |ended| match ended {
+        self.spawn(AssertUnwindSafe(run).catch_unwind().map(move |ended| match ended {
             Ok(()) if own.stopping.is_cancelled() => {}
             Ok(()) => own.broken(of.name, "has ended by itself"),
             Err(panic) => own.broken(of.name, &format!("has panicked: {}", said(&*panic))),
@@ -73,7 +79,7 @@ impl Runner {
     /// Starts something that may end, but not by a panic.
     pub(crate) fn spawn_guarded(self: &Arc<Self>, of: &'static Loop, run: impl Future<Output = ()> + Send + 'static) {
         let own = self.clone();
-        self.tasks.spawn(AssertUnwindSafe(run).catch_unwind().map(move |ended| {
+        self.spawn(AssertUnwindSafe(run).catch_unwind().map(move |ended| {
             if let Err(panic) = ended {
                 own.broken(of.name, &format!("has panicked: {}", said(&*panic)));
             }
@@ -101,7 +107,8 @@ impl Runner {
     /// A part of the server is dead or stands still: the process ends here when it is the server's to end.
     pub(crate) fn broken(&self, part: &str, why: &str) {
         let reason = format!(
-            "the server's {part} {why}; the process ends, so that a new one begins with what is on the disk; nodes and their tasks run on"
+            "the server's {part} {why}; the process ends, so that a new one begins with what is on the disk; nodes \
+                and their tasks run on"
         );
         tracing::error!(part, why, "a part of the server is broken");
         self.fatal(reason.clone());
@@ -125,9 +132,11 @@ impl Runner {
 
     /// Resolves with the reason why the process has to end. Cancel safe.
     pub(crate) async fn failed(&self) -> String {
-        match self.fatal.subscribe().wait_for(Option::is_some).await {
-            Ok(reason) => reason.clone().unwrap_or_default(),
-            Err(_) => std::future::pending().await,
+        let mut fatal = self.fatal.subscribe();
+        let why = fatal.wait_for(Option::is_some).await.ok().and_then(|why| why.clone());
+        match why {
+            Some(why) => why,
+            None => std::future::pending().await,
         }
     }
 

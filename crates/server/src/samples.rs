@@ -46,7 +46,8 @@ pub struct Values {
 
 impl Values {
     fn add(&mut self, value: f64) {
-        (self.min, self.max) = if self.count == 0 { (value, value) } else { (self.min.min(value), self.max.max(value)) };
+        (self.min, self.max) =
+            if self.count == 0 { (value, value) } else { (self.min.min(value), self.max.max(value)) };
         self.count += 1;
         self.sum += value;
         self.squares += value * value;
@@ -178,7 +179,11 @@ mod tests {
             add(ms, 1);
         }
         let first = shown(5);
-        assert_eq!((first.shown.count, first.shown.sum, first.shown.min, first.shown.max), (8, 40.0, 2.0, 9.0), "none is complete yet");
+        assert_eq!(
+            (first.shown.count, first.shown.sum, first.shown.min, first.shown.max),
+            (8, 40.0, 2.0, 9.0),
+            "none is complete yet"
+        );
         assert_eq!((first.shown.mean(), first.rate()), (5.0, 4.0));
         assert!((first.shown.deviation() - (32.0_f64 / 7.0).sqrt()).abs() < 1e-9);
         add(100, 11);

@@ -73,9 +73,12 @@ impl DriverSchemas {
             // A schema that is broken, or of a newer release, is as good as not told: the node itself tells what is
             // wrong with it.
             let Ok(document) = serde_json::from_slice::<serde_json::Value>(&schema_json) else { continue };
-            let Some(checked) = Spec::from_document(&document).ok().and_then(|spec| spec.check().ok()) else { continue };
+            let Some(checked) = Spec::from_document(&document).ok().and_then(|spec| spec.check().ok()) else {
+                continue;
+            };
             if of_driver.len() < DIFFERENT_MAX {
-                let entry = Known { document: document.into(), checked: checked.into(), versions: [(node, version)].into() };
+                let entry =
+                    Known { document: document.into(), checked: checked.into(), versions: [(node, version)].into() };
                 of_driver.insert(schema_json.into(), entry);
             }
         }
@@ -84,10 +87,11 @@ impl DriverSchemas {
 
     /// Forgets nodes that are no more.
     pub(crate) fn follow(&self, commit: &Commit) {
-        let mut gone = commit.applied.changes.iter().filter(|change| change.deleted).filter_map(|change| match &change.object {
-            Object::Node(node) => Some(node.id),
-            _ => None,
-        });
+        let mut gone =
+            commit.applied.changes.iter().filter(|change| change.deleted).filter_map(|change| match &change.object {
+                Object::Node(node) => Some(node.id),
+                _ => None,
+            });
         if let Some(first) = gone.next() {
             let mut known = self.lock();
             std::iter::once(first).chain(gone).for_each(|node| forget(&mut known, node));
@@ -129,11 +133,16 @@ mod tests {
 
     fn schema(attributes: &[&str]) -> Vec<u8> {
         let attr = || Spec::Attr { name: String::new(), ty: "string".into(), required: false };
-        Spec::Object(attributes.iter().map(|name| ((*name).to_owned(), attr())).collect()).to_document().to_string().into_bytes()
+        Spec::Object(attributes.iter().map(|name| ((*name).to_owned(), attr())).collect())
+            .to_document()
+            .to_string()
+            .into_bytes()
     }
 
     fn told(driver: &str, version: &str, schema_json: Vec<u8>) -> node_rpc::DriverSchemas {
-        node_rpc::DriverSchemas { schemas: vec![node_rpc::DriverSchema { driver: driver.into(), version: version.into(), schema_json }] }
+        node_rpc::DriverSchemas {
+            schemas: vec![node_rpc::DriverSchema { driver: driver.into(), version: version.into(), schema_json }],
+        }
     }
 
     #[test]
@@ -160,8 +169,12 @@ mod tests {
     fn what_a_node_says_is_bounded_and_may_be_nonsense() {
         let schemas = DriverSchemas::default();
         let node = |n: usize| NodeId(uuid::Uuid::from_u128(n as u128 + 1));
-        for nonsense in [b"{".to_vec(), b"null".to_vec(), br#"{"Kind":"attr","Type":"no type"}"#.to_vec(), vec![b' '; SCHEMA_BYTES_MAX + 1]]
-        {
+        for nonsense in [
+            b"{".to_vec(),
+            b"null".to_vec(),
+            br#"{"Kind":"attr","Type":"no type"}"#.to_vec(),
+            vec![b' '; SCHEMA_BYTES_MAX + 1],
+        ] {
             schemas.told(node(0), told("d", "1", nonsense));
             assert_eq!(schemas.drivers(), Vec::<String>::new());
         }

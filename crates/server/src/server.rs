@@ -1,39 +1,43 @@
 //! A running server: what starts and stops it.
 
 use std::{
-    sync::{Arc, atomic::AtomicU64},
+    path::{Path, PathBuf},
+    sync::Arc,
     thread,
     time::Duration,
 };
 
-use model::ClusterId;
+use control::continuity::Doubt;
+use model::{ClusterId, signing::SigningKey};
 use node_gateway::{
-    Sessions,
+    AllServers, Connections, Sessions,
     join::{Join, JoinSecret},
 };
-use state::{Change, ClusterMeta, State};
-use store::{MemoryStore, SqliteOptions, SqliteStore, Store};
+use state::{Batch, Change, ClusterMeta, State, Table};
+use store::{Lost, MemoryStore, SqliteOptions, SqliteStore, Store};
 use tokio::net::TcpListener;
 
 use crate::{
-    clock::{new_id, now_ns},
+    clock::{go_on_from, new_id, now_ns},
     commit::{self, CommitQueue, CommitThread, Decided},
     config::ServerConfig,
     disk,
     error::ServerError,
-    events::EventLog,
     gateway,
-    handle::{Inner, ServerHandle},
+    handle::{Given, Inner, ServerHandle},
     keyring::{self, Keyring, KeyringError},
+    known::Known,
     loops,
     observer::Followers,
     parts::Parts,
     published::Published,
-    reconciler::{Collection, Reconciler},
-    recovery::Recovering,
+    reconciler::Reconciler,
+    run_mark::{self, Keeper},
     runner::Runner,
     sessions::NodeSessions,
-    sweep::sweeper::Sweeper,
+    shared::SharedKey,
+    sweep::FIRST_SWEEP,
+    threads::Threads,
     watchdog,
     worker::Worker,
 };
@@ -54,7 +58,7 @@ pub enum StartError {
     #[error("reading or making the join secret in {dir} failed: {source}")]
     Join {
         /// Of the server's data.
-        dir: std::path::PathBuf,
+        dir: PathBuf,
         /// Why.
         #[source]
         source: std::io::Error,
@@ -64,7 +68,8 @@ pub enum StartError {
     Load(#[from] state::LoadError),
     /// The state is of another cluster than the configuration names.
     #[error(
-        "the data directory has the state of cluster {found}, the configuration names cluster {configured} (server.cluster_id): mount the right \
+        "the data directory has the state of cluster {found}, the configuration names cluster {configured} \
+            (server.cluster_id): mount the right \
          directory, or take the setting out"
     )]
     OtherCluster {
@@ -74,7 +79,10 @@ pub enum StartError {
         configured: ClusterId,
     },
     /// The address of the node RPC is not to be had.
-    #[error("listening for nodes on {address} failed: {source}; another agent may use the port, or the address is not this machine's")]
+    #[error(
+        "listening for nodes on {address} failed: {source}; another agent may use the port, or the address is not \
+            this machine's"
+    )]
     Listen {
         /// The address.
         address: std::net::SocketAddr,
@@ -94,6 +102,25 @@ pub enum StartError {
     Write(#[from] ServerError),
 }
 
+/// What a server has around it: by default this machine, with a disk, a network and threads.
+#[derive(Debug, Default)]
+pub struct Surroundings {
+    /// Where the state is kept; None = as the configuration says.
+    pub store: Option<Arc<dyn Store>>,
+    /// Acknowledged changes that this store has lost: the server recovers.
+    pub lost: Option<Lost>,
+    /// The servers that share the store, for nodes.
+    pub servers: AllServers,
+    /// What is known of this store already, of a [`Follower`](crate::Follower): only the rest is read.
+    pub known: Option<Known>,
+    /// Nodes connect here; None = at the configured address.
+    pub nodes: Option<Connections>,
+    /// A listener at the configured address, non-blocking; None = the server binds it.
+    pub listener: Option<std::net::TcpListener>,
+    /// Where deciding and scheduling run.
+    pub threads: Threads,
+}
+
 /// A running server. Dropping it stops it at once; [`Server::shutdown`] takes leave of the nodes first.
 #[derive(Debug)]
 pub struct Server {
@@ -111,42 +138,71 @@ impl Server {
     /// # Errors
     /// See [`StartError`]; nothing is left running then.
     pub async fn start(config: ServerConfig) -> Result<Self, StartError> {
-        let (store, lost): (Arc<dyn Store>, _) = match &config.data_dir {
-            Some(dir) => {
+        Self::start_in(config, Surroundings::default()).await
+    }
+
+    /// As [`Server::start`], with other surroundings. A server with [`Threads::Runtime`] has no watchdog: it tells how
+    /// long threads stand still, and there are none.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    pub async fn start_in(config: ServerConfig, around: Surroundings) -> Result<Self, StartError> {
+        let threads = around.threads;
+        let (given, servers) = (around.store.is_some(), around.servers);
+        let (store, lost): (Arc<dyn Store>, _) = match (around.store, &config.data_dir) {
+            (Some(store), _) => (store, around.lost),
+            (None, Some(dir)) => {
                 let dir = dir.clone();
-                let options = SqliteOptions { max_bytes: config.max_stored_bytes };
+                let options = SqliteOptions { max_bytes: config.max_stored_bytes, ..SqliteOptions::default() };
                 let store = blocking(move || SqliteStore::open(&dir, &options)).await?;
                 let lost = store.lost();
                 if let Some(lost) = lost.filter(|lost| lost.found == 0 && config.cluster_id.is_none()) {
                     // Not even the cluster is known: whatever this server would begin, the nodes would refuse it.
-                    return Err(store::StoreError::Emptied { path: store.path().to_owned(), acknowledged: lost.acknowledged }.into());
+                    return Err(store::StoreError::Emptied {
+                        path: store.path().to_owned(),
+                        acknowledged: lost.acknowledged,
+                    }
+                    .into());
                 }
                 (Arc::new(store), lost)
             }
-            None => (Arc::new(MemoryStore::default()), None),
+            (None, None) => (Arc::new(MemoryStore::default()), None),
         };
-        let opened = store.clone();
-        let (fence, contents) = blocking(move || Ok::<_, store::StoreError>((opened.acquire()?, opened.load()?))).await?;
-        let tip = contents.index;
-        let state = Arc::new(blocking(move || State::load(contents.rows)).await?);
+        let (opened, known) = (store.clone(), around.known);
+        let (fence, Known { state, index: tip }) = blocking(move || {
+            let fence = opened.acquire()?;
+            let known = known.and_then(|known| known.caught_up(&*opened));
+            Ok::<_, StartError>((fence, known.map_or_else(|| Ok(Known::read(opened.load()?)?), Ok::<_, StartError>)?))
+        })
+        .await?;
+        go_on_from(&state);
         // After the store, whose lock guards the directory of the keys too.
-        let (keys, index) = (config.data_dir.as_ref().map(|dir| dir.join(keyring::DIR)), state.latest_index());
-        let keyring = blocking(move || Keyring::open(keys, now_ns(), index)).await?;
-        let join = match (&config.join, &config.data_dir) {
-            (Join::Secret(secret), _) => Some(secret.clone()),
-            (Join::Kept, Some(dir)) => {
-                let own = dir.clone();
-                let kept = blocking(move || JoinSecret::kept_in(&own).map_err(|source| StartError::Join { dir: own, source }));
-                Some(kept.await?)
-            }
-            (Join::Kept, None) | (Join::Open, _) => None,
-        };
+        let (keys, shared, of) = (config.data_dir.clone(), config.shared.clone(), state.clone());
+        let (keyring, first_keys) = blocking(move || keyring_of(keys, shared, &of)).await?;
+        let (kind, shared, dir) = (config.join.clone(), config.shared.clone(), config.data_dir.clone());
+        let join = blocking(move || join_secret(kind, shared.as_ref(), dir)).await?;
         let listen = |source| StartError::Listen { address: config.rpc_bind, source };
-        let listener = TcpListener::bind(config.rpc_bind).await.map_err(listen)?;
-        let rpc_addr = match config.rpc_advertise {
-            Some(address) => address,
-            None => listener.local_addr().map_err(listen)?,
+        let (nodes, bound) = match around.nodes {
+            Some(nodes) => (Ok(nodes), config.rpc_bind),
+            None => {
+                let (address, given) = (config.rpc_bind, around.listener);
+                let listening = async move {
+                    match given {
+                        Some(bound) => TcpListener::from_std(bound),
+                        None => TcpListener::bind(address).await,
+                    }
+                };
+                // Connections are driven by the runtime of their listener.
+                let listening = match &config.runtime {
+                    Some(runtime) => joined(runtime.spawn(listening).await),
+                    None => listening.await,
+                };
+                let listener = listening.map_err(listen)?;
+                let bound = listener.local_addr().map_err(listen)?;
+                (Err(listener), bound)
+            }
         };
+        let rpc_addr = config.rpc_advertise.unwrap_or(bound);
         let known = state.cluster().cluster_id;
         let cluster_id = match config.cluster_id {
             Some(configured) if !known.is_nil() && configured != known => {
@@ -160,65 +216,57 @@ impl Server {
         let new_cluster = known.is_nil() && config.cluster_id.is_none();
         let published = Published::new(state.clone());
         let (queue, queued) = CommitQueue::new(state.clone());
-        let runner = Arc::new(Runner::new(config.end_process_when_broken));
+        let runner = Arc::new(Runner::new(config.end_process_when_broken, config.runtime.clone()));
         let open = Arc::new(Sessions::default());
         let sessions: Arc<dyn NodeSessions> = open.clone();
-        let parts = Parts::new(&config, &queue, &published, &runner, new_cluster);
-        let started_at = now_ns();
-        let recovering = Arc::new(Recovering::new(
-            queue.clone(),
-            published.clone(),
-            parts.clone(),
-            sessions.clone(),
-            runner.clone(),
-            started_at,
-            config.lease_wait() + config.startup_grace,
-        ));
-        let sweeper = Sweeper {
-            sweeps: parts.sweeps.clone(),
-            supervision: parts.supervision.clone(),
-            queue: queue.clone(),
-            sessions: sessions.clone(),
-            cluster_id,
-            interval: config.sweep_interval,
-            runner: runner.clone(),
+        // A store of its own says nothing of a directory.
+        let places = config.run_dir.clone().zip(config.data_dir.clone()).filter(|_| !given);
+        let run_mark = match places {
+            Some((dir, data_dir)) => {
+                let state = state.clone();
+                blocking(move || run_mark_in(&dir, &data_dir, cluster_id, &state, tip, new_cluster)).await
+            }
+            None => Arc::default(),
         };
-        let inner = Arc::new(Inner {
+        let parts = Parts::new(&config, &queue, &published, &runner, new_cluster, &run_mark);
+        let started_at = now_ns();
+        let keyring = Arc::new(keyring);
+        let given = Given {
             cluster_id,
             rpc_addr,
             started_at,
             join,
             store: store.clone(),
-            keyring: Arc::new(keyring),
+            keyring: keyring.clone(),
             queue: queue.clone(),
             published: published.clone(),
-            events: Arc::new(EventLog::new(config.event_batches)),
-            schemas: Arc::default(),
-            disk: Arc::default(),
             sessions: sessions.clone(),
             parts: parts.clone(),
-            sweeper: Arc::new(sweeper),
-            recovering,
             runner: runner.clone(),
-            samples: Arc::default(),
-            plans: Arc::default(),
-            handler_panics: AtomicU64::default(),
-            config,
-        });
+        };
+        let inner = Arc::new(Inner::new(config, given));
         let observer = Arc::new(Followers {
             parts,
             events: inner.events.clone(),
             schemas: inner.schemas.clone(),
+            keyring,
             sessions,
             published: published.clone(),
+            watches: inner.watches.clone(),
             disk: inner.disk.clone(),
+            run_mark: run_mark.clone(),
             runner: runner.clone(),
         });
         let turns = commit::turns(runner.progress());
-        let commits = commit::start(commit::Start { queue, queued, store, fence, tip, published, observer, turns });
+        let commits =
+            commit::start(commit::Start { queue, queued, store, fence, tip, published, observer, turns, threads });
         let commits = commits.map_err(StartError::Thread)?;
-        let mut server =
-            Self { handle: ServerHandle { inner: inner.clone() }, workers: Vec::new(), commits: Some(commits), watchdog: None };
+        let mut server = Self {
+            handle: ServerHandle { inner: inner.clone() },
+            workers: Vec::new(),
+            commits: Some(commits),
+            watchdog: None,
+        };
         // Before a node hears anything: what is committed from now on is told from what another server may have made
         // of the same state.
         let begun = move |state: &Arc<State>, stamp: commit::Stamp| {
@@ -232,25 +280,34 @@ impl Server {
                 // With the first commit, so that the loss is not forgotten before it is known what to do about it.
                 meta.enter_recovery(new_id(), &lost.to_string(), lost.acknowledged, stamp.now);
             }
-            Ok(Decided { batch: Change::SetClusterMeta(Box::new(meta)).into(), answer: () })
+            let keys = first_keys.into_iter().map(|key| Change::PutSigningKey(Box::new(key)));
+            let changes = std::iter::once(Change::SetClusterMeta(Box::new(meta))).chain(keys);
+            Ok(Decided { batch: Batch::new(changes.collect()), answer: () })
         };
         inner.queue.commit(begun).await?;
         if let Some(recovery) = inner.recovering.now() {
             inner.recovering.begun(&recovery.cause);
         }
-        server.start_loops(&state)?;
-        runner.spawn_loop(&loops::SESSIONS, node_gateway::serve(gateway::compose(&inner, open), listener));
-        server.watchdog = Some(watchdog::watch(&runner, inner.config.stuck_after).map_err(StartError::Thread)?);
+        server.start_loops(&state, threads)?;
+        runner.spawn_loop(&loops::RUN_MARK, run_mark.run(runner.clone()));
+        let gateway = gateway::compose(&inner, open, servers);
+        match nodes {
+            Ok(nodes) => runner.spawn_loop(&loops::SESSIONS, node_gateway::serve_connections(gateway, nodes)),
+            Err(listener) => runner.spawn_loop(&loops::SESSIONS, node_gateway::serve(gateway, listener)),
+        }
+        if threads == Threads::Own {
+            server.watchdog = Some(watchdog::watch(&runner, inner.config.stuck_after).map_err(StartError::Thread)?);
+        }
         tracing::info!(cluster = %cluster_id, rpc = %rpc_addr, index = state.latest_index(), "server started");
         Ok(server)
     }
 
     /// What the loops remember for speed is filled from this snapshot; what is applied from now on they follow.
-    fn start_loops(&mut self, state: &State) -> Result<(), StartError> {
+    fn start_loops(&mut self, state: &State, threads: Threads) -> Result<(), StartError> {
         let inner = &self.handle.inner;
         let runner = &inner.runner;
         let reconciler = Reconciler::new(runner.clone(), inner.queue.clone(), inner.published.clone());
-        inner.parts.start(state, Collection::new(&inner.config.gc), &reconciler);
+        inner.parts.start(state, &reconciler);
         runner.spawn_loop(&loops::SWEEP, inner.sweeper.clone().run());
         runner.spawn_loop(&loops::RECOVERY, inner.recovering.clone().run());
         runner.spawn_loop(&loops::DISK, disk::disk_loop(inner.disk.clone(), inner.store.clone(), runner.clone()));
@@ -265,8 +322,9 @@ impl Server {
         for number in 0..inner.config.workers.max(1) {
             let (worker, turns) = (worker.clone(), runner.turns(&loops::WORKERS));
             let builder = thread::Builder::new().name(format!("worker-{number}"));
-            let thread = runner.thread("worker", builder, move || worker.run(&turns));
-            self.workers.push(thread.map_err(StartError::Thread)?);
+            let own = runner.clone();
+            let thread = threads.start(builder, worker.run(turns), move |why| own.broken("worker", &why));
+            self.workers.extend(thread.map_err(StartError::Thread)?);
         }
         Ok(())
     }
@@ -320,12 +378,90 @@ impl Drop for Server {
     }
 }
 
+/// Whether this key opens what servers keep encrypted in the store that they share. Reads the store.
+///
+/// # Errors
+/// [`StartError::Keyring`] when it does not: a server with this key cannot lead.
+pub fn check_key(store: &dyn Store, key: &SharedKey) -> Result<(), StartError> {
+    let rows = store.load()?.rows.into_iter().filter(|row| row.table == Table::SigningKeys);
+    Keyring::of_state(key.clone(), &State::load(rows)?)?;
+    Ok(())
+}
+
+/// The mark of this server; says whether that of the one before proves that the state is the newest.
+fn run_mark_in(
+    dir: &Path,
+    data_dir: &Path,
+    cluster: ClusterId,
+    state: &State,
+    tip: model::StoreIndex,
+    founded: bool,
+) -> Arc<Keeper> {
+    let place = run_mark::Place { dir, data_dir, cluster };
+    let (keeper, verdict) = Keeper::begin(place, (state.cluster(), tip), founded, FIRST_SWEEP);
+    match verdict {
+        Ok(_) => {}
+        Err(doubt @ Doubt::Behind { .. }) => tracing::warn!(why = %doubt, "the server's state is from the past; new \
+            remote tasks wait until their providers show all that there is"),
+        Err(doubt) => tracing::info!(why = %doubt, "the server's state may be from the past; new remote tasks wait \
+            until their providers show all that there is"),
+    }
+    Arc::new(keeper)
+}
+
+/// The keys that identities are signed with, and those that the first commit has to add to the state.
+fn keyring_of(
+    data_dir: Option<PathBuf>,
+    shared: Option<SharedKey>,
+    state: &State,
+) -> Result<(Keyring, Vec<SigningKey>), KeyringError> {
+    let dir = data_dir.map(|dir| dir.join(keyring::DIR));
+    match (shared, state.signing_keys().next()) {
+        (Some(shared), _) => {
+            let keyring = Keyring::of_state(shared, state)?;
+            let first = keyring.first(dir.as_deref(), now_ns())?;
+            Ok((keyring, first))
+        }
+        (None, Some(key)) => Err(KeyringError::Unshared { id: key.id }),
+        (None, None) => Ok((Keyring::open(dir, now_ns(), state.latest_index())?, Vec::new())),
+    }
+}
+
+/// What nodes show; None = nothing.
+fn join_secret(
+    kind: Join,
+    shared: Option<&SharedKey>,
+    data_dir: Option<PathBuf>,
+) -> Result<Option<JoinSecret>, StartError> {
+    match (kind, shared, data_dir) {
+        (Join::Secret(secret), ..) => Ok(Some(secret)),
+        (Join::Kept, Some(shared), dir) => {
+            let secret = shared.join_secret().map_err(|_| KeyringError::Crypto("deriving the join secret"))?;
+            if let Some(dir) = dir
+                && secret.keep_in(&dir).map_err(|source| StartError::Join { dir: dir.clone(), source })?
+            {
+                tracing::warn!(
+                    "the join secret in the data directory was another one and is replaced: servers that \
+                    share a store have one that follows from server.encrypt; nodes need that one"
+                );
+            }
+            Ok(Some(secret))
+        }
+        (Join::Kept, None, Some(dir)) => {
+            JoinSecret::kept_in(&dir).map(Some).map_err(|source| StartError::Join { dir, source })
+        }
+        (Join::Kept, None, None) | (Join::Open, ..) => Ok(None),
+    }
+}
+
 /// Runs what waits for the disk or for threads away from the runtime's own threads.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(value) => value,
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
-    }
+    joined(tokio::task::spawn_blocking(work).await)
+}
+
+/// What a task that nobody cancels has come to.
+fn joined<T>(ended: Result<T, tokio::task::JoinError>) -> T {
+    ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
 #[cfg(test)]

@@ -1,18 +1,23 @@
-//! Snapshots of a server's state: saved while it runs, restored into a directory before it starts.
+//! Snapshots of a server's state: saved while it runs, restored into a directory or a shared store before it starts.
+//!
+//! Signing keys are files of a snapshot wherever the server keeps them, and not encrypted: it can be restored for a
+//! server of either kind, also for one whose `server.encrypt` is another one.
 
 use std::{path::Path, sync::Arc};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use model::signing::SigningKey;
 use serde_json::{Value, json};
-use state::{Change, ClusterMeta, Recovery, State};
-use store::snapshot::SavedFile;
+use state::{Batch, Change, ClusterMeta, Recovery, State, Table};
 pub use store::snapshot::{Snapshot, SnapshotError, SnapshotMeta, decode};
+use store::{EtcdOptions, EtcdStore, Offline, Store, snapshot::SavedFile};
 
 use crate::{
     clock::{new_id, now_ns, rfc3339},
     error::ServerError,
     handle::ServerHandle,
     keyring,
+    shared::SharedKey,
 };
 
 /// A snapshot as it is sent.
@@ -35,12 +40,14 @@ impl ServerHandle {
     pub async fn save_snapshot(&self, release: &str) -> Result<Saved, ServerError> {
         let (inner, cluster, release) = (self.inner.clone(), self.cluster_id().to_string(), release.to_owned());
         let made = tokio::task::spawn_blocking(move || {
-            let contents = inner.store.load().map_err(|error| ServerError::Store(error.to_string()))?;
+            let mut contents = inner.store.load().map_err(|error| ServerError::Store(error.to_string()))?;
+            contents.rows.retain(|row| row.table != Table::SigningKeys);
             let keys = inner.keyring.export()?.into_iter();
             let keys: Vec<SavedFile> =
                 keys.map(|(name, content)| SavedFile { name: format!("{}/{name}", keyring::DIR), content }).collect();
             let index = contents.index;
-            let meta = SnapshotMeta { index, cluster, created: rfc3339(now_ns()), release };
+            let format = inner.store.format();
+            let meta = SnapshotMeta { index, cluster, created: rfc3339(now_ns()), release, format };
             let bytes = store::snapshot::encode(&meta, contents, &keys);
             let digest = BASE64_STANDARD.encode(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &bytes));
             Ok(Saved { bytes, digest, index })
@@ -55,7 +62,39 @@ impl ServerHandle {
 /// # Errors
 /// When the snapshot is damaged or no state, or the directory cannot be used.
 pub fn restore(bytes: &[u8], dir: &Path) -> Result<SnapshotMeta, SnapshotError> {
+    recovering(decode(bytes)?, Vec::new())?.restore(dir)
+}
+
+/// The same into an empty store that servers share, for servers with this key. Waits for the store.
+///
+/// # Errors
+/// When the snapshot is damaged or no state, or the store has a state or refuses.
+pub fn restore_into(bytes: &[u8], store: &dyn Store, shared: &SharedKey) -> Result<SnapshotMeta, SnapshotError> {
     let mut snapshot = decode(bytes)?;
+    let files = std::mem::take(&mut snapshot.files);
+    let keys = keyring::rows_of_files(shared, files.iter().map(|file| (file.name.as_str(), &*file.content)))
+        .map_err(SnapshotError::Damaged)?;
+    recovering(snapshot, keys)?.restore_into(store)
+}
+
+/// The same into an etcd that no server uses. A server starts on it when it is complete.
+///
+/// # Errors
+/// As [`restore_into`]; also when a server uses it.
+pub fn restore_into_etcd(
+    bytes: &[u8],
+    options: EtcdOptions,
+    shared: &SharedKey,
+) -> Result<SnapshotMeta, SnapshotError> {
+    // What this server knows of another etcd does not count there.
+    let store = EtcdStore::open_offline(EtcdOptions { mark: None, ..options }, Offline::Fill)?;
+    let meta = restore_into(bytes, &store, shared)?;
+    store.filled()?;
+    Ok(meta)
+}
+
+/// Its state as of a restore: with these keys, and to be recovered.
+fn recovering(mut snapshot: Snapshot, keys: Vec<SigningKey>) -> Result<Snapshot, SnapshotError> {
     let damaged = |error: &dyn std::fmt::Display| SnapshotError::Damaged(error.to_string());
     // What a start would refuse is refused now.
     let mut state = State::load(snapshot.contents.rows.iter().cloned()).map_err(|error| damaged(&error))?;
@@ -64,9 +103,11 @@ pub fn restore(bytes: &[u8], dir: &Path) -> Result<SnapshotMeta, SnapshotError> 
     let cause = format!("a snapshot of index {saved}, made at {}, was restored", snapshot.meta.created);
     let recovery = Recovery { generation: new_id(), since: now, cause, highest: saved, ..Recovery::default() };
     let cluster = ClusterMeta { recovery: Some(Arc::new(recovery)), ..ClusterMeta::clone(state.cluster()) };
-    let applied = state.apply(index, now, Change::SetClusterMeta(Box::new(cluster)).into()).map_err(|error| damaged(&error))?;
+    let mut batch = Batch::from(Change::SetClusterMeta(Box::new(cluster)));
+    batch.changes.extend(keys.into_iter().map(|key| Change::PutSigningKey(Box::new(key))));
+    let applied = state.apply(index, now, batch).map_err(|error| damaged(&error))?;
     snapshot.put(index, applied.rows(&state));
-    snapshot.restore(dir)
+    Ok(snapshot)
 }
 
 /// What a snapshot holds, as the API shows it: for people. Neither keys nor secrets of nodes are in it.
@@ -74,7 +115,8 @@ pub fn restore(bytes: &[u8], dir: &Path) -> Result<SnapshotMeta, SnapshotError> 
 /// # Errors
 /// When its rows are no state.
 pub fn state_of(snapshot: &Snapshot) -> Result<Value, SnapshotError> {
-    let state = State::load(snapshot.contents.rows.iter().cloned()).map_err(|error| SnapshotError::Damaged(error.to_string()))?;
+    let state = State::load(snapshot.contents.rows.iter().cloned())
+        .map_err(|error| SnapshotError::Damaged(error.to_string()))?;
     Ok(json!({
         "ClusterID": snapshot.meta.cluster,
         "Index": snapshot.meta.index,

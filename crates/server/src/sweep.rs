@@ -3,7 +3,9 @@
 //! An unbound instance is reported and left alone: adopting, stopping and forgetting it are a person's verbs. While
 //! it lives, the slot that it was created for gets no incarnation, neither a first one nor one that follows: it may
 //! be the one that a restored history has forgotten. For the same reason no slot gets one after a start before its
-//! provider has been swept once, unless the cluster is new or the provider cannot be listed for a minute.
+//! provider has been swept once, unless the cluster is new or the provider cannot be listed for a minute. A provider
+//! that shows new instances late has to be swept when it shows all that former servers may have had created, unless the
+//! mark of the server before proves that this state has all of it (`run_mark`).
 //!
 //! What other clusters have at a provider is listed when a person asks, and touched only by a person who names the
 //! owner.
@@ -14,12 +16,12 @@ pub(crate) mod sweeper;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use api::shapes::RemoteSweep;
-use lifecycle::remote::recovering::{SweepFacts, holds};
+use lifecycle::remote::recovering::{EARLY, SweepFacts, holds, sweeps_count_after};
 use model::{IncarnationId, NodeId, NodeStatus, RemoteInstance, SlotKey, StoreIndex};
 use state::{Object, State};
 use tokio::sync::{Notify, oneshot};
@@ -27,10 +29,14 @@ use tokio::sync::{Notify, oneshot};
 use crate::{
     commit::Commit,
     error::{Kind, ServerError},
+    run_mark::Keeper,
 };
 
-/// How long incarnations wait for a provider that cannot be listed.
-const FIRST_SWEEP: Duration = Duration::from_secs(60);
+/// How long incarnations wait for a provider that cannot be listed: the least that a server waits at its start.
+pub(crate) const FIRST_SWEEP: Duration = Duration::from_secs(60);
+
+/// No driver is believed that says more, in seconds.
+const STALE_MAX: u64 = 365 * 24 * 3600;
 
 /// A driver and the runtime that it reaches.
 type Provider = (String, String);
@@ -69,6 +75,8 @@ struct Found {
     sweeps: BTreeMap<Provider, RemoteSweep>,
     /// Providers that have been swept since the start.
     swept: HashSet<Provider>,
+    /// Those that have been swept, but too early to show all that there may be; from when on a sweep counts.
+    early: HashMap<Provider, Instant>,
     /// Since when incarnations wait for a provider.
     waiting: HashMap<Provider, Instant>,
     /// Keys that a person wants to hear no more of.
@@ -76,6 +84,8 @@ struct Found {
     /// Slots that a person keeps free for an instance of another cluster, by its key.
     kept: HashMap<String, SlotKey>,
     asked: Vec<oneshot::Sender<()>>,
+    /// For how long the state had gone on unbroken when this process began.
+    unbroken: Duration,
 }
 
 /// What sweeps have found, and the signals of the loop.
@@ -85,11 +95,32 @@ pub(crate) struct Sweeps {
     wake: Notify,
     /// The cluster was made by this process: there is no history that could have been lost.
     new_cluster: bool,
+    started: Instant,
+    /// How long managers of former servers may act.
+    unheard: Duration,
+    run_mark: Arc<Keeper>,
+}
+
+impl Found {
+    /// One of the runtimes that a node reaches has not been swept at all.
+    fn misses_one_of(&self, node: &model::Node) -> bool {
+        providers_of(node).filter(|(_, p)| p.list).any(|(driver, p)| {
+            let provider = (driver.to_owned(), p.provider.clone());
+            !self.swept.contains(&provider) && !self.early.contains_key(&provider)
+        })
+    }
 }
 
 impl Sweeps {
-    pub(crate) fn new(new_cluster: bool) -> Self {
-        Self { found: Mutex::default(), wake: Notify::new(), new_cluster }
+    pub(crate) fn new(new_cluster: bool, unheard: Duration, run_mark: Arc<Keeper>) -> Self {
+        let found = Mutex::new(Found { unbroken: run_mark.unbroken(), ..Found::default() });
+        Self { found, wake: Notify::new(), new_cluster, started: Instant::now(), unheard, run_mark }
+    }
+
+    /// From when on a sweep of a provider counts that shows new instances so late.
+    fn counts_from(&self, stale: Duration) -> Instant {
+        let after = if self.new_cluster { Duration::ZERO } else { sweeps_count_after(self.unheard, stale) };
+        self.started + after.saturating_sub(self.lock().unbroken)
     }
 
     fn lock(&self) -> MutexGuard<'_, Found> {
@@ -99,39 +130,44 @@ impl Sweeps {
     /// A node can be asked from now on: what it reaches and nobody has swept is swept at once. After a start nodes
     /// come back without any change of the state.
     pub(crate) fn reachable(&self, node: &model::Node) {
-        let swept = &self.lock().swept;
-        if providers_of(node).any(|(driver, p)| p.list && !swept.contains(&(driver.to_owned(), p.provider.clone()))) {
+        if self.lock().misses_one_of(node) {
             self.wake.notify_one();
         }
     }
 
-    /// Every provider counts as not swept, and is swept at once.
+    /// The state is from the past: every provider counts as not swept, and is swept at once.
     pub(crate) fn anew(&self) {
-        self.lock().swept.clear();
+        self.run_mark.doubt();
+        let mut found = self.lock();
+        found.unbroken = Duration::ZERO;
+        found.swept.clear();
+        found.early.clear();
+        drop(found);
         self.wake.notify_one();
     }
 
     /// The providers that can be listed and have not been, with the reason, and the unbound instances that live.
     pub(crate) fn left(&self, state: &State) -> (Vec<String>, Vec<String>) {
         let found = self.lock();
-        let unswept = to_ask(state, |_| true).into_keys().filter(|provider| !found.swept.contains(provider)).map(|provider| {
-            let why = found.sweeps.get(&provider).map(|sweep| &*sweep.error).filter(|error| !error.is_empty());
-            let name = if provider.1.is_empty() { provider.0 } else { provider.1 };
-            why.map_or_else(|| name.clone(), |why| format!("{name}: {why}"))
-        });
+        let unswept =
+            to_ask(state, |_| true).into_keys().filter(|provider| !found.swept.contains(provider)).map(|provider| {
+                let why = found.sweeps.get(&provider).map(|sweep| &*sweep.error).filter(|error| !error.is_empty());
+                let why = why.or(found.early.contains_key(&provider).then_some(EARLY));
+                let name = if provider.1.is_empty() { provider.0 } else { provider.1 };
+                why.map_or_else(|| name.clone(), |why| format!("{name}: {why}"))
+            });
         let unbound = found.sweeps.values().flat_map(|s| &s.unbound).filter(|i| i.alive()).map(|i| i.key.clone());
         (unswept.collect(), unbound.collect())
     }
 
     /// Follows an applied commit: a provider that can be reached for the first time is swept at once.
     pub(crate) fn follow(&self, commit: &Commit) {
-        let swept = &self.lock().swept;
+        let found = self.lock();
         let news = commit.applied.changes.iter().any(|change| match &change.object {
-            Object::Node(node) if !change.deleted && node.status == NodeStatus::Ready => {
-                providers_of(node).any(|(driver, p)| p.list && !swept.contains(&(driver.to_owned(), p.provider.clone())))
-            }
+            Object::Node(node) => !change.deleted && node.status == NodeStatus::Ready && found.misses_one_of(node),
             _ => false,
         });
+        drop(found);
         if news {
             self.wake.notify_one();
         }
@@ -153,7 +189,13 @@ impl Sweeps {
 
     /// Why a slot must not get an incarnation now, if so: not its first one, nor any that follows. `stopping`: an
     /// instance of it is being stopped by a person's order, beside its record.
-    pub(crate) fn holds(&self, slot: &SlotKey, (driver, provider): (&str, &str), can_list: bool, stopping: bool) -> Option<String> {
+    pub(crate) fn holds(
+        &self,
+        slot: &SlotKey,
+        (driver, provider): (&str, &str),
+        can_list: bool,
+        stopping: bool,
+    ) -> Option<String> {
         let mut found = self.lock();
         let name = slot.to_string();
         let unbound = found.sweeps.values().flat_map(|s| &s.unbound).find(|i| i.alive() && i.slot == name);
@@ -164,12 +206,23 @@ impl Sweeps {
         let unbound = unbound.map(|instance| instance.key.clone());
         let provider = (driver.to_owned(), provider.to_owned());
         let swept = found.swept.contains(&provider);
-        let known = SweepFacts { unbound: unbound.as_deref(), stopping, new_cluster: self.new_cluster, can_list, swept, waited: false };
+        let early = found.early.get(&provider).copied();
+        let known = SweepFacts {
+            unbound: unbound.as_deref(),
+            stopping,
+            new_cluster: self.new_cluster,
+            can_list,
+            swept,
+            early: early.is_some(),
+            waited: false,
+        };
         let why = holds(&known)?;
         if unbound.is_some() || stopping {
             return Some(why);
         }
         let since = *found.waiting.entry(provider).or_insert_with(Instant::now);
+        // It has been listed, and will be when that counts.
+        let since = early.map_or(since, |counts_from| since.max(counts_from));
         holds(&SweepFacts { waited: since.elapsed() >= FIRST_SWEEP, ..known })
     }
 
@@ -198,7 +251,8 @@ impl Sweeps {
             }
             // Nobody here can tell whether a manager of that cluster holds a lease on it.
             None if !instance.owner.is_empty() => Err(ServerError::conflict(format!(
-                "instance {} belongs to cluster {owner}, whose servers and nodes may still manage it: they would act on it beside this cluster, or \
+                "instance {} belongs to cluster {owner}, whose servers and nodes may still manage it: they would act \
+                    on it beside this cluster, or \
                  start another one. If they are gone for good, name the owner: -owner {owner}",
                 which.key
             ))),
@@ -218,7 +272,17 @@ impl Sweeps {
 
 /// The runtimes that a node reaches: a driver that is not healthy reaches none, and says why itself.
 fn providers_of(node: &model::Node) -> impl Iterator<Item = (&str, &model::node::RemoteProvider)> {
-    node.drivers.iter().filter(|(_, info)| info.healthy).filter_map(|(name, info)| Some((&**name, info.remote.as_ref()?)))
+    node.drivers
+        .iter()
+        .filter(|(_, info)| info.healthy)
+        .filter_map(|(name, info)| Some((&**name, info.remote.as_ref()?)))
+}
+
+/// How long a new instance may be missing from what the provider lists, by the most careful of its drivers.
+fn staleness(state: &State, (driver, provider): &Provider) -> Duration {
+    let declared =
+        state.nodes().flat_map(|node| providers_of(node)).filter(|(name, p)| name == driver && p.provider == *provider);
+    Duration::from_secs(declared.map(|(_, p)| p.stale_seconds).max().unwrap_or_default().min(STALE_MAX))
 }
 
 /// Whom to ask first, the smallest: has it no session, is it draining, how many slots it manages, who it is.
@@ -251,7 +315,9 @@ fn unknown_to(state: &State, (driver, provider): &Provider, mut instances: Vec<R
             there && !r.provider_id.is_empty() && *r.provider_id == *i.provider_id && !r.observed.ended()
         })
     };
-    instances.retain(|i| i.observed != model::Observed::Gone && i.key.parse().map_or(true, |key| !known.contains(&key)) && !managed(i));
+    instances.retain(|i| {
+        i.observed != model::Observed::Gone && i.key.parse().map_or(true, |key| !known.contains(&key)) && !managed(i)
+    });
     instances
 }
 
@@ -264,7 +330,9 @@ mod tests {
 
     #[test]
     fn of_two_instances_of_a_key_the_one_that_its_manager_sees_is_known_and_the_other_is_not() {
-        let slot: SlotKey = SlotParts { namespace: "n".into(), job_id: "j".into(), group: "g".into(), index: 0, task: "t".into() }.into();
+        let slot: SlotKey =
+            SlotParts { namespace: "n".into(), job_id: "j".into(), group: "g".into(), index: 0, task: "t".into() }
+                .into();
         let key = |n: u128| IncarnationId(uuid::Uuid::from_u128(n));
         let record = RemoteTask {
             slot: slot.clone(),

@@ -3,8 +3,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use control::reports;
-use model::{AllocClientUpdate, NodeId};
+use control::{reports, sessions::SessionId};
+use model::AllocClientUpdate;
 use tokio::sync::oneshot;
 
 use crate::{
@@ -12,14 +12,14 @@ use crate::{
     commit::{CommitQueue, Decided},
     error::ServerError,
     runner::Runner,
+    session_order::SessionOrder,
 };
 
 type Answer = oneshot::Sender<Result<(), ServerError>>;
 
 #[derive(Debug, Default)]
 struct Gathered {
-    updates: Vec<(NodeId, AllocClientUpdate)>,
-    answers: Vec<Answer>,
+    reports: Vec<(SessionId, Vec<AllocClientUpdate>, Answer)>,
 }
 
 /// Updates that wait for the next commit.
@@ -28,6 +28,7 @@ pub(crate) struct ClientUpdates {
     gathered: Arc<Mutex<Gathered>>,
     queue: CommitQueue,
     runner: Arc<Runner>,
+    order: SessionOrder,
 }
 
 fn lock(gathered: &Mutex<Gathered>) -> MutexGuard<'_, Gathered> {
@@ -35,22 +36,22 @@ fn lock(gathered: &Mutex<Gathered>) -> MutexGuard<'_, Gathered> {
 }
 
 impl ClientUpdates {
-    pub(crate) fn new(queue: CommitQueue, runner: Arc<Runner>) -> Self {
-        Self { gathered: Arc::default(), queue, runner }
+    pub(crate) fn new(queue: CommitQueue, runner: Arc<Runner>, order: SessionOrder) -> Self {
+        Self { gathered: Arc::default(), queue, runner, order }
     }
 
-    /// Stores what a node says about its allocations; resolves when it is durable. The order of calls is kept.
+    /// Stores what a node says about its allocations; resolves when it is durable. The order of calls is kept. What a
+    /// former session says is refused.
     pub(crate) fn store(
         &self,
-        node: NodeId,
+        from: SessionId,
         updates: Vec<AllocClientUpdate>,
     ) -> impl Future<Output = Result<(), ServerError>> + Send + 'static {
         let (tx, rx) = oneshot::channel();
         let first = {
             let mut gathered = lock(&self.gathered);
-            let first = gathered.answers.is_empty();
-            gathered.updates.extend(updates.into_iter().map(|update| (node, update)));
-            gathered.answers.push(tx);
+            let first = gathered.reports.is_empty();
+            gathered.reports.push((from, updates, tx));
             first
         };
         if first {
@@ -60,18 +61,26 @@ impl ClientUpdates {
     }
 
     fn commit_gathered(&self) {
-        let gathered = self.gathered.clone();
-        let (tx, answers) = oneshot::channel::<Vec<Answer>>();
+        let (gathered, order) = (self.gathered.clone(), self.order.clone());
+        let (tx, answers) = oneshot::channel::<Vec<(Answer, Result<(), ServerError>)>>();
         let stored = self.queue.queue_commit(move |state, stamp| {
             let gathered = std::mem::take(&mut *lock(&gathered));
-            let batch = reports::decide(state, gathered.updates, stamp, &mut new_id);
-            let _ = tx.send(gathered.answers);
+            let (mut updates, mut answers) = (Vec::new(), Vec::new());
+            for (from, said, answer) in gathered.reports {
+                let heard = order.check(from);
+                if heard.is_ok() {
+                    updates.extend(said.into_iter().map(|update| (from.node, update)));
+                }
+                answers.push((answer, heard));
+            }
+            let batch = reports::decide(state, updates, stamp, &mut new_id);
+            let _ = tx.send(answers);
             Ok(Decided { batch, answer: () })
         });
         self.runner.spawn(async move {
             let result = stored.await.unwrap_or(Err(ServerError::ShuttingDown));
-            for answer in answers.await.unwrap_or_default() {
-                let _ = answer.send(result.clone());
+            for (answer, heard) in answers.await.unwrap_or_default() {
+                let _ = answer.send(heard.and_then(|()| result.clone()));
             }
         });
     }

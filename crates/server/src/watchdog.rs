@@ -80,7 +80,9 @@ mod tests {
     fn only_a_loop_with_work_and_without_a_turn_stands_still() {
         const STEP: Duration = Duration::from_secs(1);
         let mut still = Still::default();
-        let mut look = |turns, working, watched| stands_still(&mut still, turns, working, watched, STEP).map_or(0, |d| d.as_secs());
+        let mut look = |turns, working, watched| {
+            stands_still(&mut still, turns, working, watched, STEP).map_or(0, |d| d.as_secs())
+        };
         assert_eq!(look(1, true, Watched::Work), 0, "a first look says nothing");
         assert_eq!((look(1, true, Watched::Work), look(1, true, Watched::Work)), (1, 2), "work without a turn");
         assert_eq!(look(2, true, Watched::Work), 0, "a turn begins anew");

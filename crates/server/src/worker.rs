@@ -63,21 +63,22 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// One worker: runs on a thread of its own until the broker is closed.
-    pub(crate) fn run(self: &Arc<Self>, turns: &Turns) {
-        while let Some(delivery) = self.broker.next() {
+    pub(crate) async fn run(self: Arc<Self>, turns: Arc<Turns>) {
+        while let Some(delivery) = self.broker.next().await {
             turns.works("an evaluation");
-            if let Err(error) = self.work(&delivery) {
+            if let Err(error) = self.work(&delivery).await {
                 if matches!(error, ServerError::ShuttingDown) {
                     return;
                 }
-                tracing::warn!(eval = %delivery.eval.id, job = %delivery.eval.job_key(), error = %error, "an evaluation was not carried out");
+                tracing::warn!(eval = %delivery.eval.id, job = %delivery.eval.job_key(), error = %error,
+                    "an evaluation was not carried out");
                 self.broker.nack(&delivery);
             }
             turns.waits("an evaluation");
         }
     }
 
-    fn work(self: &Arc<Self>, delivery: &Delivery) -> Result<(), ServerError> {
+    async fn work(self: &Arc<Self>, delivery: &Delivery) -> Result<(), ServerError> {
         for attempt in 0..MAX_ATTEMPTS {
             let state = self.queue.newest();
             let eval = match state.eval(delivery.eval.id) {
@@ -90,27 +91,36 @@ impl Worker {
             }));
             let decision = match decided {
                 Ok(Ok(decision)) => decision,
-                Ok(Err(refusal)) => return self.fail(&eval, &refusal.to_string()),
+                Ok(Err(refusal)) => return self.fail(&eval, &refusal.to_string()).await,
                 // The message was printed by the panic hook. The snapshot is immutable, so nothing is left half done.
-                Err(_) => return Err(ServerError::Internal { what: "scheduling", why: "the scheduler panicked".to_owned() }),
+                Err(_) => {
+                    return Err(ServerError::Internal { what: "scheduling", why: "the scheduler panicked".to_owned() });
+                }
             };
             drop(state);
             self.samples.since(name::scheduler(&eval.kind), begun);
             let begun = Instant::now();
-            let committed = self.commit(delivery, eval, decision);
+            let committed = self.commit(delivery, eval, decision).await;
             self.samples.since(name::PLAN_SUBMIT, begun);
             match committed? {
                 Outcome::Done | Outcome::Void => return Ok(()),
-                Outcome::Again => tracing::debug!(eval = %delivery.eval.id, attempt, "a part of the plan no longer fitted"),
+                Outcome::Again => {
+                    tracing::debug!(eval = %delivery.eval.id, attempt, "a part of the plan no longer fitted")
+                }
             }
         }
-        self.retry_later(&delivery.eval)
+        self.retry_later(&delivery.eval).await
     }
 
-    fn commit(self: &Arc<Self>, delivery: &Delivery, eval: Arc<Evaluation>, decision: Decision) -> Result<Outcome, ServerError> {
+    async fn commit(
+        self: &Arc<Self>,
+        delivery: &Delivery,
+        eval: Arc<Evaluation>,
+        decision: Decision,
+    ) -> Result<Outcome, ServerError> {
         let delivery = delivery.clone();
         let own = self.clone();
-        self.queue.commit_applied(move |state, stamp| {
+        let applied = self.queue.commit_applied(move |state, stamp| {
             let void = || Ok(Decided { batch: Batch::default(), answer: Outcome::Void });
             if !own.broker.holds(&delivery) || state.eval(eval.id).is_none_or(|now| now.status != EvalStatus::Pending) {
                 return void();
@@ -145,34 +155,42 @@ impl Worker {
                 batch.push(Change::UpsertEvals(evals));
             }
             Ok(Decided { batch, answer: if complete { Outcome::Done } else { Outcome::Again } })
-        })
+        });
+        applied.await
     }
 
     /// The evaluation cannot be carried out at all.
-    fn fail(self: &Arc<Self>, eval: &Arc<Evaluation>, why: &str) -> Result<(), ServerError> {
+    async fn fail(self: &Arc<Self>, eval: &Arc<Evaluation>, why: &str) -> Result<(), ServerError> {
         let (id, why) = (eval.id, why.to_owned());
-        self.queue.commit_applied(move |state, _| {
+        let applied = self.queue.commit_applied(move |state, _| {
             let batch = match state.eval(id) {
                 Some(eval) if eval.status == EvalStatus::Pending => {
-                    let failed = Evaluation { status: EvalStatus::Failed, status_description: why, ..Evaluation::clone(eval) };
+                    let failed =
+                        Evaluation { status: EvalStatus::Failed, status_description: why, ..Evaluation::clone(eval) };
                     Change::UpsertEvals(vec![failed]).into()
                 }
                 _ => Batch::default(),
             };
             Ok(Decided { batch, answer: () })
-        })
+        });
+        applied.await
     }
 
     /// The cluster changes faster than plans are made: what is missing is tried again by an evaluation of its own.
-    fn retry_later(self: &Arc<Self>, eval: &Arc<Evaluation>) -> Result<(), ServerError> {
+    async fn retry_later(self: &Arc<Self>, eval: &Arc<Evaluation>) -> Result<(), ServerError> {
         let id = eval.id;
-        self.queue.commit_applied(move |state, stamp| {
+        let applied = self.queue.commit_applied(move |state, stamp| {
             let Some(eval) = state.eval(id).filter(|eval| eval.status == EvalStatus::Pending) else {
                 return Ok(Decided { batch: Batch::default(), answer: () });
             };
-            let description = format!("maximum attempts reached ({MAX_ATTEMPTS}): the plan did not fit the changing state");
-            Ok(Decided { batch: give_up(eval, description, Trigger::MaxPlanAttempts, ns(CONTENTION_REST), stamp, &mut new_id), answer: () })
-        })
+            let description =
+                format!("maximum attempts reached ({MAX_ATTEMPTS}): the plan did not fit the changing state");
+            Ok(Decided {
+                batch: give_up(eval, description, Trigger::MaxPlanAttempts, ns(CONTENTION_REST), stamp, &mut new_id),
+                answer: (),
+            })
+        });
+        applied.await
     }
 }
 

@@ -13,6 +13,7 @@ use model::{
     remote::RemoteTask,
     scheduler_config::SchedulerConfig,
     service::ServiceRegistration,
+    signing::SigningKey,
 };
 
 use crate::{
@@ -97,6 +98,8 @@ pub enum Object {
     SchedulerConfig(Arc<SchedulerConfig>),
     /// Identity and lineage of the cluster.
     ClusterMeta(Arc<ClusterMeta>),
+    /// Signing key.
+    SigningKey(Arc<SigningKey>),
 }
 
 impl Object {
@@ -120,6 +123,7 @@ impl Object {
             Self::NodePool(_) => Table::NodePools,
             Self::SchedulerConfig(_) => Table::SchedulerConfig,
             Self::ClusterMeta(_) => Table::Meta,
+            Self::SigningKey(_) => Table::SigningKeys,
         }
     }
     /// The job that it belongs to.
@@ -135,7 +139,12 @@ impl Object {
             Self::Deployment(d) => Some(d.job_key()),
             Self::RemoteTask(r) => Some(r.slot.job()),
             Self::Service(s) => Some(s.job_key()),
-            Self::Node(_) | Self::Namespace(_) | Self::NodePool(_) | Self::SchedulerConfig(_) | Self::ClusterMeta(_) => None,
+            Self::Node(_)
+            | Self::Namespace(_)
+            | Self::NodePool(_)
+            | Self::SchedulerConfig(_)
+            | Self::ClusterMeta(_)
+            | Self::SigningKey(_) => None,
         }
     }
 }
@@ -150,6 +159,11 @@ macro_rules! causes {
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name),)* }
+            }
+            /// The one of that name.
+            #[must_use]
+            pub fn from_name(name: &str) -> Option<Self> {
+                [$(Self::$name,)*].into_iter().find(|cause| cause.as_str() == name)
             }
         }
     };

@@ -14,7 +14,9 @@ use model::{
     remote::RemoteTask,
     scaling::ScalingEvent,
     scheduler_config::SchedulerConfig,
+    signing::SigningKey,
 };
+use uuid::Uuid;
 
 use crate::lineage::ClusterMeta;
 
@@ -47,8 +49,8 @@ impl Batch {
         self
     }
     /// Whether any change must wait during a recovery of a state from the past. On such a state nothing is created,
-    /// stopped, moved, collected or counted as lost. Nodes' reports on themselves always pass. So do new evaluations,
-    /// which nobody processes before the end.
+    /// stopped, moved, collected or counted as lost. Nodes' reports on themselves always pass. So do signing keys, and
+    /// new evaluations, which nobody processes before the end.
     #[must_use]
     pub fn waits_for_recovery(&self) -> bool {
         let taken = |change: &Change| {
@@ -61,6 +63,8 @@ impl Batch {
                     | Change::UpsertEvals(_)
                     | Change::PutNodePool(_)
                     | Change::SetClusterMeta(_)
+                    | Change::PutSigningKey(_)
+                    | Change::DeleteSigningKey(_)
             )
         };
         !self.recovers && !self.changes.iter().all(taken)
@@ -270,6 +274,11 @@ pub enum Change {
     SetSchedulerConfig(SchedulerConfig),
     /// Set identity and lineage of the cluster.
     SetClusterMeta(Box<ClusterMeta>),
+    /// Create or change a signing key. One that was made elsewhere keeps its create index, which this state has to
+    /// have reached; 0 = it is new.
+    PutSigningKey(Box<SigningKey>),
+    /// Forget a signing key.
+    DeleteSigningKey(Uuid),
     /// Keeps a node's copy of a job for the allocations that run it, with its version and indexes, unless that version
     /// is known.
     RecoverJob {

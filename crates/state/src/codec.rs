@@ -5,18 +5,18 @@
 //! Create index and version name the job. Resources and metrics that many rows share have rows of their own.
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
 use model::{
     alloc::{Allocation, ClientStatus, DesiredStatus},
-    ids::{JobId, JobKey, Namespace, SlotKey, SlotParts},
+    ids::{JobId, JobKey, Namespace, SlotKey, SlotParts, TimestampNs},
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
-    applied::{AppliedSet, Object},
+    applied::{AppliedSet, Cause, Object},
     row::Row,
     table::Table,
     tables::{AllocEntry, Shared, State},
@@ -63,8 +63,14 @@ pub(crate) mod tag {
 }
 
 pub(crate) const DESIRED: [DesiredStatus; 3] = [DesiredStatus::Run, DesiredStatus::Stop, DesiredStatus::Evict];
-pub(crate) const CLIENT: [ClientStatus; 6] =
-    [ClientStatus::Pending, ClientStatus::Running, ClientStatus::Complete, ClientStatus::Failed, ClientStatus::Lost, ClientStatus::Unknown];
+pub(crate) const CLIENT: [ClientStatus; 6] = [
+    ClientStatus::Pending,
+    ClientStatus::Running,
+    ClientStatus::Complete,
+    ClientStatus::Failed,
+    ClientStatus::Lost,
+    ClientStatus::Unknown,
+];
 
 /// The records are plain data with text keys: encoding them as JSON cannot fail.
 fn json<T: Serialize>(value: &T) -> Vec<u8> {
@@ -202,16 +208,19 @@ fn versioned(key: &JobKey, numbers: &[u64]) -> Vec<u8> {
 
 fn slot_key(s: &SlotKey) -> Vec<u8> {
     let index = s.index.to_be_bytes();
-    [s.namespace.as_str().as_bytes(), s.job_id.as_str().as_bytes(), s.group.as_bytes(), &index, s.task.as_bytes()].join(&0)
+    [s.namespace.as_str().as_bytes(), s.job_id.as_str().as_bytes(), s.group.as_bytes(), &index, s.task.as_bytes()]
+        .join(&0)
 }
 
-fn object_key(object: &Object) -> Vec<u8> {
+pub(crate) fn object_key(object: &Object) -> Vec<u8> {
     match object {
         Object::Node(n) => n.id.0.as_bytes().to_vec(),
         Object::Job(j) => job_key(&j.key()),
         Object::JobVersion(j) => versioned(&j.key(), &[j.version]),
         Object::RetainedJob(j) => versioned(&j.key(), &[j.create_index, j.version]),
-        Object::Submission(s) => versioned(&JobKey { namespace: s.namespace.clone(), id: s.job_id.clone() }, &[s.version]),
+        Object::Submission(s) => {
+            versioned(&JobKey { namespace: s.namespace.clone(), id: s.job_id.clone() }, &[s.version])
+        }
         Object::Summary(s) => job_key(&JobKey { namespace: s.namespace.clone(), id: s.job_id.clone() }),
         Object::ScalingEvents(e) => job_key(&JobKey { namespace: e.namespace.clone(), id: e.job_id.clone() }),
         Object::Eval(e) => e.id.0.as_bytes().to_vec(),
@@ -223,6 +232,7 @@ fn object_key(object: &Object) -> Vec<u8> {
         Object::NodePool(p) => p.name.as_bytes().to_vec(),
         Object::SchedulerConfig(_) => b"config".to_vec(),
         Object::ClusterMeta(_) => b"cluster".to_vec(),
+        Object::SigningKey(k) => k.id.as_bytes().to_vec(),
     }
 }
 
@@ -242,6 +252,7 @@ fn object_value(state: &State, object: &Object) -> Option<Vec<u8>> {
         Object::NodePool(p) => json(p),
         Object::SchedulerConfig(c) => json(c),
         Object::ClusterMeta(m) => json(&**m),
+        Object::SigningKey(k) => json(k),
     })
 }
 
@@ -255,20 +266,44 @@ impl AppliedSet {
     /// once.
     #[must_use]
     pub fn rows(&self, state: &State) -> Vec<Row> {
-        if self.tables == crate::TableSet::EMPTY {
-            return Vec::new();
+        self.rows_and_causes(state).0
+    }
+
+    /// The same with a row that tells why its objects have changed: [`State::follow`] reads it.
+    #[must_use]
+    pub fn rows_told(&self, state: &State) -> Vec<Row> {
+        let (mut rows, causes) = self.rows_and_causes(state);
+        if !causes.is_empty() {
+            let value = Some(json(&Told::new(self.now, &causes)));
+            rows.push(Row { table: Table::Meta, key: CAUSES.to_vec(), value });
         }
-        let mut seen: HashSet<(Table, Vec<u8>)> = HashSet::with_capacity(self.changes.len());
+        rows
+    }
+
+    /// The rows, and the causes of all changes in their order, each with the number of its object among the rows of
+    /// objects.
+    fn rows_and_causes(&self, state: &State) -> (Vec<Row>, Vec<(Cause, usize)>) {
+        if self.tables == crate::TableSet::EMPTY {
+            return (Vec::new(), Vec::new());
+        }
+        let mut seen: HashMap<(Table, Vec<u8>), usize> = HashMap::with_capacity(self.changes.len());
         let mut rows = Vec::with_capacity(self.changes.len() + 8);
+        let mut causes: Vec<(Cause, usize)> = Vec::with_capacity(self.changes.len());
         // From the last change backwards: only the final form of an object counts.
         for c in self.changes.iter().rev() {
             let (table, key) = (c.object.table(), object_key(&c.object));
-            if !seen.insert((table, key.clone())) {
+            if let Some(number) = seen.get(&(table, key.clone())) {
+                causes.push((c.cause, *number));
                 continue;
             }
+            causes.push((c.cause, rows.len()));
+            seen.insert((table, key.clone()), rows.len());
             let value = if c.deleted { None } else { object_value(state, &c.object) };
             rows.push(Row { table, key, value });
         }
+        let objects = rows.len();
+        causes.reverse();
+        causes.iter_mut().for_each(|(_, number)| *number = objects - 1 - *number);
         let shared: BTreeSet<u64> = self.shared.iter().copied().collect();
         for id in shared {
             let value = state.shared.get(&id);
@@ -282,7 +317,47 @@ impl AppliedSet {
             rows.push(Row { table: Table::Meta, key: index_key(t), value: Some(self.index.to_string().into_bytes()) });
         }
         rows.reverse();
-        rows
+        (rows, causes)
+    }
+}
+
+/// Key of the row that says why the objects of a batch have changed. It is no part of the state.
+pub(crate) const CAUSES: &[u8] = b"causes";
+
+/// Value of that row.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub(crate) struct Told {
+    pub(crate) now: TimestampNs,
+    /// The changes in their order: a cause, the number of the first object among the rows of objects, and how many
+    /// objects in a row have changed for it.
+    changes: Vec<(String, usize, usize)>,
+}
+
+impl Told {
+    fn new(now: TimestampNs, causes: &[(Cause, usize)]) -> Self {
+        let mut changes: Vec<(String, usize, usize)> = Vec::new();
+        for (cause, number) in causes {
+            match changes.last_mut() {
+                Some((name, first, n)) if name == cause.as_str() && *first + *n == *number => *n += 1,
+                _ => changes.push((cause.as_str().to_owned(), *number, 1)),
+            }
+        }
+        Self { now, changes }
+    }
+
+    /// Nothing is told.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// The cause of each change with the number of its object. One that a newer release has named is not told to
+    /// people. `objects`: how many there are.
+    pub(crate) fn causes(&self, objects: usize) -> impl DoubleEndedIterator<Item = (Cause, usize)> {
+        self.changes.iter().flat_map(move |(name, first, n)| {
+            let cause = Cause::from_name(name).unwrap_or(Cause::Derived);
+            (*first..first.saturating_add(*n).min(objects)).map(move |number| (cause, number))
+        })
     }
 }
 

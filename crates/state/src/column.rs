@@ -68,7 +68,8 @@ mod tests {
     proptest! {
         /// After any changes it equals a plain array, and a clone keeps its content.
         #[test]
-        fn agrees_with_an_array(changes in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>(), any::<u16>()), 0..400)) {
+        fn agrees_with_an_array(changes in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>(),
+            any::<u16>()), 0..400)) {
             let (mut column, mut plain) = (Column::default(), Vec::new());
             let mut kept = (column.clone(), plain.clone());
             for (n, (push, at, value)) in changes.into_iter().enumerate() {

@@ -191,7 +191,10 @@ impl Classes {
         let id = match self.ids.get(&name) {
             Some(id) => *id,
             None => {
-                let id = self.free.pop_back().unwrap_or_else(|| u32::try_from(self.by_id.push(Default::default())).unwrap_or(u32::MAX));
+                let id = self
+                    .free
+                    .pop_back()
+                    .unwrap_or_else(|| u32::try_from(self.by_id.push(Default::default())).unwrap_or(u32::MAX));
                 if let Some(class) = self.by_id.get_mut(id as usize) {
                     class.name = name.clone();
                 }
@@ -316,8 +319,11 @@ impl Fleet {
 
     /// Adds a node or updates its facts. True when it is new.
     pub(crate) fn put_node(&mut self, node: &Arc<Node>) -> bool {
-        let class: Arc<str> =
-            if node.computed_class.is_empty() { computed_class(node).into() } else { node.computed_class.as_str().into() };
+        let class: Arc<str> = if node.computed_class.is_empty() {
+            computed_class(node).into()
+        } else {
+            node.computed_class.as_str().into()
+        };
         let capacity = NodeCapacity::of(node);
         let known = self.slots.get(&node.id).copied();
         let slot = known.or_else(|| self.free.pop_back()).unwrap_or_else(|| {

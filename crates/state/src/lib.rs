@@ -16,11 +16,14 @@ mod class;
 mod codec;
 mod column;
 mod fleet;
+mod follow;
+mod format;
 mod lineage;
 mod load;
 mod row;
 mod runtimes;
 mod services;
+mod system_jobs;
 mod table;
 mod tables;
 #[cfg(test)]
@@ -32,11 +35,12 @@ pub use applied::{AppliedSet, Cause, Changed, Object};
 pub use batch::{ApplyError, Batch, Change, Expect};
 pub use class::computed_class;
 pub use fleet::{Fleet, HostNetwork, NodeCapacity, NodeFacts, NodeSlot, NodeTaken, PortRanges, parse_ports};
+pub use format::{FORMATS, Format, Versions};
 pub use lineage::{Ancestor, ClusterMeta, Mark, Recovery};
 pub use load::LoadError;
 pub use model::records::{
-    GroupSummary, JobChildren, JobScalingEvents, JobSummary, NamespaceCapabilities, NamespaceRecord, NodePool, NodePoolScheduler,
-    Submission,
+    GroupSummary, JobChildren, JobScalingEvents, JobSummary, NamespaceCapabilities, NamespaceRecord, NodePool,
+    NodePoolScheduler, Submission,
 };
 pub use row::Row;
 pub use runtimes::Runtime;

@@ -83,7 +83,9 @@ impl ClusterMeta {
     /// The highest index of a generation in this history; 0 = none. `latest` is the index of the state.
     #[must_use]
     pub fn history_of(&self, generation: GenerationId, latest: StoreIndex) -> StoreIndex {
-        if generation == self.generation || self.recovery.as_ref().is_some_and(|recovery| recovery.generation == generation) {
+        if generation == self.generation
+            || self.recovery.as_ref().is_some_and(|recovery| recovery.generation == generation)
+        {
             return latest;
         }
         let ancestor = self.ancestors.iter().find(|ancestor| ancestor.generation == generation);
@@ -123,7 +125,13 @@ impl ClusterMeta {
             Some(recovery) => Arc::make_mut(recovery).highest = highest,
             None => {
                 let by_hand = self.began_empty;
-                self.recovery = Some(Arc::new(Recovery { generation: fresh, since: now, cause: cause.to_owned(), by_hand, highest }));
+                self.recovery = Some(Arc::new(Recovery {
+                    generation: fresh,
+                    since: now,
+                    cause: cause.to_owned(),
+                    by_hand,
+                    highest,
+                }));
             }
         }
         true
@@ -174,7 +182,9 @@ mod tests {
 
     #[test]
     fn no_mark_may_use_up_the_indexes() {
-        for (index, can_be) in [(0, true), (1_000_000_000_000, true), (FURTHEST + 7, true), (FURTHEST + 8, false), (u64::MAX, false)] {
+        for (index, can_be) in
+            [(0, true), (1_000_000_000_000, true), (FURTHEST + 7, true), (FURTHEST + 8, false), (u64::MAX, false)]
+        {
             assert_eq!(ClusterMeta::can_be(mark(9, index), 7), can_be, "{index}");
         }
         assert!(ClusterMeta::can_be(mark(9, u64::MAX), u64::MAX - 5));
@@ -198,7 +208,10 @@ mod tests {
         assert!(!meta.enter_recovery(generation(3), "another one", 400, 8), "it goes on as it began");
         assert!(meta.enter_recovery(generation(3), "another one", 600, 8));
         let recovery = meta.recovery.clone().unwrap();
-        assert_eq!((recovery.generation, recovery.highest, recovery.since, recovery.by_hand), (generation(2), 600, 7, true));
+        assert_eq!(
+            (recovery.generation, recovery.highest, recovery.since, recovery.by_hand),
+            (generation(2), 600, 7, true)
+        );
         assert!(meta.knows(mark(2, 20), 20), "whoever has told has a mark of the generation to come");
         assert!(!meta.knows(mark(9, 500), 20));
         assert_eq!(meta.end_recovery(25), Some(1_000_600));

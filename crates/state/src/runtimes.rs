@@ -29,7 +29,9 @@ pub(crate) struct Runtimes(imbl::OrdMap<(Arc<str>, RemoteProvider), Declared>);
 /// The declarations of a node, each with whether it is usable there.
 fn declared(node: &Node) -> impl Iterator<Item = ((Arc<str>, RemoteProvider), bool)> {
     let ready = node.status == NodeStatus::Ready;
-    node.drivers.iter().filter_map(move |(name, d)| Some(((name.as_str().into(), d.remote.clone()?), ready && d.healthy)))
+    node.drivers
+        .iter()
+        .filter_map(move |(name, d)| Some(((name.as_str().into(), d.remote.clone()?), ready && d.healthy)))
 }
 
 impl Runtimes {
@@ -55,7 +57,10 @@ impl Runtimes {
 
     pub(crate) fn of<'a>(&'a self, driver: &'a str) -> impl Iterator<Item = Runtime<'a>> {
         // The default is the least of all declarations.
-        let declared = self.0.range((Arc::from(driver), RemoteProvider::default())..).take_while(move |((name, _), _)| **name == *driver);
+        let declared = self
+            .0
+            .range((Arc::from(driver), RemoteProvider::default())..)
+            .take_while(move |((name, _), _)| **name == *driver);
         declared.map(|((_, provider), count)| Runtime { provider, usable: count.usable > 0 })
     }
 }

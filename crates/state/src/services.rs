@@ -22,10 +22,17 @@ impl State {
     /// The registrations of a namespace, by name and id.
     pub fn services_in<'a>(&'a self, namespace: &'a Namespace) -> impl Iterator<Item = &'a Arc<ServiceRegistration>> {
         let from = (namespace.clone(), Arc::from(""), Arc::from(""));
-        self.services_by_name.range(from..).take_while(move |(ns, _, _)| ns == namespace).filter_map(|(_, _, id)| self.services.get(id))
+        self.services_by_name
+            .range(from..)
+            .take_while(move |(ns, _, _)| ns == namespace)
+            .filter_map(|(_, _, id)| self.services.get(id))
     }
     /// The registrations of a service, by id.
-    pub fn services_by_name<'a>(&'a self, namespace: &'a Namespace, name: &'a str) -> impl Iterator<Item = &'a Arc<ServiceRegistration>> {
+    pub fn services_by_name<'a>(
+        &'a self,
+        namespace: &'a Namespace,
+        name: &'a str,
+    ) -> impl Iterator<Item = &'a Arc<ServiceRegistration>> {
         let from = (namespace.clone(), Arc::from(name), Arc::from(""));
         self.services_by_name
             .range(from..)

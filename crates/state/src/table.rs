@@ -60,6 +60,8 @@ tables! {
     SchedulerConfig = "scheduler_config",
     /// Scaling events of jobs.
     ScalingEvents = "scaling_events",
+    /// Keys that workload identities are signed with, of servers that share a store. Encrypted.
+    SigningKeys = "signing_keys",
 }
 
 impl Table {

@@ -18,7 +18,9 @@ use model::{
     remote::RemoteTask,
     scheduler_config::SchedulerConfig,
     service::ServiceRegistration,
+    signing::SigningKey,
 };
+use uuid::Uuid;
 
 use crate::{
     ALL_NODE_POOL, DEFAULT_NAMESPACE, DEFAULT_NODE_POOL,
@@ -58,6 +60,8 @@ pub struct State {
     pub(crate) table_index: [StoreIndex; Table::COUNT],
     pub(crate) nodes: OrdMap<NodeId, Arc<Node>>,
     pub(crate) jobs: OrdMap<JobKey, Arc<Job>>,
+    /// Those of them that each new or changed node concerns.
+    pub(crate) system_jobs: OrdSet<JobKey>,
     pub(crate) versions: OrdMap<(JobKey, u64), Arc<Job>>,
     /// By job, create index and version: versions that are not in `versions` but still have allocations.
     pub(crate) retained: OrdMap<(JobKey, StoreIndex, u64), Arc<Job>>,
@@ -99,6 +103,7 @@ pub struct State {
     pub(crate) pools: OrdMap<Arc<str>, Arc<NodePool>>,
     pub(crate) scheduler_config: Arc<SchedulerConfig>,
     pub(crate) cluster: Arc<ClusterMeta>,
+    pub(crate) signing_keys: OrdMap<Uuid, Arc<SigningKey>>,
     pub(crate) fleet: Fleet,
 }
 
@@ -124,7 +129,14 @@ impl Default for State {
 
 impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "State(index {}, {} nodes, {} jobs, {} allocs)", self.index, self.nodes.len(), self.jobs.len(), self.allocs.len())
+        write!(
+            f,
+            "State(index {}, {} nodes, {} jobs, {} allocs)",
+            self.index,
+            self.nodes.len(),
+            self.jobs.len(),
+            self.allocs.len()
+        )
     }
 }
 
@@ -192,12 +204,14 @@ impl State {
         for table in [Table::Evals, Table::Allocs] {
             table_index[table.slot()] = 0;
         }
-        let pools = [pool(ALL_NODE_POOL, "Holds all nodes."), pool(DEFAULT_NODE_POOL, "Nodes that name no other pool.")];
+        let pools =
+            [pool(ALL_NODE_POOL, "Holds all nodes."), pool(DEFAULT_NODE_POOL, "Nodes that name no other pool.")];
         Self {
             index: FIRST_INDEX,
             table_index,
             nodes: OrdMap::new(),
             jobs: OrdMap::new(),
+            system_jobs: OrdSet::new(),
             versions: OrdMap::new(),
             retained: OrdMap::new(),
             submissions: OrdMap::new(),
@@ -236,6 +250,7 @@ impl State {
                 ..SchedulerConfig::default()
             }),
             cluster: Arc::default(),
+            signing_keys: OrdMap::new(),
             fleet: Fleet::default(),
         }
     }
@@ -309,7 +324,10 @@ impl State {
     /// The jobs of a namespace whose id begins with `prefix`, by id.
     pub fn jobs_in<'a>(&'a self, namespace: &'a Namespace, prefix: &'a str) -> impl Iterator<Item = &'a Arc<Job>> {
         let from = JobKey { namespace: namespace.clone(), id: JobId::from(prefix) };
-        self.jobs.range(from..).map(|(_, j)| j).take_while(move |j| j.namespace == *namespace && j.id.as_str().starts_with(prefix))
+        self.jobs
+            .range(from..)
+            .map(|(_, j)| j)
+            .take_while(move |j| j.namespace == *namespace && j.id.as_str().starts_with(prefix))
     }
     /// A version of a job that is still known.
     #[must_use]
@@ -402,7 +420,10 @@ impl State {
     /// The allocations in a slot's place that are not terminal, by id: usually one.
     pub fn live_allocs_at<'a>(&'a self, slot: &'a SlotKey) -> impl Iterator<Item = &'a Arc<Allocation>> + use<'a> {
         let at = |a: &&Arc<Allocation>| {
-            a.index() == slot.index && a.task_group == slot.group && a.job_id == slot.job_id && a.namespace == slot.namespace
+            a.index() == slot.index
+                && a.task_group == slot.group
+                && a.job_id == slot.job_id
+                && a.namespace == slot.namespace
         };
         let place = place(&slot.namespace, &slot.job_id, &slot.group, slot.index);
         self.live_by_place.range(ids::<_, AllocId>(&place)).filter_map(|(_, id)| self.alloc(*id)).filter(at)
@@ -432,8 +453,15 @@ impl State {
     }
     /// The deployments by creation (create index, then id), from one on; the last first when `reverse`.
     #[must_use]
-    pub fn deployments_by_creation(&self, from: Option<(StoreIndex, DeploymentId)>, reverse: bool) -> Rows<'_, &Arc<Deployment>> {
-        along(self.deployments_by_creation.range(onward(from, reverse)).filter_map(|(_, id)| self.deployments.get(id)), reverse)
+    pub fn deployments_by_creation(
+        &self,
+        from: Option<(StoreIndex, DeploymentId)>,
+        reverse: bool,
+    ) -> Rows<'_, &Arc<Deployment>> {
+        along(
+            self.deployments_by_creation.range(onward(from, reverse)).filter_map(|(_, id)| self.deployments.get(id)),
+            reverse,
+        )
     }
     /// The active deployments, by id; the cost depends on their number only.
     pub fn active_deployments(&self) -> impl Iterator<Item = &Arc<Deployment>> {
@@ -470,12 +498,24 @@ impl State {
             task: "".into(),
         });
         let key = key.clone();
-        self.remote.range(from..).take_while(move |(s, _)| s.namespace == key.namespace && s.job_id == key.id).map(|(_, r)| r)
+        self.remote
+            .range(from..)
+            .take_while(move |(s, _)| s.namespace == key.namespace && s.job_id == key.id)
+            .map(|(_, r)| r)
     }
     /// The records with this node as manager or successor.
     pub fn remote_tasks_by_node(&self, node: NodeId) -> impl Iterator<Item = &Arc<RemoteTask>> {
-        let from = SlotKey::from(SlotParts { namespace: "".into(), job_id: "".into(), group: "".into(), index: 0, task: "".into() });
-        self.remote_by_manager.range((node, from)..).take_while(move |(n, _)| *n == node).filter_map(|(_, s)| self.remote.get(s))
+        let from = SlotKey::from(SlotParts {
+            namespace: "".into(),
+            job_id: "".into(),
+            group: "".into(),
+            index: 0,
+            task: "".into(),
+        });
+        self.remote_by_manager
+            .range((node, from)..)
+            .take_while(move |(n, _)| *n == node)
+            .filter_map(|(_, s)| self.remote.get(s))
     }
 
     /// A namespace.
@@ -500,7 +540,8 @@ impl State {
     /// otherwise the cluster.
     #[must_use]
     pub fn memory_oversubscribed(&self, pool: &str) -> bool {
-        let own = self.node_pool(pool).and_then(|p| p.scheduler_configuration.as_ref()?.memory_oversubscription_enabled);
+        let own =
+            self.node_pool(pool).and_then(|p| p.scheduler_configuration.as_ref()?.memory_oversubscription_enabled);
         own.unwrap_or(self.scheduler_config.memory_oversubscription_enabled)
     }
     /// The scheduler settings.
@@ -512,5 +553,14 @@ impl State {
     #[must_use]
     pub fn cluster(&self) -> &Arc<ClusterMeta> {
         &self.cluster
+    }
+    /// A signing key.
+    #[must_use]
+    pub fn signing_key(&self, id: Uuid) -> Option<&Arc<SigningKey>> {
+        self.signing_keys.get(&id)
+    }
+    /// All signing keys, by id. None where the server keeps its keys in files.
+    pub fn signing_keys(&self) -> impl Iterator<Item = &Arc<SigningKey>> {
+        self.signing_keys.values()
     }
 }

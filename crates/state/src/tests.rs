@@ -7,8 +7,8 @@ use std::{
 };
 
 use model::{
-    AllocDeploymentStatus, AllocId, Allocation, ClientStatus, Deployment, DeploymentId, DeploymentStatus, DesiredStatus, EvalId,
-    EvalStatus, Evaluation, Job, JobKey, Node, NodeId, NodeStatus, Plan, SlotKey, SlotParts,
+    AllocDeploymentStatus, AllocId, Allocation, ClientStatus, Deployment, DeploymentId, DeploymentStatus,
+    DesiredStatus, EvalId, EvalStatus, Evaluation, Job, JobKey, Node, NodeId, NodeStatus, Plan, SlotKey, SlotParts,
     alloc::{AllocClientUpdate, DesiredTransition, alloc_name},
     deployment::DeploymentGroup,
     job::{TaskGroup, VersionTag, job_status},
@@ -22,7 +22,10 @@ use model::{
 };
 use proptest::prelude::*;
 
-use crate::{ApplyError, Batch, Change, Expect, NodeUse, Row, State, Submission, Table, tables::JobCounts};
+use crate::{
+    ApplyError, Batch, Cause, Change, Expect, NodeUse, Row, State, Submission, Table, codec::object_key,
+    tables::JobCounts,
+};
 
 fn uuid(kind: u8, n: u8) -> uuid::Uuid {
     uuid::Uuid::from_bytes([kind, n, 3, 4, 5, 6, 0x40, 8, 0x80, 10, 11, 12, 13, 14, 15, n])
@@ -80,7 +83,8 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let small = || 0..4_u8;
     prop_oneof![
-        3 => (small(), any::<bool>(), prop::option::of((0..2_u8, any::<bool>()))).prop_map(|(n, up, far)| Step::Node(n, up, far)),
+        3 => (small(), any::<bool>(),
+            prop::option::of((0..2_u8, any::<bool>()))).prop_map(|(n, up, far)| Step::Node(n, up, far)),
         1 => small().prop_map(Step::DropNode),
         4 => (small(), 1..4).prop_map(|(n, c)| Step::Job(n, c)),
         1 => small().prop_map(Step::Stop),
@@ -101,7 +105,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..12_u8).prop_map(Step::DropAlloc),
         1 => (0..3_u8, small()).prop_map(|(d, j)| Step::Deployment(d, j)),
         1 => (0..3_u8).prop_map(Step::DropDeployment),
-        2 => (small(), prop::option::of(small()), prop::option::of(small())).prop_map(|(s, m, n)| Step::Remote(s, m, n)),
+        2 => (small(), prop::option::of(small()),
+            prop::option::of(small())).prop_map(|(s, m, n)| Step::Remote(s, m, n)),
         1 => small().prop_map(Step::DropRemote),
         6 => (0..4_u8, prop::option::of(names()), prop::option::of((0..3_u64, names())))
             .prop_map(|(alloc, local, remote)| Step::Services { alloc, local, remote }),
@@ -114,7 +119,12 @@ fn names() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn entry(n: u8) -> ServiceEntry {
-    ServiceEntry { suffix: format!("g-{n}"), name: format!("s{}", n % 2), port: i32::from(n), ..ServiceEntry::default() }
+    ServiceEntry {
+        suffix: format!("g-{n}"),
+        name: format!("s{}", n % 2),
+        port: i32::from(n),
+        ..ServiceEntry::default()
+    }
 }
 
 fn slot(n: u8) -> SlotKey {
@@ -127,9 +137,13 @@ fn remote(n: u8, manager: Option<u8>, successor: Option<u8>) -> RemoteTask {
     let json = r#"{"JobVersion":0,"SpecHash":"","Driver":"d","IncarnationID":"","Provider":"p","Desired":"run","Epoch":1,"ProviderID":""}"#;
     let mut value: serde_json::Value = serde_json::from_str(json).expect("constant");
     value["Slot"] = serde_json::to_value(slot(n)).expect("plain data");
-    for (name, v) in
-        [("UnmanagedSince", "0"), ("Observed", r#"{"State":"Running"}"#), ("Attributes", "{}"), ("PortMap", "{}"), ("History", "[]")]
-    {
+    for (name, v) in [
+        ("UnmanagedSince", "0"),
+        ("Observed", r#"{"State":"Running"}"#),
+        ("Attributes", "{}"),
+        ("PortMap", "{}"),
+        ("History", "[]"),
+    ] {
         value[name] = serde_json::from_str(v).expect("constant");
     }
     for name in ["StartedAt", "Restarts", "Handovers", "CreateIndex", "ModifyIndex"] {
@@ -151,8 +165,13 @@ fn changes(state: &State, step: &Step) -> Vec<Change> {
             let (id, name) = (NodeId(uuid(1, *n)), format!("n{n}").into());
             let status = if *up { NodeStatus::Ready } else { NodeStatus::Down };
             let remote = |p: &u8| Some(RemoteProvider { provider: format!("p{p}"), ..RemoteProvider::default() });
-            let driver = |(p, healthy): &(u8, bool)| DriverInfo { healthy: *healthy, remote: remote(p), ..DriverInfo::default() };
-            let mut drivers = model::Map::from([("here".to_owned(), DriverInfo { healthy: true, ..DriverInfo::default() })]);
+            let driver = |(p, healthy): &(u8, bool)| DriverInfo {
+                healthy: *healthy,
+                remote: remote(p),
+                ..DriverInfo::default()
+            };
+            let mut drivers =
+                model::Map::from([("here".to_owned(), DriverInfo { healthy: true, ..DriverInfo::default() })]);
             drivers.extend(far.iter().map(|far| ("far".to_owned(), driver(far))));
             vec![Change::RegisterNode(Box::new(Node { id, name, status, drivers, ..Node::default() }))]
         }
@@ -166,7 +185,8 @@ fn changes(state: &State, step: &Step) -> Vec<Change> {
         Step::Tag(n) => {
             let version = state.job(&key(*n)).map_or(0, |j| j.version);
             let tag = Some(VersionTag { name: "good".into(), ..VersionTag::default() });
-            let event = Box::new(model::scaling::ScalingEvent { count: Some(1), ..model::scaling::ScalingEvent::default() });
+            let event =
+                Box::new(model::scaling::ScalingEvent { count: Some(1), ..model::scaling::ScalingEvent::default() });
             vec![
                 Change::JobVersionTag { key: key(*n), version, tag },
                 Change::JobStability { key: key(*n), version, stable: true },
@@ -174,7 +194,8 @@ fn changes(state: &State, step: &Step) -> Vec<Change> {
             ]
         }
         Step::Eval(e, j, s) => {
-            let status = [EvalStatus::Pending, EvalStatus::Blocked, EvalStatus::Complete, EvalStatus::Failed][usize::from(*s)];
+            let status =
+                [EvalStatus::Pending, EvalStatus::Blocked, EvalStatus::Complete, EvalStatus::Failed][usize::from(*s)];
             // An evaluation never changes its job.
             let id = EvalId(uuid(2, e * 4 + j));
             let queued = BTreeMap::from([(Arc::from("g"), i64::from(*s))]);
@@ -191,9 +212,12 @@ fn changes(state: &State, step: &Step) -> Vec<Change> {
         Step::Plan { job, allocs, stops, deployment, shared } => plan(state, *job, allocs, stops, *deployment, *shared),
         Step::Client(a, s, healthy) => {
             let client_status = crate::codec::CLIENT[usize::from(*s)];
-            let deployment_status = healthy.map(|h| AllocDeploymentStatus { healthy: Some(h), ..AllocDeploymentStatus::default() });
-            let task_states =
-                model::Map::from([(Arc::from("t"), model::TaskState { restarts: u64::from(*s), ..model::TaskState::default() })]);
+            let deployment_status =
+                healthy.map(|h| AllocDeploymentStatus { healthy: Some(h), ..AllocDeploymentStatus::default() });
+            let task_states = model::Map::from([(
+                Arc::from("t"),
+                model::TaskState { restarts: u64::from(*s), ..model::TaskState::default() },
+            )]);
             let id = AllocId(uuid(4, *a));
             vec![Change::UpdateAllocsFromClient(vec![AllocClientUpdate {
                 id,
@@ -211,9 +235,17 @@ fn changes(state: &State, step: &Step) -> Vec<Change> {
         }
         Step::DropAlloc(a) => vec![Change::DeleteAllocs(vec![AllocId(uuid(4, *a))])],
         Step::Deployment(d, s) => {
-            let status = [DeploymentStatus::Running, DeploymentStatus::Successful, DeploymentStatus::Failed, DeploymentStatus::Paused]
-                [usize::from(*s)];
-            vec![Change::DeploymentStatus(DeploymentUpdate { id: DeploymentId(uuid(3, *d)), status, description: "x".into() })]
+            let status = [
+                DeploymentStatus::Running,
+                DeploymentStatus::Successful,
+                DeploymentStatus::Failed,
+                DeploymentStatus::Paused,
+            ][usize::from(*s)];
+            vec![Change::DeploymentStatus(DeploymentUpdate {
+                id: DeploymentId(uuid(3, *d)),
+                status,
+                description: "x".into(),
+            })]
         }
         Step::DropDeployment(d) => vec![Change::DeleteDeployments(vec![DeploymentId(uuid(3, *d))])],
         Step::Remote(s, m, n) => vec![Change::PutRemoteTask(Box::new(remote(*s, *m, *n)))],
@@ -221,7 +253,9 @@ fn changes(state: &State, step: &Step) -> Vec<Change> {
         Step::Services { alloc, local, remote } => {
             let id = AllocId(uuid(4, *alloc));
             let entries = |names: &Vec<u8>| names.iter().map(|n| entry(*n)).collect::<Vec<_>>();
-            let remote = remote.iter().map(|(epoch, names)| (Arc::from("t"), RemoteServices { epoch: *epoch, entries: entries(names) }));
+            let remote = remote
+                .iter()
+                .map(|(epoch, names)| (Arc::from("t"), RemoteServices { epoch: *epoch, entries: entries(names) }));
             vec![Change::UpdateAllocsFromClient(vec![AllocClientUpdate {
                 id,
                 client_status: state.alloc(id).map_or(ClientStatus::Running, |a| a.client_status),
@@ -230,11 +264,20 @@ fn changes(state: &State, step: &Step) -> Vec<Change> {
                 ..AllocClientUpdate::default()
             }])]
         }
-        Step::DropService(n) => state.services().nth(usize::from(*n)).map(|r| Change::DeleteService(r.id.clone())).into_iter().collect(),
+        Step::DropService(n) => {
+            state.services().nth(usize::from(*n)).map(|r| Change::DeleteService(r.id.clone())).into_iter().collect()
+        }
     }
 }
 
-fn plan(state: &State, j: u8, allocs: &[(u8, u8, i32)], stops: &[(u8, bool)], deployment: Option<u8>, shared: bool) -> Vec<Change> {
+fn plan(
+    state: &State,
+    j: u8,
+    allocs: &[(u8, u8, i32)],
+    stops: &[(u8, bool)],
+    deployment: Option<u8>,
+    shared: bool,
+) -> Vec<Change> {
     let Some(job) = state.job(&key(j)).cloned() else { return Vec::new() };
     let deployment = deployment.map(|d| Deployment {
         id: DeploymentId(uuid(3, d)),
@@ -265,8 +308,12 @@ fn plan(state: &State, j: u8, allocs: &[(u8, u8, i32)], stops: &[(u8, bool)], de
             let mut r = AllocatedResources::clone(&common);
             let t = r.tasks.get_mut("t").expect("just made");
             t.cpu.cpu_shares = i64::from(*port) * 100;
-            r.shared.ports =
-                vec![AllocatedPort { label: "p".into(), value: 8000 + port, host_ip: "10.0.0.1".into(), ..AllocatedPort::default() }];
+            r.shared.ports = vec![AllocatedPort {
+                label: "p".into(),
+                value: 8000 + port,
+                host_ip: "10.0.0.1".into(),
+                ..AllocatedPort::default()
+            }];
             Arc::new(r)
         };
         p.placements.entry(node_id).or_default().push(Allocation {
@@ -314,7 +361,11 @@ impl Disk {
         }
     }
     fn load(&self) -> State {
-        let rows = self.0.iter().rev().map(|((table, key), v)| Row { table: *table, key: key.clone(), value: Some(v.clone()) });
+        let rows = self.0.iter().rev().map(|((table, key), v)| Row {
+            table: *table,
+            key: key.clone(),
+            value: Some(v.clone()),
+        });
         State::load(rows).expect("rows that were written")
     }
 }
@@ -345,6 +396,7 @@ fn view(s: &State) -> Vec<String> {
     out.extend(s.evals_by_creation.iter().map(|x| format!("{x:?}")));
     out.extend(s.deployments_by_creation.iter().map(|x| format!("{x:?}")));
     out.extend(s.active_deployments.iter().map(|x| format!("active {x:?}")));
+    out.extend(s.system_jobs.iter().map(|x| format!("system {x:?}")));
     out.extend(s.allocs_by_node.iter().map(|x| format!("{x:?}")));
     out.extend(s.allocs_by_eval.iter().map(|x| format!("{x:?}")));
     out.extend(s.allocs_by_deployment.iter().map(|x| format!("{x:?}")));
@@ -359,13 +411,17 @@ fn view(s: &State) -> Vec<String> {
     out.extend(s.services_by_job.iter().map(|x| format!("{x:?}")));
     out.extend(s.services_by_slot.iter().map(|x| format!("{x:?}")));
     out.extend(s.pools.iter().map(|x| format!("{x:?}")));
+    out.extend(s.signing_keys.iter().map(|x| format!("{x:?}")));
     out.push(format!("{:?}", s.fleet.runtimes));
     out
 }
 
 /// Lists by creation hold everything, sorted, from any place on and in both directions.
 fn check_creation(s: &State) {
-    fn check<I: Ord + Copy + std::fmt::Debug>(sorted: Vec<(u64, I)>, read: impl Fn(Option<(u64, I)>, bool) -> Vec<(u64, I)>) {
+    fn check<I: Ord + Copy + std::fmt::Debug>(
+        sorted: Vec<(u64, I)>,
+        read: impl Fn(Option<(u64, I)>, bool) -> Vec<(u64, I)>,
+    ) {
         assert_eq!(read(None, false), sorted);
         for (n, at) in sorted.iter().enumerate() {
             assert_eq!(read(Some(*at), false), sorted[n..]);
@@ -388,11 +444,17 @@ fn check_creation(s: &State) {
     });
     let active = |d: &&Arc<Deployment>| d.status.active();
     let ids = |d: &Arc<Deployment>| d.id;
-    assert_eq!(s.active_deployments().map(ids).collect::<Vec<_>>(), s.deployments().filter(active).map(ids).collect::<Vec<_>>());
+    assert_eq!(
+        s.active_deployments().map(ids).collect::<Vec<_>>(),
+        s.deployments().filter(active).map(ids).collect::<Vec<_>>()
+    );
     let ids: Vec<_> = s.allocs().map(|a| a.id).collect();
     for (n, id) in ids.iter().enumerate() {
         assert_eq!(s.allocs_onward(Some(*id), false).map(|a| a.id).collect::<Vec<_>>(), ids[n..]);
-        assert_eq!(s.allocs_onward(Some(*id), true).map(|a| a.id).collect::<Vec<_>>(), ids[..=n].iter().rev().copied().collect::<Vec<_>>());
+        assert_eq!(
+            s.allocs_onward(Some(*id), true).map(|a| a.id).collect::<Vec<_>>(),
+            ids[..=n].iter().rev().copied().collect::<Vec<_>>()
+        );
     }
 }
 
@@ -402,19 +464,33 @@ fn check_indexes(s: &State) {
     for n in 0..4 {
         let node = NodeId(uuid(1, n));
         let by: Vec<_> = s.allocs_by_node(node).map(|a| a.id).collect();
-        assert_eq!(by, all.iter().filter(|a| a.node_id == node).map(|a| a.id).collect::<Vec<_>>(), "allocations of node {n}");
+        assert_eq!(
+            by,
+            all.iter().filter(|a| a.node_id == node).map(|a| a.id).collect::<Vec<_>>(),
+            "allocations of node {n}"
+        );
         let mut u = NodeUse::default();
         all.iter().filter(|a| a.node_id == node && a.occupies() && s.node(node).is_some()).for_each(|a| u.add(a));
         assert_eq!(s.usage(node), u, "use of node {n}");
         let remote: BTreeSet<_> = s.remote_tasks_by_node(node).map(|r| r.slot.clone()).collect();
         let managed = |r: &RemoteTask| r.manager.iter().chain(&r.successor).any(|m| m.node_id == node);
-        assert_eq!(remote, s.remote_tasks().filter(|r| managed(r)).map(|r| r.slot.clone()).collect(), "remote tasks of node {n}");
+        assert_eq!(
+            remote,
+            s.remote_tasks().filter(|r| managed(r)).map(|r| r.slot.clone()).collect(),
+            "remote tasks of node {n}"
+        );
 
         let k = key(n);
         let of_job: Vec<_> = all.iter().filter(|a| a.job_id == k.id).collect();
-        assert_eq!(s.allocs_by_job(&k).map(|a| a.id).collect::<Vec<_>>(), of_job.iter().map(|a| a.id).collect::<Vec<_>>());
+        assert_eq!(
+            s.allocs_by_job(&k).map(|a| a.id).collect::<Vec<_>>(),
+            of_job.iter().map(|a| a.id).collect::<Vec<_>>()
+        );
         let evals: Vec<_> = s.evals().filter(|e| e.job_id == k.id).collect();
-        assert_eq!(s.evals_by_job(&k).map(|e| e.id).collect::<Vec<_>>(), evals.iter().map(|e| e.id).collect::<Vec<_>>());
+        assert_eq!(
+            s.evals_by_job(&k).map(|e| e.id).collect::<Vec<_>>(),
+            evals.iter().map(|e| e.id).collect::<Vec<_>>()
+        );
         let number = |n: usize| u32::try_from(n).expect("few");
         let counts = JobCounts {
             allocs: number(of_job.len()),
@@ -451,7 +527,8 @@ fn check_indexes(s: &State) {
     assert_eq!(s.live_by_place.len(), live().count(), "places of allocations that have ended");
     for a in live() {
         let slot = model::remote::slot_of(a, &"t".into());
-        let there = live().filter(|b| (&b.job_id, b.index()) == (&a.job_id, a.index())).map(|b| b.id).collect::<Vec<_>>();
+        let there =
+            live().filter(|b| (&b.job_id, b.index()) == (&a.job_id, a.index())).map(|b| b.id).collect::<Vec<_>>();
         assert_eq!(s.live_allocs_at(&slot).map(|b| b.id).collect::<Vec<_>>(), there, "allocations at {slot}");
     }
     for v in s.shared.values() {
@@ -485,20 +562,32 @@ fn check_services(s: &State) {
             }
             Some(slot) => {
                 let record = s.remote_task(slot).expect("a remote registration goes with its record");
-                assert!(!record.observed.ended() && record.desired == model::DesiredRemote::Run, "{r:?} of an ended instance");
-                assert!(record.manager.is_none_or(|m| (m.alloc_id, m.node_id) == (r.alloc_id, r.node_id)), "{r:?} of a former manager");
+                assert!(
+                    !record.observed.ended() && record.desired == model::DesiredRemote::Run,
+                    "{r:?} of an ended instance"
+                );
+                assert!(
+                    record.manager.is_none_or(|m| (m.alloc_id, m.node_id) == (r.alloc_id, r.node_id)),
+                    "{r:?} of a former manager"
+                );
             }
         }
         let by_name = s.services_by_name(&r.namespace, &r.service_name).any(|o| o.id == r.id);
         let by_slot = r.slot.as_ref().is_none_or(|slot| s.services_by_slot(slot).any(|o| o.id == r.id));
         let by_job = s.services_by_job(&r.job_key()).any(|o| o.id == r.id);
-        let by_rest = s.services_by_alloc(r.alloc_id).any(|o| o.id == r.id) && s.services_by_node(r.node_id).any(|o| o.id == r.id);
+        let by_rest = s.services_by_alloc(r.alloc_id).any(|o| o.id == r.id)
+            && s.services_by_node(r.node_id).any(|o| o.id == r.id);
         assert!(by_name && by_slot && by_job && by_rest && s.services_in(&r.namespace).any(|o| o.id == r.id), "{r:?}");
         assert!(s.service_index(&r.namespace, &r.service_name) >= r.modify_index);
     }
     let n = s.services.len();
-    let sizes =
-        [s.services_by_name.len(), s.services_by_alloc.len(), s.services_by_node.len(), s.services_by_job.len(), s.services().count()];
+    let sizes = [
+        s.services_by_name.len(),
+        s.services_by_alloc.len(),
+        s.services_by_node.len(),
+        s.services_by_job.len(),
+        s.services().count(),
+    ];
     assert_eq!(sizes, [n; 5]);
     assert_eq!(s.services_by_slot.len(), s.services().filter(|r| r.slot.is_some()).count());
 }
@@ -507,8 +596,9 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
 
     #[test]
-    fn loaded_is_applied_and_indexes_are_right(batches in prop::collection::vec(prop::collection::vec(step(), 1..3), 1..40)) {
-        let (mut state, mut disk) = (State::new(), Disk::default());
+    fn loaded_is_applied_and_indexes_are_right(batches in prop::collection::vec(prop::collection::vec(step(), 1..3),
+        1..40)) {
+        let (mut state, mut disk, mut followed) = (State::new(), Disk::default(), State::new());
         for (n, steps) in batches.iter().enumerate() {
             let before = state.clone();
             let mut batch = Batch::default();
@@ -526,11 +616,22 @@ proptest! {
                 prop_assert!(next.index(*t) >= before.index(*t));
                 prop_assert_eq!(next.index(*t) == index, set.tables.contains(*t));
             }
+            let heard = followed.follow(index, &set.rows_told(&next)).expect("rows of a batch");
+            prop_assert_eq!((heard.index, heard.tables), (set.index, set.tables));
+            prop_assert!(heard.now == set.now || set.is_empty());
+            let was = Disk(disk.0.clone());
             disk.write(set.rows(&next));
+            prop_assert_eq!(told(&heard, &was, &disk), told(&set, &was, &disk), "the same changes");
+            prop_assert_eq!(deleted(&heard, &was, &disk), deleted(&set, &was, &disk));
+            prop_assert_eq!(view(&followed), view(&next), "a follower has the same state");
+            check_indexes(&followed);
+            check_services(&followed);
             prop_assert_eq!(view(&state), view(&before), "the old snapshot is untouched");
             for name in ["s0", "s1"] {
-                let (was, is) = (before.service_index(&"default".into(), name), next.service_index(&"default".into(), name));
-                let ids = |s: &State| s.services_by_name(&"default".into(), name).map(|r| (r.id.clone(), r.modify_index)).collect::<Vec<_>>();
+                let (was, is) =
+                    (before.service_index(&"default".into(), name), next.service_index(&"default".into(), name));
+                let ids = |s: &State| s.services_by_name(&"default".into(),
+                    name).map(|r| (r.id.clone(), r.modify_index)).collect::<Vec<_>>();
                 prop_assert!(is >= was, "the index of a service goes back");
                 prop_assert!(is == index || ids(&before) == ids(&next), "a change of a service that nobody is told of");
             }
@@ -545,6 +646,19 @@ proptest! {
     }
 }
 
+/// The changes of a batch. Of an object that came and went in it there is no trace in its rows.
+fn told(set: &crate::AppliedSet, before: &Disk, after: &Disk) -> Vec<(Cause, Table, Vec<u8>)> {
+    let all = set.changes.iter().map(|c| (c.cause, c.object.table(), object_key(&c.object)));
+    let known = |at: &(Table, Vec<u8>)| [before, after].iter().any(|disk| disk.0.contains_key(at));
+    all.filter(|(_, table, key)| known(&(*table, key.clone()))).collect()
+}
+
+/// What is gone after a batch.
+fn deleted(set: &crate::AppliedSet, before: &Disk, after: &Disk) -> BTreeSet<(Table, Vec<u8>)> {
+    let gone = set.changes.iter().filter(|c| c.deleted).map(|c| (c.object.table(), object_key(&c.object)));
+    gone.filter(|at| before.0.contains_key(at) && !after.0.contains_key(at)).collect()
+}
+
 fn apply(state: &mut State, changes: Vec<Change>) -> crate::AppliedSet {
     let index = state.latest_index() + 1;
     state.apply(index, 5_000_000_000, Batch::new(changes)).expect("no conditions")
@@ -554,306 +668,4 @@ fn put_job(state: &mut State, count: i32) {
     apply(state, vec![Change::UpsertJob { job: Box::new(job(0, count)), submission: None }]);
 }
 
-#[test]
-fn what_outlives_a_purge_is_not_counted_for_the_next_job_of_its_name() {
-    let mut s = State::new();
-    put_job(&mut s, 1);
-    let placed = plan(&s, 0, &[(3, 0, 0)], &[], None, false);
-    apply(&mut s, placed);
-    let summary = |s: &State| s.job_summary(&key(0)).and_then(|all| all.summary.get("g").copied()).unwrap_or_default();
-    assert_eq!(summary(&s).starting, 1);
-    apply(&mut s, vec![Change::DeleteJob(key(0))]);
-    put_job(&mut s, 1);
-    let mut taken_over = s.clone();
-    let again = plan(&taken_over, 0, &[(3, 0, 0)], &[], None, false);
-    apply(&mut taken_over, again);
-    assert_eq!(summary(&taken_over).starting, 1);
-    let ends = changes(&s, &Step::Client(3, 2, None));
-    for end in [ends, vec![Change::DeleteAllocs(vec![AllocId(uuid(4, 3))])]] {
-        apply(&mut s, end);
-        assert_eq!(summary(&s), crate::GroupSummary::default());
-    }
-}
-
-#[test]
-fn what_is_left_of_a_purged_job_goes_with_its_end() {
-    let mut s = State::new();
-    put_job(&mut s, 2);
-    let placed = plan(&s, 0, &[(3, 0, 0), (4, 0, 1)], &[], None, false);
-    apply(&mut s, placed);
-    let ended = changes(&s, &Step::Client(3, 2, None));
-    apply(&mut s, ended);
-    let known = |s: &State| s.allocs_by_job(&key(0)).map(|a| a.id).collect::<Vec<_>>();
-    assert_eq!(known(&s).len(), 2, "while the job is there its allocations are");
-    apply(&mut s, vec![Change::DeleteJob(key(0))]);
-    assert_eq!(known(&s), [AllocId(uuid(4, 4))], "what runs is not forgotten");
-    // A new job of that name has nothing to do with it.
-    put_job(&mut s, 1);
-    let ended = changes(&s, &Step::Client(4, 2, None));
-    apply(&mut s, ended);
-    assert!(known(&s).is_empty());
-}
-
-#[test]
-fn the_deployments_of_a_purged_job_go_with_it() {
-    let mut s = State::new();
-    put_job(&mut s, 1);
-    let placed = plan(&s, 0, &[(3, 0, 0)], &[], Some(0), false);
-    apply(&mut s, placed);
-    assert_eq!(s.deployments_by_job(&key(0)).count(), 1);
-    apply(&mut s, vec![Change::DeleteJob(key(0))]);
-    assert_eq!(s.deployments().count(), 0);
-    // It outlives the job and names a deployment that is gone.
-    let healthy = changes(&s, &Step::Client(3, 1, Some(true)));
-    apply(&mut s, healthy);
-    assert_eq!(s.deployments().count(), 0);
-}
-
-#[test]
-fn only_decisions_say_how_many_wait() {
-    let mut s = State::new();
-    put_job(&mut s, 2);
-    let eval = |n: u8, status: EvalStatus, queued: i64| Evaluation {
-        id: EvalId(uuid(2, n)),
-        namespace: "default".into(),
-        job_id: "job0".into(),
-        status,
-        queued: [("g".into(), queued)].into(),
-        ..Evaluation::default()
-    };
-    let queued = |s: &State| s.job_summary(&key(0)).map(|all| all.summary["g"].queued);
-    apply(&mut s, vec![Change::UpsertEvals(vec![eval(1, EvalStatus::Blocked, 1)])]);
-    assert_eq!(queued(&s), Some(1));
-    // Everything is placed, and the blocked evaluation is cancelled.
-    apply(&mut s, vec![Change::UpsertEvals(vec![eval(2, EvalStatus::Complete, 0)])]);
-    let blocked = s.eval(EvalId(uuid(2, 1))).map(|e| e.status);
-    assert_eq!((queued(&s), blocked), (Some(0), Some(EvalStatus::Canceled)));
-}
-
-#[test]
-fn stored_switches_of_preemption_are_off() {
-    let value = br#"{"SchedulerAlgorithm":"spread","PreemptionConfig":{"SystemSchedulerEnabled":true}}"#.to_vec();
-    let mut disk = Disk::default();
-    let mut s = State::new();
-    let set = apply(&mut s, vec![Change::SetSchedulerConfig(Default::default())]);
-    assert_eq!(s.scheduler_config().preemption_config.switched_on(), None, "by default as well");
-    disk.write(set.rows(&s));
-    let key = disk.0.keys().find(|(t, _)| *t == Table::SchedulerConfig).expect("written").clone();
-    disk.0.insert(key, value);
-    let config = disk.load().scheduler_config().clone();
-    assert_eq!((config.scheduler_algorithm.as_str(), config.preemption_config.switched_on()), ("spread", None));
-}
-
-#[test]
-fn versions_of_a_job() {
-    let mut s = State::new();
-    put_job(&mut s, 1);
-    put_job(&mut s, 1);
-    let j = s.job(&key(0)).expect("registered").clone();
-    assert_eq!((j.version, j.job_modify_index, j.create_index), (0, 2, 2), "the same specification keeps the version");
-    assert_eq!(j.status, "pending");
-    apply(&mut s, vec![Change::StopJob(key(0))]);
-    assert_eq!(s.job(&key(0)).map(|j| (j.version, j.stop)), Some((1, true)));
-    put_job(&mut s, 1);
-    assert_eq!(
-        s.job(&key(0)).map(|j| (j.version, j.stop, j.create_index)),
-        Some((2, false, 2)),
-        "a stopped job starts again as a new version"
-    );
-    apply(&mut s, vec![Change::JobStability { key: key(0), version: 0, stable: true }]);
-    for count in 2..12 {
-        put_job(&mut s, count);
-    }
-    let known: Vec<_> = s.job_versions(&key(0)).map(|j| j.version).collect();
-    assert_eq!(known, [12, 11, 10, 9, 8, 7, 0], "six, and the last stable one");
-}
-
-#[test]
-fn conditions_refuse_the_whole_batch() {
-    let mut s = State::new();
-    put_job(&mut s, 1);
-    let before = view(&s);
-    let batch = Batch::from(Change::StopJob(key(0))).expecting(Expect::JobModifyIndex(key(0), 77));
-    let e = s.apply(9, 0, batch).expect_err("the index differs");
-    assert!(matches!(&e, ApplyError::Conflict { .. }), "{e}");
-    assert!(e.to_string().contains("job default/job0 at index 2"), "{e}");
-    assert_eq!(view(&s), before);
-    assert!(matches!(s.apply(2, 0, Batch::default()), Err(ApplyError::StaleIndex { given: 2, current: 2 })));
-}
-
-#[test]
-fn a_deployment_counts_its_allocations() {
-    let mut s = State::new();
-    put_job(&mut s, 3);
-    let d = || s.clone().deployment(DeploymentId(uuid(3, 0))).map(|d| d.groups["g"].clone());
-    assert_eq!(d(), None);
-    let batch = plan(&s, 0, &[(0, 0, 0), (1, 0, 0), (2, 0, 0)], &[], Some(0), true);
-    let set = apply(&mut s, batch);
-    assert_eq!(set.changes.iter().filter(|c| c.object.table() == Table::Deployments).count(), 2, "made once, counted once");
-    let health = |a: u8, h: bool| AllocClientUpdate {
-        id: AllocId(uuid(4, a)),
-        client_status: ClientStatus::Running,
-        deployment_status: Some(AllocDeploymentStatus { healthy: Some(h), ..AllocDeploymentStatus::default() }),
-        ..AllocClientUpdate::default()
-    };
-    apply(&mut s, vec![Change::UpdateAllocsFromClient(vec![health(0, true), health(1, false), health(0, true)])]);
-    let g = s.deployment(DeploymentId(uuid(3, 0))).map(|d| d.groups["g"].clone()).expect("made");
-    assert_eq!((g.placed_allocs, g.healthy_allocs, g.unhealthy_allocs), (3, 1, 1));
-    apply(&mut s, vec![Change::DeploymentHealth { id: DeploymentId(uuid(3, 0)), healthy: vec![AllocId(uuid(4, 1))], unhealthy: vec![] }]);
-    let g = s.deployment(DeploymentId(uuid(3, 0))).map(|d| d.groups["g"].clone()).expect("made");
-    assert_eq!((g.placed_allocs, g.healthy_allocs, g.unhealthy_allocs), (3, 2, 0));
-    let update = DeploymentUpdate { id: DeploymentId(uuid(3, 0)), status: DeploymentStatus::Successful, description: String::new() };
-    apply(&mut s, vec![Change::DeploymentStatus(update)]);
-    assert!(s.job(&key(0)).is_some_and(|j| j.stable), "a version that was rolled out is stable");
-    apply(&mut s, vec![Change::StopJob(key(0))]);
-    assert!(s.job(&key(0)).is_some_and(|j| j.stop && j.stable), "stopping it takes nothing away from that");
-}
-
-#[test]
-fn an_allocation_keeps_its_job_when_the_job_is_purged() {
-    let (mut s, mut disk) = (State::new(), Disk::default());
-    let step = |s: &mut State, disk: &mut Disk, changes: Vec<Change>| {
-        let set = apply(s, changes);
-        disk.write(set.rows(s));
-    };
-    step(&mut s, &mut disk, vec![Change::UpsertJob { job: Box::new(job(0, 1)), submission: None }]);
-    let placed = plan(&s, 0, &[(0, 0, 0)], &[], None, true);
-    step(&mut s, &mut disk, placed);
-    step(&mut s, &mut disk, vec![Change::DeleteJob(key(0))]);
-    step(&mut s, &mut disk, vec![Change::UpsertJob { job: Box::new(job(0, 2)), submission: None }]);
-    let loaded = disk.load();
-    let a = loaded.alloc(AllocId(uuid(4, 0))).expect("it outlives the job");
-    assert_eq!(a.job.as_ref().map(|j| (j.create_index, j.task_groups[0].count)), Some((2, Some(1))), "not the job that now has the name");
-    step(&mut s, &mut disk, vec![Change::DeleteAllocs(vec![AllocId(uuid(4, 0))])]);
-    assert!(disk.0.keys().all(|(t, _)| ![Table::RetainedJobs, Table::Shared, Table::Allocs].contains(t)), "nothing is left behind");
-}
-
-#[test]
-fn damaged_rows_are_errors() {
-    for (table, key, value) in [
-        (Table::Allocs, vec![0; 16], vec![9, 9]),
-        (Table::Allocs, vec![0; 3], vec![1]),
-        (Table::Allocs, vec![0; 16], vec![1, 13, 1, 7]),
-        (Table::Allocs, vec![0; 16], vec![1, 200, 1, 7]),
-        (Table::Allocs, vec![0; 16], vec![1, 3, 0xff, 0xff, 0xff, 0xff, 0xff, 1]),
-        (Table::Allocs, vec![0; 16], vec![1, 14, 1, 9]),
-        (Table::Nodes, vec![0; 16], b"{".to_vec()),
-        (Table::Meta, b"index/unheard-of".to_vec(), b"1".to_vec()),
-        (Table::Shared, vec![0; 8], b"x".to_vec()),
-    ] {
-        let e = State::load([Row { table, key, value: Some(value) }]).expect_err("damaged");
-        assert_eq!(e.table, table);
-        assert!(e.to_string().contains("cannot read a stored row"), "{e}");
-    }
-}
-
-#[test]
-fn stopped_allocations_keep_their_room_until_they_have_ended() {
-    let mut s = State::new();
-    put_job(&mut s, 2);
-    let placed = plan(&s, 0, &[(0, 0, 1), (1, 0, 2)], &[], None, false);
-    apply(&mut s, placed);
-    let node = NodeId(uuid(1, 0));
-    assert_eq!(s.usage(node), NodeUse::default(), "a node that is not registered has no use");
-    apply(&mut s, vec![Change::RegisterNode(Box::new(Node { id: node, ..Node::default() }))]);
-    assert_eq!((s.usage(node).cpu, s.usage(node).allocs), (300, 2));
-    let stopped = plan(&s, 0, &[], &[(0, false)], None, false);
-    apply(&mut s, stopped);
-    assert_eq!(s.alloc(AllocId(uuid(4, 0))).map(|a| a.desired_status), Some(DesiredStatus::Stop));
-    assert_eq!((s.usage(node).cpu, s.usage(node).allocs), (300, 2), "it runs on for its shutdown_delay");
-    assert!(s.usage(node).ports.contains("10.0.0.1", 8001));
-    let ended = AllocClientUpdate { id: AllocId(uuid(4, 0)), client_status: ClientStatus::Complete, ..AllocClientUpdate::default() };
-    apply(&mut s, vec![Change::UpdateAllocsFromClient(vec![ended])]);
-    assert_eq!((s.usage(node).cpu, s.usage(node).allocs), (200, 1));
-    assert!(!s.usage(node).ports.contains("10.0.0.1", 8001));
-    assert!(s.usage(node).ports.contains("10.0.0.1", 8002));
-}
-
-#[test]
-fn classes_come_and_go() {
-    let mut s = State::new();
-    let node = |n: u8, rack: &str| {
-        let mut node = Node { id: NodeId(uuid(1, n)), ..Node::default() };
-        node.meta.insert("rack".into(), rack.into());
-        node.meta.insert("unique.serial".into(), n.to_string().into());
-        Change::RegisterNode(Box::new(node))
-    };
-    apply(&mut s, vec![node(0, "a"), node(1, "a"), node(2, "b")]);
-    assert_eq!(s.fleet().class_count(), 2, "what is unique makes no class");
-    for rack in 0..50 {
-        apply(&mut s, vec![node(2, &format!("rack-{rack}"))]);
-        let slot = s.fleet().slot(NodeId(uuid(1, 2))).expect("registered");
-        let name = s.fleet().class_name(s.fleet().facts(slot).class).expect("a class");
-        assert_eq!(**name, *s.node(NodeId(uuid(1, 2))).expect("registered").computed_class);
-    }
-    assert!(s.fleet().class_count() <= 3, "classes without nodes do not pile up");
-    apply(&mut s, vec![Change::DeleteNode(NodeId(uuid(1, 0))), node(3, "c")]);
-    assert_eq!(s.fleet().len(), 3, "the slot is used again");
-    assert!(std::mem::size_of::<Allocation>() <= 600, "an allocation has become large");
-}
-
-#[test]
-fn a_shared_value_that_comes_and_goes_within_a_batch_has_one_row() {
-    let (mut s, mut disk) = (State::new(), Disk::default());
-    put_job(&mut s, 2);
-    let mut changes = plan(&s, 0, &[(0, 0, 0), (1, 0, 0)], &[], None, true);
-    changes.push(Change::DeleteAllocs(vec![AllocId(uuid(4, 0)), AllocId(uuid(4, 1))]));
-    changes.extend(plan(&s, 0, &[(2, 0, 0), (3, 0, 0)], &[], None, true));
-    let set = apply(&mut s, changes);
-    disk.write(set.rows(&s));
-    assert_eq!(disk.0.keys().filter(|(t, _)| *t == Table::Shared).count(), s.shared.len());
-}
-
-/// The next manager's allocation gets the registration in the batch that names the manager, with the instance's port.
-#[test]
-fn a_remote_registration_moves_with_its_slot() {
-    let mut s = State::new();
-    put_job(&mut s, 1);
-    for n in [0, 1] {
-        let node = Node { id: NodeId(uuid(1, n)), status: NodeStatus::Ready, datacenter: format!("dc{n}"), ..Node::default() };
-        apply(&mut s, vec![Change::RegisterNode(Box::new(node))]);
-        let alloc = Allocation {
-            id: AllocId(uuid(4, n)),
-            namespace: key(0).namespace,
-            job_id: key(0).id,
-            name: alloc_name(key(0).id.as_str(), "g", 0).into(),
-            task_group: "g".into(),
-            node_id: NodeId(uuid(1, n)),
-            ..Allocation::default()
-        };
-        apply(&mut s, vec![Change::UpsertAllocs(vec![alloc])]);
-    }
-    let report = |n: u8, epoch: u64, port: i32, given_port: bool| {
-        let entries = vec![ServiceEntry { port, given_port, ..entry(0) }];
-        Change::UpdateAllocsFromClient(vec![AllocClientUpdate {
-            id: AllocId(uuid(4, n)),
-            client_status: ClientStatus::Running,
-            services: Some(Vec::new()),
-            remote_services: model::Map::from([(Arc::from("t"), RemoteServices { epoch, entries })]),
-            ..AllocClientUpdate::default()
-        }])
-    };
-    let managed = |n: Option<u8>, epoch: u64| Change::PutRemoteTask(Box::new(RemoteTask { epoch, ..remote(0, n, None) }));
-    let seen = |s: &State| s.services().map(|r| (r.id.to_string(), r.datacenter.clone(), r.port)).collect::<Vec<_>>();
-    let at = |n: u8, port: i32| vec![(format!("_nomad-task-{}-g-0", AllocId(uuid(4, n))), format!("dc{n}"), port)];
-    apply(&mut s, vec![managed(Some(0), 1), report(0, 1, 7000, true)]);
-    assert_eq!(seen(&s), at(0, 7000));
-    apply(&mut s, vec![managed(Some(1), 2)]);
-    assert_eq!(seen(&s), at(1, 7000), "moved with the management");
-    apply(&mut s, vec![report(0, 1, 7000, true), report(1, 1, 1, false)]);
-    assert_eq!(seen(&s), at(1, 7000), "who does not manage it under this epoch has nothing to say");
-    apply(&mut s, vec![report(1, 2, 8000, true)]);
-    assert_eq!(seen(&s), at(1, 7000), "it listens where it was told to at its creation");
-    apply(&mut s, vec![report(1, 2, 9000, false)]);
-    assert_eq!(seen(&s), at(1, 9000), "what its runtime says goes");
-    let elsewhere = Manager { node_id: NodeId(uuid(1, 0)), alloc_id: AllocId(uuid(4, 1)) };
-    let record = RemoteTask { manager: Some(elsewhere), epoch: 3, ..remote(0, None, None) };
-    apply(&mut s, vec![Change::PutRemoteTask(Box::new(record)), report(1, 3, 9999, false), managed(Some(1), 4)]);
-    assert_eq!(seen(&s), at(1, 9000), "only the node of an allocation speaks for what that manages");
-    apply(&mut s, vec![managed(None, 2), Change::DeleteAllocs(vec![AllocId(uuid(4, 0)), AllocId(uuid(4, 1))])]);
-    assert_eq!(seen(&s), at(1, 9000), "unmanaged, with its allocations collected");
-    apply(&mut s, vec![Change::NodeStatus { id: NodeId(uuid(1, 1)), status: NodeStatus::Down, description: String::new(), event: None }]);
-    assert_eq!(seen(&s), at(1, 9000), "its manager's end is not its own");
-    apply(&mut s, vec![Change::DeleteRemoteTask(slot(0))]);
-    assert_eq!(seen(&s), vec![]);
-}
+mod cases;

@@ -36,12 +36,19 @@ impl State {
                 out.entry(group.clone()).or_default().running += 1;
             }
         }
-        let lost: BTreeSet<&str> =
-            self.job_summary(key).into_iter().flat_map(|s| &s.summary).filter(|(_, g)| g.lost > 0).map(|(n, _)| &**n).collect();
+        let lost: BTreeSet<&str> = self
+            .job_summary(key)
+            .into_iter()
+            .flat_map(|s| &s.summary)
+            .filter(|(_, g)| g.lost > 0)
+            .map(|(n, _)| &**n)
+            .collect();
         if lost.is_empty() {
             return out;
         }
-        for a in self.allocs_by_job(key).filter(|a| a.client_status == ClientStatus::Lost && lost.contains(&*a.task_group)) {
+        for a in
+            self.allocs_by_job(key).filter(|a| a.client_status == ClientStatus::Lost && lost.contains(&*a.task_group))
+        {
             let of = standing.get(&(a.task_group.clone(), a.index()));
             // Lost before the instance began: it had another instance.
             if of.is_some_and(|records| records.iter().all(|r| r.started_at <= a.modify_time)) {

@@ -101,7 +101,8 @@ impl NodeUse {
     fn change(&mut self, alloc: &Allocation, sign: i64) {
         let u = alloc.resources.usage();
         let sessions = alloc.resources.sessions();
-        self.sessions = if sign > 0 { self.sessions.saturating_add(sessions) } else { self.sessions.saturating_sub(sessions) };
+        self.sessions =
+            if sign > 0 { self.sessions.saturating_add(sessions) } else { self.sessions.saturating_sub(sessions) };
         self.cpu += sign * u.cpu;
         self.memory_mb += sign * u.memory_mb;
         self.disk_mb += sign * u.disk_mb;

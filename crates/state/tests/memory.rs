@@ -41,7 +41,11 @@ impl World {
     fn apply(&mut self, changes: Vec<Change>) {
         self.index += 1;
         self.state
-            .apply(self.index, 1_700_000_000_000_000_000 + i64::try_from(self.index).expect("small"), Batch::new(changes))
+            .apply(
+                self.index,
+                1_700_000_000_000_000_000 + i64::try_from(self.index).expect("small"),
+                Batch::new(changes),
+            )
             .expect("applies");
     }
 
@@ -61,7 +65,8 @@ impl World {
 fn event(kind: &str, time: u64, text: &str) -> Value {
     let details = if kind == "Task Setup" { json!({"message": text}) } else { json!({}) };
     let message = if kind == "Task Setup" { text } else { "" };
-    json!({"Type": kind, "Time": time, "DisplayMessage": text, "Details": details, "Message": message, "FailsTask": false, "ExitCode": 0,
+    json!({"Type": kind, "Time": time, "DisplayMessage": text, "Details": details, "Message": message,
+        "FailsTask": false, "ExitCode": 0,
            "Signal": 0, "DriverError": "", "RestartReason": ""})
 }
 
@@ -90,15 +95,19 @@ fn record(world: &World, n: u32) -> RemoteTask {
     let (incarnation, node) = (id(5, n), id(1, n % 2));
     let time = 1_700_000_000_123_456_789_u64 + u64::from(n);
     let mut r: RemoteTask = read(&json!({
-        "SpecHash": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08", "Driver": "mock_remote", "IncarnationID": incarnation,
+        "SpecHash": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08", "Driver": "mock_remote",
+        "IncarnationID": incarnation,
         "Provider": "mock:/var/lib/provider", "Desired": "run", "Epoch": 1, "IncarnationEpoch": 1, "AllocID": alloc.id,
-        "Policy": {"Batch": false, "Restart": {"Attempts": 2, "Interval": 1_800_000_000_000_u64, "Delay": 15_000_000_000_u64, "Mode": "fail",
+        "Policy": {"Batch": false,
+            "Restart": {"Attempts": 2, "Interval": 1_800_000_000_000_u64, "Delay": 15_000_000_000_u64, "Mode": "fail",
                    "RenderTemplates": false}, "KillSignal": "", "KillTimeout": 5_000_000_000_u64},
         "Handle": {"Schema": 1, "Data": "7b226b6579223a22".repeat(8)},
-        "Observed": {"State": "Running"}, "Verdict": {"Kind": "Active"}, "ProviderId": format!("mock-{}", &incarnation.to_string()[..8]),
+        "Observed": {"State": "Running"}, "Verdict": {"Kind": "Active"},
+        "ProviderId": format!("mock-{}", &incarnation.to_string()[..8]),
         "Attributes": {"signals": ""}, "StartedAt": time,
         "History": [
-            {"Time": time, "Epoch": 1, "Message": format!("incarnation {} committed for node {}", &incarnation.to_string()[..8], &node.to_string()[..8])},
+            {"Time": time, "Epoch": 1, "Message": format!("incarnation {} committed \
+                for node {}", &incarnation.to_string()[..8], &node.to_string()[..8])},
             {"Time": time + 1, "Epoch": 1, "Message": "being created"},
             {"Time": time + 2, "Epoch": 1, "Message": "running"},
         ],
@@ -146,7 +155,11 @@ fn what_a_remote_task_costs() {
     }
     let records = resident();
     let each = |bytes: u64| bytes / u64::from(MANY);
-    eprintln!("an allocation with its indexes: {} bytes, {} of them its own", each(allocs - start), size_of::<Allocation>());
+    eprintln!(
+        "an allocation with its indexes: {} bytes, {} of them its own",
+        each(allocs - start),
+        size_of::<Allocation>()
+    );
     eprintln!(
         "the record of its remote task with its indexes: {} bytes, {} of them its own",
         each(records - allocs),

@@ -1,8 +1,8 @@
 //! The contract that every backend fulfils.
 
-use std::{fmt, path::PathBuf, sync::Arc};
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
-use state::Row;
+use state::{FORMATS, Format, Row};
 
 use crate::recent::Watch;
 
@@ -24,13 +24,18 @@ pub struct Batch {
     pub base: u64,
     /// Index of the store after the commit; above `base`.
     pub index: u64,
-    /// Makes the rows when the batch's turn has come: the encoding happens off the path that decides.
-    pub rows: Box<dyn FnOnce() -> Vec<Row> + Send>,
+    /// Makes the rows when the batch's turn has come, in the format that the store then has: the encoding happens off
+    /// the path that decides.
+    pub rows: Box<dyn FnOnce(Format) -> Vec<Row> + Send>,
 }
 
 impl fmt::Debug for Batch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batch").field("fence", &self.fence).field("base", &self.base).field("index", &self.index).finish_non_exhaustive()
+        f.debug_struct("Batch")
+            .field("fence", &self.fence)
+            .field("base", &self.base)
+            .field("index", &self.index)
+            .finish_non_exhaustive()
     }
 }
 
@@ -48,7 +53,8 @@ impl fmt::Display for Lost {
         let Self { found, acknowledged } = self;
         write!(
             f,
-            "the database has lost changes that were acknowledged, those of the indexes {} to {acknowledged}: its write-ahead log was cut off or \
+            "the database has lost changes that were acknowledged, those of the indexes {} to {acknowledged}: its \
+                write-ahead log was cut off or \
              deleted, or an older copy was put in its place",
             found + 1
         )
@@ -111,6 +117,23 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// [`StoreError::Compacted`] when batches after `index` are no longer kept: load again and watch from there.
     fn watch(&self, index: u64) -> Result<Watch, StoreError>;
 
+    /// Whether others follow the batches with [`Self::watch`]: then they carry what followers tell people.
+    fn followed(&self) -> bool {
+        false
+    }
+
+    /// When the right to write was last seen to be ours, as the boot clock's time at which that was asked; None =
+    /// nobody else can take it while this store is open. What a server grants to others ends with this right: a grant
+    /// must not outlast this moment by more than a successor waits.
+    fn confirmed(&self) -> Option<Duration> {
+        None
+    }
+
+    /// The format that batches are written in: all that use the store read it.
+    fn format(&self) -> Format {
+        FORMATS.highest
+    }
+
     /// Makes a write without effect, to check whether the backend accepts writes (again).
     ///
     /// # Errors
@@ -134,6 +157,12 @@ pub enum StoreError {
         newest: u64,
         /// The batch's fence.
         ours: u64,
+    },
+    /// Another server leads, and this one has not taken over.
+    #[error("the server {leader} leads")]
+    Held {
+        /// Name of that server.
+        leader: Arc<str>,
     },
     /// The batch was built on an index that was not committed.
     #[error("the batch was built on index {base}, but the store is at {actual}")]
@@ -161,8 +190,9 @@ pub enum StoreError {
         /// The backend's message.
         reason: Arc<str>,
     },
-    /// The content of the disk is unknown: the process must end and read it again.
-    #[error("writing {} to the disk failed, its content is no longer certain: {reason}; the server must restart", .path.display())]
+    /// What the store has is unknown: the process must end and read it again.
+    #[error("writing to {} failed, its content is no longer certain: {reason}; the server must restart and read it \
+        again", .path.display())]
     Fatal {
         /// Path of the store.
         path: PathBuf,
@@ -171,7 +201,8 @@ pub enum StoreError {
     },
     /// The content of the disk differs from what was written.
     #[error(
-        "the database {} is damaged ({what}), nothing of it is used: stop the agent, move its directory aside, and restore a snapshot with \
+        "the database {} is damaged ({what}), nothing of it is used: stop the agent, move its directory aside, and \
+            restore a snapshot with \
          `drover operator snapshot restore`, or a copy from before",
         .path.display()
     )]
@@ -183,8 +214,10 @@ pub enum StoreError {
     },
     /// All acknowledged changes are missing.
     #[error(
-        "the database {} is empty, but changes up to index {acknowledged} were acknowledged: it or its write-ahead log was deleted or emptied. Bring \
-         back its files as they were, or a copy, or restore a snapshot; to have the nodes tell what they have instead, set server.cluster_id to the \
+        "the database {} is empty, but changes up to index {acknowledged} were acknowledged: it or its write-ahead \
+            log was deleted or emptied. Bring \
+         back its files as they were, or a copy, or restore a snapshot; to have the nodes tell what they have \
+         instead, set server.cluster_id to the \
          cluster of the nodes, which their logs name",
         .path.display()
     )]
@@ -195,7 +228,8 @@ pub enum StoreError {
         acknowledged: u64,
     },
     /// Another process has the database open.
-    #[error("the database {} is in use by {holder}: stop that process; each agent needs a data directory of its own", .path.display())]
+    #[error("the database {} is in use by {holder}: stop that process; each agent needs a data directory \
+        of its own", .path.display())]
     Locked {
         /// Path of the store.
         path: PathBuf,
@@ -203,7 +237,8 @@ pub enum StoreError {
         holder: Arc<str>,
     },
     /// Another release wrote the database.
-    #[error("{} has schema version {found}, this release reads {supported}: use a release that knows it", .path.display())]
+    #[error("{} has schema version {found}, this release reads {supported}: use a release that \
+        knows it", .path.display())]
     Schema {
         /// Path of the store.
         path: PathBuf,
@@ -212,8 +247,19 @@ pub enum StoreError {
         /// Version of this release.
         supported: i64,
     },
+    /// It is in a format that this release does not read.
+    #[error("{} is in format {in_use}; {why}", .path.display())]
+    Format {
+        /// Path of the store.
+        path: PathBuf,
+        /// Its format.
+        in_use: Format,
+        /// What this release reads, and which release to start.
+        why: Arc<str>,
+    },
     /// The database has a table unknown to this release.
-    #[error("{} has rows in the table {table:?}, which this release does not know: use a release that does", .path.display())]
+    #[error("{} has rows in the table {table:?}, which this release does not know: use a release \
+        that does", .path.display())]
     UnknownTable {
         /// Path of the store.
         path: PathBuf,
@@ -231,6 +277,27 @@ pub enum StoreError {
         /// Index of the oldest batch kept.
         oldest: u64,
     },
+    /// A server uses it, and nobody else may.
+    #[error(
+        "{} is used by {by}: stop it and try again; the traces of one that was killed end by themselves within 10 s",
+        .path.display()
+    )]
+    InUse {
+        /// Path of the store.
+        path: PathBuf,
+        /// The servers.
+        by: Arc<str>,
+    },
+    /// It was being filled from elsewhere, and that has not come to its end.
+    #[error(
+        "{} is being filled, or was and that was interrupted: no server uses it before that is done; run `drover \
+            operator store copy` or `drover operator snapshot restore` again",
+        .path.display()
+    )]
+    Unfinished {
+        /// Path of the store.
+        path: PathBuf,
+    },
     /// The store was closed.
     #[error("the store is closed")]
     Closed,
@@ -240,6 +307,6 @@ impl StoreError {
     /// Whether the process has to end.
     #[must_use]
     pub fn fatal(&self) -> bool {
-        matches!(self, Self::Fatal { .. } | Self::Damaged { .. } | Self::Fenced { .. })
+        matches!(self, Self::Fatal { .. } | Self::Damaged { .. } | Self::Fenced { .. } | Self::Format { .. })
     }
 }

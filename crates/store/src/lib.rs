@@ -1,4 +1,4 @@
-//! Durable commit: one small contract shaped like etcd, and its embedded backends.
+//! Durable commit: one small contract shaped like etcd, and its backends.
 //!
 //! A store keeps [rows](state::Row) (table, key, bytes) and the index of the newest batch. Its whole contract is
 //! [`Store`]:
@@ -9,13 +9,15 @@
 //!
 //! A batch is durable before it is acknowledged, and acknowledgements come in the order of submission.
 //!
-//! [`SqliteStore`] is for servers, [`MemoryStore`] for tests and development agents; both pass the suite in
-//! `tests/contract.rs`.
+//! [`SqliteStore`] is for one server, [`EtcdStore`] for several, [`MemoryStore`] for tests and development agents; all
+//! pass the suite of `tests/contract.rs`.
 //!
 //! This crate must never know the meaning of rows, nor serve reads: servers read from their snapshots. Begin reading at
 //! [`contract`].
 
 pub mod contract;
+mod etcd;
+pub mod formats;
 mod lock;
 mod mark;
 mod memory;
@@ -24,8 +26,10 @@ mod schema;
 pub mod snapshot;
 mod sqlite;
 
+pub use self::etcd::{EtcdOptions, EtcdStore, Member, Offline, Peer, SILENT, Sign, Standing};
 pub use contract::{Batch, Committed, Contents, Done, Fence, Lost, Store, StoreError, StoreStats};
 pub use lock::{DataDirLock, LockError};
 pub use memory::MemoryStore;
 pub use recent::Watch;
 pub use sqlite::{SqliteOptions, SqliteStore};
+pub use state::{FORMATS, Format, Versions};

@@ -16,7 +16,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// Another process uses it.
-    #[error("the data directory {} is used by another agent ({}); stop that one or choose another directory", .dir.display(), holder(*.pid))]
+    #[error("the data directory {} is used by another agent ({}); stop that one or choose another \
+        directory", .dir.display(), holder(*.pid))]
     Held {
         /// The directory.
         dir: PathBuf,
@@ -65,7 +66,14 @@ impl DataDirLock {
         make_private_dir(dir).map_err(io)?;
         let path = dir.join(Self::FILE);
         // Never truncated on open: the content belongs to the holder of the lock.
-        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path).map_err(io)?;
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(io)?;
         // A process forked while the last holder ended has a copy of the lock's descriptor until it executes: a refusal
         // may be temporary.
         let patience = Instant::now() + PATIENCE;

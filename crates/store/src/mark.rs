@@ -47,7 +47,8 @@ impl Mark {
     /// Opens or makes it, and writes the index; `None` leaves the present content until the next change is durable.
     pub(crate) fn open(database: &Path, index: Option<u64>) -> io::Result<Self> {
         // Never truncated: a full disk must keep the old content.
-        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(Self::path(database))?;
+        let file =
+            OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(Self::path(database))?;
         let mut mark = Self { file, failed: false, unsynced: false };
         if let Some(index) = index {
             mark.set(index);
@@ -62,7 +63,8 @@ impl Mark {
             // The database has the change: only the alarm would come later.
             Err(error) if !self.failed => {
                 self.failed = true;
-                tracing::warn!(error = %error, "the mark beside the database could not be written; it is tried again with the next change");
+                tracing::warn!(error = %error, "the mark beside the database could not be written; it is tried again \
+                    with the next change");
             }
             Err(_) => {}
         }

@@ -41,7 +41,7 @@ impl MemoryStore {
             return Err(StoreError::Closed);
         }
         admit(batch.fence, batch.base, inner.fence, inner.index)?;
-        let rows = (batch.rows)();
+        let rows = (batch.rows)(self.format());
         let bytes: usize = rows.iter().map(row_bytes).sum();
         for row in &rows {
             match &row.value {
@@ -72,8 +72,11 @@ pub(crate) fn admit(fence: Fence, base: u64, newest: u64, actual: u64) -> Result
 impl Store for MemoryStore {
     fn load(&self) -> Result<Contents, StoreError> {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let rows =
-            inner.rows.iter().map(|((table, key), value)| Row { table: *table, key: key.clone(), value: Some(value.clone()) }).collect();
+        let rows = inner
+            .rows
+            .iter()
+            .map(|((table, key), value)| Row { table: *table, key: key.clone(), value: Some(value.clone()) })
+            .collect();
         Ok(Contents { index: inner.index, rows })
     }
 
@@ -91,6 +94,10 @@ impl Store for MemoryStore {
 
     fn watch(&self, index: u64) -> Result<Watch, StoreError> {
         self.recent.watch(index)
+    }
+
+    fn followed(&self) -> bool {
+        true
     }
 
     fn probe(&self) -> Result<(), StoreError> {

@@ -58,12 +58,15 @@ pub(crate) fn make_private(path: &Path) -> std::io::Result<()> {
 /// Makes the tables, or migrates those of an older release.
 pub(crate) fn migrate(connection: &Connection, path: &Path) -> Result<(), StoreError> {
     let fail = |attempt| move |error: rusqlite::Error| failure(path, attempt, &error);
-    let found: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(fail("reading the schema version"))?;
+    let found: i64 = connection
+        .query_row("PRAGMA user_version", [], |row| row.get(0))
+        .map_err(fail("reading the schema version"))?;
     match found {
         0 => connection
             .execute_batch(&format!(
                 "BEGIN;
-                 CREATE TABLE records (id INTEGER PRIMARY KEY, tbl TEXT NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL, sum INTEGER NOT NULL DEFAULT -1);
+                 CREATE TABLE records (id INTEGER PRIMARY KEY, tbl TEXT NOT NULL, key BLOB NOT NULL, value BLOB NOT \
+                 NULL, sum INTEGER NOT NULL DEFAULT -1);
                  CREATE UNIQUE INDEX records_by_key ON records (tbl, key);
                  CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
                  PRAGMA user_version = {SCHEMA_VERSION};
@@ -125,7 +128,8 @@ pub(crate) fn check(connection: &Connection, path: &Path) -> Result<(), StoreErr
         Ok(found) => Err(StoreError::Damaged { path: path.to_owned(), what: found.replace('\n', ", ").into() }),
         Err(error) if error.sqlite_error_code() == Some(ErrorCode::OperationInterrupted) => {
             let limit = CHECK_PATIENCE.as_secs();
-            tracing::warn!(path = %path.display(), "the database is so large that not all of its pages were checked within {limit} s");
+            tracing::warn!(path = %path.display(), "the database is so large that not all of its pages were checked \
+                within {limit} s");
             Ok(())
         }
         Err(error) => Err(failure(path, "checking the database", &error)),
@@ -162,12 +166,16 @@ pub(crate) fn failure(path: &Path, attempt: &'static str, error: &rusqlite::Erro
     // After a failed fsync the kernel may have dropped the pages: a later success proves nothing.
     let sync_failed = matches!(
         code.extended_code,
-        rusqlite::ffi::SQLITE_IOERR_FSYNC | rusqlite::ffi::SQLITE_IOERR_DIR_FSYNC | rusqlite::ffi::SQLITE_IOERR_TRUNCATE
+        rusqlite::ffi::SQLITE_IOERR_FSYNC
+            | rusqlite::ffi::SQLITE_IOERR_DIR_FSYNC
+            | rusqlite::ffi::SQLITE_IOERR_TRUNCATE
     );
     match code.code {
         _ if sync_failed => StoreError::Fatal { path, reason },
         ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => StoreError::Damaged { path, what: reason },
-        ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => StoreError::Locked { holder: holder(&path).into(), path },
+        ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => {
+            StoreError::Locked { holder: holder(&path).into(), path }
+        }
         ErrorCode::DiskFull => StoreError::Full { path, reason },
         _ => StoreError::Backend { attempt, path, reason },
     }
@@ -181,7 +189,9 @@ fn holder(path: &Path) -> String {
     // 1: POSIX  ADVISORY  WRITE 1234 08:01:5678 0 EOF
     let pids = locks.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        let at = fields.iter().position(|field| field.rsplit(':').next() == Some(&*inode) && field.matches(':').count() == 2)?;
+        let at = fields
+            .iter()
+            .position(|field| field.rsplit(':').next() == Some(&*inode) && field.matches(':').count() == 2)?;
         fields.get(at.checked_sub(1)?).copied()
     });
     match pids.filter(|pid| *pid != own).map(str::to_owned).next() {

@@ -19,10 +19,11 @@ use std::{
 };
 
 use sha2::{Digest as _, Sha256};
-use state::{Row, Table};
+use state::{FORMATS, Format, Row, Table};
 
 use crate::{
     contract::{Batch, Contents, Store, StoreError},
+    formats::refused,
     mark::Mark,
     sqlite::{SqliteOptions, SqliteStore},
 };
@@ -49,6 +50,8 @@ pub struct SnapshotMeta {
     pub created: String,
     /// Release that made it.
     pub release: String,
+    /// Format of its rows; 0 = the first, as in snapshots that name none.
+    pub format: Format,
 }
 
 /// A complete snapshot.
@@ -77,12 +80,25 @@ impl std::fmt::Debug for SavedFile {
     }
 }
 
+impl SavedFile {
+    /// Writes it below the store's directory, for its owner alone, atomically. An existing one stays: it is no older.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub fn write(&self, dir: &Path) -> io::Result<()> {
+        restore_file(&dir.join(&self.name), &self.content)
+    }
+}
+
 /// Whether a snapshot may write that file: in a directory of its own below the store's, with a plain name.
 fn plain(name: &str) -> bool {
     let part = |part: &str| {
-        !part.is_empty() && !part.starts_with('.') && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
+        !part.is_empty()
+            && !part.starts_with('.')
+            && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
     };
-    name.len() <= MAX_NAME && name.split_once('/').is_some_and(|(dir, file)| part(dir) && part(file) && dir != RESTORING)
+    name.len() <= MAX_NAME
+        && name.split_once('/').is_some_and(|(dir, file)| part(dir) && part(file) && dir != RESTORING)
 }
 
 /// Why a snapshot is unusable.
@@ -91,12 +107,39 @@ pub enum SnapshotError {
     /// It is not a snapshot.
     #[error("this is not a snapshot of drover: {0}; `drover operator snapshot save` makes one")]
     Foreign(String),
+    /// Its rows are in a format that this release does not read.
+    #[error("the rows of the snapshot are in format {format}; {why}")]
+    Format {
+        /// Their format.
+        format: Format,
+        /// What this release reads, and which release to start.
+        why: String,
+    },
     /// It is damaged.
     #[error("the snapshot is damaged: {0}; use another one")]
     Damaged(String),
     /// The target exists already.
-    #[error("{} is there already: a snapshot is restored into a directory without a state; stop the agent and move that directory aside", .0.display())]
+    #[error("{} is there already: a snapshot is restored into a directory without a state; stop the agent and move \
+        that directory aside", .0.display())]
     Occupied(PathBuf),
+    /// The target store has a state.
+    #[error(
+        "the store has a state already, of index {0}: a snapshot is restored into an empty store; stop its servers, \
+            and use a place that nothing is stored in"
+    )]
+    Inhabited(
+        /// Index of its state.
+        u64,
+    ),
+    /// What was read back is not what was written.
+    #[error(
+        "what was written to {place} was read back, and is something else: nothing of it is used; look at the disk or \
+            at etcd's members before you try again"
+    )]
+    Different {
+        /// The store.
+        place: &'static str,
+    },
     /// Files cannot be made.
     #[error("restoring to {} failed: {reason}", .path.display())]
     Io {
@@ -115,11 +158,12 @@ pub enum SnapshotError {
 pub fn encode(meta: &SnapshotMeta, contents: Contents, files: &[SavedFile]) -> Vec<u8> {
     let line = |text: &str| text.replace(['\n', '\r'], " ");
     let mut out = format!(
-        "{FORMAT}\nindex {}\ncluster {}\ncreated {}\nrelease {}\n\n",
+        "{FORMAT}\nindex {}\ncluster {}\ncreated {}\nrelease {}\nformat {}\n\n",
         contents.index,
         line(&meta.cluster),
         line(&meta.created),
-        line(&meta.release)
+        line(&meta.release),
+        meta.format.max(1)
     )
     .into_bytes();
     let mut put = |parts: [&[u8]; 3]| {
@@ -151,15 +195,26 @@ pub fn decode(bytes: &[u8]) -> Result<Snapshot, SnapshotError> {
         return Err(SnapshotError::Foreign(why.to_owned()));
     }
     let damaged = |why: &str| SnapshotError::Damaged(why.to_owned());
-    let (content, sum) = bytes.split_at_checked(bytes.len().saturating_sub(SUM)).ok_or_else(|| damaged("it is cut off"))?;
+    let (content, sum) =
+        bytes.split_at_checked(bytes.len().saturating_sub(SUM)).ok_or_else(|| damaged("it is cut off"))?;
     if Sha256::digest(content).as_slice() != sum {
         return Err(damaged("its checksum is not that of its content, it is cut off or was changed"));
     }
     let end = content.windows(2).position(|w| w == b"\n\n").ok_or_else(|| damaged("its head does not end"))?;
     let head = String::from_utf8_lossy(&content[..end]);
-    let field = |name: &str| head.lines().filter_map(|l| l.split_once(' ')).find(|(n, _)| *n == name).map_or("", |(_, v)| v).to_owned();
+    let field = |name: &str| {
+        head.lines().filter_map(|l| l.split_once(' ')).find(|(n, _)| *n == name).map_or("", |(_, v)| v).to_owned()
+    };
     let index = field("index").parse().map_err(|_| damaged("its head has no index"))?;
-    let meta = SnapshotMeta { index, cluster: field("cluster"), created: field("created"), release: field("release") };
+    let (cluster, created, release) = (field("cluster"), field("created"), field("release"));
+    let format = match &*field("format") {
+        "" => 1,
+        number => number.parse().map_err(|_| damaged("the format in its head is no number"))?,
+    };
+    if let Some(why) = refused(format, &release, FORMATS, env!("CARGO_PKG_VERSION")) {
+        return Err(SnapshotError::Format { format, why });
+    }
+    let meta = SnapshotMeta { index, cluster, created, release, format };
     let mut rest = &content[end + 2..];
     let mut part = || -> Option<&[u8]> {
         let (length, after) = rest.split_first_chunk::<4>()?;
@@ -210,33 +265,38 @@ impl Snapshot {
         (self.contents.index, self.meta.index) = (index, index);
     }
 
-    /// Makes a server's store from it, in a directory without one, atomically.
+    /// Makes a server's store from it, in a directory without one, atomically, and after it was read back.
     ///
     /// # Errors
     /// When there is a store already, another process uses the directory, or the disk refuses.
     pub fn restore(self, dir: &Path) -> Result<SnapshotMeta, SnapshotError> {
+        occupied(dir)?;
+        // Held until the end: no agent starts on an incomplete store.
+        let lock = crate::DataDirLock::acquire(dir).map_err(|e| StoreError::Lock(Arc::new(e)))?;
+        self.restore_locked(dir, &lock)
+    }
+
+    /// The same for somebody who holds the lock of the directory already.
+    ///
+    /// # Errors
+    /// As [`Self::restore`].
+    pub fn restore_locked(self, dir: &Path, _lock: &crate::DataDirLock) -> Result<SnapshotMeta, SnapshotError> {
         let io = |path: &Path| {
             let path = path.to_owned();
             move |reason| SnapshotError::Io { path, reason }
         };
+        occupied(dir)?;
         let target = dir.join(SqliteStore::FILE);
-        let occupied = [target.clone(), Mark::path(&target)].into_iter().find(|path| path.exists());
-        if let Some(path) = occupied {
-            return Err(SnapshotError::Occupied(path));
-        }
-        // Held until the end: no agent starts on an incomplete store.
-        let _lock = crate::DataDirLock::acquire(dir).map_err(|e| StoreError::Lock(Arc::new(e)))?;
         let making = dir.join(RESTORING);
         if making.exists() {
-            fs::remove_dir_all(&making).map_err(io(&making))?;
+            // The mark of an interrupted one comes before the rest.
+            match fs::remove_file(Mark::path(&target)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(&target)(error)),
+                _ => fs::remove_dir_all(&making).map_err(io(&making))?,
+            }
         }
         let store = SqliteStore::open(&making, &SqliteOptions::default())?;
-        let fence = store.acquire()?;
-        let (tx, rx) = mpsc::channel();
-        let rows = self.contents.rows;
-        let batch = Batch { fence, base: 0, index: self.meta.index, rows: Box::new(move || rows) };
-        store.submit(batch, Box::new(move |result| drop(tx.send(result))));
-        rx.recv().map_err(|_| StoreError::Closed)??;
+        commit(&store, self.contents, "the database")?;
         // Copies the write-ahead log into the database, and removes it.
         drop(store);
         // Before the database, which completes the store.
@@ -253,6 +313,56 @@ impl Snapshot {
         fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(io(dir))?;
         Ok(self.meta)
     }
+
+    /// Makes it the content of an empty store, as one batch, and reads it back. Its files are the caller's: a store has
+    /// none.
+    ///
+    /// # Errors
+    /// When the store has a state, or refuses.
+    pub fn restore_into(self, store: &dyn Store) -> Result<SnapshotMeta, SnapshotError> {
+        // Before it is acquired: servers that work on it are left alone.
+        let found = store.load()?.index;
+        if found != 0 {
+            return Err(SnapshotError::Inhabited(found));
+        }
+        commit(store, self.contents, "the store")?;
+        Ok(self.meta)
+    }
+}
+
+/// Whether the directory has a store, also one that has lost its database; an interrupted restore is none.
+fn occupied(dir: &Path) -> Result<(), SnapshotError> {
+    let target = dir.join(SqliteStore::FILE);
+    let mark = Mark::path(&target);
+    let interrupted = dir.join(RESTORING).join(SqliteStore::FILE).exists();
+    let occupied = [(&target, true), (&mark, !interrupted)].into_iter().find(|(path, counts)| *counts && path.exists());
+    occupied.map_or(Ok(()), |(path, _)| Err(SnapshotError::Occupied(path.clone())))
+}
+
+/// Stores the rows as the first batch, and reads them back.
+fn commit(store: &dyn Store, contents: Contents, place: &'static str) -> Result<(), SnapshotError> {
+    let (index, expected) = (contents.index, digest(&contents));
+    let fence = store.acquire()?;
+    let (tx, rx) = mpsc::channel();
+    let batch = Batch { fence, base: 0, index, rows: Box::new(move |_| contents.rows) };
+    store.submit(batch, Box::new(move |result| drop(tx.send(result))));
+    rx.recv().map_err(|_| StoreError::Closed)??;
+    if digest(&store.load()?) != expected { Err(SnapshotError::Different { place }) } else { Ok(()) }
+}
+
+/// SHA-256 of the index and all rows, whatever their order.
+fn digest(contents: &Contents) -> [u8; SUM] {
+    let mut rows: Vec<&Row> = contents.rows.iter().collect();
+    rows.sort_by(|a, b| (a.table.as_str(), &a.key).cmp(&(b.table.as_str(), &b.key)));
+    let mut sum = Sha256::new();
+    sum.update(contents.index.to_le_bytes());
+    for row in rows {
+        for part in [row.table.as_str().as_bytes(), &row.key, row.value.as_deref().unwrap_or_default()] {
+            sum.update((part.len() as u64).to_le_bytes());
+            sum.update(part);
+        }
+    }
+    sum.finalize().into()
 }
 
 /// For its owner alone, atomically. An existing one stays: it is no older.

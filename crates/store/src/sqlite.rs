@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
         mpsc,
     },
     thread,
@@ -16,10 +16,11 @@ use std::{
 };
 
 use rusqlite::{Connection, OptionalExtension as _, params};
-use state::Row;
+use state::{FORMATS, Format, Row, Versions};
 
 use crate::{
     contract::{Batch, Committed, Contents, Done, Fence, Lost, Store, StoreError, StoreStats, row_bytes},
+    formats::refused,
     lock::DataDirLock,
     mark::{Found, Mark},
     memory::admit,
@@ -36,10 +37,18 @@ const MAX_BYTES_PER_TRANSACTION: usize = 16 * 1024 * 1024;
 const REST_AFTER_IDLE: Duration = Duration::from_secs(2);
 
 /// Settings of the embedded store.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct SqliteOptions {
     /// Refuse writes above this size of the database; `None` = no limit.
     pub max_bytes: Option<u64>,
+    /// Formats that this server reads. A writer begins with the highest.
+    pub formats: Versions,
+}
+
+impl Default for SqliteOptions {
+    fn default() -> Self {
+        Self { max_bytes: None, formats: FORMATS }
+    }
 }
 
 /// The embedded store.
@@ -50,6 +59,7 @@ pub struct SqliteStore {
     writer: Mutex<Option<thread::JoinHandle<()>>>,
     recent: Arc<Recent>,
     counters: Arc<Counters>,
+    format: Arc<AtomicU32>,
 }
 
 #[derive(Debug, Default)]
@@ -85,6 +95,7 @@ impl SqliteStore {
         let path = dir.join(Self::FILE);
         let connection = open_database(&path, options)?;
         check(&connection, &path)?;
+        let format = format(&connection, &path, options.formats)?;
         let index = read_meta(&connection, &path, "index")?;
         let lost = match Mark::read(&path) {
             Found::Index(acknowledged) if acknowledged > index => {
@@ -93,7 +104,8 @@ impl SqliteStore {
                 Some(lost)
             }
             Found::Nothing if index > 0 => {
-                tracing::warn!(path = %path.display(), index, "there is no mark of how far the database has come; it is taken as it is");
+                tracing::warn!(path = %path.display(), index, "there is no mark of how far the database has come; it \
+                    is taken as it is");
                 None
             }
             Found::Index(_) | Found::Nothing => None,
@@ -105,8 +117,11 @@ impl SqliteStore {
         let fence = read_meta(&connection, &path, "fence")?;
         let recent = Recent::new(index);
         let counters = Arc::<Counters>::default();
+        let format = Arc::new(AtomicU32::new(format));
         let (queue, work) = mpsc::channel();
         let mut writer = Writer {
+            format: format.clone(),
+            highest: options.formats.highest,
             connection,
             mark,
             path: path.clone(),
@@ -117,11 +132,23 @@ impl SqliteStore {
             counters: counters.clone(),
             _lock: lock,
         };
-        let thread = thread::Builder::new()
-            .name("store-writer".to_owned())
-            .spawn(move || writer.run(&work))
-            .map_err(|e| StoreError::Backend { attempt: "starting the writer thread", path: path.clone(), reason: e.to_string().into() })?;
-        Ok(Self { path, lost, queue: Mutex::new(Some(queue)), writer: Mutex::new(Some(thread)), recent, counters })
+        let thread =
+            thread::Builder::new().name("store-writer".to_owned()).spawn(move || writer.run(&work)).map_err(|e| {
+                StoreError::Backend {
+                    attempt: "starting the writer thread",
+                    path: path.clone(),
+                    reason: e.to_string().into(),
+                }
+            })?;
+        Ok(Self {
+            path,
+            lost,
+            queue: Mutex::new(Some(queue)),
+            writer: Mutex::new(Some(thread)),
+            recent,
+            counters,
+            format,
+        })
     }
 
     /// The acknowledged batches that were missing at the opening: its user must find out what has happened since. The
@@ -170,6 +197,10 @@ impl Store for SqliteStore {
         self.recent.watch(index)
     }
 
+    fn format(&self) -> Format {
+        self.format.load(Ordering::Relaxed)
+    }
+
     fn probe(&self) -> Result<(), StoreError> {
         self.ask(Work::Probe)
     }
@@ -204,6 +235,9 @@ impl Drop for SqliteStore {
 
 struct Writer {
     connection: Connection,
+    format: Arc<AtomicU32>,
+    /// The format that a writer begins with.
+    highest: Format,
     mark: Mark,
     path: PathBuf,
     index: u64,
@@ -277,7 +311,8 @@ impl Writer {
             match admit(batch.fence, batch.base, self.fence, index) {
                 Err(refusal) => group.push(Pending { written: Err(refusal), done }),
                 Ok(()) => {
-                    let committed = Committed { index: batch.index, rows: (batch.rows)() };
+                    let committed =
+                        Committed { index: batch.index, rows: (batch.rows)(self.format.load(Ordering::Relaxed)) };
                     let size = committed.rows.iter().map(row_bytes).sum();
                     let written = self.write(&committed.rows);
                     bytes += size;
@@ -396,6 +431,14 @@ impl Writer {
         if let Some(error) = &self.poisoned {
             return Err(error.clone());
         }
+        let format = self.format.load(Ordering::Relaxed);
+        if format < self.highest {
+            let written = self.write_meta("format", self.highest.into());
+            written.map_err(|error| self.failure("raising the format", &error))?;
+            self.format.store(self.highest, Ordering::Relaxed);
+            tracing::info!(path = %self.path.display(), from = format, to = self.highest, "the database is written in \
+                a newer format; older releases refuse it");
+        }
         let fence = self.fence + 1;
         self.write_meta("fence", fence).map_err(|error| self.failure("taking over writing", &error))?;
         self.fence = fence;
@@ -406,14 +449,16 @@ impl Writer {
         if let Some(error) = &self.poisoned {
             return Err(error.clone());
         }
-        self.write_meta("probe", self.index).map_err(|error| self.failure("trying whether the disk can be written", &error))
+        self.write_meta("probe", self.index)
+            .map_err(|error| self.failure("trying whether the disk can be written", &error))
     }
 
     fn checkpoint(&mut self) {
         self.mark.sync();
         // A failure loses nothing: the log stays, and the next start reads it.
         if let Err(error) = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
-            tracing::warn!(path = %self.path.display(), error = %error, "copying the write-ahead log into the database failed; trying again later");
+            tracing::warn!(path = %self.path.display(), error = %error, "copying the write-ahead log into the \
+                database failed; trying again later");
         }
     }
 
@@ -457,12 +502,22 @@ fn open_database(path: &Path, options: &SqliteOptions) -> Result<Connection, Sto
         .map_err(fail("configuring the database"))?;
     migrate(&connection, path)?;
     if let Some(bytes) = options.max_bytes {
-        let page: i64 = connection.query_row("PRAGMA page_size", [], |row| row.get(0)).map_err(fail("reading the page size"))?;
+        let page: i64 =
+            connection.query_row("PRAGMA page_size", [], |row| row.get(0)).map_err(fail("reading the page size"))?;
         connection
             .query_row(&format!("PRAGMA max_page_count = {}", bytes / page.max(1).cast_unsigned()), [], |_| Ok(()))
             .map_err(fail("limiting the size"))?;
     }
     Ok(connection)
+}
+
+/// The format of the rows, which this server must read. A database that names none is of the first.
+fn format(connection: &Connection, path: &Path, formats: Versions) -> Result<Format, StoreError> {
+    let in_use = Format::try_from(read_meta(connection, path, "format")?.max(1)).unwrap_or(Format::MAX);
+    match refused(in_use, "", formats, env!("CARGO_PKG_VERSION")) {
+        Some(why) => Err(StoreError::Format { path: path.to_owned(), in_use, why: why.into() }),
+        None => Ok(in_use),
+    }
 }
 
 fn read_meta(connection: &Connection, path: &Path, key: &str) -> Result<u64, StoreError> {

@@ -23,7 +23,9 @@ fn open(dir: &Path) -> Result<SqliteStore, StoreError> {
 fn commit(store: &SqliteStore, fence: Fence, index: u64) {
     let (tx, rx) = mpsc::channel();
     let value = format!("a job with the number {index:06}").into_bytes();
-    let rows = Box::new(move || vec![Row { table: Table::Jobs, key: format!("job-{index}").into_bytes(), value: Some(value) }]);
+    let rows = Box::new(move |_| {
+        vec![Row { table: Table::Jobs, key: format!("job-{index}").into_bytes(), value: Some(value) }]
+    });
     store.submit(Batch { fence, base: index - 1, index, rows }, Box::new(move |result| drop(tx.send(result))));
     rx.recv_timeout(PATIENCE).unwrap().unwrap();
 }
@@ -86,7 +88,10 @@ fn a_damaged_page_a_zeroed_header_and_a_truncated_file_are_called_damage() {
         harm(&dir.path().join(SqliteStore::FILE));
         match start(dir.path()) {
             Err(error @ StoreError::Damaged { .. }) => {
-                assert!(error.to_string().contains("is damaged") && !error.to_string().contains("must restart"), "{name}: {error}");
+                assert!(
+                    error.to_string().contains("is damaged") && !error.to_string().contains("must restart"),
+                    "{name}: {error}"
+                );
             }
             other => panic!("{name}: {other:?}"),
         }
@@ -124,7 +129,10 @@ fn a_log_that_was_cut_off_or_deleted_is_noticed() {
             }
             let lost = store.lost().unwrap_or_else(|| panic!("{name}, start {turn}: nothing is said"));
             assert_eq!(lost, Lost { found: found.index, acknowledged: 300 }, "{name}");
-            assert!(found.index < 300 && lost.to_string().contains(&format!("the indexes {} to 300", found.index + 1)), "{name}: {lost}");
+            assert!(
+                found.index < 300 && lost.to_string().contains(&format!("the indexes {} to 300", found.index + 1)),
+                "{name}: {lost}"
+            );
             store.acquire().unwrap();
             assert!(mark().starts_with("index 00000000000000000300 "), "{name}: {}", mark());
         }
@@ -227,7 +235,9 @@ fn whoever_has_the_database_open_is_named() {
     drop(other.stdin.take());
     other.wait().unwrap();
     match refused {
-        Err(error @ StoreError::Locked { .. }) => assert!(error.to_string().contains(&format!("process {pid} (")), "{error}"),
+        Err(error @ StoreError::Locked { .. }) => {
+            assert!(error.to_string().contains(&format!("process {pid} (")), "{error}")
+        }
         unexpected => panic!("{unexpected:?}"),
     }
     assert_eq!(start(dir.path()).unwrap(), 3);

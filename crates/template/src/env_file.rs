@@ -2,8 +2,8 @@
 
 /// Reads the variables of a text, in their order.
 ///
-/// Empty lines and comments are left out, `export` before a name is allowed. Values stand plain (up to ` #`), between `'` (as they are) or between `"`
-/// (with `\n`, `\r`, `\t`, `\"`, `\\`, `\$`, `` \` ``).
+/// Empty lines and comments are left out, `export` before a name is allowed. Values stand plain (up to ` #`), between
+/// `'` (as they are) or between `"` (with `\n`, `\r`, `\t`, `\"`, `\\`, `\$`, `` \` ``).
 ///
 /// # Errors
 /// The line that holds no variable, and why.
@@ -18,7 +18,9 @@ pub fn parse_env(text: &str) -> Result<Vec<(String, String)>, String> {
         let line = line.strip_prefix("export ").map_or(line, str::trim_start);
         let (name, value) = line.split_once('=').ok_or_else(|| wrong("there is no = in it"))?;
         let name = name.trim();
-        if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) || name.contains(|c: char| c.is_whitespace() || c.is_control())
+        if name.is_empty()
+            || name.starts_with(|c: char| c.is_ascii_digit())
+            || name.contains(|c: char| c.is_whitespace() || c.is_control())
         {
             return Err(wrong("what stands before = cannot be a name"));
         }
@@ -73,13 +75,18 @@ mod tests {
         for (text, wanted) in [
             ("A=1", Ok(vec![("A", "1")])),
             ("# comment\n\nA=1\r\n export B = two words # comment\n", Ok(vec![("A", "1"), ("B", "two words")])),
-            ("A='x # $y'\nB=\"a\\n\\\"b\\\"\"\nC=\nD=a#b", Ok(vec![("A", "x # $y"), ("B", "a\n\"b\""), ("C", ""), ("D", "a#b")])),
+            (
+                "A='x # $y'\nB=\"a\\n\\\"b\\\"\"\nC=\nD=a#b",
+                Ok(vec![("A", "x # $y"), ("B", "a\n\"b\""), ("C", ""), ("D", "a#b")]),
+            ),
             ("A=1\nnothing", Err("line 2 of the result is no KEY=value: there is no = in it")),
             ("1A=1", Err("line 1 of the result is no KEY=value: what stands before = cannot be a name")),
             ("A=\"x", Err("line 1 of the result is no KEY=value: a \" is not closed")),
         ] {
             let wanted = wanted
-                .map(|v: Vec<(&str, &str)>| v.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect::<Vec<_>>())
+                .map(|v: Vec<(&str, &str)>| {
+                    v.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect::<Vec<_>>()
+                })
                 .map_err(str::to_owned);
             assert_eq!(parse_env(text), wanted, "{text}");
         }

@@ -53,6 +53,12 @@ impl Fault {
         // A part of a long line that holds the place.
         let skip = column.saturating_sub(SHOWN);
         let text = line_text.chars().skip(skip).take(SHOWN).collect();
-        Error { template: template.to_owned(), line: before.matches('\n').count() + 1, column, text, message: self.message }
+        Error {
+            template: template.to_owned(),
+            line: before.matches('\n').count() + 1,
+            column,
+            text,
+            message: self.message,
+        }
     }
 }

@@ -2,8 +2,20 @@
 
 use jiff::{Timestamp, tz::TimeZone};
 
-const MONTHS: [&str; 12] =
-    ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"];
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
 const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
 /// Elements of a layout, longer ones before those that they begin with.
@@ -109,12 +121,16 @@ fn fraction(rest: &str, before: &str, ns: i32) -> Option<(usize, String)> {
     let sign = rest.chars().next().filter(|c| matches!(c, '.' | ','))?;
     let digit = rest[1..].chars().next().filter(|c| matches!(c, '0' | '9'))?;
     let count = rest[1..].chars().take_while(|c| *c == digit).count();
-    if rest[1 + count..].starts_with(|c: char| c.is_ascii_digit()) || (digit == '9' && before.is_empty() && count == 0) {
+    if rest[1 + count..].starts_with(|c: char| c.is_ascii_digit()) || (digit == '9' && before.is_empty() && count == 0)
+    {
         return None;
     }
     let all = format!("{ns:09}");
     let digits = &all[..count.min(9)];
-    let text =
-        if digit == '0' { digits.to_owned() + &"0".repeat(count.saturating_sub(9)) } else { digits.trim_end_matches('0').to_owned() };
+    let text = if digit == '0' {
+        digits.to_owned() + &"0".repeat(count.saturating_sub(9))
+    } else {
+        digits.trim_end_matches('0').to_owned()
+    };
     Some((1 + count, if text.is_empty() { String::new() } else { format!("{sign}{text}") }))
 }

@@ -116,7 +116,10 @@ impl Lexer<'_> {
     fn closing(&self) -> Option<bool> {
         let rest = self.rest();
         let mut chars = rest.chars();
-        if chars.next().is_some_and(|c| SPACES.contains(&c)) && chars.next() == Some('-') && rest[2..].starts_with(self.right) {
+        if chars.next().is_some_and(|c| SPACES.contains(&c))
+            && chars.next() == Some('-')
+            && rest[2..].starts_with(self.right)
+        {
             return Some(true);
         }
         rest.starts_with(self.right).then_some(false)
@@ -172,7 +175,10 @@ impl Lexer<'_> {
     fn comment(&mut self) -> Result<(), Fault> {
         let start = self.at;
         let Some(end) = self.rest().find("*/") else {
-            return Err(Fault::new(start, "this comment is not closed; a comment ends with */ before the right delimiter"));
+            return Err(Fault::new(
+                start,
+                "this comment is not closed; a comment ends with */ before the right delimiter",
+            ));
         };
         self.at += end + 2;
         let Some(trim) = self.closing() else {
@@ -216,7 +222,9 @@ impl Lexer<'_> {
                 ',' => self.push(at, Kind::Comma),
                 '"' => self.quoted(at)?,
                 '`' => {
-                    let Some(end) = self.rest().find('`') else { return Err(Fault::new(at, "this raw string is not closed with `")) };
+                    let Some(end) = self.rest().find('`') else {
+                        return Err(Fault::new(at, "this raw string is not closed with `"));
+                    };
                     // Go drops carriage returns from raw strings.
                     let raw: Vec<u8> = self.rest()[..end].bytes().filter(|b| *b != b'\r').collect();
                     self.at += end + 1;
@@ -272,7 +280,10 @@ impl Lexer<'_> {
         if SPACES.contains(&c) || ".,|:()".contains(c) || self.rest().starts_with(self.right) {
             return Ok(());
         }
-        Err(Fault::new(at, format!("{:?} is followed by {c:?}, which cannot be part of a name", &self.input[at..self.at])))
+        Err(Fault::new(
+            at,
+            format!("{:?} is followed by {c:?}, which cannot be part of a name", &self.input[at..self.at]),
+        ))
     }
 
     fn quoted(&mut self, at: usize) -> Result<(), Fault> {
@@ -280,7 +291,9 @@ impl Lexer<'_> {
         loop {
             match self.bump() {
                 Some('"') => break,
-                Some('\n') | None => return Err(Fault::new(at, "this string is not closed; use ` for strings of several lines")),
+                Some('\n') | None => {
+                    return Err(Fault::new(at, "this string is not closed; use ` for strings of several lines"));
+                }
                 Some('\\') => match self.escape('"')? {
                     Escape::Byte(b) => out.push(b),
                     Escape::Char(c) => out.extend(c.encode_utf8(&mut [0; 4]).bytes()),
@@ -293,7 +306,8 @@ impl Lexer<'_> {
     }
 
     fn rune(&mut self, at: usize) -> Result<(), Fault> {
-        let wrong = || Fault::new(at, "a character constant holds one character, as in 'x'; strings are written with \"");
+        let wrong =
+            || Fault::new(at, "a character constant holds one character, as in 'x'; strings are written with \"");
         let c = match self.bump() {
             Some('\\') => match self.escape('\'')? {
                 Escape::Byte(b) => char::from(b),

@@ -1,7 +1,8 @@
 //! Go's text/template with consul-template's functions: what the `template` block of a job file is written in.
 //!
-//! A text is parsed once ([`Template::parse`], which finds everything that is wrong with it) and rendered against a [`Source`] of data as often as
-//! that changes. Pure: the clock is an argument, files and services come from the source, and every render ends within its [`Limits`].
+//! A text is parsed once ([`Template::parse`], which finds everything that is wrong with it) and rendered against a
+//! [`Source`] of data as often as that changes. Pure: the clock is an argument, files and services come from the
+//! source, and every render ends within its [`Limits`].
 //!
 //! ```text
 //! text ─ lexer ─ parser ─► definitions ─ machine ─► Ready(text) | Waiting(for what)
@@ -66,7 +67,8 @@ impl Template {
     /// Reads a text.
     ///
     /// # Errors
-    /// The first mistake with its place: syntax, functions that do not exist or are refused, variables that are not declared.
+    /// The first mistake with its place: syntax, functions that do not exist or are refused, variables that are not
+    /// declared.
     pub fn parse(name: &str, text: &str, syntax: &Syntax) -> Result<Self, Error> {
         let or = |given: &str, default: &str| if given.is_empty() { default.to_owned() } else { given.to_owned() };
         let (left, right) = (or(&syntax.left, "{{"), or(&syntax.right, "}}"));
@@ -77,12 +79,14 @@ impl Template {
     /// Renders.
     ///
     /// # Errors
-    /// What the template did wrong and where. An error while data is missing counts as waiting: it may be its consequence.
+    /// What the template did wrong and where. An error while data is missing counts as waiting: it may be its
+    /// consequence.
     pub fn render(&self, source: &mut dyn Source, settings: &Settings) -> Result<Outcome, Error> {
         self.run(value::Value::Nil, source, settings)
     }
 
-    /// Renders a document, which is `.` and `$` at the beginning. Its whole numbers stay whole. There are no files, services or variables.
+    /// Renders a document, which is `.` and `$` at the beginning. Its whole numbers stay whole. There are no files,
+    /// services or variables.
     ///
     /// # Errors
     /// What the template did wrong and where; a document that is nested too deep.

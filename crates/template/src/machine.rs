@@ -58,8 +58,9 @@ impl<'a> Machine<'a> {
 
     fn template(&mut self, name: &str, data: Value, at: usize) -> Result<(), Fault> {
         let definitions = self.definitions;
-        let nodes =
-            definitions.get(name).ok_or_else(|| Fault::new(at, format!("there is no template {name:?}; define it in this text")))?;
+        let nodes = definitions
+            .get(name)
+            .ok_or_else(|| Fault::new(at, format!("there is no template {name:?}; define it in this text")))?;
         self.enter(at)?;
         let outer = std::mem::replace(&mut self.variables, vec![("$".into(), data.clone())]);
         let result = self.nodes(nodes, &data);
@@ -74,7 +75,9 @@ impl<'a> Machine<'a> {
         if self.depth > most {
             return Err(Fault::new(
                 at,
-                format!("templates, blocks and parentheses are nested more than {most} deep; does a template call itself?"),
+                format!(
+                    "templates, blocks and parentheses are nested more than {most} deep; does a template call itself?"
+                ),
             ));
         }
         self.step(at)
@@ -161,7 +164,10 @@ impl<'a> Machine<'a> {
             Value::Map(map) => {
                 let map = map.clone();
                 let keys: Vec<_> = map.entries.keys().cloned().collect();
-                Box::new(keys.into_iter().map(move |k| (Value::Str(k.clone()), map.entries.get(&k).cloned().unwrap_or(Value::Nil))))
+                Box::new(
+                    keys.into_iter()
+                        .map(move |k| (Value::Str(k.clone()), map.entries.get(&k).cloned().unwrap_or(Value::Nil))),
+                )
             }
             Value::Int(count) => {
                 if variables.len() > 1 {
@@ -179,7 +185,12 @@ impl<'a> Machine<'a> {
                 let start = *start;
                 Box::new((start..*stop).map(move |n| (Value::Int(n - start), Value::Int(n))))
             }
-            other => return Err(Fault::new(branch.at, format!("range cannot go over a value of type {}", other.type_name()))),
+            other => {
+                return Err(Fault::new(
+                    branch.at,
+                    format!("range cannot go over a value of type {}", other.type_name()),
+                ));
+            }
         };
         let mut flow = Flow::Next;
         let mut empty = true;
@@ -313,7 +324,10 @@ impl<'a> Machine<'a> {
         let mut before = Value::Nil;
         for (n, name) in names.iter().enumerate() {
             if n > 0 && matches!(value, Value::Nil) && !matches!(before, Value::Nil) {
-                return Err(Fault::new(at, format!("there is nothing at {}, so it has no field {name}", names[..n].join("."))));
+                return Err(Fault::new(
+                    at,
+                    format!("there is nothing at {}, so it has no field {name}", names[..n].join(".")),
+                ));
             }
             if let Value::Scratch(scratch) = &value {
                 let scratch = scratch.clone();
@@ -363,7 +377,14 @@ impl<'a> Machine<'a> {
         }
     }
 
-    fn call(&mut self, function: &'static Function, at: usize, rest: &[Operand], dot: &Value, last: Option<Value>) -> Result<Value, Fault> {
+    fn call(
+        &mut self,
+        function: &'static Function,
+        at: usize,
+        rest: &[Operand],
+        dot: &Value,
+        last: Option<Value>,
+    ) -> Result<Value, Fault> {
         let count = rest.len() + usize::from(last.is_some());
         if count < function.least || count > function.most {
             let wanted = match (function.least, function.most) {
@@ -404,7 +425,8 @@ impl<'a> Machine<'a> {
         if let Value::Str(text) = value {
             return self.write(text, at);
         }
-        let mut out = print::Out::new(self.means.settings.limits.output.saturating_sub(self.output.len()).min(self.means.room()));
+        let mut out =
+            print::Out::new(self.means.settings.limits.output.saturating_sub(self.output.len()).min(self.means.room()));
         print::plain(&mut out, value).map_err(|m| Fault::new(at, m))?;
         let bytes = out.finish();
         self.means.allocate(bytes.len()).map_err(|m| Fault::new(at, m))?;

@@ -51,15 +51,17 @@ impl<'a> Means<'a> {
 
     /// Counts steps.
     pub(crate) fn spend(&mut self, steps: usize) -> Result<(), String> {
-        self.steps = self.steps.checked_sub(steps).ok_or("the template takes too many steps; does it loop without an end?")?;
+        self.steps =
+            self.steps.checked_sub(steps).ok_or("the template takes too many steps; does it loop without an end?")?;
         Ok(())
     }
 
     /// Counts bytes that are about to be made.
     pub(crate) fn allocate(&mut self, bytes: usize) -> Result<(), String> {
         let left = self.allocated.checked_sub(bytes);
-        self.allocated =
-            left.ok_or_else(|| format!("the template makes more than {} MiB of data", self.settings.limits.allocated >> 20))?;
+        self.allocated = left.ok_or_else(|| {
+            format!("the template makes more than {} MiB of data", self.settings.limits.allocated >> 20)
+        })?;
         self.spend(bytes / BYTES_PER_STEP)
     }
 

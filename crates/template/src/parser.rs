@@ -22,7 +22,15 @@ pub(crate) fn parse(text: &str, left: &str, right: &str, denied: &[String]) -> R
         return Err(Fault::new(0, format!("the template is longer than {} MiB", MAX_SOURCE >> 20)));
     }
     let tokens = lexer::tokens(text, left, right)?;
-    let mut parser = Parser { tokens, next: 0, denied, variables: vec!["$".into()], depth: 0, loops: 0, definitions: Definitions::new() };
+    let mut parser = Parser {
+        tokens,
+        next: 0,
+        denied,
+        variables: vec!["$".into()],
+        depth: 0,
+        loops: 0,
+        definitions: Definitions::new(),
+    };
     let mut root = Vec::new();
     loop {
         match parser.block(true)? {
@@ -152,7 +160,12 @@ impl Parser<'_> {
                             self.definition(at)?;
                             return Ok((nodes, Closed::Definition));
                         }
-                        Keyword::Define => return Err(Fault::new(at, "define stands at the top of a template, not within another block")),
+                        Keyword::Define => {
+                            return Err(Fault::new(
+                                at,
+                                "define stands at the top of a template, not within another block",
+                            ));
+                        }
                         Keyword::If => nodes.push(Node::If(self.branch(at, keyword)?)),
                         Keyword::With => nodes.push(Node::With(self.branch(at, keyword)?)),
                         Keyword::Range => nodes.push(Node::Range(self.branch(at, keyword)?)),
@@ -184,9 +197,8 @@ impl Parser<'_> {
     fn template_name(&mut self) -> Result<String, Fault> {
         let token = self.advance_solid();
         match token.kind {
-            Kind::Str(ref name) => {
-                String::from_utf8(name.clone()).map_err(|_| Fault::new(token.at, "the name of a template must be UTF-8 text"))
-            }
+            Kind::Str(ref name) => String::from_utf8(name.clone())
+                .map_err(|_| Fault::new(token.at, "the name of a template must be UTF-8 text")),
             _ => Err(unexpected(&token, "here; the name of a template is a string")),
         }
     }
@@ -218,7 +230,9 @@ impl Parser<'_> {
         match closed {
             Closed::By(Keyword::End, ..) => self.define(name, nodes, at),
             Closed::By(_, at, _) => Err(Fault::new(at, "else belongs to if, range or with")),
-            Closed::End | Closed::Definition => Err(Fault::new(at, format!("the template {name:?} is not closed with end"))),
+            Closed::End | Closed::Definition => {
+                Err(Fault::new(at, format!("the template {name:?} is not closed with end")))
+            }
         }
     }
 
@@ -244,7 +258,10 @@ impl Parser<'_> {
             Closed::By(Keyword::End, ..) => Vec::new(),
             Closed::By(_, else_at, Some(chained)) => {
                 if chained != keyword {
-                    return Err(Fault::new(else_at, format!("this else belongs to {context}; it cannot be chained with another keyword")));
+                    return Err(Fault::new(
+                        else_at,
+                        format!("this else belongs to {context}; it cannot be chained with another keyword"),
+                    ));
                 }
                 let inner = self.branch(else_at, chained)?;
                 vec![if chained == Keyword::If { Node::If(inner) } else { Node::With(inner) }]
@@ -396,7 +413,9 @@ impl Parser<'_> {
                 names.append(&mut fields);
                 OperandKind::Variable(name, names)
             }
-            OperandKind::Call(_) | OperandKind::Pipe(_) | OperandKind::Chain(..) => OperandKind::Chain(Box::new(term), fields),
+            OperandKind::Call(_) | OperandKind::Pipe(_) | OperandKind::Chain(..) => {
+                OperandKind::Chain(Box::new(term), fields)
+            }
             _ => return Err(Fault::new(at, "a literal has no fields")),
         };
         Ok(Some(Operand { at, kind }))
@@ -413,7 +432,8 @@ impl Parser<'_> {
             Kind::Bool(value) => OperandKind::Bool(value),
             Kind::Str(text) => OperandKind::Str(text),
             Kind::Rune(c) => OperandKind::Int(i64::from(u32::from(c))),
-            Kind::Number(text) => number(&text).ok_or_else(|| Fault::new(at, format!("{text:?} is not a number, or too large for one")))?,
+            Kind::Number(text) => number(&text)
+                .ok_or_else(|| Fault::new(at, format!("{text:?} is not a number, or too large for one")))?,
             Kind::Field(name) => OperandKind::Field(vec![name]),
             Kind::Variable(name) => {
                 self.known(&name, at)?;
@@ -435,7 +455,10 @@ impl Parser<'_> {
 
     fn function(&self, name: &str, at: usize) -> Result<&'static funcs::Function, Fault> {
         if self.denied.iter().any(|d| d == name) {
-            return Err(Fault::new(at, format!("the function {name} is denied on this node (client.template.function_denylist)")));
+            return Err(Fault::new(
+                at,
+                format!("the function {name} is denied on this node (client.template.function_denylist)"),
+            ));
         }
         match funcs::find(name) {
             Found::Function(function) => Ok(function),
@@ -486,7 +509,9 @@ fn number(text: &str) -> Option<OperandKind> {
         Some("0x") => (16, &lower[2..]),
         Some("0o") => (8, &lower[2..]),
         Some("0b") => (2, &lower[2..]),
-        _ if lower.len() > 1 && lower.starts_with('0') && lower.bytes().all(|b| b.is_ascii_digit() || b == b'_') => (8, &lower[1..]),
+        _ if lower.len() > 1 && lower.starts_with('0') && lower.bytes().all(|b| b.is_ascii_digit() || b == b'_') => {
+            (8, &lower[1..])
+        }
         _ => (10, lower.as_str()),
     };
     let is_float = if radix == 16 { lower.contains(['.', 'p']) } else { lower.contains(['.', 'e']) && radix == 10 };

@@ -131,7 +131,9 @@ pub(crate) fn sprintf(out: &mut Out, format: &[u8], args: &[Value]) -> Result<()
             if format.get(at) == Some(&b'*') {
                 at += 1;
                 match args.get(next) {
-                    Some(Value::Int(p)) if *p >= 0 && *p <= MAX_WIDTH as i64 => spec.precision = usize::try_from(*p).ok(),
+                    Some(Value::Int(p)) if *p >= 0 && *p <= MAX_WIDTH as i64 => {
+                        spec.precision = usize::try_from(*p).ok()
+                    }
                     _ => out.push("%!(BADPREC)")?,
                 }
                 next += 1;
@@ -219,10 +221,18 @@ fn index(format: &[u8], at: &mut usize, next: &mut usize, count: usize, reordere
 
 fn formatted(out: &mut Out, value: &Value, spec: &Spec) -> Result<(), String> {
     if spec.verb == 'T' {
-        return padded(out, value.type_name().replace("nil", "<nil>").as_bytes(), &Spec { zero: false, ..spec.clone() });
+        return padded(
+            out,
+            value.type_name().replace("nil", "<nil>").as_bytes(),
+            &Spec { zero: false, ..spec.clone() },
+        );
     }
     if spec.verb == 'p' || (spec.verb == 'v' && spec.sharp) {
-        return Err(format!("the verb %{}{} is not supported: values here have no Go types", if spec.sharp { "#" } else { "" }, spec.verb));
+        return Err(format!(
+            "the verb %{}{} is not supported: values here have no Go types",
+            if spec.sharp { "#" } else { "" },
+            spec.verb
+        ));
     }
     match value {
         Value::Nil if spec.verb == 'v' => padded(out, b"<nil>", spec),
@@ -452,7 +462,8 @@ fn string(out: &mut Out, value: &Value, text: &[u8], spec: &Spec) -> Result<(), 
             if text.len() > MAX_WIDTH {
                 return Err("the text to quote is too large".into());
             }
-            let raw = spec.sharp && std::str::from_utf8(text).is_ok_and(|t| t.chars().all(|c| c == '\t' || (c != '`' && printable(c))));
+            let raw = spec.sharp
+                && std::str::from_utf8(text).is_ok_and(|t| t.chars().all(|c| c == '\t' || (c != '`' && printable(c))));
             let quoted = if raw { format!("`{}`", String::from_utf8_lossy(text)) } else { quote(text, spec.plus) };
             padded(out, quoted.as_bytes(), spec)
         }
@@ -482,7 +493,8 @@ fn string(out: &mut Out, value: &Value, text: &[u8], spec: &Spec) -> Result<(), 
 pub(crate) fn printable(c: char) -> bool {
     !(c.is_control()
         || (c.is_whitespace() && c != ' ')
-        || matches!(u32::from(c), 0xad | 0x200b..=0x200f | 0x2028..=0x202e | 0x2060..=0x206f | 0xfeff | 0xe000..=0xf8ff | 0xfff0..=0xfffb | 0xf0000..))
+        || matches!(u32::from(c), 0xad | 0x200b..=0x200f | 0x2028..=0x202e | 0x2060..=0x206f | 0xfeff | 0xe000..=0xf8ff
+            | 0xfff0..=0xfffb | 0xf0000..))
 }
 
 /// A Go string literal.

@@ -51,7 +51,8 @@ fn word(text: &str, more: &str) -> bool {
 
 /// Reads a query; the tag beside it is looked for in what is found.
 pub(crate) fn parse_query(text: &str) -> Result<(ServiceQuery, Option<String>), String> {
-    let wrong = || format!("{text:?} is no query for a service: TAG.NAME?ns=NAMESPACE@REGION, all but the name optional");
+    let wrong =
+        || format!("{text:?} is no query for a service: TAG.NAME?ns=NAMESPACE@REGION, all but the name optional");
     let (rest, region) = match text.split_once('@') {
         Some((rest, region)) => (rest, Some(region.to_owned())),
         None => (text, None),

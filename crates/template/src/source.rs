@@ -2,7 +2,8 @@
 
 use crate::services::{ServiceName, ServicePlace, ServiceQuery};
 
-/// Where a render has its data from. What is not there yet is [`Lookup::Missing`]: the render goes on to find everything that it waits for.
+/// Where a render has its data from. What is not there yet is [`Lookup::Missing`]: the render goes on to find
+/// everything that it waits for.
 pub trait Source {
     /// A variable of the task's environment; `None` where the task has no such variable.
     fn env(&mut self, name: &str) -> Lookup<Option<String>>;

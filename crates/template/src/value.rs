@@ -77,7 +77,8 @@ impl Value {
             Json::String(text) => Ok(Self::text(text)),
             Json::Array(items) => Self::list(items.iter().map(Self::of_document).collect::<Result<_, _>>()?),
             Json::Object(members) => {
-                let members = members.iter().map(|(name, value)| Ok((name.as_bytes().into(), Self::of_document(value)?)));
+                let members =
+                    members.iter().map(|(name, value)| Ok((name.as_bytes().into(), Self::of_document(value)?)));
                 Self::map(members.collect::<Result<_, String>>()?)
             }
         }

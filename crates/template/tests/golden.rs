@@ -1,4 +1,5 @@
-//! Every case of golden.json, which a Go program made with text/template and consul-template: the same text, or an error in both.
+//! Every case of golden.json, which a Go program made with text/template and consul-template: the same text, or an
+//! error in both.
 
 use serde_json::Value;
 use template::{Limits, Lookup, Outcome, ServiceName, ServicePlace, ServiceQuery, Settings, Source, Syntax, Template};

@@ -29,7 +29,9 @@ impl Source for Nothing {
             ..ServicePlace::default()
         };
         match query.name.as_str() {
-            "web" => Lookup::Known((1..=query.choose.as_ref().map_or(3, |(count, _)| i64::from(*count))).map(place).collect()),
+            "web" => Lookup::Known(
+                (1..=query.choose.as_ref().map_or(3, |(count, _)| i64::from(*count))).map(place).collect(),
+            ),
             "none" => Lookup::Known(Vec::new()),
             "elsewhere" => Lookup::Refused("there are no other regions".into()),
             _ => Lookup::Missing,
@@ -111,7 +113,8 @@ fn pieces() -> impl Strategy<Value = String> {
         "loop 3",
         "parseJSON \"[1,2]\"",
     ]);
-    let word = prop_oneof![3 => words.prop_map(str::to_owned), 2 => prop::sample::select(functions).prop_map(|f| format!("{f} ")), 1 => any::<String>()];
+    let word = prop_oneof![3 => words.prop_map(str::to_owned),
+        2 => prop::sample::select(functions).prop_map(|f| format!("{f} ")), 1 => any::<String>()];
     prop::collection::vec(word, 0..24).prop_map(|w| w.concat())
 }
 
@@ -224,19 +227,25 @@ fn mistakes_are_shown_where_they_are() {
     for (text, wanted) in [
         (
             "line one\n  key = {{ tolower \"A\" }}\n",
-            "template local/x line 2 column 12: there is no function tolower; did you mean toLower? (in: key = {{ tolower \"A\" }})",
+            "template local/x line 2 column 12: there is no function tolower; did you mean toLower? (in: key = {{ \
+                tolower \"A\" }})",
         ),
         (
             "{{ nomadVar \"a\" }}",
-            "template local/x line 1 column 4: the function nomadVar is not supported: there is no store of variables yet; pass values through the env block \
+            "template local/x line 1 column 4: the function nomadVar is not supported: there is no store of variables \
+                yet; pass values through the env block \
              or a file (in: {{ nomadVar \"a\" }})",
         ),
         ("a\n\n{{ if true }}", "template local/x line 3 column 4: this if is not closed with end (in: {{ if true }})"),
         (
             "x\n{{ define \"t\" }}\n  {{ parseInt \"q\" }}{{ end }}{{ template \"t\" }}",
-            "template local/x line 3 column 6: parseInt: \"q\" is not a whole number (in: {{ parseInt \"q\" }}{{ end }}{{ template \"t\" }})",
+            "template local/x line 3 column 6: parseInt: \"q\" is not a whole number (in: {{ parseInt \"q\" }}{{ end \
+                }}{{ template \"t\" }})",
         ),
-        ("é {{ file \"outside\" }}", "template local/x line 1 column 6: file: it lies outside (in: é {{ file \"outside\" }})"),
+        (
+            "é {{ file \"outside\" }}",
+            "template local/x line 1 column 6: file: it lies outside (in: é {{ file \"outside\" }})",
+        ),
     ] {
         assert_eq!(render(text).expect_err("a mistake"), wanted);
     }
@@ -244,14 +253,16 @@ fn mistakes_are_shown_where_they_are() {
 
 #[test]
 fn missing_data_is_waited_for_all_at_once() {
-    let waits = render("{{ file \"b\" }}{{ file \"a\" }}{{ (parseJSON (file \"c\")).x.y }}{{ index (parseJSON \"[]\") 0 }}");
+    let waits =
+        render("{{ file \"b\" }}{{ file \"a\" }}{{ (parseJSON (file \"c\")).x.y }}{{ index (parseJSON \"[]\") 0 }}");
     assert_eq!(waits, Err("waits for {\"file(a)\", \"file(b)\", \"file(c)\"}".into()));
     assert_eq!(render("{{ file \"known\" }}"), Ok("content".into()));
 }
 
 #[test]
 fn bytes_that_are_no_text_are_kept() {
-    let template = Template::parse("t", "{{ file \"binary\" }}{{ base64Decode \"/w==\" }}", &Syntax::default()).expect("parses");
+    let template =
+        Template::parse("t", "{{ file \"binary\" }}{{ base64Decode \"/w==\" }}", &Syntax::default()).expect("parses");
     assert_eq!(template.render(&mut Nothing, &small()), Ok(Outcome::Ready(vec![0, 159, 146, 150, 255])));
     assert!(render("{{ file \"binary\" | toUpper }}").expect_err("no text").contains("must be UTF-8 text"));
 }
@@ -279,7 +290,10 @@ fn times_are_told_in_go_layouts() {
 #[test]
 fn services_are_read_from_the_source() {
     for (text, wanted) in [
-        ("{{ range nomadService \"web\" }}{{ .Address }}:{{ .Port }} {{ end }}", "10.0.0.1:8001 10.0.0.2:8002 10.0.0.3:8003 "),
+        (
+            "{{ range nomadService \"web\" }}{{ .Address }}:{{ .Port }} {{ end }}",
+            "10.0.0.1:8001 10.0.0.2:8002 10.0.0.3:8003 ",
+        ),
         ("{{ range nomadService 2 \"key\" \"web\" }}{{ .ID }} {{ end }}", "id-1 id-2 "),
         ("{{ range \"a.web\" | nomadService }}{{ .ID }} {{ .Tags | join \",\" }}{{ end }}", "id-1 a,b"),
         ("{{ range nomadService \"none\" }}x{{ else }}nobody{{ end }}", "nobody"),

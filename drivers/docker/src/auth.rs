@@ -54,13 +54,16 @@ struct Login {
 pub(crate) async fn find(image: &str, job: &Auth, sources: &AuthSources) -> Result<Option<Value>, String> {
     if !job.username.is_empty() || !job.password.is_empty() {
         let server = if job.server_address.is_empty() { registry(image) } else { &job.server_address };
-        return Ok(Some(json!({"username": job.username, "password": job.password, "email": job.email, "serveraddress": server})));
+        return Ok(Some(
+            json!({"username": job.username, "password": job.password, "email": job.email, "serveraddress": server}),
+        ));
     }
     let registry = registry(image);
     if !sources.config.is_empty() {
         let path = &sources.config;
         let text = tokio::fs::read(path).await.map_err(|e| format!("read the file of credentials {path}: {e}"))?;
-        let file: LoginFile = serde_json::from_slice(&text).map_err(|e| format!("the file of credentials {path} cannot be read: {e}"))?;
+        let file: LoginFile =
+            serde_json::from_slice(&text).map_err(|e| format!("the file of credentials {path} cannot be read: {e}"))?;
         if let Some(helper) = helper_of(&file, registry) {
             return ask(helper, registry).await;
         }
@@ -97,7 +100,11 @@ fn credentials(login: &Login, registry: &str) -> Result<Value, String> {
         return Ok(json!({"username": login.username, "password": login.password, "serveraddress": registry}));
     }
     let wrong = || format!("the credentials for {registry} are not base64 of name:password");
-    let text = BASE64_STANDARD.decode(login.auth.trim()).ok().and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(wrong)?;
+    let text = BASE64_STANDARD
+        .decode(login.auth.trim())
+        .ok()
+        .and_then(|bytes| String::from_utf8(bytes).ok())
+        .ok_or_else(wrong)?;
     let (username, password) = text.split_once(':').ok_or_else(wrong)?;
     Ok(json!({"username": username, "password": password.trim_end_matches('\0'), "serveraddress": registry}))
 }
@@ -127,13 +134,17 @@ async fn ask(helper: &str, registry: &str) -> Result<Option<Value>, String> {
         }
         child.wait_with_output().await.map_err(|e| format!("run {program}: {e}"))
     };
-    let output =
-        tokio::time::timeout(HELPER_WITHIN, run).await.map_err(|_| format!("{program} has not answered within {HELPER_WITHIN:?}"))??;
+    let output = tokio::time::timeout(HELPER_WITHIN, run)
+        .await
+        .map_err(|_| format!("{program} has not answered within {HELPER_WITHIN:?}"))??;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(if output.stdout.is_empty() { &output.stderr } else { &output.stdout }).trim().to_owned();
+        let said = String::from_utf8_lossy(if output.stdout.is_empty() { &output.stderr } else { &output.stdout })
+            .trim()
+            .to_owned();
         return Err(format!("{program} gave no credentials for {registry} ({}): {said}", output.status));
     }
-    let answer: Answer = serde_json::from_slice(&output.stdout).map_err(|e| format!("{program} answered something else than JSON: {e}"))?;
+    let answer: Answer = serde_json::from_slice(&output.stdout)
+        .map_err(|e| format!("{program} answered something else than JSON: {e}"))?;
     Ok(Some(match answer.username.as_str() {
         "<token>" => json!({"identitytoken": answer.secret, "serveraddress": registry}),
         name => json!({"username": name, "password": answer.secret, "serveraddress": registry}),
@@ -161,7 +172,8 @@ mod tests {
     async fn the_job_comes_first_then_the_file() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("config.json");
-        let text = json!({"auths": {"https://ghcr.io/v2/": {"auth": BASE64_STANDARD.encode("me:se:cret")}, "t.io": {"identitytoken": "tok"}, "bad.io": {"auth": "%"}}});
+        let text = json!({"auths": {"https://ghcr.io/v2/": {"auth": BASE64_STANDARD.encode("me:se:cret")},
+            "t.io": {"identitytoken": "tok"}, "bad.io": {"auth": "%"}}});
         std::fs::write(&path, text.to_string()).expect("written");
         let sources = AuthSources { config: path.display().to_string(), helper: String::new() };
         let job = Auth { username: "u".into(), password: "p".into(), ..Auth::default() };
@@ -175,6 +187,8 @@ mod tests {
         let missing = AuthSources { config: "/nowhere".into(), helper: String::new() };
         assert!(find("a", &none, &missing).await.expect_err("missing").contains("/nowhere"));
         let helper = AuthSources { config: String::new(), helper: "that-does-not-exist".into() };
-        assert!(find("a", &none, &helper).await.expect_err("no helper").contains("docker-credential-that-does-not-exist"));
+        assert!(
+            find("a", &none, &helper).await.expect_err("no helper").contains("docker-credential-that-does-not-exist")
+        );
     }
 }

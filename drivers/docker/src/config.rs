@@ -10,7 +10,8 @@ use globset::Glob;
 use crate::engine::Engine;
 use crate::engine::endpoint::{DEFAULT_SOCKET, Endpoint};
 
-/// Capabilities that tasks may have unless the operator says otherwise, as in the schema: the engine's own set without raw sockets.
+/// Capabilities that tasks may have unless the operator says otherwise, as in the schema: the engine's own set without
+/// raw sockets.
 pub(crate) const DEFAULT_ALLOW_CAPS: &[&str] = &[
     "audit_write",
     "chown",
@@ -28,7 +29,8 @@ pub(crate) const DEFAULT_ALLOW_CAPS: &[&str] = &[
 ];
 
 /// Names that `extra_labels` may select.
-pub(crate) const EXTRA_LABELS: &[&str] = &["job_name", "job_id", "task_group_name", "task_name", "namespace", "node_name", "node_id"];
+pub(crate) const EXTRA_LABELS: &[&str] =
+    &["job_name", "job_id", "task_group_name", "task_name", "namespace", "node_name", "node_id"];
 
 /// Files of a TLS endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, DriverConfig)]
@@ -147,7 +149,8 @@ impl Logging {
 #[derive(Clone, Debug, PartialEq, DriverConfig)]
 #[config(default, impl_default)]
 pub(crate) struct PluginConfig {
-    /// Where the engine listens: `unix:///path`, `tcp://host:port` or `ssh://user@host`. This machine's socket without it, where that is allowed.
+    /// Where the engine listens: `unix:///path`, `tcp://host:port` or `ssh://user@host`. This machine's socket without
+    /// it, where that is allowed.
     pub(crate) endpoint: String,
     /// Configuration file of ssh for an `ssh` endpoint; the user's without it.
     pub(crate) ssh_config: String,
@@ -155,7 +158,8 @@ pub(crate) struct PluginConfig {
     pub(crate) auth: AuthSources,
     /// TLS of a `tcp` endpoint.
     pub(crate) tls: TlsFiles,
-    /// Further labels of containers: names or patterns of `job_name`, `job_id`, `task_group_name`, `task_name`, `namespace`, `node_name`, `node_id`.
+    /// Further labels of containers: names or patterns of `job_name`, `job_id`, `task_group_name`, `task_name`,
+    /// `namespace`, `node_name`, `node_id`.
     pub(crate) extra_labels: Vec<String>,
     /// The engine's logging driver for tasks that name none; `json-file` with two files of 2 MiB without it.
     pub(crate) logging: Option<Logging>,
@@ -169,7 +173,9 @@ pub(crate) struct PluginConfig {
     /// Namespaces of the host and of other containers that tasks may share without `allow_privileged`.
     pub(crate) allowed_modes: AllowedModes,
     /// Capabilities that tasks may have; `all` stands for every one.
-    #[config(default = ["audit_write", "chown", "dac_override", "fowner", "fsetid", "kill", "mknod", "net_bind_service", "setfcap", "setgid", "setpcap", "setuid", "sys_chroot"])]
+    #[config(default =
+        ["audit_write", "chown", "dac_override", "fowner", "fsetid", "kill", "mknod", "net_bind_service", "setfcap",
+            "setgid", "setpcap", "setuid", "sys_chroot"])]
     pub(crate) allow_caps: Vec<String>,
     /// Runtimes that tasks may name.
     #[config(default = ["runc", "nvidia"])]
@@ -216,8 +222,13 @@ pub(crate) struct PluginConfig {
 }
 
 /// Options that only `docker` has.
-const LOCAL_ONLY: &[&str] =
-    &["gc", "infra_image", "infra_image_pull_timeout", "disable_log_collection", "windows_allow_insecure_container_admin"];
+const LOCAL_ONLY: &[&str] = &[
+    "gc",
+    "infra_image",
+    "infra_image_pull_timeout",
+    "disable_log_collection",
+    "windows_allow_insecure_container_admin",
+];
 /// Options that only `docker_remote` has.
 const REMOTE_ONLY: &[&str] = &["provider", "address", "pool_cpu_mhz", "pool_memory_mib"];
 
@@ -234,7 +245,8 @@ impl PluginConfig {
 
     /// Image of the container that holds a group's network.
     pub(crate) fn infra_image(&self) -> String {
-        let usual = || format!("registry.k8s.io/pause-{}:3.3", if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" });
+        let usual =
+            || format!("registry.k8s.io/pause-{}:3.3", if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" });
         self.infra_image.clone().filter(|image| !image.is_empty()).unwrap_or_else(usual)
     }
 
@@ -257,7 +269,10 @@ impl PluginConfig {
             return wrong(format!("ssh_config is for endpoints of the form ssh://user@host, this one is {endpoint}"));
         }
         if self.windows_allow_insecure_container_admin {
-            return wrong("windows_allow_insecure_container_admin has no meaning here: this driver runs Linux containers only".into());
+            return wrong(
+                "windows_allow_insecure_container_admin has no meaning here: this driver runs Linux containers only"
+                    .into(),
+            );
         }
         if self.pids_limit < 0 {
             return wrong(format!("pids_limit {} is negative; 0 means no limit", self.pids_limit));
@@ -275,17 +290,26 @@ impl PluginConfig {
                 return wrong(format!("extra_labels: {pattern:?} is no pattern: {error}"));
             }
             if !EXTRA_LABELS.iter().any(|name| selects(pattern, name)) {
-                return wrong(format!("extra_labels: {pattern:?} selects nothing; there are {}", EXTRA_LABELS.join(", ")));
+                return wrong(format!(
+                    "extra_labels: {pattern:?} selects nothing; there are {}",
+                    EXTRA_LABELS.join(", ")
+                ));
             }
         }
-        for (name, limit) in [("image_pull_timeout", self.image_pull_timeout), ("infra_image_pull_timeout", self.infra_image_pull_timeout)]
-        {
+        for (name, limit) in [
+            ("image_pull_timeout", self.image_pull_timeout),
+            ("infra_image_pull_timeout", self.infra_image_pull_timeout),
+        ] {
             if limit.is_zero() {
-                return wrong(format!("{name} is 0, in which no image can be pulled; give a time such as \"5m\", or leave it out"));
+                return wrong(format!(
+                    "{name} is 0, in which no image can be pulled; give a time such as \"5m\", or leave it out"
+                ));
             }
         }
         if self.pull_activity_timeout < Duration::from_secs(60) {
-            return wrong("pull_activity_timeout is less than a minute, in which engines may be silent while they unpack".into());
+            return wrong(
+                "pull_activity_timeout is less than a minute, in which engines may be silent while they unpack".into(),
+            );
         }
         let dangling = &self.gc.dangling_containers;
         if dangling.enabled && (dangling.period.is_zero() || dangling.creation_grace < Duration::from_secs(60)) {
@@ -294,7 +318,9 @@ impl PluginConfig {
         match self.allow_privileged {
             // Everything would be allowed by the back door.
             false if self.allowed_caps().contains(&"all".to_owned()) => {
-                tracing::warn!("allow_caps has \"all\": tasks may take every capability although allow_privileged is false");
+                tracing::warn!(
+                    "allow_caps has \"all\": tasks may take every capability although allow_privileged is false"
+                );
             }
             _ => {}
         }
@@ -364,7 +390,11 @@ mod tests {
         assert_eq!(config.logging().kind, "json-file");
         assert_eq!(config.gc.image_delay, Duration::from_secs(180));
         assert!(!config.wants_label("job_name"));
-        assert_eq!(config.allowed_caps(), DEFAULT_ALLOW_CAPS, "what the schema says is what engines give, without raw sockets");
+        assert_eq!(
+            config.allowed_caps(),
+            DEFAULT_ALLOW_CAPS,
+            "what the schema says is what engines give, without raw sockets"
+        );
         let with = PluginConfig { extra_labels: vec!["job*".into()], ..PluginConfig::default() };
         assert!(with.wants_label("job_name") && with.wants_label("job_id") && !with.wants_label("task_name"));
     }

@@ -1,7 +1,7 @@
 //! Brings a container's log into the fifos that the host reads, and remembers how far.
 //!
-//! The place is stored after what was written to the fifos, so a killed plugin repeats at most what it wrote last and loses nothing: what the engine
-//! has logged meanwhile is read from the place on.
+//! The place is stored after what was written to the fifos, so a killed plugin repeats at most what it wrote last and
+//! loses nothing: what the engine has logged meanwhile is read from the place on.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,7 +37,8 @@ impl Target {
     }
 }
 
-/// One fifo. Opened for both directions: that never waits for a reader, and what a reader has not taken yet survives the reader.
+/// One fifo. Opened for both directions: that never waits for a reader, and what a reader has not taken yet survives
+/// the reader.
 fn open(path: &Path) -> Option<pipe::Sender> {
     match pipe::OpenOptions::new().read_write(true).open_sender(path) {
         Ok(fifo) => Some(fifo),
@@ -56,9 +57,11 @@ fn load(path: &Path) -> Cursor {
 fn store(path: &Path, cursor: &Cursor) {
     // Replaced in one step: a half-written place would begin again from the start.
     let fresh = path.with_extension("new");
-    let written = serde_json::to_vec(cursor).map_err(std::io::Error::other).and_then(|bytes| std::fs::write(&fresh, bytes));
+    let written =
+        serde_json::to_vec(cursor).map_err(std::io::Error::other).and_then(|bytes| std::fs::write(&fresh, bytes));
     if let Err(error) = written.and_then(|()| std::fs::rename(&fresh, path)) {
-        tracing::warn!(path = %path.display(), %error, "cannot store how far the log was read; after a restart parts of it are repeated");
+        tracing::warn!(path = %path.display(), %error, "cannot store how far the log was read; after a restart parts \
+            of it are repeated");
     }
 }
 
@@ -105,7 +108,10 @@ async fn copy_all(engine: &Engine, container: &str, tty: bool, target: &Target) 
             Ok::<(), EngineError>(())
         };
         match outcome.await {
-            Ok(()) => match engine.get::<Container>("look at the container", &format!("/containers/{}/json", encode(container))).await {
+            Ok(()) => match engine
+                .get::<Container>("look at the container", &format!("/containers/{}/json", encode(container)))
+                .await
+            {
                 Ok(seen) if seen.state.running => {}
                 Err(e) if e.is_away() => {}
                 _ => return,

@@ -69,8 +69,11 @@ pub(crate) fn plan(wanted: Wanted<'_>) -> Result<Plan, Error> {
         "OpenStdin": options.interactive,
         "AttachStdin": false, "AttachStdout": false, "AttachStderr": false,
     });
-    let command: Vec<&str> =
-        Some(options.command.as_str()).filter(|c| !c.is_empty()).into_iter().chain(options.args.iter().map(String::as_str)).collect();
+    let command: Vec<&str> = Some(options.command.as_str())
+        .filter(|c| !c.is_empty())
+        .into_iter()
+        .chain(options.args.iter().map(String::as_str))
+        .collect();
     if !command.is_empty() {
         body["Cmd"] = json!(command);
     }
@@ -93,7 +96,8 @@ pub(crate) fn plan(wanted: Wanted<'_>) -> Result<Plan, Error> {
     if exposed.as_object().is_some_and(|o| !o.is_empty()) {
         body["ExposedPorts"] = exposed;
     }
-    let mut host = json!({"NetworkMode": network_mode, "PortBindings": bindings, "ReadonlyRootfs": options.readonly_rootfs, "RestartPolicy": {"Name": "no"}});
+    let mut host = json!({"NetworkMode": network_mode, "PortBindings": bindings,
+            "ReadonlyRootfs": options.readonly_rootfs, "RestartPolicy": {"Name": "no"}});
     network(wanted, &network_mode, &mut body)?;
     resources(wanted, &mut host)?;
     privileges(wanted, &mut host)?;
@@ -189,7 +193,8 @@ fn network_mode(task: &TaskConfig, options: &TaskOptions) -> Result<String, Erro
     match spec.labels.get(NETWORK_LABEL) {
         Some(container) => Ok(format!("container:{container}")),
         None => invalid(format!(
-            "the group's network {} was not made by this driver, and engines join networks of their own containers only",
+            "the group's network {} was not made by this driver, and engines join networks of their own \
+                containers only",
             spec.path
         )),
     }
@@ -214,7 +219,8 @@ fn network(wanted: Wanted<'_>, mode: &str, body: &mut Value) -> Result<(), Error
     let named = !matches!(mode, "default" | "bridge" | "host" | "none") && !mode.starts_with("container:");
     if endpoint != json!({}) && !named {
         return invalid(format!(
-            "config.network_aliases, ipv4_address and ipv6_address need a network_mode that names a user-defined network; it is {mode:?}"
+            "config.network_aliases, ipv4_address and ipv6_address need a network_mode that names a user-defined \
+                network; it is {mode:?}"
         ));
     }
     if !options.mac_address.is_empty() {
@@ -270,17 +276,22 @@ fn resources(wanted: Wanted<'_>, host: &mut Value) -> Result<(), Error> {
         if options.cpu_hard_limit {
             if place == Place::Remote {
                 return invalid(
-                    "config.cpu_hard_limit is a share of this node's processors, which says nothing about the engine's machine".into(),
+                    "config.cpu_hard_limit is a share of this node's processors, which says nothing about the \
+                        engine's machine"
+                        .into(),
                 );
             }
-            let quota =
-                linux.percent_ticks * options.cpu_cfs_period as f64 * std::thread::available_parallelism().map_or(1, usize::from) as f64;
+            let quota = linux.percent_ticks
+                * options.cpu_cfs_period as f64
+                * std::thread::available_parallelism().map_or(1, usize::from) as f64;
             host["CpuPeriod"] = options.cpu_cfs_period.into();
             // The kernel takes no less.
             host["CpuQuota"] = (quota as i64).max(1000).into();
         }
         if !linux.cpuset_cpus.is_empty() && place == Place::Remote {
-            return invalid("`cores` reserves processors of this node, which mean nothing to an engine elsewhere; use `cpu`".into());
+            return invalid(
+                "`cores` reserves processors of this node, which mean nothing to an engine elsewhere; use `cpu`".into(),
+            );
         }
         if !linux.cpuset_cpus.is_empty() {
             host["CpusetCpus"] = linux.cpuset_cpus.as_str().into();
@@ -288,7 +299,9 @@ fn resources(wanted: Wanted<'_>, host: &mut Value) -> Result<(), Error> {
     }
     if !options.cpuset_cpus.is_empty() {
         if host.get("CpusetCpus").is_some() {
-            return invalid("config.cpuset_cpus contradicts the processors that `cores` has reserved; give one of them".into());
+            return invalid(
+                "config.cpuset_cpus contradicts the processors that `cores` has reserved; give one of them".into(),
+            );
         }
         host["CpusetCpus"] = options.cpuset_cpus.as_str().into();
     }
@@ -327,15 +340,22 @@ fn privileges(wanted: Wanted<'_>, host: &mut Value) -> Result<(), Error> {
     ];
     if !plugin.allow_privileged {
         if options.privileged {
-            return invalid("config.privileged = true is not allowed; the operator allows it with allow_privileged = true".into());
+            return invalid(
+                "config.privileged = true is not allowed; the operator allows it with allow_privileged = true".into(),
+            );
         }
         if options.cgroupns == "host" {
-            return invalid("config.cgroupns = \"host\" is not allowed; the operator allows it with allow_privileged = true".into());
+            return invalid(
+                "config.cgroupns = \"host\" is not allowed; the operator allows it with allow_privileged = true".into(),
+            );
         }
-        if let Some((name, mode, _)) = restricted.iter().find(|(_, mode, allowed)| shared(mode) && !one_of(allowed, mode)) {
+        if let Some((name, mode, _)) =
+            restricted.iter().find(|(_, mode, allowed)| shared(mode) && !one_of(allowed, mode))
+        {
             let short = name.trim_end_matches("_mode");
             return invalid(format!(
-                "config.{name} = {mode:?} is not allowed; the operator allows it with allow_privileged = true or allowed_modes {{ {short} = [{mode:?}] }}"
+                "config.{name} = {mode:?} is not allowed; the operator allows it with allow_privileged = true or \
+                    allowed_modes {{ {short} = [{mode:?}] }}"
             ));
         }
     }
@@ -345,12 +365,21 @@ fn privileges(wanted: Wanted<'_>, host: &mut Value) -> Result<(), Error> {
     }
     let allowed = plugin.allowed_caps();
     let all_allowed = allowed.iter().any(|c| c == "all");
-    let (add, drop): (Vec<String>, Vec<String>) =
-        (options.cap_add.iter().map(|c| plain_cap(c)).collect(), options.cap_drop.iter().map(|c| plain_cap(c)).collect());
-    let refused: Vec<&str> =
-        add.iter().map(String::as_str).filter(|c| !all_allowed && (*c != "all") && !allowed.iter().any(|a| a == c)).collect();
+    let (add, drop): (Vec<String>, Vec<String>) = (
+        options.cap_add.iter().map(|c| plain_cap(c)).collect(),
+        options.cap_drop.iter().map(|c| plain_cap(c)).collect(),
+    );
+    let refused: Vec<&str> = add
+        .iter()
+        .map(String::as_str)
+        .filter(|c| !all_allowed && (*c != "all") && !allowed.iter().any(|a| a == c))
+        .collect();
     if !refused.is_empty() {
-        return invalid(format!("config.cap_add: the operator's allow_caps has not {}; it has {}", refused.join(", "), allowed.join(", ")));
+        return invalid(format!(
+            "config.cap_add: the operator's allow_caps has not {}; it has {}",
+            refused.join(", "),
+            allowed.join(", ")
+        ));
     }
     let mut adds: Vec<String> = match add.iter().any(|c| c == "all") {
         true if all_allowed => vec!["all".into()],
@@ -389,7 +418,8 @@ fn dns(task: &TaskConfig, options: &TaskOptions, mode: &str, host: &mut Value) -
             continue;
         }
         if mode.starts_with("container:") {
-            let why = "DNS settings cannot be given in a group's network, whose names are resolved as its first container does: leave them out of the task \
+            let why = "DNS settings cannot be given in a group's network, whose names are resolved as its first \
+                container does: leave them out of the task \
                        and of the group's network block";
             return invalid(why.into());
         }
@@ -429,7 +459,10 @@ fn runtime(task: &TaskConfig, options: &TaskOptions, plugin: &PluginConfig) -> R
     };
     let allowed = &plugin.allow_runtimes;
     if !allowed.contains(&chosen) {
-        return invalid(format!("config.runtime {chosen:?} is not allowed; the operator's allow_runtimes has {}", allowed.join(", ")));
+        return invalid(format!(
+            "config.runtime {chosen:?} is not allowed; the operator's allow_runtimes has {}",
+            allowed.join(", ")
+        ));
     }
     Ok(Some(chosen))
 }
@@ -451,9 +484,8 @@ fn devices(task: &TaskConfig, options: &TaskOptions, place: Place) -> Result<Vec
         return invalid("devices of this node do not exist on the engine's machine".into());
     }
     for device in &task.devices {
-        all.push(
-            json!({"PathOnHost": device.host_path, "PathInContainer": device.task_path, "CgroupPermissions": device.cgroup_permissions}),
-        );
+        all.push(json!({"PathOnHost": device.host_path, "PathInContainer": device.task_path,
+                "CgroupPermissions": device.cgroup_permissions}));
     }
     Ok(all)
 }

@@ -1,7 +1,8 @@
 //! Tables of `plan`.
 
 use driver_sdk::proto::driver::{
-    AllocatedMemoryResources, AllocatedTaskResources, Device, DnsConfig, LinuxResources, NetworkIsolationSpec, PortMapping, Resources,
+    AllocatedMemoryResources, AllocatedTaskResources, Device, DnsConfig, LinuxResources, NetworkIsolationSpec,
+    PortMapping, Resources,
 };
 
 use super::*;
@@ -12,7 +13,12 @@ fn task() -> TaskConfig {
         memory: Some(AllocatedMemoryResources { memory_mb: 64, memory_max_mb: 0 }),
         ..AllocatedTaskResources::default()
     };
-    let linux = LinuxResources { cpu_shares: 500, memory_limit_bytes: 64 << 20, percent_ticks: 0.25, ..LinuxResources::default() };
+    let linux = LinuxResources {
+        cpu_shares: 500,
+        memory_limit_bytes: 64 << 20,
+        percent_ticks: 0.25,
+        ..LinuxResources::default()
+    };
     let ports = vec![PortMapping { label: "http".into(), value: 20_001, to: 80, host_ip: "10.0.0.1".into() }];
     TaskConfig {
         id: "0a1b/web/c0ffee".into(),
@@ -30,13 +36,25 @@ fn made(change: impl FnOnce(&mut TaskConfig, &mut TaskOptions, &mut PluginConfig
     made_at(Place::Local, Api(1, 41), change)
 }
 
-fn made_at(place: Place, api: Api, change: impl FnOnce(&mut TaskConfig, &mut TaskOptions, &mut PluginConfig)) -> Result<Plan, Error> {
+fn made_at(
+    place: Place,
+    api: Api,
+    change: impl FnOnce(&mut TaskConfig, &mut TaskOptions, &mut PluginConfig),
+) -> Result<Plan, Error> {
     let (mut task, mut options, mut plugin) =
         (task(), TaskOptions { image: "busybox:1".into(), ..TaskOptions::default() }, PluginConfig::default());
     change(&mut task, &mut options, &mut plugin);
     let labels = [(LABEL_TASK_ID.to_owned(), task.id.clone())].into();
     let security_opt = options.security_opt.clone();
-    plan(Wanted { task: &task, options: &options, plugin: &plugin, place, api, labels: &labels, security_opt: &security_opt })
+    plan(Wanted {
+        task: &task,
+        options: &options,
+        plugin: &plugin,
+        place,
+        api,
+        labels: &labels,
+        security_opt: &security_opt,
+    })
 }
 
 fn strings(list: &[&str]) -> Vec<String> {
@@ -57,7 +75,10 @@ fn a_plain_task() {
     assert_eq!(body["Labels"], json!({"com.hashicorp.nomad.alloc_id": "0a1b", "drover.task_id": "0a1b/web/c0ffee"}));
     assert!(body.get("Entrypoint").is_none() && body.get("User").is_none() && body.get("Healthcheck").is_none());
     let host = &body["HostConfig"];
-    assert_eq!((&host["Memory"], &host["MemorySwap"], &host["CpuShares"]), (&json!(64 << 20), &json!(64 << 20), &json!(500)));
+    assert_eq!(
+        (&host["Memory"], &host["MemorySwap"], &host["CpuShares"]),
+        (&json!(64 << 20), &json!(64 << 20), &json!(500))
+    );
     assert!(host.get("MemoryReservation").is_none() && host.get("CpuQuota").is_none());
     assert_eq!(host["NetworkMode"], "default");
     assert_eq!(host["LogConfig"], json!({"Type": "json-file", "Config": {"max-file": "2", "max-size": "2m"}}));
@@ -87,12 +108,22 @@ fn each_option_reaches_the_engine() {
             "/Labels/drover.task_id",
             json!("0a1b/web/c0ffee"),
         ),
-        ("extra_labels", |_, _, p| p.extra_labels = strings(&["job*"]), "/Labels/com.hashicorp.nomad.job_name", json!("shop")),
+        (
+            "extra_labels",
+            |_, _, p| p.extra_labels = strings(&["job*"]),
+            "/Labels/com.hashicorp.nomad.job_name",
+            json!("shop"),
+        ),
         ("device environment", |t, _, _| drop(t.device_env.insert("C".into(), "3".into())), "/Env/2", json!("C=3")),
         ("init", |_, o, _| o.init = true, "/HostConfig/Init", json!(true)),
         ("shm_size", |_, o, _| o.shm_size = 5, "/HostConfig/ShmSize", json!(5)),
         ("readonly_rootfs", |_, o, _| o.readonly_rootfs = true, "/HostConfig/ReadonlyRootfs", json!(true)),
-        ("extra_hosts", |_, o, _| o.extra_hosts = strings(&["a:1.2.3.4"]), "/HostConfig/ExtraHosts", json!(["a:1.2.3.4"])),
+        (
+            "extra_hosts",
+            |_, o, _| o.extra_hosts = strings(&["a:1.2.3.4"]),
+            "/HostConfig/ExtraHosts",
+            json!(["a:1.2.3.4"]),
+        ),
         ("group_add", |_, o, _| o.group_add = strings(&["g"]), "/HostConfig/GroupAdd", json!(["g"])),
         (
             "security_opt",
@@ -100,7 +131,12 @@ fn each_option_reaches_the_engine() {
             "/HostConfig/SecurityOpt",
             json!(["no-new-privileges"]),
         ),
-        ("storage_opt", |_, o, _| drop(o.storage_opt.insert("size".into(), "1G".into())), "/HostConfig/StorageOpt/size", json!("1G")),
+        (
+            "storage_opt",
+            |_, o, _| drop(o.storage_opt.insert("size".into(), "1G".into())),
+            "/HostConfig/StorageOpt/size",
+            json!("1G"),
+        ),
         (
             "sysctl",
             |_, o, _| drop(o.sysctl.insert("net.core.somaxconn".into(), "9".into())),
@@ -113,16 +149,31 @@ fn each_option_reaches_the_engine() {
             "/HostConfig/Ulimits/0",
             json!({"Name": "nofile", "Soft": 10, "Hard": 20}),
         ),
-        ("one ulimit", |_, o, _| drop(o.ulimit.insert("nproc".into(), "7".into())), "/HostConfig/Ulimits/0/Hard", json!(7)),
+        (
+            "one ulimit",
+            |_, o, _| drop(o.ulimit.insert("nproc".into(), "7".into())),
+            "/HostConfig/Ulimits/0/Hard",
+            json!(7),
+        ),
         ("runtime", |_, o, _| o.runtime = "runc".into(), "/HostConfig/Runtime", json!("runc")),
-        ("a GPU", |t, _, _| drop(t.device_env.insert("NVIDIA_VISIBLE_DEVICES".into(), "0".into())), "/HostConfig/Runtime", json!("nvidia")),
+        (
+            "a GPU",
+            |t, _, _| drop(t.device_env.insert("NVIDIA_VISIBLE_DEVICES".into(), "0".into())),
+            "/HostConfig/Runtime",
+            json!("nvidia"),
+        ),
         ("pids_limit", |_, o, _| o.pids_limit = 9, "/HostConfig/PidsLimit", json!(9)),
         ("the plugin's pids_limit", |_, _, p| p.pids_limit = 8, "/HostConfig/PidsLimit", json!(8)),
         ("oom_score_adj", |_, o, _| o.oom_score_adj = Some(500), "/HostConfig/OomScoreAdj", json!(500)),
         ("memory_hard_limit", |_, o, _| o.memory_hard_limit = 128, "/HostConfig/Memory", json!(128 << 20)),
         ("its reservation", |_, o, _| o.memory_hard_limit = 128, "/HostConfig/MemoryReservation", json!(64 << 20)),
         ("cpuset_cpus", |_, o, _| o.cpuset_cpus = "0-1".into(), "/HostConfig/CpusetCpus", json!("0-1")),
-        ("cpu_cfs_period", |_, o, _| (o.cpu_hard_limit, o.cpu_cfs_period) = (true, 50_000), "/HostConfig/CpuPeriod", json!(50_000)),
+        (
+            "cpu_cfs_period",
+            |_, o, _| (o.cpu_hard_limit, o.cpu_cfs_period) = (true, 50_000),
+            "/HostConfig/CpuPeriod",
+            json!(50_000),
+        ),
         ("dns_servers", |_, o, _| o.dns_servers = strings(&["9.9.9.9"]), "/HostConfig/Dns", json!(["9.9.9.9"])),
         ("dns_search_domains", |_, o, _| o.dns_search_domains = strings(&["x"]), "/HostConfig/DnsSearch", json!(["x"])),
         ("dns_options", |_, o, _| o.dns_options = strings(&["ndots:1"]), "/HostConfig/DnsOptions", json!(["ndots:1"])),
@@ -132,7 +183,12 @@ fn each_option_reaches_the_engine() {
             "/HostConfig/Dns",
             json!(["8.8.8.8"]),
         ),
-        ("logging type", |_, o, _| o.logging.kind = "journald".into(), "/HostConfig/LogConfig", json!({"Type": "journald", "Config": {}})),
+        (
+            "logging type",
+            |_, o, _| o.logging.kind = "journald".into(),
+            "/HostConfig/LogConfig",
+            json!({"Type": "journald", "Config": {}}),
+        ),
         ("logging driver", |_, o, _| o.logging.driver = "local".into(), "/HostConfig/LogConfig/Type", json!("local")),
         (
             "logging options",
@@ -146,9 +202,19 @@ fn each_option_reaches_the_engine() {
             "/HostConfig/LogConfig/Type",
             json!("local"),
         ),
-        ("volume_driver", |_, o, p| (o.volume_driver, p.volumes.enabled) = ("pxd".into(), true), "/HostConfig/VolumeDriver", json!("pxd")),
+        (
+            "volume_driver",
+            |_, o, p| (o.volume_driver, p.volumes.enabled) = ("pxd".into(), true),
+            "/HostConfig/VolumeDriver",
+            json!("pxd"),
+        ),
         ("ipc_mode", |_, o, _| o.ipc_mode = "private".into(), "/HostConfig/IpcMode", json!("private")),
-        ("pid_mode", |_, o, p| (o.pid_mode, p.allow_privileged) = ("host".into(), true), "/HostConfig/PidMode", json!("host")),
+        (
+            "pid_mode",
+            |_, o, p| (o.pid_mode, p.allow_privileged) = ("host".into(), true),
+            "/HostConfig/PidMode",
+            json!("host"),
+        ),
         (
             "allowed pid",
             |_, o, p| (o.pid_mode, p.allowed_modes.pid) = ("host".into(), strings(&["ho*"])),
@@ -163,10 +229,25 @@ fn each_option_reaches_the_engine() {
         ),
         ("own ipc", |_, o, _| o.ipc_mode = "shareable".into(), "/HostConfig/IpcMode", json!("shareable")),
         ("plugin's oom_score_adj", |_, _, p| p.oom_score_adj = 300, "/HostConfig/OomScoreAdj", json!(300)),
-        ("uts_mode", |_, o, p| (o.uts_mode, p.allow_privileged) = ("host".into(), true), "/HostConfig/UTSMode", json!("host")),
-        ("userns_mode", |_, o, p| (o.userns_mode, p.allow_privileged) = ("host".into(), true), "/HostConfig/UsernsMode", json!("host")),
+        (
+            "uts_mode",
+            |_, o, p| (o.uts_mode, p.allow_privileged) = ("host".into(), true),
+            "/HostConfig/UTSMode",
+            json!("host"),
+        ),
+        (
+            "userns_mode",
+            |_, o, p| (o.userns_mode, p.allow_privileged) = ("host".into(), true),
+            "/HostConfig/UsernsMode",
+            json!("host"),
+        ),
         ("cgroupns", |_, o, _| o.cgroupns = "private".into(), "/HostConfig/CgroupnsMode", json!("private")),
-        ("privileged", |_, o, p| (o.privileged, p.allow_privileged) = (true, true), "/HostConfig/Privileged", json!(true)),
+        (
+            "privileged",
+            |_, o, p| (o.privileged, p.allow_privileged) = (true, true),
+            "/HostConfig/Privileged",
+            json!(true),
+        ),
         ("cap_add", |_, o, _| o.cap_add = strings(&["CAP_CHOWN"]), "/HostConfig/CapAdd", json!(["CHOWN"])),
         ("cap_drop", |_, o, _| o.cap_drop = strings(&["mknod"]), "/HostConfig/CapDrop", json!(["MKNOD", "NET_RAW"])),
         (
@@ -189,7 +270,13 @@ fn each_option_reaches_the_engine() {
         ),
         (
             "devices of the node",
-            |t, _, _| t.devices.push(Device { task_path: "/dev/y".into(), host_path: "/dev/x".into(), cgroup_permissions: "r".into() }),
+            |t, _, _| {
+                t.devices.push(Device {
+                    task_path: "/dev/y".into(),
+                    host_path: "/dev/x".into(),
+                    cgroup_permissions: "r".into(),
+                })
+            },
             "/HostConfig/Devices/0/PathInContainer",
             json!("/dev/y"),
         ),
@@ -212,8 +299,18 @@ fn each_option_reaches_the_engine() {
             "/NetworkingConfig/EndpointsConfig/mine/IPAMConfig/IPv6Address",
             json!("fd::1"),
         ),
-        ("mac_address", |_, o, _| o.mac_address = "02:00:00:00:00:01".into(), "/MacAddress", json!("02:00:00:00:00:01")),
-        ("ports", |_, o, _| o.ports = strings(&["http"]), "/HostConfig/PortBindings/80~1tcp/0/HostPort", json!("20001")),
+        (
+            "mac_address",
+            |_, o, _| o.mac_address = "02:00:00:00:00:01".into(),
+            "/MacAddress",
+            json!("02:00:00:00:00:01"),
+        ),
+        (
+            "ports",
+            |_, o, _| o.ports = strings(&["http"]),
+            "/HostConfig/PortBindings/80~1tcp/0/HostPort",
+            json!("20001"),
+        ),
         ("exposed ports", |_, o, _| o.ports = strings(&["http"]), "/ExposedPorts/80~1udp", json!({})),
         ("volumes", |_, o, _| o.volumes = strings(&["x:/x"]), "/HostConfig/Binds/3", json!("/a/0a1b/web/x:/x")),
     ];
@@ -227,7 +324,8 @@ fn each_option_reaches_the_engine() {
 fn memory_without_a_limit_is_reserved_all_the_same() {
     let unlimited = |hard: i64| {
         let plan = made(|t, o, _| {
-            let given = t.resources.as_mut().and_then(|r| r.allocated_resources.as_mut()).and_then(|a| a.memory.as_mut());
+            let given =
+                t.resources.as_mut().and_then(|r| r.allocated_resources.as_mut()).and_then(|a| a.memory.as_mut());
             given.expect("memory").memory_max_mb = -1;
             o.memory_hard_limit = hard;
         });
@@ -235,7 +333,11 @@ fn memory_without_a_limit_is_reserved_all_the_same() {
         (host["Memory"].as_i64(), host["MemorySwap"].as_i64(), host["MemoryReservation"].as_i64())
     };
     assert_eq!(unlimited(0), (None, None, Some(64 << 20)));
-    assert_eq!(unlimited(128), (Some(128 << 20), Some(128 << 20), Some(64 << 20)), "the configuration's own limit holds");
+    assert_eq!(
+        unlimited(128),
+        (Some(128 << 20), Some(128 << 20), Some(64 << 20)),
+        "the configuration's own limit holds"
+    );
 }
 
 #[test]
@@ -270,7 +372,10 @@ fn what_is_not_allowed_or_impossible_is_refused_by_name() {
             "cpuset_cpus",
         ),
         (
-            |t, _, _| t.network_isolation_spec = Some(NetworkIsolationSpec { path: "/run/netns/x".into(), ..Default::default() }),
+            |t, _, _| {
+                t.network_isolation_spec =
+                    Some(NetworkIsolationSpec { path: "/run/netns/x".into(), ..Default::default() })
+            },
             "/run/netns/x",
         ),
     ];

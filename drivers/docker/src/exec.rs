@@ -43,9 +43,11 @@ impl Drop for Running {
         if self.over {
             return;
         }
-        // Engines have no call for it. On this machine its process can be ended; elsewhere a command that ends it is run, where the image has the
-        // programs for it. Without them it has lost its input and its terminal with the connection.
-        let (engine, container, id, mark) = (self.engine.clone(), self.container.clone(), self.id.clone(), self.mark.clone());
+        // Engines have no call for it. On this machine its process can be ended; elsewhere a command that ends it is
+        // run, where the image has the programs for it. Without them it has lost its input and its terminal with the
+        // connection.
+        let (engine, container, id, mark) =
+            (self.engine.clone(), self.container.clone(), self.id.clone(), self.mark.clone());
         let place = self.place;
         tokio::spawn(async move {
             let begun = tokio::time::Instant::now();
@@ -56,7 +58,9 @@ impl Drop for Running {
                     Ok(state) if state.running => end(&engine, &container, state.pid, place, &mark).await,
                     Ok(state) if state.exit_code.is_some() => return,
                     Ok(_) => {}
-                    Err(error) => tracing::debug!(container, %error, "a command whose client has gone cannot be looked at"),
+                    Err(error) => {
+                        tracing::debug!(container, %error, "a command whose client has gone cannot be looked at")
+                    }
                 }
                 tokio::time::sleep(pause).await;
                 pause *= 2;
@@ -88,10 +92,15 @@ async fn end_marked(engine: &Engine, container: &str, mark: &str) -> Result<(), 
 /// Different in every call, on every node.
 fn fresh_mark() -> String {
     // The standard library's hashers are seeded by the system, and differ from each other.
-    format!("DROVER_EXEC={:016x}{:016x}", RandomState::new().hash_one(0), RandomState::new().hash_one(std::process::id()))
+    format!(
+        "DROVER_EXEC={:016x}{:016x}",
+        RandomState::new().hash_one(0),
+        RandomState::new().hash_one(std::process::id())
+    )
 }
 
-/// Whether this machine's process of that number is one of the container's: an engine may count the processes of another machine.
+/// Whether this machine's process of that number is one of the container's: an engine may count the processes of
+/// another machine.
 fn belongs(pid: i64, container: &str) -> bool {
     let cgroups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     pid > 1 && container.len() >= 12 && cgroups.contains(container)
@@ -109,17 +118,22 @@ async fn create(
     stdin: bool,
     place: Place,
 ) -> Result<Running, EngineError> {
-    let mut body = json!({"AttachStdin": stdin, "AttachStdout": true, "AttachStderr": true, "Tty": tty, "Cmd": command});
+    let mut body =
+        json!({"AttachStdin": stdin, "AttachStdout": true, "AttachStderr": true, "Tty": tty, "Cmd": command});
     let mark = fresh_mark();
     if place == Place::Remote {
         body["Env"] = json!([mark]);
     }
-    let made: Created = engine.post("make the command", &format!("/containers/{}/exec", encode(container)), &body).await?;
+    let made: Created =
+        engine.post("make the command", &format!("/containers/{}/exec", encode(container)), &body).await?;
     Ok(Running { engine: engine.clone(), container: container.to_owned(), id: made.id, place, mark, over: false })
 }
 
 impl Running {
-    async fn pipe(&self, tty: bool) -> Result<impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + use<>, EngineError> {
+    async fn pipe(
+        &self,
+        tty: bool,
+    ) -> Result<impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + use<>, EngineError> {
         let body = json!({"Detach": false, "Tty": tty});
         self.engine.hijack("start the command", &format!("/exec/{}/start", encode(&self.id)), &body).await
     }
@@ -154,7 +168,12 @@ impl Running {
 }
 
 /// Runs a command to its end and takes its output.
-pub(crate) async fn collect(engine: &Arc<Engine>, container: &str, command: &[String], place: Place) -> Result<ExecOutput, EngineError> {
+pub(crate) async fn collect(
+    engine: &Arc<Engine>,
+    container: &str,
+    command: &[String],
+    place: Place,
+) -> Result<ExecOutput, EngineError> {
     let running = create(engine, container, command, false, false, place).await?;
     let mut pipe = running.pipe(false).await?;
     let (mut demux, mut output) = (Demux::default(), ExecOutput::default());
@@ -252,7 +271,8 @@ mod tests {
     #[test]
     fn processes_of_others_are_not_ended() {
         let own = i64::from(std::process::id());
-        for (pid, container) in [(own, "0123456789abcdef"), (own, ""), (1, "0123456789abcdef"), (0, "0123456789abcdef")] {
+        for (pid, container) in [(own, "0123456789abcdef"), (own, ""), (1, "0123456789abcdef"), (0, "0123456789abcdef")]
+        {
             assert!(!belongs(pid, container), "{pid} {container}");
         }
     }

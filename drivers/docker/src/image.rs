@@ -91,10 +91,13 @@ pub(crate) async fn ensure(
         Some(image) if !always => Ok(Present { id: image.id, fetched: false }),
         before => {
             tell(format!("pulling image {name}"));
-            let limit = options.image_pull_timeout.filter(|limit| !limit.is_zero()).unwrap_or(plugin.image_pull_timeout);
+            let limit =
+                options.image_pull_timeout.filter(|limit| !limit.is_zero()).unwrap_or(plugin.image_pull_timeout);
             let pulling = pull(engine, options, plugin);
             tokio::time::timeout(limit, pulling).await.map_err(|_| {
-                Error::recoverable(format!("pulling image {name} has not ended within {limit:?} (config.image_pull_timeout)"))
+                Error::recoverable(format!(
+                    "pulling image {name} has not ended within {limit:?} (config.image_pull_timeout)"
+                ))
             })??;
             let image = inspect(engine, name).await.map_err(|e| failure(&e))?;
             let image = image.ok_or_else(|| Error::recoverable(format!("image {name} was pulled and is not there")))?;
@@ -111,7 +114,11 @@ async fn pull(engine: &Engine, options: &TaskOptions, plugin: &PluginConfig) -> 
             tracing::warn!(image = name, why, "no credentials, pulling without");
             None
         }
-        Err(why) => return Err(Error::recoverable(format!("pull image {name}: {why}; config.auth_soft_fail = true goes on without"))),
+        Err(why) => {
+            return Err(Error::recoverable(format!(
+                "pull image {name}: {why}; config.auth_soft_fail = true goes on without"
+            )));
+        }
     };
     let (repository, tag) = split(name);
     let doing = format!("pull image {name}");
@@ -126,14 +133,18 @@ async fn load(engine: &Engine, name: &str, archive: Archive) -> Result<(), Error
     let doing = format!("load images from {name}");
     let body: Body = match archive {
         Archive::File(path) => {
-            let file =
-                tokio::fs::File::open(&path).await.map_err(|e| Error::failed(format!("config.load: open {}: {e}", path.display())))?;
+            let file = tokio::fs::File::open(&path)
+                .await
+                .map_err(|e| Error::failed(format!("config.load: open {}: {e}", path.display())))?;
             streamed(tokio_util::io::ReaderStream::with_capacity(file, 256 << 10))
         }
         Archive::Bytes(bytes) => streamed(futures::stream::once(async move { Ok(Bytes::from(bytes)) })),
     };
     let patience = Duration::from_secs(600);
-    let answer = engine.upload(&doing, Method::POST, "/images/load?quiet=1", Some(body), None, patience).await.map_err(|e| failure(&e))?;
+    let answer = engine
+        .upload(&doing, Method::POST, "/images/load?quiet=1", Some(body), None, patience)
+        .await
+        .map_err(|e| failure(&e))?;
     finish(&doing, answer, patience).await
 }
 
@@ -156,7 +167,8 @@ async fn finish(doing: &str, mut answer: hyper::body::Incoming, patience: Durati
     let mut line = Vec::new();
     loop {
         let frame = tokio::time::timeout(patience, answer.frame()).await;
-        let frame = frame.map_err(|_| Error::recoverable(format!("{doing}: the engine has said nothing for {patience:?}")))?;
+        let frame =
+            frame.map_err(|_| Error::recoverable(format!("{doing}: the engine has said nothing for {patience:?}")))?;
         let Some(frame) = frame else {
             return Ok(());
         };

@@ -1,8 +1,8 @@
 //! Drivers `docker` and `docker_remote`: tasks as containers of an engine.
 //!
-//! `docker` runs them on the node's own engine: directories, logs and networks are shared with the node. `docker_remote` manages containers of an
-//! engine elsewhere, which outlive the node. Both take the options of Nomad's docker driver, and find a container again by its labels after any
-//! restart, whoever was killed when.
+//! `docker` runs them on the node's own engine: directories, logs and networks are shared with the node.
+//! `docker_remote` manages containers of an engine elsewhere, which outlive the node. Both take the options of Nomad's
+//! docker driver, and find a container again by its labels after any restart, whoever was killed when.
 //!
 //! ```text
 //! engine/     the engine's HTTP API over unix sockets, TCP, TLS and ssh

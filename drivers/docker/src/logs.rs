@@ -1,6 +1,7 @@
 //! The log that the engine keeps of a container, read from a place that can be stored.
 //!
-//! Every entry comes with its time. Entries of one time keep their order, so (time, number of entries read of that time) is a place.
+//! Every entry comes with its time. Entries of one time keep their order, so (time, number of entries read of that
+//! time) is a place.
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
@@ -76,7 +77,10 @@ impl LogReader {
     ) -> Result<LogReader, EngineError> {
         let Streams { stdout, stderr } = streams;
         let since = after.since().map(|s| format!("&since={s}")).unwrap_or_default();
-        let path = format!("/containers/{}/logs?stdout={stdout}&stderr={stderr}&follow={follow}&timestamps=true{since}", encode(container));
+        let path = format!(
+            "/containers/{}/logs?stdout={stdout}&stderr={stderr}&follow={follow}&timestamps=true{since}",
+            encode(container)
+        );
         let body = engine.stream("read the container's log", &path).await?;
         let split = if tty { Splitter::Tty(TtySplitter::default()) } else { Splitter::Framed(Demux::default()) };
         Ok(LogReader { body, split, skip: after.seen, cursor: after, ended: false })
@@ -232,8 +236,12 @@ mod tests {
             wire.extend_from_slice(format!("{} ", stamp(n)).as_bytes());
             wire.extend_from_slice(text);
         }
-        let wanted: Vec<(String, Vec<u8>)> =
-            vec![(stamp(1), b"a\x00b\x01\r\n".to_vec()), (stamp(2), long), (stamp(2), b"rest\n".to_vec()), (stamp(3), b"$ ".to_vec())];
+        let wanted: Vec<(String, Vec<u8>)> = vec![
+            (stamp(1), b"a\x00b\x01\r\n".to_vec()),
+            (stamp(2), long),
+            (stamp(2), b"rest\n".to_vec()),
+            (stamp(3), b"$ ".to_vec()),
+        ];
         for step in [1, 7, 31, 4096, wire.len()] {
             assert_eq!(tty(&wire, step), wanted, "{step}");
         }

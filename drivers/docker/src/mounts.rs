@@ -43,18 +43,26 @@ fn normal(path: &Path) -> Option<PathBuf> {
 }
 
 /// A path on the engine's machine that a job names: relative ones lie below the task's directory.
-fn host_path(source: &str, task: &TaskConfig, plugin: &PluginConfig, place: Place, option: &str) -> Result<String, Error> {
+fn host_path(
+    source: &str,
+    task: &TaskConfig,
+    plugin: &PluginConfig,
+    place: Place,
+    option: &str,
+) -> Result<String, Error> {
     let path = Path::new(source);
     if place == Place::Remote {
         if !path.is_absolute() {
             return invalid(format!(
-                "config.{option}: {source:?} is relative to the task's directory on this node, which the engine elsewhere does not have; files \
+                "config.{option}: {source:?} is relative to the task's directory on this node, which the engine \
+                    elsewhere does not have; files \
                  reach it through the task's bundle below /local"
             ));
         }
         if !plugin.volumes.enabled {
             return invalid(format!(
-                "config.{option}: paths of the engine's machine such as {source:?} are not allowed; the operator allows them with \
+                "config.{option}: paths of the engine's machine such as {source:?} are not allowed; the operator \
+                    allows them with \
                  volumes {{ enabled = true }}"
             ));
         }
@@ -66,7 +74,8 @@ fn host_path(source: &str, task: &TaskConfig, plugin: &PluginConfig, place: Plac
     };
     if !plugin.volumes.enabled && !path.starts_with(&task.alloc_dir) {
         return invalid(format!(
-            "config.{option}: {source:?} lies outside of the allocation's directory; the operator allows that with volumes {{ enabled = true }}"
+            "config.{option}: {source:?} lies outside of the allocation's directory; the operator allows that with \
+                volumes {{ enabled = true }}"
         ));
     }
     Ok(path.display().to_string())
@@ -79,7 +88,9 @@ fn bind(source: &str, target: &str, mode: &str, plugin: &PluginConfig) -> Result
 
 fn labelled(source: &str, target: &str, mode: &str, label: &str) -> Result<String, Error> {
     if source.contains(':') || target.contains(':') {
-        return invalid(format!("a bind of {source:?} to {target:?} cannot be expressed because of the colon; use a `mount` block"));
+        return invalid(format!(
+            "a bind of {source:?} to {target:?} cannot be expressed because of the colon; use a `mount` block"
+        ));
     }
     let modes: Vec<&str> = mode.split(',').chain([label]).filter(|m| !m.is_empty()).collect();
     Ok(match modes.is_empty() {
@@ -89,20 +100,29 @@ fn labelled(source: &str, target: &str, mode: &str, label: &str) -> Result<Strin
 }
 
 /// All that the task's container sees besides its image.
-pub(crate) fn mounts(task: &TaskConfig, options: &TaskOptions, plugin: &PluginConfig, place: Place) -> Result<Mounts, Error> {
+pub(crate) fn mounts(
+    task: &TaskConfig,
+    options: &TaskOptions,
+    plugin: &PluginConfig,
+    place: Place,
+) -> Result<Mounts, Error> {
     let mut out = Mounts::default();
     match place {
         Place::Local => {
             let dir = task_dir(task);
-            for (source, target) in
-                [(Path::new(&task.alloc_dir).join("alloc"), "/alloc"), (dir.join("local"), "/local"), (dir.join("secrets"), "/secrets")]
-            {
+            for (source, target) in [
+                (Path::new(&task.alloc_dir).join("alloc"), "/alloc"),
+                (dir.join("local"), "/local"),
+                (dir.join("secrets"), "/secrets"),
+            ] {
                 out.binds.push(bind(&source.display().to_string(), target, "", plugin)?);
             }
         }
-        // Volumes without a name live and go with the container, and take files before it starts even when its root cannot be written.
+        // Volumes without a name live and go with the container, and take files before it starts even when its root
+        // cannot be written.
         Place::Remote => {
-            out.mounts.extend(["/alloc", "/local", "/secrets"].map(|target| json!({"Type": "volume", "Target": target})));
+            out.mounts
+                .extend(["/alloc", "/local", "/secrets"].map(|target| json!({"Type": "volume", "Target": target})));
         }
     }
     for volume in &options.volumes {
@@ -110,7 +130,11 @@ pub(crate) fn mounts(task: &TaskConfig, options: &TaskOptions, plugin: &PluginCo
         let (source, target, mode) = match parts.as_slice() {
             [source, target] => (*source, *target, ""),
             [source, target, mode] => (*source, *target, *mode),
-            _ => return invalid(format!("config.volumes: {volume:?} is not of the form host:container or host:container:mode")),
+            _ => {
+                return invalid(format!(
+                    "config.volumes: {volume:?} is not of the form host:container or host:container:mode"
+                ));
+            }
         };
         if source.is_empty() || !target.starts_with('/') {
             return invalid(format!("config.volumes: {volume:?} needs a source and an absolute path in the container"));
@@ -120,7 +144,8 @@ pub(crate) fn mounts(task: &TaskConfig, options: &TaskOptions, plugin: &PluginCo
             // With a volume driver the source is the name of a volume.
             driver if !plugin.volumes.enabled => {
                 return invalid(format!(
-                    "config.volume_driver = {driver:?} is not allowed; the operator allows it with volumes {{ enabled = true }}"
+                    "config.volume_driver = {driver:?} is not allowed; the operator allows it with volumes {{ enabled \
+                        = true }}"
                 ));
             }
             _ => source.to_owned(),
@@ -134,13 +159,15 @@ pub(crate) fn mounts(task: &TaskConfig, options: &TaskOptions, plugin: &PluginCo
         if place == Place::Remote && mount.host_path.starts_with('/') {
             // From a host that knows the plain protocol only.
             return invalid(
-                "volume_mount names a volume of this node, which the engine elsewhere does not have; use a `mount` block of type volume"
+                "volume_mount names a volume of this node, which the engine elsewhere does not have; use a `mount` \
+                    block of type volume"
                     .into(),
             );
         }
         if place == Place::Remote && !matches!(mount.propagation_mode.as_str(), "" | "private") {
             return invalid(format!(
-                "volume_mount.propagation_mode = {:?}: a volume of the engine is not shared with its machine; leave it out",
+                "volume_mount.propagation_mode = {:?}: a volume of the engine is not shared with its machine; \
+                    leave it out",
                 mount.propagation_mode
             ));
         }
@@ -160,7 +187,8 @@ pub(crate) fn mounts(task: &TaskConfig, options: &TaskOptions, plugin: &PluginCo
         }
         if place == Place::Remote {
             // A volume of the engine, by its name: it is there, see `remote::volumes`.
-            out.mounts.push(json!({"Type": "volume", "Source": mount.host_path, "Target": mount.task_path, "ReadOnly": mount.readonly}));
+            out.mounts.push(json!({"Type": "volume", "Source": mount.host_path, "Target": mount.task_path,
+                "ReadOnly": mount.readonly}));
             continue;
         }
         out.mounts.push(json!({
@@ -189,13 +217,15 @@ fn mount_value(mount: &MountOption, task: &TaskConfig, plugin: &PluginConfig, pl
             // The engine's own driver binds any path by its options.
             if !plugin.volumes.enabled && (!driver.name.is_empty() || !driver.options.is_empty()) {
                 return invalid(
-                    "config.mount: volume_options.driver_config is not allowed; the operator allows it with volumes { enabled = true }"
+                    "config.mount: volume_options.driver_config is not allowed; the operator allows it with volumes { \
+                        enabled = true }"
                         .into(),
                 );
             }
             value["Type"] = "volume".into();
             value["Source"] = mount.source.clone().into();
-            value["VolumeOptions"] = json!({"NoCopy": mount.volume_options.no_copy, "Labels": mount.volume_options.labels});
+            value["VolumeOptions"] =
+                json!({"NoCopy": mount.volume_options.no_copy, "Labels": mount.volume_options.labels});
             if !driver.name.is_empty() || !driver.options.is_empty() {
                 value["VolumeOptions"]["DriverConfig"] = json!({"Name": driver.name, "Options": driver.options});
             }
@@ -207,7 +237,9 @@ fn mount_value(mount: &MountOption, task: &TaskConfig, plugin: &PluginConfig, pl
             value["Type"] = "tmpfs".into();
             value["TmpfsOptions"] = json!({"SizeBytes": mount.tmpfs_options.size, "Mode": mount.tmpfs_options.mode});
         }
-        other => return invalid(format!("config.mount: {other:?} is no kind of mount; there are bind, volume and tmpfs")),
+        other => {
+            return invalid(format!("config.mount: {other:?} is no kind of mount; there are bind, volume and tmpfs"));
+        }
     }
     Ok(value)
 }
@@ -235,9 +267,15 @@ mod tests {
     #[test]
     fn a_task_sees_its_directories_under_the_usual_names() {
         let found = mounts(&task(), &TaskOptions::default(), &plugin(false, "z"), Place::Local).expect("fine");
-        assert_eq!(found.binds, ["/a/0a1b/alloc:/alloc:z", "/a/0a1b/web/local:/local:z", "/a/0a1b/web/secrets:/secrets:z"]);
+        assert_eq!(
+            found.binds,
+            ["/a/0a1b/alloc:/alloc:z", "/a/0a1b/web/local:/local:z", "/a/0a1b/web/secrets:/secrets:z"]
+        );
         let remote = mounts(&task(), &TaskOptions::default(), &plugin(false, ""), Place::Remote).expect("fine");
-        assert!(remote.binds.is_empty() && remote.mounts.len() == 3 && remote.mounts[1]["Target"] == "/local", "{remote:?}");
+        assert!(
+            remote.binds.is_empty() && remote.mounts.len() == 3 && remote.mounts[1]["Target"] == "/local",
+            "{remote:?}"
+        );
     }
 
     #[test]
@@ -258,7 +296,10 @@ mod tests {
             let found = mounts(&task(), &with_volumes(&[volume], driver), &plugin(enabled, ""), Place::Local);
             assert_eq!(found.ok().and_then(|m| m.binds.last().cloned()).as_deref(), wanted, "{volume} {enabled}");
         }
-        assert!(mounts(&task(), &with_volumes(&["data:/d"], ""), &plugin(true, ""), Place::Remote).is_err(), "no node, no task directory");
+        assert!(
+            mounts(&task(), &with_volumes(&["data:/d"], ""), &plugin(true, ""), Place::Remote).is_err(),
+            "no node, no task directory"
+        );
         let far = mounts(&task(), &with_volumes(&["/srv:/d"], ""), &plugin(true, ""), Place::Remote).expect("fine");
         assert_eq!(far.binds, ["/srv:/d"]);
     }
@@ -299,10 +340,13 @@ mod tests {
         };
         task.mounts.push(mount);
         let found = mounts(&task, &TaskOptions::default(), &plugin(false, ""), Place::Local).expect("fine");
-        let wanted =
-            json!({"Type": "bind", "Source": "/srv/v", "Target": "/v", "ReadOnly": true, "BindOptions": {"Propagation": "rslave"}});
+        let wanted = json!({"Type": "bind", "Source": "/srv/v", "Target": "/v", "ReadOnly": true,
+                "BindOptions": {"Propagation": "rslave"}});
         assert_eq!(found.mounts, [wanted]);
-        assert!(mounts(&task, &TaskOptions::default(), &plugin(true, ""), Place::Remote).is_err(), "a path of the node");
+        assert!(
+            mounts(&task, &TaskOptions::default(), &plugin(true, ""), Place::Remote).is_err(),
+            "a path of the node"
+        );
         task.mounts[0].selinux_label = "Z".into();
         let found = mounts(&task, &TaskOptions::default(), &plugin(false, "z"), Place::Local).expect("fine");
         assert_eq!(found.binds.last().map(String::as_str), Some("/srv/v:/v:ro,rslave,Z"), "the mount's own label wins");
@@ -318,7 +362,10 @@ mod tests {
             ..Mount::default()
         });
         let found = mounts(&task, &TaskOptions::default(), &plugin(false, ""), Place::Remote).expect("fine");
-        assert_eq!(found.mounts.last(), Some(&json!({"Type": "volume", "Source": "data", "Target": "/v", "ReadOnly": false})));
+        assert_eq!(
+            found.mounts.last(),
+            Some(&json!({"Type": "volume", "Source": "data", "Target": "/v", "ReadOnly": false}))
+        );
         task.mounts[0].propagation_mode = "bidirectional".into();
         assert!(
             mounts(&task, &TaskOptions::default(), &plugin(true, ""), Place::Remote).is_err(),

@@ -45,7 +45,11 @@ pub(crate) async fn create(
                 body["Hostname"] = hostname.into();
             }
             let made = engine
-                .post::<Created>("make the container of the group's network", &format!("/containers/create?name={}", encode(&name)), &body)
+                .post::<Created>(
+                    "make the container of the group's network",
+                    &format!("/containers/create?name={}", encode(&name)),
+                    &body,
+                )
                 .await;
             match made {
                 Ok(_) => true,
@@ -72,7 +76,13 @@ pub(crate) async fn create(
 /// Removes the holder.
 pub(crate) async fn destroy(engine: &Engine, alloc_id: &str) -> Result<(), Error> {
     let name = name(alloc_id);
-    match engine.delete("remove the container of the group's network", &format!("/containers/{}?force=true&v=true", encode(&name))).await {
+    match engine
+        .delete(
+            "remove the container of the group's network",
+            &format!("/containers/{}?force=true&v=true", encode(&name)),
+        )
+        .await
+    {
         Err(e) if !e.is_absent() => Err(Error::recoverable(e)),
         _ => Ok(()),
     }

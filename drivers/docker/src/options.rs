@@ -136,7 +136,8 @@ pub(crate) struct TaskOptions {
     pub(crate) cgroupns: String,
     /// What runs, instead of the image's own.
     pub(crate) command: String,
-    /// How often a container that an earlier start has left is removed before the start fails; the plugin's value without it.
+    /// How often a container that an earlier start has left is removed before the start fails; the plugin's value
+    /// without it.
     pub(crate) container_exists_attempts: Option<u32>,
     /// Processors that the task may use, such as `0-2,5`, unless `cores` has reserved some.
     pub(crate) cpuset_cpus: String,
@@ -197,7 +198,8 @@ pub(crate) struct TaskOptions {
     pub(crate) network_aliases: Vec<String>,
     /// The network: the group's one if it has one, else the engine's default.
     pub(crate) network_mode: String,
-    /// How soon the kernel ends the task when the host runs out of memory, -1000 to 1000; the plugin's value without it.
+    /// How soon the kernel ends the task when the host runs out of memory, -1000 to 1000; the plugin's value without
+    /// it.
     pub(crate) oom_score_adj: Option<i32>,
     /// Process namespace; `host` needs `allow_privileged`.
     pub(crate) pid_mode: String,
@@ -254,16 +256,22 @@ impl TaskOptions {
         }
         if !options.isolation.is_empty() {
             return wrong(format!(
-                "config.isolation = {:?} chooses between kinds of Windows containers; this driver runs Linux containers only",
+                "config.isolation = {:?} chooses between kinds of Windows containers; this driver runs Linux \
+                    containers only",
                 options.isolation
             ));
         }
-        if !options.logging.kind.is_empty() && !options.logging.driver.is_empty() && options.logging.kind != options.logging.driver {
+        if !options.logging.kind.is_empty()
+            && !options.logging.driver.is_empty()
+            && options.logging.kind != options.logging.driver
+        {
             return wrong("config.logging has both type and driver; give the logging driver once, as type".into());
         }
-        for (name, value) in
-            [("memory_hard_limit", options.memory_hard_limit), ("shm_size", options.shm_size), ("pids_limit", options.pids_limit)]
-        {
+        for (name, value) in [
+            ("memory_hard_limit", options.memory_hard_limit),
+            ("shm_size", options.shm_size),
+            ("pids_limit", options.pids_limit),
+        ] {
             if value < 0 {
                 return wrong(format!("config.{name} = {value} is negative"));
             }
@@ -272,7 +280,10 @@ impl TaskOptions {
             return wrong(format!("config.oom_score_adj = {score} is not between -1000 and 1000"));
         }
         if options.cpu_hard_limit && !(1_000..=1_000_000).contains(&options.cpu_cfs_period) {
-            return wrong(format!("config.cpu_cfs_period = {} is not between 1000 and 1000000 microseconds", options.cpu_cfs_period));
+            return wrong(format!(
+                "config.cpu_cfs_period = {} is not between 1000 and 1000000 microseconds",
+                options.cpu_cfs_period
+            ));
         }
         Ok(options)
     }
@@ -291,8 +302,10 @@ mod tests {
     #[test]
     fn options_are_read_in_the_forms_that_hosts_send() {
         let options = read(json!({
-            "image": "https://registry/a:1", "labels": [{"a": "b"}, {"c": "d"}], "port_map": [{"http": 80, "s": "443"}], "entrypoint": null,
-            "mount": [{"type": "tmpfs", "target": "/t", "tmpfs_options": {"size": 5, "mode": null}}], "logging": {"type": "journald", "config": [{"tag": "x"}]},
+            "image": "https://registry/a:1", "labels": [{"a": "b"}, {"c": "d"}], "port_map": [{"http": 80, "s": "443"}],
+            "entrypoint": null,
+            "mount": [{"type": "tmpfs", "target": "/t", "tmpfs_options": {"size": 5, "mode": null}}],
+            "logging": {"type": "journald", "config": [{"tag": "x"}]},
             "image_pull_timeout": "10m", "storage_opt": {"size": "1G"},
         }))
         .expect("fine");

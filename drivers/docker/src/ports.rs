@@ -26,11 +26,13 @@ fn port(label: &str, number: i32) -> Result<u16, Error> {
         .ok_or_else(|| Error::invalid(format!("port {label:?} has the number {number}, which is none of a port")))
 }
 
-/// The ports to publish. `ports` names labels of the group's network; `port_map` is the older way, over the task's own network.
+/// The ports to publish. `ports` names labels of the group's network; `port_map` is the older way, over the task's own
+/// network.
 pub(crate) fn published(task: &TaskConfig, options: &TaskOptions, place: Place) -> Result<Vec<Published>, Error> {
     let resources = task.resources.as_ref();
     let group = resources.map(|r| r.ports.as_slice()).unwrap_or_default();
-    let networks = resources.and_then(|r| r.allocated_resources.as_ref()).map(|a| a.networks.as_slice()).unwrap_or_default();
+    let networks =
+        resources.and_then(|r| r.allocated_resources.as_ref()).map(|a| a.networks.as_slice()).unwrap_or_default();
     // Ports that the node has reserved are this machine's; an engine elsewhere finds its own.
     let outside = |value: u16| (place == Place::Local).then_some(value);
     let ip = |ip: &str| if place == Place::Local { ip.to_owned() } else { String::new() };
@@ -40,7 +42,11 @@ pub(crate) fn published(task: &TaskConfig, options: &TaskOptions, place: Place) 
             let known: Vec<&str> = group.iter().map(|p| p.label.as_str()).collect();
             return Err(Error::invalid(format!(
                 "config.ports: the group's network has no port {label:?}{}",
-                if known.is_empty() { "; it has none at all".to_owned() } else { format!("; there are {}", known.join(", ")) }
+                if known.is_empty() {
+                    "; it has none at all".to_owned()
+                } else {
+                    format!("; there are {}", known.join(", "))
+                }
             )));
         };
         let value = port(label, given.value)?;
@@ -60,7 +66,12 @@ pub(crate) fn published(task: &TaskConfig, options: &TaskOptions, place: Place) 
                     continue;
                 }
                 let inside = mapped.unwrap_or(value);
-                out.push(Published { label: given.label.clone(), inside, host_ip: ip(&network.ip), outside: outside(value) });
+                out.push(Published {
+                    label: given.label.clone(),
+                    inside,
+                    host_ip: ip(&network.ip),
+                    outside: outside(value),
+                });
             }
         }
     }
@@ -78,7 +89,9 @@ pub(crate) fn values(ports: &[Published]) -> (Value, Value) {
             let key = format!("{}/{protocol}", p.inside);
             let entry = bindings.entry(key.clone()).or_insert_with(|| json!([]));
             if let Some(list) = entry.as_array_mut() {
-                list.push(json!({"HostIp": p.host_ip, "HostPort": p.outside.map(|n| n.to_string()).unwrap_or_default()}));
+                list.push(
+                    json!({"HostIp": p.host_ip, "HostPort": p.outside.map(|n| n.to_string()).unwrap_or_default()}),
+                );
             }
             exposed.insert(key, json!({}));
         }
@@ -99,7 +112,8 @@ mod tests {
 
     fn group() -> TaskConfig {
         let port = |label: &str, value, to| PortMapping { label: label.into(), value, to, host_ip: "10.0.0.1".into() };
-        let resources = Resources { ports: vec![port("http", 20_001, 80), port("same", 20_002, 0)], ..Resources::default() };
+        let resources =
+            Resources { ports: vec![port("http", 20_001, 80), port("same", 20_002, 0)], ..Resources::default() };
         TaskConfig { resources: Some(resources), ..TaskConfig::default() }
     }
 
@@ -112,7 +126,10 @@ mod tests {
             ..NetworkResource::default()
         };
         let allocated = AllocatedTaskResources { networks: vec![network], ..AllocatedTaskResources::default() };
-        TaskConfig { resources: Some(Resources { allocated_resources: Some(allocated), ..Resources::default() }), ..TaskConfig::default() }
+        TaskConfig {
+            resources: Some(Resources { allocated_resources: Some(allocated), ..Resources::default() }),
+            ..TaskConfig::default()
+        }
     }
 
     fn options(ports: &[&str], map: &[(&str, u16)]) -> TaskOptions {
@@ -127,7 +144,10 @@ mod tests {
     fn labels_become_ports() {
         let short = |task: &TaskConfig, o: TaskOptions, place| -> Result<Vec<String>, Error> {
             let list = published(task, &o, place)?;
-            Ok(list.iter().map(|p| format!("{}={}:{}->{}", p.label, p.host_ip, p.outside.unwrap_or(0), p.inside)).collect())
+            Ok(list
+                .iter()
+                .map(|p| format!("{}={}:{}->{}", p.label, p.host_ip, p.outside.unwrap_or(0), p.inside))
+                .collect())
         };
         let local = Place::Local;
         assert_eq!(
@@ -135,8 +155,13 @@ mod tests {
             ["http=10.0.0.1:20001->80", "same=10.0.0.1:20002->20002"]
         );
         assert_eq!(short(&group(), options(&["http"], &[]), Place::Remote).expect("fine"), ["http=:0->80"]);
-        assert!(short(&group(), options(&[], &[]), local).expect("fine").is_empty(), "a group's ports are published when they are named");
-        assert!(short(&group(), options(&["other"], &[]), local).expect_err("unknown").to_string().contains("http, same"));
+        assert!(
+            short(&group(), options(&[], &[]), local).expect("fine").is_empty(),
+            "a group's ports are published when they are named"
+        );
+        assert!(
+            short(&group(), options(&["other"], &[]), local).expect_err("unknown").to_string().contains("http, same")
+        );
         assert_eq!(
             short(&legacy(), options(&[], &[("http", 80)]), local).expect("fine"),
             ["db=10.0.0.2:5432->5432", "http=10.0.0.2:21000->80"]

@@ -2,7 +2,9 @@
 
 use driver_sdk::DriverConfig;
 use driver_sdk::reference::undescribed;
-use driver_sdk::schema::{Field, Spec, attr, block, block_attrs, block_list, bool, list, map_attr, number, object, string};
+use driver_sdk::schema::{
+    Field, Spec, attr, block, block_attrs, block_list, bool, list, map_attr, number, object, string,
+};
 
 use crate::config::{DEFAULT_ALLOW_CAPS, PluginConfig};
 use crate::options::TaskOptions;
@@ -83,7 +85,8 @@ fn of_a_task() {
             ("volume_options", block(volume)),
         ])
     };
-    let auth = object([("username", string()), ("password", string()), ("email", string()), ("server_address", string())]);
+    let auth =
+        object([("username", string()), ("password", string()), ("email", string()), ("server_address", string())]);
     let device = object([("host_path", string()), ("container_path", string()), ("cgroup_permissions", string())]);
     let logging = object([("type", string()), ("driver", string()), ("config", map_attr())]);
     let mut wanted = vec![
@@ -102,16 +105,22 @@ fn of_a_task() {
     ];
     for (names, field) in [
         (
-            "cgroupns command cpuset_cpus hostname ipc_mode ipv4_address ipv6_address isolation load mac_address network_mode pid_mode \
+            "cgroupns command cpuset_cpus hostname ipc_mode ipv4_address ipv6_address isolation load mac_address \
+                network_mode pid_mode \
              runtime userns_mode uts_mode volume_driver work_dir",
             string(),
         ),
         (
-            "args cap_add cap_drop dns_search_domains dns_options dns_servers entrypoint extra_hosts group_add network_aliases ports \
+            "args cap_add cap_drop dns_search_domains dns_options dns_servers entrypoint extra_hosts group_add \
+                network_aliases ports \
              security_opt volumes",
             list("string"),
         ),
-        ("advertise_ipv6_address auth_soft_fail cpu_hard_limit force_pull init interactive privileged readonly_rootfs tty", bool()),
+        (
+            "advertise_ipv6_address auth_soft_fail cpu_hard_limit force_pull init interactive privileged \
+                readonly_rootfs tty",
+            bool(),
+        ),
         ("memory_hard_limit oom_score_adj pids_limit shm_size", number()),
         ("labels sysctl ulimit", map_attr()),
     ] {

@@ -15,9 +15,10 @@ fn with_profile(option: &str) -> Result<String, Error> {
     if name != "seccomp" || matches!(value, "unconfined" | "builtin") || value.trim_start().starts_with('{') {
         return Ok(format!("{name}={value}"));
     }
-    let text = std::fs::read_to_string(value).map_err(|e| Error::invalid(format!("config.security_opt: read the profile {value}: {e}")))?;
-    let profile: Value =
-        serde_json::from_str(&text).map_err(|e| Error::invalid(format!("config.security_opt: the profile {value} is not JSON: {e}")))?;
+    let text = std::fs::read_to_string(value)
+        .map_err(|e| Error::invalid(format!("config.security_opt: read the profile {value}: {e}")))?;
+    let profile: Value = serde_json::from_str(&text)
+        .map_err(|e| Error::invalid(format!("config.security_opt: the profile {value} is not JSON: {e}")))?;
     Ok(format!("{name}={profile}"))
 }
 
@@ -33,7 +34,8 @@ mod tests {
         let given = ["no-new-privileges", "apparmor:mine", "seccomp=unconfined"].map(str::to_owned);
         let mut all = given.to_vec();
         all.push(format!("seccomp={}", file.display()));
-        let wanted = ["no-new-privileges", "apparmor=mine", "seccomp=unconfined", "seccomp={\"a\":1}"].map(str::to_owned);
+        let wanted =
+            ["no-new-privileges", "apparmor=mine", "seccomp=unconfined", "seccomp={\"a\":1}"].map(str::to_owned);
         assert_eq!(with_profiles(&all), Ok(wanted.to_vec()));
         assert!(with_profiles(&["seccomp=/nowhere".to_owned()]).is_err());
     }

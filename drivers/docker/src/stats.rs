@@ -78,7 +78,8 @@ impl Meter {
         let at = time(&sample.read)?;
         let now = sample.cpu_stats.cpu_usage;
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).replace((at, now));
-        let elapsed = last.and_then(|(then, _)| at.duration_since(then).ok()).map(|d| d.as_nanos() as f64).filter(|e| *e > 0.0);
+        let elapsed =
+            last.and_then(|(then, _)| at.duration_since(then).ok()).map(|d| d.as_nanos() as f64).filter(|e| *e > 0.0);
         let rate = |pick: fn(&CpuCounters) -> u64| match (&last, elapsed) {
             (Some((_, then)), Some(elapsed)) => pick(&now).saturating_sub(pick(then)) as f64 * 100.0 / elapsed,
             _ => 0.0,
@@ -119,7 +120,8 @@ mod tests {
     fn at(seconds: u32, total: u64) -> Sample {
         let value = json!({
             "read": format!("2026-11-20T09:32:{seconds:02}Z"),
-            "cpu_stats": {"cpu_usage": {"total_usage": total, "usage_in_usermode": total / 2, "usage_in_kernelmode": 0}},
+            "cpu_stats": {"cpu_usage": {"total_usage": total, "usage_in_usermode": total / 2,
+                "usage_in_kernelmode": 0}},
             "memory_stats": {"usage": 5000, "stats": {"anon": 3000, "file": 1000, "something": 1}},
         });
         serde_json::from_value(value).expect("a sample")
@@ -129,7 +131,10 @@ mod tests {
     fn rates_are_of_the_time_between_two_samples() {
         let meter = Meter::default();
         let first = meter.usage(&at(1, 1_000_000_000), Some(2000.0)).expect("runs");
-        assert_eq!((first.total.cpu.percent, first.total.memory.rss, first.total.memory.cache), (Some(0.0), Some(3000), Some(1000)));
+        assert_eq!(
+            (first.total.cpu.percent, first.total.memory.rss, first.total.memory.cache),
+            (Some(0.0), Some(3000), Some(1000))
+        );
         let second = meter.usage(&at(2, 1_500_000_000), Some(2000.0)).expect("runs");
         assert_eq!(
             (second.total.cpu.percent, second.total.cpu.user_mode, second.total.cpu.total_ticks),
@@ -139,7 +144,8 @@ mod tests {
 
     #[test]
     fn a_container_that_does_not_run_has_none() {
-        let stopped: Sample = serde_json::from_value(json!({"read": "0001-01-01T00:00:00Z", "memory_stats": {}})).expect("a sample");
+        let stopped: Sample =
+            serde_json::from_value(json!({"read": "0001-01-01T00:00:00Z", "memory_stats": {}})).expect("a sample");
         assert_eq!(Meter::default().usage(&stopped, None), None);
     }
 }

@@ -1,6 +1,7 @@
 //! One stream of events per engine tells when to look at a container again.
 //!
-//! Events only say "look": what they report is taken from the container itself, and after every gap everything is looked at once.
+//! Events only say "look": what they report is taken from the container itself, and after every gap everything is
+//! looked at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,7 +91,14 @@ async fn follow(engine: &Engine, changes: &broadcast::Sender<Change>, up: impl F
         id: String,
     }
     let doing = "follow the engine's events";
-    let wanted = [("type", "container"), ("event", "start"), ("event", "die"), ("event", "oom"), ("event", "destroy"), ("event", "kill")];
+    let wanted = [
+        ("type", "container"),
+        ("event", "start"),
+        ("event", "die"),
+        ("event", "oom"),
+        ("event", "destroy"),
+        ("event", "kill"),
+    ];
     let mut body = match engine.stream(doing, &format!("/events?filters={}", filters(&wanted))).await {
         Ok(body) => body,
         Err(e) => return e,
@@ -152,7 +160,8 @@ pub(crate) async fn changed(
     tokio::time::timeout(patience, relevant).await.ok()
 }
 
-/// Was it killed, and the engine does not say why? It hears of a lack of memory by another way than of the end, on a busy machine after it.
+/// Was it killed, and the engine does not say why? It hears of a lack of memory by another way than of the end, on a
+/// busy machine after it.
 fn may_lack_a_reason(container: &Container) -> bool {
     container.state.exit_code == KILLED && !container.state.oom_killed
 }

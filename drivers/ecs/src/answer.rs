@@ -1,4 +1,5 @@
-//! Errors of the service as one of the three answers. Codes decide; only where one code has several meanings does its text.
+//! Errors of the service as one of the three answers. Codes decide; only where one code has several meanings does its
+//! text.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -45,7 +46,9 @@ pub(crate) enum Meaning {
 /// What a code means. `message` is consulted where the service has one code for many things.
 pub(crate) fn meaning(code: &str, message: &str) -> Meaning {
     match code {
-        "ClientException" if message.contains("Capacity is unavailable") || message.contains("Too many concurrent attempts") => {
+        "ClientException"
+            if message.contains("Capacity is unavailable") || message.contains("Too many concurrent attempts") =>
+        {
             Meaning::NoRoom
         }
         "ClientException"
@@ -56,9 +59,12 @@ pub(crate) fn meaning(code: &str, message: &str) -> Meaning {
         | "ValidationException"
         | "SerializationException" => Meaning::WrongRequest,
         "LimitExceededException" | "ServiceQuotaExceededException" => Meaning::NoRoom,
-        "ThrottlingException" | "Throttling" | "ThrottledException" | "TooManyRequestsException" | "RequestLimitExceeded" | "SlowDown" => {
-            Meaning::Throttled
-        }
+        "ThrottlingException"
+        | "Throttling"
+        | "ThrottledException"
+        | "TooManyRequestsException"
+        | "RequestLimitExceeded"
+        | "SlowDown" => Meaning::Throttled,
         "AccessDeniedException"
         | "AccessDenied"
         | "UnrecognizedClientException"
@@ -105,9 +111,10 @@ impl Trouble {
             SdkError::ServiceError(context) => {
                 let status = context.raw().status();
                 match context.err().code() {
-                    Some(code) => {
-                        What::Refused { code: code.to_owned(), message: context.err().message().unwrap_or("no explanation").to_owned() }
-                    }
+                    Some(code) => What::Refused {
+                        code: code.to_owned(),
+                        message: context.err().message().unwrap_or("no explanation").to_owned(),
+                    },
                     None => What::NoAnswer(format!("the answer has status {status} and no error code")),
                 }
             }
@@ -139,15 +146,26 @@ impl fmt::Display for Trouble {
             What::Refused { code, message } => match self.meaning() {
                 Meaning::Credentials => write!(
                     f,
-                    "could not {doing}: AWS refuses this node's credentials ({code}: {message}); check them and their permissions (docs/reference/drivers/ecs.md)"
+                    "could not {doing}: AWS refuses this node's credentials ({code}: {message}); check them and their \
+                        permissions (docs/reference/drivers/ecs.md)"
                 ),
                 Meaning::NoCluster => {
-                    write!(f, "could not {doing}: the cluster does not exist ({message}); check `cluster` and `region` of the plugin")
+                    write!(
+                        f,
+                        "could not {doing}: the cluster does not exist ({message}); check `cluster` and `region` of \
+                            the plugin"
+                    )
                 }
                 Meaning::Throttled => {
-                    write!(f, "could not {doing}: too many requests ({code}: {message}); it is tried again, see requests_per_second")
+                    write!(
+                        f,
+                        "could not {doing}: too many requests ({code}: {message}); it is tried again, see \
+                            requests_per_second"
+                    )
                 }
-                Meaning::NoRoom => write!(f, "could not place the task: {code}: {message}; nothing was started, it is tried again"),
+                Meaning::NoRoom => {
+                    write!(f, "could not place the task: {code}: {message}; nothing was started, it is tried again")
+                }
                 Meaning::WrongRequest | Meaning::CouldNotAsk => write!(f, "could not {doing}: {code}: {message}"),
             },
         }
@@ -166,7 +184,9 @@ impl From<Trouble> for RemoteError {
 /// Why RunTask, answered with success, has started nothing.
 pub(crate) fn not_placed(failures: &[Failure]) -> RemoteError {
     if failures.is_empty() {
-        return RemoteError::could_not_ask("RunTask was answered with neither a task nor a reason; whether one was started is not known");
+        return RemoteError::could_not_ask(
+            "RunTask was answered with neither a task nor a reason; whether one was started is not known",
+        );
     }
     let texts: Vec<String> = failures
         .iter()
@@ -176,7 +196,8 @@ pub(crate) fn not_placed(failures: &[Failure]) -> RemoteError {
         })
         .collect();
     let text = texts.join(", ");
-    // What the task needs and no instance of the cluster has is not had later either, unless somebody adds one: that is room, too.
+    // What the task needs and no instance of the cluster has is not had later either, unless somebody adds one: that is
+    // room, too.
     RemoteError::could_not_ask(format!("could not place the task: {text}; nothing was started, it is tried again"))
 }
 
@@ -190,7 +211,8 @@ mod tests {
 
     #[test]
     fn codes_are_one_of_the_three_answers() {
-        let wrong = ["ClientException", "InvalidParameterException", "PlatformUnknownException", "UnsupportedFeatureException"];
+        let wrong =
+            ["ClientException", "InvalidParameterException", "PlatformUnknownException", "UnsupportedFeatureException"];
         for code in wrong {
             assert!(matches!(refused(code, "m"), RemoteError::WrongRequest(_)), "{code}");
         }

@@ -61,7 +61,8 @@ pub(crate) enum Listing<'a> {
     Ended,
 }
 
-/// What speaks to AWS with the credentials that were there when it was made: profiles are read once, and the SDK keeps what does not say when it ends.
+/// What speaks to AWS with the credentials that were there when it was made: profiles are read once, and the SDK keeps
+/// what does not say when it ends.
 struct Clients {
     ecs: aws_sdk_ecs::Client,
     /// Repeats nothing by itself: after a lost answer one looks first.
@@ -135,7 +136,8 @@ impl Clients {
             loader = loader.profile_name(profile);
         }
         if let Some(file) = &config.shared_credentials_file {
-            loader = loader.credentials_provider(FileCredentials { file: file.clone(), profile: config.profile.clone() });
+            loader =
+                loader.credentials_provider(FileCredentials { file: file.clone(), profile: config.profile.clone() });
         }
         if let Some(endpoint) = &config.endpoint {
             loader = loader.endpoint_url(endpoint);
@@ -154,7 +156,8 @@ impl Clients {
     fn logs(&self, region: &str) -> aws_sdk_cloudwatchlogs::Client {
         let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
         let client = logs.entry(region.to_owned()).or_insert_with(|| {
-            let config = aws_sdk_cloudwatchlogs::config::Builder::from(&self.sdk).region(Region::new(region.to_owned())).build();
+            let config =
+                aws_sdk_cloudwatchlogs::config::Builder::from(&self.sdk).region(Region::new(region.to_owned())).build();
             aws_sdk_cloudwatchlogs::Client::from_conf(config)
         });
         client.clone()
@@ -186,7 +189,8 @@ impl Api {
     /// The clients; with the credentials that there are now, when the last ones were refused.
     #[expect(clippy::await_holding_invalid_type, reason = "credentials are renewed once for all who wait")]
     async fn clients(&self) -> Arc<Clients> {
-        let due = |clients: &Clients| self.refused.load(Ordering::Relaxed) && clients.made.elapsed() >= self.renew_after;
+        let due =
+            |clients: &Clients| self.refused.load(Ordering::Relaxed) && clients.made.elapsed() >= self.renew_after;
         let clients = self.now();
         if !due(&clients) {
             return clients;
@@ -203,7 +207,11 @@ impl Api {
         new
     }
 
-    async fn ask<T, E>(&self, doing: &'static str, call: impl Future<Output = Result<T, SdkError<E>>>) -> Result<T, Trouble>
+    async fn ask<T, E>(
+        &self,
+        doing: &'static str,
+        call: impl Future<Output = Result<T, SdkError<E>>>,
+    ) -> Result<T, Trouble>
     where
         E: ProvideErrorMetadata + StdError + 'static,
     {
@@ -229,7 +237,8 @@ impl Api {
     /// The cluster itself.
     pub(crate) async fn cluster(&self) -> Result<ClusterSeen, Trouble> {
         let doing = "ask for the cluster";
-        let answer = self.ask(doing, self.clients().await.ecs.describe_clusters().clusters(&self.cluster.given).send()).await?;
+        let answer =
+            self.ask(doing, self.clients().await.ecs.describe_clusters().clusters(&self.cluster.given).send()).await?;
         let text = |value: Option<&str>| value.unwrap_or_default().to_owned();
         match answer.clusters().first() {
             Some(c) => Ok(ClusterSeen {
@@ -277,8 +286,15 @@ impl Api {
 
     /// At most [`BATCH`] tasks, with their tags; and what the service does not know, with the reason.
     pub(crate) async fn describe(&self, arns: Vec<String>) -> Result<(Vec<Task>, Vec<Failure>), Trouble> {
-        let call =
-            self.clients().await.ecs.describe_tasks().cluster(&self.cluster.given).set_tasks(Some(arns)).include(TaskField::Tags).send();
+        let call = self
+            .clients()
+            .await
+            .ecs
+            .describe_tasks()
+            .cluster(&self.cluster.given)
+            .set_tasks(Some(arns))
+            .include(TaskField::Tags)
+            .send();
         let answer = self.ask("look at tasks", call).await?;
         Ok((answer.tasks.unwrap_or_default(), answer.failures.unwrap_or_default()))
     }
@@ -291,7 +307,14 @@ impl Api {
         size: usize,
     ) -> Result<(Vec<String>, Option<String>), Trouble> {
         let size = i32::try_from(size.clamp(1, BATCH)).ok();
-        let call = self.clients().await.ecs.list_tasks().cluster(&self.cluster.given).set_next_token(from).set_max_results(size);
+        let call = self
+            .clients()
+            .await
+            .ecs
+            .list_tasks()
+            .cluster(&self.cluster.given)
+            .set_next_token(from)
+            .set_max_results(size);
         let call = match listing {
             Listing::OfKey(started_by) => call.started_by(started_by),
             Listing::Live => call.desired_status(DesiredStatus::Running),
@@ -309,7 +332,9 @@ impl Api {
 
     /// Sets tags of a task.
     pub(crate) async fn tag(&self, arn: &str, tags: Vec<Tag>) -> Result<(), Trouble> {
-        self.ask("tag the task", self.clients().await.ecs.tag_resource().resource_arn(arn).set_tags(Some(tags)).send()).await.map(drop)
+        self.ask("tag the task", self.clients().await.ecs.tag_resource().resource_arn(arn).set_tags(Some(tags)).send())
+            .await
+            .map(drop)
     }
 
     fn definitions(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Known>>> {
@@ -373,7 +398,13 @@ impl Api {
     /// A page of a log from its beginning, or from a token.
     pub(crate) async fn events(&self, place: &LogPlace, from: Option<String>) -> Result<GetLogEventsOutput, Trouble> {
         let region = if place.region.is_empty() { &self.region } else { &place.region };
-        let call = self.clients().await.logs(region).get_log_events().log_group_name(&place.group).log_stream_name(&place.stream);
+        let call = self
+            .clients()
+            .await
+            .logs(region)
+            .get_log_events()
+            .log_group_name(&place.group)
+            .log_stream_name(&place.stream);
         self.ask("read the log", call.start_from_head(true).set_next_token(from).send()).await
     }
 }
@@ -403,10 +434,14 @@ mod tests {
                     let (status, body) = if String::from_utf8_lossy(&asked).contains(&known) {
                         ("200 OK", r#"{"clusters":[{"clusterArn":"a","status":"ACTIVE"}]}"#)
                     } else {
-                        ("400 Bad Request", r#"{"__type":"ExpiredTokenException","message":"The security token has expired"}"#)
+                        (
+                            "400 Bad Request",
+                            r#"{"__type":"ExpiredTokenException","message":"The security token has expired"}"#,
+                        )
                     };
                     let head = format!(
-                        "HTTP/1.1 {status}\r\ncontent-type: application/x-amz-json-1.1\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+                        "HTTP/1.1 {status}\r\ncontent-type: application/x-amz-json-1.1\r\ncontent-length: \
+                            {}\r\nconnection: close\r\n\r\n",
                         body.len()
                     );
                     // A client that has gone away is asked nothing more.
@@ -422,7 +457,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("credentials");
         let write = |key: &str| {
-            std::fs::write(&file, format!("[default]\naws_access_key_id = {key}\naws_secret_access_key = s\n")).expect("written");
+            std::fs::write(&file, format!("[default]\naws_access_key_id = {key}\naws_secret_access_key = s\n"))
+                .expect("written");
         };
         let known = Arc::new(Mutex::new("first".to_owned()));
         let endpoint = Some(service(known.clone()).await);

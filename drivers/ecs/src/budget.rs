@@ -1,4 +1,5 @@
-//! No more requests a second than the operator allows, in the order in which they are asked for; those of a stop go before all others.
+//! No more requests a second than the operator allows, in the order in which they are asked for; those of a stop go
+//! before all others.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -52,7 +53,8 @@ impl Account {
 pub(crate) struct Budget {
     begun: Instant,
     account: Mutex<Account>,
-    /// Held by the one request without priority that is booked ahead: whoever goes first has no more than that before him.
+    /// Held by the one request without priority that is booked ahead: whoever goes first has no more than that before
+    /// him.
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -98,7 +100,11 @@ mod tests {
         assert_eq!(waits, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 100, 200, 300]);
         assert_eq!(account.take(now + Duration::from_millis(400)).as_millis(), 0);
         let later = now + Duration::from_secs(3600);
-        assert_eq!((0..14).filter(|_| account.take(later).is_zero()).count(), 11, "an hour of quiet saves no more than a second's worth");
+        assert_eq!(
+            (0..14).filter(|_| account.take(later).is_zero()).count(),
+            11,
+            "an hour of quiet saves no more than a second's worth"
+        );
     }
 
     #[test]
@@ -109,7 +115,11 @@ mod tests {
         assert_eq!(account.take(now), PAUSE);
         assert_eq!(account.take(now), PAUSE + Duration::from_millis(100));
         account.pause(now);
-        assert_eq!(account.take(now), PAUSE + Duration::from_millis(200), "a second complaint adds nothing to a longer wait");
+        assert_eq!(
+            account.take(now),
+            PAUSE + Duration::from_millis(200),
+            "a second complaint adds nothing to a longer wait"
+        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,7 +11,8 @@ pub(crate) struct PluginConfig {
     /// Whether this node offers the driver.
     #[config(default)]
     pub(crate) enabled: bool,
-    /// Name or ARN of the cluster. The ARN also names the account: needed where nodes have credentials of different accounts.
+    /// Name or ARN of the cluster. The ARN also names the account: needed where nodes have credentials of different
+    /// accounts.
     pub(crate) cluster: Option<String>,
     /// Region of the cluster. Without it: the one of the cluster's ARN, of the environment, or of the profile.
     pub(crate) region: Option<String>,
@@ -56,7 +57,9 @@ impl Cluster {
         if !given.starts_with("arn:") {
             let fits = given.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c)) && given.len() <= 255;
             if !fits {
-                return Err(Error::invalid(format!("cluster {given:?} is neither the name nor the ARN of an ECS cluster")));
+                return Err(Error::invalid(format!(
+                    "cluster {given:?} is neither the name nor the ARN of an ECS cluster"
+                )));
             }
             return Ok(Self { given: given.to_owned(), name: given.to_owned(), place: None });
         }
@@ -64,8 +67,13 @@ impl Cluster {
         match parts.as_slice() {
             ["arn", _, "ecs", region, account, resource] if !region.is_empty() && !account.is_empty() => {
                 let name = resource.strip_prefix("cluster/").filter(|name| !name.is_empty());
-                let name = name.ok_or_else(|| Error::invalid(format!("cluster {given:?} is the ARN of something else")))?;
-                Ok(Self { given: given.to_owned(), name: name.to_owned(), place: Some(((*region).to_owned(), (*account).to_owned())) })
+                let name =
+                    name.ok_or_else(|| Error::invalid(format!("cluster {given:?} is the ARN of something else")))?;
+                Ok(Self {
+                    given: given.to_owned(),
+                    name: name.to_owned(),
+                    place: Some(((*region).to_owned(), (*account).to_owned())),
+                })
             }
             _ => Err(Error::invalid(format!("cluster {given:?} is not the ARN of an ECS cluster"))),
         }
@@ -78,7 +86,10 @@ impl PluginConfig {
         // The name that the service itself gives to the cluster that nobody has named.
         let cluster = Cluster::of(self.cluster.as_deref().filter(|c| !c.is_empty()).unwrap_or("default"))?;
         if !(0.1..=1000.0).contains(&self.requests_per_second) {
-            return Err(Error::invalid(format!("requests_per_second is {}; it may be 0.1 to 1000", self.requests_per_second)));
+            return Err(Error::invalid(format!(
+                "requests_per_second is {}; it may be 0.1 to 1000",
+                self.requests_per_second
+            )));
         }
         if self.poll_interval < Duration::from_millis(100) {
             return Err(Error::invalid("poll_interval is shorter than 100ms, which no budget of requests bears"));
@@ -86,7 +97,9 @@ impl PluginConfig {
         if let (Some(region), Some((of_arn, _))) = (self.region.as_deref().filter(|r| !r.is_empty()), &cluster.place)
             && region != of_arn
         {
-            return Err(Error::invalid(format!("region is {region:?}, the cluster's ARN names {of_arn:?}; remove one of the two")));
+            return Err(Error::invalid(format!(
+                "region is {region:?}, the cluster's ARN names {of_arn:?}; remove one of the two"
+            )));
         }
         Ok(cluster)
     }
@@ -117,7 +130,8 @@ mod tests {
 
     #[test]
     fn what_was_written_for_another_host_is_read() {
-        let read = config(serde_json::json!({"enabled": true, "cluster": "nomad-remote-driver-demo", "region": "us-east-1"}));
+        let read =
+            config(serde_json::json!({"enabled": true, "cluster": "nomad-remote-driver-demo", "region": "us-east-1"}));
         let cluster = read.cluster().expect("fine");
         assert_eq!(read.provider(&cluster, "us-east-1"), "ecs/us-east-1/nomad-remote-driver-demo");
         assert_eq!((read.poll_interval, read.consistency_window), (Duration::from_secs(2), Duration::from_secs(300)));

@@ -1,4 +1,5 @@
-//! Credentials of a file that the operator names: read anew whenever they are asked for, so that a file that comes late or changes is noticed.
+//! Credentials of a file that the operator names: read anew whenever they are asked for, so that a file that comes late
+//! or changes is noticed.
 
 use std::path::PathBuf;
 

@@ -1,13 +1,14 @@
 //! Task definitions: what one that exists says, and one that is made from a job.
 //!
-//! A definition that is made is named after its content, so that all instances of a job share one and a repetition makes none.
+//! A definition that is made is named after its content, so that all instances of a job share one and a repetition
+//! makes none.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use aws_sdk_ecs::types::{
-    Compatibility, ContainerDefinition, CpuArchitecture, LogConfiguration, LogDriver, NetworkMode, OsFamily, PortMapping,
-    RepositoryCredentials, RuntimePlatform, TaskDefinition,
+    Compatibility, ContainerDefinition, CpuArchitecture, LogConfiguration, LogDriver, NetworkMode, OsFamily,
+    PortMapping, RepositoryCredentials, RuntimePlatform, TaskDefinition,
 };
 use driver_sdk::{RemoteError, TaskConfig};
 use serde::{Deserialize, Serialize};
@@ -43,7 +44,8 @@ pub(crate) struct Known {
 impl Known {
     /// From the service's answer.
     pub(crate) fn of(definition: &TaskDefinition) -> Self {
-        let mut known = Self { arn: definition.task_definition_arn().unwrap_or_default().to_owned(), ..Self::default() };
+        let mut known =
+            Self { arn: definition.task_definition_arn().unwrap_or_default().to_owned(), ..Self::default() };
         for container in definition.container_definitions() {
             let name = container.name().unwrap_or_default().to_owned();
             known.containers.push((name.clone(), container.essential() != Some(false)));
@@ -52,7 +54,9 @@ impl Known {
             let option = |name: &str| options.and_then(|o| o.get(name)).cloned().unwrap_or_default();
             // Without a prefix the stream is named by the container's runtime, which nobody outside knows.
             if !option("awslogs-group").is_empty() && !option("awslogs-stream-prefix").is_empty() {
-                known.logs.insert(name, (option("awslogs-group"), option("awslogs-region"), option("awslogs-stream-prefix")));
+                known
+                    .logs
+                    .insert(name, (option("awslogs-group"), option("awslogs-region"), option("awslogs-stream-prefix")));
             }
         }
         known
@@ -72,9 +76,9 @@ impl Known {
             });
         }
         let essential = self.containers.iter().find(|(_, essential)| *essential).or_else(|| self.containers.first());
-        essential
-            .map(|(name, _)| name.clone())
-            .ok_or_else(|| RemoteError::could_not_ask(format!("the service tells of no container in the definition {:?}", self.arn)))
+        essential.map(|(name, _)| name.clone()).ok_or_else(|| {
+            RemoteError::could_not_ask(format!("the service tells of no container in the definition {:?}", self.arn))
+        })
     }
 
     /// Where the output of a task's container is.
@@ -125,8 +129,11 @@ pub(crate) fn fargate_size(cpu: u32, memory: u32) -> Option<(u32, u32)> {
         }
         let wanted = memory.max(least);
         // The smallest machine alone has 512 MiB beside whole GiB.
-        let fitting =
-            if units == 256 && wanted > 512 { wanted.div_ceil(1024) * 1024 } else { least + (wanted - least).div_ceil(step) * step };
+        let fitting = if units == 256 && wanted > 512 {
+            wanted.div_ceil(1024) * 1024
+        } else {
+            least + (wanted - least).div_ceil(step) * step
+        };
         (fitting <= most).then_some((units, fitting))
     })
 }
@@ -203,15 +210,21 @@ impl Made {
     /// Its only container.
     pub(crate) fn container(&self) -> Result<ContainerDefinition, RemoteError> {
         let log = self.log.as_ref().map(|(group, region, create)| {
-            let mut options = vec![("awslogs-group", group.as_str()), ("awslogs-region", region), ("awslogs-stream-prefix", STREAM_PREFIX)];
+            let mut options = vec![
+                ("awslogs-group", group.as_str()),
+                ("awslogs-region", region),
+                ("awslogs-stream-prefix", STREAM_PREFIX),
+            ];
             if *create {
                 options.push(("awslogs-create-group", "true"));
             }
             let options = options.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
             LogConfiguration::builder().log_driver(LogDriver::Awslogs).set_options(Some(options)).build()
         });
-        let credentials =
-            self.repository_credentials.as_ref().map(|secret| RepositoryCredentials::builder().credentials_parameter(secret).build());
+        let credentials = self
+            .repository_credentials
+            .as_ref()
+            .map(|secret| RepositoryCredentials::builder().credentials_parameter(secret).build());
         let number = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
         let ports = self.ports.iter().map(|port| PortMapping::builder().container_port(i32::from(*port)).build());
         Ok(ContainerDefinition::builder()
@@ -299,7 +312,8 @@ mod tests {
         let made = made(serde_json::json!({
             "launch_type": "FARGATE", "cpu": 300, "memory": 700, "ports": {"http": 80},
             "network_configuration": {"aws_vpc_configuration": {"subnets": ["s"]}},
-            "container": {"image": "a", "log_group": "/g", "create_log_group": true, "stop_timeout": "1m30s", "architecture": "ARM64"},
+            "container": {"image": "a", "log_group": "/g", "create_log_group": true, "stop_timeout": "1m30s",
+                "architecture": "ARM64"},
         }))
         .expect("fine");
         assert_eq!((made.size(), made.network_mode()), (("512".to_owned(), "1024".to_owned()), NetworkMode::Awsvpc));
@@ -311,7 +325,9 @@ mod tests {
         );
         assert_eq!((container.stop_timeout(), container.port_mappings()[0].container_port()), (Some(90), Some(80)));
         assert_eq!(made.compatibility(), Some(Compatibility::Fargate));
-        let known = Known::of(&TaskDefinition::builder().task_definition_arn("arn:d:1").container_definitions(container).build());
+        let known = Known::of(
+            &TaskDefinition::builder().task_definition_arn("arn:d:1").container_definitions(container).build(),
+        );
         let log = known.log("main", "arn:aws:ecs:eu-west-1:1:task/c/0f").expect("there");
         assert_eq!((log.group.as_str(), log.stream.as_str()), ("/g", "drover/main/0f"));
     }
@@ -333,7 +349,9 @@ mod tests {
         let known = Known { arn: "d:1".into(), containers, ..Known::default() };
         assert_eq!(known.container(None).as_deref(), Ok("main"));
         assert_eq!(known.container(Some("side")).as_deref(), Ok("side"));
-        assert!(matches!(known.container(Some("x")), Err(RemoteError::WrongRequest(why)) if why.contains("side, main")));
+        assert!(
+            matches!(known.container(Some("x")), Err(RemoteError::WrongRequest(why)) if why.contains("side, main"))
+        );
         assert!(matches!(Known::default().container(None), Err(RemoteError::CouldNotAsk(_))));
     }
 }

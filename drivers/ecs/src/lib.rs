@@ -12,6 +12,7 @@
 //! api.rs                  the calls
 //! poll.rs                 one loop looks at all watched tasks, a hundred with each request
 //! logs.rs                 CloudWatch Logs by byte offset
+//! site.rs                 one cluster: tasks by key and by handle, starts, ends, acknowledgements
 //! driver.rs               the driver
 //! handle.rs               its token of an instance
 //! ```
@@ -33,6 +34,7 @@ mod options;
 mod plan;
 mod poll;
 mod sent;
+mod site;
 
 pub use driver::Driver;
 

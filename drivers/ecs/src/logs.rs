@@ -1,7 +1,8 @@
 //! Logs by byte offset, from a service that knows tokens only.
 //!
-//! Bytes are counted from the first event that the service keeps, each event being a line. The count is the same wherever it is made, so a reader goes on
-//! at another node where it stopped at this one. The place that was reached last is remembered with its token, so that whoever goes on there does not
+//! Bytes are counted from the first event that the service keeps, each event being a line. The count is the same
+//! wherever it is made, so a reader goes on at another node where it stopped at this one. The place that was reached
+//! last is remembered with its token, so that whoever goes on there does not
 //! count again.
 
 use std::collections::HashMap;
@@ -64,7 +65,11 @@ fn lines<'m>(messages: impl Iterator<Item = &'m str>) -> Vec<u8> {
 /// The part of a page that is not before `wanted`.
 fn behind(begin: u64, data: Vec<u8>, wanted: u64) -> Option<LogChunk> {
     let skip = usize::try_from(wanted.saturating_sub(begin)).unwrap_or(usize::MAX);
-    (skip < data.len()).then(|| LogChunk { offset: begin + skip as u64, data: data[skip..].to_vec(), file: String::new() })
+    (skip < data.len()).then(|| LogChunk {
+        offset: begin + skip as u64,
+        data: data[skip..].to_vec(),
+        file: String::new(),
+    })
 }
 
 /// Whether the task whose log it is has ended, and how long ago as far as the service tells.
@@ -159,7 +164,8 @@ impl Places {
                 return Ok(());
             }
             if !query.follow {
-                // Whoever reads the log of a task that has just ended wants its last words, too: they are all that will be kept.
+                // Whoever reads the log of a task that has just ended wants its last words, too: they are all that will
+                // be kept.
                 if task.ended().await?.is_none_or(|ago| ago >= LAST_WORDS) {
                     return Ok(());
                 }

@@ -37,7 +37,11 @@ fn reason(task: &Task, container: Option<&Container>) -> String {
         parts.push("the task could not be started".to_owned());
     }
     parts.extend(
-        [task.stopped_reason(), container.and_then(|c| c.reason())].into_iter().flatten().filter(|r| !r.is_empty()).map(str::to_owned),
+        [task.stopped_reason(), container.and_then(|c| c.reason())]
+            .into_iter()
+            .flatten()
+            .filter(|r| !r.is_empty())
+            .map(str::to_owned),
     );
     parts.join("; ")
 }
@@ -45,7 +49,8 @@ fn reason(task: &Task, container: Option<&Container>) -> String {
 /// How a stopped task has ended.
 fn exit(task: &Task, container: Option<&Container>) -> TaskExit {
     let oom_killed = container.and_then(|c| c.reason()).is_some_and(|r| r.starts_with("OutOfMemory"));
-    let error = |text: String| Some(if text.is_empty() { "ECS tells no exit code and no reason".to_owned() } else { text });
+    let error =
+        |text: String| Some(if text.is_empty() { "ECS tells no exit code and no reason".to_owned() } else { text });
     match container.and_then(|c| c.exit_code()) {
         // A task that gave way in an orderly manner has not done its work.
         Some(0) if taken_away(task.stop_code()).is_some() => {
@@ -72,11 +77,15 @@ fn address(task: &Task) -> String {
     detail("privateIPv4Address").or_else(of_container).unwrap_or_default()
 }
 
-/// Label → port at the task's address. On an address of its own the port is the container's; elsewhere the host's port counts.
+/// Label → port at the task's address. On an address of its own the port is the container's; elsewhere the host's port
+/// counts.
 fn port_map(task: &Task, marks: &Marks) -> BTreeMap<String, i32> {
     let outside = |port: u16| {
         let bindings = task.containers().iter().flat_map(|c| c.network_bindings());
-        bindings.filter(|b| b.container_port() == Some(i32::from(port))).find_map(|b| b.host_port()).unwrap_or(i32::from(port))
+        bindings
+            .filter(|b| b.container_port() == Some(i32::from(port)))
+            .find_map(|b| b.host_port())
+            .unwrap_or(i32::from(port))
     };
     marks.ports.iter().map(|(label, port)| (label.clone(), outside(*port))).collect()
 }
@@ -102,7 +111,10 @@ pub(crate) fn gone(key: &str) -> Observation {
 pub(crate) fn observation(task: &Task, marks: &Marks) -> Observation {
     let status = task.last_status().unwrap_or_default();
     let Some(state) = state(status) else {
-        return Observation::unknown(marks.key.as_str(), format!("ECS says that the task is {status:?}, which is no status that is known"));
+        return Observation::unknown(
+            marks.key.as_str(),
+            format!("ECS says that the task is {status:?}, which is no status that is known"),
+        );
     };
     if state == InstanceState::Gone || (state == InstanceState::Exited && marks.acknowledged) {
         return gone(&marks.key);
@@ -129,7 +141,10 @@ pub(crate) fn observation(task: &Task, marks: &Marks) -> Observation {
         provider_id: task.task_arn().unwrap_or_default().to_owned(),
         address: address(task),
         port_map: port_map(task, marks),
-        attributes: facts.into_iter().filter_map(|(k, v)| Some((k.to_owned(), v.filter(|v| !v.is_empty())?.to_owned()))).collect(),
+        attributes: facts
+            .into_iter()
+            .filter_map(|(k, v)| Some((k.to_owned(), v.filter(|v| !v.is_empty())?.to_owned())))
+            .collect(),
         epoch: marks.epoch,
     }
 }
@@ -181,7 +196,12 @@ mod tests {
     }
 
     fn stopped(code: TaskStopCode, reason: &str, containers: Vec<Container>) -> Observation {
-        let task = Task::builder().last_status("STOPPED").stop_code(code).stopped_reason(reason).set_containers(Some(containers)).build();
+        let task = Task::builder()
+            .last_status("STOPPED")
+            .stop_code(code)
+            .stopped_reason(reason)
+            .set_containers(Some(containers))
+            .build();
         observation(&task, &marks())
     }
 
@@ -211,7 +231,14 @@ mod tests {
     fn ends_are_told_with_their_reasons() {
         type End = (TaskStopCode, &'static str, Option<i32>, &'static str, (i32, i32, bool), &'static str);
         let table: [End; 8] = [
-            (TaskStopCode::EssentialContainerExited, "Essential container in task exited", Some(0), "", (0, 0, false), "Essential"),
+            (
+                TaskStopCode::EssentialContainerExited,
+                "Essential container in task exited",
+                Some(0),
+                "",
+                (0, 0, false),
+                "Essential",
+            ),
             (TaskStopCode::EssentialContainerExited, "", Some(3), "", (3, 0, false), ""),
             (TaskStopCode::UserInitiated, "asked for", Some(143), "", (143, 15, false), "asked for"),
             (
@@ -222,8 +249,22 @@ mod tests {
                 (137, 9, true),
                 "OutOfMemoryError",
             ),
-            (TaskStopCode::TaskFailedToStart, "CannotPullContainerError: no such image", None, "", (-1, 0, false), "could not be started"),
-            (TaskStopCode::SpotInterruption, "Your Spot Task was interrupted.", Some(137), "", (137, 9, false), "spot interruption"),
+            (
+                TaskStopCode::TaskFailedToStart,
+                "CannotPullContainerError: no such image",
+                None,
+                "",
+                (-1, 0, false),
+                "could not be started",
+            ),
+            (
+                TaskStopCode::SpotInterruption,
+                "Your Spot Task was interrupted.",
+                Some(137),
+                "",
+                (137, 9, false),
+                "spot interruption",
+            ),
             // Not its work: what the provider took away in an orderly manner is no success.
             (TaskStopCode::SpotInterruption, "", Some(0), "", (-1, 0, false), "spot interruption"),
             (TaskStopCode::TerminationNotice, "", Some(0), "", (-1, 0, false), "termination notice"),
@@ -251,10 +292,13 @@ mod tests {
     #[test]
     fn addresses_and_ports_are_told() {
         let detail = KeyValuePair::builder().name("privateIPv4Address").value("10.0.0.7").build();
-        let task = Task::builder().last_status("RUNNING").attachments(Attachment::builder().details(detail).build()).build();
+        let task =
+            Task::builder().last_status("RUNNING").attachments(Attachment::builder().details(detail).build()).build();
         let seen = observation(&task, &marks());
         assert_eq!((seen.address.as_str(), seen.port_map["http"]), ("10.0.0.7", 80));
-        let bound = Container::builder().network_bindings(NetworkBinding::builder().container_port(80).host_port(32_768).build()).build();
+        let bound = Container::builder()
+            .network_bindings(NetworkBinding::builder().container_port(80).host_port(32_768).build())
+            .build();
         let seen = observation(&Task::builder().last_status("RUNNING").containers(bound).build(), &marks());
         assert_eq!((seen.address.as_str(), seen.port_map["http"]), ("", 32_768));
     }
@@ -262,9 +306,15 @@ mod tests {
     #[test]
     fn an_acknowledged_end_is_no_instance_any_more() {
         let acknowledged = Marks { acknowledged: true, ..marks() };
-        assert_eq!(observation(&Task::builder().last_status("STOPPED").build(), &acknowledged).state, InstanceState::Gone);
+        assert_eq!(
+            observation(&Task::builder().last_status("STOPPED").build(), &acknowledged).state,
+            InstanceState::Gone
+        );
         // Nobody acknowledges what runs; if somebody has, it runs.
-        assert_eq!(observation(&Task::builder().last_status("RUNNING").build(), &acknowledged).state, InstanceState::Running);
+        assert_eq!(
+            observation(&Task::builder().last_status("RUNNING").build(), &acknowledged).state,
+            InstanceState::Running
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Tags: whose a task is, of which key, under which epoch.
 //!
-//! Tags are all that a task of ECS carries of its own. Their values may have few kinds of characters and 256 of them, so texts are written with `=`
-//! before the hexadecimal form of what may not appear, in as many tags as they need.
+//! Tags are all that a task of ECS carries of its own. Their values may have few kinds of characters and 256 of them,
+//! so texts are written with `=` before the hexadecimal form of what may not appear, in as many tags as they need.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -123,7 +123,8 @@ impl Marks {
 
     /// From tags; `None` for a task that is not ours.
     pub(crate) fn of(tags: &[Tag]) -> Option<Self> {
-        let tags: BTreeMap<&str, &str> = tags.iter().filter_map(|t| Some((t.key()?, t.value().unwrap_or_default()))).collect();
+        let tags: BTreeMap<&str, &str> =
+            tags.iter().filter_map(|t| Some((t.key()?, t.value().unwrap_or_default()))).collect();
         let ports = text_of(&tags, PORTS).unwrap_or_default();
         Some(Self {
             owner: text_of(&tags, OWNER)?,
@@ -131,7 +132,11 @@ impl Marks {
             slot: text_of(&tags, SLOT).unwrap_or_default(),
             epoch: tags.get(EPOCH).and_then(|e| e.parse().ok()).unwrap_or(0),
             container: tags.get(CONTAINER).map(|c| (*c).to_owned()).unwrap_or_default(),
-            ports: ports.split(' ').filter_map(|p| p.split_once('=')).filter_map(|(l, p)| Some((l.to_owned(), p.parse().ok()?))).collect(),
+            ports: ports
+                .split(' ')
+                .filter_map(|p| p.split_once('='))
+                .filter_map(|(l, p)| Some((l.to_owned(), p.parse().ok()?)))
+                .collect(),
             acknowledged: tags.contains_key(ACKNOWLEDGED),
         })
     }

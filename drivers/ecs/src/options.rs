@@ -28,7 +28,8 @@ pub(crate) struct EcsTask {
     pub(crate) capacity_provider_strategy: Vec<CapacityProvider>,
     /// Version of the Fargate platform.
     pub(crate) platform_version: Option<String>,
-    /// Container of the definition that the environment, the command and the exit code are about; without it the first essential one.
+    /// Container of the definition that the environment, the command and the exit code are about; without it the first
+    /// essential one.
     pub(crate) container_name: Option<String>,
     /// Command of the container, instead of its image's or its definition's.
     pub(crate) command: Vec<String>,
@@ -129,7 +130,11 @@ impl EcsTask {
     fn check(&self) -> Result<(), Error> {
         let wrong = |why: String| Err(Error::invalid(why));
         match (self.definition(), &self.container) {
-            (None, None) => return wrong("config.task names neither a task_definition nor a container; give one of the two".into()),
+            (None, None) => {
+                return wrong(
+                    "config.task names neither a task_definition nor a container; give one of the two".into(),
+                );
+            }
             (Some(_), Some(_)) => {
                 return wrong("config.task has both a task_definition and a container; remove one of the two".into());
             }
@@ -137,7 +142,9 @@ impl EcsTask {
         }
         one_of("launch_type", self.launch_type.as_deref(), &["FARGATE", "EC2", "EXTERNAL"])?;
         if self.launch_type.is_some() && !self.capacity_provider_strategy.is_empty() {
-            return wrong("config.task has both a launch_type and a capacity_provider_strategy; remove one of the two".into());
+            return wrong(
+                "config.task has both a launch_type and a capacity_provider_strategy; remove one of the two".into(),
+            );
         }
         if let Some(vpc) = self.vpc() {
             one_of(
@@ -146,17 +153,26 @@ impl EcsTask {
                 &["ENABLED", "DISABLED"],
             )?;
             if vpc.subnets.is_empty() {
-                return wrong("config.task.network_configuration.aws_vpc_configuration names no subnets; give at least one".into());
+                return wrong(
+                    "config.task.network_configuration.aws_vpc_configuration names no subnets; give at least one"
+                        .into(),
+                );
             }
         }
         for tag in &self.tags {
             let key = tag.get("key").map(String::as_str).unwrap_or_default();
             let known = tag.keys().all(|k| k == "key" || k == "value");
             let value = tag.get("value").map(String::as_str).unwrap_or_default();
-            let fits = known && !key.is_empty() && key.len() <= 128 && value.len() <= 256 && is_tag_text(key) && is_tag_text(value);
+            let fits = known
+                && !key.is_empty()
+                && key.len() <= 128
+                && value.len() <= 256
+                && is_tag_text(key)
+                && is_tag_text(value);
             if !fits || key.starts_with("aws:") || key.starts_with("drover:") {
                 return wrong(format!(
-                    "config.task.tags has {tag:?}; a tag is {{ key = \"…\", value = \"…\" }} of at most 128 and 256 letters, digits and \
+                    "config.task.tags has {tag:?}; a tag is {{ key = \"…\", value = \"…\" }} of at most 128 and 256 \
+                        letters, digits and \
                      \" +-=._:/@\", and keys that begin with aws: or drover: are taken"
                 ));
             }
@@ -165,7 +181,9 @@ impl EcsTask {
         if self.tags.len() > 30 {
             return wrong(format!("config.task.tags has {} tags, at most 30 can be given", self.tags.len()));
         }
-        if let Some((label, _)) = self.ports.iter().find(|(label, port)| **port == 0 || !is_tag_text(label) || label.contains([' ', '='])) {
+        if let Some((label, _)) =
+            self.ports.iter().find(|(label, port)| **port == 0 || !is_tag_text(label) || label.contains([' ', '=']))
+        {
             return wrong(format!("config.task.ports: {label:?} is no label of a port, or its port is 0"));
         }
         if let Some(container) = &self.container {
@@ -199,7 +217,9 @@ impl ContainerOptions {
         one_of("container.architecture", self.architecture.as_deref(), &["X86_64", "ARM64"])?;
         one_of("container.network_mode", self.network_mode.as_deref(), &["awsvpc", "bridge", "host"])?;
         if self.create_log_group && self.log_group.is_none() {
-            return Err(Error::invalid("config.task.container.create_log_group says to make a log group, log_group does not say which"));
+            return Err(Error::invalid(
+                "config.task.container.create_log_group says to make a log group, log_group does not say which",
+            ));
         }
         if self.stop_timeout.is_some_and(|t| t < Duration::from_secs(1) || t > Duration::from_secs(3600)) {
             return Err(Error::invalid("config.task.container.stop_timeout may be 1s to 1h, on Fargate at most 2m"));
@@ -238,10 +258,14 @@ pub(crate) mod tests {
             (serde_json::json!({"task_definition": "a", "container": image}), "both"),
             (serde_json::json!({"task_definition": "a", "launch_type": "fargate"}), "FARGATE, EC2"),
             (
-                serde_json::json!({"task_definition": "a", "launch_type": "EC2", "capacity_provider_strategy": [{"capacity_provider": "x"}]}),
+                serde_json::json!({"task_definition": "a", "launch_type": "EC2",
+                    "capacity_provider_strategy": [{"capacity_provider": "x"}]}),
                 "both",
             ),
-            (serde_json::json!({"task_definition": "a", "network_configuration": {"aws_vpc_configuration": {}}}), "subnets"),
+            (
+                serde_json::json!({"task_definition": "a", "network_configuration": {"aws_vpc_configuration": {}}}),
+                "subnets",
+            ),
             (serde_json::json!({"task_definition": "a", "tags": [{"name": "x"}]}), "tags"),
             (serde_json::json!({"task_definition": "a", "tags": [{"key": "drover:key", "value": "x"}]}), "taken"),
             (serde_json::json!({"task_definition": "a", "ports": {"a b": 1}}), "label"),

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use aws_sdk_ecs::types::{
-    AssignPublicIp, AwsVpcConfiguration, CapacityProviderStrategyItem, ContainerOverride, KeyValuePair, LaunchType, NetworkConfiguration,
-    Tag, TaskOverride,
+    AssignPublicIp, AwsVpcConfiguration, CapacityProviderStrategyItem, ContainerOverride, KeyValuePair, LaunchType,
+    NetworkConfiguration, Tag, TaskOverride,
 };
 use driver_sdk::{Ensure, RemoteError};
 
@@ -38,13 +38,15 @@ pub(crate) fn refused(request: &Ensure) -> Result<(), RemoteError> {
     request.bundle.verify()?;
     if let Some(file) = request.bundle.files.first() {
         return Err(RemoteError::wrong_request(format!(
-            "the task brings the file {:?} along, and containers of ECS take no files; put it into the image or fetch it there",
+            "the task brings the file {:?} along, and containers of ECS take no files; put it into the image or fetch \
+                it there",
             file.path
         )));
     }
     if !request.task.mounts.is_empty() || !request.task.devices.is_empty() {
         return Err(RemoteError::wrong_request(
-            "the task has volumes or devices of the node, which containers of ECS do not have; name volumes in a task definition",
+            "the task has volumes or devices of the node, which containers of ECS do not have; name volumes in a task \
+                definition",
         ));
     }
     if !request.task.user.is_empty() {
@@ -74,13 +76,19 @@ fn network(options: &EcsTask) -> Result<Option<NetworkConfiguration>, RemoteErro
 }
 
 /// The plan for a container called `container` of a definition.
-pub(crate) fn plan(request: &Ensure, options: &EcsTask, container: &str, definition: &str) -> Result<Plan, RemoteError> {
+pub(crate) fn plan(
+    request: &Ensure,
+    options: &EcsTask,
+    container: &str,
+    definition: &str,
+) -> Result<Plan, RemoteError> {
     let env: BTreeMap<String, String> = request.task.env.clone().into_iter().collect();
     let size = env.iter().map(|(name, value)| name.len() + value.len() + 24).sum::<usize>()
         + options.command.iter().map(|word| word.len() + 3).sum::<usize>();
     if size > OVERRIDES_MAX {
         return Err(RemoteError::wrong_request(format!(
-            "environment and command have about {size} bytes, ECS takes {OVERRIDES_MAX} with a start; put large values into the task definition, or \
+            "environment and command have about {size} bytes, ECS takes {OVERRIDES_MAX} with a start; put large \
+                values into the task definition, or \
              into a secret that it names"
         )));
     }
@@ -112,10 +120,13 @@ pub(crate) fn plan(request: &Ensure, options: &EcsTask, container: &str, definit
         let text = |name: &str| tag.get(name).cloned().unwrap_or_default();
         Tag::builder().key(text("key")).value(text("value")).build()
     }));
-    let strategy = options
-        .capacity_provider_strategy
-        .iter()
-        .map(|p| CapacityProviderStrategyItem::builder().capacity_provider(&p.capacity_provider).weight(p.weight).base(p.base).build());
+    let strategy = options.capacity_provider_strategy.iter().map(|p| {
+        CapacityProviderStrategyItem::builder()
+            .capacity_provider(&p.capacity_provider)
+            .weight(p.weight)
+            .base(p.base)
+            .build()
+    });
     Ok(Plan {
         client_token: client_token(&request.key),
         started_by: started_by(&request.owner, &request.key),
@@ -152,8 +163,10 @@ pub(crate) mod tests {
     #[test]
     fn a_definition_that_exists_gets_what_the_job_says() {
         let options = task(serde_json::json!({
-            "launch_type": "FARGATE", "task_definition": "demo:1", "command": ["serve"], "cpu": 512, "memory": 1024, "platform_version": "1.4.0",
-            "network_configuration": {"aws_vpc_configuration": {"assign_public_ip": "ENABLED", "security_groups": ["sg"], "subnets": ["s1"]}},
+            "launch_type": "FARGATE", "task_definition": "demo:1", "command": ["serve"], "cpu": 512, "memory": 1024,
+            "platform_version": "1.4.0",
+            "network_configuration": {"aws_vpc_configuration": {"assign_public_ip": "ENABLED",
+                "security_groups": ["sg"], "subnets": ["s1"]}},
             "tags": [{"key": "team", "value": "a"}], "ports": {"http": 80},
         }))
         .expect("fine");
@@ -186,7 +199,8 @@ pub(crate) mod tests {
         let options = task(serde_json::json!({"task_definition": "d"})).expect("fine");
         let mut large = request();
         large.task.env.insert("BIG".into(), "x".repeat(9000));
-        assert!(matches!(plan(&large, &options, "main", "arn:d:1"), Err(RemoteError::WrongRequest(why)) if why.contains("8192")));
+        assert!(matches!(plan(&large, &options, "main", "arn:d:1"),
+                Err(RemoteError::WrongRequest(why)) if why.contains("8192")));
         let mut files = request();
         files.bundle = Bundle::new(vec![BundleFile { path: "local/x".into(), mode: 0o644, data: Vec::new() }]);
         assert!(matches!(refused(&files), Err(RemoteError::WrongRequest(why)) if why.contains("local/x")));

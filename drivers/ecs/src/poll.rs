@@ -116,7 +116,9 @@ impl Poller {
                 () = self.wake.notified() => continue,
             }
             // An end is told once and does not change any more.
-            let live = self.handles(|w| !w.last.as_ref().is_some_and(|l| matches!(l.state, InstanceState::Exited | InstanceState::Gone)));
+            let live = self.handles(|w| {
+                !w.last.as_ref().is_some_and(|l| matches!(l.state, InstanceState::Exited | InstanceState::Gone))
+            });
             if live.is_empty() {
                 self.wake.notified().await;
             } else {
@@ -134,7 +136,8 @@ impl Poller {
         {
             let mut watched = self.watched();
             for handle in handles {
-                let entry = watched.entry(handle.arn.clone()).or_insert(Watched { handle, watchers: 0, last: None, failed: 0 });
+                let entry =
+                    watched.entry(handle.arn.clone()).or_insert(Watched { handle, watchers: 0, last: None, failed: 0 });
                 entry.watchers += 1;
             }
         }
@@ -196,7 +199,10 @@ mod tests {
             assert!(!is_news(Some(&running), failed, &unknown) && !is_news(None, failed, &unknown));
         }
         assert!(is_news(Some(&running), PATIENCE, &unknown) && is_news(None, PATIENCE, &unknown));
-        assert!(!is_news(Some(&unknown), PATIENCE + 1, &Observation::unknown("a", "another")), "since when matters, not each text");
+        assert!(
+            !is_news(Some(&unknown), PATIENCE + 1, &Observation::unknown("a", "another")),
+            "since when matters, not each text"
+        );
         assert!(is_news(Some(&unknown), 0, &running));
     }
 
@@ -212,7 +218,10 @@ mod tests {
             self.rounds.fetch_add(1, Ordering::Relaxed);
             self.asked.fetch_add(handles.len(), Ordering::Relaxed);
             let states = self.states.lock().expect("unpoisoned");
-            handles.iter().map(|h| seen(&h.key, states.get(&h.key).copied().unwrap_or(InstanceState::Running))).collect()
+            handles
+                .iter()
+                .map(|h| seen(&h.key, states.get(&h.key).copied().unwrap_or(InstanceState::Running)))
+                .collect()
         }
     }
 
@@ -231,7 +240,9 @@ mod tests {
         for n in 0..50 {
             let (sink, pushes) = mpsc::channel(16);
             let poller = poller.clone();
-            watching.push(tokio::spawn(async move { poller.watch(vec![handle(&format!("t{n}")), handle("shared")], sink).await }));
+            watching.push(tokio::spawn(async move {
+                poller.watch(vec![handle(&format!("t{n}")), handle("shared")], sink).await
+            }));
             pushed.push(pushes);
         }
         for pushes in &mut pushed {

@@ -1,9 +1,11 @@
-//! What was sent with a key: what the servers keep of a create before it goes out, and when a listing that does not show it counts.
+//! What was sent with a key: what the servers keep of a create before it goes out, and when a listing that does not
+//! show it counts.
 //!
-//! ECS shows what it has started with a delay, so "not listed" says nothing about a start that has just been sent. Who sent it may be no more: the node
-//! with its plugin, or the process of the plugin before this one. So what is about to be sent is kept by the servers ([`Intent`]), and every later manager of the key
-//! sends the same token with the same definition and tags. What the environment holds is not kept, as it may be secret; a manager whose request differs in it is
-//! told by ECS which task the token has.
+//! ECS shows what it has started with a delay, so "not listed" says nothing about a start that has just been sent. Who
+//! sent it may be no more: the node with its plugin, or the process of the plugin before this one. So what is about to
+//! be sent is kept by the servers ([`Intent`]), and every later manager of the key
+//! sends the same token with the same definition and tags. What the environment holds is not kept, as it may be secret;
+//! a manager whose request differs in it is told by ECS which task the token has.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
@@ -91,17 +93,27 @@ pub(crate) enum Unlisted {
     NotYet,
 }
 
-/// Decides about a key that no listing shows. `kept` says that a create may have been sent, whoever sent it; `repeated`, that it follows by the same key, which ECS
-/// answers with what it has; `age` is the time since this process has sent or has heard of it, so that no other clock counts.
-pub(crate) fn unlisted(kept: bool, epoch: u64, repeated: bool, sent: Option<&Sent>, age: Duration, window: Duration) -> Unlisted {
+/// Decides about a key that no listing shows. `kept` says that a create may have been sent, whoever sent it;
+/// `repeated`, that it follows by the same key, which ECS answers with what it has; `age` is the time since this
+/// process has sent or has heard of it, so that no other clock counts.
+pub(crate) fn unlisted(
+    kept: bool,
+    epoch: u64,
+    repeated: bool,
+    sent: Option<&Sent>,
+    age: Duration,
+    window: Duration,
+) -> Unlisted {
     let nothing_was_sent = sent.is_none() && !kept;
-    // Under a later epoch another manager may have sent something meanwhile. Hosts that do not say under which they ask have no others.
+    // Under a later epoch another manager may have sent something meanwhile. Hosts that do not say under which they ask
+    // have no others.
     let heard = sent.is_some_and(|s| s.heard && (epoch == 0 || s.epoch == epoch));
     if repeated || nothing_was_sent || heard || age >= window { Unlisted::Absent } else { Unlisted::NotYet }
 }
 
 impl Ledger {
-    /// A start is about to be sent. Whatever ends it before its answer, the task may exist. Answers what [`Ledger::nothing`] is to be told.
+    /// A start is about to be sent. Whatever ends it before its answer, the task may exist. Answers what
+    /// [`Ledger::nothing`] is to be told.
     pub(crate) fn begin(&mut self, key: &str, owner: &str, epoch: u64, first: bool) -> bool {
         self.0.retain(|_, sent| sent.at.elapsed() < REMEMBERED);
         let heard = first || self.heard(key, epoch);
@@ -140,12 +152,22 @@ impl Ledger {
             }
         }
         let sent = self.0.get(&lookup.key);
-        unlisted(kept, epoch, lookup.create_follows, sent, sent.map_or(Duration::ZERO, |sent| sent.at.elapsed()), window)
+        unlisted(
+            kept,
+            epoch,
+            lookup.create_follows,
+            sent,
+            sent.map_or(Duration::ZERO, |sent| sent.at.elapsed()),
+            window,
+        )
     }
 
     /// How many starts of an owner, of every one when it is empty, a listing may not show yet.
     pub(crate) fn unsettled(&self, owner: &str, window: Duration) -> usize {
-        self.0.values().filter(|sent| (owner.is_empty() || sent.owner == owner) && !sent.heard && sent.at.elapsed() < window).count()
+        self.0
+            .values()
+            .filter(|sent| (owner.is_empty() || sent.owner == owner) && !sent.heard && sent.at.elapsed() < window)
+            .count()
     }
 }
 
@@ -166,11 +188,23 @@ mod tests {
             ("sent here, no answer, nearly over", true, 3, false, sent(3, false), 299, Unlisted::NotYet),
             ("sent here, no answer, listings have caught up", true, 3, false, sent(3, false), 300, Unlisted::Absent),
             ("sent here, nothing was started", true, 3, false, sent(3, true), 0, Unlisted::Absent),
-            ("sent here, nothing was started, another has managed it since", true, 5, false, sent(3, true), 0, Unlisted::NotYet),
+            (
+                "sent here, nothing was started, another has managed it since",
+                true,
+                5,
+                false,
+                sent(3, true),
+                0,
+                Unlisted::NotYet,
+            ),
             ("a host that keeps nothing, no answer", false, 0, false, sent(1, false), 9, Unlisted::NotYet),
             ("a host that keeps nothing, nothing was started", false, 0, false, sent(1, true), 0, Unlisted::Absent),
         ] {
-            assert_eq!(unlisted(kept, epoch, repeated, sent.as_ref(), Duration::from_secs(age), window), wanted, "{case}");
+            assert_eq!(
+                unlisted(kept, epoch, repeated, sent.as_ref(), Duration::from_secs(age), window),
+                wanted,
+                "{case}"
+            );
         }
     }
 
@@ -198,11 +232,21 @@ mod tests {
     fn under_a_later_epoch_the_wait_begins_anew() {
         let window = Duration::from_secs(300);
         let mut ledger = Ledger::default();
-        let lookup = |epoch| driver_sdk::Lookup { key: "k".into(), owner: "o".into(), intent: vec![1], epoch, create_follows: false };
+        let lookup = |epoch| driver_sdk::Lookup {
+            key: "k".into(),
+            owner: "o".into(),
+            intent: vec![1],
+            epoch,
+            create_follows: false,
+        };
         ledger.begin("k", "o", 3, true);
         let long_ago = Instant::now().checked_sub(window).expect("a time");
         ledger.0.get_mut("k").expect("an entry").at = long_ago;
-        assert_eq!(ledger.unlisted(&lookup(3), window), Unlisted::Absent, "listings have caught up with what was sent from here");
+        assert_eq!(
+            ledger.unlisted(&lookup(3), window),
+            Unlisted::Absent,
+            "listings have caught up with what was sent from here"
+        );
         // Another manager had epoch 4, and may have sent something a moment ago.
         assert_eq!(ledger.unlisted(&lookup(5), window), Unlisted::NotYet);
         ledger.0.get_mut("k").expect("an entry").at = long_ago;

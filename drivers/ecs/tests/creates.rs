@@ -1,5 +1,6 @@
-//! Starts whose answer is lost, against a service that keeps the promise of the token and shows what it has when a test says so: whoever manages the key next, in a
-//! new process or on another node, sends the same start, and takes an empty listing for no answer.
+//! Starts whose answer is lost, against a service that keeps the promise of the token and shows what it has when a test
+//! says so: whoever manages the key next, in a new process or on another node, sends the same start, and takes an empty
+//! listing for no answer.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
@@ -46,10 +47,9 @@ impl State {
     fn task(&self, arn: &str) -> Option<Value> {
         let (_, tags, created) = self.tasks.iter().find(|(known, ..)| known == arn)?;
         let status = if self.stopped.contains(arn) { "STOPPED" } else { "RUNNING" };
-        Some(
-            json!({"taskArn": arn, "clusterArn": "arn:aws:ecs:us-east-1:1:cluster/c", "lastStatus": status, "tags": tags, "createdAt": created,
-                    "taskDefinitionArn": "arn:d:1", "containers": [{"name": "web"}]}),
-        )
+        Some(json!({"taskArn": arn, "clusterArn": "arn:aws:ecs:us-east-1:1:cluster/c", "lastStatus": status,
+                "tags": tags, "createdAt": created,
+                    "taskDefinitionArn": "arn:d:1", "containers": [{"name": "web"}]}))
     }
 
     /// The answer to a call; None = the connection breaks.
@@ -57,17 +57,23 @@ impl State {
         let text = |name: &str| body[name].as_str().unwrap_or_default().to_owned();
         let ok = |value: Value| Some((200, value));
         match call {
-            "DescribeClusters" => ok(json!({"clusters": [{"clusterArn": "arn:aws:ecs:us-east-1:1:cluster/c", "status": "ACTIVE"}]})),
+            "DescribeClusters" => {
+                ok(json!({"clusters": [{"clusterArn": "arn:aws:ecs:us-east-1:1:cluster/c", "status": "ACTIVE"}]}))
+            }
             "DescribeTaskDefinition" => {
                 let asked = text("taskDefinition");
                 let arn = if asked.starts_with("arn:") { asked } else { format!("arn:d:{}", self.revision) };
-                ok(json!({"taskDefinition": {"taskDefinitionArn": arn, "containerDefinitions": [{"name": "web", "essential": true}]}}))
+                ok(json!({"taskDefinition": {"taskDefinitionArn": arn,
+                        "containerDefinitions": [{"name": "web", "essential": true}]}}))
             }
             "ListTasks" => {
                 let by = text("startedBy");
                 let ended = body["desiredStatus"] == "STOPPED";
-                let shown =
-                    |arn: &&String| !self.behind && self.stopped.contains(*arn) == ended && (by.is_empty() || self.started_by[*arn] == by);
+                let shown = |arn: &&String| {
+                    !self.behind
+                        && self.stopped.contains(*arn) == ended
+                        && (by.is_empty() || self.started_by[*arn] == by)
+                };
                 let arns: Vec<&String> = self.tasks.iter().map(|(arn, ..)| arn).filter(shown).collect();
                 let from = text("nextToken").parse().unwrap_or(0);
                 let size = body["maxResults"].as_u64().map_or(100, |size| size as usize);
@@ -80,9 +86,11 @@ impl State {
             }
             "DescribeTasks" => {
                 let arns = body["tasks"].as_array().cloned().unwrap_or_default();
-                let (known, missing): (Vec<_>, Vec<_>) = arns.iter().filter_map(Value::as_str).partition(|arn| self.task(arn).is_some());
+                let (known, missing): (Vec<_>, Vec<_>) =
+                    arns.iter().filter_map(Value::as_str).partition(|arn| self.task(arn).is_some());
                 let missing: Vec<Value> = missing.iter().map(|arn| json!({"arn": arn, "reason": "MISSING"})).collect();
-                ok(json!({"tasks": known.iter().filter_map(|arn| self.task(arn)).collect::<Vec<_>>(), "failures": missing}))
+                ok(json!({"tasks": known.iter().filter_map(|arn| self.task(arn)).collect::<Vec<_>>(),
+                        "failures": missing}))
             }
             "TagResource" => {
                 let task = self.tasks.iter_mut().find(|(arn, ..)| *arn == body["resourceArn"]).expect("a task of ours");
@@ -105,7 +113,8 @@ impl State {
                     Some((_, arn)) => (json!({}), Some(arn.clone())),
                     None => {
                         let arn = self.arn();
-                        let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs();
+                        let created =
+                            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs();
                         self.tasks.push((arn.clone(), body["tags"].clone(), created));
                         self.started_by.insert(arn.clone(), text("startedBy"));
                         self.tokens.insert(token, (body.clone(), arn.clone()));
@@ -117,7 +126,9 @@ impl State {
                     return None;
                 }
                 match conflict {
-                    Some(arn) => Some((400, json!({"__type": "ConflictException", "message": "in use", "resourceIds": [arn]}))),
+                    Some(arn) => {
+                        Some((400, json!({"__type": "ConflictException", "message": "in use", "resourceIds": [arn]})))
+                    }
                     None => ok(answer),
                 }
             }
@@ -146,10 +157,12 @@ fn serve(mut stream: TcpStream, state: &Mutex<State>) -> Option<()> {
     let body = asked.split_off(head.len() + 4);
     let target = head.lines().find(|l| l.to_lowercase().starts_with("x-amz-target:"))?;
     let call = target.rsplit('.').next()?.trim().to_owned();
-    let (status, answer) = state.lock().expect("unpoisoned").answer(&call, &serde_json::from_slice(&body).expect("JSON"))?;
+    let (status, answer) =
+        state.lock().expect("unpoisoned").answer(&call, &serde_json::from_slice(&body).expect("JSON"))?;
     let answer = answer.to_string();
     let head = format!(
-        "HTTP/1.1 {status} S\r\ncontent-type: application/x-amz-json-1.1\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        "HTTP/1.1 {status} S\r\ncontent-type: application/x-amz-json-1.1\r\ncontent-length: {}\r\nconnection: \
+            close\r\n\r\n",
         answer.len()
     );
     stream.write_all(format!("{head}{answer}").as_bytes()).ok()
@@ -189,7 +202,8 @@ impl Cloud {
     async fn plugin(&self, window: &str) -> Driver {
         let driver = Driver::new();
         let config = json!({
-            "enabled": true, "cluster": "c", "region": "us-east-1", "endpoint": self.endpoint, "requests_per_second": 1000.0,
+            "enabled": true, "cluster": "c", "region": "us-east-1", "endpoint": self.endpoint,
+            "requests_per_second": 1000.0,
             "consistency_window": window, "shared_credentials_file": self.credentials,
         });
         driver
@@ -245,7 +259,10 @@ async fn a_start_whose_answer_was_lost_is_sent_again_as_it_was_whoever_manages_i
     // The next process on the same node: the very same request, to the byte.
     let again = cloud.plugin("5m").await;
     assert_eq!(again.intent(&start(1, "a", false, &intent)).await, Ok(None), "what is kept stays");
-    assert!(matches!(again.look_up(lookup(1, &intent, true)).await, Err(RemoteError::Gone(_))), "the create follows by its key");
+    assert!(
+        matches!(again.look_up(lookup(1, &intent, true)).await, Err(RemoteError::Gone(_))),
+        "the create follows by its key"
+    );
     let found = again.ensure(start(1, "a", false, &intent)).await.expect("the task of the token");
     cloud.set(|s| assert_eq!((s.tasks.len(), s.starts.len(), &s.starts[0]), (1, 2, &s.starts[1])));
 
@@ -277,7 +294,8 @@ async fn a_start_whose_answer_was_lost_is_sent_again_as_it_was_whoever_manages_i
 #[tokio::test]
 async fn a_start_that_was_never_sent_is_sent_by_the_next_manager() {
     let cloud = Cloud::start();
-    let intent = cloud.plugin("5m").await.intent(&start(1, "a", true, &[])).await.expect("decided").expect("to be kept");
+    let intent =
+        cloud.plugin("5m").await.intent(&start(1, "a", true, &[])).await.expect("decided").expect("to be kept");
     let made = cloud.plugin("5m").await.ensure(start(2, "b", false, &intent)).await.expect("made");
     assert!(made.created && made.observed.epoch == 2);
     cloud.set(|s| assert_eq!((s.tasks.len(), epoch_of(&s.tasks[0].1)), (1, "2".to_owned())));
@@ -295,7 +313,10 @@ async fn a_stop_after_a_lost_answer_waits_for_listings_to_catch_up() {
     for (who, plugin) in [("the sender", &first), ("another node", &next)] {
         let unknown = plugin.look_up(lookup(2, &intent, false)).await.expect_err("not listed");
         assert!(matches!(&unknown, RemoteError::CouldNotAsk(why) if why.contains("300 s")), "{who}: {unknown}");
-        assert!(plugin.list(OWNER, "", 100).await.expect("listed").incomplete.contains("1 starts"), "{who}: the sweep is told, too");
+        assert!(
+            plugin.list(OWNER, "", 100).await.expect("listed").incomplete.contains("1 starts"),
+            "{who}: the sweep is told, too"
+        );
     }
     cloud.set(|s| s.behind = false);
     let (_, seen) = next.look_up(lookup(2, &intent, false)).await.expect("found");
@@ -306,7 +327,10 @@ async fn a_stop_after_a_lost_answer_waits_for_listings_to_catch_up() {
     cloud.set(|s| s.behind = true);
     let patient = cloud.plugin("200ms").await;
     let begun = Instant::now();
-    testkit::poll("the belief", async || matches!(patient.look_up(lookup(2, &intent, false)).await, Err(RemoteError::Gone(_)))).await;
+    testkit::poll("the belief", async || {
+        matches!(patient.look_up(lookup(2, &intent, false)).await, Err(RemoteError::Gone(_)))
+    })
+    .await;
     assert!(begun.elapsed() >= Duration::from_millis(200));
 }
 
@@ -323,7 +347,10 @@ async fn a_stop_after_a_refused_start_waits_only_where_that_was_not_heard() {
     }
     assert!(matches!(plugin.look_up(lookup(1, &intent, false)).await, Err(RemoteError::Gone(_))));
     for (who, other, epoch) in [("after another manager", &plugin, 3), ("another node", &cloud.plugin("5m").await, 1)] {
-        assert!(matches!(other.look_up(lookup(epoch, &intent, false)).await, Err(RemoteError::CouldNotAsk(_))), "{who}");
+        assert!(
+            matches!(other.look_up(lookup(epoch, &intent, false)).await, Err(RemoteError::CouldNotAsk(_))),
+            "{who}"
+        );
     }
 }
 
@@ -342,7 +369,8 @@ async fn a_start_that_may_have_been_sent_a_day_ago_is_not_repeated() {
     cloud.set(|s| assert_eq!(s.tasks.len(), 1));
 }
 
-/// ECS has started two tasks for one key, against its word. The sweep names each to a person, who can end the one that is not the record's.
+/// ECS has started two tasks for one key, against its word. The sweep names each to a person, who can end the one that
+/// is not the record's.
 #[tokio::test]
 async fn a_second_task_of_a_key_is_listed_by_a_key_of_its_own_and_can_be_stopped() {
     let cloud = Cloud::start();
@@ -369,8 +397,12 @@ async fn a_second_task_of_a_key_is_listed_by_a_key_of_its_own_and_can_be_stopped
     });
     let both = list(&manager, 100).await;
     assert!(both.len() == 2 && both[0].key != both[1].key && !keys(&both).contains(&KEY.to_owned()), "{both:?}");
-    assert!(both.iter().all(|i| i.slot == both[0].slot && i.observed.key == i.key && i.observed.state == InstanceState::Running));
-    let (own, second): (Vec<_>, Vec<_>) = both.iter().partition(|i| i.observed.provider_id == made.observed.provider_id);
+    assert!(
+        both.iter()
+            .all(|i| i.slot == both[0].slot && i.observed.key == i.key && i.observed.state == InstanceState::Running)
+    );
+    let (own, second): (Vec<_>, Vec<_>) =
+        both.iter().partition(|i| i.observed.provider_id == made.observed.provider_id);
     assert_eq!((own.len(), second.len()), (1, 1), "the provider's name says which one the record means");
     // In pieces, by a plugin that has listed nothing before: known with the second piece, and whole the next time.
     let other = cloud.plugin("5m").await;
@@ -385,7 +417,10 @@ async fn a_second_task_of_a_key_is_listed_by_a_key_of_its_own_and_can_be_stopped
     assert_eq!((stopped.key.as_str(), stopped.state), (second[0].key.as_str(), InstanceState::Exited));
     other.acknowledge(&second[0].handle, 7).await.expect("acknowledged");
     let left = list(&manager, 100).await;
-    assert_eq!((keys(&left), left[0].observed.provider_id.as_str()), (vec![KEY.to_owned()], made.observed.provider_id.as_str()));
+    assert_eq!(
+        (keys(&left), left[0].observed.provider_id.as_str()),
+        (vec![KEY.to_owned()], made.observed.provider_id.as_str())
+    );
     let seen = manager.observe(&[made.handle]).await.expect("asked");
     assert_eq!((seen[0].key.as_str(), seen[0].state, seen[0].epoch), (KEY, InstanceState::Running, 1));
 }

@@ -7,7 +7,8 @@ use executor_client::capabilities;
 use process_driver::{DeniedIds, ProcessConfig};
 
 /// What of the host appears in a task's root when the operator does not say.
-const CHROOT_ENV: [&str; 9] = ["/bin", "/etc", "/lib", "/lib32", "/lib64", "/run/resolvconf", "/run/systemd/resolve", "/sbin", "/usr"];
+const CHROOT_ENV: [&str; 9] =
+    ["/bin", "/etc", "/lib", "/lib32", "/lib64", "/run/resolvconf", "/run/systemd/resolve", "/sbin", "/usr"];
 
 /// Whose processes or ipc objects a task sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +46,9 @@ pub struct PluginConfig {
     #[config(default = "private")]
     default_ipc_mode: String,
     /// The most capabilities that any task may hold; `all` stands for every one.
-    #[config(default = ["audit_write", "chown", "dac_override", "fowner", "fsetid", "kill", "mknod", "net_bind_service", "setfcap", "setgid", "setpcap", "setuid", "sys_chroot"])]
+    #[config(default =
+        ["audit_write", "chown", "dac_override", "fowner", "fsetid", "kill", "mknod", "net_bind_service", "setfcap",
+            "setgid", "setpcap", "setuid", "sys_chroot"])]
     allow_caps: Vec<String>,
     /// User ids that no task may run as, such as `0,1000-1999`.
     denied_host_uids: String,
@@ -100,14 +103,18 @@ impl ProcessConfig for PluginConfig {
         Scope::parse("default_ipc_mode", &self.default_ipc_mode)?;
         self.allowed()?;
         if !["default", "unconfined"].contains(&self.seccomp.as_str()) {
-            return Err(Error::invalid(format!("seccomp is {:?}, it must be \"default\" or \"unconfined\"", self.seccomp)));
+            return Err(Error::invalid(format!(
+                "seccomp is {:?}, it must be \"default\" or \"unconfined\"",
+                self.seccomp
+            )));
         }
         if self.pids_limit < 0 {
             return Err(Error::invalid(format!("pids_limit is {}, it must be 0 (no limit) or more", self.pids_limit)));
         }
         for (host, inside) in &self.chroot_env {
-            let fits =
-                |path: &str| path.starts_with('/') && !path.trim_matches('/').is_empty() && !path.split('/').any(|part| part == "..");
+            let fits = |path: &str| {
+                path.starts_with('/') && !path.trim_matches('/').is_empty() && !path.split('/').any(|part| part == "..")
+            };
             if !host.starts_with('/') || !fits(inside) {
                 let why = "both must be absolute paths, and the second one below the root";
                 return Err(Error::invalid(format!("chroot_env: {host:?} cannot appear as {inside:?}: {why}")));
@@ -125,7 +132,8 @@ impl ProcessConfig for PluginConfig {
 #[derive(Clone, Debug, PartialEq, DriverConfig)]
 #[config(default, impl_default)]
 pub(crate) struct TaskOptions {
-    /// Program to run: looked for in `local/`, at the task directory's top, then along the task's `PATH`, as the task sees them.
+    /// Program to run: looked for in `local/`, at the task directory's top, then along the task's `PATH`, as the task
+    /// sees them.
     #[config(required)]
     pub(crate) command: String,
     /// Its arguments.
@@ -168,13 +176,22 @@ impl TaskOptions {
             return Err(Error::invalid("config.command is empty; name a program"));
         }
         if !(0..=1000).contains(&options.oom_score_adj) {
-            return Err(Error::invalid(format!("config.oom_score_adj is {}, it must be between 0 and 1000", options.oom_score_adj)));
+            return Err(Error::invalid(format!(
+                "config.oom_score_adj is {}, it must be between 0 and 1000",
+                options.oom_score_adj
+            )));
         }
         if !options.work_dir.is_empty() && !options.work_dir.starts_with('/') {
-            return Err(Error::invalid(format!("work_dir must be absolute but got relative path {:?}", options.work_dir)));
+            return Err(Error::invalid(format!(
+                "work_dir must be absolute but got relative path {:?}",
+                options.work_dir
+            )));
         }
         if options.pids_limit < 0 {
-            return Err(Error::invalid(format!("config.pids_limit is {}, it must be 0 (the plugin's) or more", options.pids_limit)));
+            return Err(Error::invalid(format!(
+                "config.pids_limit is {}, it must be 0 (the plugin's) or more",
+                options.pids_limit
+            )));
         }
         Ok(options)
     }
@@ -197,7 +214,8 @@ impl TaskOptions {
         u64::try_from(limit).ok().filter(|n| *n > 0)
     }
 
-    /// The usual capabilities as far as the plugin allows them, without those that the task drops, with those that it adds.
+    /// The usual capabilities as far as the plugin allows them, without those that the task drops, with those that it
+    /// adds.
     pub(crate) fn rights(&self, plugin: &PluginConfig) -> Result<Rights, Error> {
         let allowed = plugin.allowed()?;
         let usual = named("the default", &capabilities::DEFAULT.map(String::from))? & allowed;
@@ -217,7 +235,9 @@ impl TaskOptions {
 
 fn named(option: &str, names: &[String]) -> Result<u64, Error> {
     let set = capabilities::set(names.iter().map(String::as_str));
-    set.map_err(|name| Error::invalid(format!("{option}: {name:?} is not the name of a capability; use one such as \"net_raw\"")))
+    set.map_err(|name| {
+        Error::invalid(format!("{option}: {name:?} is not the name of a capability; use one such as \"net_raw\""))
+    })
 }
 
 #[cfg(test)]
@@ -282,7 +302,10 @@ mod tests {
             options(TaskOptions { cap_add: caps(add), cap_drop: caps(drop), ..TaskOptions::default() }).rights(plugin)
         };
         assert_eq!(rights(&[], &[], &plugin).unwrap(), Rights { capabilities: usual, ambient: 0 });
-        assert_eq!(rights(&[], &["CAP_CHOWN", "kill"], &plugin).unwrap().capabilities, usual & !bits(&["chown", "kill"]));
+        assert_eq!(
+            rights(&[], &["CAP_CHOWN", "kill"], &plugin).unwrap().capabilities,
+            usual & !bits(&["chown", "kill"])
+        );
         let only = Rights { capabilities: bits(&["kill"]), ambient: bits(&["kill"]) };
         assert_eq!(rights(&["kill"], &["all"], &plugin).unwrap(), only);
         for (add, named) in [("net_raw", "net_raw"), ("fly", "fly")] {
@@ -302,8 +325,17 @@ mod tests {
             ("default_ipc_mode", PluginConfig { default_ipc_mode: String::new(), ..PluginConfig::default() }),
             ("allow_caps", PluginConfig { allow_caps: caps(&["fly"]), ..PluginConfig::default() }),
             ("denied_host_gids", PluginConfig { denied_host_gids: "x".into(), ..PluginConfig::default() }),
-            ("chroot_env", PluginConfig { chroot_env: [("/a".to_owned(), "/".to_owned())].into(), ..PluginConfig::default() }),
-            ("chroot_env", PluginConfig { chroot_env: [("/a".to_owned(), "/b/../..".to_owned())].into(), ..PluginConfig::default() }),
+            (
+                "chroot_env",
+                PluginConfig { chroot_env: [("/a".to_owned(), "/".to_owned())].into(), ..PluginConfig::default() },
+            ),
+            (
+                "chroot_env",
+                PluginConfig {
+                    chroot_env: [("/a".to_owned(), "/b/../..".to_owned())].into(),
+                    ..PluginConfig::default()
+                },
+            ),
             ("seccomp", PluginConfig { seccomp: "maybe".into(), ..PluginConfig::default() }),
             ("pids_limit", PluginConfig { pids_limit: -1, ..PluginConfig::default() }),
             // Programs look for these texts.
@@ -319,7 +351,10 @@ mod tests {
         plugin.validate().unwrap();
         assert_eq!(options(TaskOptions::default()).pid_scope(&plugin).unwrap(), Scope::Host);
         let wrong = options(TaskOptions { ipc_mode: "task".into(), ..TaskOptions::default() });
-        assert_eq!(wrong.ipc_scope(&plugin).unwrap_err().to_string(), "ipc_mode must be \"private\" or \"host\", got \"task\"");
+        assert_eq!(
+            wrong.ipc_scope(&plugin).unwrap_err().to_string(),
+            "ipc_mode must be \"private\" or \"host\", got \"task\""
+        );
         let relative = rmp_serde::to_vec(&BTreeMap::from([("command", "x"), ("work_dir", "foo")])).unwrap();
         let error = TaskOptions::read(&relative).unwrap_err().to_string();
         assert_eq!(error, "work_dir must be absolute but got relative path \"foo\"");

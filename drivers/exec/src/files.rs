@@ -9,7 +9,8 @@ use driver_sdk::{Error, TaskConfig};
 use executor_client::Bind;
 use process_driver::task_dir;
 
-/// Writes the files that the task's configuration asks for and says where they appear. They lie where the task cannot see them.
+/// Writes the files that the task's configuration asks for and says where they appear. They lie where the task cannot
+/// see them.
 pub(crate) fn own_files(task: &TaskConfig) -> Result<Vec<Bind>, Error> {
     let dns = task.dns.as_ref().map(|dns| ("resolv.conf", resolv_conf(dns)));
     let hosts = task.network_isolation_spec.as_ref().and_then(|spec| spec.hosts_config.as_ref());
@@ -65,7 +66,11 @@ mod tests {
 
     #[test]
     fn texts() {
-        let dns = DnsConfig { servers: vec!["10.0.0.1".into(), "::1".into()], searches: vec!["a".into(), "b".into()], options: Vec::new() };
+        let dns = DnsConfig {
+            servers: vec!["10.0.0.1".into(), "::1".into()],
+            searches: vec!["a".into(), "b".into()],
+            options: Vec::new(),
+        };
         assert_eq!(resolv_conf(&dns), "nameserver 10.0.0.1\nnameserver ::1\nsearch a b\n");
         let hosts = HostsConfig { hostname: "web".into(), address: "172.26.64.3".into() };
         assert!(hosts_file(&hosts).ends_with("172.26.64.3 web\n"));

@@ -7,7 +7,9 @@ use async_trait::async_trait;
 use driver_sdk::proto::driver::network_isolation_spec::NetworkIsolationMode;
 use driver_sdk::schema::Spec;
 use driver_sdk::{Capabilities, DriverConfig, Error, Fingerprint, FsIsolation, NetworkMode, TaskConfig};
-use executor_client::{Bind, CgroupHost, Isolation, LaunchSpec, Propagation, isolation_supported, make_executable, seccomp};
+use executor_client::{
+    Bind, CgroupHost, Isolation, LaunchSpec, Propagation, isolation_supported, make_executable, seccomp,
+};
 use process_driver::{Kind, cgroup_policy, environment, log_policy, task_dir, user};
 
 use crate::config::{PluginConfig, Rights, Scope, TaskOptions};
@@ -58,7 +60,9 @@ impl Kind for Exec {
         cgroup.pids_max = options.pids_limit(plugin);
         for (controller, wanted) in [("cpuset", cgroup.cpus.is_some()), ("pids", cgroup.pids_max.is_some())] {
             if wanted && !cgroups.enforces(controller) {
-                return Err(Error::failed(format!("this host has no cgroup controller {controller}, which the task's limits need")));
+                return Err(Error::failed(format!(
+                    "this host has no cgroup controller {controller}, which the task's limits need"
+                )));
             }
         }
         let dir = task_dir(task);
@@ -83,11 +87,20 @@ impl Kind for Exec {
 fn lacking(plugin: &PluginConfig, enforces: impl Fn(&str) -> bool) -> Option<String> {
     let limits = [("memory", true), ("cpu", true), ("pids", plugin.limits_pids())];
     let (missing, _) = limits.into_iter().find(|(controller, needed)| *needed && !enforces(controller))?;
-    let way_out = if missing == "pids" { "; with pids_limit = 0 in the plugin's config tasks run without that limit" } else { "" };
+    let way_out = if missing == "pids" {
+        "; with pids_limit = 0 in the plugin's config tasks run without that limit"
+    } else {
+        ""
+    };
     Some(format!("there is no cgroup controller {missing} that this process may use{way_out}"))
 }
 
-fn isolation(task: &TaskConfig, options: &TaskOptions, plugin: &PluginConfig, rights: Rights) -> Result<Isolation, Error> {
+fn isolation(
+    task: &TaskConfig,
+    options: &TaskOptions,
+    plugin: &PluginConfig,
+    rights: Rights,
+) -> Result<Isolation, Error> {
     let (chroot, optional) = plugin.chroot();
     let host = chroot.iter().map(|(source, target)| Bind { read_only: true, optional, ..bind(source, target) });
     let shared = Path::new(&task.alloc_dir).join("alloc");
@@ -118,11 +131,14 @@ fn bind(source: &str, target: &str) -> Bind {
 
 /// File of the network namespace to join; empty for the host's.
 fn network(task: &TaskConfig) -> Result<Vec<u8>, Error> {
-    let Some(spec) = task.network_isolation_spec.as_ref().filter(|spec| spec.mode() != NetworkIsolationMode::Host) else {
+    let Some(spec) = task.network_isolation_spec.as_ref().filter(|spec| spec.mode() != NetworkIsolationMode::Host)
+    else {
         return Ok(Vec::new());
     };
     if spec.path.is_empty() {
-        return Err(Error::invalid("the task's network has no namespace to join; exec needs one that the node has made"));
+        return Err(Error::invalid(
+            "the task's network has no namespace to join; exec needs one that the node has made",
+        ));
     }
     Ok(spec.path.clone().into_bytes())
 }
@@ -145,9 +161,18 @@ fn volumes(task: &TaskConfig) -> Result<Vec<Bind>, Error> {
             "" | "private" => Propagation::Private,
             "host-to-task" => Propagation::HostToTask,
             "bidirectional" => Propagation::Bidirectional,
-            other => return Err(Error::invalid(format!("the mount {}: there is no propagation mode {other:?}", mount.task_path))),
+            other => {
+                return Err(Error::invalid(format!(
+                    "the mount {}: there is no propagation mode {other:?}",
+                    mount.task_path
+                )));
+            }
         };
-        Ok(Bind { read_only: mount.readonly, propagation: propagation.into(), ..bind(&mount.host_path, &mount.task_path) })
+        Ok(Bind {
+            read_only: mount.readonly,
+            propagation: propagation.into(),
+            ..bind(&mount.host_path, &mount.task_path)
+        })
     };
     task.mounts.iter().map(volume).collect()
 }
@@ -158,7 +183,10 @@ fn devices(task: &TaskConfig) -> Result<Vec<Bind>, Error> {
         let all = "rw".chars().all(|right| device.cgroup_permissions.contains(right));
         if !device.cgroup_permissions.is_empty() && !all {
             let given = &device.cgroup_permissions;
-            return Err(Error::invalid(format!("the device {}: exec gives \"rw\" or nothing, not {given:?}", device.task_path)));
+            return Err(Error::invalid(format!(
+                "the device {}: exec gives \"rw\" or nothing, not {given:?}",
+                device.task_path
+            )));
         }
         Ok(Bind { devices: true, ..bind(&device.host_path, &device.task_path) })
     };

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use driver_sdk::config::Config;
 use driver_sdk::proto::driver::{
-    AllocatedMemoryResources, AllocatedTaskResources, Device, DnsConfig, LinuxResources, Mount, NetworkIsolationSpec, Resources,
+    AllocatedMemoryResources, AllocatedTaskResources, Device, DnsConfig, LinuxResources, Mount, NetworkIsolationSpec,
+    Resources,
 };
 use driver_sdk::{Driver as _, Error, Health, LogPolicy, TaskConfig, TaskExit, TaskHandle};
 use exec::Driver;
@@ -76,7 +77,12 @@ impl Node {
 
     async fn start(&self, task: TaskConfig) -> TaskHandle {
         let started = self.driver.start_task(task.clone()).await.unwrap();
-        TaskHandle { version: started.version.into(), config: Some(task), driver_state: started.driver_state, ..TaskHandle::default() }
+        TaskHandle {
+            version: started.version.into(),
+            config: Some(task),
+            driver_state: started.driver_state,
+            ..TaskHandle::default()
+        }
     }
 
     /// Runs a task to its end: exit and output.
@@ -102,7 +108,8 @@ impl Node {
 #[tokio::test]
 async fn a_task_sees_its_directory_and_is_nobody() {
     let Some(node) = Node::new() else { return };
-    let script = "pwd; id -un; ls /; echo $$ > /alloc/pid; echo mine > /local/file; ls -A /private | wc -l; cat /proc/1/cmdline | tr '\\0' ' '; exit 3";
+    let script = "pwd; id -un; ls /; echo $$ > /alloc/pid; echo mine > /local/file; ls -A /private | wc -l; cat \
+        /proc/1/cmdline | tr '\\0' ' '; exit 3";
     let (exit, seen) = node.run(node.shell("t", script)).await;
     assert_eq!(exit.exit_code, 3, "{seen}");
     assert!(seen.starts_with("/\nnobody\nalloc\n"), "{seen}");
@@ -120,28 +127,46 @@ async fn options_are_honoured() {
     let sh = |script: &'static str| Options { command: "/bin/sh", args: vec!["-c", script], ..Options::default() };
     let (_, seen) = node.run(node.task("w", &Options { work_dir: Some("/tmp"), ..sh("pwd") })).await;
     assert_eq!(seen, "/tmp\n");
-    let (_, seen) =
-        node.run(node.task("p", &Options { pid_mode: Some("host"), ..sh("test -d /proc/$PPID && readlink /proc/self/ns/pid") })).await;
+    let (_, seen) = node
+        .run(
+            node.task(
+                "p",
+                &Options { pid_mode: Some("host"), ..sh("test -d /proc/$PPID && readlink /proc/self/ns/pid") },
+            ),
+        )
+        .await;
     assert_eq!(seen.trim(), std::fs::read_link("/proc/self/ns/pid").unwrap().to_str().unwrap());
     let ambient = Options { cap_add: vec!["net_bind_service"], ..sh("grep CapEff /proc/self/status") };
     let (_, seen) = node.run(node.task("c", &ambient)).await;
     assert!(seen.contains("0000000000000400"), "{seen}");
     let mut task = node.task(
         "u",
-        &sh("id -u; cat /etc/resolv.conf; cat /data/x; echo y > /data/x; echo $((0x$(head -c 1 /dev/nothing | od -An -tx1 | tr -d ' ')))"),
+        &sh("id -u; cat /etc/resolv.conf; cat /data/x; echo y > /data/x; echo $((0x$(head -c 1 /dev/nothing | od -An \
+            -tx1 | tr -d ' ')))"),
     );
     let data = node.dir.path().join("data");
     std::fs::create_dir(&data).unwrap();
     std::fs::write(data.join("x"), "data\n").unwrap();
     task.user = "root".into();
     task.dns = Some(DnsConfig { servers: vec!["192.0.2.1".into()], ..DnsConfig::default() });
-    task.mounts = vec![Mount { task_path: "/data".into(), host_path: data.display().to_string(), readonly: true, ..Mount::default() }];
-    task.devices = vec![Device { task_path: "/dev/nothing".into(), host_path: "/dev/zero".into(), cgroup_permissions: "rwm".into() }];
+    task.mounts = vec![Mount {
+        task_path: "/data".into(),
+        host_path: data.display().to_string(),
+        readonly: true,
+        ..Mount::default()
+    }];
+    task.devices = vec![Device {
+        task_path: "/dev/nothing".into(),
+        host_path: "/dev/zero".into(),
+        cgroup_permissions: "rwm".into(),
+    }];
     let (_, seen) = node.run(task).await;
     assert!(seen.starts_with("0\nnameserver 192.0.2.1\ndata\n0\n") && seen.contains("Read-only"), "{seen}");
     // A program of the task directory comes first and is made executable; a link there is followed inside only.
     let own = node.task("own", &Options { command: "tool", ..Options::default() });
-    std::fs::write(node.dir.path().join("alloc1/own/local/tool"), "#!/bin/sh\necho own\n").unwrap();
+    let tool = node.dir.path().join("alloc1/own/local/tool");
+    testkit::program(&tool, "#!/bin/sh\necho own\n");
+    std::fs::set_permissions(&tool, std::fs::Permissions::from_mode(0o644)).unwrap();
     assert_eq!(node.run(own).await.1, "own\n");
     let link = node.task("link", &Options { command: "trap", ..Options::default() });
     let outside = node.dir.path().join("outside");
@@ -160,7 +185,8 @@ async fn limits_hold() {
         Some(Resources { allocated_resources: Some(allocated), linux_resources: Some(linux), ports: Vec::new() })
     };
     let mut hungry = node.shell("m", "sleep 0.3; head -c 200000000 /dev/zero | tail -n 1 > /dev/null");
-    hungry.resources = resources(LinuxResources { memory_limit_bytes: 24 << 20, cpu_shares: 100, ..LinuxResources::default() });
+    hungry.resources =
+        resources(LinuxResources { memory_limit_bytes: 24 << 20, cpu_shares: 100, ..LinuxResources::default() });
     let (exit, seen) = node.run(hungry).await;
     assert!(exit.oom_killed, "{exit:?} {seen}");
     let host = executor_client::CgroupHost::detect();
@@ -191,7 +217,8 @@ async fn it_is_found_again_and_commands_run_in_it() {
     let id = handle.config.as_ref().unwrap().id.clone();
     let next = Driver::new();
     next.recover_task(handle).await.unwrap();
-    let command = ["sh", "-c", "id -un; pwd; ls / | head -n 1; set -- /proc/[0-9]*; echo $#"].map(String::from).to_vec();
+    let command =
+        ["sh", "-c", "id -un; pwd; ls / | head -n 1; set -- /proc/[0-9]*; echo $#"].map(String::from).to_vec();
     let seen = next.exec_task(&id, command, Duration::from_secs(20)).await.unwrap();
     assert_eq!(String::from_utf8(seen.stdout).unwrap(), "nobody\n/\nalloc\n3\n");
     next.destroy_task(&id, true).await.unwrap();
@@ -216,21 +243,48 @@ async fn what_cannot_be_had_is_refused_with_the_reason() {
         (node.task("t", &Options { command: "no-such-program", ..Options::default() }), "no-such-program"),
         (node.task("t", &Options { command: "true", cap_add: vec!["sys_admin"], ..Options::default() }), "sys_admin"),
         (node.task("t", &Options { command: "true", pid_mode: Some("shared"), ..Options::default() }), "pid_mode"),
-        (node.task("t", &Options { command: "true", work_dir: Some("/no/such"), ..Options::default() }), "working directory"),
+        (
+            node.task("t", &Options { command: "true", work_dir: Some("/no/such"), ..Options::default() }),
+            "working directory",
+        ),
         (with(&|t| t.user = "no-such-user-here".into()), "no-such-user-here"),
-        (with(&|t| t.mounts.push(Mount { task_path: "/".into(), host_path: "/tmp".into(), ..Mount::default() })), "below the task's root"),
-        (with(&|t| t.mounts.push(Mount { task_path: "/x".into(), host_path: "/no/such".into(), ..Mount::default() })), "/no/such"),
+        (
+            with(&|t| t.mounts.push(Mount { task_path: "/".into(), host_path: "/tmp".into(), ..Mount::default() })),
+            "below the task's root",
+        ),
         (
             with(&|t| {
-                t.mounts.push(Mount { task_path: "/x".into(), host_path: "/tmp".into(), selinux_label: "z".into(), ..Mount::default() })
+                t.mounts.push(Mount { task_path: "/x".into(), host_path: "/no/such".into(), ..Mount::default() })
+            }),
+            "/no/such",
+        ),
+        (
+            with(&|t| {
+                t.mounts.push(Mount {
+                    task_path: "/x".into(),
+                    host_path: "/tmp".into(),
+                    selinux_label: "z".into(),
+                    ..Mount::default()
+                })
             }),
             "SELinux",
         ),
         (
-            with(&|t| t.devices.push(Device { task_path: "/dev/x".into(), host_path: "/dev/null".into(), cgroup_permissions: "r".into() })),
+            with(&|t| {
+                t.devices.push(Device {
+                    task_path: "/dev/x".into(),
+                    host_path: "/dev/null".into(),
+                    cgroup_permissions: "r".into(),
+                })
+            }),
             "rw",
         ),
-        (with(&|t| t.network_isolation_spec = Some(NetworkIsolationSpec { mode: 1, ..NetworkIsolationSpec::default() })), "namespace"),
+        (
+            with(&|t| {
+                t.network_isolation_spec = Some(NetworkIsolationSpec { mode: 1, ..NetworkIsolationSpec::default() })
+            }),
+            "namespace",
+        ),
     ];
     for (task, named) in cases {
         let error = node.driver.start_task(task).await.unwrap_err();

@@ -8,9 +8,9 @@ use driver_sdk::config::Config;
 use driver_sdk::exec::{ClientGone, ExecInput, ExecIo, ExecOutputSink};
 use driver_sdk::schema::Spec;
 use driver_sdk::{
-    AgentConfig, Capabilities, Context, CpuUsage, Driver, DriverConfig, DriverState, Error, ExecOutput, Fingerprint, FsIsolation,
-    Inspection, MemoryUsage, NetworkOverride, PluginInfo, Started, StopTask, TaskConfig, TaskEvent, TaskExit, TaskHandle, TaskStatus,
-    TaskUsage, Usage, async_trait,
+    AgentConfig, Capabilities, Context, CpuUsage, Driver, DriverConfig, DriverState, Error, ExecOutput, Fingerprint,
+    FsIsolation, Inspection, MemoryUsage, NetworkOverride, PluginInfo, Started, StopTask, TaskConfig, TaskEvent,
+    TaskExit, TaskHandle, TaskStatus, TaskUsage, Usage, async_trait,
 };
 use tokio::io::AsyncWriteExt;
 
@@ -360,8 +360,11 @@ impl Driver for Mock {
     async fn exec_task(&self, id: &str, command: Vec<String>, timeout: Duration) -> Result<ExecOutput, Error> {
         let task = self.task(id)?;
         misbehave(&task.options, "exec").await;
-        let plan =
-            task.options.exec_command.clone().unwrap_or_else(|| ExecOptions { stdout_string: command.join(" "), ..ExecOptions::default() });
+        let plan = task
+            .options
+            .exec_command
+            .clone()
+            .unwrap_or_else(|| ExecOptions { stdout_string: command.join(" "), ..ExecOptions::default() });
         if plan.run_for > timeout {
             tokio::time::sleep(timeout).await;
             return Err(Error::failed(format!("the command did not end within {timeout:?}")));
@@ -375,7 +378,13 @@ impl Driver for Mock {
         })
     }
 
-    async fn exec_streaming(&self, id: &str, _command: Vec<String>, _tty: bool, mut io: ExecIo) -> Result<TaskExit, Error> {
+    async fn exec_streaming(
+        &self,
+        id: &str,
+        _command: Vec<String>,
+        _tty: bool,
+        mut io: ExecIo,
+    ) -> Result<TaskExit, Error> {
         let task = self.task(id)?;
         misbehave(&task.options, "exec").await;
         let gone = |_| Error::failed("the client has gone");

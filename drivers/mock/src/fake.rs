@@ -1,4 +1,5 @@
-//! The remote mock's provider as a test sees it: what was called by whom under which epoch, what lives, what lived, and what is to go wrong.
+//! The remote mock's provider as a test sees it: what was called by whom under which epoch, what lives, what lived, and
+//! what is to go wrong.
 //!
 //! Any number of processes share one provider; this looks at the same files.
 
@@ -139,7 +140,10 @@ impl FakeProvider {
         };
         // A reader may see the first half of a write that crosses a page: a line without its end is not written yet.
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-        whole.lines().map(|line| serde_json::from_str(line).map_err(|e| self.failed(format!("{name}: {e}: {line}")))).collect()
+        whole
+            .lines()
+            .map(|line| serde_json::from_str(line).map_err(|e| self.failed(format!("{name}: {e}: {line}"))))
+            .collect()
     }
 
     /// All recorded calls, in their order.
@@ -207,7 +211,8 @@ impl FakeProvider {
             by_slot.entry(instance.slot.clone()).or_default().push(instance);
         }
         // The number only grows when one begins.
-        let most = |of: &[Instance]| of.iter().map(|i| of.iter().filter(|o| o.alive(i.created_ms)).count()).max().unwrap_or(0);
+        let most =
+            |of: &[Instance]| of.iter().map(|i| of.iter().filter(|o| o.alive(i.created_ms)).count()).max().unwrap_or(0);
         Ok(by_slot.into_iter().map(|(slot, of)| (slot, most(&of))).collect())
     }
 

@@ -1,10 +1,11 @@
 //! A driver whose tasks do nothing but what the job file tells them: run, end, fail, hang, flood, crash their driver.
 //!
-//! For: exercising everything above a driver. A task is a point in time at which it ends and a way in which it ends, so it
-//! survives the driver's process: recovery computes the same end again.
+//! For: exercising everything above a driver. A task is a point in time at which it ends and a way in which it ends, so
+//! it survives the driver's process: recovery computes the same end again.
 //! Must never know: anything but the driver SDK.
-//! Start reading at [`options::TaskOptions`], the list of what a job can ask for; `drover driver schema mock` prints it.
-//! `mock_remote` ([`options::RemoteOptions`]) is the same for remote tasks, over a provider that is a directory; [`fake`] is how a test looks into it.
+//! Start reading at [`options::TaskOptions`], the list of what a job can ask for; `drover driver schema mock` prints
+//! it. `mock_remote` ([`options::RemoteOptions`]) is the same for remote tasks, over a provider that is a directory;
+//! [`fake`] is how a test looks into it.
 
 mod driver;
 pub mod fake;

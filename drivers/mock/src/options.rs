@@ -24,7 +24,8 @@ pub struct TaskOptions {
     pub start_error: String,
     /// … and may be tried again under the job's restart policy.
     pub start_error_recoverable: bool,
-    /// How many starts of this task in its allocation fail, hang, panic or crash as asked for; later ones succeed. 0 means all.
+    /// How many starts of this task in its allocation fail, hang, panic or crash as asked for; later ones succeed. 0
+    /// means all.
     pub start_failures: u64,
     /// The start takes this long.
     pub start_block_for: Duration,
@@ -117,7 +118,8 @@ impl TaskOptions {
         }
         if self.exec_command.as_ref().is_some_and(|command| !command.signal_error.is_empty()) {
             return Err(Error::invalid(
-                "exec_command.signal_error is not supported: no signal reaches a command beside the task; the task's own is signal_error",
+                "exec_command.signal_error is not supported: no signal reaches a command beside the task; the task's \
+                    own is signal_error",
             ));
         }
         self.ports().map(drop)
@@ -126,7 +128,9 @@ impl TaskOptions {
     /// `label:port` pairs.
     pub fn ports(&self) -> Result<BTreeMap<String, i32>, Error> {
         let pair = |text: &str| {
-            let parsed = text.split_once(':').and_then(|(label, port)| Some((label.to_owned(), port.parse::<u16>().ok()?.into())));
+            let parsed = text
+                .split_once(':')
+                .and_then(|(label, port)| Some((label.to_owned(), port.parse::<u16>().ok()?.into())));
             parsed.ok_or_else(|| Error::invalid(format!("driver_port_map: {text:?} is not \"label:port\"")))
         };
         self.driver_port_map.split_whitespace().map(pair).collect()
@@ -199,13 +203,16 @@ pub struct RemoteOptions {
     pub caller: String,
     /// Every call is recorded in the file `calls.jsonl` of the directory.
     pub record: bool,
-    /// Credentials for the provider. Where its directory has a file `credentials`, calls with other ones than that file's lines are denied.
+    /// Credentials for the provider. Where its directory has a file `credentials`, calls with other ones than that
+    /// file's lines are denied.
     pub credentials: String,
     /// A file with them instead, read at each call.
     pub credentials_file: Option<PathBuf>,
-    /// What the provider does not have: keyed_create, find, list, conditional_writes, seal, retained_exit_results, refresh.
+    /// What the provider does not have: keyed_create, find, list, conditional_writes, seal, retained_exit_results,
+    /// refresh.
     pub without: Vec<String>,
-    /// The host is asked to keep what each create is about to send. The provider takes a key in the form in which it came first, and refuses any other.
+    /// The host is asked to keep what each create is about to send. The provider takes a key in the form in which it
+    /// came first, and refuses any other.
     pub intents: bool,
     /// How often instances are looked at.
     #[config(default = "50ms")]
@@ -221,11 +228,13 @@ pub struct RemoteOptions {
 pub struct Faults {
     /// How long each call takes.
     pub latency: Duration,
-    /// Calls that do not reach the provider: ensure, find, list, observe, stop, seal, acknowledge, logs, signal, refresh.
+    /// Calls that do not reach the provider: ensure, find, list, observe, stop, seal, acknowledge, logs, signal,
+    /// refresh.
     pub fail: Vec<String>,
     /// Calls that take effect and whose answer is lost; the same names.
     pub lose: Vec<String>,
-    /// Calls that reach the provider and wait there until they are not named here any more; then they take effect. The same names.
+    /// Calls that reach the provider and wait there until they are not named here any more; then they take effect. The
+    /// same names.
     pub hold: Vec<String>,
     /// Calls whose caller gives up at once and that take effect later; the same names.
     pub late: Vec<String>,
@@ -238,7 +247,8 @@ pub struct Faults {
 }
 
 /// What a provider can be without.
-const ABILITIES: &[&str] = &["keyed_create", "find", "list", "conditional_writes", "seal", "retained_exit_results", "refresh"];
+const ABILITIES: &[&str] =
+    &["keyed_create", "find", "list", "conditional_writes", "seal", "retained_exit_results", "refresh"];
 
 impl RemoteOptions {
     /// Checks what the schema cannot.
@@ -268,7 +278,8 @@ impl RemoteOptions {
     }
 }
 
-const REMOTE_CALLS: &[&str] = &["ensure", "find", "list", "observe", "stop", "seal", "acknowledge", "logs", "signal", "refresh"];
+const REMOTE_CALLS: &[&str] =
+    &["ensure", "find", "list", "observe", "stop", "seal", "acknowledge", "logs", "signal", "refresh"];
 
 impl Faults {
     /// Checks what the schema cannot.
@@ -303,22 +314,34 @@ mod tests {
 
     #[test]
     fn every_option_is_described() {
-        for spec in [TaskOptions::schema(), PluginOptions::schema(), RemoteTaskOptions::schema(), RemoteOptions::schema()] {
-            let bare: Vec<_> = driver_sdk::reference::rows(&spec).into_iter().filter(|row| row.description.is_empty()).collect();
+        for spec in
+            [TaskOptions::schema(), PluginOptions::schema(), RemoteTaskOptions::schema(), RemoteOptions::schema()]
+        {
+            let bare: Vec<_> =
+                driver_sdk::reference::rows(&spec).into_iter().filter(|row| row.description.is_empty()).collect();
             assert!(bare.is_empty(), "{bare:?}");
         }
     }
 
     #[test]
     fn what_names_nothing_is_refused() {
-        let valid = TaskOptions { hang: vec!["stop".into()], driver_port_map: "http:80 db:5432".into(), ..TaskOptions::default() };
+        let valid = TaskOptions {
+            hang: vec!["stop".into()],
+            driver_port_map: "http:80 db:5432".into(),
+            ..TaskOptions::default()
+        };
         assert_eq!(valid.validate(), Ok(()));
         assert_eq!(valid.ports().expect("fits")["db"], 5432);
         let hang = TaskOptions { hang: vec!["stopp".into()], ..TaskOptions::default() };
         assert!(hang.validate().expect_err("misspelt").to_string().contains("\"stopp\" is no call; there are start"));
         let deaf = ExecOptions { signal_error: "no".into(), ..ExecOptions::default() };
         let deaf = TaskOptions { exec_command: Some(deaf), ..TaskOptions::default() };
-        assert!(deaf.validate().expect_err("no signal reaches it").to_string().contains("exec_command.signal_error is not supported"));
+        assert!(
+            deaf.validate()
+                .expect_err("no signal reaches it")
+                .to_string()
+                .contains("exec_command.signal_error is not supported")
+        );
         for ports in ["http", "http:x", "http:70000"] {
             let wrong = TaskOptions { driver_port_map: ports.into(), ..TaskOptions::default() };
             assert!(wrong.validate().is_err(), "{ports}");

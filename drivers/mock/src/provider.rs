@@ -12,8 +12,8 @@
 //! <dir>/past.jsonl             when instances that are forgotten by now lived
 //! <dir>/rate                   calls of the present second
 //! ```
-//! The id of an instance is its key, unless the provider does not create by key: then a second one with the same key is `<key>~1`.
-//! Instances do nothing: how one is follows from its record and the time.
+//! The id of an instance is its key, unless the provider does not create by key: then a second one with the same key is
+//! `<key>~1`. Instances do nothing: how one is follows from its record and the time.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -137,7 +137,11 @@ impl Record {
         Ok(Observation {
             key: self.key.clone(),
             state,
-            exit: if ended { TaskExit { oom_killed: options.exit_oom && !killed, ..exit } } else { TaskExit::default() },
+            exit: if ended {
+                TaskExit { oom_killed: options.exit_oom && !killed, ..exit }
+            } else {
+                TaskExit::default()
+            },
             reason: if ended { options.exit_err_msg.clone() } else { String::new() },
             started_at: (now_ms >= runs).then(|| time(runs)).flatten(),
             finished_at: ended.then(|| time(ends)).flatten(),
@@ -171,7 +175,13 @@ impl Record {
     }
 
     /// One of its logs from an offset on, and whether more may come.
-    pub(crate) fn log(&self, stream: LogStream, now_ms: u64, offset: u64, max: usize) -> Result<(Vec<u8>, bool), RemoteError> {
+    pub(crate) fn log(
+        &self,
+        stream: LogStream,
+        now_ms: u64,
+        offset: u64,
+        max: usize,
+    ) -> Result<(Vec<u8>, bool), RemoteError> {
         let options = self.options()?;
         let log = printed(&options, stream);
         let (length, grows) = self.output(&options, &log, now_ms);
@@ -279,7 +289,11 @@ impl Provider {
             Err(error) => return Err(trouble("read", &path)(error)),
         };
         let second = now_ms / 1000;
-        let used = text.split_once(' ').filter(|(s, _)| *s == second.to_string()).and_then(|(_, n)| n.parse().ok()).unwrap_or(0_u64);
+        let used = text
+            .split_once(' ')
+            .filter(|(s, _)| *s == second.to_string())
+            .and_then(|(_, n)| n.parse().ok())
+            .unwrap_or(0_u64);
         if used >= per_second {
             return Ok((now_ms, false));
         }
@@ -362,7 +376,9 @@ impl Locked<'_> {
         for BundleFile { path, .. } in files {
             let plain = !path.is_empty() && Path::new(path).components().all(|c| matches!(c, Component::Normal(_)));
             if !plain {
-                return Err(RemoteError::wrong_request(format!("the bundle holds {path:?}, which is not a plain relative path")));
+                return Err(RemoteError::wrong_request(format!(
+                    "the bundle holds {path:?}, which is not a plain relative path"
+                )));
             }
         }
         for BundleFile { path, mode, data } in files {
@@ -386,7 +402,8 @@ impl Locked<'_> {
     /// Forgets an instance; when it lived is kept.
     pub(crate) fn remove(&self, record: &Record) -> Result<(), RemoteError> {
         let (created_ms, ended_ms) = record.life()?;
-        let past = Past { id: record.id.clone(), key: record.key.clone(), slot: record.slot.clone(), created_ms, ended_ms };
+        let past =
+            Past { id: record.id.clone(), key: record.key.clone(), slot: record.slot.clone(), created_ms, ended_ms };
         self.provider.note(PAST, &past)?;
         let files = self.provider.dir.join(FILES).join(&record.id);
         match fs::remove_dir_all(&files) {
@@ -422,7 +439,8 @@ mod tests {
     use super::*;
 
     fn record(options: &[(&str, serde_json::Value)]) -> Record {
-        let map: serde_json::Map<_, _> = options.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
+        let map: serde_json::Map<_, _> =
+            options.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
         Record {
             id: "k".into(),
             key: "k".into(),
@@ -439,7 +457,8 @@ mod tests {
 
     #[test]
     fn how_an_instance_is_follows_from_its_record_and_the_time() {
-        let mut record = record(&[("start_block_for", "1s".into()), ("run_for", "10s".into()), ("exit_code", 3.into())]);
+        let mut record =
+            record(&[("start_block_for", "1s".into()), ("run_for", "10s".into()), ("exit_code", 3.into())]);
         let state = |record: &Record, now| record.at(now).expect("fits").state;
         assert_eq!(state(&record, 1500), InstanceState::Creating);
         assert_eq!(state(&record, 2000), InstanceState::Running);

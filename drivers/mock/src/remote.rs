@@ -6,8 +6,9 @@ use std::time::{Duration, SystemTime};
 use driver_sdk::config::Config;
 use driver_sdk::schema::Spec;
 use driver_sdk::{
-    AgentConfig, Bundle, Description, DriverConfig, DriverState, Ensure, Ensured, Error, Fingerprint, Instance, InstanceState, LogChunk,
-    LogStream, LogsQuery, Observation, Page, PluginInfo, RemoteDriver, RemoteError, RemoteHandle, StopTask, async_trait,
+    AgentConfig, Bundle, Description, DriverConfig, DriverState, Ensure, Ensured, Error, Fingerprint, Instance,
+    InstanceState, LogChunk, LogStream, LogsQuery, Observation, Page, PluginInfo, RemoteDriver, RemoteError,
+    RemoteHandle, StopTask, async_trait,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
@@ -57,8 +58,9 @@ fn key_of(handle: &RemoteHandle) -> Result<String, RemoteError> {
 
 /// Keys are file names here.
 fn check_key(key: &str) -> Result<(), RemoteError> {
-    let fits =
-        key.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) && !key.starts_with('.') && (1..=200).contains(&key.len());
+    let fits = key.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+        && !key.starts_with('.')
+        && (1..=200).contains(&key.len());
     if fits { Ok(()) } else { Err(RemoteError::wrong_request(format!("the key {key:?} cannot be a name here"))) }
 }
 
@@ -87,20 +89,23 @@ fn shown(record: &Record, options: &RemoteOptions) -> Result<Observation, Remote
 /// What the operator has given it to show to the provider.
 fn credentials(options: &RemoteOptions) -> Result<String, RemoteError> {
     let Some(file) = &options.credentials_file else { return Ok(options.credentials.clone()) };
-    let text =
-        std::fs::read_to_string(file).map_err(|e| RemoteError::could_not_ask(format!("cannot read the credentials file {file:?}: {e}")))?;
+    let text = std::fs::read_to_string(file)
+        .map_err(|e| RemoteError::could_not_ask(format!("cannot read the credentials file {file:?}: {e}")))?;
     Ok(text.trim().to_owned())
 }
 
 /// Files block, and so does the lock.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, RemoteError> + Send + 'static) -> Result<T, RemoteError> {
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, RemoteError> + Send + 'static,
+) -> Result<T, RemoteError> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(RemoteError::could_not_ask(error)))
 }
 
 impl MockRemote {
     fn opened(&self) -> Result<Opened, RemoteError> {
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        opened.ok_or_else(|| RemoteError::could_not_ask("the driver has no configuration; set `dir` in its plugin block"))
+        opened
+            .ok_or_else(|| RemoteError::could_not_ask("the driver has no configuration; set `dir` in its plugin block"))
     }
 
     /// One call of the provider, with what goes wrong on the way.
@@ -134,7 +139,9 @@ impl MockRemote {
             if !provider.admits(&credentials(&options)?)? {
                 record(&provider, &options, at_ms, name, &about, Outcome::Denied)?;
                 let what = "renew `credentials` or the file that `credentials_file` names";
-                return Err(RemoteError::could_not_ask(format!("denied: the provider does not take this node's credentials; {what}")));
+                return Err(RemoteError::could_not_ask(format!(
+                    "denied: the provider does not take this node's credentials; {what}"
+                )));
             }
             let answer = work(&provider, &options);
             record(&provider, &options, at_ms, name, &about, Outcome::of(&answer))?;
@@ -220,7 +227,12 @@ fn record(
 }
 
 /// Returns when calls of that name are not held any more.
-async fn held(provider: &Provider, options: &RemoteOptions, name: &'static str, about: &About) -> Result<(), RemoteError> {
+async fn held(
+    provider: &Provider,
+    options: &RemoteOptions,
+    name: &'static str,
+    about: &About,
+) -> Result<(), RemoteError> {
     let (noted, own, whose) = (provider.clone(), options.clone(), about.clone());
     blocking(move || record(&noted, &own, now_ms(), name, &whose, Outcome::Held)).await?;
     loop {
@@ -238,9 +250,11 @@ fn observe_one(locked: &Locked<'_>, handle: &RemoteHandle, options: &RemoteOptio
         let id = key_of(handle)?;
         Ok(match locked.get(&id)? {
             Some(record) => shown(&record, options)?,
-            None => {
-                Observation { key: id.split('~').next().unwrap_or(&id).to_owned(), state: InstanceState::Gone, ..Observation::default() }
-            }
+            None => Observation {
+                key: id.split('~').next().unwrap_or(&id).to_owned(),
+                state: InstanceState::Gone,
+                ..Observation::default()
+            },
         })
     };
     seen().unwrap_or_else(|error: RemoteError| Observation::unknown("", error))
@@ -260,7 +274,10 @@ impl RemoteDriver for MockRemote {
         let options = RemoteOptions::decode(&config)?;
         options.validate()?;
         if !options.dir.is_absolute() {
-            return Err(Error::invalid(format!("dir {:?} is not an absolute path; every node must see the same directory", options.dir)));
+            return Err(Error::invalid(format!(
+                "dir {:?} is not an absolute path; every node must see the same directory",
+                options.dir
+            )));
         }
         let dir = options.dir.clone();
         let (provider, id) = blocking(move || Provider::open(&dir)).await.map_err(Error::failed)?;
@@ -312,14 +329,18 @@ impl RemoteDriver for MockRemote {
 
     async fn ensure(&self, request: Ensure) -> Result<Ensured, RemoteError> {
         check_key(&request.key)?;
-        let options = RemoteTaskOptions::decode(&request.task.msgpack_driver_config).map_err(RemoteError::wrong_request)?;
+        let options =
+            RemoteTaskOptions::decode(&request.task.msgpack_driver_config).map_err(RemoteError::wrong_request)?;
         request.bundle.verify()?;
         let about = About::one(&request.key, request.epoch);
         let work = move |provider: &Provider, own: &RemoteOptions| {
             let locked = provider.lock()?;
             let (record, created) = match locked.get(&request.key)? {
                 Some(record) if own.has("keyed_create") && own.intents && record.intent != request.intent => {
-                    return Err(RemoteError::wrong_request(format!("the key {:?} was used with another request", request.key)));
+                    return Err(RemoteError::wrong_request(format!(
+                        "the key {:?} was used with another request",
+                        request.key
+                    )));
                 }
                 Some(mut record) if own.has("keyed_create") => {
                     accept(&mut record, request.epoch, own)?;
@@ -361,7 +382,8 @@ impl RemoteDriver for MockRemote {
         let about = About::one(&key, 0);
         let work = move |provider: &Provider, options: &RemoteOptions| {
             let record = provider.lock()?.by_key(&key, options.has("keyed_create"))?;
-            let record = record.ok_or_else(|| RemoteError::gone(format!("there is no instance with the key {key:?}")))?;
+            let record =
+                record.ok_or_else(|| RemoteError::gone(format!("there is no instance with the key {key:?}")))?;
             Ok((wire_handle(&record.id)?, shown(&record, options)?))
         };
         self.call("find", about, work).await
@@ -376,7 +398,9 @@ impl RemoteDriver for MockRemote {
             let locked = provider.lock()?;
             let (mut page, mut last) = (Page::default(), String::new());
             for id in locked.ids()?.into_iter().filter(|id| *id > after) {
-                let Some(record) = locked.get(&id)?.filter(|record| owner.is_empty() || record.owner == owner) else { continue };
+                let Some(record) = locked.get(&id)?.filter(|record| owner.is_empty() || record.owner == owner) else {
+                    continue;
+                };
                 if page.instances.len() == page_size.max(1) {
                     page.next_page_token = last;
                     break;
@@ -417,7 +441,8 @@ impl RemoteDriver for MockRemote {
     async fn stop(&self, handle: &RemoteHandle, epoch: u64, stop: StopTask) -> Result<Observation, RemoteError> {
         let order = move |_: &Locked<'_>, record: &mut Record| {
             let kill_after = record.options()?.kill_after;
-            let at_ms = now_ms().saturating_add(kill_after.min(stop.timeout).as_millis().try_into().unwrap_or(u64::MAX));
+            let at_ms =
+                now_ms().saturating_add(kill_after.min(stop.timeout).as_millis().try_into().unwrap_or(u64::MAX));
             let new = Stop { at_ms, killed: kill_after > stop.timeout };
             // A second order may only hasten the end.
             if record.stop.is_none_or(|old| new.at_ms < old.at_ms) {
@@ -433,7 +458,12 @@ impl RemoteDriver for MockRemote {
         Ok(seen)
     }
 
-    async fn seal(&self, key: &str, epoch: u64, _owner: &str) -> Result<Option<(RemoteHandle, Observation)>, RemoteError> {
+    async fn seal(
+        &self,
+        key: &str,
+        epoch: u64,
+        _owner: &str,
+    ) -> Result<Option<(RemoteHandle, Observation)>, RemoteError> {
         check_key(key)?;
         if !self.opened()?.options.has("seal") {
             return Err(RemoteError::wrong_request("this provider seals no keys"));
@@ -472,7 +502,12 @@ impl RemoteDriver for MockRemote {
         self.call("acknowledge", about, work).await
     }
 
-    async fn logs(&self, handle: &RemoteHandle, query: LogsQuery, sink: mpsc::Sender<LogChunk>) -> Result<(), RemoteError> {
+    async fn logs(
+        &self,
+        handle: &RemoteHandle,
+        query: LogsQuery,
+        sink: mpsc::Sender<LogChunk>,
+    ) -> Result<(), RemoteError> {
         let key = key_of(handle)?;
         let about = key.clone();
         let stream = query.stream;

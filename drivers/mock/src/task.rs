@@ -57,7 +57,11 @@ impl Task {
     /// How it ends when nobody interferes.
     pub(crate) fn natural_exit(&self) -> TaskExit {
         let options = &self.options;
-        let base = if options.exit_signal != 0 { TaskExit::signal(options.exit_signal) } else { TaskExit::code(options.exit_code) };
+        let base = if options.exit_signal != 0 {
+            TaskExit::signal(options.exit_signal)
+        } else {
+            TaskExit::code(options.exit_code)
+        };
         let error = (!options.exit_err_msg.is_empty()).then(|| options.exit_err_msg.clone());
         TaskExit { oom_killed: options.exit_oom, error, ..base }
     }
@@ -129,7 +133,8 @@ mod tests {
 
     #[test]
     fn the_end_is_what_was_asked_for_and_happens_once() {
-        let options = TaskOptions { exit_signal: 9, exit_oom: true, exit_err_msg: "x".into(), ..TaskOptions::default() };
+        let options =
+            TaskOptions { exit_signal: 9, exit_oom: true, exit_err_msg: "x".into(), ..TaskOptions::default() };
         let now = SystemTime::UNIX_EPOCH;
         let task = task(options, now);
         let exit = task.natural_exit();

@@ -21,7 +21,8 @@ const NOT_APPLICABLE: &[&str] = &[
     "network/destroy",
 ];
 
-/// What the suite cannot ask of `mock_remote`. Its instances run no commands, neither as tasks nor beside them, and have no statistics.
+/// What the suite cannot ask of `mock_remote`. Its instances run no commands, neither as tasks nor beside them, and
+/// have no statistics.
 const NOT_APPLICABLE_REMOTE: &[&str] = &[
     "stop/signal",
     "stop/tree",

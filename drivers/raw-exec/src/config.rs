@@ -12,7 +12,8 @@ pub struct PluginConfig {
     /// Offer the driver.
     #[config(default = true)]
     pub(crate) enabled: bool,
-    /// Run tasks without cgroups although the host has them: no limits, no statistics, and a workload may escape its stop.
+    /// Run tasks without cgroups although the host has them: no limits, no statistics, and a workload may escape its
+    /// stop.
     #[config(default = false)]
     pub(crate) no_cgroups: bool,
     /// Variables that no task gets; a pattern may begin or end with `*`.
@@ -82,7 +83,8 @@ impl TaskOptions {
         }
         if !options.cgroup_v2_override.is_empty() || !options.cgroup_v1_override.is_empty() {
             return Err(Error::invalid(
-                "config.cgroup_v2_override and config.cgroup_v1_override are not supported: a task outside its own cgroup \
+                "config.cgroup_v2_override and config.cgroup_v1_override are not supported: a task outside its own \
+                    cgroup \
                  could not be ended as a whole when its executor is killed; use `resources` for limits",
             ));
         }
@@ -90,10 +92,16 @@ impl TaskOptions {
             return Err(Error::invalid("oom_score_adj must not be negative"));
         }
         if options.oom_score_adj > 1000 {
-            return Err(Error::invalid(format!("config.oom_score_adj is {}, it must be between 0 and 1000", options.oom_score_adj)));
+            return Err(Error::invalid(format!(
+                "config.oom_score_adj is {}, it must be between 0 and 1000",
+                options.oom_score_adj
+            )));
         }
         if options.pids_limit < 0 {
-            return Err(Error::invalid(format!("config.pids_limit is {}, it must be 0 (no limit) or more", options.pids_limit)));
+            return Err(Error::invalid(format!(
+                "config.pids_limit is {}, it must be 0 (no limit) or more",
+                options.pids_limit
+            )));
         }
         if !options.work_dir.is_empty() && !options.work_dir.starts_with('/') {
             return Err(Error::invalid(format!("config.work_dir {:?} is not an absolute path", options.work_dir)));
@@ -146,7 +154,9 @@ mod tests {
 
     #[test]
     fn what_cannot_work_is_refused_by_name() {
-        for (field, value) in [("command", ""), ("cgroup_v2_override", "x.slice"), ("work_dir", "relative"), ("oom_score_adj", "-5")] {
+        for (field, value) in
+            [("command", ""), ("cgroup_v2_override", "x.slice"), ("work_dir", "relative"), ("oom_score_adj", "-5")]
+        {
             let error = decode(&[("command", "x"), (field, value)]).unwrap_err();
             assert!(error.to_string().contains(field), "{field}: {error}");
         }

@@ -24,7 +24,13 @@ impl Kind for RawExec {
     }
 
     fn capabilities() -> Capabilities {
-        Capabilities { send_signals: true, exec: true, no_mounts: true, disable_log_collection: true, ..Capabilities::default() }
+        Capabilities {
+            send_signals: true,
+            exec: true,
+            no_mounts: true,
+            disable_log_collection: true,
+            ..Capabilities::default()
+        }
     }
 
     async fn fingerprint(_: &PluginConfig, _: &CgroupHost) -> Fingerprint {
@@ -35,14 +41,18 @@ impl Kind for RawExec {
         let options = TaskOptions::read(&task.msgpack_driver_config)?;
         refuse_what_needs_isolation(task)?;
         let dir = task_dir(task);
-        let env = environment(task, |name| is_denied(name, &plugin.denied_envvars) || is_denied(name, &options.denied_envvars));
+        let env = environment(task, |name| {
+            is_denied(name, &plugin.denied_envvars) || is_denied(name, &options.denied_envvars)
+        });
         let search_path = env.iter().rev().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_os_str());
         let command = find_program(&dir, &options.command, search_path).map_err(Error::failed)?;
         let mut cgroup = cgroup_policy(task);
         cgroup.pids_max = options.pids_limit();
         for (limit, wanted) in [("cpuset", cgroup.cpus.is_some()), ("pids", cgroup.pids_max.is_some())] {
             if wanted && (plugin.no_cgroups || !cgroups.enforces(limit)) {
-                return Err(Error::failed(format!("this host has no cgroup controller {limit}, which the task's limits need")));
+                return Err(Error::failed(format!(
+                    "this host has no cgroup controller {limit}, which the task's limits need"
+                )));
             }
         }
         Ok(LaunchSpec {

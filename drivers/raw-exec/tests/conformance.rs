@@ -8,7 +8,10 @@ async fn the_conformance_suite_passes() {
     subject.pace = Pace::relaxed();
     let report = driver_check::run(subject, &Selection::default()).await;
     assert!(report.passed(), "{report}");
-    let left_out: Vec<&str> =
-        report.not_applicable().into_iter().filter(|id| !id.starts_with("remote/") && !id.starts_with("network/")).collect();
+    let left_out: Vec<&str> = report
+        .not_applicable()
+        .into_iter()
+        .filter(|id| !id.starts_with("remote/") && !id.starts_with("network/"))
+        .collect();
     assert!(left_out.is_empty(), "{report}");
 }

@@ -1,6 +1,7 @@
 //! The driver trait with real processes.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -61,7 +62,12 @@ impl Node {
 
     async fn start(&self, task: TaskConfig) -> TaskHandle {
         let started = self.driver.start_task(task.clone()).await.unwrap();
-        TaskHandle { version: started.version.into(), config: Some(task), driver_state: started.driver_state, ..TaskHandle::default() }
+        TaskHandle {
+            version: started.version.into(),
+            config: Some(task),
+            driver_state: started.driver_state,
+            ..TaskHandle::default()
+        }
     }
 
     fn log(&self, file: &str) -> String {
@@ -177,7 +183,10 @@ async fn stopping_signalling_destroying() {
 async fn programs_of_the_task_directory_come_first() {
     let node = Node::new();
     let task = node.task("t", "tool", &["x"]);
-    std::fs::write(Path::new(&task.alloc_dir).join("t/local/tool"), "#!/bin/sh\necho tool $1\n").unwrap();
+    // Without the right to be executed, as downloads come.
+    let tool = Path::new(&task.alloc_dir).join("t/local/tool");
+    testkit::program(&tool, "#!/bin/sh\necho tool $1\n");
+    std::fs::set_permissions(&tool, std::fs::Permissions::from_mode(0o644)).unwrap();
     let handle = node.start(task).await;
     assert_eq!(node.driver.wait_task(&id(&handle)).await.unwrap().exit_code, 0);
     assert_eq!(node.log("t.stdout.0"), "tool x\n");

@@ -9,7 +9,13 @@ use crate::pool::Target;
 use crate::wire;
 
 /// Runs a command. Dropping the future ends it.
-pub(crate) async fn run(target: &Target, epoch: u64, command: Vec<String>, tty: bool, io: ExecIo) -> Result<TaskExit, RemoteError> {
+pub(crate) async fn run(
+    target: &Target,
+    epoch: u64,
+    command: Vec<String>,
+    tty: bool,
+    io: ExecIo,
+) -> Result<TaskExit, RemoteError> {
     let channel = target.channel().await?;
     let ExecIo { mut input, output } = io;
     let mut call = channel.call(Op::Exec(HostExec { key: target.key.clone(), epoch, command, tty }));

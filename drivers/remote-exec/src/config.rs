@@ -30,7 +30,8 @@ pub(crate) struct PluginConfig {
     ssh_config: Option<PathBuf>,
     /// File with the keys of hosts; the user's without it.
     known_hosts: Option<PathBuf>,
-    /// Which keys of hosts are trusted: `strict`, those of `known_hosts`, or `accept-new`, also those of hosts never seen. Strict without it.
+    /// Which keys of hosts are trusted: `strict`, those of `known_hosts`, or `accept-new`, also those of hosts never
+    /// seen. Strict without it.
     host_keys: Option<String>,
     /// A host that has not said a word for so long is given up until it is reached again; 0 means ten seconds.
     #[config(default = 0)]
@@ -85,8 +86,8 @@ impl HostConfig {
         HostAmount { cpu_mhz: cpu, memory_mib: memory, sessions }
     }
 
-    /// All that says which directory of which machine it is, and through which others: two names with the same are one host. `name` is
-    /// the block's.
+    /// All that says which directory of which machine it is, and through which others: two names with the same are one
+    /// host. `name` is the block's.
     pub(crate) fn reached_by(&self, name: &str) -> impl Ord + use<> {
         let address = self.address.clone().unwrap_or_else(|| name.to_owned());
         (address, self.port, self.user.clone(), self.dir.clone(), self.jump.clone(), self.ssh_options.clone())
@@ -127,7 +128,8 @@ pub(crate) struct Inventory {
 const DEFAULT_KEEPALIVE: Duration = Duration::from_secs(10);
 
 /// Options that decide whom we trust and whether a person is asked: they have settings of their own, or none.
-const RESERVED: [&str; 6] = ["stricthostkeychecking", "batchmode", "userknownhostsfile", "requesttty", "controlmaster", "controlpath"];
+const RESERVED: [&str; 6] =
+    ["stricthostkeychecking", "batchmode", "userknownhostsfile", "requesttty", "controlmaster", "controlpath"];
 
 impl PluginConfig {
     /// Checks what the schema cannot.
@@ -150,12 +152,15 @@ impl PluginConfig {
             ("host", !self.host.is_empty()),
         ];
         if let Some((name, _)) = set.iter().find(|(_, set)| *set) {
-            return Err(Error::invalid(format!("{name} means nothing to transport \"local\"; remove it or use transport \"ssh\"")));
+            return Err(Error::invalid(format!(
+                "{name} means nothing to transport \"local\"; remove it or use transport \"ssh\""
+            )));
         }
         match &self.root {
-            Some(root) if !root.is_absolute() => {
-                Err(Error::invalid(format!("root {:?} is not an absolute path; name the directory of the runtime", root.display())))
-            }
+            Some(root) if !root.is_absolute() => Err(Error::invalid(format!(
+                "root {:?} is not an absolute path; name the directory of the runtime",
+                root.display()
+            ))),
             Some(root) => Ok(Transport::Local(root.clone())),
             None => Ok(Transport::None),
         }
@@ -167,13 +172,15 @@ impl PluginConfig {
         }
         if self.pool_cpu_mhz > 0 || self.pool_memory_mib > 0 {
             return Err(Error::invalid(
-                "pool_cpu_mhz and pool_memory_mib belong to transport \"local\"; with \"ssh\" give each host its capacity",
+                "pool_cpu_mhz and pool_memory_mib belong to transport \"local\"; with \"ssh\" give each host its \
+                    capacity",
             ));
         }
         let pool = self.pool.clone().unwrap_or_default();
         if !is_name(&pool) {
             return Err(Error::invalid(format!(
-                "pool {pool:?} is no name; transport \"ssh\" needs one of letters, digits, '-', '_' and '.', the same on every node with the same hosts"
+                "pool {pool:?} is no name; transport \"ssh\" needs one of letters, digits, '-', '_' and '.', the same \
+                    on every node with the same hosts"
             )));
         }
         if self.host.is_empty() {
@@ -187,7 +194,8 @@ impl PluginConfig {
             "accept-new" => true,
             other => {
                 return Err(Error::invalid(format!(
-                    "host_keys {other:?} is not known; use \"strict\" (only keys of known_hosts) or \"accept-new\" (also of hosts never seen)"
+                    "host_keys {other:?} is not known; use \"strict\" (only keys of known_hosts) or \"accept-new\" \
+                        (also of hosts never seen)"
                 )));
             }
         };
@@ -215,17 +223,18 @@ impl HostConfig {
             return wrong("its name may hold letters, digits, '-', '_' and '.'".into());
         }
         for (what, value) in [("address", &self.address), ("user", &self.user), ("jump", &self.jump)] {
-            if value
-                .as_ref()
-                .is_some_and(|v| v.is_empty() || v.starts_with('-') || v.contains(|c: char| c.is_whitespace() || c.is_control()))
-            {
+            if value.as_ref().is_some_and(|v| {
+                v.is_empty() || v.starts_with('-') || v.contains(|c: char| c.is_whitespace() || c.is_control())
+            }) {
                 return wrong(format!("{what} is empty, begins with '-' or holds blanks"));
             }
         }
         for option in self.ssh_options.iter().flatten() {
             let key = option.split(['=', ' ']).next().unwrap_or_default().to_ascii_lowercase();
             if RESERVED.contains(&&*key) {
-                return wrong(format!("ssh_options sets {key}, which is decided by known_hosts and host_keys or by the driver"));
+                return wrong(format!(
+                    "ssh_options sets {key}, which is decided by known_hosts and host_keys or by the driver"
+                ));
             }
             if !option.contains('=') {
                 return wrong(format!("ssh_options holds {option:?}, which is not NAME=VALUE"));
@@ -242,7 +251,9 @@ impl HostConfig {
 }
 
 fn is_name(text: &str) -> bool {
-    !text.is_empty() && !text.starts_with(['-', '.']) && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+    !text.is_empty()
+        && !text.starts_with(['-', '.'])
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
 }
 
 /// A task's `config { … }`.
@@ -309,7 +320,11 @@ mod tests {
     /// Files are written for these names, types and defaults.
     #[test]
     fn the_schemas_are_those_that_files_are_written_for() {
-        let capacity = object([("cpu", number().default("0")), ("memory", number().default("0")), ("sessions", number().default("0"))]);
+        let capacity = object([
+            ("cpu", number().default("0")),
+            ("memory", number().default("0")),
+            ("sessions", number().default("0")),
+        ]);
         let host = object([
             ("address", string()),
             ("port", number().default("0")),
@@ -371,7 +386,10 @@ mod tests {
             (r#"{"transport":"ssh","pool":"p","host":{"-a":{}}}"#, "-a"),
             (r#"{"transport":"ssh","pool":"p","host":{"a":{"address":"-oProxyCommand=x"}}}"#, "address"),
             (r#"{"transport":"ssh","pool":"p","host":{"a":{"user":"x y"}}}"#, "user"),
-            (r#"{"transport":"ssh","pool":"p","host":{"a":{"ssh_options":["StrictHostKeyChecking=no"]}}}"#, "stricthostkeychecking"),
+            (
+                r#"{"transport":"ssh","pool":"p","host":{"a":{"ssh_options":["StrictHostKeyChecking=no"]}}}"#,
+                "stricthostkeychecking",
+            ),
             (r#"{"transport":"ssh","pool":"p","host":{"a":{"ssh_options":["Compression"]}}}"#, "Compression"),
             (r#"{"transport":"ssh","pool":"p","host":{"a":{"dir":"x; rm -rf /"}}}"#, "dir"),
         ] {

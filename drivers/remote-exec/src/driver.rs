@@ -9,12 +9,14 @@ use driver_sdk::config::Config;
 use driver_sdk::exec::ExecIo;
 use driver_sdk::schema::Spec;
 use driver_sdk::{
-    AgentConfig, Bundle, Description, Ensure, Ensured, Error, Fingerprint, Instance, LogChunk, LogStream, LogsQuery, Lookup, Observation,
-    ObservationSink, Page, PluginInfo, RemoteDriver, RemoteError, RemoteHandle, StopTask, TaskExit, TaskUsage, async_trait,
+    AgentConfig, Bundle, Description, Ensure, Ensured, Error, Fingerprint, Instance, LogChunk, LogStream, LogsQuery,
+    Lookup, Observation, ObservationSink, Page, PluginInfo, RemoteDriver, RemoteError, RemoteHandle, StopTask,
+    TaskExit, TaskUsage, async_trait,
 };
 use executor_client::host::host_request::Op;
 use executor_client::host::{
-    HostAcknowledge, HostKey, HostKeys, HostList, HostLogs, HostRefresh, HostSeal, HostSignal, HostStop, host_reply::Body,
+    HostAcknowledge, HostKey, HostKeys, HostList, HostLogs, HostRefresh, HostSeal, HostSignal, HostStop,
+    host_reply::Body,
 };
 use executor_client::{Meter, signal_number};
 use futures::future::join_all;
@@ -54,7 +56,8 @@ impl Driver {
     fn pool(&self) -> Result<Pool, RemoteError> {
         lock(&self.pool).clone().ok_or_else(|| {
             RemoteError::could_not_ask(
-                "no runtime is configured on this node; set `root`, or transport \"ssh\" with hosts, in the plugin's configuration",
+                "no runtime is configured on this node; set `root`, or transport \"ssh\" with hosts, in the plugin's \
+                    configuration",
             )
         })
     }
@@ -90,7 +93,9 @@ impl Driver {
                     seen[*n] = wire::observation(host, found, channel.clock_ahead_ms());
                 }
             }
-            Ok(_) => asked.iter().for_each(|(n, _)| seen[*n] = Observation::unknown(&targets[*n].key, wire::unexpected(host))),
+            Ok(_) => asked
+                .iter()
+                .for_each(|(n, _)| seen[*n] = Observation::unknown(&targets[*n].key, wire::unexpected(host))),
             Err(e) => asked.iter().for_each(|(n, _)| seen[*n] = Observation::unknown(&targets[*n].key, &e)),
         }
         seen
@@ -106,7 +111,8 @@ fn said(name: &str, leads: &Leads) -> Option<String> {
     }
 }
 
-/// Pushes what one host says about some instances, and that it says nothing while it cannot be asked. Ends when nobody listens.
+/// Pushes what one host says about some instances, and that it says nothing while it cannot be asked. Ends when nobody
+/// listens.
 async fn watch_host(host: Arc<Host>, targets: Vec<Target>, sink: ObservationSink) {
     let mut last: HashMap<String, Observation> = HashMap::new();
     let mut tell = async |seen: Observation| -> bool {
@@ -205,14 +211,19 @@ impl RemoteDriver for Driver {
         let missing: Vec<String> = answers.into_iter().filter_map(Result::err).map(|e| e.to_string()).collect();
         let mut fingerprint = match missing.len() {
             0 => Fingerprint::healthy(),
-            n if n < total => {
-                Fingerprint { description: format!("{} of {total} hosts: {}", total - n, missing.join("; ")), ..Fingerprint::healthy() }
-            }
+            n if n < total => Fingerprint {
+                description: format!("{} of {total} hosts: {}", total - n, missing.join("; ")),
+                ..Fingerprint::healthy()
+            },
             _ => Fingerprint::unhealthy(missing.join("; ")),
         };
         let told: Vec<String> = pool.leads_now().iter().filter_map(|(name, leads)| said(name, leads)).collect();
         if !told.is_empty() {
-            let before = if fingerprint.description.is_empty() { String::new() } else { format!("{}; ", fingerprint.description) };
+            let before = if fingerprint.description.is_empty() {
+                String::new()
+            } else {
+                format!("{}; ", fingerprint.description)
+            };
             fingerprint.description = format!("{before}{}", told.join("; "));
         }
         fingerprint = fingerprint.with("driver.remote_exec.provider", &pool.provider);
@@ -277,7 +288,10 @@ impl RemoteDriver for Driver {
         self.look_up(Lookup { key: key.to_owned(), owner: owner.to_owned(), ..Lookup::default() }).await
     }
 
-    async fn look_up(&self, Lookup { key, owner, intent, .. }: Lookup) -> Result<(RemoteHandle, Observation), RemoteError> {
+    async fn look_up(
+        &self,
+        Lookup { key, owner, intent, .. }: Lookup,
+    ) -> Result<(RemoteHandle, Observation), RemoteError> {
         let pool = self.pool()?;
         let (host, channel, seen) = pool.find(&key, &owner, &intent).await?;
         Ok((pool.handle(&host, &channel, &key)?, wire::observation(&host, seen, channel.clock_ahead_ms())))
@@ -304,8 +318,11 @@ impl RemoteDriver for Driver {
                 page.next_page_token = format!("{name}/");
                 break;
             }
-            let op =
-                Op::List(HostList { owner: owner.to_owned(), after: after.to_owned(), limit: u32::try_from(left).unwrap_or(u32::MAX) });
+            let op = Op::List(HostList {
+                owner: owner.to_owned(),
+                after: after.to_owned(),
+                limit: u32::try_from(left).unwrap_or(u32::MAX),
+            });
             let (channel, listed) = match pool.ask(host, 0, op).await {
                 Ok((channel, Body::Listed(listed))) => (channel, listed),
                 Ok(_) => return Err(wire::unexpected(host)),
@@ -346,8 +363,9 @@ impl RemoteDriver for Driver {
             seen.push(match pool.resolve(handle) {
                 Ok(target) => {
                     let key = target.key.clone();
-                    let (_, places, targets) =
-                        by_host.entry(target.host.name.clone()).or_insert_with(|| (target.host.clone(), vec![], vec![]));
+                    let (_, places, targets) = by_host
+                        .entry(target.host.name.clone())
+                        .or_insert_with(|| (target.host.clone(), vec![], vec![]));
                     places.push(n);
                     targets.push(target);
                     Observation::unknown(key, "it has not been looked at")
@@ -370,7 +388,11 @@ impl RemoteDriver for Driver {
         for handle in &handles {
             match pool.resolve(handle) {
                 Ok(target) => {
-                    by_host.entry(target.host.name.clone()).or_insert_with(|| (target.host.clone(), vec![])).1.push(target);
+                    by_host
+                        .entry(target.host.name.clone())
+                        .or_insert_with(|| (target.host.clone(), vec![]))
+                        .1
+                        .push(target);
                 }
                 Err(e) => {
                     if sink.send(Observation::unknown(key_of(handle), e)).await.is_err() {
@@ -379,7 +401,8 @@ impl RemoteDriver for Driver {
                 }
             }
         }
-        let mut hosts: FuturesUnordered<_> = by_host.into_values().map(|(host, targets)| watch_host(host, targets, sink.clone())).collect();
+        let mut hosts: FuturesUnordered<_> =
+            by_host.into_values().map(|(host, targets)| watch_host(host, targets, sink.clone())).collect();
         while hosts.next().await.is_some() {}
         sink.closed().await;
         Ok(())
@@ -388,8 +411,9 @@ impl RemoteDriver for Driver {
     async fn stop(&self, handle: &RemoteHandle, epoch: u64, stop: StopTask) -> Result<Observation, RemoteError> {
         let target = self.pool()?.resolve(handle)?;
         let name = if stop.signal.is_empty() { DEFAULT_STOP_SIGNAL } else { &stop.signal };
-        let signal = signal_number(name)
-            .ok_or_else(|| RemoteError::wrong_request(format!("{name:?} is not the name of a signal; use one such as SIGTERM")))?;
+        let signal = signal_number(name).ok_or_else(|| {
+            RemoteError::wrong_request(format!("{name:?} is not the name of a signal; use one such as SIGTERM"))
+        })?;
         let grace_ms = u64::try_from(stop.timeout.as_millis()).unwrap_or(u64::MAX);
         let op = Op::Stop(HostStop { key: target.key.clone(), epoch, signal, grace_ms });
         let (body, ahead) = self.ask(&target, epoch, op).await?;
@@ -397,7 +421,12 @@ impl RemoteDriver for Driver {
         Ok(wire::observation(&target.host, seen, ahead))
     }
 
-    async fn seal(&self, key: &str, epoch: u64, owner: &str) -> Result<Option<(RemoteHandle, Observation)>, RemoteError> {
+    async fn seal(
+        &self,
+        key: &str,
+        epoch: u64,
+        owner: &str,
+    ) -> Result<Option<(RemoteHandle, Observation)>, RemoteError> {
         let pool = self.pool()?;
         let sealed = join_all(pool.distinct().await.iter().map(async |(host, usable)| {
             usable.clone()?;
@@ -405,7 +434,10 @@ impl RemoteDriver for Driver {
             let (channel, body) = pool.ask(host, epoch, op).await?;
             match Pool::seen(host, body)? {
                 None => Ok::<_, RemoteError>(None),
-                Some(seen) => Ok(Some((pool.handle(host, &channel, key)?, wire::observation(host, seen, channel.clock_ahead_ms())))),
+                Some(seen) => Ok(Some((
+                    pool.handle(host, &channel, key)?,
+                    wire::observation(host, seen, channel.clock_ahead_ms()),
+                ))),
             }
         }))
         .await;
@@ -424,7 +456,12 @@ impl RemoteDriver for Driver {
         Ok(())
     }
 
-    async fn logs(&self, handle: &RemoteHandle, query: LogsQuery, sink: mpsc::Sender<LogChunk>) -> Result<(), RemoteError> {
+    async fn logs(
+        &self,
+        handle: &RemoteHandle,
+        query: LogsQuery,
+        sink: mpsc::Sender<LogChunk>,
+    ) -> Result<(), RemoteError> {
         let target = self.pool()?.resolve(handle)?;
         let channel = target.channel().await?;
         let mut call = channel.call(Op::Logs(HostLogs {
@@ -455,9 +492,12 @@ impl RemoteDriver for Driver {
 
     async fn signal(&self, handle: &RemoteHandle, epoch: u64, signal: &str) -> Result<(), RemoteError> {
         let target = self.pool()?.resolve(handle)?;
-        let number = signal_number(signal)
-            .ok_or_else(|| RemoteError::wrong_request(format!("{signal:?} is not the name of a signal; use one such as SIGHUP")))?;
-        self.ask(&target, epoch, Op::Signal(HostSignal { key: target.key.clone(), epoch, signal: number })).await.map(drop)
+        let number = signal_number(signal).ok_or_else(|| {
+            RemoteError::wrong_request(format!("{signal:?} is not the name of a signal; use one such as SIGHUP"))
+        })?;
+        self.ask(&target, epoch, Op::Signal(HostSignal { key: target.key.clone(), epoch, signal: number }))
+            .await
+            .map(drop)
     }
 
     async fn refresh(&self, handle: &RemoteHandle, epoch: u64, bundle: Bundle) -> Result<(), RemoteError> {
@@ -486,7 +526,14 @@ impl RemoteDriver for Driver {
         Ok(Some(usage(&stats, &meter, channel.hello().core_mhz)))
     }
 
-    async fn exec(&self, handle: &RemoteHandle, epoch: u64, command: Vec<String>, tty: bool, io: ExecIo) -> Result<TaskExit, RemoteError> {
+    async fn exec(
+        &self,
+        handle: &RemoteHandle,
+        epoch: u64,
+        command: Vec<String>,
+        tty: bool,
+        io: ExecIo,
+    ) -> Result<TaskExit, RemoteError> {
         let target = self.pool()?.resolve(handle)?;
         beside::run(&target, epoch, command, tty, io).await
     }

@@ -118,10 +118,13 @@ impl Host {
         }
     }
 
-    /// Who the host said it was, while there is a channel: the identity that is kept in its directory, and the boot of its machine.
+    /// Who the host said it was, while there is a channel: the identity that is kept in its directory, and the boot of
+    /// its machine.
     pub(crate) fn identity(&self) -> Option<Identity> {
         match &*self.status.borrow() {
-            Status::Up(channel) => Some(Identity { runtime: channel.hello().runtime.clone(), boot: channel.hello().boot_id.clone() }),
+            Status::Up(channel) => {
+                Some(Identity { runtime: channel.hello().runtime.clone(), boot: channel.hello().boot_id.clone() })
+            }
             Status::Connecting | Status::Down { .. } => None,
         }
     }
@@ -219,7 +222,8 @@ async fn open(name: &str, way: &Way) -> Result<HostChannel, OpenError> {
     let nonce = nonce();
     let (mut command, patience) = match way {
         Way::Local { root } => {
-            let program = executor_client::install(&root.join("executors")).map_err(|e| OpenError::Refused(e.to_string()))?;
+            let program =
+                executor_client::install(&root.join("executors")).map_err(|e| OpenError::Refused(e.to_string()))?;
             let mut command = Command::new(program);
             command.arg("serve-host").arg(root).arg(&nonce);
             (command, LOCAL_PATIENCE)

@@ -12,8 +12,8 @@ pub(crate) struct Candidate {
     pub(crate) used: HostAmount,
 }
 
-/// The candidates in the order in which `key` prefers them: the same on every node, spread evenly over many keys, heavier hosts more often, and
-/// mostly unchanged when a host comes or goes.
+/// The candidates in the order in which `key` prefers them: the same on every node, spread evenly over many keys,
+/// heavier hosts more often, and mostly unchanged when a host comes or goes.
 fn preference(key: &str, mut candidates: Vec<Candidate>) -> Vec<Candidate> {
     let score = |c: &Candidate| {
         let uniform = ((hash(key, &c.name) >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
@@ -51,7 +51,8 @@ fn short_of(host: &Candidate, takes: &HostAmount) -> Option<String> {
         ("MiB", capacity.memory_mib, used.memory_mib, takes.memory_mib),
         ("sessions", capacity.sessions, used.sessions, takes.sessions),
     ];
-    let short = kinds.into_iter().find(|(_, capacity, used, takes)| *capacity > 0 && used.saturating_add(*takes) > *capacity);
+    let short =
+        kinds.into_iter().find(|(_, capacity, used, takes)| *capacity > 0 && used.saturating_add(*takes) > *capacity);
     short.map(|(what, capacity, used, takes)| format!("{used} of {capacity} {what} taken, {takes} more needed"))
 }
 
@@ -73,7 +74,11 @@ mod tests {
     use super::*;
 
     fn host(name: &str, cpu_mhz: u64) -> Candidate {
-        Candidate { name: name.into(), capacity: HostAmount { cpu_mhz, ..HostAmount::default() }, used: HostAmount::default() }
+        Candidate {
+            name: name.into(),
+            capacity: HostAmount { cpu_mhz, ..HostAmount::default() },
+            used: HostAmount::default(),
+        }
     }
 
     fn first(key: &str, hosts: &[Candidate]) -> String {

@@ -1,13 +1,16 @@
 //! What the driver is configured with: one runtime of this machine, or the hosts of a pool.
 //!
-//! An instance is on one host, and a handle says on which. By its key alone it is looked for on all of them. Making one in a pool is fenced by
-//! sealing: before a key is created on one host it is sealed on all others, so that a manager with another view (an older inventory, an earlier
-//! attempt whose answer was lost) finds it refused wherever it tries. A host that cannot be asked may hold the key, so nothing is made until it can, or
-//! until the operator takes it out of the inventory. Only the first create of a key does without: no earlier one can have made anything, and a later
-//! one, which asks all hosts, finds what it has made, or waits, or has sealed its place.
+//! An instance is on one host, and a handle says on which. By its key alone it is looked for on all of them. Making one
+//! in a pool is fenced by sealing: before a key is created on one host it is sealed on all others, so that a manager
+//! with another view (an older inventory, an earlier attempt whose answer was lost) finds it refused wherever it tries.
+//! A host that cannot be asked may hold the key, so nothing is made until it can, or
+//! until the operator takes it out of the inventory. Only the first create of a key does without: no earlier one can
+//! have made anything, and a later one, which asks all hosts, finds what it has made, or waits, or has sealed its
+//! place.
 //!
-//! Names say nothing of who a host is: that is kept on the host (`whereabouts.rs`). Several names of one host are one host. Where the servers keep what a create is about to
-//! do, they keep the identity of the host that was chosen: every later create of the key goes there, whatever the inventory of its manager, and is held while no
+//! Names say nothing of who a host is: that is kept on the host (`whereabouts.rs`). Several names of one host are one
+//! host. Where the servers keep what a create is about to do, they keep the identity of the host that was chosen: every
+//! later create of the key goes there, whatever the inventory of its manager, and is held while no
 //! name leads there.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +18,9 @@ use std::sync::Arc;
 
 use driver_sdk::{Bundle, Ensure, RemoteError, RemoteHandle, handle};
 use executor_client::host::host_request::Op;
-use executor_client::host::{HostAmount, HostEnsured, HostFind, HostInput, HostNothing, HostObservation, HostSeal, host_reply::Body};
+use executor_client::host::{
+    HostAmount, HostEnsured, HostFind, HostInput, HostNothing, HostObservation, HostSeal, host_reply::Body,
+};
 use executor_client::{CallError, HostChannel};
 use futures::future::join_all;
 use serde::{Deserialize, Serialize};
@@ -65,7 +70,8 @@ impl Target {
             return Ok(channel);
         }
         Err(RemoteError::could_not_ask(format!(
-            "{} now holds the runtime {found}, the instance was made in {}: its directory was emptied or moved, or the name belongs to another \
+            "{} now holds the runtime {found}, the instance was made in {}: its directory was emptied or moved, or \
+                the name belongs to another \
              machine; bring it back, or forget the instance if it is lost for good",
             self.host.describe(),
             self.runtime
@@ -104,7 +110,8 @@ impl Pool {
     pub(crate) fn capacity(&self) -> HostAmount {
         let (leads, mut counted) = (self.leads_now(), BTreeSet::new());
         let hosts = self.inventory.iter().flat_map(|i| &i.hosts);
-        // A host with several names offers what it has once: names with one address from the start, others as soon as they are known.
+        // A host with several names offers what it has once: names with one address from the start, others as soon as
+        // they are known.
         let own = |(name, host): &(&String, &HostConfig)| {
             matches!(leads.get(*name), None | Some(Leads::Own)) && counted.insert(host.reached_by(name))
         };
@@ -117,13 +124,18 @@ impl Pool {
     pub(crate) fn resolve(&self, handle: &RemoteHandle) -> Result<Target, RemoteError> {
         if handle.schema != SCHEMA {
             return Err(RemoteError::wrong_request(format!(
-                "the handle has schema {}, this driver knows {SCHEMA}; use the driver release that wrote it or a newer one",
+                "the handle has schema {}, this driver knows {SCHEMA}; use the driver release that wrote it or a \
+                    newer one",
                 handle.schema
             )));
         }
-        let HandleV1 { provider, key, host, runtime } = handle::decode(&handle.data).map_err(RemoteError::wrong_request)?;
+        let HandleV1 { provider, key, host, runtime } =
+            handle::decode(&handle.data).map_err(RemoteError::wrong_request)?;
         if provider != self.provider {
-            return Err(RemoteError::could_not_ask(format!("the instance lives in {provider}, this node reaches {}", self.provider)));
+            return Err(RemoteError::could_not_ask(format!(
+                "the instance lives in {provider}, this node reaches {}",
+                self.provider
+            )));
         }
         // The host has another name here, or its name leads to another one.
         let there = |host: &&Arc<Host>| host.identity().is_some_and(|known| known.runtime == runtime);
@@ -144,7 +156,8 @@ impl Pool {
     /// The handle of an instance on a host.
     pub(crate) fn handle(&self, host: &Host, channel: &HostChannel, key: &str) -> Result<RemoteHandle, RemoteError> {
         let runtime = if self.inventory.is_some() { channel.hello().runtime.clone() } else { String::new() };
-        let handle = HandleV1 { provider: self.provider.clone(), key: key.to_owned(), host: host.name.clone(), runtime };
+        let handle =
+            HandleV1 { provider: self.provider.clone(), key: key.to_owned(), host: host.name.clone(), runtime };
         let data = handle::encode(&handle).map_err(RemoteError::wrong_request)?;
         Ok(RemoteHandle { schema: SCHEMA, data })
     }
@@ -214,16 +227,23 @@ impl Pool {
             Some(Ok(channel)) if channel.hello().runtime == *runtime => {
                 return Err(RemoteError::could_not_ask(format!("the channel to host {name} has just broken")));
             }
-            Some(Ok(channel)) => format!("the name now leads to another host, with the runtime {}", channel.hello().runtime),
-            None => format!("this node's inventory of pool {} has no host with it", self.inventory.as_ref().map_or("", |i| &i.pool)),
+            Some(Ok(channel)) => {
+                format!("the name now leads to another host, with the runtime {}", channel.hello().runtime)
+            }
+            None => format!(
+                "this node's inventory of pool {} has no host with it",
+                self.inventory.as_ref().map_or("", |i| &i.pool)
+            ),
         };
         Err(RemoteError::could_not_ask(format!(
-            "the create went to host {name} with the runtime {runtime}, or was about to; {what}. Nothing is made anywhere else: add that host to the inventory, or \
+            "the create went to host {name} with the runtime {runtime}, or was about to; {what}. Nothing is made \
+                anywhere else: add that host to the inventory, or \
              declare the instance gone if the host is lost for good (drover remote gone)"
         )))
     }
 
-    /// What is to be kept before the create of this request is sent: the host. `None` when it is kept already, or there is no choice.
+    /// What is to be kept before the create of this request is sent: the host. `None` when it is kept already, or there
+    /// is no choice.
     pub(crate) async fn intent(&self, request: &Ensure, options: &TaskOptions) -> Result<Option<Vec<u8>>, RemoteError> {
         if self.inventory.is_none() {
             return Ok(None);
@@ -237,7 +257,8 @@ impl Pool {
         Intent::new(&host.name, &channel.hello().runtime).write().map(Some)
     }
 
-    /// Looks for a key where its create went; on every host when that is not known. `Gone` or `Sealed` only when each of them has positively answered.
+    /// Looks for a key where its create went; on every host when that is not known. `Gone` or `Sealed` only when each
+    /// of them has positively answered.
     pub(crate) async fn find(
         &self,
         key: &str,
@@ -315,8 +336,9 @@ impl Pool {
         };
         let wanted = wire::ensure(request, options, capacity)?;
         let channel = host.channel().await?;
-        let ensured =
-            with_files(&channel, &request.bundle, Op::Ensure(Box::new(wanted))).await.map_err(|e| wire::failed(&host, request.epoch, e))?;
+        let ensured = with_files(&channel, &request.bundle, Op::Ensure(Box::new(wanted)))
+            .await
+            .map_err(|e| wire::failed(&host, request.epoch, e))?;
         match ensured {
             Body::Ensured(ensured) => Ok((host, channel, ensured)),
             _ => Err(wire::unexpected(&host)),
@@ -331,11 +353,19 @@ impl Pool {
                     "host and labels choose among the hosts of transport \"ssh\"; this node has transport \"local\"",
                 ));
             }
-            return self.hosts.values().next().cloned().ok_or_else(|| RemoteError::could_not_ask("no runtime is configured"));
+            return self
+                .hosts
+                .values()
+                .next()
+                .cloned()
+                .ok_or_else(|| RemoteError::could_not_ask("no runtime is configured"));
         };
         let candidates = options.candidates(inventory).map_err(RemoteError::wrong_request)?;
         let known = |name: &str| {
-            self.hosts.get(name).cloned().ok_or_else(|| RemoteError::could_not_ask(format!("host {name} has just been removed")))
+            self.hosts
+                .get(name)
+                .cloned()
+                .ok_or_else(|| RemoteError::could_not_ask(format!("host {name} has just been removed")))
         };
         // With a host in the task's own configuration this key can never have been meant for another one.
         if let Some(name) = &options.host {
@@ -395,7 +425,8 @@ impl Pool {
             .map_err(|why| RemoteError::could_not_ask(format!("no host of pool {} has room: {why}", inventory.pool)))?;
         let others = free.iter().filter(|name| **name != own(&chosen)).map(async |name| {
             let host = known(name)?;
-            let op = Op::Seal(HostSeal { key: request.key.clone(), epoch: request.epoch, owner: request.owner.clone() });
+            let op =
+                Op::Seal(HostSeal { key: request.key.clone(), epoch: request.epoch, owner: request.owner.clone() });
             let (_, body) = self.ask(&host, request.epoch, op).await?;
             Pool::seen(&host, body).map(|seen| seen.map(|_| host))
         });

@@ -4,11 +4,11 @@ use std::ffi::OsString;
 
 use crate::config::{HostConfig, Inventory};
 
-/// Run by `/bin/sh` on the host: finds or receives the executor of this release and becomes it. One line without quotes, backslashes and
-/// exclamation marks, because a login shell of unknown kind reads it first.
+/// Run by `/bin/sh` on the host: finds or receives the executor of this release and becomes it. One line without
+/// quotes, backslashes and exclamation marks, because a login shell of unknown kind reads it first.
 ///
-/// What an earlier try has left half, because the host or the shell was killed, is removed: the name says which process of which host wrote it (home
-/// directories may be shared by hosts).
+/// What an earlier try has left half, because the host or the shell was killed, is removed: the name says which process
+/// of which host wrote it (home directories may be shared by hosts).
 ///
 /// `$1` nonce, `$2` directory, `$3` file name, `$4` size, `$5` SHA-256.
 const BOOTSTRAP: &str = "\
@@ -27,7 +27,8 @@ for p in executors/.drover-executor-*.$h.*; do kill -0 ${p##*.} 2> /dev/null || 
 say SEND $(uname -m); \
 head -c $4 > $t || { rm -f $t; fail cannot store the executor in $2/executors on the host; }; \
 good $t $4 $5 || { rm -f $t; fail the executor did not arrive whole in $2/executors on the host; }; \
-chmod 700 $t && { sync $t 2> /dev/null || sync; } && mv -f $t $f || { rm -f $t; fail cannot store the executor in $2/executors on the host; }; \
+chmod 700 $t && { sync $t 2> /dev/null || sync; } && mv -f $t $f || { rm -f $t; fail cannot store the executor in \
+$2/executors on the host; }; \
 fi; \
 v=$(./$f version 2>&1) || fail cannot run the executor in $2/executors on the host, is it mounted noexec: $v; \
 exec ./$f serve-host . $n";
@@ -89,14 +90,19 @@ pub(crate) fn arguments(inventory: &Inventory, name: &str, host: &HostConfig, co
     args
 }
 
-/// What ssh's last words mean, for people: ssh itself has nothing but text to say it with, and nothing is decided by it.
+/// What ssh's last words mean, for people: ssh itself has nothing but text to say it with, and nothing is decided by
+/// it.
 pub(crate) fn meaning(words: &str) -> Option<&'static str> {
     let known = [
         (
             "REMOTE HOST IDENTIFICATION HAS CHANGED",
-            "the host's key has changed: either the host was made anew or somebody stands between; check, then correct known_hosts",
+            "the host's key has changed: either the host was made anew or somebody stands between; check, then \
+                correct known_hosts",
         ),
-        ("Host key verification failed", "the host's key is not the one in known_hosts; check, then add or correct it there"),
+        (
+            "Host key verification failed",
+            "the host's key is not the one in known_hosts; check, then add or correct it there",
+        ),
         ("host key is known for", "the host's key is not in known_hosts; check it and add it there"),
         ("Permission denied", "the credentials were refused; check user, identity_file or the agent"),
         ("Could not resolve", "the address has no entry in the name service"),
@@ -138,8 +144,10 @@ mod tests {
             ssh_options: Some(vec!["ServerAliveInterval=1".into()]),
             ..HostConfig::default()
         };
-        let args: Vec<String> =
-            arguments(&inventory(host.clone()), "a", &host, "true").into_iter().map(|a| a.into_string().unwrap()).collect();
+        let args: Vec<String> = arguments(&inventory(host.clone()), "a", &host, "true")
+            .into_iter()
+            .map(|a| a.into_string().unwrap())
+            .collect();
         let at = |text: &str| args.iter().position(|a| a == text).unwrap_or_else(|| panic!("{text} in {args:?}"));
         assert!(at("StrictHostKeyChecking=yes") < at("ServerAliveInterval=1"));
         assert!(at("ServerAliveInterval=1") < at("ServerAliveInterval=5"));
@@ -161,7 +169,11 @@ mod tests {
     #[test]
     fn last_words_have_a_meaning() {
         assert!(meaning("user@h: Permission denied (publickey).").unwrap().contains("credentials"));
-        assert!(meaning("WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! Host key verification failed.").unwrap().contains("has changed"));
+        assert!(
+            meaning("WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! Host key verification failed.")
+                .unwrap()
+                .contains("has changed")
+        );
         assert_eq!(meaning("something else"), None);
     }
 }

@@ -1,4 +1,5 @@
-//! Which host a create goes to, and which names lead to one host: hosts are known by the identity that is kept on them, not by their names in an inventory.
+//! Which host a create goes to, and which names lead to one host: hosts are known by the identity that is kept on them,
+//! not by their names in an inventory.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,8 @@ use serde::{Deserialize, Serialize};
 /// Layout of [`Intent`].
 const VERSION: u16 = 1;
 
-/// What is kept of a create before it is sent: where it goes. Every later create of the key goes there and nowhere else.
+/// What is kept of a create before it is sent: where it goes. Every later create of the key goes there and nowhere
+/// else.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Intent {
     /// Name of the host in the inventory of whoever chose it, for people and to begin with.
@@ -76,14 +78,17 @@ pub(crate) fn leads(names: &BTreeMap<String, Option<Identity>>) -> BTreeMap<Stri
 pub(crate) enum Holder {
     /// To the host of this name.
     Host(String),
-    /// To the host of the first name, which is a machine with the very directory of the second one's host: nothing that it says counts.
+    /// To the host of the first name, which is a machine with the very directory of the second one's host: nothing that
+    /// it says counts.
     Shared(String, String),
 }
 
-/// The host to which a create went, by the name that was kept if that still leads there, else by any other; None = no name is known to
-/// lead there.
+/// The host to which a create went, by the name that was kept if that still leads there, else by any other; None = no
+/// name is known to lead there.
 pub(crate) fn holder(names: &BTreeMap<String, Option<Identity>>, kept: &Intent) -> Option<Holder> {
-    let there = |name: &&String| names.get(*name).is_some_and(|known| known.as_ref().is_some_and(|known| known.runtime == kept.runtime));
+    let there = |name: &&String| {
+        names.get(*name).is_some_and(|known| known.as_ref().is_some_and(|known| known.runtime == kept.runtime))
+    };
     let name = Some(&kept.host).filter(there).or_else(|| names.keys().find(there))?;
     Some(match leads(names).remove(name) {
         Some(Leads::Shared(other)) => Holder::Shared(name.clone(), other),
@@ -94,7 +99,8 @@ pub(crate) fn holder(names: &BTreeMap<String, Option<Identity>>, kept: &Intent) 
 /// What is wrong with two machines that have one directory.
 pub(crate) fn shared(name: &str, other: &str) -> String {
     format!(
-        "hosts {other} and {name} are two machines with one and the same directory, where neither knows the other's processes; give each a `dir` of its own"
+        "hosts {other} and {name} are two machines with one and the same directory, where neither knows the other's \
+            processes; give each a `dir` of its own"
     )
 }
 
@@ -130,14 +136,19 @@ mod tests {
     #[test]
     fn a_create_is_with_the_host_that_it_was_sent_to_whatever_its_name() {
         let at = |runtime: &str, boot: &str| Some(Identity { runtime: runtime.into(), boot: boot.into() });
-        let names = [("a", at("r1", "b1")), ("b", at("r1", "b1")), ("c", at("r2", "b2")), ("d", None), ("e", at("r1", "b3"))];
+        let names =
+            [("a", at("r1", "b1")), ("b", at("r1", "b1")), ("c", at("r2", "b2")), ("d", None), ("e", at("r1", "b3"))];
         let names = names.map(|(name, identity)| (name.to_owned(), identity)).into();
         for (case, kept, wanted) in [
             ("by its name", Intent::new("c", "r2"), Some(Holder::Host("c".into()))),
             ("by its second name", Intent::new("b", "r1"), Some(Holder::Host("b".into()))),
             ("its name leads elsewhere now", Intent::new("a", "r2"), Some(Holder::Host("c".into()))),
             ("its name is away", Intent::new("d", "r1"), Some(Holder::Host("a".into()))),
-            ("its name is another machine with a's directory", Intent::new("e", "r1"), Some(Holder::Shared("e".into(), "a".into()))),
+            (
+                "its name is another machine with a's directory",
+                Intent::new("e", "r1"),
+                Some(Holder::Shared("e".into(), "a".into())),
+            ),
             ("nobody has it", Intent::new("a", "r9"), None),
         ] {
             assert_eq!(holder(&names, &kept), wanted, "{case}");

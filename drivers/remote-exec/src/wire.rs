@@ -92,7 +92,9 @@ fn refuse_what_cannot_be_had(task: &TaskConfig) -> Result<(), RemoteError> {
 /// A failed call of `given` epoch as one of the driver's answers.
 pub(crate) fn failed(host: &Host, given: u64, error: CallError) -> RemoteError {
     match error {
-        CallError::Closed(why) => RemoteError::could_not_ask(format!("the channel to {} ended during the call: {why}", host.describe())),
+        CallError::Closed(why) => {
+            RemoteError::could_not_ask(format!("the channel to {} ended during the call: {why}", host.describe()))
+        }
         CallError::Refused(failure) => refused(host, given, failure),
     }
 }

@@ -2,7 +2,8 @@
 
 use driver_check::{Pace, Selection, Subject};
 
-/// What the suite cannot ask of this driver, whose tasks have no options that are numbers, and no networks of their own.
+/// What the suite cannot ask of this driver, whose tasks have no options that are numbers, and no networks of their
+/// own.
 const NOT_APPLICABLE: &[&str] = &["config/int-widths", "config/decimal-strings", "network/create", "network/destroy"];
 
 #[tokio::test(flavor = "multi_thread")]

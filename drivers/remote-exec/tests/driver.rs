@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use driver_sdk::config::Config;
 use driver_sdk::{
-    AgentConfig, Bundle, BundleFile, Ensure, InstanceState, LogChunk, LogStream, LogsQuery, Observation, RemoteDriver as _, RemoteError,
-    RemoteHandle,
+    AgentConfig, Bundle, BundleFile, Ensure, InstanceState, LogChunk, LogStream, LogsQuery, Observation,
+    RemoteDriver as _, RemoteError, RemoteHandle,
 };
 use remote_exec::Driver;
 use rustix::process::Signal;
@@ -238,8 +238,9 @@ async fn listing_is_by_owner_and_by_page() {
             break;
         }
     }
-    let expected: Vec<_> =
-        (0..5).map(|n| (world.key(&format!("t{n}")), format!("default/job.group[0]/t{n}"), handles[n].clone())).collect();
+    let expected: Vec<_> = (0..5)
+        .map(|n| (world.key(&format!("t{n}")), format!("default/job.group[0]/t{n}"), handles[n].clone()))
+        .collect();
     assert_eq!(seen, expected);
     // Of every owner, each with its own: what has another one is stopped by its handle, like any other.
     let all = manager.list("", "", 10).await.unwrap().instances;
@@ -279,11 +280,13 @@ async fn the_task_finds_its_files_and_environment() {
     let mut request = world.ensure(
         "t",
         1,
-        "cat local/data; local/tool; echo $A; cd $NOMAD_TASK_DIR && ls; test -d $NOMAD_SECRETS_DIR -a -d $NOMAD_ALLOC_DIR/data",
+        "cat local/data; local/tool; echo $A; cd $NOMAD_TASK_DIR && ls; test -d $NOMAD_SECRETS_DIR -a -d \
+            $NOMAD_ALLOC_DIR/data",
     );
     request.task.env = [("A".to_owned(), "b".to_owned()), ("NOMAD_TASK_DIR".to_owned(), "/local".to_owned())].into();
     let file = |path: &str, mode: u32, text: &str| BundleFile { path: path.into(), mode, data: text.into() };
-    request.bundle = Bundle::new(vec![file("local/data", 0o644, "data\n"), file("local/tool", 0o755, "#!/bin/sh\necho tool\n")]);
+    request.bundle =
+        Bundle::new(vec![file("local/data", 0o644, "data\n"), file("local/tool", 0o755, "#!/bin/sh\necho tool\n")]);
     let made = manager.ensure(request).await.unwrap();
     poll("it has ended", async || observe(&manager, &made.handle).await.state == InstanceState::Exited).await;
     assert_eq!(observe(&manager, &made.handle).await.exit.exit_code, 0);
@@ -305,8 +308,10 @@ fn secret(path: &str, word: &str) -> Bundle {
 async fn a_task_that_runs_sees_renewed_files_whole() {
     let world = World::new();
     let (first, second) = (world.manager().await, world.manager().await);
-    let script = "while s=$(sort secrets/token | uniq -c | tr -s ' '); do case $s in ' 5000 a'|' 5000 b'|' 5000 c') echo $s;; *) exit 9;; esac; done";
-    let made = first.ensure(Ensure { bundle: secret("secrets/token", "a"), ..world.ensure("t", 1, script) }).await.unwrap();
+    let script = "while s=$(sort secrets/token | uniq -c | tr -s ' '); do case $s in ' 5000 a'|' 5000 b'|' 5000 c') \
+        echo $s;; *) exit 9;; esac; done";
+    let made =
+        first.ensure(Ensure { bundle: secret("secrets/token", "a"), ..world.ensure("t", 1, script) }).await.unwrap();
     let task = made.observed.attributes["pid"].clone();
     for _ in 0..20 {
         first.refresh(&made.handle, 1, secret("secrets/token", "b")).await.unwrap();
@@ -315,7 +320,8 @@ async fn a_task_that_runs_sees_renewed_files_whole() {
     second.refresh(&made.handle, 2, secret("secrets/token", "c")).await.unwrap();
     let stale = first.refresh(&made.handle, 1, secret("secrets/token", "a")).await;
     assert!(matches!(stale, Err(RemoteError::StaleEpoch { given: 1, accepted: 2 })), "{stale:?}");
-    poll("it has read the last one", async || read_log(&second, &made.handle, 0, false).await.1.ends_with("5000 c\n")).await;
+    poll("it has read the last one", async || read_log(&second, &made.handle, 0, false).await.1.ends_with("5000 c\n"))
+        .await;
     let seen = observe(&second, &made.handle).await;
     assert_eq!((seen.state, seen.attributes["pid"].clone()), (InstanceState::Running, task));
     let file = std::fs::metadata(format!("/proc/{}/cwd/secrets/token", seen.attributes["pid"])).unwrap();
@@ -341,7 +347,10 @@ async fn a_task_that_runs_sees_renewed_files_whole() {
 async fn following_goes_on_and_ends_with_the_listener() {
     let world = World::new();
     let manager = world.manager().await;
-    let made = manager.ensure(world.ensure("t", 1, "for i in 1 2 3; do sleep 0.05; echo $i; done; exec sleep 1000")).await.unwrap();
+    let made = manager
+        .ensure(world.ensure("t", 1, "for i in 1 2 3; do sleep 0.05; echo $i; done; exec sleep 1000"))
+        .await
+        .unwrap();
     let (sink, mut chunks) = mpsc::channel::<LogChunk>(4);
     let query = LogsQuery { stream: LogStream::Stdout, offset: 0, follow: true, from_end: false };
     let reading = async {
@@ -356,7 +365,10 @@ async fn following_goes_on_and_ends_with_the_listener() {
     };
     let (followed, ()) = tokio::join!(manager.logs(&made.handle, query, sink), reading);
     followed.unwrap();
-    assert!(manager.stats(&made.handle).await.unwrap().unwrap().total.memory.rss.unwrap() > 0);
+    // The kernel counts no memory of a process while it executes another program, as the shell does after its last
+    // line.
+    let memory = async || manager.stats(&made.handle).await.unwrap().unwrap().total.memory.rss.unwrap() > 0;
+    poll("its memory is counted", memory).await;
     manager.signal(&made.handle, 1, "SIGTERM").await.unwrap();
     poll("the signal has ended it", async || observe(&manager, &made.handle).await.exit.signal == 15).await;
     assert!(matches!(manager.signal(&made.handle, 1, "SIGTERM").await, Err(RemoteError::WrongRequest(_))));
@@ -382,8 +394,10 @@ async fn configuration_is_checked_without_effects() {
 /// What is left of a key in the runtime's directory.
 fn left(world: &World, name: &str) -> Vec<String> {
     let dir = world.root().join("instances").join(world.key(name));
-    let mut names: Vec<String> =
-        std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    let mut names: Vec<String> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
     names.sort();
     names
 }
@@ -433,7 +447,10 @@ async fn sealing_does_not_touch_what_exists() {
     let (old, new) = (world.manager().await, world.manager().await);
     let made = old.ensure(world.ensure("t", 1, "exec sleep 1000")).await.unwrap();
     let key = world.key("t");
-    assert!(matches!(new.seal(&key, 2, "cluster-2").await, Err(RemoteError::WrongRequest(_))), "it belongs to another cluster");
+    assert!(
+        matches!(new.seal(&key, 2, "cluster-2").await, Err(RemoteError::WrongRequest(_))),
+        "it belongs to another cluster"
+    );
     for _ in 0..2 {
         let (handle, seen) = new.seal(&key, 2, "cluster-1").await.unwrap().unwrap();
         assert_eq!(handle, made.handle);
@@ -454,10 +471,12 @@ async fn sealing_does_not_touch_what_exists() {
 async fn a_seal_that_crashed_is_completed_and_what_came_too_late_is_removed() {
     let world = World::new();
     let manager = world.manager().await;
-    let intent =
-        |name: &str| serde_json::json!({ "key": world.key(name), "owner": "cluster-1", "slot": "s", "task_name": name }).to_string();
+    let intent = |name: &str| {
+        serde_json::json!({ "key": world.key(name), "owner": "cluster-1", "slot": "s", "task_name": name }).to_string()
+    };
     let dir = |name: &str| world.root().join("instances").join(world.key(name));
-    // After the directories; after the decision; a create that writes its intent after the mark; one that has written it before.
+    // After the directories; after the decision; a create that writes its intent after the mark; one that has written
+    // it before.
     std::fs::create_dir_all(dir("a").join("executor")).unwrap();
     for name in ["b", "c"] {
         assert_eq!(manager.seal(&world.key(name), 1, "cluster-1").await, Ok(None));
@@ -530,7 +549,8 @@ async fn what_cannot_be_had_is_refused_before_anything_is_made() {
     for (mode, refused) in [(Mode::Host, false), (Mode::Group, true), (Mode::Task, true), (Mode::None, true)] {
         let name = format!("n{}", mode as i32);
         let mut request = world.ensure(&name, 1, "exit 0");
-        request.task.network_isolation_spec = Some(NetworkIsolationSpec { mode: mode as i32, ..NetworkIsolationSpec::default() });
+        request.task.network_isolation_spec =
+            Some(NetworkIsolationSpec { mode: mode as i32, ..NetworkIsolationSpec::default() });
         match manager.ensure(request).await {
             Err(RemoteError::WrongRequest(why)) if refused => assert!(why.contains("network"), "{why}"),
             other => assert!(!refused && other.is_ok(), "{mode:?}: {other:?}"),

@@ -6,7 +6,8 @@ use model::ids::SlotKey;
 
 libfuzzer_sys::fuzz_target!(|text: &str| {
     let row = serde_json::json!({
-        "ID": "web", "Count": 3, "Meta": {"a.b": "c", "": ""}, "Tags": ["x", "y"], "Nested": [{"Up": true, "Load": 0.5}], "Nothing": null,
+        "ID": "web", "Count": 3, "Meta": {"a.b": "c", "": ""}, "Tags": ["x", "y"],
+        "Nested": [{"Up": true, "Load": 0.5}], "Nothing": null,
     });
     if let Ok(filter) = Filter::parse(text) {
         drop(filter.matches(&row));
@@ -15,7 +16,8 @@ libfuzzer_sys::fuzz_target!(|text: &str| {
         drop((query::Blocking::parse(&asked), query::ListOptions::parse(&asked), asked.namespace(), asked.pretty()));
     }
     if let Some(plain) = query::percent_decode(text, false) {
-        assert_eq!(query::percent_decode(&query::percent_encode(&plain), false).as_deref(), Some(plain.as_str()), "there and back");
+        assert_eq!(query::percent_decode(&query::percent_encode(&plain), false).as_deref(), Some(plain.as_str()),
+            "there and back");
     }
     if let Ok(slot) = text.parse::<SlotKey>() {
         assert_eq!(slot.to_string().parse::<SlotKey>().as_ref(), Ok(&slot), "a slot's name says which slot it is");

@@ -1,4 +1,5 @@
-//! Addresses of artifacts with one option on a second line: what is understood is the same after the way to the fetching process.
+//! Addresses of artifacts with one option on a second line: what is understood is the same after the way to the
+//! fetching process.
 #![no_main]
 
 use std::collections::BTreeMap;

@@ -1,4 +1,5 @@
-//! Frames between executors and their clients: whatever comes, in whatever pieces, nothing is read twice or past a refusal.
+//! Frames between executors and their clients: whatever comes, in whatever pieces, nothing is read twice or past a
+//! refusal.
 #![no_main]
 
 use executor_proto::{Reply, Request, host, split_frame};

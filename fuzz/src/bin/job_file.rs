@@ -1,4 +1,5 @@
-//! Job files, in HCL and JSON: what is read has a canonical form that validates or is refused, and is the same after a way over the wire.
+//! Job files, in HCL and JSON: what is read has a canonical form that validates or is refused, and is the same after a
+//! way over the wire.
 #![no_main]
 
 use jobspec::{ParseInput, parse, render};

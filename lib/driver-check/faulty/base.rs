@@ -68,7 +68,9 @@ impl BasePlugin for Base {
         }
         let decoded = rmpv::decode::read_value(&mut request.msgpack_config.as_slice());
         let root = match &decoded {
-            Ok(rmpv::Value::Map(fields)) => fields.iter().find(|(key, _)| key.as_str() == Some("root")).and_then(|(_, v)| v.as_str()),
+            Ok(rmpv::Value::Map(fields)) => {
+                fields.iter().find(|(key, _)| key.as_str() == Some("root")).and_then(|(_, v)| v.as_str())
+            }
             _ if request.msgpack_config.is_empty() || fault("base/set-config-junk") => None,
             _ => return Err(Status::unknown("the configuration cannot be read")),
         };
@@ -142,7 +144,10 @@ impl<S: NamedService> NamedService for Inspect<S> {
 
 impl<S> Service<http::Request<Body>> for Inspect<S>
 where
-    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = std::convert::Infallible> + Clone + Send + 'static,
+    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = std::convert::Infallible>
+        + Clone
+        + Send
+        + 'static,
     S::Future: Send,
 {
     type Response = http::Response<Body>;

@@ -103,7 +103,8 @@ impl Driver for Plain {
         let value = (!fault("stream/fingerprint-attributes")).then_some(attribute::Value::BoolVal(true));
         let health = if fault("stream/fingerprint-first") { 9 } else { HealthState::Healthy as i32 };
         let attributes = [("driver.faulty".to_owned(), Attribute { value, unit: String::new() })].into();
-        let first = futures::stream::iter([Ok(FingerprintResponse { attributes, health, ..FingerprintResponse::default() })]);
+        let first =
+            futures::stream::iter([Ok(FingerprintResponse { attributes, health, ..FingerprintResponse::default() })]);
         if fault("stream/fingerprint-open") {
             return done(Box::pin(first));
         }
@@ -173,7 +174,8 @@ impl Driver for Plain {
             return Err(Status::unknown("/dev/null is no fifo"));
         }
         let key = config.id.replace('/', "-");
-        let meta = Meta { key: key.clone(), owner: PLAIN.into(), task_id: config.id.clone(), epoch: 1, ..Meta::default() };
+        let meta =
+            Meta { key: key.clone(), owner: PLAIN.into(), task_id: config.id.clone(), epoch: 1, ..Meta::default() };
         if let Err(status) = self.0.create(&key, meta, &config).await {
             if fault("start/after-failure") {
                 lock(&self.0.failed).insert(config.id.clone());
@@ -187,7 +189,11 @@ impl Driver for Plain {
             self.0.manage(config.clone(), self.0.instance(&key));
         }
         config.device_env.clear();
-        let network = NetworkOverride { port_map: [("http".to_owned(), 0)].into(), addr: "127.0.0.1".into(), auto_advertise: true };
+        let network = NetworkOverride {
+            port_map: [("http".to_owned(), 0)].into(),
+            addr: "127.0.0.1".into(),
+            auto_advertise: true,
+        };
         let mut answer = build::start_response(config, 1, driver_state, fault("start/network").then_some(network));
         if fault("start/handle")
             && let Some(handle) = &mut answer.handle
@@ -214,7 +220,8 @@ impl Driver for Plain {
             }
         };
         let mut caller = Caller(fault("wait/cancelled").then(|| task.clone()));
-        let (mut gone, mut detached, mut disturbed) = (task.gone.subscribe(), task.detached.subscribe(), task.disturbed.subscribe());
+        let (mut gone, mut detached, mut disturbed) =
+            (task.gone.subscribe(), task.detached.subscribe(), task.disturbed.subscribe());
         tokio::select! {
             () = task.instance.wait() => {}
             () = any_other => {}
@@ -358,7 +365,10 @@ impl Driver for Plain {
 
     type ExecTaskStreamingStream = StreamOf<ExecTaskStreamingResponse>;
 
-    async fn exec_task_streaming(&self, request: Request<Streaming<ExecTaskStreamingRequest>>) -> Reply<Self::ExecTaskStreamingStream> {
+    async fn exec_task_streaming(
+        &self,
+        request: Request<Streaming<ExecTaskStreamingRequest>>,
+    ) -> Reply<Self::ExecTaskStreamingStream> {
         let mut input = request.into_inner();
         let first = input.message().await?.unwrap_or_default();
         let Some(setup) = first.setup else {
@@ -374,11 +384,17 @@ impl Driver for Plain {
                 return terminal(input, out).await;
             }
             let last = match session(setup.command, input, out.clone()).await {
-                Ok(Some(exit)) => Ok(ExecTaskStreamingResponse { exited: true, result: Some(exit), ..Default::default() }),
+                Ok(Some(exit)) => {
+                    Ok(ExecTaskStreamingResponse { exited: true, result: Some(exit), ..Default::default() })
+                }
                 Ok(None) => return,
                 Err(error) if fault("exec/no-program") => {
                     log(&error.to_string());
-                    Ok(ExecTaskStreamingResponse { exited: true, result: Some(ExitResult::default()), ..Default::default() })
+                    Ok(ExecTaskStreamingResponse {
+                        exited: true,
+                        result: Some(ExitResult::default()),
+                        ..Default::default()
+                    })
                 }
                 Err(error) => Err(Status::unknown(error.to_string())),
             };
@@ -413,9 +429,13 @@ impl Driver for Plain {
 fn sample() -> TaskStatsResponse {
     let percent = if fault("stats/units") { 0.5 } else { 50.0 };
     let cpu = CpuUsage { percent, measured_fields: vec![cpu_usage::Fields::Percent as i32], ..CpuUsage::default() };
-    let memory = MemoryUsage { rss: 1 << 20, measured_fields: vec![memory_usage::Fields::Rss as i32], ..MemoryUsage::default() };
-    let mut answer =
-        build::stats_response(SystemTime::now(), TaskResourceUsage { cpu: Some(cpu), memory: Some(memory) }, Default::default());
+    let memory =
+        MemoryUsage { rss: 1 << 20, measured_fields: vec![memory_usage::Fields::Rss as i32], ..MemoryUsage::default() };
+    let mut answer = build::stats_response(
+        SystemTime::now(),
+        TaskResourceUsage { cpu: Some(cpu), memory: Some(memory) },
+        Default::default(),
+    );
     if fault("stats/first")
         && let Some(stats) = &mut answer.stats
     {
@@ -446,7 +466,11 @@ async fn terminal(mut input: Streaming<ExecTaskStreamingRequest>, out: Out) {
 }
 
 /// Runs a command; `None` when the client has gone.
-async fn session(command: Vec<String>, mut input: Streaming<ExecTaskStreamingRequest>, out: Out) -> std::io::Result<Option<ExitResult>> {
+async fn session(
+    command: Vec<String>,
+    mut input: Streaming<ExecTaskStreamingRequest>,
+    out: Out,
+) -> std::io::Result<Option<ExitResult>> {
     let [program, args @ ..] = command.as_slice() else {
         return Err(std::io::Error::other("no command"));
     };

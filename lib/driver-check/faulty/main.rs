@@ -1,5 +1,6 @@
-//! A driver plugin over the raw protocol that does everything right, but for the one fault that `DRIVER_CHECK_FAULT` names: usually the id of the
-//! check that must find it. Its tasks are real processes under `root`, held by a shell that outlives the plugin and writes the exit code down.
+//! A driver plugin over the raw protocol that does everything right, but for the one fault that `DRIVER_CHECK_FAULT`
+//! names: usually the id of the check that must find it. Its tasks are real processes under `root`, held by a shell
+//! that outlives the plugin and writes the exit code down.
 
 mod base;
 mod driver;
@@ -31,7 +32,8 @@ fn fault(name: &str) -> bool {
 
 /// A line that hosts can parse; nobody may be listening.
 fn log(message: &str) {
-    let line = format!("{{\"@level\":\"info\",\"@message\":\"{message}\",\"@timestamp\":\"2026-01-02T03:04:05.123456Z\"}}\n");
+    let line =
+        format!("{{\"@level\":\"info\",\"@message\":\"{message}\",\"@timestamp\":\"2026-01-02T03:04:05.123456Z\"}}\n");
     let line = if fault("log/hclog") { format!("{message}\n") } else { line };
     if std::io::stderr().write_all(line.as_bytes()).is_err() && fault("launch/closed-stderr") {
         std::process::exit(4);

@@ -56,7 +56,9 @@ impl Remote {
     fn found(&self, handle: Option<&Handle>) -> Result<(String, Instance), Status> {
         let handle = handle.filter(|handle| handle.schema == SCHEMA);
         let text = handle.and_then(|handle| std::str::from_utf8(&handle.data).ok());
-        let key = text.and_then(|text| text.strip_prefix("key:")).ok_or_else(|| Status::invalid_argument("what handle is that?"))?;
+        let key = text
+            .and_then(|text| text.strip_prefix("key:"))
+            .ok_or_else(|| Status::invalid_argument("what handle is that?"))?;
         Ok((key.to_owned(), self.0.instance(key)))
     }
 
@@ -151,17 +153,32 @@ impl RemoteDriver for Remote {
             deliver(&files, &request.bundle.unwrap_or_default())?;
         }
         task.env.insert("NOMAD_SECRETS_DIR".into(), files.join("secrets").display().to_string());
-        let meta = Meta { key: key.clone(), owner: request.owner, slot: request.slot, epoch: request.epoch, ..Meta::default() };
+        let meta = Meta {
+            key: key.clone(),
+            owner: request.owner,
+            slot: request.slot,
+            epoch: request.epoch,
+            ..Meta::default()
+        };
         let created = self.0.create(&key, meta, &task).await?;
         let observed = Observation { key: request.key, ..observed(&self.0.instance(&key), &key) };
-        done(EnsureResponse { handle: Some(handle(&key)), observed: Some(observed), created, ..EnsureResponse::default() })
+        done(EnsureResponse {
+            handle: Some(handle(&key)),
+            observed: Some(observed),
+            created,
+            ..EnsureResponse::default()
+        })
     }
 
     async fn find(&self, request: Request<FindRequest>) -> Reply<FindResponse> {
         let key = request.into_inner().key;
         let instance = self.0.instance(&key);
         if instance.meta().is_none() {
-            return Err(if fault("remote/find") { Status::unavailable("not now") } else { Status::not_found("no such key") });
+            return Err(if fault("remote/find") {
+                Status::unavailable("not now")
+            } else {
+                Status::not_found("no such key")
+            });
         }
         done(FindResponse { handle: Some(handle(&key)), observed: Some(observed(&instance, &key)) })
     }
@@ -184,7 +201,8 @@ impl RemoteDriver for Remote {
         let size = if request.page_size == 0 { 100 } else { request.page_size as usize };
         let more = wanted.len() > size;
         wanted.truncate(size);
-        let next_page_token = if more { wanted.last().map(|last| last.key.clone()).unwrap_or_default() } else { String::new() };
+        let next_page_token =
+            if more { wanted.last().map(|last| last.key.clone()).unwrap_or_default() } else { String::new() };
         done(ListResponse { instances: wanted, next_page_token, ..ListResponse::default() })
     }
 
@@ -193,7 +211,9 @@ impl RemoteDriver for Remote {
         for handle in &request.into_inner().handles {
             match self.found(Some(handle)) {
                 Ok((key, instance)) => observations.push(observed(&instance, &key)),
-                Err(_) if fault("remote/unknown-handle") => observations.push(observed(&self.0.instance("none"), "none")),
+                Err(_) if fault("remote/unknown-handle") => {
+                    observations.push(observed(&self.0.instance("none"), "none"))
+                }
                 Err(status) => return Err(status),
             }
         }
@@ -252,7 +272,10 @@ impl RemoteDriver for Remote {
         } else if !fault("remote/seal") {
             self.seal_empty(&instance)?;
         }
-        done(SealResponse { observed: Some(observed(&instance, &request.key)), handle: exists.then(|| handle(&request.key)) })
+        done(SealResponse {
+            observed: Some(observed(&instance, &request.key)),
+            handle: exists.then(|| handle(&request.key)),
+        })
     }
 
     async fn acknowledge(&self, request: Request<AcknowledgeRequest>) -> Reply<AcknowledgeResponse> {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -70,7 +71,9 @@ impl Options {
                 }
                 "note" if *value == Value::Nil && fault("config/nil") => return Err(Status::unknown("note is nil")),
                 "note" => drop(text(value)?),
-                "count" if value.is_str() && fault("config/decimal-strings") => return Err(Status::unknown("count is text")),
+                "count" if value.is_str() && fault("config/decimal-strings") => {
+                    return Err(Status::unknown("count is text"));
+                }
                 "count" => {}
                 other if fault("config/unknown-key") => return Err(Status::unknown(format!("what is {other}?"))),
                 _ => {}
@@ -235,7 +238,11 @@ impl World {
     pub(crate) fn task(&self, id: &str) -> Result<Arc<Task>, Status> {
         let found = lock(&self.tasks).get(id).cloned();
         found.ok_or_else(|| {
-            if fault("wait/unknown") { Status::unknown("who is that?") } else { Status::unknown("task not found for given id") }
+            if fault("wait/unknown") {
+                Status::unknown("who is that?")
+            } else {
+                Status::unknown("task not found for given id")
+            }
         })
     }
 
@@ -300,7 +307,13 @@ impl World {
         Ok(true)
     }
 
-    pub(crate) async fn launch(&self, instance: &Instance, meta: Meta, options: &Options, task: &TaskConfig) -> io::Result<()> {
+    pub(crate) async fn launch(
+        &self,
+        instance: &Instance,
+        meta: Meta,
+        options: &Options,
+        task: &TaskConfig,
+    ) -> io::Result<()> {
         instance.write(&meta)?;
         let path = |path: &str| if path.is_empty() { "/dev/null".to_owned() } else { path.to_owned() };
         let (mut out, err) = (path(&task.stdout_path), path(&task.stderr_path));
@@ -317,7 +330,11 @@ impl World {
             env.retain(|variable| !variable.contains('"'));
         }
         if fault("env/clean") {
-            env.extend(std::env::vars().filter(|(name, _)| name.starts_with("PLUGIN_")).map(|(name, value)| format!("{name}={value}")));
+            env.extend(
+                std::env::vars()
+                    .filter(|(name, _)| name.starts_with("PLUGIN_"))
+                    .map(|(name, value)| format!("{name}={value}")),
+            );
         }
         let holder = if fault("logs/complete") { MIXING_HOLDER } else { HOLDER };
         let holder = if fault("env/sigpipe") { format!("trap '' PIPE\n{holder}") } else { holder.to_owned() };
@@ -332,6 +349,8 @@ impl World {
             .args(["/bin/sh", "-c", "echo $$ >\"$0\"; exec \"$@\"", &instance.dir.join("pid").display().to_string()])
             .arg(&options.command)
             .args(&options.args)
+            // Whoever outlives a plugin in the plugin's own group is ended with it.
+            .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());

@@ -1,5 +1,6 @@
-//! A configuration as JSON under a schema → the bytes that a plugin gets, without a configuration language: no templates, no functions, defaults
-//! only where they are JSON. Enough for a driver's own tests; `drover driver check` brings the agent's own decoder instead.
+//! A configuration as JSON under a schema → the bytes that a plugin gets, without a configuration language: no
+//! templates, no functions, defaults only where they are JSON. Enough for a driver's own tests; `drover driver check`
+//! brings the agent's own decoder instead.
 
 use driver_proto::hclspec::Spec;
 use driver_proto::hclspec::spec::Block as Kind;
@@ -39,7 +40,13 @@ fn nested<'a>(spec: &'a Option<Box<Spec>>, name: &str) -> Result<&'a Spec, Strin
     spec.as_deref().ok_or_else(|| format!("the schema of block {name:?} has no inside"))
 }
 
-fn apply(spec: &Spec, key: &str, body: &Map<String, Value>, known: &mut Vec<String>, depth: usize) -> Result<Pack, String> {
+fn apply(
+    spec: &Spec,
+    key: &str,
+    body: &Map<String, Value>,
+    known: &mut Vec<String>,
+    depth: usize,
+) -> Result<Pack, String> {
     if depth > DEPTH_MAX {
         return Err(format!("the schema is nested deeper than {DEPTH_MAX}"));
     }
@@ -54,12 +61,17 @@ fn apply(spec: &Spec, key: &str, body: &Map<String, Value>, known: &mut Vec<Stri
     };
     match spec.block.as_ref().ok_or("the schema has an empty node")? {
         Kind::Object(object) => {
-            let field = |(name, spec): (&String, &Spec)| Ok((Pack::from(name.as_str()), apply(spec, name, body, known, depth + 1)?));
+            let field = |(name, spec): (&String, &Spec)| {
+                Ok((Pack::from(name.as_str()), apply(spec, name, body, known, depth + 1)?))
+            };
             object.attributes.iter().map(field).collect::<Result<Vec<_>, String>>().map(Pack::Map)
         }
-        Kind::Array(array) => {
-            array.values.iter().map(|spec| apply(spec, key, body, known, depth + 1)).collect::<Result<Vec<_>, _>>().map(Pack::Array)
-        }
+        Kind::Array(array) => array
+            .values
+            .iter()
+            .map(|spec| apply(spec, key, body, known, depth + 1))
+            .collect::<Result<Vec<_>, _>>()
+            .map(Pack::Array),
         Kind::Attr(attr) => match take(&attr.name) {
             (name, None) => missing(&name, attr.required),
             (_, Some(value)) => convert(value, depth + 1),
@@ -105,7 +117,12 @@ fn inside(spec: &Spec, name: &str, value: &Value, depth: usize) -> Result<Pack, 
     Ok(packed)
 }
 
-fn blocks((name, value): (String, Option<&Value>), spec: &Option<Box<Spec>>, (min, max): (u64, u64), depth: usize) -> Result<Pack, String> {
+fn blocks(
+    (name, value): (String, Option<&Value>),
+    spec: &Option<Box<Spec>>,
+    (min, max): (u64, u64),
+    depth: usize,
+) -> Result<Pack, String> {
     let items: Vec<&Value> = match value {
         None => Vec::new(),
         Some(Value::Array(items)) => items.iter().collect(),
@@ -119,7 +136,8 @@ fn blocks((name, value): (String, Option<&Value>), spec: &Option<Box<Spec>>, (mi
     items.into_iter().map(|item| inside(spec, &name, item, depth)).collect::<Result<Vec<_>, _>>().map(Pack::Array)
 }
 
-/// Numbers as a host writes them: integers in their smallest form, fractions that a float cannot hold exactly as decimal strings.
+/// Numbers as a host writes them: integers in their smallest form, fractions that a float cannot hold exactly as
+/// decimal strings.
 fn convert(value: &Value, depth: usize) -> Result<Pack, String> {
     if depth > DEPTH_MAX {
         return Err(format!("the configuration is nested deeper than {DEPTH_MAX}"));
@@ -133,7 +151,9 @@ fn convert(value: &Value, depth: usize) -> Result<Pack, String> {
             (None, _) => Pack::from(n.to_string()),
         },
         Value::String(s) => Pack::from(s.as_str()),
-        Value::Array(items) => Pack::Array(items.iter().map(|item| convert(item, depth + 1)).collect::<Result<_, _>>()?),
+        Value::Array(items) => {
+            Pack::Array(items.iter().map(|item| convert(item, depth + 1)).collect::<Result<_, _>>()?)
+        }
         Value::Object(fields) => {
             let field = |(name, value): (&String, &Value)| Ok((Pack::from(name.as_str()), convert(value, depth + 1)?));
             Pack::Map(fields.iter().map(field).collect::<Result<_, String>>()?)
@@ -157,15 +177,22 @@ mod tests {
     }
 
     fn object(fields: Vec<(&str, Spec)>) -> Spec {
-        node(Kind::Object(Object { attributes: fields.into_iter().map(|(name, spec)| (name.to_owned(), spec)).collect() }))
+        node(Kind::Object(Object {
+            attributes: fields.into_iter().map(|(name, spec)| (name.to_owned(), spec)).collect(),
+        }))
     }
 
     fn schema() -> Spec {
         let literal = node(Kind::Literal(Literal { value: "3".into() }));
         let default = WireDefault { primary: Some(Box::new(attr(false))), default: Some(Box::new(literal)) };
-        let block = Block { name: "auth".into(), required: false, nested: Some(Box::new(object(vec![("user", attr(true))]))) };
-        let list =
-            BlockList { name: "mount".into(), min_items: 0, max_items: 1, nested: Some(Box::new(object(vec![("to", attr(false))]))) };
+        let block =
+            Block { name: "auth".into(), required: false, nested: Some(Box::new(object(vec![("user", attr(true))]))) };
+        let list = BlockList {
+            name: "mount".into(),
+            min_items: 0,
+            max_items: 1,
+            nested: Some(Box::new(object(vec![("to", attr(false))]))),
+        };
         object(vec![
             ("command", attr(true)),
             ("n", node(Kind::Default(Box::new(default)))),
@@ -182,9 +209,13 @@ mod tests {
 
     #[test]
     fn every_field_is_there_in_order_with_nil_or_its_default() {
-        assert_eq!(decoded(&json!({"command": "a"})), r#"{"auth": nil, "command": "a", "mount": [], "n": 3, "x": nil}"#);
+        assert_eq!(
+            decoded(&json!({"command": "a"})),
+            r#"{"auth": nil, "command": "a", "mount": [], "n": 3, "x": nil}"#
+        );
         let full = json!({"command": "a", "n": 0.1, "auth": {"user": "u"}, "mount": {"to": 0.5}, "x": [1, -1, true]});
-        let wanted = r#"{"auth": {"user": "u"}, "command": "a", "mount": [{"to": 0.5}], "n": "0.1", "x": [1, -1, true]}"#;
+        let wanted =
+            r#"{"auth": {"user": "u"}, "command": "a", "mount": [{"to": 0.5}], "n": "0.1", "x": [1, -1, true]}"#;
         assert_eq!(decoded(&full), wanted);
     }
 

@@ -9,15 +9,18 @@ use serde_json::{Value, json};
 
 use crate::outcome::{Outcome, Stop};
 
+/// Stands for the length of a task that ends later.
+const SECONDS: &str = "@SECONDS@";
 /// The code with which tasks end that end by themselves.
-pub(crate) const EXIT_CODE: i32 = 7;
+pub const EXIT_CODE: i32 = 7;
 /// How many lines a task prints.
 const LINES: usize = 200;
 
 /// Configurations of tasks by what the tasks do.
 ///
-/// A driver that runs commands needs `script` only: `"@SCRIPT@"` in it becomes a shell script, from which all other roles follow. For others each
-/// role is given by itself; `"@TEXT@"` becomes the text to be printed. Checks whose role is missing are not applicable.
+/// A driver that runs commands needs `script` only: `"@SCRIPT@"` in it becomes a shell script, from which all other
+/// roles follow. For others each role is given by itself; `"@TEXT@"` becomes the text to be printed. Checks whose role
+/// is missing are not applicable.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TaskKit {
@@ -27,7 +30,7 @@ pub struct TaskKit {
     pub runs: Option<Value>,
     /// Ends at once with exit code 7.
     pub exits: Option<Value>,
-    /// Ends after about a second with exit code 7.
+    /// Ends with exit code 7 after `"@SECONDS@"` seconds; without this placeholder after about one.
     pub exits_later: Option<Value>,
     /// Prints `"@TEXT@"` on both streams.
     pub prints: Option<Value>,
@@ -43,7 +46,10 @@ pub struct TaskKit {
 #[derive(Debug, thiserror::Error)]
 pub enum KitError {
     /// Not the shape of a kit.
-    #[error("the tasks to check with cannot be read: {0}; expected are blocks such as script, runs, exits, prints, fails, stubborn")]
+    #[error(
+        "the tasks to check with cannot be read: {0}; expected are blocks such as script, runs, exits, prints, fails, \
+            stubborn"
+    )]
     Shape(#[from] serde_json::Error),
     /// No such preset.
     #[error("there is no preset {0:?}; there are {known}", known = TaskKit::PRESETS.join(", "))]
@@ -97,7 +103,7 @@ impl TaskKit {
             "mock" => TaskKit {
                 runs: Some(json!({"run_for": "1h"})),
                 exits: Some(json!({"run_for": "5ms", "exit_code": EXIT_CODE})),
-                exits_later: Some(json!({"run_for": "1s", "exit_code": EXIT_CODE})),
+                exits_later: Some(json!({"run_for": "@SECONDS@s", "exit_code": EXIT_CODE})),
                 prints: Some(json!({"run_for": "500ms", "stdout_string": "@TEXT@", "stderr_string": "@TEXT@"})),
                 fails: Some(json!({"start_error": "a start error that the suite asked for"})),
                 stubborn: Some(json!({"run_for": "1h", "kill_after": "1h"})),
@@ -120,6 +126,26 @@ impl TaskKit {
         (has("command") && has("args") && !has("image")).then(|| TaskKit::preset("command").ok()).flatten()
     }
 
+    /// The configuration of a task that runs until it is stopped.
+    ///
+    /// # Errors
+    /// Says which role is missing.
+    pub fn running(&self) -> Result<Value, String> {
+        self.config(Work::Runs).map_err(Stop::into_text)
+    }
+
+    /// The configuration of a task that ends by itself after so many seconds, with exit code [`EXIT_CODE`].
+    ///
+    /// # Errors
+    /// Says which role is missing, or that the given one has a length of its own.
+    pub fn ending_after(&self, seconds: u32) -> Result<Value, String> {
+        match &self.exits_later {
+            Some(config) if holds(config, SECONDS) => Ok(replaced(config, SECONDS, &seconds.to_string())),
+            Some(_) => Err(format!("the task role exits_later has no place for its length: \"{SECONDS}\"")),
+            None => self.config(Work::Script(&format!("sleep {seconds}; exit {EXIT_CODE}"))).map_err(Stop::into_text),
+        }
+    }
+
     /// What a task's standard output and error must hold in the role that prints.
     pub(crate) fn text() -> String {
         (1..=LINES).map(|n| format!("line {n}\n")).collect()
@@ -137,15 +163,20 @@ impl TaskKit {
             Work::Script(_) => &None,
         };
         if let Some(config) = own {
-            return Ok(replaced(config, "@TEXT@", &TaskKit::text()));
+            return Ok(replaced(&replaced(config, "@TEXT@", &TaskKit::text()), SECONDS, "1"));
         }
-        let missing = |role: &str| Stop::NotApplicable(format!("the suite was not told how to make a task that {role} (task role)"));
+        let missing = |role: &str| {
+            Stop::NotApplicable(format!("the suite was not told how to make a task that {role} (task role)"))
+        };
         let script = match work {
             Work::Runs => "exec sleep 3600".to_owned(),
             Work::Exits => format!("exit {EXIT_CODE}"),
             Work::ExitsLater => format!("sleep 1; exit {EXIT_CODE}"),
             Work::Prints => {
-                format!("i=1; while [ $i -le {LINES} ]; do echo \"line $i\"; echo \"line $i\" >&2; i=$((i+1)); done; sleep 0.2")
+                format!(
+                    "i=1; while [ $i -le {LINES} ]; do echo \"line $i\"; echo \"line $i\" >&2; i=$((i+1)); done; \
+                        sleep 0.2"
+                )
             }
             Work::Stubborn => "trap '' INT TERM; while :; do sleep 1; done".to_owned(),
             Work::Fails => return Err(missing("cannot be started")),
@@ -178,7 +209,8 @@ pub(crate) fn replaced(value: &Value, placeholder: &str, text: &str) -> Value {
         Value::String(s) => Value::String(s.replace(placeholder, text)),
         Value::Array(items) => items.iter().map(|item| replaced(item, placeholder, text)).collect(),
         Value::Object(fields) => {
-            let fields: BTreeMap<_, _> = fields.iter().map(|(name, field)| (name.clone(), replaced(field, placeholder, text))).collect();
+            let fields: BTreeMap<_, _> =
+                fields.iter().map(|(name, field)| (name.clone(), replaced(field, placeholder, text))).collect();
             fields.into_iter().collect()
         }
         other => other.clone(),
@@ -205,6 +237,18 @@ mod tests {
         let prints = kit.config(Work::Prints).expect("given");
         assert_eq!(prints["stdout_string"], TaskKit::text());
         assert!(matches!(kit.config(Work::Script("true")), Err(Stop::NotApplicable(_))));
+    }
+
+    #[test]
+    fn tasks_end_after_as_long_as_they_are_told() {
+        let mock = TaskKit::preset("mock").expect("known");
+        assert_eq!(mock.config(Work::ExitsLater).expect("given")["run_for"], "1s");
+        assert_eq!(mock.ending_after(6).expect("given")["run_for"], "6s");
+        let script = TaskKit::preset("command").expect("known");
+        assert_eq!(script.ending_after(6).expect("given")["args"][1], "sleep 6; exit 7");
+        let fixed = TaskKit::from_json(json!({"exits_later": {"for": "1s"}})).expect("a kit");
+        assert!(fixed.ending_after(6).expect_err("no place").contains("@SECONDS@"));
+        assert!(TaskKit::default().ending_after(6).expect_err("nothing").contains("shell script"));
     }
 
     #[test]

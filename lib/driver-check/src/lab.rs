@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use driver_proto::base;
-use driver_proto::driver::{CapabilitiesRequest, DestroyTaskRequest, RecoverTaskRequest, TaskConfigSchemaRequest, TaskHandle};
+use driver_proto::driver::{
+    CapabilitiesRequest, DestroyTaskRequest, RecoverTaskRequest, TaskConfigSchemaRequest, TaskHandle,
+};
 use driver_proto::handshake::{self, API_VERSION, Address};
 use driver_proto::plugin::Empty;
 use driver_proto::remote::{AcknowledgeRequest, DescribeRequest, Handle, StopRequest};
@@ -71,7 +73,8 @@ async fn ask(lab: &Lab, profile: &mut Profile) -> Outcome {
     profile.name = info.name;
     let schema = lab.call(&plugin, "ConfigSchema", plugin.base().config_schema(base::ConfigSchemaRequest {})).await?;
     profile.config_schema = schema.spec;
-    let schema = lab.call(&plugin, "TaskConfigSchema", plugin.driver().task_config_schema(TaskConfigSchemaRequest {})).await?;
+    let schema =
+        lab.call(&plugin, "TaskConfigSchema", plugin.driver().task_config_schema(TaskConfigSchemaRequest {})).await?;
     profile.task_schema = schema.spec;
     // What is known by now decides how the plugin is configured.
     let informed = Lab::new(Arc::new(Subject::clone(&lab.subject).with_profile(profile.clone())))?;
@@ -152,7 +155,8 @@ impl Lab {
         match self.known_kit() {
             Some(kit) => Ok(kit),
             None => not_applicable(format!(
-                "the suite does not know how to make tasks for driver {:?}; describe them in a file for -task, or name a preset",
+                "the suite does not know how to make tasks for driver {:?}; describe them in a file for -task, or \
+                    name a preset",
                 profile.name
             )),
         }
@@ -233,7 +237,12 @@ impl Lab {
     }
 
     /// A call that must succeed in time.
-    pub(crate) async fn call<T>(&self, plugin: &Plugin, what: &str, call: impl Future<Output = Result<Response<T>, Status>>) -> Outcome<T> {
+    pub(crate) async fn call<T>(
+        &self,
+        plugin: &Plugin,
+        what: &str,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Outcome<T> {
         match self.answer(plugin, what, call).await? {
             Ok(answer) => Ok(answer),
             Err(status) => failed(self.refusal(plugin, what, &status).await),
@@ -257,7 +266,8 @@ impl Lab {
     async fn refusal(&self, plugin: &Plugin, what: &str, status: &Status) -> String {
         // A broken connection is explained by the process's end, which may show a moment later.
         let asked = timeout(self.pace().patience, plugin.base().plugin_info(base::PluginInfoRequest {})).await;
-        let limit = if matches!(asked, Ok(Err(_))) { self.pace().limit(Duration::from_secs(2)) } else { Duration::ZERO };
+        let limit =
+            if matches!(asked, Ok(Err(_))) { self.pace().limit(Duration::from_secs(2)) } else { Duration::ZERO };
         let plugin_died = if plugin.process.ended(limit).await.is_some() {
             plugin.process.drained(limit).await;
             format!("; the plugin has ended ({}), {}", plugin.process.epitaph(), plugin.process.last_words())
@@ -353,7 +363,8 @@ impl Lab {
         };
         for (id, handle) in tasks {
             // Whoever knows the task already says so; the others learn of it.
-            let _ = plugin.driver().recover_task(RecoverTaskRequest { task_id: String::new(), handle: Some(handle) }).await;
+            let _ =
+                plugin.driver().recover_task(RecoverTaskRequest { task_id: String::new(), handle: Some(handle) }).await;
             let _ = plugin.driver().destroy_task(DestroyTaskRequest { task_id: id, force: true }).await;
         }
         for (handle, epoch) in instances.into_values() {

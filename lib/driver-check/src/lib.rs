@@ -1,10 +1,11 @@
-//! The conformance suite for driver plugins: starts any plugin program as an agent would and checks what agents rely on.
+//! The conformance suite for driver plugins: starts any plugin program as an agent would and checks what agents rely
+//! on.
 //!
-//! For: authors of drivers in any language (`drover driver check PATH`), and for a driver's own tests ([`run`]). Each check is a value
-//! ([`Check`]) with what it means when it fails; a check that needs something the plugin does not offer is reported as not applicable, with the
-//! reason. After every check no process, socket or fifo of the plugin may be left.
-//! Must never know: the server, the agent, how a host supervises. It has a small client of its own, so that it sees what a tolerant host hides.
-//! Start reading at [`check`], then any file in `checks/`.
+//! For: authors of drivers in any language (`drover driver check PATH`), and for a driver's own tests ([`run`]). Each
+//! check is a value ([`Check`]) with what it means when it fails; a check that needs something the plugin does not
+//! offer is reported as not applicable, with the reason. After every check no process, socket or fifo of the plugin may
+//! be left. Must never know: the server, the agent, how a host supervises. It has a small client of its own, so that it
+//! sees what a tolerant host hides. Start reading at [`check`], then any file in `checks/`.
 //!
 //! ```no_run
 //! # async fn example() {
@@ -30,7 +31,7 @@ mod task;
 pub use check::Check;
 pub use checks::all;
 pub use encode::encode_json;
-pub use kit::{KitError, TaskKit};
+pub use kit::{EXIT_CODE, KitError, TaskKit};
 pub use outcome::Verdict;
 pub use report::{Finding, Report};
 pub use subject::{EncodeConfig, Pace, Profile, Subject, Surroundings};
@@ -51,13 +52,16 @@ pub struct Selection {
 impl Selection {
     /// Whether a check is among them.
     pub fn has(&self, check: &Check) -> bool {
-        let fits = |wanted: &String| wanted == check.id || wanted == check.group() || wanted.eq_ignore_ascii_case(check.section);
+        let fits = |wanted: &String| {
+            wanted == check.id || wanted == check.group() || wanted.eq_ignore_ascii_case(check.section)
+        };
         self.only.is_empty() || self.only.iter().any(fits)
     }
 
     /// What fits no check.
     pub fn unknown(&self) -> Vec<String> {
-        let fits = |wanted: &String| all().any(|check| Selection { only: vec![wanted.clone()], parallel: 0 }.has(check));
+        let fits =
+            |wanted: &String| all().any(|check| Selection { only: vec![wanted.clone()], parallel: 0 }.has(check));
         self.only.iter().filter(|wanted| !fits(wanted)).cloned().collect()
     }
 }
@@ -87,5 +91,9 @@ pub async fn run_with(subject: Subject, selection: &Selection, tell: impl Fn(&Fi
         .await;
     findings.sort_by_key(|(at, _)| *at);
     let profile = subject.profile();
-    Report { driver: profile.name.clone(), trouble, findings: findings.into_iter().map(|(_, finding)| finding).collect() }
+    Report {
+        driver: profile.name.clone(),
+        trouble,
+        findings: findings.into_iter().map(|(_, finding)| finding).collect(),
+    }
 }

@@ -18,6 +18,14 @@ pub(crate) enum Stop {
     NotApplicable(String),
 }
 
+impl Stop {
+    /// The reason alone.
+    pub(crate) fn into_text(self) -> String {
+        let (Self::Failed(why) | Self::NotApplicable(why)) = self;
+        why
+    }
+}
+
 /// How a check ends.
 pub(crate) type Outcome<T = ()> = Result<T, Stop>;
 

@@ -83,7 +83,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts the subject the way agents do: their environment and these additions, no session of its own, no standard input.
+    /// Starts the subject the way agents do: their environment and these additions, no session of its own, no standard
+    /// input.
     pub(crate) fn spawn(subject: &Subject, launch: &Launch, mark: &str, temp: &Path) -> Outcome<Process> {
         let mut command = Command::new(&subject.command);
         command
@@ -189,7 +190,11 @@ impl Process {
         };
         match timeout(limit, waiting).await {
             Ok(Some(line)) => Ok(line),
-            Ok(None) => failed(format!("the process ended ({}) before it printed a handshake; {}", self.epitaph(), self.last_words())),
+            Ok(None) => failed(format!(
+                "the process ended ({}) before it printed a handshake; {}",
+                self.epitaph(),
+                self.last_words()
+            )),
             Err(_) => failed(format!("no handshake on standard output within {limit:?}; {}", self.last_words())),
         }
     }
@@ -206,7 +211,11 @@ impl Process {
         let text = self.stderr.text();
         let text = text.trim();
         let start = text.char_indices().rev().nth(400).map_or(0, |(at, _)| at);
-        if text.is_empty() { "its standard error is empty".into() } else { format!("its standard error ends with: {}", &text[start..]) }
+        if text.is_empty() {
+            "its standard error is empty".into()
+        } else {
+            format!("its standard error ends with: {}", &text[start..])
+        }
     }
 }
 
@@ -237,7 +246,9 @@ impl Plugin {
         let endpoint = Endpoint::from_static(handshake::AUTHORITY);
         match timeout(limit, endpoint.connect_with_connector(connector)).await {
             Ok(Ok(channel)) => Ok(Plugin { process, address, channel }),
-            Ok(Err(error)) => failed(format!("nobody answers at {address} right after the handshake: {}", chain(&error))),
+            Ok(Err(error)) => {
+                failed(format!("nobody answers at {address} right after the handshake: {}", chain(&error)))
+            }
             Err(_) => failed(format!("connecting to {address} took longer than {limit:?}")),
         }
     }

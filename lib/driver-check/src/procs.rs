@@ -48,20 +48,25 @@ fn belongs(pid: u32, entry: &str, dir: Option<&Path>) -> Option<Process> {
     let marked = || environ().split(|byte| *byte == 0).any(|variable| variable == entry.as_bytes());
     let below = |dir: &Path| {
         let links = ["cwd", "exe"].map(|link| std::fs::read_link(proc.join(link)).unwrap_or_default());
-        links.iter().any(|link| link.starts_with(dir)) || String::from_utf8_lossy(&command).contains(&*dir.to_string_lossy())
+        links.iter().any(|link| link.starts_with(dir))
+            || String::from_utf8_lossy(&command).contains(&*dir.to_string_lossy())
     };
     if !marked() && !dir.is_some_and(below) {
         return None;
     }
     let text = String::from_utf8_lossy(&command).replace('\0', " ");
-    Some(Process { pid: i32::try_from(pid).ok()?, command: text.chars().take(120).collect::<String>().trim().to_owned() })
+    Some(Process {
+        pid: i32::try_from(pid).ok()?,
+        command: text.chars().take(120).collect::<String>().trim().to_owned(),
+    })
 }
 
 /// Every living process with this word among its arguments.
 pub(crate) fn mentioning(word: &str) -> Vec<Process> {
     let process = |pid: u32| {
         let text = String::from_utf8_lossy(&std::fs::read(format!("/proc/{pid}/cmdline")).ok()?).replace('\0', " ");
-        text.contains(word).then(|| Process { pid: i32::try_from(pid).unwrap_or_default(), command: text.trim().to_owned() })
+        text.contains(word)
+            .then(|| Process { pid: i32::try_from(pid).unwrap_or_default(), command: text.trim().to_owned() })
     };
     younger().filter_map(process).collect()
 }

@@ -47,7 +47,8 @@ impl Decoder for Bytes {
 
 /// One call of a unary method by its path, such as `/package.Service/Method`.
 pub(crate) async fn unary(channel: Channel, path: &'static str, request: Vec<u8>) -> Result<Vec<u8>, Status> {
-    let mut client = tonic::client::Grpc::new(channel).max_decoding_message_size(driver_proto::handshake::HOST_DECODE_LIMIT);
+    let mut client =
+        tonic::client::Grpc::new(channel).max_decoding_message_size(driver_proto::handshake::HOST_DECODE_LIMIT);
     client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
     let path = path.parse().map_err(|_| Status::internal("not a path"))?;
     client.unary(Request::new(request), path, Bytes).await.map(tonic::Response::into_inner)

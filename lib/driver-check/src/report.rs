@@ -26,7 +26,10 @@ impl Finding {
         match &self.verdict {
             Verdict::Passed => format!("pass  {id:<30} {title}"),
             Verdict::Failed(seen) => {
-                format!("FAIL  {id:<30} {title}\n      seen:  {}\n      means: {meaning}", seen.replace('\n', "\n             "))
+                format!(
+                    "FAIL  {id:<30} {title}\n      seen:  {}\n      means: {meaning}",
+                    seen.replace('\n', "\n             ")
+                )
             }
             Verdict::NotApplicable(why) => format!("n.a.  {id:<30} {title}: {why}"),
         }

@@ -17,7 +17,8 @@ use crate::kit::TaskKit;
 /// From a schema and a configuration to the bytes that a plugin gets; the error says what does not fit.
 pub type EncodeConfig = Arc<dyn Fn(&Spec, &Value) -> Result<Vec<u8>, String> + Send + Sync>;
 
-/// Makes what an agent has ready around a task (such as cgroups), writes it into the task, and returns what removes it again when dropped.
+/// Makes what an agent has ready around a task (such as cgroups), writes it into the task, and returns what removes it
+/// again when dropped.
 pub type Surroundings = Arc<dyn Fn(&mut TaskConfig) -> std::io::Result<Box<dyn Send + Sync>> + Send + Sync>;
 
 /// How patient the suite is.
@@ -59,7 +60,8 @@ pub struct Subject {
     pub env: Vec<(OsString, OsString)>,
     /// The operator's configuration of the plugin; `@DIR@` in a string becomes a directory that is the check's own.
     pub config: Option<Value>,
-    /// How tasks are made that do what the checks need; without one it is chosen by the driver's name and schema ([`TaskKit::preset_for`]).
+    /// How tasks are made that do what the checks need; without one it is chosen by the driver's name and schema
+    /// ([`TaskKit::preset_for`]).
     pub kit: Option<TaskKit>,
     /// How configurations are encoded.
     pub encode: EncodeConfig,

@@ -58,7 +58,8 @@ pub(crate) enum Log {
 impl Log {
     pub(crate) fn fifo(path: &Path) -> io::Result<Log> {
         mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
-        let file: File = rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?.into();
+        let file: File =
+            rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?.into();
         let heard: Arc<Mutex<Heard>> = Arc::default();
         let (_alive, gone) = mpsc::channel(1);
         tokio::spawn(listen(file, heard.clone(), gone));
@@ -160,7 +161,8 @@ impl Lab {
         for dir in ["alloc/logs", "alloc/tmp", "alloc/data", "t/local", "t/secrets", "t/private", "t/tmp"] {
             std::fs::create_dir_all(alloc_dir.join(dir))?;
         }
-        let (stdout_path, stderr_path) = (logs.join(format!(".{NAME}.stdout.fifo")), logs.join(format!(".{NAME}.stderr.fifo")));
+        let (stdout_path, stderr_path) =
+            (logs.join(format!(".{NAME}.stdout.fifo")), logs.join(format!(".{NAME}.stderr.fifo")));
         let (out, err) = (Log::fifo(&stdout_path)?, Log::fifo(&stderr_path)?);
         let own_logs = self.profile().capabilities.disable_log_collection;
         let drover_log = own_logs.then(|| LogPolicy {
@@ -212,7 +214,11 @@ impl Lab {
             self.keep(prepare(&mut config)?);
         }
         // The readers stay: what a driver does with fifos that it should not touch is seen by them.
-        Ok(if own_logs { Prepared { config, out: files("stdout"), err: files("stderr") } } else { Prepared { config, out, err } })
+        Ok(if own_logs {
+            Prepared { config, out: files("stdout"), err: files("stderr") }
+        } else {
+            Prepared { config, out, err }
+        })
     }
 
     /// Starts it; the answer must be usable.
@@ -241,9 +247,15 @@ impl Lab {
     }
 
     /// A question about the end that is not waited for.
-    pub(crate) fn waiting(&self, plugin: &Plugin, id: &str) -> tokio::task::JoinHandle<Result<WaitTaskResponse, Status>> {
+    pub(crate) fn waiting(
+        &self,
+        plugin: &Plugin,
+        id: &str,
+    ) -> tokio::task::JoinHandle<Result<WaitTaskResponse, Status>> {
         let (mut driver, task_id) = (plugin.driver(), id.to_owned());
-        tokio::spawn(async move { driver.wait_task(WaitTaskRequest { task_id }).await.map(tonic::Response::into_inner) })
+        tokio::spawn(
+            async move { driver.wait_task(WaitTaskRequest { task_id }).await.map(tonic::Response::into_inner) },
+        )
     }
 
     /// Gives such questions the time to arrive. What is asked after them is answered when the plugin has had its turn.
@@ -266,7 +278,8 @@ impl Lab {
     }
 
     pub(crate) async fn stop(&self, plugin: &Plugin, id: &str, signal: &str, timeout: Duration) -> Outcome {
-        let request = StopTaskRequest { task_id: id.into(), timeout: Some(build::duration(timeout)), signal: signal.into() };
+        let request =
+            StopTaskRequest { task_id: id.into(), timeout: Some(build::duration(timeout)), signal: signal.into() };
         self.call(plugin, "StopTask", plugin.driver().stop_task(request)).await.map(drop)
     }
 
@@ -319,7 +332,9 @@ pub(crate) fn ended_by_itself(answer: &WaitTaskResponse) -> Outcome {
     let result = answer.result.unwrap_or_default();
     match (result.exit_code, result.signal, answer.err.as_str()) {
         (EXIT_CODE, 0, "") => Ok(()),
-        other => failed(format!("the task ended with exit code {EXIT_CODE}, WaitTask says (code, signal, error) = {other:?}")),
+        other => failed(format!(
+            "the task ended with exit code {EXIT_CODE}, WaitTask says (code, signal, error) = {other:?}"
+        )),
     }
 }
 

@@ -37,7 +37,9 @@ pub fn duration(value: StdDuration) -> Duration {
 /// A duration from the wire; absent or negative is zero.
 pub fn std_duration(value: Option<&Duration>) -> StdDuration {
     match value {
-        Some(d) if d.seconds >= 0 && d.nanos >= 0 => StdDuration::new(d.seconds as u64, (d.nanos as u32).min(999_999_999)),
+        Some(d) if d.seconds >= 0 && d.nanos >= 0 => {
+            StdDuration::new(d.seconds as u64, (d.nanos as u32).min(999_999_999))
+        }
         _ => StdDuration::ZERO,
     }
 }
@@ -49,7 +51,9 @@ const LAST_SECOND: i64 = 253_402_300_799;
 pub fn timestamp(value: Option<SystemTime>) -> Timestamp {
     let Some(time) = value else { return ZERO_TIME };
     match time.duration_since(UNIX_EPOCH) {
-        Ok(since) => Timestamp { seconds: since.as_secs().min(LAST_SECOND as u64) as i64, nanos: since.subsec_nanos() as i32 },
+        Ok(since) => {
+            Timestamp { seconds: since.as_secs().min(LAST_SECOND as u64) as i64, nanos: since.subsec_nanos() as i32 }
+        }
         Err(before) => {
             let before = before.duration();
             let nanos = before.subsec_nanos();
@@ -93,7 +97,11 @@ pub fn inspect_response(
     status.started_at.get_or_insert(ZERO_TIME);
     status.completed_at.get_or_insert(ZERO_TIME);
     status.result.get_or_insert_default();
-    driver::InspectTaskResponse { task: Some(status), driver: Some(driver::TaskDriverStatus { attributes }), network_override }
+    driver::InspectTaskResponse {
+        task: Some(status),
+        driver: Some(driver::TaskDriverStatus { attributes }),
+        network_override,
+    }
 }
 
 /// One sample with all sub-messages; `at` must be a real time.

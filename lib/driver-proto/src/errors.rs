@@ -35,14 +35,17 @@ fn ends_in_not_found(message: &str) -> bool {
 /// Whether it is nothing, or one word as an id stands behind a text: quoted, or after a colon.
 fn is_id(after: &str) -> bool {
     let word = after.strip_prefix(':').map_or(after, str::trim_start);
-    !word.contains(char::is_whitespace) && (after.is_empty() || after.starts_with(['"', '\'', ':']) && !word.ends_with(':'))
+    !word.contains(char::is_whitespace)
+        && (after.is_empty() || after.starts_with(['"', '\'', ':']) && !word.ends_with(':'))
 }
 
 /// A status which says whether the same call may succeed later.
 pub fn recoverable_status(message: impl Into<String>, recoverable: bool) -> Status {
     let message = message.into();
-    let detail =
-        prost_types::Any { type_url: RECOVERABLE_TYPE_URL.into(), value: structs::RecoverableError { recoverable }.encode_to_vec() };
+    let detail = prost_types::Any {
+        type_url: RECOVERABLE_TYPE_URL.into(),
+        value: structs::RecoverableError { recoverable }.encode_to_vec(),
+    };
     let inner = rpc::Status { code: Code::FailedPrecondition as i32, message: message.clone(), details: vec![detail] };
     Status::with_details(Code::FailedPrecondition, message, inner.encode_to_vec().into())
 }
@@ -109,13 +112,33 @@ mod tests {
             (Status::unknown("task not found for given id: 503 from the provider"), false),
             (Status::unknown("task not found for given id: timeout:"), false),
             (Status::unknown("1 error occurred:\n\t* task not found for given id\n\n"), true),
-            (Status::unknown("rpc error: code = Unknown desc = 1 error occurred:\n\t* task not found for given id: a/t/1\n\n"), true),
-            (Status::unknown("2 errors occurred:\n\t* the provider answered 503\n\t* task not found for given id\n\n"), false),
-            (Status::unknown("2 errors occurred:\n\t* task not found for given id\n\t* the provider answered 503\n\n"), false),
+            (
+                Status::unknown(
+                    "rpc error: code = Unknown desc = 1 error occurred:\n\t* task not found for given id: a/t/1\n\n",
+                ),
+                true,
+            ),
+            (
+                Status::unknown(
+                    "2 errors occurred:\n\t* the provider answered 503\n\t* task not found for given id\n\n",
+                ),
+                false,
+            ),
+            (
+                Status::unknown(
+                    "2 errors occurred:\n\t* task not found for given id\n\t* the provider answered 503\n\n",
+                ),
+                false,
+            ),
             (Status::unknown("* task not found for given id"), false),
             (Status::unknown("task not found for given id:a/t/1"), true),
             (Status::unknown("rpc error: code = Unknown desc = task not found for given id"), true),
-            (Status::unknown("the cache says (task not found for given id), and the provider could not be asked: 503"), false),
+            (
+                Status::unknown(
+                    "the cache says (task not found for given id), and the provider could not be asked: 503",
+                ),
+                false,
+            ),
             (Status::unknown("after task not found for given id: the provider answered 503"), false),
             (Status::unknown("task not found for given id, asking again failed: connection refused"), false),
             (Status::not_found("cluster not found"), false),

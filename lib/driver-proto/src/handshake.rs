@@ -42,7 +42,8 @@ pub const AUTHORITY: &str = "http://localhost";
 pub const SOCKET_PATH_MAX: usize = 107;
 /// Stop signal that means: let the remote task go on, only stop managing it.
 pub const DETACH_SIGNAL: &str = "DETACH";
-/// Decode limit of a host: far above any answer, and little enough that a plugin which lies about sizes cannot take the node's memory.
+/// Decode limit of a host: far above any answer, and little enough that a plugin which lies about sizes cannot take the
+/// node's memory.
 pub const HOST_DECODE_LIMIT: usize = 64 << 20;
 /// Decode limit of a plugin built with our SDK.
 pub const PLUGIN_DECODE_LIMIT: usize = 64 << 20;
@@ -85,16 +86,21 @@ impl fmt::Display for Address {
 pub enum HandshakeError {
     /// Not a handshake line at all.
     #[error(
-        "the first line on stdout is not a plugin handshake (at least 5 fields separated by '|', the first a number): {0:?}; \
+        "the first line on stdout is not a plugin handshake (at least 5 fields separated by '|', the first a number): \
+            {0:?}; \
          the program must print nothing before the handshake"
     )]
     Unrecognised(String),
     /// Base protocol mismatch.
-    #[error("the plugin speaks base protocol {0:?}, this host speaks {CORE_VERSION}; rebuild the plugin with a matching plugin library")]
+    #[error(
+        "the plugin speaks base protocol {0:?}, this host speaks {CORE_VERSION}; rebuild the plugin with a matching \
+            plugin library"
+    )]
     CoreVersion(String),
     /// Application protocol mismatch.
     #[error(
-        "the plugin speaks driver protocol {0:?}, this host speaks {APP_VERSION}; rebuild the plugin against a matching driver library"
+        "the plugin speaks driver protocol {0:?}, this host speaks {APP_VERSION}; rebuild the plugin against a \
+            matching driver library"
     )]
     AppVersion(String),
     /// Neither `unix` nor `tcp`.
@@ -107,11 +113,15 @@ pub enum HandshakeError {
     #[error("the plugin serves {0:?}, this host needs grpc; serve the plugin over gRPC")]
     Protocol(String),
     /// A certificate nobody asked for.
-    #[error("the plugin announces a TLS certificate that was not asked for; serve it without TLS, the socket directory is private")]
+    #[error(
+        "the plugin announces a TLS certificate that was not asked for; serve it without TLS, the socket directory \
+            is private"
+    )]
     Certificate,
 }
 
-/// Reads the handshake line: 5, 6 or 7 fields; a sixth that is not empty would be a certificate, and none was asked for.
+/// Reads the handshake line: 5, 6 or 7 fields; a sixth that is not empty would be a certificate, and none was asked
+/// for.
 pub fn parse(line: &str) -> Result<Address, HandshakeError> {
     let line = line.trim();
     let fields: Vec<&str> = line.split('|').collect();
@@ -217,7 +227,9 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_line_panics_and_what_is_taken_can_be_said_again(line in "[0-3x|]{0,4}\\|2?\\|(unix|tcp)?\\|.{0,40}\\|(grpc)?.{0,9}") {
+        fn no_line_panics_and_what_is_taken_can_be_said_again(
+            line in "[0-3x|]{0,4}\\|2?\\|(unix|tcp)?\\|.{0,40}\\|(grpc)?.{0,9}",
+        ) {
             if let Ok(address) = parse(&line) {
                 proptest::prop_assert_eq!(parse(&super::line(&address, true)), Ok(address));
             }

@@ -41,7 +41,11 @@ impl From<driver::DriverCapabilities> for Capabilities {
             exec: wire.exec,
             // A value that this side does not know is taken for the least demanding one.
             fs_isolation: wire.fs_isolation(),
-            network_modes: wire.network_isolation_modes.iter().filter_map(|mode| NetworkMode::try_from(*mode).ok()).collect(),
+            network_modes: wire
+                .network_isolation_modes
+                .iter()
+                .filter_map(|mode| NetworkMode::try_from(*mode).ok())
+                .collect(),
             must_create_network: wire.must_create_network,
             no_mounts: wire.mount_configs() == MountConfigs::NoMounts,
             remote_tasks: wire.remote_tasks,

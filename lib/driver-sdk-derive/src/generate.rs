@@ -32,7 +32,8 @@ pub(crate) fn implementation(parsed: &Struct) -> TokenStream {
                 ::driver_sdk::schema::object::<&str>([#(#shapes),*])
             }
 
-            fn from_object(mut object: ::driver_sdk::derive::Object) -> ::core::result::Result<Self, ::driver_sdk::derive::Misfit> {
+            fn from_object(mut object: ::driver_sdk::derive::Object) -> ::core::result::Result<Self,
+            ::driver_sdk::derive::Misfit> {
                 let _ = &mut object;
                 ::core::result::Result::Ok(Self { #(#reads),* })
             }

@@ -74,8 +74,10 @@ mod tests {
         for source in [
             "struct A {}",
             "struct A { b: Option<u8>, r#type: String }",
-            "#[config(default)] struct A { #[config(default = [\"x\"], rename = \"c-d\")] b: Vec<String>, #[serde(skip)] c: u8 }",
-            "#[config(default, impl_default)] struct A { #[config(default = 3)] b: u8, #[config(attr = \"number\", default = 1)] c: X, d: u8 }",
+            "#[config(default)] struct A { #[config(default = [\"x\"], rename = \"c-d\")] b: Vec<String>, \
+                #[serde(skip)] c: u8 }",
+            "#[config(default, impl_default)] struct A { #[config(default = 3)] b: u8, #[config(attr = \"number\", \
+                default = 1)] c: X, d: u8 }",
             "struct A { #[config(default = -1.5)] b: f64, #[config(attr = \"list(number)\", default = [1, -2])] c: X }",
         ] {
             let tokens = derive(&parse_str(source).expect("Rust")).to_string();

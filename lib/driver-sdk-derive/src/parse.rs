@@ -6,7 +6,10 @@ use syn::ext::IdentExt;
 use syn::meta::ParseNestedMeta;
 use syn::parse::ParseStream;
 use syn::spanned::Spanned;
-use syn::{Attribute, Data, DeriveInput, Error, Expr, Fields, Ident, Lit, LitBool, LitFloat, LitInt, LitStr, Meta, Result, Token, Type};
+use syn::{
+    Attribute, Data, DeriveInput, Error, Expr, Fields, Ident, Lit, LitBool, LitFloat, LitInt, LitStr, Meta, Result,
+    Token, Type,
+};
 
 /// A struct to derive for.
 pub(crate) struct Struct {
@@ -82,7 +85,8 @@ pub(crate) fn struct_of(input: &DeriveInput) -> Result<Struct> {
         Fields::Unnamed(_) | Fields::Unit => return Err(Error::new(input.ident.span(), only)),
     };
     if !input.generics.params.is_empty() {
-        let why = "DriverConfig cannot be derived for a generic struct: its schema is one fixed value; write a struct per type";
+        let why = "DriverConfig cannot be derived for a generic struct: its schema is one fixed value; write a struct \
+            per type";
         return Err(Error::new(input.generics.span(), why));
     }
     let (mut default, mut impl_default) = (false, false);
@@ -91,7 +95,11 @@ pub(crate) fn struct_of(input: &DeriveInput) -> Result<Struct> {
             match name_of(&meta).as_str() {
                 "default" => default = true,
                 "impl_default" => impl_default = true,
-                name => return Err(meta.error(format!("`{name}` is no option of a struct; there are: default, impl_default"))),
+                name => {
+                    return Err(
+                        meta.error(format!("`{name}` is no option of a struct; there are: default, impl_default"))
+                    );
+                }
             }
             Ok(())
         })?;
@@ -99,7 +107,10 @@ pub(crate) fn struct_of(input: &DeriveInput) -> Result<Struct> {
     let fields: Vec<Field> = fields.named.iter().map(field_of).collect::<Result<_>>()?;
     for (n, field) in fields.iter().enumerate() {
         if fields[..n].iter().any(|before| before.key == field.key) {
-            return Err(Error::new(field.ident.span(), format!("two fields are called `{}` in the configuration", field.key)));
+            return Err(Error::new(
+                field.ident.span(),
+                format!("two fields are called `{}` in the configuration", field.key),
+            ));
         }
     }
     Ok(Struct { name: input.ident.clone(), default, impl_default, fields })
@@ -148,7 +159,11 @@ impl Options {
             "required" => std::mem::replace(&mut self.required, true),
             "block" => std::mem::replace(&mut self.block, true),
             "default" => {
-                let default = if meta.input.peek(Token![=]) { Fallback::Value(literal(meta.value()?, true)?) } else { Fallback::OfType };
+                let default = if meta.input.peek(Token![=]) {
+                    Fallback::Value(literal(meta.value()?, true)?)
+                } else {
+                    Fallback::OfType
+                };
                 self.default.replace(default).is_some()
             }
             other => return Err(meta.error(format!("`{other}` is no option of a field; {FIELD_OPTIONS}"))),

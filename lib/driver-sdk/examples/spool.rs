@@ -36,8 +36,8 @@ impl DriverState for State {
 
 /// The creation of `began` is atomic, so only one of several such shells runs. It leads a process group, the target of
 /// signals.
-const WRAPPER: &str =
-    "mkdir began 2>/dev/null || exit 0; trap : TERM; echo $$ >pid; sh -c \"$1\" >out 2>&1; echo $? >exit.new; mv exit.new exit";
+const WRAPPER: &str = "mkdir began 2>/dev/null || exit 0; trap : TERM; echo $$ >pid; sh -c \"$1\" >out 2>&1; echo $? \
+    >exit.new; mv exit.new exit";
 
 #[derive(Default)]
 struct Spool(std::sync::OnceLock<PathBuf>);
@@ -68,7 +68,9 @@ impl Spool {
         lock.lock().map_err(RemoteError::could_not_ask)?;
         match number(instance.join("epoch"))?.unwrap_or(0) as u64 {
             accepted if epoch < accepted => Err(RemoteError::StaleEpoch { given: epoch, accepted }),
-            _ => fs::write(instance.join("epoch"), epoch.to_string()).map(|()| lock).map_err(RemoteError::could_not_ask),
+            _ => {
+                fs::write(instance.join("epoch"), epoch.to_string()).map(|()| lock).map_err(RemoteError::could_not_ask)
+            }
         }
     }
     fn look(&self, dir: &Path) -> Answer<Observation> {
@@ -79,10 +81,18 @@ impl Spool {
             (None, None) => (InstanceState::Creating, TaskExit::default()),
             (None, Some(pid)) if test_kill_process_group(pid).is_ok() => (InstanceState::Running, TaskExit::default()),
             // Only now the exit code is certain to be there, unless its shell was killed.
-            (None, Some(_)) => (InstanceState::Exited, number(dir.join("exit"))?.map_or(TaskExit::signal(9), TaskExit::code)),
+            (None, Some(_)) => {
+                (InstanceState::Exited, number(dir.join("exit"))?.map_or(TaskExit::signal(9), TaskExit::code))
+            }
         };
         let key = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(Observation { key, state, exit, epoch: number(dir.join("epoch"))?.unwrap_or(0) as u64, ..Observation::default() })
+        Ok(Observation {
+            key,
+            state,
+            exit,
+            epoch: number(dir.join("epoch"))?.unwrap_or(0) as u64,
+            ..Observation::default()
+        })
     }
 }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use driver_proto::base::base_plugin_server::BasePlugin;
 use driver_proto::base::{
-    ConfigSchemaRequest, ConfigSchemaResponse, PluginInfoRequest, PluginInfoResponse, PluginType, SetConfigRequest, SetConfigResponse,
+    ConfigSchemaRequest, ConfigSchemaResponse, PluginInfoRequest, PluginInfoResponse, PluginType, SetConfigRequest,
+    SetConfigResponse,
 };
 use driver_proto::handshake::{API_VERSION, HEALTH_SERVICE};
 use driver_proto::health::health_check_response::ServingStatus;
@@ -115,7 +116,8 @@ impl Health for Alive {
     }
 
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        let first = status_of(&request.get_ref().service).unwrap_or(HealthCheckResponse { status: ServingStatus::ServiceUnknown as i32 });
+        let first = status_of(&request.get_ref().service)
+            .unwrap_or(HealthCheckResponse { status: ServingStatus::ServiceUnknown as i32 });
         Ok(Response::new(stream::iter([Ok(first)]).chain(stream::pending()).boxed()))
     }
 }

@@ -11,7 +11,9 @@ use tonic::Request;
 
 use crate::plain_service::PlainService;
 use crate::schema::{self, Spec};
-use crate::types::{CpuUsage, ExecOutput, Inspection, MemoryUsage, NetworkOverride, PluginInfo, Started, TaskExit, TaskUsage, Usage};
+use crate::types::{
+    CpuUsage, ExecOutput, Inspection, MemoryUsage, NetworkOverride, PluginInfo, Started, TaskExit, TaskUsage, Usage,
+};
 use crate::{Context, Driver, Error, StopTask, TaskEvent};
 
 /// Returns its prepared answers.
@@ -62,7 +64,11 @@ impl Driver for Given {
 fn valid(at: Option<driver_proto::Timestamp>) -> Result<(), TestCaseError> {
     let at = at.ok_or_else(|| TestCaseError::fail("no time"))?;
     // From year 1 to the end of 9999.
-    prop_assert!((-62_135_596_800..=253_402_300_799).contains(&at.seconds) && (0..1_000_000_000).contains(&at.nanos), "{:?}", at);
+    prop_assert!(
+        (-62_135_596_800..=253_402_300_799).contains(&at.seconds) && (0..1_000_000_000).contains(&at.nanos),
+        "{:?}",
+        at
+    );
     Ok(())
 }
 
@@ -71,7 +77,11 @@ async fn check(given: Given, task: TaskConfig, event: TaskEvent) -> Result<(), T
     let service = PlainService::new(Arc::new(given), context.clone());
     let failed = |status: tonic::Status| TestCaseError::fail(status.to_string());
 
-    let started = service.start_task(Request::new(StartTaskRequest { task: Some(task.clone()) })).await.map_err(failed)?.into_inner();
+    let started = service
+        .start_task(Request::new(StartTaskRequest { task: Some(task.clone()) }))
+        .await
+        .map_err(failed)?
+        .into_inner();
     let handle = started.handle.ok_or_else(|| TestCaseError::fail("no handle"))?;
     let echoed = handle.config.clone().unwrap_or_default();
     prop_assert!(handle.version >= 1 && handle.state() != TaskState::Unknown, "{:?}", handle);
@@ -81,7 +91,8 @@ async fn check(given: Given, task: TaskConfig, event: TaskEvent) -> Result<(), T
     let waited = service.wait_task(Request::new(WaitTaskRequest::default())).await.map_err(failed)?.into_inner();
     prop_assert!(waited.result.is_some());
 
-    let inspected = service.inspect_task(Request::new(InspectTaskRequest::default())).await.map_err(failed)?.into_inner();
+    let inspected =
+        service.inspect_task(Request::new(InspectTaskRequest::default())).await.map_err(failed)?.into_inner();
     let status = inspected.task.ok_or_else(|| TestCaseError::fail("no status"))?;
     prop_assert!(status.result.is_some() && inspected.driver.is_some());
     valid(status.started_at)?;
@@ -108,7 +119,8 @@ async fn check(given: Given, task: TaskConfig, event: TaskEvent) -> Result<(), T
     prop_assert!(look.attributes.values().all(|attribute| attribute.value.is_some()));
     let capabilities = service.capabilities(Request::new(CapabilitiesRequest {})).await.map_err(failed)?.into_inner();
     prop_assert!(capabilities.capabilities.is_some());
-    let schema = service.task_config_schema(Request::new(TaskConfigSchemaRequest {})).await.map_err(failed)?.into_inner();
+    let schema =
+        service.task_config_schema(Request::new(TaskConfigSchemaRequest {})).await.map_err(failed)?.into_inner();
     prop_assert!(schema.spec.is_some_and(|spec| spec.block.is_some()));
     Ok(())
 }
@@ -116,11 +128,14 @@ async fn check(given: Given, task: TaskConfig, event: TaskEvent) -> Result<(), T
 /// Includes times outside every calendar.
 fn time() -> impl Strategy<Value = Option<SystemTime>> {
     let seconds = prop_oneof![any::<i32>().prop_map(i64::from), -99_000_000_000..300_000_000_000i64];
-    proptest::option::of((seconds, 0..1_000_000_000u32).prop_filter_map("a time of this machine", |(seconds, nanos)| {
-        let whole = Duration::from_secs(seconds.unsigned_abs());
-        let base = if seconds < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
-        base?.checked_add(Duration::from_nanos(nanos.into()))
-    }))
+    proptest::option::of((seconds, 0..1_000_000_000u32).prop_filter_map(
+        "a time of this machine",
+        |(seconds, nanos)| {
+            let whole = Duration::from_secs(seconds.unsigned_abs());
+            let base = if seconds < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
+            base?.checked_add(Duration::from_nanos(nanos.into()))
+        },
+    ))
 }
 
 prop_compose! {
@@ -159,7 +174,8 @@ prop_compose! {
 
 prop_compose! {
     fn task()(id: String, name: String, msgpack_driver_config: Vec<u8>, resources: bool) -> TaskConfig {
-        TaskConfig { id, name, msgpack_driver_config, resources: resources.then(Resources::default), ..TaskConfig::default() }
+        TaskConfig { id, name, msgpack_driver_config, resources: resources.then(Resources::default),
+            ..TaskConfig::default() }
     }
 }
 

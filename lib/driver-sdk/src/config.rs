@@ -11,7 +11,9 @@ use std::time::Duration;
 use rmpv::Value;
 use serde::Deserialize;
 use serde::de::value::{MapDeserializer, SeqDeserializer};
-use serde::de::{self, DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, VariantAccess, Visitor};
+use serde::de::{
+    self, DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, VariantAccess, Visitor,
+};
 use serde::forward_to_deserialize_any;
 
 use crate::Error;
@@ -93,8 +95,9 @@ pub fn merged_map<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap
 /// `#[serde(default, deserialize_with = "driver_sdk::config::duration")]`.
 pub fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     let text = Option::<String>::deserialize(deserializer)?.unwrap_or_default();
-    parse_duration(&text)
-        .ok_or_else(|| de::Error::custom(format!("{text:?} is not a duration; write one like \"90s\", \"1h30m\" or \"250ms\"")))
+    parse_duration(&text).ok_or_else(|| {
+        de::Error::custom(format!("{text:?} is not a duration; write one like \"90s\", \"1h30m\" or \"250ms\""))
+    })
 }
 
 /// See [`duration`].
@@ -236,8 +239,10 @@ impl<'de> Deserializer<'de> for Lenient {
     }
 
     integers! {
-        deserialize_i8 visit_i8 i8, deserialize_i16 visit_i16 i16, deserialize_i32 visit_i32 i32, deserialize_i64 visit_i64 i64,
-        deserialize_u8 visit_u8 u8, deserialize_u16 visit_u16 u16, deserialize_u32 visit_u32 u32, deserialize_u64 visit_u64 u64
+        deserialize_i8 visit_i8 i8, deserialize_i16 visit_i16 i16, deserialize_i32 visit_i32 i32,
+        deserialize_i64 visit_i64 i64,
+        deserialize_u8 visit_u8 u8, deserialize_u16 visit_u16 u16, deserialize_u32 visit_u32 u32,
+        deserialize_u64 visit_u64 u64
     }
 
     fn deserialize_f32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
@@ -286,7 +291,12 @@ impl<'de> Deserializer<'de> for Lenient {
         visitor.visit_newtype_struct(self)
     }
 
-    fn deserialize_enum<V: Visitor<'de>>(self, _: &'static str, _: &'static [&'static str], visitor: V) -> Result<V::Value, DecodeError> {
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, DecodeError> {
         match self.0 {
             Value::Map(mut entries) if entries.len() == 1 => {
                 let (tag, value) = entries.remove(0);

@@ -233,7 +233,9 @@ impl Object {
 
 fn map(value: Value) -> Result<Vec<(String, Value)>, Misfit> {
     match value {
-        Value::Map(entries) => entries.into_iter().map(|(key, value)| Ok((deserialized::<String>(key)?, value))).collect(),
+        Value::Map(entries) => {
+            entries.into_iter().map(|(key, value)| Ok((deserialized::<String>(key)?, value))).collect()
+        }
         other => Err(Misfit::new(format!("a block or an object is wanted, there is {other}"))),
     }
 }
@@ -272,7 +274,8 @@ pub enum Maybe {}
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a field of a driver's configuration",
     label = "no configuration has a value of this type",
-    note = "there are: String, PathBuf, integers, f32, f64, bool, Duration, Option, Vec, BTreeMap<String, _>, and structs that derive DriverConfig",
+    note = "there are: String, PathBuf, integers, f32, f64, bool, Duration, Option, Vec, BTreeMap<String, _>, and \
+        structs that derive DriverConfig",
     note = "a type that serde deserializes can be given the type of an attribute: #[config(attr = \"string\")]"
 )]
 pub trait FieldType: Sized {
@@ -324,7 +327,8 @@ impl FieldType for Duration {
 
     fn read(value: Value) -> Result<Self, Misfit> {
         let text: String = deserialized(value)?;
-        let wrong = || Misfit::new(format!("{text:?} is not a duration; write one like \"90s\", \"1h30m\" or \"250ms\""));
+        let wrong =
+            || Misfit::new(format!("{text:?} is not a duration; write one like \"90s\", \"1h30m\" or \"250ms\""));
         config::parse_duration(&text).ok_or_else(wrong)
     }
 }
@@ -359,7 +363,8 @@ impl<T: FieldType<Kind: Nullable>> FieldType for Option<T> {
 /// Forms that lists and maps can contain.
 #[diagnostic::on_unimplemented(
     message = "no list or map of a driver's configuration has elements of type `{T}`",
-    note = "elements are attributes (String, numbers, bool, Duration, lists of these) or structs that derive DriverConfig"
+    note = "elements are attributes (String, numbers, bool, Duration, lists of these) or structs that derive \
+        DriverConfig"
 )]
 pub trait Element<T> {
     /// The form of a list of these.
@@ -390,7 +395,9 @@ impl<T: FieldType<Kind = Attr>> Element<T> for Attr {
     fn entries(value: Value) -> Result<Vec<(String, Value)>, Misfit> {
         match value {
             // One map for each occurrence.
-            Value::Array(maps) => Ok(maps.into_iter().map(map).collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect()),
+            Value::Array(maps) => {
+                Ok(maps.into_iter().map(map).collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
+            }
             one => map(one),
         }
     }

@@ -10,7 +10,8 @@ use crate::config::Config;
 use crate::exec::ExecIo;
 use crate::schema::Spec;
 use crate::types::{
-    AgentConfig, Capabilities, ExecOutput, Fingerprint, Inspection, PluginInfo, Started, StopTask, TaskExit, TaskStatus, TaskUsage,
+    AgentConfig, Capabilities, ExecOutput, Fingerprint, Inspection, PluginInfo, Started, StopTask, TaskExit,
+    TaskStatus, TaskUsage,
 };
 use crate::{Context, Error};
 
@@ -114,7 +115,13 @@ pub trait Driver: Send + Sync + 'static {
 
     /// Runs an interactive command in the task's environment. The return ends the session. When the client goes away,
     /// the SDK drops the call at an await: hold the command in a value whose drop ends it.
-    async fn exec_streaming(&self, _id: &str, _command: Vec<String>, _tty: bool, _io: ExecIo) -> Result<TaskExit, Error> {
+    async fn exec_streaming(
+        &self,
+        _id: &str,
+        _command: Vec<String>,
+        _tty: bool,
+        _io: ExecIo,
+    ) -> Result<TaskExit, Error> {
         Err(Error::unsupported("interactive exec"))
     }
 

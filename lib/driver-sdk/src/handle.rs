@@ -23,8 +23,8 @@
 //! }
 //!
 //! let started = State { pid: 7, start_ticks: 99 }.started().unwrap();
-//! let handle = TaskHandle { version: started.version.into(), driver_state: started.driver_state, ..TaskHandle::default() };
-//! assert_eq!(State::recover(&handle).unwrap().start_ticks, 99);
+//! let handle = TaskHandle { version: started.version.into(), driver_state: started.driver_state,
+//! ..TaskHandle::default() }; assert_eq!(State::recover(&handle).unwrap().start_ticks, 99);
 //! assert!(State::recover(&TaskHandle { version: 3, ..handle }).is_err());
 //! ```
 //!
@@ -99,7 +99,8 @@ fn read<T: DriverState>(version: i64, bytes: &[u8]) -> Result<T, Error> {
     let older = u16::try_from(version).ok().filter(|older| (1..T::VERSION).contains(older));
     let upgraded = older.map_or(Ok(None), |older| T::upgrade(older, bytes))?;
     upgraded.ok_or_else(|| {
-        let (known, release) = (T::VERSION, if version > T::VERSION.into() { "a newer release" } else { "an older release" });
+        let (known, release) =
+            (T::VERSION, if version > T::VERSION.into() { "a newer release" } else { "an older release" });
         Error::invalid(format!(
             "the task's handle has version {version}, this driver writes {known} and does not know that one; \
              use {release} of the driver, which wrote it"
@@ -148,12 +149,14 @@ pub fn decode_intent<T: DeserializeOwned>(version: u16, bytes: &[u8]) -> Result<
     if bytes.is_empty() {
         return Ok(None);
     }
-    let damaged =
-        |why: rmp_serde::decode::Error| RemoteError::could_not_ask(format!("cannot read what the servers keep of the create: {why}"));
+    let damaged = |why: rmp_serde::decode::Error| {
+        RemoteError::could_not_ask(format!("cannot read what the servers keep of the create: {why}"))
+    };
     let Kept { version: written, .. } = rmp_serde::from_slice::<Kept<serde::de::IgnoredAny>>(bytes).map_err(damaged)?;
     if written != version {
         return Err(RemoteError::could_not_ask(format!(
-            "what the servers keep of the create has version {written}, this driver knows {version}; use the release of the driver that wrote it"
+            "what the servers keep of the create has version {written}, this driver knows {version}; use the release \
+                of the driver that wrote it"
         )));
     }
     rmp_serde::from_slice::<Kept<T>>(bytes).map(|kept| Some(kept.intent)).map_err(damaged)
@@ -162,7 +165,8 @@ pub fn decode_intent<T: DeserializeOwned>(version: u16, bytes: &[u8]) -> Result<
 /// The error for a version unknown to this driver.
 pub fn unknown_version(got: i32, known: std::ops::RangeInclusive<i32>) -> Error {
     Error::invalid(format!(
-        "the task's handle has version {got}, this driver knows {} to {}; use the driver release that wrote it or a newer one",
+        "the task's handle has version {got}, this driver knows {} to {}; use the driver release that wrote it or a \
+            newer one",
         known.start(),
         known.end()
     ))
@@ -231,14 +235,19 @@ mod tests {
         assert_eq!(State::recover(&handle(3, current)), Ok(State { name: "web".into(), ..wanted }));
         assert_eq!(State::recover(&handle(2, b"\xa3web")), Ok(State { name: "web".into(), added_later: 0 }));
         let written = State { name: "web".into(), added_later: 7 }.started().expect("encodes");
-        assert_eq!((written.version, written.driver_state.as_slice()), (3, b"\x82\xa4name\xa3web\xabadded_later\x07".as_slice()));
+        assert_eq!(
+            (written.version, written.driver_state.as_slice()),
+            (3, b"\x82\xa4name\xa3web\xabadded_later\x07".as_slice())
+        );
         let remote = State { name: "web".into(), added_later: 7 }.remote_handle().expect("encodes");
         assert_eq!((remote.schema, State::from_remote_handle(&remote).map(|state| state.added_later)), (3, Ok(7)));
     }
 
     #[test]
     fn what_is_not_known_is_refused_with_what_to_do() {
-        for (version, part) in [(4, "a newer release"), (1, "an older release"), (0, "an older release"), (-1, "an older release")] {
+        for (version, part) in
+            [(4, "a newer release"), (1, "an older release"), (0, "an older release"), (-1, "an older release")]
+        {
             let text = State::recover(&handle(version, b"\x81\xa4name\xa3web")).expect_err("unknown").to_string();
             assert!(text.contains(part) && text.contains(&format!("version {version},")), "{text}");
         }

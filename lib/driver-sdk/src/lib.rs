@@ -63,13 +63,13 @@ pub use driver::Driver;
 pub use error::{Error, RemoteError};
 pub use handle::DriverState;
 pub use remote::{
-    Bundle, BundleFile, Description, Ensure, Ensured, Instance, InstanceState, LogChunk, LogStream, LogsQuery, Lookup, Observation,
-    ObservationSink, Page, RemoteDriver, RemoteHandle,
+    Bundle, BundleFile, Description, Ensure, Ensured, Instance, InstanceState, LogChunk, LogStream, LogsQuery, Lookup,
+    Observation, ObservationSink, Page, RemoteDriver, RemoteHandle,
 };
-pub use serve::{block_on, serve, serve_remote, serve_remote_as_plain};
+pub use serve::{block_on, serve, serve_remote, serve_remote_as_plain, serve_remote_within};
 pub use task_log::log_policy;
 pub use tasks::Tasks;
 pub use types::{
-    AgentConfig, Capabilities, CpuUsage, ExecOutput, Fingerprint, FsIsolation, Health, Inspection, MemoryUsage, NetworkMode,
-    NetworkOverride, PluginInfo, Started, StopTask, TaskExit, TaskStatus, TaskUsage, Usage,
+    AgentConfig, Capabilities, CpuUsage, ExecOutput, Fingerprint, FsIsolation, Health, Inspection, MemoryUsage,
+    NetworkMode, NetworkOverride, PluginInfo, Started, StopTask, TaskExit, TaskStatus, TaskUsage, Usage,
 };

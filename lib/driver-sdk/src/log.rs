@@ -23,9 +23,9 @@ const ALONE_AFTER: Duration = Duration::from_millis(100);
 /// Sends `tracing` events to the host. Does nothing at a second call, or in a program with its own subscriber.
 pub(crate) fn install() {
     // The transport's own messages are of no use to operators.
-    let filter = Targets::new()
-        .with_default(Level::TRACE)
-        .with_targets(["h2", "hyper", "hyper_util", "tonic", "tower", "mio", "tokio", "runtime"].map(|t| (t, Level::WARN)));
+    let filter = Targets::new().with_default(Level::TRACE).with_targets(
+        ["h2", "hyper", "hyper_util", "tonic", "tower", "mio", "tokio", "runtime"].map(|t| (t, Level::WARN)),
+    );
     if tracing_subscriber::registry().with(HclogLayer.with_filter(filter)).try_init().is_ok() {
         std::panic::set_hook(Box::new(|panic| {
             let place = panic.location().map(ToString::to_string).unwrap_or_default();
@@ -108,7 +108,10 @@ impl Outlet {
             }
             let mut owed = self.owed();
             if owed.lines > 0 {
-                let fields = Fields { message: "log lines were left out, for the host did not read them in time".into(), rest: Map::new() };
+                let fields = Fields {
+                    message: "log lines were left out, for the host did not read them in time".into(),
+                    rest: Map::new(),
+                };
                 if write(to, "warn", module_path!(), fields, owed.lines) {
                     owed.lines = 0;
                 }
@@ -218,7 +221,8 @@ mod tests {
     use super::*;
 
     fn line(message: &str, rest: &[(&str, Value)]) -> Value {
-        let fields = Fields { message: message.into(), rest: rest.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect() };
+        let fields =
+            Fields { message: message.into(), rest: rest.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect() };
         let now = jiff::Timestamp::new(1_700_000_000, 5_000).expect("time");
         let line = render("info", "my::module", &now, fields, 3);
         assert!(line.len() <= LINE_MAX, "{}", line.len());
@@ -277,7 +281,8 @@ mod tests {
             }
             told.send((came, counted)).expect("somebody listens");
         });
-        let (came, counted) = tell.recv_timeout(Duration::from_secs(30)).expect("the last lines are counted although none follows");
+        let (came, counted) =
+            tell.recv_timeout(Duration::from_secs(30)).expect("the last lines are counted although none follows");
         assert_eq!(came + counted, 500);
         assert!((1..500).contains(&came), "{came}");
     }

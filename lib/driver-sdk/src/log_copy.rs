@@ -234,7 +234,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
         #[test]
-        fn any_chunks_and_any_restarts_give_the_same_text(lens in prop::collection::vec((0_usize..30, any::<bool>()), 1..12), max in 3_u64..20) {
+        fn any_chunks_and_any_restarts_give_the_same_text(lens in prop::collection::vec((0_usize..30, any::<bool>()),
+            1..12), max in 3_u64..20) {
             let dir = tempfile::tempdir().unwrap();
             let here = place(dir.path(), 1000, max);
             let whole: Vec<u8> = (0..600_u32).map(|n| if n % 7 == 0 { b'\n' } else { b'a' + (n % 26) as u8 }).collect();
@@ -249,7 +250,8 @@ mod tests {
                 }
                 prop_assert_eq!(copy.position(), end as u64);
             }
-            let written: Vec<u8> = (0..=here.newest().unwrap().unwrap()).flat_map(|n| fs::read(here.file(n)).unwrap()).collect();
+            let written: Vec<u8> =
+                (0..=here.newest().unwrap().unwrap()).flat_map(|n| fs::read(here.file(n)).unwrap()).collect();
             prop_assert_eq!(&written[..], &whole[..end]);
         }
     }

@@ -3,7 +3,8 @@
 //! ```text
 //! start ── ensure(key = task id) ──▶ managed ── exited / gone ──▶ ended ── destroy ──▶ acknowledged, forgotten
 //! recover ── observe ──────────────▶ managed ── stop ───────────▶ ended
-//!                                    managed ── DETACH ─────────▶ detached ── destroy ──▶ forgotten, instance untouched
+//!                                    managed ── DETACH ─────────▶ detached ── destroy ──▶ forgotten, instance
+//! untouched
 //! ```
 
 use std::collections::HashMap;
@@ -23,11 +24,12 @@ use crate::observer::Observer;
 use crate::remote::{Ensure, InstanceState, LogStream, LogsQuery, Observation, RemoteHandle};
 use crate::schema::Spec;
 use crate::types::{
-    AgentConfig, Capabilities, ExecOutput, Fingerprint, Inspection, NetworkOverride, PluginInfo, Started, StopTask, TaskExit, TaskStatus,
-    TaskUsage,
+    AgentConfig, Capabilities, ExecOutput, Fingerprint, Inspection, NetworkOverride, PluginInfo, Started, StopTask,
+    TaskExit, TaskStatus, TaskUsage,
 };
 use crate::{
-    Context, DETACH_SIGNAL, Driver, DriverState, Error, LogChunk, RemoteDriver, RemoteError, TaskConfig, TaskHandle, handle, log_policy,
+    Context, DETACH_SIGNAL, Driver, DriverState, Error, LogChunk, RemoteDriver, RemoteError, TaskConfig, TaskHandle,
+    handle, log_policy,
 };
 
 /// Hosts of the plain protocol have no cluster identity.
@@ -78,7 +80,9 @@ fn error(error: RemoteError) -> Error {
     match error {
         RemoteError::CouldNotAsk(_) => Error::Recoverable(error.to_string()),
         RemoteError::WrongRequest(_) => Error::Invalid(error.to_string()),
-        RemoteError::Gone(_) | RemoteError::Sealed(_) | RemoteError::StaleEpoch { .. } => Error::Failed(error.to_string()),
+        RemoteError::Gone(_) | RemoteError::Sealed(_) | RemoteError::StaleEpoch { .. } => {
+            Error::Failed(error.to_string())
+        }
     }
 }
 
@@ -115,7 +119,14 @@ impl PlainRemote {
         self.tasks().get(id).cloned().ok_or(Error::TaskNotFound)
     }
 
-    fn manage(&self, task: &TaskConfig, key: String, handle: RemoteHandle, epoch: u64, logs: Logs) -> Result<(), Error> {
+    fn manage(
+        &self,
+        task: &TaskConfig,
+        key: String,
+        handle: RemoteHandle,
+        epoch: u64,
+        logs: Logs,
+    ) -> Result<(), Error> {
         let managed = Arc::new(Managed {
             id: task.id.clone(),
             name: task.name.clone(),
@@ -220,7 +231,12 @@ async fn copy_log(remote: Arc<dyn RemoteDriver>, task: Arc<Managed>, stream: Log
     loop {
         match copy_log_once(&*remote, &task, stream, &place, logs).await {
             Ok(()) => return,
-            Err(why) => tracing::warn!(task = task.id, name = place.name, why, "the log is not copied at the moment, trying again"),
+            Err(why) => tracing::warn!(
+                task = task.id,
+                name = place.name,
+                why,
+                "the log is not copied at the moment, trying again"
+            ),
         }
         tokio::select! {
             () = tokio::time::sleep(RETRY_AFTER) => {}
@@ -230,12 +246,23 @@ async fn copy_log(remote: Arc<dyn RemoteDriver>, task: Arc<Managed>, stream: Log
     }
 }
 
-async fn copy_log_once(remote: &dyn RemoteDriver, task: &Managed, stream: LogStream, place: &Place, logs: Logs) -> Result<(), String> {
+async fn copy_log_once(
+    remote: &dyn RemoteDriver,
+    task: &Managed,
+    stream: LogStream,
+    place: &Place,
+    logs: Logs,
+) -> Result<(), String> {
     loop {
         let last = task.over.is_cancelled();
         let mut copy = open_copy(place, &task.key, logs).await.map_err(|e| e.to_string())?;
         let (sink, mut chunks) = mpsc::channel(16);
-        let query = LogsQuery { stream, offset: copy.as_ref().map_or(0, LogCopy::position), follow: !last, from_end: copy.is_none() };
+        let query = LogsQuery {
+            stream,
+            offset: copy.as_ref().map_or(0, LogCopy::position),
+            follow: !last,
+            from_end: copy.is_none(),
+        };
         let reading = remote.logs(&task.handle, query, sink);
         let mut reading = std::pin::pin!(reading);
         let mut outcome = None;
@@ -248,7 +275,8 @@ async fn copy_log_once(remote: &dyn RemoteDriver, task: &Managed, stream: LogStr
                 () = task.over.cancelled(), if !last => break,
                 result = &mut reading, if outcome.is_none() => outcome = Some(result),
                 chunk = chunks.recv() => match chunk {
-                    Some(chunk) => copy = Some(append(copy.take(), place, &task.key, chunk).await.map_err(|e| e.to_string())?),
+                    Some(chunk) => copy =
+                        Some(append(copy.take(), place, &task.key, chunk).await.map_err(|e| e.to_string())?),
                     None => break,
                 },
             }

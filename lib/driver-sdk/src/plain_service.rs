@@ -40,7 +40,10 @@ fn fingerprint_response(fingerprint: Fingerprint, gone: Vec<String>) -> Fingerpr
         Health::Unhealthy => HealthState::Unhealthy,
         Health::Healthy => HealthState::Healthy,
     };
-    let attribute = |text: String| structs::Attribute { value: Some(structs::attribute::Value::StringVal(text)), unit: String::new() };
+    let attribute = |text: String| structs::Attribute {
+        value: Some(structs::attribute::Value::StringVal(text)),
+        unit: String::new(),
+    };
     // An attribute disappears only when it is sent empty.
     let gone = gone.into_iter().map(|name| (name, attribute(String::new())));
     let present = fingerprint.attributes.into_iter().map(|(name, value)| (name, attribute(value)));
@@ -53,11 +56,17 @@ fn fingerprint_response(fingerprint: Fingerprint, gone: Vec<String>) -> Fingerpr
 }
 
 async fn look(driver: &dyn Driver) -> Fingerprint {
-    guarded(async { Ok::<_, Status>(driver.fingerprint().await) }).await.unwrap_or_else(|status| Fingerprint::unhealthy(status.message()))
+    guarded(async { Ok::<_, Status>(driver.fingerprint().await) })
+        .await
+        .unwrap_or_else(|status| Fingerprint::unhealthy(status.message()))
 }
 
 /// Sends the first fingerprint at once, then every change, as long as the host listens.
-async fn fingerprints(driver: Arc<dyn Driver>, context: Context, out: mpsc::Sender<Result<FingerprintResponse, Status>>) {
+async fn fingerprints(
+    driver: Arc<dyn Driver>,
+    context: Context,
+    out: mpsc::Sender<Result<FingerprintResponse, Status>>,
+) {
     let due = context.fingerprint_due();
     let mut last: Option<Fingerprint> = None;
     loop {
@@ -81,7 +90,12 @@ async fn fingerprints(driver: Arc<dyn Driver>, context: Context, out: mpsc::Send
     }
 }
 
-async fn samples(driver: Arc<dyn Driver>, id: String, every: Duration, out: mpsc::Sender<Result<TaskStatsResponse, Status>>) {
+async fn samples(
+    driver: Arc<dyn Driver>,
+    id: String,
+    every: Duration,
+    out: mpsc::Sender<Result<TaskStatsResponse, Status>>,
+) {
     loop {
         match guarded(driver.task_stats(&id)).await {
             Ok(Some(usage)) => {
@@ -176,7 +190,11 @@ fn exec_inputs(message: ExecTaskStreamingRequest) -> Vec<ExecInput> {
 }
 
 /// Runs a session: `first` may already hold input; forwards the client's further messages until the client goes.
-pub(crate) fn exec_session<S, F, R>(first: ExecTaskStreamingRequest, mut rest: S, run: F) -> StreamOf<ExecTaskStreamingResponse>
+pub(crate) fn exec_session<S, F, R>(
+    first: ExecTaskStreamingRequest,
+    mut rest: S,
+    run: F,
+) -> StreamOf<ExecTaskStreamingResponse>
 where
     S: Stream<Item = Result<ExecTaskStreamingRequest, Status>> + Send + Unpin + 'static,
     F: FnOnce(ExecIo) -> R,
@@ -349,7 +367,10 @@ impl Wire for PlainService {
 
     type ExecTaskStreamingStream = StreamOf<ExecTaskStreamingResponse>;
 
-    async fn exec_task_streaming(&self, request: Request<Streaming<ExecTaskStreamingRequest>>) -> Reply<Self::ExecTaskStreamingStream> {
+    async fn exec_task_streaming(
+        &self,
+        request: Request<Streaming<ExecTaskStreamingRequest>>,
+    ) -> Reply<Self::ExecTaskStreamingStream> {
         let mut messages = request.into_inner();
         let mut first = messages.message().await?.unwrap_or_default();
         let setup = first.setup.take();
@@ -448,7 +469,8 @@ mod tests {
         assert_eq!((status.started_at, status.completed_at), (Some(build::ZERO_TIME), Some(build::ZERO_TIME)));
         let executed = service.exec_task(Request::new(ExecTaskRequest::default())).await.expect("runs").into_inner();
         assert!(executed.result.is_some());
-        let mut stats = service.task_stats(Request::new(TaskStatsRequest::default())).await.expect("opens").into_inner();
+        let mut stats =
+            service.task_stats(Request::new(TaskStatsRequest::default())).await.expect("opens").into_inner();
         let sample = stats.next().await.expect("one").expect("fine").stats.expect("stats");
         assert!(sample.timestamp.is_some_and(|at| at.seconds > 0) && sample.agg_resource_usage.is_some());
         assert!(sample.resource_usage_by_pid["1"].cpu.is_some() && sample.resource_usage_by_pid["1"].memory.is_some());
@@ -482,7 +504,8 @@ mod tests {
         assert!(first.health() == HealthState::Unhealthy && first.health_description.contains("no look"), "{first:?}");
         let mut events = service.task_events(Request::new(TaskEventsRequest {})).await.expect("opens").into_inner();
         // For hours nothing changes and nothing ends.
-        let silence = tokio::time::timeout(Duration::from_secs(10_000), futures::future::select(looks.next(), events.next()));
+        let silence =
+            tokio::time::timeout(Duration::from_secs(10_000), futures::future::select(looks.next(), events.next()));
         assert!(silence.await.is_err());
         service.context.emit(crate::TaskEvent { message: "hello".into(), ..Default::default() });
         let event = events.next().await.expect("open").expect("fine");

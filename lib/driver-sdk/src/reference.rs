@@ -70,13 +70,22 @@ impl Walk<'_> {
             (above, name) => format!("{above}.{name}"),
         };
         match kind {
-            Kind::Object(object) => object.attributes.iter().for_each(|(name, spec)| self.spec(spec, name, above, None)),
+            Kind::Object(object) => {
+                object.attributes.iter().for_each(|(name, spec)| self.spec(spec, name, above, None))
+            }
             Kind::Array(array) => array.values.iter().for_each(|spec| self.spec(spec, "", above, None)),
             Kind::Attr(attr) => self.row(named(&attr.name), attr.r#type.clone(), attr.required, default),
             Kind::BlockAttrs(attrs) => {
-                self.row(named(&attrs.name), format!("block with free keys of type {}", attrs.r#type), attrs.required, default);
+                self.row(
+                    named(&attrs.name),
+                    format!("block with free keys of type {}", attrs.r#type),
+                    attrs.required,
+                    default,
+                );
             }
-            Kind::BlockValue(block) => self.nested(named(&block.name), "block".to_owned(), block.required, default, &block.nested),
+            Kind::BlockValue(block) => {
+                self.nested(named(&block.name), "block".to_owned(), block.required, default, &block.nested)
+            }
             Kind::BlockList(list) => {
                 let form = repeated("blocks", list.min_items, list.max_items);
                 self.nested(named(&list.name), form, list.min_items > 0, default, &list.nested);
@@ -87,7 +96,13 @@ impl Walk<'_> {
             }
             Kind::BlockMap(map) => {
                 let labels: Vec<String> = map.labels.iter().map(|label| format!("\"{label}\"")).collect();
-                self.nested(named(&map.name), format!("blocks with label {}", labels.join(" ")), false, default, &map.nested);
+                self.nested(
+                    named(&map.name),
+                    format!("blocks with label {}", labels.join(" ")),
+                    false,
+                    default,
+                    &map.nested,
+                );
             }
             Kind::Default(both) => {
                 let literal = match both.default.as_ref().and_then(|spec| spec.block.as_ref()) {
@@ -103,7 +118,14 @@ impl Walk<'_> {
         }
     }
 
-    fn nested(&mut self, key: String, form: String, required: bool, default: Option<String>, nested: &Option<Box<wire::Spec>>) {
+    fn nested(
+        &mut self,
+        key: String,
+        form: String,
+        required: bool,
+        default: Option<String>,
+        nested: &Option<Box<wire::Spec>>,
+    ) {
         self.row(key.clone(), form, required, default);
         if let Some(nested) = nested {
             self.spec(nested, "", &key, None);
@@ -157,7 +179,9 @@ mod tests {
 
     #[test]
     fn schemas_of_others_need_no_names_and_may_be_odd() {
-        let attr = wire::Spec { block: Some(Kind::Attr(wire::Attr { name: String::new(), r#type: "any".into(), required: false })) };
+        let attr = wire::Spec {
+            block: Some(Kind::Attr(wire::Attr { name: String::new(), r#type: "any".into(), required: false })),
+        };
         let default = wire::Default { primary: Some(Box::new(attr.clone())), default: Some(Box::new(attr.clone())) };
         let attributes = [
             ("implied".to_owned(), attr.clone()),
@@ -167,7 +191,8 @@ mod tests {
         ];
         let wire = wire::Spec { block: Some(Kind::Object(wire::Object { attributes: attributes.into() })) };
         let rows = rows(&Spec::from_parts(wire, [("implied".to_owned(), "told".to_owned())].into()));
-        let seen: Vec<_> = rows.iter().map(|row| (row.key.as_str(), row.default.as_deref(), row.description.as_str())).collect();
+        let seen: Vec<_> =
+            rows.iter().map(|row| (row.key.as_str(), row.default.as_deref(), row.description.as_str())).collect();
         assert_eq!(seen, [("computed", Some("computed"), ""), ("implied", None, "told")]);
     }
 }

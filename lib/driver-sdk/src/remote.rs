@@ -418,7 +418,12 @@ pub trait RemoteDriver: Send + Sync + 'static {
     /// Returns the existing instance, or `None` when there is none, which is then final. Does not stop an existing
     /// instance, which takes over the epoch. Idempotent. The seal must survive restarts, for at least as long as a call
     /// may be on its way. Declare it with [`Description::seal`].
-    async fn seal(&self, _key: &str, _epoch: u64, _owner: &str) -> Result<Option<(RemoteHandle, Observation)>, RemoteError> {
+    async fn seal(
+        &self,
+        _key: &str,
+        _epoch: u64,
+        _owner: &str,
+    ) -> Result<Option<(RemoteHandle, Observation)>, RemoteError> {
         Err(RemoteError::wrong_request("this driver cannot seal keys"))
     }
 
@@ -429,7 +434,12 @@ pub trait RemoteDriver: Send + Sync + 'static {
     /// Sends bytes of a log until its end, or for ever with `follow`. Returns when the sink is closed. For an ended
     /// instance, a query without `follow` sends everything that will ever exist: wait for output that may still be on
     /// its way. The node fetches the log so before it acknowledges the end.
-    async fn logs(&self, _handle: &RemoteHandle, _query: LogsQuery, _sink: mpsc::Sender<LogChunk>) -> Result<(), RemoteError> {
+    async fn logs(
+        &self,
+        _handle: &RemoteHandle,
+        _query: LogsQuery,
+        _sink: mpsc::Sender<LogChunk>,
+    ) -> Result<(), RemoteError> {
         Err(RemoteError::wrong_request("this driver cannot read logs"))
     }
 

@@ -39,7 +39,8 @@ fn wire_handle(handle: remote::RemoteHandle) -> Result<Handle, Status> {
     if handle.data.len() > REMOTE_HANDLE_MAX_BYTES {
         let size = handle.data.len();
         return Err(Status::internal(format!(
-            "the driver made a handle of {size} bytes, at most {REMOTE_HANDLE_MAX_BYTES} are allowed; keep only what finds the instance again"
+            "the driver made a handle of {size} bytes, at most {REMOTE_HANDLE_MAX_BYTES} are allowed; keep only what \
+                finds the instance again"
         )));
     }
     Ok(Handle { schema: handle.schema, data: handle.data })
@@ -51,7 +52,8 @@ fn bounded_intent(intent: Vec<u8>) -> Result<Vec<u8>, Status> {
         0 => Err(Status::internal("the driver made an empty intent; answer None where nothing needs to be kept")),
         1..=INTENT_MAX_BYTES => Ok(intent),
         size => Err(Status::internal(format!(
-            "the driver made an intent of {size} bytes, at most {INTENT_MAX_BYTES} are kept; keep only what finds the create again"
+            "the driver made an intent of {size} bytes, at most {INTENT_MAX_BYTES} are kept; keep only what finds the \
+                create again"
         ))),
     }
 }
@@ -220,11 +222,17 @@ impl Wire for RemoteService {
             size => size.min(1000) as usize,
         };
         if request.owner.is_empty() && !guarded(async { Ok::<_, Status>(self.driver.describe()) }).await?.list_owners {
-            return Err(Status::invalid_argument("List came without an owner, and the driver does not list the instances of all owners"));
+            return Err(Status::invalid_argument(
+                "List came without an owner, and the driver does not list the instances of all owners",
+            ));
         }
         let page = guarded(self.observer.in_turn(self.driver.list(&request.owner, &request.page_token, size))).await?;
         let instances = page.instances.into_iter().map(wire_instance).collect::<Result<_, _>>()?;
-        Ok(Response::new(ListResponse { instances, next_page_token: page.next_page_token, incomplete: page.incomplete }))
+        Ok(Response::new(ListResponse {
+            instances,
+            next_page_token: page.next_page_token,
+            incomplete: page.incomplete,
+        }))
     }
 
     async fn observe(&self, request: Request<ObserveRequest>) -> Reply<ObserveResponse> {
@@ -257,7 +265,8 @@ impl Wire for RemoteService {
         if request.key.is_empty() {
             return Err(Status::invalid_argument("Seal came without a key"));
         }
-        let gone = remote::Observation { key: request.key.clone(), state: remote::InstanceState::Gone, ..Default::default() };
+        let gone =
+            remote::Observation { key: request.key.clone(), state: remote::InstanceState::Gone, ..Default::default() };
         let driver = self.driver.clone();
         self.observer.spent();
         let seal = async move { driver.seal(&request.key, request.epoch, &request.owner).await };
@@ -285,7 +294,8 @@ impl Wire for RemoteService {
             LogStream::Stdout => remote::LogStream::Stdout,
             LogStream::Stderr => remote::LogStream::Stderr,
         };
-        let query = remote::LogsQuery { stream, offset: request.offset, follow: request.follow, from_end: request.from_end };
+        let query =
+            remote::LogsQuery { stream, offset: request.offset, follow: request.follow, from_end: request.from_end };
         let handle = own_handle(request.handle)?;
         let driver = self.driver.clone();
         let wire = |chunk: remote::LogChunk| LogChunk { offset: chunk.offset, data: chunk.data, file: chunk.file };

@@ -85,7 +85,9 @@ impl Field {
     #[must_use]
     pub fn required(mut self) -> Self {
         match &mut self.kind {
-            FieldKind::Attr { required, .. } | FieldKind::Block { required, .. } | FieldKind::BlockAttrs { required, .. } => {
+            FieldKind::Attr { required, .. }
+            | FieldKind::Block { required, .. }
+            | FieldKind::BlockAttrs { required, .. } => {
                 *required = true;
             }
             FieldKind::BlockList { min, .. } => *min = (*min).max(1),
@@ -146,8 +148,13 @@ impl Field {
         if !self.description.is_empty() {
             all.insert(name.to_owned(), std::mem::take(&mut self.description));
         }
-        if let FieldKind::Block { nested, .. } | FieldKind::BlockList { nested, .. } | FieldKind::BlockMap { nested, .. } = &mut self.kind {
-            all.extend(std::mem::take(&mut nested.descriptions).into_iter().map(|(key, text)| (format!("{name}.{key}"), text)));
+        if let FieldKind::Block { nested, .. }
+        | FieldKind::BlockList { nested, .. }
+        | FieldKind::BlockMap { nested, .. } = &mut self.kind
+        {
+            all.extend(
+                std::mem::take(&mut nested.descriptions).into_iter().map(|(key, text)| (format!("{name}.{key}"), text)),
+            );
         }
     }
 
@@ -159,12 +166,18 @@ impl Field {
                 Kind::BlockValue(Box::new(wire::Block { name, required, nested: Some(Box::new(nested.wire)) }))
             }
             FieldKind::BlockAttrs { ty, required } => Kind::BlockAttrs(wire::BlockAttrs { name, r#type: ty, required }),
-            FieldKind::BlockList { nested, min, max, set: false } => {
-                Kind::BlockList(Box::new(wire::BlockList { name, min_items: min, max_items: max, nested: Some(Box::new(nested.wire)) }))
-            }
-            FieldKind::BlockList { nested, min, max, set: true } => {
-                Kind::BlockSet(Box::new(wire::BlockSet { name, min_items: min, max_items: max, nested: Some(Box::new(nested.wire)) }))
-            }
+            FieldKind::BlockList { nested, min, max, set: false } => Kind::BlockList(Box::new(wire::BlockList {
+                name,
+                min_items: min,
+                max_items: max,
+                nested: Some(Box::new(nested.wire)),
+            })),
+            FieldKind::BlockList { nested, min, max, set: true } => Kind::BlockSet(Box::new(wire::BlockSet {
+                name,
+                min_items: min,
+                max_items: max,
+                nested: Some(Box::new(nested.wire)),
+            })),
             FieldKind::BlockMap { nested, labels } => {
                 Kind::BlockMap(Box::new(wire::BlockMap { name, labels, nested: Some(Box::new(nested.wire)) }))
             }
@@ -265,7 +278,11 @@ mod tests {
     #[test]
     fn keys_are_left_out_with_all_that_is_below_them() {
         let inner = || object([("d", bool().describe("deep"))]);
-        let all = object([("a", string().describe("first")), ("cd", block(inner())), ("c", block(inner()).describe("a block"))]);
+        let all = object([
+            ("a", string().describe("first")),
+            ("cd", block(inner())),
+            ("c", block(inner()).describe("a block")),
+        ]);
         assert_eq!(all.without(&["c", "absent"]), object([("a", string().describe("first")), ("cd", block(inner()))]));
     }
 
@@ -279,7 +296,8 @@ mod tests {
             ("g", block_attrs("string")),
             ("h", block_set(object([("i", attr("any"))]))),
         ]);
-        let said: Vec<(&str, &str)> = spec.descriptions().iter().map(|(key, text)| (key.as_str(), text.as_str())).collect();
+        let said: Vec<(&str, &str)> =
+            spec.descriptions().iter().map(|(key, text)| (key.as_str(), text.as_str())).collect();
         assert_eq!(said, [("a", "the first"), ("c.d", "deep")]);
         let spec = spec.wire().clone();
         let attr = |name: &str, ty: &str, required| wire::Attr { name: name.into(), r#type: ty.into(), required };

@@ -18,10 +18,13 @@ use driver_proto::plugin::grpc_controller_server::GrpcControllerServer;
 use driver_proto::plugin::grpc_stdio_server::GrpcStdioServer;
 use driver_proto::remote::remote_driver_server::RemoteDriverServer;
 use futures::{FutureExt, StreamExt};
+use tokio::io::DuplexStream;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio_stream::wrappers::UnixListenerStream;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio_stream::wrappers::{UnboundedReceiverStream, UnixListenerStream};
 use tokio_util::sync::CancellationToken;
+use tonic::transport::server::Router;
 
 use crate::base::{Alive, Base, Broker, Controller, Stdio};
 use crate::observer::Observer;
@@ -68,6 +71,28 @@ pub async fn serve_remote_as_plain(driver: impl RemoteDriver) -> ExitCode {
     run(Arc::new(PlainRemote::new(driver, observer)), None).await
 }
 
+/// Serves a remote driver on connections from within the same process, until `end`: a simulation has no processes.
+pub async fn serve_remote_within(
+    driver: impl RemoteDriver,
+    connections: UnboundedReceiver<DuplexStream>,
+    end: CancellationToken,
+) {
+    let driver: Arc<dyn RemoteDriver> = Arc::new(driver);
+    let observer = Arc::new(Observer::new(driver.clone()));
+    let (plain, context) = (Arc::new(PlainRemote::new(driver.clone(), observer.clone())), Context::new());
+    plain.attach(context.clone());
+    let stop = CancellationToken::new();
+    let server = services(plain, context, Some(RemoteService::new(driver, observer)), &stop);
+    let serving = server.serve_with_incoming(UnboundedReceiverStream::new(connections).map(Ok::<_, io::Error>));
+    tokio::select! {
+        // An error is the end of all connections, too.
+        _ = serving => {}
+        () = stop.cancelled() => {}
+        () = end.cancelled() => {}
+    }
+    end.cancel();
+}
+
 async fn run(driver: Arc<dyn Driver>, remote: Option<RemoteService>) -> ExitCode {
     if std::env::var(handshake::COOKIE_KEY).as_deref() != Ok(handshake::COOKIE_VALUE) {
         return complain(format_args!(
@@ -107,15 +132,7 @@ async fn serve_until_told(driver: Arc<dyn Driver>, remote: Option<RemoteService>
     let context = Context::new();
     driver.attach(context.clone());
 
-    let limit = handshake::PLUGIN_DECODE_LIMIT;
-    let server = tonic::transport::Server::builder()
-        .add_service(BasePluginServer::new(Base(driver.clone())).max_decoding_message_size(limit))
-        .add_service(GrpcControllerServer::new(Controller(stop.clone())))
-        .add_service(GrpcStdioServer::new(Stdio))
-        .add_service(GrpcBrokerServer::new(Broker))
-        .add_service(HealthServer::new(Alive))
-        .add_service(DriverServer::new(PlainService::new(driver.clone(), context)).max_decoding_message_size(limit))
-        .add_optional_service(remote.map(|remote| RemoteDriverServer::new(remote).max_decoding_message_size(limit)));
+    let server = services(driver.clone(), context, remote, &stop);
     // Hosts probe with connections that close before they speak; a failed accept ends nothing.
     let incoming = UnixListenerStream::new(listener).filter(|connection| std::future::ready(connection.is_ok()));
     let serving = tokio::spawn(server.serve_with_incoming(incoming));
@@ -140,6 +157,24 @@ async fn serve_until_told(driver: Arc<dyn Driver>, remote: Option<RemoteService>
     }
     tokio::time::sleep(SHUTDOWN_FLUSH).await;
     Ok(())
+}
+
+/// Everything that a plugin answers.
+fn services(
+    driver: Arc<dyn Driver>,
+    context: Context,
+    remote: Option<RemoteService>,
+    stop: &CancellationToken,
+) -> Router {
+    let limit = handshake::PLUGIN_DECODE_LIMIT;
+    tonic::transport::Server::builder()
+        .add_service(BasePluginServer::new(Base(driver.clone())).max_decoding_message_size(limit))
+        .add_service(GrpcControllerServer::new(Controller(stop.clone())))
+        .add_service(GrpcStdioServer::new(Stdio))
+        .add_service(GrpcBrokerServer::new(Broker))
+        .add_service(HealthServer::new(Alive))
+        .add_service(DriverServer::new(PlainService::new(driver, context)).max_decoding_message_size(limit))
+        .add_optional_service(remote.map(|remote| RemoteDriverServer::new(remote).max_decoding_message_size(limit)))
 }
 
 fn offered_versions() -> Vec<u32> {
@@ -171,7 +206,8 @@ fn listen() -> io::Result<(UnixListener, Socket)> {
         _ => std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?,
     }
     let text = path.to_str().map(str::to_owned).filter(|text| !text.contains(['|', '\n']));
-    let text = text.ok_or_else(|| io::Error::other(format!("the socket path {path:?} cannot be written in a handshake")))?;
+    let text =
+        text.ok_or_else(|| io::Error::other(format!("the socket path {path:?} cannot be written in a handshake")))?;
     Ok((listener, Socket { path, text }))
 }
 
@@ -181,7 +217,10 @@ fn bind_fresh(dir: &Path) -> io::Result<(UnixListener, PathBuf)> {
         let number = clock.wrapping_add(std::process::id().rotate_left(12)).wrapping_add(attempt.wrapping_mul(7919));
         let path = dir.join(format!("plugin{number}"));
         if path.as_os_str().len() > handshake::SOCKET_PATH_MAX {
-            let why = format!("the socket path {path:?} is longer than {} bytes; choose a shorter directory", handshake::SOCKET_PATH_MAX);
+            let why = format!(
+                "the socket path {path:?} is longer than {} bytes; choose a shorter directory",
+                handshake::SOCKET_PATH_MAX
+            );
             return Err(io::Error::other(why));
         }
         match UnixListener::bind(&path) {

@@ -29,7 +29,8 @@ pub fn log_policy(task: &TaskConfig) -> Result<Option<LogPolicy>, Error> {
         if name.is_empty() { format!("{}.{stream}", task.name) } else { name.to_owned() }
     };
     let dir = Path::new(&task.stdout_path).parent().filter(|d| d.is_absolute()).and_then(Path::to_str);
-    let dir = dir.ok_or_else(|| Error::invalid(format!("stdout_path {:?} is not an absolute path", task.stdout_path)))?;
+    let dir =
+        dir.ok_or_else(|| Error::invalid(format!("stdout_path {:?} is not an absolute path", task.stdout_path)))?;
     Ok(Some(LogPolicy {
         dir: dir.to_owned(),
         stdout_name: name(&task.stdout_path, "stdout"),
@@ -45,7 +46,12 @@ mod tests {
     use super::*;
 
     fn task(stdout: &str, stderr: &str) -> TaskConfig {
-        TaskConfig { name: "web".into(), stdout_path: stdout.into(), stderr_path: stderr.into(), ..TaskConfig::default() }
+        TaskConfig {
+            name: "web".into(),
+            stdout_path: stdout.into(),
+            stderr_path: stderr.into(),
+            ..TaskConfig::default()
+        }
     }
 
     #[test]

@@ -108,7 +108,9 @@ mod tests {
 
     #[test]
     fn names_of_starts_are_names() {
-        for (id, name) in [("0a1b/web/c0ffee", "c0ffee"), ("../../etc", "etc"), ("a/..", "__"), ("", "task"), ("a/b c", "b_c")] {
+        for (id, name) in
+            [("0a1b/web/c0ffee", "c0ffee"), ("../../etc", "etc"), ("a/..", "__"), ("", "task"), ("a/b c", "b_c")]
+        {
             assert_eq!(start_name(&TaskConfig { id: id.into(), ..TaskConfig::default() }), name);
         }
         let task = TaskConfig { name: "web".into(), alloc_dir: "/a/0a1b".into(), ..TaskConfig::default() };

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-pub use driver_proto::values::{Capabilities, ExecOutput, FsIsolation, Inspection, NetworkMode, NetworkOverride, TaskExit, TaskStatus};
+pub use driver_proto::values::{
+    Capabilities, ExecOutput, FsIsolation, Inspection, NetworkMode, NetworkOverride, TaskExit, TaskStatus,
+};
 
 /// Identity of the plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]

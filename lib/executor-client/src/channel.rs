@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use executor_proto::host::{
-    HOST_CHUNK, HOST_WINDOW, HostCredit, HostFailure, HostHello, HostInput, HostNothing, HostReply, HostRequest, host_reply::Body,
-    host_request::Op,
+    HOST_CHUNK, HOST_WINDOW, HostCredit, HostFailure, HostHello, HostInput, HostNothing, HostReply, HostRequest,
+    host_reply::Body, host_request::Op,
 };
 use executor_proto::{encode_frame, split_frame};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -122,7 +122,9 @@ impl HostChannel {
     /// Waits for the greeting of a child with piped standard input, output and error, and takes the child over. Sends
     /// the executor to a far end that lacks this release's.
     pub async fn open(mut child: Child, nonce: &str, patience: Patience) -> Result<HostChannel, OpenError> {
-        let (Some(mut stdin), Some(mut stdout), Some(stderr)) = (child.stdin.take(), child.stdout.take(), child.stderr.take()) else {
+        let (Some(mut stdin), Some(mut stdout), Some(stderr)) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take())
+        else {
             return Err(OpenError::Ended("the child was started without pipes".into()));
         };
         let words = Arc::new(Mutex::new(String::new()));
@@ -305,7 +307,11 @@ enum Greeting {
 }
 
 /// Reads up to and including the hello; sends the executor on request.
-async fn greet(stdin: &mut ChildStdin, stdout: &mut ChildStdout, nonce: &str) -> Result<(HostHello, Vec<u8>), Greeting> {
+async fn greet(
+    stdin: &mut ChildStdin,
+    stdout: &mut ChildStdout,
+    nonce: &str,
+) -> Result<(HostHello, Vec<u8>), Greeting> {
     let mark = format!("DROVER {nonce} ");
     let mut received: Vec<u8> = Vec::new();
     let mut noise = Vec::new();
@@ -333,7 +339,8 @@ async fn greet(stdin: &mut ChildStdin, stdout: &mut ChildStdout, nonce: &str) ->
             continue;
         }
         if received.len() > MAX_NOISE {
-            let text = format!("the host's login shell writes without end before our program runs: {}", short(&received));
+            let text =
+                format!("the host's login shell writes without end before our program runs: {}", short(&received));
             return Err(Greeting::Told(OpenError::Refused(text)));
         }
         if !matches!(stdout.read_buf(&mut received).await, Ok(n) if n > 0) {
@@ -421,7 +428,11 @@ impl Line {
             Some(why) => why,
             None => {
                 let end = tokio::time::timeout(Duration::from_secs(5), child.wait()).await;
-                let end = end.ok().and_then(Result::ok).map(|status| status.to_string()).unwrap_or_else(|| "it does not end".into());
+                let end = end
+                    .ok()
+                    .and_then(Result::ok)
+                    .map(|status| status.to_string())
+                    .unwrap_or_else(|| "it does not end".into());
                 // Its last output arrives with its end.
                 tokio::task::yield_now().await;
                 ended(&end, &lock(&words), "")
@@ -433,7 +444,12 @@ impl Line {
 }
 
 /// Passes replies on until the stream ends; returns a reason only if the stream is at fault.
-async fn read(shared: &Shared, mut stdout: ChildStdout, mut received: Vec<u8>, heard: &Mutex<Instant>) -> Option<String> {
+async fn read(
+    shared: &Shared,
+    mut stdout: ChildStdout,
+    mut received: Vec<u8>,
+    heard: &Mutex<Instant>,
+) -> Option<String> {
     loop {
         match split_frame::<HostReply>(&mut received) {
             Ok(Some(reply)) => {

@@ -88,7 +88,9 @@ impl LogCollector {
 fn make_fifo(path: &Path) -> rustix::io::Result<()> {
     let make = || rustix::fs::mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0);
     match make() {
-        Err(Errno::EXIST) if FileType::from_raw_mode(statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)?.st_mode) != FileType::Fifo => {
+        Err(Errno::EXIST)
+            if FileType::from_raw_mode(statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)?.st_mode) != FileType::Fifo =>
+        {
             unlinkat(CWD, path, AtFlags::empty())?;
             make()
         }

@@ -13,8 +13,8 @@ use executor::contain::{self, Fate};
 use executor::epoch;
 use executor::process::ProcessStat;
 use executor_proto::{
-    Claim, ErrorCode, Hello, HelloReply, PROTOCOL_VERSION, Reply, Request, ResultRecord, StateRecord, StatsReply, Stop, Wait, encode_frame,
-    files, reply, request, split_frame,
+    Claim, ErrorCode, Hello, HelloReply, PROTOCOL_VERSION, Reply, Request, ResultRecord, StateRecord, StatsReply, Stop,
+    Wait, encode_frame, files, reply, request, split_frame,
 };
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use tokio::io::unix::AsyncFd;
@@ -98,7 +98,13 @@ impl Executor {
     }
 
     /// A handle on a live connection.
-    pub(crate) fn connected(state_dir: &Path, stream: UnixStream, buffer: Vec<u8>, hello: HelloReply, epoch: Option<u64>) -> Executor {
+    pub(crate) fn connected(
+        state_dir: &Path,
+        stream: UnixStream,
+        buffer: Vec<u8>,
+        hello: HelloReply,
+        epoch: Option<u64>,
+    ) -> Executor {
         let (read, write) = stream.into_split();
         let shared = Arc::new(Shared {
             state_dir: state_dir.to_owned(),
@@ -253,10 +259,12 @@ impl Executor {
             match asked {
                 Ok(answer) => match answer.await {
                     Ok(reply::Body::Exited(_)) | Err(_) => self.wait().await,
-                    Ok(reply::Body::Failure(failure)) => match Error::refused(&self.inner.shared.state_dir, self.epoch, failure) {
-                        Error::NotRunning { .. } => self.wait().await,
-                        e => Err(e),
-                    },
+                    Ok(reply::Body::Failure(failure)) => {
+                        match Error::refused(&self.inner.shared.state_dir, self.epoch, failure) {
+                            Error::NotRunning { .. } => self.wait().await,
+                            e => Err(e),
+                        }
+                    }
                     Ok(_) => Err(self.unexpected()),
                 },
                 Err(_) => self.wait().await,
@@ -267,7 +275,8 @@ impl Executor {
             Ok(outcome) => outcome,
             // It hangs. Its death ends the workload's first process, and the watch ends the rest.
             Err(_) => {
-                tracing::warn!(state_dir = %self.state_dir().display(), "the executor does not end its workload and is killed");
+                tracing::warn!(state_dir = %self.state_dir().display(), "the executor does not end its workload and \
+                    is killed");
                 if let Some(record) = &self.inner.shared.record {
                     contain::signal_executor(record, Signal::KILL);
                 }
@@ -360,7 +369,9 @@ async fn remove(state_dir: &Path) -> Result<(), Error> {
         }
         if lock.is_some() {
             return match std::fs::remove_dir_all(state_dir) {
-                Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove the state directory", state_dir)(e)),
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                    Err(Error::io("remove the state directory", state_dir)(e))
+                }
                 _ => Ok(()),
             };
         }
@@ -399,7 +410,12 @@ async fn left(state_dir: &Path, patience: Duration) -> bool {
 
 impl Shared {
     #[expect(clippy::await_holding_invalid_type, reason = "frames are written whole, one after the other")]
-    async fn send(&self, epoch: Option<u64>, op: request::Op, fds: &[BorrowedFd<'_>]) -> Result<oneshot::Receiver<reply::Body>, Error> {
+    async fn send(
+        &self,
+        epoch: Option<u64>,
+        op: request::Op,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<oneshot::Receiver<reply::Body>, Error> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         let mut frame = Vec::new();
@@ -512,7 +528,8 @@ async fn serve(shared: &Shared, mut read: OwnedReadHalf, mut buffer: Vec<u8>) ->
                 Ok(Some(_)) => continue,
                 Ok(None) => {}
                 Err(e) => {
-                    tracing::warn!(error = %e, state_dir = %shared.state_dir.display(), "the executor's answers are damaged");
+                    tracing::warn!(error = %e, state_dir = %shared.state_dir.display(), "the executor's answers \
+                        are damaged");
                     break;
                 }
             }
@@ -548,11 +565,15 @@ async fn connect(state_dir: &Path) -> Result<(UnixStream, Vec<u8>, HelloReply), 
     let address = format!("/proc/self/fd/{}/{}", dir.as_raw_fd(), files::SOCKET);
     let mut stream = UnixStream::connect(address).await.map_err(failed())?;
     let mut frame = Vec::new();
-    encode_frame(&Request { id: 0, epoch: None, op: Some(request::Op::Hello(Hello { protocol: PROTOCOL_VERSION })) }, &mut frame);
+    encode_frame(
+        &Request { id: 0, epoch: None, op: Some(request::Op::Hello(Hello { protocol: PROTOCOL_VERSION })) },
+        &mut frame,
+    );
     stream.write_all(&frame).await.map_err(failed())?;
     let mut buffer = Vec::new();
     let reply = tokio::time::timeout(ANSWER, receive(&mut stream, &mut buffer, state_dir)).await;
-    let reply = reply.map_err(|_| Error::Unresponsive { state_dir: state_dir.to_owned(), seconds: ANSWER.as_secs() })??;
+    let reply =
+        reply.map_err(|_| Error::Unresponsive { state_dir: state_dir.to_owned(), seconds: ANSWER.as_secs() })??;
     match reply {
         Some(Reply { body: Some(reply::Body::Hello(hello)), .. }) => Ok((stream, buffer, hello)),
         Some(Reply { body: Some(reply::Body::Failure(failure)), .. }) => Err(Error::refused(state_dir, None, failure)),
@@ -561,7 +582,11 @@ async fn connect(state_dir: &Path) -> Result<(UnixStream, Vec<u8>, HelloReply), 
 }
 
 /// Reads one reply; `None` at the end of the stream.
-pub(crate) async fn receive(stream: &mut UnixStream, buffer: &mut Vec<u8>, state_dir: &Path) -> Result<Option<Reply>, Error> {
+pub(crate) async fn receive(
+    stream: &mut UnixStream,
+    buffer: &mut Vec<u8>,
+    state_dir: &Path,
+) -> Result<Option<Reply>, Error> {
     loop {
         let split = split_frame(buffer);
         if let Some(reply) = split.map_err(|source| Error::Protocol { state_dir: state_dir.to_owned(), source })? {

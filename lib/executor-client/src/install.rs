@@ -31,7 +31,8 @@ pub fn install(dir: &Path) -> Result<PathBuf, Error> {
     static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock();
     let target = dir.join(installed_name());
-    let is_ours = |m: std::fs::Metadata| m.is_file() && m.len() == BINARY.len() as u64 && m.permissions().mode() & 0o100 != 0;
+    let is_ours =
+        |m: std::fs::Metadata| m.is_file() && m.len() == BINARY.len() as u64 && m.permissions().mode() & 0o100 != 0;
     if std::fs::metadata(&target).is_ok_and(is_ours) {
         return Ok(target);
     }
@@ -114,7 +115,8 @@ mod tests {
         let mut ended = std::process::Command::new("true").spawn().unwrap();
         ended.wait().unwrap();
         let half = |writer: u32| dir.path().join(format!(".drover-executor-0123.{writer}"));
-        let (left, under_way, other) = (half(ended.id()), half(std::process::id()), dir.path().join(".drover-executor-notes"));
+        let (left, under_way, other) =
+            (half(ended.id()), half(std::process::id()), dir.path().join(".drover-executor-notes"));
         for file in [&left, &under_way, &other] {
             std::fs::write(file, "half").unwrap();
         }

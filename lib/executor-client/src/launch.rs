@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use executor::cgroup::Paths;
+use cgroup::Paths;
 use executor::contain;
 use executor_proto::{ErrorCode, Failure, MARKER_VARIABLE, Reply, Spec, StateRecord, encode_frame, reply};
 use tokio::io::AsyncWriteExt;
@@ -126,10 +126,12 @@ impl Launcher {
             Err(Error::Damaged { why, .. }) => why,
             other => return other,
         };
-        tracing::warn!(state_dir = %state_dir.display(), why = damaged, "the record of an executor that was killed is damaged, its workload is ended");
+        tracing::warn!(state_dir = %state_dir.display(), why = damaged, "the record of an executor that was killed is \
+            damaged, its workload is ended");
         let paths = self.cgroups.place(policy).map(|cgroup| Paths::of_spec(&cgroup)).unwrap_or_default();
         let (cgroup, cgroup_v1) = paths.to_record();
-        let boot_id = executor::process::boot_id().map_err(Error::io("read the boot id of the machine for", state_dir))?;
+        let boot_id =
+            executor::process::boot_id().map_err(Error::io("read the boot id of the machine for", state_dir))?;
         let known = StateRecord { id: id.to_owned(), boot_id, cgroup, cgroup_v1, ..StateRecord::default() };
         contain_with(state_dir, known).await?;
         Executor::attach(state_dir).await
@@ -201,8 +203,16 @@ impl Launcher {
         Err(last)
     }
 
-    async fn attempt(&self, verb: &str, state_dir: &Path, command: &Path, frame: &[u8], epoch: Option<u64>) -> Result<Launched, Error> {
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(Error::io("create a socket for", state_dir))?;
+    async fn attempt(
+        &self,
+        verb: &str,
+        state_dir: &Path,
+        command: &Path,
+        frame: &[u8],
+        epoch: Option<u64>,
+    ) -> Result<Launched, Error> {
+        let (ours, theirs) =
+            std::os::unix::net::UnixStream::pair().map_err(Error::io("create a socket for", state_dir))?;
         ours.set_nonblocking(true).map_err(Error::io("prepare the socket for", state_dir))?;
         let mut ours = UnixStream::from_std(ours).map_err(Error::io("register the socket for", state_dir))?;
         let mut child = self.spawn(verb, state_dir, theirs.into()).await?;
@@ -212,8 +222,11 @@ impl Launcher {
         let first = tokio::time::timeout(START, receive(&mut ours, &mut buffer, state_dir)).await;
         // It has forked; this half exits at once and must not stay a zombie.
         let _ = child.wait().await;
-        let failed = |message: &str| Error::Launch { state_dir: state_dir.to_owned(), message: message.into(), errno: 0 };
-        let reply = match first.map_err(|_| Error::Unresponsive { state_dir: state_dir.to_owned(), seconds: START.as_secs() })? {
+        let failed =
+            |message: &str| Error::Launch { state_dir: state_dir.to_owned(), message: message.into(), errno: 0 };
+        let reply = match first
+            .map_err(|_| Error::Unresponsive { state_dir: state_dir.to_owned(), seconds: START.as_secs() })?
+        {
             // It exited without reading the spec.
             Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::ConnectionReset => None,
             other => other?,

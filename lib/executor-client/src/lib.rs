@@ -26,7 +26,7 @@ pub use crate::install::{HASH, binary, install, installed_name};
 pub use crate::launch::{Bind, Isolation, LaunchSpec, Launched, Launcher, LogPolicy, Propagation, User};
 pub use crate::meter::{CpuRate, Meter, Rates};
 pub use crate::session::{ExecExit, ExecSession, ExecSpec, SessionControl, SessionInput, SessionOutput};
-pub use ::executor::cgroup_host::{CgroupHost, CgroupMode, CgroupPolicy};
+pub use ::cgroup::{CgroupHost, CgroupMode, CgroupPolicy};
 pub use ::executor::contain::signal_number;
 pub use ::executor::error::Error;
 pub use ::executor::isolate::supported as isolation_supported;

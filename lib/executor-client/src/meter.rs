@@ -73,7 +73,10 @@ mod tests {
             at_ns,
             user_ns,
             system_ns: user_ns / 2,
-            pids: pids.iter().map(|(pid, user_ns)| PidStats { pid: *pid, user_ns: *user_ns, ..Default::default() }).collect(),
+            pids: pids
+                .iter()
+                .map(|(pid, user_ns)| PidStats { pid: *pid, user_ns: *user_ns, ..Default::default() })
+                .collect(),
             ..Default::default()
         };
         let meter = Meter::default();

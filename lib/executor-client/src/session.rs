@@ -171,10 +171,14 @@ impl Executor {
     /// directory.
     pub async fn exec(&self, spec: ExecSpec) -> Result<ExecSession, Error> {
         if self.protocol() < EXEC_SINCE {
-            return Err(Error::Outdated { state_dir: self.state_dir().to_owned(), wanted: "run commands beside the workload" });
+            return Err(Error::Outdated {
+                state_dir: self.state_dir().to_owned(),
+                wanted: "run commands beside the workload",
+            });
         }
         let failed = |doing: &'static str| Error::io(doing, self.state_dir());
-        let (ours, control) = std::os::unix::net::UnixStream::pair().map_err(failed("create a socket for a session of"))?;
+        let (ours, control) =
+            std::os::unix::net::UnixStream::pair().map_err(failed("create a socket for a session of"))?;
         ours.set_nonblocking(true).map_err(failed("prepare a socket for a session of"))?;
         let stream = UnixStream::from_std(ours).map_err(failed("register a socket for a session of"))?;
         let (stdin, stdout, stderr, theirs) = match spec.tty {
@@ -187,7 +191,12 @@ impl Executor {
         let op = request::Op::Exec(Exec { command, args, tty: spec.tty });
         let asked = self.ask_with(op, &fds.iter().map(AsFd::as_fd).collect::<Vec<_>>()).await;
         asked.map_err(|e| e.in_starting(&spec.command))?;
-        Ok(ExecSession { stdin, stdout, stderr, end: SessionControl { stream, received: Vec::new(), executor: self.clone() } })
+        Ok(ExecSession {
+            stdin,
+            stdout,
+            stderr,
+            end: SessionControl { stream, received: Vec::new(), executor: self.clone() },
+        })
     }
 }
 

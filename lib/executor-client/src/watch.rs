@@ -59,8 +59,10 @@ impl Watch {
         let wake = Arc::new(Wake { name: name.to_owned(), notify: Notify::new() });
         // The lock spans the system call: removing the last watch of a directory must not race with a new one.
         let mut table = watcher.lock();
-        let flags =
-            inotify::WatchFlags::MODIFY | inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::ONLYDIR;
+        let flags = inotify::WatchFlags::MODIFY
+            | inotify::WatchFlags::CREATE
+            | inotify::WatchFlags::MOVED_TO
+            | inotify::WatchFlags::ONLYDIR;
         let descriptor = inotify::add_watch(&watcher.inotify, dir, flags)?;
         table.by_descriptor.entry(descriptor).or_default().push(Arc::downgrade(&wake));
         Ok(Watch { wake, descriptor })

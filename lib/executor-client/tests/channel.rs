@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use executor_client::host::host_request::Op;
 use executor_client::host::{
-    HOST_WINDOW, HostAcknowledge, HostEnsure, HostErrorCode, HostExec, HostInput, HostKeys, HostLogs, HostOutput, HostState, HostStop,
-    host_reply::Body,
+    HOST_WINDOW, HostAcknowledge, HostEnsure, HostErrorCode, HostExec, HostInput, HostKeys, HostLogs, HostOutput,
+    HostState, HostStop, host_reply::Body,
 };
 use executor_client::{CallError, HostCall, HostChannel, OpenError, Patience, install};
 use tempfile::TempDir;
@@ -86,7 +86,9 @@ async fn collect(call: &mut HostCall) -> (String, String, i32) {
                 call.taken(data.len());
                 if stderr { err.extend(data) } else { out.extend(data) }
             }
-            Body::Exited(exit) => return (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap(), exit.exit_code),
+            Body::Exited(exit) => {
+                return (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap(), exit.exit_code);
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -124,7 +126,8 @@ async fn commands_run_beside_an_instance() {
     assert_eq!(String::from_utf8(out).unwrap(), format!("hello\n{typed}"));
     assert_eq!((String::from_utf8(err).unwrap().as_str(), code), ("oops\n", 7));
 
-    let mut call = host.exec(&key, true, &["sh", "-c", "stty size; read line; stty size; tty >/dev/null && echo $line"]);
+    let mut call =
+        host.exec(&key, true, &["sh", "-c", "stty size; read line; stty size; tty >/dev/null && echo $line"]);
     call.input(HostInput { columns: 100, rows: 40, ..HostInput::default() });
     call.input(HostInput { data: b"typed\n".to_vec(), ..HostInput::default() });
     let (out, _, code) = collect(&mut call).await;
@@ -133,7 +136,10 @@ async fn commands_run_beside_an_instance() {
     let missing = host.exec(&key, false, &["no-such-program"]).next().await;
     assert!(matches!(&missing, Err(CallError::Refused(f)) if f.code() == HostErrorCode::WrongRequest), "{missing:?}");
     let stale = Op::Exec(HostExec { key: key.clone(), epoch: 1, command: vec!["true".into()], tty: false });
-    assert!(matches!(host.channel.ask(stale).await, Err(CallError::Refused(f)) if f.code() == HostErrorCode::StaleEpoch && f.epoch == 2));
+    assert!(
+        matches!(host.channel.ask(stale).await, Err(CallError::Refused(f)) if f.code() == HostErrorCode::StaleEpoch
+            && f.epoch == 2)
+    );
     host.end(&key).await;
 }
 
@@ -206,7 +212,9 @@ async fn another_channel_sees_the_same_and_the_end_of_one_is_said() {
         .stderr(Stdio::piped())
         .spawn();
     match HostChannel::open(silent.unwrap(), "n", PATIENCE).await {
-        Err(OpenError::Ended(why)) => assert!(why.contains("last words") && why.contains("first words") && why.contains('3'), "{why}"),
+        Err(OpenError::Ended(why)) => {
+            assert!(why.contains("last words") && why.contains("first words") && why.contains('3'), "{why}")
+        }
         other => panic!("{other:?}"),
     }
 }

@@ -66,7 +66,8 @@ mod tests {
 
     #[test]
     fn frames_survive_any_cut() {
-        let message = Request { id: 7, epoch: Some(3), op: Some(request::Op::Stop(Stop { signal: 15, grace_ms: 5000 })) };
+        let message =
+            Request { id: 7, epoch: Some(3), op: Some(request::Op::Stop(Stop { signal: 15, grace_ms: 5000 })) };
         let mut wire = Vec::new();
         encode_frame(&message, &mut wire);
         encode_frame(&message, &mut wire);

@@ -1,8 +1,9 @@
 //! The channel between a manager and the runtime of a host.
 //!
-//! `drover-executor serve-host` speaks it on its standard input and output, started locally or over ssh. Frames as elsewhere
-//! ([`crate::encode_frame`]); requests are told apart by id and run side by side. The first frame is a [`HostHello`] with id 0.
-//! A request is answered by exactly one frame for which [`HostReply::is_last`] holds; streams send others before it.
+//! `drover-executor serve-host` speaks it on its standard input and output, started locally or over ssh. Frames as
+//! elsewhere ([`crate::encode_frame`]); requests are told apart by id and run side by side. The first frame is a
+//! [`HostHello`] with id 0. A request is answered by exactly one frame for which [`HostReply::is_last`] holds; streams
+//! send others before it.
 //!
 //! Tags are for ever: add fields, never renumber, never reuse.
 
@@ -147,8 +148,8 @@ pub struct HostEnsure {
     /// CPU shares as version 1 cgroups count them, 0 = leave.
     #[prost(uint64, tag = "16")]
     pub cpu_shares: u64,
-    /// Files of the task's directory. They are asked for ([`HostReply`] with `SendFiles`) only when the instance has to be made; then
-    /// their contents follow in this order, as one stream of input.
+    /// Files of the task's directory. They are asked for ([`HostReply`] with `SendFiles`) only when the instance has to
+    /// be made; then their contents follow in this order, as one stream of input.
     #[prost(message, repeated, tag = "17")]
     pub files: Vec<HostFile>,
     /// SHA-256 over the files, as the driver protocol's bundle has it.
@@ -316,8 +317,8 @@ pub struct HostRefresh {
     /// On whose behalf.
     #[prost(uint64, tag = "2")]
     pub epoch: u64,
-    /// Files of the task's directory. They are asked for ([`HostReply`] with `SendFiles`); then their contents follow in this order, as one stream of
-    /// input.
+    /// Files of the task's directory. They are asked for ([`HostReply`] with `SendFiles`); then their contents follow
+    /// in this order, as one stream of input.
     #[prost(message, repeated, tag = "3")]
     pub files: Vec<HostFile>,
     /// SHA-256 over the files, as the driver protocol's bundle has it.
@@ -382,7 +383,17 @@ impl HostReply {
     /// Whether the request is over.
     pub fn is_last(&self) -> bool {
         use host_reply::Body;
-        !matches!(self.body, Some(Body::Seen(_) | Body::Chunk(_) | Body::Output(_) | Body::SendFiles(_) | Body::Credit(_) | Body::Hello(_)))
+        !matches!(
+            self.body,
+            Some(
+                Body::Seen(_)
+                    | Body::Chunk(_)
+                    | Body::Output(_)
+                    | Body::SendFiles(_)
+                    | Body::Credit(_)
+                    | Body::Hello(_)
+            )
+        )
     }
 }
 

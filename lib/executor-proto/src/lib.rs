@@ -13,8 +13,9 @@ mod record;
 
 pub use frame::{FrameError, MAX_FRAME_BYTES, encode_frame, split_frame};
 pub use message::{
-    Bind, Cgroup, CgroupV1, Claim, Collect, Done, ErrorCode, Exec, Failure, Hello, HelloReply, Isolation, Launched, LogPolicy, PidStats,
-    Propagation, Reply, Request, SessionEnd, Signal, Spec, Stats, StatsReply, Stop, User, Wait, reply, request,
+    Bind, Cgroup, CgroupV1, Claim, Collect, Done, ErrorCode, Exec, Failure, Hello, HelloReply, Isolation, Launched,
+    LogPolicy, PidStats, Propagation, Reply, Request, SessionEnd, Signal, Spec, Stats, StatsReply, Stop, User, Wait,
+    reply, request,
 };
 pub use record::{ResultRecord, StateRecord, V1Path};
 
@@ -25,15 +26,16 @@ pub const EXEC_SINCE: u32 = 2;
 
 /// Names inside a state directory.
 pub mod files {
-    /// The [`Spec`](crate::Spec) as protobuf, for an executor that is started by hand. Controllers send it as the first frame on
-    /// the socket that they pass as standard input: it may hold secrets, and a file costs more than the rest of a start.
+    /// The [`Spec`](crate::Spec) as protobuf, for an executor that is started by hand. Controllers send it as the first
+    /// frame on the socket that they pass as standard input: it may hold secrets, and a file costs more than the rest
+    /// of a start.
     pub const SPEC: &str = "spec";
     /// [`StateRecord`](crate::StateRecord) as JSON, written by the executor before the workload's first instruction.
     pub const STATE: &str = "executor.json";
     /// [`ResultRecord`](crate::ResultRecord) as JSON; its presence means that the workload and its tree have ended.
     pub const RESULT: &str = "result.json";
-    /// The control socket. Short, because a socket address holds 107 bytes. Made when it is needed: as soon as no controller
-    /// is connected, or on SIGHUP.
+    /// The control socket. Short, because a socket address holds 107 bytes. Made when it is needed: as soon as no
+    /// controller is connected, or on SIGHUP.
     pub const SOCKET: &str = "sock";
     /// The highest epoch accepted so far, as decimal text.
     pub const EPOCH: &str = "epoch";

@@ -298,10 +298,10 @@ pub struct Claim {}
 
 /// See [`request::Op::Exec`]. Since protocol 2.
 ///
-/// The frame's first byte carries descriptors (`SCM_RIGHTS`): the far end of a stream socket that is the session's control, then
-/// standard input, output and error, or one terminal for all three. So no byte of a session passes through the executor.
-/// Answered when the program runs. Its end is told by one frame, a [`SessionEnd`], on the control socket; when the
-/// controller closes that, the session is killed.
+/// The frame's first byte carries descriptors (`SCM_RIGHTS`): the far end of a stream socket that is the session's
+/// control, then standard input, output and error, or one terminal for all three. So no byte of a session passes
+/// through the executor. Answered when the program runs. Its end is told by one frame, a [`SessionEnd`], on the control
+/// socket; when the controller closes that, the session is killed.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Exec {
     /// A path, or a name to look for along the workload's `PATH`.

@@ -1,6 +1,6 @@
-//! What an executor leaves in its state directory, as flat JSON: it is read by people in need, by agents of other releases, and
-//! by nothing that is in a hurry. The executor only writes it, so it has a writer of a few lines and no JSON library;
-//! controllers read it with the feature `serde`.
+//! What an executor leaves in its state directory, as flat JSON: it is read by people in need, by agents of other
+//! releases, and by nothing that is in a hurry. The executor only writes it, so it has a writer of a few lines and no
+//! JSON library; controllers read it with the feature `serde`.
 
 use prost::Message;
 

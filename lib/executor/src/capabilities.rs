@@ -82,7 +82,8 @@ pub fn set<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<u64, String> 
 
 /// Names of the capabilities in `set`, sorted.
 pub fn names(set: u64) -> Vec<&'static str> {
-    let mut names: Vec<&str> = NAMES.iter().enumerate().filter(|(n, _)| set & (1 << n) != 0).map(|(_, name)| *name).collect();
+    let mut names: Vec<&str> =
+        NAMES.iter().enumerate().filter(|(n, _)| set & (1 << n) != 0).map(|(_, name)| *name).collect();
     names.sort_unstable();
     names
 }

@@ -9,10 +9,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::cgroup::{self, Paths};
 use crate::disk::{Durability, replace};
 use crate::epoch::{self, Verdict};
 use crate::process::{self, ProcessStat};
+use cgroup::Paths;
 use executor_proto::{MARKER_VARIABLE, ResultRecord, StateRecord, files};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
@@ -21,6 +21,9 @@ use crate::error::Error;
 
 /// How long processes may take to disappear after SIGKILL.
 const DEATH: Duration = Duration::from_secs(5);
+
+/// How long processes are waited for that may belong to the workload: while they execute a program, they cannot say.
+const UNDECIDED: Duration = Duration::from_secs(1);
 
 /// The fate of a workload.
 #[derive(Debug)]
@@ -116,7 +119,9 @@ pub fn read_record(state_dir: &Path) -> Result<Option<StateRecord>, Error> {
 
 fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
     match std::fs::read(path) {
-        Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|e| Error::Damaged { path: path.to_owned(), why: e.to_string() }),
+        Ok(bytes) => serde_json::from_slice(&bytes)
+            .map(Some)
+            .map_err(|e| Error::Damaged { path: path.to_owned(), why: e.to_string() }),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(Error::io("read", path)(e)),
     }
@@ -138,8 +143,13 @@ pub fn retire(state_dir: &Path, epoch: Option<u64>, reason: &str) -> Result<Opti
         claim(state_dir, given)?;
     }
     let now = process::now_ns();
-    let result =
-        ResultRecord { exit_code: -1, started_at_ns: now, finished_at_ns: now, reason: reason.to_owned(), ..ResultRecord::default() };
+    let result = ResultRecord {
+        exit_code: -1,
+        started_at_ns: now,
+        finished_at_ns: now,
+        reason: reason.to_owned(),
+        ..ResultRecord::default()
+    };
     store_result(state_dir, &result)?;
     Ok(Some(result))
 }
@@ -155,13 +165,18 @@ pub fn claim(state_dir: &Path, given: u64) -> Result<(), Error> {
 /// Kills until no process of the workload lives.
 fn kill_remains(state_dir: &Path, record: &StateRecord) -> Result<(), Error> {
     let paths = Paths::of_record(record);
-    let deadline = Instant::now() + DEATH;
+    let (begun, deadline) = (Instant::now(), Instant::now() + DEATH);
     let mut pause = Duration::from_millis(1);
+    let mut killed: Vec<ProcessStat> = Vec::new();
     loop {
         cgroup::kill(&paths);
         let all = process::all().map_err(Error::io("list processes to end the workload in", state_dir))?;
-        let remains = remains(record, &paths, &all);
-        if remains.is_empty() {
+        let (mut remains, undecided) = remains(record, &paths, &all);
+        remains.extend(still_exiting(&killed, &all));
+        remains.sort_unstable();
+        remains.dedup();
+        killed = all.iter().filter(|p| remains.contains(&p.pid)).copied().collect();
+        if remains.is_empty() && (!undecided || begun.elapsed() > UNDECIDED) {
             return Ok(());
         }
         for pid in remains.iter().filter_map(|pid| Pid::from_raw(*pid)) {
@@ -175,8 +190,15 @@ fn kill_remains(state_dir: &Path, record: &StateRecord) -> Result<(), Error> {
     }
 }
 
-/// Live processes of the workload.
-fn remains(record: &StateRecord, paths: &Paths, all: &[ProcessStat]) -> Vec<i32> {
+/// Those of the processes that were killed that have not ended. While a process exits, the kernel takes its memory
+/// first, and with it the environment by which it was found, then its files: it may hold a port for a moment longer.
+fn still_exiting(killed: &[ProcessStat], all: &[ProcessStat]) -> impl Iterator<Item = i32> {
+    let same = |a: &ProcessStat, b: &ProcessStat| (a.pid, a.start) == (b.pid, b.start);
+    all.iter().filter(move |now| now.is_alive() && killed.iter().any(|then| same(then, now))).map(|now| now.pid)
+}
+
+/// Live processes of the workload, and whether there are some that may belong to it.
+fn remains(record: &StateRecord, paths: &Paths, all: &[ProcessStat]) -> (Vec<i32>, bool) {
     let mut found: Vec<i32> = cgroup::members(paths);
     found.retain(|pid| all.iter().any(|p| p.pid == *pid && p.is_alive()));
     // The kernel does not reuse a session's number while the session has members. So a leader with another start time
@@ -185,14 +207,15 @@ fn remains(record: &StateRecord, paths: &Paths, all: &[ProcessStat]) -> Vec<i32>
     if record.workload_pid > 0 && leader.is_none_or(|l| l.start == record.workload_start) {
         found.extend(all.iter().filter(|p| p.session == record.workload_pid && p.is_alive()).map(|p| p.pid));
     }
+    let mut undecided = false;
     if paths.is_empty() && !record.id.is_empty() {
         let marker = format!("{MARKER_VARIABLE}={}", record.id);
         let young: Vec<ProcessStat> = all.iter().filter(|p| p.start >= record.workload_start).copied().collect();
-        found.extend(process::with_environment(marker.as_bytes(), &young).iter().map(|p| p.pid));
+        let marked = process::with_environment(marker.as_bytes(), &young);
+        found.extend(marked.0.iter().map(|p| p.pid));
+        undecided = marked.1;
     }
-    found.sort_unstable();
-    found.dedup();
-    found
+    (found, undecided)
 }
 
 /// Sends a signal to the executor itself, if the recorded one still lives.
@@ -264,4 +287,30 @@ pub fn signal_number(name: &str) -> Option<i32> {
         _ => return None,
     };
     Some(signal.as_raw())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_was_killed_counts_until_it_has_ended() {
+        let of = |pid, start, state| ProcessStat {
+            pid,
+            state,
+            ppid: 1,
+            session: pid,
+            user_ticks: 0,
+            system_ticks: 0,
+            children_user_ticks: 0,
+            children_system_ticks: 0,
+            start,
+            rss_pages: 0,
+        };
+        let killed = [of(7, 100, 'S'), of(8, 100, 'R'), of(9, 100, 'D')];
+        // The second is a zombie, the number of the third is another's by now.
+        let now = [of(7, 100, 'R'), of(8, 100, 'Z'), of(9, 300, 'S'), of(10, 100, 'S')];
+        assert_eq!(still_exiting(&killed, &now).collect::<Vec<_>>(), [7]);
+        assert_eq!(still_exiting(&[], &now).count(), 0, "nobody was found before");
+    }
 }

@@ -33,7 +33,10 @@ pub fn judge(accepted: u64, given: u64) -> Verdict {
 /// manager act.
 pub fn load(state_dir: &Path) -> io::Result<u64> {
     match std::fs::read_to_string(state_dir.join(files::EPOCH)) {
-        Ok(text) => text.trim().parse().map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "the epoch file holds no number")),
+        Ok(text) => text
+            .trim()
+            .parse()
+            .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "the epoch file holds no number")),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(0),
         Err(e) => Err(e),
     }

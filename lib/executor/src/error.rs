@@ -39,7 +39,8 @@ pub enum Error {
     },
     /// The executor was killed, or gave up, during the start of its workload. Nothing remains; another attempt may
     /// help.
-    #[error("the executor in {} ended without a word while it was starting; the file executor.panic there may say why", state_dir.display())]
+    #[error("the executor in {} ended without a word while it was starting; the file executor.panic there \
+        may say why", state_dir.display())]
     Vanished {
         /// Its state directory.
         state_dir: PathBuf,
@@ -83,7 +84,8 @@ pub enum Error {
         message: String,
     },
     /// The executor is of an earlier release without this request.
-    #[error("the executor in {} is of an earlier release that cannot {wanted}; tasks that are started from now on can", state_dir.display())]
+    #[error("the executor in {} is of an earlier release that cannot {wanted}; tasks that are started from \
+        now on can", state_dir.display())]
     Outdated {
         /// Its state directory.
         state_dir: PathBuf,
@@ -91,7 +93,8 @@ pub enum Error {
         wanted: &'static str,
     },
     /// The executor lives but does not answer.
-    #[error("no answer from the executor in {} within {seconds} s; it is stopped, swapped out or its disk hangs", state_dir.display())]
+    #[error("no answer from the executor in {} within {seconds} s; it is stopped, swapped out or its \
+        disk hangs", state_dir.display())]
     Unresponsive {
         /// Its state directory.
         state_dir: PathBuf,
@@ -107,7 +110,8 @@ pub enum Error {
         source: FrameError,
     },
     /// A record on disk is damaged. It caused no kill.
-    #[error("{} is damaged ({why}); move it away after making sure that no process of the workload is left", path.display())]
+    #[error("{} is damaged ({why}); move it away after making sure that no process of the \
+        workload is left", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -118,7 +122,8 @@ pub enum Error {
     #[error("the workload's end is unknown: {0}")]
     Fate(std::sync::Arc<Error>),
     /// Processes of a workload without an executor resist SIGKILL.
-    #[error("{} processes of the workload in {} are still there after SIGKILL (pids {pids:?}); they hang in the kernel", pids.len(), state_dir.display())]
+    #[error("{} processes of the workload in {} are still there after SIGKILL (pids {pids:?}); they hang in \
+        the kernel", pids.len(), state_dir.display())]
     Uncontained {
         /// Its state directory.
         state_dir: PathBuf,

@@ -19,22 +19,25 @@ use std::path::{Path, PathBuf};
 use executor_proto::{Bind, Failure, Isolation, Propagation};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_change, move_mount, open_tree, unmount,
+    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_change, move_mount,
+    open_tree, unmount,
 };
 use rustix::thread::{LinkNameSpaceType, ThreadNameSpaceType};
 
-use crate::cgroup::{self, Paths};
 use crate::launch::os_failure;
 use crate::sys::{self, Confinement, MountAttributes, NewNamespaces};
+use cgroup::Paths;
 
 /// The holder's message when everything is in place.
 const READY: &[u8] = b"ready";
 /// Parts of /proc that reveal or change settings of the whole machine.
 const PROC_READ_ONLY: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
-const PROC_HIDDEN: [&str; 9] = ["acpi", "asound", "kcore", "keys", "latency_stats", "sched_debug", "scsi", "timer_list", "timer_stats"];
+const PROC_HIDDEN: [&str; 9] =
+    ["acpi", "asound", "kcore", "keys", "latency_stats", "sched_debug", "scsi", "timer_list", "timer_stats"];
 const SYS_HIDDEN: [&str; 2] = ["firmware", "devices/virtual/powercap"];
 /// Devices that every program expects: name, major and minor number.
-const DEVICES: [(&str, u32, u32); 6] = [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
+const DEVICES: [(&str, u32, u32); 6] =
+    [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
 const DEVICE_LINKS: [(&str, &str); 5] = [
     ("/proc/self/fd", "/dev/fd"),
     ("/proc/self/fd/0", "/dev/stdin"),
@@ -80,7 +83,8 @@ impl Holder {
             return Err(failure);
         }
         if isolation.private_pids {
-            rustix::thread::move_into_thread_name_spaces(pidfd.as_fd(), ThreadNameSpaceType::PROCESS_ID).map_err(|e| failed(e.into()))?;
+            rustix::thread::move_into_thread_name_spaces(pidfd.as_fd(), ThreadNameSpaceType::PROCESS_ID)
+                .map_err(|e| failed(e.into()))?;
         }
         let mut namespaces = ThreadNameSpaceType::MOUNT;
         namespaces.set(ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION, isolation.private_ipc);
@@ -199,7 +203,8 @@ fn isolate(isolation: &Isolation) -> Result<(), Failed> {
         let path = path(&isolation.network);
         let doing = || format!("join the network namespace {}", path.display());
         let namespace = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(at(doing()))?;
-        rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).map_err(at(doing()))?;
+        rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+            .map_err(at(doing()))?;
     }
     // Before the root changes: the host's paths exist, and its mounts still know their peers.
     let mut planned = Vec::new();
@@ -208,9 +213,11 @@ fn isolate(isolation: &Isolation) -> Result<(), Failed> {
     }
     let host_shm = if isolation.private_ipc { None } else { Tree::open(Path::new("/dev/shm")).ok() };
     let root = path(&isolation.root);
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).map_err(at("separate the mounts from the host's"))?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .map_err(at("separate the mounts from the host's"))?;
     let tree = Tree::open(root).map_err(at(format!("take {} as the root", root.display())))?;
-    tree.set(MountAttributes { no_devices: true, ..MountAttributes::default() }).map_err(at("forbid devices in the root"))?;
+    tree.set(MountAttributes { no_devices: true, ..MountAttributes::default() })
+        .map_err(at("forbid devices in the root"))?;
     tree.attach(root).map_err(at(format!("mount the root {}", root.display())))?;
     change_root(root, isolation.no_pivot_root)?;
 
@@ -251,7 +258,8 @@ fn plan(bind: &Bind) -> Result<Option<Planned>, Failed> {
         Propagation::HostToTask => MountPropagationFlags::DOWNSTREAM.bits(),
         Propagation::Bidirectional => 0,
     };
-    let attributes = MountAttributes { read_only: bind.read_only, no_devices: !bind.devices, propagation: propagation.into() };
+    let attributes =
+        MountAttributes { read_only: bind.read_only, no_devices: !bind.devices, propagation: propagation.into() };
     tree.set(attributes).map_err(at(doing()))?;
     Ok(Some(Planned::Tree(target.to_owned(), tree)))
 }
@@ -259,7 +267,9 @@ fn plan(bind: &Bind) -> Result<Option<Planned>, Failed> {
 fn place(planned: Planned) -> Result<(), Failed> {
     match planned {
         Planned::Link(link, target) => match symlink(&link, &target) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err((format!("make the link {}", target.display()), e)),
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+                Err((format!("make the link {}", target.display()), e))
+            }
             _ => Ok(()),
         },
         Planned::Tree(target, tree) => {
@@ -348,7 +358,12 @@ fn mount_dev(private_ipc: bool, host_shm: Option<Tree>) -> Result<(), Failed> {
     for (link, target) in DEVICE_LINKS {
         symlink(link, target).map_err(|e| (format!("make the link {target}"), e))?;
     }
-    mount_new(c"devpts", "/dev/pts", MountFlags::NOSUID | MountFlags::NOEXEC, c"newinstance,ptmxmode=0666,mode=0620,gid=5")?;
+    mount_new(
+        c"devpts",
+        "/dev/pts",
+        MountFlags::NOSUID | MountFlags::NOEXEC,
+        c"newinstance,ptmxmode=0666,mode=0620,gid=5",
+    )?;
     match host_shm {
         Some(tree) => place(Planned::Tree("/dev/shm".into(), tree))?,
         None => mount_new(c"tmpfs", "/dev/shm", STRICT, c"mode=1777")?,
@@ -391,7 +406,9 @@ pub fn supported() -> Result<(), String> {
     if version < (5, 12) {
         return Err(format!("the kernel is {release}, isolation needs Linux 5.12 (mount_setattr) or later"));
     }
-    if let Some(missing) = ["mnt", "pid", "ipc", "net"].iter().find(|name| !Path::new("/proc/self/ns").join(name).exists()) {
+    if let Some(missing) =
+        ["mnt", "pid", "ipc", "net"].iter().find(|name| !Path::new("/proc/self/ns").join(name).exists())
+    {
         return Err(format!("the kernel was built without {missing} namespaces"));
     }
     if !Path::new("/proc/sys/kernel/seccomp/actions_avail").exists() {
@@ -400,12 +417,16 @@ pub fn supported() -> Result<(), String> {
     // The namespace ends with the thread.
     let tried = std::thread::Builder::new().stack_size(256 * 1024).spawn(|| {
         sys::unshare_mounts().map_err(|e| format!("make a mount namespace: {e}"))?;
-        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).map_err(|e| format!("change mounts: {e}"))?;
+        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+            .map_err(|e| format!("change mounts: {e}"))?;
         let tree = Tree::open(Path::new("/")).map_err(|e| format!("copy mounts: {e}"))?;
-        tree.set(MountAttributes { read_only: true, ..MountAttributes::default() }).map_err(|e| format!("make mounts read-only: {e}"))
+        tree.set(MountAttributes { read_only: true, ..MountAttributes::default() })
+            .map_err(|e| format!("make mounts read-only: {e}"))
     });
     match tried.map(std::thread::JoinHandle::join) {
-        Ok(Ok(tried)) => tried.map_err(|why| format!("this process may not isolate others: {why}; it needs CAP_SYS_ADMIN")),
+        Ok(Ok(tried)) => {
+            tried.map_err(|why| format!("this process may not isolate others: {why}; it needs CAP_SYS_ADMIN"))
+        }
         Ok(Err(_)) => Err("trying isolation failed".into()),
         Err(e) => Err(format!("trying isolation: {e}")),
     }

@@ -11,13 +11,13 @@ use rustix::fs::{Mode, OFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::WaitOptions;
 
-use crate::cgroup::{self, Paths};
 use crate::disk::{Durability, replace};
 use crate::isolate::{self, Holder};
 use crate::process::{self, ProcessStat};
 use crate::pump::{Pump, open_fifo};
 use crate::rotate::Writer;
 use crate::sys::{self, Program, Stage};
+use cgroup::Paths;
 
 /// The result of a start.
 pub(crate) struct Started {
@@ -52,14 +52,23 @@ impl Surroundings {
     }
 
     /// Describes a process in this environment.
-    pub(crate) fn program(&self, command: &[u8], args: &[Vec<u8>], stdio: [OwnedFd; 3], terminal: bool) -> Result<Program<'_>, Failure> {
+    pub(crate) fn program(
+        &self,
+        command: &[u8],
+        args: &[Vec<u8>],
+        stdio: [OwnedFd; 3],
+        terminal: bool,
+    ) -> Result<Program<'_>, Failure> {
         let mut env: Vec<&CStr> = self.env.iter().map(CString::as_c_str).collect();
         if terminal && !env.iter().any(|e| e.to_bytes().starts_with(b"TERM=")) {
             env.push(c"TERM=xterm");
         }
         Ok(Program {
             candidates: self.candidates(command)?,
-            args: std::iter::once(command).chain(args.iter().map(Vec::as_slice)).map(c_string).collect::<Result<_, _>>()?,
+            args: std::iter::once(command)
+                .chain(args.iter().map(Vec::as_slice))
+                .map(c_string)
+                .collect::<Result<_, _>>()?,
             env,
             cwd: &self.cwd,
             stdio,
@@ -97,7 +106,12 @@ const DEFAULT_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:
 
 /// A [`Failure`] of kind `Os`.
 pub(crate) fn os_failure(doing: &str, error: &io::Error) -> Failure {
-    Failure { code: ErrorCode::Os.into(), message: format!("{doing}: {error}"), errno: cgroup::errno(error).unwrap_or(0), epoch: 0 }
+    Failure {
+        code: ErrorCode::Os.into(),
+        message: format!("{doing}: {error}"),
+        errno: cgroup::errno(error).unwrap_or(0),
+        epoch: 0,
+    }
 }
 
 /// Starts the workload of `spec`. After a failure nothing of it remains.
@@ -203,7 +217,8 @@ fn start_of(pid: i32) -> Result<u64, Failure> {
 
 fn writer(log: &LogPolicy, name: &str) -> Result<Writer, Failure> {
     let dir = Path::new(OsStr::from_bytes(&log.dir));
-    Writer::open(dir, name, log.max_files, log.max_file_bytes).map_err(|e| os_failure(&format!("open log {name} in {}", dir.display()), &e))
+    Writer::open(dir, name, log.max_files, log.max_file_bytes)
+        .map_err(|e| os_failure(&format!("open log {name} in {}", dir.display()), &e))
 }
 
 fn pipe() -> Result<(OwnedFd, OwnedFd), Failure> {

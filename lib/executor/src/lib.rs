@@ -17,8 +17,6 @@ mod session;
 mod stats;
 
 pub mod capabilities;
-pub mod cgroup;
-pub mod cgroup_host;
 pub mod contain;
 pub mod disk;
 pub mod epoch;

@@ -27,7 +27,8 @@ fn main() -> ExitCode {
     match known {
         Some((role, state_dir)) => executor::supervise::main(role, Path::new(state_dir)),
         None => {
-            let usage = "usage: drover-executor run|collect <state-dir> | serve-host <root> <nonce> | keep <plugin> | version\n\
+            let usage = "usage: drover-executor run|collect <state-dir> | serve-host <root> <nonce> | keep <plugin> | \
+                version\n\
                          It is started by drover's drivers and not meant to be run by hand.\n";
             let _ = std::io::stderr().write_all(usage.as_bytes());
             ExitCode::from(2)

@@ -112,13 +112,39 @@ pub fn descendants(root: i32, all: &[ProcessStat]) -> Vec<ProcessStat> {
     found
 }
 
-/// Live processes whose initial environment held `entry` (`NAME=value`).
-pub fn with_environment(entry: &[u8], all: &[ProcessStat]) -> Vec<ProcessStat> {
-    let holds = |p: &&ProcessStat| {
-        p.is_alive()
-            && std::fs::read(format!("/proc/{}/environ", p.pid)).is_ok_and(|environment| environment.split(|b| *b == 0).any(|e| e == entry))
-    };
-    all.iter().filter(holds).copied().collect()
+/// Live processes whose initial environment held `entry` (`NAME=value`), and whether there are some that cannot say:
+/// while the kernel executes a program in a process or takes a process apart, it has no environment.
+pub fn with_environment(entry: &[u8], all: &[ProcessStat]) -> (Vec<ProcessStat>, bool) {
+    let (mut found, mut undecided) = (Vec::new(), false);
+    for process in all.iter().filter(|p| p.is_alive()) {
+        // Others are not ours to look into.
+        let Some(environment) = environment(process.pid) else { continue };
+        if environment.split(|b| *b == 0).any(|e| e == entry) {
+            found.push(*process);
+        } else if environment.is_empty() && !has_none(process.pid) {
+            undecided = true;
+        }
+    }
+    (found, undecided)
+}
+
+fn environment(pid: i32) -> Option<Vec<u8>> {
+    std::fs::read(format!("/proc/{pid}/environ")).ok()
+}
+
+/// Whether a process without an environment is a kernel thread, has an empty one, or has gone.
+fn has_none(pid: i32) -> bool {
+    const KERNEL_THREAD: u64 = 0x0020_0000;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let Some((_, rest)) = stat.rsplit_once(") ") else { return true };
+    let fields: Vec<u64> = rest.split_ascii_whitespace().map(|field| field.parse().unwrap_or_default()).collect();
+    match (fields.get(6), fields.get(47), fields.get(48)) {
+        (Some(flags), _, _) if flags & KERNEL_THREAD != 0 => true,
+        // The kernel sets the end last.
+        (_, Some(begin), Some(end)) => *begin != 0 && begin == end && environment(pid).is_none_or(|e| e.is_empty()),
+        // Kernels before 3.5 do not tell.
+        _ => true,
+    }
 }
 
 /// Id of the machine's present boot.
@@ -161,6 +187,33 @@ mod tests {
     }
 
     #[test]
+    fn processes_are_known_by_their_environment() {
+        let sleep = |entries: &[(&str, &str)]| {
+            let mut command = std::process::Command::new("/bin/sleep");
+            command.arg("600").env_clear().envs(entries.iter().copied()).spawn().unwrap()
+        };
+        let (mut marked, mut bare) = (sleep(&[("A", "b"), ("MARK", "x")]), sleep(&[]));
+        let (with, without) = (marked.id() as i32, bare.id() as i32);
+        let begun = std::time::Instant::now();
+        let seen = loop {
+            let both: Vec<ProcessStat> = [with, without].into_iter().filter_map(ProcessStat::of).collect();
+            let (found, undecided) = with_environment(b"MARK=x", &both);
+            let found: Vec<i32> = found.iter().map(|p| p.pid).collect();
+            // Until both have executed their program.
+            if (found == [with] && !undecided) || begun.elapsed().as_secs() > 60 {
+                break (found, undecided);
+            }
+        };
+        for child in [&mut marked, &mut bare] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        assert_eq!(seen, (vec![with], false));
+        let this = ProcessStat::of(std::process::id() as i32).unwrap();
+        assert_eq!(with_environment(b"MARK=x", &[this]), (Vec::new(), false));
+    }
+
+    #[test]
     fn descendants_are_found_over_generations_both_ways() {
         let mut shell = std::process::Command::new("/bin/sh")
             .args(["-c", "/bin/sh -c 'echo $$; read wait; exit 0'; exit 0"])
@@ -173,7 +226,10 @@ mod tests {
         let (me, inner) = (std::process::id() as i32, line.trim().parse::<i32>().unwrap());
         let pids = |found: Vec<ProcessStat>| found.iter().map(|p| p.pid).collect::<Vec<_>>();
         for found in [pids(descendants_of(me)), pids(descendants(me, &all().unwrap()))] {
-            assert!(found.contains(&inner) && found.contains(&(shell.id() as i32)) && !found.contains(&me), "{found:?}");
+            assert!(
+                found.contains(&inner) && found.contains(&(shell.id() as i32)) && !found.contains(&me),
+                "{found:?}"
+            );
         }
         assert_eq!(pids(descendants_of(shell.id() as i32)), [inner]);
         drop(shell.stdin.take());

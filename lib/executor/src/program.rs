@@ -25,9 +25,11 @@ pub fn find_program(task_dir: &Path, command: &str, search_path: Option<&OsStr>)
     if Path::new(command).is_absolute() && is_file(&PathBuf::from(command)) {
         return Ok(command.into());
     }
-    let executable = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
+    let executable =
+        |path: &PathBuf| std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
     let dirs = search_path.filter(|_| !command.contains('/')).map(|p| std::env::split_paths(p).collect::<Vec<_>>());
-    let found = dirs.into_iter().flatten().filter(|dir| dir.is_absolute()).map(|dir| dir.join(command)).find(executable);
+    let found =
+        dirs.into_iter().flatten().filter(|dir| dir.is_absolute()).map(|dir| dir.join(command)).find(executable);
     found.ok_or_else(|| Error::Exec {
         command: command.into(),
         message: format!(
@@ -47,8 +49,11 @@ pub fn find_program(task_dir: &Path, command: &str, search_path: Option<&OsStr>)
 pub fn make_executable(task_dir: &Path, command: &str) -> Result<(), Error> {
     use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
     let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::DIRECTORY;
-    let root = rustix::fs::open(task_dir, flags, Mode::empty()).map_err(|e| Error::io("open the task directory", task_dir)(e.into()))?;
-    for path in [Path::new("local").join(command.trim_start_matches('/')), PathBuf::from(command.trim_start_matches('/'))] {
+    let root = rustix::fs::open(task_dir, flags, Mode::empty())
+        .map_err(|e| Error::io("open the task directory", task_dir)(e.into()))?;
+    for path in
+        [Path::new("local").join(command.trim_start_matches('/')), PathBuf::from(command.trim_start_matches('/'))]
+    {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let Ok(file) = rustix::fs::openat2(&root, &path, flags, Mode::empty(), ResolveFlags::IN_ROOT) else {
             continue;

@@ -207,7 +207,14 @@ impl Pump {
                 self.side = Side::new().ok();
             }
             let Some(side) = &mut self.side else { break };
-            match splice(&self.source, None, &side.input, None, room as usize, SpliceFlags::NONBLOCK | SpliceFlags::MOVE) {
+            match splice(
+                &self.source,
+                None,
+                &side.input,
+                None,
+                room as usize,
+                SpliceFlags::NONBLOCK | SpliceFlags::MOVE,
+            ) {
                 Ok(n) if n > 0 => {
                     side.holds = n;
                     taken.moved += n as u64;
@@ -294,7 +301,8 @@ struct Taken {
 /// Opens a FIFO for reading without waiting for a writer.
 pub(crate) fn open_fifo(path: &PathBuf) -> io::Result<OwnedFd> {
     // A task may have replaced it.
-    let fifo = rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let fifo =
+        rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&fifo)?.st_mode);
     if kind == FileType::Fifo { Ok(fifo) } else { Err(io::Error::other(format!("it is no fifo but {kind:?}"))) }
 }
@@ -314,7 +322,8 @@ mod tests {
     impl Stream {
         fn new() -> Stream {
             let dir = tempfile::tempdir().unwrap();
-            let (source, input) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK | rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+            let (source, input) =
+                rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK | rustix::pipe::PipeFlags::CLOEXEC).unwrap();
             let pump = Pump::new(source, None, Writer::open(dir.path(), "t", 10, 1 << 20).unwrap());
             Stream { dir, input, pump, buffer: [0; BUFFER], given: 0 }
         }

@@ -226,7 +226,8 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(24))]
         #[test]
         fn every_byte_once_in_order(
-            chunks in proptest::collection::vec(proptest::collection::vec(prop_oneof![4 => Just(b'x'), 1 => Just(b'\n')], 0..200), 0..40),
+            chunks in proptest::collection::vec(proptest::collection::vec(prop_oneof![4 => Just(b'x'),
+                1 => Just(b'\n')], 0..200), 0..40),
             max_bytes in 1u64..600,
             reopen in 0usize..40,
         ) {
@@ -297,7 +298,10 @@ mod tests {
             link(name);
         }
         feed(&mut writer, b"0123456789ab");
-        assert_eq!(segments(&dir, "t").unwrap(), [Segment { number: 0, base: 0, size: 10 }, Segment { number: 1, base: 10, size: 2 }]);
+        assert_eq!(
+            segments(&dir, "t").unwrap(),
+            [Segment { number: 0, base: 0, size: 10 }, Segment { number: 1, base: 10, size: 2 }]
+        );
         assert_eq!(contents(&dir, "t").concat(), b"0123456789ab");
         assert_eq!(std::fs::read_to_string(&target).unwrap(), "the host's");
     }

@@ -240,7 +240,9 @@ mod tests {
             .as_chunks::<8>()
             .0
             .iter()
-            .map(|b| instruction(u16::from_ne_bytes([b[0], b[1]]), b[2], b[3], u32::from_ne_bytes([b[4], b[5], b[6], b[7]])))
+            .map(|b| {
+                instruction(u16::from_ne_bytes([b[0], b[1]]), b[2], b[3], u32::from_ne_bytes([b[4], b[5], b[6], b[7]]))
+            })
             .collect();
         let (mut at, mut accumulator) = (0, 0);
         loop {
@@ -264,7 +266,9 @@ mod tests {
         let usual = capabilities::set(capabilities::DEFAULT).unwrap();
         let default = default_filter(usual);
         let call = |filter: &[u8], number: c_long, argument| run(filter, ARCHITECTURE, number as u32, argument);
-        for allowed in [libc::SYS_read, libc::SYS_execve, libc::SYS_setresuid, libc::SYS_capset, libc::SYS_prctl, libc::SYS_chroot] {
+        for allowed in
+            [libc::SYS_read, libc::SYS_execve, libc::SYS_setresuid, libc::SYS_capset, libc::SYS_prctl, libc::SYS_chroot]
+        {
             assert_eq!(call(&default, allowed, 0), ALLOW, "{allowed}");
         }
         for refused in [libc::SYS_mount, libc::SYS_unshare, libc::SYS_bpf, libc::SYS_keyctl, libc::SYS_reboot] {
@@ -274,7 +278,10 @@ mod tests {
         assert_eq!(call(&default, libc::SYS_clone, 0x1000_0000), NOT_PERMITTED);
         assert_eq!(call(&default, libc::SYS_clone3, 0), NO_SUCH_CALL);
         assert_eq!((call(&default, libc::SYS_socket, 2), call(&default, libc::SYS_socket, 38)), (ALLOW, NOT_PERMITTED));
-        assert_eq!((call(&default, libc::SYS_personality, 8), call(&default, libc::SYS_personality, 9)), (ALLOW, NOT_PERMITTED));
+        assert_eq!(
+            (call(&default, libc::SYS_personality, 8), call(&default, libc::SYS_personality, 9)),
+            (ALLOW, NOT_PERMITTED)
+        );
         for unknown in [KNOWN_BEFORE, 9999, OTHER_CONVENTION, OTHER_CONVENTION + 1, u32::MAX] {
             assert_eq!(run(&default, ARCHITECTURE, unknown, 0), NO_SUCH_CALL, "{unknown}");
         }

@@ -9,7 +9,6 @@ use rustix::fd::OwnedFd;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, Signal, WaitStatus, kill_process, kill_process_group};
 
-use crate::cgroup;
 use crate::launch::{Surroundings, copy, invalid, os_failure, start_failure};
 use crate::process;
 use crate::sys;
@@ -27,7 +26,12 @@ pub(crate) struct Session {
 
 impl Session {
     /// Starts the program with the request's descriptors.
-    pub(crate) fn start(exec: &Exec, fds: Vec<OwnedFd>, running: usize, surroundings: &Surroundings) -> Result<Session, Failure> {
+    pub(crate) fn start(
+        exec: &Exec,
+        fds: Vec<OwnedFd>,
+        running: usize,
+        surroundings: &Surroundings,
+    ) -> Result<Session, Failure> {
         if running >= MAX_SESSIONS {
             return Err(invalid("there are 64 exec sessions already; end some of them"));
         }

@@ -2,7 +2,6 @@
 
 use executor_proto::{PidStats, StatsReply};
 
-use crate::cgroup;
 use crate::launch::Surroundings;
 use crate::process::{self, ProcessStat};
 use crate::sys;
@@ -22,7 +21,12 @@ pub(crate) fn measure(surroundings: &Surroundings, executor: i32) -> StatsReply 
     let page = rustix::param::page_size() as u64;
     let pids: Vec<PidStats> = processes
         .iter()
-        .map(|p| PidStats { pid: p.pid, user_ns: p.user_ticks * tick, system_ns: p.system_ticks * tick, rss: p.rss_pages * page })
+        .map(|p| PidStats {
+            pid: p.pid,
+            user_ns: p.user_ticks * tick,
+            system_ns: p.system_ticks * tick,
+            rss: p.rss_pages * page,
+        })
         .collect();
     let counted = cgroup::counters(paths);
     // Without a counting cgroup: the live processes, their reaped children, and the orphans that we adopted.

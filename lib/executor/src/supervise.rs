@@ -14,8 +14,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use executor_proto::{
-    Done, ErrorCode, Failure, HelloReply, Launched, PROTOCOL_VERSION, Reply, Request, ResultRecord, Spec, StateRecord, files, reply,
-    request,
+    Done, ErrorCode, Failure, HelloReply, Launched, PROTOCOL_VERSION, Reply, Request, ResultRecord, Spec, StateRecord,
+    files, reply, request,
 };
 use prost::Message;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -23,7 +23,6 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process};
 
-use crate::cgroup;
 use crate::connection::{Connection, listen};
 use crate::disk::{Durability, replace};
 use crate::launch::{Started, Surroundings, launch, os_failure};
@@ -106,8 +105,8 @@ pub fn main(role: Role, state_dir: &Path) -> ExitCode {
 fn take(role: Role, state_dir: &Path, control: Option<&mut Connection>) -> Result<(OwnedFd, Spec), Failure> {
     let failed = |doing: &str, e: io::Error| os_failure(&format!("{doing} {}", state_dir.display()), &e);
     std::env::set_current_dir(state_dir).map_err(|e| failed("change to", e))?;
-    let lock =
-        rustix::fs::open(".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(|e| failed("open", e.into()))?;
+    let lock = rustix::fs::open(".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|e| failed("open", e.into()))?;
     match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {
@@ -291,7 +290,8 @@ impl Executor {
         // Relative to `now`, which has passed: the kernel wakes us after the deadline, so the loop does not spin before
         // it.
         let timeout = next.map(|at| at.saturating_duration_since(now));
-        let timeout = timeout.map(|d| rustix::time::Timespec { tv_sec: d.as_secs() as i64, tv_nsec: i64::from(d.subsec_nanos()) });
+        let timeout = timeout
+            .map(|d| rustix::time::Timespec { tv_sec: d.as_secs() as i64, tv_nsec: i64::from(d.subsec_nanos()) });
         if poll(&mut fds, timeout.as_ref()).is_err() {
             return;
         }
@@ -410,7 +410,8 @@ impl Executor {
 
     fn signal(&self, number: i32) -> Result<(), Failure> {
         let failure = |code: ErrorCode, message: String| Failure { code: code.into(), message, errno: 0, epoch: 0 };
-        let signal = Signal::from_named_raw(number).ok_or_else(|| failure(ErrorCode::Invalid, format!("there is no signal {number}")))?;
+        let signal = Signal::from_named_raw(number)
+            .ok_or_else(|| failure(ErrorCode::Invalid, format!("there is no signal {number}")))?;
         // Before the reap the kernel cannot reuse the pid, and the reap sets `ended`.
         match Pid::from_raw(self.record.workload_pid).filter(|_| self.ended.is_none()) {
             Some(pid) => kill_process(pid, signal).map_err(|e| os_failure("signal the workload", &e.into())),
@@ -492,7 +493,8 @@ impl Executor {
         if self.empty_since.is_none() {
             // A subreaper without children has no descendants. The cgroup may also hold processes that others put
             // there.
-            let empty = !self.has_children && (self.surroundings.paths.is_empty() || !cgroup::is_populated(&self.surroundings.paths));
+            let empty = !self.has_children
+                && (self.surroundings.paths.is_empty() || !cgroup::is_populated(&self.surroundings.paths));
             if empty {
                 self.empty_since = Some(now);
                 self.check = None;

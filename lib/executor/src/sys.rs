@@ -296,7 +296,9 @@ pub struct NewNamespaces {
 /// has one thread.
 pub fn holder(new: NewNamespaces, cgroup: Option<&File>) -> io::Result<Option<(i32, OwnedFd)>> {
     let mut namespaces = libc::CLONE_NEWNS as u64;
-    for (wanted, flag) in [(new.pids, libc::CLONE_NEWPID), (new.ipc, libc::CLONE_NEWIPC), (new.hostname, libc::CLONE_NEWUTS)] {
+    for (wanted, flag) in
+        [(new.pids, libc::CLONE_NEWPID), (new.ipc, libc::CLONE_NEWIPC), (new.hostname, libc::CLONE_NEWUTS)]
+    {
         namespaces |= if wanted { flag as u64 } else { 0 };
     }
     let mut pidfd = -1;
@@ -385,7 +387,8 @@ fn install_filter(filter: &[u8]) -> io::Result<()> {
 
 /// Joins the namespaces and drops capabilities outside the bounding set. Still root afterwards.
 fn confine(confinement: &Confinement<'_>) -> Result<(), (Stage, io::Error)> {
-    rustix::thread::move_into_thread_name_spaces(confinement.holder, confinement.namespaces).map_err(|e| (Stage::Namespaces, e.into()))?;
+    rustix::thread::move_into_thread_name_spaces(confinement.holder, confinement.namespaces)
+        .map_err(|e| (Stage::Namespaces, e.into()))?;
     for capability in 0..64 {
         if confinement.capabilities & (1 << capability) != 0 {
             continue;
@@ -430,9 +433,7 @@ fn become_program(program: &Program<'_>, mut line: File, parent: i32, enter_unif
             envp.push(std::ptr::null());
             let mut error = io::Error::from_raw_os_error(libc::ENOENT);
             for path in &program.candidates {
-                // SAFETY: path and both arrays are null-terminated and outlive the call.
-                unsafe { libc::execve(path.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
-                let failed = io::Error::last_os_error();
+                let failed = execute(path, &argv, &envp);
                 match failed.raw_os_error() {
                     Some(libc::ENOENT | libc::ENOTDIR) => {}
                     // Another directory of the search path may hold an executable one.
@@ -451,6 +452,30 @@ fn become_program(program: &Program<'_>, mut line: File, parent: i32, enter_unif
     report.extend_from_slice(&failed.1.raw_os_error().unwrap_or(0).to_ne_bytes());
     let _ = line.write_all(&report);
     exit_now(127)
+}
+
+/// How often a program is tried that somebody has open for writing, and the pause before the next attempt in
+/// milliseconds.
+const BUSY: (u32, libc::c_int) = (1000, 2);
+
+/// Executes a program; returns only with the reason why not. Both arrays end with a null pointer.
+///
+/// A program that was just downloaded may be busy for a moment: a process that was forked meanwhile inherits the open
+/// file until it executes its own program.
+fn execute(path: &CStr, argv: &[*const libc::c_char], envp: &[*const libc::c_char]) -> io::Error {
+    let (attempts, pause) = BUSY;
+    let mut failed = io::Error::from_raw_os_error(libc::ETXTBSY);
+    for _ in 0..attempts {
+        // SAFETY: path and both arrays are null-terminated and outlive the call.
+        unsafe { libc::execve(path.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
+        failed = io::Error::last_os_error();
+        if failed.raw_os_error() != Some(libc::ETXTBSY) {
+            break;
+        }
+        // SAFETY: no descriptors, so only time passes. A filter that forbids the call only makes the attempts shorter.
+        unsafe { libc::poll(std::ptr::null_mut(), 0, pause) };
+    }
+    failed
 }
 
 fn prepare(program: &Program<'_>, line: &mut File, parent: i32, enter_unified: bool) -> Result<(), (Stage, io::Error)> {
@@ -510,7 +535,8 @@ fn prepare(program: &Program<'_>, line: &mut File, parent: i32, enter_unified: b
         // The raw calls: the library's versions tell other threads, of which there are none.
         // SAFETY: the list is as long as said; the other arguments are numbers.
         unsafe {
-            check(libc::syscall(libc::SYS_setgroups, user.groups.len(), user.groups.as_ptr())).map_err(at(Stage::User))?;
+            check(libc::syscall(libc::SYS_setgroups, user.groups.len(), user.groups.as_ptr()))
+                .map_err(at(Stage::User))?;
             check(libc::syscall(libc::SYS_setresgid, user.gid, user.gid, user.gid)).map_err(at(Stage::User))?;
             check(libc::syscall(libc::SYS_setresuid, user.uid, user.uid, user.uid)).map_err(at(Stage::User))?;
         }

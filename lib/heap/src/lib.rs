@@ -1,12 +1,13 @@
-//! How the process's allocator shares memory among threads, where it has large pieces from, and when it gives memory back. Apart, because these are calls that only `unsafe` code may
-//! make.
+//! How the process's allocator shares memory among threads, where it has large pieces from, and when it gives memory
+//! back. Apart, because these are calls that only `unsafe` code may make.
 //!
 //! glibc gives threads arenas of their own, eight for each core, and an arena keeps what was once freed in it: a batch
 //! that was built on one worker and dropped on another stays resident in both. A server that has placed 10,000
 //! allocations keeps a tenth more memory so than with [`arenas`] for as many threads as run at once.
 //!
-//! What is freed stays resident unless it lies at the end of its arena: after a burst of thousands of calls most of what they needed stays with the
-//! process, in pieces between what lives on. [`trim`] gives whole pages of it back, and [`Burst`] says when that is worth its time.
+//! What is freed stays resident unless it lies at the end of its arena: after a burst of thousands of calls most of
+//! what they needed stays with the process, in pieces between what lives on. [`trim`] gives whole pages of it back, and
+//! [`Burst`] says when that is worth its time.
 
 use std::time::Duration;
 
@@ -16,8 +17,8 @@ pub fn arenas(cores: usize) -> usize {
     cores.max(2)
 }
 
-/// Limits the allocator to `arenas`, in this process and from here on: call it before any thread starts, as existing arenas
-/// stay. Tells whether it did; other allocators than glibc's have no such limit and need none.
+/// Limits the allocator to `arenas`, in this process and from here on: call it before any thread starts, as existing
+/// arenas stay. Tells whether it did; other allocators than glibc's have no such limit and need none.
 pub fn limit_arenas(arenas: usize) -> bool {
     #[cfg(target_env = "gnu")]
     {
@@ -30,9 +31,11 @@ pub fn limit_arenas(arenas: usize) -> bool {
     }
 }
 
-/// From here on a piece of a MiB or more, as an answer with thousands of objects is, comes from the system and goes back to it when it is freed. Left to
-/// itself, glibc takes the size of the largest one that was freed for the limit, up to 32 MiB: from then on such pieces lie among small ones that live on,
-/// and leave holes. An arena keeps two MiB at its end for what comes next. Tells whether it did, as [`limit_arenas`] does.
+/// From here on a piece of a MiB or more, as an answer with thousands of objects is, comes from the system and goes
+/// back to it when it is freed. Left to itself, glibc takes the size of the largest one that was freed for the limit,
+/// up to 32 MiB: from then on such pieces lie among small ones that live on,
+/// and leave holes. An arena keeps two MiB at its end for what comes next. Tells whether it did, as [`limit_arenas`]
+/// does.
 pub fn part_large_pieces() -> bool {
     #[cfg(target_env = "gnu")]
     {
@@ -52,12 +55,14 @@ fn set(parameter: libc::c_int, value: libc::c_int) -> bool {
     done == 1
 }
 
-/// Gives the pages of which nothing is in use back to the system, and tells whether there were any; other allocators than glibc's do so by themselves.
-/// Takes about two milliseconds for every ten MiB that it gives back, during which hardly anything else of the process can allocate.
+/// Gives the pages of which nothing is in use back to the system, and tells whether there were any; other allocators
+/// than glibc's do so by themselves. Takes about two milliseconds for every ten MiB that it gives back, during which
+/// hardly anything else of the process can allocate.
 pub fn trim() -> bool {
     #[cfg(target_env = "gnu")]
     {
-        // SAFETY: the call takes a number and walks free memory behind the allocator's own locks; nothing that is in use is touched.
+        // SAFETY: the call takes a number and walks free memory behind the allocator's own locks; nothing that is in
+        // use is touched.
         #[allow(unsafe_code, reason = "no safe wrapper offers this call")]
         let released = unsafe { libc::malloc_trim(0) };
         released == 1
@@ -68,7 +73,8 @@ pub fn trim() -> bool {
     }
 }
 
-/// Tells when a process has come to rest after work that may have freed much. Work is processor time: whatever frees much has used some of it.
+/// Tells when a process has come to rest after work that may have freed much. Work is processor time: whatever frees
+/// much has used some of it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Burst {
     /// Processor time of the process at the last look, and when memory was last given back.
@@ -84,8 +90,8 @@ pub struct Burst {
 pub const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// As much work as this is worth it as soon as the process rests.
 const WORTH: Duration = Duration::from_millis(250);
-/// After a while at rest so much is: a list of ten thousand objects takes no longer, and what it was written in would stay resident for as long as
-/// nothing follows.
+/// After a while at rest so much is: a list of ten thousand objects takes no longer, and what it was written in would
+/// stay resident for as long as nothing follows.
 const LITTLE: Duration = Duration::from_millis(20);
 const A_WHILE: u32 = 3;
 /// With less than this between two looks, the process rests.
@@ -137,9 +143,14 @@ mod tests {
     #[test]
     fn memory_is_given_back_after_work_and_not_during_it() {
         let mut burst = Burst::default();
-        let mut looks = |millis: &[u64]| millis.iter().map(|ms| burst.over(Duration::from_millis(*ms))).collect::<Vec<_>>();
+        let mut looks =
+            |millis: &[u64]| millis.iter().map(|ms| burst.over(Duration::from_millis(*ms))).collect::<Vec<_>>();
         assert_eq!(looks(&[3, 6, 9, 12]), [false, false, false, false], "hardly any work");
-        assert_eq!(looks(&[9_000, 18_000, 18_100, 18_105]), [false, false, true, false], "once, at the end of the work");
+        assert_eq!(
+            looks(&[9_000, 18_000, 18_100, 18_105]),
+            [false, false, true, false],
+            "once, at the end of the work"
+        );
         assert_eq!(looks(&[18_200, 18_400, 18_405]), [false, true, false], "the little that is done at rest adds up");
         assert_eq!(looks(&[18_450, 18_451, 18_452]), [false, true, false], "and is given back after a while");
         assert_eq!(looks(&[18_453, 18_454, 18_455, 18_456]), [false; 4], "nothing has been done since");

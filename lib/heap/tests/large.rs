@@ -9,7 +9,8 @@ fn resident() -> usize {
 #[test]
 fn a_large_piece_is_the_system_s_again_when_it_is_freed() {
     assert!(heap::part_large_pieces());
-    // The first one of its size would have moved the limit; the next ones would come from an arena, each with a small one behind it that stays.
+    // The first one of its size would have moved the limit; the next ones would come from an arena, each with a small
+    // one behind it that stays.
     let mut small = Vec::new();
     let before = resident();
     for n in (1..=8).rev() {

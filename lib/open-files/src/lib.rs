@@ -1,5 +1,6 @@
-//! How many files a process may have open (RLIMIT_NOFILE). Most systems give 1024 and let whoever needs more take it; an agent and its plugins hold one or two for
-//! each task, so they take what there is ([`raise`]). Tasks are given what their agent was given ([`give_back`]): programs that go through all possible
+//! How many files a process may have open (RLIMIT_NOFILE). Most systems give 1024 and let whoever needs more take it;
+//! an agent and its plugins hold one or two for each task, so they take what there is ([`raise`]). Tasks are given what
+//! their agent was given ([`give_back`]): programs that go through all possible
 //! descriptors, or wait for them with `select`, must not meet a million.
 
 use std::sync::OnceLock;
@@ -37,7 +38,8 @@ pub fn variable() -> Option<(&'static str, String)> {
     GIVEN.get().map(|given| (VARIABLE, given.to_string()))
 }
 
-/// Gives a child of this process what this process was given, if it has raised its own limit. Before the child does anything for a task.
+/// Gives a child of this process what this process was given, if it has raised its own limit. Before the child does
+/// anything for a task.
 pub fn give_back(pid: u32) {
     let (Some(given), Some(pid)) = (GIVEN.get(), i32::try_from(pid).ok().and_then(Pid::from_raw)) else { return };
     let maximum = getrlimit(Resource::Nofile).maximum;
@@ -61,11 +63,17 @@ mod tests {
     fn told(limits: &str, told: Option<&str>) -> String {
         let test = "tests::a_process_takes_what_there_is_and_its_children_get_what_it_was_given";
         let mut command = Command::new("sh");
-        command.args(["-c", &format!("{limits}; exec \"$0\" --exact {test} --nocapture")]).arg(std::env::current_exe().expect("own path"));
+        command
+            .args(["-c", &format!("{limits}; exec \"$0\" --exact {test} --nocapture")])
+            .arg(std::env::current_exe().expect("own path"));
         command.env(CHILD, "1").env_remove(VARIABLE).envs(told.map(|told| (VARIABLE, told)));
         let output = command.stdin(Stdio::null()).output().expect("runs");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        text.lines().find_map(|line| line.split_once("told: ")).unwrap_or_else(|| panic!("nothing was told: {text}")).1.to_owned()
+        text.lines()
+            .find_map(|line| line.split_once("told: "))
+            .unwrap_or_else(|| panic!("nothing was told: {text}"))
+            .1
+            .to_owned()
     }
 
     #[expect(clippy::print_stdout, reason = "the test that started this process reads it")]
@@ -78,7 +86,11 @@ mod tests {
         give_back(child.id());
         child.stdin.take().expect("piped").write_all(b"go\n").expect("reads");
         let text = String::from_utf8(child.wait_with_output().expect("ends").stdout).expect("text");
-        println!("told: {own:?} {:?} {:?}", text.split_whitespace().collect::<Vec<_>>(), variable().map(|(_, value)| value));
+        println!(
+            "told: {own:?} {:?} {:?}",
+            text.split_whitespace().collect::<Vec<_>>(),
+            variable().map(|(_, value)| value)
+        );
     }
 
     #[test]
@@ -88,7 +100,11 @@ mod tests {
         }
         let expected = r#"Some(4000) ["200", "4000"] Some("200")"#;
         assert_eq!(told("ulimit -Sn 200; ulimit -Hn 4000", None), expected);
-        assert_eq!(told("ulimit -Sn 4000; ulimit -Hn 4000", Some("200")), expected, "a plugin of an agent that has taken all");
+        assert_eq!(
+            told("ulimit -Sn 4000; ulimit -Hn 4000", Some("200")),
+            expected,
+            "a plugin of an agent that has taken all"
+        );
         let all = r#"Some(4000) ["4000", "4000"] Some("4000")"#;
         assert_eq!(told("ulimit -Sn 4000; ulimit -Hn 4000", Some("9000")), all, "more than may be given back");
     }

@@ -19,8 +19,10 @@ impl DeniedIds {
 
     /// Why tasks must not run under the ids of this process, if so.
     pub fn denies_own(&self) -> Result<Option<String>, Error> {
-        let gids = rustix::process::getgroups().map_err(|e| Error::failed(format!("could not read the groups of the plugin: {e}")))?;
-        let gids: Vec<u32> = gids.into_iter().chain([rustix::process::getegid()]).map(rustix::process::Gid::as_raw).collect();
+        let gids = rustix::process::getgroups()
+            .map_err(|e| Error::failed(format!("could not read the groups of the plugin: {e}")))?;
+        let gids: Vec<u32> =
+            gids.into_iter().chain([rustix::process::getegid()]).map(rustix::process::Gid::as_raw).collect();
         self.denies(rustix::process::geteuid().as_raw(), &gids)
     }
 

@@ -9,8 +9,9 @@ use driver_sdk::config::Config;
 use driver_sdk::exec::ExecIo;
 use driver_sdk::schema::Spec;
 use driver_sdk::{
-    AgentConfig, Capabilities, Context, DETACH_SIGNAL, DriverConfig, Error, ExecOutput, Fingerprint, Inspection, PluginInfo, Started,
-    StopTask, TaskConfig, TaskEvent, TaskExit, TaskHandle, TaskStatus, TaskUsage, async_trait, handle,
+    AgentConfig, Capabilities, Context, DETACH_SIGNAL, DriverConfig, Error, ExecOutput, Fingerprint, Inspection,
+    PluginInfo, Started, StopTask, TaskConfig, TaskEvent, TaskExit, TaskHandle, TaskStatus, TaskUsage, async_trait,
+    handle,
 };
 use executor_client::{CgroupHost, Executor, ExitResult, Launcher, Meter, destroy, signal_number};
 use serde::{Deserialize, Serialize};
@@ -90,9 +91,9 @@ fn task_exit(result: &ExitResult) -> TaskExit {
 fn start_error(error: executor_client::Error) -> Error {
     match error {
         // Nothing about the task is wrong; the node may be short of something for a while.
-        e @ (executor_client::Error::Io { .. } | executor_client::Error::Unresponsive { .. } | executor_client::Error::Vanished { .. }) => {
-            Error::recoverable(e)
-        }
+        e @ (executor_client::Error::Io { .. }
+        | executor_client::Error::Unresponsive { .. }
+        | executor_client::Error::Vanished { .. }) => Error::recoverable(e),
         e => Error::failed(e),
     }
 }
@@ -109,10 +110,9 @@ impl<K: Kind> ProcessDriver<K> {
 
     fn executor(&self, id: &str) -> Result<(Arc<Task>, Executor), Error> {
         let task = self.task(id)?;
-        let executor = task
-            .executor
-            .clone()
-            .ok_or_else(|| Error::failed("the task's executor did not answer when the task was recovered; it can only be destroyed"))?;
+        let executor = task.executor.clone().ok_or_else(|| {
+            Error::failed("the task's executor did not answer when the task was recovered; it can only be destroyed")
+        })?;
         Ok((task, executor))
     }
 
@@ -195,7 +195,10 @@ impl<K: Kind> driver_sdk::Driver for ProcessDriver<K> {
     async fn fingerprint(&self) -> Fingerprint {
         let config = lock(&self.config).clone();
         if !config.enabled() {
-            return Fingerprint::undetected(format!("disabled; plugin \"{}\" {{ config {{ enabled = true }} }} offers it", K::NAME));
+            return Fingerprint::undetected(format!(
+                "disabled; plugin \"{}\" {{ config {{ enabled = true }} }} offers it",
+                K::NAME
+            ));
         }
         let host = if config.no_cgroups() { CgroupHost::off() } else { CgroupHost::detect() };
         let swept = host.sweep(SWEEP_AGE);
@@ -261,7 +264,8 @@ impl<K: Kind> driver_sdk::Driver for ProcessDriver<K> {
                     self.tell(&task, result.reason.clone());
                 }
                 if result.log_bytes_lost > 0 {
-                    self.tell(&task, format!("{} bytes of output were lost because the disk did not take them", result.log_bytes_lost));
+                    self.tell(&task, format!("{} bytes of output were lost because the disk did not \
+                        take them", result.log_bytes_lost));
                 }
                 Ok(task_exit(&result))
             }
@@ -315,8 +319,11 @@ impl<K: Kind> driver_sdk::Driver for ProcessDriver<K> {
             started_at: Some(time(executor.started_at_ns())),
             completed_at: ended.as_ref().map(|r| time(r.finished_at_ns)),
             exit: ended.as_ref().map(task_exit),
-            attributes: [("pid".to_owned(), executor.pid().to_string()), ("executor_pid".to_owned(), executor.executor_pid().to_string())]
-                .into(),
+            attributes: [
+                ("pid".to_owned(), executor.pid().to_string()),
+                ("executor_pid".to_owned(), executor.executor_pid().to_string()),
+            ]
+            .into(),
             network: None,
         })
     }
@@ -334,8 +341,9 @@ impl<K: Kind> driver_sdk::Driver for ProcessDriver<K> {
 
     async fn signal_task(&self, id: &str, signal: &str) -> Result<(), Error> {
         let (_, executor) = self.executor(id)?;
-        let number = signal_number(signal)
-            .ok_or_else(|| Error::invalid(format!("{signal:?} is not the name of a signal; use one such as SIGHUP or SIGUSR1")))?;
+        let number = signal_number(signal).ok_or_else(|| {
+            Error::invalid(format!("{signal:?} is not the name of a signal; use one such as SIGHUP or SIGUSR1"))
+        })?;
         executor.signal(number).await.map_err(Error::failed)
     }
 

@@ -16,7 +16,8 @@ const DRAIN: Duration = Duration::from_millis(100);
 
 fn spec(command: Vec<String>, tty: bool) -> Result<ExecSpec, Error> {
     let mut words = command.into_iter();
-    let command = words.next().filter(|c| !c.is_empty()).ok_or_else(|| Error::invalid("the command to run is empty"))?;
+    let command =
+        words.next().filter(|c| !c.is_empty()).ok_or_else(|| Error::invalid("the command to run is empty"))?;
     Ok(ExecSpec { command: command.into(), args: words.map(Into::into).collect(), tty })
 }
 
@@ -33,7 +34,12 @@ fn task_exit(exit: ExecExit) -> TaskExit {
 }
 
 /// Runs a command with its streams at a client. Dropping the future ends the command.
-pub(crate) async fn stream(executor: &Executor, command: Vec<String>, tty: bool, io: ExecIo) -> Result<TaskExit, Error> {
+pub(crate) async fn stream(
+    executor: &Executor,
+    command: Vec<String>,
+    tty: bool,
+    io: ExecIo,
+) -> Result<TaskExit, Error> {
     let ExecSession { stdin, stdout, stderr, mut end } = executor.exec(spec(command, tty)?).await.map_err(failed)?;
     let ExecIo { input, output } = io;
     let feed = feed(stdin, input);

@@ -21,12 +21,15 @@ pub fn environment(task: &TaskConfig, denied: impl Fn(&str) -> bool) -> Vec<(OsS
     all.map(|(name, value)| (name.into(), value.into())).collect()
 }
 
-/// The user that the task names, or `default`, or with neither the plugin's own; refused when the plugin denies its ids.
+/// The user that the task names, or `default`, or with neither the plugin's own; refused when the plugin denies its
+/// ids.
 pub async fn user(task: &TaskConfig, default: &str, denied: &DeniedIds) -> Result<Option<User>, Error> {
     let name = if task.user.is_empty() { default } else { &task.user };
     if name.is_empty() {
         return match denied.denies_own()? {
-            Some(why) => Err(Error::failed(format!("the task names no user, and running as the agent's own is not allowed: {why}"))),
+            Some(why) => Err(Error::failed(format!(
+                "the task names no user, and running as the agent's own is not allowed: {why}"
+            ))),
             None => Ok(None),
         };
     }
@@ -61,7 +64,12 @@ pub fn cgroup_policy(task: &TaskConfig) -> CgroupPolicy {
         memory_max,
         memory_reservation,
         cpu_shares,
-        cpus: task.resources.as_ref().and_then(|r| r.linux_resources.as_ref()).map(|l| l.cpuset_cpus.clone()).filter(|c| !c.is_empty()),
+        cpus: task
+            .resources
+            .as_ref()
+            .and_then(|r| r.linux_resources.as_ref())
+            .map(|l| l.cpuset_cpus.clone())
+            .filter(|c| !c.is_empty()),
         ..CgroupPolicy::default()
     }
 }
@@ -111,9 +119,14 @@ mod tests {
     fn memory_without_a_limit_is_reserved_all_the_same() {
         let of = |memory_max_mb, memory_limit_bytes| {
             let memory = driver_sdk::proto::driver::AllocatedMemoryResources { memory_mb: 64, memory_max_mb };
-            let allocated = driver_sdk::proto::driver::AllocatedTaskResources { memory: Some(memory), ..Default::default() };
+            let allocated =
+                driver_sdk::proto::driver::AllocatedTaskResources { memory: Some(memory), ..Default::default() };
             let linux = driver_sdk::proto::driver::LinuxResources { memory_limit_bytes, ..Default::default() };
-            limits(&Resources { allocated_resources: Some(allocated), linux_resources: Some(linux), ..Default::default() })
+            limits(&Resources {
+                allocated_resources: Some(allocated),
+                linux_resources: Some(linux),
+                ..Default::default()
+            })
         };
         assert_eq!(of(0, 64 << 20), (None, Some(64 << 20), None));
         assert_eq!(of(128, 128 << 20), (None, Some(128 << 20), Some(64 << 20)));

@@ -6,7 +6,8 @@ use driver_sdk::proto::base::ClientTopology;
 use driver_sdk::{CpuUsage, MemoryUsage, TaskUsage, Usage};
 use executor_client::{CpuRate, Meter, Stats};
 
-/// What a host is told of an executor's sample, with rates since the one before. `core_mhz`: speed of one core where the processes run.
+/// What a host is told of an executor's sample, with rates since the one before. `core_mhz`: speed of one core where
+/// the processes run.
 #[must_use]
 pub fn usage(stats: &Stats, meter: &Meter, core_mhz: f64) -> TaskUsage {
     let rates = meter.rates(stats);

@@ -107,7 +107,8 @@ impl Asked {
                 }
             };
             // If the machine allows no further thread, the present ones continue.
-            *readers += usize::from(thread::Builder::new().name("listen".into()).stack_size(STACK).spawn(reader).is_ok());
+            *readers +=
+                usize::from(thread::Builder::new().name("listen".into()).stack_size(STACK).spawn(reader).is_ok());
         };
         while !waiting.is_empty() && quiet < GIVE_UP {
             // Doubles each time nothing has answered: hanging processes rarely come alone.
@@ -183,12 +184,15 @@ mod tests {
         assert_eq!(heard, (5..100).filter(|pid| *pid != 9).map(|pid| (pid, pid * 2)).collect());
         assert_eq!(gate.asked.load(SeqCst), 5);
 
-        // They still hang: that is known, and the answer comes at once.
-        let begun = Instant::now();
-        let (heard, silent) = asked.ask(0..6, read.clone());
-        assert_eq!((heard, silent), (HashMap::from([(5, 10)]), hang));
+        // They still hang: that is known, and the answer comes at once. A wait for them would take that long each time;
+        // a busy machine does not.
+        let at_once = || {
+            let begun = Instant::now();
+            assert_eq!(asked.ask(0..6, read.clone()), (HashMap::from([(5, 10)]), hang.clone()));
+            begun.elapsed() < GIVE_UP
+        };
+        assert!((0..20).any(|_| at_once()));
         assert_eq!(gate.asked.load(SeqCst), 5, "no second thread waits for the same process");
-        assert!(begun.elapsed() < GIVE_UP);
 
         *lock(&gate.open) = true;
         gate.opened.notify_all();
@@ -201,19 +205,21 @@ mod tests {
 
     #[test]
     fn a_process_is_heard_and_one_that_has_ended_is_not() {
-        let mut child = std::process::Command::new("sleep").arg("600").env_clear().env("A", "b").spawn().expect("sleep");
+        let mut child =
+            std::process::Command::new("sleep").arg("600").env_clear().env("A", "b").spawn().expect("sleep");
         let (me, other) = (std::process::id(), child.id());
-        // Between fork and exec it is a copy of this process.
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let words = Words { line: b"sleep\x00600\0".to_vec(), environment: b"A=b\0".to_vec() };
+        // Between fork and exec it is a copy of this process. During the exec it has neither, and then the line first.
+        let deadline = Instant::now() + Duration::from_secs(60);
         let heard = loop {
             let heard = listen([me, other]);
-            if heard.words.get(&other).is_some_and(|words| words.line == b"sleep\x00600\0") || Instant::now() > deadline {
+            if heard.words.get(&other) == Some(&words) || Instant::now() > deadline {
                 break heard;
             }
         };
         child.kill().expect("killed");
         child.wait().expect("reaped");
-        assert_eq!(heard.words[&other], Words { line: b"sleep\x00600\0".to_vec(), environment: b"A=b\0".to_vec() });
+        assert_eq!(heard.words[&other], words);
         assert!(!heard.words[&me].line.is_empty() && heard.silent.is_empty());
         assert_eq!(listen([other]), Heard::default());
     }

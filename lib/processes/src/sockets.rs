@@ -14,7 +14,8 @@ pub fn bound_sockets() -> io::Result<HashSet<PathBuf>> {
 fn paths(list: &str) -> HashSet<PathBuf> {
     // Seven columns and one blank precede the path, which may contain blanks.
     let path = |line: &str| {
-        let rest = (0..7).try_fold(line, |rest, _| rest.trim_start().split_once(char::is_whitespace).map(|(_, rest)| rest))?;
+        let rest =
+            (0..7).try_fold(line, |rest, _| rest.trim_start().split_once(char::is_whitespace).map(|(_, rest)| rest))?;
         rest.starts_with('/').then(|| PathBuf::from(rest))
     };
     list.lines().skip(1).filter_map(path).collect()

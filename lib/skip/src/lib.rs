@@ -1,4 +1,5 @@
-//! What a test does where it cannot look at what it is for: it says so on a machine of one's own, and fails where nothing may be left out (`CI=true`).
+//! What a test does where it cannot look at what it is for: it says so on a machine of one's own, and fails where
+//! nothing may be left out (`CI=true`).
 
 use std::{io::Write, panic::Location};
 
@@ -13,7 +14,8 @@ pub fn cannot(why: &str) {
     say(&line);
 }
 
-/// This machine is of another kind than the test is for, as one with the other version of cgroups; `check` looks at it everywhere.
+/// This machine is of another kind than the test is for, as one with the other version of cgroups; `check` looks at it
+/// everywhere.
 #[track_caller]
 pub fn elsewhere(why: &str, check: &str) {
     say(&format!("{}; {check} checks it", line(why, Location::caller())));

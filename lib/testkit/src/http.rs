@@ -59,7 +59,8 @@ pub fn read_answer(stream: &mut TcpStream) -> io::Result<Answer> {
         return Err(bad(format!("no answer: {ended:?} after {} bytes", bytes.len())));
     };
     let head = String::from_utf8_lossy(&bytes[..split]).into_owned();
-    let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).ok_or_else(|| bad(format!("no status in {head:?}")))?;
+    let status =
+        head.split(' ').nth(1).and_then(|s| s.parse().ok()).ok_or_else(|| bad(format!("no status in {head:?}")))?;
     let body = &bytes[split + 4..];
     let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
     let body = if chunked { dechunk(body) } else { body.to_vec() };
@@ -69,7 +70,8 @@ pub fn read_answer(stream: &mut TcpStream) -> io::Result<Answer> {
 fn dechunk(mut body: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     while let Some(end) = body.windows(2).position(|w| w == b"\r\n") {
-        let size = std::str::from_utf8(&body[..end]).ok().and_then(|t| usize::from_str_radix(t.trim(), 16).ok()).unwrap_or(0);
+        let size =
+            std::str::from_utf8(&body[..end]).ok().and_then(|t| usize::from_str_radix(t.trim(), 16).ok()).unwrap_or(0);
         if size == 0 || body.len() < end + 2 + size {
             break;
         }

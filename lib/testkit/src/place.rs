@@ -33,7 +33,8 @@ impl Dir {
     }
 
     fn of_mode(name: &str, mode: u32) -> Self {
-        let made = tempfile::Builder::new().prefix(&format!("drover-{name}-")).tempdir().expect("a temporary directory");
+        let made =
+            tempfile::Builder::new().prefix(&format!("drover-{name}-")).tempdir().expect("a temporary directory");
         fs::set_permissions(made.path(), fs::Permissions::from_mode(mode)).expect("its mode");
         Self(made.keep())
     }

@@ -1,8 +1,11 @@
-//! Processes of tests: how to find, signal and end them.
+//! Processes of tests: how to find, signal and end them; programs for them.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Write},
     ops::{Deref, DerefMut},
+    os::unix::fs::PermissionsExt,
+    path::Path,
     process::Child,
 };
 
@@ -47,7 +50,27 @@ pub fn command_line(pid: i32) -> String {
 /// The environment that a process was started with: `NAME=value`, each.
 pub fn environment(pid: i32) -> Vec<String> {
     let text = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    text.split(|byte| *byte == 0).filter(|word| !word.is_empty()).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+    text.split(|byte| *byte == 0)
+        .filter(|word| !word.is_empty())
+        .map(|word| String::from_utf8_lossy(word).into_owned())
+        .collect()
+}
+
+/// Writes a program that everybody may execute. A process that another thread starts meanwhile inherits the open file
+/// until it executes its own program, and until then the kernel executes the written one for nobody (ETXTBSY): this
+/// returns afterwards.
+///
+/// # Panics
+/// It cannot be written there.
+#[track_caller]
+pub fn program(path: &Path, text: &str) {
+    let mut file = fs::File::create(path).expect("the program's file");
+    // The lock is that of the open file, whoever has inherited it.
+    file.lock().expect("its lock");
+    file.write_all(text.as_bytes()).expect("its text");
+    file.set_permissions(fs::Permissions::from_mode(0o755)).expect("its mode");
+    drop(file);
+    fs::File::open(path).and_then(|file| file.lock_shared()).expect("the end of all writers");
 }
 
 /// A process that ends, and is reaped, with this value.

@@ -73,7 +73,9 @@ pub fn until<A: Answer>(what: &str, mut ask: impl FnMut() -> A) -> A::Value {
     loop {
         match ask().found() {
             Ok(value) => return value,
-            Err(last) if begun.elapsed() >= PATIENCE => panic!("{}", InVain { what: what.to_owned(), bound: PATIENCE, last }),
+            Err(last) if begun.elapsed() >= PATIENCE => {
+                panic!("{}", InVain { what: what.to_owned(), bound: PATIENCE, last })
+            }
             Err(_) => std::thread::sleep(PAUSE),
         }
     }
@@ -88,17 +90,19 @@ where
     E: fmt::Display + From<InVain>,
 {
     let begun = Instant::now();
-    let mut last = None;
-    while begun.elapsed() < bound {
-        match ask() {
+    loop {
+        let last = match ask() {
             Ok(Some(value)) => return Ok(value),
             // An error that has passed misleads.
-            Ok(None) => last = None,
-            Err(error) => last = Some(format!("{error:#}")),
+            Ok(None) => None,
+            Err(error) => Some(format!("{error:#}")),
+        };
+        // After the look: a busy machine may spend the bound before the first one.
+        if begun.elapsed() >= bound {
+            return Err(InVain { what: what.to_owned(), bound, last }.into());
         }
         std::thread::sleep(PAUSE);
     }
-    Err(InVain { what: what.to_owned(), bound, last }.into())
 }
 
 /// Waits until the condition holds and returns its value. Cancel safe.
@@ -197,7 +201,8 @@ mod tests {
                 Self(vain.to_string())
             }
         }
-        let error = try_until("rain", Duration::from_millis(1), || Err::<Option<()>, _>(Failed("sun".into()))).expect_err("in vain");
+        let error = try_until("rain", Duration::from_millis(1), || Err::<Option<()>, _>(Failed("sun".into())))
+            .expect_err("in vain");
         assert_eq!(error.0, "rain did not happen within 0 s; seen last: sun");
     }
 

@@ -1,6 +1,7 @@
 //! A complete driver: runs a script that stands in the job file. `docs/guides/writing-a-driver.md` goes through it.
 //!
-//! An executor holds the script, a tiny process that survives plugin and agent and keeps output and exit: nothing can be lost here.
+//! An executor holds the script, a tiny process that survives plugin and agent and keeps output and exit: nothing can
+//! be lost here.
 
 use std::{path::Path, path::PathBuf, process::ExitCode};
 
@@ -40,7 +41,8 @@ fn exit(result: ExitResult) -> TaskExit {
 }
 
 fn signal(name: &str) -> Result<i32, Error> {
-    signal_number(name).ok_or_else(|| Error::invalid(format!("{name:?} is not the name of a signal; use one such as SIGHUP")))
+    signal_number(name)
+        .ok_or_else(|| Error::invalid(format!("{name:?} is not the name of a signal; use one such as SIGHUP")))
 }
 
 #[async_trait]
@@ -77,7 +79,8 @@ impl Driver for Script {
             ..LaunchSpec::default()
         };
         // Beside the allocations: the executor's program must outlive this plugin's.
-        let launcher = Launcher::new(Path::new(&task.alloc_dir).with_file_name(".executors")).map_err(Error::recoverable)?;
+        let launcher =
+            Launcher::new(Path::new(&task.alloc_dir).with_file_name(".executors")).map_err(Error::recoverable)?;
         // Create or get: the same start, repeated after a crash, finds the workload of the first.
         let launched = launcher.launch(&state.dir, spec).await.map_err(Error::failed)?;
         self.0.insert(&task.id, launched.executor)?;

@@ -1,6 +1,6 @@
 //! Requests that ask for too much, or name what nobody can address.
 
-use std::{fs, time::Duration};
+use std::fs;
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -11,10 +11,12 @@ use crate::{interop::cluster::Agent, local::until};
 pub(super) const ATTACKS: &[Attack] = &[
     Attack {
         name: "absurd-count",
-        does: "asks for 100,000,000 allocations by registration, plan, scaling, with remote_exec; stores such jobs without a limit, \
+        does: "asks for 100,000,000 allocations by registration, plan, scaling, with remote_exec; stores such jobs \
+            without a limit, \
         starts with one, and \
                reverts to them and dispatches them",
-        holds: "refused by name at every door; what is stored costs neither memory nor a start, and goes away as any other job",
+        holds: "refused by name at every door; what is stored costs neither memory nor a start, and goes away as any \
+            other job",
         run: absurd_count,
     },
     Attack {
@@ -25,14 +27,16 @@ pub(super) const ATTACKS: &[Attack] = &[
     },
     Attack {
         name: "deep-and-long",
-        does: "bodies of 17 MiB with and without a length, deep nesting in JSON and HCL, HCL that multiplies itself, hard regular \
+        does: "bodies of 17 MiB with and without a length, deep nesting in JSON and HCL, HCL that multiplies itself, \
+            hard regular \
         expressions and filters",
         holds: "4xx or 5xx with a reason, nothing kept, others are answered",
         run: deep_and_long,
     },
     Attack {
         name: "names",
-        does: "jobs, groups and tasks called .., ../../svc, ESC, bidi, 3.5 MB; a job called x/allocations, a service called x//y",
+        does: "jobs, groups and tasks called .., ../../svc, ESC, bidi, 3.5 MB; a job called x/allocations, a service \
+            called x//y",
         holds: "refused, or addressed by its name with every verb; no control character reaches a terminal",
         run: names,
     },
@@ -52,7 +56,12 @@ fn absurd_count() -> Result<String> {
         job
     };
     // As a release without a limit has stored them.
-    for stored in [batch("stored", HUGE, false), batch("template", HUGE, true), batch("shrunk", HUGE, false), batch("shrunk", 1, false)] {
+    for stored in [
+        batch("stored", HUGE, false),
+        batch("template", HUGE, true),
+        batch("shrunk", HUGE, false),
+        batch("shrunk", 1, false),
+    ] {
         agent.put("/v1/jobs", &stored)?;
     }
     let stored = peak_mib(agent.pid())?;
@@ -83,7 +92,7 @@ fn absurd_count() -> Result<String> {
     }
     let left = agent.get("/v1/jobs")?;
     ensure!(left.as_array().is_some_and(|l| l.len() == 1), "purged jobs are left: {left}");
-    let waited = others.were_answered(Duration::from_secs(10))?;
+    let waited = others.were_answered()?;
     let peak = peak_mib(agent.pid())?.max(stored);
     ensure!(peak < 400, "the server took {peak} MiB");
     Ok(format!("peak {peak} MiB, others waited {waited} ms at most"))
@@ -91,8 +100,10 @@ fn absurd_count() -> Result<String> {
 
 fn json_bomb() -> Result<String> {
     let agent = server("json", "")?;
-    let groups =
-        (0..200_000).map(|n| format!("{{\"Name\":\"group-number-{n:06}\",\"Tasks\":[{{\"Name\":\"t\"}}]}}")).collect::<Vec<_>>().join(",");
+    let groups = (0..200_000)
+        .map(|n| format!("{{\"Name\":\"group-number-{n:06}\",\"Tasks\":[{{\"Name\":\"t\"}}]}}"))
+        .collect::<Vec<_>>()
+        .join(",");
     let bomb = format!("{{\"Job\":{{\"ID\":\"bomb\",\"TaskGroups\":[{groups}]}}}}");
     let rest = kit::resident_mib(agent.pid())?;
     kit::forget_peak(agent.pid())?;
@@ -102,7 +113,8 @@ fn json_bomb() -> Result<String> {
     let peak = peak_mib(agent.pid())?.saturating_sub(rest);
     ensure!(peak < 150, "one request of {} MiB cost {peak} MiB", bomb.len() >> 20);
     let all: Vec<Result<u16>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..6).map(|_| scope.spawn(|| Ok(ask(&agent, "PUT", "/v1/jobs", &[], bomb.as_bytes())?.status))).collect();
+        let threads: Vec<_> =
+            (0..6).map(|_| scope.spawn(|| Ok(ask(&agent, "PUT", "/v1/jobs", &[], bomb.as_bytes())?.status))).collect();
         threads.into_iter().map(|t| t.join().unwrap_or_else(|_| anyhow::bail!("asking has panicked"))).collect()
     });
     for status in all {
@@ -117,7 +129,7 @@ fn json_bomb() -> Result<String> {
         (0..3).map(|n| json!({"EmbeddedTmpl": "x".repeat(3 << 20), "DestPath": format!("local/{n}")})).collect();
     let too_large = ask(&agent, "PUT", "/v1/jobs", &[], large.to_string().as_bytes())?;
     ensure!((400..500).contains(&too_large.status), "a job that is too large: {}", too_large.short());
-    let waited = others.were_answered(Duration::from_secs(10))?;
+    let waited = others.were_answered()?;
     let kept = kit::resident_mib(agent.pid())?.saturating_sub(rest);
     Ok(format!("one {peak} MiB, six {six} MiB, kept {kept} MiB, others waited {waited} ms at most"))
 }
@@ -133,18 +145,26 @@ fn deep_and_long() -> Result<String> {
 
     let nested = |open: &str, close: &str, n: usize| format!("{}{}", open.repeat(n), close.repeat(n));
     let parse = |hcl: String| json!({"JobHCL": hcl, "Canonicalize": true}).to_string();
-    let locals = (1..40).map(|n| format!("  l{n} = \"${{local.l{0}}}${{local.l{0}}}${{local.l{0}}}\"\n", n - 1)).collect::<String>();
+    let locals = (1..40)
+        .map(|n| format!("  l{n} = \"${{local.l{0}}}${{local.l{0}}}${{local.l{0}}}\"\n", n - 1))
+        .collect::<String>();
     let laughs = format!(
-        "locals {{\n  l0 = \"ha\"\n{locals}}}\njob \"x\" {{\n  group \"g\" {{\n    task \"t\" {{\n      driver = local.l39\n    }}\n  \
+        "locals {{\n  l0 = \"ha\"\n{locals}}}\njob \"x\" {{\n  group \"g\" {{\n    task \"t\" {{\n      driver = \
+            local.l39\n    }}\n  \
         }}\n}}\n"
     );
     let mut regex = job("regex", "raw_exec", 1, "/bin/true", &[]);
-    regex["Job"]["Constraints"] = json!([{"LTarget": "${attr.kernel.name}", "RTarget": "(a{1000}){1000}", "Operand": "regexp"}]);
+    regex["Job"]["Constraints"] =
+        json!([{"LTarget": "${attr.kernel.name}", "RTarget": "(a{1000}){1000}", "Operand": "regexp"}]);
     let bodies: [(&str, &str, String); 7] = [
         ("PUT", "/v1/jobs", nested("{\"Job\":", "}", 100_000)),
         ("PUT", "/v1/jobs", nested("[", "]", 90_000)),
         ("PUT", "/v1/jobs/parse", parse(format!("job \"x\" {{ meta {{ a = {} }} }}", nested("[", "]", 50_000)))),
-        ("PUT", "/v1/jobs/parse", parse(format!("job \"x\" {{ meta {{ a = {}1{} }} }}", "(".repeat(50_000), ")".repeat(50_000)))),
+        (
+            "PUT",
+            "/v1/jobs/parse",
+            parse(format!("job \"x\" {{ meta {{ a = {}1{} }} }}", "(".repeat(50_000), ")".repeat(50_000))),
+        ),
         ("PUT", "/v1/jobs/parse", parse(laughs)),
         ("PUT", "/v1/jobs", regex.to_string()),
         ("PUT", "/v1/search", "{\"Prefix\":".repeat(5_000)),
@@ -169,7 +189,7 @@ fn deep_and_long() -> Result<String> {
     }
     let said = cli(&agent, &["job", "validate", "/dev/null"])?;
     ensure!(!said.status.success(), "an empty file is no job");
-    let waited = others.were_answered(Duration::from_secs(10))?;
+    let waited = others.were_answered()?;
     let peak = peak_mib(agent.pid())?;
     ensure!(peak < 400, "the server took {peak} MiB");
     Ok(format!("peak {peak} MiB, others waited {waited} ms at most"))
@@ -184,7 +204,10 @@ fn chunks(agent: &Agent, bytes: usize) -> Result<u16> {
     let piece = vec![b' '; 1 << 16];
     for _ in 0..bytes >> 16 {
         // Who refuses it need not read it.
-        if write!(stream, "{:x}\r\n", piece.len()).and_then(|()| stream.write_all(&piece)).and_then(|()| stream.write_all(b"\r\n")).is_err()
+        if write!(stream, "{:x}\r\n", piece.len())
+            .and_then(|()| stream.write_all(&piece))
+            .and_then(|()| stream.write_all(b"\r\n"))
+            .is_err()
         {
             break;
         }
@@ -204,17 +227,30 @@ fn names() -> Result<String> {
         let mut of_task = job("fine", "raw_exec", 1, "/bin/true", &[]);
         of_task["Job"]["TaskGroups"][0]["Tasks"][0]["Name"] = name.into();
         let of_id = job(name, "raw_exec", 1, "/bin/true", &[]);
-        for (what, job) in [("id", of_id), ("group", of_group), ("task", of_task)].into_iter().filter(|(what, _)| as_id || *what != "id") {
+        for (what, job) in [("id", of_id), ("group", of_group), ("task", of_task)]
+            .into_iter()
+            .filter(|(what, _)| as_id || *what != "id")
+        {
             let answer = ask(&agent, "PUT", "/v1/jobs", &[], job.to_string().as_bytes())?;
             let shown: String = name.chars().take(20).collect();
             ensure!((400..501).contains(&answer.status), "{what} {shown:?} was taken: {}", answer.short());
-            ensure!(answer.body.len() < 20_000, "the refusal of {what} {shown:?} repeats all of it: {} bytes", answer.body.len());
+            ensure!(
+                answer.body.len() < 20_000,
+                "the refusal of {what} {shown:?} repeats all of it: {} bytes",
+                answer.body.len()
+            );
         }
     }
     // What is taken can be addressed, by every verb.
     let mut ids = Vec::new();
     for id in ["x/allocations", "x//y", "../../svc", "a\nb", "a b", "ünï"] {
-        let answer = ask(&agent, "PUT", "/v1/jobs", &[], job(id, "raw_exec", 1, "/bin/sleep", &["71001"]).to_string().as_bytes())?;
+        let answer = ask(
+            &agent,
+            "PUT",
+            "/v1/jobs",
+            &[],
+            job(id, "raw_exec", 1, "/bin/sleep", &["71001"]).to_string().as_bytes(),
+        )?;
         if answer.status != 200 {
             continue;
         }

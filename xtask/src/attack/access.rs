@@ -16,7 +16,8 @@ use crate::local::{self, free_ports, until};
 pub(super) const ATTACKS: &[Attack] = &[
     Attack {
         name: "web-page",
-        does: "what a page in a browser can send: foreign Origin, cross-site, a name that resolves to the agent, websockets",
+        does: "what a page in a browser can send: foreign Origin, cross-site, a name that resolves to the agent, \
+            websockets",
         holds: "403, nothing is changed; a task's files are served inert",
         run: web_page,
     },
@@ -35,13 +36,15 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack {
         name: "exposed",
         does: "binds an agent to every address of a network namespace",
-        holds: "its start and its health say that anybody who reaches it is root",
+        holds: "it does not start; told that it is insecure it does, and its start and its health say that anybody \
+            who reaches it is root",
         run: exposed,
     },
     Attack {
         name: "rights",
         does: "looks at databases, secrets, sockets and logs as another user of the host",
-        holds: "0600, or behind a directory that only the agent's user enters; a task of another user reads and writes its own",
+        holds: "0600, or behind a directory that only the agent's user enters; a task of another user reads and \
+            writes its own",
         run: rights,
     },
     Attack {
@@ -105,13 +108,20 @@ fn raw_exec_off() -> Result<String> {
     let agent = Agent::start_configured(&program(), "attack-off", |[http, rpc, _], dir| {
         let data = dir.join("data");
         format!(
-            "data_dir = {data:?}\nports {{\n  http = {http}\n  rpc = {rpc}\n}}\nserver {{\n  enabled = true\n}}\nclient {{\n  enabled = \
+            "data_dir = {data:?}\nports {{\n  http = {http}\n  rpc = {rpc}\n}}\nserver {{\n  enabled = \
+                true\n}}\nclient {{\n  enabled = \
             true\n}}\n"
         )
     })?;
     kit::answers(&agent)?;
     until("a ready node", BOUND, || Ok((agent.get("/v1/nodes")?[0]["Status"] == "ready").then_some(())))?;
-    let answer = ask(&agent, "PUT", "/v1/jobs", &[], job("raw", "raw_exec", 1, "/bin/sleep", &["71004"]).to_string().as_bytes())?;
+    let answer = ask(
+        &agent,
+        "PUT",
+        "/v1/jobs",
+        &[],
+        job("raw", "raw_exec", 1, "/bin/sleep", &["71004"]).to_string().as_bytes(),
+    )?;
     if answer.status == 200 {
         until("the decision", BOUND, || {
             let evals = agent.list("/v1/job/raw/evaluations")?;
@@ -132,7 +142,8 @@ fn root_by_number() -> Result<String> {
         let mut spec = job(&id, "exec", 1, "/bin/sh", &["-c", "id -u > $NOMAD_TASK_DIR/uid; sleep 71005"]);
         let group = &mut spec["Job"]["TaskGroups"][0];
         group["Tasks"][0]["User"] = (*user).into();
-        group["RestartPolicy"] = serde_json::json!({"Attempts": 0, "Mode": "fail", "Interval": 600_000_000_000_i64, "Delay": 1_000_000});
+        group["RestartPolicy"] =
+            serde_json::json!({"Attempts": 0, "Mode": "fail", "Interval": 600_000_000_000_i64, "Delay": 1_000_000});
         group["ReschedulePolicy"] = serde_json::json!({"Attempts": 0, "Unlimited": false});
         if ask(&agent, "PUT", "/v1/jobs", &[], spec.to_string().as_bytes())?.status == 200 {
             taken.push((id, *user));
@@ -149,7 +160,11 @@ fn root_by_number() -> Result<String> {
             ensure!(uid.trim() != "0", "user {user:?} runs as root");
         }
     }
-    Ok(format!("{} of {} are refused at submission, the others fail or are somebody else", users.len() - taken.len(), users.len()))
+    Ok(format!(
+        "{} of {} are refused at submission, the others fail or are somebody else",
+        users.len() - taken.len(),
+        users.len()
+    ))
 }
 
 fn exposed() -> Result<String> {
@@ -157,12 +172,14 @@ fn exposed() -> Result<String> {
     let [http, rpc] = free_ports()?;
     let config = dir.at("agent.hcl");
     let data = dir.at("data");
-    fs::write(
-        &config,
-        format!(
-            "data_dir = {data:?}\nbind_addr = \"0.0.0.0\"\nports {{\n  http = {http}\n  rpc = {rpc}\n}}\nserver {{\n  enabled = true\n}}\n"
-        ),
-    )?;
+    let text = format!(
+        "data_dir = {data:?}\nbind_addr = \"0.0.0.0\"\nports {{\n  http = {http}\n  rpc = {rpc}\n}}\nserver {{\n  \
+            enabled = true\n}}\n"
+    );
+    fs::write(&config, &text)?;
+    let refused = Command::new(program()).args(["agent", "-config"]).arg(&config).output()?;
+    ensure!(!refused.status.success() && said(&refused).contains("insecure = true"), "it starts: {}", said(&refused));
+    fs::write(&config, format!("{text}drover {{\n  insecure = true\n}}\n"))?;
     let log = fs::File::create(dir.at("log"))?;
     let mut child = Command::new("unshare")
         .args(["-n", "sh", "-c", "ip link set lo up; exec \"$0\" agent -config \"$1\""])
@@ -176,8 +193,10 @@ fn exposed() -> Result<String> {
     let pid = child.id();
     let told = until("the warning", BOUND, || {
         let log = fs::read_to_string(dir.at("log"))?;
-        let line =
-            log.lines().find(|l| l.to_lowercase().contains("beyond") || l.contains("reaches") || l.contains("anybody")).map(str::to_owned);
+        let line = log
+            .lines()
+            .find(|l| l.to_lowercase().contains("beyond") || l.contains("reaches") || l.contains("anybody"))
+            .map(str::to_owned);
         Ok(line.filter(|_| log.contains("HTTP API")))
     });
     let health = until("its health", BOUND, || {
@@ -245,7 +264,8 @@ fn rights() -> Result<String> {
     let script = "cat $NOMAD_TASK_DIR/read > $NOMAD_TASK_DIR/written && exec sleep 71007";
     let mut other = job("other-user", "raw_exec", 1, "/bin/sh", &["-c", script]);
     other["Job"]["TaskGroups"][0]["Tasks"][0]["User"] = "nobody".into();
-    other["Job"]["TaskGroups"][0]["Tasks"][0]["Templates"] = serde_json::json!([{"EmbeddedTmpl": "rendered", "DestPath": "local/read"}]);
+    other["Job"]["TaskGroups"][0]["Tasks"][0]["Templates"] =
+        serde_json::json!([{"EmbeddedTmpl": "rendered", "DestPath": "local/read"}]);
     server.put("/v1/jobs", &other)?;
     let alloc = text(&running(&server, "other-user", 1)?[0]["ID"]);
     let written = node.dir().join("data/alloc").join(alloc).join("t/local/written");
@@ -261,16 +281,28 @@ fn two_agents() -> Result<String> {
         // The same configuration on other ports.
         let [http, rpc] = free_ports()?;
         let own = fs::read_to_string(first.dir().join("agent.hcl"))?;
-        let [old_http, old_rpc] =
-            [first.address().rsplit_once(':').map(|(_, p)| p.to_owned()).unwrap_or_default(), first.rpc_port().to_string()];
+        let [old_http, old_rpc] = [
+            first.address().rsplit_once(':').map(|(_, p)| p.to_owned()).unwrap_or_default(),
+            first.rpc_port().to_string(),
+        ];
         let config = own
             .replace(&format!("http = {old_http}"), &format!("http = {http}"))
             .replace(&format!("rpc = {old_rpc}"), &format!("rpc = {rpc}"));
         let file = first.dir().join("second.hcl");
         fs::write(&file, config)?;
-        let out = Command::new("timeout").arg("30").arg(program()).args(["agent", "-config"]).arg(&file).stdin(Stdio::null()).output()?;
+        let out = Command::new("timeout")
+            .arg("60")
+            .arg(program())
+            .args(["agent", "-config"])
+            .arg(&file)
+            .stdin(Stdio::null())
+            .output()?;
         let text = said(&out);
-        ensure!(out.status.code().is_some_and(|c| c != 0 && c != 124), "the second agent ended with {}: {text}", out.status);
+        ensure!(
+            out.status.code().is_some_and(|c| c != 0 && c != 124),
+            "the second agent ended with {}: {text}",
+            out.status
+        );
         Ok(text)
     };
     let locked = second()?;
@@ -278,7 +310,11 @@ fn two_agents() -> Result<String> {
     let lock = first.dir().join("data/server/agent.lock");
     fs::remove_file(&lock).with_context(|| format!("there is no {}", lock.display()))?;
     let unlocked = second()?;
-    ensure!(unlocked.contains(&first.pid().to_string()), "without the lock the text does not name the holder {}: {unlocked}", first.pid());
+    ensure!(
+        unlocked.contains(&first.pid().to_string()),
+        "without the lock the text does not name the holder {}: {unlocked}",
+        first.pid()
+    );
     first.put("/v1/jobs", &job("goes-on", "raw_exec", 1, "/bin/true", &[]))?;
     Ok(String::new())
 }

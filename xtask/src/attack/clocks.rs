@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fs, os::unix::fs::PermissionsExt as _, time::Du
 
 use anyhow::{Context, Result, ensure};
 
-use super::kit::{self, Agent, Attack, BOUND, Dir, Role, job, node, pids, program, running, server, stays};
+use super::kit::{self, Agent, Attack, BOUND, Dir, LEASE, Role, job, node, pids, program, running, server, stays};
 use crate::{local::until, process::Run};
 
 pub(super) const ATTACKS: &[Attack] = &[
@@ -41,8 +41,8 @@ fn paused_server() -> Result<String> {
     running(&server, "near", 2)?;
     let before: BTreeSet<u32> = pids(node.dir(), LINE).into_iter().collect();
     let evals = evaluations_of_nodes(&server)?;
-    kit::freeze(server.pid(), Duration::from_secs(6))?;
-    stays("its tasks", Duration::from_secs(4), || Ok(pids(node.dir(), LINE).into_iter().collect::<BTreeSet<u32>>() == before))?;
+    kit::freeze(server.pid(), LEASE * 9 / 4)?;
+    stays("its tasks", LEASE * 3 / 2, || Ok(pids(node.dir(), LINE).into_iter().collect::<BTreeSet<u32>>() == before))?;
     kit::ready(&server, &node, "raw_exec")?;
     ensure!(evaluations_of_nodes(&server)? == evals, "nodes were taken for lost");
     ensure!(server.log().contains("stood still"), "nobody says that the server stood still");
@@ -53,7 +53,8 @@ fn paused_node() -> Result<String> {
     const LINE: &str = "/bin/sleep 71202";
     let dir = Dir::for_all("paused");
     let server = server("paused-remote", "")?;
-    let nodes = [node(&server, "paused-a", &kit::runtime(dir.path()))?, node(&server, "paused-b", &kit::runtime(dir.path()))?];
+    let nodes =
+        [node(&server, "paused-a", &kit::runtime(dir.path()))?, node(&server, "paused-b", &kit::runtime(dir.path()))?];
     for node in &nodes {
         kit::ready(&server, node, "remote_exec")?;
     }
@@ -124,7 +125,8 @@ fn clock_jumps() -> Result<String> {
     let dir = Dir::for_all("clock");
     let (source, library, clock, script) = (dir.at("clock.c"), dir.at("clock.so"), dir.at("clock"), dir.at("drover"));
     fs::write(&source, CLOCK)?;
-    Run::new("cc", ["-shared".as_ref(), "-fPIC".as_ref(), "-o".as_ref(), library.as_os_str(), source.as_os_str()]).run()?;
+    Run::new("cc", ["-shared".as_ref(), "-fPIC".as_ref(), "-o".as_ref(), library.as_os_str(), source.as_os_str()])
+        .run()?;
     fs::write(&clock, "0")?;
     let text = format!(
         "#!/bin/sh\nexport LD_PRELOAD={} ATTACK_CLOCK={}\nexec {} \"$@\"\n",
@@ -156,8 +158,10 @@ fn clock_jumps() -> Result<String> {
     let began = last.1;
     for (n, to) in [DAY, -DAY].into_iter().enumerate() {
         jump(to)?;
-        stays("its tasks", Duration::from_secs(4), || Ok(pids(node.dir(), LINE).into_iter().collect::<BTreeSet<u32>>() == before))
-            .with_context(|| format!("after a jump to {to} s; the server's log ends with:\n{}", server.log_tail()))?;
+        stays("its tasks", LEASE * 3 / 2, || {
+            Ok(pids(node.dir(), LINE).into_iter().collect::<BTreeSet<u32>>() == before)
+        })
+        .with_context(|| format!("after a jump to {to} s; the server's log ends with:\n{}", server.log_tail()))?;
         let id = format!("after-{n}");
         server.put("/v1/jobs", &job(&id, "raw_exec", 1, "/bin/sleep", &["71204"]))?;
         running(&server, &id, 1)?;

@@ -5,7 +5,6 @@ use std::{
     os::unix::fs::FileExt,
     path::PathBuf,
     process::{Command, Stdio},
-    time::Duration,
 };
 
 use anyhow::{Context, Result, bail, ensure};
@@ -48,7 +47,8 @@ fn refused_start(agent: &Agent) -> Result<Option<String>> {
         .stdout(fs::File::create(agent.dir().join("again.out"))?)
         .stderr(fs::File::create(agent.dir().join("again.err"))?)
         .spawn()?;
-    let said = || ["again.out", "again.err"].map(|f| fs::read_to_string(agent.dir().join(f)).unwrap_or_default()).concat();
+    let said =
+        || ["again.out", "again.err"].map(|f| fs::read_to_string(agent.dir().join(f)).unwrap_or_default()).concat();
     let outcome = until("its end, or its start", BOUND, || {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(Some((status, said()))));
@@ -87,7 +87,8 @@ fn damaged() -> Result<String> {
     let file = database(&agent)?;
     let whole = fs::read(&file)?;
     // Wherever it stands: pages that are free again may hold it as well.
-    let places: Vec<u64> = whole.windows(22).zip(0..).filter_map(|(w, at)| (w == b"canary-that-is-changed").then_some(at)).collect();
+    let places: Vec<u64> =
+        whole.windows(22).zip(0..).filter_map(|(w, at)| (w == b"canary-that-is-changed").then_some(at)).collect();
     ensure!(!places.is_empty(), "the job is not found in the database");
     let mut texts = Vec::new();
     for (what, words, damage) in [
@@ -145,10 +146,23 @@ fn full() -> Result<String> {
     let [http, rpc] = free_ports()?;
     let config = dir.at("first.hcl");
     let data = small.at("first");
-    fs::write(&config, format!("data_dir = {data:?}\nports {{\n  http = {http}\n  rpc = {rpc}\n}}\nserver {{\n  enabled = true\n}}\n"))?;
-    let first = Command::new("timeout").arg("40").arg(program()).args(["agent", "-config"]).arg(&config).stdin(Stdio::null()).output()?;
+    fs::write(
+        &config,
+        format!("data_dir = {data:?}\nports {{\n  http = {http}\n  rpc = {rpc}\n}}\nserver {{\n  enabled = true\n}}\n"),
+    )?;
+    let first = Command::new("timeout")
+        .arg("60")
+        .arg(program())
+        .args(["agent", "-config"])
+        .arg(&config)
+        .stdin(Stdio::null())
+        .output()?;
     let text = said(&first);
-    ensure!(first.status.code().is_some_and(|c| c != 0 && c != 124), "a first start on a full disk ended with {}: {text}", first.status);
+    ensure!(
+        first.status.code().is_some_and(|c| c != 0 && c != 124),
+        "a first start on a full disk ended with {}: {text}",
+        first.status
+    );
     let speaks = |text: &str| ["space", "full"].iter().any(|w| text.to_lowercase().contains(w));
     ensure!(speaks(&text), "it does not say why: {text}");
     fs::remove_file(&ballast)?;
@@ -163,7 +177,7 @@ fn full() -> Result<String> {
     let Some(answer) = refused else { bail!("a full disk refused nothing") };
     ensure!(speaks(&answer.body), "the refusal does not say why: {}", answer.short());
     ensure!(agent.get("/v1/job/before").is_ok(), "reads do not go on");
-    let health = until("health to say so", Duration::from_secs(20), || {
+    let health = until("health to say so", BOUND, || {
         let health = ask(&agent, "GET", "/v1/agent/health?type=server", &[], b"")?;
         Ok((health.status != 200).then_some(health))
     })?;
@@ -172,7 +186,9 @@ fn full() -> Result<String> {
     until("a write after room was made", BOUND, || {
         Ok(agent.put("/v1/jobs", &job("after", "raw_exec", 1, "/bin/true", &[])).is_ok().then_some(()))
     })?;
-    until("health to be well", BOUND, || Ok((ask(&agent, "GET", "/v1/agent/health?type=server", &[], b"")?.status == 200).then_some(())))?;
+    until("health to be well", BOUND, || {
+        Ok((ask(&agent, "GET", "/v1/agent/health?type=server", &[], b"")?.status == 200).then_some(()))
+    })?;
     agent.crash_and_restart()?;
     kit::answers(&agent)?;
     ensure!(agent.get("/v1/job/after").is_ok(), "what was acknowledged is lost");

@@ -1,7 +1,5 @@
 //! Requests of a seed: every path with every method, odd parameters and damaged bodies.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
 
 use super::kit::{self, Attack, Dice, Others, ask, both, job, peak_mib, running, text};
@@ -175,7 +173,7 @@ const BODIES: &[&str] = &[
     "{\"Job\":null}",
     "{\"Job\":{}}",
     "{\"Job\":{\"ID\":\"known\",\"TaskGroups\":[{}]}}",
-    "{\"Job\":{\"ID\":\"a\",\"TaskGroups\":[{\"Name\":\"g\",\"Count\":-1,\"Tasks\":[{\"Name\":\"t\",\"Driver\":\"raw_exec\"}]}]}}",
+    r#"{"Job":{"ID":"a","TaskGroups":[{"Name":"g","Count":-1,"Tasks":[{"Name":"t","Driver":"raw_exec"}]}]}}"#,
     "{\"Job\":{\"ID\":\"a\",\"Priority\":9223372036854775807}}",
     "{\"JobHCL\":\"job \\\"x\\\" { group \\\"g\\\" { count = -9e99 } }\"}",
     "{\"JobHCL\":\"${\"}",
@@ -220,8 +218,10 @@ fn fuzz() -> Result<String> {
             let at = dice.roll(body.len());
             body[at] = u8::try_from(dice.roll(256)).unwrap_or(0);
         }
-        let answer = ask(&agent, method, &path, &[], if *method == *"GET" { b"" } else { &body })
-            .with_context(|| format!("request {n} of seed {SEED:#x}: {method} {path} {:?}", String::from_utf8_lossy(&body)))?;
+        let answer =
+            ask(&agent, method, &path, &[], if *method == *"GET" { b"" } else { &body }).with_context(|| {
+                format!("request {n} of seed {SEED:#x}: {method} {path} {:?}", String::from_utf8_lossy(&body))
+            })?;
         ensure!(
             !["failed inside the server", "the server has a defect"].iter().any(|text| answer.body.contains(text)),
             "request {n}: {method} {path} {:?}: {}",
@@ -230,7 +230,7 @@ fn fuzz() -> Result<String> {
         );
         *statuses.entry(answer.status).or_default() += 1;
     }
-    let waited = others.were_answered(Duration::from_secs(10))?;
+    let waited = others.were_answered()?;
     ensure!(!agent.log().contains("panicked"), "something has panicked:\n{}", agent.log_tail());
     let more = peak_mib(agent.pid())?.saturating_sub(rest);
     ensure!(more < 200, "{more} MiB more after {REQUESTS} requests");

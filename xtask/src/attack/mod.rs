@@ -1,7 +1,7 @@
-//! `cargo xtask attack`: what has once broken a server, a node or a promise, played again from outside against real agents: through HTTP,
-//! the command
-//! line, signals, files and the node RPC. Each attack says what it does and what must hold, and has bounds of memory and time that are
-//! generous, but
+//! `cargo xtask attack`: what has once broken a server, a node or a promise, played again from outside against real
+//! agents: through HTTP, the command
+//! line, signals, files and the node RPC. Each attack says what it does and what must hold, and has bounds of memory
+//! and time that are generous, but
 //! that a defect would break.
 
 mod absurd;
@@ -33,12 +33,26 @@ const AT_ONCE: usize = 4;
 
 /// All of them; the long ones first, so that none is left alone at the end.
 fn all() -> Vec<Attack> {
-    [readers::ATTACKS, past::ATTACKS, secrets::ATTACKS, tasks::ATTACKS, clocks::ATTACKS, disk::ATTACKS, rogue::ATTACKS, fuzz::ATTACKS]
-        .into_iter()
-        .chain([absurd::ATTACKS, access::ATTACKS])
-        .flat_map(|attacks| attacks.iter())
-        .map(|a| Attack { name: a.name, does: a.does, holds: a.holds, run: a.run })
-        .collect()
+    [
+        readers::ATTACKS,
+        past::ATTACKS,
+        secrets::ATTACKS,
+        tasks::ATTACKS,
+        clocks::ATTACKS,
+        disk::ATTACKS,
+        rogue::ATTACKS,
+        fuzz::ATTACKS,
+    ]
+    .into_iter()
+    .chain([absurd::ATTACKS, access::ATTACKS])
+    .flat_map(|attacks| attacks.iter())
+    .map(|a| Attack { name: a.name, does: a.does, holds: a.holds, run: a.run })
+    .collect()
+}
+
+/// Names of all attacks.
+pub(crate) fn names() -> Vec<&'static str> {
+    all().into_iter().map(|attack| attack.name).collect()
 }
 
 /// `attack [--list] [--long] [NAME…]`.
@@ -53,7 +67,9 @@ pub(crate) fn run(args: &[&str]) -> Result<()> {
         match *arg {
             "--list" => list = true,
             "--long" => long = true,
-            flag if flag.starts_with('-') => bail!("attack does not know {flag:?}; it takes --list, --long and names of attacks"),
+            flag if flag.starts_with('-') => {
+                bail!("attack does not know {flag:?}; it takes --list, --long and names of attacks")
+            }
             name => wanted.push(name),
         }
     }
@@ -70,7 +86,10 @@ pub(crate) fn run(args: &[&str]) -> Result<()> {
         attacks.iter().for_each(|a| println!("{}\n    does:  {}\n    holds: {}", a.name, a.does, a.holds));
         return Ok(());
     }
-    ensure!(packages::is_root(), "the attacks start tasks of other users, mount small disks and enter namespaces: run them as root");
+    ensure!(
+        packages::is_root(),
+        "the attacks start tasks of other users, mount small disks and enter namespaces: run them as root"
+    );
     builds::build(&["drover"])?;
     kit::open_many_files()?;
     let begun = Instant::now();

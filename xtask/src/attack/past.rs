@@ -1,5 +1,5 @@
-//! Servers whose directory is empty or old, and nodes whose directory is a copy or gone: nothing that runs is killed, doubled or lost sight
-//! of.
+//! Servers whose directory is empty or old, and nodes whose directory is a copy or gone: nothing that runs is killed,
+//! doubled or lost sight of.
 
 use std::{
     collections::BTreeSet,
@@ -11,7 +11,9 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::kit::{self, Agent, Attack, BOUND, Dir, cli, copy, job, node, pids, running, runtime, said, server, stays, text};
+use super::kit::{
+    self, Agent, Attack, BOUND, Dir, cli, copy, job, node, pids, running, runtime, said, server, stays, text,
+};
 use crate::{
     local::{self, until},
     process::Run,
@@ -21,7 +23,8 @@ use crate::{
 pub(super) const ATTACKS: &[Attack] = &[
     Attack {
         name: "older-server-remote",
-        does: "restores a copy from before an instance was replaced and management moved three times; then stops the job",
+        does: "restores a copy from before an instance was replaced and management moved three times; then \
+            stops the job",
         holds: "never two instances of a slot, none is ended without an order, and the stop ends all of them",
         run: older_server_remote,
     },
@@ -83,11 +86,17 @@ fn records(server: &Agent, job: &str) -> Result<Vec<Value>> {
 fn all_observed(server: &Agent, job: &str, count: usize) -> Result<()> {
     until(&format!("{count} remote tasks of {job}, managed and seen running"), BOUND, || {
         let records = records(server, job)?;
-        let fine = |r: &&Value| r["Observed"]["State"] == "Running" && !text(&r["ManagerName"]).is_empty() && r["Successor"].is_null();
+        let fine = |r: &&Value| {
+            r["Observed"]["State"] == "Running" && !text(&r["ManagerName"]).is_empty() && r["Successor"].is_null()
+        };
         Ok((records.iter().filter(fine).count() == count).then_some(()))
     })
     .with_context(|| {
-        format!("{:#}\nthe server's log ends with:\n{}", server.get("/v1/remote/tasks").unwrap_or_default(), server.log_tail())
+        format!(
+            "{:#}\nthe server's log ends with:\n{}",
+            server.get("/v1/remote/tasks").unwrap_or_default(),
+            server.log_tail()
+        )
     })
 }
 
@@ -132,7 +141,9 @@ fn older_server_remote() -> Result<String> {
         )?;
         until("the other manager", BOUND, || {
             let records = records(&server, "far")?;
-            let moved = |r: &Value| r["ManagerName"] == to.name() && r["Observed"]["State"] == "Running" && r["Successor"].is_null();
+            let moved = |r: &Value| {
+                r["ManagerName"] == to.name() && r["Observed"]["State"] == "Running" && r["Successor"].is_null()
+            };
             Ok((records.len() == SLOTS && records.iter().all(moved)).then_some(()))
         })
         .with_context(|| format!("{:#}", server.get("/v1/remote/tasks").unwrap_or_default()))?;
@@ -149,14 +160,22 @@ fn older_server_remote() -> Result<String> {
     kit::answers(&server)?;
     recovered(&server)?;
     all_observed(&server, "far", SLOTS)?;
-    stays("the same instances", Duration::from_secs(2), || Ok(pids(dir.path(), LINE).into_iter().collect::<BTreeSet<_>>() == before))?;
+    stays("the same instances", Duration::from_secs(2), || {
+        Ok(pids(dir.path(), LINE).into_iter().collect::<BTreeSet<_>>() == before)
+    })?;
     let most = watch.end()?;
     ensure!(most == SLOTS, "{most} instances of {SLOTS} slots lived at once");
 
     server.delete("/v1/job/far")?;
-    until("the end of all instances", BOUND, || Ok(pids(dir.path(), LINE).is_empty().then_some(()))).with_context(|| {
-        format!("{:#}\nthe server's log ends with:\n{}", server.get("/v1/remote/tasks").unwrap_or_default(), server.log_tail())
-    })?;
+    until("the end of all instances", BOUND, || Ok(pids(dir.path(), LINE).is_empty().then_some(()))).with_context(
+        || {
+            format!(
+                "{:#}\nthe server's log ends with:\n{}",
+                server.get("/v1/remote/tasks").unwrap_or_default(),
+                server.log_tail()
+            )
+        },
+    )?;
     Ok(String::new())
 }
 
@@ -267,14 +286,17 @@ fn copied_node() -> Result<String> {
         // The lock is the first one's.
         let _ = fs::remove_file(data.join("agent.lock"));
         format!(
-            "name = \"attack-copied-again\"\ndata_dir = {data:?}\nports {{\n  http = {http}\n  rpc = {rpc}\n}}\nclient {{\n  enabled = \
+            "name = \"attack-copied-again\"\ndata_dir = {data:?}\nports {{\n  http = {http}\n  rpc = \
+                {rpc}\n}}\nclient {{\n  enabled = \
             true\n  servers = \
              [\"127.0.0.1:{}\"]\n}}\nplugin \"raw_exec\" {{\n  config {{\n    enabled = true\n  }}\n}}\n",
             server.rpc_port()
         )
     })?;
-    until("the refusal of the second", BOUND, || Ok(second.log().contains("another agent with the id of node").then_some(())))
-        .with_context(|| format!("the second's log ends with:\n{}", second.log_tail()))?;
+    until("the refusal of the second", BOUND, || {
+        Ok(second.log().contains("another agent with the id of node").then_some(()))
+    })
+    .with_context(|| format!("the second's log ends with:\n{}", second.log_tail()))?;
     stays("the first one's task", Duration::from_secs(4), || Ok(pids(first.dir(), LINE) == before))?;
     let more = sessions() - opened;
     ensure!(more <= 1, "{more} sessions were opened while two agents fought");
@@ -302,7 +324,9 @@ fn emptied_node() -> Result<String> {
         let now = pids(node.dir(), NEAR);
         Ok((now.len() == 2 && now.iter().all(|pid| !near.contains(pid))).then_some(()))
     })
-    .with_context(|| format!("{:?}; the node's log ends with:\n{}", local::processes_of(node.dir()), node.log_tail()))?;
+    .with_context(|| {
+        format!("{:?}; the node's log ends with:\n{}", local::processes_of(node.dir()), node.log_tail())
+    })?;
     all_observed(&server, "far", 1)?;
     ensure!(pids(dir.path(), FAR) == far, "the remote task was touched");
     Ok(String::new())

@@ -11,7 +11,9 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use super::kit::{self, Agent, Attack, BOUND, Dir, ask, cli, job, node, pids, program, running, said, server, stays, text};
+use super::kit::{
+    self, Agent, Attack, BOUND, Dir, ask, cli, job, node, pids, program, running, said, server, stays, text,
+};
 use crate::local::{self, until};
 
 pub(super) const ATTACKS: &[Attack] = &[
@@ -23,18 +25,22 @@ pub(super) const ATTACKS: &[Attack] = &[
     },
     Attack {
         name: "node-with-claims",
-        does: "joins with the stolen join secret and says that it has acted on a later state: on the last of all indexes, in the name of another \
+        does: "joins with the stolen join secret and says that it has acted on a later state: on the last of all \
+            indexes, in the name of another \
                node, and as itself",
-        holds: "the first two are refused; the third begins a recovery that ends nothing and names it with its address; another secret and a \
+        holds: "the first two are refused; the third begins a recovery that ends nothing and names it with its \
+            address; another secret and a \
                 person's order end it for good",
         run: with_claims,
     },
     Attack {
         name: "node-with-stolen-secret",
-        does: "joins with the stolen join secret: takes another node's id, purges it, reports on its allocations and remote tasks, asks \
+        does: "joins with the stolen join secret: takes another node's id, purges it, reports on its allocations and \
+            remote tasks, asks \
         for its tokens, \
                sends noise",
-        holds: "it is a node of its own and no other: what belongs to others is neither told nor changed, and its noise ends its own \
+        holds: "it is a node of its own and no other: what belongs to others is neither told nor changed, and its \
+            noise ends its own \
         session",
         run: with_stolen_secret,
     },
@@ -115,12 +121,16 @@ impl Drop for Rogue {
 }
 
 fn described(id: &str, secret: &str, drivers: &[&str]) -> Value {
-    let drivers: serde_json::Map<_, _> =
-        drivers.iter().map(|d| ((*d).to_owned(), json!({"Detected": true, "Healthy": true, "Attributes": {}}))).collect();
+    let drivers: serde_json::Map<_, _> = drivers
+        .iter()
+        .map(|d| ((*d).to_owned(), json!({"Detected": true, "Healthy": true, "Attributes": {}})))
+        .collect();
     json!({
-        "ID": id, "SecretID": secret, "Name": "rogue", "Datacenter": "dc1", "NodePool": "default", "Status": "ready", "Drivers": drivers,
+        "ID": id, "SecretID": secret, "Name": "rogue", "Datacenter": "dc1", "NodePool": "default", "Status": "ready",
+        "Drivers": drivers,
         "Attributes": {"kernel.name": "linux", "driver.raw_exec": "1"},
-        "NodeResources": {"Cpu": {"CpuShares": 4000, "TotalCpuCores": 4}, "Memory": {"MemoryMB": 4000}, "Disk": {"DiskMB": 10000}}
+        "NodeResources": {"Cpu": {"CpuShares": 4000, "TotalCpuCores": 4}, "Memory": {"MemoryMB": 4000},
+            "Disk": {"DiskMB": 10000}}
     })
 }
 
@@ -138,7 +148,8 @@ fn with_claims() -> Result<String> {
     let id = server.node_id(real.name())?;
     let recovers = |server: &Agent| -> Result<bool> { Ok(server.get("/v1/operator/recovery")?["Recovering"] == true) };
     let claims = |of: &str, secret: &str, index: &str| -> Result<String> {
-        Rogue::claims(&server, &dir, &described(of, secret, &[]), index)?.hears(&["refused", "welcome", "told", "goodbye"])
+        Rogue::claims(&server, &dir, &described(of, secret, &[]), index)?
+            .hears(&["refused", "welcome", "told", "goodbye"])
     };
     let line = claims(OWN, "mine", &u64::MAX.to_string())?;
     ensure!(line.contains("no node can have seen so many"), "an index that leaves no others: {line}");
@@ -151,18 +162,28 @@ fn with_claims() -> Result<String> {
     ensure!(!recovers(&server)?, "what was refused has begun a recovery");
     real.restart()?;
     kit::ready(&server, &real, "raw_exec")?;
-    // What can be is believed, because it is safe to: nothing is ended or lost, and it is said who claims it, and from where.
+    // What can be is believed, because it is safe to: nothing is ended or lost, and it is said who claims it, and from
+    // where.
     let rogue = Rogue::claims(&server, &dir, &described(OWN, "mine", &[]), FUTURE)?;
     until("the recovery", BOUND, || Ok(recovers(&server)?.then_some(())))?;
     drop(rogue);
     let told = said(&cli(&server, &["operator", "recover", "-status"])?);
     ensure!(told.contains("rogue, at 127.0.0.1"), "it is not said who claims, and from where: {told}");
-    let new = ask(&server, "PUT", "/v1/jobs", &[], job("new", "raw_exec", 1, "/bin/sleep", &["71306"]).to_string().as_bytes())?;
+    let new = ask(
+        &server,
+        "PUT",
+        "/v1/jobs",
+        &[],
+        job("new", "raw_exec", 1, "/bin/sleep", &["71306"]).to_string().as_bytes(),
+    )?;
     ensure!(new.status == 503, "during a recovery a job was taken: {}", new.short());
     // The way out: another secret, which only those who belong here get, and the order of a person.
     server.stop()?;
     let script = dir.at("drover");
-    fs::write(&script, format!("#!/bin/sh\nexport DROVER_JOIN_SECRET=another-of-the-kind\nexec {} \"$@\"\n", program().display()))?;
+    fs::write(
+        &script,
+        format!("#!/bin/sh\nexport DROVER_JOIN_SECRET=another-of-the-kind\nexec {} \"$@\"\n", program().display()),
+    )?;
     fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     server.use_program(script);
     server.restart()?;
@@ -231,7 +252,8 @@ fn with_stolen_secret() -> Result<String> {
     rogue.hears(&["stored"])?;
     let report = |observed: Value, epoch: u64, stale: u64| {
         json!({
-            "Slot": record["Slot"], "IncarnationID": record["IncarnationID"], "Epoch": epoch, "Desired": record["Desired"],
+            "Slot": record["Slot"], "IncarnationID": record["IncarnationID"], "Epoch": epoch,
+            "Desired": record["Desired"],
             "Provider": record["Provider"], "Observed": observed, "StaleEpoch": stale,
         })
     };
@@ -248,11 +270,19 @@ fn with_stolen_secret() -> Result<String> {
         let line = rogue.hears(&["stored", "goodbye", "closed"])?;
         ensure!(line == "stored", "a well-formed report of a foreign slot: {line}");
     }
-    rogue.say(&format!("inventory {}", json!({"ID": alloc, "NodeID": OWN, "JobID": "near", "Namespace": "default"})))?;
-    stays("the tasks of others", Duration::from_secs(3), || Ok(pids(real.dir(), NEAR) == near_pids && pids(dir.path(), FAR) == far_pids))?;
+    rogue
+        .say(&format!("inventory {}", json!({"ID": alloc, "NodeID": OWN, "JobID": "near", "Namespace": "default"})))?;
+    stays("the tasks of others", Duration::from_secs(3), || {
+        Ok(pids(real.dir(), NEAR) == near_pids && pids(dir.path(), FAR) == far_pids)
+    })?;
     let now = server.get("/v1/remote/tasks")?[0].clone();
     for part in ["IncarnationID", "Epoch", "ManagerName"] {
-        ensure!(now[part] == record[part], "{part} of a foreign remote task went from {} to {}", record[part], now[part]);
+        ensure!(
+            now[part] == record[part],
+            "{part} of a foreign remote task went from {} to {}",
+            record[part],
+            now[part]
+        );
     }
     ensure!(now["Observed"]["State"] == "Running", "a foreign report was believed: {}", now["Observed"]);
     let seen = server.get(&format!("/v1/allocation/{alloc}"))?;
@@ -270,6 +300,9 @@ fn with_stolen_secret() -> Result<String> {
     ensure!(!told.contains("canary-of-another-node"), "it was told of others: {told}");
     drop(rogue);
     kit::ready(&server, &real, "remote_exec")?;
-    ensure!(pids(real.dir(), NEAR) == near_pids && pids(dir.path(), FAR) == far_pids, "a task of another node was touched");
+    ensure!(
+        pids(real.dir(), NEAR) == near_pids && pids(dir.path(), FAR) == far_pids,
+        "a task of another node was touched"
+    );
     Ok(String::new())
 }

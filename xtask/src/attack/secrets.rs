@@ -1,5 +1,5 @@
-//! Words that only secrets have, planted wherever a job, a node or a server keeps one; after a whole run nobody may find them but where
-//! they belong.
+//! Words that only secrets have, planted wherever a job, a node or a server keeps one; after a whole run nobody may
+//! find them but where they belong.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,10 +22,13 @@ use crate::{
 
 pub(super) const ATTACKS: &[Attack] = &[Attack {
     name: "secrets",
-    does: "plants words in environments, templates, driver configurations, artifact headers and URLs, payloads, tokens of Vault and Consul in jobs \
-           and in the agent's file, and in what a container engine is sent; runs, updates, plans, fails, stops and looks at everything, with all logs \
+    does: "plants words in environments, templates, driver configurations, artifact headers and URLs, payloads, \
+        tokens of Vault and Consul in jobs \
+           and in the agent's file, and in what a container engine is sent; runs, updates, plans, fails, stops and \
+           looks at everything, with all logs \
            at TRACE",
-    holds: "no log, command line, helper's environment, list, event, evaluation or status has one of them; the job itself is shown as a \
+    holds: "no log, command line, helper's environment, list, event, evaluation or status has one of them; the job \
+        itself is shown as a \
     stock agent shows it",
     run: secrets,
 }];
@@ -43,7 +46,11 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
     ("job plan", OF_JOB, "as the plan"),
     ("event Job", OF_JOB, "the payload is the job, as with a stock agent"),
     ("command line of a workload", &["args"], "its arguments are what the job asks for"),
-    ("environment of a workload", &["env", "changed", "token", "payload", "meta"], "its environment is what the job asks for"),
+    (
+        "environment of a workload",
+        &["env", "changed", "token", "payload", "meta"],
+        "its environment is what the job asks for",
+    ),
 ];
 
 /// A word that nothing else has.
@@ -58,13 +65,17 @@ fn looked_at(agent: &Agent, words: BTreeMap<String, String>) -> Watch<BTreeSet<(
         for (pid, line) in local::processes_of(&dir) {
             let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
             let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            // A process that begins another program between these looks has the line of the one and the environment of the other.
+            // A process that begins another program between these looks has the line of the one and the environment of
+            // the other.
             if fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default() != program {
                 continue;
             }
             let ours = program.file_name().is_some_and(|name| name.to_string_lossy().contains("drover"));
-            let who = if ours { line.split(' ').take(4).collect::<Vec<_>>().join(" ") } else { "a workload".to_owned() };
-            for (what, text) in [("command line", line.as_str()), ("environment", &String::from_utf8_lossy(&environment))] {
+            let who =
+                if ours { line.split(' ').take(4).collect::<Vec<_>>().join(" ") } else { "a workload".to_owned() };
+            for (what, text) in
+                [("command line", line.as_str()), ("environment", &String::from_utf8_lossy(&environment))]
+            {
                 let named = words.iter().filter(|(_, word)| text.contains(word.as_str()));
                 seen.extend(named.map(|(name, _)| (format!("{what} of {who}"), name.clone())));
             }
@@ -74,7 +85,8 @@ fn looked_at(agent: &Agent, words: BTreeMap<String, String>) -> Watch<BTreeSet<(
 
 fn no_restarts(spec: &mut Value) {
     let group = &mut spec["Job"]["TaskGroups"][0];
-    group["RestartPolicy"] = json!({"Attempts": 0, "Mode": "fail", "Interval": 600_000_000_000_i64, "Delay": 1_000_000});
+    group["RestartPolicy"] =
+        json!({"Attempts": 0, "Mode": "fail", "Interval": 600_000_000_000_i64, "Delay": 1_000_000});
     group["ReschedulePolicy"] = json!({"Attempts": 0, "Unlimited": false});
 }
 
@@ -84,7 +96,8 @@ fn planted(id: &str, driver: &str, env: &str) -> Value {
     spec["Job"]["Meta"] = json!({"word": canary("meta")});
     let task = &mut spec["Job"]["TaskGroups"][0]["Tasks"][0];
     task["Env"] = json!({"PASSWORD": canary(env)});
-    task["Templates"] = json!([{"EmbeddedTmpl": format!("password={}", canary("template")), "DestPath": "secrets/conf"}]);
+    task["Templates"] =
+        json!([{"EmbeddedTmpl": format!("password={}", canary("template")), "DestPath": "secrets/conf"}]);
     task["Identity"] = json!({"Env": true, "File": true});
     spec
 }
@@ -102,25 +115,31 @@ fn secrets() -> Result<String> {
     let agent = both(
         "secrets",
         &format!(
-            "log_level = \"trace\"\nplugin \"docker\" {{\n  config {{\n    endpoint = \"unix://{}\"\n  }}\n}}\nvault {{\n  enabled = false\n  token = {:?}\n}}\n\
-             consul {{\n  token = {:?}\n  auth = {:?}\n}}\n",
+            "log_level = \"trace\"\nplugin \"docker\" {{\n  config {{\n    endpoint = \"unix://{}\"\n  }}\n}}\nvault \
+                {{\n  enabled = false\n  token = {:?}\n}}\n\
+             consul {{\n  token = {:?}\n  auth = {:?}\n}}\nserver {{\n  encrypt = {:?}\n}}\n",
             engine.socket().display(),
             canary("agents-vault"),
             canary("agents-consul"),
             format!("user:{}", canary("agents-auth")),
+            // 24 bytes in base64.
+            format!("{:0<32}", canary("encrypt")),
         ),
     )?;
     kit::ready(&agent, &agent, "docker")?;
-    let planted_words = ["env", "changed", "template", "args", "registry", "header", "url", "meta", "payload", "vault", "consul"];
-    let of_agent = ["agents-vault", "agents-consul", "agents-auth"];
-    let mut words: BTreeMap<String, String> = planted_words.iter().chain(&of_agent).map(|n| ((*n).to_owned(), canary(n))).collect();
+    let planted_words =
+        ["env", "changed", "template", "args", "registry", "header", "url", "meta", "payload", "vault", "consul"];
+    let of_agent = ["agents-vault", "agents-consul", "agents-auth", "encrypt"];
+    let mut words: BTreeMap<String, String> =
+        planted_words.iter().chain(&of_agent).map(|n| ((*n).to_owned(), canary(n))).collect();
     // What nobody has planted: keys, and what nodes show.
     words.insert("join secret".into(), "of-interop".into());
     for entry in fs::read_dir(agent.dir().join("data/server/keystore"))?.map_while(std::io::Result::ok) {
         let key: Value = serde_json::from_slice(&fs::read(entry.path())?).unwrap_or_default();
         for (field, value) in key.as_object().into_iter().flatten() {
-            let private =
-                value.as_str().filter(|v| v.len() > 40 && !field.to_lowercase().contains("id") && !field.to_lowercase().contains("public"));
+            let private = value.as_str().filter(|v| {
+                v.len() > 40 && !field.to_lowercase().contains("id") && !field.to_lowercase().contains("public")
+            });
             words.extend(private.map(|v| (format!("key {field}"), v.to_owned())));
         }
     }
@@ -132,10 +151,14 @@ fn secrets() -> Result<String> {
     agent.put("/v1/jobs", &planted("runs", "raw_exec", "env"))?;
     let first = text(&running(&agent, "runs", 1)?[0]["ID"]);
     let secrets_of = |alloc: &str| agent.dir().join("data/alloc").join(alloc).join("t/secrets");
-    let token =
-        until("its token", BOUND, || Ok(fs::read_to_string(secrets_of(&first).join("nomad_token")).ok().filter(|t| !t.is_empty())))?;
+    let token = until("its token", BOUND, || {
+        Ok(fs::read_to_string(secrets_of(&first).join("nomad_token")).ok().filter(|t| !t.is_empty()))
+    })?;
     words.insert("token".into(), token.trim().to_owned());
-    ensure!(fs::read_to_string(secrets_of(&first).join("conf"))?.contains(&canary("template")), "the task has no template");
+    ensure!(
+        fs::read_to_string(secrets_of(&first).join("conf"))?.contains(&canary("template")),
+        "the task has no template"
+    );
     let mut texts: Vec<(String, String)> = Vec::new();
     let mut planned = planted("runs", "raw_exec", "changed");
     planned["Diff"] = true.into();
@@ -148,11 +171,13 @@ fn secrets() -> Result<String> {
     })?;
     // Fails to start, with its word in the arguments; fails to fetch; is never placed; is dispatched.
     let mut no_program = planted("no-program", "raw_exec", "env");
-    no_program["Job"]["TaskGroups"][0]["Tasks"][0]["Config"] = json!({"command": "/no/such/program", "args": [canary("args")]});
+    no_program["Job"]["TaskGroups"][0]["Tasks"][0]["Config"] =
+        json!({"command": "/no/such/program", "args": [canary("args")]});
     no_restarts(&mut no_program);
     agent.put("/v1/jobs", &no_program)?;
     let mut ends = planted("ends", "raw_exec", "env");
-    ends["Job"]["TaskGroups"][0]["Tasks"][0]["Config"] = json!({"command": "/bin/sh", "args": ["-c", "sleep 1; exit 3", canary("args")]});
+    ends["Job"]["TaskGroups"][0]["Tasks"][0]["Config"] =
+        json!({"command": "/bin/sh", "args": ["-c", "sleep 1; exit 3", canary("args")]});
     no_restarts(&mut ends);
     agent.put("/v1/jobs", &ends)?;
     let mut no_file = planted("no-file", "raw_exec", "env");
@@ -170,7 +195,10 @@ fn secrets() -> Result<String> {
     texts.push(("PUT /v1/jobs".into(), answer.body));
     let mut wrong = planted("wrong", "raw_exec", "env");
     wrong["Job"]["TaskGroups"][0]["Tasks"][0]["Config"] = json!({"command": "/bin/true", "argz": canary("args")});
-    texts.push(("PUT /v1/jobs of a mistake".into(), ask(&agent, "PUT", "/v1/jobs", &[], wrong.to_string().as_bytes())?.body));
+    texts.push((
+        "PUT /v1/jobs of a mistake".into(),
+        ask(&agent, "PUT", "/v1/jobs", &[], wrong.to_string().as_bytes())?.body,
+    ));
     // As stock clients send them: refused by the name of the field.
     for (field, word) in [("VaultToken", "vault"), ("ConsulToken", "consul")] {
         let mut token = planted("token", "raw_exec", "env");
@@ -197,8 +225,10 @@ fn secrets() -> Result<String> {
         asked.iter().any(|a| a.contains("/containers/create") && a.contains(&canary("env"))),
         "the engine was sent no environment: {asked:?}"
     );
-    let credentials = asked.iter().flat_map(|a| a.lines()).find(|line| line.to_ascii_lowercase().starts_with("x-registry-auth"));
-    let credentials = credentials.and_then(|line| line.split_once(": ")).context("the engine was sent no credentials")?;
+    let credentials =
+        asked.iter().flat_map(|a| a.lines()).find(|line| line.to_ascii_lowercase().starts_with("x-registry-auth"));
+    let credentials =
+        credentials.and_then(|line| line.split_once(": ")).context("the engine was sent no credentials")?;
     words.insert("registry credentials".into(), credentials.1.trim().to_owned());
 
     // Everything that can be looked at.
@@ -232,20 +262,29 @@ fn secrets() -> Result<String> {
     texts.push(("GET /v1/node/ID".into(), ask(&agent, "GET", &format!("/v1/node/{node}"), &[], b"")?.body));
     for id in ["runs", "no-program", "ends", "no-file", "image", "template"] {
         texts.push(("GET /v1/job/ID".into(), ask(&agent, "GET", &format!("/v1/job/{id}"), &[], b"")?.body));
-        texts.push(("GET /v1/job/ID/versions".into(), ask(&agent, "GET", &format!("/v1/job/{id}/versions"), &[], b"")?.body));
+        texts.push((
+            "GET /v1/job/ID/versions".into(),
+            ask(&agent, "GET", &format!("/v1/job/{id}/versions"), &[], b"")?.body,
+        ));
         for part in ["summary", "evaluations", "deployments", "allocations", "services"] {
             texts.push((format!("GET of {part}"), ask(&agent, "GET", &format!("/v1/job/{id}/{part}"), &[], b"")?.body));
         }
         for allocation in agent.get(&format!("/v1/job/{id}/allocations"))?.as_array().into_iter().flatten() {
             let id = text(&allocation["ID"]);
-            texts.push(("GET /v1/allocation/ID".into(), ask(&agent, "GET", &format!("/v1/allocation/{id}"), &[], b"")?.body));
+            texts.push((
+                "GET /v1/allocation/ID".into(),
+                ask(&agent, "GET", &format!("/v1/allocation/{id}"), &[], b"")?.body,
+            ));
             texts.push(("alloc status".into(), said(&cli(&agent, &["alloc", "status", "-verbose", &id])?)));
         }
         texts.push(("job status".into(), said(&cli(&agent, &["job", "status", "-verbose", "-all-allocs", id])?)));
         texts.push(("job inspect".into(), said(&cli(&agent, &["job", "inspect", id])?)));
     }
     texts.push(("node status".into(), said(&cli(&agent, &["node", "status", "-verbose", "-self"])?)));
-    texts.push(("alloc exec".into(), said(&cli(&agent, &["alloc", "exec", "-t=false", "-i=false", &alloc, "/bin/true"])?)));
+    texts.push((
+        "alloc exec".into(),
+        said(&cli(&agent, &["alloc", "exec", "-t=false", "-i=false", &alloc, "/bin/true"])?),
+    ));
     agent.delete("/v1/job/runs")?;
     until("its end", BOUND, || {
         let all = agent.get("/v1/job/runs/allocations")?;
@@ -285,16 +324,26 @@ fn secrets() -> Result<String> {
         "the words are not found where they must be: the attack does not work"
     );
     let seen = watch.end()?;
-    ensure!(seen.iter().any(|(place, name)| place == "environment of a workload" && name == "env"), "no workload was seen: {seen:?}");
+    ensure!(
+        seen.iter().any(|(place, name)| place == "environment of a workload" && name == "env"),
+        "no workload was seen: {seen:?}"
+    );
     found.extend(seen);
     // The agent was given the join secret in its environment.
     let of_agent = |place: &str| place.starts_with("environment of") && place.contains(" agent ");
     let allowed = |(place, name): &(String, String)| {
-        ALLOWED.iter().any(|(p, names, _)| p == place && names.contains(&name.as_str())) || (of_agent(place) && name == "join secret")
+        ALLOWED.iter().any(|(p, names, _)| p == place && names.contains(&name.as_str()))
+            || (of_agent(place) && name == "join secret")
     };
-    let leaks: Vec<_> = found.iter().filter(|hit| !allowed(hit)).map(|(place, name)| format!("{name} in {place}")).collect();
+    let leaks: Vec<_> =
+        found.iter().filter(|hit| !allowed(hit)).map(|(place, name)| format!("{name} in {place}")).collect();
     let lines: Vec<String> = if leaks.is_empty() { Vec::new() } else { examples(&texts, &words, &leaks) };
-    ensure!(leaks.is_empty(), "secrets are told:\n    {}\n  for example\n    {}", leaks.join("\n    "), lines.join("\n    "));
+    ensure!(
+        leaks.is_empty(),
+        "secrets are told:\n    {}\n  for example\n    {}",
+        leaks.join("\n    "),
+        lines.join("\n    ")
+    );
     Ok(format!("{} words in {} texts", words.len(), texts.len()))
 }
 
@@ -314,15 +363,23 @@ fn examples(texts: &[(String, String)], words: &BTreeMap<String, String>, leaks:
     lines
 }
 
+/// Whoever sends nothing for so long has told everything.
+const QUIET: Duration = Duration::from_secs(5);
+
 /// Everything that the event stream tells, by topic.
 fn events(agent: &Agent) -> Result<Vec<(String, String)>> {
     let mut stream = kit::connect(agent)?;
     let host = agent.address().trim_start_matches("http://").to_owned();
     write!(stream, "GET /v1/event/stream?index=0 HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
-    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
     let mut bytes = Vec::new();
-    // It does not end by itself.
-    let _ = stream.read_to_end(&mut bytes);
+    // It does not end by itself: what is there already comes without a pause, once it begins to come.
+    let mut piece = [0; 1 << 16];
+    while let Some(n) = stream.read(&mut piece).ok().filter(|n| *n > 0) {
+        bytes.extend_from_slice(&piece[..n]);
+        if String::from_utf8_lossy(&bytes).contains("\"Events\"") {
+            stream.set_read_timeout(Some(QUIET))?;
+        }
+    }
     let all = String::from_utf8_lossy(&bytes);
     let mut told = Vec::new();
     for line in all.lines().filter(|line| line.starts_with('{')) {
@@ -331,7 +388,11 @@ fn events(agent: &Agent) -> Result<Vec<(String, String)>> {
             told.push((text(&event["Topic"]), event.to_string()));
         }
     }
-    ensure!(told.iter().any(|(topic, _)| topic == "Job"), "the event stream tells nothing: {}", all.chars().take(300).collect::<String>());
+    ensure!(
+        told.iter().any(|(topic, _)| topic == "Job"),
+        "the event stream tells nothing: {}",
+        all.chars().take(300).collect::<String>()
+    );
     Ok(told)
 }
 
@@ -341,7 +402,9 @@ fn local_logs(agent: &Agent) -> Result<Vec<(String, String)>> {
     let mut dirs = vec![agent.dir().to_owned()];
     while let Some(dir) = dirs.pop() {
         // What belongs to a task that has ended may be removed meanwhile.
-        let Some(entries) = unless_gone(fs::read_dir(&dir)).with_context(|| dir.display().to_string())? else { continue };
+        let Some(entries) = unless_gone(fs::read_dir(&dir)).with_context(|| dir.display().to_string())? else {
+            continue;
+        };
         for entry in entries.map_while(std::io::Result::ok) {
             let path = entry.path();
             if entry.file_type().is_ok_and(|t| t.is_dir()) {

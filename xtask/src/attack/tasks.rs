@@ -20,7 +20,8 @@ pub(super) const ATTACKS: &[Attack] = &[
     },
     Attack {
         name: "planted-links",
-        does: "a task plants links in its directories: to be read through the API, to be written by log rotation and by its template",
+        does: "a task plants links in its directories: to be read through the API, to be written by log rotation and \
+            by its template",
         holds: "nothing outside is read or written",
         run: planted_links,
     },
@@ -50,7 +51,8 @@ fn ended(agent: &Agent, id: &str, count: usize, bound: Duration) -> Result<Vec<V
     until(&format!("the end of {count} tasks of {id}"), bound, || {
         std::thread::sleep(Duration::from_millis(100));
         let all = agent.allocs(id)?;
-        let done: Vec<Value> = all.iter().filter(|a| a["ClientStatus"] == "complete" || a["ClientStatus"] == "failed").cloned().collect();
+        let done: Vec<Value> =
+            all.iter().filter(|a| a["ClientStatus"] == "complete" || a["ClientStatus"] == "failed").cloned().collect();
         Ok((done.len() >= count).then_some(done))
     })
 }
@@ -59,7 +61,8 @@ fn batch(mut spec: Value) -> Value {
     spec["Job"]["Type"] = "batch".into();
     let group = &mut spec["Job"]["TaskGroups"][0];
     group["Update"] = Value::Null;
-    group["RestartPolicy"] = json!({"Attempts": 0, "Mode": "fail", "Interval": 600_000_000_000_i64, "Delay": 1_000_000});
+    group["RestartPolicy"] =
+        json!({"Attempts": 0, "Mode": "fail", "Interval": 600_000_000_000_i64, "Delay": 1_000_000});
     group["ReschedulePolicy"] = json!({"Attempts": 0, "Unlimited": false});
     spec
 }
@@ -83,10 +86,22 @@ fn many_starts(count: u32, bound: Duration) -> Result<String> {
     let failed: Vec<String> = done
         .iter()
         .filter(|a| a["ClientStatus"] == "failed")
-        .map(|a| a["TaskStates"]["t"]["Events"].as_array().and_then(|e| e.last()).map(|e| text(&e["DisplayMessage"])).unwrap_or_default())
+        .map(|a| {
+            a["TaskStates"]["t"]["Events"]
+                .as_array()
+                .and_then(|e| e.last())
+                .map(|e| text(&e["DisplayMessage"]))
+                .unwrap_or_default()
+        })
         .collect();
-    ensure!(failed.is_empty() && done.len() == count as usize, "{} of {} failed: {:?}", failed.len(), done.len(), failed.first());
-    let waited = others.were_answered(Duration::from_secs(15))?;
+    ensure!(
+        failed.is_empty() && done.len() == count as usize,
+        "{} of {} failed: {:?}",
+        failed.len(),
+        done.len(),
+        failed.first()
+    );
+    let waited = others.were_answered()?;
     Ok(format!("{count} starts and ends in {took:.1} s, others waited {waited} ms at most"))
 }
 
@@ -99,16 +114,19 @@ fn planted_links() -> Result<String> {
     let script = format!(
         "ln -s {0}/secret $NOMAD_TASK_DIR/file; ln -s {0} $NOMAD_ALLOC_DIR/dir; for n in 0 1 2 3; do ln -sf {0}/log \
         $NOMAD_ALLOC_DIR/logs/t.stdout.$n; \
-         done; ln -s {0}/secret $NOMAD_ALLOC_DIR/logs/t.stderr.9; head -c 2500000 /dev/zero | tr '\\0' x; cd /; rm -rf $NOMAD_TASK_DIR; \
+         done; ln -s {0}/secret $NOMAD_ALLOC_DIR/logs/t.stderr.9; head -c 2500000 /dev/zero | tr '\\0' x; cd /; rm \
+         -rf $NOMAD_TASK_DIR; \
          ln -s {0}/swapped $NOMAD_TASK_DIR; touch $NOMAD_ALLOC_DIR/done; exec sleep 71601",
         outside.path().display()
     );
     let mut spec = job("links", "raw_exec", 1, "/bin/sh", &["-c", &script]);
-    spec["Job"]["TaskGroups"][0]["Tasks"][0]["Templates"] = json!([{"EmbeddedTmpl": "rendered", "DestPath": "local/rendered"}]);
+    spec["Job"]["TaskGroups"][0]["Tasks"][0]["Templates"] =
+        json!([{"EmbeddedTmpl": "rendered", "DestPath": "local/rendered"}]);
     agent.put("/v1/jobs", &spec)?;
     let alloc = text(&kit::running(&agent, "links", 1)?[0]["ID"]);
     let dir = agent.dir().join("data/alloc").join(&alloc);
-    until("its links", BOUND, || Ok(dir.join("alloc/done").exists().then_some(()))).with_context(|| agent.log_tail())?;
+    until("its links", BOUND, || Ok(dir.join("alloc/done").exists().then_some(())))
+        .with_context(|| agent.log_tail())?;
     for (verb, path) in [
         ("cat", "t/local/file"),
         ("cat", "alloc/dir/secret"),
@@ -118,8 +136,15 @@ fn planted_links() -> Result<String> {
         ("stream", "alloc/dir/secret"),
         ("cat", "alloc/logs/t.stdout.3"),
     ] {
-        let answer = ask(&agent, "GET", &format!("/v1/client/fs/{verb}/{alloc}?path={path}&offset=0&limit=100&follow=false"), &[], b"")?;
-        let told = answer.body.contains("of-the-host") || answer.body.contains("swapped") || answer.body.contains("untouched");
+        let answer = ask(
+            &agent,
+            "GET",
+            &format!("/v1/client/fs/{verb}/{alloc}?path={path}&offset=0&limit=100&follow=false"),
+            &[],
+            b"",
+        )?;
+        let told =
+            answer.body.contains("of-the-host") || answer.body.contains("swapped") || answer.body.contains("untouched");
         ensure!(!told, "{verb} {path} told what is outside: {}", answer.short());
     }
     let logs = ask(&agent, "GET", &format!("/v1/client/fs/logs/{alloc}?task=t&type=stderr&plain=true"), &[], b"")?;
@@ -128,11 +153,18 @@ fn planted_links() -> Result<String> {
     // Whether it can start without its directory or not: nothing is rendered elsewhere.
     until("its next start or failure", BOUND, || {
         let state = agent.get(&format!("/v1/allocation/{alloc}"))?["TaskStates"]["t"].clone();
-        Ok((state["Restarts"].as_u64().unwrap_or(0) > 0 || state["State"] == "dead" || !restarted.status.success()).then_some(()))
+        Ok((state["Restarts"].as_u64().unwrap_or(0) > 0 || state["State"] == "dead" || !restarted.status.success())
+            .then_some(()))
     })?;
     std::thread::sleep(Duration::from_secs(1));
-    ensure!(fs::read_dir(outside.at("swapped"))?.next().is_none(), "a template was rendered through a link that the task has planted");
-    ensure!(fs::read_to_string(outside.at("log"))? == "untouched", "the log was written through a link that the task has planted");
+    ensure!(
+        fs::read_dir(outside.at("swapped"))?.next().is_none(),
+        "a template was rendered through a link that the task has planted"
+    );
+    ensure!(
+        fs::read_to_string(outside.at("log"))? == "untouched",
+        "the log was written through a link that the task has planted"
+    );
     ensure!(fs::read_to_string(outside.at("secret"))? == "of-the-host");
     Ok(String::new())
 }
@@ -180,7 +212,8 @@ fn artifact_tricks() -> Result<String> {
 fn hcl_mistakes() -> Result<String> {
     let agent = both("hcl", "")?;
     let dir = Dir::for_all("hcl");
-    let good = "job \"x\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"raw_exec\"\n      config {\n        command = \
+    let good = "job \"x\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"raw_exec\"\n      config {\n        \
+        command = \
     \"/bin/true\"\n      }\n    }\n  }\n}\n";
     for (n, (from, to, line)) in [
         ("group \"g\"", "grupp \"g\"", 2),

@@ -11,6 +11,7 @@ use std::{
 use anyhow::Result;
 use serde_json::Value;
 
+use super::members::Members;
 use crate::{
     interop::cluster::{self, Role},
     local,
@@ -40,6 +41,10 @@ impl Kind {
     pub(crate) fn is_drover(&self) -> bool {
         self.name != "nomad"
     }
+    /// The release build of this workspace, whose server keeps its state in three members of etcd.
+    pub(crate) fn on_etcd() -> Self {
+        Self { name: "on etcd", ..Self::drover() }
+    }
     /// A stock Nomad.
     pub(crate) fn nomad(program: PathBuf) -> Self {
         Self { name: "nomad", program }
@@ -58,6 +63,8 @@ impl Kind {
 pub(crate) struct Agent {
     kind: Kind,
     process: cluster::Agent,
+    /// Of its store, where that is shared.
+    _members: Option<Members>,
     /// Keeps its connections: what is measured is the agent, not how fast it accepts.
     http: ureq::Agent,
 }
@@ -68,13 +75,15 @@ pub(crate) const CONNECTIONS: usize = 4;
 impl Agent {
     /// Starts a dev agent (server and node in one) and waits for its node.
     pub(crate) fn start(kind: Kind) -> Result<Self> {
-        let name = format!("bench-{}", kind.name);
+        let name = format!("bench-{}", kind.name.replace(' ', "-"));
+        let members = (kind.name == "on etcd").then(Members::start).transpose()?;
+        let more = members.as_ref().map(Members::settings).unwrap_or_default();
         let process = match kind.name {
             "nomad" => cluster::Agent::start_configured(&kind.program, &name, stock_config)?,
-            _ => cluster::Agent::start_program(&kind.program, &name, Role::Both, "")?,
+            _ => cluster::Agent::start_program(&kind.program, &name, Role::Both, &more)?,
         };
         let connections = ureq::Agent::config_builder().max_idle_connections_per_host(CONNECTIONS).build();
-        let agent = Self { kind, process, http: connections.into() };
+        let agent = Self { kind, process, _members: members, http: connections.into() };
         agent.wait_for_node()?;
         Ok(agent)
     }
@@ -136,8 +145,11 @@ fn stock_config([http, rpc, serf]: [u16; 3], dir: &Path) -> String {
     drop(fs::create_dir_all(dir.join("tmp")));
     let data = dir.join("data");
     format!(
-        "data_dir = {data:?}\nports {{\n http = {http}\n rpc = {rpc}\n serf = {serf}\n}}\nserver {{\n enabled = true\n bootstrap_expect = 1\n}}\n\
-         client {{\n enabled = true\n servers = [\"127.0.0.1:{rpc}\"]\n}}\nplugin \"raw_exec\" {{\n config {{\n enabled = true\n }}\n}}\n\
-         bind_addr = \"127.0.0.1\"\nadvertise {{\n http = \"127.0.0.1\"\n rpc = \"127.0.0.1\"\n serf = \"127.0.0.1\"\n}}\n"
+        "data_dir = {data:?}\nports {{\n http = {http}\n rpc = {rpc}\n serf = {serf}\n}}\nserver {{\n enabled = \
+            true\n bootstrap_expect = 1\n}}\n\
+         client {{\n enabled = true\n servers = [\"127.0.0.1:{rpc}\"]\n}}\nplugin \"raw_exec\" {{\n config {{\n \
+         enabled = true\n }}\n}}\n\
+         bind_addr = \"127.0.0.1\"\nadvertise {{\n http = \"127.0.0.1\"\n rpc = \"127.0.0.1\"\n serf \
+         = \"127.0.0.1\"\n}}\n"
     )
 }

@@ -19,7 +19,8 @@ use crate::{
 };
 
 /// What hosts set for plugins, so that these know who starts them.
-const COOKIE: (&str, &str) = ("NOMAD_PLUGIN_MAGIC_COOKIE", "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255");
+const COOKIE: (&str, &str) =
+    ("NOMAD_PLUGIN_MAGIC_COOKIE", "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255");
 const RUNS: usize = 5;
 const HOST_RUNS: usize = 3;
 
@@ -66,18 +67,23 @@ pub(crate) fn drivers(kind: Kind) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// What our host costs with a driver whose tasks do nothing: a call, the loads of a thousand tasks, a relaunch with five hundred.
+/// What our host costs with a driver whose tasks do nothing: a call, the loads of a thousand tasks, a relaunch with
+/// five hundred.
 fn host(kind: &Kind) -> Result<Vec<Row>> {
     // The driver whose tasks do nothing.
     Run::new("cargo", ["build", "--release", "-p", "driver-host", "--examples"]).dir(workspace::root()).run()?;
     let mut figures: Vec<(String, &'static str, Vec<f64>)> = Vec::new();
     for _ in 0..HOST_RUNS {
-        let test = "test --release -p driver-host --test host bench::figures -- --exact --ignored --nocapture".split(' ');
+        let test =
+            "test --release -p driver-host --test host bench::figures -- --exact --ignored --nocapture".split(' ');
         let printed = Run::new("cargo", test).dir(workspace::root()).output()?;
         let before = figures.iter().map(|(_, _, samples)| samples.len()).sum::<usize>();
         for line in printed.lines().filter_map(|line| line.split_once("figure ").map(|(_, rest)| rest)) {
             let [what, unit, value] = line.split(" | ").collect::<Vec<_>>()[..] else { continue };
-            let unit = ["MiB", "us", "ms", "%"].into_iter().find(|known| *known == unit).context("a figure of a unit that is not known")?;
+            let unit = ["MiB", "us", "ms", "%"]
+                .into_iter()
+                .find(|known| *known == unit)
+                .context("a figure of a unit that is not known")?;
             let value: f64 = value.trim().parse().with_context(|| format!("{line:?} has no number"))?;
             match figures.iter_mut().find(|(known, ..)| known == what) {
                 Some((_, _, samples)) => samples.push(value),
@@ -89,7 +95,10 @@ fn host(kind: &Kind) -> Result<Vec<Row>> {
             "the measurement printed no figures:\n{printed}"
         );
     }
-    Ok(figures.into_iter().map(|(what, unit, samples)| Row::new(format!("host: {what}"), kind.name(), unit, samples)).collect())
+    Ok(figures
+        .into_iter()
+        .map(|(what, unit, samples)| Row::new(format!("host: {what}"), kind.name(), unit, samples))
+        .collect())
 }
 
 /// Memory of a driver process that nothing is asked of.

@@ -45,7 +45,8 @@ fn job(id: &str, kind: &str, count: u32, command: &str, args: &[&str]) -> Value 
 
 pub(super) fn job_of(driver: &str, id: &str, kind: &str, count: u32, command: &str, args: &[&str]) -> Value {
     let job = small(Job::command(id, kind, driver, command, args)).group(json!({
-        "Count": count, "RestartPolicy": {"Attempts": 0, "Mode": "fail", "Interval": 60_000_000_000_i64, "Delay": 1_000_000_000}
+        "Count": count,
+        "RestartPolicy": {"Attempts": 0, "Mode": "fail", "Interval": 60_000_000_000_i64, "Delay": 1_000_000_000}
     }));
     // Update blocks are for services.
     if kind == "service" { job.undeployed() } else { job }.body()
@@ -54,7 +55,8 @@ pub(super) fn job_of(driver: &str, id: &str, kind: &str, count: u32, command: &s
 /// With as little as can be asked for.
 pub(super) fn small(job: Job) -> Job {
     let logs = json!({"MaxFiles": 1, "MaxFileSizeMB": 1});
-    job.group(json!({"EphemeralDisk": {"SizeMB": 10}})).task(json!({"Resources": {"CPU": 1, "MemoryMB": 10}, "LogConfig": logs}))
+    job.group(json!({"EphemeralDisk": {"SizeMB": 10}}))
+        .task(json!({"Resources": {"CPU": 1, "MemoryMB": 10}, "LogConfig": logs}))
 }
 
 /// Sum of a field of smaps_rollup in KiB.
@@ -84,7 +86,8 @@ pub(super) fn own_cpu_ticks(pid: u32) -> u64 {
 /// CPU time of the whole machine that was not idle, in ticks.
 fn busy_ticks() -> u64 {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
-    let fields: Vec<u64> = stat.lines().next().unwrap_or_default().split_whitespace().skip(1).filter_map(|f| f.parse().ok()).collect();
+    let fields: Vec<u64> =
+        stat.lines().next().unwrap_or_default().split_whitespace().skip(1).filter_map(|f| f.parse().ok()).collect();
     // user nice system idle iowait irq softirq steal
     fields.iter().enumerate().filter(|(i, _)| !matches!(i, 3 | 4 | 7..)).map(|(_, v)| v).sum()
 }
@@ -133,8 +136,11 @@ pub(crate) fn latency(kind: Kind) -> Result<Vec<Row>> {
             };
             for event in batch["Events"].as_array().into_iter().flatten() {
                 let a = &event["Payload"]["Allocation"];
-                let seen =
-                    (at, a["JobID"].as_str().unwrap_or_default().to_owned(), a["ClientStatus"].as_str().unwrap_or_default().to_owned());
+                let seen = (
+                    at,
+                    a["JobID"].as_str().unwrap_or_default().to_owned(),
+                    a["ClientStatus"].as_str().unwrap_or_default().to_owned(),
+                );
                 if sender.send(seen).is_err() {
                     return;
                 }
@@ -158,7 +164,9 @@ pub(crate) fn latency(kind: Kind) -> Result<Vec<Row>> {
         let (asked, asked_ns) = (Instant::now(), now_ns());
         agent.put("/v1/jobs", &body)?;
         running.push(ms(wait_for(&id, "running")?.duration_since(asked)));
-        let stamped = until("the workload's stamp", BOUND, || Ok(fs::read_to_string(&file).ok().and_then(|t| t.parse::<u128>().ok())))?;
+        let stamped = until("the workload's stamp", BOUND, || {
+            Ok(fs::read_to_string(&file).ok().and_then(|t| t.parse::<u128>().ok()))
+        })?;
         #[allow(clippy::cast_precision_loss, reason = "figures for people")]
         first.push((stamped - asked_ns) as f64 / 1e6);
         let asked = Instant::now();
@@ -197,20 +205,33 @@ fn tasks_of(kind: Kind, driver: &str) -> Result<Vec<Row>> {
     let processes_before = agent.processes().len();
     let asked = Instant::now();
     agent.put("/v1/jobs", &job_of(driver, "many", "service", COUNT, "/bin/sleep", &["3600"]))?;
-    until("200 running", BOUND, || Ok((counts(&agent, "many")?.get("running") == Some(&u64::from(COUNT))).then_some(())))?;
+    until("200 running", BOUND, || {
+        Ok((counts(&agent, "many")?.get("running") == Some(&u64::from(COUNT))).then_some(()))
+    })?;
     let took = asked.elapsed();
     std::thread::sleep(Duration::from_secs(3));
     let now = agent.processes();
     let is_workload = |command: &str| command.starts_with("/bin/sleep 3600");
     let helpers: Vec<u32> = now.iter().filter(|(_, c)| !is_workload(c)).map(|(p, _)| *p).collect();
     let after: u64 = helpers.iter().map(|p| pss_kib(*p)).sum();
-    let executors: Vec<u64> = now.iter().filter(|(_, c)| c.contains("executor") && !is_workload(c)).map(|(p, _)| pss_kib(*p)).collect();
+    let executors: Vec<u64> =
+        now.iter().filter(|(_, c)| c.contains("executor") && !is_workload(c)).map(|(p, _)| pss_kib(*p)).collect();
     let count = f64::from(COUNT);
     Ok(vec![
         Row::new(format!("{of}200 tasks running"), agent.name(), "s", vec![took.as_secs_f64()]),
         Row::new(format!("{of}per task: executor PSS"), agent.name(), "KiB", executors.iter().map(|k| f(*k)).collect()),
-        Row::new(format!("{of}per task: PSS of all that is not workload"), agent.name(), "KiB", vec![(f(after) - f(before)) / count]),
-        Row::new(format!("{of}per task: helper processes"), agent.name(), "", vec![f((helpers.len() - processes_before) as u64) / count]),
+        Row::new(
+            format!("{of}per task: PSS of all that is not workload"),
+            agent.name(),
+            "KiB",
+            vec![(f(after) - f(before)) / count],
+        ),
+        Row::new(
+            format!("{of}per task: helper processes"),
+            agent.name(),
+            "",
+            vec![f((helpers.len() - processes_before) as u64) / count],
+        ),
     ])
 }
 
@@ -275,8 +296,11 @@ pub(crate) fn reattach(kind: Kind) -> Result<Vec<Row>> {
     agent.put("/v1/jobs", &job("many", "service", 200, "/bin/sleep", &["3600"]))?;
     let ids: Vec<String> = until("200 running", BOUND, || {
         let allocs = agent.allocs("many")?;
-        let ids: Vec<String> =
-            allocs.iter().filter(|a| a["ClientStatus"] == "running").filter_map(|a| a["ID"].as_str().map(str::to_owned)).collect();
+        let ids: Vec<String> = allocs
+            .iter()
+            .filter(|a| a["ClientStatus"] == "running")
+            .filter_map(|a| a["ID"].as_str().map(str::to_owned))
+            .collect();
         Ok((ids.len() == COUNT).then_some(ids))
     })?;
     let workloads = |agent: &Agent| agent.pids(|command| command.starts_with("/bin/sleep 3600"));
@@ -285,8 +309,9 @@ pub(crate) fn reattach(kind: Kind) -> Result<Vec<Row>> {
     for _ in 0..5 {
         let started = agent.crash_and_restart()?;
         // The node has a task back when it can say what the task uses: that needs the driver to hold its handle again.
-        let attached =
-            |id: &&String| agent.get(&format!("/v1/client/allocation/{id}/stats")).is_ok_and(|stats| !stats["Tasks"]["t"].is_null());
+        let attached = |id: &&String| {
+            agent.get(&format!("/v1/client/allocation/{id}/stats")).is_ok_and(|stats| !stats["Tasks"]["t"].is_null())
+        };
         let mut left: Vec<&String> = ids.iter().collect();
         until("all tasks re-attached", BOUND, || {
             // One task is asked about until it is back; then all of them are, over a few connections.
@@ -299,7 +324,10 @@ pub(crate) fn reattach(kind: Kind) -> Result<Vec<Row>> {
                     .chunks(share)
                     .map(|ids| scope.spawn(move || ids.iter().copied().filter(|id| !attached(id)).collect::<Vec<_>>()))
                     .collect();
-                asked.into_iter().flat_map(|missing| missing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+                asked
+                    .into_iter()
+                    .flat_map(|missing| missing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                    .collect()
             });
             Ok(left.is_empty().then_some(()))
         })?;
@@ -312,9 +340,11 @@ pub(crate) fn reattach(kind: Kind) -> Result<Vec<Row>> {
     ])
 }
 
-/// The server with 5,000 equal nodes, each with a session of its own from another process, in which it only listens: placements per second, counted when
-/// they are durable, and the server's memory afterwards. The jobs are registered inside the server's process, without HTTP, and no heartbeat falls into
-/// the measurement: it is about scheduling and commits. A Nomad cannot be measured this way: its nodes have another protocol.
+/// The server with 5,000 equal nodes, each with a session of its own from another process, in which it only listens:
+/// placements per second, counted when they are durable, and the server's memory afterwards. The jobs are registered
+/// inside the server's process, without HTTP, and no heartbeat falls into
+/// the measurement: it is about scheduling and commits. A Nomad cannot be measured this way: its nodes have another
+/// protocol.
 pub(crate) fn placements(kind: Kind) -> Result<Vec<Row>> {
     if !kind.is_this_build() {
         return Ok(Vec::new());
@@ -324,7 +354,9 @@ pub(crate) fn placements(kind: Kind) -> Result<Vec<Row>> {
         let (mut speed, mut memory) = (Vec::new(), Vec::new());
         for _ in 0..3 {
             let settings = [format!("JOBS={jobs}"), format!("EACH={each}")];
-            let [per_second, mib] = figures_of("speed::placements", &settings)?[..] else { anyhow::bail!("other figures than expected") };
+            let [per_second, mib] = figures_of("speed::placements", &settings)?[..] else {
+                anyhow::bail!("other figures than expected")
+            };
             speed.push(per_second);
             memory.push(mib);
         }
@@ -341,21 +373,40 @@ pub(crate) fn placements(kind: Kind) -> Result<Vec<Row>> {
 
 /// The numbers that a measurement among the tests of the server prints, run with these settings in its environment.
 fn figures_of(test: &str, settings: &[String]) -> Result<Vec<f64>> {
-    let command = ["cargo", "test", "--release", "-p", "server", "--test", "cluster", test, "--", "--exact", "--ignored", "--nocapture"];
-    let printed = Run::new("env", settings.iter().cloned().chain(command.map(str::to_owned))).dir(workspace::root()).output()?;
-    let figures =
-        printed.lines().find_map(|l| l.strip_prefix("figures ")).with_context(|| format!("no figures were printed:\n{printed}"))?;
+    let command = [
+        "cargo",
+        "test",
+        "--release",
+        "-p",
+        "server",
+        "--test",
+        "cluster",
+        test,
+        "--",
+        "--exact",
+        "--ignored",
+        "--nocapture",
+    ];
+    let printed =
+        Run::new("env", settings.iter().cloned().chain(command.map(str::to_owned))).dir(workspace::root()).output()?;
+    let figures = printed
+        .lines()
+        .find_map(|l| l.strip_prefix("figures "))
+        .with_context(|| format!("no figures were printed:\n{printed}"))?;
     Ok(figures.split(' ').filter_map(|f| f.parse().ok()).collect())
 }
 
-/// 1,000 nodes that renew a lease of two seconds: what it costs, and whether any is lost while 10,000 allocations are placed.
+/// 1,000 nodes that renew a lease of two seconds: what it costs, and whether any is lost while 10,000 allocations are
+/// placed.
 pub(crate) fn leases(kind: Kind) -> Result<Vec<Row>> {
     if !kind.is_this_build() {
         return Ok(Vec::new());
     }
     let (mut cpu, mut lost, mut lapses, mut slowest) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..3 {
-        let [share, nodes, over, answer] = figures_of("leases::leases", &[])?[..] else { anyhow::bail!("other figures than expected") };
+        let [share, nodes, over, answer] = figures_of("leases::leases", &[])?[..] else {
+            anyhow::bail!("other figures than expected")
+        };
         cpu.push(share);
         lost.push(nodes);
         lapses.push(over);

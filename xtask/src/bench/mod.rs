@@ -1,12 +1,16 @@
-//! `cargo xtask bench`: measures a release build of Drover, and in the same run a stock Nomad when `NOMAD_BIN` names one, and the build of another commit
-//! when `DROVER_BEFORE` does.
+//! `cargo xtask bench`: measures a release build of Drover, and in the same run a stock Nomad when `NOMAD_BIN` names
+//! one, and the build of another commit when `DROVER_BEFORE` does. `DROVER_ON_ETCD=1` measures ours with its state in
+//! three members of etcd, too.
 //!
-//! Both are driven by the same requests over the same HTTP API. Figures are medians with their spread; nothing here is asserted: the table is the result.
+//! Both are driven by the same requests over the same HTTP API. Figures are medians with their spread; nothing here is
+//! asserted: the table is the result.
 
 mod agent;
 mod drivers;
 mod measure;
+mod members;
 mod remote;
+mod scale;
 mod sessions;
 mod table;
 mod volume;
@@ -43,6 +47,10 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     if let ["stamp", file] = names {
         return measure::stamp(file);
     }
+    // Its figures have goals, and nobody else's are beside them.
+    if let ["scale", args @ ..] = names {
+        return scale::run(args);
+    }
     for name in names {
         if !BENCHES.iter().any(|(n, _)| n == name) {
             bail!("no bench {name:?}; there are {}", BENCHES.iter().map(|(n, _)| *n).collect::<Vec<_>>().join(", "));
@@ -51,10 +59,13 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     let root = workspace::root();
     Run::new("cargo", ["build", "--release", "-p", "cli"]).dir(&root).run()?;
     let mut kinds = vec![Kind::drover()];
+    kinds.extend(std::env::var_os("DROVER_ON_ETCD").map(|_| Kind::on_etcd()));
     kinds.extend(std::env::var_os("DROVER_BEFORE").map(|path| Kind::before(path.into())));
     match std::env::var_os("NOMAD_BIN") {
         Some(path) => kinds.push(Kind::nomad(path.into())),
-        None => eprintln!("xtask: NOMAD_BIN is not set, only Drover is measured (`cargo xtask peer nomad OUT` builds a peer)"),
+        None => eprintln!(
+            "xtask: NOMAD_BIN is not set, only Drover is measured (`cargo xtask peer nomad OUT` builds a peer)"
+        ),
     }
     let mut rows = Vec::new();
     for (name, bench) in BENCHES {

@@ -1,5 +1,6 @@
-//! Remote tasks: how soon they are managed again when their manager is drained or lost, how late a followed line comes, and what ten thousand of them
-//! cost. The provider is the mock's: a directory that all nodes see, with a budget of requests.
+//! Remote tasks: how soon they are managed again when their manager is drained or lost, how late a followed line comes,
+//! and what ten thousand of them cost. The provider is the mock's: a directory that all nodes see, with a budget of
+//! requests.
 //!
 //! A Nomad is not measured this way: no release that builds has a driver of remote tasks left.
 
@@ -29,7 +30,8 @@ use crate::{
 };
 
 const BOUND: Duration = Duration::from_secs(120);
-/// Creating ten thousand at the five calls in a second that each plugin allows itself takes its time; that is not what is measured.
+/// Creating ten thousand at the five calls in a second that each plugin allows itself takes its time; that is not what
+/// is measured.
 const CREATED: Duration = Duration::from_secs(2400);
 const MANY: usize = 10_000;
 /// Calls per second that the provider takes while many are managed.
@@ -60,7 +62,8 @@ impl Fleet {
     fn join(&mut self) -> Result<()> {
         let name = format!("bench-n{}", self.nodes.len() + 1);
         let plugins = format!(
-            "plugin \"mock_remote\" {{\n  config {{\n    dir = {:?}\n    caller = {name:?}\n    record = true\n    watch_interval = {:?}\n  }}\n}}\n\
+            "plugin \"mock_remote\" {{\n  config {{\n    dir = {:?}\n    caller = {name:?}\n    record = true\n    \
+                watch_interval = {:?}\n  }}\n}}\n\
              plugin \"remote_exec\" {{\n  config {{\n    transport = \"local\"\n    root = {:?}\n  }}\n}}",
             self.dir.join("provider"),
             self.watch_interval,
@@ -73,7 +76,8 @@ impl Fleet {
     fn until_ready(&self, name: &str) -> Result<()> {
         until("a ready node with its drivers", BOUND, || {
             let node = self.server.node(name)?;
-            let healthy = ["mock_remote", "remote_exec"].iter().all(|driver| node["Drivers"][driver]["Healthy"] == true);
+            let healthy =
+                ["mock_remote", "remote_exec"].iter().all(|driver| node["Drivers"][driver]["Healthy"] == true);
             Ok((node["Status"] == "ready" && healthy).then_some(()))
         })
     }
@@ -87,8 +91,12 @@ impl Fleet {
     /// Tasks that are managed and seen to run: slot → manager and epoch.
     fn managed(&self) -> Result<BTreeMap<String, (String, u64)>> {
         let all = self.server.list("/v1/remote/tasks")?;
-        let settled = all.iter().filter(|r| r["Observed"]["State"] == "Running" && r["Manager"].is_object() && r["Successor"].is_null());
-        Ok(settled.map(|r| (text(&r["SlotName"]), (text(&r["ManagerName"]), r["Epoch"].as_u64().unwrap_or(0)))).collect())
+        let settled = all
+            .iter()
+            .filter(|r| r["Observed"]["State"] == "Running" && r["Manager"].is_object() && r["Successor"].is_null());
+        Ok(settled
+            .map(|r| (text(&r["SlotName"]), (text(&r["ManagerName"]), r["Epoch"].as_u64().unwrap_or(0))))
+            .collect())
     }
 
     /// Until so many are managed, none by that node.
@@ -108,7 +116,8 @@ impl Fleet {
         self.server.drain(name, spec)
     }
 
-    /// Calls that the provider has seen since a time of the clock: all, those turned away, the most that it took in a second.
+    /// Calls that the provider has seen since a time of the clock: all, those turned away, the most that it took in a
+    /// second.
     fn calls(&self, since_ms: u64) -> Result<(usize, usize, usize)> {
         let (mut all, mut away, mut by_second) = (0, 0, BTreeMap::<u64, usize>::new());
         let text = fs::read_to_string(self.dir.join("provider/calls.jsonl"))?;
@@ -187,7 +196,9 @@ fn hand_over(kind: &Kind, count: usize, runs: usize) -> Result<Vec<Row>> {
     for _ in 0..runs.min(3) {
         let old = fleet.nodes[at].name().to_owned();
         fleet.nodes[at].crash()?;
-        let down = until("the node to be marked down", BOUND, || Ok((fleet.server.node(&old)?["Status"] == "down").then(Instant::now)))?;
+        let down = until("the node to be marked down", BOUND, || {
+            Ok((fleet.server.node(&old)?["Status"] == "down").then(Instant::now))
+        })?;
         fleet.until_managed(count, &old, BOUND)?;
         lost.push(ms(down.elapsed()));
         fleet.nodes[at].restart()?;
@@ -200,8 +211,8 @@ fn hand_over(kind: &Kind, count: usize, runs: usize) -> Result<Vec<Row>> {
     ])
 }
 
-/// How long after a line was written it arrives at a follower, by an instance elsewhere and by a task of the node itself: asked for in the same way, so
-/// that the difference is what being remote adds.
+/// How long after a line was written it arrives at a follower, by an instance elsewhere and by a task of the node
+/// itself: asked for in the same way, so that the difference is what being remote adds.
 fn logs(kind: &Kind) -> Result<Vec<Row>> {
     let mut fleet = Fleet::start(kind, "1s")?;
     fleet.join()?;
@@ -245,8 +256,17 @@ struct Cost {
 }
 
 fn cost(agent: &Agent, dir: &Path) -> Cost {
-    let all: Vec<u32> = agent.processes().into_iter().filter(|(_, c)| !c.contains(&*dir.to_string_lossy())).map(|(pid, _)| pid).collect();
-    Cost { kib: all.iter().map(|pid| pss_kib(*pid)).sum(), ticks: all.iter().map(|pid| cpu_ticks(*pid)).sum(), processes: all.len() }
+    let all: Vec<u32> = agent
+        .processes()
+        .into_iter()
+        .filter(|(_, c)| !c.contains(&*dir.to_string_lossy()))
+        .map(|(pid, _)| pid)
+        .collect();
+    Cost {
+        kib: all.iter().map(|pid| pss_kib(*pid)).sum(),
+        ticks: all.iter().map(|pid| cpu_ticks(*pid)).sum(),
+        processes: all.len(),
+    }
 }
 
 /// Tasks before those that are measured.
@@ -254,7 +274,8 @@ const FIRST: usize = 60;
 /// How long what a start or an end has left settles.
 const SETTLED: Duration = Duration::from_secs(30);
 
-/// Three managers of many tasks at a provider with a budget; one of them is lost. `DROVER_BENCH_REMOTE` is another number than ten thousand.
+/// Three managers of many tasks at a provider with a budget; one of them is lost. `DROVER_BENCH_REMOTE` is another
+/// number than ten thousand.
 pub(crate) fn scale(kind: Kind) -> Result<Vec<Row>> {
     if !kind.is_drover() {
         return Ok(Vec::new());
@@ -264,7 +285,8 @@ pub(crate) fn scale(kind: Kind) -> Result<Vec<Row>> {
     for _ in 0..3 {
         fleet.join()?;
     }
-    // What the first tasks load, code and buffers, is not what each further one takes: they come and go before anything is measured.
+    // What the first tasks load, code and buffers, is not what each further one takes: they come and go before anything
+    // is measured.
     fleet.submit("first", FIRST)?;
     fleet.until_managed(FIRST, "", BOUND)?;
     fleet.server.delete("/v1/job/first")?;
@@ -304,7 +326,9 @@ pub(crate) fn scale(kind: Kind) -> Result<Vec<Row>> {
     until("everything to be observed again", BOUND * 3, || {
         let now = fleet.managed()?;
         let again = now.len() == many
-            && now.iter().all(|(slot, (by, epoch))| *by != lost && epochs.get(slot).is_some_and(|(was, old)| *was != lost || epoch > old));
+            && now.iter().all(|(slot, (by, epoch))| {
+                *by != lost && epochs.get(slot).is_some_and(|(was, old)| *was != lost || epoch > old)
+            });
         std::thread::sleep(Duration::from_millis(200));
         Ok(again.then_some(()))
     })?;
@@ -313,14 +337,24 @@ pub(crate) fn scale(kind: Kind) -> Result<Vec<Row>> {
     let number = |n: usize| vec![f(n as u64)];
     Ok(vec![
         Row::new(format!("{many} remote: created and seen running"), kind.name(), "s", vec![created]),
-        Row::new(format!("{many} remote: steady CPU of the server"), kind.name(), "%", vec![share(server.ticks, calm.0.ticks)]),
+        Row::new(
+            format!("{many} remote: steady CPU of the server"),
+            kind.name(),
+            "%",
+            vec![share(server.ticks, calm.0.ticks)],
+        ),
         Row::new(
             format!("{many} remote: steady CPU of three nodes"),
             kind.name(),
             "%",
             vec![share(sum(&nodes, |c| c.ticks), sum(&calm.1, |c| c.ticks))],
         ),
-        Row::new("  memory of the server per further remote task", kind.name(), "KiB", vec![each(server.kib, before.0.kib)]),
+        Row::new(
+            "  memory of the server per further remote task",
+            kind.name(),
+            "KiB",
+            vec![each(server.kib, before.0.kib)],
+        ),
         Row::new(
             "  memory of nodes per further remote task",
             kind.name(),
@@ -333,7 +367,12 @@ pub(crate) fn scale(kind: Kind) -> Result<Vec<Row>> {
             "",
             vec![f(sum(&nodes, |c| c.processes as u64)) - f(sum(&before.1, |c| c.processes as u64))],
         ),
-        Row::new("  calls of the provider in a minute of peace", kind.name(), "", vec![f(peace.0 as u64) * 60.0 / seconds]),
+        Row::new(
+            "  calls of the provider in a minute of peace",
+            kind.name(),
+            "",
+            vec![f(peace.0 as u64) * 60.0 / seconds],
+        ),
         Row::new(format!("    of these turned away at {BUDGET} a second"), kind.name(), "", number(peace.1)),
         Row::new(format!("{many} remote: all observed after kill -9 of a node"), kind.name(), "s", vec![observed]),
         Row::new("  calls of the provider meanwhile", kind.name(), "", number(loss.0)),

@@ -34,7 +34,8 @@ pub(crate) fn sessions(kind: Kind) -> Result<Vec<Row>> {
 /// One session on a connection of its own: from the request until the exit code is there.
 fn session(agent: &Agent, alloc: &str) -> Result<Duration> {
     let address = format!("127.0.0.1:{}", agent.http_port());
-    let url = format!("ws://{address}/v1/client/allocation/{alloc}/exec?task=t&tty=false&command=%5B%22%2Fbin%2Ftrue%22%5D");
+    let url =
+        format!("ws://{address}/v1/client/allocation/{alloc}/exec?task=t&tty=false&command=%5B%22%2Fbin%2Ftrue%22%5D");
     let asked = Instant::now();
     let stream = TcpStream::connect(&address)?;
     stream.set_nodelay(true)?;

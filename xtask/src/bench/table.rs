@@ -31,14 +31,22 @@ impl Row {
 pub(crate) fn quantile(samples: &[f64], q: f64) -> Option<f64> {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "an index into a short list")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "an index into a short list"
+    )]
     let index = ((sorted.len().saturating_sub(1)) as f64 * q).round() as usize;
     sorted.get(index).copied()
 }
 
 /// Prints all rows; where Drover and another agent were measured, the ratio as well.
 pub(crate) fn print(rows: &[Row]) {
-    println!("{:56} {:8} {:>10} {:>10} {:>10} {:>4} {:6} ratio", "figure", "agent", "median", "min", "max", "n", "unit");
+    println!(
+        "{:56} {:8} {:>10} {:>10} {:>10} {:>4} {:6} ratio",
+        "figure", "agent", "median", "min", "max", "n", "unit"
+    );
     for row in rows {
         if let Some(error) = &row.error {
             println!("{:56} {:8} could not be measured: {error}", row.figure, row.agent);

@@ -38,13 +38,15 @@ fn bytes(lines: u64) -> u64 {
 pub(crate) fn volume(kind: Kind) -> Result<Vec<Row>> {
     const RUNS: usize = 3;
     let agent = Agent::start(kind)?;
-    let (mut logged, mut piped, mut ratio, mut cpu, mut lost) = (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut logged, mut piped, mut ratio, mut cpu, mut lost) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let (reference, other) = (agent.dir().join("reference"), agent.dir().join("other"));
     pipe(&reference)?;
     File::open(&reference)?.sync_all()?;
     for run in 0..RUNS {
-        // Each of the two begins with the memory that the same amount of output has just left: pages that a virtual machine has to get from its host
-        // first cost more than what is measured, and the first of the two would leave its own to the second, or not.
+        // Each of the two begins with the memory that the same amount of output has just left: pages that a virtual
+        // machine has to get from its host first cost more than what is measured, and the first of the two would leave
+        // its own to the second, or not.
         for _ in 0..2 {
             pipe(&other)?;
             fs::remove_file(&other)?;
@@ -77,11 +79,13 @@ fn pipe(into: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Seconds from the task's first line until all of the log is in its files, CPU ticks of agent and helpers, and whether it is the reference.
+/// Seconds from the task's first line until all of the log is in its files, CPU ticks of agent and helpers, and whether
+/// it is the reference.
 fn log(agent: &Agent, run: usize, reference: &Path) -> Result<(f64, u64, bool)> {
     let id = format!("volume-{run}");
     let (go, helpers) = (agent.dir().join(format!("{id}.go")), || -> u64 {
-        let workload = |command: &str| ["seq ", "sh -c", "/bin/sh -c", "sleep "].iter().any(|begin| command.starts_with(begin));
+        let workload =
+            |command: &str| ["seq ", "sh -c", "/bin/sh -c", "sleep "].iter().any(|begin| command.starts_with(begin));
         agent.processes().iter().filter(|(_, command)| !workload(command)).map(|(pid, _)| own_cpu_ticks(*pid)).sum()
     });
     let script = format!("while [ ! -e {} ]; do sleep 0.01; done; seq 1 {LINES}; exec sleep 3600", go.display());

@@ -59,7 +59,8 @@ impl Source {
     fn start() -> Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let port = listener.local_addr()?.port();
-        let content: Arc<Vec<u8>> = Arc::new((0..PIECES * PIECE).map(|at| at.wrapping_mul(31).to_le_bytes()[1]).collect());
+        let content: Arc<Vec<u8>> =
+            Arc::new((0..PIECES * PIECE).map(|at| at.wrapping_mul(31).to_le_bytes()[1]).collect());
         let (begun, end): (Arc<AtomicUsize>, Arc<AtomicBool>) = Default::default();
         let (sent, counted, ended) = (content.clone(), begun.clone(), end.clone());
         let thread = std::thread::spawn(move || {
@@ -109,13 +110,17 @@ fn send(mut stream: TcpStream, content: &[u8], begun: &AtomicUsize) -> Option<()
 
 fn fetches(world: &World) -> Vec<Process> {
     let processes = world.node.processes().into_iter();
-    processes.filter(|(_, command)| command.contains("artifact-fetch")).filter_map(|(pid, _)| Process::of(pid)).collect()
+    processes
+        .filter(|(_, command)| command.contains("artifact-fetch"))
+        .filter_map(|(pid, _)| Process::of(pid))
+        .collect()
 }
 
 fn downloading(world: &mut World, n: usize, victim: Victim) -> Result<()> {
     let source = Source::start()?;
     let mut spec = Spec::endless().driver(driver(n)).restarts(3);
-    spec.artifacts = json!([{"GetterSource": format!("http://127.0.0.1:{}/big.bin", source.port), "RelativeDest": "local/"}]);
+    spec.artifacts =
+        json!([{"GetterSource": format!("http://127.0.0.1:{}/big.bin", source.port), "RelativeDest": "local/"}]);
     let job = world.submit(&spec)?;
     until("a download", BOUND, || Ok((source.begun() > 0).then_some(())))?;
     // Different moments of a download that takes 600 ms at least.
@@ -125,7 +130,7 @@ fn downloading(world: &mut World, n: usize, victim: Victim) -> Result<()> {
         Victim::Agent => {
             world.node.crash()?;
             let killed = Instant::now();
-            while fetching.iter().any(|p| p.is_alive()) && killed.elapsed() < Duration::from_secs(10) {
+            while fetching.iter().any(|p| p.is_alive()) && killed.elapsed() < BOUND {
                 std::thread::sleep(Duration::from_millis(5));
             }
             for process in fetching.iter().filter(|p| p.is_alive()) {

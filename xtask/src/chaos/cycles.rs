@@ -19,7 +19,8 @@ pub(super) const FAULTS: &[Fault] = &[Fault {
 fn cycles(world: &mut World, n: usize) -> Result<()> {
     for cycle in 0..world.cycles {
         let at = n * world.cycles + cycle;
-        let mut spec = Spec::new(if at.is_multiple_of(3) { "exit 4" } else { "exec sleep 98765" }).driver(driver(at)).restarts(2);
+        let mut spec =
+            Spec::new(if at.is_multiple_of(3) { "exit 4" } else { "exec sleep 98765" }).driver(driver(at)).restarts(2);
         spec.kill_timeout = Duration::from_millis(500);
         if at % 11 == 7 {
             // No such program: a start that fails half-way.

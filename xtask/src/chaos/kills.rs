@@ -1,4 +1,5 @@
-//! SIGKILL for agent, plugins and executors, alone and together, while tasks run, start, stop, run commands and write logs.
+//! SIGKILL for agent, plugins and executors, alone and together, while tasks run, start, stop, run commands and write
+//! logs.
 
 use std::{
     fs,
@@ -183,7 +184,8 @@ fn executors(world: &mut World, n: usize, victims: &[Victim]) -> Result<()> {
     world.must_be_told(&once, "executor lost")?;
     world.must_not_be_doubled(&once, 1)?;
     let dir = world.alloc_dir(&again)?;
-    let successor = until("the second start", BOUND, || Ok((world.starts(&dir) == 2).then(|| world.workload(&dir)).flatten()))?;
+    let successor =
+        until("the second start", BOUND, || Ok((world.starts(&dir) == 2).then(|| world.workload(&dir)).flatten()))?;
     ensure!(successor != second, "the successor has the identity of the first workload");
     world.must_be_told(&again, "executor lost")?;
     world.must_not_be_doubled(&again, 2)
@@ -201,7 +203,8 @@ fn starting(world: &mut World, n: usize, victim: Victim) -> Result<()> {
     for job in &jobs {
         let process = world.running(job)?;
         let starts = if victim == Victim::Executors { 6 } else { 1 };
-        // A plugin that dies in a start may have come as far as the first instruction: the node ends that before it tries again.
+        // A plugin that dies in a start may have come as far as the first instruction: the node ends that before it
+        // tries again.
         let starts = if victim == Victim::Executors { starts } else { starts + 1 };
         world.must_not_be_doubled(job, starts)?;
         ensure!(process.is_alive() || victim == Victim::Executors, "{job} does not run");
@@ -211,7 +214,9 @@ fn starting(world: &mut World, n: usize, victim: Victim) -> Result<()> {
 
 /// A task that takes its time to end is stopped.
 fn stopping(world: &mut World, n: usize, victim: Victim) -> Result<()> {
-    let mut spec = Spec::new("trap 'sleep 0.3; exit 9' TERM; trap 'sleep 0.3; exit 9' INT; while :; do sleep 0.05; done").driver(driver(n));
+    let mut spec =
+        Spec::new("trap 'sleep 0.3; exit 9' TERM; trap 'sleep 0.3; exit 9' INT; while :; do sleep 0.05; done")
+            .driver(driver(n));
     spec.kill_timeout = Duration::from_secs(3);
     let (job, process) = world.start_task(&spec)?;
     world.server.delete(&format!("/v1/job/{job}"))?;
@@ -249,7 +254,20 @@ fn in_exec(world: &mut World, n: usize, victim: Victim) -> Result<()> {
     let script = "echo $$ > $NOMAD_ALLOC_DIR/data/command; exec sleep 54321";
     let alloc = world.alloc_id(&job)?;
     let session = Command::new(program())
-        .args(["alloc", "exec", "-address", &world.server.address(), "-i=false", "-t=false", "-task", "t", &alloc, "/bin/sh", "-c", script])
+        .args([
+            "alloc",
+            "exec",
+            "-address",
+            &world.server.address(),
+            "-i=false",
+            "-t=false",
+            "-task",
+            "t",
+            &alloc,
+            "/bin/sh",
+            "-c",
+            script,
+        ])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -261,7 +279,7 @@ fn in_exec(world: &mut World, n: usize, victim: Victim) -> Result<()> {
     at_some_moment(n);
     victim.kill(world)?;
     let killed = Instant::now();
-    while command.is_alive() && killed.elapsed() < Duration::from_secs(10) {
+    while command.is_alive() && killed.elapsed() < BOUND {
         std::thread::sleep(Duration::from_millis(5));
     }
     if command.is_alive() {
@@ -283,7 +301,9 @@ fn commands(job: &str) -> Vec<Process> {
     let wanted = format!("NOMAD_JOB_ID={job}\0");
     let pids = crate::local::pids();
     let ours = |pid: &u32| {
-        let read = |file: &str| String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default()).into_owned();
+        let read = |file: &str| {
+            String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default()).into_owned()
+        };
         read("cmdline").starts_with("sleep\u{0}54321") && read("environ").contains(&wanted)
     };
     pids.filter(ours).filter_map(Process::of).collect()
@@ -292,7 +312,8 @@ fn commands(job: &str) -> Vec<Process> {
 /// Numbered lines must all be there, once, in their order.
 fn logs(world: &mut World, n: usize) -> Result<()> {
     let mut spec = Spec::new(
-        "i=0; while [ ! -e $NOMAD_ALLOC_DIR/data/go ]; do i=$((i + 1)); printf '%0199d\\n' $i; [ $((i % 1000)) != 0 ] || sleep 0.02; done; \
+        "i=0; while [ ! -e $NOMAD_ALLOC_DIR/data/go ]; do i=$((i + 1)); printf '%0199d\\n' $i; [ $((i % 1000)) != 0 ] \
+            || sleep 0.02; done; \
          echo $i > $NOMAD_ALLOC_DIR/data/last; exit 6",
     )
     .driver(driver(n));
@@ -313,7 +334,8 @@ fn logs(world: &mut World, n: usize) -> Result<()> {
     let mut files = 0;
     while let Ok(text) = fs::read_to_string(dir.join(format!("alloc/logs/t.stdout.{files}"))) {
         for line in text.lines() {
-            let number: u64 = line.parse().with_context(|| format!("file {files} has a line that is torn: {line:?}"))?;
+            let number: u64 =
+                line.parse().with_context(|| format!("file {files} has a line that is torn: {line:?}"))?;
             if number > expected {
                 world.lost(format!("{job}: lines {expected} to {} of its log", number - 1));
             } else if number < expected {

@@ -65,7 +65,8 @@ fn server_restored(world: &mut World, n: usize) -> Result<()> {
     world.server.restart()?;
     world.wait_for_node()?;
     let (late, second) = world.start_task(&Spec::endless().driver(driver(n + 1)))?;
-    // In turn: it runs on, or has ended by the time that the servers ask. An ended task that they do not know says something of a batch job only.
+    // In turn: it runs on, or has ended by the time that the servers ask. An ended task that they do not know says
+    // something of a batch job only.
     let early = n % 2 == 1;
     let (ends, _) = world.start_task(&Spec { batch: early, ..Spec::until_go(19).driver(driver(n)) })?;
     if early {
@@ -75,7 +76,8 @@ fn server_restored(world: &mut World, n: usize) -> Result<()> {
     world.server.crash()?;
     replace(&dir, &old)?;
     world.server.restart()?;
-    let recovering = |world: &World| Ok::<_, anyhow::Error>(world.server.get("/v1/operator/recovery")?["Recovering"] == true);
+    let recovering =
+        |world: &World| Ok::<_, anyhow::Error>(world.server.get("/v1/operator/recovery")?["Recovering"] == true);
     until("the beginning of the recovery", BOUND, || Ok(recovering(world)?.then_some(())))?;
     excuse_the_gone(world)?;
     until("the end of the recovery", BOUND, || Ok((!recovering(world)?).then_some(())))?;
@@ -89,12 +91,20 @@ fn server_restored(world: &mut World, n: usize) -> Result<()> {
     world.must_not_be_doubled(&ends, 1)
 }
 
-/// Excuses the nodes of worlds that have ended: the copy knows them, and the recovery would wait for them until a person says that they are gone.
+/// Excuses the nodes of worlds that have ended: the copy knows them, and the recovery would wait for them until a
+/// person says that they are gone.
 fn excuse_the_gone(world: &World) -> Result<()> {
     let own = world.node_id()?;
     let view = world.server.get("/v1/operator/recovery")?;
-    for node in view["WaitingFor"].as_array().into_iter().flatten().filter_map(|node| node["ID"].as_str()).filter(|id| *id != own) {
-        let (status, said) = world.server.put_text(&format!("/v1/operator/recovery/excuse/{node}"), &serde_json::json!({}))?;
+    for node in view["WaitingFor"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|node| node["ID"].as_str())
+        .filter(|id| *id != own)
+    {
+        let (status, said) =
+            world.server.put_text(&format!("/v1/operator/recovery/excuse/{node}"), &serde_json::json!({}))?;
         anyhow::ensure!(status == 200, "node {node} is not excused: {status} {said}");
     }
     Ok(())

@@ -91,7 +91,9 @@ fn upgrade(world: &mut World, n: usize) -> Result<()> {
         world.must_run_on(&job, process)?;
         world.go(&ends)?;
         world.must_end_with(&ends, 11)?;
-        until("plugins of the new release", BOUND, || Ok(world.plugin("raw_exec").filter(|now| *now != plugin).map(drop)))
+        until("plugins of the new release", BOUND, || {
+            Ok(world.plugin("raw_exec").filter(|now| *now != plugin).map(drop))
+        })
     });
     // Back again, which is a change as well.
     world.node.crash()?;
@@ -128,9 +130,17 @@ impl Disk {
         let flag = if frozen { "+i" } else { "-i" };
         // Sockets have no such flag, and say so.
         drop(
-            Run::new("chattr", ["-R".as_ref(), flag.as_ref(), self.point.join("state").as_os_str(), self.point.join("alloc").as_os_str()])
-                .quiet()
-                .run(),
+            Run::new(
+                "chattr",
+                [
+                    "-R".as_ref(),
+                    flag.as_ref(),
+                    self.point.join("state").as_os_str(),
+                    self.point.join("alloc").as_os_str(),
+                ],
+            )
+            .quiet()
+            .run(),
         );
         let probe = self.point.join("state/probe");
         let made = fs::write(&probe, "").is_ok();
@@ -138,7 +148,8 @@ impl Disk {
         ensure!(made != frozen, "the directory {} be written", if frozen { "can still" } else { "cannot" });
         Ok(())
     }
-    /// Everything that the file system still holds back is gone: what is mounted again is what the image had before anybody unmounted it.
+    /// Everything that the file system still holds back is gone: what is mounted again is what the image had before
+    /// anybody unmounted it.
     fn lose_power(&self) -> Result<()> {
         let kept = self.image.with_extension("kept");
         Run::new("cp", ["--sparse=always".as_ref(), self.image.as_os_str(), kept.as_os_str()]).run()?;
@@ -198,7 +209,9 @@ fn power_loss(world: &mut World, n: usize) -> Result<()> {
             }
         }
         std::thread::sleep(Duration::from_millis(200));
-        if !world.instances(&finished).is_empty() || world.alloc(&finished)?.is_none_or(|a| a["ClientStatus"] != "complete") {
+        if !world.instances(&finished).is_empty()
+            || world.alloc(&finished)?.is_none_or(|a| a["ClientStatus"] != "complete")
+        {
             world.duplicated(format!("{finished} had ended and was told, and runs again"));
         }
         Ok(())
@@ -210,7 +223,13 @@ struct Bystander(Child);
 
 impl Bystander {
     fn start() -> Result<Self> {
-        Ok(Self(Command::new("setsid").args(["sleep", "76543"]).stdin(Stdio::null()).spawn().context("could not start a bystander")?))
+        Ok(Self(
+            Command::new("setsid")
+                .args(["sleep", "76543"])
+                .stdin(Stdio::null())
+                .spawn()
+                .context("could not start a bystander")?,
+        ))
     }
     /// As whoever gets the number of a process is.
     fn younger_than(process: Process) -> Result<Self> {
@@ -232,7 +251,8 @@ impl Drop for Bystander {
 }
 
 fn edit(path: &Path, change: impl FnOnce(&mut Value)) -> Result<()> {
-    let mut value: Value = serde_json::from_slice(&fs::read(path).with_context(|| format!("read {}", path.display()))?)?;
+    let mut value: Value =
+        serde_json::from_slice(&fs::read(path).with_context(|| format!("read {}", path.display()))?)?;
     change(&mut value);
     Ok(fs::write(path, value.to_string())?)
 }
@@ -249,7 +269,11 @@ fn pid_reuse(world: &mut World, n: usize) -> Result<()> {
     for pid in [executor.pid, process.pid] {
         kill(pid)?;
     }
-    until("the end of the task's processes", BOUND, || Ok((!process.is_alive() && !executor.is_alive()).then_some(())))?;
+    until(
+        "the end of the task's processes",
+        BOUND,
+        || Ok((!process.is_alive() && !executor.is_alive()).then_some(())),
+    )?;
     edit(&record, |record| {
         record["executor_pid"] = bystanders[0].pid().into();
         record["workload_pid"] = bystanders[1].pid().into();
@@ -275,7 +299,8 @@ fn pid_reuse(world: &mut World, n: usize) -> Result<()> {
 
 fn record_of(world: &World, job: &str) -> Result<PathBuf> {
     let dir = world.alloc_dir(job)?.join("t/private/executor");
-    let entry = fs::read_dir(&dir)?.flatten().next().with_context(|| format!("no state directory in {}", dir.display()))?;
+    let entry =
+        fs::read_dir(&dir)?.flatten().next().with_context(|| format!("no state directory in {}", dir.display()))?;
     Ok(entry.path().join("executor.json"))
 }
 
@@ -283,7 +308,8 @@ fn disk_full(world: &mut World, n: usize) -> Result<()> {
     let disk = Disk::new("full", n)?;
     world.with_node(&disk.point, |world| {
         let (job, process) = world.start_task(&Spec::endless().driver(driver(n)))?;
-        let (ends, second) = world.start_task(&Spec::new("trap 'exit 13' USR1; while :; do sleep 0.05; done").driver(driver(n)))?;
+        let (ends, second) =
+            world.start_task(&Spec::new("trap 'exit 13' USR1; while :; do sleep 0.05; done").driver(driver(n)))?;
         let ballast = disk.fill()?;
         let late = world.submit(&Spec::endless().driver(driver(n)).restarts(100))?;
         // Its result cannot be written before there is room.
@@ -296,11 +322,8 @@ fn disk_full(world: &mut World, n: usize) -> Result<()> {
         std::thread::sleep(Duration::from_millis(500));
         ensure!(process.is_alive(), "what ran on the full disk has ended");
         fs::remove_file(ballast)?;
-        if !world.node.is_alive()? {
-            // An agent may refuse to begin on a full disk; it must say so and begin when there is room.
-            world.node.restart()?;
-        }
-        world.wait_for_node()?;
+        // An agent may refuse to begin on a full disk; it must begin when there is room.
+        world.wait_for_node_that_refused()?;
         world.must_end_with(&ends, 13)?;
         world.must_run_on(&job, process)?;
         world.running(&late).map(drop)
@@ -329,14 +352,12 @@ fn read_only(world: &mut World, n: usize) -> Result<()> {
         })();
         disk.freeze(false)?;
         let late = story?;
-        if let Some(ended) = world.node.ended()? {
+        if let Some(ended) = world.wait_for_node_that_refused()? {
             ensure!(
                 world.node.log().contains("Operation not permitted"),
                 "the agent ended with {ended} and does not say why it did not begin"
             );
-            world.node.restart()?;
         }
-        world.wait_for_node()?;
         world.must_run_on(&job, process)?;
         match late {
             Some(late) => world.running(&late).map(drop),
@@ -356,7 +377,15 @@ fn sockets(world: &mut World, n: usize) -> Result<()> {
     }
     let found = Run::new(
         "find",
-        [world.node.dir().join("data").as_os_str(), "-type".as_ref(), "s".as_ref(), "-print".as_ref(), "-delete".as_ref()],
+        [
+            world.node.dir().join("data").as_os_str(),
+            // Of plugins that are coming and going some may be gone before they are deleted.
+            "-ignore_readdir_race".as_ref(),
+            "-type".as_ref(),
+            "s".as_ref(),
+            "-print".as_ref(),
+            "-delete".as_ref(),
+        ],
     );
     let found = found.output()?;
     ensure!(!found.trim().is_empty(), "there was no socket to be deleted");
@@ -383,14 +412,17 @@ fn damaged_record(world: &mut World, n: usize) -> Result<()> {
         kill(executor.pid)?;
     }
     let text = fs::read_to_string(&record)?;
-    let damaged = if n.is_multiple_of(2) { "{\"protocol\": 2, \"pid".to_owned() } else { text[..text.len() / 2].to_owned() };
+    let damaged =
+        if n.is_multiple_of(2) { "{\"protocol\": 2, \"pid".to_owned() } else { text[..text.len() / 2].to_owned() };
     fs::write(&record, damaged)?;
     world.restart_node()?;
     world.wait_for_node()?;
     world.must_run_on(&other, second)?;
     if killed {
         until("the end of the workload", BOUND, || Ok((!process.is_alive()).then_some(())))?;
-        until("the end of its task", BOUND, || Ok(world.alloc(&job)?.is_some_and(|a| a["ClientStatus"] == "failed").then_some(())))?;
+        until("the end of its task", BOUND, || {
+            Ok(world.alloc(&job)?.is_some_and(|a| a["ClientStatus"] == "failed").then_some(()))
+        })?;
         world.must_not_be_doubled(&job, 1)
     } else {
         // Its executor knows better than its file.

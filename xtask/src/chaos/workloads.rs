@@ -48,7 +48,11 @@ pub(super) const FAULTS: &[Fault] = &[
 fn double_fork(world: &mut World, n: usize) -> Result<()> {
     let mark = 4_000_000 + std::process::id() % 100_000 * 10 + u32::try_from(n % 10)?;
     let daemons = format!("(setsid sleep {mark} &); (cd /; exec setsid env -i /bin/sleep {mark} &); ");
-    let end = if n % 4 < 2 { "exec sleep 98765" } else { "while [ ! -e $NOMAD_ALLOC_DIR/data/go ]; do sleep 0.05; done; exit 21" };
+    let end = if n % 4 < 2 {
+        "exec sleep 98765"
+    } else {
+        "while [ ! -e $NOMAD_ALLOC_DIR/data/go ]; do sleep 0.05; done; exit 21"
+    };
     let (job, process) = world.start_task(&Spec::new(format!("{daemons}{end}")).driver(driver(n)))?;
     until("both daemons", BOUND, || Ok((sleepers(mark).len() == 2).then_some(())))?;
     if n % 4 < 2 {
@@ -71,12 +75,15 @@ fn double_fork(world: &mut World, n: usize) -> Result<()> {
 fn sleepers(mark: u32) -> Vec<u32> {
     let ending = format!("sleep\0{mark}\0");
     let pids = crate::local::pids();
-    pids.filter(|pid| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| String::from_utf8_lossy(&line).ends_with(&ending)))
-        .collect()
+    pids.filter(|pid| {
+        fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| String::from_utf8_lossy(&line).ends_with(&ending))
+    })
+    .collect()
 }
 
 fn ignores_sigterm(world: &mut World, n: usize) -> Result<()> {
-    let mut spec = Spec::new("trap '' TERM INT; (while :; do sleep 0.1; done) & while :; do sleep 0.1; done").driver(driver(n));
+    let mut spec =
+        Spec::new("trap '' TERM INT; (while :; do sleep 0.1; done) & while :; do sleep 0.1; done").driver(driver(n));
     spec.kill_timeout = Duration::from_millis(400);
     let (job, process) = world.start_task(&spec)?;
     world.stop(&job)?;
@@ -92,7 +99,11 @@ fn fills_its_log(world: &mut World, n: usize) -> Result<()> {
     let (job, process) = world.start_task(&spec)?;
     let logs = world.alloc_dir(&job)?.join("alloc/logs");
     let highest = || {
-        let names = fs::read_dir(&logs).into_iter().flatten().flatten().filter_map(|e| e.file_name().to_str().map(str::to_owned));
+        let names = fs::read_dir(&logs)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|e| e.file_name().to_str().map(str::to_owned));
         names.filter_map(|name| name.strip_prefix("t.stdout.")?.parse::<u32>().ok()).max().unwrap_or(0)
     };
     until("a rotated log", BOUND, || Ok((highest() > 5).then_some(())))?;
@@ -124,9 +135,10 @@ fn closes_its_pipes(world: &mut World, n: usize) -> Result<()> {
 }
 
 fn fork_bomb(world: &mut World, n: usize) -> Result<()> {
-    // The first process forks once, while it still can: a shell that cannot fork ends. Should the node's limit not hold, the user's own does before the
-    // machine is lost (the option's name differs between shells).
-    let script = "ulimit -p 400 2>/dev/null || ulimit -u 400 || exit 9; bomb() { bomb | bomb & }; bomb 2>/dev/null; exec sleep 98765";
+    // The first process forks once, while it still can: a shell that cannot fork ends. Should the node's limit not
+    // hold, the user's own does before the machine is lost (the option's name differs between shells).
+    let script = "ulimit -p 400 2>/dev/null || ulimit -u 400 || exit 9; bomb() { bomb | bomb & }; bomb 2>/dev/null; \
+        exec sleep 98765";
     let mut spec = Spec::new(script).driver("exec");
     spec.config = json!({"pids_limit": 60});
     spec.kill_timeout = Duration::from_millis(300);

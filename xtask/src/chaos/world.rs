@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Command, ExitStatus, Stdio},
     time::{Duration, Instant},
 };
 
@@ -22,8 +22,8 @@ use crate::{
 
 /// Every wait ends after this long.
 pub(super) const BOUND: Duration = Duration::from_secs(60);
-/// So soon the workload of a dead executor has ended.
-const CONTAINED: Duration = Duration::from_secs(2);
+/// So soon the workload of a dead executor has ended: at once, by a machine that has time for it.
+const CONTAINED: Duration = Duration::from_secs(20);
 
 /// What violations there were.
 #[derive(Default)]
@@ -234,14 +234,34 @@ impl World {
 
     /// Until the servers have this node ready, with both drivers.
     pub(super) fn wait_for_node(&self) -> Result<()> {
-        until("a ready node with its drivers", BOUND, || {
-            let nodes = self.server.list("/v1/nodes")?;
-            let ready = nodes.iter().any(|n| {
-                let healthy = |driver: &str| n["Drivers"][driver]["Healthy"] == true;
-                n["Name"] == self.node.name() && n["Status"] == "ready" && healthy("raw_exec") && healthy("exec")
-            });
-            Ok(ready.then_some(()))
-        })
+        until("a ready node with its drivers", BOUND, || Ok(self.is_ready()?.then_some(())))
+    }
+
+    fn is_ready(&self) -> Result<bool> {
+        let nodes = self.server.list("/v1/nodes")?;
+        Ok(nodes.iter().any(|n| {
+            let healthy = |driver: &str| n["Drivers"][driver]["Healthy"] == true;
+            n["Name"] == self.node.name() && n["Status"] == "ready" && healthy("raw_exec") && healthy("exec")
+        }))
+    }
+
+    /// As [`World::wait_for_node`], of an agent that may have refused to begin where it could not write: then it is
+    /// started once more. How it had ended, which may be later than what it could not write was made good.
+    pub(super) fn wait_for_node_that_refused(&mut self) -> Result<Option<ExitStatus>> {
+        let mut refused = None;
+        until("a ready node, whose agent may have refused to begin", BOUND, || {
+            if let Some(ended) = self.node.ended()? {
+                if refused.is_none() {
+                    refused = Some(ended);
+                    self.node.restart()?;
+                }
+                bail!("the agent has ended with {ended}");
+            }
+            // The servers may still take the node for ready that was there before.
+            self.node.get("/v1/client/metadata")?;
+            Ok(self.is_ready()?.then_some(()))
+        })?;
+        Ok(refused)
     }
 
     /// Who the node says it is.
@@ -270,8 +290,10 @@ impl World {
         let kind = if spec.batch { "batch" } else { "service" };
         let update = if spec.batch { Value::Null } else { json!({"MaxParallel": 0}) };
         let group = json!({
-            "Constraints": [{"LTarget": "${node.unique.name}", "RTarget": self.node.name(), "Operand": "="}], "Update": update,
-            "RestartPolicy": {"Attempts": spec.restarts, "Mode": "fail", "Interval": 600_000_000_000_i64, "Delay": 50_000_000},
+            "Constraints": [{"LTarget": "${node.unique.name}", "RTarget": self.node.name(), "Operand": "="}],
+            "Update": update,
+            "RestartPolicy": {"Attempts": spec.restarts, "Mode": "fail", "Interval": 600_000_000_000_i64,
+                "Delay": 50_000_000},
             "EphemeralDisk": {"SizeMB": 10 + spec.logs.0 * spec.logs.1 * 2},
         });
         let task = json!({
@@ -389,13 +411,15 @@ impl World {
         self.node.pids(|line| line.contains("drover-executor") && line.contains(" run ")).into_iter().try_for_each(kill)
     }
 
-    /// Plugins that die again and again are started with growing pauses. That is right, and not what the next run is about: a new agent begins to
-    /// count anew.
+    /// Plugins that die again and again are started with growing pauses. That is right, and not what the next run is
+    /// about: a new agent begins to count anew.
     pub(super) fn rest(&mut self) -> Result<()> {
         if self.plugin_kills > 2 {
             self.node.stop()?;
             self.restart_node()?;
-            until("the plugins", BOUND, || Ok((self.plugin("raw_exec").is_some() && self.plugin("exec").is_some()).then_some(())))?;
+            until("the plugins", BOUND, || {
+                Ok((self.plugin("raw_exec").is_some() && self.plugin("exec").is_some()).then_some(()))
+            })?;
             self.wait_for_node()?;
         }
         Ok(())
@@ -446,7 +470,8 @@ impl World {
             Ok(matches!(alloc["ClientStatus"].as_str(), Some("complete" | "failed")).then_some(()))
         })?;
         let events = self.server.events(&id)?;
-        let ends: Vec<i64> = events.iter().filter(|e| e["Type"] == "Terminated").filter_map(|e| e["ExitCode"].as_i64()).collect();
+        let ends: Vec<i64> =
+            events.iter().filter(|e| e["Type"] == "Terminated").filter_map(|e| e["ExitCode"].as_i64()).collect();
         if ends != [code] {
             let told = self.events(job)?.join("; ");
             self.wrong(format!("{job} ended with {code}, told is {ends:?}: {told}"));
@@ -466,7 +491,7 @@ impl World {
 
     /// Some event of the task says so.
     pub(super) fn must_be_told(&mut self, job: &str, text: &str) -> Result<()> {
-        let told = until("the event", Duration::from_secs(20), || Ok(self.events(job)?.iter().any(|e| e.contains(text)).then_some(())));
+        let told = until("the event", BOUND, || Ok(self.events(job)?.iter().any(|e| e.contains(text)).then_some(())));
         if told.is_err() {
             let events = self.events(job)?.join("; ");
             self.wrong(format!("{job}: no event says {text:?}: {events}"));
@@ -491,7 +516,10 @@ impl World {
 
     pub(super) fn wait_stopped(&mut self, job: &str) -> Result<()> {
         until("the end of the stopped task", BOUND, || {
-            Ok(self.alloc(job)?.is_none_or(|a| matches!(a["ClientStatus"].as_str(), Some("complete" | "failed"))).then_some(()))
+            Ok(self
+                .alloc(job)?
+                .is_none_or(|a| matches!(a["ClientStatus"].as_str(), Some("complete" | "failed")))
+                .then_some(()))
         })
     }
 
@@ -518,7 +546,7 @@ impl World {
     /// The node's books must be empty but for its plugins, and so must be what can be seen without them.
     fn balance(&mut self) -> Result<()> {
         let mut left = Vec::new();
-        let until = Instant::now() + Duration::from_secs(30);
+        let until = Instant::now() + BOUND;
         while Instant::now() < until {
             self.server.put_text("/v1/system/gc", &json!({}))?;
             left = self.left()?;
@@ -543,14 +571,18 @@ impl World {
             .as_array()
             .into_iter()
             .flatten()
-            .filter(|f| f["AllocID"].as_str().is_some_and(|id| id != nobody && !id.is_empty()) || f["Status"] != "claimed")
+            .filter(|f| {
+                f["AllocID"].as_str().is_some_and(|id| id != nobody && !id.is_empty()) || f["Status"] != "claimed"
+            })
             .map(|f| format!("in the books: {} {} {} ({})", f["Status"], f["Kind"], f["What"], f["Reason"]))
             .collect();
         let agent = self.node.pid();
         let foreign = |pid: u32, line: &str| pid != agent && !line.contains(" driver ") && !line.contains("serve-host");
         let mut processes = self.node.processes();
         processes.extend(processes_of(&self.roots.1));
-        left.extend(processes.into_iter().filter(|(p, line)| foreign(*p, line)).map(|(p, line)| format!("process {p} {line}")));
+        left.extend(
+            processes.into_iter().filter(|(p, line)| foreign(*p, line)).map(|(p, line)| format!("process {p} {line}")),
+        );
         let dirs = fs::read_dir(&self.roots.1).into_iter().flatten().flatten();
         left.extend(dirs.map(|entry| format!("directory {}", entry.path().display())));
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -568,7 +600,11 @@ impl World {
             .output()
             .context("could not run `drover node audit`")?;
         let text = String::from_utf8_lossy(&output.stdout);
-        ensure!(output.status.success() && text.contains("The books balance"), "`drover node audit` in the end: {} {text}", output.status);
+        ensure!(
+            output.status.success() && text.contains("The books balance"),
+            "`drover node audit` in the end: {} {text}",
+            output.status
+        );
         Ok(())
     }
 }

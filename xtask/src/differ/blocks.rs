@@ -31,7 +31,8 @@ const WITHOUT: &[(&str, &str)] = &[
     ("policy", "is for autoscalers and kept as it is; `interop stock-jobs-parse` compares it"),
     (
         "reserved_ports",
-        "is an older form of a static port; nodes on one loopback share the ports, so `differ placement-static-port` compares these",
+        "is an older form of a static port; nodes on one loopback share the ports, so `differ placement-static-port` \
+            compares these",
     ),
     ("region", "belongs to multiregion, which is refused"),
     ("schedule", REFUSED),
@@ -59,7 +60,9 @@ fn blocks() -> BTreeSet<&'static str> {
 
 /// Whether a job file has a block of this name.
 fn has(hcl: &str, block: &str) -> bool {
-    hcl.lines().map(str::trim).any(|line| line.strip_prefix(block).is_some_and(|rest| rest.starts_with([' ', '{']) && rest.contains('{')))
+    hcl.lines()
+        .map(str::trim)
+        .any(|line| line.strip_prefix(block).is_some_and(|rest| rest.starts_with([' ', '{']) && rest.contains('{')))
 }
 
 #[test]
@@ -74,7 +77,8 @@ fn each_block_of_a_job_file_is_in_a_scenario_or_says_why_not() {
         .collect();
     let blocks = blocks();
     assert!(blocks.len() > 40, "{blocks:?}");
-    let played: BTreeSet<&str> = blocks.iter().copied().filter(|block| jobs.iter().any(|hcl| has(hcl, block))).collect();
+    let played: BTreeSet<&str> =
+        blocks.iter().copied().filter(|block| jobs.iter().any(|hcl| has(hcl, block))).collect();
     let excused: BTreeSet<&str> = WITHOUT.iter().map(|(block, _)| *block).collect();
     let missing: Vec<_> = blocks.iter().filter(|block| !played.contains(*block) && !excused.contains(*block)).collect();
     assert!(missing.is_empty(), "no scenario has these blocks, and nothing says why: {missing:?}");

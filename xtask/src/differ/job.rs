@@ -3,9 +3,11 @@
 use std::fmt::Write as _;
 
 /// Ends with the code that it is told over a pipe in its directory; without children, and without using time.
-pub(super) const TOLD: &str = "[ -p $NOMAD_TASK_DIR/tell ] || mkfifo $NOMAD_TASK_DIR/tell; read code <>$NOMAD_TASK_DIR/tell; exit $code";
+pub(super) const TOLD: &str =
+    "[ -p $NOMAD_TASK_DIR/tell ] || mkfifo $NOMAD_TASK_DIR/tell; read code <>$NOMAD_TASK_DIR/tell; exit $code";
 
-/// A job of one group `g` with one task `t`, and more groups and tasks as text. A semicolon in a part begins a new line.
+/// A job of one group `g` with one task `t`, and more groups and tasks as text. A semicolon in a part begins a new
+/// line.
 #[derive(Clone, Debug)]
 pub(super) struct Job {
     name: String,
@@ -138,7 +140,8 @@ fn block_lines(lines: &str) -> String {
 fn task(name: &str, script: &str, lines: &str) -> String {
     let resources = if lines.contains("resources") { "" } else { "resources {\ncpu = 20\nmemory = 20\n}\n" };
     format!(
-        "task {name:?} {{\ndriver = \"raw_exec\"\nconfig {{\ncommand = \"/bin/sh\"\nargs = [\"-c\", <<X\n{script}\nX\n]\n}}\n{resources}{}\n}}\n",
+        "task {name:?} {{\ndriver = \"raw_exec\"\nconfig {{\ncommand = \"/bin/sh\"\nargs = [\"-c\", \
+            <<X\n{script}\nX\n]\n}}\n{resources}{}\n}}\n",
         block_lines(lines)
     )
 }

@@ -13,7 +13,9 @@ pub(super) fn explain(scenario: &str, all: &[Difference], difference: &Differenc
     let forks = || {
         let mut forks = exceptions::FORKS.iter();
         let after = |fork: &Fork| all.iter().any(|d| fork.at.explains(scenario, d) && step(d) <= step(difference));
-        forks.find(|fork| fork.at.explains(scenario, difference) || (matches(fork.then, &difference.path) && after(fork)))
+        forks.find(|fork| {
+            fork.at.explains(scenario, difference) || (matches(fork.then, &difference.path) && after(fork))
+        })
     };
     let mut known = exceptions::EXCEPTIONS.iter();
     known.find(|known| known.explains(scenario, difference)).or_else(|| forks().map(|fork| &fork.at))
@@ -46,7 +48,10 @@ mod tests {
         let all = [before.clone(), fork.clone(), after.clone(), elsewhere.clone()];
         let explained = |d: &Difference| explain("random-1-2", &all, d).is_some();
         assert_eq!([&fork, &before, &after, &elsewhere].map(explained), [true, false, true, false]);
-        assert!(explain("random-1-2", std::slice::from_ref(&after), &after).is_none(), "without the fork it is a difference");
+        assert!(
+            explain("random-1-2", std::slice::from_ref(&after), &after).is_none(),
+            "without the fork it is a difference"
+        );
         assert!(explain("rolling", &all, &after).is_none(), "elsewhere as well");
     }
 

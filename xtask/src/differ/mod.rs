@@ -1,8 +1,9 @@
-//! `cargo xtask differ`: the same jobs and the same events on a stock Nomad and on Drover, both asked over the HTTP API, and what a client sees of
-//! them compared. Real agents: on each system one server and nine nodes, three of them for everybody, the others for one scenario at a time.
+//! `cargo xtask differ`: the same jobs and the same events on a stock Nomad and on Drover, both asked over the HTTP
+//! API, and what a client sees of them compared. Real agents: on each system one server and nine nodes, three of them
+//! for everybody, the others for one scenario at a time.
 //!
-//! A difference is mended, or it stands in `lists/exceptions.rs` with the reason why ours is better. An entry that no longer differs fails the run, and
-//! so does a difference that is not on the list.
+//! A difference is mended, or it stands in `lists/exceptions.rs` with the reason why ours is better. An entry that no
+//! longer differs fails the run, and so does a difference that is not on the list.
 
 #[cfg(test)]
 mod blocks;
@@ -24,10 +25,7 @@ mod tree;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Mutex, PoisonError},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -39,51 +37,24 @@ use self::{
     scenario::{Place, Scenario},
     system::{Kind, LANES, SHARED, System},
 };
-use crate::{builds, packages, peer};
+use crate::{builds, ends, packages, peer};
 
 /// So many scenarios live on the shared nodes at once.
 const AT_ONCE: usize = 8;
 
-/// So often a scenario that fails is played again. Both systems have races of their own: who is first differs with the load of the machine, and is no
-/// difference between the two unless it shows each time.
+/// So often a scenario that fails is played again. Both systems have races of their own: who is first differs with the
+/// load of the machine, and is no difference between the two unless it shows each time.
 const REPLAYS: usize = 2;
 
 /// So many random scenarios a usual run has, and a long one.
 const RANDOM: u64 = 16;
 const LONG: u64 = 2_000;
-/// A long run has rounds of so many, each of the next seed and on systems of its own: what a round leaves behind is not before the next one.
+/// A long run has rounds of so many, each of the next seed and on systems of its own: what a round leaves behind is not
+/// before the next one.
 const ROUND: u64 = 100;
-/// So often the systems of a round are started before the run gives up.
-const STARTS: usize = 3;
-
-/// Somebody has asked for the end of the run: nothing begins any more, and what was played is told.
-static ENDS: AtomicBool = AtomicBool::new(false);
-
-fn ends() -> bool {
-    ENDS.load(Ordering::Relaxed)
-}
-
-/// The run ends early at SIGINT and SIGTERM, and after so many minutes.
-fn watch_for_the_end(minutes: Option<u64>) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut terminate = {
-        let _inside = runtime.enter();
-        tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?
-    };
-    std::thread::spawn(move || {
-        runtime.block_on(async {
-            let time = tokio::time::sleep(Duration::from_secs(minutes.unwrap_or(u64::MAX / 120).saturating_mul(60)));
-            let why = tokio::select! {
-                _ = tokio::signal::ctrl_c() => "SIGINT",
-                _ = terminate.recv() => "SIGTERM",
-                () = time => "the time is up",
-            };
-            eprintln!("differ: {why}: no further scenario begins, and those under way may end");
-            ENDS.store(true, Ordering::Relaxed);
-        });
-    });
-    Ok(())
-}
+/// Of an entry of the lists for many scenarios so many are played again where none has needed it: all that come from a
+/// seed in a usual run, and some more.
+const PLAYED_AGAIN: usize = 24;
 
 /// What is to be played.
 struct Chosen {
@@ -91,7 +62,8 @@ struct Chosen {
     rounds: Vec<Vec<Scenario>>,
     /// All that are written by hand are among them: the lists can be judged.
     all: bool,
-    /// Cases of placement: these, by the beginning of their names; none at all when there are scenarios and no case was named.
+    /// Cases of placement: these, by the beginning of their names; none at all when there are scenarios and no case was
+    /// named.
     cases: Option<Vec<String>>,
     /// The run ends after so many minutes.
     minutes: Option<u64>,
@@ -117,7 +89,10 @@ fn choose(args: &[&str]) -> Result<Option<Chosen>> {
             "--seed" => seed = number()?,
             "--minutes" => minutes = Some(number()?),
             flag if flag.starts_with('-') => {
-                bail!("differ does not know {flag:?}; it takes --list, --long, --random N, --seed S, --minutes M and names of scenarios")
+                bail!(
+                    "differ does not know {flag:?}; it takes --list, --long, --random N, --seed S, --minutes M and \
+                        names of scenarios"
+                )
             }
             name => wanted.push(name),
         }
@@ -137,7 +112,10 @@ fn choose(args: &[&str]) -> Result<Option<Chosen>> {
     if long {
         let random = random.unwrap_or(LONG);
         let seeds = seed..seed + random.div_ceil(ROUND);
-        println!("differ: {random} random scenarios of the seeds {seeds:?}; `cargo xtask differ random-SEED-N` plays one of them again");
+        println!(
+            "differ: {random} random scenarios of the seeds {seeds:?}; `cargo xtask differ random-SEED-N` plays one \
+                of them again"
+        );
         let round = |seed: u64| {
             let before = (seed - seeds.start) * ROUND;
             (0..ROUND.min(random - before)).map(|n| random::scenario(seed, n)).collect::<Vec<_>>()
@@ -154,7 +132,10 @@ fn choose(args: &[&str]) -> Result<Option<Chosen>> {
     }
     let random = random.unwrap_or(if all { RANDOM } else { 0 });
     if random > 0 {
-        println!("differ: {random} random scenarios of seed {seed}; `cargo xtask differ random-{seed}-N` plays one of them again");
+        println!(
+            "differ: {random} random scenarios of seed {seed}; `cargo xtask differ random-{seed}-N` plays one of \
+                them again"
+        );
     }
     chosen.extend((0..random).map(|n| random::scenario(seed, n)));
     Ok(Some(Chosen { rounds: vec![chosen], all, cases: (all || !cases.is_empty()).then_some(cases), minutes }))
@@ -170,22 +151,36 @@ pub(crate) fn run(args: &[&str]) -> Result<()> {
     ensure!(packages::is_root(), "a stock Nomad runs tasks as root only");
     let stock = peer::nomad_cached(&peer::NOMAD_1_9)?;
     builds::build(&["drover"])?;
-    watch_for_the_end(minutes)?;
+    let time = minutes.map(|minutes| Duration::from_secs(minutes.saturating_mul(60)));
+    ends::watch(time, "differ begins no further scenario, and those under way may end")?;
     let begun = Instant::now();
     let mut played = Vec::new();
     if let Some(cases) = cases {
         let cases: Vec<&str> = cases.iter().map(String::as_str).collect();
         played = placement::play(&stock, &cases).context("comparing placements")?;
         played.iter().for_each(print);
+        for _ in 0..REPLAYS {
+            let wrong = played.iter().filter(|one| one.is_wrong());
+            let again: Vec<String> = wrong.map(|one| one.name.clone()).collect();
+            if again.is_empty() || ends::asked() {
+                break;
+            }
+            eprintln!("differ: {} cases of placement are played again", again.len());
+            let again: Vec<&str> = again.iter().map(String::as_str).collect();
+            let second = placement::play(&stock, &again).context("comparing placements")?;
+            second.iter().for_each(print);
+            replace(&mut played, second);
+        }
         println!("differ: {} cases of placement in {:.0} s", played.len(), begun.elapsed().as_secs_f64());
     }
     let chosen: usize = played.len() + rounds.iter().map(Vec::len).sum::<usize>();
-    let mut broken = Ok(());
+    let (mut broken, mut used) = (Ok(()), BTreeSet::new());
+    used.extend(labels(&played));
     for (n, round) in rounds.iter().filter(|round| !round.is_empty()).enumerate() {
-        if ends() {
+        if ends::asked() {
             break;
         }
-        match play_round(round, &stock).with_context(|| format!("round {}", n + 1)) {
+        match play_round(round, &stock, all, &mut used).with_context(|| format!("round {}", n + 1)) {
             Ok(more) => played.extend(more),
             Err(error) => {
                 broken = Err(error);
@@ -198,7 +193,7 @@ pub(crate) fn run(args: &[&str]) -> Result<()> {
     }
     // What was not played says nothing of the list.
     let whole = played.len() == chosen;
-    let verdict = judge(&played, all && whole);
+    let verdict = judge(&played, (all && whole).then_some(&used));
     unneeded(&played);
     summary(&played, chosen, begun.elapsed());
     verdict.and(broken)?;
@@ -208,46 +203,62 @@ pub(crate) fn run(args: &[&str]) -> Result<()> {
 
 /// Starts the two systems, again when something on the machine was in the way.
 fn start(stock: &Path) -> Result<[System; 2]> {
-    let both = || {
+    system::started(|| {
         std::thread::scope(|scope| {
             let other = scope.spawn(|| System::start(Kind::Stock, stock));
             let ours = System::start(Kind::Drover, stock);
             let theirs = other.join().map_err(|_| anyhow::anyhow!("starting the stock panicked"))??;
             Ok([theirs, ours?])
         })
-    };
-    let mut started = both();
-    for _ in 1..STARTS {
-        if let Err(error) = &started
-            && !ends()
-        {
-            eprintln!("differ: the systems did not start, and are started again: {error:#}");
-            started = both();
-        }
-    }
-    started
+    })
 }
 
-/// Plays scenarios on systems that are started for them, and those that fail again.
-fn play_round(chosen: &[Scenario], stock: &Path) -> Result<Vec<Played>> {
+/// What was played again stands for what was played before.
+fn replace(played: &mut Vec<Played>, again: Vec<Played>) {
+    played.retain(|p| again.iter().all(|s| s.name != p.name));
+    played.extend(again);
+}
+
+/// The entries of the lists that these have needed.
+fn labels(played: &[Played]) -> BTreeSet<String> {
+    let found = |one: &Played| {
+        let all = one.outcome.as_deref().unwrap_or_default();
+        all.iter().filter_map(|d| lists::explain(&one.name, all, d)).map(Known::label).collect::<Vec<_>>()
+    };
+    played.iter().flat_map(found).collect()
+}
+
+/// Plays scenarios on systems that are started for them, and those that fail again; with `all` also those in which an
+/// entry of the lists is always needed, and was not. `used` gets the entries that any of it has needed.
+fn play_round(chosen: &[Scenario], stock: &Path, all: bool, used: &mut BTreeSet<String>) -> Result<Vec<Played>> {
     let begun = Instant::now();
     let [theirs, ours] = start(stock)?;
     eprintln!("differ: both systems are up after {:.0} s; {} scenarios", begun.elapsed().as_secs_f64(), chosen.len());
     let mut played = play_all(chosen, [&theirs, &ours], 0);
     for time in 1..=REPLAYS {
-        let again: Vec<Scenario> = chosen.iter().filter(|s| played.iter().any(|p| p.name == s.name && p.is_wrong())).cloned().collect();
-        if again.is_empty() || ends() {
+        used.extend(labels(&played));
+        let unused: Vec<&Known> = lists::all().filter(|k| all && k.always && !used.contains(&k.label())).collect();
+        let wrong = |s: &Scenario| played.iter().any(|p| p.name == s.name && p.is_wrong());
+        // Of an entry for many scenarios a few are enough.
+        let missed: BTreeSet<&str> = unused
+            .iter()
+            .flat_map(|k| chosen.iter().filter(|s| k.is_of(&s.name)).take(PLAYED_AGAIN))
+            .map(|s| &*s.name)
+            .collect();
+        let again: Vec<Scenario> = chosen.iter().filter(|s| wrong(s) || missed.contains(&*s.name)).cloned().collect();
+        if again.is_empty() || ends::asked() {
             break;
         }
         eprintln!("differ: {} scenarios are played again, with the machine to themselves", again.len());
         let second = play_all(&again, [&theirs, &ours], time);
-        played.retain(|p| second.iter().all(|s| s.name != p.name));
-        played.extend(second);
+        replace(&mut played, second);
     }
+    used.extend(labels(&played));
     Ok(played)
 }
 
-/// How all went, and how often each entry of the lists was needed: one that is needed nowhere, or everywhere, is worth a look.
+/// How all went, and how often each entry of the lists was needed: one that is needed nowhere, or everywhere, is worth
+/// a look.
 fn summary(played: &[Played], chosen: usize, took: Duration) {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let mut needed: BTreeMap<String, (&str, BTreeSet<&str>)> = BTreeMap::new();
@@ -288,15 +299,17 @@ fn unneeded(played: &[Played]) {
 /// Plays them, many at once.
 fn play_all(chosen: &[Scenario], systems: [&System; 2], time: usize) -> Vec<Played> {
     let played = Mutex::new(Vec::new());
-    let queue = |place: Place| Mutex::new(chosen.iter().filter(|s| s.place == place).collect::<std::collections::VecDeque<_>>());
+    let queue = |place: Place| {
+        Mutex::new(chosen.iter().filter(|s| s.place == place).collect::<std::collections::VecDeque<_>>())
+    };
     let (shared, nodes, alone) = (queue(Place::Shared), queue(Place::Nodes), queue(Place::Alone));
     let work = |queue: &Mutex<std::collections::VecDeque<&Scenario>>, lane: &str| {
         loop {
             let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-            let Some(scenario) = next.filter(|_| !ends()) else { return };
+            let Some(scenario) = next.filter(|_| !ends::asked()) else { return };
             let begun = Instant::now();
             let outcome = play::play(scenario, lane, systems, time).map_err(|e| format!("{e:#}"));
-            if outcome.is_err() && ends() {
+            if outcome.is_err() && ends::asked() {
                 // The end was the end of the agents as well.
                 return;
             }
@@ -342,25 +355,19 @@ fn print(played: &Played) {
     print!("{text}");
 }
 
-/// Whether the run passes. After all scenarios the list must be true, too.
-fn judge(played: &[Played], all: bool) -> Result<()> {
-    let (mut used, mut wrong) = (BTreeSet::new(), Vec::new());
+/// Whether the run passes. After all scenarios the list must be true, too: `used` are the entries that were needed.
+fn judge(played: &[Played], used: Option<&BTreeSet<String>>) -> Result<()> {
+    let mut wrong = Vec::new();
     for one in played {
         match &one.outcome {
             Err(why) => wrong.push(format!("{}: {why}", one.name)),
             Ok(found) => {
-                for difference in found {
-                    match lists::explain(&one.name, found, difference) {
-                        Some(known) => {
-                            used.insert(known.label());
-                        }
-                        None => wrong.push(format!("{}: {}", one.name, difference.path)),
-                    }
-                }
+                let unexplained = found.iter().filter(|d| lists::explain(&one.name, found, d).is_none());
+                wrong.extend(unexplained.map(|difference| format!("{}: {}", one.name, difference.path)));
             }
         }
     }
-    if all {
+    if let Some(used) = used {
         let unused = lists::all().filter(|k| k.always).map(Known::label).filter(|label| !used.contains(label));
         wrong.extend(unused.map(|label| format!("an exception, but nothing differs (take it off the list): {label}")));
     }

@@ -6,7 +6,8 @@ use serde_json::{Map, Value};
 
 const DYNAMIC_PORTS: std::ops::RangeInclusive<u64> = 20_000..=32_000;
 
-/// Text with the given words replaced (longest first), and with everything that looks like an id, a port of the dynamic range or a duration.
+/// Text with the given words replaced (longest first), and with everything that looks like an id, a port of the dynamic
+/// range or a duration.
 pub(super) fn text(text: &str, known: &[(String, &str)]) -> String {
     let mut out = text.to_owned();
     for (word, with) in known {
@@ -57,7 +58,8 @@ fn durations(text: &str) -> String {
         |word| {
             let digits = word.bytes().filter(u8::is_ascii_digit).count();
             let rest: String = word.chars().filter(|c| !c.is_ascii_digit()).collect();
-            let is_time = word.starts_with(|c: char| c.is_ascii_digit()) && matches!(rest.as_str(), ".s" | ".ms" | ".µs" | "m.s" | "hm.s");
+            let is_time = word.starts_with(|c: char| c.is_ascii_digit())
+                && matches!(rest.as_str(), ".s" | ".ms" | ".µs" | "m.s" | "hm.s");
             (digits > 0 && is_time).then(|| "<time>".to_owned())
         },
     )
@@ -113,14 +115,18 @@ pub(super) fn answer(value: &Value, known: &[(String, &str)]) -> Value {
     match value {
         Value::Object(fields) => {
             let kept = fields.iter().filter(|(name, _)| !DROPPED.contains(&name.as_str()));
-            let kept = kept.map(|(name, value)| (text(name, known), answer(value, known))).filter(|(_, value)| !is_nothing(value));
+            let kept = kept
+                .map(|(name, value)| (text(name, known), answer(value, known)))
+                .filter(|(_, value)| !is_nothing(value));
             Value::Object(kept.collect::<Map<_, _>>())
         }
         Value::Array(all) => {
             // Things with names are told apart by these.
             let names: Option<BTreeSet<&str>> = all.iter().map(|value| value["Name"].as_str()).collect();
             let of_all = names.filter(|names| !all.is_empty() && names.len() == all.len());
-            let named = || all.iter().map(|value| (value["Name"].as_str().unwrap_or_default().to_owned(), answer(value, known)));
+            let named = || {
+                all.iter().map(|value| (value["Name"].as_str().unwrap_or_default().to_owned(), answer(value, known)))
+            };
             if of_all.is_some() {
                 Value::Object(named().collect())
             } else {
@@ -176,8 +182,12 @@ mod tests {
 
     #[test]
     fn answers_lose_indexes_and_zero_values() {
-        let given = json!({"ID": "a", "CreateIndex": 5, "Warnings": "", "Stop": false, "Meta": null, "List": [{"N": 0, "M": 1}]});
+        let given = json!({"ID": "a", "CreateIndex": 5, "Warnings": "", "Stop": false, "Meta": null,
+                "List": [{"N": 0, "M": 1}]});
         assert_eq!(answer(&given, &[]), json!({"ID": "a", "List": [{"M": 1}]}));
-        assert_eq!(answer(&json!([{"Name": "b", "N": 1}, {"Name": "a"}]), &[]), json!({"a": {"Name": "a"}, "b": {"Name": "b", "N": 1}}));
+        assert_eq!(
+            answer(&json!([{"Name": "b", "N": 1}, {"Name": "a"}]), &[]),
+            json!({"a": {"Name": "a"}, "b": {"Name": "b", "N": 1}})
+        );
     }
 }

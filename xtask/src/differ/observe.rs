@@ -52,7 +52,8 @@ impl Seen {
         let named = || self.everything().filter(|a| short_name(a) == name);
         // They are all called the same: which is the newest is chance, and so the first node's is taken.
         if matches!(self.job["Type"].as_str(), Some("system" | "sysbatch")) {
-            let first = named().filter(|a| a["DesiredStatus"] == "run" && is_live(a)).min_by_key(|a| a["NodeName"].as_str());
+            let first =
+                named().filter(|a| a["DesiredStatus"] == "run" && is_live(a)).min_by_key(|a| a["NodeName"].as_str());
             return first.or_else(|| named().min_by_key(|a| a["NodeName"].as_str()));
         }
         named().filter(|a| a["DesiredStatus"] == "run" && is_live(a)).last().or_else(|| named().last())
@@ -71,7 +72,8 @@ impl Seen {
         tree.insert("allocs".into(), self.alloc_tree(known));
         tree.insert("evals".into(), self.eval_tree(known));
         // Lists of trees have places as names, so that paths tell them apart.
-        let deployments = self.deployments.iter().enumerate().map(|(n, d)| (format!("#{}", n + 1), deployment(d, known)));
+        let deployments =
+            self.deployments.iter().enumerate().map(|(n, d)| (format!("#{}", n + 1), deployment(d, known)));
         tree.insert("deployments".into(), Value::Object(deployments.collect()));
         if nodes {
             // How many there are on each: which of equal ones is where, is chance.
@@ -82,7 +84,8 @@ impl Seen {
             tree.insert("placed".into(), json!(placed));
         }
         if !self.children.is_empty() {
-            let children = self.children.iter().enumerate().map(|(n, child)| (format!("#{}", n + 1), child.tree(known, nodes)));
+            let children =
+                self.children.iter().enumerate().map(|(n, child)| (format!("#{}", n + 1), child.tree(known, nodes)));
             tree.insert("children".into(), Value::Object(children.collect()));
         }
         Value::Object(tree)
@@ -109,7 +112,8 @@ impl Seen {
             let counts = group.as_object().cloned().unwrap_or_default();
             counts.into_iter().filter(|(_, n)| n.as_u64() != Some(0)).collect::<Map<_, _>>()
         };
-        let mut tree: Map<String, Value> = groups.iter().map(|(name, group)| (name.clone(), Value::Object(kept(group)))).collect();
+        let mut tree: Map<String, Value> =
+            groups.iter().map(|(name, group)| (name.clone(), Value::Object(kept(group)))).collect();
         let children = kept(&self.summary["Children"]);
         if !children.is_empty() {
             tree.insert("children".into(), Value::Object(children));
@@ -129,9 +133,9 @@ impl Seen {
             named.entry(name).or_default().push(allocation(alloc, known));
         }
         // Of one name, one after the other.
-        let all = named
-            .into_iter()
-            .flat_map(|(name, all)| all.into_iter().enumerate().map(move |(n, alloc)| (format!("{name}#{}", n + 1), alloc)));
+        let all = named.into_iter().flat_map(|(name, all)| {
+            all.into_iter().enumerate().map(move |(n, alloc)| (format!("{name}#{}", n + 1), alloc))
+        });
         Value::Object(all.collect())
     }
 
@@ -148,9 +152,13 @@ impl Seen {
             })
             .collect();
         let mut failed = BTreeSet::new();
-        if let Some(newest) = self.evals.iter().filter(|e| e["Status"] == "complete").max_by_key(|e| e["CreateIndex"].as_u64()) {
+        if let Some(newest) =
+            self.evals.iter().filter(|e| e["Status"] == "complete").max_by_key(|e| e["CreateIndex"].as_u64())
+        {
             for (group, metric) in newest["FailedTGAllocs"].as_object().into_iter().flatten() {
-                let keys = |name: &str| metric[name].as_object().map(|o| o.keys().cloned().collect::<Vec<_>>()).unwrap_or_default();
+                let keys = |name: &str| {
+                    metric[name].as_object().map(|o| o.keys().cloned().collect::<Vec<_>>()).unwrap_or_default()
+                };
                 failed.insert(format!(
                     "{group}: {:?} {:?} {}",
                     keys("ConstraintFiltered"),
@@ -211,7 +219,9 @@ fn allocation(alloc: &Value, known: &[(String, &'static str)]) -> Value {
 fn task(state: &Value, known: &[(String, &'static str)]) -> Value {
     // The last ten are kept. How many of the first ones are among them says how many there were, and nothing else.
     let forgets = state["Restarts"].as_u64() >= Some(2);
-    let first = |e: &Value| e["Type"] == "Received" || (e["Type"] == "Task Setup" && e["DisplayMessage"] == "Building Task Directory");
+    let first = |e: &Value| {
+        e["Type"] == "Received" || (e["Type"] == "Task Setup" && e["DisplayMessage"] == "Building Task Directory")
+    };
     let events = state["Events"].as_array().into_iter().flatten().filter(|e| !forgets || !first(e)).map(|e| {
         let message = normal::text(e["DisplayMessage"].as_str().unwrap_or_default(), known);
         let fails = if e["FailsTask"] == true { " FAILS" } else { "" };
@@ -247,13 +257,17 @@ mod tests {
     use super::*;
 
     fn alloc(id: &str, name: &str, index: u64, desired: &str, client: &str) -> Value {
-        json!({"ID": id, "Name": format!("a.b.{name}"), "CreateIndex": index, "DesiredStatus": desired, "ClientStatus": client})
+        json!({"ID": id, "Name": format!("a.b.{name}"), "CreateIndex": index, "DesiredStatus": desired,
+            "ClientStatus": client})
     }
 
     #[test]
     fn the_newest_is_the_last_one_that_should_run() {
-        let allocs =
-            vec![alloc("1", "g[0]", 1, "run", "failed"), alloc("2", "g[0]", 2, "run", "running"), alloc("3", "g[1]", 3, "run", "running")];
+        let allocs = vec![
+            alloc("1", "g[0]", 1, "run", "failed"),
+            alloc("2", "g[0]", 2, "run", "running"),
+            alloc("3", "g[1]", 3, "run", "running"),
+        ];
         let seen = Seen { allocs, ..Seen::default() };
         assert_eq!(seen.newest("g[0]").map(|a| a["ID"].clone()), Some(json!("2")));
         assert!(seen.newest("h[0]").is_none());
@@ -268,7 +282,10 @@ mod tests {
             json!({"TriggeredBy": "alloc-failure", "Status": "complete"}),
         ];
         let tree = Seen { allocs, evals, ..Seen::default() }.tree(&[], false);
-        assert_eq!(tree["allocs"].as_object().map(|o| o.keys().cloned().collect::<Vec<_>>()), Some(vec!["g[0]#1".into(), "g[0]#2".into()]));
+        assert_eq!(
+            tree["allocs"].as_object().map(|o| o.keys().cloned().collect::<Vec<_>>()),
+            Some(vec!["g[0]#1".into(), "g[0]#2".into()])
+        );
         assert_eq!(tree["evals"]["kinds"], json!(["alloc-failure complete", "job-register complete"]));
         assert_eq!(tree["evals"]["counts"], json!({"job-register": 1}), "of failures there may be more or fewer");
     }

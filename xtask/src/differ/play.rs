@@ -83,13 +83,16 @@ pub(super) fn play(scenario: &Scenario, lane: &str, systems: [&System; 2], time:
                 !known && lists::explain(&scenario.name, &found, &placed).is_none()
             })
         };
-        match play_step((scenario, &job), step, lane, &mut sides, health.as_ref(), news).with_context(|| label.clone()) {
+        match play_step((scenario, &job), step, lane, &mut sides, health.as_ref(), news).with_context(|| label.clone())
+        {
             Ok([stock, ours]) => {
                 let parted = stock.get("job").is_none() && step.until != Until::Quiet;
                 for mut difference in tree::compare(&stock, &ours) {
                     if difference.path.starts_with("answer") {
                         for (answer, side) in [&mut difference.stock, &mut difference.ours].into_iter().zip(&sides) {
-                            if let Some(text) = answer.as_mut().filter(|text| difference.path == "answer/refused" && *text == "true") {
+                            if let Some(text) =
+                                answer.as_mut().filter(|text| difference.path == "answer/refused" && *text == "true")
+                            {
                                 text.push_str(&format!(" ({})", side.refusal));
                             }
                         }
@@ -103,7 +106,10 @@ pub(super) fn play(scenario: &Scenario, lane: &str, systems: [&System; 2], time:
                 }
             }
             Err(error) => {
-                let why = sides.each_ref().map(|side| format!("{} last refused: {}", side.system.kind.name(), side.refusal)).join("; ");
+                let why = sides
+                    .each_ref()
+                    .map(|side| format!("{} last refused: {}", side.system.kind.name(), side.refusal))
+                    .join("; ");
                 result = Err(error.context(why));
                 break;
             }
@@ -157,14 +163,20 @@ fn play_step(
         let elapsed = begun.elapsed();
         if let Until::Seconds(seconds) = step.until {
             if elapsed.as_secs_f64() >= seconds && (trees[0] == trees[1] || elapsed.as_secs_f64() >= seconds + 2.0) {
-                break (trees, [None, None]);
+                break (looked(step, job, sides, &trees)?, [None, None]);
             }
         } else if reasons.iter().all(Option::is_none) {
             let since = *settled_since.get_or_insert_with(Instant::now);
             let nothing = if answers.iter().all(|a| a["refused"] == true) { POLL } else { NOTHING };
             let happened = (trees[0] != before[0] && trees[1] != before[1]) || elapsed > nothing;
-            if happened && same >= 3 && (since.elapsed() > PATIENCE || !news(&trees)) {
-                break (trees, reasons);
+            let late = since.elapsed() > PATIENCE;
+            if happened && same >= 3 && (late || !news(&trees)) {
+                // What is looked at besides may come later than the job's own state: a check's result, a line of a log.
+                match looked(step, job, sides, &trees) {
+                    Ok(whole) if late || !news(&whole) => break (whole, reasons),
+                    Err(error) if late => return Err(error),
+                    _ => {}
+                }
             }
         } else {
             settled_since = None;
@@ -175,13 +187,21 @@ fn play_step(
                 bail!("neither has settled: on the stock there is {stock}, on ours {ours}");
             }
             let both = reasons.iter().all(Option::is_some);
-            break (trees, if both { [None, None] } else { reasons });
+            break (looked(step, job, sides, &trees)?, if both { [None, None] } else { reasons });
         }
         std::thread::sleep(POLL);
     };
-    for ((tree, answer), (side, reason)) in trees.iter_mut().zip(answers).zip(sides.iter_mut().zip(reasons)) {
+    for ((tree, answer), reason) in trees.iter_mut().zip(answers).zip(reasons) {
         tree["answer"] = answer;
         tree["unsettled"] = reason.map_or(Value::Null, Value::String);
+    }
+    Ok(trees)
+}
+
+/// The trees with what the step looks at besides.
+fn looked(step: &Step, job: &str, sides: &mut [Side<'_>; 2], trees: &[Value; 2]) -> Result<[Value; 2]> {
+    let mut trees = trees.clone();
+    for (side, tree) in sides.iter_mut().zip(&mut trees) {
         for look in &step.looks {
             let (name, what) = side.look(look, job)?;
             tree[name] = what;
@@ -251,8 +271,11 @@ impl Side<'_> {
                     Ok(parsed) => parsed,
                     Err(refused) => return Ok(refused),
                 };
-                let (status, answer, text) =
-                    self.system.ask("POST", &format!("/v1/job/{job}/plan"), Some(&json!({"Job": parsed, "Diff": false})))?;
+                let (status, answer, text) = self.system.ask(
+                    "POST",
+                    &format!("/v1/job/{job}/plan"),
+                    Some(&json!({"Job": parsed, "Diff": false})),
+                )?;
                 Ok(if status == 200 { plan(&answer) } else { self.refused(status, &text) })
             }
             Act::Stop { purge } => self.request("DELETE", &format!("/v1/job/{job}?purge={purge}"), None),
@@ -266,7 +289,11 @@ impl Side<'_> {
             }
             Act::Dispatch { payload, meta } => {
                 let payload = (!payload.is_empty()).then_some(*payload);
-                self.request("POST", &format!("/v1/job/{job}/dispatch"), Some(&json!({"Payload": payload, "Meta": meta})))
+                self.request(
+                    "POST",
+                    &format!("/v1/job/{job}/dispatch"),
+                    Some(&json!({"Payload": payload, "Meta": meta})),
+                )
             }
             Act::Tell(alloc, task, code) => {
                 let alloc = self.newest(alloc)?.clone();
@@ -275,7 +302,8 @@ impl Side<'_> {
             }
             Act::TellAll(name, task, code) => {
                 let runs = |a: &&Value| a["ClientStatus"] == "running" && a["TaskStates"][*task]["State"] == "running";
-                let all: Vec<Value> = self.seen.allocs.iter().filter(|a| short_name(a) == *name).filter(runs).cloned().collect();
+                let all: Vec<Value> =
+                    self.seen.allocs.iter().filter(|a| short_name(a) == *name).filter(runs).cloned().collect();
                 all.iter().try_for_each(|alloc| self.tell(alloc, task, *code))?;
                 Ok(json!(all.len()))
             }
@@ -328,7 +356,8 @@ impl Side<'_> {
             }
             Act::Alloc(alloc, method, path, body) => {
                 // A job of the dice may have none: both are asked of one that does not exist.
-                let id = self.seen.newest(alloc).and_then(|found| found["ID"].as_str()).unwrap_or(NO_ALLOCATION).to_owned();
+                let id =
+                    self.seen.newest(alloc).and_then(|found| found["ID"].as_str()).unwrap_or(NO_ALLOCATION).to_owned();
                 self.request(method, &path.replace("ALLOC", &id), (!body.is_null()).then_some(body))
             }
             Act::Pass => Ok(Value::Null),
@@ -341,7 +370,8 @@ impl Side<'_> {
         Ok(if status == 200 { json!("taken") } else { self.refused(status, &text) })
     }
 
-    /// A refusal. The codes of the stock are not to be relied on, and the sentences are our own: they are told where one system alone refuses.
+    /// A refusal. The codes of the stock are not to be relied on, and the sentences are our own: they are told where
+    /// one system alone refuses.
     fn refused(&mut self, status: u16, text: &str) -> Value {
         self.refusal = format!("{status}: {}", text.trim());
         json!({"refused": true})
@@ -349,7 +379,8 @@ impl Side<'_> {
 
     fn parsed(&mut self, hcl: &str, job: &str, lane: &str, health: Option<&Health>) -> Result<Result<Value, Value>> {
         let hcl = hcl.replace("JOB", job).replace("HEALTH", &health.map_or(0, Health::port).to_string());
-        let (status, mut parsed, text) = self.system.ask("POST", "/v1/jobs/parse", Some(&json!({"JobHCL": hcl, "Canonicalize": false})))?;
+        let (status, mut parsed, text) =
+            self.system.ask("POST", "/v1/jobs/parse", Some(&json!({"JobHCL": hcl, "Canonicalize": false})))?;
         if status != 200 {
             return Ok(Err(self.refused(status, &text)));
         }
@@ -384,8 +415,10 @@ impl Side<'_> {
     fn tell(&self, alloc: &Value, task: &str, code: i32) -> Result<()> {
         let (node, id) = (alloc["NodeName"].as_str().unwrap_or_default(), alloc["ID"].as_str().unwrap_or_default());
         let pipe = self.system.alloc_dir(node, id)?.join(task).join("local/tell");
-        let open = || OpenOptions::new().write(true).custom_flags(i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0)).open(&pipe);
-        let mut pipe = until(&format!("{}: task {task} listens", self.system.kind.name()), Duration::from_secs(20), || {
+        let open = || {
+            OpenOptions::new().write(true).custom_flags(i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0)).open(&pipe)
+        };
+        let mut pipe = until(&format!("{}: task {task} listens", self.system.kind.name()), BOUND, || {
             // A pipe that nobody reads refuses to be opened.
             Ok(Some(open()?))
         })?;
@@ -420,7 +453,8 @@ impl Side<'_> {
             }
             Look::Nodes => {
                 let mut nodes = Map::new();
-                // On which node an allocation of the dice was is chance, and so is what has happened to that node before.
+                // On which node an allocation of the dice was is chance, and so is what has happened to that node
+                // before.
                 let random = job.starts_with("random-");
                 let from = if random { self.touched.len().saturating_sub(1) } else { 0 };
                 let mut named: Vec<&String> = Vec::new();
@@ -491,7 +525,11 @@ impl Side<'_> {
             Ok((!seen.everything().any(is_live)).then_some(()))
         })?;
         for child in &seen.children {
-            self.system.ask("DELETE", &format!("/v1/job/{}?purge=true", child.job["ID"].as_str().unwrap_or_default()), None)?;
+            self.system.ask(
+                "DELETE",
+                &format!("/v1/job/{}?purge=true", child.job["ID"].as_str().unwrap_or_default()),
+                None,
+            )?;
         }
         self.system.ask("DELETE", &format!("/v1/job/{job}?purge=true"), None)?;
         Ok(())
@@ -502,7 +540,8 @@ impl Side<'_> {
 fn plan(answer: &Value) -> Value {
     let mut failed = Map::new();
     for (group, metric) in answer["FailedTGAllocs"].as_object().into_iter().flatten() {
-        let keys = |name: &str| metric[name].as_object().map(|o| o.keys().cloned().collect::<Vec<_>>()).unwrap_or_default();
+        let keys =
+            |name: &str| metric[name].as_object().map(|o| o.keys().cloned().collect::<Vec<_>>()).unwrap_or_default();
         let what = json!({
             "ConstraintFiltered": keys("ConstraintFiltered"),
             "DimensionExhausted": keys("DimensionExhausted"),

@@ -101,7 +101,8 @@ const UPDATES: &[&str] = &[
     "min_healthy_time = \"300ms\"; healthy_deadline = \"20s\"; progress_deadline = \"30s\"",
     "max_parallel = 2; min_healthy_time = \"300ms\"; healthy_deadline = \"20s\"; progress_deadline = \"30s\"",
     "canary = 1; min_healthy_time = \"300ms\"; healthy_deadline = \"20s\"; progress_deadline = \"30s\"",
-    "canary = 1; auto_promote = true; auto_revert = true; min_healthy_time = \"300ms\"; healthy_deadline = \"20s\"; progress_deadline = \"30s\"",
+    "canary = 1; auto_promote = true; auto_revert = true; min_healthy_time = \"300ms\"; healthy_deadline = \"20s\"; \
+        progress_deadline = \"30s\"",
 ];
 const HOOKS: &[&str] = &["", "", "", "prestart", "poststop"];
 
@@ -121,7 +122,11 @@ impl Shape {
     }
 
     fn on(self, place: Place) -> Self {
-        if place == Place::Nodes { Self { apart: true, second_group: false, count: self.count.min(2), ..self } } else { self }
+        if place == Place::Nodes {
+            Self { apart: true, second_group: false, count: self.count.min(2), ..self }
+        } else {
+            self
+        }
     }
 
     fn job(&self, version: u32) -> Job {
@@ -138,10 +143,15 @@ impl Shape {
             job = job.with_task("other", TOLD, "");
         }
         if !self.hook.is_empty() {
-            job = job.with_task("hook", "exit 0", &format!("lifecycle {{; hook = {:?}; sidecar = false; }}", self.hook));
+            job =
+                job.with_task("hook", "exit 0", &format!("lifecycle {{; hook = {:?}; sidecar = false; }}", self.hook));
         }
         if self.second_group && self.kind != "system" {
-            let update = if self.kind == "service" { "update {; max_parallel = 1; min_healthy_time = \"300ms\"; }; " } else { "" };
+            let update = if self.kind == "service" {
+                "update {; max_parallel = 1; min_healthy_time = \"300ms\"; }; "
+            } else {
+                ""
+            };
             let lines = "restart {; attempts = 0; mode = \"fail\"; }; reschedule {; attempts = 0; unlimited = false; }";
             job = job.with_group("h", &format!("{update}{lines}"), TOLD);
         }
@@ -151,13 +161,19 @@ impl Shape {
     /// Something that happens: one step, or two that belong together.
     fn event(&self, dice: &mut Dice, place: Place, state: &mut State) -> Vec<Step> {
         let request = |method, path, body| Step::from(Act::Request(method, path, body));
-        let fails = |dice: &mut Dice| Step::from(Act::TellAll("g[0]", "t", i32::try_from(dice.between(1, 5)).unwrap_or(1)));
+        let fails =
+            |dice: &mut Dice| Step::from(Act::TellAll("g[0]", "t", i32::try_from(dice.between(1, 5)).unwrap_or(1)));
         if place == Place::Nodes && dice.one_in(2) {
             return match dice.below(3) {
-                0 => vec![Step::from(Act::NodeDown("g[0]")).look(Look::Nodes), Step::from(Act::NodeUp).look(Look::Nodes)],
+                0 => {
+                    vec![Step::from(Act::NodeDown("g[0]")).look(Look::Nodes), Step::from(Act::NodeUp).look(Look::Nodes)]
+                }
                 1 => {
                     let spec = json!({"Deadline": 20_000_000_000_i64, "IgnoreSystemJobs": dice.one_in(2)});
-                    vec![Step::from(Act::Drain("g[0]", spec)).look(Look::Nodes), Step::from(Act::Undrain).look(Look::Nodes)]
+                    vec![
+                        Step::from(Act::Drain("g[0]", spec)).look(Look::Nodes),
+                        Step::from(Act::Undrain).look(Look::Nodes),
+                    ]
                 }
                 _ => vec![Act::Eligible("g[0]", false).into(), fails(dice), Act::Eligible("g[0]", true).into()],
             };

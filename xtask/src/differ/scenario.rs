@@ -75,7 +75,8 @@ pub(super) enum Act {
     /// The drain of the node that was drained last ends.
     Undrain,
     Eligible(&'static str, bool),
-    /// Any request: method, path, body. `JOB` is the job, `ALLOC` the newest allocation that should run, `DEPLOYMENT` the newest.
+    /// Any request: method, path, body. `JOB` is the job, `ALLOC` the newest allocation that should run, `DEPLOYMENT`
+    /// the newest.
     Request(&'static str, &'static str, Value),
     /// Something of this one allocation (`ALLOC` in the path is that one).
     Alloc(&'static str, &'static str, &'static str, Value),

@@ -12,7 +12,8 @@ use super::{
 /// Evaluations for later than this are not waited for.
 const SOON: Duration = Duration::from_secs(40);
 
-/// What is on its way, if anything is. `away` are the nodes whose agents were killed; `now` is the wall clock in RFC 3339 of the answers.
+/// What is on its way, if anything is. `away` are the nodes whose agents were killed; `now` is the wall clock in RFC
+/// 3339 of the answers.
 pub(super) fn on_its_way(seen: &Seen, away: &BTreeSet<String>, now: Duration) -> Option<String> {
     for eval in &seen.evals {
         let later = eval["WaitUntil"].as_str().and_then(unix_time).is_some_and(|at| at > now + SOON);
@@ -24,12 +25,16 @@ pub(super) fn on_its_way(seen: &Seen, away: &BTreeSet<String>, now: Duration) ->
         let is_away = alloc["NodeID"].as_str().is_some_and(|id| away.contains(id));
         let should_run = alloc["DesiredStatus"] == "run";
         if !is_away && ((should_run && alloc["ClientStatus"] == "pending") || (!should_run && is_live(alloc))) {
-            return Some(format!("allocation {} is {} and should {}", alloc["Name"], alloc["ClientStatus"], alloc["DesiredStatus"]));
+            return Some(format!(
+                "allocation {} is {} and should {}",
+                alloc["Name"], alloc["ClientStatus"], alloc["DesiredStatus"]
+            ));
         }
     }
     if let Some(deployment) = seen.deployments.last().filter(|d| d["Status"] == "running") {
         let mut groups = deployment["TaskGroups"].as_object().into_iter().flatten().map(|(_, g)| g).peekable();
-        let waits_for_promotion = groups.peek().is_some() && groups.all(|g| number(g, "DesiredCanaries") == 0 || canaries_wait(g));
+        let waits_for_promotion =
+            groups.peek().is_some() && groups.all(|g| number(g, "DesiredCanaries") == 0 || canaries_wait(g));
         let has_canaries = deployment["TaskGroups"].as_object().into_iter().flatten().any(|(_, g)| canaries_wait(g));
         if !(waits_for_promotion && has_canaries) && seen.job["Stop"] != true {
             return Some("a deployment".into());
@@ -95,15 +100,18 @@ mod tests {
         assert!(way(&alloc("here", "stop", "running")).is_some());
         assert!(way(&alloc("away", "stop", "running")).is_none());
         assert!(way(&alloc("here", "run", "running")).is_none());
-        let eval = |until: &str| Seen { evals: vec![json!({"Status": "pending", "WaitUntil": until})], ..Seen::default() };
+        let eval =
+            |until: &str| Seen { evals: vec![json!({"Status": "pending", "WaitUntil": until})], ..Seen::default() };
         assert!(way(&eval("2023-11-14T22:13:25Z")).is_some());
         assert!(way(&eval("2023-11-14T23:13:25Z")).is_none());
     }
 
     #[test]
     fn a_deployment_is_awaited_unless_it_waits_for_somebody() {
-        let deployment =
-            |group: Value| Seen { deployments: vec![json!({"Status": "running", "TaskGroups": {"g": group}})], ..Seen::default() };
+        let deployment = |group: Value| Seen {
+            deployments: vec![json!({"Status": "running", "TaskGroups": {"g": group}})],
+            ..Seen::default()
+        };
         assert!(way(&deployment(json!({"DesiredTotal": 1}))).is_some());
         assert!(way(&deployment(json!({"DesiredCanaries": 1, "HealthyAllocs": 0}))).is_some());
         assert!(way(&deployment(json!({"DesiredCanaries": 1, "HealthyAllocs": 1}))).is_none());

@@ -1,4 +1,5 @@
-//! The two systems: on each a server and the same nodes, as processes of their own, and the questions that one asks them.
+//! The two systems: on each a server and the same nodes, as processes of their own, and the questions that one asks
+//! them.
 
 use std::{
     collections::BTreeMap,
@@ -11,6 +12,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use crate::{
+    ends,
     interop::cluster::{Agent, program},
     local::until,
 };
@@ -42,6 +44,23 @@ impl Kind {
     }
 }
 
+/// So often systems are started before a run gives up.
+const STARTS: usize = 3;
+
+/// What is started; again when something on the machine was in the way.
+pub(super) fn started<T>(start: impl Fn() -> Result<T>) -> Result<T> {
+    let mut started = start();
+    for _ in 1..STARTS {
+        if let Err(error) = &started
+            && !ends::asked()
+        {
+            eprintln!("differ: the systems did not start, and are started again: {error:#}");
+            started = start();
+        }
+    }
+    started
+}
+
 /// A node and the agent that is its process.
 struct Node {
     id: String,
@@ -67,8 +86,11 @@ impl System {
             Kind::Drover => program(),
         };
         let named = |name: &str| format!("differ-{}-{name}", kind.name());
-        let server = Agent::start_configured(&program, &named("server"), |ports, dir| config(kind, "server", ports, dir, SERVER))?;
-        let http = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(REQUEST)).build().new_agent();
+        let server = Agent::start_configured(&program, &named("server"), |ports, dir| {
+            config(kind, "server", ports, dir, SERVER)
+        })?;
+        let http =
+            ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(REQUEST)).build().new_agent();
         let mut known = vec![(server.dir().display().to_string(), "<server>")];
         let mut agents = Vec::new();
         for lane in [SHARED].into_iter().chain(LANES) {
@@ -91,7 +113,9 @@ impl System {
                 let ready = found.filter(|n| n["Status"] == "ready" && n["Drivers"]["raw_exec"]["Healthy"] == true);
                 Ok(ready.and_then(|n| n["ID"].as_str().map(str::to_owned)))
             })
-            .with_context(|| format!("the end of its log:\n{}\nand of the server's:\n{}", agent.log_tail(), system.server.log_tail()))?;
+            .with_context(|| {
+                format!("the end of its log:\n{}\nand of the server's:\n{}", agent.log_tail(), system.server.log_tail())
+            })?;
             let dir = agent.dir().to_owned();
             system.nodes.insert(name, Node { id, agent: Mutex::new(agent), dir });
         }
@@ -151,10 +175,12 @@ impl System {
     }
 }
 
-/// Nodes that are killed are missed soon, and busy ones are not missed. There is no preemption here, and its switches cannot be on: on the stock they
-/// are off, too.
-const SERVER: &str = "server {\n  enabled = true\n  bootstrap_expect = 1\n  min_heartbeat_ttl = \"2s\"\n  heartbeat_grace = \"3s\"\n  \
-                      default_scheduler_config {\n    preemption_config {\n      system_scheduler_enabled = false\n    }\n  }\n}\n";
+/// Nodes that are killed are missed soon, and busy ones are not missed. There is no preemption here, and its switches
+/// cannot be on: on the stock they are off, too.
+const SERVER: &str = "server {\n  enabled = true\n  bootstrap_expect = 1\n  min_heartbeat_ttl = \"2s\"\n  \
+    heartbeat_grace = \"3s\"\n  \
+                      default_scheduler_config {\n    preemption_config {\n      system_scheduler_enabled = \
+                      false\n    }\n  }\n}\n";
 
 fn node(lane: &str, n: usize, server: u16, dir: &Path) -> String {
     // Where everybody works there is room for everybody; elsewhere scenarios fill the nodes.
@@ -162,8 +188,10 @@ fn node(lane: &str, n: usize, server: u16, dir: &Path) -> String {
     let volume = dir.join("volume");
     drop(std::fs::create_dir_all(&volume));
     format!(
-        "client {{\n  enabled = true\n  servers = [\"127.0.0.1:{server}\"]\n  network_interface = \"lo\"\n  node_class = \"class-{}\"\n\
-         \x20 cpu_total_compute = {cpu}\n  memory_total_mb = {memory}\n  meta {{\n    rack = \"r{n}\"\n    number = \"{n}\"\n    lane = \"{lane}\"\n  }}\n\
+        "client {{\n  enabled = true\n  servers = [\"127.0.0.1:{server}\"]\n  network_interface = \"lo\"\n  \
+            node_class = \"class-{}\"\n\
+         \x20 cpu_total_compute = {cpu}\n  memory_total_mb = {memory}\n  meta {{\n    rack = \"r{n}\"\n    number \
+         = \"{n}\"\n    lane = \"{lane}\"\n  }}\n\
          \x20 host_volume \"shared\" {{\n    path = {volume:?}\n  }}\n\
          \x20 host_network \"named\" {{\n    interface = \"lo\"\n    cidr = \"127.0.0.0/8\"\n  }}\n}}\n",
         n % 2
@@ -176,21 +204,25 @@ fn config(kind: Kind, name: &str, [http, rpc, serf]: [u16; 3], dir: &Path, more:
         Kind::Stock => format!(
             "disable_update_check = true\nports {{\n  http = {http}\n  rpc = {rpc}\n  serf = {serf}\n}}\n\
              advertise {{\n  http = \"127.0.0.1\"\n  rpc = \"127.0.0.1\"\n  serf = \"127.0.0.1\"\n}}\n\
-             client {{\n  gc_disk_usage_threshold = 100\n  gc_inode_usage_threshold = 100\n  options = {{\n    \"driver.denylist\" = \"docker,java,qemu,exec\"\n\
-             \x20   \"fingerprint.denylist\" = \"env_aws,env_azure,env_digitalocean,env_gce,consul,vault,cni,bridge\"\n  }}\n}}\n"
+             client {{\n  gc_disk_usage_threshold = 100\n  gc_inode_usage_threshold = 100\n  options = \
+             {{\n    \"driver.denylist\" = \"docker,java,qemu,exec\"\n\
+             \x20   \"fingerprint.denylist\" \
+             = \"env_aws,env_azure,env_digitalocean,env_gce,consul,vault,cni,bridge\"\n  }}\n}}\n"
         ),
         Kind::Drover => format!("ports {{\n  http = {http}\n  rpc = {rpc}\n}}\n"),
     };
     // The stock reads several blocks of one kind as the last of them: what both share goes into the one.
     let (own, more) = match own.split_once("client {\n") {
-        Some((before, options)) if more.starts_with("client {\n") => {
-            (before.to_owned(), more.replacen("client {\n", &format!("client {{\n{}", options.strip_suffix("}\n").unwrap_or(options)), 1))
-        }
+        Some((before, options)) if more.starts_with("client {\n") => (
+            before.to_owned(),
+            more.replacen("client {\n", &format!("client {{\n{}", options.strip_suffix("}\n").unwrap_or(options)), 1),
+        ),
         Some((before, _)) => (before.to_owned(), more.to_owned()),
         None => (own, more.to_owned()),
     };
     format!(
-        "name = {name:?}\ndatacenter = {lane:?}\ndata_dir = {:?}\nbind_addr = \"127.0.0.1\"\nlog_level = \"INFO\"\n{own}{more}\
+        "name = {name:?}\ndatacenter = {lane:?}\ndata_dir = {:?}\nbind_addr = \"127.0.0.1\"\nlog_level \
+            = \"INFO\"\n{own}{more}\
          plugin \"raw_exec\" {{\n  config {{\n    enabled = true\n  }}\n}}\n",
         dir.join("data")
     )

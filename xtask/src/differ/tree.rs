@@ -60,7 +60,11 @@ fn unmatched<'a>(a: &'a [Value], b: &'a [Value]) -> Vec<(Option<&'a Value>, Opti
     while i < a.len() || j < b.len() {
         if i < a.len() && j < b.len() && a[i] == b[j] {
             (i, j) = (i + 1, j + 1);
-        } else if i < a.len() && j < b.len() && common[i + 1][j] == common[i][j + 1] && common[i + 1][j + 1] == common[i][j] {
+        } else if i < a.len()
+            && j < b.len()
+            && common[i + 1][j] == common[i][j + 1]
+            && common[i + 1][j + 1] == common[i][j]
+        {
             found.push((Some(&a[i]), Some(&b[j])));
             (i, j) = (i + 1, j + 1);
         } else if j == b.len() || (i < a.len() && common[i + 1][j] >= common[i][j + 1]) {

@@ -101,13 +101,16 @@ impl Agent {
 
     /// How many nodes are ready with all of these drivers healthy.
     pub(crate) fn healthy(&self, drivers: &[&str]) -> Result<usize> {
-        let fit = |n: &&Value| n["Status"] == "ready" && drivers.iter().all(|driver| n["Drivers"][driver]["Healthy"] == true);
+        let fit =
+            |n: &&Value| n["Status"] == "ready" && drivers.iter().all(|driver| n["Drivers"][driver]["Healthy"] == true);
         Ok(self.list("/v1/nodes")?.iter().filter(fit).count())
     }
 
     /// Waits until so many nodes are ready with all of these drivers healthy.
     pub(crate) fn until_healthy(&self, drivers: &[&str], count: usize) -> Result<()> {
-        until(&format!("{count} ready nodes with drivers {drivers:?}"), BOUND, || Ok((self.healthy(drivers)? == count).then_some(())))
+        until(&format!("{count} ready nodes with drivers {drivers:?}"), BOUND, || {
+            Ok((self.healthy(drivers)? == count).then_some(()))
+        })
     }
 
     /// What the servers know of remote tasks.

@@ -13,11 +13,12 @@ use serde_json::{Value, json};
 use super::{api, cluster::Agent, ecs, job::Job};
 use crate::{
     local::{self, BOUND, until},
-    packages::Skip,
+    packages::{self, Wanted},
     process::Run,
 };
 
-/// A server of moto that checks signatures: after the first calls, which make a user, a bucket and an object, nothing is answered without one.
+/// A server of moto that checks signatures: after the first calls, which make a user, a bucket and an object, nothing
+/// is answered without one.
 const S3: &str = r#"
 import os, sys, json
 os.environ["INITIAL_NO_AUTH_ACTION_COUNT"] = "5"
@@ -52,9 +53,7 @@ impl Drop for Moto {
 
 /// The check.
 pub(crate) fn check() -> Result<()> {
-    if !Run::new("git", ["--version"]).succeeds() && !Run::new("apt-get", ["install", "-y", "git"]).succeeds() {
-        return Err(Skip::because("there is no git, and it cannot be installed").into());
-    }
+    packages::need(&[Wanted::new("git", "git")])?;
     let python = ecs::need_moto()?;
     let dir = std::env::temp_dir().join(format!("drover-interop-repositories-{}", std::process::id()));
     fs::create_dir_all(&dir)?;
@@ -65,15 +64,24 @@ pub(crate) fn check() -> Result<()> {
 
 fn with_peers(python: &Path, dir: &Path) -> Result<()> {
     let repository = repository(dir)?;
-    let mut child = Command::new(python).args(["-c", S3]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let mut child = Command::new(python)
+        .args(["-c", S3])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
     let out = child.stdout.take().context("no stdout")?;
     let moto = Moto(child);
     let mut line = String::new();
     BufReader::new(out).read_line(&mut line)?;
     let s3: Value = serde_json::from_str(&line).context("moto did not start")?;
-    let offered = format!("client {{\n  artifact {{\n    filesystem_isolation_extra_paths = [\"d:r:{}\"]\n  }}\n}}", dir.display());
+    let offered = format!(
+        "client {{\n  artifact {{\n    filesystem_isolation_extra_paths = [\"d:r:{}\"]\n  }}\n}}",
+        dir.display()
+    );
     let agent = Agent::start("artifacts", &[], &offered)?;
-    let result = story(&agent, &repository, &s3).with_context(|| format!("the end of the agent's log:\n{}", agent.log_tail()));
+    let result =
+        story(&agent, &repository, &s3).with_context(|| format!("the end of the agent's log:\n{}", agent.log_tail()));
     drop(agent);
     drop(moto);
     result
@@ -82,7 +90,8 @@ fn with_peers(python: &Path, dir: &Path) -> Result<()> {
 /// A repository with a tag, a later commit and a submodule.
 fn repository(dir: &Path) -> Result<PathBuf> {
     let git = |at: &Path, args: &[&str]| {
-        let identity = ["-c", "user.name=drover", "-c", "user.email=drover@localhost", "-c", "protocol.file.allow=always"];
+        let identity =
+            ["-c", "user.name=drover", "-c", "user.email=drover@localhost", "-c", "protocol.file.allow=always"];
         Run::new("git", identity.iter().chain(args).copied()).dir(at).quiet().run()
     };
     let (inner, outer) = (dir.join("inner"), dir.join("outer"));
@@ -105,7 +114,8 @@ fn story(agent: &Agent, repository: &Path, s3: &Value) -> Result<()> {
     agent.until_healthy(&["raw_exec"], 1)?;
     let git = format!("git::file://{}", repository.display());
     let object = format!("s3::{}/bucket/dir/a%20b%2Bc.txt", s3["address"].as_str().unwrap_or_default());
-    let keys = |secret: &Value| json!({"aws_access_key_id": s3["id"], "aws_access_key_secret": secret, "region": "eu-west-1"});
+    let keys =
+        |secret: &Value| json!({"aws_access_key_id": s3["id"], "aws_access_key_secret": secret, "region": "eu-west-1"});
     for (id, source, options, file, text) in [
         ("newest", git.clone(), json!({}), "said.txt", "second\n"),
         ("module", git.clone(), json!({}), "module/inner.txt", "inner\n"),
@@ -123,7 +133,12 @@ fn story(agent: &Agent, repository: &Path, s3: &Value) -> Result<()> {
     for (id, source, options, part) in [
         ("no-ref", git, json!({"ref": "nothing"}), "git checkout"),
         ("no-leave", "git::file:///etc".to_owned(), json!({}), "does not offer"),
-        ("no-repository", format!("git::file://{}/none", repository.parent().unwrap_or(repository).display()), json!({}), "look for"),
+        (
+            "no-repository",
+            format!("git::file://{}/none", repository.parent().unwrap_or(repository).display()),
+            json!({}),
+            "look for",
+        ),
         ("no-key", object, keys(&json!("wrong")), "answered 403"),
     ] {
         agent.put("/v1/jobs", &job(id, &source, &options, "x"))?;

@@ -24,8 +24,8 @@ use crate::{
 };
 
 const PAGE: &str = include_str!("browser.html");
-/// How long the page may take: each of its tries gives up after 5 s.
-const BOUND: Duration = Duration::from_secs(120);
+/// How long the page may take: each of its tries gives up after 15 s.
+const BOUND: Duration = Duration::from_secs(240);
 
 /// What the page says of its tries, by their names.
 type Said = BTreeMap<String, String>;
@@ -40,7 +40,10 @@ pub(super) fn check() -> Result<()> {
     let (jobs, said) = visit(&agent, &listener)?;
     ensure!(jobs == ["mine"], "a page of another origin has registered or stopped jobs: {jobs:?} {said:#?}");
     for name in ["json", "put", "stop", "read", "read-rebound", "socket", "socket-rebound"] {
-        ensure!(said.get(name).is_some_and(|said| said.starts_with("failed")), "the page was not refused {name}: {said:#?}");
+        ensure!(
+            said.get(name).is_some_and(|said| said.starts_with("failed")),
+            "the page was not refused {name}: {said:#?}"
+        );
     }
     drop(agent);
 
@@ -50,7 +53,10 @@ pub(super) fn check() -> Result<()> {
     let all = ["beacon", "form", "json", "put", "simple"];
     ensure!(jobs == all, "the page of a trusted origin has not done what it may, or more: {jobs:?} {said:#?}");
     for name in ["read", "socket"] {
-        ensure!(said.get(name).is_some_and(|said| said.starts_with("done")), "the trusted page was refused {name}: {said:#?}");
+        ensure!(
+            said.get(name).is_some_and(|said| said.starts_with("done")),
+            "the trusted page was refused {name}: {said:#?}"
+        );
     }
     let refused = |name: &str, words: &str| said.get(name).is_some_and(|said| said.contains(words));
     let rebound = refused("read-rebound", "which is not a name of this agent") && refused("socket-rebound", "failed");
@@ -66,7 +72,8 @@ fn visit(agent: &Agent, listener: &TcpListener) -> Result<(Vec<String>, Said)> {
     let port = agent.address().rsplit(':').next().unwrap_or_default().to_owned();
     let page = PAGE.replace("@AGENT@", &agent.address()).replace("@PORT@", &port).replace("@TASK@", &task);
     let said = browse(agent, listener, page)?;
-    let mut jobs: Vec<String> = agent.list("/v1/jobs")?.iter().filter(|job| job["Stop"] != true).map(|job| text(&job["ID"])).collect();
+    let mut jobs: Vec<String> =
+        agent.list("/v1/jobs")?.iter().filter(|job| job["Stop"] != true).map(|job| text(&job["ID"])).collect();
     jobs.sort();
     Ok((jobs, said))
 }
@@ -150,7 +157,10 @@ fn serve(stream: TcpStream, page: &str) -> Result<Option<Said>> {
         None
     };
     let body = if request.starts_with("GET / ") { page } else { "" };
-    let head = format!("HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+    let head = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        body.len()
+    );
     reader.get_mut().write_all(format!("{head}{body}").as_bytes())?;
     Ok(said)
 }

@@ -1,8 +1,10 @@
-//! An agent for a check – Drover (server and node in one) or a stock Nomad: its own directory, free ports, everything ended afterwards.
+//! An agent for a check – Drover (server and node in one) or a stock Nomad: its own directory, free ports, everything
+//! ended afterwards.
 
 use std::{
     collections::BTreeMap,
     fs,
+    io::ErrorKind,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     time::Duration,
@@ -90,7 +92,13 @@ impl Agent {
     }
 
     /// Starts an agent somewhere.
-    pub(crate) fn start_in(name: &str, place: Place, role: Role<'_>, plugins: &[(&str, &Path)], more: &str) -> Result<Self> {
+    pub(crate) fn start_in(
+        name: &str,
+        place: Place,
+        role: Role<'_>,
+        plugins: &[(&str, &Path)],
+        more: &str,
+    ) -> Result<Self> {
         Self::start_drover(program(), name, place, role, plugins, more)
     }
 
@@ -99,19 +107,33 @@ impl Agent {
         Self::start_drover(program.to_owned(), name, Place::here()?, role, &[], more)
     }
 
-    fn start_drover(program: PathBuf, name: &str, place: Place, role: Role<'_>, plugins: &[(&str, &Path)], more: &str) -> Result<Self> {
+    fn start_drover(
+        program: PathBuf,
+        name: &str,
+        place: Place,
+        role: Role<'_>,
+        plugins: &[(&str, &Path)],
+        more: &str,
+    ) -> Result<Self> {
         let dir = prepare(name, plugins)?;
         let parts = match role {
             Role::Both => "server {\n  enabled = true\n}\nclient {\n  enabled = true\n}".to_owned(),
             Role::Server => "server {\n  enabled = true\n}".to_owned(),
             Role::Node(server) => {
-                format!("client {{\n  enabled = true\n  servers = [\"{}:{}\"]\n}}", server.place.address, server.rpc_port())
+                format!(
+                    "client {{\n  enabled = true\n  servers = [\"{}:{}\"]\n}}",
+                    server.place.address,
+                    server.rpc_port()
+                )
             }
         };
         let [port, rpc] = place.ports;
+        // A namespace that nobody else reaches.
+        let insecure = if place.address == "127.0.0.1" { "" } else { "drover {\n  insecure = true\n}\n" };
         let config = format!(
-            "name = {name:?}\ndata_dir = {:?}\nplugin_dir = {:?}\nbind_addr = {:?}\nports {{\n  http = {port}\n  rpc = {rpc}\n}}\n{parts}\n\
-             plugin \"raw_exec\" {{\n  config {{\n    enabled = true\n  }}\n}}\n{more}\n",
+            "name = {name:?}\ndata_dir = {:?}\nplugin_dir = {:?}\nbind_addr = {:?}\nports {{\n  http = {port}\n  rpc \
+                = {rpc}\n}}\n{parts}\n\
+             plugin \"raw_exec\" {{\n  config {{\n    enabled = true\n  }}\n}}\n{insecure}{more}\n",
             dir.join("data"),
             dir.join("plugins"),
             place.address,
@@ -120,7 +142,13 @@ impl Agent {
     }
 
     /// Starts a stock Nomad: a client of the server with this RPC port, or server and client in one.
-    pub(crate) fn start_stock(program: &Path, name: &str, plugins: &[(&str, &Path)], server: Option<u16>, more: &str) -> Result<Self> {
+    pub(crate) fn start_stock(
+        program: &Path,
+        name: &str,
+        plugins: &[(&str, &Path)],
+        server: Option<u16>,
+        more: &str,
+    ) -> Result<Self> {
         let dir = prepare(name, plugins)?;
         // Everything that plugins put into the temporary folder is then found, and is theirs.
         fs::create_dir_all(dir.join("tmp"))?;
@@ -128,17 +156,23 @@ impl Agent {
         let own_server = match server {
             Some(_) => "",
             // A node that is killed is missed soon.
-            None => "server {\n enabled = true\n bootstrap_expect = 1\n heartbeat_grace = \"5s\"\n min_heartbeat_ttl = \"5s\"\n}\n",
+            None => {
+                "server {\n enabled = true\n bootstrap_expect = 1\n heartbeat_grace = \"5s\"\n min_heartbeat_ttl \
+                    = \"5s\"\n}\n"
+            }
         };
         let server = server.unwrap_or(rpc);
         let config = format!(
-            "name = {name:?}\ndata_dir = {:?}\nplugin_dir = {:?}\nbind_addr = \"127.0.0.1\"\nlog_level = \"DEBUG\"\ndisable_update_check = true\n\
+            "name = {name:?}\ndata_dir = {:?}\nplugin_dir = {:?}\nbind_addr = \"127.0.0.1\"\nlog_level \
+                = \"DEBUG\"\ndisable_update_check = true\n\
              telemetry {{\n publish_allocation_metrics = true\n}}\n\
              ports {{\n http = {port}\n rpc = {rpc}\n serf = {serf}\n}}\n\
              advertise {{\n http = \"127.0.0.1\"\n rpc = \"127.0.0.1\"\n serf = \"127.0.0.1\"\n}}\n{own_server}\
-             client {{\n enabled = true\n network_interface = \"lo\"\n gc_disk_usage_threshold = 100\n gc_inode_usage_threshold = 100\n servers = [\"127.0.0.1:{server}\"]\n options = {{\n\
+             client {{\n enabled = true\n network_interface = \"lo\"\n gc_disk_usage_threshold = 100\n \
+             gc_inode_usage_threshold = 100\n servers = [\"127.0.0.1:{server}\"]\n options = {{\n\
              \"driver.denylist\" = \"docker,java,qemu,exec\"\n\
-             \"fingerprint.denylist\" = \"env_aws,env_azure,env_digitalocean,env_gce,consul,vault,cni,bridge\"\n }}\n}}\n{more}\n",
+             \"fingerprint.denylist\" = \"env_aws,env_azure,env_digitalocean,env_gce,consul,vault,cni,bridge\"\n \
+             }}\n}}\n{more}\n",
             dir.join("data"),
             dir.join("plugins"),
         );
@@ -147,7 +181,11 @@ impl Agent {
     }
 
     /// Starts a program whose configuration the caller writes, for ports of HTTP API, node RPC and gossip.
-    pub(crate) fn start_configured(program: &Path, name: &str, config: impl FnOnce([u16; 3], &Path) -> String) -> Result<Self> {
+    pub(crate) fn start_configured(
+        program: &Path,
+        name: &str,
+        config: impl FnOnce([u16; 3], &Path) -> String,
+    ) -> Result<Self> {
         let dir = prepare(name, &[])?;
         let ports @ [http, rpc, _] = free_ports()?;
         let config = config(ports, &dir);
@@ -308,7 +346,11 @@ fn spawn(program: &Path, dir: &Path, place: &Place) -> Result<Child> {
         .current_dir(dir)
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
-        .stderr(log)
-        .spawn()
-        .with_context(|| format!("could not start {}", program.display()))
+        .stderr(log);
+    until(&format!("a start of {}", program.display()), local::BOUND, || match command.spawn() {
+        // A script that was written a moment ago: a process that another thread has begun meanwhile still has it open.
+        Err(busy) if busy.kind() == ErrorKind::ExecutableFileBusy => Ok(None),
+        started => Ok(Some(started)),
+    })?
+    .with_context(|| format!("could not start {}", program.display()))
 }

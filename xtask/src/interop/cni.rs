@@ -1,6 +1,7 @@
-//! Network mode `bridge` with Debian's CNI plugins: two allocations with the same port inside are reached by their ports on the host, an agent is killed
-//! in the middle of everything, a cable is cut while no agent is there, containers of a Docker engine are connected by the same plugins, and nothing is left in the end: no namespace, cable,
-//! rule, lease or mount.
+//! Network mode `bridge` with Debian's CNI plugins: two allocations with the same port inside are reached by their
+//! ports on the host, an agent is killed in the middle of everything, a cable is cut while no agent is there,
+//! containers of a Docker engine are connected by the same plugins, and nothing is left in the end: no namespace,
+//! cable, rule, lease or mount.
 
 use std::{
     fs,
@@ -61,7 +62,8 @@ impl Machine {
         }
         let machine = Self { plugins, rules: all_rules()?, forwarding: fs::read_to_string(FORWARDING)? };
         let waiting = format!(
-            "#!/bin/sh\nif [ \"$CNI_COMMAND\" = ADD ] && [ -e {0} ]; then touch {1}; while [ -e {0} ]; do sleep 0.05; done; fi\nexec {PLUGINS}/portmap\n",
+            "#!/bin/sh\nif [ \"$CNI_COMMAND\" = ADD ] && [ -e {0} ]; then touch {1}; while [ -e {0} ]; do sleep 0.05; \
+                done; fi\nexec {PLUGINS}/portmap\n",
             machine.hold().display(),
             machine.held().display()
         );
@@ -94,7 +96,8 @@ impl Machine {
         let rules = all_rules()?.into_iter().map(|(_, rule)| rule);
         Ok(rules.filter(|rule| of.iter().any(|what| rule.contains(what.as_str()))).collect())
     }
-    /// Takes away what the plugins keep for themselves, where it was not there before: empty chains, and the rules that lead there.
+    /// Takes away what the plugins keep for themselves, where it was not there before: empty chains, and the rules that
+    /// lead there.
     fn tidy(&self) -> Result<()> {
         let theirs = |rule: &str| rule.contains("CNI-") || rule.contains("NOMAD-ADMIN");
         let mut new = all_rules()?;
@@ -155,10 +158,16 @@ pub(crate) fn check() -> Result<()> {
 }
 
 fn story(agent: &mut Agent, machine: &Machine, daemon: &Daemon) -> Result<()> {
-    until("a ready node with drivers exec and docker", BOUND, || Ok((agent.healthy(&["exec", "docker"])? == 1).then_some(())))?;
+    until("a ready node with drivers exec and docker", BOUND, || {
+        Ok((agent.healthy(&["exec", "docker"])? == 1).then_some(()))
+    })?;
     let node = agent.get(&format!("/v1/node/{}", agent.get("/v1/nodes")?[0]["ID"].as_str().unwrap_or_default()))?;
-    let modes: Vec<&str> =
-        node["NodeResources"]["NodeNetworks"].as_array().into_iter().flatten().filter_map(|n| n["Mode"].as_str()).collect();
+    let modes: Vec<&str> = node["NodeResources"]["NodeNetworks"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|n| n["Mode"].as_str())
+        .collect();
     ensure!(modes.contains(&"bridge"), "the node does not offer mode bridge: {modes:?}");
 
     agent.put("/v1/jobs", &job("pair", 2, "exec"))?;
@@ -166,7 +175,10 @@ fn story(agent: &mut Agent, machine: &Machine, daemon: &Daemon) -> Result<()> {
     for place in &pair {
         reached(place)?;
     }
-    ensure!(pair[0].inside != pair[1].inside && pair[0].port != pair[1].port, "the two have places of their own: {pair:?}");
+    ensure!(
+        pair[0].inside != pair[1].inside && pair[0].port != pair[1].port,
+        "the two have places of their own: {pair:?}"
+    );
 
     // What stands does not need the agent, and the next one finds it.
     agent.crash()?;
@@ -204,12 +216,16 @@ fn story(agent: &mut Agent, machine: &Machine, daemon: &Daemon) -> Result<()> {
     agent.crash_and_restart()?;
     ensure!(running(agent, "boxed", 1)? == boxed, "the same container in the same place");
     reached(&boxed[0])?;
-    ensure!(Machine::leases().contains(&(boxed[0].inside.clone(), boxed[0].alloc.clone())), "an address for the container's group");
+    ensure!(
+        Machine::leases().contains(&(boxed[0].inside.clone(), boxed[0].alloc.clone())),
+        "an address for the container's group"
+    );
 
     for id in ["pair", "late", "boxed"] {
         agent.delete(&format!("/v1/job/{id}?purge=true"))?;
     }
-    let names: Vec<String> = all.iter().copied().chain(&boxed).flat_map(|p| [p.alloc.clone(), format!("{}/32", p.inside)]).collect();
+    let names: Vec<String> =
+        all.iter().copied().chain(&boxed).flat_map(|p| [p.alloc.clone(), format!("{}/32", p.inside)]).collect();
     until("everything to be gone", BOUND, || {
         // Between two looks at all rules; nothing waits for it.
         std::thread::sleep(Duration::from_millis(200));
@@ -236,8 +252,8 @@ fn told(agent: &Agent, place: &Place) -> Result<Vec<String>> {
     Ok(of_network.filter_map(|e| e["DisplayMessage"].as_str().map(str::to_owned)).collect())
 }
 
-/// A cable that goes while no agent is there is laid anew by the next, with the same address and without a restart; whose network is whole hears nothing,
-/// whatever plugins say of what they have just made themselves.
+/// A cable that goes while no agent is there is laid anew by the next, with the same address and without a restart;
+/// whose network is whole hears nothing, whatever plugins say of what they have just made themselves.
 fn mended(agent: &mut Agent, broken: &Place, all: &[Place]) -> Result<()> {
     for place in all {
         let record = agent.dir().join("data/client/networks").join(&place.alloc).join("record.json");
@@ -256,8 +272,12 @@ fn mended(agent: &mut Agent, broken: &Place, all: &[Place]) -> Result<()> {
         reached(place)?;
     }
     ensure!(running(agent, "pair", 2)? == all, "the same two in the same places");
-    let others: Vec<String> =
-        all.iter().filter(|place| *place != broken).map(|place| told(agent, place)).collect::<Result<Vec<_>>>()?.concat();
+    let others: Vec<String> = all
+        .iter()
+        .filter(|place| *place != broken)
+        .map(|place| told(agent, place))
+        .collect::<Result<Vec<_>>>()?
+        .concat();
     ensure!(others.is_empty(), "whose network is whole is told {others:?}");
     let state = agent.task(&broken.alloc)?;
     ensure!(state["Restarts"] == 0, "the task was started again: {state}");
@@ -266,7 +286,11 @@ fn mended(agent: &mut Agent, broken: &Place, all: &[Place]) -> Result<()> {
 
 /// Serves its own id on the port that its job calls `http`, which is 8000 for each of them.
 fn job(id: &str, count: usize, driver: &str) -> Value {
-    let serve = if driver == "docker" { "busybox httpd -f -p $NOMAD_PORT_http" } else { "python3 -m http.server $NOMAD_PORT_http" };
+    let serve = if driver == "docker" {
+        "busybox httpd -f -p $NOMAD_PORT_http"
+    } else {
+        "python3 -m http.server $NOMAD_PORT_http"
+    };
     let script = format!("echo $NOMAD_ALLOC_ID/$NOMAD_PORT_http > /local/id; cd /local; exec {serve}");
     let mut config = json!({"command": "/bin/sh", "args": ["-c", script]});
     if driver == "docker" {

@@ -11,7 +11,8 @@ use crate::{
 };
 
 /// The tests that look at zsh and fish where they are.
-const TESTS: [&str; 2] = ["completion::names_that_a_shell_would_act_on_are_only_names", "completion::zsh_and_fish_offer_the_same"];
+const TESTS: [&str; 2] =
+    ["completion::names_that_a_shell_would_act_on_are_only_names", "completion::zsh_and_fish_offer_the_same"];
 /// How they are chosen: as the test command builds them, so that nothing is compiled anew after that one.
 pub(crate) const CHOSEN: [&str; 3] = ["--workspace", "--test", "e2e"];
 /// How long they may take, with what cargo has still to build.

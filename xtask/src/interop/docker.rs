@@ -25,7 +25,8 @@ pub(crate) fn check() -> Result<()> {
     let login = daemon.dir().join("login.json");
     docker_images::login_file(&login, "registry.of.nobody")?;
     let config = format!(
-        "plugin \"docker\" {{\n  config {{\n    endpoint = {:?}\n    auth {{\n      config = {login:?}\n    }}\n  }}\n}}",
+        "plugin \"docker\" {{\n  config {{\n    endpoint = {:?}\n    auth {{\n      config = {login:?}\n    \
+            }}\n  }}\n}}",
         daemon.url()
     );
     let mut agent = Agent::start("docker", &[], &config)?;
@@ -66,7 +67,8 @@ fn story(agent: &mut Agent, daemon: &mut Daemon, login: &Path) -> Result<()> {
 
 /// Exit code, both streams, environment, directories, user.
 fn one_run(agent: &Agent) -> Result<()> {
-    let script = "echo to-stdout; echo to-stderr >&2; id -u; echo $NOMAD_TASK_DIR $NOMAD_META_color; echo shared > /alloc/data/f; cat /local/given; exit 7";
+    let script = "echo to-stdout; echo to-stderr >&2; id -u; echo $NOMAD_TASK_DIR $NOMAD_META_color; echo shared > \
+        /alloc/data/f; cat /local/given; exit 7";
     let mut job = job("ends", "batch", json!({"command": "/bin/sh", "args": ["-c", script], "work_dir": "/tmp"}));
     let task = &mut job["Job"]["TaskGroups"][0]["Tasks"][0];
     task["Meta"] = json!({"color": "red"});
@@ -77,7 +79,10 @@ fn one_run(agent: &Agent) -> Result<()> {
     agent.submit(&job)?;
     let ended = until("the end of the batch job", BOUND, || agent.alloc("ends", "failed"))?;
     let events = agent.events(&ended)?;
-    ensure!(events.iter().any(|e| e["Type"] == "Terminated" && e["ExitCode"] == 7), "no Terminated event with exit code 7: {events:?}");
+    ensure!(
+        events.iter().any(|e| e["Type"] == "Terminated" && e["ExitCode"] == 7),
+        "no Terminated event with exit code 7: {events:?}"
+    );
     for (stream, wanted) in [("stdout", "to-stdout\n1000\n/local red\nshared\n"), ("stderr", "to-stderr\n")] {
         let text = agent.output(&ended, stream)?;
         ensure!(text == wanted, "{stream} reads {text:?}");
@@ -89,8 +94,10 @@ fn one_run(agent: &Agent) -> Result<()> {
 /// and not without. What asks is this program, with the libraries that it loads, which no image has.
 fn task_api(agent: &Agent) -> Result<()> {
     let bring = "cp -L $(ldd PROGRAM | grep -o '/[^ ]*') . && { ln PROGRAM drover 2>/dev/null || cp PROGRAM drover; }";
-    let ask = "export NOMAD_ADDR=unix://$NOMAD_SECRETS_DIR/api.sock; drover() { /local/ld-linux* --library-path /local /local/drover \"$@\"; }; \
-               id -u; drover job status >/dev/null && echo with; NOMAD_TOKEN= drover job status >/dev/null || echo without; \
+    let ask = "export NOMAD_ADDR=unix://$NOMAD_SECRETS_DIR/api.sock; drover() { /local/ld-linux* --library-path \
+        /local /local/drover \"$@\"; }; \
+               id -u; drover job status >/dev/null && echo with; NOMAD_TOKEN= drover job status >/dev/null || echo \
+               without; \
                trap 'exit 0' TERM; while true; do busybox sleep 1; done";
     for (name, user, id) in [("asks", "", 0), ("asks-as-guest", "guest", 1000)] {
         let mut job = job(name, "service", json!({"command": "/bin/sh", "args": ["-c", ask]}));
@@ -127,8 +134,8 @@ fn refused(agent: &Agent) -> Result<()> {
     Ok(())
 }
 
-/// The engine hears of a lack of memory from the container's shim, which may be gone before it has said so: then nobody can know, and another container
-/// has to show it. What the engine does say must reach the task's events.
+/// The engine hears of a lack of memory from the container's shim, which may be gone before it has said so: then nobody
+/// can know, and another container has to show it. What the engine does say must reach the task's events.
 fn out_of_memory(agent: &Agent, daemon: &Daemon) -> Result<()> {
     const TRIES: usize = 5;
     for n in 1..=TRIES {
@@ -145,11 +152,17 @@ fn out_of_memory(agent: &Agent, daemon: &Daemon) -> Result<()> {
         agent.submit(&job)?;
         let failed = until("the end of the greedy job", BOUND, || agent.alloc(&id, "failed"))?;
         let events = agent.events(&failed)?;
-        ensure!(events.iter().any(|e| e["Type"] == "Terminated" && e["ExitCode"] == 137), "it was not killed: {events:?}");
+        ensure!(
+            events.iter().any(|e| e["Type"] == "Terminated" && e["ExitCode"] == 137),
+            "it was not killed: {events:?}"
+        );
         if events.iter().any(|e| e["Type"] == "Terminated" && e["Details"]["oom_killed"] == "true") {
             return Ok(());
         }
-        ensure!(heard(daemon)? == before, "the engine tells that memory was short, no event of the task does: {events:?}");
+        ensure!(
+            heard(daemon)? == before,
+            "the engine tells that memory was short, no event of the task does: {events:?}"
+        );
         eprintln!("    the engine has not heard why container {n} was killed");
     }
     bail!("the engine never heard that memory was short, in {TRIES} tries")
@@ -157,8 +170,8 @@ fn out_of_memory(agent: &Agent, daemon: &Daemon) -> Result<()> {
 
 /// A service with a port; stats, signal, exec.
 fn service(agent: &Agent, daemon: &Daemon) -> Result<(String, String)> {
-    let config =
-        json!({"command": "/bin/sh", "args": ["-c", format!("busybox httpd -p 8080 -h /etc; {COUNTER}")], "ports": ["http"], "init": true});
+    let config = json!({"command": "/bin/sh", "args": ["-c", format!("busybox httpd -p 8080 -h /etc; \
+        {COUNTER}")], "ports": ["http"], "init": true});
     let mut job = job("stays", "service", config);
     let group = &mut job["Job"]["TaskGroups"][0];
     group["Networks"] = json!([{"Mode": "host", "DynamicPorts": [{"Label": "http", "To": 8080}]}]);
@@ -197,7 +210,8 @@ fn service(agent: &Agent, daemon: &Daemon) -> Result<(String, String)> {
 /// Plugin, agent and engine are killed; the container is the same and its log has no gap and nothing twice.
 fn killed_in_turn(agent: &mut Agent, daemon: &mut Daemon, alloc: &str, container: &str) -> Result<()> {
     let goes_on = |agent: &Agent, daemon: &Daemon, after: &str| -> Result<()> {
-        let before = until("an agent that answers", BOUND, || Ok(numbers(&agent.output(alloc, "stdout")?).last().copied()))?;
+        let before =
+            until("an agent that answers", BOUND, || Ok(numbers(&agent.output(alloc, "stdout")?).last().copied()))?;
         until(&format!("further lines after {after}"), BOUND, || {
             Ok(numbers(&agent.output(alloc, "stdout")?).last().is_some_and(|n| *n > before + 5).then_some(()))
         })?;
@@ -210,7 +224,10 @@ fn killed_in_turn(agent: &mut Agent, daemon: &mut Daemon, alloc: &str, container
     goes_on(agent, daemon, "kill -9 of the agent")?;
     daemon.crash()?;
     until("an unhealthy driver without its engine", BOUND, || Ok((health(agent)?["Healthy"] == false).then_some(())))?;
-    ensure!(agent.alloc("stays", "running")?.as_deref() == Some(alloc), "the task is still said to run while its engine is away");
+    ensure!(
+        agent.alloc("stays", "running")?.as_deref() == Some(alloc),
+        "the task is still said to run while its engine is away"
+    );
     daemon.up()?;
     until("a healthy driver with its engine", BOUND, || Ok((health(agent)?["Healthy"] == true).then_some(())))?;
     goes_on(agent, daemon, "kill -9 of the engine")?;
@@ -248,7 +265,9 @@ impl Agent {
     fn exec_command(&self, alloc: &str, command: &[&str]) -> std::process::Command {
         let url = self.address();
         let mut run = std::process::Command::new(program());
-        run.args(["alloc", "exec", "-address", &url, "-task", "t", alloc]).args(command).stdin(std::process::Stdio::null());
+        run.args(["alloc", "exec", "-address", &url, "-task", "t", alloc])
+            .args(command)
+            .stdin(std::process::Stdio::null());
         run
     }
 

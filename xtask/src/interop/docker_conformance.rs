@@ -10,8 +10,10 @@ use super::{
 };
 
 /// What the suite cannot ask of each driver: one leaves logs to the host, the other makes no networks.
-const DRIVERS: [(&str, &[&str]); 2] =
-    [("docker", &["logs/fifos-untouched"]), ("docker_remote", &["network/create", "network/destroy", "remote/refresh"])];
+const DRIVERS: [(&str, &[&str]); 2] = [
+    ("docker", &["logs/fifos-untouched"]),
+    ("docker_remote", &["network/create", "network/destroy", "remote/refresh"]),
+];
 
 /// The check.
 pub(crate) fn check() -> Result<()> {
@@ -37,7 +39,8 @@ fn one(daemon: &Daemon, driver: &str, not_applicable: &[&str]) -> Result<()> {
     let report = suite::run(["-config".into(), config.into(), driver.into()])?;
     let failed: Vec<String> = report.failed.iter().map(|(id, seen)| format!("{id}: {seen}")).collect();
     ensure!(failed.is_empty(), "{driver} does not pass:\n{}", failed.join("\n"));
-    let left_out: BTreeSet<&str> = report.not_applicable.keys().map(String::as_str).filter(|id| remote_too(driver, id)).collect();
+    let left_out: BTreeSet<&str> =
+        report.not_applicable.keys().map(String::as_str).filter(|id| remote_too(driver, id)).collect();
     ensure!(
         left_out == not_applicable.iter().copied().collect(),
         "{driver}: other checks than expected could not be asked: {:?}",

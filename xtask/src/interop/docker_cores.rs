@@ -1,5 +1,5 @@
-//! Containers and the cores that a task has for itself: whoever has none is kept off them, whether it runs before, comes later, was bound by its own
-//! options, or outlived the agent; afterwards it has all of them again.
+//! Containers and the cores that a task has for itself: whoever has none is kept off them, whether it runs before,
+//! comes later, was bound by its own options, or outlived the agent; afterwards it has all of them again.
 
 use std::{collections::BTreeSet, fs};
 
@@ -25,12 +25,16 @@ fn cores(list: &str) -> Result<Cores> {
 /// Where every process of an allocation's container may run; None unless they agree.
 fn of_container(daemon: &Daemon, alloc: &str) -> Result<Option<Cores>> {
     let all = daemon.containers(false)?;
-    let (id, _) = all.iter().find(|(_, name)| name.ends_with(alloc)).with_context(|| format!("no container of {alloc} in {all:?}"))?;
+    let (id, _) = all
+        .iter()
+        .find(|(_, name)| name.ends_with(alloc))
+        .with_context(|| format!("no container of {alloc} in {all:?}"))?;
     let mut found = BTreeSet::new();
     for pid in daemon.docker(&["top", id, "-eo", "pid"])?.lines().skip(1).map(str::trim) {
         // It may have ended.
         let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { continue };
-        let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).context("no list of cores")?;
+        let list =
+            status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).context("no list of cores")?;
         found.insert(cores(list)?);
     }
     Ok(if found.len() == 1 { found.pop_first() } else { None })
@@ -62,10 +66,17 @@ fn start(agent: &Agent, id: &str, more: &[(&str, &str)], owned: Option<u32>) -> 
 
 /// The check, with an engine and a driver that are up.
 pub(super) fn check(agent: &mut Agent, daemon: &Daemon) -> Result<()> {
-    let all =
-        cores(fs::read_to_string("/proc/self/status")?.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:")).context("no cores")?)?;
+    let all = cores(
+        fs::read_to_string("/proc/self/status")?
+            .lines()
+            .find_map(|l| l.strip_prefix("Cpus_allowed_list:"))
+            .context("no cores")?,
+    )?;
     if all.len() < 2 {
-        eprintln!("interop docker: containers are not tested against reserved cores: this machine has one core, two are needed");
+        eprintln!(
+            "interop docker: containers are not tested against reserved cores: this machine has one core, two \
+                are needed"
+        );
         return Ok(());
     }
     let before = start(agent, "before", &[], None)?;
@@ -85,7 +96,9 @@ pub(super) fn check(agent: &mut Agent, daemon: &Daemon) -> Result<()> {
     ensure!(code == 0 && inside.as_ref() == Some(&shared), "a command in the container runs on {said:?}");
 
     agent.crash_and_restart()?;
-    until("the agent's own word", BOUND, || Ok(agent.get("/v1/client/audit")?["Balanced"].as_bool().filter(|balanced| *balanced)))?;
+    until("the agent's own word", BOUND, || {
+        Ok(agent.get("/v1/client/audit")?["Balanced"].as_bool().filter(|balanced| *balanced))
+    })?;
     let restarted = start(agent, "restarted", &[], None)?;
     expect(daemon, &restarted, "a container of the next agent", &shared)?;
     expect(daemon, &before, "a container that outlived the agent", &shared)?;

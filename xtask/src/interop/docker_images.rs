@@ -16,7 +16,8 @@ use crate::local::{BOUND, until};
 /// `somebody:secret`
 const CREDENTIALS: &str = "c29tZWJvZHk6c2VjcmV0";
 
-/// A file as `docker login` writes it, which knows the registry by one of its names. It is there when the agent starts; the registry comes later.
+/// A file as `docker login` writes it, which knows the registry by one of its names. It is there when the agent starts;
+/// the registry comes later.
 pub(super) fn login_file(path: &Path, registry: &str) -> Result<()> {
     let auths = json!({"auths": {registry: {"auth": CREDENTIALS}}});
     Ok(fs::write(path, auths.to_string())?)
@@ -51,7 +52,10 @@ pub(super) fn registries(agent: &Agent, daemon: &Daemon, login: &Path) -> Result
     for id in fails {
         let failed = until(&format!("the failure of {id}"), BOUND, || agent.alloc(&id, "failed"))?;
         let text = serde_json::to_string(&agent.events(&failed)?)?;
-        ensure!(text.contains("/of/") && !text.contains("\"else\""), "{id}: the image is not named, or the password is: {text}");
+        ensure!(
+            text.contains("/of/") && !text.contains("\"else\""),
+            "{id}: the image is not named, or the password is: {text}"
+        );
     }
     Ok(())
 }
@@ -75,7 +79,11 @@ pub(super) fn archive(agent: &Agent, daemon: &Daemon) -> Result<()> {
     daemon.docker(&["tag", IMAGE, NAME])?;
     daemon.docker(&["save", "-o", &file.display().to_string(), NAME])?;
     daemon.docker(&["rmi", NAME])?;
-    let mut job = job("archive", "batch", json!({"image": NAME, "load": "image.tar", "command": "/bin/echo", "args": ["loaded"]}));
+    let mut job = job(
+        "archive",
+        "batch",
+        json!({"image": NAME, "load": "image.tar", "command": "/bin/echo", "args": ["loaded"]}),
+    );
     bring(&mut job, &format!("cp {:?} image.tar", file.display()));
     agent.submit(&job)?;
     let ended = until("the end of the task from an archive", BOUND, || agent.alloc("archive", "complete"))?;
@@ -85,7 +93,8 @@ pub(super) fn archive(agent: &Agent, daemon: &Daemon) -> Result<()> {
 
 /// Entrypoint, mounts, labels and environment, as the engine and the task see them.
 pub(super) fn options(agent: &Agent, daemon: &Daemon) -> Result<()> {
-    let script = "echo $COLOR $1; grep -c ' /scratch tmpfs ' /proc/mounts; cat /here/f; echo x > /here/f 2>/dev/null || echo read-only; \
+    let script = "echo $COLOR $1; grep -c ' /scratch tmpfs ' /proc/mounts; cat /here/f; echo x > /here/f 2>/dev/null \
+        || echo read-only; \
                   trap 'exit 0' TERM; while true; do sleep 1; done";
     let config = json!({
         "entrypoint": ["/bin/sh", "-c", script], "command": "zero", "args": ["one"],
@@ -109,7 +118,10 @@ pub(super) fn options(agent: &Agent, daemon: &Daemon) -> Result<()> {
     let container = daemon.docker(&["ps", "-q"])?;
     let labels = daemon.docker(&["inspect", "-f", "{{json .Config.Labels}}", container.trim()])?;
     let labels: Value = serde_json::from_str(&labels)?;
-    ensure!(labels["team"] == "a" && labels["tier"] == "b" && labels["com.hashicorp.nomad.alloc_id"] == id.as_str(), "labels: {labels}");
+    ensure!(
+        labels["team"] == "a" && labels["tier"] == "b" && labels["com.hashicorp.nomad.alloc_id"] == id.as_str(),
+        "labels: {labels}"
+    );
     agent.delete("/v1/job/options")?;
     daemon.until_empty()
 }

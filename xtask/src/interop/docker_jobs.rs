@@ -6,7 +6,8 @@ use serde_json::Value;
 use super::{dockerd::IMAGE, job::Job};
 
 /// Counts for ever, twenty lines a second, and says who asks for it.
-pub(super) const COUNTER: &str = "trap 'echo got-usr1' USR1; i=0; while true; do i=$((i+1)); echo line-$i; busybox usleep 50000; done";
+pub(super) const COUNTER: &str =
+    "trap 'echo got-usr1' USR1; i=0; while true; do i=$((i+1)); echo line-$i; busybox usleep 50000; done";
 
 /// The numbers of the counter's lines.
 pub(super) fn numbers(text: &str) -> Vec<u64> {

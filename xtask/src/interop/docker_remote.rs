@@ -1,4 +1,5 @@
-//! The driver `docker_remote`: a server and two nodes manage a container of an engine elsewhere, over TLS; nodes come and go, the container stays.
+//! The driver `docker_remote`: a server and two nodes manage a container of an engine elsewhere, over TLS; nodes come
+//! and go, the container stays.
 
 use std::{fs, path::Path};
 
@@ -25,7 +26,11 @@ const OFFERED: &str = "offered";
 
 /// The check.
 pub(crate) fn check() -> Result<()> {
-    let wanted = [Wanted::new("openssl", "openssl"), Wanted::new("/usr/sbin/sshd", "openssh-server"), Wanted::new("ssh", "openssh-client")];
+    let wanted = [
+        Wanted::new("openssl", "openssl"),
+        Wanted::new("/usr/sbin/sshd", "openssh-server"),
+        Wanted::new("ssh", "openssh-client"),
+    ];
     dockerd::need(&wanted)?;
     let [port] = free_ports()?;
     let mut daemon = Daemon::new(8)?;
@@ -46,7 +51,9 @@ pub(crate) fn check() -> Result<()> {
     fs::write(offered.join("file"), "fetched\n")?;
     let plugin = |cert: &str| {
         format!(
-            "client {{\n  artifact {{\n    filesystem_isolation_extra_paths = [\"d:r:{}\"]\n  }}\n}}\nplugin \"docker_remote\" {{\n  config {{\n    endpoint = \"tcp://127.0.0.1:{port}\"\n    tls {{\n      ca = {:?}\n      cert = {:?}\n      \
+            "client {{\n  artifact {{\n    filesystem_isolation_extra_paths = [\"d:r:{}\"]\n  \
+                }}\n}}\nplugin \"docker_remote\" {{\n  config {{\n    endpoint = \"tcp://127.0.0.1:{port}\"\n    tls \
+                {{\n      ca = {:?}\n      cert = {:?}\n      \
              key = {:?}\n    }}\n  }}\n}}",
             offered.display(),
             file("ca.pem"),
@@ -58,7 +65,8 @@ pub(crate) fn check() -> Result<()> {
     let mut nodes = vec![Agent::start_as("docker-n1", Role::Node(&server), &[], &plugin("client"))?];
     let result = story(&server, &mut nodes, &mut daemon, &plugin);
     let tails: Vec<String> = [&server].into_iter().chain(&nodes).map(Agent::log_tail).collect();
-    result.with_context(|| format!("the ends of the agents' logs:\n{}\n{}", tails.join("\n--\n"), daemon.log_tail()))?;
+    result
+        .with_context(|| format!("the ends of the agents' logs:\n{}\n{}", tails.join("\n--\n"), daemon.log_tail()))?;
     drop((nodes, server));
     daemon.end()?;
     Ok(())
@@ -70,15 +78,20 @@ pub(crate) fn certificates(dir: &Path, address: &str) -> Result<()> {
     let openssl = |args: &str| Run::new("openssl", args.split(' ')).dir(dir).quiet().run();
     let own = |name: &str| {
         openssl(&format!(
-            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN={name} -keyout {name}.key -out {name}.pem"
+            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN={name} -keyout {name}.key \
+                -out {name}.pem"
         ))
     };
     own("ca")?;
     own("stranger")?;
     fs::write(dir.join("ext"), format!("subjectAltName=IP:{address}\n"))?;
     for name in ["server", "client"] {
-        openssl(&format!("req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN={name} -keyout {name}.key -out {name}.csr"))?;
-        openssl(&format!("x509 -req -in {name}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile ext -out {name}.pem"))?;
+        openssl(&format!(
+            "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN={name} -keyout {name}.key -out {name}.csr"
+        ))?;
+        openssl(&format!(
+            "x509 -req -in {name}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile ext -out {name}.pem"
+        ))?;
     }
     Ok(())
 }
@@ -105,7 +118,8 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, daemon: &mut Daemon, plugin: &d
     // What travels with the create, and what the engine had before it.
     let said = server.exec(&alloc, &["/bin/sh", "-c", "cat /local/in/file; echo kept > /data/file"])?;
     ensure!((said.0, said.1.as_str()) == (0, "fetched\n"), "the artifact in the container: {said:?}");
-    let mounted = daemon.docker(&["inspect", "-f", "{{range .Mounts}}{{.Name}}:{{.Destination}} {{end}}", &container])?;
+    let mounted =
+        daemon.docker(&["inspect", "-f", "{{range .Mounts}}{{.Name}}:{{.Destination}} {{end}}", &container])?;
     ensure!(mounted.contains(&format!("{VOLUME}:/data ")), "volume {VOLUME} is not mounted: {mounted}");
 
     // A drain with room.
@@ -126,7 +140,9 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, daemon: &mut Daemon, plugin: &d
 
     // The engine goes and comes back: nothing is concluded from its silence.
     daemon.crash()?;
-    until("a driver that says that the engine is away", BOUND, || Ok((server.healthy(&["docker_remote"])? == 0).then_some(())))?;
+    until("a driver that says that the engine is away", BOUND, || {
+        Ok((server.healthy(&["docker_remote"])? == 0).then_some(()))
+    })?;
     daemon.up()?;
     until("a healthy driver with its engine", BOUND, || Ok((server.healthy(&["docker_remote"])? >= 1).then_some(())))?;
     same(server, daemon, &container, "kill -9 of the engine")?;
@@ -147,7 +163,8 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, daemon: &mut Daemon, plugin: &d
     server.until_no_record()
 }
 
-/// A node that reaches the same engine through a real sshd; a key that the host does not know is refused with the reason.
+/// A node that reaches the same engine through a real sshd; a key that the host does not know is refused with the
+/// reason.
 fn over_ssh(server: &Agent, nodes: &mut Vec<Agent>, daemon: &Daemon) -> Result<()> {
     let dir = daemon.dir().join("ssh");
     fs::create_dir_all(&dir)?;
@@ -160,7 +177,8 @@ fn over_ssh(server: &Agent, nodes: &mut Vec<Agent>, daemon: &Daemon) -> Result<(
     let host_key = fs::read_to_string(dir.join("host.pub"))?;
     fs::write(dir.join("known"), format!("[127.0.0.1]:{port} {host_key}"))?;
     let daemon_config = format!(
-        "Port {port}\nListenAddress 127.0.0.1\nHostKey {}\nAuthorizedKeysFile {}\nPidFile {}\nStrictModes no\nUsePAM no\nPermitRootLogin yes\n",
+        "Port {port}\nListenAddress 127.0.0.1\nHostKey {}\nAuthorizedKeysFile {}\nPidFile {}\nStrictModes no\nUsePAM \
+            no\nPermitRootLogin yes\n",
         path("host"),
         path("authorized"),
         path("pid"),
@@ -176,11 +194,16 @@ fn over_ssh(server: &Agent, nodes: &mut Vec<Agent>, daemon: &Daemon) -> Result<(
         .context("could not start sshd")?;
     let outcome = (|| {
         for (name, key) in [("docker-n4", "node"), ("docker-n5", "stranger")] {
-            let config = format!("Host *\n  IdentityFile {}\n  IdentitiesOnly yes\n  UserKnownHostsFile {}\n", path(key), path("known"));
+            let config = format!(
+                "Host *\n  IdentityFile {}\n  IdentitiesOnly yes\n  UserKnownHostsFile {}\n",
+                path(key),
+                path("known")
+            );
             fs::write(dir.join(format!("{key}.conf")), config)?;
             let endpoint = format!("ssh://root@127.0.0.1:{port}{}", daemon.url().trim_start_matches("unix://"));
             let plugin = format!(
-                "plugin \"docker_remote\" {{\n  config {{\n    endpoint = {endpoint:?}\n    ssh_config = {:?}\n  }}\n}}",
+                "plugin \"docker_remote\" {{\n  config {{\n    endpoint = {endpoint:?}\n    ssh_config = \
+                    {:?}\n  }}\n}}",
                 path(&format!("{key}.conf"))
             );
             nodes.push(Agent::start_as(name, Role::Node(server), &[], &plugin)?);

@@ -4,7 +4,6 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
@@ -58,7 +57,9 @@ impl Daemon {
         let daemon = Daemon::of(number, pid);
         drop(fs::remove_dir_all(&daemon.dir));
         fs::create_dir_all(&daemon.dir)?;
-        Run::new("ip", ["link", "add", &daemon.bridge, "type", "bridge"]).run().context("the machine cannot make a bridge")?;
+        Run::new("ip", ["link", "add", &daemon.bridge, "type", "bridge"])
+            .run()
+            .context("the machine cannot make a bridge")?;
         // Runs beside each other must not meet.
         let net = format!("10.{}.{}.1/24", 224 + number, pid % 254 + 1);
         Run::new("ip", ["addr", "add", &net, "dev", &daemon.bridge]).run()?;
@@ -68,7 +69,13 @@ impl Daemon {
 
     fn of(number: u8, pid: u32) -> Daemon {
         let dir = std::env::temp_dir().join(format!("drover-interop-dockerd{number}-{pid}"));
-        Daemon { dir, bridge: format!("drv{number}{}", pid % 1_000_000), more: Vec::new(), child: None, containerd: None }
+        Daemon {
+            dir,
+            bridge: format!("drv{number}{}", pid % 1_000_000),
+            more: Vec::new(),
+            child: None,
+            containerd: None,
+        }
     }
 
     /// Takes down what a run that was killed has left of an engine. Its number is the only digit of its name.
@@ -100,7 +107,8 @@ impl Daemon {
         if self.containerd.is_none() {
             // As a service of its own, as distributions run it: it outlives the engine.
             let config = format!(
-                "version = 2\nroot = {:?}\nstate = {:?}\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = {:?}\n",
+                "version = 2\nroot = {:?}\nstate = {:?}\ndisabled_plugins = \
+                    [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = {:?}\n",
                 path("containerd"),
                 path("containerd-state"),
                 path("c.sock"),
@@ -108,13 +116,18 @@ impl Daemon {
             fs::write(path("containerd.toml"), config)?;
             let mut started = Command::new("containerd");
             started.args(["--config", &path("containerd.toml")]).stdin(Stdio::null());
-            let child = started.stdout(log.try_clone()?).stderr(log.try_clone()?).spawn().context("could not start containerd")?;
+            let child = started
+                .stdout(log.try_clone()?)
+                .stderr(log.try_clone()?)
+                .spawn()
+                .context("could not start containerd")?;
             self.containerd = Some(child);
             until("a containerd that listens", BOUND, || {
                 Ok(std::os::unix::net::UnixStream::connect(path("c.sock")).is_ok().then_some(()))
             })?;
         }
-        // Neither the machine's packet filter nor its routing is touched: published ports are served by the engine's own proxy.
+        // Neither the machine's packet filter nor its routing is touched: published ports are served by the engine's
+        // own proxy.
         let args = [
             "--host".into(),
             self.url(),
@@ -219,8 +232,8 @@ impl Daemon {
         Run::new("ctr", ["--address", &socket, "--namespace", "moby"].into_iter().chain(args.iter().copied()))
     }
 
-    /// Of an engine that was killed: what its containerd has started and it has not noted. Those it will never see again, unless their tasks end. Ids with
-    /// their labels.
+    /// Of an engine that was killed: what its containerd has started and it has not noted. Those it will never see
+    /// again, unless their tasks end. Ids with their labels.
     pub(crate) fn unseen(&self) -> Result<Vec<(String, Value)>> {
         let tasks = self.ctr(&["tasks", "list"]).output()?;
         let mut unseen = Vec::new();
@@ -274,17 +287,17 @@ impl Daemon {
         }
         if let Some(mut child) = self.child.take() {
             drop(local::signal(child.id(), Signal::TERM));
-            drop(until("the engine's end", Duration::from_secs(15), || Ok(child.try_wait()?.map(drop))));
+            drop(until("the engine's end", BOUND, || Ok(child.try_wait()?.map(drop))));
             drop(child.kill());
             drop(child.wait());
         }
         if let Some(mut child) = self.containerd.take() {
             drop(local::signal(child.id(), Signal::TERM));
-            drop(until("containerd's end", Duration::from_secs(10), || Ok(child.try_wait()?.map(drop))));
+            drop(until("containerd's end", BOUND, || Ok(child.try_wait()?.map(drop))));
             drop(child.kill());
             drop(child.wait());
         }
-        drop(until("the end of what the engine has started", Duration::from_secs(10), || {
+        drop(until("the end of what the engine has started", BOUND, || {
             let left = processes_of(&self.dir);
             for pid in left.keys() {
                 kill(*pid)?;
@@ -302,7 +315,9 @@ impl Daemon {
 
 /// Cgroups go from the inside out, and only when nobody is in them.
 fn remove_cgroup(dir: &Path) {
-    for pid in fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default().lines().filter_map(|pid| pid.parse().ok()) {
+    for pid in
+        fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default().lines().filter_map(|pid| pid.parse().ok())
+    {
         drop(kill(pid));
     }
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -310,7 +325,7 @@ fn remove_cgroup(dir: &Path) {
             remove_cgroup(&entry.path());
         }
     }
-    drop(until("an empty cgroup", Duration::from_secs(5), || match fs::remove_dir(dir) {
+    drop(until("an empty cgroup", BOUND, || match fs::remove_dir(dir) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Ok(None),
         _ => Ok(Some(())),
     }));

@@ -1,5 +1,5 @@
-//! The walk of `docs/guides/writing-a-driver.md`: a project from the template is built outside this workspace, loaded, and runs a job that
-//! outlives it.
+//! The walk of `docs/guides/writing-a-driver.md`: a project from the template is built outside this workspace, loaded,
+//! and runs a job that outlives it.
 
 use std::ffi::OsString;
 use std::fs;
@@ -19,18 +19,29 @@ pub(crate) fn check() -> Result<()> {
     let dir = target_dir().join("interop/driver-template");
     drop(fs::remove_dir_all(&dir));
     template::instantiate(NAME, &dir)?;
+    // With the versions of the workspace: newer ones that the registry may have by now say nothing of the template.
+    fs::copy(workspace::root().join("Cargo.lock"), dir.join("Cargo.lock"))?;
     // Where the dependencies are built already.
-    let words =
-        [OsString::from("build"), "--manifest-path".into(), dir.join("Cargo.toml").into(), "--target-dir".into(), target_dir().into()];
+    let words = [
+        OsString::from("build"),
+        "--manifest-path".into(),
+        dir.join("Cargo.toml").into(),
+        "--target-dir".into(),
+        target_dir().into(),
+    ];
     // From the root: there lies the file that names the compiler.
-    Run::new("cargo", words).dir(workspace::root()).run()?;
+    Run::new("cargo", words).dir(workspace::root()).run_patiently()?;
     let plugin = target_dir().join("debug").join(NAME);
     let schema = Run::new(program(), [OsString::from("driver"), "schema".into(), plugin.clone().into()]).output()?;
-    ensure!(schema.contains("| `script` | string | yes |  | The script. |"), "`drover driver schema` prints:\n{schema}");
+    ensure!(
+        schema.contains("| `script` | string | yes |  | The script. |"),
+        "`drover driver schema` prints:\n{schema}"
+    );
 
     let block = fs::read_to_string(dir.join("agent.hcl"))?;
     let agent = Agent::start("driver-template", &[(NAME, &plugin)], &block)?;
-    story(&agent, &dir.join("job.nomad.hcl")).with_context(|| format!("the end of the agent's log:\n{}", agent.log_tail()))?;
+    story(&agent, &dir.join("job.nomad.hcl"))
+        .with_context(|| format!("the end of the agent's log:\n{}", agent.log_tail()))?;
     Ok(())
 }
 
@@ -46,5 +57,7 @@ fn story(agent: &Agent, job: &Path) -> Result<()> {
     until("more of the log", BOUND, || Ok((log()?.len() > length).then_some(())))?;
     ensure!(log()?.matches("hello from").count() == 1, "the task was started again:\n{}", log()?);
     agent.delete(&format!("/v1/job/{NAME}"))?;
-    until("the end of the task", BOUND, || Ok((agent.get(&format!("/v1/allocation/{alloc}"))?["ClientStatus"] == "complete").then_some(())))
+    until("the end of the task", BOUND, || {
+        Ok((agent.get(&format!("/v1/allocation/{alloc}"))?["ClientStatus"] == "complete").then_some(()))
+    })
 }

@@ -12,7 +12,7 @@ fn parts(name: &str) -> Option<(&str, u32)> {
 }
 
 /// Ends and removes what belongs to runs whose process is gone.
-pub(super) fn sweep() {
+pub(crate) fn sweep() {
     for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let Some((check, pid)) = name.to_str().and_then(parts) else { continue };
@@ -23,6 +23,7 @@ pub(super) fn sweep() {
         match check {
             "ssh" => ssh::sweep(pid),
             "chaosremote" => chaos::remote::sweep(pid),
+            of_cluster if of_cluster.starts_with("chaoscluster") => chaos::cluster::sweep(pid),
             engine => Daemon::sweep(engine, pid),
         }
         local::remove(&entry.path());

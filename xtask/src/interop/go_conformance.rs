@@ -1,4 +1,5 @@
-//! A Go driver under the conformance suite: what Nomad's own raw_exec does otherwise than the suite asks is a list, and the list must be right.
+//! A Go driver under the conformance suite: what Nomad's own raw_exec does otherwise than the suite asks is a list, and
+//! the list must be right.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -20,7 +21,11 @@ const KNOWN: &[(&str, &str, Shows)] = &[
     ("launch/closed-stderr", "a log line with nobody reading ends the process by SIGPIPE", Shows::Everywhere),
     ("base/junk-requests", "RecoverTask without a handle dereferences nil, and the process ends", Shows::Everywhere),
     ("config/decimal-strings", "its decoder takes no text for a number", Shows::Everywhere),
-    ("stop/signal", "StopTask closes the executor before the result is fetched: exit code 0 and an error", Shows::Everywhere),
+    (
+        "stop/signal",
+        "StopTask closes the executor before the result is fetched: exit code 0 and an error",
+        Shows::Everywhere,
+    ),
     ("stop/timeout", "the same: the result of a task that was killed is lost", Shows::Everywhere),
     ("stop/ended", "the same: StopTask replaces the result of a task that has ended", Shows::Everywhere),
     ("stop/tree", "children in sessions of their own live on", Shows::CgroupsV1),
@@ -42,8 +47,11 @@ pub(crate) fn check() -> Result<()> {
     let one_hierarchy = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
     let known: BTreeSet<&str> = KNOWN.iter().map(|(id, ..)| *id).collect();
     let unknown = failed.iter().filter(|(id, _)| !known.contains(id.as_str()));
-    let mut wrong: Vec<String> = unknown.map(|(id, seen)| format!("{id} fails and is not in the list: {seen}")).collect();
-    let absent = KNOWN.iter().filter(|(id, _, shows)| !failed.contains_key(*id) && (!one_hierarchy || *shows != Shows::CgroupsV1));
+    let mut wrong: Vec<String> =
+        unknown.map(|(id, seen)| format!("{id} fails and is not in the list: {seen}")).collect();
+    let absent = KNOWN
+        .iter()
+        .filter(|(id, _, shows)| !failed.contains_key(*id) && (!one_hierarchy || *shows != Shows::CgroupsV1));
     wrong.extend(absent.map(|(id, why, _)| format!("{id} is in the list ({why}) and did not fail")));
     if !wrong.is_empty() {
         bail!("{}", wrong.join("\n"));

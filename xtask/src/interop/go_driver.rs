@@ -1,4 +1,5 @@
-//! A Go driver under Drover: Nomad's own raw_exec, served as an external plugin by a small main of ours, from the Go module registry.
+//! A Go driver under Drover: Nomad's own raw_exec, served as an external plugin by a small main of ours, from the Go
+//! module registry.
 
 use std::path::PathBuf;
 
@@ -30,20 +31,31 @@ pub(super) fn plugin() -> Result<PathBuf> {
 /// The check.
 pub(crate) fn raw_exec() -> Result<()> {
     let plugin = plugin()?;
-    let mut agent = Agent::start("go", &[("go_raw_exec", &plugin)], "plugin \"go_raw_exec\" {\n  config {\n    enabled = true\n  }\n}")?;
+    let mut agent = Agent::start(
+        "go",
+        &[("go_raw_exec", &plugin)],
+        "plugin \"go_raw_exec\" {\n  config {\n    enabled = true\n  }\n}",
+    )?;
     story(&mut agent).with_context(|| format!("the end of the agent's log:\n{}", agent.log_tail()))
 }
 
 fn story(agent: &mut Agent) -> Result<()> {
     // The file in plugin_dir serves the same driver name as the built-in plugin, which leaves when the other one is up.
     let built_in = || agent.pids(|command| command.ends_with("driver raw_exec"));
-    until("a healthy Go driver", BOUND, || Ok((agent.healthy(&["raw_exec"])? == 1 && built_in().is_empty()).then_some(())))?;
+    until("a healthy Go driver", BOUND, || {
+        Ok((agent.healthy(&["raw_exec"])? == 1 && built_in().is_empty()).then_some(()))
+    })?;
 
     // Exit codes and logs of a batch job.
-    agent.submit(&Job::script("ends", "batch", "raw_exec", "echo to-stdout; echo to-stderr >&2; exit 7").once().body())?;
+    agent.submit(
+        &Job::script("ends", "batch", "raw_exec", "echo to-stdout; echo to-stderr >&2; exit 7").once().body(),
+    )?;
     let ended = until("the end of the batch job", BOUND, || agent.alloc("ends", "failed"))?;
     let events = agent.events(&ended)?;
-    ensure!(events.iter().any(|e| e["Type"] == "Terminated" && e["ExitCode"] == 7), "no Terminated event with exit code 7: {events:?}");
+    ensure!(
+        events.iter().any(|e| e["Type"] == "Terminated" && e["ExitCode"] == 7),
+        "no Terminated event with exit code 7: {events:?}"
+    );
     for (stream, wanted) in [("stdout", "to-stdout\n"), ("stderr", "to-stderr\n")] {
         let text = until("the log", BOUND, || Ok(Some(agent.output(&ended, stream)?).filter(|text| !text.is_empty())))?;
         ensure!(text == wanted, "{stream} reads {text:?}");

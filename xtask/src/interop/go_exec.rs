@@ -1,5 +1,6 @@
-//! A local driver as people write them with the stock packages, whose workloads say nothing of their task: executors, plugin, agent and helpers are killed.
-//! Counted in `/proc` by a mark in the environment of each workload: never two copies of one, and none is left.
+//! A local driver as people write them with the stock packages, whose workloads say nothing of their task: executors,
+//! plugin, agent and helpers are killed. Counted in `/proc` by a mark in the environment of each workload: never two
+//! copies of one, and none is left.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -64,7 +65,9 @@ fn workloads() -> BTreeMap<String, BTreeSet<u32>> {
 type Copies = (u64, Vec<String>);
 
 fn look((looks, doubled): &mut Copies) {
-    doubled.extend(workloads().into_iter().filter(|(_, pids)| pids.len() > 1).map(|(name, pids)| format!("{name}: {pids:?}")));
+    doubled.extend(
+        workloads().into_iter().filter(|(_, pids)| pids.len() > 1).map(|(name, pids)| format!("{name}: {pids:?}")),
+    );
     *looks += 1;
 }
 
@@ -88,14 +91,17 @@ fn all_run(expected: usize) -> Result<BTreeMap<String, u32>> {
     until(&format!("{expected} workloads, one of each"), BOUND, || {
         let found = workloads();
         let one_each = found.len() == expected && found.values().all(|pids| pids.len() == 1);
-        Ok(one_each.then(|| found.into_iter().flat_map(|(name, pids)| pids.into_iter().map(move |pid| (name.clone(), pid))).collect()))
+        Ok(one_each.then(|| {
+            found.into_iter().flat_map(|(name, pids)| pids.into_iter().map(move |pid| (name.clone(), pid))).collect()
+        }))
     })
 }
 
 /// The executor that holds a workload.
 fn executor_of(workload: u32) -> Result<u32> {
     let stat = fs::read_to_string(format!("/proc/{workload}/stat"))?;
-    let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)).and_then(|p| p.parse().ok());
+    let parent =
+        stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)).and_then(|p| p.parse().ok());
     let parent: u32 = parent.with_context(|| format!("no parent in {stat:?}"))?;
     let line = fs::read_to_string(format!("/proc/{parent}/cmdline"))?;
     ensure!(line.contains("\0executor\0"), "the workload {workload} is not held by an executor, but by {line:?}");
@@ -110,11 +116,15 @@ fn plugins(agent: &Agent) -> Vec<u32> {
 fn events(agent: &Agent) -> Result<String> {
     let states = agent.list("/v1/allocations")?.into_iter().map(|mut alloc| alloc["TaskStates"]["t"].take());
     let most = states.max_by_key(|s| s["Restarts"].as_u64()).unwrap_or_default();
-    Ok(events_of(&most).iter().map(|e| format!("{}: {}", e["Type"], e["DisplayMessage"])).collect::<Vec<_>>().join("\n"))
+    Ok(events_of(&most)
+        .iter()
+        .map(|e| format!("{}: {}", e["Type"], e["DisplayMessage"]))
+        .collect::<Vec<_>>()
+        .join("\n"))
 }
 
-/// Waits until all tasks are started, as their node says it, and so many were restarted. A workload is there before its start is confirmed, and a start
-/// that is cut off then is made again with another process.
+/// Waits until all tasks are started, as their node says it, and so many were restarted. A workload is there before its
+/// start is confirmed, and a start that is cut off then is made again with another process.
 fn started(agent: &Agent, restarts: u64) -> Result<()> {
     until(&format!("the starts of all tasks after {restarts} restarts"), BOUND, || {
         let allocs = agent.list("/v1/allocations")?;
@@ -147,7 +157,11 @@ fn story(agent: &mut Agent) -> Result<()> {
             Ok(workloads().get(&name).is_some_and(|pids| pids.len() == 1 && !pids.contains(&former)).then_some(()))
         })?;
         let now = all_run(TASKS + BESIDE)?;
-        ensure!(changed(&before, &now) == [&name], "the executor of {name} was killed, changed have {:?}", changed(&before, &now));
+        ensure!(
+            changed(&before, &now) == [&name],
+            "the executor of {name} was killed, changed have {:?}",
+            changed(&before, &now)
+        );
         started(agent, index + 1)?;
         before = now;
     }
@@ -157,7 +171,8 @@ fn story(agent: &mut Agent) -> Result<()> {
         let first = until("the plugin", BOUND, || Ok(plugins(agent).first().copied()))?;
         kill(first)?;
         until("the end of the plugin", BOUND, || Ok((!plugins(agent).contains(&first)).then_some(())))?;
-        // An operator does not wait for the pause between two processes, and the agent has to have seen the end of the first one.
+        // An operator does not wait for the pause between two processes, and the agent has to have seen the end of the
+        // first one.
         until("another plugin", BOUND, || {
             agent.put("/v1/client/drivers/reload", &json!({}))?;
             Ok((!plugins(agent).is_empty()).then_some(()))
@@ -165,13 +180,21 @@ fn story(agent: &mut Agent) -> Result<()> {
     }
     agent.until_healthy(&["go_exec"], 1)?;
     let now = all_run(TASKS + BESIDE)?;
-    ensure!(now == before, "the plugin was killed {PLUGIN_KILLS} times, changed have {:?}: {}", changed(&before, &now), events(agent)?);
+    ensure!(
+        now == before,
+        "the plugin was killed {PLUGIN_KILLS} times, changed have {:?}: {}",
+        changed(&before, &now),
+        events(agent)?
+    );
     known(agent, &now)?;
 
     // Agent, plugin and log collectors die at once, and the executors of some tasks with them.
     let doomed: Vec<String> = (5..8).map(|index| format!("victims-{index}")).collect();
-    let mut helpers = agent.pids(|command| command.contains(" collect "));
-    ensure!(helpers.len() == TASKS + BESIDE, "a log collector for each task is expected, there are {}", helpers.len());
+    let mut helpers = until("a log collector for each task, and no other", BOUND, || {
+        let found = agent.pids(|command| command.contains(" collect "));
+        ensure!(found.len() == TASKS + BESIDE, "there are {}", found.len());
+        Ok(Some(found))
+    })?;
     helpers.extend(plugins(agent));
     for name in &doomed {
         helpers.push(executor_of(before[name])?);
@@ -186,15 +209,24 @@ fn story(agent: &mut Agent) -> Result<()> {
         Ok(doomed.iter().all(|name| found.get(name).is_some_and(|pids| !pids.contains(&before[name]))).then_some(()))
     })?;
     let now = all_run(TASKS + BESIDE)?;
-    ensure!(changed(&before, &now) == doomed, "the executors of {doomed:?} were killed, changed have {:?}", changed(&before, &now));
+    ensure!(
+        changed(&before, &now) == doomed,
+        "the executors of {doomed:?} were killed, changed have {:?}",
+        changed(&before, &now)
+    );
     agent.until_healthy(&["go_exec"], 1)?;
     known(agent, &now)?;
 
     // A purge leaves nothing of its job and everything of the other.
     agent.delete("/v1/job/victims?purge=true")?;
-    until("the end of the purged workloads", BOUND, || Ok(workloads().keys().all(|name| !name.starts_with("victims")).then_some(())))?;
+    until("the end of the purged workloads", BOUND, || {
+        Ok(workloads().keys().all(|name| !name.starts_with("victims")).then_some(()))
+    })?;
     let left = all_run(BESIDE)?;
-    ensure!(left.iter().all(|(name, pid)| now[name] == *pid), "after the purge of another job there are {left:?}, before it {now:?}");
+    ensure!(
+        left.iter().all(|(name, pid)| now[name] == *pid),
+        "after the purge of another job there are {left:?}, before it {now:?}"
+    );
     agent.delete("/v1/job/beside?purge=true")?;
     until("the end of all workloads", BOUND, || Ok(workloads().is_empty().then_some(())))?;
     let executors = |c: &String| c.contains(" executor ") || c.contains(" collect ");
@@ -207,15 +239,20 @@ fn known(agent: &Agent, running: &BTreeMap<String, u32>) -> Result<()> {
     let audit = balanced(agent)?;
     let findings = audit["Findings"].as_array().cloned().unwrap_or_default();
     for (name, pid) in running {
-        let line =
-            findings.iter().find(|f| f["Kind"] == "process" && f["What"].as_str().is_some_and(|w| w.starts_with(&format!("{pid} "))));
+        let line = findings
+            .iter()
+            .find(|f| f["Kind"] == "process" && f["What"].as_str().is_some_and(|w| w.starts_with(&format!("{pid} "))));
         let line = line.with_context(|| format!("the books do not name the workload {pid} of {name}"))?;
-        ensure!(line["Status"] == "claimed" && line["Task"] == "t", "the workload {pid} of {name} stands in the books as {line}");
+        ensure!(
+            line["Status"] == "claimed" && line["Task"] == "t",
+            "the workload {pid} of {name} stands in the books as {line}"
+        );
     }
     // A workload is there before its start is confirmed and the servers are told.
     let ids = until(&format!("{} running allocations", running.len()), BOUND, || {
         let allocs = agent.list("/v1/allocations")?;
-        let ids: Vec<String> = allocs.iter().filter(|a| a["ClientStatus"] == "running").map(|a| text(&a["ID"])).collect();
+        let ids: Vec<String> =
+            allocs.iter().filter(|a| a["ClientStatus"] == "running").map(|a| text(&a["ID"])).collect();
         Ok((ids.len() == running.len()).then_some(ids))
     })?;
     for id in ids {

@@ -24,10 +24,12 @@ pub(crate) fn check() -> Result<()> {
     let cases = |v: &Value| v["Cases"].as_array().cloned().unwrap_or_default();
     let (recorded, rendered) = (cases(&recorded), cases(&rendered));
     ensure!(!rendered.is_empty(), "the Go program rendered nothing");
-    let changed: Vec<String> = recorded.iter().zip(&rendered).filter(|(a, b)| a != b).map(|(a, b)| format!("{a}\n  now {b}")).collect();
+    let changed: Vec<String> =
+        recorded.iter().zip(&rendered).filter(|(a, b)| a != b).map(|(a, b)| format!("{a}\n  now {b}")).collect();
     if recorded.len() != rendered.len() || !changed.is_empty() {
         bail!(
-            "golden.json holds {} cases, Go renders {}; {} differ. If cases.txt was changed, write golden.json again with generate.go.\n{}",
+            "golden.json holds {} cases, Go renders {}; {} differ. If cases.txt was changed, write golden.json again \
+                with generate.go.\n{}",
             recorded.len(),
             rendered.len(),
             changed.len(),

@@ -73,7 +73,10 @@ mod tests {
     fn what_is_said_of_a_part_is_in_it_beside_what_it_had() {
         let job = Job::script("a", "batch", "raw_exec", "true").once().count(3).task(json!({"User": "guest"})).body();
         let group = &job["Job"]["TaskGroups"][0];
-        assert_eq!((&group["Count"], &group["RestartPolicy"]["Attempts"], &group["Name"]), (&json!(3), &json!(0), &json!("g")));
+        assert_eq!(
+            (&group["Count"], &group["RestartPolicy"]["Attempts"], &group["Name"]),
+            (&json!(3), &json!(0), &json!("g"))
+        );
         assert_eq!((&group["Tasks"][0]["User"], &group["Tasks"][0]["Driver"]), (&json!("guest"), &json!("raw_exec")));
     }
 }

@@ -1,4 +1,5 @@
-//! `cargo xtask interop`: tests against real peers. Each installs what it needs; what cannot run is said plainly, and fails the run in CI.
+//! `cargo xtask interop`: tests against real peers. Each installs what it needs; what cannot run is said plainly, and
+//! fails the run in CI.
 
 pub(crate) mod api;
 mod artifacts;
@@ -17,13 +18,15 @@ pub(crate) mod docker_remote;
 pub(crate) mod dockerd;
 mod driver_template;
 mod ecs;
-mod former;
+pub(crate) mod etcd;
+pub(crate) mod former;
 mod go_conformance;
 mod go_driver;
 mod go_exec;
 mod go_remote;
 mod go_templates;
 pub(crate) mod job;
+pub(crate) mod linearizable;
 mod registry;
 mod remote;
 mod ssh;
@@ -34,14 +37,16 @@ mod stock_e2e;
 mod stock_jobs_parse;
 mod stock_nomad;
 mod stock_suites;
+mod stock_tls;
 mod suite;
+mod three_servers;
 mod vm;
 
 use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-use crate::{book, builds, chaos, packages::Skip};
+use crate::{book, builds, chaos, model, packages::Skip};
 
 /// Name, what it shows, and the check, which ends with a [`Skip`] where it cannot run.
 type Check = (&'static str, &'static str, fn() -> Result<()>);
@@ -49,25 +54,46 @@ type Check = (&'static str, &'static str, fn() -> Result<()>);
 const CHECKS: &[Check] = &[
     (
         "go-raw-exec",
-        "a Go driver built from Nomad's own raw_exec runs a job unmodified, survives kill -9 of itself and of the agent",
+        "a Go driver built from Nomad's own raw_exec runs a job unmodified, survives kill -9 of itself and of \
+            the agent",
         go_driver::raw_exec,
     ),
     (
         "go-exec",
-        "a local driver of the stock packages whose workloads say nothing of their task: executors, plugin, agent and helpers are killed, never two copies, none left",
+        "a local driver of the stock packages whose workloads say nothing of their task: executors, plugin, agent and \
+            helpers are killed, never two copies, none left",
         go_exec::check,
     ),
     (
         "go-remote",
-        "a remote driver of the stock packages with the plain protocol: frozen, stopped, killed, drained, lost, its instances are watched, stopped and replaced",
+        "a remote driver of the stock packages with the plain protocol: frozen, stopped, killed, drained, lost, its \
+            instances are watched, stopped and replaced",
         go_remote::check,
     ),
-    ("driver-template", "a driver from the template builds outside this workspace and its task outlives it", driver_template::check),
+    (
+        "driver-template",
+        "a driver from the template builds outside this workspace and its task outlives it",
+        driver_template::check,
+    ),
     ("chaos", "each fault of `cargo xtask chaos` once: nothing lost, doubled, leaked or told wrongly", chaos::check),
     (
         "chaos-remote",
-        "remote tasks on ssh hosts and an engine while managers, lines, hosts, the engine and the server fail: one instance for each slot, none lost, none left",
+        "remote tasks on ssh hosts and an engine while managers, lines, hosts, the engine and the server fail: one \
+            instance for each slot, none lost, none left",
         chaos::remote::check,
+    ),
+    (
+        "chaos-cluster",
+        "three servers, three members of etcd and three nodes are killed, frozen, cut off and short of disk: no \
+            acknowledged write is lost, no index goes back, an order explains every answer, no task ends without a \
+            cause",
+        chaos::cluster::check,
+    ),
+    (
+        "model",
+        "more than a million states of two managers, two slots and each kind of runtime, with every fault at any \
+            moment: the promises hold in each",
+        model::check,
     ),
     ("disk-full", "a full disk refuses writes with the reason and corrupts nothing", disk_full::check),
     (
@@ -77,57 +103,115 @@ const CHECKS: &[Check] = &[
     ),
     (
         "cgroup-v2",
-        "a Debian kernel with cgroup version 2 alone, in a virtual machine: limits hold, trees are killed, cores are kept apart",
+        "a Debian kernel with cgroup version 2 alone, in a virtual machine: limits hold, trees are killed, cores are \
+            kept apart",
         cgroup_v2::check,
     ),
     (
         "cni",
-        "network mode bridge with real CNI plugins: ports of the host lead inside, the agent is killed in the middle, nothing is left",
+        "network mode bridge with real CNI plugins: ports of the host lead inside, the agent is killed in the middle, \
+            nothing is left",
         cni::check,
     ),
-    ("book", "the documents as a website: every page of the summary is there, every link leads somewhere", || book::build().map(drop)),
-    ("browser", "a page of another origin in a real browser changes and reads nothing, a trusted one may", browser::check),
+    ("book", "the documents as a website: every page of the summary is there, every link leads somewhere", || {
+        book::build().map(drop)
+    }),
+    (
+        "browser",
+        "a page of another origin in a real browser changes and reads nothing, a trusted one may",
+        browser::check,
+    ),
     ("completion", "zsh and fish offer what the agent has, and act on no name", completion::check),
     (
         "docker",
-        "a real engine runs a job: logs, exec, stats, out of memory, reserved cores; plugin, agent and engine are killed in turn",
+        "a real engine runs a job: logs, exec, stats, out of memory, reserved cores; plugin, agent and engine are \
+            killed in turn",
         docker::check,
     ),
     (
         "docker-remote",
-        "two nodes manage a container of an engine behind TLS: drained, killed, the engine killed, it is the same container",
+        "two nodes manage a container of an engine behind TLS: drained, killed, the engine killed, it is the same \
+            container",
         docker_remote::check,
     ),
     (
         "ecs",
-        "two nodes manage ECS tasks at moto's server behind a proxy that loses answers, throttles and talks rubbish: one task for each slot",
+        "two nodes manage ECS tasks at moto's server behind a proxy that loses answers, throttles and talks rubbish: \
+            one task for each slot",
         ecs::check,
+    ),
+    (
+        "etcd",
+        "the shared store on real members of etcd, with TLS too: killed, stopped, full, they lose nothing that was \
+            acknowledged",
+        etcd::check,
     ),
     (
         "docker-conformance",
         "the conformance suite on docker and docker_remote with a real engine: nothing fails",
         docker_conformance::check,
     ),
-    ("ssh", "remote_exec over real ssh servers in network namespaces, whose lines are cut in the middle of everything", ssh::check),
-    ("go-conformance", "the conformance suite on Nomad's own raw_exec: nothing fails but the faults that are known", go_conformance::check),
+    (
+        "ssh",
+        "remote_exec over real ssh servers in network namespaces, whose lines are cut in the middle of everything",
+        ssh::check,
+    ),
+    (
+        "go-conformance",
+        "the conformance suite on Nomad's own raw_exec: nothing fails but the faults that are known",
+        go_conformance::check,
+    ),
+    (
+        "linearizable",
+        "clients register, read, stop and purge jobs while the server is killed: Porcupine finds an order that \
+            explains every answer",
+        linearizable::check,
+    ),
+    (
+        "three-servers",
+        "the page of three servers on one machine to the letter: etcd, TLS, a node, the leader is killed",
+        three_servers::check,
+    ),
     ("go-host", "Nomad's own plugin client drives a driver of ours", go_driver::our_driver_under_go),
-    ("go-templates", "Go's text/template with consul-template renders the golden cases as they are recorded", go_templates::check),
+    (
+        "go-templates",
+        "Go's text/template with consul-template renders the golden cases as they are recorded",
+        go_templates::check,
+    ),
     ("stock-api-tests", "the tests of the Go api module, unedited, against our agent", stock_suites::api),
     (
         "stock-driver-tests",
-        "the tests that stock drivers have for raw_exec and exec, unedited, through the stock driver harness, against our plugins",
+        "the tests that stock drivers have for raw_exec and exec, unedited, through the stock driver harness, against \
+            our plugins",
         stock_drivers::check,
     ),
-    ("stock-e2e", "the stock end-to-end tests that need no cloud, unedited, with the stock command line and with ours", stock_e2e::check),
+    (
+        "stock-e2e",
+        "the stock end-to-end tests that need no cloud, unedited, with the stock command line and with ours",
+        stock_e2e::check,
+    ),
     ("stock-cli", "Nomad's own command line works with a Drover agent", stock_cli::check),
+    (
+        "stock-tls",
+        "certificates of nomad tls for our agents with the stock command line, certificates of drover tls for a stock \
+            agent with ours",
+        stock_tls::check,
+    ),
     (
         "stock-jobs-parse",
         "POST /v1/jobs/parse answers what the reference parser gives, for every job file of the stock tree",
         stock_jobs_parse::check,
     ),
-    ("stock-nomad-1.9", "our drivers run jobs under a stock Nomad 1.9, through every restart and kill", stock_nomad::nomad_1_9),
+    (
+        "stock-nomad-1.9",
+        "our drivers run jobs under a stock Nomad 1.9, through every restart and kill",
+        stock_nomad::nomad_1_9,
+    ),
     ("stock-nomad-newest", "our drivers run jobs under the newest Nomad that the registry serves", stock_nomad::newest),
 ];
+
+/// The check that only computes, while all others wait for processes most of the time: it runs beside them.
+const COMPUTES: &str = "model";
 
 /// Runs the checks of these names, or all.
 pub(crate) fn run(names: &[&str]) -> Result<()> {
@@ -141,16 +225,19 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     let in_ci = std::env::var_os("CI").is_some_and(|v| v == "true");
     let begun = Instant::now();
     let (mut passed, mut failed, mut skipped) = (0, Vec::new(), Vec::new());
-    for (name, what, check) in CHECKS {
-        if !names.is_empty() && !names.contains(name) {
-            continue;
-        }
-        let start = Instant::now();
-        eprintln!("interop {name}: {what}");
-        match check() {
+    let asked = |name: &str| names.is_empty() || names.contains(&name);
+    let (beside, in_turn): (Vec<_>, Vec<_>) =
+        CHECKS.iter().filter(|(name, ..)| asked(name)).partition(|(name, ..)| *name == COMPUTES);
+    let beside = beside.into_iter().map(|check| std::thread::spawn(move || (check, computed(check))));
+    // They begin at once.
+    let beside: Vec<_> = beside.collect();
+    let in_turn = in_turn.into_iter().map(|check| Ok((check, timed(check))));
+    for done in in_turn.chain(beside.into_iter().map(std::thread::JoinHandle::join)) {
+        let Ok(((name, ..), (seconds, result))) = done else { bail!("the check {COMPUTES} panicked") };
+        match result {
             Ok(()) => {
                 passed += 1;
-                println!("interop {name}: passed in {:.1} s", start.elapsed().as_secs_f64());
+                println!("interop {name}: passed in {seconds:.1} s");
             }
             Err(why) if why.is::<Skip>() => {
                 skipped.push(*name);
@@ -161,22 +248,48 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
                 let why = error.root_cause().to_string();
                 let whole = format!("{error:#}");
                 println!("interop {name}: FAILED: {why}\n{whole}");
-                failed.push((*name, format!("{}{}", why.chars().take(2000).collect::<String>(), end_of_context(&error))));
+                failed
+                    .push((*name, format!("{}{}", why.chars().take(2000).collect::<String>(), end_of_context(&error))));
             }
         }
     }
     let seconds = begun.elapsed().as_secs();
-    println!("{passed} passed, {} failed, {} skipped in {} min {} s", failed.len(), skipped.len(), seconds / 60, seconds % 60);
+    println!(
+        "{passed} passed, {} failed, {} skipped in {} min {} s",
+        failed.len(),
+        skipped.len(),
+        seconds / 60,
+        seconds % 60
+    );
     // Once more at the end, where whoever reads only that finds it.
     for (name, why) in &failed {
         println!("interop {name}: FAILED: {why}");
     }
     if !failed.is_empty() || (in_ci && !skipped.is_empty()) {
         let failed: Vec<&str> = failed.iter().map(|(name, _)| *name).collect();
-        let names = |which: &str, names: &[&str]| if names.is_empty() { String::new() } else { format!("; {which}: {}", names.join(", ")) };
+        let names = |which: &str, names: &[&str]| {
+            if names.is_empty() { String::new() } else { format!("; {which}: {}", names.join(", ")) }
+        };
         bail!("interop{}{}", names("failed", &failed), names("could not run", &skipped));
     }
     Ok(())
+}
+
+/// The check, and how many seconds it took.
+fn timed((name, what, check): &Check) -> (f64, Result<()>) {
+    let start = Instant::now();
+    eprintln!("interop {name}: {what}");
+    let result = check();
+    (start.elapsed().as_secs_f64(), result)
+}
+
+/// The same, for what the others leave of the cores.
+fn computed(check: &Check) -> (f64, Result<()>) {
+    // Of this thread, and of those that it begins.
+    match rustix::process::setpriority_process(None, 19) {
+        Ok(()) => timed(check),
+        Err(error) => (0.0, Err(anyhow::anyhow!("could not lower the priority of a thread: {error}"))),
+    }
 }
 
 /// The last lines of the outermost context, which is the log of an agent as a rule; empty when there is none.
@@ -187,5 +300,8 @@ fn end_of_context(error: &anyhow::Error) -> String {
     if lines.len() < 2 || error.chain().len() < 2 {
         return String::new();
     }
-    lines[lines.len().saturating_sub(LINES)..].iter().map(|line| format!("\n  | {}", line.chars().take(400).collect::<String>())).collect()
+    lines[lines.len().saturating_sub(LINES)..]
+        .iter()
+        .map(|line| format!("\n  | {}", line.chars().take(400).collect::<String>()))
+        .collect()
 }

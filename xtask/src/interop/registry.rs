@@ -1,4 +1,5 @@
-//! A registry of images that asks who is there: the part of the distribution protocol that a pull uses, with one image under every name.
+//! A registry of images that asks who is there: the part of the distribution protocol that a pull uses, with one image
+//! under every name.
 
 use std::{
     collections::BTreeMap,
@@ -146,7 +147,9 @@ fn answer(stream: &TcpStream, image: &Image, refused: &Mutex<usize>) -> std::io:
         _ => "",
     };
     match image.blobs.get(wanted) {
-        Some((kind, bytes)) => reply("200 OK", &format!("Content-Type: {kind}\r\nDocker-Content-Digest: {wanted}\r\n"), bytes),
+        Some((kind, bytes)) => {
+            reply("200 OK", &format!("Content-Type: {kind}\r\nDocker-Content-Digest: {wanted}\r\n"), bytes)
+        }
         None => reply("404 Not Found", "", b""),
     }
 }

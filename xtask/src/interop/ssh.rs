@@ -1,5 +1,5 @@
-//! `remote_exec` over a real sshd: four hosts in network namespaces of their own, one of them behind another, a server and two nodes; the lines
-//! to the hosts are cut in the middle of everything.
+//! `remote_exec` over a real sshd: four hosts in network namespaces of their own, one of them behind another, a server
+//! and two nodes; the lines to the hosts are cut in the middle of everything.
 
 use std::{
     collections::BTreeMap,
@@ -72,7 +72,14 @@ impl World {
         // A small disk, mounted before the namespaces' servers are started, whose mounts are their own.
         Run::new(
             "mount",
-            ["-t".into(), "tmpfs".into(), "-o".into(), "size=6m".into(), "drover-interop".into(), world.home("c").into_os_string()],
+            [
+                "-t".into(),
+                "tmpfs".into(),
+                "-o".into(),
+                "size=6m".into(),
+                "drover-interop".into(),
+                world.home("c").into_os_string(),
+            ],
         )
         .run()?;
         for host in ["a", "b", "c", "d"] {
@@ -139,20 +146,7 @@ impl World {
 
     /// Ends the last started server of ssh and the connections that it holds.
     fn end_sshd(&mut self, host: &str) -> Result<()> {
-        let marker = format!("sshd-{host}");
-        for (pid, command) in processes_of(&self.dir) {
-            if command.contains("sshd") && command.contains(&marker) {
-                kill(pid)?;
-            }
-        }
-        // The connections of a killed listener live on in processes of their own: cutting the line ends them for both sides.
-        for pid in sshd::inhabitants(&self.namespace(host)) {
-            let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            if command.starts_with("sshd") {
-                kill(pid)?;
-            }
-        }
-        Ok(())
+        sshd::end_all(&self.namespace(host))
     }
 
     /// Starts the server, or a node of it.
@@ -171,14 +165,17 @@ impl World {
         &self.agents["server"]
     }
 
-    /// The inventory as a node is told it; `identity` names the key for host `b`, which `names` may name more than once.
+    /// The inventory as a node is told it; `identity` names the key for host `b`, which `names` may name more than
+    /// once.
     fn plugin(&self, identity: &str, names: &[(&str, &str)]) -> String {
         let mut hosts = String::new();
         for (name, host) in names.iter().copied() {
             let jump = if host == "d" { format!("jump = \"{}\"", World::address("a")) } else { String::new() };
             let identity = if host == "b" { identity } else { "client" };
             hosts.push_str(&format!(
-                "    host {name:?} {{\n      address = \"{}\"\n      identity_file = \"{}/keys/{identity}\"\n      dir = {:?}\n      labels = {{\n        zone = {:?}\n      }}\n      capacity {{\n        sessions = 20\n      }}\n      {jump}\n    }}\n",
+                "    host {name:?} {{\n      address = \"{}\"\n      identity_file = \"{}/keys/{identity}\"\n      \
+                    dir = {:?}\n      labels = {{\n        zone = {:?}\n      }}\n      capacity {{\n        sessions \
+                    = 20\n      }}\n      {jump}\n    }}\n",
                 World::address(host),
                 self.dir.display(),
                 self.home(host).join("runtime"),
@@ -186,7 +183,9 @@ impl World {
             ));
         }
         format!(
-            "plugin \"remote_exec\" {{\n  config {{\n    transport = \"ssh\"\n    pool = \"interop\"\n    ssh_config = \"{0}/ssh_config\"\n    known_hosts = \"{0}/keys/known_hosts\"\n    keepalive_seconds = 2\n{hosts}  }}\n}}\n",
+            "plugin \"remote_exec\" {{\n  config {{\n    transport = \"ssh\"\n    pool = \"interop\"\n    ssh_config \
+                = \"{0}/ssh_config\"\n    known_hosts = \"{0}/keys/known_hosts\"\n    keepalive_seconds = 2\n{hosts}  \
+                }}\n}}\n",
             self.dir.display()
         )
     }
@@ -220,8 +219,11 @@ impl World {
     /// What must not be there any more when every job has been stopped.
     fn left(&self) -> Vec<String> {
         let homes = ["a", "b", "c", "d"].map(|h| self.home(h));
-        let processes =
-            homes.iter().flat_map(|h| processes_of(h)).filter(|(_, c)| !c.contains("serve-host")).map(|(pid, c)| format!("{pid} {c}"));
+        let processes = homes
+            .iter()
+            .flat_map(|h| processes_of(h))
+            .filter(|(_, c)| !c.contains("serve-host"))
+            .map(|(pid, c)| format!("{pid} {c}"));
         processes.chain(self.instances().iter().map(|dir| dir.display().to_string())).collect()
     }
 
@@ -262,7 +264,8 @@ fn job(id: &str, place: Value) -> Value {
     for (key, value) in place.as_object().into_iter().flatten() {
         config[key] = value.clone();
     }
-    let task = json!({"KillTimeout": 1_000_000_000_i64, "KillSignal": "SIGTERM", "Resources": {"CPU": 20, "MemoryMB": 16}});
+    let task =
+        json!({"KillTimeout": 1_000_000_000_i64, "KillSignal": "SIGTERM", "Resources": {"CPU": 20, "MemoryMB": 16}});
     Job::new(id, "service", "remote_exec", config).task(task).body()
 }
 
@@ -308,7 +311,8 @@ struct Follower {
 impl Follower {
     fn begin(world: &World, job: &str) -> Result<Follower> {
         let alloc = text(&world.record(job)?.context("a record")?["AllocID"]);
-        let url = format!("{}/v1/client/fs/logs/{alloc}?task=t&type=stdout&plain=true&follow=true", world.server().address());
+        let url =
+            format!("{}/v1/client/fs/logs/{alloc}?task=t&type=stdout&plain=true&follow=true", world.server().address());
         let lines: Arc<Mutex<Vec<u64>>> = Arc::default();
         let seen = lines.clone();
         let thread = std::thread::spawn(move || {
@@ -328,7 +332,9 @@ impl Follower {
 
     /// It still reads, and has read every line once, up to what the instance has written by now.
     fn check(&self, counter: u64) -> Result<()> {
-        until("the follower's last line", BOUND, || Ok((self.lines().last().copied().unwrap_or(0) >= counter).then_some(())))?;
+        until("the follower's last line", BOUND, || {
+            Ok((self.lines().last().copied().unwrap_or(0) >= counter).then_some(()))
+        })?;
         let lines = self.lines();
         let gap = lines.iter().zip(1..).find(|(line, n)| *line != n);
         ensure!(gap.is_none(), "the followed log skips or repeats at {gap:?} of {}", lines.len());
@@ -395,7 +401,10 @@ fn story(world: &mut World) -> Result<()> {
     step("kill -9 of a node's agent and plugin");
     let node = text(&world.running("on-a")?["ManagerName"]);
     let (name, other) = if node == named("n1") { ("n1", "n2") } else { ("n2", "n1") };
-    world.agents[name].pids(|command| command.contains("agent") || command.contains("driver")).into_iter().try_for_each(kill)?;
+    world.agents[name]
+        .pids(|command| command.contains("agent") || command.contains("driver"))
+        .into_iter()
+        .try_for_each(kill)?;
     world.until_record("another manager", "on-a", |r| {
         r["ManagerName"] != node && r["Observed"]["State"] == "Running" && !r["Manager"].is_null()
     })?;
@@ -410,7 +419,9 @@ fn story(world: &mut World) -> Result<()> {
     })?;
     world.server().drain(&named(other), json!({"Deadline": 60_000_000_000_i64}))?;
     for id in jobs {
-        world.until_record("a manager that is not drained", id, |r| r["ManagerName"] == node && r["Observed"]["State"] == "Running")?;
+        world.until_record("a manager that is not drained", id, |r| {
+            r["ManagerName"] == node && r["Observed"]["State"] == "Running"
+        })?;
     }
     all_held(world, &mut held, "a drain")?;
     world.server().drain(&named(other), Value::Null)?;
@@ -456,8 +467,9 @@ fn story(world: &mut World) -> Result<()> {
     step("a host whose key has changed");
     world.end_sshd("b")?;
     world.start_sshd("b", "changed")?;
-    let record =
-        world.until_record("the changed key", "on-b", |r| r["Observed"]["Why"].to_string().contains("the host's key has changed"))?;
+    let record = world.until_record("the changed key", "on-b", |r| {
+        r["Observed"]["Why"].to_string().contains("the host's key has changed")
+    })?;
     ensure!(record["Observed"]["State"] == "Unknown", "{record:#}");
     world.end_sshd("b")?;
     world.start_sshd("b", "b")?;
@@ -469,7 +481,9 @@ fn story(world: &mut World) -> Result<()> {
     fs::copy(world.dir.join("keys/stranger.pub"), &authorized)?;
     world.end_sshd("b")?;
     world.start_sshd("b", "b")?;
-    world.until_record("the refused credentials", "on-b", |r| r["Observed"]["Why"].to_string().contains("credentials"))?;
+    world.until_record("the refused credentials", "on-b", |r| {
+        r["Observed"]["Why"].to_string().contains("credentials")
+    })?;
     fs::copy(world.dir.join("keys/client.pub"), &authorized)?;
     world.running("on-b")?;
     all_held(world, &mut held, "wrong credentials")?;
@@ -477,7 +491,11 @@ fn story(world: &mut World) -> Result<()> {
     step("a full disk");
     let filler = world.home("c").join("filler");
     // Until nothing more fits; the failure of the last write is the point.
-    drop(Run::new("dd", ["if=/dev/zero".to_owned(), format!("of={}", filler.display()), "bs=4k".to_owned()]).quiet().run());
+    drop(
+        Run::new("dd", ["if=/dev/zero".to_owned(), format!("of={}", filler.display()), "bs=4k".to_owned()])
+            .quiet()
+            .run(),
+    );
     drop(Run::new("sh", ["-c".to_owned(), format!("cat /dev/zero >> {}", filler.display())]).quiet().run());
     world.server().submit(&job("full", json!({"host": "c"})))?;
     let why = world.until_record("the full disk", "full", |r| r.to_string().contains("No space left"));

@@ -36,7 +36,15 @@ pub(crate) fn keys(dir: &Path, names: &[&str]) -> Result<()> {
         let file = dir.join("keys").join(name);
         Run::new(
             "ssh-keygen",
-            ["-q".as_ref(), "-t".as_ref(), "ed25519".as_ref(), "-N".as_ref(), "".as_ref(), "-f".as_ref(), file.as_os_str()],
+            [
+                "-q".as_ref(),
+                "-t".as_ref(),
+                "ed25519".as_ref(),
+                "-N".as_ref(),
+                "".as_ref(),
+                "-f".as_ref(),
+                file.as_os_str(),
+            ],
         )
         .run()?;
     }
@@ -54,7 +62,8 @@ pub(crate) fn know_hosts(dir: &Path, hosts: &[(&str, String)]) -> Result<()> {
     }
     fs::write(dir.join("keys/known_hosts"), text)?;
     let config = format!(
-        "Host *\n  User root\n  Port {PORT}\n  IdentitiesOnly yes\n  IdentityFile {0}/keys/client\n  UserKnownHostsFile {0}/keys/known_hosts\n  StrictHostKeyChecking yes\n",
+        "Host *\n  User root\n  Port {PORT}\n  IdentitiesOnly yes\n  IdentityFile {0}/keys/client\n  \
+            UserKnownHostsFile {0}/keys/known_hosts\n  StrictHostKeyChecking yes\n",
         dir.display()
     );
     Ok(fs::write(dir.join("ssh_config"), config)?)
@@ -66,8 +75,10 @@ pub(crate) fn start(dir: &Path, namespace: &str, host: &str, key: &str, address:
     fs::write(
         &config,
         format!(
-            "Port {PORT}\nListenAddress {address}\nHostKey {0}/keys/{key}\nAuthorizedKeysFile {0}/keys/authorized\nStrictModes no\nUsePAM no\n\
-             PermitRootLogin prohibit-password\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nPidFile none\nPrintMotd no\n\
+            "Port {PORT}\nListenAddress {address}\nHostKey {0}/keys/{key}\nAuthorizedKeysFile \
+                {0}/keys/authorized\nStrictModes no\nUsePAM no\n\
+             PermitRootLogin prohibit-password\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nPidFile \
+             none\nPrintMotd no\n\
              Banner {0}/banner\n",
             dir.display()
         ),
@@ -95,6 +106,20 @@ pub(crate) fn start(dir: &Path, namespace: &str, host: &str, key: &str, address:
 pub(crate) fn inhabitants(namespace: &str) -> Vec<u32> {
     let inside = Run::new("ip", ["netns", "pids", namespace]).output().unwrap_or_default();
     inside.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// SIGKILL for the listener of a namespace and for the connections that it has, which live on in processes of their
+/// own without it. Afterwards the next one can listen.
+pub(crate) fn end_all(namespace: &str) -> Result<()> {
+    until("an end of the servers of ssh", BOUND, || {
+        let ours = |pid: &u32| {
+            let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            command.starts_with("sshd") || command.starts_with("/usr/sbin/sshd")
+        };
+        let left: Vec<u32> = inhabitants(namespace).into_iter().filter(ours).collect();
+        left.iter().try_for_each(|pid| kill(*pid))?;
+        Ok(left.is_empty().then_some(()))
+    })
 }
 
 /// Ends a network namespace with what lives in it; its lines go with it.

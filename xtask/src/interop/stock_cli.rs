@@ -89,8 +89,9 @@ pub(crate) fn check() -> Result<()> {
     let program = peer::nomad_cached(&peer::NOMAD_1_9)?;
     let agent = Agent::start("cli", &[], "")?;
     let mut asked = Asked { cli: Cli { program, address: agent.address() }, wrong: Vec::new(), count: 0 };
-    story(&agent, &mut asked)
-        .with_context(|| format!("before that: {:#?}\nthe end of the agent's log:\n{}", asked.wrong, agent.log_tail()))?;
+    story(&agent, &mut asked).with_context(|| {
+        format!("before that: {:#?}\nthe end of the agent's log:\n{}", asked.wrong, agent.log_tail())
+    })?;
     ensure!(asked.wrong.is_empty(), "{} of {} commands:\n{}", asked.wrong.len(), asked.count, asked.wrong.join("\n"));
     eprintln!("  {} commands answered as they do with a stock agent", asked.count);
     Ok(())
@@ -108,10 +109,15 @@ impl Asked {
     fn ends(&mut self, code: i32, args: &[&str], prints: &[&str]) -> Result<String> {
         self.count += 1;
         let done = self.cli.run(args, b"")?;
-        let missing: Vec<&&str> = prints.iter().filter(|p| !done.out.contains(**p) && !done.err.contains(**p)).collect();
+        let missing: Vec<&&str> =
+            prints.iter().filter(|p| !done.out.contains(**p) && !done.err.contains(**p)).collect();
         if done.code != code || !missing.is_empty() {
             let (out, err) = (&done.out, &done.err);
-            self.wrong.push(format!("`nomad {}` ended with {} (not {code}), lacks {missing:?}:\n{out}{err}", args.join(" "), done.code));
+            self.wrong.push(format!(
+                "`nomad {}` ended with {} (not {code}), lacks {missing:?}:\n{out}{err}",
+                args.join(" "),
+                done.code
+            ));
         }
         Ok(done.out)
     }
@@ -140,7 +146,11 @@ fn story(agent: &Agent, nomad: &mut Asked) -> Result<()> {
     let file = file.as_str();
 
     nomad.fine(&["job", "validate", file], &["Job validation successful"])?;
-    nomad.ends(1, &["job", "plan", file], &["+ Job: \"web\"", "All tasks successfully allocated", "Job Modify Index: 0"])?;
+    nomad.ends(
+        1,
+        &["job", "plan", file],
+        &["+ Job: \"web\"", "All tasks successfully allocated", "Job Modify Index: 0"],
+    )?;
     nomad.fine(
         &["job", "run", file],
         &["Evaluation triggered by job \"web\"", "finished with status \"complete\"", "Deployment", "successful"],
@@ -160,9 +170,17 @@ fn story(agent: &Agent, nomad: &mut Asked) -> Result<()> {
 
     let alloc = running(agent, "")?;
     let short = &alloc[..8];
-    nomad.fine(&["alloc", "status", short], &[&alloc, "Task \"t\" is \"running\"", "Task started by client", "Recent Events"])?;
+    nomad.fine(
+        &["alloc", "status", short],
+        &[&alloc, "Task \"t\" is \"running\"", "Task started by client", "Recent Events"],
+    )?;
     nomad.fine(&["alloc", "status", "-stats", short], &["Memory Stats", "CPU Stats"])?;
     nomad.fine(&["alloc", "status", "-json", short], &["\"ClientStatus\": \"running\""])?;
+    // The task runs before it has written anything.
+    until("its first lines", BOUND, || {
+        let written = agent.output(&alloc, "stdout")?.contains("started");
+        Ok((written && agent.output(&alloc, "stderr")?.contains("problem")).then_some(()))
+    })?;
     nomad.fine(&["alloc", "logs", short], &["started"])?;
     nomad.fine(&["alloc", "logs", "-stderr", short, "t"], &["problem"])?;
     nomad.fine(&["alloc", "logs", "-tail", "-n", "1", short], &["started"])?;
@@ -176,7 +194,11 @@ fn story(agent: &Agent, nomad: &mut Asked) -> Result<()> {
         let text = agent.output(&alloc, "stdout")?;
         if text.contains("got-usr1") { Ok(Some(())) } else { bail!("the log reads {text:?}") }
     })?;
-    nomad.ends(3, &["alloc", "exec", "-i=false", "-t=false", short, "/bin/sh", "-c", "echo beside; exit 3"], &["beside"])?;
+    nomad.ends(
+        3,
+        &["alloc", "exec", "-i=false", "-t=false", short, "/bin/sh", "-c", "echo beside; exit 3"],
+        &["beside"],
+    )?;
     nomad.fine(&["alloc", "checks", short], &[])?;
     nomad.fine(&["alloc", "restart", short], &[])?;
     until("the restart", BOUND, || {
@@ -187,7 +209,10 @@ fn story(agent: &Agent, nomad: &mut Asked) -> Result<()> {
     nomad.ends(1, &["alloc", "status", "00000000"], &["No allocation(s) with prefix or id \"00000000\" found"])?;
 
     nomad.fine(&["node", "status"], &["ready", "eligible"])?;
-    nomad.fine(&["node", "status", &node[..8]], &["Drivers", "raw_exec", "Allocated Resources", "Allocations", "running"])?;
+    nomad.fine(
+        &["node", "status", &node[..8]],
+        &["Drivers", "raw_exec", "Allocated Resources", "Allocations", "running"],
+    )?;
     nomad.fine(&["node", "status", "-verbose", &node], &["Attributes", "driver.raw_exec"])?;
     nomad.fine(&["node", "status", "-json", &node], &["\"SchedulingEligibility\": \"eligible\""])?;
     nomad.fine(&["node", "eligibility", "-disable", &node], &["scheduling eligibility set: ineligible"])?;
@@ -225,7 +250,9 @@ fn story(agent: &Agent, nomad: &mut Asked) -> Result<()> {
     nomad.fine(&["node", "pool", "list"], &["default", "all"])?;
     nomad.fine(&["job", "stop", "-yes", "web"], &["finished with status \"complete\""])?;
     nomad.fine(&["job", "stop", "-yes", "-purge", "-detach", "web"], &[])?;
-    until("the end of the job", BOUND, || Ok(agent.get("/v1/jobs")?.as_array().is_some_and(Vec::is_empty).then_some(())))?;
+    until("the end of the job", BOUND, || {
+        Ok(agent.get("/v1/jobs")?.as_array().is_some_and(Vec::is_empty).then_some(()))
+    })?;
     nomad.fine(&["job", "status"], &["No running jobs"])?;
     Ok(())
 }

@@ -1,7 +1,8 @@
 //! The stock project's own tests of raw_exec and exec, unedited, against our plugins.
 //!
-//! They hold the driver in their own process, behind the harness that stock drivers are tested with. Its place takes a small driver of ours
-//! (`xtask/interop/go-driver-proxy`), which launches `drover driver <name>` through the stock plugin client and hands every call on.
+//! They hold the driver in their own process, behind the harness that stock drivers are tested with. Its place takes a
+//! small driver of ours (`xtask/interop/go-driver-proxy`), which launches `drover driver <name>` through the stock
+//! plugin client and hands every call on.
 
 use std::{
     fs,
@@ -19,9 +20,9 @@ use super::{
 use crate::{packages, peer};
 
 /// Limit of one package.
-const BOUND: Duration = Duration::from_secs(120);
-/// Runs a test program with processes and mounts of its own and a directory of ours as /tmp, where tests make their directories: what they
-/// leave behind ends with it. Its cgroups are those of the machine and are removed at the end.
+const BOUND: Duration = Duration::from_secs(300);
+/// Runs a test program with processes and mounts of its own and a directory of ours as /tmp, where tests make their
+/// directories: what they leave behind ends with it. Its cgroups are those of the machine and are removed at the end.
 const ALONE: &str = r#"#!/bin/sh
 unset TMPDIR
 exec unshare --mount --pid --fork --kill-child --mount-proc --propagation private sh -c '

@@ -1,4 +1,5 @@
-//! The stock project's end-to-end tests that need no cloud, unedited, against a Drover agent: with the stock command line and with ours.
+//! The stock project's end-to-end tests that need no cloud, unedited, against a Drover agent: with the stock command
+//! line and with ours.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,16 +33,19 @@ const RUN: &[&str] = &[
     "rescheduling",
     "task_schedule",
 ];
-/// Suites of the project's older framework, all in one package. The others need docker images from the network, Consul, or four nodes (Affinity,
-/// Deployment).
+/// Suites of the project's older framework, all in one package. The others need docker images from the network, Consul,
+/// or four nodes (Affinity, Deployment).
 const SUITES: &str = "-test.run=^TestE2E$/^(Scaling|ScalingPolicies|TaskEvents)$";
 /// The test of those suites that needs a docker image from the network.
 const NO_IMAGE: &str = "-test.skip=///TestScalingBasicWithSystemSchedule";
 /// What the package of those suites is called here.
 const FRAMEWORK: &str = "framework";
-/// Tests of packages that are not run: they need java, docker images from the network, or a driver that is not part of the project.
-const LEFT_OUT: &[(&str, &str)] =
-    &[("isolation", "-test.skip=/^(testJava.*|testTaskImageChroot)$"), ("oversubscription", "-test.skip=/^(testDocker|testExec)$")];
+/// Tests of packages that are not run: they need java, docker images from the network, or a driver that is not part of
+/// the project.
+const LEFT_OUT: &[(&str, &str)] = &[
+    ("isolation", "-test.skip=/^(testJava.*|testTaskImageChroot)$"),
+    ("oversubscription", "-test.skip=/^(testDocker|testExec)$"),
+];
 /// Packages that are not run, and why.
 const NOT_RUN: &[(&str, &str)] = &[
     ("acl", "ACL is later work"),
@@ -70,7 +74,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("workload_id", "needs docker images from the network"),
 ];
 /// Limit of one package.
-const BOUND: Duration = Duration::from_secs(200);
+const BOUND: Duration = Duration::from_secs(400);
 /// How many packages are run at the same time, for each command line.
 const AT_ONCE: usize = 3;
 
@@ -115,13 +119,15 @@ fn every_package_is_spoken_for(source: &Path) -> Result<()> {
         let has_tests = dir.is_dir()
             && fs::read_dir(&dir)?.flatten().any(|f| {
                 f.file_name().to_string_lossy().ends_with("_test.go")
-                    && fs::read_to_string(f.path()).is_ok_and(|text| text.lines().any(|line| line.starts_with("func Test")))
+                    && fs::read_to_string(f.path())
+                        .is_ok_and(|text| text.lines().any(|line| line.starts_with("func Test")))
             });
         if has_tests {
             there.extend(dir.file_name().map(|name| name.to_string_lossy().into_owned()));
         }
     }
-    let spoken_for: BTreeSet<String> = RUN.iter().chain(NOT_RUN.iter().map(|(name, _)| name)).map(|name| (*name).to_owned()).collect();
+    let spoken_for: BTreeSet<String> =
+        RUN.iter().chain(NOT_RUN.iter().map(|(name, _)| name)).map(|name| (*name).to_owned()).collect();
     ensure!(there == spoken_for, "packages differ: {:?}", there.symmetric_difference(&spoken_for).collect::<Vec<_>>());
     Ok(())
 }
@@ -142,16 +148,26 @@ fn package(package: &str, name: &str, cli: &Path, tests: &Path, source: &Path) -
         _ => (source.join(package), LEFT_OUT.iter().filter(|(of, _)| *of == package).map(|(_, skip)| *skip).collect()),
     };
     let address = agent.address();
-    place.run(&tests.join(format!("{package}.test")), &dir, &args, &[("NOMAD_ADDR", address.as_str()), ("NOMAD_E2E", "1")], BOUND)
+    place.run(
+        &tests.join(format!("{package}.test")),
+        &dir,
+        &args,
+        &[("NOMAD_ADDR", address.as_str()), ("NOMAD_E2E", "1")],
+        BOUND,
+    )
 }
 
 /// Runs everything with one command line.
 fn with(name: &str, cli: &Path, tests: &Path, source: &Path) -> Result<Results> {
     let waiting: Mutex<Vec<&'static str>> = Mutex::new(RUN.iter().copied().chain([FRAMEWORK]).collect());
     let next = || waiting.lock().ok().and_then(|mut waiting| waiting.pop());
-    let run = |one: &'static str| Ok((one, package(one, name, cli, tests, source).with_context(|| format!("package {one}"))?));
+    let run = |one: &'static str| {
+        Ok((one, package(one, name, cli, tests, source).with_context(|| format!("package {one}"))?))
+    };
     let events: Vec<Result<Vec<(&str, String)>>> = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(|| std::iter::from_fn(next).map(run).collect::<Result<Vec<_>>>())).collect();
+        let workers: Vec<_> = (0..AT_ONCE)
+            .map(|_| scope.spawn(|| std::iter::from_fn(next).map(run).collect::<Result<Vec<_>>>()))
+            .collect();
         workers.into_iter().map(|w| w.join().unwrap_or_else(|_| Err(anyhow!("a thread of the check died")))).collect()
     });
     let mut results = Results::default();
@@ -168,7 +184,9 @@ mod tests {
     #[test]
     fn a_line_may_hold_for_one_command_line() {
         let listed: BTreeMap<String, String> =
-            [("a.TestX", "both"), ("nomad:a.TestY", "stock"), ("drover:a.TestZ", "ours")].map(|(a, b)| (a.to_owned(), b.to_owned())).into();
+            [("a.TestX", "both"), ("nomad:a.TestY", "stock"), ("drover:a.TestZ", "ours")]
+                .map(|(a, b)| (a.to_owned(), b.to_owned()))
+                .into();
         assert_eq!(of(&listed, "nomad").into_keys().collect::<Vec<_>>(), ["a.TestX", "a.TestY"]);
         assert_eq!(of(&listed, "drover").into_keys().collect::<Vec<_>>(), ["a.TestX", "a.TestZ"]);
     }

@@ -1,4 +1,5 @@
-//! What `POST /v1/jobs/parse` answers, against the reference parser: every job file of the stock tree, without and with `Canonicalize`.
+//! What `POST /v1/jobs/parse` answers, against the reference parser: every job file of the stock tree, without and with
+//! `Canonicalize`.
 
 use std::{
     collections::BTreeMap,
@@ -25,7 +26,9 @@ fn job_files(dir: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
             job_files(&path, found)?;
         } else if path.extension().is_some_and(|e| e == "nomad" || e == "hcl") {
             let text = fs::read_to_string(&path).unwrap_or_default();
-            if text.lines().any(|line| line.trim_start().strip_prefix("job").is_some_and(|rest| rest.starts_with([' ', '\t', '"']))) {
+            if text.lines().any(|line| {
+                line.trim_start().strip_prefix("job").is_some_and(|rest| rest.starts_with([' ', '\t', '"']))
+            }) {
                 found.push(path);
             }
         }
@@ -60,9 +63,15 @@ impl Differences {
         self.0.entry(place.to_owned()).or_insert_with(|| (0, first())).0 += 1;
     }
     fn text(&self) -> String {
-        let mut lines: Vec<(usize, String)> = self.0.iter().map(|(place, (n, first))| (*n, format!("{n} × {place} ({first})"))).collect();
+        let mut lines: Vec<(usize, String)> =
+            self.0.iter().map(|(place, (n, first))| (*n, format!("{n} × {place} ({first})"))).collect();
         lines.sort_by(|a, b| b.cmp(a));
-        lines.into_iter().take(SHOWN).map(|(_, line)| line.chars().take(500).collect()).collect::<Vec<String>>().join("\n")
+        lines
+            .into_iter()
+            .take(SHOWN)
+            .map(|(_, line)| line.chars().take(500).collect())
+            .collect::<Vec<String>>()
+            .join("\n")
     }
 }
 
@@ -78,7 +87,9 @@ pub(crate) fn check() -> Result<()> {
     let answers = Run::new(reference, Vec::<String>::new()).input(names.join("\n")).output()?;
 
     let agent = Agent::start("jobs-parse", &[], "")?;
-    crate::local::until("an answer of the agent", std::time::Duration::from_secs(60), || agent.get("/v1/status/leader").map(Some))?;
+    crate::local::until("an answer of the agent", std::time::Duration::from_secs(60), || {
+        agent.get("/v1/status/leader").map(Some)
+    })?;
     let (mut equal, mut different, mut unreadable, mut differences) = (0, 0, 0, Differences::default());
     for line in answers.lines() {
         let answer: Value = serde_json::from_str(line).context("the reference printed something that is not JSON")?;
@@ -87,23 +98,30 @@ pub(crate) fn check() -> Result<()> {
         unreadable += usize::from(refused.is_some());
         let text = fs::read_to_string(file)?;
         for (which, canonicalize) in [("plain", false), ("canonical", true)] {
-            let (status, body) = agent.put_text("/v1/jobs/parse", &json!({ "JobHCL": text, "Canonicalize": canonicalize }))?;
+            let (status, body) =
+                agent.put_text("/v1/jobs/parse", &json!({ "JobHCL": text, "Canonicalize": canonicalize }))?;
             let same = match (refused, status) {
                 (Some(_), 400) => continue,
                 (None, 200) => {
-                    let got: Value = serde_json::from_str(&body).context("the agent answered something that is not JSON")?;
+                    let got: Value =
+                        serde_json::from_str(&body).context("the agent answered something that is not JSON")?;
                     differences.compare(&answer[which], &got, which, file);
                     got == answer[which]
                 }
                 _ => {
-                    differences.note("verdict", || format!("{}: {status} {body}, the reference says {refused:?}", file.display()));
+                    differences.note("verdict", || {
+                        format!("{}: {status} {body}, the reference says {refused:?}", file.display())
+                    });
                     false
                 }
             };
             *if same { &mut equal } else { &mut different } += 1;
         }
     }
-    eprintln!("  {} files, {unreadable} are refused by both; of the documents {equal} are equal, {different} differ", files.len());
+    eprintln!(
+        "  {} files, {unreadable} are refused by both; of the documents {equal} are equal, {different} differ",
+        files.len()
+    );
     ensure!(different == 0, "{different} of {} documents differ:\n{}", equal + different, differences.text());
     Ok(())
 }

@@ -1,5 +1,6 @@
-//! Our drivers under a stock Nomad: the binaries of this workspace lie in its `plugin_dir` and serve jobs there. Each story asks as an operator does,
-//! over the agent's HTTP API or with its own command line; after all of them nothing may be left, and the agent must never have ended by itself.
+//! Our drivers under a stock Nomad: the binaries of this workspace lie in its `plugin_dir` and serve jobs there. Each
+//! story asks as an operator does, over the agent's HTTP API or with its own command line; after all of them nothing
+//! may be left, and the agent must never have ended by itself.
 
 mod exec;
 mod local_tasks;
@@ -47,7 +48,12 @@ fn check(release: &'static Release) -> Result<()> {
     packages::need_root("a stock Nomad runs tasks as root only")?;
     packages::need_go()?;
     let program = peer::nomad_cached(release)?;
-    builds::build(&["drover-driver-raw-exec", "drover-driver-mock", "drover-driver-mock-remote", "drover-driver-remote-exec"])?;
+    builds::build(&[
+        "drover-driver-raw-exec",
+        "drover-driver-mock",
+        "drover-driver-mock-remote",
+        "drover-driver-remote-exec",
+    ])?;
     let mut stock = Stock::start(release, program)?;
     let result = STORIES.iter().try_for_each(|(what, story)| {
         eprintln!("  {what}");

@@ -1,7 +1,8 @@
 //! The stock project's own tests, unedited, against Drover: what they find is found as they say it.
 //!
-//! Tests that cannot pass yet stand in a list, each with its reason. A test of the list that passes fails the check as well as one that fails and
-//! does not stand there: the list stays true. One whose reason begins with `by chance: ` may do either.
+//! Tests that cannot pass yet stand in a list, each with its reason. A test of the list that passes fails the check as
+//! well as one that fails and does not stand there: the list stays true. One whose reason begins with `by chance: ` may
+//! do either.
 
 use std::{
     collections::BTreeMap,
@@ -61,7 +62,9 @@ impl Results {
                 Some("skip") => {
                     self.outcomes.insert(name, Outcome::Skipped);
                 }
-                Some("output") => self.output.entry(name).or_default().push_str(event["Output"].as_str().unwrap_or_default()),
+                Some("output") => {
+                    self.output.entry(name).or_default().push_str(event["Output"].as_str().unwrap_or_default())
+                }
                 _ => {}
             }
         }
@@ -73,9 +76,16 @@ impl Results {
         let failed = |outcome: Outcome| outcome != Outcome::Passed;
         let has_part = |name: &str| {
             let parts = format!("{name}/");
-            self.outcomes.range(parts.clone()..).take_while(|(other, _)| other.starts_with(&parts)).any(|(_, outcome)| failed(*outcome))
+            self.outcomes
+                .range(parts.clone()..)
+                .take_while(|(other, _)| other.starts_with(&parts))
+                .any(|(_, outcome)| failed(*outcome))
         };
-        self.outcomes.iter().filter(|(name, outcome)| failed(**outcome) && !has_part(name)).map(|(name, o)| (name.as_str(), *o)).collect()
+        self.outcomes
+            .iter()
+            .filter(|(name, outcome)| failed(**outcome) && !has_part(name))
+            .map(|(name, o)| (name.as_str(), *o))
+            .collect()
     }
 
     /// What contradicts the list.
@@ -111,9 +121,17 @@ impl Results {
                 let parts = format!("{name}/");
                 !self.outcomes.range(parts.clone()..).next().is_some_and(|(other, _)| other.starts_with(&parts))
             };
-            self.outcomes.iter().filter(|(name, outcome)| is_leaf(name) && wanted.is_none_or(|wanted| wanted == **outcome)).count()
+            self.outcomes
+                .iter()
+                .filter(|(name, outcome)| is_leaf(name) && wanted.is_none_or(|wanted| wanted == **outcome))
+                .count()
         };
-        format!("{} of {} tests passed, {} skip themselves", leaves(Some(Outcome::Passed)), leaves(None), leaves(Some(Outcome::Skipped)))
+        format!(
+            "{} of {} tests passed, {} skip themselves",
+            leaves(Some(Outcome::Passed)),
+            leaves(None),
+            leaves(Some(Outcome::Skipped))
+        )
     }
 }
 
@@ -151,13 +169,22 @@ impl Place {
     }
     /// A program that is found under this name.
     pub(super) fn offer(&self, name: &str, program: &Path) -> Result<()> {
-        std::os::unix::fs::symlink(program, self.0.join("bin").join(name)).with_context(|| format!("could not offer {name}"))
+        std::os::unix::fs::symlink(program, self.0.join("bin").join(name))
+            .with_context(|| format!("could not offer {name}"))
     }
     /// Runs a compiled test program and returns its events. However it ends: the events say which tests have failed.
-    pub(super) fn run(&self, tests: &Path, cwd: &Path, args: &[&str], env: &[(&str, &str)], bound: Duration) -> Result<String> {
+    pub(super) fn run(
+        &self,
+        tests: &Path,
+        cwd: &Path,
+        args: &[&str],
+        env: &[(&str, &str)],
+        bound: Duration,
+    ) -> Result<String> {
         let printed = self.0.join("printed");
         let path = std::env::join_paths(
-            std::iter::once(self.0.join("bin")).chain(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())),
+            std::iter::once(self.0.join("bin"))
+                .chain(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())),
         )?;
         // Not through a pipe: agents that failed tests leave behind would hold it.
         let mut child = Command::new(tests)
@@ -191,9 +218,10 @@ impl Drop for Place {
     }
 }
 
-/// Tests of locks against a server of their own: they measure times, know nothing of an agent, and end the whole program when the machine is busy.
-const NO_AGENT: &str =
-    "-test.skip=^(TestAcquireLock_MultipleInstances|TestFailedRenewal|TestStart_ProtectedFunctionError|Test_EarlyReturn)$";
+/// Tests of locks against a server of their own: they measure times, know nothing of an agent, and end the whole
+/// program when the machine is busy.
+const NO_AGENT: &str = "-test.skip=^(TestAcquireLock_MultipleInstances|TestFailedRenewal|\
+    TestStart_ProtectedFunctionError|Test_EarlyReturn)$";
 
 /// The tests of the Go `api` module.
 pub(crate) fn api() -> Result<()> {
@@ -203,8 +231,13 @@ pub(crate) fn api() -> Result<()> {
     place.offer("nomad", &program())?;
     // Nothing may answer where a client looks that nobody has told of an agent.
     let env = [("NOMAD_ADDR", "http://127.0.0.1:9")];
-    let events =
-        place.run(&tests, &peer::api_module(&peer::NOMAD_1_9)?, &["-test.parallel=6", NO_AGENT], &env, Duration::from_secs(240))?;
+    let events = place.run(
+        &tests,
+        &peer::api_module(&peer::NOMAD_1_9)?,
+        &["-test.parallel=6", NO_AGENT],
+        &env,
+        Duration::from_secs(600),
+    )?;
     let mut results = Results::default();
     results.read(&events, "")?;
     judge(&results, "stock-api-tests.txt", 200)
@@ -213,7 +246,11 @@ pub(crate) fn api() -> Result<()> {
 /// Compares with the list of this name; `least`: how many tests there must be.
 pub(super) fn judge(results: &Results, listed: &str, least: usize) -> Result<()> {
     eprintln!("  {}", results.summary());
-    ensure!(results.outcomes.len() >= least, "only {} tests were run, there should be at least {least}", results.outcomes.len());
+    ensure!(
+        results.outcomes.len() >= least,
+        "only {} tests were run, there should be at least {least}",
+        results.outcomes.len()
+    );
     let wrong = results.against(&list(listed)?);
     ensure!(wrong.is_empty(), "{} contradictions to xtask/interop/{listed}:\n{}", wrong.len(), wrong.join("\n"));
     Ok(())

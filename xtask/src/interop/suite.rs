@@ -16,7 +16,8 @@ pub(super) struct Report {
 
 /// Runs the suite with these arguments.
 pub(super) fn run(args: impl IntoIterator<Item = OsString>) -> Result<Report> {
-    // Its exit code only says that something failed. SIGHUP reaches its tasks also when all of this was started with nohup.
+    // Its exit code only says that something failed. SIGHUP reaches its tasks also when all of this was started with
+    // nohup.
     let mut command = Command::new("env");
     command.arg("--default-signal=HUP").arg(program()).args(["driver", "check", "-json", "-slack", "5"]).args(args);
     let output = command.output().context("could not run the suite")?;

@@ -1,5 +1,5 @@
-//! A virtual machine with a Debian kernel, for what the kernel of this machine cannot show: programs of this machine run there as root, on its own files,
-//! which the guest sees but cannot write to.
+//! A virtual machine with a Debian kernel, for what the kernel of this machine cannot show: programs of this machine
+//! run there as root, on its own files, which the guest sees but cannot write to.
 //!
 //! ```text
 //! initrd    a static busybox, the modules that reach the host's files, `init`
@@ -67,7 +67,10 @@ impl Kernel {
     }
 
     fn fetched(place: &Path) -> Option<Self> {
-        let entry = fs::read_dir(place).ok()?.flatten().find(|e| e.file_name().to_string_lossy().starts_with("linux-image-"))?;
+        let entry = fs::read_dir(place)
+            .ok()?
+            .flatten()
+            .find(|e| e.file_name().to_string_lossy().starts_with("linux-image-"))?;
         Some(Self { name: entry.file_name().into_string().ok()?, dir: entry.path() })
     }
 
@@ -86,14 +89,20 @@ impl Kernel {
 
     fn fetch_into(dir: &Path) -> Result<String> {
         let depends = Run::new("apt-cache", ["depends", KERNEL]).output()?;
-        let name = depends.lines().find_map(|line| line.trim().strip_prefix("Depends: ").filter(|name| name.starts_with("linux-image-")));
+        let name = depends
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("Depends: ").filter(|name| name.starts_with("linux-image-")));
         let name = name.with_context(|| format!("package {KERNEL} names no kernel: {depends}"))?;
         packages::download(name, dir)?;
         let mut files = fs::read_dir(dir)?.flatten().map(|e| e.path());
-        let package = files.find(|file| file.extension().is_some_and(|e| e == "deb")).context("apt-get download has left no package")?;
+        let package = files
+            .find(|file| file.extension().is_some_and(|e| e == "deb"))
+            .context("apt-get download has left no package")?;
         // The whole would be some hundred MiB.
-        let wanted = MODULES.iter().map(|module| format!("'./lib/modules/*/kernel/{module}.ko*'")).collect::<Vec<_>>().join(" ");
-        let unpack = format!("dpkg-deb --fsys-tarfile \"$0\" | tar -x -C \"$1\" --wildcards './boot/vmlinuz-*' {wanted}");
+        let wanted =
+            MODULES.iter().map(|module| format!("'./lib/modules/*/kernel/{module}.ko*'")).collect::<Vec<_>>().join(" ");
+        let unpack =
+            format!("dpkg-deb --fsys-tarfile \"$0\" | tar -x -C \"$1\" --wildcards './boot/vmlinuz-*' {wanted}");
         Run::new("sh", ["-c".as_ref(), unpack.as_ref(), package.as_os_str(), dir.as_os_str()]).run()?;
         fs::remove_file(&package)?;
         Ok(name.to_owned())
@@ -166,7 +175,17 @@ impl Guest<'_> {
         let serial = |file: &Path| format!("file:{}", file.display());
         let mut command = Command::new("qemu-system-x86_64");
         command
-            .args(["-machine", "pc,accel=tcg", "-cpu", "max", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
+            .args([
+                "-machine",
+                "pc,accel=tcg",
+                "-cpu",
+                "max",
+                "-nodefaults",
+                "-no-user-config",
+                "-no-reboot",
+                "-display",
+                "none",
+            ])
             .args(["-smp", &self.processors.to_string(), "-m", &self.memory_mib.to_string()])
             .arg("-kernel")
             .arg(kernel.image()?)
@@ -184,16 +203,20 @@ impl Guest<'_> {
             if let Some(status) = qemu.0.try_wait()? {
                 break status;
             }
-            ensure!(Instant::now() < until, "the virtual machine did not end within {} s:\n{}", self.bound.as_secs(), text(&console));
+            ensure!(
+                Instant::now() < until,
+                "the virtual machine did not end within {} s:\n{}",
+                self.bound.as_secs(),
+                text(&console)
+            );
             std::thread::sleep(Duration::from_millis(50));
         };
         ensure!(status.success(), "qemu-system-x86_64 ended with {status}:\n{}", text(&console));
         let said = text(&result);
-        let status = said
-            .trim()
-            .parse()
-            .ok()
-            .with_context(|| format!("the virtual machine ended without a result ({said:?}):\n{}", text(&console)))?;
+        let status =
+            said.trim().parse().ok().with_context(|| {
+                format!("the virtual machine ended without a result ({said:?}):\n{}", text(&console))
+            })?;
         Ok(Ended { status, console: text(&console) })
     }
 
@@ -221,8 +244,11 @@ impl Guest<'_> {
     fn init(&self) -> String {
         let modules = MODULES.iter().filter_map(|module| module.rsplit('/').next());
         let load: String = modules.map(|module| format!("b insmod /modules/{module}.ko\n")).collect();
-        let writable: String =
-            self.writable.iter().map(|dir| format!("b mount -t tmpfs tmpfs /host{}\n", quoted(&dir.display().to_string()))).collect();
+        let writable: String = self
+            .writable
+            .iter()
+            .map(|dir| format!("b mount -t tmpfs tmpfs /host{}\n", quoted(&dir.display().to_string())))
+            .collect();
         let seen: String = self
             .seen
             .iter()
@@ -230,7 +256,8 @@ impl Guest<'_> {
             .map(|dir| quoted(&dir.display().to_string()))
             .map(|dir| format!("b mkdir -p /host/tmp/{dir}\nb mount -o bind /hidden/{dir} /host/tmp/{dir}\n"))
             .collect();
-        let env: String = self.env.iter().map(|(name, value)| format!(" {}", quoted(&format!("{name}={value}")))).collect();
+        let env: String =
+            self.env.iter().map(|(name, value)| format!(" {}", quoted(&format!("{name}={value}")))).collect();
         let words: String = self.args.iter().map(|arg| format!(" {}", quoted(arg))).collect();
         let program = quoted(&self.program.display().to_string());
         format!(
@@ -238,13 +265,15 @@ impl Guest<'_> {
              b mount -t devtmpfs dev /dev\n{load}\
              b mount -t 9p -o ro,trans=virtio,version=9p2000.L,msize=524288,cache=loose host /host\n\
              b mount -t proc proc /host/proc\nb mount -t sysfs sysfs /host/sys\nb mount -t devtmpfs dev /host/dev\n\
-             b mkdir -p /host/dev/pts /host/dev/shm\nb mount -t devpts devpts /host/dev/pts\nb mount -t tmpfs tmpfs /host/dev/shm\n\
+             b mkdir -p /host/dev/pts /host/dev/shm\nb mount -t devpts devpts /host/dev/pts\nb mount -t tmpfs tmpfs \
+             /host/dev/shm\n\
              b mkdir -p /hidden\nb mount -o bind /host/tmp /hidden\n\
              b mount -t tmpfs -o mode=1777 tmpfs /host/tmp\nb mount -t tmpfs tmpfs /host/run\n{seen}{writable}\
              b mount -t cgroup2 cgroup2 /host/sys/fs/cgroup\nb ip link set lo up\n\
              exec /bin/busybox switch_root -c /dev/console /host /bin/sh -c {}\n",
             quoted(&format!(
-                "/usr/bin/env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp{env} {program}{words} </dev/null\n\
+                "/usr/bin/env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp{env} \
+                    {program}{words} </dev/null\n\
                  echo $? > /dev/ttyS1\necho o > /proc/sysrq-trigger\nwhile :; do sleep 1; done\n"
             ))
         )

@@ -12,15 +12,19 @@ fn exemptions(file: &str) -> Vec<&str> {
 /// The day after `until ` in a reason: year, month and day as they sort.
 fn until(exemption: &str) -> Option<&str> {
     let day = exemption.split_once("reason = \"")?.1.split_once("until ")?.1.get(..10)?;
-    let digits = |range: std::ops::Range<usize>| day.get(range).is_some_and(|part| part.bytes().all(|b| b.is_ascii_digit()));
-    (digits(0..4) && digits(5..7) && digits(8..10) && day.as_bytes()[4] == b'-' && day.as_bytes()[7] == b'-').then_some(day)
+    let digits =
+        |range: std::ops::Range<usize>| day.get(range).is_some_and(|part| part.bytes().all(|b| b.is_ascii_digit()));
+    (digits(0..4) && digits(5..7) && digits(8..10) && day.as_bytes()[4] == b'-' && day.as_bytes()[7] == b'-')
+        .then_some(day)
 }
 
 /// Exemptions that have ended or name no end.
 pub(super) fn ended(file: &str, today: &str) -> Vec<String> {
     let check = |exemption: &str| match until(exemption) {
         None => Some(format!("deny.toml: {exemption} needs a reason that ends with \"until YEAR-MONTH-DAY\"")),
-        Some(day) if day < today => Some(format!("deny.toml: {exemption} has ended: update the crate, or decide again")),
+        Some(day) if day < today => {
+            Some(format!("deny.toml: {exemption} has ended: update the crate, or decide again"))
+        }
         Some(_) => None,
     };
     exemptions(file).into_iter().filter_map(check).collect()
@@ -59,7 +63,8 @@ mod tests {
     #[test]
     fn an_exemption_without_an_end_and_one_that_has_ended_are_found() {
         let file = "[bans]\ndeny = []\n\n[advisories]\nyanked = \"deny\"\nignore = [\n  # Why.\n  \
-                    { id = \"RUSTSEC-1\", reason = \"not reachable; until 2026-10-01\" },\n  { id = \"RUSTSEC-2\", reason = \"later\" },\n  \
+                    { id = \"RUSTSEC-1\", reason = \"not reachable; until 2026-10-01\" },\n  { id = \"RUSTSEC-2\", \
+                    reason = \"later\" },\n  \
                     { id = \"RUSTSEC-3\", reason = \"not reachable; until 2027-01-01\" },\n]\n";
         let wrong = ended(file, "2026-11-22");
         assert!(wrong.len() == 2 && wrong[0].contains("RUSTSEC-1") && wrong[0].contains("has ended"), "{wrong:?}");
@@ -69,9 +74,13 @@ mod tests {
 
     #[test]
     fn days_have_dates() {
-        for (day, expected) in
-            [(0, "1970-01-01"), (59, "1970-03-01"), (11_016, "2000-02-29"), (11_017, "2000-03-01"), (20_818, "2026-12-31")]
-        {
+        for (day, expected) in [
+            (0, "1970-01-01"),
+            (59, "1970-03-01"),
+            (11_016, "2000-02-29"),
+            (11_017, "2000-03-01"),
+            (20_818, "2026-12-31"),
+        ] {
             assert_eq!(date(day), expected);
         }
     }

@@ -39,15 +39,17 @@ pub(super) fn circles(names: &Names) -> Vec<BTreeSet<&str>> {
     let mut found: Vec<BTreeSet<&str>> = Vec::new();
     for (from, to) in &reach {
         if to.contains(from) && !found.iter().any(|circle| circle.contains(from)) {
-            found.push(to.iter().copied().filter(|other| reach.get(other).is_some_and(|back| back.contains(from))).collect());
+            found.push(
+                to.iter().copied().filter(|other| reach.get(other).is_some_and(|back| back.contains(from))).collect(),
+            );
         }
     }
     found.sort_by_key(|circle| std::cmp::Reverse(circle.len()));
     found
 }
 
-/// What holds the circle together: arrows whose names would have to go, as few names as were found. An order of the files is improved step by step;
-/// the arrows that run against it are the cut.
+/// What holds the circle together: arrows whose names would have to go, as few names as were found. An order of the
+/// files is improved step by step; the arrows that run against it are the cut.
 fn cut<'a>(names: &'a Names, circle: &BTreeSet<&'a str>) -> Vec<(&'a str, &'a str, &'a BTreeSet<String>)> {
     let arrows: Vec<_> = names
         .iter()
@@ -56,21 +58,25 @@ fn cut<'a>(names: &'a Names, circle: &BTreeSet<&'a str>) -> Vec<(&'a str, &'a st
         .collect();
     let mut order: Vec<&str> = circle.iter().copied().collect();
     // What it costs that one file stands above another: the names that the lower one takes from the upper one.
-    let cost = |upper: &str, lower: &str| names.get(&(lower.to_owned(), upper.to_owned())).map_or(0, BTreeSet::len).cast_signed();
+    let cost = |upper: &str, lower: &str| {
+        names.get(&(lower.to_owned(), upper.to_owned())).map_or(0, BTreeSet::len).cast_signed()
+    };
     loop {
         let mut moved = false;
         for at in 0..order.len() {
             let file = order[at];
             // The change when the file moves past its neighbours, one after the other, and the best of them.
             let (mut best, mut place) = (0, at);
-            for (to, change) in [(0..at).rev().collect::<Vec<_>>(), (at + 1..order.len()).collect()].into_iter().flat_map(|way| {
-                way.into_iter().scan(0, |sum, to| {
-                    let other = order[to];
-                    let up = cost(file, other) - cost(other, file);
-                    *sum += if to < at { up } else { -up };
-                    Some((to, *sum))
+            for (to, change) in
+                [(0..at).rev().collect::<Vec<_>>(), (at + 1..order.len()).collect()].into_iter().flat_map(|way| {
+                    way.into_iter().scan(0, |sum, to| {
+                        let other = order[to];
+                        let up = cost(file, other) - cost(other, file);
+                        *sum += if to < at { up } else { -up };
+                        Some((to, *sum))
+                    })
                 })
-            }) {
+            {
                 if change < best {
                     (best, place) = (change, to);
                 }
@@ -91,7 +97,8 @@ fn cut<'a>(names: &'a Names, circle: &BTreeSet<&'a str>) -> Vec<(&'a str, &'a st
 
 /// A circle in words: its files, and the arrows that would open it.
 pub(super) fn told(place: &str, names: &Names, circle: &BTreeSet<&str>) -> String {
-    let short = |file: &str| file.strip_prefix(place).and_then(|rest| rest.strip_prefix("/src/")).unwrap_or(file).to_owned();
+    let short =
+        |file: &str| file.strip_prefix(place).and_then(|rest| rest.strip_prefix("/src/")).unwrap_or(file).to_owned();
     let files: Vec<String> = circle.iter().map(|file| short(file)).collect();
     let mut text = format!("{place}: {} files are a circle: {}", circle.len(), files.join(", "));
     for (from, to, names) in cut(names, circle) {
@@ -105,7 +112,10 @@ pub(super) fn told(place: &str, names: &Names, circle: &BTreeSet<&str>) -> Strin
 /// The crates that have larger circles than they should, with the files of the largest.
 pub(super) fn count(crates: &BTreeMap<String, Names>) -> BTreeMap<String, usize> {
     let largest = crates.iter().map(|(place, names)| (place, circles(names).first().map_or(0, BTreeSet::len)));
-    largest.filter(|(place, size)| *size > goal(place)).map(|(place, size)| (format!("{CIRCLE}{place}"), size)).collect()
+    largest
+        .filter(|(place, size)| *size > goal(place))
+        .map(|(place, size)| (format!("{CIRCLE}{place}"), size))
+        .collect()
 }
 
 /// Circles that are larger than the file allows, and lines that the tree no longer needs.
@@ -121,7 +131,10 @@ pub(super) fn compare(crates: &BTreeMap<String, Names>, file: &BTreeMap<String, 
     for (key, listed) in file.iter().filter(|(key, _)| key.starts_with(CIRCLE)) {
         let size = counts.get(key).copied().unwrap_or(0);
         if *listed > size + limits::slack(size) || size == 0 {
-            wrong.push(format!("{} says {key} {listed}, and fewer are needed: run `cargo xtask lint --update`", limits::FILE));
+            wrong.push(format!(
+                "{} says {key} {listed}, and fewer are needed: run `cargo xtask lint --update`",
+                limits::FILE
+            ));
         }
     }
     wrong
@@ -149,7 +162,12 @@ mod tests {
             ("a chain", &["a b X", "b c Y", "a c Z"], &[], &[]),
             ("two", &["a b X Y", "b a Z"], &[2], &["b -> a"]),
             ("three, with one that only uses them", &["a b X Y", "b c X Y", "c a Z", "d a X"], &[3], &["c -> a"]),
-            ("two circles that share no file", &["a b X", "b a Y Z", "b c X", "c d X", "d e X", "e c X Y"], &[3, 2], &["c -> d", "d -> e"]),
+            (
+                "two circles that share no file",
+                &["a b X", "b a Y Z", "b c X", "c d X", "d e X", "e c X Y"],
+                &[3, 2],
+                &["c -> d", "d -> e"],
+            ),
             ("two that share one are one", &["a b X", "b a Y Z", "b c X Y", "c b X"], &[3], &["a -> b", "c -> b"]),
         ];
         for (what, arrows, sizes, cuts) in table {
@@ -173,7 +191,10 @@ mod tests {
         let file = |key: &str, n: usize| BTreeMap::from([(key.to_owned(), n)]);
         let none = BTreeMap::new();
         assert_eq!(compare(&of("crates/api", &two), &none), Vec::<String>::new());
-        assert!(compare(&of("crates/model", &two), &none)[0].starts_with("crates/model: 2 files are a circle: a.rs, b.rs\n"));
+        assert!(
+            compare(&of("crates/model", &two), &none)[0]
+                .starts_with("crates/model: 2 files are a circle: a.rs, b.rs\n")
+        );
         assert_eq!(compare(&of("crates/model", &two), &file("circle crates/model", 2)), Vec::<String>::new());
         assert!(compare(&of("crates/api", &five), &none)[0].ends_with("at most 4 may be"));
         assert_eq!(compare(&of("crates/api", &five), &file("circle crates/api", 5)), Vec::<String>::new());

@@ -17,7 +17,9 @@ fn named(code: &str, begin: &str) -> Vec<(String, String)> {
     for line in block.lines().skip(1).map(str::trim).take_while(|line| *line != "}") {
         match line.strip_prefix("///") {
             Some(comment) => said.push_str(comment),
-            None if line.ends_with(',') => found.push((line.trim_end_matches(',').to_owned(), std::mem::take(&mut said).trim().to_owned())),
+            None if line.ends_with(',') => {
+                found.push((line.trim_end_matches(',').to_owned(), std::mem::take(&mut said).trim().to_owned()))
+            }
             None => {}
         }
     }
@@ -44,7 +46,9 @@ pub(super) fn current(sources: &[Source], page: &str) -> Option<String> {
 /// What is wrong with the page.
 pub(super) fn compare(sources: &[Source], page: &str) -> Option<String> {
     match current(sources, page) {
-        None => Some(format!("{PAGE}: its parts, or the topics and causes in the code, were not found: see xtask/src/tidy/events.rs")),
+        None => Some(format!(
+            "{PAGE}: its parts, or the topics and causes in the code, were not found: see xtask/src/tidy/events.rs"
+        )),
         Some(current) if current != page => Some(format!("{PAGE} is out of date: run `cargo xtask lint --update`")),
         Some(_) => None,
     }
@@ -57,17 +61,25 @@ mod tests {
     #[test]
     fn a_new_topic_and_a_new_cause_make_the_page_old() {
         let topics = "/// Kinds.\npub enum Topic {\n    /// Jobs.\n    Job,\n}\n";
-        let causes = "macro_rules! causes {\n    () => {}\n}\n\ncauses! {\n    /// A job was registered,\n    /// or changed.\n    JobRegistered,\n    /// No event.\n    Derived,\n}\n";
+        let causes = "macro_rules! causes {\n    () => {}\n}\n\ncauses! {\n    /// A job was registered,\n    /// or \
+            changed.\n    JobRegistered,\n    /// No event.\n    Derived,\n}\n";
         let sources = |more: &str| {
             let topics = topics.replace("    Job,\n", &format!("    Job,\n{more}"));
             [Source::new("crates/server/src/events.rs", &topics), Source::new("crates/state/src/applied.rs", causes)]
         };
-        let empty = "# E\n<!-- generated: topics -->\n<!-- end of topics -->\n<!-- generated: types -->\n<!-- end of types -->\n";
+        let empty = "# E\n<!-- generated: topics -->\n<!-- end of topics -->\n<!-- generated: types -->\n<!-- end of \
+            types -->\n";
         let page = current(&sources(""), empty).expect("a page");
-        assert!(page.contains("| `Job` | Jobs. |") && page.contains("| `JobRegistered` | A job was registered, or changed. |"), "{page}");
+        assert!(
+            page.contains("| `Job` | Jobs. |")
+                && page.contains("| `JobRegistered` | A job was registered, or changed. |"),
+            "{page}"
+        );
         assert!(!page.contains("Derived"), "{page}");
         assert_eq!(compare(&sources(""), &page), None);
-        assert!(compare(&sources("    /// Nodes.\n    Node,\n"), &page).is_some_and(|wrong| wrong.contains("out of date")));
+        assert!(
+            compare(&sources("    /// Nodes.\n    Node,\n"), &page).is_some_and(|wrong| wrong.contains("out of date"))
+        );
         assert!(compare(&sources(""), "# E\n").is_some_and(|wrong| wrong.contains("not found")));
     }
 }

@@ -1,15 +1,16 @@
-//! Limits of size: lines of a file, columns of prose. What is too wide today is counted for each folder, and the count may only shrink.
+//! Limits of size: lines of a file, columns of code and prose. What is too wide in Markdown today is counted, and the
+//! count may only shrink.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use anyhow::{Context, Result};
 
-use super::source::Source;
+use super::{source::Source, tokens::raw_strings};
 
 /// Most lines of a file.
 const LINES: usize = 900;
-/// Most columns of a comment. Code may have what `rustfmt.toml` allows.
-const COMMENT: usize = 120;
+/// Most columns of a line of Rust, code or comment, as `rustfmt.toml` has it.
+const CODE: usize = 120;
 /// Most columns of prose in Markdown.
 const PROSE: usize = 100;
 /// The file of today's counts.
@@ -19,12 +20,14 @@ pub(super) const CIRCLE: &str = "circle ";
 /// What the counts of all Markdown stand under.
 const MARKDOWN: &str = "markdown";
 
-/// How far a count in the file may stand above the truth: people who work side by side need not touch the file for each line.
+/// How far a count in the file may stand above the truth: people who work side by side need not touch the file for each
+/// line.
 pub(super) fn slack(count: usize) -> usize {
     (count / 20).max(10)
 }
 
-/// Files with too many lines. The changelog grows for ever, and pages that are generated have as many as there is to tell.
+/// Files with too many lines. The changelog grows for ever, and pages that are generated have as many as there is to
+/// tell.
 pub(super) fn too_long(sources: &[Source]) -> Vec<String> {
     let lengths = sources
         .iter()
@@ -36,10 +39,29 @@ pub(super) fn too_long(sources: &[Source]) -> Vec<String> {
         .collect()
 }
 
-/// Whether a line of Rust is a comment that is too wide. A link that cannot be broken may be.
-fn wide_comment(line: &str) -> bool {
-    let text = line.trim_start();
-    text.starts_with("//") && line.chars().count() > COMMENT && !text.trim_start_matches(['/', '!', ' ']).starts_with("http")
+/// Lines of Rust that are too wide. A line may be wide if it has no place to break: part of a raw string, a row of a
+/// table in a doc comment, a comment that is one link.
+pub(super) fn too_wide(sources: &[Source]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for source in sources.iter().filter(|s| s.is("rs")) {
+        let raw = raw_strings(&source.text);
+        let mut start = 0;
+        for (number, line) in source.text.split_inclusive('\n').enumerate() {
+            let place = start..start + line.len();
+            start = place.end;
+            let columns = line.trim_end().chars().count();
+            let unbroken = || {
+                let row = line.trim_start().strip_prefix("///").or(line.trim_start().strip_prefix("//!"));
+                row.is_some_and(|row| row.trim_start().starts_with('|'))
+                    || line.trim_start_matches(['/', '!', ' ']).starts_with("http")
+                    || raw.iter().any(|raw| raw.start < place.end && place.start < raw.end)
+            };
+            if columns > CODE && !unbroken() {
+                wrong.push(format!("{}:{}: {columns} columns, at most {CODE} fit", source.path, number + 1));
+            }
+        }
+    }
+    wrong
 }
 
 /// How many lines of prose in a page are too wide: no tables, code, or targets of links, which cannot be broken.
@@ -62,18 +84,10 @@ fn wide_prose(page: &str) -> usize {
     wide
 }
 
-/// Lines that are too wide, by folder.
+/// Lines of prose that are too wide, in all Markdown.
 pub(super) fn count(sources: &[Source]) -> BTreeMap<String, usize> {
-    let mut counts = BTreeMap::from([(MARKDOWN.to_owned(), 0)]);
-    for source in sources {
-        let (place, wide) = match () {
-            () if source.is("rs") => (source.place(), source.text.lines().filter(|line| wide_comment(line)).count()),
-            () if source.is("md") => (MARKDOWN, wide_prose(&source.text)),
-            () => continue,
-        };
-        *counts.entry(place.to_owned()).or_default() += wide;
-    }
-    counts
+    let wide = sources.iter().filter(|s| s.is("md")).map(|s| wide_prose(&s.text)).sum();
+    BTreeMap::from([(MARKDOWN.to_owned(), wide)])
 }
 
 /// The file of counts.
@@ -81,7 +95,8 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, usize>> {
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines
         .map(|line| {
-            let (place, count) = line.rsplit_once(' ').with_context(|| format!("{FILE}: {line:?} is no folder with a number"))?;
+            let (place, count) =
+                line.rsplit_once(' ').with_context(|| format!("{FILE}: {line:?} is no folder with a number"))?;
             Ok((place.to_owned(), count.parse().with_context(|| format!("{FILE}: {line:?}"))?))
         })
         .collect()
@@ -90,9 +105,9 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, usize>> {
 /// The file for these counts.
 pub(super) fn render(counts: &BTreeMap<String, usize>) -> String {
     let mut text = format!(
-        "# Comments of more than {COMMENT} columns by folder, lines of prose of more than {PROSE} in all Markdown, and the files of the largest circle of\n\
-         # each crate that has one of more than it should. The numbers may only shrink: `cargo xtask lint` fails when there are more, and when there\n\
-         # are far fewer; `cargo xtask lint --update` counts anew.\n"
+        "# Lines of prose of more than {PROSE} columns in all Markdown, and the files of the largest circle of each\n\
+         # crate that has one of more than it should. The numbers may only shrink: `cargo xtask lint` fails when\n\
+         # there are more, and when there are far fewer; `cargo xtask lint --update` counts anew.\n"
     );
     for (place, count) in counts {
         // Writing to a string does not fail.
@@ -106,20 +121,23 @@ pub(super) fn compare(counts: &BTreeMap<String, usize>, file: &BTreeMap<String, 
     let mut wrong = Vec::new();
     for (place, count) in counts {
         let allowed = file.get(place).copied().unwrap_or(0);
-        let what =
-            if place == MARKDOWN { format!("lines of prose over {PROSE} columns") } else { format!("comments over {COMMENT} columns") };
+        let what = format!("lines of prose over {PROSE} columns");
         if *count > allowed {
             wrong.push(format!("{place} has {count} {what}, {FILE} allows {allowed}: break the new ones"));
         } else if allowed > count + slack(*count) {
-            wrong.push(format!("{place} has {count} {what}, and {FILE} still says {allowed}: run `cargo xtask lint --update`"));
+            wrong.push(format!(
+                "{place} has {count} {what}, and {FILE} still says {allowed}: run `cargo xtask lint --update`"
+            ));
         }
     }
     let gone = file.keys().filter(|place| !counts.contains_key(*place) && !place.starts_with(CIRCLE));
-    wrong.extend(gone.map(|place| format!("{FILE} names {place}, which is not there: run `cargo xtask lint --update`")));
+    wrong
+        .extend(gone.map(|place| format!("{FILE} names {place}, which is not there: run `cargo xtask lint --update`")));
     wrong
 }
 
-/// Lints that are switched off without a word why. `#[expect(clippy::await_holding_invalid_type, reason = …)]` is the list of guards across awaits.
+/// Lints that are switched off without a word why. `#[expect(clippy::await_holding_invalid_type, reason = …)]` is the
+/// list of guards across awaits.
 pub(super) fn without_reason(sources: &[Source]) -> Vec<String> {
     let mut wrong = Vec::new();
     for source in sources.iter().filter(|s| s.is("rs")) {
@@ -145,24 +163,38 @@ mod tests {
 
     #[test]
     fn a_file_that_is_too_long_is_named() {
-        let sources = [Source::new("crates/a/src/b.rs", &"x\n".repeat(901)), Source::new("crates/a/src/c.rs", &"x\n".repeat(900))];
+        let sources = [
+            Source::new("crates/a/src/b.rs", &"x\n".repeat(901)),
+            Source::new("crates/a/src/c.rs", &"x\n".repeat(900)),
+        ];
         let wrong = too_long(&sources);
         assert!(wrong.len() == 1 && wrong[0].starts_with("crates/a/src/b.rs has 901 lines"), "{wrong:?}");
     }
 
     #[test]
-    fn wide_comments_and_wide_prose_are_counted_and_nothing_else() {
-        let rust =
-            format!("// {}\n    /// {}\nlet a = \"{}\"; // x\n// {}\n", "a".repeat(118), "b".repeat(113), "c".repeat(130), "d".repeat(117));
+    fn a_wide_line_of_rust_is_named_where_it_has_a_place_to_break() {
+        let wide = "x".repeat(121);
+        let fits = format!("let a = \"{}\";", "ü".repeat(109));
+        let rust = format!(
+            "{fits}\n// {wide}\n{wide}();\nr#\"\n{wide}\n\"#;\n/// | {wide} |\n// https://{wide}\nf(r\"{wide}\");\n\
+             \"{wide}\""
+        );
+        let wrong = too_wide(&[Source::new("a.rs", &rust), Source::new("a.toml", &wide)]);
+        let lines: Vec<&str> = wrong.iter().filter_map(|w| w.split(':').nth(1)).collect();
+        assert_eq!(lines, ["2", "3", "10"], "{wrong:?}");
+    }
+
+    #[test]
+    fn wide_prose_is_counted_and_nothing_else() {
         let long = "word ".repeat(25);
         let page = format!("{long}\n| {long} |\n```\n{long}\n```\nsee [this page]({}) now\n", "p/".repeat(60));
-        let counts = count(&[Source::new("crates/a/src/b.rs", &rust), Source::new("docs/c.md", &page)]);
-        assert_eq!(counts, BTreeMap::from([("crates/a".into(), 2), (MARKDOWN.into(), 1)]));
+        let counts = count(&[Source::new("crates/a/src/b.rs", &format!("// {long}")), Source::new("docs/c.md", &page)]);
+        assert_eq!(counts, BTreeMap::from([(MARKDOWN.into(), 1)]));
     }
 
     #[test]
     fn more_than_allowed_fails_and_an_old_file_fails() {
-        let map = |n| BTreeMap::from([("crates/a".to_owned(), n)]);
+        let map = |n| BTreeMap::from([(MARKDOWN.to_owned(), n)]);
         assert_eq!(compare(&map(40), &map(40)), Vec::<String>::new());
         assert_eq!(compare(&map(31), &map(40)), Vec::<String>::new(), "a few fewer need no new file");
         assert!(compare(&map(41), &map(40))[0].contains("allows 40"));
@@ -178,6 +210,10 @@ mod tests {
         let (off, own) = ("#[al\u{6c}ow", "#![expect");
         let text = format!("{off}(a, reason = \"b\")]\n{off}(\n    a,\n)]\nx.expect(\"y\");\n{own}(c)]\n");
         let wrong = without_reason(&[Source::new("a.rs", &text)]);
-        assert_eq!(wrong.iter().map(|w| w.split(':').nth(1).unwrap_or_default()).collect::<Vec<_>>(), ["2", "6"], "{wrong:?}");
+        assert_eq!(
+            wrong.iter().map(|w| w.split(':').nth(1).unwrap_or_default()).collect::<Vec<_>>(),
+            ["2", "6"],
+            "{wrong:?}"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! The tables of ARCHITECTURE agree with the code: the rows of the server's loops are those that the server registers, and each crate has a row.
+//! The tables of ARCHITECTURE agree with the code: the rows of the server's loops are those that the server registers,
+//! and each crate has a row.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +27,9 @@ pub(super) fn current(page: &str) -> String {
 /// Is the page as it must be?
 pub(super) fn stale(page: &str) -> Option<String> {
     (current(page) != page).then(|| {
-        "ARCHITECTURE.md: the rows of the server's loops are not those of crates/server/src/loops.rs: cargo xtask lint --update".to_owned()
+        "ARCHITECTURE.md: the rows of the server's loops are not those of crates/server/src/loops.rs: cargo xtask \
+            lint --update"
+            .to_owned()
     })
 }
 
@@ -43,8 +46,10 @@ pub(super) fn crates_without_a_row(members: &[String], page: &str) -> Vec<String
 mod tests {
     use super::*;
 
-    const PAGE: &str = "# A\n## Crates\n\n| crate | purpose |\n|---|---|\n| `crates/a`, `lib/b` | c |\n\n## Loops\n\n| loop | wakes on |\n|---|---|\n\
-                        | server `commit` | `x` |\n| server `broker` and `blocked` evaluations | y |\n| node: ledger `z` | w |\n\n## More\n";
+    const PAGE: &str = "# A\n## Crates\n\n| crate | purpose |\n|---|---|\n| `crates/a`, `lib/b` | c |\n\n## \
+        Loops\n\n| loop | wakes on |\n|---|---|\n\
+                        | server `commit` | `x` |\n| server `broker` and `blocked` evaluations | y |\n| node: ledger \
+                        `z` | w |\n\n## More\n";
 
     #[test]
     fn rows_that_the_server_does_not_register_are_replaced() {
@@ -52,14 +57,24 @@ mod tests {
         assert!(wrong.contains("lint --update"), "{wrong}");
         let page = current(PAGE);
         assert_eq!(stale(&page), None);
-        let (before, rows) = page.split_once("|---|---|\n| server `commit` (thread) | a decision in its queue |").expect("the first row");
-        assert!(before.contains("`crates/a`") && rows.contains("| server `session` (one per node)") && !rows.contains("| `x` |"), "{page}");
+        let (before, rows) = page
+            .split_once("|---|---|\n| server `commit` (thread) | a decision in its queue |")
+            .expect("the first row");
+        assert!(
+            before.contains("`crates/a`")
+                && rows.contains("| server `session` (one per node)")
+                && !rows.contains("| `x` |"),
+            "{page}"
+        );
         assert!(rows.ends_with("|\n| node: ledger `z` | w |\n\n## More\n"), "{page}");
     }
 
     #[test]
     fn a_crate_without_a_row_is_found() {
         let members = ["crates/a", "lib/b", "crates/d"].map(str::to_owned);
-        assert_eq!(crates_without_a_row(&members, PAGE), ["ARCHITECTURE.md: the table of crates has no row for crates/d"]);
+        assert_eq!(
+            crates_without_a_row(&members, PAGE),
+            ["ARCHITECTURE.md: the table of crates has no row for crates/d"]
+        );
     }
 }

@@ -43,10 +43,12 @@ mod tests {
 
     #[test]
     fn a_metric_that_is_not_listed_and_one_that_is_gone_are_found() {
-        let code = "fn gauges() -> Vec<Gauge> {\n    add(\"drover.nodes\", 1.0);\n    add(&format!(\"nomad.nomad.job_status.{status}\"), 2.0);\n\
+        let code = "fn gauges() -> Vec<Gauge> {\n    add(\"drover.nodes\", 1.0);\n    \
+            add(&format!(\"nomad.nomad.job_status.{status}\"), 2.0);\n\
                     facts(\"drover.version\");\n}\n#[cfg(test)]\nmod tests {\n    \"drover.fake\";\n}\n";
         let other = "facts.set(\"drover.version\");";
-        let sources = [Source::new("crates/server-http/src/metrics.rs", code), Source::new("crates/client/src/facts.rs", other)];
+        let sources =
+            [Source::new("crates/server-http/src/metrics.rs", code), Source::new("crates/client/src/facts.rs", other)];
         let page = in_page("| metric | value |\n|---|---|\n| `drover.nodes` | `b` |\n| `drover.old` | c |\n");
         let wrong = compare(&in_code(&sources), &page);
         let names = ["`drover.version`", "`nomad.nomad.job_status.{status}`", "`drover.old`"];

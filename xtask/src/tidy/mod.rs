@@ -1,4 +1,5 @@
-//! What `cargo xtask lint` asks of the tree besides the compiler's lints: limits of size, purity, documents that agree with the code, exemptions that end.
+//! What `cargo xtask lint` asks of the tree besides the compiler's lints: limits of size, purity, documents that agree
+//! with the code, exemptions that end.
 //!
 //! Each check is a function from texts to findings, so that a test can show it a tree that is wrong.
 
@@ -11,6 +12,7 @@ mod metrics;
 mod names;
 mod purity;
 mod source;
+mod survives;
 mod tokens;
 
 use std::fs;
@@ -28,14 +30,18 @@ pub(crate) fn lint() -> Result<()> {
     Run::new("cargo", ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]).dir(&root).run()?;
     if !Run::new("cargo", ["deny", "--version"]).dir(&root).succeeds() {
         eprintln!("xtask: cargo-deny is missing, installing it");
-        Run::new("cargo", ["install", "--locked", "cargo-deny"]).dir(&root).run()?;
+        Run::new("cargo", ["install", "--locked", "cargo-deny"]).dir(&root).run_patiently()?;
     }
     // It looks at the crates of every platform; a cache that has only built for this one lacks some.
-    Run::new("cargo", ["fetch", "--locked"]).dir(&root).run()?;
+    Run::new("cargo", ["fetch", "--locked"]).dir(&root).run_patiently()?;
     Run::new("cargo", ["deny", "--offline", "check", "bans", "licenses", "sources"]).dir(&root).run()?;
-    // The advisory database lives outside the package registries: where it can be fetched its findings fail, and where not, that is said.
+    // The advisory database lives outside the package registries: where it can be fetched its findings fail, and where
+    // not, that is said.
     if !Run::new("cargo", ["deny", "fetch", "db"]).dir(&root).quiet().succeeds() {
-        eprintln!("xtask: advisories were not checked: the advisory database could not be fetched (`cargo deny fetch db` says why)");
+        eprintln!(
+            "xtask: advisories were not checked: the advisory database could not be fetched (`cargo deny fetch db` \
+                says why)"
+        );
         return Ok(());
     }
     Run::new("cargo", ["deny", "check", "advisories"]).dir(&root).run()
@@ -46,6 +52,7 @@ pub(crate) fn check() -> Result<()> {
     let sources = sources()?;
     let allowed = limits::parse(&read(limits::FILE)?)?;
     let mut wrong = limits::too_long(&sources);
+    wrong.extend(limits::too_wide(&sources));
     wrong.extend(limits::compare(&limits::count(&sources), &allowed));
     wrong.extend(circles::compare(&names::named(&sources), &allowed));
     wrong.extend(limits::without_reason(&sources));
@@ -56,6 +63,7 @@ pub(crate) fn check() -> Result<()> {
     wrong.extend(loops::crates_without_a_row(&workspace::members()?, &read("ARCHITECTURE.md")?));
     wrong.extend(metrics::compare(&metrics::in_code(&sources), &metrics::in_page(&read(metrics::PAGE)?)));
     wrong.extend(events::compare(&sources, &read(events::PAGE)?));
+    wrong.extend(survives::compare(&read(survives::PAGE)?, &survives::Known::of(&sources)));
     wrong.extend(advisories::ended(&read("deny.toml")?, &advisories::today()));
     if !wrong.is_empty() {
         bail!("the tree is not tidy:\n  {}", wrong.join("\n  "));
@@ -65,7 +73,8 @@ pub(crate) fn check() -> Result<()> {
 
 /// Prints every circle of a crate, or of all, with what ties it.
 pub(crate) fn print_circles(only: Option<&str>) -> Result<()> {
-    for (place, names) in names::named(&sources()?).iter().filter(|(place, _)| only.is_none_or(|only| *only == **place)) {
+    for (place, names) in names::named(&sources()?).iter().filter(|(place, _)| only.is_none_or(|only| *only == **place))
+    {
         for circle in circles::circles(names) {
             println!("{}", circles::told(place, names, &circle));
         }
@@ -73,7 +82,8 @@ pub(crate) fn print_circles(only: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// Writes the file of the limits that only shrink, the lint files of the pure crates, the rows of loops, and the page of events.
+/// Writes the file of the limits that only shrink, the lint files of the pure crates, the rows of loops, and the page
+/// of events.
 pub(crate) fn update() -> Result<()> {
     let root = workspace::root();
     let sources = sources()?;

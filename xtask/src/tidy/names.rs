@@ -1,4 +1,5 @@
-//! Which file of a crate names what of which other file: read from `use` and paths, followed through what modules hand on.
+//! Which file of a crate names what of which other file: read from `use` and paths, followed through what modules hand
+//! on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -159,7 +160,9 @@ impl<'a> Tree<'a> {
                     }
                     for part in inside {
                         match part {
-                            Token::Text(path) if inside.get(2) == Some(&Token::Word("path")) => moved = Some((*path).to_owned()),
+                            Token::Text(path) if inside.get(2) == Some(&Token::Word("path")) => {
+                                moved = Some((*path).to_owned())
+                            }
                             Token::Text(path) if path.contains("::") && !path.contains(' ') => {
                                 self.modules[module].paths.insert(path.split("::").map(str::to_owned).collect());
                             }
@@ -172,8 +175,16 @@ impl<'a> Tree<'a> {
                 (Token::Word("use"), Some(Token::Word(_) | Token::Colons | Token::Mark('{'))) => {
                     let mut found = Vec::new();
                     let end = leaves(&tokens, at + 1, &[], &mut found);
-                    let public = matches!(at.checked_sub(1).map(|last| tokens[last]), Some(Token::Word("pub") | Token::Mark(')')));
-                    self.modules[module].uses.extend(found.into_iter().map(|(path, name)| Use { path, name, public, modules: Vec::new() }));
+                    let public = matches!(
+                        at.checked_sub(1).map(|last| tokens[last]),
+                        Some(Token::Word("pub") | Token::Mark(')'))
+                    );
+                    self.modules[module].uses.extend(found.into_iter().map(|(path, name)| Use {
+                        path,
+                        name,
+                        public,
+                        modules: Vec::new(),
+                    }));
                     at = end;
                     continue;
                 }
@@ -197,9 +208,10 @@ impl<'a> Tree<'a> {
                     at += 2;
                     continue;
                 }
-                (Token::Word("fn" | "struct" | "enum" | "union" | "trait" | "type" | "const" | "static"), Some(Token::Word(name)))
-                    if depth == floor =>
-                {
+                (
+                    Token::Word("fn" | "struct" | "enum" | "union" | "trait" | "type" | "const" | "static"),
+                    Some(Token::Word(name)),
+                ) if depth == floor => {
                     self.modules[module].items.insert((*name).to_owned());
                 }
                 (Token::Word("macro_rules"), Some(_)) => {
@@ -220,7 +232,9 @@ impl<'a> Tree<'a> {
                     let visibility = last == Some(Token::Word("in")) && at >= 3 && tokens[at - 3] == Token::Word("pub");
                     if !visibility && !matches!(last, Some(Token::Mark('.') | Token::Colons)) {
                         let mut path = vec![(*word).to_owned()];
-                        while let (Some(Token::Colons), Some(Token::Word(more))) = (tokens.get(at + 1), tokens.get(at + 2)) {
+                        while let (Some(Token::Colons), Some(Token::Word(more))) =
+                            (tokens.get(at + 1), tokens.get(at + 2))
+                        {
                             path.push((*more).to_owned());
                             at += 2;
                         }
@@ -260,8 +274,8 @@ impl<'a> Tree<'a> {
         self.walk(here, rest, sure, seen)
     }
 
-    /// What this name, and those after it, mean in a module. A module and an item may share a name. A name that the module must have, and that is
-    /// not seen there, was made by a macro.
+    /// What this name, and those after it, mean in a module. A module and an item may share a name. A name that the
+    /// module must have, and that is not seen there, was made by a macro.
     fn walk(&self, here: usize, rest: &[String], sure: bool, seen: &mut BTreeSet<(usize, Vec<String>)>) -> Vec<Target> {
         let Some((name, more)) = rest.split_first() else {
             return vec![Target::Module(here)];
@@ -305,7 +319,9 @@ impl<'a> Tree<'a> {
                 let of = &self.modules[at].uses[one];
                 if of.name == "*" {
                     let targets = self.resolve(at, &of.path, &mut BTreeSet::new());
-                    let modules = targets.iter().filter_map(|target| if let Target::Module(other) = target { Some(*other) } else { None });
+                    let modules = targets
+                        .iter()
+                        .filter_map(|target| if let Target::Module(other) = target { Some(*other) } else { None });
                     let modules = modules.filter(|other| *other != at).collect();
                     self.modules[at].uses[one].modules = modules;
                 }
@@ -327,7 +343,9 @@ impl<'a> Tree<'a> {
             };
             for one in &module.uses {
                 let targets = self.resolve(at, &one.path, &mut BTreeSet::new());
-                for (other, word) in one.modules.iter().flat_map(|other| module.words.iter().map(move |word| (*other, word))) {
+                for (other, word) in
+                    one.modules.iter().flat_map(|other| module.words.iter().map(move |word| (*other, word)))
+                {
                     let own = module.items.contains(word) || module.uses.iter().any(|one| one.name == *word);
                     if !own {
                         take(word, self.walk(other, std::slice::from_ref(word), false, &mut BTreeSet::new()));
@@ -358,7 +376,8 @@ impl<'a> Tree<'a> {
 
 /// The names that files take from others of their crate, by the crate's folder.
 pub(super) fn named(sources: &[Source]) -> BTreeMap<String, Names> {
-    let files: BTreeMap<&str, &str> = sources.iter().filter(|s| s.is("rs")).map(|s| (s.path.as_str(), s.text.as_str())).collect();
+    let files: BTreeMap<&str, &str> =
+        sources.iter().filter(|s| s.is("rs")).map(|s| (s.path.as_str(), s.text.as_str())).collect();
     let mut crates: BTreeMap<String, Names> = BTreeMap::new();
     for root in files.keys() {
         let Some((place, inside)) = root.split_once("/src/") else { continue };
@@ -381,8 +400,10 @@ mod tests {
 
     /// The arrows of a crate of these files, as `a -> b: names`.
     fn arrows(files: &[(&str, &str)]) -> Vec<String> {
-        let sources: Vec<Source> =
-            files.iter().map(|(path, text)| Source::new(&beside("crates/a/src/lib.rs", &format!("{path}.rs")), text)).collect();
+        let sources: Vec<Source> = files
+            .iter()
+            .map(|(path, text)| Source::new(&beside("crates/a/src/lib.rs", &format!("{path}.rs")), text))
+            .collect();
         let short = |path: &str| path.trim_start_matches("crates/a/src/").trim_end_matches(".rs").to_owned();
         let named = named(&sources).remove("crates/a").expect("the crate");
         let line = |((from, to), names): (&(String, String), &BTreeSet<String>)| {
@@ -397,7 +418,11 @@ mod tests {
         let table: &[Case] = &[
             (
                 "use, path, and path in a macro",
-                &[("lib", "mod b; mod c;"), ("b", "use crate::c::D; fn f() { vec![crate::c::e(), super::c::G] }"), ("c", "")],
+                &[
+                    ("lib", "mod b; mod c;"),
+                    ("b", "use crate::c::D; fn f() { vec![crate::c::e(), super::c::G] }"),
+                    ("c", ""),
+                ],
                 &["b -> c: D G e"],
             ),
             (
@@ -437,7 +462,8 @@ mod tests {
                     ("tests", "use crate::f;"),
                     (
                         "b",
-                        "// crate::f\n#[cfg(test)] use crate::f; #[cfg(test)] mod t { use crate::f; } fn g() { \"crate::f\"; a.f(); std::f() }",
+                        "// crate::f\n#[cfg(test)] use crate::f; #[cfg(test)] mod t { use crate::f; } fn g() \
+                            { \"crate::f\"; a.f(); std::f() }",
                     ),
                 ],
                 &[],

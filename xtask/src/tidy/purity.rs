@@ -1,4 +1,5 @@
-//! The pure crates know no clock, randomness, files, environment, network, threads or tables of the whole process, and link nothing that does.
+//! The pure crates know no clock, randomness, files, environment, network, threads or tables of the whole process, and
+//! link nothing that does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,34 +17,59 @@ pub(super) fn lint_file(name: &str) -> String {
 }
 
 /// Parts of std that a pure crate does not name. Addresses of the network are values and may be used.
-const FORBIDDEN: &[&str] =
-    &["std::env", "std::fs", "std::net", "std::os", "std::process", "std::thread", "std::time::Instant", "std::time::SystemTime"];
-const ALLOWED: &[&str] =
-    &["std::net::IpAddr", "std::net::Ipv4Addr", "std::net::Ipv6Addr", "std::net::SocketAddr", "std::net::AddrParseError"];
+const FORBIDDEN: &[&str] = &[
+    "std::env",
+    "std::fs",
+    "std::net",
+    "std::os",
+    "std::process",
+    "std::thread",
+    "std::time::Instant",
+    "std::time::SystemTime",
+];
+const ALLOWED: &[&str] = &[
+    "std::net::IpAddr",
+    "std::net::Ipv4Addr",
+    "std::net::Ipv6Addr",
+    "std::net::SocketAddr",
+    "std::net::AddrParseError",
+];
 /// Types that change behind a shared reference: in a `static` they are a table of the whole process.
 const CHANGING: &[&str] = &["Atomic", "Cell<", "LazyLock", "Mutex", "OnceCell", "OnceLock", "RwLock"];
 
 /// What today's code may do in spite of that: file, what, why.
 pub(super) const EXEMPT: &[(&str, &str, &str)] = &[
-    ("crates/hcl-lang/src/functions/host.rs", "std::fs", "`DiskHost` is the one door to files; callers choose it, and servers shut it"),
+    (
+        "crates/hcl-lang/src/functions/host.rs",
+        "std::fs",
+        "`DiskHost` is the one door to files; callers choose it, and servers shut it",
+    ),
     ("crates/hcl-lang/src/functions/host.rs", "std::env", "the home directory, for the paths of `DiskHost`"),
     ("crates/hcl-lang/src/functions/host.rs", "new_v4", "the random bytes of `DiskHost`"),
     ("crates/hcl-lang/src/room.rs", "std::thread", "a larger stack for deeply nested text; the caller waits for it"),
+    ("crates/lifecycle/src/mutation.rs", "static CHOSEN", "the break of a test build; no other build has it"),
     ("crates/model/src/common.rs", "static TEXTS", "equal values are kept once; only memory shows it"),
     ("crates/model/src/alloc.rs", "static HAPPENINGS", "equal values are kept once; only memory shows it"),
     ("crates/model/src/remote.rs", "static POLICIES", "equal values are kept once; only memory shows it"),
 ];
 
-/// Packages that the pure crates may link, at any depth. One that is not here is a decision: what does it read, and of whom? `jiff` reads the system's
-/// time zones, and its clock is shut by the lint file; `rand_core` and `rand_xoshiro` compute from a seed.
+/// Packages that the pure crates may link, at any depth. One that is not here is a decision: what does it read, and of
+/// whom? `jiff` reads the system's time zones, and its clock is shut by the lint file; `rand_core` and `rand_xoshiro`
+/// compute from a seed.
 #[rustfmt::skip]
 const LINKED: &[&str] = &[
-    "aho-corasick", "annotate-snippets", "anstyle", "archery", "base64", "bcrypt", "block-buffer", "blowfish", "bstr", "bytemuck",
-    "byteorder", "cfg-if", "cipher", "const-oid", "cpufeatures", "crypto-common", "digest", "equivalent", "fnv", "globset", "hashbrown",
-    "hcl-edit", "hcl-primitives", "hybrid-array", "imbl", "imbl-sized-chunks", "indexmap", "inout", "itoa", "jiff", "jiff-core",
-    "libyaml-rs", "md-5", "memchr", "num-bigint", "num-integer", "num-traits", "pratt", "rand_core", "rand_xoshiro", "regex",
-    "regex-automata", "regex-syntax", "ryu", "safe_arch", "serde", "serde_core", "serde_json", "sha1", "sha1_smol", "sha2", "subtle",
-    "thiserror", "typenum", "unicode-ident", "unicode-segmentation", "unicode-width", "uuid", "vecmap-rs", "wide", "winnow", "yaml_serde", "zmij",
+    "aho-corasick", "annotate-snippets", "anstyle", "archery", "base64", "bcrypt", "block-buffer", "blowfish", "bstr",
+    "bytemuck",
+    "byteorder", "cfg-if", "cipher", "const-oid", "cpufeatures", "crypto-common", "digest", "equivalent", "fnv",
+    "globset", "hashbrown",
+    "hcl-edit", "hcl-primitives", "hybrid-array", "imbl", "imbl-sized-chunks", "indexmap", "inout", "itoa", "jiff",
+    "jiff-core",
+    "libyaml-rs", "md-5", "memchr", "num-bigint", "num-integer", "num-traits", "pratt", "rand_core", "rand_xoshiro",
+    "regex",
+    "regex-automata", "regex-syntax", "ryu", "safe_arch", "serde", "serde_core", "serde_json", "sha1", "sha1_smol",
+    "sha2", "subtle",
+    "thiserror", "typenum", "unicode-ident", "unicode-segmentation", "unicode-width", "uuid", "vecmap-rs", "wide",
+    "winnow", "yaml_serde", "zmij",
 ];
 
 /// Packages with an effect that pure crates link all the same: which, from where, why.
@@ -119,7 +145,9 @@ fn spell<'a>(before: &str, rest: &'a str, found: &mut BTreeSet<String>) -> &'a s
 /// What this file does that a pure one must not.
 fn effects(text: &str) -> BTreeSet<String> {
     let code = code(text);
-    let begins = |path: &str, with: &&&str| path == **with || path.strip_prefix(**with).is_some_and(|rest| rest.starts_with("::"));
+    let begins = |path: &str, with: &&&str| {
+        path == **with || path.strip_prefix(**with).is_some_and(|rest| rest.starts_with("::"))
+    };
     let mut found = BTreeSet::new();
     for path in paths(&code) {
         if let Some(part) = FORBIDDEN.iter().find(|part| begins(&path, part)) {
@@ -153,7 +181,11 @@ pub(super) fn impure(sources: &[Source], exempt: &[(&str, &str, &str)]) -> Vec<S
         }
     }
     let idle = exempt.iter().filter(|(path, what, _)| !needed.contains(&(*path, *what)));
-    wrong.extend(idle.map(|(path, what, _)| format!("{path} no longer needs its exemption for {what} in xtask/src/tidy/purity.rs")));
+    wrong.extend(
+        idle.map(|(path, what, _)| {
+            format!("{path} no longer needs its exemption for {what} in xtask/src/tidy/purity.rs")
+        }),
+    );
     wrong
 }
 
@@ -161,7 +193,9 @@ pub(super) fn impure(sources: &[Source], exempt: &[(&str, &str, &str)]) -> Vec<S
 pub(super) fn lint_files(sources: &[Source]) -> Vec<String> {
     let has = |name: &str| sources.iter().any(|s| s.path == lint_file(name) && s.text == LINTS);
     let lacking = PURE.iter().filter(|name| !has(name));
-    lacking.map(|name| format!("{} is not the lint file of pure crates: run `cargo xtask lint --update`", lint_file(name))).collect()
+    lacking
+        .map(|name| format!("{} is not the lint file of pure crates: run `cargo xtask lint --update`", lint_file(name)))
+        .collect()
 }
 
 /// What `cargo tree` prints of a crate: the packages that it links, at any depth.
@@ -170,7 +204,11 @@ fn packages(tree: &str) -> BTreeSet<&str> {
 }
 
 /// Packages that a pure crate links and no list allows, and entries of the lists that nothing links.
-fn compare(linked: &BTreeMap<String, BTreeSet<String>>, allowed: &[&str], impure: &[(&str, &[&str], &str)]) -> Vec<String> {
+fn compare(
+    linked: &BTreeMap<String, BTreeSet<String>>,
+    allowed: &[&str],
+    impure: &[(&str, &[&str], &str)],
+) -> Vec<String> {
     let (mut wrong, mut needed) = (Vec::new(), BTreeSet::new());
     let mut lacking: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (name, packages) in linked {
@@ -185,24 +223,45 @@ fn compare(linked: &BTreeMap<String, BTreeSet<String>>, allowed: &[&str], impure
         }
     }
     for (package, names) in lacking {
-        wrong.push(format!("{} must be pure and link {package}, which no list of xtask/src/tidy/purity.rs allows", names.join(", ")));
+        wrong.push(format!(
+            "{} must be pure and link {package}, which no list of xtask/src/tidy/purity.rs allows",
+            names.join(", ")
+        ));
     }
     let everywhere: BTreeSet<&str> = linked.values().flatten().map(String::as_str).collect();
     let idle = allowed.iter().filter(|package| !everywhere.contains(**package));
     wrong.extend(idle.map(|package| format!("no pure crate links {package}: take it from xtask/src/tidy/purity.rs")));
     for (of, packages, _) in impure {
         let idle = packages.iter().filter(|package| !needed.contains(&(*of, **package)));
-        wrong.extend(idle.map(|package| format!("{of} does not link {package}: take the exemption from xtask/src/tidy/purity.rs")));
+        wrong.extend(
+            idle.map(|package| {
+                format!("{of} does not link {package}: take the exemption from xtask/src/tidy/purity.rs")
+            }),
+        );
     }
     wrong
 }
 
-/// The same of today's manifests. Each crate is looked at by itself, as somebody who depends on nothing else would link it.
+/// The same of today's manifests. Each crate is looked at by itself, as somebody who depends on nothing else would link
+/// it.
 pub(super) fn linked() -> Result<Vec<String>> {
     let mut linked = BTreeMap::new();
     for name in PURE {
-        let words = ["tree", "--offline", "--package", *name, "--edges", "normal,no-proc-macro", "--prefix", "none", "--no-dedupe"];
-        let tree = Run::new("cargo", words).dir(workspace::root()).env("CARGO_RESOLVER_FEATURE_UNIFICATION", "selected").output()?;
+        let words = [
+            "tree",
+            "--offline",
+            "--package",
+            *name,
+            "--edges",
+            "normal,no-proc-macro",
+            "--prefix",
+            "none",
+            "--no-dedupe",
+        ];
+        let tree = Run::new("cargo", words)
+            .dir(workspace::root())
+            .env("CARGO_RESOLVER_FEATURE_UNIFICATION", "selected")
+            .output()?;
         linked.insert((*name).to_owned(), packages(&tree).into_iter().map(str::to_owned).collect());
     }
     Ok(compare(&linked, LINKED, IMPURE_LINKED))
@@ -232,14 +291,19 @@ mod tests {
 
     #[test]
     fn values_comments_texts_and_tests_are_no_effects() {
-        let text = "//! std::fs\nuse std::{net::{IpAddr, Ipv4Addr}, time::Duration};\nconst A: &str = \"std::env::var\";\nstatic B: Type = Type(&[]);\n\
-                    #[cfg(test)]\nmod tests {\n    use std::fs;\n}\n#[cfg(test)]\nmod more;\nfn c() {} // std::process\n";
+        let text = "//! std::fs\nuse std::{net::{IpAddr, Ipv4Addr}, time::Duration};\nconst A: &str \
+            = \"std::env::var\";\nstatic B: Type = Type(&[]);\n\
+                    #[cfg(test)]\nmod tests {\n    use std::fs;\n}\n#[cfg(test)]\nmod more;\nfn c() {} // \
+                    std::process\n";
         assert_eq!(effects(text), BTreeSet::new());
     }
 
     #[test]
     fn an_effect_needs_an_exemption_and_an_exemption_an_effect() {
-        let sources = [Source::new("crates/model/src/a.rs", "use std::fs;"), Source::new("crates/client/src/a.rs", "use std::fs;")];
+        let sources = [
+            Source::new("crates/model/src/a.rs", "use std::fs;"),
+            Source::new("crates/client/src/a.rs", "use std::fs;"),
+        ];
         assert_eq!(impure(&sources, &[]).len(), 1);
         let exempt = ("crates/model/src/a.rs", "std::fs", "why");
         assert_eq!(impure(&sources, &[exempt]), Vec::<String>::new());

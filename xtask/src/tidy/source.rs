@@ -21,11 +21,6 @@ impl Source {
     pub(super) fn is(&self, extension: &str) -> bool {
         self.path.rsplit('.').next() == Some(extension)
     }
-    /// The crate or other folder that it belongs to: its first two directories.
-    pub(super) fn place(&self) -> &str {
-        let dirs = self.path.match_indices('/').map(|(at, _)| at).take(2).last();
-        dirs.map_or(".", |end| &self.path[..end])
-    }
 }
 
 /// Texts that people write, below the root; nothing that is built.
@@ -40,7 +35,10 @@ pub(super) fn sources() -> Result<Vec<Source>> {
             let path = dir.join(&name);
             let kind = entry.file_type()?;
             if kind.is_dir() {
-                let built = name == "target" || name == "corpus" || name == "artifacts" || name.to_string_lossy().starts_with('.');
+                let built = name == "target"
+                    || name == "corpus"
+                    || name == "artifacts"
+                    || name.to_string_lossy().starts_with('.');
                 dirs.extend((!built).then_some(path));
             } else if kind.is_file() && path.extension().and_then(|e| e.to_str()).is_some_and(|e| KINDS.contains(&e)) {
                 let text = fs::read_to_string(entry.path())?;

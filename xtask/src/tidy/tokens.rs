@@ -1,5 +1,7 @@
 //! Rust read as words and marks: what is enough to see which names a file uses, inside macros as well.
 
+use std::ops::Range;
+
 /// A piece of a source file. Comments, lifetimes, numbers and characters are left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Token<'a> {
@@ -53,7 +55,9 @@ fn raw(text: &str) -> Option<(&str, usize)> {
 fn apostrophe(text: &str) -> usize {
     let mut chars = text.char_indices().skip(1);
     match (chars.next(), chars.next()) {
-        (Some((_, '\\')), Some((at, c))) => text[at + c.len_utf8()..].find('\'').map_or(text.len(), |end| at + c.len_utf8() + end + 1),
+        (Some((_, '\\')), Some((at, c))) => {
+            text[at + c.len_utf8()..].find('\'').map_or(text.len(), |end| at + c.len_utf8() + end + 1)
+        }
         (Some(_), Some((at, '\''))) => at + 1,
         _ => 1 + text[1..].find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len() - 1),
     }
@@ -61,7 +65,16 @@ fn apostrophe(text: &str) -> usize {
 
 /// The tokens of a file.
 pub(super) fn tokens(text: &str) -> Vec<Token<'_>> {
-    let (mut found, mut at) = (Vec::new(), 0);
+    scan(text).0
+}
+
+/// Where the raw strings of a file stand, with their quotes.
+pub(super) fn raw_strings(text: &str) -> Vec<Range<usize>> {
+    scan(text).1
+}
+
+fn scan(text: &str) -> (Vec<Token<'_>>, Vec<Range<usize>>) {
+    let (mut found, mut raw_strings, mut at) = (Vec::new(), Vec::new(), 0);
     while let Some(c) = text[at..].chars().next() {
         let rest = &text[at..];
         at += match c {
@@ -83,6 +96,7 @@ pub(super) fn tokens(text: &str) -> Vec<Token<'_>> {
                 match (word, raw(after)) {
                     ("r" | "br" | "cr", Some((inner, length))) => {
                         found.push(Token::Text(inner));
+                        raw_strings.push(at..at + end + length);
                         end + length
                     }
                     // `b"…"` and `c"…"` are read as strings in the next round; `r#word` as its word.
@@ -104,12 +118,12 @@ pub(super) fn tokens(text: &str) -> Vec<Token<'_>> {
             }
         };
     }
-    found
+    (found, raw_strings)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Token::*, tokens};
+    use super::{Token::*, raw_strings, tokens};
 
     #[test]
     fn comments_lifetimes_and_characters_are_no_tokens_and_strings_are_one() {
@@ -126,5 +140,12 @@ mod tests {
         for (text, expected) in table {
             assert_eq!(tokens(text), *expected, "{text}");
         }
+    }
+
+    #[test]
+    fn raw_strings_are_known_from_others() {
+        let text = "\"r\" r#\"a\nb\"# b\"c\" br\"d\" // r\"e\"";
+        let found: Vec<_> = raw_strings(text).into_iter().map(|place| &text[place]).collect();
+        assert_eq!(found, ["r#\"a\nb\"#", "br\"d\""]);
     }
 }

@@ -22,7 +22,12 @@ use crate::shapes::{ExecInput, ExecOutput};
 pub struct ExecSocket(WebSocketStream<TokioIo<Upgraded>>);
 
 impl ExecSocket {
-    pub(super) async fn open(address: &Address, token: &str, uri: String) -> Result<Self, ClientError> {
+    pub(super) async fn open(
+        address: &Address,
+        tls: Option<&tls::Dialer>,
+        token: &str,
+        uri: String,
+    ) -> Result<Self, ClientError> {
         let method = Method::GET;
         let broken = |source| ClientError::Broken { method: Method::GET, path: uri.clone(), source };
         let key = STANDARD.encode(uuid::Uuid::new_v4().as_bytes());
@@ -37,17 +42,25 @@ impl ExecSocket {
         if !token.is_empty() {
             request = request.header("x-nomad-token", token);
         }
-        let request =
-            request.body(Body::from(Bytes::new())).map_err(|source| ClientError::Invalid { method, path: uri.clone(), source })?;
-        let mut connection: Connection<Body> =
-            Connection::open(address).await.map_err(|source| ClientError::Connect { address: address.to_string(), source })?;
+        let request = request.body(Body::from(Bytes::new())).map_err(|source| ClientError::Invalid {
+            method,
+            path: uri.clone(),
+            source,
+        })?;
+        let mut connection: Connection<Body> = Connection::open(address, tls)
+            .await
+            .map_err(|source| ClientError::Connect { address: address.to_string(), source })?;
         let response = connection.send(request).await.map_err(broken)?;
         let status = response.status();
         if status != StatusCode::SWITCHING_PROTOCOLS {
             let text = transport::collect(response.into_body()).await.map_err(broken)?;
             return Err(ClientError::Status { status, message: String::from_utf8_lossy(&text).trim_end().to_owned() });
         }
-        if response.headers().get(SEC_WEBSOCKET_ACCEPT).is_none_or(|v| v.as_bytes() != derive_accept_key(key.as_bytes()).as_bytes()) {
+        if response
+            .headers()
+            .get(SEC_WEBSOCKET_ACCEPT)
+            .is_none_or(|v| v.as_bytes() != derive_accept_key(key.as_bytes()).as_bytes())
+        {
             return Err(ClientError::Closed("the agent's upgrade to a websocket does not answer this request".into()));
         }
         let upgraded = hyper::upgrade::on(response).await.map_err(broken)?;
@@ -72,7 +85,9 @@ impl ExecSocket {
             match self.0.next().await {
                 Some(Ok(Message::Text(text))) => {
                     let output = serde_json::from_str(&text);
-                    return output.map(Some).map_err(|e| ClientError::Closed(format!("the agent's exec message makes no sense: {e}")));
+                    return output
+                        .map(Some)
+                        .map_err(|e| ClientError::Closed(format!("the agent's exec message makes no sense: {e}")));
                 }
                 Some(Ok(Message::Close(Some(frame)))) if !frame.reason.is_empty() => {
                     return Err(ClientError::Closed(frame.reason.to_string()));

@@ -26,9 +26,24 @@ pub struct BodyStream {
 }
 
 impl BodyStream {
-    pub(super) fn new(method: Method, path: String, response: Response<Incoming>, connection: Connection<Body>) -> Self {
+    pub(super) fn new(
+        method: Method,
+        path: String,
+        response: Response<Incoming>,
+        connection: Connection<Body>,
+    ) -> Self {
+        Self::with_head(method, path, response, connection).into_body()
+    }
+
+    /// The same with the head of the response.
+    pub(super) fn with_head(
+        method: Method,
+        path: String,
+        response: Response<Incoming>,
+        connection: Connection<Body>,
+    ) -> Response<Self> {
         let meta = Meta::of(response.headers());
-        Self { method, path, meta, body: response.into_body(), _connection: connection }
+        response.map(|body| Self { method, path, meta, body, _connection: connection })
     }
 
     /// Metadata of the response.
@@ -37,13 +52,29 @@ impl BodyStream {
         &self.meta
     }
 
+    /// All that is left, for answers that end.
+    ///
+    /// # Errors
+    /// When the connection breaks.
+    pub async fn whole(mut self) -> Result<Vec<u8>, ClientError> {
+        let mut all = Vec::new();
+        while let Some(piece) = self.next().await? {
+            all.extend_from_slice(&piece);
+        }
+        Ok(all)
+    }
+
     /// The next bytes; None at the end. Cancel safe.
     ///
     /// # Errors
     /// When the connection breaks.
     pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
         while let Some(frame) = self.body.frame().await {
-            let frame = frame.map_err(|source| ClientError::Broken { method: self.method.clone(), path: self.path.clone(), source })?;
+            let frame = frame.map_err(|source| ClientError::Broken {
+                method: self.method.clone(),
+                path: self.path.clone(),
+                source,
+            })?;
             if let Ok(data) = frame.into_data()
                 && !data.is_empty()
             {

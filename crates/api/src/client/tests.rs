@@ -20,7 +20,8 @@ async fn echo(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infal
         "/v1/lines" => (200, "{}\n{\"Index\":3}\n".to_owned()),
         "/v1/nonsense" => (200, "<html>".to_owned()),
         _ => {
-            let token = request.headers().get("x-nomad-token").and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned();
+            let token =
+                request.headers().get("x-nomad-token").and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned();
             let (method, uri) = (request.method().to_string(), request.uri().to_string());
             let body = transport::collect(request.into_body()).await.unwrap_or_default();
             let body: Value = serde_json::from_slice(&body).unwrap_or_default();
@@ -44,7 +45,14 @@ async fn serve() -> ApiClient {
             tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(echo)));
         }
     });
-    ApiClient::new(ClientOptions { address, region: "eu".into(), namespace: "ns 1".into(), token: "secret".into() }).expect("client")
+    ApiClient::new(ClientOptions {
+        address,
+        region: "eu".into(),
+        namespace: "ns 1".into(),
+        token: "secret".into(),
+        ..ClientOptions::default()
+    })
+    .expect("client")
 }
 
 #[test]
@@ -55,13 +63,21 @@ fn addresses() {
         ("http://host", "http://host:4646"),
         ("http://host/", "http://host:4646"),
         ("http://[::1]:99", "http://[::1]:99"),
+        ("https://h:1", "https://h:1"),
         ("unix:///run/drover.sock", "unix:///run/drover.sock"),
     ] {
         assert_eq!(Address::parse(text).expect(text).to_string(), shown, "{text}");
     }
-    for text in
-        ["https://h", "ftp://h", "http://", "unix://", "http://h:99999", "http://::1:80", "http://a b", "http://h/path", "http://u@h"]
-    {
+    for text in [
+        "ftp://h",
+        "http://",
+        "unix://",
+        "http://h:99999",
+        "http://::1:80",
+        "http://a b",
+        "http://h/path",
+        "http://u@h",
+    ] {
         assert!(Address::parse(text).is_err(), "{text}");
     }
 }
@@ -79,13 +95,24 @@ async fn requests_and_answers() {
     let answer: Answer<Value> = client.query("/v1/jobs", &options).await.expect("answer");
     assert_eq!(
         answer.value,
-        json!({"Method": "GET", "Uri": "/v1/jobs?region=eu&namespace=ns%201&index=9&wait=1.5s&prefix=a%2Fb%26c", "Token": "secret", "Body": null})
+        json!({"Method": "GET", "Uri": "/v1/jobs?region=eu&namespace=ns%201&index=9&wait=1.5s&prefix=a%2Fb%26c",
+            "Token": "secret", "Body": null})
     );
-    assert_eq!(answer.meta, Meta { index: 42, known_leader: true, last_contact: Duration::from_millis(7), next_token: String::new() });
+    assert_eq!(
+        answer.meta,
+        Meta { index: 42, known_leader: true, last_contact: Duration::from_millis(7), next_token: String::new() }
+    );
     let answer: Value = client.put("/v1/jobs?a=b", &json!({"Job": {"ID": "x"}})).await.expect("answer");
-    assert_eq!((&answer["Uri"], &answer["Body"]), (&json!("/v1/jobs?a=b&region=eu&namespace=ns%201"), &json!({"Job": {"ID": "x"}})));
-    let answer: Answer<Value> = client.delete("/v1/job/x", &RequestOptions::default().in_namespace("*")).await.expect("answer");
-    assert_eq!((&answer.value["Method"], &answer.value["Uri"]), (&json!("DELETE"), &json!("/v1/job/x?region=eu&namespace=%2A")));
+    assert_eq!(
+        (&answer["Uri"], &answer["Body"]),
+        (&json!("/v1/jobs?a=b&region=eu&namespace=ns%201"), &json!({"Job": {"ID": "x"}}))
+    );
+    let answer: Answer<Value> =
+        client.delete("/v1/job/x", &RequestOptions::default().in_namespace("*")).await.expect("answer");
+    assert_eq!(
+        (&answer.value["Method"], &answer.value["Uri"]),
+        (&json!("DELETE"), &json!("/v1/job/x?region=eu&namespace=%2A"))
+    );
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ use hyper::{
     client::conn::http1::{self, SendRequest},
 };
 use hyper_util::rt::TokioIo;
+use tls::Dialer;
 use tokio::net::{TcpStream, UnixStream};
 
 /// Body of requests.
@@ -36,6 +37,8 @@ pub enum Address {
         host: String,
         /// Port.
         port: u16,
+        /// Over TLS.
+        tls: bool,
     },
     /// Unix socket.
     Unix(PathBuf),
@@ -44,11 +47,8 @@ pub enum Address {
 /// Why a text is not the address of an agent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// TLS.
-    #[error("the address {0:?} asks for TLS, which this release does not speak: use http:// or unix://")]
-    Tls(String),
     /// Another scheme.
-    #[error("the address {0:?} is not of the form http://host:port or unix:///path")]
+    #[error("the address {0:?} is not of the form http://host:port, https://host:port or unix:///path")]
     Form(String),
     /// Not a port.
     #[error("the address {0:?} has no valid port")]
@@ -56,7 +56,7 @@ pub enum AddressError {
 }
 
 impl Address {
-    /// Reads `http://host:port`, `host:port` or `unix:///path`.
+    /// Reads `http://host:port`, `https://host:port`, `host:port` or `unix:///path`.
     ///
     /// # Errors
     /// When it is none of these.
@@ -65,10 +65,11 @@ impl Address {
         if let Some(path) = text.strip_prefix("unix://") {
             return if path.is_empty() { Err(form()) } else { Ok(Self::Unix(path.into())) };
         }
-        if text.starts_with("https://") {
-            return Err(AddressError::Tls(text.to_owned()));
-        }
-        let rest = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
+        let (rest, tls) = match text.strip_prefix("https://") {
+            Some(rest) => (rest, true),
+            None => (text.strip_prefix("http://").unwrap_or(text), false),
+        };
+        let rest = rest.trim_end_matches('/');
         if rest.is_empty() || rest.contains("://") || rest.contains(['/', '?', '#', '@', ' ']) {
             return Err(form());
         }
@@ -89,23 +90,30 @@ impl Address {
         if host.is_empty() {
             return Err(form());
         }
-        Ok(Self::Tcp { host: host.to_owned(), port })
+        Ok(Self::Tcp { host: host.to_owned(), port, tls })
     }
 
     /// Value of the `Host` header.
     #[must_use]
     pub fn host(&self) -> String {
         match self {
-            Self::Tcp { host, port } if host.contains(':') => format!("[{host}]:{port}"),
-            Self::Tcp { host, port } => format!("{host}:{port}"),
+            Self::Tcp { host, port, .. } if host.contains(':') => format!("[{host}]:{port}"),
+            Self::Tcp { host, port, .. } => format!("{host}:{port}"),
             Self::Unix(_) => "127.0.0.1".to_owned(),
         }
+    }
+
+    /// Whether it is spoken to over TLS.
+    #[must_use]
+    pub fn tls(&self) -> bool {
+        matches!(self, Self::Tcp { tls: true, .. })
     }
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Tcp { tls: true, .. } => write!(f, "https://{}", self.host()),
             Self::Tcp { .. } => write!(f, "http://{}", self.host()),
             Self::Unix(path) => write!(f, "unix://{}", path.display()),
         }
@@ -124,6 +132,14 @@ pub enum ConnectError {
     /// It does not speak HTTP.
     #[error(transparent)]
     Http(#[from] hyper::Error),
+    /// The TLS handshake failed.
+    #[error("{}", tls::why(.0))]
+    Tls(io::Error),
+    /// There are no certificates for TLS.
+    #[error(
+        "it is reached over TLS, and this agent has no certificates: set tls.ca_file, tls.cert_file and tls.key_file"
+    )]
+    NoTls,
 }
 
 /// A connection that requests can be sent on, one after the other. Generic over the request's body, so that proxies
@@ -137,17 +153,22 @@ where
     B::Data: Send,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    /// Dials an agent. A task of the runtime moves the bytes until the connection is dropped.
+    /// Dials an agent, with `tls` where the address asks for it. A task of the runtime moves the bytes until the
+    /// connection is dropped.
     ///
     /// # Errors
     /// When there is no connection in ten seconds.
-    pub async fn open(address: &Address) -> Result<Self, ConnectError> {
+    pub async fn open(address: &Address, tls: Option<&Dialer>) -> Result<Self, ConnectError> {
         let dial = async {
             match address {
-                Address::Tcp { host, port } => {
+                Address::Tcp { host, port, tls: wanted } => {
                     let stream = TcpStream::connect((host.as_str(), *port)).await?;
                     stream.set_nodelay(true)?;
-                    Self::over(TokioIo::new(stream)).await
+                    if !wanted {
+                        return Self::over(TokioIo::new(stream)).await;
+                    }
+                    let stream = tls.ok_or(ConnectError::NoTls)?.connect(stream, host).await;
+                    Self::over(TokioIo::new(stream.map_err(ConnectError::Tls)?)).await
                 }
                 Address::Unix(path) => Self::over(TokioIo::new(UnixStream::connect(path).await?)).await,
             }
@@ -182,6 +203,22 @@ pub fn tunnel(client: hyper::upgrade::OnUpgrade, response: &mut Response<Incomin
             let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(here), &mut TokioIo::new(there)).await;
         }
     });
+}
+
+/// Why a connection broke, for people. A server refuses a client's certificate only after the client believes that
+/// the TLS handshake is over, so the reason comes with the first request.
+#[must_use]
+pub fn why(error: &hyper::Error) -> String {
+    let mut source = std::error::Error::source(error);
+    while let Some(inner) = source {
+        if let Some(io) = inner.downcast_ref::<io::Error>()
+            && io.get_ref().is_some_and(|inner| !inner.is::<io::Error>())
+        {
+            return tls::why(io);
+        }
+        source = inner.source();
+    }
+    error.to_string()
 }
 
 pub(super) enum SendError {
@@ -222,6 +259,7 @@ impl Pool {
     pub(super) async fn send(
         &self,
         address: &Address,
+        tls: Option<&Dialer>,
         mut request: Request<Body>,
     ) -> Result<(Response<Incoming>, Connection<Body>), SendError> {
         while let Some(mut connection) = self.take() {
@@ -236,7 +274,7 @@ impl Pool {
                 },
             }
         }
-        let mut connection = Connection::open(address).await.map_err(SendError::Connect)?;
+        let mut connection = Connection::open(address, tls).await.map_err(SendError::Connect)?;
         match connection.send(request).await {
             Ok(response) => Ok((response, connection)),
             Err(e) => Err(SendError::Broken(e)),

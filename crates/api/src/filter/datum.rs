@@ -165,7 +165,13 @@ impl Serializer for Builder {
     fn serialize_tuple_struct(self, _: &'static str, len: usize) -> Result<List, Error> {
         Ok(List(Vec::with_capacity(len)))
     }
-    fn serialize_tuple_variant(self, name: &'static str, _: u32, _: &'static str, _: usize) -> Result<Self::SerializeTupleVariant, Error> {
+    fn serialize_tuple_variant(
+        self,
+        name: &'static str,
+        _: u32,
+        _: &'static str,
+        _: usize,
+    ) -> Result<Self::SerializeTupleVariant, Error> {
         Err(Error::custom(format_args!("{name} has a form that filters do not know")))
     }
     fn serialize_map(self, len: Option<usize>) -> Result<Object, Error> {

@@ -16,16 +16,28 @@ fn in_scope(expr: &Expr, row: &Datum, scope: &mut Scope<'_>) -> Result<bool, Eva
         Expr::Not(a) => Ok(!in_scope(a, row, scope)?),
         Expr::Match { selector, operator } => match find(selector, row, scope)? {
             Some(value) => test(selector, operator, value),
-            None => Ok(matches!(operator, Operator::NotEqual(_) | Operator::NotIn(_) | Operator::NotMatches(_) | Operator::IsEmpty)),
+            None => Ok(matches!(
+                operator,
+                Operator::NotEqual(_) | Operator::NotIn(_) | Operator::NotMatches(_) | Operator::IsEmpty
+            )),
         },
         Expr::Each { all, selector, names, body } => each(*all, selector, names, body, row, scope),
     }
 }
 
-fn each(all: bool, selector: &Selector, names: &Names, body: &Expr, row: &Datum, scope: &mut Scope<'_>) -> Result<bool, EvalError> {
+fn each(
+    all: bool,
+    selector: &Selector,
+    names: &Names,
+    body: &Expr,
+    row: &Datum,
+    scope: &mut Scope<'_>,
+) -> Result<bool, EvalError> {
     let pairs: Vec<(Datum, Datum, bool)> = match find(selector, row, scope)? {
         None | Some(Datum::Null) => Vec::new(),
-        Some(Datum::List(list)) => list.iter().enumerate().map(|(i, v)| (Datum::Unsigned(i as u64), v.clone(), false)).collect(),
+        Some(Datum::List(list)) => {
+            list.iter().enumerate().map(|(i, v)| (Datum::Unsigned(i as u64), v.clone(), false)).collect()
+        }
         Some(Datum::Map(map)) => map.iter().map(|(k, v)| (Datum::Text(k.clone()), v.clone(), true)).collect(),
         Some(other) => {
             let operation = if all { "all" } else { "any" };
@@ -101,13 +113,18 @@ fn test(selector: &Selector, operator: &Operator, value: &Datum) -> Result<bool,
         Operator::NotIn(literal) => member(selector, value, literal).map(|m| !m),
         Operator::IsEmpty => value.is_empty().ok_or_else(|| operation("is empty/is not empty")),
         Operator::IsNotEmpty => value.is_empty().map(|e| !e).ok_or_else(|| operation("is empty/is not empty")),
-        Operator::Matches(pattern) => value.text().map(|t| pattern.is_match(t)).ok_or_else(|| operation("matches/not matches")),
-        Operator::NotMatches(pattern) => value.text().map(|t| !pattern.is_match(t)).ok_or_else(|| operation("matches/not matches")),
+        Operator::Matches(pattern) => {
+            value.text().map(|t| pattern.is_match(t)).ok_or_else(|| operation("matches/not matches"))
+        }
+        Operator::NotMatches(pattern) => {
+            value.text().map(|t| !pattern.is_match(t)).ok_or_else(|| operation("matches/not matches"))
+        }
     }
 }
 
 fn equal(selector: &Selector, value: &Datum, literal: &str) -> Result<bool, EvalError> {
-    let bad = || EvalError::Coercion { literal: literal.to_owned(), selector: selector.text.clone(), kind: value.kind() };
+    let bad =
+        || EvalError::Coercion { literal: literal.to_owned(), selector: selector.text.clone(), kind: value.kind() };
     Ok(match value {
         Datum::Text(text) => text == literal,
         Datum::Bool(b) => *b == go_bool(literal).ok_or_else(bad)?,
@@ -117,7 +134,11 @@ fn equal(selector: &Selector, value: &Datum, literal: &str) -> Result<bool, Eval
         Datum::Float(n) => *n == literal.parse::<f64>().map_err(|_| bad())?,
         Datum::Null => literal.is_empty(),
         Datum::List(_) | Datum::Map(_) | Datum::Struct(_) => {
-            return Err(EvalError::Operation { operation: "==/!=", kind: value.kind(), selector: selector.text.clone() });
+            return Err(EvalError::Operation {
+                operation: "==/!=",
+                kind: value.kind(),
+                selector: selector.text.clone(),
+            });
         }
     })
 }
@@ -135,7 +156,9 @@ fn member(selector: &Selector, value: &Datum, literal: &str) -> Result<bool, Eva
             }
             Ok(false)
         }
-        other => Err(EvalError::Operation { operation: "in/contains", kind: other.kind(), selector: selector.text.clone() }),
+        other => {
+            Err(EvalError::Operation { operation: "in/contains", kind: other.kind(), selector: selector.text.clone() })
+        }
     }
 }
 

@@ -28,7 +28,8 @@ pub(super) fn parse(text: &str) -> Result<Expr, SyntaxError> {
                 _ => None,
             })
             .collect();
-        let wanted = if wanted.is_empty() { "a selector, a value, \"not\" or \"(\"".to_owned() } else { wanted.join(", ") };
+        let wanted =
+            if wanted.is_empty() { "a selector, a value, \"not\" or \"(\"".to_owned() } else { wanted.join(", ") };
         let found = match text.get(offset..).and_then(|rest| rest.chars().next()) {
             Some(c) => format!("{c:?}"),
             None => "the end".to_owned(),
@@ -59,7 +60,9 @@ impl Draft {
             Self::And(a, b) => Expr::And(Box::new(a.finish()?), Box::new(b.finish()?)),
             Self::Or(a, b) => Expr::Or(Box::new(a.finish()?), Box::new(b.finish()?)),
             Self::Not(a) => Expr::Not(Box::new(a.finish()?)),
-            Self::Each { all, selector, names, body } => Expr::Each { all, selector, names, body: Box::new(body.finish()?) },
+            Self::Each { all, selector, names, body } => {
+                Expr::Each { all, selector, names, body: Box::new(body.finish()?) }
+            }
             Self::Match(selector, operator) => Expr::Match {
                 selector,
                 operator: match operator {
@@ -126,7 +129,9 @@ fn negation(input: &mut Input<'_>, depth: usize) -> ModalResult<Draft> {
         let close = (space0, ')'.context(expected("\")\"")));
         return cut_err(terminated(|i: &mut Input<'_>| or(i, depth + 1), close)).parse_next(input);
     }
-    if let Some(all) = opt(terminated(alt((word("any").value(false), word("all").value(true))), space1)).parse_next(input)? {
+    if let Some(all) =
+        opt(terminated(alt((word("any").value(false), word("all").value(true))), space1)).parse_next(input)?
+    {
         return cut_err(|i: &mut Input<'_>| each(i, all, depth)).parse_next(input);
     }
     term(input)
@@ -162,11 +167,13 @@ fn selector_first(input: &mut Input<'_>) -> ModalResult<Draft> {
         preceded((space0, "=="), cut_err(preceded(space0, value))).map(|v| DraftOperator::Ready(Operator::Equal(v))),
         preceded((space0, "!="), cut_err(preceded(space0, value))).map(|v| DraftOperator::Ready(Operator::NotEqual(v))),
         preceded((space1, word("is"), space1), cut_err(emptiness)).map(DraftOperator::Ready),
-        preceded((space1, word("contains")), cut_err(preceded(space0, value))).map(|v| DraftOperator::Ready(Operator::In(v))),
+        preceded((space1, word("contains")), cut_err(preceded(space0, value)))
+            .map(|v| DraftOperator::Ready(Operator::In(v))),
         preceded((space1, word("matches")), cut_err(preceded(space0, value))).map(DraftOperator::Matches),
         preceded((space1, word("not"), space1, word("contains")), cut_err(preceded(space0, value)))
             .map(|v| DraftOperator::Ready(Operator::NotIn(v))),
-        preceded((space1, word("not"), space1, word("matches")), cut_err(preceded(space0, value))).map(DraftOperator::NotMatches),
+        preceded((space1, word("not"), space1, word("matches")), cut_err(preceded(space0, value)))
+            .map(DraftOperator::NotMatches),
     ))
     .parse_next(input)?;
     Ok(Draft::Match(selector, operator))
@@ -181,16 +188,22 @@ fn emptiness(input: &mut Input<'_>) -> ModalResult<Operator> {
 fn value_first(input: &mut Input<'_>) -> ModalResult<Draft> {
     let value = value.parse_next(input)?;
     let negated = opt((space1, word("not"))).parse_next(input)?.is_some();
-    (space1, word("in").context(expected("an operator (==, !=, in, contains, matches, is empty …)")), space1).parse_next(input)?;
+    (space1, word("in").context(expected("an operator (==, !=, in, contains, matches, is empty …)")), space1)
+        .parse_next(input)?;
     let selector = cut_err(selector.context(expected("a selector"))).parse_next(input)?;
     Ok(Draft::Match(selector, DraftOperator::Ready(if negated { Operator::NotIn(value) } else { Operator::In(value) })))
 }
 
 fn identifier<'a>(input: &mut Input<'a>) -> ModalResult<&'a str> {
-    let words = not(alt((word("not"), word("and"), word("or"), word("in"), word("is"), word("contains"), word("matches"))));
+    let words =
+        not(alt((word("not"), word("and"), word("or"), word("in"), word("is"), word("contains"), word("matches"))));
     preceded(
         words,
-        (one_of(|c: char| c.is_ascii_alphabetic()), take_while(0.., |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '/'))).take(),
+        (
+            one_of(|c: char| c.is_ascii_alphabetic()),
+            take_while(0.., |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '/')),
+        )
+            .take(),
     )
     .parse_next(input)
 }
@@ -205,7 +218,8 @@ fn selector(input: &mut Input<'_>) -> ModalResult<Selector> {
 fn dotted(input: &mut Input<'_>) -> ModalResult<Vec<String>> {
     let first = identifier.parse_next(input)?.to_owned();
     let part = alt((
-        preceded('.', take_while(1.., |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '/' | '-'))).map(str::to_owned),
+        preceded('.', take_while(1.., |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '/' | '-')))
+            .map(str::to_owned),
         preceded('[', cut_err(terminated(alt((text, digits)), ']'.context(expected("\"]\""))))),
     ));
     repeat::<_, _, Vec<String>, _, _>(0.., part)
@@ -242,7 +256,8 @@ fn number(input: &mut Input<'_>) -> ModalResult<String> {
 /// A quoted text, with the escapes of Go, or a raw one.
 fn text(input: &mut Input<'_>) -> ModalResult<String> {
     dispatch! {peek(any);
-        '`' => preceded('`', cut_err(terminated(take_until(0.., '`'), '`').context(expected("the closing `")))).map(str::to_owned),
+        '`' => preceded('`',
+            cut_err(terminated(take_until(0.., '`'), '`').context(expected("the closing `")))).map(str::to_owned),
         '"' => preceded('"', cut_err(quoted)),
         _ => fail,
     }

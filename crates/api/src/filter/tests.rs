@@ -143,8 +143,14 @@ fn combination() {
 #[test]
 fn errors_of_rows() {
     for (filter, message) in [
-        ("Foo == 1", r#"error finding value in datum: /Foo at part 0: couldn't find key: struct field with name "Foo""#),
-        ("Group.Foo == 1", r#"error finding value in datum: /Group/Foo at part 1: couldn't find key: struct field with name "Foo""#),
+        (
+            "Foo == 1",
+            r#"error finding value in datum: /Foo at part 0: couldn't find key: struct field with name "Foo""#,
+        ),
+        (
+            "Group.Foo == 1",
+            r#"error finding value in datum: /Group/Foo at part 1: couldn't find key: struct field with name "Foo""#,
+        ),
         ("Meta.a.b == 1", r#"error finding value in datum: /Meta/a/b at part 1: couldn't find key "a""#),
         ("Count is empty", r#"Cannot perform is empty/is not empty operations on type int for selector: "Count""#),
         ("x in Count", r#"Cannot perform in/contains operations on type int for selector: "Count""#),
@@ -152,7 +158,10 @@ fn errors_of_rows() {
         ("Tags == x", r#"Cannot perform ==/!= operations on type slice for selector: "Tags""#),
         ("Count == many", r#"error coercing match value "many" to the type of "Count", int"#),
         ("any Status as s { s == x }", r#"Cannot perform any operations on type string for selector: "Status""#),
-        ("Groups[5].Name == x", "error finding value in datum: /Groups/5/Name at part 1: index 5 is out of range (length = 2)"),
+        (
+            "Groups[5].Name == x",
+            "error finding value in datum: /Groups/5/Name at part 1: index 5 is out of range (length = 2)",
+        ),
     ] {
         let parsed = Filter::parse(filter).unwrap_or_else(|e| panic!("{filter}: {e}"));
         assert_eq!(parsed.matches(&row()).expect_err(filter).to_string(), message, "{filter}");
@@ -197,7 +206,8 @@ proptest! {
 
     #[test]
     fn any_text_can_be_asked_for(text in ".*") {
-        let quoted = text.chars().map(|c| match c { '"' | '\\' => format!("\\{c}"), c => c.to_string() }).collect::<String>();
+        let quoted =
+            text.chars().map(|c| match c { '"' | '\\' => format!("\\{c}"), c => c.to_string() }).collect::<String>();
         let f = Filter::parse(&format!("Status == \"{quoted}\"")).expect("parses");
         prop_assert_eq!(f.matches(&serde_json::json!({"Status": text})).expect("evaluates"), true);
     }

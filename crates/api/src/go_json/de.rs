@@ -70,7 +70,8 @@ fn declared(object: Map<String, Value>, fields: &'static [&'static str]) -> Vec<
     known.resize_with(fields.len(), || None);
     let mut others = Vec::new();
     for (key, value) in object {
-        let place = fields.iter().position(|f| *f == key).or_else(|| fields.iter().position(|f| f.eq_ignore_ascii_case(&key)));
+        let place =
+            fields.iter().position(|f| *f == key).or_else(|| fields.iter().position(|f| f.eq_ignore_ascii_case(&key)));
         match place {
             Some(_) if value.is_null() => {}
             Some(i) => known[i] = Some(value),
@@ -78,7 +79,8 @@ fn declared(object: Map<String, Value>, fields: &'static [&'static str]) -> Vec<
             None => others.push((key, value)),
         }
     }
-    let mut entries: Vec<(String, Value)> = known.into_iter().zip(fields).filter_map(|(v, f)| v.map(|v| ((*f).to_owned(), v))).collect();
+    let mut entries: Vec<(String, Value)> =
+        known.into_iter().zip(fields).filter_map(|(v, f)| v.map(|v| ((*f).to_owned(), v))).collect();
     entries.append(&mut others);
     entries
 }
@@ -167,7 +169,11 @@ impl<'de> Deserializer<'de> for Reader {
         self.deserialize_any(visitor)
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(self, name: &'static str, visitor: V) -> Result<V::Value, DataError> {
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, DataError> {
         // serde_json recognises its raw values by this name and must see the value as a whole.
         if name == "$serde_json::private::RawValue" {
             return self.0.deserialize_newtype_struct(name, visitor).map_err(de::Error::custom);
@@ -183,7 +189,12 @@ impl<'de> Deserializer<'de> for Reader {
         self.deserialize_any(visitor)
     }
 
-    fn deserialize_tuple_struct<V: Visitor<'de>>(self, _: &'static str, _: usize, visitor: V) -> Result<V::Value, DataError> {
+    fn deserialize_tuple_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: usize,
+        visitor: V,
+    ) -> Result<V::Value, DataError> {
         self.deserialize_any(visitor)
     }
 
@@ -285,7 +296,8 @@ impl<'de> de::MapAccess<'de> for Entries {
     }
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, DataError> {
-        let (key, value) = self.current.take().ok_or_else(|| de::Error::custom("a value was asked for before its key"))?;
+        let (key, value) =
+            self.current.take().ok_or_else(|| de::Error::custom("a value was asked for before its key"))?;
         seed.deserialize(Reader(value)).map_err(|e| e.at(Segment::Key(key)))
     }
 
@@ -316,19 +328,27 @@ impl<'de> Deserializer<'de> for Key<'_> {
     }
 
     number_keys! {
-        deserialize_i8 visit_i8 i8, deserialize_i16 visit_i16 i16, deserialize_i32 visit_i32 i32, deserialize_i64 visit_i64 i64,
-        deserialize_u8 visit_u8 u8, deserialize_u16 visit_u16 u16, deserialize_u32 visit_u32 u32, deserialize_u64 visit_u64 u64,
+        deserialize_i8 visit_i8 i8, deserialize_i16 visit_i16 i16, deserialize_i32 visit_i32 i32,
+        deserialize_i64 visit_i64 i64,
+        deserialize_u8 visit_u8 u8, deserialize_u16 visit_u16 u16, deserialize_u32 visit_u32 u32,
+        deserialize_u64 visit_u64 u64,
     }
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, DataError> {
         visitor.visit_newtype_struct(self)
     }
 
-    fn deserialize_enum<V: Visitor<'de>>(self, _: &'static str, _: &'static [&'static str], visitor: V) -> Result<V::Value, DataError> {
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, DataError> {
         visitor.visit_enum(self.0.into_deserializer())
     }
 
     serde::forward_to_deserialize_any! {
-        bool i128 u128 f32 f64 char str string bytes byte_buf option unit unit_struct seq tuple tuple_struct map struct identifier ignored_any
+        bool i128 u128 f32 f64 char str string bytes byte_buf option unit unit_struct seq tuple tuple_struct map struct
+        identifier ignored_any
     }
 }

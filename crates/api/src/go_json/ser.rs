@@ -5,7 +5,8 @@ use std::io;
 use serde::{
     Serialize, Serializer,
     ser::{
-        SerializeMap, SerializeSeq, SerializeStruct, SerializeStructVariant, SerializeTuple, SerializeTupleStruct, SerializeTupleVariant,
+        SerializeMap, SerializeSeq, SerializeStruct, SerializeStructVariant, SerializeTuple, SerializeTupleStruct,
+        SerializeTupleVariant,
     },
 };
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter};
@@ -13,7 +14,8 @@ use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter};
 pub(super) fn to_vec<T: Serialize + ?Sized>(value: &T, pretty: bool) -> Result<Vec<u8>, serde_json::Error> {
     let mut out = Vec::with_capacity(256);
     if pretty {
-        let mut inner = serde_json::Serializer::with_formatter(&mut out, GoFormat(PrettyFormatter::with_indent(b"    ")));
+        let mut inner =
+            serde_json::Serializer::with_formatter(&mut out, GoFormat(PrettyFormatter::with_indent(b"    ")));
         value.serialize(Go::top(&mut inner))?;
     } else {
         let mut inner = serde_json::Serializer::with_formatter(&mut out, GoFormat(CompactFormatter));
@@ -187,8 +189,11 @@ impl<S: Serializer> Serializer for Go<S> {
     fn serialize_map(self, len: Option<usize>) -> Result<Object<S>, S::Error> {
         // A map of unknown length is a struct with flattened parts: its entries are fields, and it is never null.
         let fields = len.is_none();
-        let state =
-            if self.field && !fields { ObjectState::Pending(self.inner, len) } else { ObjectState::Open(self.inner.serialize_map(len)?) };
+        let state = if self.field && !fields {
+            ObjectState::Pending(self.inner, len)
+        } else {
+            ObjectState::Open(self.inner.serialize_map(len)?)
+        };
         Ok(Object { state, fields })
     }
 

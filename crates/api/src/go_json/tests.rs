@@ -63,7 +63,10 @@ fn a_free_map_keeps_its_empty_lists_and_a_flattened_struct_does_not() {
         extra: Vec<i32>,
     }
     let text = to_string(&vec![Outer { inner: Sample::default(), extra: vec![] }], false).expect("writes");
-    assert!(text.starts_with(r#"[{"ID":"""#) && text.contains(r#""List":null"#) && text.ends_with(r#""extra":null}]"#), "{text}");
+    assert!(
+        text.starts_with(r#"[{"ID":"""#) && text.contains(r#""List":null"#) && text.ends_with(r#""extra":null}]"#),
+        "{text}"
+    );
 }
 
 #[test]
@@ -84,7 +87,10 @@ fn what_is_read() {
     assert_eq!(from_str::<Sample>("null").expect("null is an absent object"), Sample::default());
     assert_eq!(from_str::<Vec<i32>>("null").expect("null is an empty list"), Vec::<i32>::new());
     assert_eq!(from_str::<Sample>(r#"{"Count":1,"count":2}"#).expect("twice").count, 2);
-    assert_eq!(from_str::<Vec<GoDuration>>(r#"[1e9,"2s",3]"#).expect("durations"), [1_000_000_000, 2_000_000_000, 3].map(GoDuration));
+    assert_eq!(
+        from_str::<Vec<GoDuration>>(r#"[1e9,"2s",3]"#).expect("durations"),
+        [1_000_000_000, 2_000_000_000, 3].map(GoDuration)
+    );
     assert_eq!(from_str::<BTreeMap<u32, String>>(r#"{"7":"a"}"#).expect("numeric keys")[&7], "a");
 }
 
@@ -107,7 +113,8 @@ fn errors_name_the_place() {
         let error = from_str::<Sample>(text).expect_err(text);
         assert_eq!(error.to_string(), message, "{text}");
     }
-    let error = from_str::<Job>(r#"{"taskgroups":[{"tasks":[{"Name":"a","KillTimeout":"soon"}]}]}"#).expect_err("bad duration");
+    let error =
+        from_str::<Job>(r#"{"taskgroups":[{"tasks":[{"Name":"a","KillTimeout":"soon"}]}]}"#).expect_err("bad duration");
     assert!(error.to_string().starts_with("TaskGroups[0].Tasks[0].KillTimeout: invalid duration \"soon\""), "{error}");
 }
 
@@ -121,7 +128,8 @@ fn deep_nesting_is_an_error_not_a_crash() {
 
 #[test]
 fn model_types_survive_a_round_trip() {
-    let job: Job = from_str(r#"{"ID":"web","Name":"web","Type":"service","TaskGroups":[{"Name":"g","Count":2,"Tasks":[{"Name":"t","Driver":"mock","Config":{"run_for":"1s","args":[]}}]}],"Meta":{"a":"b"}}"#).expect("job");
+    let job: Job =
+        from_str(r#"{"ID":"web","Name":"web","Type":"service","TaskGroups":[{"Name":"g","Count":2,"Tasks":[{"Name":"t","Driver":"mock","Config":{"run_for":"1s","args":[]}}]}],"Meta":{"a":"b"}}"#).expect("job");
     let text = to_string(&job, false).expect("writes");
     assert_eq!(from_str::<Job>(&text).expect("reads"), job);
     let eval = Evaluation { status: model::EvalStatus::Canceled, ..Evaluation::default() };
@@ -131,9 +139,17 @@ fn model_types_survive_a_round_trip() {
 }
 
 fn sample(depth: u32) -> BoxedStrategy<Sample> {
-    let nested = if depth == 0 { Just(Vec::new()).boxed() } else { prop::collection::vec(sample(depth - 1), 0..3).boxed() };
+    let nested =
+        if depth == 0 { Just(Vec::new()).boxed() } else { prop::collection::vec(sample(depth - 1), 0..3).boxed() };
     let free = prop::collection::btree_map(".{0,4}", any::<i64>(), 0..3);
-    (".*", any::<i32>(), any::<i32>().prop_map(|n| f64::from(n) / 8.0), any::<bool>(), prop::collection::vec(".{0,8}", 0..4), nested)
+    (
+        ".*",
+        any::<i32>(),
+        any::<i32>().prop_map(|n| f64::from(n) / 8.0),
+        any::<bool>(),
+        prop::collection::vec(".{0,8}", 0..4),
+        nested,
+    )
         .prop_flat_map(move |(id, count, share, on, list, nested)| {
             (
                 prop::collection::btree_map(".{0,4}", ".{0,4}", 0..3),
@@ -166,7 +182,9 @@ fn without_nulls(v: &Value) -> Value {
         Value::Object(o) => Value::Object(
             o.iter()
                 .filter(|(_, v)| {
-                    !(v.is_null() || v.as_array().is_some_and(Vec::is_empty) || v.as_object().is_some_and(serde_json::Map::is_empty))
+                    !(v.is_null()
+                        || v.as_array().is_some_and(Vec::is_empty)
+                        || v.as_object().is_some_and(serde_json::Map::is_empty))
                 })
                 .map(|(k, v)| (k.clone(), without_nulls(v)))
                 .collect(),
@@ -199,8 +217,10 @@ proptest! {
     }
 
     #[test]
-    fn no_json_makes_it_panic(key in prop::sample::select(vec!["ID", "TaskGroups", "Meta", "Periodic", "Update", "Priority"]), v in any::<i32>(), text in ".{0,12}") {
-        for value in [json!(v), json!(text), json!([v]), json!([[text]]), json!({"a": v}), json!(null), json!(true), json!([{"Tasks": {"x": 1}}])] {
+    fn no_json_makes_it_panic(key in prop::sample::select(vec!["ID", "TaskGroups", "Meta", "Periodic", "Update",
+        "Priority"]), v in any::<i32>(), text in ".{0,12}") {
+        for value in [json!(v), json!(text), json!([v]), json!([[text]]), json!({"a": v}), json!(null), json!(true),
+            json!([{"Tasks": {"x": 1}}])] {
             let _ = super::from_value::<Job>(json!({ key: value }));
         }
     }

@@ -3,8 +3,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
-    AllocDeploymentStatus, AllocId, Allocation, ClientStatus, DesiredStatus, DesiredTransition, EvalId, Job, JobId, Map, Namespace,
-    Network, NodeId, Resources, StoreIndex, TaskState, Text, TimestampNs, alloc::RescheduleTracker, resources::AllocatedResources,
+    AllocDeploymentStatus, AllocId, Allocation, ClientStatus, DesiredStatus, DesiredTransition, EvalId, Job, JobId,
+    Map, Namespace, Network, NodeId, Resources, StoreIndex, TaskState, Text, TimestampNs, alloc::RescheduleTracker,
+    resources::AllocatedResources,
 };
 use serde::{Deserialize, Serialize};
 

@@ -79,7 +79,8 @@ pub enum AuditKind {
 
 impl AuditKind {
     /// All of them.
-    pub const ALL: [Self; 7] = [Self::Process, Self::Cgroup, Self::Mount, Self::Netns, Self::Socket, Self::Fifo, Self::Directory];
+    pub const ALL: [Self; 7] =
+        [Self::Process, Self::Cgroup, Self::Mount, Self::Netns, Self::Socket, Self::Fifo, Self::Directory];
 
     /// As in JSON.
     #[must_use]

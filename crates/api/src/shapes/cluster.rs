@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
-    ClusterId, DrainSpec, Eligibility, EvalId, GenerationId, Map, Node, NodeId, NodeStatus, SchedulerConfig, StoreIndex, TimestampNs,
+    ClusterId, DrainSpec, Eligibility, EvalId, GenerationId, Map, Node, NodeId, NodeStatus, SchedulerConfig,
+    StoreIndex, TimestampNs,
     node::{Attributes, DriverInfo, HostVolume},
     resources::{NodeReserved, NodeResources},
 };
@@ -212,6 +213,124 @@ pub struct RaftServer {
     pub voter: bool,
     /// Protocol version.
     pub raft_protocol: String,
+}
+
+/// `GET /v1/operator/autopilot/health`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct OperatorHealth {
+    /// All servers and the store are well.
+    pub healthy: bool,
+    /// So many servers may be lost, and so many members of the store, before nobody can lead.
+    pub failure_tolerance: i64,
+    /// Ids of the servers: any of them may lead.
+    pub voters: Vec<String>,
+    /// Id of the server that leads.
+    pub leader: String,
+    /// The servers.
+    pub servers: Vec<ServerHealth>,
+    /// Where they keep their state; a stock server has no such field.
+    pub store: StoreHealth,
+}
+
+/// A server of [`OperatorHealth`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct ServerHealth {
+    /// Id.
+    #[serde(rename = "ID")]
+    pub id: String,
+    /// Name with the region.
+    pub name: String,
+    /// RPC address.
+    pub address: String,
+    /// `alive`, or `failed` when it has not shown for a while that it lives.
+    pub serf_status: String,
+    /// Release; empty where it is not known.
+    pub version: String,
+    /// It leads.
+    pub leader: bool,
+    /// How long ago it has shown that it lives, as a duration of Go; empty where that could not be found out.
+    pub last_contact: String,
+    /// Always 0: there are no terms.
+    pub last_term: u64,
+    /// Index of the state of the server that was asked: all servers share one state, and one that takes over goes on
+    /// from the last batch.
+    pub last_index: StoreIndex,
+    /// It is well.
+    pub healthy: bool,
+    /// It may lead.
+    pub voter: bool,
+    /// Since when it runs, RFC 3339; Go's zero time where that is not known.
+    pub stable_since: String,
+}
+
+/// The store of the servers, in [`OperatorHealth`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct StoreHealth {
+    /// `etcd`, `sqlite`, or `memory` of a development agent.
+    pub kind: String,
+    /// It is well, and so is each of its members.
+    pub healthy: bool,
+    /// Why it could not be asked.
+    pub error: String,
+    /// Format of the state that the leader writes: the newest that all servers read. 0 = not known, or no etcd.
+    pub format: u32,
+    /// Members of etcd.
+    pub members: Vec<StoreMember>,
+}
+
+/// A member of etcd, in [`StoreHealth`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct StoreMember {
+    /// etcd's id of it, in hexadecimal digits.
+    #[serde(rename = "ID")]
+    pub id: String,
+    /// Name.
+    pub name: String,
+    /// Address for clients.
+    pub address: String,
+    /// It leads the others.
+    pub leader: bool,
+    /// It has a vote.
+    pub voter: bool,
+    /// Release.
+    pub version: String,
+    /// Bytes of its database.
+    pub size: u64,
+    /// Bytes of them in use.
+    pub in_use: u64,
+    /// It answers, knows a leader and reports no error.
+    pub healthy: bool,
+    /// Why it is not well.
+    pub error: String,
+}
+
+/// The answer to a transfer of leadership.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct LeadershipTransfer {
+    /// The server that led.
+    pub from: ServerAddress,
+    /// The server that leads next; empty where that is not known.
+    pub to: ServerAddress,
+    /// Nothing changes: it leads already.
+    pub noop: bool,
+    /// Always null.
+    pub err: Option<String>,
+}
+
+/// A server of [`LeadershipTransfer`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct ServerAddress {
+    /// Id.
+    #[serde(rename = "ID")]
+    pub id: String,
+    /// RPC address.
+    pub address: String,
 }
 
 /// `PUT /v1/search` and `/v1/search/fuzzy`.

@@ -100,11 +100,20 @@ mod tests {
     fn messages_are_those_of_the_api() {
         let write = |v: &dyn erased::Json| v.text();
         for (message, text) in [
-            (&ExecInput { stdin: Some(ExecIo::bytes(b"ls\n")), tty_size: None } as &dyn erased::Json, r#"{"stdin":{"data":"bHMK"}}"#),
+            (
+                &ExecInput { stdin: Some(ExecIo::bytes(b"ls\n")), tty_size: None } as &dyn erased::Json,
+                r#"{"stdin":{"data":"bHMK"}}"#,
+            ),
             (&ExecInput { stdin: Some(ExecIo::end()), tty_size: None }, r#"{"stdin":{"close":true}}"#),
-            (&ExecInput { stdin: None, tty_size: Some(TtySize { height: 24, width: 80 }) }, r#"{"tty_size":{"height":24,"width":80}}"#),
+            (
+                &ExecInput { stdin: None, tty_size: Some(TtySize { height: 24, width: 80 }) },
+                r#"{"tty_size":{"height":24,"width":80}}"#,
+            ),
             (&ExecInput::default(), "{}"),
-            (&ExecOutput { stdout: Some(ExecIo::bytes([0, 255])), ..ExecOutput::default() }, r#"{"stdout":{"data":"AP8="}}"#),
+            (
+                &ExecOutput { stdout: Some(ExecIo::bytes([0, 255])), ..ExecOutput::default() },
+                r#"{"stdout":{"data":"AP8="}}"#,
+            ),
             (
                 &ExecOutput { exited: true, result: Some(ExecResult { exit_code: 3 }), ..ExecOutput::default() },
                 r#"{"exited":true,"result":{"exit_code":3}}"#,
@@ -112,7 +121,8 @@ mod tests {
         ] {
             assert_eq!(write(message), text);
         }
-        let read: ExecInput = serde_json::from_str(r#"{"stdin":{"data":null,"close":true},"tty_size":null}"#).expect("null is absent");
+        let read: ExecInput =
+            serde_json::from_str(r#"{"stdin":{"data":null,"close":true},"tty_size":null}"#).expect("null is absent");
         assert_eq!(read, ExecInput { stdin: Some(ExecIo::end()), tty_size: None });
     }
 

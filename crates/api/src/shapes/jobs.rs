@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
-    AllocMetric, EvalId, Evaluation, Job, JobId, Namespace, StoreIndex, TimestampNs, diff::JobDiff, job::Meta, plan::DesiredUpdates,
-    records::JobSummary, scaling::ScalingEvent,
+    AllocMetric, EvalId, Evaluation, Job, JobId, Namespace, StoreIndex, TimestampNs, diff::JobDiff, job::Meta,
+    plan::DesiredUpdates, records::JobSummary, scaling::ScalingEvent,
 };
 use serde::{Deserialize, Serialize};
 

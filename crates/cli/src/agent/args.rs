@@ -52,6 +52,10 @@ pub(crate) struct AgentArgs {
     /// Address of a server that the node joins
     #[arg(long, value_delimiter = ',')]
     pub(crate) servers: Vec<String>,
+    /// Introduction token of a new node [env: NOMAD_CLIENT_INTRO_TOKEN]; better, put it into intro_token.jwt in the
+    /// state directory of the node
+    #[arg(long, value_name = "TOKEN")]
+    pub(crate) client_intro_token: Option<String>,
     /// Interface whose address the node announces
     #[arg(long)]
     pub(crate) network_interface: Option<String>,

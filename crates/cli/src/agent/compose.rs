@@ -5,33 +5,44 @@ use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     process::ExitCode,
     sync::Arc,
+    time::{Duration, SystemTime},
 };
 
 use anyhow::{Context, Result};
-use client::{Client, ClientHandle, JoinWith};
+use client::{Client, ClientHandle, IntroduceWith, JoinWith};
 use http::{HeaderName, HeaderValue};
 use rustix::process::{Resource, getrlimit};
 use serde_json::json;
-use server::Server;
+use server::{Relay, Server, join::Join};
 use server_http::{Guard, HttpOptions, Limits, LocalNode};
+use store::{EtcdOptions, Member};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
+    sync::watch,
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    cluster::{self, Cluster},
     config::SchedulerDefaults,
+    exposure::{Listener, exposed},
     follow_log::LogFollowers,
+    follow_state::{Following, Stale, contacts},
     forward,
+    nodes::Nodes,
     reload::{self, Reloader},
     settings::{Settings, host_name},
+    switch::Switch,
     task_api,
 };
 use crate::output;
 
 /// An agent whose store has failed has this long to end its parts one after the other.
-const LAST_END: std::time::Duration = std::time::Duration::from_secs(15);
+const LAST_END: Duration = Duration::from_secs(15);
+
+/// How often the agent looks whether its certificates expire soon.
+const LOOK_AT_CERTIFICATES: Duration = Duration::from_secs(24 * 3600);
 
 /// Runs an agent until a signal ends it, or until its store can no longer be trusted.
 pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader, followers: LogFollowers) -> Result<ExitCode> {
@@ -43,10 +54,14 @@ pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader, follower
     let advertised = settings.http_advertise.clone().unwrap_or_else(|| reachable(http).to_string());
 
     let rpc_bind = settings.server.as_ref().map(|config| config.rpc_bind);
+    if let Some(config) = &mut settings.server {
+        config.http_advertise.clone_from(&advertised);
+        config.end_process_when_broken = true;
+    }
+    // Among several servers it starts when its turn has come.
+    let among = settings.shared_store.take().and_then(|store| Some((settings.server.take()?, store)));
     let server = match settings.server.take() {
-        Some(mut config) => {
-            config.http_advertise.clone_from(&advertised);
-            config.end_process_when_broken = true;
+        Some(config) => {
             let server = Server::start(config).await.context("could not start the server")?;
             set_up_scheduler(&server, settings.scheduler.take()).await?;
             Some(server)
@@ -58,7 +73,26 @@ pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader, follower
             if let Some(server) = &server {
                 config.servers = vec![reachable(server.handle().rpc_addr()).to_string()];
                 // Nobody has to give a secret to an agent that made it.
-                config.join = server.handle().join_secret().map_or(JoinWith::Nothing, |own| JoinWith::Secret(own.expose().to_owned()));
+                config.join = server
+                    .handle()
+                    .join_secret()
+                    .map_or(JoinWith::Nothing, |own| JoinWith::Secret(own.expose().to_owned()));
+                // Nor introduce it to itself. Where that fails, its registration says why.
+                let longest = server.handle().config().introduction.max_ttl;
+                let introduced = server.handle().introduce(&config.node_name, &config.node_pool, Some(longest));
+                config.introduction = introduced.map_or(IntroduceWith::File, IntroduceWith::Token);
+            }
+            if let Some((server, _)) = &among {
+                // It hears of the leader.
+                config.servers = Vec::new();
+                let secret = match (&server.join, &server.shared) {
+                    (Join::Secret(secret), _) => Some(secret.clone()),
+                    (Join::Kept, Some(shared)) => shared.join_secret().ok(),
+                    (Join::Kept | Join::Open, _) => None,
+                };
+                if let Some(secret) = secret {
+                    config.join = JoinWith::Secret(secret.expose().to_owned());
+                }
             }
             config.http_addr.clone_from(&advertised);
             Some(Client::start(config).await.context("could not start the node")?)
@@ -66,43 +100,84 @@ pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader, follower
         None => None,
     };
     let (reload, mut reloads) = reload::over_http();
-    let router = match (&server, &client) {
-        (Some(server), client) => {
-            let options = http_options(&settings, client.as_ref(), http, rpc_bind.unwrap_or(http))?;
-            server_http::router(
-                server.handle().clone(),
-                HttpOptions { reload: Some(reload), follow_log: Some(followers.over_http()), ..options },
-            )
-        }
-        (None, Some(client)) => {
-            let front = forward::Front {
-                prometheus: settings.prometheus,
-                config: agent_config(&settings, false, Some(&client.handle())),
-                headers: response_headers(&settings)?,
-                guard: guard(&settings, http)?,
-                reload,
-                exposed: exposed(&[("HTTP API", http)]),
-                follow_log: followers.over_http(),
+    let mut listening = vec![Listener::http(http, settings.tls.as_ref())];
+    listening.extend(rpc_bind.map(|at| Listener::rpc(at, settings.tls.as_ref())));
+    let exposed = exposed(&listening);
+    let options = http_options(&settings, client.as_ref(), http, exposed.clone())?;
+    let options = HttpOptions { reload: Some(reload.clone()), follow_log: Some(followers.over_http()), ..options };
+    let node = client.as_ref().map(Client::handle);
+    let (leader, led) = watch::channel(None);
+    let stale = Stale::default();
+    let of = match (&among, &node) {
+        (Some((server, _)), _) => Some((server.region.as_str(), server.datacenter.as_str())),
+        (None, Some(node)) => Some((node.config().region.as_str(), node.config().datacenter.as_str())),
+        (None, None) => None,
+    };
+    let relay = among.as_ref().map(|(server, _)| Arc::new(Relay::new(server.rpc_limits(), server.tls.clone())));
+    let front = forward::Front {
+        leader: rpc_bind.map(|_| led),
+        relay: relay.clone(),
+        tls: settings.tls.clone(),
+        prometheus: settings.prometheus,
+        config: agent_config(&settings, rpc_bind.is_some(), node.as_ref(), of),
+        headers: response_headers(&settings)?,
+        guard: guard(&settings, http)?,
+        reload,
+        exposed: exposed.clone(),
+        follow_log: followers.over_http(),
+        stale: stale.clone(),
+    };
+    let (router, among) = match (&server, among.zip(relay)) {
+        (Some(server), _) => (server_http::router(server.handle().clone(), options), None),
+        (None, Some(((config, store), relay))) => {
+            let switch = Switch::new();
+            // Others pass requests on to it, and only the scheme says how it is reached.
+            let secured = settings.tls.as_ref().is_some_and(|tls| tls.settings().http);
+            let at = if secured { format!("https://{advertised}") } else { advertised.clone() };
+            let member = Member { http: at, ..store.member.clone() };
+            let heard = watch::Sender::new(None);
+            let contacts = Some(contacts(leader.subscribe(), heard.subscribe()));
+            let read = HttpOptions { contacts, ..options.clone() };
+            let nodes = Nodes::listen(&config, relay, leader.subscribe(), &member.id).await?;
+            let cluster = Cluster {
+                following: Following::new(config.clone(), read, stale, heard.clone()),
+                heard,
+                config,
+                store: EtcdOptions { member, ..store },
+                scheduler: settings.scheduler.take(),
+                http: options,
+                elsewhere: forward::router(node.clone(), front),
+                switch: switch.clone(),
+                node: node.clone(),
+                nodes,
+                leader,
             };
-            forward::router(client.handle(), front)
+            (switch.router(), Some(cluster.start().context("could not start the server")?))
         }
-        (None, None) => anyhow::bail!("the agent is neither server nor client: enable `server`, `client` or both, or use -dev"),
+        (None, None) if node.is_some() => (forward::router(node, front), None),
+        (None, None) => {
+            anyhow::bail!("the agent is neither server nor client: enable `server`, `client` or both, or use -dev")
+        }
     };
     // Before anybody is told that the agent runs: until then a signal ends it as any program.
     let (mut interrupt, mut terminate, mut hangup) =
         (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
     let stop = CancellationToken::new();
-    let limits = limits(settings.http_max_conns_per_client, getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX));
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let limits =
+        Limits { handshake_timeout: settings.http_handshake, ..limits(settings.http_max_conns_per_client, files) };
     if let Some(client) = &client {
         client.handle().answer_task_api(task_api::server(router.clone(), limits));
     }
-    let serving = tokio::spawn(server_http::serve(listener, router, limits, stop.clone()));
-    if let Some(what) = exposed(&[("HTTP API", http)].into_iter().chain(rpc_bind.map(|at| ("node RPC", at))).collect::<Vec<_>>()) {
+    let tls = settings.tls.clone();
+    let serving = tokio::spawn(server_http::serve(listener, router, limits, tls.clone(), stop.clone()));
+    if let Some(what) = exposed {
         output::note(&format!("==> This agent listens {what}"));
         tracing::warn!(what, "this agent is open to others");
     }
-    announce(&settings, server.as_ref(), client.as_ref(), http);
+    announce(&settings, server.as_ref(), client.as_ref(), http, among.is_some());
 
+    let mut certificates = tokio::time::interval(LOOK_AT_CERTIFICATES);
     let mut code = ExitCode::SUCCESS;
     let leaves = loop {
         tokio::select! {
@@ -120,8 +195,13 @@ pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader, follower
                 // The asker may have gone.
                 let _ = answer.send(reloader.reload(client.as_ref().map(Client::handle).as_ref()).await);
             }
-            reason = failed(server.as_ref()) => {
-                tracing::error!(reason, "the store cannot be trusted any more, the agent ends");
+            _ = certificates.tick() => {
+                for why in tls.iter().flat_map(|tls| tls.warnings(SystemTime::now())) {
+                    tracing::warn!("{why}");
+                }
+            }
+            reason = failed(server.as_ref(), among.as_ref()) => {
+                tracing::error!(reason, "this server cannot go on, the agent ends");
                 let _ = writeln!(std::io::stderr(), "drover agent: {reason}");
                 code = ExitCode::FAILURE;
                 end_at_the_latest();
@@ -131,11 +211,14 @@ pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader, follower
     };
     if let Some(client) = client.as_ref().filter(|_| leaves) {
         tracing::info!("draining this node before the agent ends; another signal ends it at once");
-        let api = format!("http://{}", reachable(http));
+        let scheme = if tls.as_ref().is_some_and(|tls| tls.settings().http) { "https" } else { "http" };
+        let api = format!("{scheme}://{}", reachable(http));
+        let dialer = tls.as_ref().map(|tls| tls.dialer(tls::Peer::Agent));
         tokio::select! {
-            drained = settings.leave.drain(&api, client.handle().node_id()) => match drained {
+            drained = settings.leave.drain(&api, dialer, client.handle().node_id()) => match drained {
                 Ok(()) => tracing::info!("everything has moved off this node"),
-                Err(error) => tracing::error!(error = format!("{error:#}"), "the node was not drained, its tasks run on"),
+                Err(error) => tracing::error!(error = format!("{error:#}"), "the node was not drained, its \
+                    tasks run on"),
             },
             _ = interrupt.recv() => tracing::warn!("interrupted again, tasks that have not moved run on"),
             _ = terminate.recv() => tracing::warn!("asked to end again, tasks that have not moved run on"),
@@ -150,6 +233,9 @@ pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader, follower
     if let Some(server) = server {
         server.shutdown().await;
     }
+    if let Some(among) = among {
+        among.stop().await;
+    }
     drop(serving.await);
     Ok(code)
 }
@@ -163,7 +249,7 @@ fn end_at_the_latest() {
 }
 
 /// The scheduler's first settings; what somebody has set since counts more.
-async fn set_up_scheduler(server: &Server, defaults: Option<SchedulerDefaults>) -> Result<()> {
+pub(super) async fn set_up_scheduler(server: &Server, defaults: Option<SchedulerDefaults>) -> Result<()> {
     let now = server.handle().snapshot().scheduler_config().clone();
     let Some(defaults) = defaults.filter(|_| now.create_index == now.modify_index) else { return Ok(()) };
     let config = model::SchedulerConfig {
@@ -178,10 +264,11 @@ async fn set_up_scheduler(server: &Server, defaults: Option<SchedulerDefaults>) 
     Ok(())
 }
 
-async fn failed(server: Option<&Server>) -> String {
-    match server {
-        Some(server) => server.failed().await,
-        None => std::future::pending().await,
+async fn failed(server: Option<&Server>, among: Option<&cluster::Running>) -> String {
+    match (server, among) {
+        (Some(server), _) => server.failed().await,
+        (None, Some(among)) => among.failed().await,
+        (None, None) => std::future::pending().await,
     }
 }
 
@@ -201,17 +288,22 @@ fn response_headers(settings: &Settings) -> Result<Vec<(HeaderName, HeaderValue)
     settings.http_headers.iter().map(header).collect()
 }
 
-/// What to say of listeners that others than this machine reach: until there are TLS and access control, whoever does
-/// may do anything.
-fn exposed(listening: &[(&str, SocketAddr)]) -> Option<String> {
-    let open: Vec<String> =
-        listening.iter().filter(|(_, at)| !at.ip().to_canonical().is_loopback()).map(|(what, at)| format!("{what} on {at}")).collect();
-    (!open.is_empty()).then(|| {
-        format!(
-            "beyond loopback without TLS and access control ({}): whoever reaches the API may run anything on every node, and what passes between \
-             agents can be read; keep it in a private network",
-            open.join(" and ")
-        )
+/// The block `tls` as `/v1/agent/self` shows it. The files are named, not shown.
+fn tls_config(tls: Option<&tls::Agent>) -> serde_json::Value {
+    let settings = tls.map(tls::Agent::settings).unwrap_or_default();
+    json!({
+        "EnableHTTP": settings.http,
+        "EnableRPC": settings.rpc,
+        "VerifyServerHostname": settings.verify_names,
+        "VerifyHTTPSClient": settings.verify_https_client,
+        "RPCUpgradeMode": settings.rpc_upgrade_mode,
+        "CAFile": settings.ca_file,
+        "CertFile": settings.cert_file,
+        "KeyFile": settings.key_file,
+        "TLSMinVersion": match settings.min_version {
+            tls::Version::Tls12 => "tls12",
+            tls::Version::Tls13 => "tls13",
+        },
     })
 }
 
@@ -224,8 +316,14 @@ fn guard(settings: &Settings, http: SocketAddr) -> Result<Guard> {
     Ok(Guard::new(own, &settings.http_hosts, &response_headers(settings)?))
 }
 
-/// The agent's settings as `/v1/agent/self` shows them; a server adds where it is by itself.
-fn agent_config(settings: &Settings, server: bool, node: Option<&ClientHandle>) -> serde_json::Value {
+/// The agent's settings as `/v1/agent/self` shows them. `of`: its region and datacenter, which a server that leads adds
+/// by itself.
+fn agent_config(
+    settings: &Settings,
+    server: bool,
+    node: Option<&ClientHandle>,
+    of: Option<(&str, &str)>,
+) -> serde_json::Value {
     let mut config = json!({
         "Name": settings.name,
         "DevMode": settings.dev,
@@ -235,19 +333,25 @@ fn agent_config(settings: &Settings, server: bool, node: Option<&ClientHandle>) 
         "Client": {"Enabled": node.is_some()},
         "Server": {"Enabled": server},
         "ACL": {"Enabled": false},
+        "TLSConfig": tls_config(settings.tls.as_ref()),
         "Telemetry": {"PrometheusMetrics": settings.prometheus},
     });
-    if let Some(node) = node.filter(|_| !server) {
-        config["Region"] = json!(node.config().region);
-        config["Datacenter"] = json!(node.config().datacenter);
+    if let Some((region, datacenter)) = of {
+        config["Region"] = json!(region);
+        config["Datacenter"] = json!(datacenter);
         config["NodeName"] = json!(settings.name);
-        config["Version"] = json!({"Version": env!("CARGO_PKG_VERSION"), "Revision": "", "VersionPrerelease": "", "VersionMetadata": ""});
+        config["Version"] = json!({"Version": env!("CARGO_PKG_VERSION"), "Revision": "", "VersionPrerelease": "",
+                "VersionMetadata": ""});
     }
     config
 }
 
-fn http_options(settings: &Settings, client: Option<&Client>, http: SocketAddr, rpc: SocketAddr) -> Result<HttpOptions> {
-    let listening = [("HTTP API", http), ("node RPC", rpc)];
+fn http_options(
+    settings: &Settings,
+    client: Option<&Client>,
+    http: SocketAddr,
+    exposed: Option<String>,
+) -> Result<HttpOptions> {
     let local = client.map(|client| {
         let handle = client.handle();
         let measured = handle.clone();
@@ -261,19 +365,24 @@ fn http_options(settings: &Settings, client: Option<&Client>, http: SocketAddr, 
     Ok(HttpOptions {
         local,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        agent_config: agent_config(settings, true, client.map(Client::handle).as_ref()),
+        agent_config: agent_config(settings, true, client.map(Client::handle).as_ref(), None),
         prometheus: settings.prometheus,
         response_headers: response_headers(settings)?,
         guard: guard(settings, http)?,
-        exposed: exposed(&listening),
+        exposed,
+        tls: settings.tls.clone(),
         ..HttpOptions::default()
     })
 }
 
-fn announce(settings: &Settings, server: Option<&Server>, client: Option<&Client>, http: SocketAddr) {
-    let mut rows = vec![("HTTP API", format!("http://{http}"))];
+fn announce(settings: &Settings, server: Option<&Server>, client: Option<&Client>, http: SocketAddr, among: bool) {
+    let scheme = if settings.tls.as_ref().is_some_and(|tls| tls.settings().http) { "https" } else { "http" };
+    let mut rows = vec![("HTTP API", format!("{scheme}://{http}"))];
     if let Some(server) = server {
         rows.push(("Server RPC", server.handle().rpc_addr().to_string()));
+    }
+    if among {
+        rows.push(("Server", "one of several: whoever leads is in etcd".to_owned()));
     }
     if let Some(client) = client {
         rows.push(("Node ID", client.handle().node_id().to_string()));
@@ -297,17 +406,6 @@ fn limits(connections_per_client: usize, files: u64) -> Limits {
 
 #[cfg(test)]
 mod tests {
-    use super::exposed;
-
-    #[test]
-    fn who_can_be_reached_is_told() {
-        let at = |http: &str, rpc: &str| exposed(&[("HTTP API", http.parse().expect(http)), ("node RPC", rpc.parse().expect(rpc))]);
-        assert_eq!(at("127.0.0.1:4646", "[::1]:4647"), None);
-        let both = at("0.0.0.0:4646", "10.0.0.5:4647").expect("open");
-        assert!(both.contains("HTTP API on 0.0.0.0:4646 and node RPC on 10.0.0.5:4647"), "{both}");
-        assert!(!at("127.0.0.1:4646", "10.0.0.5:4647").expect("open").contains("HTTP API"));
-    }
-
     #[test]
     fn connections_leave_files_to_the_rest() {
         let of = |files| super::limits(7, files).connections;

@@ -4,7 +4,7 @@
 //! [`AgentFile`] here → checked [`crate::agent::settings`]. Unknown names are errors; what has no meaning here is
 //! said at start; what cannot be honoured is refused with the reason.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -51,6 +51,8 @@ pub(crate) struct AgentFile {
     pub(crate) http_api_response_headers: BTreeMap<String, String>,
     /// What a stock agent does not know.
     pub(crate) drover: Own,
+    /// TLS of the HTTP API and the node RPC.
+    pub(crate) tls: Tls,
     /// SIGINT means `client.drain_on_shutdown`.
     pub(crate) leave_on_interrupt: Option<bool>,
     /// SIGTERM means `client.drain_on_shutdown`.
@@ -102,6 +104,8 @@ pub(crate) struct Server {
     pub(crate) enabled: Option<bool>,
     /// Where the server keeps its state; `data_dir/server`.
     pub(crate) data_dir: Option<String>,
+    /// Where the running server keeps its mark, in memory (tmpfs); empty = nowhere.
+    pub(crate) run_dir: Option<String>,
     /// Parallel schedulers.
     pub(crate) num_schedulers: Option<u32>,
     /// How long a node may act without hearing from the servers: the lease of remote tasks.
@@ -142,12 +146,65 @@ pub(crate) struct Server {
     pub(crate) authoritative_region: Option<String>,
     /// Settings of the scheduler, until somebody sets them.
     pub(crate) default_scheduler_config: Option<SchedulerDefaults>,
+    /// What is asked of new nodes.
+    pub(crate) client_introduction: ClientIntroduction,
+    /// The key of servers that share a store, base64.
+    pub(crate) encrypt: Option<Hidden>,
     /// Servers to join: only this one may be named.
     pub(crate) server_join: ServerJoin,
     /// The same in its former place.
     pub(crate) retry_join: Vec<String>,
     /// The same in its former place.
     pub(crate) start_join: Vec<String>,
+    /// How many servers the cluster has.
+    pub(crate) bootstrap_expect: Option<i64>,
+    /// Where the state is kept: sqlite or etcd.
+    pub(crate) store: Option<String>,
+    /// Members of etcd.
+    pub(crate) endpoints: Vec<String>,
+    /// Of all keys in etcd.
+    pub(crate) prefix: Option<String>,
+    /// Of etcd.
+    pub(crate) user: Option<String>,
+    /// Of that user.
+    pub(crate) password_file: Option<String>,
+    /// Certificates for etcd.
+    pub(crate) tls: StoreTls,
+}
+
+/// Certificates for the connections to etcd.
+#[derive(Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct StoreTls {
+    /// The authority of etcd's members.
+    pub(crate) ca_file: String,
+    /// The server's own certificate.
+    pub(crate) cert_file: String,
+    /// Its key.
+    pub(crate) key_file: String,
+}
+
+/// What is asked of new nodes.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct ClientIntroduction {
+    /// `none`, `warn` or `strict`.
+    pub(crate) enforcement: Option<String>,
+    /// How long an introduction token is valid where its maker does not say.
+    pub(crate) default_identity_ttl: Option<String>,
+    /// The longest time for which one is valid.
+    pub(crate) max_identity_ttl: Option<String>,
+}
+
+/// A text that is not shown.
+#[derive(Clone, Default, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Hidden(pub(crate) String);
+
+impl fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("<redacted>")
+    }
 }
 
 /// Limits of searches.
@@ -404,8 +461,36 @@ pub(crate) struct Limits {
     pub(crate) http_max_conns_per_client: Option<u32>,
     /// Connections of one address to the node RPC; 0 = any number.
     pub(crate) rpc_max_conns_per_client: Option<u32>,
+    /// Time for the TLS handshake of a connection to the HTTP API; 0 = as long as it likes.
+    pub(crate) https_handshake_timeout: Option<String>,
     /// Time for a connection to the node RPC to begin; 0 = as long as it likes.
     pub(crate) rpc_handshake_timeout: Option<String>,
+}
+
+/// TLS; files that are named are read at start and at each reload.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Tls {
+    /// HTTPS alone on the HTTP port.
+    pub(crate) http: bool,
+    /// TLS on the node RPC, with a certificate at both ends.
+    pub(crate) rpc: bool,
+    /// Authorities.
+    pub(crate) ca_file: String,
+    /// Certificate of this agent.
+    pub(crate) cert_file: String,
+    /// Its private key.
+    pub(crate) key_file: String,
+    /// Certificates must name the role of their agent.
+    pub(crate) verify_server_hostname: bool,
+    /// HTTP clients must show a certificate of the authority.
+    pub(crate) verify_https_client: bool,
+    /// Servers take plain nodes, too.
+    pub(crate) rpc_upgrade_mode: bool,
+    /// Suites of TLS 1.2, with commas; empty = all.
+    pub(crate) tls_cipher_suites: String,
+    /// `tls12` or `tls13`.
+    pub(crate) tls_min_version: String,
 }
 
 /// Settings that a stock agent does not know.
@@ -418,6 +503,8 @@ pub(crate) struct Own {
     pub(crate) join_secret_file: Option<String>,
     /// False: a server listens to nodes without the secret.
     pub(crate) require_join_secret: Option<bool>,
+    /// Listen beyond loopback without TLS.
+    pub(crate) insecure: Option<bool>,
 }
 
 /// A mistake in the configuration: where, and what.
@@ -473,22 +560,24 @@ mod tests {
 
     #[test]
     fn later_files_win_and_maps_are_merged() {
-        let mut base = json!({"client": {"enabled": true, "meta": {"a": "1", "b": "2"}, "servers": ["w:1", "x:1"]}, "region": "eu"});
+        let mut base = json!({"client": {"enabled": true, "meta": {"a": "1", "b": "2"}, "servers": ["w:1", "x:1"]},
+                "region": "eu"});
         merge(&mut base, json!({"client": {"meta": {"b": "3"}, "servers": ["x:1", "y:1"]}, "region": "us"}));
         assert_eq!(
             base,
-            json!({"client": {"enabled": true, "meta": {"a": "1", "b": "3"}, "servers": ["w:1", "x:1", "y:1"]}, "region": "us"})
+            json!({"client": {"enabled": true, "meta": {"a": "1", "b": "3"}, "servers": ["w:1", "x:1", "y:1"]},
+                "region": "us"})
         );
     }
 
     #[test]
     fn what_cannot_be_honoured_is_refused_by_name_unless_it_is_off() {
-        let error = typed(json!({"acl": {"enabled": true}, "tls": {"rpc": true}})).expect_err("refused");
+        let error = typed(json!({"acl": {"enabled": true}, "enable_syslog": true})).expect_err("refused");
         assert_eq!(error.len(), 2, "{error:?}");
         assert!(error[0].0.starts_with("acl.enabled is refused: "), "{error:?}");
         typed(json!({"acl": {"enabled": false}, "consul": {"enabled": false}, "ui": {}})).expect("off is what we do");
         assert_eq!(typed(json!({"plugin_dir": []})).expect_err("type").len(), 1);
-        let _: Mistake = typed(json!({"server": {"bootstrap_expect": 3}})).expect_err("refused").remove(0);
+        let _: Mistake = typed(json!({"server": {"oidc_issuer": "https://x"}})).expect_err("refused").remove(0);
     }
 
     #[test]

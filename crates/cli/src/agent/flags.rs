@@ -31,7 +31,7 @@ const FLAGS: &[(&str, &str, Form, &str)] = &[
     ("network-speed", "client.network_speed", One, ""),
     ("preferred-address-family", "client.preferred_address_family", One, ""),
     ("bootstrap-expect", "server.bootstrap_expect", One, ""),
-    ("encrypt", "server.encrypt", One, ""),
+    ("encrypt", "server.encrypt", One, "Key of servers that share a store, 32 bytes in base64"),
     ("join", "server.server_join.start_join", Many, ""),
     ("retry-join", "server.server_join.retry_join", Many, ""),
     ("retry-max", "server.server_join.retry_max", One, ""),
@@ -79,9 +79,12 @@ const FLAGS: &[(&str, &str, Form, &str)] = &[
 /// Flags of a stock agent that are refused, with the reason.
 const REFUSED: &[(&str, &str)] = &[
     ("dev-connect", "Consul's service mesh is not part of this release; -dev alone starts an agent on loopback"),
-    ("dev-consul", "Consul is not part of this release; services of a -dev agent are kept in its own registry (provider = \"nomad\")"),
+    (
+        "dev-consul",
+        "Consul is not part of this release; services of a -dev agent are kept in its own registry (provider \
+            = \"nomad\")",
+    ),
     ("dev-vault", "Vault is not part of this release; -dev alone starts an agent on loopback"),
-    ("client-intro-token", "nodes need no introduction in this release"),
 ];
 
 /// What the flags of the table say.
@@ -112,9 +115,9 @@ impl Args for StockFlags {
                 Switch => arg.action(ArgAction::Set).num_args(0..=1).require_equals(true).default_missing_value("true"),
             }
         });
-        let refused = REFUSED
-            .iter()
-            .map(|(name, _)| Arg::new(*name).long(*name).hide(true).action(ArgAction::Set).num_args(0..=1).default_missing_value("true"));
+        let refused = REFUSED.iter().map(|(name, _)| {
+            Arg::new(*name).long(*name).hide(true).action(ArgAction::Set).num_args(0..=1).default_missing_value("true")
+        });
         command.args(shown).args(refused)
     }
     fn augment_args_for_update(command: Command) -> Command {
@@ -127,7 +130,10 @@ impl FromArgMatches for StockFlags {
         if let Some((name, why)) = REFUSED.iter().find(|(name, _)| matches.contains_id(name)) {
             let given = matches.get_one::<String>(name).is_some_and(|value| value != "false");
             if given {
-                return Err(Error::raw(clap::error::ErrorKind::ArgumentConflict, format!("-{name} is refused: {why}\n")));
+                return Err(Error::raw(
+                    clap::error::ErrorKind::ArgumentConflict,
+                    format!("-{name} is refused: {why}\n"),
+                ));
             }
         }
         let of = |name: &str| matches.get_many::<String>(name).map(|values| values.cloned().collect::<Vec<_>>());
@@ -154,11 +160,14 @@ mod tests {
 
     #[test]
     fn flags_are_settings_under_another_name() {
-        let tree = read("--http-port 0 --retry-join a --retry-join b --rejoin --acl-enabled=false --consul-address 127.0.0.1:8500")
-            .expect("flags");
+        let tree = read(
+            "--http-port 0 --retry-join a --retry-join b --rejoin --acl-enabled=false --consul-address 127.0.0.1:8500",
+        )
+        .expect("flags");
         assert_eq!(
             tree.tree(),
-            json!({"ports": {"http": "0"}, "server": {"server_join": {"retry_join": ["a", "b"]}, "rejoin_after_leave": "true"},
+            json!({"ports": {"http": "0"},
+                "server": {"server_join": {"retry_join": ["a", "b"]}, "rejoin_after_leave": "true"},
                 "acl": {"enabled": "false"}, "consul": {"address": "127.0.0.1:8500"}})
         );
         for (name, path, ..) in FLAGS {
@@ -168,7 +177,7 @@ mod tests {
 
     #[test]
     fn refused_flags_say_why() {
-        for line in ["--dev-connect", "--dev-vault", "--client-intro-token x"] {
+        for line in ["--dev-connect", "--dev-vault"] {
             let error = read(line).expect_err(line).to_string();
             assert!(error.contains("is refused: "), "{error}");
         }

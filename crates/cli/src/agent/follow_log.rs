@@ -115,12 +115,17 @@ impl LogFollowers {
         self.settle();
     }
 
-    /// The log is told what somebody wants to hear of.
+    /// The log is told what somebody wants to hear of. One after the other: who leaves while another enters would
+    /// have the last word with what held before. The lock is of the process, like what tracing makes of the levels.
     fn settle(&self) {
+        static SETTLING: Mutex<()> = Mutex::new(());
+        let _last = lock(&SETTLING);
         let level = lock(&self.all).followers.iter().map(|f| f.query.level).max().unwrap_or(LevelFilter::OFF);
         let targets = match level {
             LevelFilter::OFF => Targets::new(),
-            level => Targets::new().with_default(level).with_targets(WIRE.iter().map(|name| (*name, level.min(LevelFilter::WARN)))),
+            level => Targets::new()
+                .with_default(level)
+                .with_targets(WIRE.iter().map(|name| (*name, level.min(LevelFilter::WARN)))),
         };
         // It fails where the log has gone: nobody hears anything then.
         let _ = self.wanted.reload(targets);
@@ -211,7 +216,8 @@ impl Waiting {
 impl<S: Subscriber> Layer<S> for Tap {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let level = *event.metadata().level();
-        let followers: Vec<Arc<Follower>> = lock(&self.0).followers.iter().filter(|f| f.query.level >= level).cloned().collect();
+        let followers: Vec<Arc<Follower>> =
+            lock(&self.0).followers.iter().filter(|f| f.query.level >= level).cloned().collect();
         if followers.is_empty() {
             return;
         }
@@ -241,7 +247,8 @@ impl Said {
 
     /// The line in the form of hclog, which readers of stock logs know.
     fn line(&self, of: &tracing::Metadata<'_>, now: jiff::Timestamp, query: LogQuery) -> String {
-        let place = query.location.then(|| of.file().zip(of.line())).flatten().map(|(file, line)| format!("{file}:{line}"));
+        let place =
+            query.location.then(|| of.file().zip(of.line())).flatten().map(|(file, line)| format!("{file}:{line}"));
         let mut line = if query.json {
             let mut object = Map::new();
             object.extend(place.map(|place| ("@caller".to_owned(), place.into())));
@@ -252,7 +259,11 @@ impl Said {
             object.extend(self.fields.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
             let whole = Value::Object(object).to_string();
             // Half an object is none.
-            if whole.len() < LINE { whole } else { json!({"@level": "warn", "@message": "a line was too long to be shown"}).to_string() }
+            if whole.len() < LINE {
+                whole
+            } else {
+                json!({"@level": "warn", "@message": "a line was too long to be shown"}).to_string()
+            }
         } else {
             let mut text = format!("{now:.3} [{}] ", of.level());
             let place = place.map(|place| format!("{place}: ")).unwrap_or_default();
@@ -279,7 +290,8 @@ impl Said {
 
 /// A value that readers can tell from what follows.
 fn quoted(text: &str) -> String {
-    let plain = !text.is_empty() && text.chars().all(|c| !c.is_whitespace() && !c.is_control() && !matches!(c, '"' | '='));
+    let plain =
+        !text.is_empty() && text.chars().all(|c| !c.is_whitespace() && !c.is_control() && !matches!(c, '"' | '='));
     if plain { text.to_owned() } else { format!("{text:?}") }
 }
 
@@ -339,7 +351,10 @@ mod tests {
             tracing::trace!("not wanted");
             let text = debug().expect("lines");
             let [first, second] = text.lines().collect::<Vec<_>>()[..] else { panic!("{text:?}") };
-            assert!(first.ends_with("Z [DEBUG] a::b: quiet \\u{1b}[2J: count=2 why=\"it is \\\"so\\\"\" path=/v1/x"), "{first}");
+            assert!(
+                first.ends_with("Z [DEBUG] a::b: quiet \\u{1b}[2J: count=2 why=\"it is \\\"so\\\"\" path=/v1/x"),
+                "{first}"
+            );
             assert!(second.ends_with(" [WARN] a: loud: yes=true"), "{second}");
             assert_eq!(debug(), None, "that was all");
             let object: Value = serde_json::from_str(&json().expect("a line")).expect("JSON");
@@ -353,6 +368,21 @@ mod tests {
             let mut last = lines(&followers, DEBUG);
             followers.end();
             assert_eq!(last().as_deref(), Some(""), "the end");
+        });
+    }
+
+    #[test]
+    fn who_enters_while_another_leaves_is_heeded() {
+        let (followers, filter, tap) = followers();
+        let log = Registry::default().with(tap.with_filter(filter));
+        tracing::subscriber::with_default(log, || {
+            for _ in 0..20 {
+                let leaves = (followers.over_http())(DEBUG).expect("a place");
+                let leaving = std::thread::spawn(move || drop(leaves));
+                let _enters = (followers.over_http())(DEBUG).expect("a place");
+                leaving.join().expect("it leaves");
+                assert!(wanted(&followers, "a", tracing::Level::DEBUG));
+            }
         });
     }
 
@@ -381,7 +411,11 @@ mod tests {
                 tracing::info!(text = "x".repeat(100_000), "long");
             }
             let text = slow().expect("lines");
-            assert!(text.lines().all(|line| line.len() <= LINE + 3) && text.len() <= PIECE + LINE + 4, "{}", text.len());
+            assert!(
+                text.lines().all(|line| line.len() <= LINE + 3) && text.len() <= PIECE + LINE + 4,
+                "{}",
+                text.len()
+            );
             let held: Vec<_> = (1..FOLLOWERS).map(|_| (followers.over_http())(DEBUG).expect("a place")).collect();
             assert!((followers.over_http())(DEBUG).is_err_and(|why| why.contains("64 others")));
             drop(held);

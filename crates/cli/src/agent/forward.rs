@@ -1,10 +1,8 @@
-//! The HTTP API of an agent that is only a node: what is about this agent and its node is answered here, everything
-//! else by the server that it talks to, which knows the node of every allocation and the address of every node.
+//! The HTTP API of an agent that is only a node, or a server that does not lead: what is about this agent and its node
+//! is answered here, everything else by the server that leads, which knows the node of every allocation and the address
+//! of every node.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::{collections::HashMap, sync::Arc};
 
 use api::{
     client::tunnel,
@@ -23,19 +21,35 @@ use http::{
     HeaderName, HeaderValue, Method, StatusCode, Uri,
     header::{CONTENT_TYPE, HOST, ORIGIN, UPGRADE},
 };
-use hyper_util::{client::legacy::Client as HttpClient, client::legacy::connect::HttpConnector, rt::TokioExecutor};
 use model::AllocId;
 use serde_json::Value;
+use server::Relay;
 use server_http::{Guard, MonitorQuery};
+use store::Member;
+use tokio::sync::watch;
+use tower::ServiceExt as _;
 
-/// On requests that a node has passed on: one that comes back was sent to the wrong address, and is not sent round
-/// again.
+use super::{
+    follow_state::{Answers, Stale},
+    to_server::{self, ToServer},
+};
+
+/// On requests that an agent has passed on, how often: one that comes back was sent to the wrong address, and is not
+/// sent round again.
 const PASSED_ON: &str = "x-drover-passed-on";
+/// From a node to a server that no longer leads, and from there to the one that does.
+const PASSED_ON_MOST: u32 = 2;
 /// Largest body that is looked into for the node that it names.
 const BODY_MAX: usize = 1 << 20;
 
 /// What the agent knows besides its node.
 pub(crate) struct Front {
+    /// Of a server that does not lead: who does. None = the agent is a node alone, whose session says it.
+    pub(crate) leader: Option<watch::Receiver<Option<Member>>>,
+    /// Of such a server: what passes sessions of nodes on.
+    pub(crate) relay: Option<Arc<Relay>>,
+    /// Certificates of the agent; None = no TLS.
+    pub(crate) tls: Option<tls::Agent>,
     /// Metrics are told in Prometheus' format, too.
     pub(crate) prometheus: bool,
     /// The agent's settings for `/v1/agent/self`.
@@ -50,38 +64,73 @@ pub(crate) struct Front {
     pub(crate) exposed: Option<String>,
     /// Follows the agent's log.
     pub(crate) follow_log: server_http::FollowLog,
+    /// What answers stale reads here.
+    pub(crate) stale: Stale,
 }
 
 /// The agent's log, of this node unless another one or a server is named.
 const MONITOR: &str = "/v1/agent/monitor";
 
 struct Forward {
-    node: ClientHandle,
-    http: HttpClient<HttpConnector, Body>,
+    node: Option<ClientHandle>,
+    leader: Option<watch::Receiver<Option<Member>>>,
+    http: ToServer,
+    stale: Stale,
+}
+
+impl Forward {
+    /// The HTTP API of the server that leads.
+    fn server(&self) -> Result<String, &'static str> {
+        let of_node = || self.node.as_ref().and_then(ClientHandle::server_http);
+        match &self.leader {
+            Some(leader) => leader.borrow().as_ref().map(|leader| leader.http.clone()).ok_or("no server leads now"),
+            None => of_node().ok_or("this node has no session with a server now"),
+        }
+    }
+}
+
+impl Forward {
+    /// Resolves when this server leads no longer. Never for a node alone, whose session says it.
+    async fn led_by_another(&self, server: &str) {
+        let Some(mut leader) = self.leader.clone() else { return std::future::pending().await };
+        let gone = leader.wait_for(|now| now.as_ref().is_none_or(|now| now.http != server)).await.is_ok();
+        if !gone {
+            std::future::pending::<()>().await;
+        }
+    }
 }
 
 /// The router.
-pub(crate) fn router(node: ClientHandle, front: Front) -> Router {
-    let state = Arc::new(Forward { node: node.clone(), http: HttpClient::builder(TokioExecutor::new()).build_http() });
-    let (measured, prometheus) = (node.clone(), front.prometheus);
+pub(crate) fn router(node: Option<ClientHandle>, front: Front) -> Router {
+    let tls = front.tls;
+    let dialer = tls.as_ref().map(|tls| tls.dialer(tls::Peer::Server));
+    let leader = front.leader;
+    let (http, stale) = (to_server::client(dialer), front.stale);
+    let state = Arc::new(Forward { node: node.clone(), leader: leader.clone(), http, stale });
+    let (measured, prometheus, relay) = (node.clone(), front.prometheus, front.relay);
     // An agent's metrics are its own: whoever collects them asks every agent.
     let metrics = move |Query(query): Query<HashMap<String, String>>| async move {
         let format = query.get("format").map(String::as_str).unwrap_or_default();
-        match server_http::metrics_of_node(measured.metrics(), format, prometheus) {
+        let of_node = measured.iter().flat_map(ClientHandle::metrics);
+        let of_relay = relay.iter().map(|relay| server_http::metric_of_relay(relay.sessions()));
+        let gauges = of_node.chain(of_relay).chain(server_http::metrics_of_tls(tls.as_ref())).collect();
+        match server_http::metrics_of_node(gauges, format, prometheus) {
             Ok((kind, body)) => ([(CONTENT_TYPE, kind)], body).into_response(),
             Err((status, why)) => refused(status, why),
         }
     };
     let (described, config) = (node.clone(), Arc::new(front.config));
     let agent_self = move || {
-        let answer = about_itself(&described, &config);
+        let answer = about_itself(described.as_ref(), &config);
         async move { axum::Json(answer) }
     };
     let asked = node.clone();
     let exposed = front.exposed;
     let health = move |Query(query): Query<HashMap<String, String>>| async move {
         let kind = query.get("type").map(String::as_str).unwrap_or_default();
-        health(kind, asked.connected(), asked.lease_held(), asked.disagrees(), exposed)
+        let server = leader.map(|leader| leader.borrow().is_some());
+        let node = asked.map(|node| (node.connected(), node.lease_held(), node.disagrees()));
+        health(kind, server, node, exposed)
     };
     let follow = front.follow_log;
     let monitor = move |uri: Uri| async move {
@@ -91,8 +140,11 @@ pub(crate) fn router(node: ClientHandle, front: Front) -> Router {
             Ok(asked) => asked.answer(&follow).unwrap_or_else(|why| refused(StatusCode::TOO_MANY_REQUESTS, why)),
         }
     };
-    let known = node.clone();
-    let servers = move || async move { axum::Json(known.servers()) };
+    let known = state.clone();
+    let servers = move || async move {
+        let led = known.leader.as_ref().map(|leader| leader.borrow().iter().map(|leader| leader.rpc.clone()).collect());
+        axum::Json(led.unwrap_or_else(|| known.node.as_ref().map(ClientHandle::servers).unwrap_or_default()))
+    };
     let again = front.reload;
     let reload = move || async move {
         match again().await {
@@ -100,7 +152,8 @@ pub(crate) fn router(node: ClientHandle, front: Front) -> Router {
             Err(why) => refused(StatusCode::INTERNAL_SERVER_ERROR, why),
         }
     };
-    let routes = client::http::router(node)
+    let routes = node
+        .map_or_else(Router::new, client::http::router)
         .route("/v1/agent/reload", put(reload.clone()).post(reload))
         .route("/v1/metrics", get(metrics))
         .route("/v1/agent/self", get(agent_self))
@@ -112,27 +165,44 @@ pub(crate) fn router(node: ClientHandle, front: Front) -> Router {
     server_http::as_every_answer(routes, front.headers, front.guard)
 }
 
-/// `GET /v1/agent/self`: this agent, not the server that it talks to. It is no member of anything.
-fn about_itself(node: &ClientHandle, config: &Value) -> AgentSelf {
-    let mut client = node.stats();
-    client.insert("node_id".to_owned(), node.node_id().to_string());
-    AgentSelf { config: config.clone(), stats: BTreeMap::from([("client".to_owned(), client)]), ..AgentSelf::default() }
+/// `GET /v1/agent/self`: this agent, not the server that it talks to. A node is no member of anything.
+fn about_itself(node: Option<&ClientHandle>, config: &Value) -> AgentSelf {
+    let client = node.map(|node| {
+        let mut client = node.stats();
+        client.insert("node_id".to_owned(), node.node_id().to_string());
+        ("client".to_owned(), client)
+    });
+    AgentSelf { config: config.clone(), stats: client.into_iter().collect(), ..AgentSelf::default() }
 }
 
-/// `GET /v1/agent/health`, from whether the node has its servers' lease and follows them.
-fn health(kind: &str, connected: bool, lease: bool, disagrees: Option<String>, exposed: Option<String>) -> Response {
+/// `GET /v1/agent/health`: for a server that does not lead, whether another one does; for a node, whether it has a
+/// session, its servers' lease, and follows them.
+fn health(
+    kind: &str,
+    led: Option<bool>,
+    node: Option<(bool, bool, Option<String>)>,
+    exposed: Option<String>,
+) -> Response {
     let notes: Vec<String> = exposed.into_iter().collect();
-    let part =
-        |ok: bool, message: &str| Some(HealthPart { ok, message: message.to_owned(), notes: notes.clone(), ..HealthPart::default() });
-    let client = match (disagrees, connected, lease) {
-        (Some(why), ..) => part(false, &why),
-        (None, true, true) => part(true, "ok"),
-        (None, true, false) => part(false, "the node holds no lease"),
-        (None, false, _) => part(false, "the node has no session with a server"),
+    let part = |ok: bool, message: &str| {
+        Some(HealthPart { ok, message: message.to_owned(), notes: notes.clone(), ..HealthPart::default() })
+    };
+    let client = match &node {
+        None => part(false, "client not enabled"),
+        Some((.., Some(why))) => part(false, why),
+        Some((true, true, None)) => part(true, "ok"),
+        Some((true, false, None)) => part(false, "the node holds no lease"),
+        Some((false, _, None)) => part(false, "the node has no session with a server"),
+    };
+    let server = match led {
+        None => part(false, "server not enabled"),
+        Some(true) => part(true, "ok"),
+        Some(false) => part(false, "No cluster leader"),
     };
     let health = match kind {
-        "" | "client" => Health { client, ..Health::default() },
-        "server" => Health { server: part(false, "server not enabled"), ..Health::default() },
+        "" => Health { server: server.filter(|_| led.is_some()), client: client.filter(|_| node.is_some()) },
+        "client" => Health { client, ..Health::default() },
+        "server" => Health { server, ..Health::default() },
         _ => return refused(StatusCode::BAD_REQUEST, format!("unknown type {kind:?}: use server or client")),
     };
     let ok = health.server.iter().chain(&health.client).all(|part| part.ok);
@@ -144,7 +214,11 @@ fn health(kind: &str, connected: bool, lease: bool, disagrees: Option<String>, e
 async fn elsewhere(State(state): State<Arc<Forward>>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     if let Some(alloc) = alloc_of(path) {
-        return if state.node.has_alloc(alloc) { next.run(request).await } else { forward(State(state), request).await };
+        return if state.node.as_ref().is_some_and(|node| node.has_alloc(alloc)) {
+            next.run(request).await
+        } else {
+            forward(State(state), request).await
+        };
     }
     if path == MONITOR && names_a_server(request.uri().query().unwrap_or_default()) {
         return forward(State(state), request).await;
@@ -156,7 +230,9 @@ async fn elsewhere(State(state): State<Arc<Forward>>, request: Request, next: Ne
         Ok(found) => found,
         Err(why) => return refused(StatusCode::BAD_REQUEST, why),
     };
-    let own = state.node.node_id().to_string();
+    let Some(own) = state.node.as_ref().map(|node| node.node_id().to_string()) else {
+        return forward(State(state), request).await;
+    };
     match named {
         Some(named) if !named.eq_ignore_ascii_case(&own) => {
             if request.headers().contains_key(PASSED_ON) {
@@ -172,7 +248,9 @@ async fn elsewhere(State(state): State<Arc<Forward>>, request: Request, next: Ne
 /// Endpoints that mean a node as a whole.
 fn of_a_node(path: &str) -> bool {
     path == MONITOR
-        || ["stats", "gc", "metadata", "audit", "drivers/reload"].iter().any(|name| path.strip_prefix("/v1/client/") == Some(name))
+        || ["stats", "gc", "metadata", "audit", "drivers/reload", "identity", "identity/renew"]
+            .iter()
+            .any(|name| path.strip_prefix("/v1/client/") == Some(name))
 }
 
 /// Whose log is asked for; stock clients send the name also where it is empty.
@@ -180,7 +258,7 @@ fn names_a_server(query: &str) -> bool {
     api::query::Query::parse(query).is_ok_and(|query| !query.text("server_id").is_empty())
 }
 
-/// The node that a request names: in its query, or as a write of metadata does, in its body.
+/// The node that a request names: in its query, or as writes of metadata and identities do, in its body.
 async fn named_node(request: Request) -> Result<(Request, Option<String>), String> {
     #[derive(Default, serde::Deserialize)]
     #[serde(default)]
@@ -194,11 +272,13 @@ async fn named_node(request: Request) -> Result<(Request, Option<String>), Strin
         let named = named.to_owned();
         return Ok((request, Some(named)));
     }
-    if !request.uri().path().ends_with("/metadata") || request.method() == Method::GET {
+    let in_body = ["/v1/client/metadata", "/v1/client/identity/renew"].contains(&request.uri().path());
+    if !in_body || request.method() == Method::GET {
         return Ok((request, None));
     }
     let (head, body) = request.into_parts();
-    let bytes = axum::body::to_bytes(body, BODY_MAX).await.map_err(|e| format!("the request's body cannot be read: {e}"))?;
+    let bytes =
+        axum::body::to_bytes(body, BODY_MAX).await.map_err(|e| format!("the request's body cannot be read: {e}"))?;
     // What cannot be read names nobody; the endpoint says what is wrong with it.
     let named = api::go_json::from_slice::<Target>(&bytes).map(|target| target.node_id).unwrap_or_default();
     Ok((Request::from_parts(head, Body::from(bytes)), Some(named).filter(|named| !named.is_empty())))
@@ -220,32 +300,72 @@ fn refused(status: StatusCode, text: String) -> Response {
 }
 
 async fn forward(State(state): State<Arc<Forward>>, mut request: Request) -> Response {
-    let Some(server) = state.node.server_http() else {
-        return refused(StatusCode::INTERNAL_SERVER_ERROR, "No cluster leader: this node has no session with a server now".into());
+    let stale = match state.stale.answers(&request) {
+        Answers::Here(here) => return here.oneshot(request).await.into_response(),
+        Answers::Elsewhere(stale) => stale,
+    };
+    let passed_on = request.headers().get(PASSED_ON).and_then(|n| n.to_str().ok()?.parse().ok()).unwrap_or(0_u32);
+    let server = match state.server() {
+        Ok(server) if passed_on < PASSED_ON_MOST => server,
+        Ok(_) => {
+            let why = "No cluster leader: each server takes another one for it; try again";
+            return refused(StatusCode::SERVICE_UNAVAILABLE, why.into());
+        }
+        Err(why) => return refused(StatusCode::SERVICE_UNAVAILABLE, format!("No cluster leader: {why}")),
     };
     let path = request.uri().path_and_query().map_or("/", |p| p.as_str()).to_owned();
-    let uri: Uri = match format!("http://{server}{path}").parse() {
+    let base = if server.starts_with("https://") { server.clone() } else { format!("http://{server}") };
+    let uri: Uri = match format!("{base}{path}").parse() {
         Ok(uri) => uri,
         Err(error) => {
-            return refused(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot forward to the server at {server:?}: {error}"));
+            return refused(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                format!("cannot forward to the server at {server:?}: {error}"),
+            );
         }
     };
     *request.uri_mut() = uri;
+    let safe = request.method().is_safe();
     // This agent has looked at where the request comes from; for the server it comes from here.
     for name in [HOST, ORIGIN, HeaderName::from_static("sec-fetch-site")] {
         request.headers_mut().remove(name);
     }
-    request.headers_mut().insert(PASSED_ON, HeaderValue::from_static("1"));
+    request.headers_mut().insert(PASSED_ON, HeaderValue::from(passed_on + 1));
+    // Clients repeat what fails with more than 500: a write that may have had its effect does not.
+    let unknown = |why: String| {
+        let why = format!("No cluster leader: {why}");
+        if safe {
+            return refused(StatusCode::SERVICE_UNAVAILABLE, why);
+        }
+        let why = format!("{why}; it is not known whether the request had its effect");
+        refused(StatusCode::INTERNAL_SERVER_ERROR, why)
+    };
     let upgrade = request.extensions_mut().remove().filter(|_| request.headers().contains_key(UPGRADE));
-    match state.http.request(request).await {
+    let answer = tokio::select! {
+        answer = state.http.request(request) => answer,
+        () = state.led_by_another(&server) => {
+            return unknown("the server that led has not answered, and leads no longer".to_owned());
+        }
+    };
+    match answer {
         Ok(mut response) => {
+            if let Some(stale) = stale {
+                stale.note(response.headers());
+            }
             if let Some(upgrade) = upgrade.filter(|_| response.status() == StatusCode::SWITCHING_PROTOCOLS) {
                 tunnel(upgrade, &mut response);
                 return response.map(|_| Body::empty());
             }
             response.map(Body::new)
         }
-        Err(error) => refused(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot reach the server at {server}: {error}")),
+        Err(error) => {
+            let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+            if error.is_connect() {
+                let why = format!("No cluster leader: the server at {server} cannot be reached: {why}");
+                return refused(StatusCode::SERVICE_UNAVAILABLE, why);
+            }
+            unknown(format!("the server at {server} has not answered: {why}"))
+        }
     }
 }
 
@@ -254,7 +374,13 @@ mod tests {
     use axum::{body::Body, extract::Request};
     use http::StatusCode;
 
-    use super::{alloc_of, health, named_node, names_a_server, of_a_node};
+    use std::sync::Arc;
+
+    use axum::extract::State;
+    use store::Member;
+    use tokio::{io::AsyncReadExt as _, net::TcpListener, sync::watch};
+
+    use super::{Forward, Stale, alloc_of, forward, health, named_node, names_a_server, of_a_node, to_server};
 
     #[tokio::test]
     async fn the_node_that_a_request_names() {
@@ -265,6 +391,8 @@ mod tests {
             ("PUT", "/v1/client/metadata?node_id=q", r#"{"NodeID":"abc"}"#, Some("q")),
             ("PUT", "/v1/client/metadata", "nonsense", None),
             ("GET", "/v1/client/metadata", r#"{"NodeID":"abc"}"#, None),
+            ("PUT", "/v1/client/identity/renew", r#"{"NodeID":"abc"}"#, Some("abc")),
+            ("GET", "/v1/client/identity?node_id=abc", "", Some("abc")),
             ("PUT", "/v1/client/gc", r#"{"NodeID":"abc"}"#, None),
         ] {
             let request = Request::builder().method(method).uri(uri).body(Body::from(body)).expect("a request");
@@ -274,23 +402,69 @@ mod tests {
             assert_eq!(kept, body, "the body is passed on as it came");
         }
         assert!(names_a_server("node_id=&server_id=leader") && !names_a_server("node_id=&server_id="));
+        assert!(of_a_node("/v1/client/identity") && of_a_node("/v1/client/identity/renew"));
         assert!(of_a_node("/v1/client/drivers/reload") && !of_a_node("/v1/client/fs/ls/x") && !of_a_node("/v1/jobs"));
+    }
+
+    /// What is said of a request that a leader at this address does not answer.
+    async fn unanswered(address: String, method: &str) -> (StatusCode, String) {
+        let leader =
+            Member { id: "l".into(), name: "leader".into(), rpc: String::new(), http: address, ..Member::default() };
+        let (_tell, leader) = watch::channel(Some(leader));
+        let state =
+            Forward { node: None, leader: Some(leader), http: to_server::client(None), stale: Stale::default() };
+        let request = Request::builder().method(method).uri("/v1/jobs").body(Body::empty()).expect("a request");
+        let answer = forward(State(Arc::new(state)), request).await;
+        let status = answer.status();
+        let text = axum::body::to_bytes(answer.into_body(), 1 << 20).await.expect("a body");
+        (status, String::from_utf8(text.into()).expect("text"))
+    }
+
+    #[tokio::test]
+    async fn a_write_that_may_have_had_its_effect_is_told_from_one_that_had_none() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
+        let address = listener.local_addr().expect("an address").to_string();
+        let reads_and_closes = tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.expect("a connection");
+                assert!(stream.read(&mut [0; 1024]).await.expect("a request") > 0);
+            }
+        });
+        let (status, text) = unanswered(address.clone(), "PUT").await;
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR, "clients would repeat it: {text}");
+        assert!(text.starts_with("No cluster leader") && text.contains("not known whether"), "{text}");
+        let (status, text) = unanswered(address.clone(), "GET").await;
+        assert!(status == StatusCode::SERVICE_UNAVAILABLE && !text.contains("effect"), "{status} {text}");
+        reads_and_closes.abort();
+        assert!(reads_and_closes.await.expect_err("it never ends by itself").is_cancelled());
+        let (status, text) = unanswered(address, "PUT").await;
+        assert!(status == StatusCode::SERVICE_UNAVAILABLE && text.contains("cannot be reached"), "{status} {text}");
     }
 
     #[test]
     fn health_is_that_of_this_agent() {
-        for (kind, connected, lease, status) in [
-            ("", true, true, StatusCode::OK),
-            ("client", true, true, StatusCode::OK),
-            ("client", false, true, StatusCode::INTERNAL_SERVER_ERROR),
-            ("", true, false, StatusCode::INTERNAL_SERVER_ERROR),
-            ("server", true, true, StatusCode::INTERNAL_SERVER_ERROR),
-            ("both", true, true, StatusCode::BAD_REQUEST),
+        let node = |connected, lease| Some((connected, lease, None));
+        for (kind, led, node, status) in [
+            ("", None, node(true, true), StatusCode::OK),
+            ("client", None, node(true, true), StatusCode::OK),
+            ("client", None, node(false, true), StatusCode::INTERNAL_SERVER_ERROR),
+            ("", None, node(true, false), StatusCode::INTERNAL_SERVER_ERROR),
+            ("server", None, node(true, true), StatusCode::INTERNAL_SERVER_ERROR),
+            ("both", None, node(true, true), StatusCode::BAD_REQUEST),
+            ("", Some(true), None, StatusCode::OK),
+            ("", Some(true), node(false, false), StatusCode::INTERNAL_SERVER_ERROR),
+            ("server", Some(true), node(false, false), StatusCode::OK),
+            ("server", Some(false), None, StatusCode::INTERNAL_SERVER_ERROR),
+            ("client", Some(true), None, StatusCode::INTERNAL_SERVER_ERROR),
         ] {
-            assert_eq!(health(kind, connected, lease, None, None).status(), status, "{kind:?} {connected} {lease}");
+            assert_eq!(health(kind, led, node.clone(), None).status(), status, "{kind:?} {led:?} {node:?}");
         }
         let elsewhere = Some("this node belongs to another cluster".to_owned());
-        assert_eq!(health("", true, true, elsewhere, None).status(), StatusCode::INTERNAL_SERVER_ERROR, "whose word does not count");
+        assert_eq!(
+            health("", None, Some((true, true, elsewhere)), None).status(),
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "whose word does not count"
+        );
     }
 
     #[test]

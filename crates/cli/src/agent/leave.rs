@@ -24,8 +24,8 @@ pub(crate) struct Leave {
 impl Leave {
     /// Drains the node by the agent's own API and returns when everything has moved. Cancel safe: the drain goes on
     /// at the servers.
-    pub(crate) async fn drain(&self, api: &str, node: NodeId) -> Result<()> {
-        let conn = Conn::to(api)?;
+    pub(crate) async fn drain(&self, api: &str, tls: Option<tls::Dialer>, node: NodeId) -> Result<()> {
+        let conn = Conn::to(api, tls)?;
         let deadline = self.deadline.map_or(GoDuration(-1), GoDuration::from);
         let request = NodeDrainRequest {
             node_id: node.to_string(),

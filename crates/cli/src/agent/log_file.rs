@@ -98,7 +98,8 @@ fn rotate(rotation: &Rotation, open_file: &mut Open) -> io::Result<()> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
     fs::rename(&rotation.path, rotation.directory().join(format!("{before}{now}{after}")))?;
     *open_file = open(&rotation.path)?;
-    let names = fs::read_dir(rotation.directory())?.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let names =
+        fs::read_dir(rotation.directory())?.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
     for name in rotation.surplus(names) {
         fs::remove_file(rotation.directory().join(name))?;
     }
@@ -166,8 +167,12 @@ mod tests {
             log.write_all(format!("line number {line}\n").as_bytes()).expect("written");
         }
         assert_eq!(fs::read_to_string(&path).expect("the file"), "line number 4\n");
-        let mut aside: Vec<_> =
-            fs::read_dir(dir.path().join("logs")).expect("the directory").flatten().map(|e| e.path()).filter(|p| *p != path).collect();
+        let mut aside: Vec<_> = fs::read_dir(dir.path().join("logs"))
+            .expect("the directory")
+            .flatten()
+            .map(|e| e.path())
+            .filter(|p| *p != path)
+            .collect();
         aside.sort();
         let texts: Vec<String> = aside.iter().map(|p| fs::read_to_string(p).expect("readable")).collect();
         assert_eq!(texts, ["line number 2\n", "line number 3\n"]);

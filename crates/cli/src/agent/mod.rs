@@ -1,28 +1,36 @@
 //! `drover agent`: composes server, node and HTTP listener into one process, as its configuration says.
 
 mod args;
+mod cluster;
 mod compose;
 mod config;
+mod exposure;
 mod file;
 mod flags;
 mod follow_log;
+mod follow_state;
 mod forward;
 mod leave;
 mod log_file;
+mod nodes;
 mod plugins;
 mod reload;
 mod rules;
 mod settings;
 mod sockaddr;
+mod switch;
 pub(crate) mod table;
 mod task_api;
+mod to_server;
 
 use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 pub(crate) use args::AgentArgs;
 use config::refuse;
+use server::{join::Join, shared::SharedKey};
+use store::EtcdOptions;
 
 /// Threads for file work. A burst of tasks would otherwise start one for each, and the allocator keeps an arena for
 /// every thread that there was.
@@ -41,17 +49,33 @@ pub(crate) fn run(args: AgentArgs) -> Result<ExitCode> {
         // Tasks of other users pass through it.
         std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o711))?;
     }
-    let settings = settings::settings(file, &args, dev_dir.as_ref().map(tempfile::TempDir::path)).map_err(refuse)?;
+    let mut settings =
+        settings::settings(file, &args, dev_dir.as_ref().map(tempfile::TempDir::path)).map_err(refuse)?;
     let followers = init_log(&settings)?;
     print_notes(&settings.notes);
     // Each task costs an agent a descriptor or two.
     open_files::raise();
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("drover").max_blocking_threads(BLOCKING_THREADS).build()?;
-    let reloader = reload::Reloader::new(args, dev_dir.as_ref().map(tempfile::TempDir::path), tree);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("drover")
+        .max_blocking_threads(BLOCKING_THREADS)
+        .build()?;
+    // Leases, orders and reports of nodes do not wait for requests of people.
+    let nodes = match &mut settings.server {
+        Some(server) => {
+            let own = tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("drover-nodes").build()?;
+            server.runtime = Some(own.handle().clone());
+            Some(own)
+        }
+        None => None,
+    };
+    let reloader =
+        reload::Reloader::new(args, dev_dir.as_ref().map(tempfile::TempDir::path), tree, settings.tls.clone());
     let result = runtime.block_on(crate::memory::beside(compose::run(settings, reloader, followers)));
     // What still runs on blocking threads has been told to stop and holds nothing that a kill would lose.
-    runtime.shutdown_timeout(std::time::Duration::from_secs(2));
+    for runtime in [Some(runtime), nodes].into_iter().flatten() {
+        runtime.shutdown_timeout(std::time::Duration::from_secs(2));
+    }
     result
 }
 
@@ -61,9 +85,40 @@ pub(crate) fn run(args: AgentArgs) -> Result<ExitCode> {
 /// All mistakes that were found.
 pub(crate) fn check(paths: Vec<PathBuf>) -> Result<()> {
     let file = config::typed(file::load(&paths)?).map_err(refuse)?;
-    let settings = settings::settings(file, &AgentArgs { config: paths, ..AgentArgs::default() }, None).map_err(refuse)?;
+    let settings =
+        settings::settings(file, &AgentArgs { config: paths, ..AgentArgs::default() }, None).map_err(refuse)?;
     print_notes(&settings.notes);
     Ok(())
+}
+
+/// The stores of a server that shares one, for commands that work on them while it does not run.
+pub(crate) struct Stores {
+    /// The shared one.
+    pub(crate) etcd: EtcdOptions,
+    /// What its servers share.
+    pub(crate) key: SharedKey,
+    /// Where the server keeps what is its own: its state, if it were alone.
+    pub(crate) dir: PathBuf,
+    /// Nobody has configured what nodes must show.
+    pub(crate) join_kept: bool,
+}
+
+/// Reads configuration files as `run` does.
+///
+/// # Errors
+/// All mistakes that were found, or that no store is shared.
+pub(crate) fn stores(config: Vec<PathBuf>, data_dir: Option<PathBuf>) -> Result<Stores> {
+    let tree = file::load(&config)?;
+    let data_dir = data_dir.map(|dir| std::path::absolute(&dir).unwrap_or(dir).display().to_string());
+    let args = AgentArgs { config, data_dir, ..AgentArgs::default() };
+    let settings = settings::settings(config::typed(tree).map_err(refuse)?, &args, None).map_err(refuse)?;
+    let (Some(server), Some(etcd)) = (settings.server, settings.shared_store) else {
+        bail!("the configuration (-config) is not that of a server with an etcd: it has no server.store = \"etcd\"");
+    };
+    let (Some(key), Some(dir)) = (server.shared, server.data_dir) else {
+        bail!("the configuration has no server.encrypt or no data_dir");
+    };
+    Ok(Stores { etcd, key, dir, join_kept: matches!(server.join, Join::Kept) })
 }
 
 /// Says what was taken and has no effect. Whoever started the agent reads it; a log may be looked at by nobody.

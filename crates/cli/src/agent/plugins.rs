@@ -36,11 +36,14 @@ pub(crate) fn judge(blocks: &BTreeMap<String, Plugin>, dir: Option<&Path>) -> Ju
             judged.mistakes.extend(refused(name, &schema, &config));
         } else if !dir.is_some_and(|dir| dir.join(name).exists()) {
             if NOT_HERE.contains(&name.as_str()) {
-                let why = format!("this release has no driver {name}; a plugin of that name in plugin_dir would be used");
+                let why =
+                    format!("this release has no driver {name}; a plugin of that name in plugin_dir would be used");
                 judged.idle.push((name.clone(), why));
                 judged.absent.insert(name.clone());
             } else if let Some(near) = nearest(name, BUILT_IN.iter().copied()) {
-                let why = format!("there is no file {name} in plugin_dir, and no such driver in this program; did you mean {near:?}?");
+                let why = format!(
+                    "there is no file {name} in plugin_dir, and no such driver in this program; did you mean {near:?}?"
+                );
                 judged.idle.push((name.clone(), why));
             }
         }
@@ -104,12 +107,17 @@ mod tests {
         (
             "docker",
             "gc",
-            "{\"image\": false, \"image_delay\": \"1h\", \"container\": false, \"dangling_containers\": {\"enabled\": false, \"dry_run\": true, \
+            "{\"image\": false, \"image_delay\": \"1h\", \"container\": false, \"dangling_containers\": {\"enabled\": \
+                false, \"dry_run\": true, \
              \"period\": \"9m\", \"creation_grace\": \"9m\"}}",
         ),
         ("docker", "volumes", "{\"enabled\": true, \"selinuxlabel\": \"z\"}"),
         ("docker", "allow_privileged", "true"),
-        ("docker", "allowed_modes", "{\"pid\": [\"host\"], \"ipc\": [\"host\"], \"userns\": [\"host\"], \"uts\": [\"host\"]}"),
+        (
+            "docker",
+            "allowed_modes",
+            "{\"pid\": [\"host\"], \"ipc\": [\"host\"], \"userns\": [\"host\"], \"uts\": [\"host\"]}",
+        ),
         ("docker", "allow_caps", "[\"all\"]"),
         ("docker", "nvidia_runtime", "\"n\""),
         ("docker", "allow_runtimes", "[\"runc\"]"),
@@ -126,9 +134,11 @@ mod tests {
     ];
 
     fn node(plugin: &str, config: &Value) -> Result<Settings, String> {
-        let tree = json!({"data_dir": "/x", "client": {"enabled": true, "servers": ["a"]}, "plugin": {(plugin): {"config": config}}});
+        let tree = json!({"data_dir": "/x", "client": {"enabled": true, "servers": ["a"]},
+            "plugin": {(plugin): {"config": config}}});
         let file = typed(tree).map_err(|e| format!("{e:?}"))?;
-        let mistakes = |all: Vec<crate::agent::config::Mistake>| all.into_iter().map(|m| m.0).collect::<Vec<_>>().join("\n");
+        let mistakes =
+            |all: Vec<crate::agent::config::Mistake>| all.into_iter().map(|m| m.0).collect::<Vec<_>>().join("\n");
         settings(file, &AgentArgs::default(), None).map_err(mistakes)
     }
 
@@ -136,10 +146,15 @@ mod tests {
     fn every_option_of_stock_drivers_is_taken() {
         for (driver, option, value) in STOCK {
             let value: Value = serde_json::from_str(value).expect("JSON");
-            let settings = node(driver, &json!({(*option): value})).unwrap_or_else(|why| panic!("{driver}.{option}: {why}"));
+            let settings =
+                node(driver, &json!({(*option): value})).unwrap_or_else(|why| panic!("{driver}.{option}: {why}"));
             assert!(settings.notes.lines().is_empty(), "{driver}.{option}: {:?}", settings.notes);
             let given = &settings.client.expect("a node").plugins[*driver];
-            assert_eq!(given.config.as_ref().map(|c| &c[*option]), Some(&value), "{driver}.{option} reaches the driver");
+            assert_eq!(
+                given.config.as_ref().map(|c| &c[*option]),
+                Some(&value),
+                "{driver}.{option} reaches the driver"
+            );
         }
     }
 
@@ -148,12 +163,24 @@ mod tests {
         for (driver, config, parts) in [
             ("raw_exec", json!({"enabeld": true}), ["plugin.raw_exec.config.enabeld", "did you mean \"enabled\"?"]),
             ("exec", json!({"allow_cap": ["kill"]}), ["plugin.exec.config.allow_cap", "did you mean \"allow_caps\"?"]),
-            ("docker", json!({"gc": {"imagedelay": "1m"}}), ["plugin.docker.config.gc", "did you mean \"image_delay\"?"]),
+            (
+                "docker",
+                json!({"gc": {"imagedelay": "1m"}}),
+                ["plugin.docker.config.gc", "did you mean \"image_delay\"?"],
+            ),
             ("docker", json!({"pids_limit": "many"}), ["plugin.docker.config.pids_limit", "number"]),
             ("docker", json!({"volumes": {"enabled": "perhaps"}}), ["plugin.docker.config.volumes", "bool"]),
             ("docker_remote", json!({"gc": {}}), ["plugin.docker_remote.config.gc", "not expected here"]),
-            ("remote_exec", json!({"transprot": "ssh"}), ["plugin.remote_exec.config.transprot", "did you mean \"transport\"?"]),
-            ("mock", json!({"fs_isolatoin": "none"}), ["plugin.mock.config.fs_isolatoin", "did you mean \"fs_isolation\"?"]),
+            (
+                "remote_exec",
+                json!({"transprot": "ssh"}),
+                ["plugin.remote_exec.config.transprot", "did you mean \"transport\"?"],
+            ),
+            (
+                "mock",
+                json!({"fs_isolatoin": "none"}),
+                ["plugin.mock.config.fs_isolatoin", "did you mean \"fs_isolation\"?"],
+            ),
             ("mock_remote", json!({"dri": "/d"}), ["plugin.mock_remote.config.dri", "did you mean \"dir\"?"]),
         ] {
             let why = node(driver, &config).expect_err(driver);
@@ -166,7 +193,10 @@ mod tests {
     fn a_block_for_no_driver_is_told_of() {
         for name in ["java", "qemu"] {
             let settings = node(name, &json!({"image_paths": ["/x"]})).expect("taken");
-            assert!(settings.notes.lines()[0].contains(&format!("plugin.{name} has no meaning here: this release has no driver")));
+            assert!(
+                settings.notes.lines()[0]
+                    .contains(&format!("plugin.{name} has no meaning here: this release has no driver"))
+            );
             assert!(!settings.client.expect("a node").plugins.contains_key(name));
         }
         let settings = node("raw_exce", &json!({})).expect("taken: its file may come");

@@ -1,7 +1,7 @@
-//! What a running agent takes over of its changed configuration files: the driver plugins. Everything else is named
-//! and waits for a restart.
+//! What a running agent takes over of its changed configuration files: the driver plugins and the certificates.
+//! Everything else is named and waits for a restart.
 
-use std::{collections::BTreeSet, path::Path};
+use std::{collections::BTreeSet, path::Path, time::SystemTime};
 
 use anyhow::Result;
 use client::{ClientHandle, ConfiguredPlugins};
@@ -15,7 +15,8 @@ use super::{
 };
 
 /// Names that are taken over without a restart.
-const RELOADED: &[&str] = &["plugin", "plugin_dir"];
+/// Of `tls` not all: see [`takes_over`].
+const RELOADED: &[&str] = &["plugin", "plugin_dir", "tls"];
 
 /// Somebody waits for what came of a reload.
 pub(crate) type Asked = oneshot::Sender<Result<(), String>>;
@@ -42,19 +43,23 @@ pub(crate) struct Reloader {
     dev_dir: Option<std::path::PathBuf>,
     /// As it is in force.
     tree: Value,
+    /// The certificates in use.
+    tls: Option<tls::Agent>,
 }
 
 impl Reloader {
-    pub(crate) fn new(args: AgentArgs, dev_dir: Option<&Path>, tree: Value) -> Self {
-        Self { args, dev_dir: dev_dir.map(Path::to_owned), tree }
+    pub(crate) fn new(args: AgentArgs, dev_dir: Option<&Path>, tree: Value, tls: Option<tls::Agent>) -> Self {
+        Self { args, dev_dir: dev_dir.map(Path::to_owned), tree, tls }
     }
 
     /// Reads and checks the files; a mistake anywhere changes nothing.
     fn read(&mut self) -> Result<(Option<ConfiguredPlugins>, Vec<String>)> {
         let tree = self.args.tree()?;
         let settings =
-            settings::settings(config::typed(tree.clone()).map_err(refuse)?, &self.args, self.dev_dir.as_deref()).map_err(refuse)?;
-        let others = changed(&self.tree, &tree);
+            settings::settings(config::typed(tree.clone()).map_err(refuse)?, &self.args, self.dev_dir.as_deref())
+                .map_err(refuse)?;
+        let mut others = changed(&self.tree, &tree);
+        others.extend(self.certificates(settings.tls.as_ref())?);
         for name in RELOADED {
             match tree.get(name) {
                 Some(value) => drop(self.tree.as_object_mut().map(|t| t.insert((*name).to_owned(), value.clone()))),
@@ -62,6 +67,18 @@ impl Reloader {
             }
         }
         Ok((settings.client.as_ref().map(ConfiguredPlugins::of), others))
+    }
+
+    /// Takes over changed certificates; connections that stand keep theirs. Answers what needs a restart.
+    fn certificates(&self, new: Option<&tls::Agent>) -> Result<Vec<String>> {
+        let now = self.tls.as_ref().map(tls::Agent::settings).unwrap_or_default();
+        let (settings, kept) = takes_over(&now, new.map(tls::Agent::settings).unwrap_or_default());
+        if let (Some(tls), Some(_)) = (&self.tls, new) {
+            tls.reload(&settings, SystemTime::now())?;
+            tracing::info!(cert_file = %settings.cert_file.display(), "certificates reloaded");
+            tls.warnings(SystemTime::now()).iter().for_each(|why| tracing::warn!("{why}"));
+        }
+        Ok(kept)
     }
 
     /// Takes over what can be taken over, and logs what was done and what was not. The error says why nothing was.
@@ -97,11 +114,35 @@ impl Reloader {
     }
 }
 
+/// What of new settings of TLS is taken over, and what is kept until a restart: listeners stay what they are, and
+/// nothing is loosened that has decided at the start whether nodes need the join secret.
+fn takes_over(now: &tls::Settings, new: tls::Settings) -> (tls::Settings, Vec<String>) {
+    let loosened = [now.verify_names && !new.verify_names, !now.rpc_upgrade_mode && new.rpc_upgrade_mode];
+    let names = [
+        ("tls.http", now.http != new.http),
+        ("tls.rpc", now.rpc != new.rpc),
+        ("tls.verify_server_hostname", now.rpc && new.rpc && loosened[0]),
+        ("tls.rpc_upgrade_mode", now.rpc && new.rpc && loosened[1]),
+    ];
+    let kept = names.into_iter().filter(|(_, kept)| *kept).map(|(name, _)| name.to_owned()).collect();
+    let taken = tls::Settings {
+        http: now.http,
+        rpc: now.rpc,
+        verify_names: now.verify_names || new.verify_names,
+        rpc_upgrade_mode: now.rpc_upgrade_mode && new.rpc_upgrade_mode,
+        region: now.region.clone(),
+        roles: now.roles.clone(),
+        ..new
+    };
+    (taken, kept)
+}
+
 /// Names whose values differ and that are not reloaded, blocks by their settings.
 fn changed(old: &Value, new: &Value) -> Vec<String> {
     let empty = serde_json::Map::new();
     let (old, new) = (old.as_object().unwrap_or(&empty), new.as_object().unwrap_or(&empty));
-    let names: BTreeSet<&String> = old.keys().chain(new.keys()).filter(|name| !RELOADED.contains(&name.as_str())).collect();
+    let names: BTreeSet<&String> =
+        old.keys().chain(new.keys()).filter(|name| !RELOADED.contains(&name.as_str())).collect();
     let mut found = Vec::new();
     for name in names {
         let (before, after) = (old.get(name), new.get(name));
@@ -114,7 +155,8 @@ fn changed(old: &Value, new: &Value) -> Vec<String> {
             continue;
         }
         let (before, after) = (before.unwrap_or(&empty), after.unwrap_or(&empty));
-        let inner: BTreeSet<&String> = before.keys().chain(after.keys()).filter(|key| before.get(*key) != after.get(*key)).collect();
+        let inner: BTreeSet<&String> =
+            before.keys().chain(after.keys()).filter(|key| before.get(*key) != after.get(*key)).collect();
         found.extend(inner.into_iter().map(|key| format!("{name}.{key}")));
     }
     found
@@ -124,13 +166,29 @@ fn changed(old: &Value, new: &Value) -> Vec<String> {
 mod tests {
     use serde_json::json;
 
-    use super::changed;
+    use super::{changed, takes_over};
+
+    #[test]
+    fn a_reload_never_loosens_what_nodes_must_show() {
+        let strict = tls::Settings { rpc: true, verify_names: true, ..tls::Settings::default() };
+        let lax = tls::Settings { rpc: true, rpc_upgrade_mode: true, http: true, ..tls::Settings::default() };
+        let (taken, kept) = takes_over(&strict, lax.clone());
+        assert_eq!(kept, ["tls.http", "tls.verify_server_hostname", "tls.rpc_upgrade_mode"]);
+        assert_eq!(taken, strict);
+        let (taken, kept) = takes_over(&lax, strict.clone());
+        assert_eq!((kept, taken.verify_names, taken.rpc_upgrade_mode), (vec!["tls.http".to_owned()], true, false));
+        let other = tls::Settings { cert_file: "new.pem".into(), ..strict.clone() };
+        let moved = tls::Settings { region: "eu".into(), ..other.clone() };
+        assert_eq!(takes_over(&strict, moved), (other, Vec::new()), "the region is that of the start");
+    }
 
     #[test]
     fn what_is_not_reloaded_is_named() {
-        let old = json!({"region": "eu", "client": {"enabled": true, "node_class": "a"}, "plugin": {"x": {}}, "plugin_dir": "/p"});
+        let old = json!({"region": "eu", "client": {"enabled": true, "node_class": "a"}, "plugin": {"x": {}},
+            "plugin_dir": "/p"});
         assert_eq!(changed(&old, &old), Vec::<String>::new());
-        let new = json!({"region": "us", "client": {"enabled": true, "meta": {"k": "v"}}, "plugin": {"y": {}}, "log_level": "debug"});
+        let new = json!({"region": "us", "client": {"enabled": true, "meta": {"k": "v"}}, "plugin": {"y": {}},
+            "log_level": "debug"});
         assert_eq!(changed(&old, &new), ["client.meta", "client.node_class", "log_level", "region"]);
     }
 }

@@ -81,7 +81,10 @@ fn names(source: &Source, object: &Object, path: &str, shown: &str, found: &mut 
         match row.kind {
             Kind::Block | Kind::Blocks if inner(&item.value).is_empty() && !empty(&item.value) => {
                 let what = item.value.kind_name();
-                found.push(Diagnostic::error("Wrong value", format!("{shown} is a block, it is {what}")).at(source, item.value.span));
+                found.push(
+                    Diagnostic::error("Wrong value", format!("{shown} is a block, it is {what}"))
+                        .at(source, item.value.span),
+                );
             }
             Kind::Block => inner(&item.value).iter().for_each(|o| names(source, o, &here, &shown, found)),
             Kind::Blocks => {
@@ -98,7 +101,9 @@ fn names(source: &Source, object: &Object, path: &str, shown: &str, found: &mut 
             Kind::Foreign => {}
             kind => {
                 if let Err(why) = coerce(kind, item.value.to_json()) {
-                    found.push(Diagnostic::error("Wrong value", format!("{shown} must be {why}")).at(source, item.value.span));
+                    found.push(
+                        Diagnostic::error("Wrong value", format!("{shown} must be {why}")).at(source, item.value.span),
+                    );
                 }
             }
         }
@@ -120,7 +125,11 @@ fn inner(node: &Node) -> Vec<&Object> {
 
 /// Says where an unknown name would be right: the nearest one beside it, or the same one elsewhere.
 fn unknown(path: &str, name: &str) -> Diagnostic {
-    let place = if path.is_empty() { "the configuration".to_owned() } else { format!("the block {}", path.trim_end_matches(".*")) };
+    let place = if path.is_empty() {
+        "the configuration".to_owned()
+    } else {
+        format!("the block {}", path.trim_end_matches(".*"))
+    };
     let error = Diagnostic::error("Unknown name", format!("{name:?} is not a name of {place}"));
     if let Some(near) = nearest(name, table::names_in(path)) {
         return error.hint(format!("did you mean {near:?}?"));
@@ -153,9 +162,12 @@ pub(crate) fn coerce(kind: Kind, value: Value) -> Result<Value, String> {
             _ => wrong("true or false"),
         },
         (Kind::Int, value) => plain(&value).parse::<i64>().map(Value::from).or_else(|_| wrong("a whole number")),
-        (Kind::Float, value) => {
-            plain(&value).parse::<f64>().ok().filter(|n| n.is_finite()).map(Value::from).map_or_else(|| wrong("a number"), Ok)
-        }
+        (Kind::Float, value) => plain(&value)
+            .parse::<f64>()
+            .ok()
+            .filter(|n| n.is_finite())
+            .map(Value::from)
+            .map_or_else(|| wrong("a number"), Ok),
         (Kind::Span, Value::String(text)) if text.is_empty() || text.parse::<GoDuration>().is_ok() => Ok(text.into()),
         (Kind::Span, _) => wrong("a time span such as \"30s\" or \"1h30m\""),
         (Kind::Texts, Value::Array(items)) if items.iter().all(|i| i.is_string() || i.is_number()) => {
@@ -374,7 +386,11 @@ mod tests {
                     typed(given).expect_err(row.path);
                 }
                 Fate::Only(values, why) => {
-                    assert!(mistakes.len() == 1 && mistakes[0].0.ends_with(&format!(" is refused: {why}")), "{}: {mistakes:?}", row.path);
+                    assert!(
+                        mistakes.len() == 1 && mistakes[0].0.ends_with(&format!(" is refused: {why}")),
+                        "{}: {mistakes:?}",
+                        row.path
+                    );
                     for value in values {
                         let judged = judge(&tree(row.path, (*value).into()));
                         assert!(judged.mistakes.is_empty(), "{} = {value}: {:?}", row.path, judged.mistakes);
@@ -436,7 +452,10 @@ mod tests {
         }
         let found = places("ports {\n  http = \"many\"\n}\nacl {\n  token_ttl = \"soon\"\n}\nserver = 7\n");
         assert_eq!(found.len(), 3, "{found:?}");
-        assert!(found[0].starts_with("a.hcl:2:10: ") && found[0].contains("ports.http must be a whole number"), "{found:?}");
+        assert!(
+            found[0].starts_with("a.hcl:2:10: ") && found[0].contains("ports.http must be a whole number"),
+            "{found:?}"
+        );
         assert!(found[1].contains("acl.token_ttl must be a time span"), "{found:?}");
         assert!(found[2].contains("server is a block"), "{found:?}");
     }
@@ -444,8 +463,10 @@ mod tests {
     #[test]
     fn what_is_off_is_neither_refused_nor_worth_a_line() {
         for given in [
-            json!({"acl": {"enabled": false, "token_ttl": "30s"}, "tls": {"http": false}, "vault": {"enabled": false, "address": "x"}}),
-            json!({"consul": {"enabled": false}, "ui": {}, "audit": {"enabled": false}, "server": {"encrypt": ""}}),
+            json!({"acl": {"enabled": false, "token_ttl": "30s"}, "tls": {"http": false},
+                "vault": {"enabled": false, "address": "x"}}),
+            json!({"consul": {"enabled": false}, "ui": {}, "audit": {"enabled": false},
+                "server": {"redundancy_zone": ""}}),
             json!({"ui": {"enabled": false}, "enable_syslog": false, "consul": {"default": {}}}),
         ] {
             let judged = judge(&given);
@@ -455,10 +476,16 @@ mod tests {
 
     #[test]
     fn one_line_tells_what_has_the_same_reason() {
-        let given = json!({"ports": {"serf": 4648}, "server": {"encrypt": "k", "raft_protocol": 3}, "consul": {"main": {"address": "a"}}});
+        let given = json!({"ports": {"serf": 4648}, "server": {"protocol_version": 2, "raft_protocol": 3},
+                "consul": {"main": {"address": "a"}}});
         let lines = judge(&given).notes.lines();
         assert_eq!(lines.len(), 3, "{lines:?}");
-        assert!(lines.iter().any(|l| l.starts_with("ports.serf, server.encrypt have no meaning here: Drover has no gossip")), "{lines:?}");
+        assert!(
+            lines.iter().any(
+                |l| l.starts_with("ports.serf, server.protocol_version have no meaning here: Drover has no gossip")
+            ),
+            "{lines:?}"
+        );
         assert!(lines.iter().any(|l| l.starts_with("consul has no meaning here: services are kept")), "{lines:?}");
     }
 }

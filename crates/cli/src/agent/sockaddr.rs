@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use host::fingerprint::InterfaceAddress;
 
 /// What is understood, for errors.
-const KNOWN: &str = "GetPrivateIP, GetPublicIP, GetInterfaceIP \"NAME\", and GetDefaultInterfaces, GetPrivateInterfaces or GetPublicInterfaces with \
+const KNOWN: &str = "GetPrivateIP, GetPublicIP, GetInterfaceIP \"NAME\", and GetDefaultInterfaces, \
+    GetPrivateInterfaces or GetPublicInterfaces with \
                      | attr \"address\" or | attr \"name\"";
 
 /// Replaces each `{{ … }}` of a text.
@@ -26,7 +27,8 @@ pub(crate) fn expand(text: &str, machine: &[InterfaceAddress]) -> Result<String,
 }
 
 fn value(template: &str, machine: &[InterfaceAddress]) -> Result<String, String> {
-    let unknown = || format!("{{{{ {template} }}}} is not understood in this release: there are {KNOWN}; or write the address");
+    let unknown =
+        || format!("{{{{ {template} }}}} is not understood in this release: there are {KNOWN}; or write the address");
     let stages: Vec<Vec<&str>> = template.split('|').map(|stage| stage.split_whitespace().collect()).collect();
     let quoted = |word: &str| word.strip_prefix(['"', '`']).and_then(|w| w.strip_suffix(['"', '`'])).map(str::to_owned);
     let (source, attribute) = match stages.as_slice() {
@@ -55,7 +57,8 @@ fn value(template: &str, machine: &[InterfaceAddress]) -> Result<String, String>
         (["GetPublicInterfaces"], true) => found.iter().find(|a| public(a.ip)),
         _ => return Err(unknown()),
     };
-    let first = first.ok_or_else(|| format!("{{{{ {template} }}}} finds no address on this machine; write the address"))?;
+    let first =
+        first.ok_or_else(|| format!("{{{{ {template} }}}} finds no address on this machine; write the address"))?;
     match attribute.as_deref() {
         None | Some("address") => Ok(first.ip.to_string()),
         Some("name") => Ok(first.interface.clone()),
@@ -115,7 +118,10 @@ mod tests {
         for (text, part) in [
             ("{{ GetInterfaceIP \"eth7\" }}", "finds no address on this machine"),
             ("{{ GetInterfaceIP \"down0\" }}", "finds no address on this machine"),
-            ("{{ GetAllInterfaces | include \"network\" \"10.0.0.0/8\" | attr \"address\" }}", "is not understood in this release"),
+            (
+                "{{ GetAllInterfaces | include \"network\" \"10.0.0.0/8\" | attr \"address\" }}",
+                "is not understood in this release",
+            ),
             ("{{ GetPrivateIP", "without }}"),
         ] {
             assert!(expand(text, &machine).expect_err(text).contains(part), "{text}");

@@ -64,23 +64,24 @@ const fn row(path: &'static str, kind: Kind, fate: Fate) -> Row {
 
 const GOSSIP: &str = "Drover has no gossip: nodes and servers find each other by the addresses in their configuration";
 const SYSLOG: &str = "logs go to standard error and to log_file; let the service manager hand them to syslog";
-const RAFT: &str = "there is no Raft: the store is SQLite, or etcd in a later release";
-const ONE_SERVER: &str = "several servers come with the etcd store in a later release";
+const RAFT: &str = "there is no Raft: the store is SQLite, or etcd, which has its own";
 const RPC: &str = "the node RPC is HTTP/2 with limits of its own";
-const NO_TLS: &str = "TLS is off";
+const SUITES: &str = "the server prefers the order of its own suites";
 const NO_ACL: &str = "access control is off";
 const ENTERPRISE: &str = "this is a feature of Nomad Enterprise";
 const NO_CSI: &str = "there are no CSI volumes in this release";
-const NO_DYNAMIC_VOLUMES: &str = "there are no dynamic host volumes in this release; a host_volume block names a directory";
+const NO_DYNAMIC_VOLUMES: &str =
+    "there are no dynamic host volumes in this release; a host_volume block names a directory";
 const KEYS: &str = "the server keeps its signing keys until somebody rotates them";
 const CONSUL: &str = "services are kept in Drover's own registry (provider = \"nomad\" in the job)";
 const VAULT: &str = "Vault is not part of this release";
 const VAULT_ON: &str = "Vault is not part of this release: its secrets would be missing in jobs; leave the block out";
-const KMS: &str = "external key management is not part of this release: the server's signing keys lie in its data directory";
+const KMS: &str =
+    "external key management is not part of this release: the server's signing keys lie in its data directory";
 const UI: &str = "the web UI is not part of this release";
-const AUTOPILOT: &str = "there is one server, or etcd elects: autopilot has nothing to do";
-const SINK: &str =
-    "metrics are not pushed in this release; have /v1/metrics?format=prometheus collected (telemetry.prometheus_metrics = true)";
+const AUTOPILOT: &str = "there is one server, or etcd says which one leads: autopilot has nothing to do";
+const SINK: &str = "metrics are not pushed in this release; have /v1/metrics?format=prometheus collected \
+    (telemetry.prometheus_metrics = true)";
 const METRICS: &str = "the metrics that it selects are not part of this release";
 const NO_FETCH: &str = "artifacts are not fetched that way";
 const NO_SOURCE: &str = "templates have no such source in this release";
@@ -121,6 +122,7 @@ pub(crate) const TABLE: &[Row] = &[
     row("drover.http_hosts", Texts, Works),
     row("drover.join_secret_file", Text, Works),
     row("drover.require_join_secret", Bool, Works),
+    row("drover.insecure", Bool, Works),
     row("ports", Block, Works),
     row("ports.http", Int, Works),
     row("ports.rpc", Int, Works),
@@ -135,7 +137,7 @@ pub(crate) const TABLE: &[Row] = &[
     row("advertise.serf", Text, Idle(GOSSIP)),
     row("limits", Block, Works),
     row("limits.http_max_conns_per_client", Int, Works),
-    row("limits.https_handshake_timeout", Span, Idle(NO_TLS)),
+    row("limits.https_handshake_timeout", Span, Works),
     row("limits.rpc_handshake_timeout", Span, Works),
     row("limits.rpc_max_conns_per_client", Int, Works),
     row("rpc", Block, Idle(RPC)),
@@ -148,7 +150,7 @@ pub(crate) const TABLE: &[Row] = &[
 
     row("server", Block, Works),
     row("server.enabled", Bool, Works),
-    row("server.bootstrap_expect", Int, Only(&["0", "1"], ONE_SERVER)),
+    row("server.bootstrap_expect", Int, Works),
     row("server.data_dir", Text, Works),
     row("server.num_schedulers", Int, Works),
     row("server.enabled_schedulers", Texts, Refused("the server schedules every type of job")),
@@ -175,14 +177,16 @@ pub(crate) const TABLE: &[Row] = &[
     row("server.job_max_count", Int, Works),
     row("server.job_max_source_size", Size, Works),
     row("server.event_buffer_size", Int, Works),
-    row("server.enable_event_broker", Bool, Only(&["true"], "the event stream cannot be turned off; its buffer is server.event_buffer_size")),
+    row("server.enable_event_broker", Bool, Only(&["true"], "the event stream cannot be turned off; its buffer is \
+        server.event_buffer_size")),
     row("server.search", Block, Works),
     row("server.search.fuzzy_enabled", Bool, Works),
     row("server.search.limit_query", Int, Idle("searches look at everything: they are bounded by limit_results")),
     row("server.search.limit_results", Int, Works),
     row("server.search.min_term_length", Int, Works),
     row("server.plan_rejection_tracker", Block, Works),
-    row("server.plan_rejection_tracker.enabled", Bool, Refused("a node whose plans are rejected is not marked in this release")),
+    row("server.plan_rejection_tracker.enabled", Bool, Refused("a node whose plans are rejected is not marked in \
+        this release")),
     row("server.plan_rejection_tracker.node_threshold", Int, Idle("plan rejections are not tracked")),
     row("server.plan_rejection_tracker.node_window", Span, Idle("plan rejections are not tracked")),
     row("server.plan_apply_pipeline", Int, Idle("plans are written in groups by themselves")),
@@ -192,13 +196,14 @@ pub(crate) const TABLE: &[Row] = &[
     row("server.default_scheduler_config.memory_oversubscription_enabled", Bool, Works),
     row("server.default_scheduler_config.reject_job_registration", Bool, Works),
     row("server.default_scheduler_config.pause_eval_broker", Bool, Works),
-    row("server.default_scheduler_config.node_limit_for_feasibility_checks", Int, Idle("the scheduler looks at as many nodes as it needs")),
+    row("server.default_scheduler_config.node_limit_for_feasibility_checks", Int, Idle("the scheduler looks at as \
+        many nodes as it needs")),
     row("server.default_scheduler_config.preemption_config", Block, Works),
     row("server.default_scheduler_config.preemption_config.system_scheduler_enabled", Bool, Idle(NO_ROOM)),
     row("server.default_scheduler_config.preemption_config.sysbatch_scheduler_enabled", Bool, Refused(PREEMPTION)),
     row("server.default_scheduler_config.preemption_config.batch_scheduler_enabled", Bool, Refused(PREEMPTION)),
     row("server.default_scheduler_config.preemption_config.service_scheduler_enabled", Bool, Refused(PREEMPTION)),
-    row("server.encrypt", Text, Idle(GOSSIP)),
+    row("server.encrypt", Text, Works),
     row("server.protocol_version", Int, Idle(GOSSIP)),
     row("server.raft_protocol", Int, Idle(RAFT)),
     row("server.raft_multiplier", Int, Idle(RAFT)),
@@ -234,14 +239,24 @@ pub(crate) const TABLE: &[Row] = &[
     row("server.license_path", Text, Idle(ENTERPRISE)),
     row("server.non_production", Bool, Idle(ENTERPRISE)),
     row("server.client_introduction", Block, Works),
-    row("server.client_introduction.enforcement", Text, Only(&["none", "warn"], "nodes need no introduction in this release")),
-    row("server.client_introduction.default_identity_ttl", Span, Idle("nodes need no introduction in this release")),
-    row("server.client_introduction.max_identity_ttl", Span, Idle("nodes need no introduction in this release")),
+    row("server.client_introduction.enforcement", Text, Works),
+    row("server.client_introduction.default_identity_ttl", Span, Works),
+    row("server.client_introduction.max_identity_ttl", Span, Works),
     row("server.oidc_issuer", Text, Refused("discovery for OpenID Connect is not part of this release")),
     row("server.start_timeout", Span, Idle("the server's keys are there before it listens")),
     row("server.log_file", Text, Refused("an agent has one log")),
     row("server.remote_sweep_interval", Span, Works),
+    row("server.run_dir", Text, Works),
     row("server.cluster_id", Text, Works),
+    row("server.store", Text, Works),
+    row("server.endpoints", Texts, Works),
+    row("server.prefix", Text, Works),
+    row("server.user", Text, Works),
+    row("server.password_file", Text, Works),
+    row("server.tls", Block, Works),
+    row("server.tls.ca_file", Text, Works),
+    row("server.tls.cert_file", Text, Works),
+    row("server.tls.key_file", Text, Works),
 
     row("client", Block, Works),
     row("client.enabled", Bool, Works),
@@ -294,7 +309,8 @@ pub(crate) const TABLE: &[Row] = &[
     row("client.host_network.*.cidr", Text, Works),
     row("client.host_network.*.interface", Text, Works),
     row("client.host_network.*.reserved_ports", Text, Works),
-    row("client.bind_wildcard_default_host_network", Bool, Only(&["true"], "ports of the default network are mapped on all addresses")),
+    row("client.bind_wildcard_default_host_network", Bool, Only(&["true"], "ports of the default network are mapped \
+        on all addresses")),
     row("client.max_kill_timeout", Span, Works),
     row("client.gc_interval", Span, Works),
     row("client.gc_disk_usage_threshold", Float, Works),
@@ -306,7 +322,8 @@ pub(crate) const TABLE: &[Row] = &[
     row("client.disable_remote_exec", Bool, Works),
     row("client.no_host_uuid", Bool, Idle("the id of a node is random, and kept in its state directory")),
     row("client.chroot_env", Map, Works),
-    row("client.cgroup_parent", Text, Only(&["nomad.slice", "/nomad.slice"], "a task's cgroup lies below that of the agent, in drover; start the agent in the cgroup that you want")),
+    row("client.cgroup_parent", Text, Only(&["nomad.slice", "/nomad.slice"], "a task's cgroup lies below that of the \
+        agent, in drover; start the agent in the cgroup that you want")),
     row("client.nomad_service_discovery", Bool, Only(&["true"], "every node serves provider \"nomad\"")),
     row("client.users", Block, Idle("there are no dynamic users in this release")),
     row("client.users.dynamic_user_min", Int, Idle("there are no dynamic users in this release")),
@@ -333,7 +350,8 @@ pub(crate) const TABLE: &[Row] = &[
     row("client.artifact.disable_filesystem_isolation", Bool, Works),
     row("client.artifact.filesystem_isolation_extra_paths", Texts, Works),
     row("client.artifact.set_environment_variables", Text, Works),
-    row("client.artifact.disable_artifact_inspection", Bool, Refused("links that leave the destination are never given to a task; leave them out of the artifact")),
+    row("client.artifact.disable_artifact_inspection", Bool, Refused("links that leave the destination are never \
+        given to a task; leave them out of the artifact")),
     row("client.template", Block, Works),
     row("client.template.function_denylist", Texts, Works),
     row("client.template.function_blacklist", Texts, Works),
@@ -364,7 +382,8 @@ pub(crate) const TABLE: &[Row] = &[
     row("client.template.nomad_retry.max_backoff", Span, Idle("templates wait without an end for what is missing")),
 
     row("acl", Block, Works),
-    row("acl.enabled", Bool, Refused("access control is not part of this release; the API listens on loopback unless told otherwise")),
+    row("acl.enabled", Bool, Refused("access control is not part of this release; the API listens on loopback unless \
+        told otherwise")),
     row("acl.token_ttl", Span, Idle(NO_ACL)),
     row("acl.policy_ttl", Span, Idle(NO_ACL)),
     row("acl.role_ttl", Span, Idle(NO_ACL)),
@@ -372,22 +391,23 @@ pub(crate) const TABLE: &[Row] = &[
     row("acl.token_min_expiration_ttl", Span, Idle(NO_ACL)),
     row("acl.token_max_expiration_ttl", Span, Idle(NO_ACL)),
     row("tls", Block, Works),
-    row("tls.http", Bool, Refused("TLS for the HTTP API is not part of this release; put a TLS proxy in front or stay on loopback")),
-    row("tls.rpc", Bool, Refused("TLS for node RPC is not part of this release; stay on loopback or in a private network")),
-    row("tls.ca_file", Text, Idle(NO_TLS)),
-    row("tls.cert_file", Text, Idle(NO_TLS)),
-    row("tls.key_file", Text, Idle(NO_TLS)),
-    row("tls.verify_server_hostname", Bool, Idle(NO_TLS)),
-    row("tls.verify_https_client", Bool, Idle(NO_TLS)),
-    row("tls.rpc_upgrade_mode", Bool, Idle(NO_TLS)),
-    row("tls.tls_cipher_suites", Text, Idle(NO_TLS)),
-    row("tls.tls_min_version", Text, Idle(NO_TLS)),
-    row("tls.tls_prefer_server_cipher_suites", Bool, Idle(NO_TLS)),
+    row("tls.http", Bool, Works),
+    row("tls.rpc", Bool, Works),
+    row("tls.ca_file", Text, Works),
+    row("tls.cert_file", Text, Works),
+    row("tls.key_file", Text, Works),
+    row("tls.verify_server_hostname", Bool, Works),
+    row("tls.verify_https_client", Bool, Works),
+    row("tls.rpc_upgrade_mode", Bool, Works),
+    row("tls.tls_cipher_suites", Text, Works),
+    row("tls.tls_min_version", Text, Works),
+    row("tls.tls_prefer_server_cipher_suites", Bool, Idle(SUITES)),
 
     row("telemetry", Block, Works),
     row("telemetry.prometheus_metrics", Bool, Works),
     row("telemetry.collection_interval", Span, Works),
-    row("telemetry.publish_allocation_metrics", Bool, Idle("metrics of single allocations are at /v1/client/allocation/ID/stats")),
+    row("telemetry.publish_allocation_metrics", Bool, Idle("metrics of single allocations are at \
+        /v1/client/allocation/ID/stats")),
     row("telemetry.publish_node_metrics", Bool, Idle("metrics of single nodes are at /v1/client/stats")),
     row("telemetry.include_alloc_metadata_in_metrics", Bool, Idle(METRICS)),
     row("telemetry.allowed_metadata_keys_in_metrics", Texts, Idle(METRICS)),
@@ -496,7 +516,8 @@ pub(crate) const TABLE: &[Row] = &[
     row("vault.default_identity.extra_claims", Map, Idle(VAULT)),
 
     row("keyring", Block, Works),
-    row("keyring.aead", Foreign, Idle("the server's signing keys lie in its data directory")),
+    row("keyring.aead", Foreign, Idle("the server's signing keys lie in its data directory, or in a shared store \
+        encrypted under server.encrypt")),
     row("keyring.awskms", Foreign, Refused(KMS)),
     row("keyring.azurekeyvault", Foreign, Refused(KMS)),
     row("keyring.gcpckms", Foreign, Refused(KMS)),

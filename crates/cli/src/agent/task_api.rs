@@ -42,8 +42,12 @@ async fn with_token(mut request: Request, next: Next) -> Response {
 
 fn token(headers: &HeaderMap) -> Option<&str> {
     let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim).unwrap_or_default();
-    let bearer = text(AUTHORIZATION.as_str()).split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-    [Some(text("x-nomad-token")), bearer.map(|(_, token)| token.trim())].into_iter().flatten().find(|token| !token.is_empty())
+    let bearer =
+        text(AUTHORIZATION.as_str()).split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    [Some(text("x-nomad-token")), bearer.map(|(_, token)| token.trim())]
+        .into_iter()
+        .flatten()
+        .find(|token| !token.is_empty())
 }
 
 #[cfg(test)]

@@ -116,7 +116,12 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             let task = task_flag.or(task);
             let request = AllocSignalRequest { signal: signal.to_owned(), task: task.clone().unwrap_or_default() };
             conn.tell(call::alloc_signal(alloc.id, &request)).await?;
-            output::line(&format!("Allocation {} ({}): {signal} sent to {}", alloc.id.short(), alloc.name, tasks(task.as_deref(), false)));
+            output::line(&format!(
+                "Allocation {} ({}): {signal} sent to {}",
+                alloc.id.short(),
+                alloc.name,
+                tasks(task.as_deref(), false)
+            ));
             Ok(ExitCode::SUCCESS)
         }
         Command::Status { api, shape, short, stats, id: Some(id) } => {
@@ -160,21 +165,35 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
 async fn restart(conn: &Conn, alloc: &Allocation, task: Option<&str>, all: bool) -> Result<ExitCode> {
     let detail = conn.ask(call::alloc(alloc.id)).await?;
     let wanted = |name: &str| task.is_none_or(|t| t == name);
-    let (remote, local): (Vec<_>, Vec<_>) = detail.resources.tasks.iter().filter(|(name, _)| wanted(name)).partition(|(_, t)| t.remote);
+    let (remote, local): (Vec<_>, Vec<_>) =
+        detail.resources.tasks.iter().filter(|(name, _)| wanted(name)).partition(|(_, t)| t.remote);
     if !remote.is_empty() && alloc.terminal() {
         bail!("allocation {} has ended: its slots belong to the allocation that came after it", alloc.id.short());
     }
     if remote.is_empty() {
         let request = AllocRestartRequest { task_name: task.unwrap_or_default().to_owned(), all_tasks: all };
         conn.tell(call::alloc_restart(alloc.id, &request)).await?;
-        output::line(&format!("Allocation {} ({}): restart of {} asked for", alloc.id.short(), alloc.name, tasks(task, all)));
+        output::line(&format!(
+            "Allocation {} ({}): restart of {} asked for",
+            alloc.id.short(),
+            alloc.name,
+            tasks(task, all)
+        ));
         return Ok(ExitCode::SUCCESS);
     }
     for (name, _) in local {
         // One that has ended by itself is left as it is, unless all are wanted.
         if all || detail.task_states.get(name).is_some_and(|s| s.state == TaskRunState::Running) {
-            conn.tell(call::alloc_restart(alloc.id, &AllocRestartRequest { task_name: name.to_string(), all_tasks: false })).await?;
-            output::line(&format!("Allocation {} ({}): restart of task {name} asked for", alloc.id.short(), alloc.name));
+            conn.tell(call::alloc_restart(
+                alloc.id,
+                &AllocRestartRequest { task_name: name.to_string(), all_tasks: false },
+            ))
+            .await?;
+            output::line(&format!(
+                "Allocation {} ({}): restart of task {name} asked for",
+                alloc.id.short(),
+                alloc.name
+            ));
         }
     }
     for (name, _) in remote {
@@ -226,7 +245,11 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, short: bool) -> R
         output::heading("Allocation Addresses");
         let mut table = Table::new(["Label", "Address", "To"]);
         for p in &a.resources.shared.ports {
-            table.row([p.label.clone(), format!("{}:{}", p.host_ip, p.value), if p.to > 0 { p.to.to_string() } else { "-".to_owned() }]);
+            table.row([
+                p.label.clone(),
+                format!("{}:{}", p.host_ip, p.value),
+                if p.to > 0 { p.to.to_string() } else { "-".to_owned() },
+            ]);
         }
         table.print();
     }

@@ -59,7 +59,14 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
             ("Status", r.status.as_str().to_owned()),
             ("StatusCode", if r.status_code == 0 { "N/A".to_owned() } else { r.status_code.to_string() }),
             ("Mode", r.mode.clone()),
-            ("Timestamp", if r.timestamp == 0 { "never run".to_owned() } else { when::stamp(r.timestamp.saturating_mul(1_000_000_000)) }),
+            (
+                "Timestamp",
+                if r.timestamp == 0 {
+                    "never run".to_owned()
+                } else {
+                    when::stamp(r.timestamp.saturating_mul(1_000_000_000))
+                },
+            ),
             ("Output", r.output.trim_end().to_owned()),
         ]);
     }

@@ -41,10 +41,12 @@ pub(crate) struct Args {
     #[arg(long)]
     group: Option<String>,
     /// Pass standard input to the command
-    #[arg(short, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(short, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true,
+        default_missing_value = "true", value_name = "BOOL")]
     interactive: bool,
     /// Allocate a terminal; default: only if standard input and output are terminals
-    #[arg(short, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(short, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true",
+        value_name = "BOOL")]
     tty: Option<bool>,
     /// Escape character: at the start of a line, followed by a dot, it ends the session; "none" disables it
     #[arg(short, default_value = "~", value_name = "CHARACTER")]

@@ -112,7 +112,8 @@ enum Next {
 
 async fn next(conn: &Conn, slot: &str, instance: IncarnationId, at: AllocId) -> Result<Next> {
     let found = conn.ask(call::remote_tasks().in_namespace("*").with("prefix", slot)).await?;
-    let Some(record) = found.into_iter().find(|r| r.extra.slot_name == slot).filter(|r| r.incarnation == instance) else {
+    let Some(record) = found.into_iter().find(|r| r.extra.slot_name == slot).filter(|r| r.incarnation == instance)
+    else {
         return Ok(Next::Ended);
     };
     Ok(match &record.manager {

@@ -80,8 +80,9 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
         table(&files, args.machine).print();
         return Ok(ExitCode::SUCCESS);
     }
-    let stream =
-        |origin: &str, offset: u64, follow: bool| files("stream").with("origin", origin).with("offset", offset).with("follow", follow);
+    let stream = |origin: &str, offset: u64, follow: bool| {
+        files("stream").with("origin", origin).with("offset", offset).with("follow", follow)
+    };
     let lines = if args.tail && args.c.is_none() { Some(args.n.unwrap_or(10)) } else { args.n };
     let Some(lines) = lines else {
         let (origin, offset) = args.c.map_or(("start", 0), |c| ("end", c));
@@ -125,7 +126,8 @@ fn explained(error: Error, path: &str, alloc: &dyn std::fmt::Display) -> Error {
     if message.contains("No such file or directory") {
         let path = if path == "/" { "its directory".to_owned() } else { format!("{path:?}") };
         return anyhow::anyhow!(
-            "allocation {alloc} has no file {path} on its node\n`drover alloc fs {alloc}` lists what it has; remote tasks have their files where they run."
+            "allocation {alloc} has no file {path} on its node\n`drover alloc fs {alloc}` lists what it has; remote \
+                tasks have their files where they run."
         );
     }
     error

@@ -91,7 +91,14 @@ async fn futures_of(readers: impl Iterator<Item = impl Future<Output = Result<()
     }
 }
 
-async fn stream(conn: &Conn, args: &Args, alloc: &Allocation, task: &str, kind: &'static str, to_stderr: bool) -> Result<()> {
+async fn stream(
+    conn: &Conn,
+    args: &Args,
+    alloc: &Allocation,
+    task: &str,
+    kind: &'static str,
+    to_stderr: bool,
+) -> Result<()> {
     // Lines are counted in what comes back: the end is asked for generously, then cut.
     let lines = if args.tail && args.c.is_none() { Some(args.n.unwrap_or(10)) } else { args.n };
     let tail = args.tail || args.n.is_some() || args.c.is_some();
@@ -135,7 +142,8 @@ async fn explained(conn: &Conn, alloc: &Allocation, task: &str, error: Error) ->
     match &record.manager {
         None => anyhow!("{}", unmanaged(task, record.unmanaged_since, when::now_ns())),
         Some(_) => error.context(format!(
-            "node {}, which manages task {task}, cannot show its output now (the task runs on; another node takes over when this one is lost)",
+            "node {}, which manages task {task}, cannot show its output now (the task runs on; another node takes \
+                over when this one is lost)",
             record.extra.manager_name
         )),
     }
@@ -143,8 +151,12 @@ async fn explained(conn: &Conn, alloc: &Allocation, task: &str, error: Error) ->
 
 /// Nobody reads the task's output at present, and what that means.
 fn unmanaged(task: &str, since: i64, now: i64) -> String {
-    let since = if since > 0 { format!(" since {} ({})", when::stamp(since), when::ago(since, now)) } else { String::new() };
-    format!("task {task} is managed by no node{since}; it runs on, and its output is readable when a node adopts it. `-f` waits for that.")
+    let since =
+        if since > 0 { format!(" since {} ({})", when::stamp(since), when::ago(since, now)) } else { String::new() };
+    format!(
+        "task {task} is managed by no node{since}; it runs on, and its output is readable when a node adopts it. `-f` \
+            waits for that."
+    )
 }
 
 #[cfg(test)]
@@ -161,7 +173,9 @@ mod tests {
 
     #[test]
     fn the_end_is_cut_at_lines() {
-        for (text, n, wanted) in [("a\nb\nc\n", 2, "b\nc\n"), ("a\nb\nc", 1, "c"), ("a\n", 5, "a\n"), ("", 3, ""), ("a\nb\n", 0, "")] {
+        for (text, n, wanted) in
+            [("a\nb\nc\n", 2, "b\nc\n"), ("a\nb\nc", 1, "c"), ("a\n", 5, "a\n"), ("", 3, ""), ("a\nb\n", 0, "")]
+        {
             assert_eq!(String::from_utf8_lossy(last_lines(text.as_bytes(), n)), wanted, "{text:?} {n}");
         }
     }
@@ -190,7 +204,8 @@ mod tests {
         let text = unmanaged("crunch", since, since + 5_000_000_000);
         assert_eq!(
             text,
-            "task crunch is managed by no node since 2023-11-14T22:13:20Z (5s ago); it runs on, and its output is readable when a node adopts it. \
+            "task crunch is managed by no node since 2023-11-14T22:13:20Z (5s ago); it runs on, and its output is \
+                readable when a node adopts it. \
              `-f` waits for that."
         );
     }

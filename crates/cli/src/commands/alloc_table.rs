@@ -12,7 +12,8 @@ use crate::{
 pub(crate) fn table(allocs: &[Allocation], shape: &Shape) -> Table {
     let mut sorted: Vec<&Allocation> = allocs.iter().collect();
     sorted.sort_by_key(|a| std::cmp::Reverse(a.create_index));
-    let mut table = Table::new(["ID", "Node", "Job", "Task Group", "Index", "Version", "Desired", "Status", "Created", "Modified"]);
+    let mut table =
+        Table::new(["ID", "Node", "Job", "Task Group", "Index", "Version", "Desired", "Status", "Created", "Modified"]);
     let now = when::now_ns();
     for a in sorted {
         table.row([

@@ -61,18 +61,29 @@ fn cause_of(name: &str, task: &TaskState) -> Option<Cause> {
         let text = exit_text(event.exit_code, event.signal, oom);
         return Some(cause(if event.message.is_empty() { text } else { format!("{text}: {}", event.message) }, true));
     }
-    let text = [&event.driver_error, &event.display_message, &event.message].into_iter().find(|t| !t.is_empty()).unwrap_or(&event.kind);
+    let text = [&event.driver_error, &event.display_message, &event.message]
+        .into_iter()
+        .find(|t| !t.is_empty())
+        .unwrap_or(&event.kind);
     Some(cause(text.clone(), false))
 }
 
 /// What went wrong in an allocation: of each task that has failed, or that waits to be started again.
 pub(crate) fn causes(a: &Allocation) -> Vec<Cause> {
     let wanted = a.desired_status == DesiredStatus::Run;
-    let troubled = |t: &TaskState| t.failed || (wanted && t.state == TaskRunState::Pending && (t.restarts > 0 || decisive(t).is_some()));
-    let mut found: Vec<Cause> = a.task_states.iter().filter(|(_, t)| troubled(t)).filter_map(|(n, t)| cause_of(n, t)).collect();
+    let troubled = |t: &TaskState| {
+        t.failed || (wanted && t.state == TaskRunState::Pending && (t.restarts > 0 || decisive(t).is_some()))
+    };
+    let mut found: Vec<Cause> =
+        a.task_states.iter().filter(|(_, t)| troubled(t)).filter_map(|(n, t)| cause_of(n, t)).collect();
     if found.is_empty() && a.client_status == model::ClientStatus::Failed && !a.client_description.is_empty() {
         // No task had a part in it: the node could not prepare the allocation.
-        found.push(Cause { task: String::new(), text: a.client_description.to_string(), ran: false, at: a.modify_time });
+        found.push(Cause {
+            task: String::new(),
+            text: a.client_description.to_string(),
+            ran: false,
+            at: a.modify_time,
+        });
     }
     found
 }
@@ -80,14 +91,23 @@ pub(crate) fn causes(a: &Allocation) -> Vec<Cause> {
 /// The last lines of a text, long ones cut.
 fn last_lines(text: &str) -> Vec<String> {
     let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|l| !l.is_empty()).collect();
-    let cut =
-        |l: &&str| if l.chars().count() > WIDTH { format!("{}…", l.chars().take(WIDTH).collect::<String>()) } else { (*l).to_owned() };
+    let cut = |l: &&str| {
+        if l.chars().count() > WIDTH {
+            format!("{}…", l.chars().take(WIDTH).collect::<String>())
+        } else {
+            (*l).to_owned()
+        }
+    };
     lines[lines.len().saturating_sub(LINES)..].iter().map(cut).collect()
 }
 
 /// The end of a task's standard error. The node may be away or the logs gone: then there is none.
 pub(crate) async fn stderr_tail(conn: &Conn, alloc: AllocId, task: &str) -> Vec<String> {
-    let logs = call::alloc_files("logs", alloc).with("task", task).with("type", "stderr").with("plain", true).with("follow", false);
+    let logs = call::alloc_files("logs", alloc)
+        .with("task", task)
+        .with("type", "stderr")
+        .with("plain", true)
+        .with("follow", false);
     match tokio::time::timeout(PATIENCE, conn.text(logs.with("origin", "end").with("offset", TAIL_BYTES))).await {
         Ok(Ok(text)) => last_lines(&text),
         _ => Vec::new(),
@@ -96,7 +116,8 @@ pub(crate) async fn stderr_tail(conn: &Conn, alloc: AllocId, task: &str) -> Vec<
 
 /// A cause as lines: what happened, then what the task has said last.
 pub(crate) async fn explained(conn: &Conn, alloc: AllocId, cause: &Cause) -> Vec<String> {
-    let head = if cause.task.is_empty() { cause.text.clone() } else { format!("task {:?}: {}", cause.task, cause.text) };
+    let head =
+        if cause.task.is_empty() { cause.text.clone() } else { format!("task {:?}: {}", cause.task, cause.text) };
     let mut lines = vec![head];
     if cause.ran {
         lines.extend(stderr_tail(conn, alloc, &cause.task).await.into_iter().map(|l| format!("  stderr: {l}")));
@@ -128,8 +149,16 @@ pub(crate) async fn failing_checks(conn: &Conn, alloc: AllocId) -> Vec<CheckResu
 pub(crate) fn check_text(check: &CheckResult, times: u32) -> String {
     let often = if times > 1 { format!(" {times} times") } else { String::new() };
     let said = last_lines(&check.output).join(" ");
-    let code = if said.is_empty() && check.status_code != 0 { format!(": status {}", check.status_code) } else { String::new() };
-    format!("check {:?} failing{often}{code}{}", check.check, if said.is_empty() { String::new() } else { format!(": {said}") })
+    let code = if said.is_empty() && check.status_code != 0 {
+        format!(": status {}", check.status_code)
+    } else {
+        String::new()
+    };
+    format!(
+        "check {:?} failing{often}{code}{}",
+        check.check,
+        if said.is_empty() { String::new() } else { format!(": {said}") }
+    )
 }
 
 #[cfg(test)]
@@ -164,27 +193,45 @@ mod tests {
     #[test]
     fn the_cause_is_told_not_the_policy() {
         let ended = Happening { kind: "Terminated".into(), exit_code: 3, ..Happening::default() }.at(5);
-        let a = alloc(TaskRunState::Dead, true, vec![ended.clone(), event("Not Restarting", "Exceeded allowed attempts", true)]);
+        let a = alloc(
+            TaskRunState::Dead,
+            true,
+            vec![ended.clone(), event("Not Restarting", "Exceeded allowed attempts", true)],
+        );
         assert_eq!(causes(&a), [Cause { task: "t".into(), text: "exit code 3".into(), ran: true, at: 5 }]);
-        let a = alloc(TaskRunState::Pending, false, vec![ended.clone(), event("Restarting", "Task restarting in 1s", false)]);
+        let a = alloc(
+            TaskRunState::Pending,
+            false,
+            vec![ended.clone(), event("Restarting", "Task restarting in 1s", false)],
+        );
         assert_eq!(causes(&a)[0].text, "exit code 3");
         let a = alloc(
             TaskRunState::Dead,
             true,
-            vec![event("Driver Failure", "no such file: /bin/nope", false), event("Not Restarting", "Error was unrecoverable", true)],
+            vec![
+                event("Driver Failure", "no such file: /bin/nope", false),
+                event("Not Restarting", "Error was unrecoverable", true),
+            ],
         );
         assert_eq!((causes(&a)[0].text.as_str(), causes(&a)[0].ran), ("no such file: /bin/nope", false));
         // It runs again, or has ended well: nothing to tell.
         assert!(causes(&alloc(TaskRunState::Running, false, vec![ended.clone()])).is_empty());
         assert!(causes(&alloc(TaskRunState::Dead, false, vec![ended])).is_empty());
-        let a = Allocation { client_status: ClientStatus::Failed, client_description: "no bridge".into(), ..Allocation::default() };
+        let a = Allocation {
+            client_status: ClientStatus::Failed,
+            client_description: "no bridge".into(),
+            ..Allocation::default()
+        };
         assert_eq!(causes(&a)[0].text, "no bridge");
     }
 
     #[test]
     fn checks_say_what_they_saw() {
-        let check =
-            CheckResult { check: "web".into(), output: "connect to 192.0.2.2:1: Connection refused\n".into(), ..CheckResult::default() };
+        let check = CheckResult {
+            check: "web".into(),
+            output: "connect to 192.0.2.2:1: Connection refused\n".into(),
+            ..CheckResult::default()
+        };
         assert_eq!(check_text(&check, 8), "check \"web\" failing 8 times: connect to 192.0.2.2:1: Connection refused");
         let check = CheckResult { check: "web".into(), status_code: 503, ..CheckResult::default() };
         assert_eq!(check_text(&check, 1), "check \"web\" failing: status 503");

@@ -111,6 +111,7 @@ fn operand(path: &[&str], id: &str) -> Option<Takes> {
         (["alloc", ..], "task" | "path" | "command") => free,
         (["config", "validate"], "paths") | (["fmt"], "paths") => files,
         (["deployment", ..], "id") => of(&[Deployments]),
+        (["check" | "check-line", ..], "args" | "dir" | "program") => free,
         (["driver"], "name") => Takes { names: BUILT_IN, ..Takes::default() },
         (["driver", ..], "driver") => Takes { names: BUILT_IN, files: true, ..Takes::default() },
         (["driver", ..], "args") => free,
@@ -131,6 +132,7 @@ fn operand(path: &[&str], id: &str) -> Option<Takes> {
         (["service", ..], "service") => of(&[Services]),
         (["service", "delete"], "id") => free,
         (["status"], "id") => of(&[Jobs, Allocs, Nodes, Evals, Deployments]),
+        (["tls", ..], "file") => files,
         _ => return None,
     })
 }
@@ -140,11 +142,18 @@ fn value(path: &[&str], id: &str) -> Takes {
     let of = |sources| Takes { sources, ..Takes::default() };
     match (path, id) {
         (_, "namespace") => of(&[Source::Namespaces]),
-        (["eval", ..], "job") => of(&[Source::Jobs]),
-        (["node", ..] | ["monitor"], "node_id") => of(&[Source::Nodes]),
-        (["agent"] | ["driver", ..], "config") | (["job", ..], "var_files" | "template") | (["driver", ..], "task") => {
+        (_, "ca_cert" | "ca_path" | "client_cert" | "client_key") | (["tls", ..], "ca" | "key") => {
             Takes { files: true, ..Takes::default() }
         }
+        (["eval", ..], "job") => of(&[Source::Jobs]),
+        (["node", ..], "node_pool") => of(&[Source::NodePools]),
+        (["node", ..] | ["monitor"], "node_id") => of(&[Source::Nodes]),
+        (["check", ..], "driver") => Takes { names: BUILT_IN, files: true, ..Takes::default() },
+        (["check", ..], "only") => Takes { names: &crate::check::FAILURES, ..Takes::default() },
+        (["check" | "driver", ..], "preset") => Takes { names: &driver_check::TaskKit::PRESETS, ..Takes::default() },
+        (["agent"] | ["check" | "driver", ..], "config")
+        | (["job", ..], "var_files" | "template")
+        | (["check" | "driver", ..], "task") => Takes { files: true, ..Takes::default() },
         _ => Takes::default(),
     }
 }
@@ -183,7 +192,9 @@ fn offer(tree: &Command, words: &[String]) -> Offer {
         if line.operands == 0 && !line.verbatim {
             offer.words.extend(leaf.get_subcommands().filter(|c| !c.is_hide_set()).map(|c| c.get_name().to_owned()));
             if path.is_empty() {
-                offer.words.extend(argv::ALIASES.iter().map(|(alias, _)| (*alias).to_owned()).filter(|a| !a.contains('-')));
+                offer
+                    .words
+                    .extend(argv::ALIASES.iter().map(|(alias, _)| (*alias).to_owned()).filter(|a| !a.contains('-')));
             }
         }
         let many = |a: &&Arg| matches!(a.get_action(), ArgAction::Append);
@@ -233,7 +244,8 @@ fn read<'a>(leaf: &'a Command, args: &[String]) -> Line<'a> {
             continue;
         }
         let text = arg.trim_start_matches('-');
-        let (name, mut text) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value.to_owned())));
+        let (name, mut text) =
+            text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value.to_owned())));
         let Some(flag) = argv::named(leaf, name) else { continue };
         if text.is_none() && argv::takes_next(flag) {
             text = args.next().cloned();
@@ -244,6 +256,12 @@ fn read<'a>(leaf: &'a Command, args: &[String]) -> Line<'a> {
             "region" => line.api.region = text,
             "namespace" => line.api.namespace = text,
             "token" => line.api.token = text,
+            "ca_cert" => line.api.ca_cert = text,
+            "ca_path" => line.api.ca_path = text,
+            "client_cert" => line.api.client_cert = text,
+            "client_key" => line.api.client_key = text,
+            "tls_server_name" => line.api.tls_server_name = text,
+            "tls_skip_verify" => line.api.tls_skip_verify = true,
             _ => {}
         }
     }
@@ -303,15 +321,20 @@ async fn of(conn: &Conn, source: Source, prefix: &str) -> Result<Vec<String>> {
             let mut nodes = search(conn, "nodes", prefix, None).await?;
             // Nodes go by their names, too.
             if prefix.chars().count() >= FUZZY {
-                let request = SearchRequest { text: prefix.to_owned(), context: "nodes".to_owned(), ..SearchRequest::default() };
+                let request =
+                    SearchRequest { text: prefix.to_owned(), context: "nodes".to_owned(), ..SearchRequest::default() };
                 let mut matches = conn.ask(call::search_fuzzy(&request)).await?.matches;
                 nodes.extend(matches.remove("nodes").into_iter().flatten().map(|found| found.id));
             }
             nodes
         }
-        Source::Services => {
-            conn.ask(call::services()).await?.into_iter().flat_map(|n| n.services).map(|service| service.service_name).collect()
-        }
+        Source::Services => conn
+            .ask(call::services())
+            .await?
+            .into_iter()
+            .flat_map(|n| n.services)
+            .map(|service| service.service_name)
+            .collect(),
         Source::Slots => {
             let tasks = conn.ask(call::remote_tasks().in_namespace("*")).await?;
             tasks.iter().map(|t| t.slot.to_string()).collect()
@@ -400,6 +423,8 @@ mod tests {
             ("job run -var-file ", &[], true),
             ("validate ", &[], true),
             ("config validate a b", &[], true),
+            ("tls cert info ", &[], true),
+            ("job status -ca-cert ", &[], true),
             ("fmt ", &[], true),
             ("job dispatch web ", &[], true),
             ("job status web ", &[], false),
@@ -448,9 +473,13 @@ mod tests {
 
     #[test]
     fn words_lose_their_quotes() {
-        for (word, wanted) in
-            [("default/a.g\\[0\\]/t", "default/a.g[0]/t"), ("'a b", "a b"), ("\"a'b\"c", "a'bc"), ("'a\\b'", "a\\b"), ("", "")]
-        {
+        for (word, wanted) in [
+            ("default/a.g\\[0\\]/t", "default/a.g[0]/t"),
+            ("'a b", "a b"),
+            ("\"a'b\"c", "a'bc"),
+            ("'a\\b'", "a\\b"),
+            ("", ""),
+        ] {
             assert_eq!(unquoted(word), wanted);
         }
     }

@@ -123,7 +123,12 @@ async fn pause(change: &Change, hold: bool) -> Result<ExitCode> {
 }
 
 /// Follows what came of a change.
-pub(crate) async fn followed(conn: &Conn, answer: &DeploymentUpdateResponse, detach: bool, shape: &Shape) -> Result<ExitCode> {
+pub(crate) async fn followed(
+    conn: &Conn,
+    answer: &DeploymentUpdateResponse,
+    detach: bool,
+    shape: &Shape,
+) -> Result<ExitCode> {
     if answer.eval_id.is_nil() {
         return Ok(ExitCode::SUCCESS);
     }
@@ -140,14 +145,23 @@ pub(crate) async fn find(conn: &Conn, prefix: &str) -> Result<Deployment> {
         let latest = conn.ask(call::job_deployment(prefix)).await?;
         let Some(latest) = latest else {
             bail!(
-                "no deployment id starts with {prefix:?}, and no job of that name has one\n`drover deployment list` lists the deployments."
+                "no deployment id starts with {prefix:?}, and no job of that name has one\n`drover deployment list` \
+                    lists the deployments."
             )
         };
         return Ok(latest);
     }
     // In full: what people are to do is give more of an id.
     let shape = Shape { verbose: true, ..Shape::default() };
-    find_by_prefix(conn, call::deployments(), prefix, "deployment", |d: &Deployment| d.id.to_string(), |all| rows(all, &shape)).await
+    find_by_prefix(
+        conn,
+        call::deployments(),
+        prefix,
+        "deployment",
+        |d: &Deployment| d.id.to_string(),
+        |all| rows(all, &shape),
+    )
+    .await
 }
 
 async fn list(conn: &Conn, shape: &Shape, page: &Page) -> Result<ExitCode> {
@@ -204,7 +218,16 @@ pub(crate) fn show(d: &Deployment, shape: &Shape) {
         ("Description", d.status_description.clone()),
     ]);
     output::heading("Deployed");
-    let mut table = Table::new(["Task Group", "Promoted", "Desired", "Canaries", "Placed", "Healthy", "Unhealthy", "Progress Deadline"]);
+    let mut table = Table::new([
+        "Task Group",
+        "Promoted",
+        "Desired",
+        "Canaries",
+        "Placed",
+        "Healthy",
+        "Unhealthy",
+        "Progress Deadline",
+    ]);
     for (name, g) in &d.groups {
         table.row([
             name.to_string(),
@@ -231,7 +254,13 @@ pub(crate) fn show(d: &Deployment, shape: &Shape) {
 }
 
 /// Promotes the canaries of a deployment, in all its groups when none is named.
-pub(crate) async fn promoted(conn: &Conn, id: DeploymentId, groups: Vec<String>, detach: bool, shape: &Shape) -> Result<ExitCode> {
+pub(crate) async fn promoted(
+    conn: &Conn,
+    id: DeploymentId,
+    groups: Vec<String>,
+    detach: bool,
+    shape: &Shape,
+) -> Result<ExitCode> {
     let request = DeploymentPromoteRequest { deployment_id: id.to_string(), all: groups.is_empty(), groups };
     let answer = conn.ask(call::deployment_promote(id, &request)).await?;
     followed(conn, &answer, detach, shape).await

@@ -1,7 +1,7 @@
 //! `drover driver …`: a built-in driver as a plugin process, over the same protocol as anyone's, and what helps with
 //! drivers.
 
-mod check;
+pub(crate) mod check;
 mod schema;
 
 use std::process::ExitCode;
@@ -9,7 +9,8 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 /// Drivers that ship in this binary.
-pub(crate) const BUILT_IN: &[&str] = &["docker", "docker_remote", "exec", "mock", "mock_remote", "raw_exec", "remote_exec"];
+pub(crate) const BUILT_IN: &[&str] =
+    &["docker", "docker_remote", "exec", "mock", "mock_remote", "raw_exec", "remote_exec"];
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -48,7 +49,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         return match args.name.as_deref() {
             Some("mock_remote") => Ok(serve(mock::serve_remote_as_plain())),
             other => {
-                bail!("-plain-protocol works only with mock_remote, not with {:?}; leave it out", other.unwrap_or_default())
+                bail!(
+                    "-plain-protocol works only with mock_remote, not with {:?}; leave it out",
+                    other.unwrap_or_default()
+                )
             }
         };
     }

@@ -48,7 +48,9 @@ pub(crate) enum Command {
 /// Runs a verb.
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
-        Command::List { api, shape, page, job, status } => list(&api.conn()?, &shape, &page, job.as_deref(), status.as_deref()).await,
+        Command::List { api, shape, page, job, status } => {
+            list(&api.conn()?, &shape, &page, job.as_deref(), status.as_deref()).await
+        }
         Command::Status { api, shape, id: None, .. } => list(&api.conn()?, &shape, &Page::default(), None, None).await,
         Command::Status { api, shape, id: Some(id), monitor } => {
             let conn = api.conn()?;
@@ -65,7 +67,15 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
 pub(crate) async fn find(conn: &Conn, prefix: &str) -> Result<Evaluation> {
     // In full: what people are to do is give more of an id.
     let shape = Shape { verbose: true, ..Shape::default() };
-    find_by_prefix(conn, call::evals(), prefix, "evaluation", |e: &Evaluation| e.id.to_string(), |all| table(&all, &shape)).await
+    find_by_prefix(
+        conn,
+        call::evals(),
+        prefix,
+        "evaluation",
+        |e: &Evaluation| e.id.to_string(),
+        |all| table(&all, &shape),
+    )
+    .await
 }
 
 async fn list(conn: &Conn, shape: &Shape, page: &Page, job: Option<&str>, status: Option<&str>) -> Result<ExitCode> {
@@ -87,7 +97,16 @@ async fn list(conn: &Conn, shape: &Shape, page: &Page, job: Option<&str>, status
 
 /// Evaluations as rows.
 fn table(evals: &[Evaluation], shape: &Shape) -> Table {
-    let mut table = Table::new(["ID", "Priority", "Triggered By", "Job ID", "Namespace", "Node ID", "Status", "Placement Failures"]);
+    let mut table = Table::new([
+        "ID",
+        "Priority",
+        "Triggered By",
+        "Job ID",
+        "Namespace",
+        "Node ID",
+        "Status",
+        "Placement Failures",
+    ]);
     for e in evals {
         table.row([
             shape.id(e.id),

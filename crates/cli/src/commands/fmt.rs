@@ -18,10 +18,12 @@ pub(crate) struct Args {
     #[arg(long)]
     check: bool,
     /// Print the names of changed files
-    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true",
+        require_equals = true)]
     list: bool,
     /// Write the result to the files; -write=false prints it instead
-    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true",
+        require_equals = true)]
     write: bool,
     /// Include subdirectories
     #[arg(long)]
@@ -87,8 +89,11 @@ fn collect(path: &Path, recursive: bool, named: bool, files: &mut Vec<PathBuf>) 
         if !named && !recursive {
             return Ok(());
         }
-        let mut entries: Vec<PathBuf> =
-            fs::read_dir(path).with_context(|| format!("could not read {}", path.display()))?.flatten().map(|e| e.path()).collect();
+        let mut entries: Vec<PathBuf> = fs::read_dir(path)
+            .with_context(|| format!("could not read {}", path.display()))?
+            .flatten()
+            .map(|e| e.path())
+            .collect();
         entries.sort();
         for entry in entries {
             collect(&entry, recursive, false, files)?;

@@ -39,7 +39,8 @@ impl Format {
 fn rendered(text: &str, document: &serde_json::Value) -> Result<String> {
     let now_ns = i64::try_from(jiff::Timestamp::now().as_nanosecond()).unwrap_or_default();
     let settings = Settings { error_on_missing_key: true, now_ns, limits: Limits::default() };
-    let made = Template::parse("-t", text, &Syntax::default()).and_then(|template| template.render_document(document, &settings));
+    let made = Template::parse("-t", text, &Syntax::default())
+        .and_then(|template| template.render_document(document, &settings));
     Ok(String::from_utf8_lossy(&made.context("could not print by the template of -t")?).into_owned())
 }
 
@@ -51,7 +52,8 @@ mod tests {
 
     #[test]
     fn documents_are_printed_by_templates() {
-        let job = json!({"ID": "web", "Priority": 50, "Stop": false, "Periodic": null, "Ratio": 0.5, "SubmitTime": 1_700_000_000_000_000_000_i64,
+        let job = json!({"ID": "web", "Priority": 50, "Stop": false, "Periodic": null, "Ratio": 0.5,
+            "SubmitTime": 1_700_000_000_000_000_000_i64,
             "TaskGroups": [{"Name": "a", "Count": 2}, {"Name": "b", "Count": 1}], "Meta": {"team": "x"}});
         for (text, expected) in [
             ("{{.ID}} {{.Priority}} {{.Ratio}} {{.SubmitTime}}", "web 50 0.5 1700000000000000000"),

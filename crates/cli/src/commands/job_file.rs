@@ -35,7 +35,8 @@ pub(crate) struct JobFileArgs {
     #[arg(long = "var-file", value_name = "PATH")]
     var_files: Vec<PathBuf>,
     /// Refuse variables that the job does not declare; -hcl2-strict=false warns instead
-    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true",
+        require_equals = true)]
     hcl2_strict: bool,
     /// The job file; `-` reads standard input
     path: String,
@@ -80,12 +81,16 @@ impl JobFile {
             .var_files
             .iter()
             .map(|path| {
-                let text = fs::read_to_string(path).with_context(|| format!("could not read the variables file {}", path.display()))?;
+                let text = fs::read_to_string(path)
+                    .with_context(|| format!("could not read the variables file {}", path.display()))?;
                 Ok(VarFile { path: path.display().to_string(), text })
             })
             .collect::<Result<Vec<_>>>()?;
         let variables = args.vars.iter().map(pairs).collect::<Result<Vec<_>>>()?;
-        let base_dir = Path::new(&args.path).parent().filter(|_| args.path != "-").map_or_else(|| PathBuf::from("."), Path::to_path_buf);
+        let base_dir = Path::new(&args.path)
+            .parent()
+            .filter(|_| args.path != "-")
+            .map_or_else(|| PathBuf::from("."), Path::to_path_buf);
         let input = ParseInput {
             variables: variables.clone(),
             var_files,
@@ -140,7 +145,9 @@ impl JobFile {
 /// What every version of a driver refuses, at its place. Where a node has not told its schema the servers warn.
 fn refused(parsed: &jobspec::Parsed, drivers: &[DriverSchemas]) -> Vec<Diagnostic> {
     let mut findings = Vec::new();
-    for (group, task) in parsed.job.task_groups.iter().flat_map(|group| group.tasks.iter().map(move |task| (group, task))) {
+    for (group, task) in
+        parsed.job.task_groups.iter().flat_map(|group| group.tasks.iter().map(move |task| (group, task)))
+    {
         let Some(known) = drivers.iter().find(|known| known.driver == task.driver && known.complete) else { continue };
         let read = |schema: &api::shapes::DriverSchema| Spec::from_document(&schema.schema).ok()?.check().ok();
         // A schema of a newer release may allow anything.

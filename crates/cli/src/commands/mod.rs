@@ -24,10 +24,13 @@ pub(crate) mod monitor;
 pub(crate) mod namespace;
 pub(crate) mod node;
 mod node_drain;
+mod node_identity;
 mod node_meta;
 mod node_pool;
 pub(crate) mod operator;
 mod operator_recover;
+mod operator_servers;
+mod operator_store;
 pub(crate) mod placement;
 mod promotion;
 pub(crate) mod remote;
@@ -39,6 +42,7 @@ pub(crate) mod snapshot;
 mod stats;
 pub(crate) mod status;
 pub(crate) mod system;
+pub(crate) mod tls;
 pub(crate) mod version;
 
 use std::collections::BTreeMap;
@@ -196,13 +200,17 @@ mod tests {
         assert_eq!(one_of("b").expect("one"), "b000");
         assert_eq!(one_of("ABCD").expect("one"), "abcd");
         assert_eq!(one_of("c").expect_err("none").to_string(), "no thing id starts with \"c\"");
-        assert_eq!(one_of("abc*").expect_err("two").to_string(), "2 thing ids start with \"abc*\"; give more of the id:\nID\nabcd\nabce");
+        assert_eq!(
+            one_of("abc*").expect_err("two").to_string(),
+            "2 thing ids start with \"abc*\"; give more of the id:\nID\nabcd\nabce"
+        );
     }
 
     #[test]
     fn pages_are_asked_for_in_the_query() {
         let query = |page: super::Page| page.narrowed(api::call::nodes().with("os", true)).options().params.clone();
-        let params = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect::<Vec<_>>();
+        let params =
+            |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect::<Vec<_>>();
         let page = super::Page { filter: Some("Name == \"a b\"".into()), per_page: Some(5), page_token: None };
         assert_eq!(query(page), params(&[("os", "true"), ("filter", "Name == \"a b\""), ("per_page", "5")]));
         let page = super::Page { page_token: Some("t".into()), ..super::Page::default() };

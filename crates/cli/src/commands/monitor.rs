@@ -7,8 +7,8 @@ use std::{collections::BTreeMap, process::ExitCode, time::Duration};
 use anyhow::Result;
 use api::call;
 use model::{
-    AllocId, Allocation, CheckResult, ClientStatus, Deployment, DeploymentId, DeploymentStatus, DesiredStatus, EvalId, EvalStatus,
-    Evaluation,
+    AllocId, Allocation, CheckResult, ClientStatus, Deployment, DeploymentId, DeploymentStatus, DesiredStatus, EvalId,
+    EvalStatus, Evaluation,
 };
 
 use super::{Shape, cause, placement, promotion};
@@ -123,7 +123,8 @@ impl<'a> Follower<'a> {
             let shown = self.shape.id(id);
             voice.line(&format!("==> Following evaluation {shown}"));
             let eval = self.one_eval(id).await?;
-            outcome.nothing &= self.told.states.is_empty() && eval.status == EvalStatus::Complete && eval.next_eval.is_nil();
+            outcome.nothing &=
+                self.told.states.is_empty() && eval.status == EvalStatus::Complete && eval.next_eval.is_nil();
             if !eval.failed_groups.is_empty() {
                 outcome = Outcome { code: INCOMPLETE, nothing: false };
                 voice.line(&format!(
@@ -134,7 +135,10 @@ impl<'a> Follower<'a> {
                     voice.line(&format!("    {text}"));
                 }
                 if !eval.blocked_eval.is_nil() {
-                    voice.line(&format!("    Evaluation {} waits for room to place the rest", self.shape.id(eval.blocked_eval)));
+                    voice.line(&format!(
+                        "    Evaluation {} waits for room to place the rest",
+                        self.shape.id(eval.blocked_eval)
+                    ));
                 }
             } else if eval.status == EvalStatus::Canceled && !eval.next_eval.is_nil() {
                 voice.line(&format!("==> Evaluation {shown} was superseded by a newer one of the job"));
@@ -190,7 +194,11 @@ impl<'a> Follower<'a> {
             let state = format!("{} {}", lower(&a.desired_status), lower(&a.client_status));
             let new = match self.told.states.insert(a.id, state.clone()) {
                 None if a.desired_status == DesiredStatus::Run => {
-                    self.voice.say(&format!("Allocation {id} ({name}) placed on node {} ({})", self.shape.id(a.node_id), a.node_name));
+                    self.voice.say(&format!(
+                        "Allocation {id} ({name}) placed on node {} ({})",
+                        self.shape.id(a.node_id),
+                        a.node_name
+                    ));
                     true
                 }
                 None => true,
@@ -203,7 +211,11 @@ impl<'a> Follower<'a> {
                 let key = (a.id, cause.task.clone());
                 if self.told.causes.insert(key, cause.at) != Some(cause.at) {
                     for (i, line) in cause::explained(self.conn, a.id, &cause).await.iter().enumerate() {
-                        self.voice.say(&if i == 0 { format!("Allocation {id} ({name}): {line}") } else { line.clone() });
+                        self.voice.say(&if i == 0 {
+                            format!("Allocation {id} ({name}): {line}")
+                        } else {
+                            line.clone()
+                        });
                     }
                 }
             }
@@ -212,9 +224,11 @@ impl<'a> Follower<'a> {
 
     /// Tells of the failing checks of allocations that are not healthy yet.
     async fn checks(&mut self, allocs: &[Allocation]) {
-        let waiting = allocs
-            .iter()
-            .filter(|a| a.client_status == ClientStatus::Running && a.desired_status == DesiredStatus::Run && a.healthy() != Some(true));
+        let waiting = allocs.iter().filter(|a| {
+            a.client_status == ClientStatus::Running
+                && a.desired_status == DesiredStatus::Run
+                && a.healthy() != Some(true)
+        });
         for a in waiting.take(CHECKED) {
             for check in cause::failing_checks(self.conn, a.id).await {
                 let seen = self.told.checks.entry((a.id, check.id.clone())).or_default();
@@ -286,10 +300,13 @@ mod tests {
     #[test]
     fn a_failing_check_is_told_now_and_then() {
         let mut seen = Failing::default();
-        let run = |at: i64, output: &str| CheckResult { timestamp: at, output: output.into(), ..CheckResult::default() };
+        let run =
+            |at: i64, output: &str| CheckResult { timestamp: at, output: output.into(), ..CheckResult::default() };
         // A look without a new run in between counts nothing.
-        let told: Vec<(i64, u32)> =
-            [1, 1, 2, 3, 4, 5, 6, 7, 8, 9].into_iter().filter_map(|at| seen.see(&run(at, "refused")).then_some((at, seen.times))).collect();
+        let told: Vec<(i64, u32)> = [1, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+            .into_iter()
+            .filter_map(|at| seen.see(&run(at, "refused")).then_some((at, seen.times)))
+            .collect();
         assert_eq!(told, [(1, 1), (2, 2), (4, 4), (8, 8)]);
         assert!(seen.see(&run(10, "timed out")), "something new is told at once");
     }

@@ -45,10 +45,13 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::List { api, page, format } => {
             let columns = [("Name", "Name"), ("Description", "Description")];
-            super::node_pool::rows(&api.conn()?, &page, call::namespaces(), &format, &columns, "No namespaces", false).await
+            super::node_pool::rows(&api.conn()?, &page, call::namespaces(), &format, &columns, "No namespaces", false)
+                .await
         }
         Command::Inspect { api, format, name } => api.conn()?.show(&format, call::namespace(name)).await,
-        Command::Status { api, format, name } if format.wanted() => api.conn()?.show(&format, call::namespace(name)).await,
+        Command::Status { api, format, name } if format.wanted() => {
+            api.conn()?.show(&format, call::namespace(name)).await
+        }
         Command::Status { api, name, .. } => {
             let ns = api.conn()?.ask(call::namespace(name)).await?;
             let list = |all: &[String], none: &str| if all.is_empty() { none.to_owned() } else { all.join(",") };

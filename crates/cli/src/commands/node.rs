@@ -1,4 +1,4 @@
-//! `drover node status|audit|drain|eligibility|drivers`.
+//! `drover node status|audit|drain|eligibility|drivers`, and the way to its other verbs.
 
 use std::process::ExitCode;
 
@@ -30,6 +30,12 @@ pub(crate) enum Command {
     Drivers(Drivers),
     /// Make a node eligible for scheduling or ineligible
     Eligibility(EligibilityArgs),
+    /// Work with the identities of nodes
+    #[command(subcommand)]
+    Identity(super::node_identity::Identity),
+    /// Introduce new nodes to the servers
+    #[command(subcommand)]
+    Intro(super::node_identity::Intro),
     /// Work with the metadata of nodes
     #[command(subcommand)]
     Meta(super::node_meta::Meta),
@@ -138,6 +144,8 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Audit(args) => audit(args).await,
         Command::Config(args) => super::node_meta::config(args).await,
+        Command::Identity(command) => super::node_identity::run(command).await,
+        Command::Intro(command) => super::node_identity::introduce(command).await,
         Command::Meta(command) => super::node_meta::run(command).await,
         Command::Pool(command) => super::node_pool::run(command).await,
         Command::Drain(args) => super::node_drain::run(args).await,
@@ -189,7 +197,14 @@ async fn audit(args: Audit) -> Result<ExitCode> {
         let mut table = Table::new(["Status", "Kind", "Allocation", "Task", "Reason", "What"]);
         for f in audit.findings.iter().filter(listed) {
             let alloc = if f.alloc_id.is_nil() { "-".to_owned() } else { f.alloc_id.short().to_string() };
-            table.row([f.status.name().to_owned(), f.kind.name().to_owned(), alloc, f.task.clone(), f.reason.clone(), f.what.clone()]);
+            table.row([
+                f.status.name().to_owned(),
+                f.kind.name().to_owned(),
+                alloc,
+                f.task.clone(),
+                f.reason.clone(),
+                f.what.clone(),
+            ]);
         }
         table.print();
     }
@@ -252,7 +267,8 @@ async fn status(args: Status) -> Result<ExitCode> {
     }
     let mut table = Table::new(header);
     for n in &nodes {
-        let mut row = vec![args.shape.id(n.id), n.pool.clone(), n.datacenter.clone(), n.name.to_string(), n.class.clone()];
+        let mut row =
+            vec![args.shape.id(n.id), n.pool.clone(), n.datacenter.clone(), n.name.to_string(), n.class.clone()];
         if args.os {
             row.push(n.attributes.get("os.name").map(ToString::to_string).unwrap_or_default());
         }
@@ -340,7 +356,10 @@ async fn show(conn: &Conn, node: &Node, args: &Status) -> Result<ExitCode> {
     }
     if let Some(drain) = &node.drain {
         output::heading("Drain");
-        output::pairs(&[("Started", when::whole(&drain.started_at)), ("Force Deadline", when::stamp(drain.force_deadline_ns))]);
+        output::pairs(&[
+            ("Started", when::whole(&drain.started_at)),
+            ("Force Deadline", when::stamp(drain.force_deadline_ns)),
+        ]);
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -116,7 +116,8 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
 
 /// The metadata of a drain.
 fn meta(message: Option<&str>, pairs: &[String]) -> Result<BTreeMap<String, String>> {
-    let mut meta: BTreeMap<String, String> = message.map(|m| ("message".to_owned(), m.to_owned())).into_iter().collect();
+    let mut meta: BTreeMap<String, String> =
+        message.map(|m| ("message".to_owned(), m.to_owned())).into_iter().collect();
     for pair in pairs {
         let Some((key, value)) = pair.split_once('=').filter(|(key, _)| !key.is_empty()) else {
             bail!("-meta {pair:?} is not KEY=VALUE");
@@ -151,7 +152,12 @@ fn managed_by(tasks: &[RemoteTaskView], node: NodeId) -> BTreeMap<String, Incarn
 
 /// Takes those out of `managed` that the node manages no more, and says what has become of them. One that nobody
 /// manages yet is left in, until `last`.
-fn handed(managed: &mut BTreeMap<String, IncarnationId>, tasks: &[RemoteTaskView], node: NodeId, last: bool) -> Vec<String> {
+fn handed(
+    managed: &mut BTreeMap<String, IncarnationId>,
+    tasks: &[RemoteTaskView],
+    node: NodeId,
+    last: bool,
+) -> Vec<String> {
     let mut lines = Vec::new();
     managed.retain(|slot, instance| {
         let short = slot.split_once('/').map_or(slot.as_str(), |(_, rest)| rest);
@@ -185,7 +191,8 @@ fn named(t: &RemoteTaskView) -> String {
 /// tasks alone, whose hand-over is told.
 fn told(a: &Allocation, before: Option<&str>) -> Option<String> {
     let all_remote = !a.resources.tasks.is_empty() && a.resources.tasks.values().all(|t| t.remote);
-    let text = format!("{} ({}): wanted {}, is {}", a.id.short(), a.name, lower(&a.desired_status), lower(&a.client_status));
+    let text =
+        format!("{} ({}): wanted {}, is {}", a.id.short(), a.name, lower(&a.desired_status), lower(&a.client_status));
     let new = match before {
         None => !a.client_terminal(),
         Some(before) => before != text,
@@ -230,7 +237,9 @@ mod tests {
     use std::sync::Arc;
 
     use api::shapes::{RemoteExtra, RemoteTaskView};
-    use model::{AllocatedResources, AllocatedTask, Allocation, ClientStatus, NodeId, Observed, RemoteTask, remote::Manager};
+    use model::{
+        AllocatedResources, AllocatedTask, Allocation, ClientStatus, NodeId, Observed, RemoteTask, remote::Manager,
+    };
 
     use super::{handed, managed_by, meta, told};
 
@@ -246,7 +255,10 @@ mod tests {
             manager: manager.map(|m| Manager { node_id: node(m), ..Manager::default() }),
             ..RemoteTask::default()
         };
-        let extra = RemoteExtra { manager_name: manager.map(|m| format!("node{m}")).unwrap_or_default(), ..RemoteExtra::default() };
+        let extra = RemoteExtra {
+            manager_name: manager.map(|m| format!("node{m}")).unwrap_or_default(),
+            ..RemoteExtra::default()
+        };
         RemoteTaskView { base: Arc::new(record), extra }
     }
 
@@ -255,9 +267,19 @@ mod tests {
         for (after, last, wanted, left) in [
             (Some(task(1, Some(1))), false, None, 1),
             (Some(task(1, Some(2))), false, Some("Remote task crunch.g[0]/t: handed to node2, same instance"), 0),
-            (Some(task(9, Some(2))), false, Some("Remote task crunch.g[0]/t: replaced by a new instance, managed by node2"), 0),
+            (
+                Some(task(9, Some(2))),
+                false,
+                Some("Remote task crunch.g[0]/t: replaced by a new instance, managed by node2"),
+                0,
+            ),
             (Some(task(1, None)), false, None, 1),
-            (Some(task(1, None)), true, Some("Remote task crunch.g[0]/t: managed by no node now; it runs on until one adopts it"), 0),
+            (
+                Some(task(1, None)),
+                true,
+                Some("Remote task crunch.g[0]/t: managed by no node now; it runs on until one adopts it"),
+                0,
+            ),
             (None, false, Some("Remote task crunch.g[0]/t: ended"), 0),
         ] {
             let mut managed = managed_by(&[task(1, Some(1))], node(1));
@@ -273,7 +295,10 @@ mod tests {
     fn what_had_ended_before_is_not_told() {
         let alloc = |status, remote| {
             let given = AllocatedTask { remote, ..AllocatedTask::default() };
-            let resources = AllocatedResources { tasks: [("t".into(), given)].into_iter().collect(), ..AllocatedResources::default() };
+            let resources = AllocatedResources {
+                tasks: [("t".into(), given)].into_iter().collect(),
+                ..AllocatedResources::default()
+            };
             Allocation { client_status: status, resources: Arc::new(resources), ..Allocation::default() }
         };
         assert!(told(&alloc(ClientStatus::Failed, false), None).is_none());

@@ -68,15 +68,18 @@ pub(crate) async fn run(command: Meta) -> Result<ExitCode> {
                 return conn.print(call).await;
             }
             let meta = conn.ask(call).await?;
-            for (i, (title, key)) in [("All Meta", "Meta"), ("Dynamic Meta", "Dynamic"), ("Static Meta", "Static")].into_iter().enumerate()
+            for (i, (title, key)) in
+                [("All Meta", "Meta"), ("Dynamic Meta", "Dynamic"), ("Static Meta", "Static")].into_iter().enumerate()
             {
                 if i > 0 {
                     output::line("");
                 }
                 output::line(&output::bold(title));
                 let pairs = meta.get(key).cloned().flatten().unwrap_or_default();
-                let rows: Vec<(&str, String)> =
-                    pairs.iter().map(|(k, v)| (k.as_str(), v.clone().unwrap_or_else(|| "<unset>".to_owned()))).collect();
+                let rows: Vec<(&str, String)> = pairs
+                    .iter()
+                    .map(|(k, v)| (k.as_str(), v.clone().unwrap_or_else(|| "<unset>".to_owned())))
+                    .collect();
                 if rows.is_empty() { output::line("No metadata") } else { output::pairs(&rows) }
             }
             Ok(ExitCode::SUCCESS)
@@ -93,7 +96,8 @@ pub(crate) async fn run(command: Meta) -> Result<ExitCode> {
 
 /// The body of a change: null takes a key away.
 fn changes(unset: &[String], pairs: &[String]) -> Result<Map<String, Value>> {
-    let mut changes: Map<String, Value> = unset.iter().filter(|k| !k.is_empty()).map(|k| (k.clone(), Value::Null)).collect();
+    let mut changes: Map<String, Value> =
+        unset.iter().filter(|k| !k.is_empty()).map(|k| (k.clone(), Value::Null)).collect();
     for pair in pairs {
         match pair.split_once('=') {
             Some((key, value)) if !key.is_empty() => changes.insert(key.to_owned(), json!(value)),

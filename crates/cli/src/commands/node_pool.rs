@@ -93,11 +93,29 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
                 ("Eligibility", "SchedulingEligibility"),
                 ("Status", "Status"),
             ];
-            rows(&api.conn()?, &page, call::node_pool_nodes(pool), &shape.format, &columns, "No nodes in this pool", !shape.verbose).await
+            rows(
+                &api.conn()?,
+                &page,
+                call::node_pool_nodes(pool),
+                &shape.format,
+                &columns,
+                "No nodes in this pool",
+                !shape.verbose,
+            )
+            .await
         }
         Command::Jobs { api, page, format, pool } => {
             let columns = [("ID", "ID"), ("Type", "Type"), ("Priority", "Priority"), ("Status", "Status")];
-            rows(&api.conn()?, &page, call::node_pool_jobs(pool).in_namespace("*"), &format, &columns, "No jobs in this pool", false).await
+            rows(
+                &api.conn()?,
+                &page,
+                call::node_pool_jobs(pool).in_namespace("*"),
+                &format,
+                &columns,
+                "No jobs in this pool",
+                false,
+            )
+            .await
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `drover operator api|recover|scheduler|snapshot`.
+//! `drover operator`: its verbs, and `api`, `gossip` and `scheduler`.
 
 use std::{
     io::{IsTerminal, Read},
@@ -8,6 +8,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use api::{call, query::percent_encode};
 use model::SchedulerConfig;
+use server::shared::SharedKey;
 
 use super::{ApiArgs, Format};
 use crate::{conn::Conn, output};
@@ -17,6 +18,15 @@ use crate::{conn::Conn, output};
 pub(crate) enum Command {
     /// Send a request to the HTTP API and print the response
     Api(Api),
+    /// Show how the servers are
+    #[command(subcommand)]
+    Autopilot(super::operator_servers::Autopilot),
+    /// Work with the key that servers of one store share
+    #[command(subcommand)]
+    Gossip(Gossip),
+    /// List the servers, or have another one lead; etcd decides which one, there is no Raft between servers
+    #[command(subcommand)]
+    Raft(super::operator_servers::Raft),
     /// Show or end the recovery of the servers from an older state
     Recover(super::operator_recover::Recover),
     /// Show or change the settings of the scheduler
@@ -25,6 +35,9 @@ pub(crate) enum Command {
     /// Save, inspect or restore the state of the servers as one file
     #[command(subcommand)]
     Snapshot(super::snapshot::Command),
+    /// Work with the store that the servers keep their state in
+    #[command(subcommand)]
+    Store(super::operator_store::Command),
 }
 
 /// Arguments of `operator api`.
@@ -51,6 +64,21 @@ pub(crate) struct Api {
     path: String,
     /// Request body; `-` reads standard input, as do methods with a body if you leave it out
     body: Option<String>,
+}
+
+/// Verbs of `operator gossip`, as with a stock agent. Drover has no gossip; the key is `server.encrypt`.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Gossip {
+    /// Make keys
+    #[command(subcommand)]
+    Keyring(Keyring),
+}
+
+/// Verbs of `operator gossip keyring`.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Keyring {
+    /// Print a new key for `server.encrypt`: 32 random bytes in base64
+    Generate,
 }
 
 /// Verbs of `operator scheduler`.
@@ -105,6 +133,12 @@ pub(crate) struct SetConfig {
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Api(args) => api(args).await,
+        Command::Gossip(Gossip::Keyring(Keyring::Generate)) => {
+            output::line(&SharedKey::generate().context("the system gives no random bytes")?);
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Autopilot(command) => super::operator_servers::autopilot(command).await,
+        Command::Raft(command) => super::operator_servers::raft(command).await,
         Command::Recover(args) => super::operator_recover::run(args).await,
         Command::Scheduler(Scheduler::GetConfig { api, format }) => {
             let conn = api.conn()?;
@@ -128,6 +162,7 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
         }
         Command::Scheduler(Scheduler::SetConfig(args)) => set(args).await,
         Command::Snapshot(command) => super::snapshot::run(command).await,
+        Command::Store(command) => super::operator_store::run(command).await,
     }
 }
 
@@ -140,7 +175,9 @@ async fn set(args: SetConfig) -> Result<ExitCode> {
         bail!("nothing to change; `drover operator scheduler set-config -h` lists the settings");
     }
     if !conn.ask(call::scheduler_config_set(&config).with("cas", index)).await?.updated {
-        bail!("the configuration has changed: it is no longer at index {index}; read it with get-config, then try again");
+        bail!(
+            "the configuration has changed: it is no longer at index {index}; read it with get-config, then try again"
+        );
     }
     output::line("Scheduler configuration updated!");
     Ok(ExitCode::SUCCESS)
@@ -176,7 +213,8 @@ async fn api(args: Api) -> Result<ExitCode> {
     let headers = headers(&args.headers)?;
     let conn = args.api.conn()?;
     let path = path(&args.path, args.filter.as_deref());
-    let from_stdin = args.body.as_deref() == Some("-") || (args.body.is_none() && takes_body && !std::io::stdin().is_terminal());
+    let from_stdin =
+        args.body.as_deref() == Some("-") || (args.body.is_none() && takes_body && !std::io::stdin().is_terminal());
     if args.dryrun {
         let has_body = from_stdin || args.body.is_some();
         let method = method.unwrap_or_else(|| if has_body { "PUT" } else { "GET" }.to_owned());
@@ -190,29 +228,39 @@ async fn api(args: Api) -> Result<ExitCode> {
         None => Vec::new(),
     };
     let method = method.unwrap_or_else(|| if body.is_empty() { "GET" } else { "PUT" }.to_owned());
-    let method = http::Method::from_bytes(method.as_bytes()).map_err(|_| anyhow::anyhow!("{method:?} is not an HTTP method"))?;
+    let method =
+        http::Method::from_bytes(method.as_bytes()).map_err(|_| anyhow::anyhow!("{method:?} is not an HTTP method"))?;
     if args.verbose {
         let (address, target) = conn.target(&path);
         output::note(&format!("* Asking {address}\n> {method} {target} HTTP/1.1"));
         // The client's own token is nobody's to read.
-        let token = conn.token().filter(|_| !headers.contains_key("x-nomad-token")).map(|_| "> x-nomad-token: <redacted>\n");
+        let token =
+            conn.token().filter(|_| !headers.contains_key("x-nomad-token")).map(|_| "> x-nomad-token: <redacted>\n");
         output::note(&format!("{}{}>", lines('>', &headers), token.unwrap_or_default()));
     }
     let answer = conn.exchange(&method, &path, &headers, body).await?;
     if args.verbose {
         output::note(&format!("< HTTP/1.1 {}\n{}<", answer.status(), lines('<', answer.headers())));
     }
-    if !answer.status().is_success() {
-        let message = String::from_utf8_lossy(answer.body()).trim_end().to_owned();
-        return Err(api::client::ClientError::Status { status: answer.status(), message }.into());
+    let status = answer.status();
+    let mut body = answer.into_body();
+    if !status.is_success() {
+        let message = String::from_utf8_lossy(&body.whole().await?).trim_end().to_owned();
+        return Err(api::client::ClientError::Status { status, message }.into());
     }
-    output::bytes(answer.body());
+    // Streams go on: each piece is printed when it comes.
+    while let Some(piece) = body.next().await? {
+        output::bytes(&piece);
+    }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Headers as they are shown.
 fn lines(mark: char, headers: &http::HeaderMap) -> String {
-    headers.iter().map(|(name, value)| format!("{mark} {name}: {}\n", String::from_utf8_lossy(value.as_bytes()))).collect()
+    headers
+        .iter()
+        .map(|(name, value)| format!("{mark} {name}: {}\n", String::from_utf8_lossy(value.as_bytes())))
+        .collect()
 }
 
 /// Headers as they are given.
@@ -240,7 +288,11 @@ fn curl(conn: &Conn, args: &Api, method: &str, path: &str, body: Option<&str>) -
         match (&args.api.token, conn.token()) {
             (Some(token), _) => parts.push(format!("-H {}", quoted(&format!("X-Nomad-Token: {token}")))),
             (None, Some(_)) => {
-                let name = if std::env::var_os("DROVER_TOKEN").is_some_and(|v| !v.is_empty()) { "DROVER_TOKEN" } else { "NOMAD_TOKEN" };
+                let name = if std::env::var_os("DROVER_TOKEN").is_some_and(|v| !v.is_empty()) {
+                    "DROVER_TOKEN"
+                } else {
+                    "NOMAD_TOKEN"
+                };
                 parts.push(format!("-H \"X-Nomad-Token: ${{{name}}}\""));
             }
             (None, None) => {}
@@ -261,7 +313,11 @@ fn curl(conn: &Conn, args: &Api, method: &str, path: &str, body: Option<&str>) -
 /// A word of a shell.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "@%+=:,./-_".contains(c);
-    if !word.is_empty() && word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
 }
 
 fn read_stdin() -> Result<Vec<u8>> {
@@ -325,9 +381,13 @@ mod tests {
         for wrong in ["no colon", "a b: c", "a: b\nc"] {
             headers(&[wrong.to_owned()]).expect_err(wrong);
         }
-        for (word, expected) in
-            [("/v1/jobs", "/v1/jobs"), ("a b", "'a b'"), ("it's $(x)", "'it'\\''s $(x)'"), ("", "''"), ("/?a=b&c", "'/?a=b&c'")]
-        {
+        for (word, expected) in [
+            ("/v1/jobs", "/v1/jobs"),
+            ("a b", "'a b'"),
+            ("it's $(x)", "'it'\\''s $(x)'"),
+            ("", "''"),
+            ("/?a=b&c", "'/?a=b&c'"),
+        ] {
             assert_eq!(quoted(word), expected);
         }
     }

@@ -48,7 +48,9 @@ pub(crate) async fn run(args: Recover) -> Result<ExitCode> {
         return excuse(&conn, &view, node).await;
     }
     show(&view);
-    if !args.yes && !confirm("End the recovery? Nodes that have not answered may run tasks that then start a second time.")? {
+    if !args.yes
+        && !confirm("End the recovery? Nodes that have not answered may run tasks that then start a second time.")?
+    {
         bail!("not confirmed; the recovery goes on");
     }
     conn.tell(call::recovery_end()).await?;
@@ -60,10 +62,17 @@ async fn excuse(conn: &Conn, view: &RecoveryView, node: &str) -> Result<ExitCode
     let named = |n: &&RecoveryNode| n.name == node || n.id.to_string().starts_with(node);
     let found: Vec<&RecoveryNode> = view.waiting_for.iter().filter(named).collect();
     let [node] = found[..] else {
-        bail!("{node:?} matches {} of the missing nodes, not one; `drover operator recover -status` lists them", found.len());
+        bail!(
+            "{node:?} matches {} of the missing nodes, not one; `drover operator recover -status` lists them",
+            found.len()
+        );
     };
     conn.tell(call::recovery_excuse(node.id)).await?;
-    output::line(&format!("Node {} ({}) counts as down; the recovery no longer waits for it.", node.id.short(), node.name));
+    output::line(&format!(
+        "Node {} ({}) counts as down; the recovery no longer waits for it.",
+        node.id.short(),
+        node.name
+    ));
     Ok(ExitCode::SUCCESS)
 }
 

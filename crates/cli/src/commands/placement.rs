@@ -25,7 +25,10 @@ pub(crate) struct Node {
 }
 
 /// Each group's reasons as lines. Nodes are asked for only when a driver is missing.
-pub(crate) async fn explained<'a, K: AsRef<str> + 'a>(conn: &Conn, failed: impl IntoIterator<Item = (K, &'a AllocMetric)>) -> Vec<String> {
+pub(crate) async fn explained<'a, K: AsRef<str> + 'a>(
+    conn: &Conn,
+    failed: impl IntoIterator<Item = (K, &'a AllocMetric)>,
+) -> Vec<String> {
     let failed: Vec<_> = failed.into_iter().collect();
     let asks = failed.iter().any(|(_, m)| m.constraint_filtered.keys().any(|rule| rule.starts_with(MISSING)));
     // Best effort: without the nodes the rule itself is shown.
@@ -74,8 +77,10 @@ fn driver_lines(driver: &str, nodes: &[Node]) -> Vec<String> {
 /// Why a group found no room.
 fn lines(group: &str, m: &AllocMetric, nodes: &[Node]) -> Vec<String> {
     let failures = m.coalesced_failures + 1;
-    let mut lines =
-        vec![format!("Task Group {group:?} (failed to place {failures} allocation{}):", if m.coalesced_failures == 0 { "" } else { "s" })];
+    let mut lines = vec![format!(
+        "Task Group {group:?} (failed to place {failures} allocation{}):",
+        if m.coalesced_failures == 0 { "" } else { "s" }
+    )];
     if m.nodes_evaluated == 0 && m.nodes_in_pool == 0 {
         lines.push("  * No nodes were eligible for evaluation".into());
     }
@@ -141,8 +146,12 @@ mod tests {
     }
 
     fn node(driver: Option<(bool, &str)>) -> Node {
-        let info =
-            |(healthy, why): (bool, &str)| DriverInfo { detected: true, healthy, health_description: why.into(), ..DriverInfo::default() };
+        let info = |(healthy, why): (bool, &str)| DriverInfo {
+            detected: true,
+            healthy,
+            health_description: why.into(),
+            ..DriverInfo::default()
+        };
         let drivers = driver.map(|d| ("remote_exec".to_owned(), info(d))).into_iter().collect();
         Node { name: "n".into(), status: "ready".into(), drivers }
     }
@@ -155,9 +164,14 @@ mod tests {
             failed_groups: groups.iter().map(|g| (Arc::from(*g), AllocMetric::default())).collect(),
             ..Evaluation::default()
         };
-        let names = |evals: &[Evaluation]| waiting(evals).map(|g| g.keys().map(ToString::to_string).collect::<Vec<_>>().join(","));
+        let names = |evals: &[Evaluation]| {
+            waiting(evals).map(|g| g.keys().map(ToString::to_string).collect::<Vec<_>>().join(","))
+        };
         let told = eval(EvalStatus::Complete, 5, &["a"]);
-        assert_eq!(names(&[eval(EvalStatus::Blocked, 6, &[]), told.clone(), eval(EvalStatus::Complete, 3, &["b"])]).as_deref(), Some("a"));
+        assert_eq!(
+            names(&[eval(EvalStatus::Blocked, 6, &[]), told.clone(), eval(EvalStatus::Complete, 3, &["b"])]).as_deref(),
+            Some("a")
+        );
         assert_eq!(names(&[eval(EvalStatus::Blocked, 6, &["c"]), told.clone()]).as_deref(), Some("c"));
         assert_eq!(names(&[told]), None, "nothing waits any more");
     }
@@ -174,9 +188,15 @@ mod tests {
         let nodes = [node(Some((false, away))), node(Some((false, away))), node(None), node(Some((true, "Healthy")))];
         assert_eq!(
             lines("g", &metric, &nodes)[1..],
-            ["  * remote_exec unhealthy on 2 nodes: no ssh server answers at 127.0.0.1:32222", "  * No driver remote_exec on 1 node"]
+            [
+                "  * remote_exec unhealthy on 2 nodes: no ssh server answers at 127.0.0.1:32222",
+                "  * No driver remote_exec on 1 node"
+            ]
         );
         // Nothing is known of the nodes: the rule is what there is to say.
-        assert_eq!(lines("g", &metric, &[])[1], "  * Constraint \"missing drivers: remote_exec\": 3 nodes excluded by filter");
+        assert_eq!(
+            lines("g", &metric, &[])[1],
+            "  * Constraint \"missing drivers: remote_exec\": 3 nodes excluded by filter"
+        );
     }
 }

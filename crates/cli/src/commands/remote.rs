@@ -130,14 +130,19 @@ impl WhichArgs {
 /// Runs a verb.
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
-        Command::List { api, shape, unbound: true, .. } => show_unbound(&sweeps(&api.conn()?, false, false).await?, &shape),
-        Command::Sweep { api, shape, all_owners, stop, dry_run } => sweep(&api.conn()?, &shape, all_owners, stop, dry_run).await,
+        Command::List { api, shape, unbound: true, .. } => {
+            show_unbound(&sweeps(&api.conn()?, false, false).await?, &shape)
+        }
+        Command::Sweep { api, shape, all_owners, stop, dry_run } => {
+            sweep(&api.conn()?, &shape, all_owners, stop, dry_run).await
+        }
         Command::Adopt { api, which, instance } => {
             let conn = api.conn()?;
             let found = one_unbound(&conn, &instance, &which).await?;
             if conn.ask(which.of(call::remote_unbound_adopt(&found.key))).await?.kept {
                 output::line(&format!(
-                    "No job wants slot {} yet. It is kept free for instance {} until the servers start again: register the job, then adopt the \
+                    "No job wants slot {} yet. It is kept free for instance {} until the servers start again: \
+                        register the job, then adopt the \
                      instance once more",
                     found.slot, found.key
                 ));
@@ -155,7 +160,8 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
                 }
                 Err(unknown) => match one_slot(&conn, &instance).await {
                     Ok(task) => bail!(
-                        "slot {} belongs to job {:?}: stop or scale the job, or replace the instance with `drover remote restart`",
+                        "slot {} belongs to job {:?}: stop or scale the job, or replace the instance with `drover \
+                            remote restart`",
                         task.slot,
                         task.slot.job_id.as_str()
                     ),
@@ -196,7 +202,9 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
         }
         Command::List { api, shape, unmanaged, unknown, unbound: false } => {
             let mut tasks = all(&api.conn()?).await?;
-            tasks.retain(|t| (!unmanaged || t.manager.is_none()) && (!unknown || matches!(t.observed, Observed::Unknown { .. })));
+            tasks.retain(|t| {
+                (!unmanaged || t.manager.is_none()) && (!unknown || matches!(t.observed, Observed::Unknown { .. }))
+            });
             if shape.format.wanted() {
                 shape.format.print(&tasks)?;
             } else if tasks.is_empty() {
@@ -341,7 +349,8 @@ async fn one_unbound(conn: &Conn, prefix: &str, which: &WhichArgs) -> Result<Rem
     match (found.pop(), found.len()) {
         (Some(one), 0) if !prefix.is_empty() => Ok(one),
         (None, _) => bail!(
-            "no orphaned instance matches {prefix:?}; hint: `drover remote sweep` refreshes the list, -all-owners includes other clusters"
+            "no orphaned instance matches {prefix:?}; hint: `drover remote sweep` refreshes the list, -all-owners \
+                includes other clusters"
         ),
         (_, more) => bail!("{prefix:?} matches {} instances; give more of the key", more + 1),
     }
@@ -357,7 +366,9 @@ async fn one_slot(conn: &Conn, what: &str) -> Result<RemoteTaskView> {
         [] => {
             let near = hcl_lang::nearest(what, all.iter().map(|t| t.slot.job_id.as_str()));
             let near = near.map(|n| format!("; did you mean {n:?}?")).unwrap_or_default();
-            bail!("no slot, job or incarnation of a remote task matches {what:?}{near}\n`drover remote list` lists them.")
+            bail!(
+                "no slot, job or incarnation of a remote task matches {what:?}{near}\n`drover remote list` lists them."
+            )
         }
         many => {
             let tasks: Vec<RemoteTaskView> = many.iter().map(|i| all[*i].clone()).collect();
@@ -404,7 +415,8 @@ pub(crate) fn observed(o: &Observed) -> String {
 }
 
 fn table(tasks: &[RemoteTaskView], shape: &Shape) -> Table {
-    let mut table = Table::new(["Slot", "Incarnation", "Driver", "Desired", "Observed", "Manager", "Epoch", "Hand-overs"]);
+    let mut table =
+        Table::new(["Slot", "Incarnation", "Driver", "Desired", "Observed", "Manager", "Epoch", "Hand-overs"]);
     for t in tasks {
         table.row([
             t.slot.to_string(),
@@ -487,8 +499,12 @@ fn beside(sweeps: &[RemoteSweep], slot: &SlotKey) -> Vec<(&'static str, String)>
     alive
         .map(|i| {
             let id = if i.provider_id.is_empty() { String::new() } else { format!(" ({})", i.provider_id) };
-            let what =
-                format!("{}{id} is {} as well: `drover remote stop {}` ends it and nothing else", i.key, observed(&i.observed), i.key);
+            let what = format!(
+                "{}{id} is {} as well: `drover remote stop {}` ends it and nothing else",
+                i.key,
+                observed(&i.observed),
+                i.key
+            );
             ("Orphaned", what)
         })
         .collect()
@@ -540,7 +556,9 @@ mod tests {
 
     #[test]
     fn a_remote_task_is_called_by_several_names() {
-        let keys = |slot: &str, id: &str, job: &str| [format!("default/{slot}"), id.to_owned(), job.to_owned(), slot.to_owned()];
+        let keys = |slot: &str, id: &str, job: &str| {
+            [format!("default/{slot}"), id.to_owned(), job.to_owned(), slot.to_owned()]
+        };
         let all = [
             keys("crunch.g[0]/t", "abcd", "crunch"),
             keys("pair.g[0]/t", "0123", "pair"),

@@ -116,14 +116,22 @@ async fn job(conn: &Conn, operand: Operand<'_>) -> Result<JobListStub> {
                 }
                 _ => "no allocation id has this prefix, and no job has this name",
             };
-            bail!("{:?}: {what}{near}\n`drover ps` lists the jobs, `drover alloc status` the allocations.", operand.text)
+            bail!(
+                "{:?}: {what}{near}\n`drover ps` lists the jobs, `drover alloc status` the allocations.",
+                operand.text
+            )
         }
         many => {
             let mut table = Table::new(["Job", "Type", "Status"]);
             for j in many {
                 table.row([j.id.as_str(), &j.kind, &j.status]);
             }
-            bail!("{} job names start with {:?}; give more of the name:\n{}", many.len(), operand.text, table.render().join("\n"))
+            bail!(
+                "{} job names start with {:?}; give more of the name:\n{}",
+                many.len(),
+                operand.text,
+                table.render().join("\n")
+            )
         }
     }
 }
@@ -164,7 +172,8 @@ fn taken(choice: Choice, whose: &str) -> Result<Allocation> {
         Choice::One(alloc) => Ok(*alloc),
         Choice::Newest(alloc, of) => {
             output::note(&format!(
-                "[{whose} has {of} running allocations; this is the newest, {} on {}. `drover alloc status` lists them]",
+                "[{whose} has {of} running allocations; this is the newest, {} on {}. `drover alloc status` \
+                    lists them]",
                 alloc.id.short(),
                 alloc.node_name
             ));
@@ -177,7 +186,11 @@ fn taken(choice: Choice, whose: &str) -> Result<Allocation> {
             alloc.id.short()
         ),
         Choice::Unclear(many) => {
-            bail!("{whose} has {} running allocations; choose one by id:\n{}", many.len(), candidates(&many, when::now_ns()))
+            bail!(
+                "{whose} has {} running allocations; choose one by id:\n{}",
+                many.len(),
+                candidates(&many, when::now_ns())
+            )
         }
         Choice::Nothing => bail!("{whose} has no allocations"),
     }
@@ -216,7 +229,13 @@ pub(crate) async fn node(conn: &Conn, text: &str) -> Result<Node> {
         Err(many) => {
             let mut table = Table::new(["ID", "Name", "DC", "Node Pool", "Status"]);
             for n in &many {
-                table.row([n.id.to_string(), n.name.to_string(), n.datacenter.clone(), n.pool.clone(), lower(&n.status)]);
+                table.row([
+                    n.id.to_string(),
+                    n.name.to_string(),
+                    n.datacenter.clone(),
+                    n.pool.clone(),
+                    lower(&n.status),
+                ]);
             }
             bail!("{} nodes match {text:?}; give more of the id:\n{}", many.len(), table.render().join("\n"))
         }
@@ -251,8 +270,11 @@ pub(crate) async fn node_id(conn: &Conn, operand: Option<&str>) -> Result<Option
 /// The node of a list that is meant, else those that may be. Ids come first: scripts have them.
 fn pick_node<'a>(nodes: &'a [Node], text: &str) -> Result<&'a Node, Vec<&'a Node>> {
     let prefix = text.trim_end_matches('*').to_ascii_lowercase();
-    let by_id: Vec<&Node> =
-        if id_prefix(text).is_ok() { nodes.iter().filter(|n| n.id.to_string().starts_with(&prefix)).collect() } else { Vec::new() };
+    let by_id: Vec<&Node> = if id_prefix(text).is_ok() {
+        nodes.iter().filter(|n| n.id.to_string().starts_with(&prefix)).collect()
+    } else {
+        Vec::new()
+    };
     let by_name: Vec<&Node> = nodes.iter().filter(|n| *n.name == *text).collect();
     match (by_id.as_slice(), by_name.as_slice()) {
         ([one], _) | ([], [one]) => Ok(one),
@@ -284,8 +306,11 @@ mod tests {
             (&[Running, Running], "newest 1 of 2", "newest 1 of 2", "unclear 2"),
             (&[Complete, Failed], "one 1", "ended 1", "ended 1"),
         ] {
-            let allocs: Vec<Allocation> =
-                statuses.iter().enumerate().map(|(i, s)| alloc(u8::try_from(i).expect("few"), *s, i as u64 + 10)).collect();
+            let allocs: Vec<Allocation> = statuses
+                .iter()
+                .enumerate()
+                .map(|(i, s)| alloc(u8::try_from(i).expect("few"), *s, i as u64 + 10))
+                .collect();
             for (intent, wanted) in [(Intent::Read, read), (Intent::Enter, enter), (Intent::Change, change)] {
                 let text = match choose(allocs.clone(), intent) {
                     Choice::One(a) => format!("one {}", a.create_index - 10),
@@ -307,10 +332,13 @@ mod tests {
         assert!(lines.lines().nth(1).is_some_and(|l| l.starts_with("01010101  web.g[0]")), "{lines}");
         let error = taken(choose(many, Intent::Change), "job web").expect_err("unclear").to_string();
         assert!(error.starts_with("job web has 2 running allocations; choose one by id:\nID"), "{error}");
-        let error = taken(choose(vec![alloc(7, ClientStatus::Complete, 1)], Intent::Enter), "job web").expect_err("ended").to_string();
+        let error = taken(choose(vec![alloc(7, ClientStatus::Complete, 1)], Intent::Enter), "job web")
+            .expect_err("ended")
+            .to_string();
         assert_eq!(
             error,
-            "job web has no running allocation: the newest, 07070707, is complete. `drover alloc status 07070707` says more."
+            "job web has no running allocation: the newest, 07070707, is complete. `drover alloc status 07070707` \
+                says more."
         );
     }
 
@@ -321,8 +349,13 @@ mod tests {
             name: name.into(),
             ..Node::default()
         };
-        let nodes =
-            [node("abcd0000", "n1"), node("abce0000", "n2"), node("00000000", "abc"), node("00000001", "twin"), node("00000002", "twin")];
+        let nodes = [
+            node("abcd0000", "n1"),
+            node("abce0000", "n2"),
+            node("00000000", "abc"),
+            node("00000001", "twin"),
+            node("00000002", "twin"),
+        ];
         for (text, wanted) in [
             ("n1", Ok("n1")),
             ("abcd", Ok("n1")),

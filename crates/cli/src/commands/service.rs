@@ -68,7 +68,8 @@ async fn list(conn: &Conn, format: &Format) -> Result<ExitCode> {
     }
     let namespaces = conn.ask(call::services()).await?;
     let several = namespaces.len() > 1;
-    let mut table = if several { Table::new(["Service Name", "Namespace", "Tags"]) } else { Table::new(["Service Name", "Tags"]) };
+    let mut table =
+        if several { Table::new(["Service Name", "Namespace", "Tags"]) } else { Table::new(["Service Name", "Tags"]) };
     for ns in &namespaces {
         for service in &ns.services {
             let tags = format!("[{}]", service.tags.join(","));
@@ -96,7 +97,13 @@ fn address(r: &ServiceRegistration) -> String {
     }
 }
 
-async fn info(conn: &Conn, shape: &Shape, name: &str, places: Call<Vec<ServiceRegistration>>, page: &Page) -> Result<ExitCode> {
+async fn info(
+    conn: &Conn,
+    shape: &Shape,
+    name: &str,
+    places: Call<Vec<ServiceRegistration>>,
+    page: &Page,
+) -> Result<ExitCode> {
     if shape.format.wanted() {
         Page::rest(&page.show(conn, &shape.format, places).await?);
         return Ok(ExitCode::SUCCESS);
@@ -115,7 +122,13 @@ fn show(places: &[ServiceRegistration], shape: &Shape) {
     if !shape.verbose {
         let mut table = Table::new(["Job ID", "Address", "Tags", "Node ID", "Alloc ID"]);
         for r in places {
-            table.row([r.job_id.to_string(), address(r), format!("[{}]", r.tags.join(",")), shape.id(r.node_id), shape.id(r.alloc_id)]);
+            table.row([
+                r.job_id.to_string(),
+                address(r),
+                format!("[{}]", r.tags.join(",")),
+                shape.id(r.node_id),
+                shape.id(r.alloc_id),
+            ]);
         }
         table.print();
         return;

@@ -61,9 +61,14 @@ mod tests {
 
     #[test]
     fn signals_have_several_names() {
-        for (text, wanted) in
-            [("SIGHUP", "SIGHUP"), ("HUP", "SIGHUP"), ("hup", "SIGHUP"), ("1", "SIGHUP"), ("15", "SIGTERM"), ("usr1", "SIGUSR1")]
-        {
+        for (text, wanted) in [
+            ("SIGHUP", "SIGHUP"),
+            ("HUP", "SIGHUP"),
+            ("hup", "SIGHUP"),
+            ("1", "SIGHUP"),
+            ("15", "SIGTERM"),
+            ("usr1", "SIGUSR1"),
+        ] {
             assert_eq!(parse(text), Ok(wanted), "{text}");
         }
         assert_eq!(parse("TREM").expect_err("none"), "no signal has that name or number; did you mean TERM?");

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use serde_json::json;
-use server::snapshot::{Snapshot, decode, state_of};
+use server::snapshot::{Snapshot, SnapshotError, SnapshotMeta, decode, state_of};
 
 use super::ApiArgs;
 use crate::output;
@@ -20,7 +20,7 @@ pub(crate) enum Command {
     /// Save a snapshot of the server's state to a file while the server runs
     Save {
         #[command(flatten)]
-        api: ApiArgs,
+        api: Box<ApiArgs>,
         /// Accepted for compatibility; the only server is always up to date
         #[arg(long)]
         stale: bool,
@@ -40,11 +40,14 @@ pub(crate) enum Command {
         /// The file
         file: PathBuf,
     },
-    /// Restore a server's state from a snapshot into an empty data directory; stop the agent first
+    /// Restore a server's state from a snapshot into an empty data directory or etcd; stop the agents first
     Restore {
         /// The agent's `data_dir`
-        #[arg(long, value_name = "DIR")]
-        data_dir: PathBuf,
+        #[arg(long, value_name = "DIR", required_unless_present = "config")]
+        data_dir: Option<PathBuf>,
+        /// Configuration of a server with `store = "etcd"`: restore into its etcd; a file or directory; later ones win
+        #[arg(long, value_name = "PATH")]
+        config: Vec<PathBuf>,
         /// The file
         file: PathBuf,
     },
@@ -65,19 +68,50 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             show(&decode(&bytes).with_context(|| file.display().to_string())?, bytes.len(), json)?;
         }
         Command::State { file } => {
-            let state = decode(&read(&file)?).and_then(|snapshot| state_of(&snapshot)).with_context(|| file.display().to_string())?;
+            let state = decode(&read(&file)?)
+                .and_then(|snapshot| state_of(&snapshot))
+                .with_context(|| file.display().to_string())?;
             output::line(&serde_json::to_string_pretty(&state)?);
         }
-        Command::Restore { data_dir, file } => {
+        Command::Restore { data_dir, config, file } => {
             let bytes = read(&file)?;
-            let meta = server::snapshot::restore(&bytes, &data_dir.join("server")).with_context(|| file.display().to_string())?;
-            output::line(&format!("State of index {} restored to {}", meta.index, data_dir.join("server").display()));
+            let place = match data_dir {
+                Some(dir) if config.is_empty() => Place::Own(dir.join("server")),
+                data_dir => Place::Shared(Box::new(crate::agent::stores(config, data_dir)?)),
+            };
+            let restored = tokio::task::spawn_blocking(move || place.restore(&bytes)).await;
+            let (meta, place) =
+                restored.context("the restore has panicked")?.with_context(|| file.display().to_string())?;
+            output::line(&format!("State of index {} restored to {place}", meta.index));
             output::note(
-                "Before you start the agent, read docs/guides/snapshots.md: what has happened since the snapshot is not known to the server.",
+                "Before you start the agent, read docs/guides/snapshots.md: what has happened since the snapshot is \
+                    not known to the server.",
             );
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where a snapshot is restored to.
+enum Place {
+    /// The directory of a server.
+    Own(PathBuf),
+    /// The etcd that servers share.
+    Shared(Box<crate::agent::Stores>),
+}
+
+impl Place {
+    /// Waits for the store; its name.
+    fn restore(self, bytes: &[u8]) -> Result<(SnapshotMeta, String), SnapshotError> {
+        match self {
+            Self::Own(dir) => Ok((server::snapshot::restore(bytes, &dir)?, dir.display().to_string())),
+            Self::Shared(stores) => {
+                let etcd = &stores.etcd;
+                let name = format!("etcd {} {}", etcd.endpoints.join(","), etcd.prefix);
+                Ok((server::snapshot::restore_into_etcd(bytes, stores.etcd, &stores.key)?, name))
+            }
+        }
+    }
 }
 
 fn read(file: &Path) -> Result<Vec<u8>> {
@@ -99,10 +133,13 @@ fn show(snapshot: &Snapshot, size: usize, as_json: bool) -> Result<()> {
     let meta = &snapshot.meta;
     let tables = snapshot.tables();
     if as_json {
-        let tables: serde_json::Map<_, _> =
-            tables.iter().map(|(name, (rows, bytes))| ((*name).to_owned(), json!({"Rows": rows, "Bytes": bytes}))).collect();
+        let tables: serde_json::Map<_, _> = tables
+            .iter()
+            .map(|(name, (rows, bytes))| ((*name).to_owned(), json!({"Rows": rows, "Bytes": bytes})))
+            .collect();
         let shown = json!({
-            "ClusterID": meta.cluster, "Index": meta.index, "Created": meta.created, "Release": meta.release, "Size": size, "Keys": snapshot.files.len(),
+            "ClusterID": meta.cluster, "Index": meta.index, "Created": meta.created, "Release": meta.release,
+            "Size": size, "Keys": snapshot.files.len(),
             "Tables": tables
         });
         output::line(&serde_json::to_string_pretty(&shown)?);

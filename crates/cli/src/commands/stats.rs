@@ -33,8 +33,13 @@ pub(crate) fn print_host(stats: &HostStats) {
 
 fn of_task(task: &TaskResourceUsage) -> Vec<(&'static str, Table)> {
     let Some(usage) = &task.resource_usage else { return Vec::new() };
-    let memory = usage.memory_stats.as_ref().and_then(|m| table(&m.measured, |field| memory(m, field))).map(|t| ("Memory Stats", t));
-    let cpu = usage.cpu_stats.as_ref().and_then(|c| table(&c.measured, |field| cpu(c, field))).map(|t| ("CPU Stats", t));
+    let memory = usage
+        .memory_stats
+        .as_ref()
+        .and_then(|m| table(&m.measured, |field| memory(m, field)))
+        .map(|t| ("Memory Stats", t));
+    let cpu =
+        usage.cpu_stats.as_ref().and_then(|c| table(&c.measured, |field| cpu(c, field))).map(|t| ("CPU Stats", t));
     memory.into_iter().chain(cpu).collect()
 }
 
@@ -96,7 +101,8 @@ fn of_host(stats: &HostStats) -> Vec<(&'static str, Table)> {
         tables.push(("Memory Stats", table));
     }
     if !stats.disk_stats.is_empty() {
-        let mut table = Table::new(["Device", "MountPoint", "Size", "Used", "Available", "Used Percent", "Inodes Percent"]);
+        let mut table =
+            Table::new(["Device", "MountPoint", "Size", "Used", "Available", "Used Percent", "Inodes Percent"]);
         for d in &stats.disk_stats {
             table.row([
                 d.device.clone(),
@@ -124,15 +130,23 @@ mod tests {
     fn what_was_measured_is_a_table_and_nothing_else_is() {
         let task: TaskResourceUsage = serde_json::from_value(json!({"ResourceUsage": {
             "MemoryStats": {"RSS": 1, "Usage": 3_145_728, "Cache": 2048, "Swap": 7, "Measured": ["Usage", "Cache"]},
-            "CpuStats": {"Percent": 12.345, "TotalTicks": 260.7, "ThrottledTime": 1_500_000_000, "Measured": ["Percent", "Throttled Time", "Total Ticks"]}
+            "CpuStats": {"Percent": 12.345, "TotalTicks": 260.7, "ThrottledTime": 1_500_000_000,
+                "Measured": ["Percent", "Throttled Time", "Total Ticks"]}
         }}))
         .expect("stats");
-        let shown: Vec<(&str, Vec<String>)> = of_task(&task).into_iter().map(|(title, t)| (title, t.render())).collect();
+        let shown: Vec<(&str, Vec<String>)> =
+            of_task(&task).into_iter().map(|(title, t)| (title, t.render())).collect();
         assert_eq!(
             shown,
             [
                 ("Memory Stats", vec!["Cache    Usage".to_owned(), "2.0 KiB  3.0 MiB".to_owned()]),
-                ("CPU Stats", vec!["Percent  Throttled Time  Total Ticks".to_owned(), "12.35%   1.5s            261 MHz".to_owned()]),
+                (
+                    "CPU Stats",
+                    vec![
+                        "Percent  Throttled Time  Total Ticks".to_owned(),
+                        "12.35%   1.5s            261 MHz".to_owned()
+                    ]
+                ),
             ]
         );
         assert!(of_task(&TaskResourceUsage::default()).is_empty());
@@ -143,11 +157,15 @@ mod tests {
         let host: HostStats = serde_json::from_value(json!({
             "CPU": [{"CPU": "cpu0", "User": 1.0, "System": 2.0, "Idle": 97.0}],
             "Memory": {"Total": 1024, "Available": 512, "Used": 512, "Free": 0},
-            "DiskStats": [{"Device": "/d", "Mountpoint": "/m", "Size": 100, "Used": 50, "Available": 50, "UsedPercent": 50.0, "InodesUsedPercent": 1.0}]
+            "DiskStats": [{"Device": "/d", "Mountpoint": "/m", "Size": 100, "Used": 50, "Available": 50,
+                "UsedPercent": 50.0, "InodesUsedPercent": 1.0}]
         }))
         .expect("stats");
         let tables = of_host(&host);
-        assert_eq!(tables.iter().map(|(title, _)| *title).collect::<Vec<_>>(), ["CPU Stats", "Memory Stats", "Disk Stats"]);
+        assert_eq!(
+            tables.iter().map(|(title, _)| *title).collect::<Vec<_>>(),
+            ["CPU Stats", "Memory Stats", "Disk Stats"]
+        );
         assert_eq!(tables[1].1.render()[1], "1.0 KiB  512 B      512 B  0 B");
         assert!(tables[2].1.render()[1].contains("50.00%"));
     }

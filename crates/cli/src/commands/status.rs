@@ -36,18 +36,34 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
     match found.as_slice() {
         // Nodes are searched for by id; people know them by name.
         [] => match super::resolve::node(&conn, id).await {
-            Ok(node) => super::node::run(super::node::Command::for_status(args.api.clone(), args.shape.clone(), node.id.to_string())).await,
+            Ok(node) => {
+                super::node::run(super::node::Command::for_status(
+                    args.api.clone(),
+                    args.shape.clone(),
+                    node.id.to_string(),
+                ))
+                .await
+            }
             Err(_) => {
-                bail!("no id starts with {id:?}, and no node has that name\n`drover ps` lists the jobs, `drover node status` the nodes.")
+                bail!(
+                    "no id starts with {id:?}, and no node has that name\n`drover ps` lists the jobs, `drover node \
+                        status` the nodes."
+                )
             }
         },
         [(context, id)] => match context.as_str() {
             "jobs" => super::job::show(&conn, &args.shape, id, super::job::Parts::default()).await,
-            "nodes" => super::node::run(super::node::Command::for_status(args.api.clone(), args.shape.clone(), id.clone())).await,
+            "nodes" => {
+                super::node::run(super::node::Command::for_status(args.api.clone(), args.shape.clone(), id.clone()))
+                    .await
+            }
             "allocs" => super::alloc::show(&conn, &args.shape, id, false).await,
             "evals" => super::eval::show(&conn, &args.shape, id.clone()).await,
             "deployment" => super::deployment::show_one(&conn, id, &args.shape).await,
-            other => bail!("{id:?} belongs to {other}, which this command does not show; read /v1/{other} with `drover operator api`"),
+            other => bail!(
+                "{id:?} belongs to {other}, which this command does not show; read /v1/{other} with `drover \
+                    operator api`"
+            ),
         },
         many => {
             let list: Vec<String> = many.iter().map(|(context, id)| format!("  {context:10}  {id}")).collect();

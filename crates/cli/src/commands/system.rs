@@ -41,7 +41,10 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
         }
         Command::Gc { api } => {
             api.conn()?.tell(call::system_gc()).await?;
-            output::line("Collected what has ended. Remote tasks that are still to be stopped are kept until their absence is confirmed.");
+            output::line(
+                "Collected what has ended. Remote tasks that are still to be stopped are kept until their absence is \
+                    confirmed.",
+            );
             Ok(ExitCode::SUCCESS)
         }
     }

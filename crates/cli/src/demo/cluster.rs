@@ -1,17 +1,22 @@
-//! The demo's cluster: a server and nodes, each a process of this binary with its own directory and log.
+//! The cluster of the demo and of `drover check`: a server and nodes, each a process of this binary with its own
+//! directory and log.
 
 use std::{
     collections::BTreeMap,
+    fmt::Write as _,
     fs,
     net::TcpListener,
+    ops::Range,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::atomic::{AtomicUsize, Ordering},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
 use model::{GoDuration, RemoteTask};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
 
 use super::sweep;
 use crate::conn::Conn;
@@ -34,19 +39,38 @@ pub(crate) struct Cluster {
     torn_down: bool,
 }
 
+/// Below the ports of tasks, and below those that the system gives to whoever asks for any: one of the latter may be
+/// another program's before the server has it.
+const PORTS: Range<u16> = 10_000..20_000;
+
 /// Two ports that were free a moment ago.
 fn free_ports() -> Result<(u16, u16)> {
-    let bind = || TcpListener::bind(("127.0.0.1", 0)).context("no free port on 127.0.0.1");
-    // Both are held until both are known: one that is free again may be given twice.
-    let (one, other) = (bind()?, bind()?);
-    Ok((one.local_addr()?.port(), other.local_addr()?.port()))
+    // Clusters that start at once look at different ones.
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let of_this_process = usize::try_from(std::process::id())?.wrapping_mul(7_919);
+    let first = of_this_process.wrapping_add(NEXT.fetch_add(2, Ordering::Relaxed)) % PORTS.len();
+    let mut free =
+        PORTS.cycle().skip(first).take(PORTS.len()).filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+    free.next().zip(free.next()).context("no two ports are free on 127.0.0.1")
 }
 
 impl Cluster {
-    /// Makes the directory; nothing runs yet.
+    /// Makes the directory of a demo; nothing runs yet.
     pub(crate) fn new(lease: GoDuration) -> Result<Self> {
-        let dir = tempfile::Builder::new().prefix("drover-demo-").tempdir().context("could not make a directory for the demo")?.keep();
-        fs::write(dir.join(MARKER), "The directory of a `drover demo`; `drover demo-stop DIRECTORY` ends what runs here.\n")?;
+        let cluster = Self::below("drover-demo-", lease)?;
+        fs::write(
+            cluster.dir.join(MARKER),
+            "The directory of a `drover demo`; `drover demo-stop DIRECTORY` ends what runs here.\n",
+        )?;
+        Ok(cluster)
+    }
+    /// The same with a directory of another name.
+    pub(crate) fn below(prefix: &str, lease: GoDuration) -> Result<Self> {
+        let dir = tempfile::Builder::new()
+            .prefix(prefix)
+            .tempdir()
+            .context("could not make a directory for the cluster")?
+            .keep();
         let (http_port, rpc_port) = free_ports()?;
         Ok(Self { dir, lease, http_port, rpc_port, agents: BTreeMap::new(), keep: false, torn_down: false })
     }
@@ -60,17 +84,30 @@ impl Cluster {
     }
     /// A connection to the server.
     pub(crate) fn conn(&self) -> Result<Conn> {
-        Conn::to(&self.address())
+        Conn::to(&self.address(), None)
     }
     /// Nothing is ended when this value goes.
     pub(crate) fn keep(&mut self) {
         self.keep = true;
     }
 
-    fn spawn(&mut self, name: &str, config: &str) -> Result<()> {
+    /// The configuration of a node that joins this cluster, without plugins.
+    pub(crate) fn node_config(&self, name: &str) -> Value {
+        json!({
+            "data_dir": self.dir.join(name).join("data"),
+            "name": name,
+            "log_level": "info",
+            "ports": {"http": 0},
+            "client": {"enabled": true, "servers": [format!("127.0.0.1:{}", self.rpc_port)]},
+            "drover": {"join_secret_file": self.dir.join("server/data/server").join(JOIN_SECRET_FILE)},
+        })
+    }
+
+    /// Starts an agent with this configuration, HCL or JSON.
+    pub(crate) fn spawn(&mut self, name: &str, config: &str) -> Result<()> {
         let home = self.dir.join(name);
         fs::create_dir_all(&home)?;
-        let file = home.join("agent.hcl");
+        let file = home.join(if config.starts_with('{') { "agent.json" } else { "agent.hcl" });
         fs::write(&file, config)?;
         let log = fs::OpenOptions::new().create(true).append(true).open(home.join("agent.log"))?;
         let program = std::env::current_exe().context("could not find this program's own file")?;
@@ -94,7 +131,8 @@ impl Cluster {
     /// Starts the server.
     pub(crate) fn start_server(&mut self) -> Result<()> {
         let config = format!(
-            "data_dir = {:?}\nname = \"server\"\nlog_level = \"info\"\nports {{\n  http = {}\n  rpc = {}\n}}\nserver {{\n  enabled = true\n  \
+            "data_dir = {:?}\nname = \"server\"\nlog_level = \"info\"\nports {{\n  http = {}\n  rpc = {}\n}}\nserver \
+                {{\n  enabled = true\n  \
              min_heartbeat_ttl = \"{}\"\n  heartbeat_grace = \"{}\"\n}}\n",
             self.dir.join("server/data"),
             self.http_port,
@@ -108,7 +146,8 @@ impl Cluster {
     /// Starts a node.
     pub(crate) fn start_node(&mut self, name: &str) -> Result<()> {
         let config = format!(
-            "data_dir = {:?}\nname = {name:?}\nlog_level = \"info\"\nports {{\n  http = 0\n}}\nclient {{\n  enabled = true\n  servers = [\"127.0.0.1:{}\"]\n}}\n\
+            "data_dir = {:?}\nname = {name:?}\nlog_level = \"info\"\nports {{\n  http = 0\n}}\nclient {{\n  enabled = \
+                true\n  servers = [\"127.0.0.1:{}\"]\n}}\n\
              drover {{\n  join_secret_file = {:?}\n}}\n\
              plugin \"raw_exec\" {{\n  config {{\n    enabled = true\n  }}\n}}\n\
              plugin \"remote_exec\" {{\n  config {{\n    transport = \"local\"\n    root = {:?}\n  }}\n}}\n",
@@ -136,6 +175,12 @@ impl Cluster {
         Ok(())
     }
 
+    /// Pid of a running agent.
+    pub(crate) fn pid(&self, name: &str) -> Option<Pid> {
+        let child = self.agents.get(name)?;
+        Pid::from_raw(i32::try_from(child.id()).ok()?)
+    }
+
     /// Pids of the plugin processes of a driver that belong to a node: children of its agent that serve the driver.
     pub(crate) fn plugin_pids(&self, node: &str, driver: &str) -> Vec<i32> {
         let Some(agent) = self.agents.get(node) else {
@@ -157,16 +202,21 @@ impl Cluster {
 
     /// The last lines of each agent's log, on standard error.
     pub(crate) fn print_logs(&self, lines: usize) {
+        eprintln!("{}", self.logs(lines));
+    }
+
+    /// The last lines of each agent's log.
+    pub(crate) fn logs(&self, lines: usize) -> String {
+        let mut told = String::new();
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             let Ok(text) = fs::read_to_string(entry.path().join("agent.log")) else {
                 continue;
             };
-            eprintln!("\n--- log of {}", entry.file_name().to_string_lossy());
             let all: Vec<&str> = text.lines().collect();
-            for line in &all[all.len().saturating_sub(lines)..] {
-                eprintln!("{line}");
-            }
+            let last = all[all.len().saturating_sub(lines)..].join("\n");
+            let _ = write!(told, "\n--- log of {}\n{last}\n", entry.file_name().to_string_lossy());
         }
+        told
     }
 
     /// Ends every process of the demo and removes its directory; returns what could not be ended.
@@ -182,7 +232,7 @@ impl Cluster {
         if left.is_empty()
             && let Err(error) = fs::remove_dir_all(&self.dir)
         {
-            eprintln!("drover demo: could not remove {}: {error}", self.dir.display());
+            eprintln!("drover: could not remove {}: {error}", self.dir.display());
         }
         left
     }
@@ -203,7 +253,8 @@ impl Drop for Cluster {
     }
 }
 
-fn parent_of(pid: i32) -> Option<i32> {
+/// The parent of a process.
+pub(crate) fn parent_of(pid: i32) -> Option<i32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The command name may hold spaces and parentheses: fields are counted from the last one.
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()

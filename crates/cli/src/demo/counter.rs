@@ -36,7 +36,8 @@ impl Process {
 pub(crate) async fn instance(cluster: &Cluster) -> Result<Process> {
     let task = cluster.remote_task().await?;
     let pid = task.attributes.get("pid").context("the record of the remote task names no pid")?;
-    Process::of(pid.parse().context("the pid of the record")?).with_context(|| format!("pid {pid} of the record does not run"))
+    Process::of(pid.parse().context("the pid of the record")?)
+        .with_context(|| format!("pid {pid} of the record does not run"))
 }
 
 /// Follows the counter's log through the API, with a cursor, over whichever node manages it.
@@ -93,14 +94,22 @@ impl Drop for Follower {
 
 async fn follow_once(conn: &Conn, offset: &mut u64, partial: &mut Vec<u8>, sender: &watch::Sender<Seen>) -> Result<()> {
     let allocs = conn.ask(call::job_allocations("counter")).await?;
-    let alloc =
-        allocs.into_iter().filter(|a| !a.terminal()).max_by_key(|a| a.create_index).context("no allocation manages the counter now")?;
-    let logs = call::alloc_files("logs", alloc.id).with("task", "count").with("type", "stdout").with("plain", true).with("follow", true);
+    let alloc = allocs
+        .into_iter()
+        .filter(|a| !a.terminal())
+        .max_by_key(|a| a.create_index)
+        .context("no allocation manages the counter now")?;
+    let logs = call::alloc_files("logs", alloc.id)
+        .with("task", "count")
+        .with("type", "stdout")
+        .with("plain", true)
+        .with("follow", true);
     let mut stream = conn.stream(logs.with("origin", "start").with("offset", *offset)).await?;
     // Between two chunks: long enough for a quiet machine, short enough to notice a node that is gone without a
     // goodbye.
-    while let Some(chunk) =
-        tokio::time::timeout(Duration::from_secs(1), stream.next()).await.context("the log has stood still for a second")??
+    while let Some(chunk) = tokio::time::timeout(Duration::from_secs(1), stream.next())
+        .await
+        .context("the log has stood still for a second")??
     {
         *offset += chunk.len() as u64;
         for byte in chunk {

@@ -5,12 +5,12 @@
 //! killed driver plugin. A timeline shows what happens; at the end a table says what held. Exit code 0 only if
 //! everything held. Whatever happens, nothing is left running (unless `-keep`).
 
-mod cluster;
+pub(crate) mod cluster;
 mod counter;
-mod story;
-mod sweep;
+pub(crate) mod story;
+pub(crate) mod sweep;
 
-use std::{process::ExitCode, time::Duration};
+use std::{collections::BTreeMap, process::ExitCode, time::Duration};
 
 use anyhow::Result;
 use clap::Args;
@@ -33,10 +33,13 @@ pub(crate) struct DemoArgs {
 
 /// What the demo's runtime stands for.
 const ELSEWHERE: &str = "\
-The remote task ran in a directory of this machine that belongs to no node (remote_exec, transport \"local\"). On real runtimes:
-  remote_exec    transport \"ssh\"; hosts with an ssh server, and a key to log in; nothing else is installed there (examples/agents/client-ssh.hcl)
+The remote task ran in a directory of this machine that belongs to no node (remote_exec, transport \"local\"). On \
+real runtimes:
+  remote_exec    transport \"ssh\"; hosts with an ssh server, and a key to log in; nothing else is installed there \
+  (examples/agents/client-ssh.hcl)
   docker_remote  a Docker engine elsewhere, by TCP with TLS, ssh or a socket (docs/reference/drivers/docker.md)
-  ecs            an Amazon ECS cluster, on Fargate or EC2; a plugin of its own, cargo build -p ecs (docs/reference/drivers/ecs.md)
+  ecs            an Amazon ECS cluster, on Fargate or EC2; a plugin of its own, cargo build -p ecs \
+  (docs/reference/drivers/ecs.md)
 What each driver guarantees is in docs/concepts/remote-tasks.md.";
 
 /// The whole demo may take this long; a story that hangs is a failure, not a wait.
@@ -58,23 +61,25 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode> {
         _ = interrupt.recv() => Err(anyhow::anyhow!("interrupted")),
         _ = terminate.recv() => Err(anyhow::anyhow!("terminated")),
     };
-    let code = match &outcome {
-        Ok(report) => {
-            report.print();
-            output::line("");
-            output::line(ELSEWHERE);
-            if report.all_held() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-        }
-        Err(error) => {
-            eprintln!("\ndrover demo: {error:#}");
-            ExitCode::FAILURE
-        }
-    };
-    if code != ExitCode::SUCCESS {
+    if let Err(error) = &outcome {
+        eprintln!("\ndrover demo: {error:#}");
+    }
+    let held = outcome.as_ref().is_ok_and(story::Report::all_held);
+    if !held {
         cluster.print_logs(if args.verbose { usize::MAX } else { 12 });
     }
-    if args.keep && outcome.is_ok() {
+    let keep = args.keep && outcome.is_ok();
+    // Before more is printed: where nobody reads any more, that ends this process.
+    let left = if keep { BTreeMap::new() } else { cluster.tear_down().await };
+    if keep {
         cluster.keep();
+    }
+    if let Ok(report) = &outcome {
+        report.print();
+        output::line("");
+        output::line(ELSEWHERE);
+    }
+    if keep {
         output::line("");
         output::line("The cluster is still running. Try:");
         output::line(&format!("  export DROVER_ADDR={}", cluster.address()));
@@ -87,15 +92,16 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode> {
         ] {
             output::line(&format!("  {hint}"));
         }
-        output::line(&format!("Everything lives in {}; to end it: drover demo-stop {}", cluster.dir().display(), cluster.dir().display()));
-    } else {
-        let left = cluster.tear_down().await;
-        if !left.is_empty() {
-            eprintln!("drover demo: could not end these processes: {left:?}");
-            return Ok(ExitCode::FAILURE);
-        }
+        output::line(&format!(
+            "Everything lives in {}; to end it: drover demo-stop {}",
+            cluster.dir().display(),
+            cluster.dir().display()
+        ));
     }
-    Ok(code)
+    if !left.is_empty() {
+        eprintln!("drover demo: could not end these processes: {left:?}");
+    }
+    Ok(if held && left.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Options of `demo-stop`.

@@ -73,7 +73,8 @@ impl Report {
         output::line("");
         match &self.fault {
             None => output::line(&format!(
-                "The remote instance kept pid {} through everything; its log has lines 1 to {} without a gap or a repetition.",
+                "The remote instance kept pid {} through everything; its log has lines 1 to {} without a gap or a \
+                    repetition.",
                 self.pid, self.lines
             )),
             Some(fault) => output::line(&format!("NOT held: {fault}")),
@@ -90,13 +91,19 @@ fn millis(d: Duration) -> String {
 struct Timeline(Instant);
 
 impl Timeline {
-    fn say(&self, text: &str) {
-        output::line(&format!("{:7.2}s  {text}", self.0.elapsed().as_secs_f64()));
+    /// Nobody who reads is an error like others: the cluster is ended before this process.
+    fn say(&self, text: &str) -> Result<()> {
+        output::try_line(&format!("{:7.2}s  {text}", self.0.elapsed().as_secs_f64()))
+            .context("could not write the timeline to standard output")
     }
 }
 
 /// Asks until the answer is there. The bound makes a promise that does not come true a failure with a name.
-async fn until<T, F: Future<Output = Result<Option<T>>>>(what: &str, bound: Duration, mut ask: impl FnMut() -> F) -> Result<T> {
+pub(crate) async fn until<T, F: Future<Output = Result<Option<T>>>>(
+    what: &str,
+    bound: Duration,
+    mut ask: impl FnMut() -> F,
+) -> Result<T> {
     let start = Instant::now();
     let mut last_error = None;
     loop {
@@ -162,7 +169,10 @@ impl Teller<'_> {
             return Ok("nobody".to_owned());
         };
         let nodes = self.conn.ask(call::nodes()).await?;
-        Ok(nodes.into_iter().find(|n| n.id == manager.node_id).map_or_else(|| manager.node_id.short(), |n| n.name.to_string()))
+        Ok(nodes
+            .into_iter()
+            .find(|n| n.id == manager.node_id)
+            .map_or_else(|| manager.node_id.short(), |n| n.name.to_string()))
     }
 
     /// Checks the promise after an event and writes it down: the same process, and a counter that has gone on.
@@ -179,7 +189,7 @@ impl Teller<'_> {
             task.epoch,
             self.instance.pid,
             if same { "kept" } else { "LOST" },
-        ));
+        ))?;
         self.outcomes.push(Outcome {
             event: event.to_owned(),
             handover,
@@ -196,28 +206,33 @@ impl Teller<'_> {
 pub(crate) async fn tell(cluster: &mut Cluster) -> Result<Report> {
     let start = Instant::now();
     let time = Timeline(start);
-    time.say(&format!("cluster in {}", cluster.dir().display()));
+    time.say(&format!("cluster in {}", cluster.dir().display()))?;
     cluster.start_server()?;
     cluster.start_node("node-1")?;
     cluster.start_node("node-2")?;
     let conn = cluster.conn()?;
     node_id(&conn, "node-1", NodeStatus::Ready).await?;
     node_id(&conn, "node-2", NodeStatus::Ready).await?;
-    time.say(&format!("server and two nodes are up: {}", cluster.address()));
+    time.say(&format!("server and two nodes are up: {}", cluster.address()))?;
 
     submit(&conn, HELLO).await?;
     let hello = running(&conn, "hello").await?;
-    time.say(&format!("local job hello runs on {}", hello.node_name));
+    time.say(&format!("local job hello runs on {}", hello.node_name))?;
     submit(&conn, COUNTER).await?;
     running(&conn, "counter").await?;
-    let instance = counter::instance(cluster).await?;
+    // The servers may hear that it runs before they hear what the runtime says of it.
+    let seen = &*cluster;
+    let instance = until("its process", STEP, || async { counter::instance(seen).await.map(Some) }).await?;
     let mut follower = Follower::start(cluster.conn()?);
     follower.reaches(3, STEP).await.context("the counter's log")?;
     let task = cluster.remote_task().await?;
     let mut teller = Teller { cluster, conn, time, follower, instance, outcomes: Vec::new() };
     let first = teller.manager_name(&task).await?;
     let second = if first == "node-1" { "node-2" } else { "node-1" };
-    teller.time.say(&format!("remote job counter runs as pid {} in a runtime outside both nodes; {first} manages it", instance.pid));
+    teller.time.say(&format!(
+        "remote job counter runs as pid {} in a runtime outside both nodes; {first} manages it",
+        instance.pid
+    ))?;
 
     drain(&mut teller, &first, second).await?;
     kill_node(&mut teller, second, &first).await?;
@@ -225,26 +240,32 @@ pub(crate) async fn tell(cluster: &mut Cluster) -> Result<Report> {
     kill_plugin(&mut teller, "node-3").await?;
 
     let seen = teller.follower.seen();
-    let fault = whole_log(&teller, seen.last).await.err().map(|e| format!("{e:#}")).or_else(|| seen.fault.map(|f| f.to_string()));
+    let fault = whole_log(&teller, seen.last)
+        .await
+        .err()
+        .map(|e| format!("{e:#}"))
+        .or_else(|| seen.fault.map(|f| f.to_string()));
     Ok(Report { outcomes: teller.outcomes, lines: seen.last, fault, pid: instance.pid, took: start.elapsed() })
 }
 
 async fn drain(teller: &mut Teller<'_>, first: &str, second: &str) -> Result<()> {
     let id = node_id(&teller.conn, first, NodeStatus::Ready).await?;
     let (epoch, before) = (teller.cluster.remote_task().await?.epoch, teller.follower.seen().last);
-    teller.time.say(&format!("draining {first}"));
+    teller.time.say(&format!("draining {first}"))?;
     let asked = Instant::now();
     let drain_spec = Some(DrainSpec { deadline: GoDuration(60_000_000_000), ..DrainSpec::default() });
     teller.conn.ask(call::node_drain(id, &NodeDrainRequest { drain_spec, ..NodeDrainRequest::default() })).await?;
     teller.handed_over(epoch).await?;
-    teller.check("drain", Some(asked.elapsed()), before, &format!("{second} observed it before {first} let go")).await?;
+    teller
+        .check("drain", Some(asked.elapsed()), before, &format!("{second} observed it before {first} let go"))
+        .await?;
     until("the drain to complete", STEP, || async {
         let node = teller.conn.ask(call::node(id)).await?;
         Ok(node.drain.is_none().then_some(()))
     })
     .await?;
     let hello = running(&teller.conn, "hello").await?;
-    teller.time.say(&format!("  drain of {first} complete; local job hello runs on {}", hello.node_name));
+    teller.time.say(&format!("  drain of {first} complete; local job hello runs on {}", hello.node_name))?;
     ensure!(&*hello.node_name == second, "the local job should have moved to {second}, it is on {}", hello.node_name);
     let request = NodeEligibilityRequest { eligibility: "eligible".to_owned(), ..NodeEligibilityRequest::default() };
     teller.conn.ask(call::node_eligibility(id, &request)).await?;
@@ -253,16 +274,23 @@ async fn drain(teller: &mut Teller<'_>, first: &str, second: &str) -> Result<()>
 
 async fn kill_node(teller: &mut Teller<'_>, manager: &str, other: &str) -> Result<()> {
     let (epoch, before) = (teller.cluster.remote_task().await?.epoch, teller.follower.seen().last);
-    teller.time.say(&format!("kill -9 {manager}"));
+    teller.time.say(&format!("kill -9 {manager}"))?;
     let asked = Instant::now();
     teller.cluster.end_agent(manager, Signal::KILL).await?;
     teller.handed_over(epoch).await?;
-    teller.check("kill -9 of the manager", Some(asked.elapsed()), before, &format!("lease and margin had to pass; {other} adopted")).await
+    teller
+        .check(
+            "kill -9 of the manager",
+            Some(asked.elapsed()),
+            before,
+            &format!("lease and margin had to pass; {other} adopted"),
+        )
+        .await
 }
 
 async fn nobody_then_a_new_one(teller: &mut Teller<'_>, last: &str) -> Result<()> {
     let (epoch, before) = (teller.cluster.remote_task().await?.epoch, teller.follower.seen().last);
-    teller.time.say(&format!("removing {last}, the last node"));
+    teller.time.say(&format!("removing {last}, the last node"))?;
     teller.cluster.end_agent(last, Signal::TERM).await?;
     let unmanaged = until("the remote task to be shown as unmanaged", STEP, || async {
         let task = teller.cluster.remote_task().await?;
@@ -272,8 +300,8 @@ async fn nobody_then_a_new_one(teller: &mut Teller<'_>, last: &str) -> Result<()
     let alive = Process::of(teller.instance.pid) == Some(teller.instance);
     let mut text = format!("  nobody manages it (epoch {}); ", unmanaged.epoch);
     write!(text, "pid {} {}", teller.instance.pid, if alive { "runs on" } else { "is GONE" })?;
-    teller.time.say(&text);
-    teller.time.say("starting node-3");
+    teller.time.say(&text)?;
+    teller.time.say("starting node-3")?;
     let asked = Instant::now();
     teller.cluster.start_node("node-3")?;
     teller.handed_over(epoch).await?;
@@ -284,7 +312,7 @@ async fn kill_plugin(teller: &mut Teller<'_>, node: &str) -> Result<()> {
     let before = teller.follower.seen().last;
     let pids = teller.cluster.plugin_pids(node, "remote_exec");
     ensure!(!pids.is_empty(), "{node} runs no remote_exec plugin");
-    teller.time.say(&format!("kill -9 of the remote_exec plugin of {node} (pid {})", pids[0]));
+    teller.time.say(&format!("kill -9 of the remote_exec plugin of {node} (pid {})", pids[0]))?;
     for pid in pids.iter().filter_map(|p| Pid::from_raw(*p)) {
         kill_process(pid, Signal::KILL).context("could not kill the plugin")?;
     }
@@ -294,20 +322,30 @@ async fn kill_plugin(teller: &mut Teller<'_>, node: &str) -> Result<()> {
         Ok((!now.is_empty() && now.iter().all(|p| !pids.contains(p))).then_some(()))
     })
     .await?;
-    teller.check("kill -9 of the driver plugin", Some(asked.elapsed()), before, "time until a new plugin process served").await
+    teller
+        .check("kill -9 of the driver plugin", Some(asked.elapsed()), before, "time until a new plugin process served")
+        .await
 }
 
-/// Reads the whole log once more, through the node that manages the task now, and counts.
+/// Reads the whole log once more, through the node that manages the task now, and counts. The plugin that reads it may
+/// just have begun: what is shorter than what was seen is read again.
 async fn whole_log(teller: &Teller<'_>, at_least: u64) -> Result<()> {
-    let alloc = running(&teller.conn, "counter").await?;
-    let logs = call::alloc_files("logs", alloc.id).with("task", "count").with("type", "stdout").with("plain", true).with("follow", false);
-    let text = teller.conn.text(logs.with("origin", "start").with("offset", 0)).await?;
+    let text = until("the whole log", STEP, || async {
+        let alloc = running(&teller.conn, "counter").await?;
+        let logs = call::alloc_files("logs", alloc.id)
+            .with("task", "count")
+            .with("type", "stdout")
+            .with("plain", true)
+            .with("follow", false);
+        let text = teller.conn.text(logs.with("origin", "start").with("offset", 0)).await?;
+        let lines = u64::try_from(text.matches('\n').count())?;
+        ensure!(lines >= at_least, "the log has {lines} lines, {at_least} had been seen before");
+        Ok(Some(text))
+    })
+    .await?;
     let complete = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
-    let mut expected = 1_u64;
-    for line in complete.lines() {
+    for (line, expected) in complete.lines().zip(1_u64..) {
         ensure!(line.parse::<u64>().ok() == Some(expected), "line {expected} of the log reads {line:?}");
-        expected += 1;
     }
-    ensure!(expected > at_least, "the log has {} lines, {at_least} had been seen before", expected - 1);
     Ok(())
 }

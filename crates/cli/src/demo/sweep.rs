@@ -29,8 +29,10 @@ pub fn processes_of(dir: &Path) -> BTreeMap<i32, String> {
             continue;
         }
         let proc = entry.path();
-        let text = |name: &str| String::from_utf8_lossy(&fs::read(proc.join(name)).unwrap_or_default()).replace('\0', " ");
-        let link = |name: &str| fs::read_link(proc.join(name)).map(|p| p.to_string_lossy().into_owned()).unwrap_or_default();
+        let text =
+            |name: &str| String::from_utf8_lossy(&fs::read(proc.join(name)).unwrap_or_default()).replace('\0', " ");
+        let link =
+            |name: &str| fs::read_link(proc.join(name)).map(|p| p.to_string_lossy().into_owned()).unwrap_or_default();
         let command = text("cmdline");
         // A zombie has neither command line nor environment: it has ended already.
         let ours = command.contains(&needle)
@@ -84,7 +86,8 @@ pub fn end_everything_of(dir: &Path) -> BTreeMap<i32, String> {
 /// Takes away what is mounted below: secrets of tasks that nobody has ended in the usual way.
 fn unmount_below(dir: &Path) {
     let info = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let points = info.lines().filter_map(|line| line.split(' ').nth(4)).map(Path::new).filter(|point| point.starts_with(dir));
+    let points =
+        info.lines().filter_map(|line| line.split(' ').nth(4)).map(Path::new).filter(|point| point.starts_with(dir));
     for point in points.collect::<Vec<_>>().into_iter().rev() {
         let _ = rustix::mount::unmount(point, rustix::mount::UnmountFlags::DETACH);
     }

@@ -137,7 +137,11 @@ impl Agent {
     pub(crate) fn wait_for_driver(&self, driver: &str) -> Value {
         until(&format!("a ready node with {driver}"), || {
             let nodes = self.get("/v1/nodes")?;
-            nodes.as_array()?.iter().find(|n| n["Status"] == "ready" && n["Drivers"][driver]["Healthy"] == true).cloned()
+            nodes
+                .as_array()?
+                .iter()
+                .find(|n| n["Status"] == "ready" && n["Drivers"][driver]["Healthy"] == true)
+                .cloned()
         })
     }
 
@@ -210,7 +214,9 @@ impl Agent {
         if !self.spawn() {
             panic!("the agent did not say where it listens; its log:\n{}", self.log());
         }
-        let own = until("the id of its node", || self.get("/v1/agent/self")?["stats"]["client"]["node_id"].as_str().map(str::to_owned));
+        let own = until("the id of its node", || {
+            self.get("/v1/agent/self")?["stats"]["client"]["node_id"].as_str().map(str::to_owned)
+        });
         until("a ready node with its drivers", || {
             let nodes = self.get("/v1/nodes")?;
             let node = nodes.as_array()?.iter().find(|n| n["ID"] == own.as_str() && n["Status"] == "ready")?;
@@ -225,7 +231,8 @@ impl Agent {
 
     /// The same with further flags.
     pub(crate) fn spawn_with(&mut self, flags: &[&str]) -> bool {
-        let log = fs::OpenOptions::new().create(true).append(true).open(self.dir.path().join("agent.log")).expect("log");
+        let log =
+            fs::OpenOptions::new().create(true).append(true).open(self.dir.path().join("agent.log")).expect("log");
         let config = fs::read_to_string(self.dir.path().join("agent.hcl")).unwrap_or_default();
         let shared_secret = (!config.contains("join_secret")).then_some(("DROVER_JOIN_SECRET", "of-the-tests"));
         // As people start agents by hand: SIGHUP is ignored in everything that does not say otherwise.
@@ -294,7 +301,13 @@ impl Agent {
         self.ask(method, path, &[], body).ok().map(|answer| (answer.status, answer.body))
     }
     /// The same with further headers, and with the head of the answer.
-    pub(crate) fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> std::io::Result<HttpAnswer> {
+    pub(crate) fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> std::io::Result<HttpAnswer> {
         testkit::ask(self.address.trim_start_matches("http://"), method, path, headers, body.as_bytes())
     }
     /// GET as JSON; None when it is not answered with 200.
@@ -323,7 +336,13 @@ impl Agent {
     pub(crate) fn cli_ok(&self, args: &[&str]) -> String {
         let out = self.cli(args);
         let text = String::from_utf8_lossy(&out.stdout).into_owned();
-        assert!(out.status.success(), "drover {}: {}\n{text}\n{}", args.join(" "), out.status, String::from_utf8_lossy(&out.stderr));
+        assert!(
+            out.status.success(),
+            "drover {}: {}\n{text}\n{}",
+            args.join(" "),
+            out.status,
+            String::from_utf8_lossy(&out.stderr)
+        );
         text
     }
 
@@ -341,12 +360,16 @@ impl Agent {
     }
     /// Waits for an allocation of a job in a client status.
     pub(crate) fn alloc(&self, job: &str, status: &str) -> Value {
-        until(&format!("an allocation of {job} that is {status}"), || self.allocs(job).into_iter().find(|a| a["ClientStatus"] == status))
+        until(&format!("an allocation of {job} that is {status}"), || {
+            self.allocs(job).into_iter().find(|a| a["ClientStatus"] == status)
+        })
     }
     /// What a task has written.
     pub(crate) fn logs(&self, alloc: &Value, task: &str) -> String {
         let id = alloc["ID"].as_str().expect("an id");
-        self.http("GET", &format!("/v1/client/fs/logs/{id}?task={task}&type=stdout&plain=true"), "").map(|(_, b)| b).unwrap_or_default()
+        self.http("GET", &format!("/v1/client/fs/logs/{id}?task={task}&type=stdout&plain=true"), "")
+            .map(|(_, b)| b)
+            .unwrap_or_default()
     }
     /// Every process that names this agent's directory: pid → command line.
     pub(crate) fn processes(&self) -> BTreeMap<i32, String> {
@@ -356,7 +379,10 @@ impl Agent {
     /// Executors of tasks: pid → command line. That which serves a plugin as its runtime on this host belongs to the
     /// plugin.
     pub(crate) fn executors(&self) -> BTreeMap<i32, String> {
-        self.processes().into_iter().filter(|(_, c)| c.contains("drover-executor") && !c.contains(" serve-host ")).collect()
+        self.processes()
+            .into_iter()
+            .filter(|(_, c)| c.contains("drover-executor") && !c.contains(" serve-host "))
+            .collect()
     }
 }
 

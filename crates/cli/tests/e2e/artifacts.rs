@@ -43,7 +43,14 @@ fn the_artifact_example_runs() {
     let dir = tempfile::tempdir().expect("temp dir");
     std::fs::write(dir.path().join("greet.sh"), "echo fetched for $1\n").expect("script");
     let packed = dir.path().join("greeting.tar.gz");
-    let tar = std::process::Command::new("tar").arg("-czf").arg(&packed).arg("-C").arg(dir.path()).arg("greet.sh").status().expect("tar");
+    let tar = std::process::Command::new("tar")
+        .arg("-czf")
+        .arg(&packed)
+        .arg("-C")
+        .arg(dir.path())
+        .arg("greet.sh")
+        .status()
+        .expect("tar");
     assert!(tar.success());
     let sum = std::process::Command::new("sha256sum").arg(&packed).output().expect("sha256sum").stdout;
     let sum = String::from_utf8_lossy(&sum).split(' ').next().expect("a sum").to_owned();
@@ -62,8 +69,10 @@ fn the_artifact_example_runs() {
 fn the_volume_example_runs() {
     let shared = tempfile::tempdir().expect("temp dir");
     std::fs::set_permissions(shared.path(), std::fs::Permissions::from_mode(0o777)).expect("mode");
-    let volume = |name: &str, more: &str| format!("  host_volume {name:?} {{\n    path = {:?}\n{more}  }}\n", shared.path());
-    let agent = Agent::start(&format!("client {{\n{}{}}}", volume("shared", ""), volume("certs", "    read_only = true\n")));
+    let volume =
+        |name: &str, more: &str| format!("  host_volume {name:?} {{\n    path = {:?}\n{more}  }}\n", shared.path());
+    let agent =
+        Agent::start(&format!("client {{\n{}{}}}", volume("shared", ""), volume("certs", "    read_only = true\n")));
     let file = example("volume.nomad.hcl").display().to_string();
     // Isolation needs root: elsewhere only the way to the scheduler is looked at.
     if !rustix::process::geteuid().is_root() {
@@ -100,8 +109,10 @@ fn a_download_does_not_outlive_kill_9_of_the_agent_and_begins_again() {
     let mut agent = Agent::start("");
     agent.put(
         "/v1/jobs",
-        &json!({"Job": {"ID": "fetching", "Type": "service", "TaskGroups": [{"Name": "g", "Update": {"MaxParallel": 0}, "Tasks": [{
-            "Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/sleep", "args": ["600"]}, "Resources": {"CPU": 20, "MemoryMB": 16},
+        &json!({"Job": {"ID": "fetching", "Type": "service",
+            "TaskGroups": [{"Name": "g", "Update": {"MaxParallel": 0}, "Tasks": [{
+            "Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/sleep", "args": ["600"]},
+            "Resources": {"CPU": 20, "MemoryMB": 16},
             "Artifacts": [{"GetterSource": format!("http://{addr}/stuck"), "RelativeDest": "local/"}]
         }]}]}}),
     );

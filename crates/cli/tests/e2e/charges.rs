@@ -11,7 +11,8 @@ const SLOT: &str = "default/far.g[0]/t";
 
 fn policy(job: &mut Value, attempts: u32) {
     let group = &mut job["Job"]["TaskGroups"][0];
-    group["RestartPolicy"] = json!({"Attempts": attempts, "Interval": 3_600_000_000_000_i64, "Delay": 100_000_000, "Mode": "fail"});
+    group["RestartPolicy"] =
+        json!({"Attempts": attempts, "Interval": 3_600_000_000_000_i64, "Delay": 100_000_000, "Mode": "fail"});
     group["ReschedulePolicy"] = json!({"Attempts": 0, "Unlimited": false});
 }
 
@@ -31,25 +32,36 @@ fn what_has_spent_the_budget_of_restarts_is_told_over_a_hand_over() {
         let one = fleet.provider.live().expect("reads").pop().expect("it runs");
         fleet.provider.end(&one.id).expect("writes");
         until("the next instance, and what the last one has cost", || {
-            fleet.record(SLOT).filter(|r| r["Observed"]["State"] == "Running" && causes(&r["RestartCharges"]).len() == charged)
+            fleet
+                .record(SLOT)
+                .filter(|r| r["Observed"]["State"] == "Running" && causes(&r["RestartCharges"]).len() == charged)
         })
     };
     let once = ends(&fleet, 1);
     let manager = text(&first["ManagerName"]);
     fleet.kill(&manager);
     let adopted = fleet.managed(SLOT, &[&manager]);
-    assert_eq!(adopted["RestartCharges"], once["RestartCharges"], "a lost manager costs nothing and takes nothing along");
+    assert_eq!(
+        adopted["RestartCharges"], once["RestartCharges"],
+        "a lost manager costs nothing and takes nothing along"
+    );
     assert!(causes(&adopted["RestartCharges"])[0].starts_with("exit code 3"), "{adopted}");
     let twice = ends(&fleet, 2);
     assert_eq!(twice["RestartCharges"][0], once["RestartCharges"][0]);
     let alloc = text(&twice["AllocID"]);
-    for shown in [fleet.server.cli_ok(&["remote", "status", "far"]), fleet.server.cli_ok(&["alloc", "status", &alloc])] {
+    for shown in [fleet.server.cli_ok(&["remote", "status", "far"]), fleet.server.cli_ok(&["alloc", "status", &alloc])]
+    {
         assert!(shown.contains("attempts spent in this interval: 2 of 5"), "{shown}");
-        assert_eq!(shown.lines().filter(|l| l.starts_with("Spent On") && l.contains("exit code 3")).count(), 2, "{shown}");
+        assert_eq!(
+            shown.lines().filter(|l| l.starts_with("Spent On") && l.contains("exit code 3")).count(),
+            2,
+            "{shown}"
+        );
     }
 
     let mut near = json!({"Job": {"ID": "near", "Type": "batch", "TaskGroups": [{"Name": "g", "Tasks": [{
-        "Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/sh", "args": ["-c", "exit 5"]}, "Resources": {"CPU": 20, "MemoryMB": 16}
+        "Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/sh", "args": ["-c", "exit 5"]},
+        "Resources": {"CPU": 20, "MemoryMB": 16}
     }]}]}});
     policy(&mut near, 1);
     fleet.server.put("/v1/jobs", &near);

@@ -53,7 +53,9 @@ fn verbs_show_what_is_there() {
     assert!(agent.cli_ok(&["job", "inspect", "hello"]).contains("\"TaskGroups\""));
     assert!(agent.cli_ok(&["job", "history", "hello"]).contains("Version"));
     assert!(agent.cli_ok(&["alloc", "status", short]).contains("Task \"greet\" is \"running\""));
-    until("the log", || agent.cli_ok(&["alloc", "logs", "-tail", "-n", "1", short]).contains("Hello from greet").then_some(()));
+    until("the log", || {
+        agent.cli_ok(&["alloc", "logs", "-tail", "-n", "1", short]).contains("Hello from greet").then_some(())
+    });
     assert!(agent.cli_ok(&["alloc", "logs", "-job", "hello"]).contains("number 1"));
     let listing = agent.cli_ok(&["alloc", "fs", short]);
     assert!(listing.contains("alloc/") && listing.contains("greet/"), "{listing}");
@@ -85,7 +87,9 @@ fn verbs_show_what_is_there() {
     until("the end by the signal", || agent.cli_ok(&["alloc", "status", short]).contains("Signal: 15").then_some(()));
     agent.alloc("hello", "running");
     agent.cli_ok(&["alloc", "stop", "-detach", short]);
-    until("a replacement", || agent.allocs("hello").iter().any(|a| a["ClientStatus"] == "running" && a["ID"] != id).then_some(()));
+    until("a replacement", || {
+        agent.allocs("hello").iter().any(|a| a["ClientStatus"] == "running" && a["ID"] != id).then_some(())
+    });
 
     agent.cli_ok(&["job", "stop", "hello"]);
     until("the end of the job", || agent.cli_ok(&["job", "status", "hello"]).contains("dead").then_some(()));
@@ -99,8 +103,11 @@ fn errors_of_job_files_show_the_place() {
     let agent = Agent::start("");
     let dir = tempfile::tempdir().expect("a temporary directory");
     let file = dir.path().join("wrong.nomad.hcl");
-    fs::write(&file, "job \"x\" {\n  group \"g\" {\n    cuont = 2\n    task \"t\" {\n      driver = \"raw_exec\"\n    }\n  }\n}\n")
-        .expect("the file");
+    fs::write(
+        &file,
+        "job \"x\" {\n  group \"g\" {\n    cuont = 2\n    task \"t\" {\n      driver = \"raw_exec\"\n    }\n  }\n}\n",
+    )
+    .expect("the file");
     let out = agent.cli(&["job", "run", &file.display().to_string()]);
     let error = String::from_utf8_lossy(&out.stderr);
     assert!(!out.status.success());
@@ -109,11 +116,13 @@ fn errors_of_job_files_show_the_place() {
     }
     for (text, reason) in [
         (
-            "job \"x\" { periodic { crons = [\"* * * * *\"] }\n group \"g\" { task \"t\" { driver = \"raw_exec\"\n config { command = \"/bin/true\" } } } }",
+            "job \"x\" { periodic { crons = [\"* * * * *\"] }\n group \"g\" { task \"t\" { driver = \"raw_exec\"\n \
+                config { command = \"/bin/true\" } } } }",
             "periodic",
         ),
         (
-            "job \"x\" { group \"g\" { consul { namespace = \"n\" }\n task \"t\" { driver = \"raw_exec\"\n config { command = \"/bin/true\" } } } }",
+            "job \"x\" { group \"g\" { consul { namespace = \"n\" }\n task \"t\" { driver = \"raw_exec\"\n config { \
+                command = \"/bin/true\" } } } }",
             "consul",
         ),
     ] {
@@ -130,11 +139,20 @@ fn job_files_are_formatted() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let file = dir.path().join("a.nomad.hcl");
     fs::write(&file, "job \"x\" {\n type=\"batch\"\n      priority = 50\n}\n").expect("the file");
-    let fmt =
-        |args: &[&str]| std::process::Command::new(crate::agent::drover()).arg("fmt").args(args).arg(&file).output().expect("drover fmt");
+    let fmt = |args: &[&str]| {
+        std::process::Command::new(crate::agent::drover())
+            .arg("fmt")
+            .args(args)
+            .arg(&file)
+            .output()
+            .expect("drover fmt")
+    };
     assert!(!fmt(&["-check"]).status.success(), "a check of an untidy file fails");
     assert!(fmt(&[]).status.success());
-    assert_eq!(fs::read_to_string(&file).expect("the file"), "job \"x\" {\n  type     = \"batch\"\n  priority = 50\n}\n");
+    assert_eq!(
+        fs::read_to_string(&file).expect("the file"),
+        "job \"x\" {\n  type     = \"batch\"\n  priority = 50\n}\n"
+    );
     assert!(fmt(&["-check"]).status.success());
 }
 
@@ -148,9 +166,11 @@ fn lists_of_evaluations_come_in_pages() {
     let rows: Value = serde_json::from_slice(&out.stdout).expect("JSON");
     assert_eq!(rows.as_array().map(Vec::len), Some(1));
     let hint = String::from_utf8_lossy(&out.stderr).into_owned();
-    let token = hint.split("-page-token ").nth(1).and_then(|rest| rest.split(' ').next()).expect("where to go on").to_owned();
+    let token =
+        hint.split("-page-token ").nth(1).and_then(|rest| rest.split(' ').next()).expect("where to go on").to_owned();
     let next: Value =
-        serde_json::from_slice(&agent.cli(&["eval", "list", "-per-page", "1", "-page-token", &token, "-json"]).stdout).expect("JSON");
+        serde_json::from_slice(&agent.cli(&["eval", "list", "-per-page", "1", "-page-token", &token, "-json"]).stdout)
+            .expect("JSON");
     assert_ne!(next[0]["ID"], rows[0]["ID"]);
     let table = agent.cli_ok(&["eval", "list", "-verbose", "-filter", "JobID == \"hello\"", "-per-page", "1"]);
     assert_eq!(table.lines().count(), 2, "a header and a row: {table}");
@@ -161,11 +181,16 @@ fn lists_of_evaluations_come_in_pages() {
 fn deployments_and_places_of_a_service_come_in_pages() {
     let agent = Agent::start("");
     let job = |version: &str| {
-        let task = serde_json::json!({"Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/sleep", "args": ["600"]},
+        let task = serde_json::json!({"Name": "t", "Driver": "raw_exec",
+            "Config": {"command": "/bin/sleep", "args": ["600"]},
             "Resources": {"CPU": 10, "MemoryMB": 16}});
         let service = serde_json::json!({"Name": "paged", "Provider": "nomad"});
-        let group = serde_json::json!({"Name": "g", "Count": 3, "Services": [service], "Tasks": [task], "Update": {"MinHealthyTime": 1, "MaxParallel": 3}});
-        agent.put("/v1/jobs", &serde_json::json!({"Job": {"ID": "paged", "Meta": {"v": version}, "TaskGroups": [group]}}));
+        let group = serde_json::json!({"Name": "g", "Count": 3, "Services": [service], "Tasks": [task],
+                "Update": {"MinHealthyTime": 1, "MaxParallel": 3}});
+        agent.put(
+            "/v1/jobs",
+            &serde_json::json!({"Job": {"ID": "paged", "Meta": {"v": version}, "TaskGroups": [group]}}),
+        );
     };
     job("1");
     until("a deployment", || agent.cli_ok(&["deployment", "list"]).contains("successful").then_some(()));
@@ -186,7 +211,9 @@ fn deployments_and_places_of_a_service_come_in_pages() {
     // Of the last version all: places come and go while it replaces the one before.
     until("three places", || {
         let (places, allocs) = (agent.get("/v1/service/paged")?, agent.get("/v1/job/paged/allocations")?);
-        let last = |place: &Value| allocs.as_array().into_iter().flatten().any(|a| a["ID"] == place["AllocID"] && a["JobVersion"] == 2);
+        let last = |place: &Value| {
+            allocs.as_array().into_iter().flatten().any(|a| a["ID"] == place["AllocID"] && a["JobVersion"] == 2)
+        };
         let places = places.as_array()?;
         (places.len() == 3 && places.iter().all(last)).then_some(())
     });
@@ -195,8 +222,10 @@ fn deployments_and_places_of_a_service_come_in_pages() {
         let (second, end) = page(args, Some(&next.expect("there is more")));
         assert_eq!((first.len(), second.len(), end), (2, 1, None), "{args:?}");
         assert!(first.iter().all(|row| row["ID"] != second[0]["ID"]), "{args:?}");
-        let some =
-            agent.cli_ok(&[args, &["-filter", &format!("ID == {:?}", second[0]["ID"].as_str().expect("an id")), "-verbose"]].concat());
+        let some = agent.cli_ok(
+            &[args, &["-filter", &format!("ID == {:?}", second[0]["ID"].as_str().expect("an id")), "-verbose"]]
+                .concat(),
+        );
         assert_eq!(some.matches(second[0]["ID"].as_str().expect("an id")).count(), 1, "{args:?}: {some}");
     }
     assert!(agent.cli_ok(&["deployment", "list", "-filter", "JobID == \"other\""]).contains("No deployments found"));

@@ -36,8 +36,8 @@ fn in_bash(address: &str, words: &[&str]) -> Vec<String> {
 }
 
 fn in_bash_at(address: &str, dir: &Path, words: &[&str]) -> Vec<String> {
-    let script =
-        "source <(\"$1\" completion bash); COMP_WORDS=(\"${@:1}\"); COMP_CWORD=$(($# - 1)); _drover; printf '%s\\n' \"${COMPREPLY[@]}\"";
+    let script = "source <(\"$1\" completion bash); COMP_WORDS=(\"${@:1}\"); COMP_CWORD=$(($# - 1)); _drover; printf \
+        '%s\\n' \"${COMPREPLY[@]}\"";
     let out = Command::new("bash")
         .args(["--norc", "-c", script, "bash"])
         .arg(drover())
@@ -55,7 +55,10 @@ fn in_bash_at(address: &str, dir: &Path, words: &[&str]) -> Vec<String> {
 fn has(shell: &str) -> bool {
     let there = Command::new(shell).args(["-c", "true"]).status().is_ok_and(|status| status.success());
     if !there {
-        assert!(std::env::var_os("DROVER_TEST_SHELLS").is_none(), "there is no {shell}, and DROVER_TEST_SHELLS says that there is");
+        assert!(
+            std::env::var_os("DROVER_TEST_SHELLS").is_none(),
+            "there is no {shell}, and DROVER_TEST_SHELLS says that there is"
+        );
         skip::elsewhere(&format!("there is no {shell}"), "interop completion");
     }
     there
@@ -77,10 +80,16 @@ fn in_zsh(address: &str, dir: &Path, words: &[&str]) -> Vec<String> {
 
 /// What fish offers on that line.
 fn in_fish(address: &str, dir: &Path, line: &str) -> Vec<String> {
-    let path = format!("{}:{}", drover().parent().expect("a directory").display(), std::env::var("PATH").unwrap_or_default());
+    let path =
+        format!("{}:{}", drover().parent().expect("a directory").display(), std::env::var("PATH").unwrap_or_default());
     let script = "drover completion fish | source; complete -C \"$argv[1]\"";
     let mut command = Command::new("fish");
-    command.args(["--no-config", "-c", script, line]).current_dir(dir).env("PATH", path).env("DROVER_ADDR", address).env("HOME", dir);
+    command
+        .args(["--no-config", "-c", script, line])
+        .current_dir(dir)
+        .env("PATH", path)
+        .env("DROVER_ADDR", address)
+        .env("HOME", dir);
     shown(&command.output().expect("fish"))
 }
 
@@ -97,11 +106,23 @@ fn shown(out: &Output) -> Vec<String> {
 fn names_that_a_shell_would_act_on_are_only_names() {
     let agent = Agent::start("");
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let names =
-        ["$(touch${IFS}owned)", "`touch${IFS}owned`", "a'b\"c", "a;touch${IFS}owned", "b\\", "c|d", "d*", "e&f", "~root", "!!", "%self"];
+    let names = [
+        "$(touch${IFS}owned)",
+        "`touch${IFS}owned`",
+        "a'b\"c",
+        "a;touch${IFS}owned",
+        "b\\",
+        "c|d",
+        "d*",
+        "e&f",
+        "~root",
+        "!!",
+        "%self",
+    ];
     for name in names.into_iter().chain(["-purge", "--rf", "new\nline"]) {
         let task = json!({"Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/true"}});
-        agent.put("/v1/jobs", &json!({"Job": {"ID": name, "TaskGroups": [{"Name": "g", "Count": 0, "Tasks": [task]}]}}));
+        agent
+            .put("/v1/jobs", &json!({"Job": {"ID": name, "TaskGroups": [{"Name": "g", "Count": 0, "Tasks": [task]}]}}));
     }
     let mut offerable = names.map(str::to_owned).to_vec();
     offerable.sort();
@@ -113,12 +134,14 @@ fn names_that_a_shell_would_act_on_are_only_names() {
     // What bash inserts, behind an open quote as well, is read as one word that is the name.
     for quote in ["", "'", "\""] {
         // Within double quotes nothing keeps a shell that somebody types into from its history.
-        let wanted: Vec<String> = offerable.iter().filter(|name| quote != "\"" || !name.contains('!')).cloned().collect();
+        let wanted: Vec<String> =
+            offerable.iter().filter(|name| quote != "\"" || !name.contains('!')).cloned().collect();
         until_offered(&wanted, || {
             let mut inserted = in_bash_at(agent.address(), dir.path(), &["job", "stop", quote]);
             for word in &mut inserted {
                 let read = format!("printf %s {quote}{word}{quote}");
-                let out = Command::new("bash").args(["--norc", "-c", &read]).current_dir(dir.path()).output().expect("bash");
+                let out =
+                    Command::new("bash").args(["--norc", "-c", &read]).current_dir(dir.path()).output().expect("bash");
                 *word = String::from_utf8(out.stdout).expect("text");
             }
             inserted.sort();
@@ -203,7 +226,9 @@ fn slots_of_remote_tasks_are_offered_and_quoted() {
     fleet.server.put("/v1/jobs", &mock_job("far", 1));
     fleet.managed("default/far.g[0]/t", &[]);
     until_offered(&["default/far.g[0]/t"], || offered(&fleet.server, &["remote", "restart", "default/f"]));
-    until_offered(&["default/far.g\\[0\\]/t"], || in_bash(fleet.server.address(), &["remote", "gone", "default/far.g\\[0"]));
+    until_offered(&["default/far.g\\[0\\]/t"], || {
+        in_bash(fleet.server.address(), &["remote", "gone", "default/far.g\\[0"])
+    });
     fleet.server.cli_ok(&["job", "stop", "far"]);
     until("its end", || fleet.record("default/far.g[0]/t").is_none().then_some(()));
 }
@@ -213,7 +238,11 @@ fn completion_is_silent_and_quick_without_an_agent() {
     let ask = |address: &str| -> (Output, Duration) {
         let start = Instant::now();
         let mut command = Command::new(drover());
-        let out = command.args(["complete", "--", "job", "status", "we"]).env("DROVER_ADDR", address).output().expect("drover");
+        let out = command
+            .args(["complete", "--", "job", "status", "we"])
+            .env("DROVER_ADDR", address)
+            .output()
+            .expect("drover");
         (out, start.elapsed())
     };
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");

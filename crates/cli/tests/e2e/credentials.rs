@@ -28,7 +28,8 @@ impl Fleet {
             until(&format!("{slot} to be unknown"), || {
                 let r = self.record(slot)?;
                 let why = text(&r["Observed"]["Why"]);
-                (r["Observed"]["State"] == "Unknown" && why.contains("denied") && why.contains("credentials")).then_some(())
+                (r["Observed"]["State"] == "Unknown" && why.contains("denied") && why.contains("credentials"))
+                    .then_some(())
             });
         }
     }
@@ -42,7 +43,11 @@ impl Fleet {
     /// Calls that changed something.
     fn changes(&self) -> Vec<String> {
         let calls = self.provider.calls().expect("reads");
-        calls.into_iter().filter(|c| c.mutates() && c.outcome == Outcome::Done).map(|c| format!("{} {:?}", c.call, c.instances)).collect()
+        calls
+            .into_iter()
+            .filter(|c| c.mutates() && c.outcome == Outcome::Done)
+            .map(|c| format!("{} {:?}", c.call, c.instances))
+            .collect()
     }
 }
 
@@ -70,7 +75,10 @@ fn a30_denied_tasks_are_unknown_and_go_on_with_renewed_credentials() {
     fleet.denied(std::slice::from_ref(&comes));
     assert_eq!(fleet.changes(), calm, "nothing is created or stopped without an answer");
     for job in ["far", "comes"] {
-        assert!(fleet.server.allocs(job).iter().all(|a| a["ClientStatus"] != "failed" && a["ClientStatus"] != "lost"), "{job}");
+        assert!(
+            fleet.server.allocs(job).iter().all(|a| a["ClientStatus"] != "failed" && a["ClientStatus"] != "lost"),
+            "{job}"
+        );
     }
 
     // Renewed in the configuration of the running agent.
@@ -110,7 +118,9 @@ fn a30_denied_tasks_are_unknown_and_go_on_with_renewed_credentials() {
     fleet.denied(&all);
     fleet.kill("a");
     fleet.join("b", "credentials = \"fourth\"");
-    until("another manager", || all.iter().all(|slot| fleet.record(slot).is_some_and(|r| r["ManagerName"] == "b")).then_some(()));
+    until("another manager", || {
+        all.iter().all(|slot| fleet.record(slot).is_some_and(|r| r["ManagerName"] == "b")).then_some(())
+    });
     assert_eq!(until("all to be seen again", || fleet.running(&all)), before, "the same instances");
     assert_eq!(fleet.changes(), calm);
     fleet.at_most_one();
@@ -132,8 +142,8 @@ fn a30_tokens_of_a_task_are_renewed_by_whoever_manages_it() {
     let mut fleet = Fleet::with(&["a", "b"], "");
     let mut job = mock_job("holds", 1);
     let ttl = 8_000_000_000_u64;
-    job["Job"]["TaskGroups"][0]["Tasks"][0]["Identities"] =
-        json!([{"Name": "x", "Audience": ["far"], "File": true, "TTL": ttl, "ChangeMode": "signal", "ChangeSignal": "SIGHUP"}]);
+    job["Job"]["TaskGroups"][0]["Tasks"][0]["Identities"] = json!([{"Name": "x", "Audience": ["far"],
+            "File": true, "TTL": ttl, "ChangeMode": "signal", "ChangeSignal": "SIGHUP"}]);
     fleet.server.put("/v1/jobs", &job);
     let slots = ["default/holds.g[0]/t".to_owned()];
     let before = until("the task to run", || fleet.running(&slots));
@@ -156,8 +166,12 @@ fn a30_tokens_of_a_task_are_renewed_by_whoever_manages_it() {
     assert!(third != first && third != second);
     assert_eq!(until("the task to be seen", || fleet.running(&slots)), before, "the same instance");
     assert_eq!(fleet.count("ensure"), 1);
-    let known =
-        ["/v1/remote/tasks", "/v1/allocations?task_states=true"].map(|path| fleet.server.get(path).expect("answers").to_string()).concat();
-    assert!([&first, &second, &third].iter().all(|token| !known.contains(token.as_str())), "no token in what the servers tell");
+    let known = ["/v1/remote/tasks", "/v1/allocations?task_states=true"]
+        .map(|path| fleet.server.get(path).expect("answers").to_string())
+        .concat();
+    assert!(
+        [&first, &second, &third].iter().all(|token| !known.contains(token.as_str())),
+        "no token in what the servers tell"
+    );
     fleet.at_most_one();
 }

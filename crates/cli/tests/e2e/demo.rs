@@ -70,8 +70,13 @@ fn the_demo_holds() {
 
 #[test]
 fn an_interrupted_demo_leaves_nothing() {
-    let mut child =
-        Command::new(drover()).arg("demo").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("drover demo");
+    let mut child = Command::new(drover())
+        .arg("demo")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("drover demo");
     let mut lines = BufReader::new(child.stdout.take().expect("stdout")).lines();
     let dir = directory(&lines.next().expect("a line").expect("text"));
     // In the middle of things: agents run, a workload runs.

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use crate::agent::{Agent, until};
 
 const SIZE_MB: u32 = 24;
-const BOTH: &str = "server {\n  enabled = true\n  min_heartbeat_ttl = \"2s\"\n  heartbeat_grace = \"1s\"\n}\nclient {\n  enabled = true\n  disk_free_mb = 100000\n}";
+const BOTH: &str = "server {\n  enabled = true\n  min_heartbeat_ttl = \"2s\"\n  heartbeat_grace = \"1s\"\n}\nclient \
+    {\n  enabled = true\n  disk_free_mb = 100000\n}";
 
 /// A service on one node; nothing restarts it.
 fn service(id: &str, node: &str, script: &str) -> Value {
@@ -15,8 +16,10 @@ fn service(id: &str, node: &str, script: &str) -> Value {
         "Constraints": [{"LTarget": "${node.unique.name}", "RTarget": node, "Operand": "="}],
         "TaskGroups": [{
             "Name": "g",
-            "RestartPolicy": {"Attempts": 0, "Mode": "fail"}, "ReschedulePolicy": {"Attempts": 0, "Unlimited": false}, "Update": {"MaxParallel": 0},
-            "Tasks": [{"Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/sh", "args": ["-c", script]}, "Resources": {"CPU": 20, "MemoryMB": 16},
+            "RestartPolicy": {"Attempts": 0, "Mode": "fail"}, "ReschedulePolicy": {"Attempts": 0, "Unlimited": false},
+            "Update": {"MaxParallel": 0},
+            "Tasks": [{"Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/sh", "args": ["-c", script]},
+                "Resources": {"CPU": 20, "MemoryMB": 16},
                 "LogConfig": {"MaxFiles": 2, "MaxFileSizeMB": 1}}]
         }]
     }})
@@ -34,7 +37,8 @@ impl Pair {
     fn start() -> Option<Self> {
         let server = Agent::on_small_disk(BOTH, "name = \"first\"", SIZE_MB)?;
         let wire = testkit::Wire::to(server.rpc());
-        let roles = format!("client {{\n  enabled = true\n  disk_free_mb = 100000\n  servers = [\"{}\"]\n}}", wire.at());
+        let roles =
+            format!("client {{\n  enabled = true\n  disk_free_mb = 100000\n  servers = [\"{}\"]\n}}", wire.at());
         let node = Agent::on_small_disk(&roles, "name = \"second\"", SIZE_MB)?;
         let pair = Self { server, node, wire };
         pair.ready();
@@ -76,7 +80,9 @@ impl Pair {
                 self.server.alloc(&format!("{job}-{name}"), "running");
             }
             let sleeps = until("the sleeper", || self.workloads(name, "sleep 31100").first().copied());
-            let writes = until("the writer", || std::fs::read_to_string(self.of(name).dir().join("writes.pid")).ok()?.trim().parse().ok());
+            let writes = until("the writer", || {
+                std::fs::read_to_string(self.of(name).dir().join("writes.pid")).ok()?.trim().parse().ok()
+            });
             (name.to_owned(), vec![sleeps, writes])
         };
         ["first", "second"].map(running).to_vec()
@@ -117,7 +123,10 @@ impl Pair {
             self.server.alloc(&format!("after-{name}"), "running");
             let ended = self.server.alloc(&format!("ends-{name}"), "failed");
             let events = ended["TaskStates"]["t"]["Events"].as_array().cloned().unwrap_or_default();
-            assert!(events.iter().any(|e| e["Type"] == "Terminated" && e["ExitCode"] == 9), "{name}: the exit code is known: {events:?}");
+            assert!(
+                events.iter().any(|e| e["Type"] == "Terminated" && e["ExitCode"] == 9),
+                "{name}: the exit code is known: {events:?}"
+            );
             self.run_on(name, pids);
             let writes = self.server.alloc(&format!("writes-{name}"), "running");
             let length = || self.server.logs(&writes, "t").len();
@@ -235,5 +244,7 @@ fn on_a_node_with_a_full_disk_tasks_can_be_stopped_and_what_is_placed_there_runs
             (last["ClientStatus"] == "running" || failed).then_some(())
         });
     }
-    until("the stop to be told", || pair.server.allocs("stays-second").first().filter(|a| a["ClientStatus"] == "complete").map(drop));
+    until("the stop to be told", || {
+        pair.server.allocs("stays-second").first().filter(|a| a["ClientStatus"] == "complete").map(drop)
+    });
 }

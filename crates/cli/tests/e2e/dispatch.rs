@@ -22,11 +22,25 @@ fn a_dispatch_runs_with_its_payload_here_and_in_a_runtime() {
     };
     let made = dispatch(&["-idempotency-token", "once", "-id-prefix-template", "mine", "parameterized", &words]);
     let text = String::from_utf8_lossy(&made.stdout).into_owned();
-    assert!(made.status.success() && text.contains("Evaluation ID"), "{text}\n{}", String::from_utf8_lossy(&made.stderr));
-    let child = text.lines().find_map(|l| l.split_once("parameterized/dispatch-mine-")).expect("the child's id").1.trim().to_owned();
+    assert!(
+        made.status.success() && text.contains("Evaluation ID"),
+        "{text}\n{}",
+        String::from_utf8_lossy(&made.stderr)
+    );
+    let child = text
+        .lines()
+        .find_map(|l| l.split_once("parameterized/dispatch-mine-"))
+        .expect("the child's id")
+        .1
+        .trim()
+        .to_owned();
     let child = format!("parameterized/dispatch-mine-{child}");
     let jobs = agent.get("/v1/jobs?prefix=parameterized/").expect("jobs");
-    assert_eq!((jobs[0]["ID"].as_str(), jobs[0]["ParentID"].as_str()), (Some(child.as_str()), Some("parameterized")), "{jobs}");
+    assert_eq!(
+        (jobs[0]["ID"].as_str(), jobs[0]["ParentID"].as_str()),
+        (Some(child.as_str()), Some("parameterized")),
+        "{jobs}"
+    );
     let of_child = || {
         let all = agent.get("/v1/allocations")?;
         all.as_array()?.iter().find(|a| a["JobID"] == child.as_str() && a["ClientStatus"] == "complete").cloned()
@@ -40,22 +54,26 @@ fn a_dispatch_runs_with_its_payload_here_and_in_a_runtime() {
     let refused = dispatch(&["parameterized"]);
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && text.contains("requires a payload"), "{text}");
-    until("the child to be counted", || agent.cli_ok(&["job", "status", "parameterized"]).contains("0        0        1").then_some(()));
+    until("the child to be counted", || {
+        agent.cli_ok(&["job", "status", "parameterized"]).contains("0        0        1").then_some(())
+    });
 
     // In a runtime elsewhere the payload comes with the create.
     let far = json!({"Job": {
         "ID": "far", "Type": "batch", "ParameterizedJob": {"Payload": "optional"},
         "TaskGroups": [{"Name": "g", "Tasks": [{
             "Name": "t", "Driver": "remote_exec", "DispatchPayload": {"File": "in/words"},
-            "Config": {"command": "/bin/sh", "args": ["-c", "cat local/in/words; echo; exec sleep 600"]}, "Resources": {"CPU": 20, "MemoryMB": 16}
+            "Config": {"command": "/bin/sh", "args": ["-c", "cat local/in/words; echo; exec \
+                sleep 600"]}, "Resources": {"CPU": 20, "MemoryMB": 16}
         }]}]
     }});
     agent.put("/v1/jobs", &far);
     agent.cli_ok(&["job", "dispatch", "-detach", "far", &words]);
     let of_far = |status: &str| {
         let all = agent.get("/v1/allocations")?;
-        let is =
-            |a: &&serde_json::Value| a["JobID"].as_str().is_some_and(|j| j.starts_with("far/dispatch-")) && a["ClientStatus"] == status;
+        let is = |a: &&serde_json::Value| {
+            a["JobID"].as_str().is_some_and(|j| j.starts_with("far/dispatch-")) && a["ClientStatus"] == status
+        };
         all.as_array()?.iter().find(is).cloned()
     };
     let remote = until("the remote task", || of_far("running"));

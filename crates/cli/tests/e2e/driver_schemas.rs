@@ -1,6 +1,6 @@
 //! The configuration of a task's driver is checked when the job is submitted, at its place in the file.
 
-use std::{fs, os::unix::fs::PermissionsExt, process::Command};
+use std::{fs, process::Command};
 
 use driver_sdk::{
     Error, PluginInfo, Started, StopTask, TaskConfig, TaskExit, TaskHandle, async_trait,
@@ -17,7 +17,8 @@ fn a_mistake_in_a_driver_configuration_is_shown_where_it_is_written() {
     let file = agent.dir().join("typo.nomad.hcl");
     let write = |config: &str| {
         let text = format!(
-            "job \"typo\" {{\n  group \"g\" {{\n    task \"t\" {{\n      driver = \"raw_exec\"\n      config {{\n{config}\n      }}\n    }}\n  }}\n}}\n"
+            "job \"typo\" {{\n  group \"g\" {{\n    task \"t\" {{\n      driver = \"raw_exec\"\n      config \
+                {{\n{config}\n      }}\n    }}\n  }}\n}}\n"
         );
         fs::write(&file, text).expect("written");
     };
@@ -29,7 +30,11 @@ fn a_mistake_in_a_driver_configuration_is_shown_where_it_is_written() {
             .env("NO_COLOR", "1")
             .output()
             .expect("runs");
-        (out.status.code(), String::from_utf8_lossy(&out.stdout).into_owned(), String::from_utf8_lossy(&out.stderr).into_owned())
+        (
+            out.status.code(),
+            String::from_utf8_lossy(&out.stdout).into_owned(),
+            String::from_utf8_lossy(&out.stderr).into_owned(),
+        )
     };
     write("        comand = \"/bin/true\"\n        args    = [\"a\", [\"b\"]]");
     for (verb, code) in [("validate", 1), ("plan", 255), ("run", 1)] {
@@ -49,7 +54,10 @@ fn a_mistake_in_a_driver_configuration_is_shown_where_it_is_written() {
     }
     assert_eq!(agent.http("GET", "/v1/job/typo", "").map(|(status, _)| status), Some(404), "nothing was registered");
     // What only the node knows is left to it.
-    write("        command = \"${attr.nobody.has}/${env[\"NOMAD_TASK_DIR\"]}\"\n        args    = [\"${NOMAD_PORT_http}\"]");
+    write(
+        "        command = \"${attr.nobody.has}/${env[\"NOMAD_TASK_DIR\"]}\"\n        args    = \
+            [\"${NOMAD_PORT_http}\"]",
+    );
     let (status, out, error) = submit("validate");
     assert_eq!((status, out.as_str()), (Some(0), "Job validation successful\n"), "{error}");
     // Who speaks to the API alone is told as well.
@@ -57,7 +65,10 @@ fn a_mistake_in_a_driver_configuration_is_shown_where_it_is_written() {
         "Tasks": [{"Name": "t", "Driver": "raw_exec", "Config": {"comand": "/bin/true"}}]}]}});
     let verdict = agent.put("/v1/validate/job", &typo);
     assert_eq!(verdict["DriverConfigValidated"], true, "{verdict}");
-    assert!(verdict["Error"].as_str().is_some_and(|error| error.contains("config.comand: Unknown attribute")), "{verdict}");
+    assert!(
+        verdict["Error"].as_str().is_some_and(|error| error.contains("config.comand: Unknown attribute")),
+        "{verdict}"
+    );
 }
 
 #[test]
@@ -74,8 +85,7 @@ fn a_plugin_that_comes_later_tells_its_schema() {
     assert_eq!(raw_exec["Schemas"][0]["Schema"]["Attributes"]["command"]["Required"], true, "{raw_exec}");
     assert_eq!(known("mock"), None);
     let plugin = dir.path().join("late");
-    fs::write(&plugin, format!("#!/bin/sh\nexec {} driver mock\n", drover().display())).expect("written");
-    fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).expect("mode");
+    testkit::program(&plugin, &format!("#!/bin/sh\nexec {} driver mock\n", drover().display()));
     agent.cli_ok(&["node", "drivers", "reload"]);
     until("the schema of a driver that came with a reload", || known("mock"));
 }
@@ -86,8 +96,7 @@ fn a_configuration_is_read_again_over_http() {
     let server = Agent::start(&format!("plugin_dir = {:?}", plugins.path()));
     let node = Agent::start_node(&server, &format!("plugin_dir = {:?}", plugins.path()));
     let plugin = plugins.path().join("late");
-    fs::write(&plugin, format!("#!/bin/sh\nexec {} driver mock\n", drover().display())).expect("written");
-    fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).expect("mode");
+    testkit::program(&plugin, &format!("#!/bin/sh\nexec {} driver mock\n", drover().display()));
     for (agent, method) in [(&server, "PUT"), (&node, "POST")] {
         let file = agent.dir().join("agent.hcl");
         let before = fs::read_to_string(&file).expect("the configuration");
@@ -150,7 +159,8 @@ fn a_driver_of_another_release_widens_what_is_taken() {
     let server = Agent::start("plugin \"mock\" {}");
     server.wait_for_driver("mock");
     let file = server.dir().join("colour.nomad.hcl");
-    let job = "job \"c\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"mock\"\n      config {\n        run_for = \"1s\"\n        colour  = \"red\"\n      }\n    }\n  }\n}\n";
+    let job = "job \"c\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"mock\"\n      config {\n        \
+        run_for = \"1s\"\n        colour  = \"red\"\n      }\n    }\n  }\n}\n";
     fs::write(&file, job).expect("written");
     let file = file.display().to_string();
     let validate = |agent: &Agent| {
@@ -164,9 +174,9 @@ fn a_driver_of_another_release_widens_what_is_taken() {
     let plugin = plugins.path().join("newer");
     let program = std::env::current_exe().expect("this program");
     let flags = "--exact driver_schemas::the_newer_driver --ignored --nocapture";
-    let script = format!("#!/bin/sh\nexport DROVER_TEST_PLUGIN=1\nexec {} {flags} 3>&1 1>/dev/null\n", program.display());
-    fs::write(&plugin, script).expect("written");
-    fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).expect("mode");
+    let script =
+        format!("#!/bin/sh\nexport DROVER_TEST_PLUGIN=1\nexec {} {flags} 3>&1 1>/dev/null\n", program.display());
+    testkit::program(&plugin, &script);
     let node = Agent::start_node(&server, &format!("plugin_dir = {:?}\nplugin \"newer\" {{}}", plugins.path()));
     until("the schema of the other release", || (validate(&server).0 == Some(0)).then_some(()));
     assert_eq!(validate(&node).0, Some(0), "through the other agent as well");

@@ -38,7 +38,8 @@ fn all_job_examples_run() {
 
     run(&agent, "template.nomad.hcl");
     let rendered = agent.alloc("template", "complete");
-    let text = "# template of show\nserver ONE port 8001 primary\nserver TWO port 8002\nbody { width: 960px }\ncolour green\n";
+    let text =
+        "# template of show\nserver ONE port 8001 primary\nserver TWO port 8002\nbody { width: 960px }\ncolour green\n";
     until("the rendered files", || (agent.logs(&rendered, "show") == text).then_some(()));
 
     let text = run(&agent, "services.nomad.hcl");
@@ -64,7 +65,9 @@ fn all_job_examples_run() {
     for job in ["hello", "lifecycle", "services", "counter"] {
         agent.cli_ok(&["job", "stop", job]);
     }
-    until("no workload left", || agent.processes().values().all(|c| !c.starts_with("/bin/sh") && !c.starts_with("sleep")).then_some(()));
+    until("no workload left", || {
+        agent.processes().values().all(|c| !c.starts_with("/bin/sh") && !c.starts_with("sleep")).then_some(())
+    });
     until("no executor left", || agent.executors().is_empty().then_some(()));
 }
 
@@ -93,11 +96,21 @@ fn a_changed_job_is_rolled_out_and_an_unchanged_one_is_not() {
     job["TaskGroups"][0]["Tasks"][2]["Env"] = json!({"CHANGED": "yes"});
     agent.put("/v1/jobs", &json!({"Job": job}));
     until("two healthy allocations of version 1", || {
-        let new = agent.allocs("lifecycle").into_iter().filter(|a| a["JobVersion"] == 1 && a["ClientStatus"] == "running").count();
-        let old = agent.allocs("lifecycle").into_iter().filter(|a| a["JobVersion"] == 0 && a["ClientStatus"] == "running").count();
+        let new = agent
+            .allocs("lifecycle")
+            .into_iter()
+            .filter(|a| a["JobVersion"] == 1 && a["ClientStatus"] == "running")
+            .count();
+        let old = agent
+            .allocs("lifecycle")
+            .into_iter()
+            .filter(|a| a["JobVersion"] == 0 && a["ClientStatus"] == "running")
+            .count();
         (new == 2 && old == 0).then_some(())
     });
-    until("a successful deployment", || (agent.get("/v1/job/lifecycle/deployment")?["Status"] == "successful").then_some(()));
+    until("a successful deployment", || {
+        (agent.get("/v1/job/lifecycle/deployment")?["Status"] == "successful").then_some(())
+    });
 }
 
 #[test]
@@ -112,7 +125,8 @@ fn agent_examples_start() {
             let text = text.replace("/opt/drover/plugins", &dir.join("plugins").display().to_string());
             let kept = secret.map_or_else(String::new, |path| path.display().to_string());
             let text = text.replace("/var/lib/drover/server/server/join-secret", &kept);
-            text.replace("/var/lib/drover", &dir.display().to_string()).replace("127.0.0.1:4647", &format!("127.0.0.1:{rpc}"))
+            text.replace("/var/lib/drover", &dir.display().to_string())
+                .replace("127.0.0.1:4647", &format!("127.0.0.1:{rpc}"))
         };
         let agent = Agent::of_file(local, &["-http-port", "0", "-rpc-port", &rpc, "-node", file]);
         assert!(!agent.log().contains("has no meaning here"), "{file}: {}", agent.log());

@@ -33,7 +33,8 @@ fn job(id: &str, node: &str, config: &Value) -> Value {
     json!({"Job": {
         "ID": id, "Type": "service",
         "Constraints": [{"LTarget": "${node.unique.name}", "RTarget": node, "Operand": "="}],
-        "TaskGroups": [{"Name": "g", "Tasks": [{"Name": "t", "Driver": "mock", "Config": config, "Resources": {"CPU": 20, "MemoryMB": 16}}]}]
+        "TaskGroups": [{"Name": "g",
+            "Tasks": [{"Name": "t", "Driver": "mock", "Config": config, "Resources": {"CPU": 20, "MemoryMB": 16}}]}]
     }})
 }
 
@@ -43,7 +44,8 @@ fn a_command_runs_beside_a_task_wherever_it_is_asked_for() {
     let node = Agent::start_node(&server, "name = \"two\"\nplugin \"mock\" {}\n");
     // Without a plan for exec the mock driver sends its standard input back.
     server.put("/v1/jobs", &job("echo", "two", &json!({"run_for": "1h"})));
-    let plan = json!({"run_for": "1h", "exec_command": {"stdout_string": "out\n", "stderr_string": "err\n", "exit_code": 7}});
+    let plan =
+        json!({"run_for": "1h", "exec_command": {"stdout_string": "out\n", "stderr_string": "err\n", "exit_code": 7}});
     server.put("/v1/jobs", &job("seven", "one", &plan));
     server.alloc("echo", "running");
     server.alloc("seven", "running");
@@ -60,7 +62,11 @@ fn a_command_runs_beside_a_task_wherever_it_is_asked_for() {
         // Nothing of what is said at the end is lost to a person whose input still comes.
         for _ in 0..5 {
             let out = exec(agent, &["-job", "seven", "anything"], &binary);
-            assert_eq!((out.status.code(), &out.stdout[..], &out.stderr[..]), (Some(7), &b"out\n"[..], &b"err\n"[..]), "{out:?}");
+            assert_eq!(
+                (out.status.code(), &out.stdout[..], &out.stderr[..]),
+                (Some(7), &b"out\n"[..], &b"err\n"[..]),
+                "{out:?}"
+            );
             let out = exec(agent, &["-job", "-task", "nobody", "seven", "true"], &binary);
             assert!(String::from_utf8_lossy(&out.stderr).contains("unknown task name \"nobody\""), "{out:?}");
         }

@@ -12,7 +12,8 @@ fn service(id: &str, script: &str) -> Value {
             "Name": "g",
             "RestartPolicy": {"Attempts": 5, "Interval": 60_000_000_000_i64, "Delay": 100_000_000, "Mode": "fail"},
             "Update": {"MaxParallel": 0},
-            "Tasks": [{"Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/sh", "args": ["-c", script]}, "Resources": {"CPU": 20, "MemoryMB": 16}}]
+            "Tasks": [{"Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/sh", "args": ["-c", script]},
+                "Resources": {"CPU": 20, "MemoryMB": 16}}]
         }]
     }})
 }
@@ -61,7 +62,9 @@ fn a_signal_that_the_agent_ignores_reaches_a_workload() {
     let alloc = agent.alloc("hears", "running");
     until("the workload", || Some(workloads(&agent, "sleep 31011")).filter(|w| w.len() == 1));
     agent.cli_ok(&["alloc", "signal", "-s", "SIGHUP", alloc["ID"].as_str().expect("id")]);
-    until("its end by the signal", || events(&agent, &alloc).iter().any(|e| e["Type"] == "Terminated" && e["Signal"] == 1).then_some(()));
+    until("its end by the signal", || {
+        events(&agent, &alloc).iter().any(|e| e["Type"] == "Terminated" && e["Signal"] == 1).then_some(())
+    });
 }
 
 #[test]
@@ -70,8 +73,9 @@ fn workloads_survive_kill_9_of_the_plugin() {
     agent.put("/v1/jobs", &service("stays", "exec sleep 31002"));
     let alloc = agent.alloc("stays", "running");
     let before = until("the workload", || Some(workloads(&agent, "sleep 31002")).filter(|w| w.len() == 1));
-    let plugins =
-        || -> Vec<i32> { agent.processes().into_iter().filter(|(_, c)| c.ends_with("driver raw_exec")).map(|(p, _)| p).collect() };
+    let plugins = || -> Vec<i32> {
+        agent.processes().into_iter().filter(|(_, c)| c.ends_with("driver raw_exec")).map(|(p, _)| p).collect()
+    };
     let first = plugins();
     assert_eq!(first.len(), 1, "one plugin process");
     signal(first[0], Signal::KILL);
@@ -95,7 +99,9 @@ fn kill_9_of_an_executor_ends_its_workload_and_the_policy_restarts_it() {
     let executors: Vec<i32> = agent.executors().into_keys().collect();
     assert_eq!(executors.len(), 1, "one executor for one task");
     signal(executors[0], Signal::KILL);
-    until("the end of the old workloads", || workloads(&agent, "sleep 31003").iter().all(|p| !before.contains(p)).then_some(()));
+    until("the end of the old workloads", || {
+        workloads(&agent, "sleep 31003").iter().all(|p| !before.contains(p)).then_some(())
+    });
     until("the new workloads", || (workloads(&agent, "sleep 31003").len() == 2).then_some(()));
     // The node restarts the task and tells of its end, each in its own time.
     until("the loss to be reported as such", || {
@@ -108,8 +114,11 @@ fn kill_9_of_an_executor_ends_its_workload_and_the_policy_restarts_it() {
 #[test]
 fn a_second_agent_on_the_same_directory_is_refused() {
     let agent = Agent::start("");
-    let out =
-        std::process::Command::new(drover()).args(["agent", "-config"]).arg(agent.dir().join("agent.hcl")).output().expect("drover agent");
+    let out = std::process::Command::new(drover())
+        .args(["agent", "-config"])
+        .arg(agent.dir().join("agent.hcl"))
+        .output()
+        .expect("drover agent");
     let error = String::from_utf8_lossy(&out.stderr);
     assert!(!out.status.success());
     assert!(error.contains(&agent.pid().to_string()), "the error names the holder: {error}");
@@ -144,7 +153,10 @@ fn an_agent_outlives_whoever_reads_its_output() {
     // Nobody reads from the start: the first line that the agent prints meets a closed pipe.
     let dir = tempfile::Builder::new().prefix("drover-e2e-").tempdir().expect("a temporary directory");
     let config = dir.path().join("agent.hcl");
-    let text = format!("data_dir = {:?}\nports {{\n  http = 0\n  rpc = 0\n}}\nserver {{\n  enabled = true\n}}\n", dir.path().join("data"));
+    let text = format!(
+        "data_dir = {:?}\nports {{\n  http = 0\n  rpc = 0\n}}\nserver {{\n  enabled = true\n}}\n",
+        dir.path().join("data")
+    );
     std::fs::write(&config, text).expect("configuration");
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
@@ -173,15 +185,18 @@ fn changed_plugins_are_taken_over_on_sighup_and_on_request_while_tasks_run() {
     agent.alloc("stays", "running");
     let workload = until("the workload", || Some(workloads(&agent, "sleep 31009")).filter(|w| w.len() == 1));
     let plugin = |name: &str| {
-        let mut found = agent.processes().into_iter().filter(|(_, c)| c.ends_with(&format!("driver {name}"))).map(|(p, _)| p);
+        let mut found =
+            agent.processes().into_iter().filter(|(_, c)| c.ends_with(&format!("driver {name}"))).map(|(p, _)| p);
         found.next().filter(|_| found.next().is_none())
     };
     let (mock, raw_exec) = until("the plugins", || plugin("mock").zip(plugin("raw_exec")));
 
     let path = agent.dir().join("agent.hcl");
     let config = std::fs::read_to_string(&path).expect("configuration");
-    let changed =
-        config.replace("plugin \"mock\" {}", "datacenter = \"other\"\nplugin \"mock\" {\n  config {\n    fs_isolation = \"image\"\n  }\n}");
+    let changed = config.replace(
+        "plugin \"mock\" {}",
+        "datacenter = \"other\"\nplugin \"mock\" {\n  config {\n    fs_isolation = \"image\"\n  }\n}",
+    );
     std::fs::write(&path, changed).expect("configuration");
     signal(agent.pid(), Signal::HUP);
     until("another mock plugin", || plugin("mock").filter(|pid| *pid != mock));

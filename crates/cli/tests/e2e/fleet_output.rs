@@ -16,7 +16,8 @@ const SLOT: &str = "default/ends.g[0]/t";
 fn ending() -> Value {
     let config = json!({
         "run_for": "300ms", "exit_code": 3, "kill_after": "10ms",
-        "stdout_string": "one line of many\n", "stdout_repeat": 5, "stdout_repeat_duration": "20ms", "stderr_string": "oops\n"
+        "stdout_string": "one line of many\n", "stdout_repeat": 5, "stdout_repeat_duration": "20ms",
+        "stderr_string": "oops\n"
     });
     json!({"Job": {
         "ID": "ends", "Type": "batch",
@@ -25,7 +26,8 @@ fn ending() -> Value {
             "Name": "g", "Count": 1,
             "RestartPolicy": {"Attempts": 0, "Mode": "fail"},
             "ReschedulePolicy": {"Attempts": 0, "Unlimited": false},
-            "Tasks": [{"Name": "t", "Driver": "mock_remote", "Config": config, "Resources": {"CPU": 20, "MemoryMB": 16}}]
+            "Tasks": [{"Name": "t", "Driver": "mock_remote", "Config": config,
+                "Resources": {"CPU": 20, "MemoryMB": 16}}]
         }]
     }})
 }

@@ -28,9 +28,12 @@ impl Files {
     fn batch(&self, id: &str, scripts: &[&str]) -> String {
         let group = |(i, script): (usize, &&str)| {
             format!(
-                "  group \"g{i}\" {{\n    restart {{\n      attempts = 0\n      mode = \"fail\"\n    }}\n    reschedule {{\n      attempts = 0\n      \
-                 unlimited = false\n    }}\n    task \"t\" {{\n      driver = \"raw_exec\"\n      config {{\n        command = \"/bin/sh\"\n        \
-                 args = [\"-c\", {script:?}]\n      }}\n      resources {{\n        cpu = 20\n        memory = 16\n      }}\n    }}\n  }}\n"
+                "  group \"g{i}\" {{\n    restart {{\n      attempts = 0\n      mode = \"fail\"\n    }}\n    \
+                    reschedule {{\n      attempts = 0\n      \
+                 unlimited = false\n    }}\n    task \"t\" {{\n      driver = \"raw_exec\"\n      config {{\n        \
+                 command = \"/bin/sh\"\n        \
+                 args = [\"-c\", {script:?}]\n      }}\n      resources {{\n        cpu = 20\n        memory = \
+                 16\n      }}\n    }}\n  }}\n"
             )
         };
         let groups: String = scripts.iter().enumerate().map(group).collect();
@@ -42,10 +45,14 @@ impl Files {
         self.put(
             &format!("{id}.nomad.hcl"),
             &format!(
-                "job \"{id}\" {{\n  group \"g\" {{\n    count = {count}\n    restart {{\n      attempts = 0\n      mode = \"fail\"\n    }}\n    \
-                 reschedule {{\n      attempts = 0\n      unlimited = false\n    }}\n    update {{\n      health_check = \"task_states\"\n      \
-                 min_healthy_time = \"100ms\"\n      healthy_deadline = \"20s\"\n      progress_deadline = \"30s\"\n{update}    }}\n    \
-                 task \"t\" {{\n      driver = \"raw_exec\"\n      config {{\n        command = \"/bin/sh\"\n        args = [\"-c\", {script:?}]\n      \
+                "job \"{id}\" {{\n  group \"g\" {{\n    count = {count}\n    restart {{\n      attempts = 0\n      \
+                    mode = \"fail\"\n    }}\n    \
+                 reschedule {{\n      attempts = 0\n      unlimited = false\n    }}\n    update {{\n      \
+                 health_check = \"task_states\"\n      \
+                 min_healthy_time = \"100ms\"\n      healthy_deadline = \"60s\"\n      progress_deadline \
+                 = \"90s\"\n{update}    }}\n    \
+                 task \"t\" {{\n      driver = \"raw_exec\"\n      config {{\n        command = \"/bin/sh\"\n        \
+                 args = [\"-c\", {script:?}]\n      \
                  }}\n      resources {{\n        cpu = 20\n        memory = 16\n      }}\n    }}\n  }}\n}}\n"
             ),
         )
@@ -53,7 +60,11 @@ impl Files {
 }
 
 fn said(out: &Output) -> (Option<i32>, String, String) {
-    (out.status.code(), String::from_utf8_lossy(&out.stdout).into_owned(), String::from_utf8_lossy(&out.stderr).into_owned())
+    (
+        out.status.code(),
+        String::from_utf8_lossy(&out.stdout).into_owned(),
+        String::from_utf8_lossy(&out.stderr).into_owned(),
+    )
 }
 
 /// A command that goes on.
@@ -90,8 +101,12 @@ fn a_batch_is_followed_to_its_end_and_gives_its_exit_code() {
     assert!(err.contains("SIGSEGV"), "{err}");
 
     // Several: whose line it is, and the highest code.
-    let (code, out, err) =
-        said(&agent.cli(&["job", "run", "-wait", &files.batch("many", &["echo a; exit 2", "echo b; exit 7", "echo c"])]));
+    let (code, out, err) = said(&agent.cli(&[
+        "job",
+        "run",
+        "-wait",
+        &files.batch("many", &["echo a; exit 2", "echo b; exit 7", "echo c"]),
+    ]));
     assert_eq!(code, Some(7), "{err}");
     for line in ["many.g0[0]/t | a\n", "many.g1[0]/t | b\n", "many.g2[0]/t | c\n"] {
         assert!(out.contains(line), "{line:?} in {out}");
@@ -103,15 +118,20 @@ fn a_batch_is_followed_to_its_end_and_gives_its_exit_code() {
     assert!(out.contains("1 allocation still runs") && out.contains("drover job run -wait"), "{out}");
 
     // What cannot be started, and what never finds a place.
-    let missing = fs::read_to_string(files.batch("missing", &["true"])).expect("a file").replace("/bin/sh", "/nonexistent/command");
+    let missing = fs::read_to_string(files.batch("missing", &["true"]))
+        .expect("a file")
+        .replace("/bin/sh", "/nonexistent/command");
     let (code, _, err) = said(&agent.cli(&["job", "run", "-wait", &files.put("missing.nomad.hcl", &missing)]));
     assert_eq!(code, Some(1), "{err}");
     assert!(err.contains("/nonexistent/command") && !err.contains("Error was unrecoverable"), "{err}");
-    let nowhere = fs::read_to_string(files.batch("nowhere", &["true"]))
-        .expect("a file")
-        .replace("  type = \"batch\"\n", "  type = \"batch\"\n  constraint {\n    attribute = \"${meta.rack}\"\n    value = \"r9\"\n  }\n");
+    let nowhere = fs::read_to_string(files.batch("nowhere", &["true"])).expect("a file").replace(
+        "  type = \"batch\"\n",
+        "  type = \"batch\"\n  constraint {\n    attribute = \"${meta.rack}\"\n    value = \"r9\"\n  }\n",
+    );
     let child = begin(&agent, &["job", "run", "-wait", &files.put("nowhere.nomad.hcl", &nowhere)]);
-    until("the job that waits", || said(&agent.cli(&["job", "status", "nowhere"])).1.contains("${meta.rack} = r9").then_some(()));
+    until("the job that waits", || {
+        said(&agent.cli(&["job", "status", "nowhere"])).1.contains("${meta.rack} = r9").then_some(())
+    });
     agent.cli_ok(&["job", "stop", "-detach", "nowhere"]);
     let (code, _, err) = said(&child.wait_with_output().expect("an end"));
     assert_eq!(code, Some(1), "{err}");
@@ -138,18 +158,26 @@ fn a_failure_is_told_with_its_cause_and_a_dead_job_with_what_helps() {
     let files = Files::new();
     let file = files.service("broken", "echo cannot open database >&2; exit 3", 1, "");
     // On a busy machine it lives for a while, and is not healthy for that.
-    let text = fs::read_to_string(&file).expect("a file").replace("min_healthy_time = \"100ms\"", "min_healthy_time = \"15s\"");
+    let text = fs::read_to_string(&file)
+        .expect("a file")
+        .replace("min_healthy_time = \"100ms\"", "min_healthy_time = \"15s\"");
     let file = files.put("broken.nomad.hcl", &text);
     let (code, out, _) = said(&agent.cli(&["job", "run", &file]));
     assert_eq!(code, Some(1), "{out}");
     assert!(out.contains("task \"t\": exit code 3") && out.contains("stderr: cannot open database"), "{out}");
     let status = agent.cli_ok(&["job", "status", "broken"]);
-    assert!(status.contains("Failures") && status.contains("exit code 3") && status.contains("cannot open database"), "{status}");
+    assert!(
+        status.contains("Failures") && status.contains("exit code 3") && status.contains("cannot open database"),
+        "{status}"
+    );
     // The same file again: nothing is done, and that is said.
     for again in [vec!["job", "run", &file], vec!["job", "eval", "broken"]] {
         let (code, out, _) = said(&agent.cli(&again));
         assert_eq!(code, Some(1), "{again:?}: {out}");
-        assert!(out.contains("version 0 failed its deployment") && out.contains("until the job changes"), "{again:?}: {out}");
+        assert!(
+            out.contains("version 0 failed its deployment") && out.contains("until the job changes"),
+            "{again:?}: {out}"
+        );
     }
 }
 
@@ -161,7 +189,9 @@ fn canaries_that_wait_for_promotion_say_so() {
     let file = files.service("web", "exec sleep 601", 2, "      canary = 1\n");
     let mut child = begin(&agent, &["job", "run", &file]);
     let mut lines = BufReader::new(child.stdout.take().expect("stdout")).lines().map_while(Result::ok);
-    let next = lines.find_map(|l| l.trim().strip_prefix("next: drover ").map(str::to_owned)).expect("the command that promotes");
+    let next = lines
+        .find_map(|l| l.trim().strip_prefix("next: drover ").map(str::to_owned))
+        .expect("the command that promotes");
     assert!(next.starts_with("deployment promote "), "{next}");
     // By its job's name as well.
     let id = next.rsplit(' ').next().expect("an id");
@@ -182,8 +212,10 @@ fn canaries_that_wait_for_promotion_say_so() {
 fn failing_checks_are_told_as_they_happen() {
     let agent = Agent::start("");
     let files = Files::new();
-    let service = "    network {\n      port \"http\" {}\n    }\n    service {\n      name = \"web\"\n      provider = \"nomad\"\n      port = \"http\"\n      \
-                   check {\n        name = \"alive\"\n        type = \"tcp\"\n        interval = \"1s\"\n        timeout = \"20s\"\n      }\n    }\n";
+    let service = "    network {\n      port \"http\" {}\n    }\n    service {\n      name = \"web\"\n      provider \
+        = \"nomad\"\n      port = \"http\"\n      \
+                   check {\n        name = \"alive\"\n        type = \"tcp\"\n        interval = \"1s\"\n        \
+                   timeout = \"20s\"\n      }\n    }\n";
     let file = files.service("web", "exec sleep 600", 1, "");
     let text = fs::read_to_string(&file)
         .expect("a file")

@@ -8,20 +8,9 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::agent::{Agent, drover, example, until};
+use testkit::{Step, missing, steps};
 
-/// A step of a page.
-#[derive(Debug, PartialEq)]
-enum Step {
-    /// A file that a reader makes: its name and text.
-    File(String, String),
-    /// A command and the lines that it prints, where `…` stands for anything.
-    Run(String, Vec<String>),
-    /// A command of a block `sh`, which prints nothing that the page shows.
-    Prepare(String),
-    /// The agent of this node ends.
-    End(String),
-}
+use crate::agent::{Agent, drover, example, until};
 
 /// Commands that the tests do not run, and why.
 const PREPARED: &[(&str, &str)] = &[
@@ -31,40 +20,6 @@ const PREPARED: &[(&str, &str)] = &[
     ("export DROVER_ADDR=http://192.0.2.10:4646", "every command runs with the address of the test's agent"),
 ];
 
-/// Begins the comment that says that an agent ends here.
-const ENDS: &str = "<!-- The test ends the agent of ";
-
-/// The blocks of the page that are marked `console` or `sh`, or `hcl` with the name of a file in the first line.
-fn steps(page: &str) -> Vec<Step> {
-    let mut steps = Vec::new();
-    let mut lines = page.lines();
-    while let Some(line) = lines.next() {
-        if let Some(rest) = line.strip_prefix(ENDS) {
-            steps.push(Step::End(rest.trim_end_matches(" here. -->").to_owned()));
-        }
-        let Some(kind) = line.strip_prefix("```") else { continue };
-        let block: Vec<&str> = lines.by_ref().take_while(|l| *l != "```").collect();
-        match kind {
-            "console" => {
-                for line in block {
-                    match (line.strip_prefix("$ "), steps.last_mut()) {
-                        (Some(command), _) => steps.push(Step::Run(command.to_owned(), Vec::new())),
-                        (None, Some(Step::Run(_, printed))) => printed.push(line.to_owned()),
-                        (None, _) => panic!("{line:?} stands before any command"),
-                    }
-                }
-            }
-            "hcl" => {
-                let name = block[0].strip_prefix("# ").expect("the name of the file in its first line");
-                steps.push(Step::File(name.to_owned(), block.join("\n")));
-            }
-            "sh" => steps.extend(block.iter().map(|line| Step::Prepare((*line).to_owned()))),
-            kind => panic!("a block of {kind:?} is not followed"),
-        }
-    }
-    steps
-}
-
 /// The steps of a page of getting started.
 fn page(name: &str) -> Vec<Step> {
     let file = example(&format!("../docs/getting-started/{name}.md"));
@@ -72,61 +27,21 @@ fn page(name: &str) -> Vec<Step> {
     assert!(steps.len() > 4, "{name} has {} steps", steps.len());
     for step in &steps {
         if let Step::Prepare(command) = step {
-            assert!(PREPARED.iter().any(|(known, _)| known == command), "{name}: nobody runs `{command}`; show it as `console`");
+            assert!(
+                PREPARED.iter().any(|(known, _)| known == command),
+                "{name}: nobody runs `{command}`; show it as `console`"
+            );
         }
     }
     steps
 }
 
-/// Whether a printed line is the one that the page shows. Blanks do not count.
-fn shows(wanted: &str, line: &str) -> bool {
-    let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let (parts, line): (Vec<String>, String) = (wanted.split('…').map(plain).collect(), plain(line));
-    let [first, rest @ ..] = parts.as_slice() else { return false };
-    let Some(mut left) = line.strip_prefix(first.as_str()) else { return false };
-    for (n, part) in rest.iter().enumerate() {
-        let last = n + 1 == rest.len();
-        let at = if last && !part.is_empty() {
-            left.ends_with(part.as_str()).then(|| left.len() - part.len())
-        } else {
-            left.find(part.as_str())
-        };
-        match at {
-            Some(at) => left = &left[at + part.len()..],
-            None => return false,
-        }
-    }
-    // Without a part behind the last `…` anything may follow; without any `…` nothing.
-    !rest.is_empty() || left.is_empty()
-}
-
-/// The lines of the page that are not printed, in order; a line that is `…` alone stands for any number of lines.
-fn missing(wanted: &[String], printed: &str) -> Option<String> {
-    let mut lines = printed.lines();
-    wanted.iter().filter(|w| *w != "…").find(|wanted| !lines.any(|line| shows(wanted, line))).cloned()
-}
-
-#[test]
-fn lines_are_compared_as_people_do() {
-    for (wanted, line, same) in [
-        ("… ready", "80d65ac4  default  dc1  vm  false  eligible  ready", true),
-        ("… Name … Status", "ID  Name  Class  Status", true),
-        ("… Name … Status", "ID  Class  Status", false),
-        ("inside greet", "inside greet", true),
-        ("inside greet", "inside greets", false),
-        ("Status      = running", "Status = running", true),
-        ("…exit code 3…", "    task t: exit code 3; stderr: cannot", true),
-        ("Hello from greet on …, number 1", "Hello from greet on vm, number 1", true),
-        ("Hello from greet on …, number 1", "Hello from greet on vm, number 11", false),
-    ] {
-        assert_eq!(shows(wanted, line), same, "{wanted:?} and {line:?}");
-    }
-}
-
 /// Runs a command until it prints what the page says. What a command shows may lag behind what goes on: the first line
 /// of a log, the next manager. A change is made once.
 fn play(agent: &Agent, dir: &Path, command: &str, wanted: &[String]) {
-    let looks = ["logs", "ps", "status", "info", "checks", "allocs", "history"].iter().any(|verb| command.contains(&format!(" {verb}")));
+    let looks = ["logs", "ps", "status", "info", "checks", "allocs", "history"]
+        .iter()
+        .any(|verb| command.contains(&format!(" {verb}")));
     until(&format!("what `{command}` prints"), || {
         let (printed, _) = run(agent, dir, command);
         let Some(line) = missing(wanted, &printed) else { return Ok(()) };
@@ -138,7 +53,10 @@ fn play(agent: &Agent, dir: &Path, command: &str, wanted: &[String]) {
 #[test]
 fn the_pages_of_one_machine_are_true() {
     let dir = reader();
-    let agent = Agent::of_file(|dir| format!("data_dir = {:?}\n", dir.join("data")), &["-dev", "-http-port", "0", "-rpc-port", "0"]);
+    let agent = Agent::of_file(
+        |dir| format!("data_dir = {:?}\n", dir.join("data")),
+        &["-dev", "-http-port", "0", "-rpc-port", "0"],
+    );
     for driver in ["raw_exec", "remote_exec"] {
         agent.wait_for_driver(driver);
     }
@@ -218,7 +136,8 @@ fn the_page_of_a_cluster_is_true() {
 /// The directory of somebody who reads: the examples are in it.
 pub(crate) fn reader() -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a directory");
-    std::os::unix::fs::symlink(fs::canonicalize(example("")).expect("the examples"), dir.path().join("examples")).expect("a link");
+    std::os::unix::fs::symlink(fs::canonicalize(example("")).expect("the examples"), dir.path().join("examples"))
+        .expect("a link");
     dir
 }
 
@@ -235,6 +154,14 @@ pub(crate) fn run(agent: &Agent, dir: &Path, command: &str) -> (String, bool) {
         .stdin(Stdio::null())
         .output()
         .expect("a shell");
-    assert_ne!(output.status.code(), Some(124), "`{command}` has not ended within a minute: {}", String::from_utf8_lossy(&output.stdout));
-    ([output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat(), output.status.success())
+    assert_ne!(
+        output.status.code(),
+        Some(124),
+        "`{command}` has not ended within a minute: {}",
+        String::from_utf8_lossy(&output.stdout)
+    );
+    (
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat(),
+        output.status.success(),
+    )
 }

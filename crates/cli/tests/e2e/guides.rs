@@ -34,12 +34,32 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "drover operator recover -yes",
         "needs a recovery: a test of remote tasks and those of the servers begin one",
     ),
-    ("guides/snapshots.md", "drover operator snapshot restore", "needs a server that is stopped: the tests of operators restore one"),
+    (
+        "guides/snapshots.md",
+        "drover operator snapshot restore",
+        "needs a server that is stopped: the tests of operators restore one",
+    ),
+    (
+        "guides/several-servers.md",
+        "drover operator raft transfer-leadership",
+        "needs a second server: a test of several servers has one make room",
+    ),
+    (
+        "guides/several-servers.md",
+        "drover operator store copy",
+        "needs an etcd, and a server that is stopped: the tests of copies have both",
+    ),
+    ("guides/several-servers.md", "curl -i", "asks another machine: a test of several servers asks each of them so"),
     ("guides/stock-nomad.md", "cargo build", "`cargo xtask interop stock-nomad-1.9` builds the drivers"),
     ("guides/stock-nomad.md", "install", "`cargo xtask interop stock-nomad-1.9` puts them into a directory of plugins"),
+    ("guides/introduce-nodes.md", "install", "the tests of introductions put tokens where nodes look for them"),
     ("guides/remote-tasks-on-ecs.md", "cargo build", "the program is built with the tests"),
     ("guides/remote-tasks-on-ecs.md", "install", "`cargo xtask interop ecs` puts it into a directory of plugins"),
-    ("guides/writing-a-driver.md", "", "`cargo xtask interop driver-template` makes, builds and serves a driver of the template"),
+    (
+        "guides/writing-a-driver.md",
+        "",
+        "`cargo xtask interop driver-template` makes, builds and serves a driver of the template",
+    ),
 ];
 
 /// Commands in the blocks of a page that are for a shell; a block of `console` has them behind a dollar.
@@ -69,7 +89,8 @@ fn commands(page: &str) -> Vec<String> {
 
 #[test]
 fn commands_are_read_as_a_shell_reads_them() {
-    let page = "```sh\na b  # c\nd \\\n  e\n```\n```console\n$ f\nprinted\n```\n```hcl\ng = 1\n```\n  ```\n  h\n  ```\n";
+    let page =
+        "```sh\na b  # c\nd \\\n  e\n```\n```console\n$ f\nprinted\n```\n```hcl\ng = 1\n```\n  ```\n  h\n  ```\n";
     assert_eq!(commands(page), ["a b  # c", "d \\\ne", "f", "h"]);
 }
 
@@ -82,14 +103,18 @@ fn the_commands_of_the_guides_work() {
     }
     pages.sort();
     let dir = reader();
-    let agent = Agent::of_file(|dir| format!("data_dir = {:?}\n", dir.join("data")), &["-dev", "-http-port", "0", "-rpc-port", "0"]);
+    let agent = Agent::of_file(
+        |dir| format!("data_dir = {:?}\n", dir.join("data")),
+        &["-dev", "-http-port", "0", "-rpc-port", "0"],
+    );
     for driver in ["raw_exec", "remote_exec"] {
         agent.wait_for_driver(driver);
     }
     let (mut used, mut played) = (vec![false; ELSEWHERE.len()], 0);
     for (name, path) in &pages {
         for command in commands(&fs::read_to_string(path).expect("a page")) {
-            if let Some(at) = ELSEWHERE.iter().position(|(page, begins, _)| page == name && command.starts_with(begins)) {
+            if let Some(at) = ELSEWHERE.iter().position(|(page, begins, _)| page == name && command.starts_with(begins))
+            {
                 used[at] = true;
                 continue;
             }

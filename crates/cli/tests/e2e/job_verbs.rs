@@ -9,9 +9,12 @@ use crate::agent::{Agent, until};
 /// A service that is healthy after a moment.
 fn service(count: u32, command: &str) -> String {
     format!(
-        "job \"web\" {{\n  group \"g\" {{\n    count = {count}\n    update {{\n      health_check = \"task_states\"\n      min_healthy_time = \
-         \"50ms\"\n      healthy_deadline = \"20s\"\n      progress_deadline = \"30s\"\n    }}\n    task \"t\" {{\n      driver = \"raw_exec\"\n      \
-         config {{\n        command = \"/bin/sh\"\n        args = [\"-c\", \"{command}\"]\n      }}\n      resources {{\n        cpu = 20\n        memory = \
+        "job \"web\" {{\n  group \"g\" {{\n    count = {count}\n    update {{\n      health_check \
+            = \"task_states\"\n      min_healthy_time = \
+         \"50ms\"\n      healthy_deadline = \"60s\"\n      progress_deadline = \"90s\"\n    }}\n    task \"t\" \
+         {{\n      driver = \"raw_exec\"\n      \
+         config {{\n        command = \"/bin/sh\"\n        args = [\"-c\", \"{command}\"]\n      }}\n      resources \
+         {{\n        cpu = 20\n        memory = \
          16\n      }}\n    }}\n  }}\n}}\n"
     )
 }
@@ -49,7 +52,10 @@ fn a_job_is_changed_by_verbs() {
     };
     let (code, text) = planned(&[]);
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("MinHealthyTime: \"50ms\"") && !text.contains("000000\""), "durations are for people: {text}");
+    assert!(
+        text.contains("MinHealthyTime: \"50ms\"") && !text.contains("000000\""),
+        "durations are for people: {text}"
+    );
     assert!(!text.contains("MaxKillTimeout") && !text.contains("LogConfig"), "defaults are left out: {text}");
     assert!(planned(&["-verbose"]).1.contains("LogConfig"));
     assert!(!planned(&["-diff=false"]).1.contains("Task Group"));
@@ -58,8 +64,11 @@ fn a_job_is_changed_by_verbs() {
     fs::write(&file, "job \"web\" {\n").expect("a job file");
     assert_eq!(planned(&[]).0, Some(255));
     submit(1, "exec sleep 600");
-    fs::write(&file, service(1, "exec sleep 600").replace("  group", "  meta {\n    a = \"b\"\n  }\n  priority = 60\n  group"))
-        .expect("a job file");
+    fs::write(
+        &file,
+        service(1, "exec sleep 600").replace("  group", "  meta {\n    a = \"b\"\n  }\n  priority = 60\n  group"),
+    )
+    .expect("a job file");
     assert_eq!(planned(&[]).0, Some(1), "metadata is part of a task");
     fs::write(&file, service(1, "exec sleep 600").replace("  group", "  priority = 60\n  group")).expect("a job file");
     let (code, text) = planned(&[]);
@@ -89,7 +98,8 @@ fn a_job_is_changed_by_verbs() {
     // restart: in place the allocations stay, rescheduled ones are others.
     let before = running(&agent);
     let starts = || -> usize {
-        let count = |(id, _): &(String, u64)| agent.cli_ok(&["alloc", "status", id]).matches("Task started by client").count();
+        let count =
+            |(id, _): &(String, u64)| agent.cli_ok(&["alloc", "status", id]).matches("Task started by client").count();
         running(&agent).iter().map(count).sum()
     };
     let text = agent.cli_ok(&["job", "restart", "-batch-size", "50%", "-batch-wait", "10ms", "web"]);
@@ -144,14 +154,17 @@ fn a_canary_is_promoted_through_its_job_and_a_rollout_is_paused() {
     let shown = file.display().to_string();
     fs::write(&file, service(2, "exec sleep 600")).expect("a job file");
     agent.cli_ok(&["job", "run", &shown]);
-    fs::write(&file, service(2, "exec sleep 601").replace("    update {\n", "    update {\n      canary = 1\n")).expect("a job file");
+    fs::write(&file, service(2, "exec sleep 601").replace("    update {\n", "    update {\n      canary = 1\n"))
+        .expect("a job file");
     agent.cli_ok(&["job", "run", "-detach", &shown]);
     let latest = until("the deployment", || agent.get("/v1/job/web/deployment").filter(|d| d["JobVersion"] == 1));
     let id = latest["ID"].as_str().expect("an id");
     agent.cli_ok(&["deployment", "pause", id]);
     assert!(agent.cli_ok(&["deployment", "status", id]).contains("paused"));
     agent.cli_ok(&["deployment", "resume", "-detach", id]);
-    until("healthy canaries", || agent.cli_ok(&["job", "status", "web"]).contains("next: drover deployment promote").then_some(()));
+    until("healthy canaries", || {
+        agent.cli_ok(&["job", "status", "web"]).contains("next: drover deployment promote").then_some(())
+    });
     assert!(agent.cli_ok(&["job", "promote", "web"]).contains("is successful"));
     assert_eq!(running(&agent).iter().map(|(_, v)| *v).collect::<Vec<_>>(), [1, 1]);
 }

@@ -11,7 +11,8 @@ fn an_agent_that_is_only_a_node_tells_of_its_own_books() {
         metrics["Gauges"].as_array()?.iter().any(|g| g["Name"] == "drover.client.ledger.claimed").then_some(())
     });
     let metrics = node.get("/v1/metrics").expect("an answer");
-    let names: Vec<&str> = metrics["Gauges"].as_array().into_iter().flatten().filter_map(|g| g["Name"].as_str()).collect();
+    let names: Vec<&str> =
+        metrics["Gauges"].as_array().into_iter().flatten().filter_map(|g| g["Name"].as_str()).collect();
     assert!(names.iter().all(|name| name.starts_with("drover.client.")), "nothing of the server: {names:?}");
     let (status, text) = node.http("GET", "/v1/metrics?format=prometheus", "").expect("an answer");
     assert_eq!((status, text.contains("Prometheus is not enabled")), (415, true), "{text}");

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use crate::agent::{Agent, until};
 
-const SERVER: &str =
-    "server {\n  enabled = true\n  min_heartbeat_ttl = \"1500ms\"\n  heartbeat_grace = \"200ms\"\n}\nclient {\n  enabled = true\n}";
+const SERVER: &str = "server {\n  enabled = true\n  min_heartbeat_ttl = \"1500ms\"\n  heartbeat_grace \
+    = \"200ms\"\n}\nclient {\n  enabled = true\n}";
 
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
@@ -20,11 +20,17 @@ fn told(alloc: &Value) -> String {
 #[test]
 fn data_moves_with_its_allocation_and_its_loss_is_told() {
     let server = Agent::of_roles(SERVER, "name = \"server\"");
-    let node = |name: &str| Agent::start_node(&server, &format!("name = {name:?}\nclient {{\n  meta {{\n    keeps = \"data\"\n  }}\n}}\n"));
+    let node = |name: &str| {
+        Agent::start_node(&server, &format!("name = {name:?}\nclient {{\n  meta {{\n    keeps = \"data\"\n  }}\n}}\n"))
+    };
     let mut nodes = [node("one"), node("two")];
     until("both nodes", || {
         let all = server.get("/v1/nodes")?;
-        let ready = all.as_array()?.iter().filter(|n| n["Status"] == "ready" && n["Drivers"]["raw_exec"]["Healthy"] == true).count();
+        let ready = all
+            .as_array()?
+            .iter()
+            .filter(|n| n["Status"] == "ready" && n["Drivers"]["raw_exec"]["Healthy"] == true)
+            .count();
         (ready == 3).then_some(())
     });
     let script = "cat $NOMAD_ALLOC_DIR/data/was $NOMAD_TASK_DIR/was; echo shared >> $NOMAD_ALLOC_DIR/data/was; \
@@ -34,7 +40,8 @@ fn data_moves_with_its_allocation_and_its_loss_is_told() {
         &json!({"Job": {"ID": "moves", "Type": "service",
             "Constraints": [{"LTarget": "${meta.keeps}", "RTarget": "data", "Operand": "="}],
             "TaskGroups": [{
-                "Name": "g", "EphemeralDisk": {"Sticky": true, "Migrate": true, "SizeMB": 101}, "Update": {"MaxParallel": 0},
+                "Name": "g", "EphemeralDisk": {"Sticky": true, "Migrate": true, "SizeMB": 101},
+                "Update": {"MaxParallel": 0},
                 "Tasks": [{"Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/sh", "args": ["-c", script]},
                     "LogConfig": {"MaxFiles": 1, "MaxFileSizeMB": 1}, "Resources": {"CPU": 20, "MemoryMB": 16}}]
             }]
@@ -69,5 +76,7 @@ fn data_moves_with_its_allocation_and_its_loss_is_told() {
     says(&third, "ready\n");
     assert!(told(&third).contains("could not be had, the disk is empty: its node is lost"), "{}", told(&third));
     server.cli_ok(&["job", "stop", "-detach", "moves"]);
-    until("the end", || server.allocs("moves").iter().any(|a| a["ID"] == third["ID"] && a["ClientStatus"] == "complete").then_some(()));
+    until("the end", || {
+        server.allocs("moves").iter().any(|a| a["ID"] == third["ID"] && a["ClientStatus"] == "complete").then_some(())
+    });
 }

@@ -12,7 +12,8 @@ fn job(id: &str, groups: &[(&str, u32)], config: &Value) -> Value {
         .iter()
         .map(|(name, count)| {
             json!({"Name": name, "Count": count,
-                   "Tasks": [{"Name": "t", "Driver": "mock", "Config": config, "Resources": {"CPU": 20, "MemoryMB": 16}}]})
+                   "Tasks": [{"Name": "t", "Driver": "mock", "Config": config,
+                       "Resources": {"CPU": 20, "MemoryMB": 16}}]})
         })
         .collect();
     json!({"Job": {"ID": id, "Type": "service", "TaskGroups": groups}})
@@ -27,7 +28,10 @@ fn refused(agent: &Agent, args: &[&str]) -> String {
     let out = agent.cli(args);
     let error = text(&out.stderr);
     assert_eq!((out.status.code(), text(&out.stdout)), (Some(1), String::new()), "{args:?}: {error}");
-    assert!(!error.contains("Unexpected response code") && !error.contains("error occurred") && !error.contains("()"), "{args:?}: {error}");
+    assert!(
+        !error.contains("Unexpected response code") && !error.contains("error occurred") && !error.contains("()"),
+        "{args:?}: {error}"
+    );
     error
 }
 
@@ -40,7 +44,9 @@ fn names_do_where_ids_are_taken() {
     let one = agent.alloc("one", "running");
     let id = one["ID"].as_str().expect("an id").to_owned();
     let short = &id[..8];
-    until("both of the pair", || (agent.allocs("pair").iter().filter(|a| a["ClientStatus"] == "running").count() == 2).then_some(()));
+    until("both of the pair", || {
+        (agent.allocs("pair").iter().filter(|a| a["ClientStatus"] == "running").count() == 2).then_some(())
+    });
 
     // A job with one allocation is that allocation, for everything; so is the allocation's own name.
     until("output", || agent.cli_ok(&["logs", "one"]).contains("to out").then_some(()));
@@ -70,7 +76,10 @@ fn names_do_where_ids_are_taken() {
     assert!(out.status.success() && out.stderr.is_empty(), "{out:?}");
     assert!(refused(&agent, &["logs", "-group", "up", "pair"]).contains("left, right"));
     let error = refused(&agent, &["alloc", "stop", "-detach", "pair"]);
-    assert!(error.contains("choose one by id") && error.contains("pair.left[0]") && error.contains("pair.right[0]"), "{error}");
+    assert!(
+        error.contains("choose one by id") && error.contains("pair.left[0]") && error.contains("pair.right[0]"),
+        "{error}"
+    );
 
     // Nodes.
     assert!(agent.cli_ok(&["node", "status", "here"]).contains("raw_exec"));
@@ -85,9 +94,15 @@ fn names_do_where_ids_are_taken() {
     assert!(agent.cli_ok(&["node", "status", "-os"]).contains(" OS "));
     assert!(agent.cli_ok(&["node", "status", "-filter", "Name == \"nobody\""]).contains("No node fits"));
     let stats = agent.cli_ok(&["node", "status", "-stats", "here"]);
-    assert!(["CPU Stats", "Memory Stats", "Disk Stats", "Idle", "Inodes Percent"].iter().all(|t| stats.contains(t)), "{stats}");
-    let stats = agent.cli_ok(&["alloc", "status", "-stats", "one"]);
-    assert!(stats.contains("Task \"t\" Uses") && !stats.contains("\"ResourceUsage\""), "{stats}");
+    assert!(
+        ["CPU Stats", "Memory Stats", "Disk Stats", "Idle", "Inodes Percent"].iter().all(|t| stats.contains(t)),
+        "{stats}"
+    );
+    let stats = until("a sample of the task", || {
+        // Shown without one while the driver takes its time.
+        Some(agent.cli_ok(&["alloc", "status", "-stats", "one"])).filter(|text| text.contains("Task \"t\" Uses"))
+    });
+    assert!(!stats.contains("\"ResourceUsage\""), "{stats}");
 
     // What is not there.
     assert!(refused(&agent, &["deployment", "status", "xyzzy"]).contains("no job of that name has one"));
@@ -107,7 +122,8 @@ fn names_do_where_ids_are_taken() {
 fn a_failed_allocation_says_why() {
     let agent = Agent::start("");
     let config = json!({"command": "/bin/sh", "args": ["-c", "echo cannot open database >&2; kill -SEGV $$"]});
-    let group = json!({"Name": "g", "RestartPolicy": {"Attempts": 0, "Mode": "fail"}, "ReschedulePolicy": {"Attempts": 0, "Unlimited": false},
+    let group = json!({"Name": "g", "RestartPolicy": {"Attempts": 0, "Mode": "fail"},
+            "ReschedulePolicy": {"Attempts": 0, "Unlimited": false},
         "Tasks": [{"Name": "t", "Driver": "raw_exec", "Config": config, "Resources": {"CPU": 20, "MemoryMB": 16}}]});
     agent.put("/v1/jobs", &json!({"Job": {"ID": "bad", "Type": "batch", "TaskGroups": [group]}}));
     agent.alloc("bad", "failed");
@@ -126,7 +142,10 @@ fn a_follower_hears_both_streams() {
     let started = |a: &Value| a["TaskStates"]["t"]["StartedAt"].as_str().is_some_and(|t| !t.starts_with("0001"));
     until("a started task", || agent.allocs("short").into_iter().find(started));
     let out = agent.cli(&["logs", "-f", "short"]);
-    assert_eq!((out.status.code(), text(&out.stdout), text(&out.stderr)), (Some(0), "to out\n".into(), "to err\n".into()));
+    assert_eq!(
+        (out.status.code(), text(&out.stdout), text(&out.stderr)),
+        (Some(0), "to out\n".into(), "to err\n".into())
+    );
     let out = agent.cli(&["logs", "-f", "-stderr", "short"]);
     assert_eq!((out.status.code(), text(&out.stdout), text(&out.stderr)), (Some(0), "to err\n".into(), String::new()));
     let out = agent.cli(&["logs", "-stdout", "-stderr", "short"]);
@@ -143,7 +162,10 @@ fn an_agent_that_does_not_answer_is_told_from_a_wrong_answer() {
     let out = run("http://127.0.0.1:1");
     assert_eq!(out.status.code(), Some(1));
     let error = text(&out.stderr);
-    assert!(error.starts_with("no agent answers at http://127.0.0.1:1\n") && error.contains("drover agent -dev"), "{error}");
+    assert!(
+        error.starts_with("no agent answers at http://127.0.0.1:1\n") && error.contains("drover agent -dev"),
+        "{error}"
+    );
     let error = text(&run("unix:///nonexistent/socket").stderr);
     assert!(error.starts_with("no agent answers at unix:///nonexistent/socket\n"), "{error}");
 }
@@ -152,7 +174,10 @@ fn an_agent_that_does_not_answer_is_told_from_a_wrong_answer() {
 fn a_remote_task_is_restarted_through_its_allocation_wherever_that_is_asked_and_by_its_jobs_name() {
     let server = Agent::start("name = \"one\"\n");
     let node = Agent::start_node(&server, "name = \"two\"\n");
-    let sleep = |id: &str, driver: &str| json!({"Name": id, "Driver": driver, "Config": {"command": "/bin/sleep", "args": ["32100"]}, "Resources": {"CPU": 20, "MemoryMB": 16}});
+    let sleep = |id: &str, driver: &str| {
+        json!({"Name": id, "Driver": driver, "Config": {"command": "/bin/sleep", "args": ["32100"]},
+        "Resources": {"CPU": 20, "MemoryMB": 16}})
+    };
     let tasks = [sleep("far", "remote_exec"), sleep("near", "raw_exec")];
     server.put(
         "/v1/jobs",
@@ -167,16 +192,20 @@ fn a_remote_task_is_restarted_through_its_allocation_wherever_that_is_asked_and_
         let record = records.into_iter().find(|r| r["Observed"]["State"] == "Running")?;
         record["IncarnationID"].as_str().map(str::to_owned)
     };
-    let near = || server.get(&format!("/v1/allocation/{id}")).and_then(|a| a["TaskStates"]["near"]["Restarts"].as_u64());
+    let near =
+        || server.get(&format!("/v1/allocation/{id}")).and_then(|a| a["TaskStates"]["near"]["Restarts"].as_u64());
     let mut before = until("the remote task", instance);
     let restarted = |before: &str| until("another instance", || instance().filter(|i| i != before));
 
-    for (n, agent) in [&server, &node].into_iter().enumerate() {
-        // Only what runs is started again, and an allocation is running as soon as one of its tasks is.
+    // Only what runs is started again, and an allocation is running as soon as one of its tasks is.
+    let near_runs = || {
         until("the local task to run", || {
             let state = server.get(&format!("/v1/allocation/{id}"))?["TaskStates"]["near"]["State"].clone();
             (state == "running").then_some(())
         });
+    };
+    for (n, agent) in [&server, &node].into_iter().enumerate() {
+        near_runs();
         let said = agent.cli_ok(&["alloc", "restart", "mixed"]);
         assert!(said.contains("default/mixed.g[0]/far") && said.contains("task near"), "{said}");
         before = restarted(&before);
@@ -187,6 +216,7 @@ fn a_remote_task_is_restarted_through_its_allocation_wherever_that_is_asked_and_
     agent_words(&server.cli_ok(&["remote", "restart", "mixed"]));
     before = restarted(&before);
     // As other clients ask: a server orders both, a node says that it cannot.
+    near_runs();
     server.put(&format!("/v1/client/allocation/{id}/restart"), &json!({}));
     restarted(&before);
     until("the restart of the local task", || (near() == Some(3)).then_some(()));

@@ -26,7 +26,10 @@ fn a_command_meant_for_one_node_never_acts_on_another() {
     let (theirs, own) = (own_id(&server), own_id(&node));
     assert_ne!(theirs, own);
     let about = node.get("/v1/agent/self").expect("about itself");
-    assert_eq!((&about["config"]["Server"]["Enabled"], &about["config"]["Client"]["Enabled"]), (&json!(false), &json!(true)));
+    assert_eq!(
+        (&about["config"]["Server"]["Enabled"], &about["config"]["Client"]["Enabled"]),
+        (&json!(false), &json!(true))
+    );
     assert_eq!(about["member"]["Name"], "", "a node is no member");
 
     // Health is that of this agent; the server is none of its parts.
@@ -54,7 +57,9 @@ fn a_command_meant_for_one_node_never_acts_on_another() {
         let (status, text) = node.http(method, &format!("/v1/client/{path}?node_id={nobody}"), "").expect("an answer");
         assert!(status == 404 && text.contains("Unknown node"), "{method} {path}: {status} {text}");
     }
-    let dir = |id: &str| node.get(&format!("/v1/client/stats?node_id={id}")).expect("stats")["AllocDirStats"]["Mountpoint"].clone();
+    let dir = |id: &str| {
+        node.get(&format!("/v1/client/stats?node_id={id}")).expect("stats")["AllocDirStats"]["Mountpoint"].clone()
+    };
     assert!(dir(&own).is_string() && dir(&theirs).is_string());
 
     // -self is the node of the agent that is asked.
@@ -71,7 +76,9 @@ fn answers_of_a_node_have_what_every_answer_has() {
     for path in ["/v1/agent/self", "/v1/jobs", "/v1/client/stats", "/v1/metrics"] {
         let text = head(&node, path, &[("Accept-Encoding", "gzip")]);
         assert!(
-            text.starts_with("http/1.1 200") && text.contains("x-team: blue") && text.contains("content-encoding: gzip"),
+            text.starts_with("http/1.1 200")
+                && text.contains("x-team: blue")
+                && text.contains("content-encoding: gzip"),
             "{path}: {text}"
         );
         assert!(!head(&node, path, &[]).contains("content-encoding"), "{path}");
@@ -85,7 +92,8 @@ fn answers_of_a_node_have_what_every_answer_has() {
     assert!(text.starts_with("http/1.1 403"), "{text}");
     let text = head(&node, "/v1/client/fs/cat/x", &[]);
     assert!(
-        text.contains("x-content-type-options: nosniff") && text.contains("content-security-policy: default-src 'none'; sandbox"),
+        text.contains("x-content-type-options: nosniff")
+            && text.contains("content-security-policy: default-src 'none'; sandbox"),
         "{text}"
     );
 }
@@ -104,7 +112,8 @@ fn a_node_shows_the_secret_of_its_cluster() {
         let text = |dir: &std::path::Path| {
             let data = dir.join("data");
             format!(
-                "name = {name:?}\ndata_dir = {data:?}\nports {{\n  http = 0\n}}\nclient {{\n  enabled = true\n  servers = [{rpc:?}]\n}}\ndrover {{\n  {more}\n}}\n"
+                "name = {name:?}\ndata_dir = {data:?}\nports {{\n  http = 0\n}}\nclient {{\n  enabled = true\n  \
+                    servers = [{rpc:?}]\n}}\ndrover {{\n  {more}\n}}\n"
             )
         };
         Agent::of_file(text, &[])
@@ -126,6 +135,7 @@ fn a_node_shows_the_secret_of_its_cluster() {
     // Nobody takes the place of a node that is connected.
     let nodes = server.get("/v1/nodes").expect("nodes");
     let own = nodes.as_array().expect("a list").iter().find(|n| n["Name"] == "both").expect("its own")["ID"].clone();
-    let (status, text) = server.http("POST", &format!("/v1/node/{}/purge", own.as_str().expect("an id")), "").expect("an answer");
+    let (status, text) =
+        server.http("POST", &format!("/v1/node/{}/purge", own.as_str().expect("an id")), "").expect("an answer");
     assert!(status == 409 && text.contains("is connected"), "{status} {text}");
 }

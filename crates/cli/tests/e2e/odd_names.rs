@@ -32,7 +32,8 @@ fn what_others_wrote_does_not_steer_the_terminal() {
         printed(&out)
     };
     let file = agent.dir().join("odd.json");
-    let task = json!({"Name": "t", "Driver": "raw_exec", "Config": {"command": format!("/no/such{ODD}")}, "RestartPolicy": {"Attempts": 0, "Mode": "fail"},
+    let task = json!({"Name": "t", "Driver": "raw_exec", "Config": {"command": format!("/no/such{ODD}")},
+        "RestartPolicy": {"Attempts": 0, "Mode": "fail"},
         "Env": {"E": ODD}, "Meta": {"of-task": ODD}});
     let job = json!({"ID": "odd", "Type": "batch", "Meta": {"m": ODD, "forged": "x\nStatus = fine"},
         "TaskGroups": [{"Name": "g", "ReschedulePolicy": {"Attempts": 0, "Unlimited": false}, "Tasks": [task]}]});
@@ -43,6 +44,10 @@ fn what_others_wrote_does_not_steer_the_terminal() {
     let id = alloc["ID"].as_str().expect("an id");
     let node = alloc["NodeID"].as_str().expect("an id");
     agent.put("/v1/client/metadata", &json!({"NodeID": node, "Meta": {"m": ODD}}));
+    // The node tells the servers in its own time.
+    until("the metadata at the servers", || {
+        (agent.get(&format!("/v1/node/{node}"))?["Meta"]["m"] == ODD).then_some(())
+    });
     let file = file.display().to_string();
     let seen = [
         show(&["job", "status", "odd"]),
@@ -84,7 +89,8 @@ fn answers(status: &'static str, body: String) -> SocketAddr {
             }
             let _ = reader.read_exact(&mut vec![0; length]);
             let head = format!(
-                "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+                "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: \
+                    {}\r\n\r\n",
                 body.len()
             );
             let _ = reader.get_mut().write_all(format!("{head}{body}").as_bytes());
@@ -96,8 +102,12 @@ fn answers(status: &'static str, body: String) -> SocketAddr {
 #[test]
 fn errors_and_notes_spell_out_what_an_agent_has_said() {
     let ask = |at: SocketAddr, args: &[&str]| {
-        let out =
-            Command::new(drover()).args(args).env("DROVER_ADDR", format!("http://{at}")).stdin(Stdio::null()).output().expect("drover");
+        let out = Command::new(drover())
+            .args(args)
+            .env("DROVER_ADDR", format!("http://{at}"))
+            .stdin(Stdio::null())
+            .output()
+            .expect("drover");
         is_tame(args, &out);
         String::from_utf8_lossy(&out.stderr).into_owned()
     };
@@ -121,7 +131,8 @@ fn errors_and_notes_spell_out_what_an_agent_has_said() {
         assert!(args.contains(&"-") || said.contains("no\\u{1b}]0;owned"), "{args:?}: {said}");
     }
     // A note quotes names that the agent has sent.
-    let member = json!({"Name": ODD, "Addr": ODD, "Port": 1, "Status": ODD, "Tags": {"exposed": format!("everywhere{ODD}"), "port": "1"}});
+    let member = json!({"Name": ODD, "Addr": ODD, "Port": 1, "Status": ODD,
+            "Tags": {"exposed": format!("everywhere{ODD}"), "port": "1"}});
     let said = ask(answers("200 OK", json!({"Members": [member]}).to_string()), &["server", "members"]);
     assert!(!said.is_empty(), "the leader is no text there: an error");
 }
@@ -131,7 +142,8 @@ fn a_job_whose_name_looks_like_an_endpoint_is_one() {
     let agent = Agent::start("");
     let run = |id: &str| {
         let text = format!(
-            "job {id:?} {{\n  group \"g\" {{\n    task \"t\" {{\n      driver = \"raw_exec\"\n      config {{\n        command = \"/bin/sh\"\n        \
+            "job {id:?} {{\n  group \"g\" {{\n    task \"t\" {{\n      driver = \"raw_exec\"\n      config \
+                {{\n        command = \"/bin/sh\"\n        \
              args    = [\"-c\", \"echo of $NOMAD_JOB_ID; exec sleep 600\"]\n      }}\n    }}\n  }}\n}}\n"
         );
         agent.run(&text);
@@ -144,10 +156,16 @@ fn a_job_whose_name_looks_like_an_endpoint_is_one() {
         (there(others()) && there(agent.allocs("x%2Fallocations"))).then_some(())
     });
     let status = agent.cli_ok(&["job", "status", "x/allocations"]);
-    assert_eq!(status.lines().next().and_then(|l| l.split_once(" = ")).map(|(_, id)| id), Some("x/allocations"), "{status}");
+    assert_eq!(
+        status.lines().next().and_then(|l| l.split_once(" = ")).map(|(_, id)| id),
+        Some("x/allocations"),
+        "{status}"
+    );
     assert!(agent.cli_ok(&["status", "x/allocations"]).contains("x/allocations"));
     assert!(agent.cli_ok(&["job", "inspect", "x/allocations"]).contains("\"ID\": \"x/allocations\""));
-    until("its output", || agent.cli_ok(&["logs", "-job", "x/allocations"]).contains("of x/allocations\n").then_some(()));
+    until("its output", || {
+        agent.cli_ok(&["logs", "-job", "x/allocations"]).contains("of x/allocations\n").then_some(())
+    });
     agent.cli_ok(&["job", "stop", "-purge", "-yes", "x/allocations"]);
     until("its end", || agent.get("/v1/job/x%2Fallocations").is_none().then_some(()));
     assert_eq!(others().iter().filter(|a| a["DesiredStatus"] == "run").count(), 1, "the job x runs on");

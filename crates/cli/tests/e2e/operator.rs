@@ -1,11 +1,13 @@
 //! Metadata of nodes, pools, namespaces, the settings of the scheduler, and the API as it is.
 
 use std::{
-    io::Write,
+    io::{BufRead as _, BufReader, Write},
     process::{Command, Stdio},
+    sync::mpsc,
+    time::Duration,
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::agent::{Agent, drover, until};
 
@@ -20,7 +22,9 @@ fn what_operators_look_at_and_set() {
     assert!(meta.contains("Dynamic Meta\nrack = r2") && !meta.contains("zone = a"), "{meta}");
     let meta: Value = serde_json::from_str(&agent.cli_ok(&["node", "meta", "read", "-json"])).expect("JSON");
     assert_eq!(meta["Meta"]["rack"], "r2");
-    until("the node to have it", || agent.cli_ok(&["node", "status", "-verbose", "here"]).contains("rack = r2").then_some(()));
+    until("the node to have it", || {
+        agent.cli_ok(&["node", "status", "-verbose", "here"]).contains("rack = r2").then_some(())
+    });
     assert_eq!(agent.cli(&["node", "meta", "apply"]).status.code(), Some(1));
 
     let pools = agent.cli_ok(&["node", "pool", "list"]);
@@ -38,7 +42,8 @@ fn what_operators_look_at_and_set() {
     assert!(agent.cli_ok(&["operator", "scheduler", "get-config"]).contains("Scheduler Algorithm           = binpack"));
     agent.cli_ok(&["operator", "scheduler", "set-config", "-scheduler-algorithm", "spread"]);
     assert!(agent.cli_ok(&["operator", "scheduler", "get-config"]).contains("Scheduler Algorithm           = spread"));
-    let stale = agent.cli(&["operator", "scheduler", "set-config", "-check-index", "1", "-scheduler-algorithm", "binpack"]);
+    let stale =
+        agent.cli(&["operator", "scheduler", "set-config", "-check-index", "1", "-scheduler-algorithm", "binpack"]);
     assert_eq!(stale.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&stale.stderr).contains("configuration has changed"), "{stale:?}");
     agent.cli_ok(&["system", "reconcile", "summaries"]);
@@ -48,7 +53,9 @@ fn what_operators_look_at_and_set() {
     assert_eq!(agent.cli_ok(&["operator", "api", "-filter", "Name == \"nobody\"", "nodes"]).trim(), "[]");
     let asked = agent.cli(&["operator", "api", "-verbose", "-H", "X-Mine: yes", "/v1/status/leader"]);
     let told = String::from_utf8_lossy(&asked.stderr).into_owned();
-    for part in ["> GET /v1/status/leader HTTP/1.1", "> x-mine: yes", "< HTTP/1.1 200 OK", "< content-type: application/json"] {
+    for part in
+        ["> GET /v1/status/leader HTTP/1.1", "> x-mine: yes", "< HTTP/1.1 200 OK", "< content-type: application/json"]
+    {
         assert!(told.contains(part), "{part:?} is not in\n{told}");
     }
     assert_eq!(String::from_utf8_lossy(&asked.stdout).trim(), format!("{:?}", agent.rpc()));
@@ -61,7 +68,10 @@ fn what_operators_look_at_and_set() {
         .expect("runs");
     let dry = String::from_utf8_lossy(&dry.stdout).into_owned();
     assert!(dry.starts_with("curl \\\n  -X DELETE \\\n") && dry.contains("-H 'X-Mine: it'\\''s'"), "{dry}");
-    assert!(dry.contains("${DROVER_TOKEN}") && !dry.contains("secret") && dry.contains("/v1/job/a b?purge=true'"), "{dry}");
+    assert!(
+        dry.contains("${DROVER_TOKEN}") && !dry.contains("secret") && dry.contains("/v1/job/a b?purge=true'"),
+        "{dry}"
+    );
     let mut child = Command::new(drover())
         .args(["operator", "api", "-X", "POST", "/v1/search"])
         .env("DROVER_ADDR", agent.address())
@@ -81,7 +91,8 @@ fn a_snapshot_is_saved_online_inspected_and_restored_into_an_empty_directory() {
         serde_json::json!({"Job": {
             "ID": id, "Type": "service",
             "TaskGroups": [{"Name": "g", "Tasks": [{
-                "Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/sleep", "args": ["31072"]}, "Resources": {"CPU": 20, "MemoryMB": 16}
+                "Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/sleep", "args": ["31072"]},
+                "Resources": {"CPU": 20, "MemoryMB": 16}
             }]}]
         }})
     };
@@ -93,15 +104,30 @@ fn a_snapshot_is_saved_online_inspected_and_restored_into_an_empty_directory() {
     assert!(said.contains("written to"), "{said}");
     {
         use std::os::unix::fs::PermissionsExt as _;
-        assert_eq!(std::fs::metadata(&file).expect("the file").permissions().mode() & 0o777, 0o600, "there are secrets in it");
+        assert_eq!(
+            std::fs::metadata(&file).expect("the file").permissions().mode() & 0o777,
+            0o600,
+            "there are secrets in it"
+        );
     }
-    let shown: Value = serde_json::from_str(&agent.cli_ok(&["operator", "snapshot", "inspect", "-json", path])).expect("JSON");
-    assert_eq!((&shown["Tables"]["jobs"]["Rows"], shown["Index"].as_u64() > Some(0)), (&serde_json::json!(1), true), "{shown}");
+    let shown: Value =
+        serde_json::from_str(&agent.cli_ok(&["operator", "snapshot", "inspect", "-json", path])).expect("JSON");
+    assert_eq!(
+        (&shown["Tables"]["jobs"]["Rows"], shown["Index"].as_u64() > Some(0)),
+        (&serde_json::json!(1), true),
+        "{shown}"
+    );
     assert!(agent.cli_ok(&["operator", "snapshot", "inspect", path]).contains("Cluster ID   = "));
     let cluster = shown["ClusterID"].as_str().expect("an id").to_owned();
     let state: Value = serde_json::from_str(&agent.cli_ok(&["operator", "snapshot", "state", path])).expect("JSON");
-    assert_eq!((&state["Jobs"][0]["ID"], state["Allocs"].as_array().map(Vec::len)), (&serde_json::json!("kept"), Some(1)));
-    assert!(!state.to_string().contains("PrivateKey") && state["Nodes"][0]["SecretID"] == "", "nothing secret is shown");
+    assert_eq!(
+        (&state["Jobs"][0]["ID"], state["Allocs"].as_array().map(Vec::len)),
+        (&serde_json::json!("kept"), Some(1))
+    );
+    assert!(
+        !state.to_string().contains("PrivateKey") && state["Nodes"][0]["SecretID"] == "",
+        "nothing secret is shown"
+    );
     let keys = |agent: &Agent| agent.get("/.well-known/jwks.json").expect("keys")["keys"].clone();
     let signing = keys(&agent);
     assert_eq!((shown["Keys"].as_u64(), signing.as_array().map(Vec::len)), (Some(1), Some(1)), "{signing}");
@@ -110,7 +136,10 @@ fn a_snapshot_is_saved_online_inspected_and_restored_into_an_empty_directory() {
     assert!(status == 501 && why.contains("drover operator snapshot restore"), "{status} {why}");
     let data = agent.dir().join("data");
     let refused = agent.cli(&["operator", "snapshot", "restore", "-data-dir", data.to_str().expect("text"), path]);
-    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("is there already"), "{refused:?}");
+    assert!(
+        !refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("is there already"),
+        "{refused:?}"
+    );
     // A damaged one is refused.
     let mut bytes = std::fs::read(&file).expect("the file");
     let half = bytes.len() / 2;
@@ -118,11 +147,19 @@ fn a_snapshot_is_saved_online_inspected_and_restored_into_an_empty_directory() {
     let other = agent.dir().join("damaged.snap");
     std::fs::write(&other, bytes).expect("written");
     let refused = agent.cli(&["operator", "snapshot", "inspect", other.to_str().expect("text")]);
-    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("the snapshot is damaged"), "{refused:?}");
+    assert!(
+        !refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("the snapshot is damaged"),
+        "{refused:?}"
+    );
 
     // The server's directory is lost; what is restored is the same cluster, whose task goes on.
     let pids = |agent: &Agent| -> Vec<i32> {
-        agent.processes().into_iter().filter(|(_, line)| line.starts_with("/bin/sleep 31072")).map(|(pid, _)| pid).collect()
+        agent
+            .processes()
+            .into_iter()
+            .filter(|(_, line)| line.starts_with("/bin/sleep 31072"))
+            .map(|(pid, _)| pid)
+            .collect()
     };
     let before = until("the workload", || Some(pids(&agent)).filter(|pids| pids.len() == 1));
     agent.kill();
@@ -171,7 +208,8 @@ fn nobody_else_opens_what_an_agent_keeps() {
     let job = serde_json::json!({"Job": {
         "ID": "near", "Type": "service",
         "TaskGroups": [{"Name": "g", "Tasks": [{
-            "Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/sleep", "args": ["31073"]}, "Resources": {"CPU": 20, "MemoryMB": 16}
+            "Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/sleep", "args": ["31073"]},
+            "Resources": {"CPU": 20, "MemoryMB": 16}
         }]}]
     }});
     agent.put("/v1/jobs", &job);
@@ -183,19 +221,64 @@ fn nobody_else_opens_what_an_agent_keeps() {
     let meant = |path: &std::path::Path| {
         let path = path.strip_prefix(&data).expect("below it").to_string_lossy().into_owned();
         // A task may run as any user and works in these; what is in `secrets` and `private` is not among them.
-        let of_task = [format!("alloc/{alloc}/alloc/"), format!("alloc/{alloc}/t/local/"), format!("alloc/{alloc}/t/tmp/")];
+        let of_task =
+            [format!("alloc/{alloc}/alloc/"), format!("alloc/{alloc}/t/local/"), format!("alloc/{alloc}/t/tmp/")];
         of_task.iter().any(|dir| path.starts_with(dir))
     };
-    let unmeant: Vec<_> =
-        found.iter().filter(|(path, _)| !meant(path)).map(|(path, mode)| format!("{} {mode:o}", path.display())).collect();
+    let unmeant: Vec<_> = found
+        .iter()
+        .filter(|(path, _)| !meant(path))
+        .map(|(path, mode)| format!("{} {mode:o}", path.display()))
+        .collect();
     assert_eq!(unmeant, [""; 0], "group or others can open these");
-    for file in ["server/state.db", "server/state.db-wal", "server/state.db.mark", "client/node.sqlite", "client/node.sqlite-wal"] {
+    for file in [
+        "server/state.db",
+        "server/state.db-wal",
+        "server/state.db.mark",
+        "client/node.sqlite",
+        "client/node.sqlite-wal",
+    ] {
         use std::os::unix::fs::PermissionsExt as _;
         let path = data.join(file);
-        assert_eq!(std::fs::metadata(&path).unwrap_or_else(|e| panic!("{file}: {e}")).permissions().mode() & 0o777, 0o600, "{file}");
+        assert_eq!(
+            std::fs::metadata(&path).unwrap_or_else(|e| panic!("{file}: {e}")).permissions().mode() & 0o777,
+            0o600,
+            "{file}"
+        );
     }
     for dir in ["server", "server/keystore", "client", "client/run"] {
         use std::os::unix::fs::PermissionsExt as _;
-        assert_eq!(std::fs::metadata(data.join(dir)).unwrap_or_else(|e| panic!("{dir}: {e}")).permissions().mode() & 0o777, 0o700, "{dir}");
+        assert_eq!(
+            std::fs::metadata(data.join(dir)).unwrap_or_else(|e| panic!("{dir}: {e}")).permissions().mode() & 0o777,
+            0o700,
+            "{dir}"
+        );
     }
+}
+
+#[test]
+fn an_answer_of_the_api_that_goes_on_is_printed_as_it_comes() {
+    let agent = Agent::start("");
+    let mut command = Command::new(drover());
+    command.args(["operator", "api", "/v1/event/stream?topic=Job"]).env("DROVER_ADDR", agent.address());
+    let mut child = command.env_remove("NOMAD_ADDR").stdout(Stdio::piped()).spawn().expect("drover operator api");
+    let (tell, lines) = mpsc::channel();
+    let out = BufReader::new(child.stdout.take().expect("its output"));
+    let reader = std::thread::spawn(move || {
+        out.lines().map_while(Result::ok).take_while(|line| tell.send(line.clone()).is_ok()).count()
+    });
+    // The stream begins with what comes after it was opened, so there is one more job until it tells of one.
+    let mut jobs = 0;
+    until("an event", || {
+        jobs += 1;
+        let task = json!({"Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/true"}});
+        let group = json!({"Name": "g", "Count": 0, "Tasks": [task]});
+        agent.put("/v1/jobs", &json!({"Job": {"ID": format!("j{jobs}"), "TaskGroups": [group]}}));
+        let line = lines.recv_timeout(Duration::from_secs(1)).ok()?;
+        line.contains("JobRegistered").then_some(())
+    });
+    child.kill().expect("killed");
+    child.wait().expect("ended");
+    drop(lines);
+    reader.join().expect("the reader");
 }

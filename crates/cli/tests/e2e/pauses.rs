@@ -32,9 +32,13 @@ fn a_server_that_stood_still_takes_no_healthy_task_for_lost() {
     let before = fleet.managed(slot, &[]);
     let pids = || {
         let all = fleet.nodes.values().flat_map(|node| node.processes());
-        all.filter(|(_, line)| line.starts_with("/bin/sleep 31071")).map(|(pid, _)| pid).collect::<std::collections::BTreeSet<_>>()
+        all.filter(|(_, line)| line.starts_with("/bin/sleep 31071"))
+            .map(|(pid, _)| pid)
+            .collect::<std::collections::BTreeSet<_>>()
     };
-    until("both tasks", || (pids().len() == 2 && fleet.server.allocs("here").iter().all(|a| a["ClientStatus"] == "running")).then_some(()));
+    until("both tasks", || {
+        (pids().len() == 2 && fleet.server.allocs("here").iter().all(|a| a["ClientStatus"] == "running")).then_some(())
+    });
     let (running, evals) = (pids(), evaluations(&fleet));
 
     // More than twice the lease and its grace.
@@ -47,7 +51,11 @@ fn a_server_that_stood_still_takes_no_healthy_task_for_lost() {
 
     until("the server to say that it stood still", || {
         let health = fleet.server.get("/v1/agent/health")?;
-        health["server"]["notes"].as_array()?.iter().any(|note| note.as_str().is_some_and(|n| n.contains("stood still"))).then_some(())
+        health["server"]["notes"]
+            .as_array()?
+            .iter()
+            .any(|note| note.as_str().is_some_and(|n| n.contains("stood still")))
+            .then_some(())
     });
     assert!(fleet.server.log().contains("the server stood still for"), "the log says it, too");
     // For as long as it would have taken to lose them.
@@ -56,7 +64,9 @@ fn a_server_that_stood_still_takes_no_healthy_task_for_lost() {
         assert_eq!(pids(), running, "the same processes");
         std::thread::sleep(Duration::from_millis(100));
     }
-    until("every node", || fleet.server.get("/v1/nodes")?.as_array()?.iter().all(|n| n["Status"] == "ready").then_some(()));
+    until("every node", || {
+        fleet.server.get("/v1/nodes")?.as_array()?.iter().all(|n| n["Status"] == "ready").then_some(())
+    });
     let after = fleet.managed(slot, &[]);
     for part in ["Epoch", "IncarnationID", "ManagerName"] {
         assert_eq!(after[part], before[part], "{part} of the remote task");

@@ -6,13 +6,16 @@ use crate::agent::{Agent, drover, until};
 
 fn file(dir: &Path, name: &str, mode: u32, script: &str) {
     let path = dir.join(name);
-    fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("written");
+    testkit::program(&path, &format!("#!/bin/sh\n{script}\n"));
     fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("mode");
 }
 
 /// The row of a driver in `node status`, when it says what it should.
 fn row(agent: &Agent, driver: &str, part: &str) -> Option<String> {
-    let out = Command::new(drover()).args(["node", "status", "-self", "-verbose", "-address", agent.address()]).output().expect("runs");
+    let out = Command::new(drover())
+        .args(["node", "status", "-self", "-verbose", "-address", agent.address()])
+        .output()
+        .expect("runs");
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     let row = text.lines().find(|line| line.split_whitespace().next() == Some(driver))?;
     (row.contains("false") && row.contains(part)).then(|| row.to_owned())
@@ -51,9 +54,13 @@ fn a_plugin_that_cannot_be_had_says_why_at_the_node() {
     // What was missing is taken when it is there; the others go on as they were.
     fs::set_permissions(plugins.join("unfit"), fs::Permissions::from_mode(0o755)).expect("mode");
     file(plugins, "absent", 0o755, &format!("exec {} driver mock", drover().display()));
-    let out = Command::new(drover()).args(["node", "drivers", "reload", "-address", agent.address()]).output().expect("runs");
+    let out =
+        Command::new(drover()).args(["node", "drivers", "reload", "-address", agent.address()]).output().expect("runs");
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
-    assert!(text.lines().any(|line| line.starts_with("painted") && line.contains("failed") && line.contains("colour")), "{text}");
+    assert!(
+        text.lines().any(|line| line.starts_with("painted") && line.contains("failed") && line.contains("colour")),
+        "{text}"
+    );
     until("the driver of the file that came later", || {
         agent.get("/v1/nodes")?.as_array()?.iter().any(|node| node["Drivers"]["mock"]["Healthy"] == true).then_some(())
     });
@@ -68,7 +75,12 @@ fn an_agent_and_its_plugins_take_all_files_that_they_may_open_and_tasks_get_what
         line.split_whitespace().skip(3).take(2).map(|n| n.parse::<u64>().expect("a number")).collect::<Vec<_>>()
     };
     assert_eq!(files(agent.pid()), [3000, 3000]);
-    let plugin = agent.processes().into_iter().find(|(_, line)| line.trim_end().ends_with("driver raw_exec")).expect("the plugin").0;
+    let plugin = agent
+        .processes()
+        .into_iter()
+        .find(|(_, line)| line.trim_end().ends_with("driver raw_exec"))
+        .expect("the plugin")
+        .0;
     assert_eq!(files(plugin), [3000, 3000]);
     let job = serde_json::json!({"Job": {"ID": "limits", "Type": "batch", "TaskGroups": [{"Name": "g", "Tasks": [{
         "Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/sh", "args": ["-c", "ulimit -Sn; ulimit -Hn"]},

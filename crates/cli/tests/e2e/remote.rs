@@ -13,7 +13,9 @@ fn job(id: &str, seconds: u32) -> Value {
         "TaskGroups": [{
             "Name": "g",
             "Update": {"MaxParallel": 0},
-            "Tasks": [{"Name": "t", "Driver": "remote_exec", "Config": {"command": "/bin/sleep", "args": [seconds.to_string()]}, "Resources": {"CPU": 20, "MemoryMB": 16}}]
+            "Tasks": [{"Name": "t", "Driver": "remote_exec",
+                "Config": {"command": "/bin/sleep", "args": [seconds.to_string()]},
+                "Resources": {"CPU": 20, "MemoryMB": 16}}]
         }]
     }})
 }
@@ -38,7 +40,8 @@ fn copy(from: &Path, to: &Path) {
 fn unbound(agent: &Agent) -> Option<Vec<Value>> {
     let swept = agent.cli(&["remote", "sweep", "-json"]);
     let sweeps: Value = serde_json::from_slice(&swept.stdout).expect("JSON");
-    let unbound = sweeps.as_array().expect("a list").iter().flat_map(|s| s["Unbound"].as_array().cloned().unwrap_or_default());
+    let unbound =
+        sweeps.as_array().expect("a list").iter().flat_map(|s| s["Unbound"].as_array().cloned().unwrap_or_default());
     swept.status.success().then(|| unbound.collect())
 }
 
@@ -58,7 +61,11 @@ fn a26_servers_restored_from_an_old_snapshot_recover_what_their_node_knows() {
     agent.launch();
 
     let recovery = || agent.get("/v1/operator/recovery").expect("an answer");
-    until("the node to tell what it has", || (recovery()["Answered"].as_array().map(Vec::len) == Some(1)).then_some(()));
+    // The end by order below waits for nobody, and a node that was started anew knows a remote task by its provider.
+    until("the node and the provider to tell what they have", || {
+        let (recovery, len) = (recovery(), |list: &Value| list.as_array().map_or(0, Vec::len));
+        if (len(&recovery["Answered"]), len(&recovery["Unswept"])) == (1, 0) { Ok(()) } else { Err(recovery) }
+    });
     let (status, text) = agent.http("GET", "/v1/agent/health?type=server", "").expect("an answer");
     assert!(status == 500 && text.contains("recover"), "{status} {text}");
     let (status, text) = agent.http("PUT", "/v1/jobs", &job("new", 32004).to_string()).expect("an answer");
@@ -67,7 +74,9 @@ fn a26_servers_restored_from_an_old_snapshot_recover_what_their_node_knows() {
     assert!(shown.contains("Recovering") && shown.contains("yes") && shown.contains("has acted on index"), "{shown}");
     agent.cli_ok(&["operator", "recover", "-yes"]);
     agent.alloc("kept", "running");
-    until("its management", || agent.get("/v1/remote/task/default/kept.g[0]/t").filter(|r| r["Observed"]["State"] == "Running"));
+    until("its management", || {
+        agent.get("/v1/remote/task/default/kept.g[0]/t").filter(|r| r["Observed"]["State"] == "Running")
+    });
     assert_eq!(instances(&agent, "/bin/sleep 32003"), kept, "the same process, and no other");
     agent.cli_ok(&["job", "stop", "-detach", "kept"]);
     until("the stop", || instances(&agent, "/bin/sleep 32003").is_empty().then_some(()));
@@ -99,7 +108,8 @@ fn a26_servers_restored_from_an_old_snapshot_create_nothing_twice_and_end_nothin
 
     let found = until("the sweep to find both", || unbound(&agent).filter(|u| u.len() == 2));
     let key = |slot: &str| {
-        let of = found.iter().find(|i| i["Slot"].as_str() == Some(slot)).unwrap_or_else(|| panic!("{slot} in {found:?}"));
+        let of =
+            found.iter().find(|i| i["Slot"].as_str() == Some(slot)).unwrap_or_else(|| panic!("{slot} in {found:?}"));
         of["Key"].as_str().expect("a key").to_owned()
     };
     assert!(agent.cli_ok(&["remote", "list", "-unbound"]).contains("default/kept.g[0]/t"));

@@ -31,7 +31,8 @@ fn a_service_appears_is_checked_restarted_and_goes_before_the_kill() {
     assert!(text.contains("Nomad Service Checks") && text.contains("healthiness"), "{text}");
 
     // The agent is killed and comes back: nobody notices. The entries are the very same ones.
-    let indexes = |agent: &Agent| -> Vec<Value> { places(agent, "greeter").iter().map(|p| p["ModifyIndex"].clone()).collect() };
+    let indexes =
+        |agent: &Agent| -> Vec<Value> { places(agent, "greeter").iter().map(|p| p["ModifyIndex"].clone()).collect() };
     let before = indexes(&agent);
     agent.kill();
     agent.launch();
@@ -49,8 +50,16 @@ fn a_service_appears_is_checked_restarted_and_goes_before_the_kill() {
         let state = agent.get(&format!("/v1/allocation/{alloc}"))?["TaskStates"]["greet"].clone();
         (state["Restarts"] == 1 && state["State"] == "running").then_some(state)
     });
-    let why = restarted["Events"].as_array().into_iter().flatten().find(|e| e["Type"] == "Restart Signaled").expect("the reason");
-    assert!(why["DisplayMessage"].as_str().is_some_and(|t| t.contains("check \"ready\" of service \"greeter\"")), "{why}");
+    let why = restarted["Events"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|e| e["Type"] == "Restart Signaled")
+        .expect("the reason");
+    assert!(
+        why["DisplayMessage"].as_str().is_some_and(|t| t.contains("check \"ready\" of service \"greeter\"")),
+        "{why}"
+    );
     until("two places again", || (places(&agent, "greeter").len() == 2).then_some(()));
 
     // The stop takes the entry away first, the task after the delay.
@@ -63,8 +72,13 @@ fn a_service_appears_is_checked_restarted_and_goes_before_the_kill() {
         gone.then_some(())
     });
     let out = agent.cli(&["service", "info", "greeter"]);
-    assert!(!out.status.success() && String::from_utf8_lossy(&out.stderr).contains("no instance of service \"greeter\""), "{out:?}");
-    until("the end of the job", || agent.allocs("services").iter().all(|a| a["ClientStatus"] == "complete").then_some(()));
+    assert!(
+        !out.status.success() && String::from_utf8_lossy(&out.stderr).contains("no instance of service \"greeter\""),
+        "{out:?}"
+    );
+    until("the end of the job", || {
+        agent.allocs("services").iter().all(|a| a["ClientStatus"] == "complete").then_some(())
+    });
 }
 
 /// The file that the example's task makes, wherever the agent keeps allocations.
@@ -105,7 +119,8 @@ fn a_remote_service_has_a_place_all_through_a_drain() {
                 "Name": "g",
                 "Update": {"MaxParallel": 0},
                 "Services": [{"Name": "far", "Provider": "nomad", "PortLabel": "9000", "Address": "far.example"}],
-                "Tasks": [{"Name": "t", "Driver": "remote_exec", "Config": {"command": "/bin/sleep", "args": ["32101"]}, "Resources": {"CPU": 20, "MemoryMB": 16}}]
+                "Tasks": [{"Name": "t", "Driver": "remote_exec", "Config": {"command": "/bin/sleep", "args": ["32101"]},
+                    "Resources": {"CPU": 20, "MemoryMB": 16}}]
             }]
         }}),
     );
@@ -120,7 +135,8 @@ fn a_remote_service_has_a_place_all_through_a_drain() {
             let (mut index, mut answers) = (first["ModifyIndex"].as_u64().expect("an index"), 0);
             while !over.load(Ordering::Relaxed) {
                 // Answers come with each change of the service.
-                let (status, body) = agent.http("GET", &format!("/v1/service/far?index={index}&wait=1s"), "").expect("an answer");
+                let (status, body) =
+                    agent.http("GET", &format!("/v1/service/far?index={index}&wait=1s"), "").expect("an answer");
                 let list: Vec<Value> = serde_json::from_str(&body).expect("JSON");
                 assert_eq!(status, 200);
                 assert_eq!(list.len(), 1, "always one place: {list:?}");
@@ -131,10 +147,13 @@ fn a_remote_service_has_a_place_all_through_a_drain() {
         });
         let node = first["NodeID"].as_str().expect("an id");
         agent.put(&format!("/v1/node/{node}/drain"), &json!({"DrainSpec": {"Deadline": 600_000_000_000_i64}}));
-        let moved =
-            until("the place under the next manager", || places(&agent, "far").into_iter().find(|p| p["NodeID"] != first["NodeID"]));
+        let moved = until("the place under the next manager", || {
+            places(&agent, "far").into_iter().find(|p| p["NodeID"] != first["NodeID"])
+        });
         assert_ne!(moved["AllocID"], first["AllocID"]);
-        until("the end of the drain", || (agent.get(&format!("/v1/node/{node}"))?["DrainStrategy"].is_null()).then_some(()));
+        until("the end of the drain", || {
+            (agent.get(&format!("/v1/node/{node}"))?["DrainStrategy"].is_null()).then_some(())
+        });
         drop(end);
         assert!(watcher.join().expect("one place at every answer") > 0);
     });

@@ -17,7 +17,8 @@ use crate::agent::{Agent, drover, printed, until};
 /// A job whose task says its token and where its secrets are.
 fn job(name: &str, kind: &str, task: &str) -> String {
     format!(
-        "job {name:?} {{\n  type = {kind:?}\n  group \"g\" {{\n    task \"t\" {{\n{task}\n      identity {{ env = true }}\n    }}\n  }}\n}}\n"
+        "job {name:?} {{\n  type = {kind:?}\n  group \"g\" {{\n    task \"t\" {{\n{task}\n      identity {{ env = \
+            true }}\n    }}\n  }}\n}}\n"
     )
 }
 
@@ -50,13 +51,15 @@ fn a_task_in_a_root_of_its_own_asks_and_its_token_ends_with_it() {
     }
     let program = drover().parent().expect("a directory").display().to_string();
     let shown = ["/bin", "/lib", "/lib64", "/usr"].map(|path| format!("    {path:?} = {path:?}\n")).concat();
-    let agent = Agent::start(&format!("client {{\n  chroot_env {{\n{shown}    {program:?} = \"/opt/drover\"\n  }}\n}}"));
+    let agent =
+        Agent::start(&format!("client {{\n  chroot_env {{\n{shown}    {program:?} = \"/opt/drover\"\n  }}\n}}"));
     agent.wait_for_driver("exec");
-    let script =
-        "export NOMAD_ADDR=unix://$NOMAD_SECRETS_DIR/api.sock; /opt/drover/drover job status inside && echo token $NOMAD_TOKEN; sleep 600";
+    let script = "export NOMAD_ADDR=unix://$NOMAD_SECRETS_DIR/api.sock; /opt/drover/drover job status inside && echo \
+        token $NOMAD_TOKEN; sleep 600";
     let task = |user: &str| {
         format!(
-            "      driver = \"exec\"\n      user = {user:?}\n      config {{\n        command = \"/bin/sh\"\n        args = [\"-c\", {script:?}]\n      }}"
+            "      driver = \"exec\"\n      user = {user:?}\n      config {{\n        command = \"/bin/sh\"\n        \
+                args = [\"-c\", {script:?}]\n      }}"
         )
     };
     let run = |name: &str| {
@@ -64,7 +67,9 @@ fn a_task_in_a_root_of_its_own_asks_and_its_token_ends_with_it() {
         let alloc = agent.alloc(name, "running");
         let token = until("what it was told", || {
             let said = agent.logs(&alloc, "t");
-            said.lines().find_map(|line| line.strip_prefix("token ").map(str::to_owned)).filter(|_| said.contains("Status"))
+            said.lines()
+                .find_map(|line| line.strip_prefix("token ").map(str::to_owned))
+                .filter(|_| said.contains("Status"))
         });
         let id = alloc["ID"].as_str().expect("an id").to_owned();
         (token, agent.dir().join("data/alloc").join(id).join("t/secrets/api.sock"))

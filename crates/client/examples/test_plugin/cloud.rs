@@ -1,5 +1,5 @@
-//! A remote driver of the plain protocol, as one that is written in Go for a stock host: its tasks live in a "cloud", a directory, whatever becomes of
-//! plugins and nodes, and it writes what they say to the paths that it is given.
+//! A remote driver of the plain protocol, as one that is written in Go for a stock host: its tasks live in a "cloud", a
+//! directory, whatever becomes of plugins and nodes, and it writes what they say to the paths that it is given.
 //!
 //! An instance is a directory: `output` is all that it has said, `read` how much of that has been passed on, `turn` is
 //! locked by who passes it on, `ended` is its exit code.
@@ -17,8 +17,8 @@ use std::{
 };
 
 use driver_sdk::{
-    Capabilities, Error, Inspection, PluginInfo, Started, StopTask, TaskConfig, TaskExit, TaskHandle, TaskStatus, async_trait, handle,
-    schema,
+    Capabilities, Error, Inspection, PluginInfo, Started, StopTask, TaskConfig, TaskExit, TaskHandle, TaskStatus,
+    async_trait, handle, schema,
 };
 use serde::{Deserialize, Serialize};
 
@@ -115,7 +115,9 @@ impl driver_sdk::Driver for Driver {
 
     async fn start_task(&self, task: TaskConfig) -> Result<Started, Error> {
         let state: State = driver_sdk::config::Config::new(task.msgpack_driver_config.clone()).decode()?;
-        fs::create_dir(&state.instance).and_then(|()| fs::write(state.instance.join("output"), "begin\n")).map_err(Error::failed)?;
+        fs::create_dir(&state.instance)
+            .and_then(|()| fs::write(state.instance.join("output"), "begin\n"))
+            .map_err(Error::failed)?;
         let driver_state = handle::encode(&state)?;
         self.know(task.id, state.instance, &task.stdout_path);
         Ok(Started { driver_state, version: 1, network: None })

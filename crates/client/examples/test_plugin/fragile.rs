@@ -1,5 +1,6 @@
-//! A driver that falls over when it has more than a few starts in hand: its process ends, and the next one at once as well, or it breaks all its connections
-//! and lives on, in turn. Every fall leaves a byte in the file `falls` of its temporary directory.
+//! A driver that falls over when it has more than a few starts in hand: its process ends, and the next one at once as
+//! well, or it breaks all its connections and lives on, in turn. Every fall leaves a byte in the file `falls` of its
+//! temporary directory.
 //!
 //! As in a plugin that is written in Go, a start goes on when the connection breaks that it came by. Files there tell
 //! it more: with `hold`, starts are under way until it has fallen over twice; with `cut`, the next start breaks all
@@ -20,7 +21,8 @@ use std::{
 };
 
 use driver_sdk::{
-    Capabilities, Error, Inspection, PluginInfo, Started, StopTask, TaskConfig, TaskExit, TaskHandle, TaskStatus, async_trait, schema,
+    Capabilities, Error, Inspection, PluginInfo, Started, StopTask, TaskConfig, TaskExit, TaskHandle, TaskStatus,
+    async_trait, schema,
 };
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use tokio::sync::watch;
@@ -121,7 +123,8 @@ fn break_connections() {
         let copy = number.and_then(|number| pidfd_getfd(&me, number, PidfdGetfdFlags::empty()).ok());
         // Those of the host have the name of the socket that it listens at.
         let named = |fd: &OwnedFd| {
-            let name = rustix::net::getsockname(fd).ok().and_then(|name| rustix::net::SocketAddrUnix::try_from(name).ok());
+            let name =
+                rustix::net::getsockname(fd).ok().and_then(|name| rustix::net::SocketAddrUnix::try_from(name).ok());
             name.is_some_and(|name| name.path().is_some()) && rustix::net::getpeername(fd).is_ok()
         };
         if let Some(copy) = copy.filter(named) {

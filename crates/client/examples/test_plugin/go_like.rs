@@ -1,5 +1,5 @@
-//! A driver that does what drivers written in Go with Nomad's libraries do, faults included: it runs itself as an executor for each
-//! task, in a session of its own, and leaves it behind in all the ways that such drivers have.
+//! A driver that does what drivers written in Go with Nomad's libraries do, faults included: it runs itself as an
+//! executor for each task, in a session of its own, and leaves it behind in all the ways that such drivers have.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -10,8 +10,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use driver_sdk::{
-    Capabilities, Error, Inspection, PluginInfo, Started, StopTask, TaskConfig, TaskExit, TaskHandle, TaskStatus, async_trait, handle,
-    schema,
+    Capabilities, Error, Inspection, PluginInfo, Started, StopTask, TaskConfig, TaskExit, TaskHandle, TaskStatus,
+    async_trait, handle, schema,
 };
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde::{Deserialize, Serialize};
@@ -85,7 +85,8 @@ impl State {
     }
 }
 
-/// The driver. Faults of the whole plugin are switched by files in its socket directory, which is its temporary directory.
+/// The driver. Faults of the whole plugin are switched by files in its socket directory, which is its temporary
+/// directory.
 pub(crate) struct Driver {
     tasks: Mutex<HashMap<String, State>>,
 }
@@ -97,7 +98,12 @@ fn switched(name: &str) -> bool {
 impl Driver {
     pub(crate) fn new() -> Self {
         if std::env::args().any(|arg| arg == "helper") {
-            let helper = Command::new("sleep").arg("600").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+            let helper = Command::new("sleep")
+                .arg("600")
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn();
             fs::write(std::env::temp_dir().join("helper"), helper.expect("starts").id().to_string()).expect("writable");
         }
         Self { tasks: Mutex::default() }
@@ -149,7 +155,8 @@ impl driver_sdk::Driver for Driver {
             script: if connect_fails { String::new() } else { options.script.clone() },
             stdout: task.stdout_path.clone(),
             stderr: task.stderr_path.clone(),
-            env: (options.env != "inherit").then(|| if options.env == "none" { BTreeMap::new() } else { task.env.clone() }),
+            env: (options.env != "inherit")
+                .then(|| if options.env == "none" { BTreeMap::new() } else { task.env.clone() }),
             cgroup: options.in_cgroup.then(|| cgroup_of(&task)),
         };
         let me = std::env::current_exe().map_err(Error::failed)?;
@@ -215,7 +222,11 @@ impl driver_sdk::Driver for Driver {
                 return Ok(TaskExit::code(code));
             }
             if !state.executor_lives() {
-                return Ok(TaskExit { exit_code: -1, error: Some("the executor is gone".into()), ..TaskExit::default() });
+                return Ok(TaskExit {
+                    exit_code: -1,
+                    error: Some("the executor is gone".into()),
+                    ..TaskExit::default()
+                });
             }
             tokio::time::sleep(POLL).await;
         }
@@ -260,8 +271,17 @@ impl driver_sdk::Driver for Driver {
 
 /// The host's cgroup for the task, in the hierarchy that can end processes.
 fn cgroup_of(task: &TaskConfig) -> String {
-    let given = task.resources.as_ref().and_then(|r| r.linux_resources.as_ref()).map(|r| r.cpuset_cgroup.clone()).unwrap_or_default();
-    if given.ends_with(".scope") { given } else { format!("/sys/fs/cgroup/freezer/nomad/{}.{}", task.alloc_id, task.name) }
+    let given = task
+        .resources
+        .as_ref()
+        .and_then(|r| r.linux_resources.as_ref())
+        .map(|r| r.cpuset_cgroup.clone())
+        .unwrap_or_default();
+    if given.ends_with(".scope") {
+        given
+    } else {
+        format!("/sys/fs/cgroup/freezer/nomad/{}.{}", task.alloc_id, task.name)
+    }
 }
 
 /// The third argument of an executor.
@@ -293,7 +313,8 @@ pub(crate) fn executor() -> ExitCode {
         }
         let mut workload = command.spawn().expect("starts");
         if let Some(cgroup) = &spec.cgroup {
-            fs::write(Path::new(cgroup).join("cgroup.procs"), workload.id().to_string()).expect("the host has made the cgroup");
+            fs::write(Path::new(cgroup).join("cgroup.procs"), workload.id().to_string())
+                .expect("the host has made the cgroup");
         }
         let write = |text: String| {
             let draft = status.with_extension("draft");

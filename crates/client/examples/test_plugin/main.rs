@@ -5,6 +5,7 @@ use std::process::ExitCode;
 mod cloud;
 mod fragile;
 mod go_like;
+mod pushing;
 mod watching;
 
 fn main() -> ExitCode {
@@ -18,6 +19,7 @@ fn main() -> ExitCode {
         Some("artifact-fetch") => artifact::serve(),
         Some("go_like") => driver_sdk::block_on(driver_sdk::serve(go_like::Driver::new())),
         Some("cloud") => driver_sdk::block_on(driver_sdk::serve(cloud::Driver::default())),
+        Some("pushing") => driver_sdk::block_on(driver_sdk::serve_remote(pushing::Driver)),
         Some("watching") => driver_sdk::block_on(driver_sdk::serve(watching::Driver::default())),
         Some("fragile") => match fragile::comes_up() {
             Ok(()) => driver_sdk::block_on(fragile::serve()),

@@ -1,9 +1,10 @@
-//! A remote driver of the plain protocol that does what the one for ECS does that is written in Go for a stock host: it keeps its tasks in a map of its
-//! process; a watch for each, begun by StartTask or RecoverTask, looks at the instance at intervals and ends with the first look that fails, with the first
-//! that sees the end, or when it is cancelled. Only a cancelled one notes that the task has ended; RecoverTask of a task that is in the map does nothing.
+//! A remote driver of the plain protocol that does what the one for ECS does that is written in Go for a stock host: it
+//! keeps its tasks in a map of its process; a watch for each, begun by StartTask or RecoverTask, looks at the instance
+//! at intervals and ends with the first look that fails, with the first that sees the end, or when it is cancelled.
+//! Only a cancelled one notes that the task has ended; RecoverTask of a task that is in the map does nothing.
 //!
-//! An instance is a directory: `status` is what the runtime says of it, `looks` has a byte for each look at it, `stops` one for each order to stop it. While
-//! `fault` is there, looks fail.
+//! An instance is a directory: `status` is what the runtime says of it, `looks` has a byte for each look at it, `stops`
+//! one for each order to stop it. While `fault` is there, looks fail.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,8 +16,8 @@ use std::{
 };
 
 use driver_sdk::{
-    Capabilities, Error, Inspection, PluginInfo, Started, StopTask, TaskConfig, TaskExit, TaskHandle, TaskStatus, async_trait, handle,
-    schema,
+    Capabilities, Error, Inspection, PluginInfo, Started, StopTask, TaskConfig, TaskExit, TaskHandle, TaskStatus,
+    async_trait, handle, schema,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -62,8 +63,13 @@ fn look(instance: &Path) -> Option<String> {
 
 impl Watch {
     fn begin(instance: PathBuf, stdout: String) -> Arc<Self> {
-        let watch =
-            Self { instance, stdout, noted: Mutex::default(), cancelled: watch::Sender::new(false), done: watch::Sender::new(false) };
+        let watch = Self {
+            instance,
+            stdout,
+            noted: Mutex::default(),
+            cancelled: watch::Sender::new(false),
+            done: watch::Sender::new(false),
+        };
         let watch = Arc::new(watch);
         let (runs, runtime) = (watch.clone(), tokio::runtime::Handle::current());
         std::thread::spawn(move || {
@@ -88,7 +94,10 @@ impl Watch {
                 self.noted.lock().expect("lock").code = 1;
                 return;
             };
-            let line = format!("[now] - client is remotely monitoring ECS task: {} with status {status}\n", self.instance.display());
+            let line = format!(
+                "[now] - client is remotely monitoring ECS task: {} with status {status}\n",
+                self.instance.display()
+            );
             let _ = stdout.write_all(line.as_bytes());
             if status != "RUNNING" {
                 self.noted.lock().expect("lock").code = 1;
@@ -98,7 +107,11 @@ impl Watch {
         let mut noted = self.noted.lock().expect("lock");
         if !noted.detach {
             mark(&self.instance, "stops");
-            fs::write(self.instance.join("status"), "STOPPED").expect("writable");
+            // Whoever else watches it sees no half of a word.
+            let draft = self.instance.join("draft");
+            fs::write(&draft, "STOPPED")
+                .and_then(|()| fs::rename(draft, self.instance.join("status")))
+                .expect("writable");
         }
         noted.exited = true;
     }
@@ -149,7 +162,9 @@ impl driver_sdk::Driver for Driver {
 
     async fn start_task(&self, task: TaskConfig) -> Result<Started, Error> {
         let state: State = driver_sdk::config::Config::new(task.msgpack_driver_config.clone()).decode()?;
-        fs::create_dir(&state.instance).and_then(|()| fs::write(state.instance.join("status"), "RUNNING")).map_err(Error::failed)?;
+        fs::create_dir(&state.instance)
+            .and_then(|()| fs::write(state.instance.join("status"), "RUNNING"))
+            .map_err(Error::failed)?;
         let driver_state = handle::encode(&state)?;
         self.tasks.lock().expect("lock").insert(task.id, Watch::begin(state.instance, task.stdout_path));
         Ok(Started { driver_state, version: 1, network: None })
@@ -158,7 +173,11 @@ impl driver_sdk::Driver for Driver {
     async fn recover_task(&self, task: TaskHandle) -> Result<(), Error> {
         let state: State = handle::decode(&task.driver_state)?;
         let config = task.config.unwrap_or_default();
-        self.tasks.lock().expect("lock").entry(config.id).or_insert_with(|| Watch::begin(state.instance, config.stdout_path));
+        self.tasks
+            .lock()
+            .expect("lock")
+            .entry(config.id)
+            .or_insert_with(|| Watch::begin(state.instance, config.stdout_path));
         Ok(())
     }
 

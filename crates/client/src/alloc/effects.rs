@@ -142,7 +142,8 @@ impl Runs {
                     answer = driver.stop_task(run, signal, timeout.to_std()).await;
                 } else if refuses_signal(e, signal) {
                     place.note(format!(
-                        "The driver refuses kill_signal {signal:?}, which is no signal of this node ({e}); its default is sent"
+                        "The driver refuses kill_signal {signal:?}, which is no signal of this node ({e}); its \
+                            default is sent"
                     ));
                     signal = "";
                     answer = driver.stop_task(run, signal, timeout.to_std()).await;
@@ -208,18 +209,29 @@ impl Runs {
 
     /// Ends the processes of a task whose driver is not there. `None` when there were none: it may live where this
     /// node cannot look.
-    async fn without_driver(&self, place: &TaskPlace, why: &str, run: &str, signal: &str, timeout: GoDuration) -> Option<Exit> {
+    async fn without_driver(
+        &self,
+        place: &TaskPlace,
+        why: &str,
+        run: &str,
+        signal: &str,
+        timeout: GoDuration,
+    ) -> Option<Exit> {
         if let Some(exit) = self.stop_at_executor(place, run, signal, timeout).await {
             place.note(format!("{why}. The task was stopped at its executor"));
             return Some(exit);
         }
         match self.containment.contain(place).await {
             Ok(0) => {
-                place.note(format!("{why}. No process of the task was found on this node; it is stopped as soon as its driver is back"));
+                place.note(format!(
+                    "{why}. No process of the task was found on this node; it is stopped as soon as its driver is back"
+                ));
                 None
             }
             Ok(killed) => {
-                let message = format!("{why}; {killed} processes of the task were killed by the node, the exit code is not known");
+                let message = format!(
+                    "{why}; {killed} processes of the task were killed by the node, the exit code is not known"
+                );
                 Some(Exit { code: 137, signal: 9, message, ..Exit::default() })
             }
             Err(resisting) => {
@@ -230,7 +242,14 @@ impl Runs {
     }
 
     /// Frees an ended run at its driver and ends whatever it has left. True when the driver still owes that.
-    pub(crate) async fn free(&self, place: &TaskPlace, run: &str, handle: Option<&[u8]>, known: bool, mut lost: bool) -> bool {
+    pub(crate) async fn free(
+        &self,
+        place: &TaskPlace,
+        run: &str,
+        handle: Option<&[u8]>,
+        known: bool,
+        mut lost: bool,
+    ) -> bool {
         let mut known = known;
         for attempt in 1.. {
             let Err(why) = self.destroy_at_driver(place, run, handle, &mut known).await else {
@@ -247,12 +266,16 @@ impl Runs {
                 }
             }
             if attempt >= FREE_ATTEMPTS && !lost {
-                place.note(format!("The driver could not free what it holds for the task: {why}. The node goes on trying"));
+                place.note(format!(
+                    "The driver could not free what it holds for the task: {why}. The node goes on trying"
+                ));
                 return true;
             }
             if attempt == FREE_ATTEMPTS {
                 let held = "and nobody knows whether the task still runs, so it is not started again before";
-                place.note(format!("The driver could not free what it holds for the task: {why}. The node goes on trying, {held}"));
+                place.note(format!(
+                    "The driver could not free what it holds for the task: {why}. The node goes on trying, {held}"
+                ));
             }
             tokio::time::sleep(Duration::from_millis(200 << (attempt - 1).min(7))).await;
         }
@@ -278,7 +301,13 @@ impl Runs {
 
     /// One attempt. A process of the driver that does not know the run is told of it first: without that it would
     /// have nothing to destroy.
-    async fn destroy_at_driver(&self, place: &TaskPlace, run: &str, handle: Option<&[u8]>, known: &mut bool) -> Result<(), String> {
+    async fn destroy_at_driver(
+        &self,
+        place: &TaskPlace,
+        run: &str,
+        handle: Option<&[u8]>,
+        known: &mut bool,
+    ) -> Result<(), String> {
         // Whatever comes up meanwhile is a new process.
         *known &= self.drivers.now(place.driver_name()).is_some_and(|driver| driver.is_ready());
         let driver = self.drivers.in_time(place.driver_name()).await?;
@@ -315,11 +344,14 @@ impl Runs {
             secrets::unmount_at(&secrets)
         };
         if let Ok(Err(error)) = tokio::task::spawn_blocking(end).await {
-            tracing::warn!(alloc = %place.alloc.id, task = %place.task, %error, "the secrets of a dead task stay until its directory goes");
+            tracing::warn!(alloc = %place.alloc.id, task = %place.task, %error, "the secrets of a dead task stay \
+                until its directory goes");
         }
         if let Some(cgroup) = self.containment.cgroup(place) {
             match tokio::task::spawn_blocking(move || cgroup.destroy()).await {
-                Ok(Ok(_)) => released.push(Write::Release { kind: "cgroup", key: format!("{}.{}", place.alloc.id, place.task) }),
+                Ok(Ok(_)) => {
+                    released.push(Write::Release { kind: "cgroup", key: format!("{}.{}", place.alloc.id, place.task) })
+                }
                 Ok(Err(error)) => {
                     tracing::warn!(%error, "task cgroups stay, the next sweep tries again")
                 }
@@ -340,7 +372,8 @@ impl Runs {
         match tokio::task::spawn_blocking(move || dirs.destroy()).await {
             Ok(Ok(())) | Err(_) => {}
             Ok(Err(error)) => {
-                tracing::warn!(alloc = %place.alloc.id, %error, "the allocation's directory was not removed, the next sweep tries again")
+                tracing::warn!(alloc = %place.alloc.id, %error, "the allocation's directory was not removed, the next \
+                    sweep tries again")
             }
         }
     }
@@ -400,7 +433,8 @@ mod tests {
     fn only_an_answer_of_the_driver_refuses_a_signal() {
         let (driver, call) = (|| "d".to_owned(), "StopTask");
         let code = tonic::Code::Unknown;
-        let failed = CallError::Failed { driver: driver(), call, code, message: "invalid signal".into(), recoverable: None };
+        let failed =
+            CallError::Failed { driver: driver(), call, code, message: "invalid signal".into(), recoverable: None };
         let unsupported = CallError::Unsupported { driver: driver(), call, message: "no such signal".into() };
         for (error, expected) in [
             (failed, true),

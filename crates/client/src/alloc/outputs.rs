@@ -24,7 +24,9 @@ impl Outputs {
     pub(crate) async fn make_room(&self, place: &TaskPlace) {
         let driver = self.drivers.for_ever(place.driver_name()).await;
         let capabilities = driver.capabilities().unwrap_or_default();
-        let Some(task) = place.task().filter(|_| driver.remote().is_none() && capabilities.remote_tasks) else { return };
+        let Some(task) = place.task().filter(|_| driver.remote().is_none() && capabilities.remote_tasks) else {
+            return;
+        };
         let alloc = place.alloc.id;
         let output = if capabilities.disable_log_collection || task_config::logs_disabled(task) {
             Output::nowhere(alloc)
@@ -44,7 +46,10 @@ impl Outputs {
 
     async fn make_place(&self, place: &TaskPlace, task: &Task) -> Result<(), String> {
         let dirs = place.dirs.clone();
-        tokio::task::spawn_blocking(move || dirs.create()).await.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
+        tokio::task::spawn_blocking(move || dirs.create())
+            .await
+            .map_err(|e| e.to_string())?
+            .map_err(|e| e.to_string())?;
         self.collectors.collect(place, task).await
     }
 

@@ -377,7 +377,8 @@ impl AllocLoop {
         let writes = self.changes();
         if !writes.is_empty() {
             if let Err(error) = self.parts.store.commit(writes).await {
-                tracing::error!(alloc = %self.machine.id(), %error, "waiting with what follows until the records can be written");
+                tracing::error!(alloc = %self.machine.id(), %error, "waiting with what follows until the records can \
+                    be written");
                 // Ends were ordered elsewhere and are ordered again after a crash. They do not wait: what fills the
                 // disk can be stopped.
                 let (ends, waits) = std::mem::take(&mut self.held).into_iter().partition(Effect::only_ends);
@@ -410,7 +411,8 @@ impl AllocLoop {
     /// The output of a remote task has its place as long as the task is not over for this allocation.
     fn follow_outputs(&mut self) {
         let remote = self.machine.tasks().filter(|(t, _)| self.machine.is_remote_task(t));
-        let remote: Vec<(Arc<str>, bool)> = remote.map(|(t, record)| (t.clone(), record.state.state == TaskRunState::Dead)).collect();
+        let remote: Vec<(Arc<str>, bool)> =
+            remote.map(|(t, record)| (t.clone(), record.state.state == TaskRunState::Dead)).collect();
         for (task, dead) in remote {
             match (self.outputs.get(&task), dead) {
                 (None, false) => {
@@ -464,7 +466,8 @@ impl AllocLoop {
         }));
         let mut view = view_of(&self.machine, &self.cleaning, &self.network);
         let group = self.machine.group();
-        let network_status = Some(Box::new(network::reached(self.network.status(), view.alloc.network_status.as_deref(), group)));
+        let network_status =
+            Some(Box::new(network::reached(self.network.status(), view.alloc.network_status.as_deref(), group)));
         let mut standing = services::standing(&self.parts.env, &self.machine, network_status.as_deref());
         self.say_problems(&standing.problems);
         let mut update = AllocClientUpdate::clone(&view.update);
@@ -516,7 +519,9 @@ impl AllocLoop {
 
     /// Says again what of services has been said: the servers may have forgotten it while they took the node for lost.
     fn repeat_services(&mut self) {
-        let said = |u: &Arc<AllocClientUpdate>| u.services.as_ref().is_some_and(|s| !s.is_empty()) || !u.remote_services.is_empty();
+        let said = |u: &Arc<AllocClientUpdate>| {
+            u.services.as_ref().is_some_and(|s| !s.is_empty()) || !u.remote_services.is_empty()
+        };
         if let Some(update) = self.published.clone().filter(said) {
             self.parts.outbox.alloc(update);
         }
@@ -682,7 +687,8 @@ impl AllocLoop {
                 }
                 if self.machine.is_remote_task(name) {
                     return Err(RequestError::Invalid(format!(
-                        "task {name:?} lives in a remote runtime: restart it with `remote restart`, the servers order it"
+                        "task {name:?} lives in a remote runtime: restart it with `remote restart`, the servers \
+                            order it"
                     )));
                 }
                 if self.machine.running(name).is_none() && !all {
@@ -763,7 +769,9 @@ fn view_of(machine: &Machine, cleaning: &BTreeSet<Arc<str>>, network: &SharedNet
         remote: machine.tasks().map(|(n, _)| n).filter(|n| machine.is_remote_task(n)).cloned().collect(),
         collected: machine
             .tasks()
-            .filter(|(n, record)| machine.is_remote_task(n) && (record.state.state != TaskRunState::Dead || cleaning.contains(*n)))
+            .filter(|(n, record)| {
+                machine.is_remote_task(n) && (record.state.state != TaskRunState::Dead || cleaning.contains(*n))
+            })
             .map(|(n, _)| n.clone())
             .collect(),
         checks: machine.check_results(),

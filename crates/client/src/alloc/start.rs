@@ -32,19 +32,26 @@ pub(crate) struct Starter {
 
 impl Starter {
     /// Prepares and starts a run; answers with the handle and where the task is reached.
-    pub(crate) async fn start(&self, place: &TaskPlace, run: &str, interrupted: &CancellationToken) -> Result<Launched, StartFailure> {
+    pub(crate) async fn start(
+        &self,
+        place: &TaskPlace,
+        run: &str,
+        interrupted: &CancellationToken,
+    ) -> Result<Launched, StartFailure> {
         let setup = |why: String| StartFailure::Setup { why, recoverable: false };
         let spec = place.spec().ok_or_else(|| setup("the job has no such task".into()))?;
         if let Some(why) = refused(spec.task) {
             return Err(setup(why));
         }
-        let driver = interrupted.run_until_cancelled(self.launch.driver(place)).await.ok_or(StartFailure::Interrupted)?;
+        let driver =
+            interrupted.run_until_cancelled(self.launch.driver(place)).await.ok_or(StartFailure::Interrupted)?;
         let driver = driver.map_err(|why| StartFailure::Driver { why, recoverable: true })?;
         let begin = std::time::Instant::now();
         let capabilities = driver.capabilities().unwrap_or_default();
         let cgroup = self.containment.cgroup(place);
         let keeper = task_config::keeper_of(spec.task, &capabilities);
-        let starting = Starting { place, spec, run, capabilities: &capabilities, keeper, cgroup: cgroup.as_ref(), interrupted };
+        let starting =
+            Starting { place, spec, run, capabilities: &capabilities, keeper, cgroup: cgroup.as_ref(), interrupted };
         let mut given = Given::default();
         for hook in &self.hooks {
             hook.before_start(&starting, &mut given).await?;
@@ -82,7 +89,11 @@ impl Starter {
         if !has_cores {
             self.cores.settle().await;
         }
-        let network = started.network.map(|n| DriverNetwork { address: n.address, port_map: n.port_map, auto_advertise: n.auto_advertise });
+        let network = started.network.map(|n| DriverNetwork {
+            address: n.address,
+            port_map: n.port_map,
+            auto_advertise: n.auto_advertise,
+        });
         Ok(Launched { handle: handle_to_bytes(&started.handle), network })
     }
 }

@@ -15,7 +15,11 @@ use serde_json::{Map, Value, json};
 use super::answer::{Query, find, json as answer, text};
 use crate::{error::RequestError, handle::ClientHandle, stats};
 
-pub(super) async fn stats(State(handle): State<ClientHandle>, Path(alloc): Path<String>, query: Query) -> Result<Response, RequestError> {
+pub(super) async fn stats(
+    State(handle): State<ClientHandle>,
+    Path(alloc): Path<String>,
+    query: Query,
+) -> Result<Response, RequestError> {
     let (_, loop_handle) = find(&handle, &alloc)?;
     let view = loop_handle.view.borrow().clone();
     let wanted = query.get("task");
@@ -45,7 +49,11 @@ pub(super) async fn stats(State(handle): State<ClientHandle>, Path(alloc): Path<
 }
 
 /// The newest results of the checks, by id.
-pub(super) async fn checks(State(handle): State<ClientHandle>, Path(alloc): Path<String>, query: Query) -> Result<Response, RequestError> {
+pub(super) async fn checks(
+    State(handle): State<ClientHandle>,
+    Path(alloc): Path<String>,
+    query: Query,
+) -> Result<Response, RequestError> {
     let (_, loop_handle) = find(&handle, &alloc)?;
     let view = loop_handle.view.borrow().clone();
     let results: BTreeMap<&str, &model::CheckResult> = view.checks.iter().map(|c| (&*c.id, c)).collect();
@@ -64,7 +72,11 @@ struct SignalBody {
     task: String,
 }
 
-pub(super) async fn signal(State(handle): State<ClientHandle>, Path(alloc): Path<String>, bytes: Bytes) -> Result<Response, RequestError> {
+pub(super) async fn signal(
+    State(handle): State<ClientHandle>,
+    Path(alloc): Path<String>,
+    bytes: Bytes,
+) -> Result<Response, RequestError> {
     let (id, _) = find(&handle, &alloc)?;
     let asked: SignalBody = body(&bytes)?;
     let task = Some(asked.task.as_str()).filter(|t| !t.is_empty());
@@ -97,7 +109,8 @@ pub(super) async fn restart(
     if task.is_none() && !remote.is_empty() && !query.flag("local")? {
         let names: Vec<&str> = remote.iter().map(|t| &**t).collect();
         return Err(RequestError::Invalid(format!(
-            "of this allocation {} lives in a remote runtime, where the servers order the restart: ask a server, or use `remote restart`; other \
+            "of this allocation {} lives in a remote runtime, where the servers order the restart: ask a server, or \
+                use `remote restart`; other \
              tasks are restarted by name",
             names.join(", ")
         )));
@@ -106,7 +119,10 @@ pub(super) async fn restart(
     Ok(answer(&json!({ "Index": 0 }), false))
 }
 
-pub(super) async fn gc(State(handle): State<ClientHandle>, Path(alloc): Path<String>) -> Result<Response, RequestError> {
+pub(super) async fn gc(
+    State(handle): State<ClientHandle>,
+    Path(alloc): Path<String>,
+) -> Result<Response, RequestError> {
     let (id, _) = find(&handle, &alloc)?;
     handle.collect(Some(id)).await?;
     Ok(text(StatusCode::OK, ""))
@@ -123,7 +139,8 @@ pub(super) async fn pause() -> Response {
 
 pub(super) async fn host_stats(State(handle): State<ClientHandle>, query: Query) -> Result<Response, RequestError> {
     let at = handle.clone();
-    let sampled = tokio::task::spawn_blocking(move || host::stats::host(&at.config().alloc_dir, at.inner.cpu.core_mhz())).await;
+    let sampled =
+        tokio::task::spawn_blocking(move || host::stats::host(&at.config().alloc_dir, at.inner.cpu.core_mhz())).await;
     Ok(answer(&sampled.map_err(|e| RequestError::Failed(e.to_string()))?, query.pretty()))
 }
 
@@ -137,7 +154,10 @@ struct MetadataBody {
     meta: BTreeMap<String, Option<String>>,
 }
 
-pub(super) async fn change_metadata(State(handle): State<ClientHandle>, bytes: Bytes) -> Result<Response, RequestError> {
+pub(super) async fn change_metadata(
+    State(handle): State<ClientHandle>,
+    bytes: Bytes,
+) -> Result<Response, RequestError> {
     // Keys of the map are free text, which stays as it is; null means removal here.
     let asked: MetadataBody = body(&bytes)?;
     if asked.meta.is_empty() {

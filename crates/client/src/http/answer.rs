@@ -65,14 +65,19 @@ impl Query {
             None => Ok(false),
             Some("" | "1" | "t" | "T" | "true" | "TRUE" | "True") => Ok(true),
             Some("0" | "f" | "F" | "false" | "FALSE" | "False") => Ok(false),
-            Some(other) => Err(RequestError::Invalid(format!("Failed to parse value of {name:?} ({other:?}) as a bool"))),
+            Some(other) => {
+                Err(RequestError::Invalid(format!("Failed to parse value of {name:?} ({other:?}) as a bool")))
+            }
         }
     }
 
     pub(super) fn number(&self, name: &str) -> Result<Option<i64>, RequestError> {
         match self.get(name) {
             "" => Ok(None),
-            text => text.parse().map(Some).map_err(|_| RequestError::Invalid(format!("error parsing {name}: {text:?} is not a number"))),
+            text => text
+                .parse()
+                .map(Some)
+                .map_err(|_| RequestError::Invalid(format!("error parsing {name}: {text:?} is not a number"))),
         }
     }
 

@@ -42,7 +42,9 @@ pub(super) async fn exec(
         Err(rejection) => return text(StatusCode::BAD_REQUEST, format!("exec needs a websocket: {rejection}")),
     };
     // What is wrong with the request is said after the upgrade: clients read the reason of the close frame.
-    upgrade.max_message_size(MAX_MESSAGE).on_upgrade(move |socket| async move { serve(socket, &handle, &alloc, &query).await })
+    upgrade
+        .max_message_size(MAX_MESSAGE)
+        .on_upgrade(move |socket| async move { serve(socket, &handle, &alloc, &query).await })
 }
 
 async fn serve(mut socket: WebSocket, handle: &ClientHandle, alloc: &str, query: &Query) {
@@ -60,7 +62,8 @@ async fn serve(mut socket: WebSocket, handle: &ClientHandle, alloc: &str, query:
         while let Some(message) = stream.next().await {
             match message {
                 Ok(Message::Text(text)) => {
-                    let message: Input = serde_json::from_str(&text).map_err(|e| format!("not a message of an exec session: {e}"))?;
+                    let message: Input =
+                        serde_json::from_str(&text).map_err(|e| format!("not a message of an exec session: {e}"))?;
                     if forward(&input, message).await.is_err() {
                         // The command has ended; the other loop says how.
                         return std::future::pending().await;
@@ -101,7 +104,12 @@ async fn serve(mut socket: WebSocket, handle: &ClientHandle, alloc: &str, query:
 }
 
 /// Finds the task and starts the command.
-async fn open(socket: &mut WebSocket, handle: &ClientHandle, alloc: &str, query: &Query) -> Result<ExecSession, RequestError> {
+async fn open(
+    socket: &mut WebSocket,
+    handle: &ClientHandle,
+    alloc: &str,
+    query: &Query,
+) -> Result<ExecSession, RequestError> {
     if query.flag("ws_handshake")? {
         let first = match socket.recv().await {
             Some(Ok(Message::Text(text))) => serde_json::from_str::<ExecHandshake>(&text).ok(),
@@ -136,16 +144,28 @@ async fn open(socket: &mut WebSocket, handle: &ClientHandle, alloc: &str, query:
     let inner = &handle.inner;
     if let Some(name) = view.remote.iter().find(|t| ***t == *task) {
         let instance = inner.remote.instance(slot_of(&view.alloc, name)).await;
-        let instance =
-            instance.ok_or_else(|| RequestError::Failed(format!("this node does not manage the instance of task {task:?} now")))?;
+        let instance = instance.ok_or_else(|| {
+            RequestError::Failed(format!("this node does not manage the instance of task {task:?} now"))
+        })?;
         if !instance.may_mutate {
-            return Err(RequestError::Failed("this node may not act on the instance now: it has no lease or only observes it".into()));
+            return Err(RequestError::Failed(
+                "this node may not act on the instance now: it has no lease or only observes it".into(),
+            ));
         }
         return inner.remote.exec(&instance, command, tty).await.map_err(RequestError::Failed);
     }
-    let run = view.runs.get(task.as_str()).ok_or_else(|| RequestError::Failed(format!("task {task:?} is not running")))?;
-    let name = view.job.group(&view.alloc.task_group).and_then(|g| g.task(&task)).map(|t| t.driver.clone()).unwrap_or_default();
-    let driver = inner.drivers.now(&name).ok_or_else(|| RequestError::Failed(format!("the plugin of driver {name:?} is not running")))?;
+    let run =
+        view.runs.get(task.as_str()).ok_or_else(|| RequestError::Failed(format!("task {task:?} is not running")))?;
+    let name = view
+        .job
+        .group(&view.alloc.task_group)
+        .and_then(|g| g.task(&task))
+        .map(|t| t.driver.clone())
+        .unwrap_or_default();
+    let driver = inner
+        .drivers
+        .now(&name)
+        .ok_or_else(|| RequestError::Failed(format!("the plugin of driver {name:?} is not running")))?;
     driver.exec_streaming(run, command, tty).map_err(|e| RequestError::Failed(e.to_string()))
 }
 

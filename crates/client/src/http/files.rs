@@ -41,7 +41,9 @@ fn clean(path: &str) -> Result<PathBuf, FileError> {
     }
     let mut parts = out.components();
     let (first, second) = (parts.next(), parts.next());
-    if first.is_some_and(|f| f.as_os_str() != "alloc") && second.is_some_and(|s| s.as_os_str() == "secrets" || s.as_os_str() == "private") {
+    if first.is_some_and(|f| f.as_os_str() != "alloc")
+        && second.is_some_and(|s| s.as_os_str() == "secrets" || s.as_os_str() == "private")
+    {
         return Err(FileError::Secret(out.display().to_string()));
     }
     Ok(out)
@@ -75,7 +77,8 @@ pub(crate) fn open(root: &Path, path: &str) -> Result<File, FileError> {
 /// A regular file, opened for reading.
 pub(crate) fn open_file(root: &Path, path: &str) -> Result<(File, u64), FileError> {
     let file = open(root, path)?;
-    let metadata = file.metadata().map_err(|source| FileError::Io { doing: "look at", path: path.to_owned(), source })?;
+    let metadata =
+        file.metadata().map_err(|source| FileError::Io { doing: "look at", path: path.to_owned(), source })?;
     if metadata.is_dir() {
         return Err(FileError::Directory(path.to_owned()));
     }
@@ -83,8 +86,11 @@ pub(crate) fn open_file(root: &Path, path: &str) -> Result<(File, u64), FileErro
 }
 
 fn info(name: &str, m: &std::fs::Metadata, content_type: Option<String>) -> Value {
-    let modified = jiff::Timestamp::new(m.mtime(), i32::try_from(m.mtime_nsec()).unwrap_or(0)).map(|t| t.to_string()).unwrap_or_default();
-    let mut value = json!({ "Name": name, "IsDir": m.is_dir(), "Size": m.len(), "FileMode": go_mode(m.mode()), "ModTime": modified });
+    let modified = jiff::Timestamp::new(m.mtime(), i32::try_from(m.mtime_nsec()).unwrap_or(0))
+        .map(|t| t.to_string())
+        .unwrap_or_default();
+    let mut value = json!({ "Name": name, "IsDir": m.is_dir(), "Size": m.len(), "FileMode": go_mode(m.mode()),
+            "ModTime": modified });
     if let (Some(object), Some(kind)) = (value.as_object_mut(), content_type) {
         object.insert("ContentType".into(), kind.into());
     }
@@ -170,8 +176,11 @@ mod tests {
         ] {
             assert_eq!(open(&root, path).is_ok(), ok, "{path}: {:?}", open(&root, path).err());
         }
-        let names: Vec<String> =
-            list(&root, "web").expect("list").iter().map(|v| v["Name"].as_str().unwrap_or_default().to_owned()).collect();
+        let names: Vec<String> = list(&root, "web")
+            .expect("list")
+            .iter()
+            .map(|v| v["Name"].as_str().unwrap_or_default().to_owned())
+            .collect();
         assert_eq!(names, ["local", "private", "secrets"]);
         assert_eq!(stat(&root, "web/local/f").expect("stat")["ContentType"], "text/plain; charset=utf-8");
         assert_eq!(stat(&root, "web").expect("stat")["IsDir"], true);

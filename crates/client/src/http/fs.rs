@@ -31,29 +31,47 @@ fn path(query: &Query, required: bool) -> Result<String, RequestError> {
     }
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, files::FileError> + Send + 'static) -> Result<T, RequestError> {
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, files::FileError> + Send + 'static,
+) -> Result<T, RequestError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result.map_err(|e| RequestError::Failed(e.to_string())),
         Err(e) => Err(RequestError::Failed(e.to_string())),
     }
 }
 
-pub(super) async fn ls(State(handle): State<ClientHandle>, Path(alloc): Path<String>, query: Query) -> Result<Response, RequestError> {
+pub(super) async fn ls(
+    State(handle): State<ClientHandle>,
+    Path(alloc): Path<String>,
+    query: Query,
+) -> Result<Response, RequestError> {
     let (root, path) = (root(&handle, &alloc)?, path(&query, false)?);
     Ok(json(&blocking(move || files::list(&root, &path)).await?, query.pretty()))
 }
 
-pub(super) async fn stat(State(handle): State<ClientHandle>, Path(alloc): Path<String>, query: Query) -> Result<Response, RequestError> {
+pub(super) async fn stat(
+    State(handle): State<ClientHandle>,
+    Path(alloc): Path<String>,
+    query: Query,
+) -> Result<Response, RequestError> {
     let (root, path) = (root(&handle, &alloc)?, path(&query, true)?);
     Ok(json(&blocking(move || files::stat(&root, &path)).await?, query.pretty()))
 }
 
-pub(super) async fn cat(State(handle): State<ClientHandle>, Path(alloc): Path<String>, query: Query) -> Result<Response, RequestError> {
+pub(super) async fn cat(
+    State(handle): State<ClientHandle>,
+    Path(alloc): Path<String>,
+    query: Query,
+) -> Result<Response, RequestError> {
     let (root, path) = (root(&handle, &alloc)?, path(&query, true)?);
     Ok(raw(whole(root, path, 0, None)))
 }
 
-pub(super) async fn readat(State(handle): State<ClientHandle>, Path(alloc): Path<String>, query: Query) -> Result<Response, RequestError> {
+pub(super) async fn readat(
+    State(handle): State<ClientHandle>,
+    Path(alloc): Path<String>,
+    query: Query,
+) -> Result<Response, RequestError> {
     let (root, path) = (root(&handle, &alloc)?, path(&query, true)?);
     let offset = query.number("offset")?.unwrap_or(0);
     let limit = query.number("limit")?.unwrap_or(0);
@@ -74,7 +92,8 @@ fn whole(root: PathBuf, path: String, offset: u64, limit: Option<u64>) -> axum::
         let mut at = offset;
         let end = limit.map(|l| offset.saturating_add(l));
         loop {
-            let left = end.map_or(FRAME_BYTES, |e| usize::try_from(e.saturating_sub(at)).unwrap_or(FRAME_BYTES).min(FRAME_BYTES));
+            let left = end
+                .map_or(FRAME_BYTES, |e| usize::try_from(e.saturating_sub(at)).unwrap_or(FRAME_BYTES).min(FRAME_BYTES));
             let mut bytes = vec![0; left];
             match file.read_at(&mut bytes, at) {
                 Ok(0) => return,
@@ -108,7 +127,11 @@ pub(super) fn offset(query: &Query) -> Result<u64, RequestError> {
     u64::try_from(offset).map_err(|_| RequestError::Invalid("offset must not be negative".into()))
 }
 
-pub(super) async fn stream(State(handle): State<ClientHandle>, Path(alloc): Path<String>, query: Query) -> Result<Response, RequestError> {
+pub(super) async fn stream(
+    State(handle): State<ClientHandle>,
+    Path(alloc): Path<String>,
+    query: Query,
+) -> Result<Response, RequestError> {
     let (root, path) = (root(&handle, &alloc)?, path(&query, true)?);
     // Followed unless the client says no, as the API documents it.
     let follow = if query.get("follow").is_empty() { true } else { query.flag("follow")? };

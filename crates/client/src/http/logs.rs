@@ -26,7 +26,11 @@ use super::{
 };
 use crate::{alloc::AllocView, error::RequestError, handle::ClientHandle};
 
-pub(super) async fn logs(State(handle): State<ClientHandle>, Path(alloc): Path<String>, query: Query) -> Result<Response, RequestError> {
+pub(super) async fn logs(
+    State(handle): State<ClientHandle>,
+    Path(alloc): Path<String>,
+    query: Query,
+) -> Result<Response, RequestError> {
     let (id, loop_handle) = find(&handle, &alloc)?;
     let task = query.get("task").to_owned();
     if task.is_empty() {
@@ -43,7 +47,9 @@ pub(super) async fn logs(State(handle): State<ClientHandle>, Path(alloc): Path<S
     };
     let group = view.job.group(&view.alloc.task_group);
     if group.and_then(|g| g.task(&task)).is_some_and(logs_disabled) {
-        return Err(RequestError::NotFound(format!("log entry for task {task:?} and log type {kind:?} not found: its logs are disabled")));
+        return Err(RequestError::NotFound(format!(
+            "log entry for task {task:?} and log type {kind:?} not found: its logs are disabled"
+        )));
     }
     if state.started_at.is_unset() {
         return Err(RequestError::NotFound(format!("task {task:?} not started yet. No logs available")));
@@ -77,8 +83,9 @@ pub(super) async fn logs(State(handle): State<ClientHandle>, Path(alloc): Path<S
 /// that of a local one.
 async fn collected(dirs: AllocDirs, task: Arc<str>) -> bool {
     let work = move || {
-        let collected =
-            KINDS.iter().any(|kind| RotatedLog::new(dirs.logs(), format!("{task}.{kind}")).segments().is_ok_and(|s| !s.is_empty()));
+        let collected = KINDS
+            .iter()
+            .any(|kind| RotatedLog::new(dirs.logs(), format!("{task}.{kind}")).segments().is_ok_and(|s| !s.is_empty()));
         collected && Kept::find(&dirs, &task).is_none()
     };
     tokio::task::spawn_blocking(work).await.unwrap_or_default()
@@ -270,7 +277,8 @@ impl Remote {
         let view = self.view.borrow();
         let next = view.alloc.next_allocation;
         if next.is_nil() {
-            "this node does not know the instance of the task now, and has not kept its output: another node manages it, or managed its end"
+            "this node does not know the instance of the task now, and has not kept its output: another node manages \
+                it, or managed its end"
                 .to_owned()
         } else {
             format!("the task went on with allocation {next}: its output is read there")
@@ -301,12 +309,20 @@ impl Remote {
 
     /// Straight from the driver; an error when it will never show anything.
     async fn live(&self, instance: &Instance, place: &mut Place) -> Result<Read, String> {
-        let query = LogsQuery { stderr: self.kind == "stderr", offset: place.offset, follow: self.follow, from_end: place.from_end };
+        let query = LogsQuery {
+            stderr: self.kind == "stderr",
+            offset: place.offset,
+            follow: self.follow,
+            from_end: place.from_end,
+        };
         let opened = match instance.driver.remote() {
-            Some(remote) => remote.logs(remote_manager::wire_handle(&instance.handle), query).map_err(|e| e.to_string()),
+            Some(remote) => {
+                remote.logs(remote_manager::wire_handle(&instance.handle), query).map_err(|e| e.to_string())
+            }
             None if instance.driver.capabilities().is_some_and(|c| c.remote_tasks) => {
                 return Err(
-                    "the driver of this task knows the plain driver protocol only, and collects no output: read it where the task runs"
+                    "the driver of this task knows the plain driver protocol only, and collects no output: read it \
+                        where the task runs"
                         .to_owned(),
                 );
             }
@@ -320,7 +336,8 @@ impl Remote {
             tokio::select! {
                 item = stream.next() => match item {
                     Some(Ok(chunk)) => {
-                        let name = if chunk.file.is_empty() { format!("{}.{}.0", self.task, self.kind) } else { chunk.file };
+                        let name = if chunk.file.is_empty() { format!("{}.{}.0", self.task,
+                            self.kind) } else { chunk.file };
                         if !self.data(place, chunk.offset, chunk.data, name).await {
                             return Ok(Read::Unheard);
                         }

@@ -11,6 +11,7 @@ mod exec;
 mod files;
 mod frames;
 mod fs;
+mod identity;
 mod logs;
 mod modes;
 mod snapshot;
@@ -45,6 +46,8 @@ pub fn router(handle: ClientHandle) -> Router {
         .route("/v1/client/drivers/reload", axum::routing::put(drivers::reload).post(drivers::reload))
         .route("/v1/client/gc", get(allocs::gc_all).put(allocs::gc_all).post(allocs::gc_all))
         .route("/v1/client/stats", get(allocs::host_stats))
+        .route("/v1/client/identity", get(identity::get))
+        .route("/v1/client/identity/renew", axum::routing::put(identity::renew).post(identity::renew))
         .route("/v1/client/metadata", get(allocs::metadata).put(allocs::change_metadata).post(allocs::change_metadata))
         .layer(axum::middleware::map_response(inert))
         .with_state(handle)

@@ -23,14 +23,21 @@ const PUT_AWAY: Duration = Duration::from_secs(30);
 /// Bytes that are sent at once.
 const PIECE: usize = 64 * 1024;
 
-pub(super) async fn snapshot(State(handle): State<ClientHandle>, UrlPath(alloc): UrlPath<String>) -> Result<Response, RequestError> {
+pub(super) async fn snapshot(
+    State(handle): State<ClientHandle>,
+    UrlPath(alloc): UrlPath<String>,
+) -> Result<Response, RequestError> {
     let (id, at) = find(&handle, &alloc)?;
     let mut view = at.view.clone();
     // Its end is told to the servers a moment before everything of it is put away.
     let over = tokio::time::timeout(PUT_AWAY, view.wait_for(|view| view.over)).await;
     let tasks = match over {
         Ok(Ok(view)) => view.claims.keys().map(ToString::to_string).collect::<Vec<_>>(),
-        _ => return Err(RequestError::Failed("the allocation still runs: its data is given away when it has ended".into())),
+        _ => {
+            return Err(RequestError::Failed(
+                "the allocation still runs: its data is given away when it has ended".into(),
+            ));
+        }
     };
     let dirs = AllocDirs::new(&handle.config().alloc_dir, id);
     let (sender, pieces) = mpsc::channel(8);

@@ -1,10 +1,13 @@
-//! Drivers of the plain protocol that are told of a task again, in every way in which that happens: the instance is watched afterwards, its end is seen and
-//! a stop stops it. The driver of these tests does what the one for ECS does that is written in Go.
+//! Drivers of the plain protocol that are told of a task again, in every way in which that happens: the instance is
+//! watched afterwards, its end is seen and a stop stops it. The driver of these tests does what the one for ECS does
+//! that is written in Go.
 
 use std::{fs, path::PathBuf, time::Duration};
 
 use client::{Client, ClientConfig, PluginCommand};
-use model::{AllocId, Allocation, ClientStatus, DesiredRemote, Job, Observed, RemoteOrder, RemoteReport, remote::RemoteRole};
+use model::{
+    AllocId, Allocation, ClientStatus, DesiredRemote, Job, Observed, RemoteOrder, RemoteReport, remote::RemoteRole,
+};
 use serde_json::json;
 
 use crate::fixture::{Rig, eventually, kinds, managed, nothing_left, plugin, task};
@@ -65,7 +68,8 @@ impl Play {
         let instance = rig.dir.path().join("instance");
         let (alloc, job, order) = managed("service", task("t", "watching", json!({"instance": instance})));
         let slot = order.slot.to_string();
-        let mut play = Self { rig, client: None, instance, alloc, job, order, slot, former: Vec::new(), nodes: 1, change };
+        let mut play =
+            Self { rig, client: None, instance, alloc, job, order, slot, former: Vec::new(), nodes: 1, change };
         play.node().await;
         play.rig.server.order(&play.order);
         play.rig.server.place(&play.alloc, &play.job);
@@ -80,7 +84,8 @@ impl Play {
             config.state_dir = self.rig.dir.path().join(format!("client{}", self.nodes));
             config.alloc_dir = self.rig.dir.path().join(format!("alloc{}", self.nodes));
         }
-        config.builtin_drivers = vec![PluginCommand { name: "watching".into(), program: plugin(), args: vec!["watching".into()] }];
+        config.builtin_drivers =
+            vec![PluginCommand { name: "watching".into(), program: plugin(), args: vec!["watching".into()] }];
         (self.change)(&mut config);
         self.client = Some(self.rig.node_with(config).await);
         self.rig.driver_ready("watching").await;
@@ -89,6 +94,12 @@ impl Play {
     async fn running(&self, epoch: u64) -> RemoteReport {
         let runs = |r: &RemoteReport| r.epoch == epoch && r.observed == Observed::Running && r.handle.is_some();
         self.rig.server.report(&self.slot, "that it runs", runs).await
+    }
+
+    /// The runtime ends it. The plugin reads the status at any time: it sees no half of a word.
+    fn ends_there(&self) {
+        let draft = self.instance.join("draft");
+        fs::write(&draft, "STOPPED").and_then(|()| fs::rename(&draft, self.instance.join("status"))).expect("written");
     }
 
     fn bytes(&self, name: &str) -> u64 {
@@ -139,7 +150,9 @@ impl Play {
                 self.client.take().expect("runs").stop().await;
                 if step == Step::Node {
                     // The former one is off, with all that it had.
-                    crate::fixture::processes(self.rig.dir.path()).into_iter().for_each(|(pid, _)| crate::faults::kill(pid));
+                    crate::fixture::processes(self.rig.dir.path())
+                        .into_iter()
+                        .for_each(|(pid, _)| crate::faults::kill(pid));
                     self.nodes += 1;
                 }
                 server.set_order(&self.order);
@@ -154,7 +167,7 @@ impl Play {
         let server = self.rig.server.clone();
         server.forget_reports();
         match end {
-            End::There => fs::write(self.instance.join("status"), "STOPPED").expect("written"),
+            End::There => self.ends_there(),
             End::Stop | End::StopUnwatched => {
                 if end == End::StopUnwatched {
                     self.fail_a_look().await;
@@ -179,7 +192,12 @@ impl Play {
         server.forget_reports();
         self.order.acknowledge = true;
         if end == End::There {
-            self.order = RemoteOrder { role: RemoteRole::Stop, desired: DesiredRemote::Stop, epoch: self.order.epoch + 1, ..self.order };
+            self.order = RemoteOrder {
+                role: RemoteRole::Stop,
+                desired: DesiredRemote::Stop,
+                epoch: self.order.epoch + 1,
+                ..self.order
+            };
         }
         server.order(&self.order);
         server.report(&self.slot, "that it is forgotten", |r| r.forgotten).await;
@@ -242,7 +260,8 @@ async fn a_watch_that_failed_is_begun_anew_and_the_task_is_unknown_until_it_is_s
     let play = Play::begin().await;
     let server = &play.rig.server;
     fs::write(play.instance.join("fault"), "").expect("written");
-    let unknown = |r: &RemoteReport| matches!(&r.observed, Observed::Unknown { why, .. } if why.contains("stopped watching"));
+    let unknown =
+        |r: &RemoteReport| matches!(&r.observed, Observed::Unknown { why, .. } if why.contains("stopped watching"));
     server.report(&play.slot, "that it is unknown", unknown).await;
     // As long as nothing is seen of it, it is neither said to run nor to have ended.
     let before = play.bytes("looks");
@@ -256,7 +275,8 @@ async fn a_watch_that_failed_is_begun_anew_and_the_task_is_unknown_until_it_is_s
     play.end(End::There).await;
 }
 
-/// The task has ended and its job is purged; before its record is gone somebody takes it over, who has no allocation for it and no word of the end.
+/// The task has ended and its job is purged; before its record is gone somebody takes it over, who has no allocation
+/// for it and no word of the end.
 async fn taken_over_without_an_allocation(step: Step) {
     let mut play = Play::begin().await;
     let server = play.rig.server.clone();
@@ -264,14 +284,16 @@ async fn taken_over_without_an_allocation(step: Step) {
     server.stop_alloc(play.alloc.id);
     server.collect(play.alloc.id);
     eventually("the allocation to go", || !play.client.as_ref().expect("runs").handle().has_alloc(play.alloc.id)).await;
-    fs::write(play.instance.join("status"), "STOPPED").expect("written");
+    play.ends_there();
     server.forget_reports();
     (play.order.epoch, play.order.adopt) = (2, true);
     match step {
         Step::Restart | Step::Node => {
             play.client.take().expect("runs").stop().await;
             if step == Step::Node {
-                crate::fixture::processes(play.rig.dir.path()).into_iter().for_each(|(pid, _)| crate::faults::kill(pid));
+                crate::fixture::processes(play.rig.dir.path())
+                    .into_iter()
+                    .for_each(|(pid, _)| crate::faults::kill(pid));
                 play.nodes += 1;
             }
             server.set_order(&play.order);
@@ -279,12 +301,15 @@ async fn taken_over_without_an_allocation(step: Step) {
         }
         _ => server.order(&play.order),
     }
-    let exited = |r: &RemoteReport| r.epoch == 2 && matches!(&r.observed, Observed::Exited { reason, .. } if reason.contains("STOPPED"));
+    let exited = |r: &RemoteReport| {
+        r.epoch == 2 && matches!(&r.observed, Observed::Exited { reason, .. } if reason.contains("STOPPED"))
+    };
     server.report(&play.slot, &format!("the end after {step:?}"), exited).await;
     assert_eq!(play.bytes("stops"), 0);
     // The end is stored, and nothing is to be kept for anybody.
     server.forget_reports();
-    play.order = RemoteOrder { role: RemoteRole::Stop, desired: DesiredRemote::Stop, epoch: 3, acknowledge: true, ..play.order };
+    play.order =
+        RemoteOrder { role: RemoteRole::Stop, desired: DesiredRemote::Stop, epoch: 3, acknowledge: true, ..play.order };
     server.order(&play.order);
     server.report(&play.slot, "that it is forgotten", |r| r.forgotten).await;
     play.client.take().expect("runs").stop().await;
@@ -304,7 +329,9 @@ async fn an_allocation_that_follows_under_the_same_epoch_shows_the_instance() {
     // It is there before the order is, which the servers give without a new epoch: the node stays the manager.
     let former = std::mem::replace(&mut play.alloc.id, AllocId(uuid::Uuid::new_v4()));
     server.place(&play.alloc, &play.job);
-    server.alloc(play.alloc.id, "that it has been received", |u| kinds(&u.task_states["t"]).contains(&"Received")).await;
+    server
+        .alloc(play.alloc.id, "that it has been received", |u| kinds(&u.task_states["t"]).contains(&"Received"))
+        .await;
     play.watched("the allocation came").await;
     play.order.alloc_id = play.alloc.id;
     server.order(&play.order);
@@ -321,11 +348,13 @@ async fn a_task_that_waits_for_the_place_of_its_output_holds_up_no_other() {
     let mut play = Play::begin_with(|config| config.patience.output = Duration::from_secs(3600)).await;
     let server = play.rig.server.clone();
     let exited = |r: &RemoteReport| matches!(r.observed, Observed::Exited { .. });
-    let (alloc, job, mut other) = managed("service", task("u", "watching", json!({"instance": play.rig.dir.path().join("other")})));
+    let (alloc, job, mut other) =
+        managed("service", task("u", "watching", json!({"instance": play.rig.dir.path().join("other")})));
     let slot = other.slot.to_string();
     server.order(&other);
     server.place(&alloc, &job);
-    let runs = |epoch: u64| move |r: &RemoteReport| r.epoch == epoch && r.observed == Observed::Running && r.handle.is_some();
+    let runs =
+        |epoch: u64| move |r: &RemoteReport| r.epoch == epoch && r.observed == Observed::Running && r.handle.is_some();
     other.handle = server.report(&slot, "that it runs", runs(1)).await.handle;
     // Both are released; when they come again, the allocation of one has gone.
     server.release(&slot);
@@ -342,7 +371,7 @@ async fn a_task_that_waits_for_the_place_of_its_output_holds_up_no_other() {
     // One that is asked about together with it is seen, and looked at again and again.
     play.running(2).await;
     play.watched("the other one is adopted").await;
-    fs::write(play.instance.join("status"), "STOPPED").expect("written");
+    play.ends_there();
     server.report(&play.slot, "the end of what is looked at beside it", exited).await;
     let unseen = |reports: &Vec<RemoteReport>| !reports.iter().any(runs(2));
     assert!(server.now().reports.get(&slot).is_none_or(unseen), "it has waited all the time");

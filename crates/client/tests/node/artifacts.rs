@@ -16,7 +16,9 @@ use axum::{
     http::{StatusCode, Uri},
     response::{IntoResponse, Response},
 };
-use model::{Allocation, ClientStatus, DesiredRemote, Job, Observed, RemoteOrder, Task, remote::RemoteRole, task::Artifact};
+use model::{
+    Allocation, ClientStatus, DesiredRemote, Job, Observed, RemoteOrder, Task, remote::RemoteRole, task::Artifact,
+};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -40,7 +42,9 @@ impl Web {
         let stop = CancellationToken::new();
         let app = Router::new().fallback(answer).with_state(asked.clone());
         let stopped = stop.clone();
-        tokio::spawn(async move { stopped.run_until_cancelled(async { axum::serve(listener, app).await.expect("serve") }).await });
+        tokio::spawn(async move {
+            stopped.run_until_cancelled(async { axum::serve(listener, app).await.expect("serve") }).await
+        });
         Self { addr, asked, stop }
     }
 
@@ -89,7 +93,8 @@ fn tree() -> Vec<u8> {
         .current_dir(dir.path())
         .args([
             "-ec",
-            "mkdir empty sub; echo 'echo ran' > sub/run; chmod 755 sub/run; echo artifact > over; ln -s sub/run link; tar -cf - *",
+            "mkdir empty sub; echo 'echo ran' > sub/run; chmod 755 sub/run; echo artifact > over; ln -s sub/run link; \
+                tar -cf - *",
         ])
         .output()
         .expect("tar");
@@ -118,7 +123,9 @@ fn fetchers(rig: &Rig) -> usize {
 async fn an_artifact_is_there_before_the_task_and_fetched_once() {
     let (rig, web) = (Rig::new().await, Web::start().await);
     let node = rig.node_of("raw_exec").await;
-    let script = json!({"command": "/bin/sh", "args": ["-c", "cat $NOMAD_TASK_DIR/sub/hello.txt >> $NOMAD_TASK_DIR/said; test -e $NOMAD_TASK_DIR/again || { touch $NOMAD_TASK_DIR/again; exit 1; }; exec sleep 600"]});
+    let script = json!({"command": "/bin/sh", "args": ["-c", "cat $NOMAD_TASK_DIR/sub/hello.txt >> \
+        $NOMAD_TASK_DIR/said; test -e $NOMAD_TASK_DIR/again || { touch $NOMAD_TASK_DIR/again; exit 1; }; exec \
+        sleep 600"]});
     let artifact = Artifact {
         options: [("checksum".into(), "md5:${meta.sum}".into())].into(),
         destination: Some("${NOMAD_TASK_DIR}/sub".into()),
@@ -132,13 +139,15 @@ async fn an_artifact_is_there_before_the_task_and_fetched_once() {
     assert!(kinds(&update.task_states["t"]).contains(&"Failed Artifact Download"), "{update:#?}");
     assert_eq!(web.asked("/hello.txt"), 0);
 
-    let good = Artifact { options: [("checksum".into(), "md5:5d41402abc4b2a76b9719d911017c592".into())].into(), ..artifact };
+    let good =
+        Artifact { options: [("checksum".into(), "md5:5d41402abc4b2a76b9719d911017c592".into())].into(), ..artifact };
     let mut main = with(task("t", "raw_exec", script), &[good]);
     main.restart = Some(restarts(3));
     let (a, _) = rig.place("service", vec![main]);
     let said = rig.alloc_dir(a.id).join("t/local/said");
     eventually("two runs with the artifact", || std::fs::read_to_string(&said).is_ok_and(|t| t == "hellohello")).await;
-    let update = rig.server.alloc(a.id, "a restart", |u| kinds(&u.task_states["t"]).ends_with(&["Restarting", "Started"])).await;
+    let update =
+        rig.server.alloc(a.id, "a restart", |u| kinds(&u.task_states["t"]).ends_with(&["Restarting", "Started"])).await;
     let kinds = kinds(&update.task_states["t"]);
     assert_eq!(kinds[..4], ["Received", "Task Setup", "Downloading Artifacts", "Started"], "{kinds:?}");
     assert_eq!(kinds.iter().filter(|k| **k == "Downloading Artifacts").count(), 1);
@@ -169,8 +178,12 @@ async fn failures_are_tried_again_only_when_that_may_help() {
     let update = rig.server.status(missing.id, ClientStatus::Failed).await;
     assert_eq!(web.asked("/missing"), 1, "{update:#?}");
     let failed = update.task_states["t"].events.iter().find(|e| e.kind == "Failed Artifact Download").expect("told");
-    assert!(failed.display_message.contains("answered 404") && failed.details.contains_key("download_error"), "{failed:?}");
-    let left: Vec<_> = std::fs::read_dir(rig.alloc_dir(late.id).join("t/private/artifacts")).expect("list").flatten().collect();
+    assert!(
+        failed.display_message.contains("answered 404") && failed.details.contains_key("download_error"),
+        "{failed:?}"
+    );
+    let left: Vec<_> =
+        std::fs::read_dir(rig.alloc_dir(late.id).join("t/private/artifacts")).expect("list").flatten().collect();
     assert_eq!(left.len(), 1, "one marker and nothing half-done: {left:?}");
     end(&rig, node).await;
 }
@@ -202,23 +215,27 @@ async fn a_stop_and_the_end_of_the_agent_end_a_download_at_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_fetcher_and_a_time_limit_fail_the_download_only() {
     let (rig, web) = (Rig::new().await, Web::start().await);
+    let node = rig.node_of("raw_exec").await;
+    let (a, _) = rig.place("service", vec![with(sleeper("600"), &[fetched(&web.url("/stuck"))])]);
+    eventually("the download", || web.asked("/stuck") == 1).await;
+    let (pid, _) =
+        processes(rig.dir.path()).into_iter().find(|(_, l)| l.contains("artifact-fetch")).expect("a fetcher");
+    crate::faults::kill(pid);
+    let update = rig.server.status(a.id, ClientStatus::Failed).await;
+    let told = |u: &model::AllocClientUpdate| {
+        u.task_states["t"].events.iter().map(|e| e.display_message.clone()).collect::<Vec<_>>().join("\n")
+    };
+    assert!(told(&update).contains("signal 9"), "{}", told(&update));
+
+    node.stop().await;
     let mut config = rig.config();
     config.artifacts.limits.http_timeout = Duration::from_secs(3);
     let node = rig.node_with(config).await;
     rig.driver_ready("raw_exec").await;
-    let (a, _) = rig.place("service", vec![with(sleeper("600"), &[fetched(&web.url("/stuck"))])]);
-    eventually("the download", || web.asked("/stuck") == 1).await;
-    let (pid, _) = processes(rig.dir.path()).into_iter().find(|(_, l)| l.contains("artifact-fetch")).expect("a fetcher");
-    crate::faults::kill(pid);
-    let update = rig.server.status(a.id, ClientStatus::Failed).await;
-    let told =
-        |u: &model::AllocClientUpdate| u.task_states["t"].events.iter().map(|e| e.display_message.clone()).collect::<Vec<_>>().join("\n");
-    assert!(told(&update).contains("signal 9"), "{}", told(&update));
-
     let (b, _) = rig.place("service", vec![with(sleeper("600"), &[fetched(&web.url("/stuck"))])]);
     let update = rig.server.status(b.id, ClientStatus::Failed).await;
     assert!(told(&update).contains("http_read_timeout"), "{}", told(&update));
-    assert_eq!(fetchers(&rig), 0);
+    eventually("the process to go", || fetchers(&rig) == 0).await;
     end(&rig, node).await;
 }
 
@@ -271,7 +288,11 @@ async fn artifacts_travel_with_a_remote_task_and_are_fetched_for_its_create_only
     let slot = order.slot.to_string();
     let first = rig.server.manages(&a, &job, &order).await;
     let update = rig.server.status(a.id, ClientStatus::Running).await;
-    assert_eq!(kinds(&update.task_states["t"]).iter().filter(|k| **k == "Downloading Artifacts").count(), 1, "{update:#?}");
+    assert_eq!(
+        kinds(&update.task_states["t"]).iter().filter(|k| **k == "Downloading Artifacts").count(),
+        1,
+        "{update:#?}"
+    );
     let log = format!("/v1/client/fs/logs/{}?task=t&type=stdout&plain=true", a.id);
     poll("all of its output", async || match text(&node, &log).await {
         said if said
@@ -317,8 +338,16 @@ async fn a25_a_create_waits_for_its_artifacts_and_what_cannot_come_is_refused() 
     for (n, artifact, part) in [
         (2, fetched(&web.url("/missing")), "answered 404"),
         (3, fetched(&web.url("/large")), "51380224 bytes"),
-        (4, Artifact { destination: Some("${meta.place}".into()), ..fetched(&web.url("/hello.txt")) }, "only what is below local/"),
-        (5, Artifact { destination: Some("secrets/x".into()), ..fetched(&web.url("/hello.txt")) }, "only what is below local/"),
+        (
+            4,
+            Artifact { destination: Some("${meta.place}".into()), ..fetched(&web.url("/hello.txt")) },
+            "only what is below local/",
+        ),
+        (
+            5,
+            Artifact { destination: Some("secrets/x".into()), ..fetched(&web.url("/hello.txt")) },
+            "only what is below local/",
+        ),
         (6, Artifact { chown: true, ..fetched(&web.url("/hello.txt")) }, "artifact.chown"),
     ] {
         let (a, order) = creates(n, artifact);
@@ -335,12 +364,19 @@ async fn a25_a_create_waits_for_its_artifacts_and_what_cannot_come_is_refused() 
 
     rig.server.report(&late.slot.to_string(), "the create after two failures", running).await;
     assert_eq!(web.asked("/late.txt"), 3);
-    let waiting = |u: &model::AllocClientUpdate| u.task_states["t"].events.iter().any(|e| e.message.contains("nomadService(away)"));
+    let waiting = |u: &model::AllocClientUpdate| {
+        u.task_states["t"].events.iter().any(|e| e.message.contains("nomadService(away)"))
+    };
     rig.server.alloc(waits.id, "what the create waits for", waiting).await;
     assert_eq!((web.asked("/hello.txt"), bundles(&rig, &waits)), (1, 1), "fetched once, and kept");
-    let told = |u: &model::AllocClientUpdate| u.task_states["t"].events.iter().any(|e| e.message.contains("answered 503"));
+    let told =
+        |u: &model::AllocClientUpdate| u.task_states["t"].events.iter().any(|e| e.message.contains("answered 503"));
     let update = rig.server.alloc(busy.id, "what the create waits for", told).await;
-    assert_eq!(kinds(&update.task_states["t"]).iter().filter(|k| **k == "Downloading Artifacts").count(), 1, "said once: {update:#?}");
+    assert_eq!(
+        kinds(&update.task_states["t"]).iter().filter(|k| **k == "Downloading Artifacts").count(),
+        1,
+        "said once: {update:#?}"
+    );
     rig.server.ends(late, 2).await;
     leave(&rig, node).await;
 }

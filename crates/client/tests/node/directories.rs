@@ -1,4 +1,5 @@
-//! A node's directory that is from a backup, or empty: what runs is found again or ended, nothing runs twice, and instances elsewhere are not touched.
+//! A node's directory that is from a backup, or empty: what runs is found again or ended, nothing runs twice, and
+//! instances elsewhere are not touched.
 
 use std::{
     fs,
@@ -20,7 +21,10 @@ enum Found {
 }
 
 fn near(seconds: &str) -> (Allocation, Job) {
-    of_its_own(alloc("service", vec![task("t", "raw_exec", json!({"command": "/bin/sleep", "args": [seconds]}))]), seconds)
+    of_its_own(
+        alloc("service", vec![task("t", "raw_exec", json!({"command": "/bin/sleep", "args": [seconds]}))]),
+        seconds,
+    )
 }
 
 /// In one message two versions of a job are told apart by their index.
@@ -29,7 +33,8 @@ fn of_its_own((alloc, job): (Allocation, Job), seconds: &str) -> (Allocation, Jo
 }
 
 fn far(seconds: &str) -> (Allocation, Job, RemoteOrder) {
-    let (alloc, job, order) = managed("service", task("far", "remote_exec", json!({"command": "/bin/sleep", "args": [seconds]})));
+    let (alloc, job, order) =
+        managed("service", task("far", "remote_exec", json!({"command": "/bin/sleep", "args": [seconds]})));
     let (alloc, job) = of_its_own((alloc, job), seconds);
     (alloc, job, order)
 }
@@ -86,12 +91,15 @@ async fn nothing_runs_twice(found: Found) {
     let backup = tempfile::tempdir().expect("temp dir");
     copy(&rig.dir.path().join("client"), backup.path());
 
-    // What the backup does not know: one that was stopped, one that is new, an instance that was away and came back, another one that is new.
+    // What the backup does not know: one that was stopped, one that is new, an instance that was away and came back,
+    // another one that is new.
     let node = rig.node().await;
     let (new, job_new) = near("31083");
     let (shown_new, job_shown_new, second) = far("31085");
-    let second =
-        RemoteOrder { slot: model::SlotKey::from(model::SlotParts { index: 1, ..model::SlotParts::clone(&second.slot) }), ..second };
+    let second = RemoteOrder {
+        slot: model::SlotKey::from(model::SlotParts { index: 1, ..model::SlotParts::clone(&second.slot) }),
+        ..second
+    };
     let shown_new = Allocation { name: "job.g[1]".into(), ..shown_new };
     rig.server.place(&new, &job_new);
     rig.server.place(&shown_new, &job_shown_new);
@@ -99,8 +107,14 @@ async fn nothing_runs_twice(found: Found) {
     let first = RemoteOrder { epoch: 5, adopt: true, handle: handle.clone(), ..first };
     rig.server.order(&first);
     rig.server.status(new.id, ClientStatus::Running).await;
-    rig.server.report(&slot, "it is managed under the new epoch", |r| r.epoch == 5 && r.observed == Observed::Running).await;
-    let handle_new = rig.server.report(&second.slot.to_string(), "the new one runs", |r| r.observed == Observed::Running).await.handle;
+    rig.server
+        .report(&slot, "it is managed under the new epoch", |r| r.epoch == 5 && r.observed == Observed::Running)
+        .await;
+    let handle_new = rig
+        .server
+        .report(&second.slot.to_string(), "the new one runs", |r| r.observed == Observed::Running)
+        .await
+        .handle;
     rig.server.stop_alloc(stopped.id);
     rig.server.status(stopped.id, ClientStatus::Complete).await;
     let near_and_far = || ["31081", "31083", "31084", "31085"].map(|seconds| of(&rig, seconds));
@@ -143,7 +157,11 @@ async fn nothing_runs_twice(found: Found) {
             assert!(of(&rig, seconds).is_empty(), "ended before the node has heard anything: {seconds}");
         }
     }
-    assert_eq!([of(&rig, "31084"), of(&rig, "31085")], [before[2].clone(), before[3].clone()], "instances: 0 killed, 0 doubled");
+    assert_eq!(
+        [of(&rig, "31084"), of(&rig, "31085")],
+        [before[2].clone(), before[3].clone()],
+        "instances: 0 killed, 0 doubled"
+    );
     for order in [again, first] {
         rig.server.order(&RemoteOrder { epoch: 9, desired: model::DesiredRemote::Stop, ..order.clone() });
         rig.server.report(&order.slot.to_string(), "it is stopped", |r| r.observed.ended()).await;

@@ -69,13 +69,17 @@ async fn a_server_that_falls_silent_costs_the_session_and_nothing_else() {
     let rig = Rig::new().await;
     rig.server.lease(Duration::from_millis(300));
     let node = rig.node().await;
-    let told = |heard: &crate::fixture::Heard| heard.schemas.iter().flatten().any(|schema| schema.driver == "mock").then_some(());
+    let told = |heard: &crate::fixture::Heard| {
+        heard.schemas.iter().flatten().any(|schema| schema.driver == "mock").then_some(())
+    };
     // A session that begins late says in its first message that the driver is healthy; the schemas follow.
     rig.server.heard("the driver's schema", told).await;
     let (a, _) = rig.run("service", vec![task("t", "mock", json!({"run_for": "1h"}))]).await;
     let before = rig.server.now().sessions;
     rig.server.mute(true);
-    rig.server.heard("another session, which is told the schemas again", |h| (h.sessions > before).then(|| told(h)).flatten()).await;
+    rig.server
+        .heard("another session, which is told the schemas again", |h| (h.sessions > before).then(|| told(h)).flatten())
+        .await;
     rig.server.mute(false);
     let update = node.handle().alloc_update(a.id).expect("alloc");
     assert_eq!(update.client_status, ClientStatus::Running);

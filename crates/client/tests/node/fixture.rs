@@ -9,14 +9,14 @@ use std::{
 };
 
 use api::node_rpc::{
-    self, Allocs, DriverSchema, FromNode, FromNodeMessage, HeartbeatAck, IdentitiesSigned, RemoteOrders, SignedIdentity, ToNode,
-    ToNodeMessage, UpdatesStored, Welcome,
+    self, Allocs, DriverSchema, FromNode, FromNodeMessage, HeartbeatAck, IdentitiesSigned, RemoteOrders,
+    SignedIdentity, ToNode, ToNodeMessage, UpdatesStored, Welcome,
     node_service_server::{NodeService, NodeServiceServer},
 };
 use client::{Client, ClientConfig, PluginCommand, PluginSettings, StartError};
 use model::{
-    AllocClientUpdate, AllocId, Allocation, ClientStatus, DesiredRemote, DesiredStatus, GoDuration, IncarnationId, Job, Node, Observed,
-    RemoteOrder, RemoteReport, Restart, Task, TaskGroup, TaskState,
+    AllocClientUpdate, AllocId, Allocation, ClientStatus, DesiredRemote, DesiredStatus, GoDuration, IncarnationId, Job,
+    Node, Observed, RemoteOrder, RemoteReport, Restart, Task, TaskGroup, TaskState,
     remote::{RemoteRole, slot_of},
     resources::{AllocatedCpu, AllocatedMemory, AllocatedResources, AllocatedTask},
 };
@@ -56,6 +56,8 @@ struct Desired {
     welcome: Welcome,
     /// Index of what is told.
     index: u64,
+    /// The servers that heartbeats are answered with.
+    servers: Vec<String>,
 }
 
 struct Shared {
@@ -86,8 +88,9 @@ impl FakeServer {
         let incoming = tonic::transport::server::TcpIncoming::from(listener).with_nodelay(Some(true));
         let ended = stop.clone();
         tokio::spawn(async move {
-            let served =
-                tonic::transport::Server::builder().add_service(service).serve_with_incoming_shutdown(incoming, ended.cancelled_owned());
+            let served = tonic::transport::Server::builder()
+                .add_service(service)
+                .serve_with_incoming_shutdown(incoming, ended.cancelled_owned());
             served.await.expect("serve");
         });
         Self { addr, shared, stop }
@@ -98,8 +101,13 @@ impl FakeServer {
     }
 
     fn send(&self, message: ToNodeMessage) {
+        self.say(message.into());
+    }
+
+    /// Says it as it is, whether a node knows such a message or not.
+    pub(crate) fn say(&self, message: ToNode) {
         if let Some(session) = &*self.shared.session.lock().expect("lock") {
-            let _ = session.send(Ok(message.into()));
+            let _ = session.send(Ok(message));
         }
     }
 
@@ -156,7 +164,15 @@ impl FakeServer {
 
     /// The inventory that was said is taken over.
     pub(crate) fn take_over(&self, generation: &str, index: u64) {
-        self.send(ToNodeMessage::InventoryStored(node_rpc::InventoryStored { generation: generation.to_owned(), index }));
+        self.send(ToNodeMessage::InventoryStored(node_rpc::InventoryStored {
+            generation: generation.to_owned(),
+            index,
+        }));
+    }
+
+    /// Heartbeats are answered with these servers from now on.
+    pub(crate) fn tells_of(&self, servers: &[String]) {
+        self.desired().servers = servers.to_vec();
     }
 
     /// Heartbeats are no longer answered.
@@ -181,7 +197,12 @@ impl FakeServer {
     }
 
     /// The newest update of an allocation that fits.
-    pub(crate) async fn alloc(&self, id: AllocId, what: &str, fits: impl Fn(&AllocClientUpdate) -> bool) -> AllocClientUpdate {
+    pub(crate) async fn alloc(
+        &self,
+        id: AllocId,
+        what: &str,
+        fits: impl Fn(&AllocClientUpdate) -> bool,
+    ) -> AllocClientUpdate {
         self.heard(what, |h| h.allocs.get(&id).filter(|u| fits(u)).cloned()).await
     }
 
@@ -191,7 +212,9 @@ impl FakeServer {
 
     /// Waits until the tasks of an allocation have been started; they may have ended since.
     pub(crate) async fn started(&self, id: AllocId) {
-        let all = |u: &AllocClientUpdate| !u.task_states.is_empty() && u.task_states.values().all(|state| !state.started_at.is_unset());
+        let all = |u: &AllocClientUpdate| {
+            !u.task_states.is_empty() && u.task_states.values().all(|state| !state.started_at.is_unset())
+        };
         self.alloc(id, "the start of its tasks", all).await;
     }
 
@@ -224,7 +247,10 @@ impl FakeServer {
     /// Takes a slot from the node.
     pub(crate) fn release(&self, slot: &str) {
         self.desired().orders.remove(slot);
-        self.send(ToNodeMessage::RemoteOrders(RemoteOrders { released: vec![slot.to_owned()], ..RemoteOrders::default() }));
+        self.send(ToNodeMessage::RemoteOrders(RemoteOrders {
+            released: vec![slot.to_owned()],
+            ..RemoteOrders::default()
+        }));
     }
 
     /// Takes a slot from the node and gives it the next order in the same breath.
@@ -232,7 +258,11 @@ impl FakeServer {
         let slot = order.slot.to_string();
         self.desired().orders.insert(slot.clone(), order.clone());
         let orders_json = vec![node_rpc::to_json(order)];
-        self.send(ToNodeMessage::RemoteOrders(RemoteOrders { orders_json, released: vec![slot], ..RemoteOrders::default() }));
+        self.send(ToNodeMessage::RemoteOrders(RemoteOrders {
+            orders_json,
+            released: vec![slot],
+            ..RemoteOrders::default()
+        }));
     }
 
     /// The newest report on a slot that fits.
@@ -338,7 +368,11 @@ impl Shared {
                 answer(ToNodeMessage::Welcome(Welcome {
                     cluster_id,
                     lease_ms: desired.lease_ms,
-                    heartbeat_interval_ms: if desired.heartbeat_ms > 0 { desired.heartbeat_ms } else { (desired.lease_ms / 4).max(20) },
+                    heartbeat_interval_ms: if desired.heartbeat_ms > 0 {
+                        desired.heartbeat_ms
+                    } else {
+                        (desired.lease_ms / 4).max(20)
+                    },
                     server_version: "test".into(),
                     http_addr: desired.http.clone(),
                     ..told
@@ -346,10 +380,15 @@ impl Shared {
                 let placed: Vec<_> = desired.allocs.values().cloned().collect();
                 answer(ToNodeMessage::Allocs(Allocs { index: desired.index, ..self::message(&placed, true) }));
                 let orders_json = desired.orders.values().map(node_rpc::to_json).collect();
-                answer(ToNodeMessage::RemoteOrders(RemoteOrders { full: true, orders_json, ..RemoteOrders::default() }));
+                answer(ToNodeMessage::RemoteOrders(RemoteOrders {
+                    full: true,
+                    orders_json,
+                    ..RemoteOrders::default()
+                }));
+                // Under the lock of what is desired: what a test places from now on is sent to this session.
+                *self.session.lock().expect("lock") = Some(to.clone());
                 drop(desired);
                 self.heard.send_modify(|h| h.hellos.push(hello));
-                *self.session.lock().expect("lock") = Some(to.clone());
                 self.heard.send_modify(|h| {
                     h.sessions += 1;
                     h.schemas = None;
@@ -357,7 +396,12 @@ impl Shared {
                 });
             }
             Some(FromNodeMessage::Heartbeat(beat)) if !desired.mute => {
-                answer(ToNodeMessage::HeartbeatAck(HeartbeatAck { seq: beat.seq, lease_ms: desired.lease_ms }));
+                answer(ToNodeMessage::HeartbeatAck(HeartbeatAck {
+                    seq: beat.seq,
+                    lease_ms: desired.lease_ms,
+                    servers: desired.servers.clone(),
+                    ..HeartbeatAck::default()
+                }));
             }
             Some(FromNodeMessage::Node(update)) => {
                 let node = node_rpc::from_json("node", &update.node_json).expect("node");
@@ -392,15 +436,27 @@ impl Shared {
             Some(FromNodeMessage::DriverSchemas(told)) => self.heard.send_modify(|h| h.schemas = Some(told.schemas)),
             Some(FromNodeMessage::SignIdentities(ask)) => {
                 if let Some(ttl) = desired.token_ttl {
-                    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_nanos() as i64;
+                    let now = std::time::SystemTime::now()
+                        .duration_since(std::time::UNIX_EPOCH)
+                        .expect("after 1970")
+                        .as_nanos() as i64;
                     let expires_ns = if ttl.is_zero() { 0 } else { now + ttl.as_nanos() as i64 };
-                    let token =
-                        |identity: String| SignedIdentity { token: format!("{identity}-{now}"), identity, issued_ns: now, expires_ns };
+                    let token = |identity: String| SignedIdentity {
+                        token: format!("{identity}-{now}"),
+                        identity,
+                        issued_ns: now,
+                        expires_ns,
+                    };
                     let signed = ask.identities.into_iter().map(token).collect();
-                    answer(ToNodeMessage::IdentitiesSigned(IdentitiesSigned { seq: ask.seq, signed, ..IdentitiesSigned::default() }));
+                    answer(ToNodeMessage::IdentitiesSigned(IdentitiesSigned {
+                        seq: ask.seq,
+                        signed,
+                        ..IdentitiesSigned::default()
+                    }));
                 }
             }
-            Some(FromNodeMessage::Heartbeat(_) | FromNodeMessage::Event(_) | FromNodeMessage::RemoteListed(_)) | None => {}
+            Some(FromNodeMessage::Heartbeat(_) | FromNodeMessage::Event(_) | FromNodeMessage::RemoteListed(_))
+            | None => {}
         }
     }
 }
@@ -413,7 +469,10 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) async fn new() -> Self {
-        let _ = tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).with_test_writer().try_init();
+        let _ = tracing_subscriber::fmt()
+            .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+            .with_test_writer()
+            .try_init();
         Self { dir: tempfile::tempdir().expect("temp dir"), server: FakeServer::start().await }
     }
 
@@ -426,7 +485,8 @@ impl Rig {
             .into_iter()
             .map(|name| PluginCommand { name: name.into(), program: plugin(), args: vec![name.into()] })
             .collect();
-        config.artifacts.program = Some(PluginCommand { name: "artifact".into(), program: plugin(), args: vec!["artifact-fetch".into()] });
+        config.artifacts.program =
+            Some(PluginCommand { name: "artifact".into(), program: plugin(), args: vec!["artifact-fetch".into()] });
         let runtime = serde_json::json!({"root": self.dir.path().join("runtime")});
         config.plugins.insert("remote_exec".into(), PluginSettings { args: Vec::new(), config: Some(runtime) });
         config
@@ -483,7 +543,9 @@ impl Rig {
     }
 
     pub(crate) async fn driver_ready(&self, name: &str) {
-        self.server.heard("a healthy driver", |h| h.node.as_ref()?.drivers.get(name).filter(|d| d.healthy).map(drop)).await;
+        self.server
+            .heard("a healthy driver", |h| h.node.as_ref()?.drivers.get(name).filter(|d| d.healthy).map(drop))
+            .await;
     }
 
     pub(crate) fn alloc_dir(&self, id: AllocId) -> PathBuf {
@@ -514,7 +576,11 @@ pub(crate) fn rewrite(rig: &Rig, sql: &str, id: AllocId) {
 /// What is mounted below a directory.
 pub(crate) fn mounts(dir: &Path) -> Vec<PathBuf> {
     let info = std::fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
-    info.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from).filter(|point| point.starts_with(dir)).collect()
+    info.lines()
+        .filter_map(|line| line.split(' ').nth(4))
+        .map(PathBuf::from)
+        .filter(|point| point.starts_with(dir))
+        .collect()
 }
 
 /// Takes away what is mounted below a directory.
@@ -527,7 +593,9 @@ pub(crate) fn unmount_below(dir: &Path) {
 /// Processes that have anything to do with a directory, with their command lines.
 pub(crate) fn processes(dir: &Path) -> Vec<(i32, String)> {
     let (marker, me) = (dir.display().to_string(), std::process::id().cast_signed());
-    let names = |pid: &i32| command_line(*pid).contains(&marker) || environment(*pid).iter().any(|variable| variable.contains(&marker));
+    let names = |pid: &i32| {
+        command_line(*pid).contains(&marker) || environment(*pid).iter().any(|variable| variable.contains(&marker))
+    };
     pids().filter(|pid| *pid != me && names(pid)).map(|pid| (pid, command_line(pid))).collect()
 }
 
@@ -553,7 +621,10 @@ pub(crate) async fn leave(rig: &Rig, node: Client) {
 
 /// Waits until no process of the rig is left.
 pub(crate) async fn nothing_left(rig: &Rig) {
-    eventually(&format!("all processes to end: {:?}", processes(rig.dir.path())), || processes(rig.dir.path()).is_empty()).await;
+    eventually(&format!("all processes to end: {:?}", processes(rig.dir.path())), || {
+        processes(rig.dir.path()).is_empty()
+    })
+    .await;
 }
 
 /// The plugin program, built as an example of this crate.
@@ -642,7 +713,10 @@ pub(crate) fn managed(kind: &str, task: Task) -> (Allocation, Job, RemoteOrder) 
 }
 
 /// The same in another slot of the job.
-pub(crate) fn nth(index: usize, (mut alloc, job, mut order): (Allocation, Job, RemoteOrder)) -> (Allocation, Job, RemoteOrder) {
+pub(crate) fn nth(
+    index: usize,
+    (mut alloc, job, mut order): (Allocation, Job, RemoteOrder),
+) -> (Allocation, Job, RemoteOrder) {
     alloc.name = format!("job.g[{index}]").into();
     order.slot = slot_of(&alloc, &order.slot.task);
     (alloc, job, order)
@@ -650,7 +724,14 @@ pub(crate) fn nth(index: usize, (mut alloc, job, mut order): (Allocation, Job, R
 
 /// A stop by a node that has neither the allocation nor, it may be, the handle.
 pub(crate) fn bare(order: &RemoteOrder) -> RemoteOrder {
-    RemoteOrder { role: RemoteRole::Stop, desired: DesiredRemote::Stop, epoch: 2, adopt: true, alloc_id: AllocId::NIL, ..order.clone() }
+    RemoteOrder {
+        role: RemoteRole::Stop,
+        desired: DesiredRemote::Stop,
+        epoch: 2,
+        adopt: true,
+        alloc_id: AllocId::NIL,
+        ..order.clone()
+    }
 }
 
 /// Whether a report is on an instance that runs and can be found again.

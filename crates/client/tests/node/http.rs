@@ -34,7 +34,8 @@ pub(crate) async fn put(node: &Client, path: &str, body: Value) -> (u16, String)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn files_logs_stats_and_errors() {
     let (rig, node) = Rig::with("mock").await;
-    let config = json!({"run_for": "1h", "stdout_string": "hello\n", "stderr_string": "oops\n", "memory_mb": 7, "cpu_percent": 3});
+    let config = json!({"run_for": "1h", "stdout_string": "hello\n", "stderr_string": "oops\n", "memory_mb": 7,
+            "cpu_percent": 3});
     let mut silent = task("silent", "mock", json!({"run_for": "1h"}));
     silent.logs = Some(model::task::LogConfig { disabled: Some(true), ..model::task::LogConfig::default() });
     silent.lifecycle = Some(model::task::Lifecycle { hook: "poststart".into(), sidecar: true });
@@ -44,7 +45,8 @@ async fn files_logs_stats_and_errors() {
         let router = client::http::router(node.handle());
         async move {
             let path = format!("/v1/client/fs/logs/{id}?task=t&type=stdout&follow=true");
-            let response = router.oneshot(Request::get(path).body(Body::empty()).expect("request")).await.expect("infallible");
+            let response =
+                router.oneshot(Request::get(path).body(Body::empty()).expect("request")).await.expect("infallible");
             let mut body = response.into_body();
             let mut seen = String::new();
             while let Some(Ok(frame)) = body.frame().await {
@@ -62,16 +64,24 @@ async fn files_logs_stats_and_errors() {
     let errors = async || text(&node, &format!("/v1/client/fs/logs/{id}?task=t&type=stderr&plain=true")).await;
     poll("the other stream", async || Some(errors().await).filter(|said| !said.is_empty())).await;
     assert_eq!(errors().await, "oops\n");
-    assert_eq!(text(&node, &format!("/v1/client/fs/logs/{id}?task=t&type=stdout&plain=true&origin=end&offset=3")).await, "lo\n");
+    assert_eq!(
+        text(&node, &format!("/v1/client/fs/logs/{id}?task=t&type=stdout&plain=true&origin=end&offset=3")).await,
+        "lo\n"
+    );
     assert_eq!(text(&node, &format!("/v1/client/fs/cat/{id}?path=alloc/logs/t.stdout.0")).await, "hello\n");
-    assert_eq!(text(&node, &format!("/v1/client/fs/readat/{id}?path=alloc/logs/t.stdout.0&offset=1&limit=3")).await, "ell");
+    assert_eq!(
+        text(&node, &format!("/v1/client/fs/readat/{id}?path=alloc/logs/t.stdout.0&offset=1&limit=3")).await,
+        "ell"
+    );
     let missing = text(&node, &format!("/v1/client/fs/cat/{id}?path=alloc/none")).await;
     assert!(missing.contains("alloc/none"), "{missing}");
-    let list: Value = serde_json::from_str(&text(&node, &format!("/v1/client/fs/ls/{id}?path=/t")).await).expect("json");
+    let list: Value =
+        serde_json::from_str(&text(&node, &format!("/v1/client/fs/ls/{id}?path=/t")).await).expect("json");
     let names: Vec<&str> = list.as_array().expect("list").iter().filter_map(|v| v["Name"].as_str()).collect();
     assert_eq!(names, ["local", "private", "secrets", "tmp"]);
     assert_eq!(list[3]["FileMode"], "dtrwxrwxrwx");
-    let stats: Value = serde_json::from_str(&text(&node, &format!("/v1/client/allocation/{id}/stats")).await).expect("json");
+    let stats: Value =
+        serde_json::from_str(&text(&node, &format!("/v1/client/allocation/{id}/stats")).await).expect("json");
     assert!(stats["Tasks"]["t"]["ResourceUsage"]["MemoryStats"].is_object(), "{stats}");
     let host: Value = serde_json::from_str(&text(&node, "/v1/client/stats").await).expect("json");
     assert!(host["Memory"]["Total"].as_u64().is_some_and(|t| t > 0));
@@ -93,19 +103,41 @@ async fn files_logs_stats_and_errors() {
         assert_eq!(got, status, "{path}: {body}");
         assert!(body.contains(words), "{path}: {body}");
     }
-    assert_eq!(put(&node, &format!("/v1/client/allocation/{id}/signal"), json!({"Signal": "SIGHUP", "Task": "t"})).await.0, 200);
+    assert_eq!(
+        put(&node, &format!("/v1/client/allocation/{id}/signal"), json!({"Signal": "SIGHUP", "Task": "t"})).await.0,
+        200
+    );
     assert_eq!(put(&node, &format!("/v1/client/allocation/{id}/restart"), json!({"TaskName": "nobody"})).await.0, 500);
-    assert_eq!(put(&node, &format!("/v1/client/allocation/{id}/signal"), json!({"Signal": "SIGHUP", "Task": "nobody"})).await.0, 500);
-    let quiet = put(&node, &format!("/v1/client/allocation/{id}/signal"), json!({"signal": "SIGHUP", "task": "t"})).await;
+    assert_eq!(
+        put(&node, &format!("/v1/client/allocation/{id}/signal"), json!({"Signal": "SIGHUP", "Task": "nobody"}))
+            .await
+            .0,
+        500
+    );
+    let quiet =
+        put(&node, &format!("/v1/client/allocation/{id}/signal"), json!({"signal": "SIGHUP", "task": "t"})).await;
     assert_eq!(quiet, (200, "{\"Index\":0}".to_owned()));
     let (status, body) = get(&node, &format!("/v1/client/fs/logs/{id}?task=silent&type=stdout")).await;
     let body = String::from_utf8_lossy(&body).into_owned();
-    assert!(status == 404 && body.contains("log entry for task \"silent\" and log type \"stdout\" not found"), "{status} {body}");
+    assert!(
+        status == 404 && body.contains("log entry for task \"silent\" and log type \"stdout\" not found"),
+        "{status} {body}"
+    );
     let (status, body) = put(&node, "/v1/client/metadata", json!({"Meta": {"rack": "7"}})).await;
-    assert_eq!((status, serde_json::from_str::<Value>(&body).expect("json")["Dynamic"]["rack"].as_str()), (200, Some("7")));
+    assert_eq!(
+        (status, serde_json::from_str::<Value>(&body).expect("json")["Dynamic"]["rack"].as_str()),
+        (200, Some("7"))
+    );
     let (status, body) = put(&node, "/v1/client/metadata", json!({"meta": {"Rack": "8", "gone": null}})).await;
     let dynamic = serde_json::from_str::<Value>(&body).expect("json")["Dynamic"].clone();
-    assert_eq!((status, dynamic["rack"].as_str(), dynamic["Rack"].as_str(), &dynamic["gone"]), (200, Some("7"), Some("8"), &Value::Null));
-    rig.server.heard("the new metadata", |h| h.node.as_ref().filter(|n| n.meta.get("rack").is_some_and(|v| **v == *"7")).map(drop)).await;
+    assert_eq!(
+        (status, dynamic["rack"].as_str(), dynamic["Rack"].as_str(), &dynamic["gone"]),
+        (200, Some("7"), Some("8"), &Value::Null)
+    );
+    rig.server
+        .heard("the new metadata", |h| {
+            h.node.as_ref().filter(|n| n.meta.get("rack").is_some_and(|v| **v == *"7")).map(drop)
+        })
+        .await;
     end(&rig, node).await;
 }

@@ -27,7 +27,8 @@ async fn tokens_are_waited_for_and_only_the_task_reads_them() {
     let mut t = sh(
         "t",
         &format!(
-            "echo $NOMAD_TOKEN > {out}; echo $NOMAD_TOKEN_aws_1 >> {out}; cat secrets/nomad_aws-1.jwt local/own >> {out}; \
+            "echo $NOMAD_TOKEN > {out}; echo $NOMAD_TOKEN_aws_1 >> {out}; cat secrets/nomad_aws-1.jwt local/own >> \
+                {out}; \
              touch {out}.done; exec sleep 600"
         ),
     );
@@ -41,7 +42,10 @@ async fn tokens_are_waited_for_and_only_the_task_reads_them() {
     }];
     let (a, _) = rig.place("batch", vec![t]);
     let told = |u: &model::AllocClientUpdate| {
-        u.task_states["t"].events.iter().any(|e| e.kind == "Identity" && e.display_message.contains("Waiting for tokens"))
+        u.task_states["t"]
+            .events
+            .iter()
+            .any(|e| e.kind == "Identity" && e.display_message.contains("Waiting for tokens"))
     };
     rig.server.alloc(a.id, "the event of missing tokens", told).await;
     rig.server.tokens(Duration::ZERO);
@@ -65,9 +69,10 @@ async fn tokens_are_waited_for_and_only_the_task_reads_them() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_are_renewed_and_the_task_hears_of_it_as_the_job_wants() {
     let rig = Rig::new().await;
-    rig.server.tokens(Duration::from_secs(2));
+    // The first ones live long enough for the shells to be ready for a signal.
+    rig.server.tokens(Duration::from_secs(8));
     let node = rig.node_of("raw_exec").await;
-    let ttl = GoDuration::from_secs(2);
+    let ttl = GoDuration::from_secs(8);
     let run = "trap 'cat secrets/nomad_x.jwt >> $NOMAD_ALLOC_DIR/data/got; echo >> $NOMAD_ALLOC_DIR/data/got' HUP; \
                echo $$ >> $NOMAD_ALLOC_DIR/data/$NOMAD_TASK_NAME; while :; do sleep 0.05; done";
     let mut signalled = sh("signalled", run);
@@ -78,6 +83,10 @@ async fn tokens_are_renewed_and_the_task_hears_of_it_as_the_job_wants() {
     silent.identities = vec![named("x", ttl, "noop")];
     let (a, _) = rig.run("service", vec![signalled, restarted, silent]).await;
     let read = |path: &str| fs::read_to_string(rig.alloc_dir(a.id).join(path)).unwrap_or_default();
+    for task in ["signalled", "restarted", "silent"] {
+        eventually("the shells", || !read(&format!("alloc/data/{task}")).is_empty()).await;
+    }
+    rig.server.tokens(Duration::from_secs(2));
     let first = read("silent/secrets/nomad_x.jwt");
     assert!(!first.is_empty());
     eventually("a silent renewal", || read("silent/secrets/nomad_x.jwt") != first).await;
@@ -97,8 +106,11 @@ async fn templates_are_told_of_tokens_and_follow_their_renewal() {
     let rig = Rig::new().await;
     rig.server.tokens(Duration::from_secs(2));
     let node = rig.node_of("raw_exec").await;
-    let mut t =
-        sh("t", "echo $$ >> $NOMAD_ALLOC_DIR/data/runs; echo $FROM_TEMPLATE > $NOMAD_ALLOC_DIR/data/seen; while :; do sleep 0.05; done");
+    let mut t = sh(
+        "t",
+        "echo $$ >> $NOMAD_ALLOC_DIR/data/runs; echo $FROM_TEMPLATE > $NOMAD_ALLOC_DIR/data/seen; while :; do sleep \
+            0.05; done",
+    );
     t.identity = Some(Identity { name: "default".into(), env: true, ..Identity::default() });
     // Not for the environment: no template is told of it.
     let hidden = named("hidden", GoDuration::ZERO, "");
@@ -112,10 +124,15 @@ async fn templates_are_told_of_tokens_and_follow_their_renewal() {
     t.templates = vec![
         template(
             "local/both",
-            "{{ env \"NOMAD_TOKEN\" }} {{ mustEnv \"NOMAD_TOKEN_x_1\" }} {{ envOrDefault \"NOMAD_TOKEN_hidden\" \"none\" }}",
+            "{{ env \"NOMAD_TOKEN\" }} {{ mustEnv \"NOMAD_TOKEN_x_1\" }} {{ \
+                envOrDefault \"NOMAD_TOKEN_hidden\" \"none\" }}",
         ),
         model::task::Template { once: Some(true), ..template("local/once", "{{ env \"NOMAD_TOKEN_x_1\" }}") },
-        model::task::Template { env: Some(true), once: Some(true), ..template("local/env", "FROM_TEMPLATE={{ env \"NOMAD_TOKEN\" }}") },
+        model::task::Template {
+            env: Some(true),
+            once: Some(true),
+            ..template("local/env", "FROM_TEMPLATE={{ env \"NOMAD_TOKEN\" }}")
+        },
     ];
     let (a, _) = rig.run("service", vec![t]).await;
     let read = |path: &str| fs::read_to_string(rig.alloc_dir(a.id).join(path)).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What a driver wants to be kept of a create is with the servers before the create is sent, and comes back with the order: to the next process of the plugin, and to
-//! the next node.
+//! What a driver wants to be kept of a create is with the servers before the create is sent, and comes back with the
+//! order: to the next process of the plugin, and to the next node.
 
 use client::{Client, ClientConfig, PluginCommand, PluginSettings};
 use mock::fake::FakeProvider;
@@ -16,9 +16,11 @@ async fn node(rig: &Rig, name: &str) -> Client {
     let mut config = ClientConfig::new(&rig.dir.path().join(name), name);
     config.network_interface = "lo".into();
     config.servers = vec![rig.server.addr.to_string()];
-    config.builtin_drivers = vec![PluginCommand { name: "mock_remote".into(), program: plugin(), args: vec!["mock_remote".into()] }];
+    config.builtin_drivers =
+        vec![PluginCommand { name: "mock_remote".into(), program: plugin(), args: vec!["mock_remote".into()] }];
     let settings = json!({
-        "dir": rig.dir.path().join("provider"), "record": true, "caller": name, "intents": true, "without": ["find", "list"],
+        "dir": rig.dir.path().join("provider"), "record": true, "caller": name, "intents": true,
+        "without": ["find", "list"],
     });
     config.plugins.insert("mock_remote".into(), PluginSettings { args: Vec::new(), config: Some(settings) });
     let node = rig.node_with(config).await;

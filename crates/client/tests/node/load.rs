@@ -25,7 +25,8 @@ impl Play {
     async fn begin() -> Self {
         let rig = Rig::new().await;
         let mut config: ClientConfig = rig.config();
-        config.builtin_drivers = vec![PluginCommand { name: "fragile".into(), program: plugin(), args: vec!["fragile".into()] }];
+        config.builtin_drivers =
+            vec![PluginCommand { name: "fragile".into(), program: plugin(), args: vec!["fragile".into()] }];
         let notes = config.plugin_socket_dir();
         let node = rig.node_with(config).await;
         rig.driver_ready("fragile").await;
@@ -53,11 +54,13 @@ impl Play {
         }
     }
 
-    fn pid(&self) -> i32 {
-        match plugin_pids(&self.rig)[..] {
-            [pid] => pid,
-            ref others => panic!("{others:?}"),
-        }
+    /// The one process of the plugin; a former one may be ending.
+    async fn pid(&self) -> i32 {
+        eventually("one process of the plugin", || match plugin_pids(&self.rig)[..] {
+            [pid] => Ok(pid),
+            ref others => Err(others.to_vec()),
+        })
+        .await
     }
 
     /// How often a process of the plugin was asked for the end of a task.
@@ -84,14 +87,17 @@ async fn a_plugin_that_falls_over_under_many_starts_costs_no_allocation_anything
     // From 32 at once it takes two falls to what it stands.
     assert!((2..=4).contains(&play.falls()), "{} falls", play.falls());
     // Those that ran at a fall are waited for at the process that serves now, as all others.
-    let pid = play.pid();
+    let pid = play.pid().await;
     eventually("a wait for each task", || placed.iter().all(|id| play.waits(pid, *id) > 0)).await;
 
     // Nothing is under way, and the connections break: each task is waited for anew, at the same process.
     let before: Vec<usize> = placed.iter().map(|id| play.waits(pid, *id)).collect();
     play.tell("break");
-    eventually("another wait for each", || placed.iter().zip(&before).all(|(id, before)| play.waits(pid, *id) > *before)).await;
-    assert_eq!(play.pid(), pid);
+    eventually("another wait for each", || {
+        placed.iter().zip(&before).all(|(id, before)| play.waits(pid, *id) > *before)
+    })
+    .await;
+    assert_eq!(play.pid().await, pid);
     for id in &placed {
         let update = play.node.handle().alloc_update(*id).expect("there");
         assert_eq!((update.client_status, kinds(&update.task_states["t"])), (ClientStatus::Running, STARTED.to_vec()));
@@ -104,15 +110,15 @@ async fn a_start_that_broke_its_connection_is_over_before_the_task_is_started_ag
     let play = Play::begin().await;
     let ran = play.place(1);
     play.run(&ran).await;
-    let pid = play.pid();
+    let pid = play.pid().await;
     // The next start breaks all connections and goes on, for so long that another one meets it.
     play.tell("cut");
     let cut = play.place(1);
     play.run(&cut).await;
     assert!(!play.notes.join("two").exists(), "two starts of one task were under way at once");
-    assert!(!play.notes.join("cut").exists() && play.pid() != pid, "another process has started it");
+    assert!(!play.notes.join("cut").exists() && play.pid().await != pid, "another process has started it");
     // The one that ran has lost nothing by that.
-    let pid = play.pid();
+    let pid = play.pid().await;
     eventually("a wait for it", || play.waits(pid, ran[0]) > 0).await;
     let update = play.node.handle().alloc_update(ran[0]).expect("there");
     assert_eq!((update.client_status, kinds(&update.task_states["t"])), (ClientStatus::Running, STARTED.to_vec()));

@@ -39,7 +39,9 @@ async fn servers_of_another_cluster_end_nothing() {
     node.stop().await;
     let node = rig.node().await;
     eventually("the node to refuse the server", || node.handle().disagrees().is_some()).await;
-    assert!(rig.server.now().hellos.last().is_some_and(|hello| !hello.cluster_id.is_empty() && hello.cluster_id != OTHER));
+    assert!(
+        rig.server.now().hellos.last().is_some_and(|hello| !hello.cluster_id.is_empty() && hello.cluster_id != OTHER)
+    );
     assert!(node.handle().has_alloc(a.id));
     // Back with its own servers it goes on.
     node.stop().await;
@@ -56,7 +58,8 @@ async fn a_list_from_the_past_ends_nothing() {
     let node = rig.node_of("mock").await;
     rig.driver_ready("remote_exec").await;
     let (a, job) = alloc("service", vec![task("t", "mock", json!({"run_for": "1h"}))]);
-    let (b, job_b, order) = managed("service", task("far", "remote_exec", json!({"command": "/bin/sleep", "args": ["1000"]})));
+    let (b, job_b, order) =
+        managed("service", task("far", "remote_exec", json!({"command": "/bin/sleep", "args": ["1000"]})));
     rig.server.place(&a, &job);
     rig.server.place(&b, &job_b);
     rig.server.order(&order);
@@ -72,21 +75,40 @@ async fn a_list_from_the_past_ends_nothing() {
     let kept: Vec<_> = [a.id, b.id].map(|id| rig.server.forget_alloc(id)).into();
     rig.server.forget_order(&order.slot);
     rig.server.change(generation(SECOND, 40), 45);
-    let inventory =
-        rig.server.heard("what it has", |h| (h.inventories.iter().any(|piece| !piece.more)).then(|| h.inventories.clone())).await;
+    let inventory = rig
+        .server
+        .heard("what it has", |h| (h.inventories.iter().any(|piece| !piece.more)).then(|| h.inventories.clone()))
+        .await;
     let hello = rig.server.now().hellos.last().cloned().expect("a hello");
     assert_eq!((&*hello.generation, hello.mark_index), (FIRST, 60));
-    let allocs: Vec<Allocation> =
-        inventory.iter().flat_map(|p| &p.allocs).flat_map(|p| &p.allocs_json).map(|j| from_json("alloc", j).expect("alloc")).collect();
-    let jobs: Vec<Job> =
-        inventory.iter().flat_map(|p| &p.allocs).flat_map(|p| &p.jobs_json).map(|j| from_json("job", j).expect("job")).collect();
-    let orders: Vec<model::RemoteOrder> =
-        inventory.iter().flat_map(|p| &p.orders).flat_map(|p| &p.orders_json).map(|j| from_json("order", j).expect("order")).collect();
+    let allocs: Vec<Allocation> = inventory
+        .iter()
+        .flat_map(|p| &p.allocs)
+        .flat_map(|p| &p.allocs_json)
+        .map(|j| from_json("alloc", j).expect("alloc"))
+        .collect();
+    let jobs: Vec<Job> = inventory
+        .iter()
+        .flat_map(|p| &p.allocs)
+        .flat_map(|p| &p.jobs_json)
+        .map(|j| from_json("job", j).expect("job"))
+        .collect();
+    let orders: Vec<model::RemoteOrder> = inventory
+        .iter()
+        .flat_map(|p| &p.orders)
+        .flat_map(|p| &p.orders_json)
+        .map(|j| from_json("order", j).expect("order"))
+        .collect();
     assert!(
-        allocs.len() == 2 && jobs.len() == 2 && allocs.iter().any(|x| x.id == a.id && x.client_status == ClientStatus::Running),
+        allocs.len() == 2
+            && jobs.len() == 2
+            && allocs.iter().any(|x| x.id == a.id && x.client_status == ClientStatus::Running),
         "{allocs:?}"
     );
-    assert_eq!(orders.iter().map(|o| (o.incarnation, o.epoch, o.handle.clone())).collect::<Vec<_>>(), [(order.incarnation, 1, handle)]);
+    assert_eq!(
+        orders.iter().map(|o| (o.incarnation, o.epoch, o.handle.clone())).collect::<Vec<_>>(),
+        [(order.incarnation, 1, handle)]
+    );
     assert!(node.handle().disagrees().is_some_and(|why| why.contains("from the past")) && node.handle().connected());
     assert!(node.handle().has_alloc(a.id) && node.handle().has_alloc(b.id));
 
@@ -114,7 +136,8 @@ async fn a_list_whose_mark_the_disk_does_not_take_ends_nothing_yet() {
     let rig = Rig::new().await;
     rig.server.change(generation(FIRST, 0), 50);
     let node = rig.node_of("raw_exec").await;
-    let (a, _) = rig.run("service", vec![task("t", "raw_exec", json!({"command": "/bin/sleep", "args": ["31091"]}))]).await;
+    let (a, _) =
+        rig.run("service", vec![task("t", "raw_exec", json!({"command": "/bin/sleep", "args": ["31091"]}))]).await;
     let runs = || processes(rig.dir.path()).iter().any(|(_, line)| line == "/bin/sleep 31091");
     eventually("its process", runs).await;
     node.handle().stall_store(true);
@@ -122,8 +145,14 @@ async fn a_list_whose_mark_the_disk_does_not_take_ends_nothing_yet() {
     let sessions = rig.server.now().sessions;
     rig.server.change(generation(FIRST, 50), 60);
     rig.server.heard("a session", |h| (h.sessions > sessions).then_some(())).await;
-    eventually("it says what it waits for", || node.handle().disagrees().is_some_and(|why| why.contains("the disk of the node"))).await;
-    assert!(node.handle().connected() && node.handle().has_alloc(a.id) && runs(), "the session goes on, and so does the task");
+    eventually("it says what it waits for", || {
+        node.handle().disagrees().is_some_and(|why| why.contains("the disk of the node"))
+    })
+    .await;
+    assert!(
+        node.handle().connected() && node.handle().has_alloc(a.id) && runs(),
+        "the session goes on, and so does the task"
+    );
     node.handle().stall_store(false);
     eventually("the task to end", || !node.handle().has_alloc(a.id) && !runs()).await;
     assert!(node.handle().disagrees().is_none());

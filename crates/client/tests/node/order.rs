@@ -71,10 +71,15 @@ async fn people_restart_and_signal() {
     handle.restart(a.id, Some("t"), false).await.expect("restart");
     let update = rig
         .server
-        .alloc(a.id, "a second start", |u| u.task_states["t"].restarts == 1 && u.task_states["t"].state == TaskRunState::Running)
+        .alloc(a.id, "a second start", |u| {
+            u.task_states["t"].restarts == 1 && u.task_states["t"].state == TaskRunState::Running
+        })
         .await;
     let kinds = kinds(&update.task_states["t"]);
-    assert_eq!(kinds, ["Received", "Task Setup", "Started", "Signaling", "Restart Signaled", "Terminated", "Restarting", "Started"]);
+    assert_eq!(
+        kinds,
+        ["Received", "Task Setup", "Started", "Signaling", "Restart Signaled", "Terminated", "Restarting", "Started"]
+    );
     assert!(handle.restart(a.id, Some("nobody"), false).await.is_err());
     end(&rig, node).await;
 }

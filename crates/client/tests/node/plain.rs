@@ -1,4 +1,5 @@
-//! Remote tasks through a driver that knows the plain driver protocol only: the same rules, a weaker guarantee, and nothing done in doubt.
+//! Remote tasks through a driver that knows the plain driver protocol only: the same rules, a weaker guarantee, and
+//! nothing done in doubt.
 
 use std::fs;
 
@@ -11,7 +12,11 @@ use crate::fixture::{Rig, bare, eventually, managed, nothing_left, nth, plugin, 
 
 async fn node(rig: &Rig) -> Client {
     let mut config = rig.config();
-    config.builtin_drivers.push(PluginCommand { name: "mock_remote".into(), program: plugin(), args: vec!["mock_remote_plain".into()] });
+    config.builtin_drivers.push(PluginCommand {
+        name: "mock_remote".into(),
+        program: plugin(),
+        args: vec!["mock_remote_plain".into()],
+    });
     let settings = json!({"dir": rig.dir.path().join("provider"), "record": true, "caller": "n1"});
     config.plugins.insert("mock_remote".into(), PluginSettings { args: Vec::new(), config: Some(settings) });
     let client = rig.node_with(config).await;
@@ -32,7 +37,8 @@ async fn the_plain_protocol_under_the_same_rules() {
     let rig = Rig::new().await;
     let client = node(&rig).await;
     let provider = FakeProvider::open(&rig.dir.path().join("provider")).expect("opens");
-    let declared = rig.server.now().node.as_ref().and_then(|n| n.drivers["mock_remote"].remote.clone()).expect("a remote driver");
+    let declared =
+        rig.server.now().node.as_ref().and_then(|n| n.drivers["mock_remote"].remote.clone()).expect("a remote driver");
     assert!(declared.plain_protocol && !declared.keyed_create && !declared.find && !declared.list, "{declared:?}");
 
     let (a, job, order) = remote_alloc(0);
@@ -54,7 +60,11 @@ async fn the_plain_protocol_under_the_same_rules() {
     // What cannot be asked is unknown, with the reason; afterwards it is as before.
     provider.fault(None, &json!({"cut": true})).expect("writes");
     rig.server
-        .report(&slot, "that it is unknown", |r| matches!(&r.observed, Observed::Unknown { why, .. } if why.contains("cut off")))
+        .report(
+            &slot,
+            "that it is unknown",
+            |r| matches!(&r.observed, Observed::Unknown { why, .. } if why.contains("cut off")),
+        )
         .await;
     provider.fault(None, &json!({})).expect("writes");
     rig.server.report(&slot, "that it runs", |r| r.observed == Observed::Running).await;
@@ -97,11 +107,19 @@ async fn a_lost_create_reply_is_held_and_never_repeated() {
     rig.server.report(&slot, "that it is unknown", |r| matches!(&r.observed, Observed::Unknown { .. })).await;
     provider.fault(None, &json!({})).expect("writes");
     let why = "neither be asked by key nor list";
-    rig.server.report(&slot, "that it is held", |r| matches!(&r.observed, Observed::Unknown { why: w, .. } if w.contains(why))).await;
+    rig.server
+        .report(
+            &slot,
+            "that it is held",
+            |r| matches!(&r.observed, Observed::Unknown { why: w, .. } if w.contains(why)),
+        )
+        .await;
     // Another order under a later epoch does not make it braver.
     rig.server.forget_reports();
     rig.server.order(&RemoteOrder { epoch: 2, adopt: true, ..order });
-    rig.server.report(&slot, "that it is held still", |r| r.epoch == 2 && matches!(r.observed, Observed::Unknown { .. })).await;
+    rig.server
+        .report(&slot, "that it is held still", |r| r.epoch == 2 && matches!(r.observed, Observed::Unknown { .. }))
+        .await;
     assert_eq!(provider.calls().expect("reads").iter().filter(|c| c.call == "ensure").count(), 1);
     assert_eq!(provider.live().expect("reads").len(), 1, "what was created lives; a person decides");
     client.stop().await;
@@ -133,12 +151,22 @@ async fn shows(client: &Client, a: &Allocation, what: &str) {
 /// The instance writes.
 fn says(instance: &std::path::Path, text: &str) {
     use std::io::Write;
-    fs::File::options().append(true).open(instance.join("output")).expect("there").write_all(text.as_bytes()).expect("written");
+    fs::File::options()
+        .append(true)
+        .open(instance.join("output"))
+        .expect("there")
+        .write_all(text.as_bytes())
+        .expect("written");
 }
 
-/// What a task says while it is handed over is in the log of the former allocation, of which `begin` is known, or in that of the next one, and nothing is
-/// lost or twice there. Returns the log of the next one.
-async fn goes_on(former: (&Client, &Allocation), begin: &str, next: (&Client, &Allocation), say: &(dyn Fn(&str) + Sync)) -> String {
+/// What a task says while it is handed over is in the log of the former allocation, of which `begin` is known, or in
+/// that of the next one, and nothing is lost or twice there. Returns the log of the next one.
+async fn goes_on(
+    former: (&Client, &Allocation),
+    begin: &str,
+    next: (&Client, &Allocation),
+    say: &(dyn Fn(&str) + Sync),
+) -> String {
     let patience = std::time::Instant::now();
     let mut said = 0;
     // Until its log is begun the answer says that there is none.

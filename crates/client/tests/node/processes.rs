@@ -5,7 +5,7 @@ use std::time::Instant;
 use axum::{body::Body, http::Request};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use http_body_util::BodyExt;
-use model::{AllocId, ClientStatus, TaskRunState};
+use model::{AllocId, ClientStatus, GoDuration, TaskRunState};
 use tower::ServiceExt;
 
 use crate::faults::kill;
@@ -36,7 +36,9 @@ async fn output_is_followed_line_by_line_and_ends_with_the_task() {
         let frame = frame.expect("frame");
         let text = String::from_utf8_lossy(frame.data_ref().map_or(&[], |d| &d[..])).into_owned();
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("clock").as_nanos();
-        lags.extend(text.lines().filter_map(|l| l.parse::<u128>().ok()).map(|written| now.saturating_sub(written) / 1_000));
+        lags.extend(
+            text.lines().filter_map(|l| l.parse::<u128>().ok()).map(|written| now.saturating_sub(written) / 1_000),
+        );
         seen.push_str(&text);
     }
     assert_eq!(seen.lines().next(), Some("hello t on n1"));
@@ -53,7 +55,8 @@ async fn output_is_followed_line_by_line_and_ends_with_the_task() {
 async fn workloads_outlive_the_agent_and_their_ends_are_reported_once() {
     let (rig, node) = Rig::with("raw_exec").await;
     let (a, job_a) = alloc("service", vec![sh("t", "echo $$ > $NOMAD_ALLOC_DIR/data/pid; exec sleep 600")]);
-    let (b, job_b) = alloc("batch", vec![sh("t", "while [ ! -e $NOMAD_ALLOC_DIR/data/go ]; do sleep 0.01; done; exit 9")]);
+    let (b, job_b) =
+        alloc("batch", vec![sh("t", "while [ ! -e $NOMAD_ALLOC_DIR/data/go ]; do sleep 0.01; done; exit 9")]);
     rig.server.place(&a, &job_a);
     rig.server.place(&b, &job_b);
     rig.server.status(a.id, ClientStatus::Running).await;
@@ -65,7 +68,8 @@ async fn workloads_outlive_the_agent_and_their_ends_are_reported_once() {
     std::fs::write(rig.alloc_dir(b.id).join("alloc/data/go"), "").expect("go");
     let node = rig.start_again(rig.config()).await;
     let update = rig.server.status(b.id, ClientStatus::Failed).await;
-    let codes: Vec<i32> = update.task_states["t"].events.iter().filter(|e| e.kind == "Terminated").map(|e| e.exit_code).collect();
+    let codes: Vec<i32> =
+        update.task_states["t"].events.iter().filter(|e| e.kind == "Terminated").map(|e| e.exit_code).collect();
     assert_eq!(codes, [9]);
     eventually("the service to be recovered", || {
         node.handle().alloc_update(a.id).is_some_and(|u| u.client_status == ClientStatus::Running)
@@ -88,12 +92,15 @@ async fn a_killed_executor_ends_its_workload_which_is_started_again() {
     eventually("the pid", || pid_file(&rig, a.id).is_some()).await;
     let workload = pid_file(&rig, a.id).expect("pid");
     let stat = std::fs::read_to_string(format!("/proc/{workload}/stat")).expect("stat");
-    let executor: i32 = stat.rsplit(") ").next().and_then(|r| r.split(' ').nth(1)).and_then(|p| p.parse().ok()).expect("parent");
+    let executor: i32 =
+        stat.rsplit(") ").next().and_then(|r| r.split(' ').nth(1)).and_then(|p| p.parse().ok()).expect("parent");
     let begin = Instant::now();
     kill(executor);
     let update = rig
         .server
-        .alloc(a.id, "a second start", |u| u.task_states["t"].restarts == 1 && u.task_states["t"].state == TaskRunState::Running)
+        .alloc(a.id, "a second start", |u| {
+            u.task_states["t"].restarts == 1 && u.task_states["t"].state == TaskRunState::Running
+        })
         .await;
     eprintln!("executor killed to running again: {:?}", begin.elapsed());
     assert!(!alive(workload), "the first workload is gone");
@@ -138,12 +145,17 @@ async fn two_hundred_tasks_start_and_are_found_again() {
 async fn frames_of_a_rotated_log_have_absolute_offsets() {
     let (rig, node) = Rig::with("raw_exec").await;
     let mut t = sh("t", "head -c 2500000 /dev/zero | tr '\\0' 'x'");
-    t.logs = Some(model::task::LogConfig { max_files: Some(2), max_file_size_mb: Some(1), ..model::task::LogConfig::default() });
+    t.logs = Some(model::task::LogConfig {
+        max_files: Some(2),
+        max_file_size_mb: Some(1),
+        ..model::task::LogConfig::default()
+    });
     let (a, _) = rig.place("batch", vec![t]);
     rig.server.status(a.id, ClientStatus::Complete).await;
     let path = format!("/v1/client/fs/logs/{}?task=t&type=stdout", a.id);
     let (_, bytes) = get(&node, &path).await;
-    let frames: Vec<serde_json::Value> = serde_json::Deserializer::from_slice(&bytes).into_iter().map(|v| v.expect("frame")).collect();
+    let frames: Vec<serde_json::Value> =
+        serde_json::Deserializer::from_slice(&bytes).into_iter().map(|v| v.expect("frame")).collect();
     let mut at = None;
     for frame in &frames {
         let data = BASE64_STANDARD.decode(frame["Data"].as_str().expect("data")).expect("base64");
@@ -166,14 +178,19 @@ async fn a_task_leads_its_log_nowhere() {
     let link = |name: &str| format!("ln -s {} $NOMAD_ALLOC_DIR/logs/{name}; ", target.display());
     let links: String = ["t.stdout.1", ".t.stdout.index", "..t.stdout.index.new", "t.stderr.7"].map(link).concat();
     let mut t = sh("t", &format!("{links}head -c 1500000 /dev/zero | tr '\\0' 'x'"));
-    t.logs = Some(model::task::LogConfig { max_files: Some(3), max_file_size_mb: Some(1), ..model::task::LogConfig::default() });
+    t.logs = Some(model::task::LogConfig {
+        max_files: Some(3),
+        max_file_size_mb: Some(1),
+        ..model::task::LogConfig::default()
+    });
     let (a, _) = rig.place("batch", vec![t]);
     rig.server.status(a.id, ClientStatus::Complete).await;
     assert_eq!(std::fs::read_to_string(&target).expect("there"), "secret");
     let second = std::fs::symlink_metadata(rig.alloc_dir(a.id).join("alloc/logs/t.stdout.1")).expect("the second file");
     assert!(second.is_file() && second.len() == 1_500_000 - (1 << 20), "{second:?}");
     for (stream, wanted) in [("stdout", 1_500_000), ("stderr", 0)] {
-        let said = crate::http::text(&node, &format!("/v1/client/fs/logs/{}?task=t&type={stream}&plain=true", a.id)).await;
+        let said =
+            crate::http::text(&node, &format!("/v1/client/fs/logs/{}?task=t&type={stream}&plain=true", a.id)).await;
         assert_eq!(said.len(), wanted, "{stream}");
     }
     leave(&rig, node).await;
@@ -204,7 +221,10 @@ async fn a_task_whose_plugin_is_gone_is_stopped_with_its_own_exit_code() {
     let node = client::Client::start(config).await.expect("start");
     rig.driver_ready("raw_exec").await;
     let script = "trap 'exit 9' INT; echo $$ > $NOMAD_ALLOC_DIR/data/pid; while :; do sleep 0.02; done";
-    let (a, _) = rig.run("service", vec![sh("t", script)]).await;
+    let mut t = sh("t", script);
+    // On a busy machine the shell may take a while to hear the signal.
+    t.kill_timeout = Some(GoDuration::from_secs(30));
+    let (a, _) = rig.run("service", vec![t]).await;
     eventually("the pid", || pid_file(&rig, a.id).is_some()).await;
     let pid = pid_file(&rig, a.id).expect("pid");
     // It does not come back.
@@ -220,7 +240,8 @@ async fn a_task_whose_plugin_is_gone_is_stopped_with_its_own_exit_code() {
     leave(&rig, node).await;
 }
 
-/// A workload whose records are lost or incomplete is ended before another one is started; its neighbour is not disturbed.
+/// A workload whose records are lost or incomplete is ended before another one is started; its neighbour is not
+/// disturbed.
 async fn contained(change: impl FnOnce(&Rig, AllocId)) {
     let (rig, node) = Rig::with("raw_exec").await;
     let script = "echo $$ > $NOMAD_ALLOC_DIR/data/pid; exec sleep 600";
@@ -250,7 +271,9 @@ async fn contained(change: impl FnOnce(&Rig, AllocId)) {
         rig.server.stop_alloc(id);
     }
     eventually("both to end", || {
-        [a.id, b.id].iter().all(|id| node.handle().alloc_update(*id).is_some_and(|u| u.client_status == ClientStatus::Complete))
+        [a.id, b.id]
+            .iter()
+            .all(|id| node.handle().alloc_update(*id).is_some_and(|u| u.client_status == ClientStatus::Complete))
     })
     .await;
     leave(&rig, node).await;
@@ -269,6 +292,7 @@ async fn a_record_that_is_whole_and_says_nothing_is_contained() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_that_was_never_confirmed_leaves_no_second_workload() {
     // What an agent leaves that dies between the driver's answer and its own record of it.
-    let sql = "UPDATE tasks SET record = CAST(json_set(CAST(record AS TEXT), '$.run.handle', NULL, '$.state.State', 'pending') AS BLOB) WHERE alloc = ?1";
+    let sql = "UPDATE tasks SET record = CAST(json_set(CAST(record AS TEXT), '$.run.handle', NULL, '$.state.State', \
+        'pending') AS BLOB) WHERE alloc = ?1";
     contained(|rig, id| rewrite(rig, sql, id)).await;
 }

@@ -30,8 +30,10 @@ impl World {
         config.network_interface = "lo".into();
         config.servers = vec![self.rig.server.addr.to_string()];
         config.artifacts = artifacts;
-        config.builtin_drivers = vec![PluginCommand { name: "mock_remote".into(), program: plugin(), args: vec!["mock_remote".into()] }];
-        let settings = json!({"dir": self.rig.dir.path().join("provider"), "record": true, "caller": name, "without": without});
+        config.builtin_drivers =
+            vec![PluginCommand { name: "mock_remote".into(), program: plugin(), args: vec!["mock_remote".into()] }];
+        let settings =
+            json!({"dir": self.rig.dir.path().join("provider"), "record": true, "caller": name, "without": without});
         config.plugins.insert("mock_remote".into(), PluginSettings { args: Vec::new(), config: Some(settings) });
         let node = self.rig.node_with(config).await;
         self.rig.driver_ready("mock_remote").await;
@@ -73,7 +75,14 @@ impl World {
 fn identity(ttl: u64, change_mode: &str) -> Identity {
     let change_signal = if change_mode == "signal" { "SIGHUP".into() } else { String::new() };
     let ttl = GoDuration::from_secs(i64::try_from(ttl).expect("short"));
-    Identity { name: "x".into(), file: true, ttl, change_mode: change_mode.into(), change_signal, ..Identity::default() }
+    Identity {
+        name: "x".into(),
+        file: true,
+        ttl,
+        change_mode: change_mode.into(),
+        change_signal,
+        ..Identity::default()
+    }
 }
 
 fn remote(identity: Identity) -> (Allocation, Job, RemoteOrder) {
@@ -125,13 +134,15 @@ async fn a30_tokens_are_renewed_where_the_task_runs_and_nobody_else_sees_them() 
     world.told(&a, "Token of identity \"x\" renewed").await;
     assert_eq!(world.provider.count("ensure").expect("reads"), 1, "it is the same instance");
 
-    // Without a lease nothing is renewed, however old the token is. No heartbeat for a long time: the session stands, and the lease ends.
+    // Without a lease nothing is renewed, however old the token is. No heartbeat for a long time: the session stands,
+    // and the lease ends.
     node.stop().await;
     server.heartbeat(Duration::from_secs(600));
     let node = world.node("n1", &[]).await;
     eventually("a session", || node.handle().connected()).await;
     eventually("the lease to end", || !node.handle().lease_held()).await;
-    let ended = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_nanos() as u64;
+    let ended =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_nanos() as u64;
     tokio::time::sleep(Duration::from_millis(2500)).await;
     let last = world.token(&order).expect("it has one");
     assert!(given(&last) <= ended, "renewed without a lease");
@@ -143,10 +154,17 @@ async fn a30_tokens_are_renewed_where_the_task_runs_and_nobody_else_sees_them() 
 
     let but = world.rig.dir.path().join("provider/files");
     for token in [&first, &second, &third] {
-        assert_eq!(holding(world.rig.dir.path(), &but, token), Vec::<String>::new(), "{token} lies with the instance only");
+        assert_eq!(
+            holding(world.rig.dir.path(), &but, token),
+            Vec::<String>::new(),
+            "{token} lies with the instance only"
+        );
     }
     let heard = format!("{:?}", server.now());
-    assert!([&first, &second, &third].iter().all(|token| !heard.contains(token.as_str())), "no token in reports and updates");
+    assert!(
+        [&first, &second, &third].iter().all(|token| !heard.contains(token.as_str())),
+        "no token in reports and updates"
+    );
     world.end(node).await;
 }
 

@@ -43,7 +43,8 @@ async fn an_instance_outlives_its_managers_and_ends_by_order_only() {
     let node = rig.node().await;
     let again = rig.server.report(&slot, "the adopted instance", running).await;
     assert_eq!(again.attributes.get("pid"), Some(&pid));
-    let lines = poll("output of the instance", async || Some(log(&node, &a).await).filter(|lines| lines.len() > 1)).await;
+    let lines =
+        poll("output of the instance", async || Some(log(&node, &a).await).filter(|lines| lines.len() > 1)).await;
     assert_eq!(lines.first().map(String::as_str), Some("begin"));
     let numbers: Vec<u64> = lines[1..].iter().map(|l| l.parse().expect("number")).collect();
     assert!(numbers.windows(2).all(|w| w[1] == w[0] + 1), "no line is missing or doubled");
@@ -68,7 +69,8 @@ async fn an_instance_outlives_its_managers_and_ends_by_order_only() {
     leave(&rig, node).await;
 }
 
-/// A node that comes back is told that it has no slot any more, and right behind it that it is to stop one: both may be read together.
+/// A node that comes back is told that it has no slot any more, and right behind it that it is to stop one: both may be
+/// read together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_order_right_behind_a_release_is_followed() {
     let (rig, node) = Rig::with("remote_exec").await;
@@ -114,7 +116,11 @@ async fn a_killed_plugin_does_not_cost_the_instance_and_its_end_is_seen() {
     crate::faults::kill(pid);
     let ended = rig.server.report(&slot, "the exact end", |r| matches!(r.observed, Observed::Exited { .. })).await;
     assert!(matches!(ended.observed, Observed::Exited { signal: 9, .. }), "{:?}", ended.observed);
-    assert_eq!(node.handle().alloc_update(a.id).expect("alloc").task_states["t"].restarts, 0, "restarts are the servers' to decide");
+    assert_eq!(
+        node.handle().alloc_update(a.id).expect("alloc").task_states["t"].restarts,
+        0,
+        "restarts are the servers' to decide"
+    );
     rig.server.forgets(&mut handle).await;
     leave(&rig, node).await;
 }
@@ -140,8 +146,8 @@ async fn without_a_lease_nothing_is_created() {
     leave(&rig, node).await;
 }
 
-/// On a slow line the full set of a new session can come when its lease has lapsed already. With the next lease it is asked for anew: without that the
-/// node would look on for as long as the session stands.
+/// On a slow line the full set of a new session can come when its lease has lapsed already. With the next lease it is
+/// asked for anew: without that the node would look on for as long as the session stands.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn orders_that_come_while_the_lease_has_lapsed_are_followed_with_the_next_one() {
     let rig = Rig::new().await;
@@ -174,7 +180,8 @@ async fn fifty_slots_are_found_again_at_once_without_handles() {
     let (rig, node) = Rig::with("remote_exec").await;
     let mut orders = Vec::new();
     for index in 0..50 {
-        let (a, job, order) = nth(index, managed("service", task("t", "remote_exec", json!({"command": "/bin/sleep", "args": ["600"]}))));
+        let (a, job, order) =
+            nth(index, managed("service", task("t", "remote_exec", json!({"command": "/bin/sleep", "args": ["600"]}))));
         rig.server.place(&a, &job);
         rig.server.order(&order);
         orders.push(order);
@@ -238,7 +245,8 @@ async fn a_bare_stop_of_what_was_never_created_seals_its_key() {
     leave(&rig, node).await;
 }
 
-/// The source of a template is away: what runs is adopted all the same, with the allocation that has the template; what is to be created waits.
+/// The source of a template is away: what runs is adopted all the same, with the allocation that has the template; what
+/// is to be created waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a25_an_adoption_waits_for_no_template_and_a_create_does() {
     let (rig, node) = Rig::with("remote_exec").await;
@@ -248,7 +256,8 @@ async fn a25_an_adoption_waits_for_no_template_and_a_create_does() {
 
     // No server can be asked for services here.
     let waits = |job: &mut Job| {
-        let template = json!({"EmbeddedTmpl": "{{ nomadService \"away\" }}", "DestPath": "local/x", "ChangeMode": "noop"});
+        let template =
+            json!({"EmbeddedTmpl": "{{ nomadService \"away\" }}", "DestPath": "local/x", "ChangeMode": "noop"});
         job.task_groups[0].tasks[0].templates = vec![serde_json::from_value(template).expect("a template")];
     };
     let (other, mut made, create) = nth(7, remote_alloc());

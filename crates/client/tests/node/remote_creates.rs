@@ -13,7 +13,8 @@ use crate::fixture::{Rig, eventually, leave, managed, nth, plugin, task};
 const AT_ONCE: usize = 128;
 
 fn create(rig: &Rig, index: usize) -> RemoteOrder {
-    let (a, job, order) = nth(index, managed("service", task("t", "mock_remote", json!({"run_for": "1h", "kill_after": "1ms"}))));
+    let (a, job, order) =
+        nth(index, managed("service", task("t", "mock_remote", json!({"run_for": "1h", "kill_after": "1ms"}))));
     rig.server.order(&order);
     rig.server.place(&a, &job);
     order
@@ -27,7 +28,11 @@ fn stop(rig: &Rig, order: &RemoteOrder) {
 async fn creates_beyond_the_limit_wait_stops_do_not_and_what_is_let_go_was_never_sent() {
     let rig = Rig::new().await;
     let mut config = rig.config();
-    config.builtin_drivers.push(PluginCommand { name: "mock_remote".into(), program: plugin(), args: vec!["mock_remote".into()] });
+    config.builtin_drivers.push(PluginCommand {
+        name: "mock_remote".into(),
+        program: plugin(),
+        args: vec!["mock_remote".into()],
+    });
     // The plugin makes calls as often as it looks.
     let settings = json!({"dir": rig.dir.path().join("provider"), "record": true, "watch_interval": "1ms"});
     config.plugins.insert("mock_remote".into(), PluginSettings { args: Vec::new(), config: Some(settings) });
@@ -54,10 +59,14 @@ async fn creates_beyond_the_limit_wait_stops_do_not_and_what_is_let_go_was_never
     assert_eq!(sent.len(), AT_ONCE, "two wait");
 
     // One of those that wait is not wanted any more: there is nothing to stop, and nobody is asked.
-    let waits: Vec<&RemoteOrder> = orders.iter().filter(|order| !sent.contains(&order.incarnation.to_string())).collect();
+    let waits: Vec<&RemoteOrder> =
+        orders.iter().filter(|order| !sent.contains(&order.incarnation.to_string())).collect();
     let [let_go, next] = waits[..] else { panic!("{} wait", waits.len()) };
     stop(&rig, let_go);
-    let gone = rig.server.report(&let_go.slot.to_string(), "that there is none", |r| r.epoch == 2 && r.observed == Observed::Gone).await;
+    let gone = rig
+        .server
+        .report(&let_go.slot.to_string(), "that there is none", |r| r.epoch == 2 && r.observed == Observed::Gone)
+        .await;
     assert_eq!(gone.handle, None);
 
     // The others are created, the one that has waited among them.

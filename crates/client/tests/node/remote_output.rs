@@ -33,7 +33,11 @@ async fn all_is_read(node: &Client, a: &Allocation, when: &str) {
     assert_eq!(log(node, a, "type=stdout").await, whole(), "{when}");
     assert_eq!(log(node, a, "type=stderr").await, "oops\n", "{when}");
     assert_eq!(log(node, a, "type=stdout&origin=end&offset=10").await, "line 2000\n", "{when}");
-    assert_eq!(log(node, a, "type=stdout&offset=18883&follow=true").await, "line 2000\n", "{when}: a follower's stream ends");
+    assert_eq!(
+        log(node, a, "type=stdout&offset=18883&follow=true").await,
+        "line 2000\n",
+        "{when}: a follower's stream ends"
+    );
     assert_eq!(text(node, &format!("/v1/client/fs/cat/{}?path=alloc/logs/t.stderr.0", a.id)).await, "oops\n", "{when}");
 }
 

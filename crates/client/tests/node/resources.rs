@@ -20,7 +20,10 @@ fn cores_of(rig: &Rig, id: AllocId) -> String {
         let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         environ.windows(id.len()).any(|w| w == id.as_bytes())
     });
-    let status = of_it.next().map(|(pid, _)| fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default()).unwrap_or_default();
+    let status = of_it
+        .next()
+        .map(|(pid, _)| fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default())
+        .unwrap_or_default();
     status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:")).unwrap_or_default().trim().to_owned()
 }
 
@@ -87,7 +90,11 @@ async fn a_task_has_its_cores_for_itself() {
     let books = node.handle();
     end(&rig, node).await;
     let left = books.audit(false).await;
-    assert!(!left.findings.iter().any(|f| f.kind == api::shapes::AuditKind::Cgroup), "no cgroup stays: {:#?}", left.findings);
+    assert!(
+        !left.findings.iter().any(|f| f.kind == api::shapes::AuditKind::Cgroup),
+        "no cgroup stays: {:#?}",
+        left.findings
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -110,7 +117,11 @@ async fn no_task_runs_on_cores_that_the_operator_keeps() {
     rig.driver_ready("raw_exec").await;
     let told = node.handle().node();
     assert_eq!(told.resources.cpu.reservable_cpu_cores, all[1..]);
-    assert!(told.reserved.cpu.cpu_shares > 0 && told.reserved.cpu.cpu_shares < told.resources.cpu.cpu_shares, "{:?}", told.reserved);
+    assert!(
+        told.reserved.cpu.cpu_shares > 0 && told.reserved.cpu.cpu_shares < told.resources.cpu.cpu_shares,
+        "{:?}",
+        told.reserved
+    );
     let (a, job) = sleeper();
     rig.server.place(&a, &job);
     rig.server.status(a.id, ClientStatus::Running).await;
@@ -163,7 +174,9 @@ async fn secrets_are_memory_until_the_task_is_dead() {
     let room = rustix::fs::statvfs(&dir).expect("statvfs");
     assert_eq!(room.f_blocks * room.f_frsize, 3 << 20);
     let audit = node.handle().audit(false).await;
-    let mounts_of = |audit: &api::shapes::NodeAudit| audit.findings.iter().filter(|f| f.kind == api::shapes::AuditKind::Mount).count();
+    let mounts_of = |audit: &api::shapes::NodeAudit| {
+        audit.findings.iter().filter(|f| f.kind == api::shapes::AuditKind::Mount).count()
+    };
     assert_eq!((audit.balanced, mounts_of(&audit)), (true, 1), "the books know it: {:#?}", audit.findings);
 
     // An agent that dies takes nothing along, and the next one mounts nothing twice.

@@ -41,11 +41,14 @@ async fn a_socket_stands_from_the_first_start_to_the_end_whatever_restarts() {
     node.handle().answer_task_api(hello());
     rig.driver_ready("raw_exec").await;
     let script = "test -S $NOMAD_SECRETS_DIR/api.sock || exit 9; \
-                  if [ -e $NOMAD_ALLOC_DIR/data/once ]; then exec sleep 600; fi; touch $NOMAD_ALLOC_DIR/data/once; exit 1";
+                  if [ -e $NOMAD_ALLOC_DIR/data/once ]; then exec sleep 600; fi; touch \
+                  $NOMAD_ALLOC_DIR/data/once; exit 1";
     let mut t = task("t", "raw_exec", json!({"command": "/bin/sh", "args": ["-c", script]}));
     t.restart = Some(restarts(1));
     let (a, _) = rig.place("service", vec![t]);
-    rig.server.alloc(a.id, "its second run", |u| u.task_states["t"].restarts == 1 && u.client_status == ClientStatus::Running).await;
+    rig.server
+        .alloc(a.id, "its second run", |u| u.task_states["t"].restarts == 1 && u.client_status == ClientStatus::Running)
+        .await;
     assert_eq!(answer(&rig, a.id).await, "hello");
     let audit = node.handle().audit(false).await;
     let listed = |kind| audit.findings.iter().any(|f| f.kind == kind && f.what.ends_with("t/secrets/api.sock"));
@@ -54,7 +57,8 @@ async fn a_socket_stands_from_the_first_start_to_the_end_whatever_restarts() {
     node.stop().await;
     let node = rig.node().await;
     node.handle().answer_task_api(hello());
-    eventually("an answer of the new agent", || std::os::unix::net::UnixStream::connect(socket(&rig, a.id)).is_ok()).await;
+    eventually("an answer of the new agent", || std::os::unix::net::UnixStream::connect(socket(&rig, a.id)).is_ok())
+        .await;
     assert_eq!(answer(&rig, a.id).await, "hello");
     assert!(std::fs::symlink_metadata(socket(&rig, a.id)).expect("there").file_type().is_socket());
     rig.server.stop_alloc(a.id);

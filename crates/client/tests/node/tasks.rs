@@ -1,6 +1,6 @@
 //! Local tasks with the mock driver.
 
-use model::{ClientStatus, TaskRunState};
+use model::{ClientStatus, GoDuration, TaskRunState};
 use serde_json::json;
 
 use crate::fixture::{Rig, alloc, end, eventually, kinds, restarts, task};
@@ -26,7 +26,8 @@ async fn exit_codes_signals_and_restarts_follow_the_policy() {
     let mut failing = task("t", "mock", json!({"run_for": "1ms", "exit_code": 3}));
     failing.restart = Some(restarts(2));
     let (a, job) = alloc("batch", vec![failing]);
-    let (b, job_b) = alloc("batch", vec![task("t", "mock", json!({"run_for": "1ms", "exit_signal": 9, "exit_code": 137}))]);
+    let (b, job_b) =
+        alloc("batch", vec![task("t", "mock", json!({"run_for": "1ms", "exit_signal": 9, "exit_code": 137}))]);
     rig.server.place(&a, &job);
     rig.server.place(&b, &job_b);
     let update = rig.server.status(a.id, ClientStatus::Failed).await;
@@ -103,7 +104,10 @@ async fn a_sticky_disk_goes_to_the_successor_when_its_predecessor_has_ended() {
     let script = "trap 'echo last >> $NOMAD_ALLOC_DIR/data/log; exit 0' INT TERM
         echo mine >> $NOMAD_TASK_DIR/log; echo begin >> $NOMAD_ALLOC_DIR/data/log
         while :; do sleep 0.05; done";
-    let (a, mut job) = alloc("service", vec![task("t", "raw_exec", json!({"command": "/bin/sh", "args": ["-c", script]}))]);
+    let mut t = task("t", "raw_exec", json!({"command": "/bin/sh", "args": ["-c", script]}));
+    // On a busy machine the shell may take a while to hear the signal.
+    t.kill_timeout = Some(GoDuration::from_secs(30));
+    let (a, mut job) = alloc("service", vec![t]);
     job.task_groups[0].ephemeral_disk = Some(model::job::EphemeralDisk { sticky: Some(true), ..Default::default() });
     rig.server.place(&a, &job);
     let data = |id| std::fs::read_to_string(rig.alloc_dir(id).join("alloc/data/log")).unwrap_or_default();
@@ -111,7 +115,9 @@ async fn a_sticky_disk_goes_to_the_successor_when_its_predecessor_has_ended() {
     let b = model::Allocation { id: model::AllocId(uuid::Uuid::new_v4()), previous_allocation: a.id, ..a.clone() };
     rig.server.place(&b, &job);
     rig.server
-        .alloc(b.id, "the wait for the predecessor", |u| format!("{:?}", u.task_states["t"].events).contains("Waiting for the previous"))
+        .alloc(b.id, "the wait for the predecessor", |u| {
+            format!("{:?}", u.task_states["t"].events).contains("Waiting for the previous")
+        })
         .await;
     assert_eq!(data(b.id), "", "nothing is taken from what still runs");
     rig.server.stop_alloc(a.id);
@@ -128,9 +134,13 @@ async fn host_volumes_reach_drivers_that_mount_and_are_refused_by_those_that_do_
     let mut config = rig.config();
     let shared = rig.dir.path().join("shared");
     std::fs::create_dir(&shared).expect("dir");
-    let volume =
-        |path: &std::path::Path, read_only| model::node::HostVolume { name: "v".into(), path: path.display().to_string(), read_only };
-    config.host_volumes = [("shared".into(), volume(&shared, false)), ("gone".into(), volume(&rig.dir.path().join("gone"), true))].into();
+    let volume = |path: &std::path::Path, read_only| model::node::HostVolume {
+        name: "v".into(),
+        path: path.display().to_string(),
+        read_only,
+    };
+    config.host_volumes =
+        [("shared".into(), volume(&shared, false)), ("gone".into(), volume(&rig.dir.path().join("gone"), true))].into();
     let node = client::Client::start(config).await.expect("start");
     rig.driver_ready("mock").await;
     rig.driver_ready("raw_exec").await;
@@ -138,7 +148,11 @@ async fn host_volumes_reach_drivers_that_mount_and_are_refused_by_those_that_do_
     assert_eq!((known.len(), known["gone"].read_only), (2, true));
     let placed = |driver: &str, config, source: &str, name: &str| {
         let mut main = task("t", driver, config);
-        let mount = model::task::VolumeMount { volume: Some(name.into()), destination: Some("/data".into()), ..Default::default() };
+        let mount = model::task::VolumeMount {
+            volume: Some(name.into()),
+            destination: Some("/data".into()),
+            ..Default::default()
+        };
         main.volume_mounts = vec![mount];
         let (a, mut job) = alloc("batch", vec![main]);
         let request = model::job::VolumeRequest { kind: "host".into(), source: source.into(), ..Default::default() };

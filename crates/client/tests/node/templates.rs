@@ -48,7 +48,8 @@ async fn files_and_variables_are_there_before_the_task() {
     let node = rig.node_with(config).await;
     rig.driver_ready("raw_exec").await;
     // It runs on: with its end its secrets go.
-    let run = "cat local/conf/app.conf > $NOMAD_ALLOC_DIR/data/seen; echo $COLOUR-$1 >> $NOMAD_ALLOC_DIR/data/seen; exec sleep 600";
+    let run = "cat local/conf/app.conf > $NOMAD_ALLOC_DIR/data/seen; echo $COLOUR-$1 >> $NOMAD_ALLOC_DIR/data/seen; \
+        exec sleep 600";
     let mut t = sh("t", run);
     t.config.insert("args".into(), json!(["-c", t.config["args"][1], "sh", "${COLOUR}"]));
     t.env.insert("WHO".into(), "${NOMAD_TASK_NAME}".into());
@@ -58,8 +59,15 @@ async fn files_and_variables_are_there_before_the_task() {
             "task {{ env \"WHO\" }}{{ range $i, $x := split \",\" \"a,b\" }} {{ $i }}{{ $x }}{{ end }}\n",
             "noop",
         ),
-        template("local/node", "{{ env \"node.unique.name\" }} {{ env \"attr.kernel.name\" }} {{ env \"meta.rack\" }}", "noop"),
-        Template { env: Some(true), ..template("${NOMAD_SECRETS_DIR}/vars.env", "COLOUR={{ \"green\" | toUpper }}\n", "restart") },
+        template(
+            "local/node",
+            "{{ env \"node.unique.name\" }} {{ env \"attr.kernel.name\" }} {{ env \"meta.rack\" }}",
+            "noop",
+        ),
+        Template {
+            env: Some(true),
+            ..template("${NOMAD_SECRETS_DIR}/vars.env", "COLOUR={{ \"green\" | toUpper }}\n", "restart")
+        },
         Template {
             source: Some("local/conf/app.conf".into()),
             data: None,
@@ -88,7 +96,10 @@ async fn what_is_missing_is_told_and_waited_for() {
     rig.server.place(&b, &job_b);
     for id in [a.id, b.id] {
         let missing = |u: &model::AllocClientUpdate| {
-            u.task_states["t"].events.iter().any(|e| e.kind == "Template" && e.display_message == "Missing: file(local/in)")
+            u.task_states["t"]
+                .events
+                .iter()
+                .any(|e| e.kind == "Template" && e.display_message == "Missing: file(local/in)")
         };
         rig.server.alloc(id, "the event of missing data", missing).await;
     }
@@ -107,10 +118,16 @@ async fn mistakes_fail_the_start_with_the_place() {
     let (rig, node) = Rig::with("mock").await;
     for (one, wanted) in [
         (template("local/x", "a\n{{ file \"/etc/hostname\" }}", "noop"), "line 2 column 4"),
-        (template("local/x", "{{ file \"../../../../../../etc/hostname\" }}", "noop"), "is not below the task's directories"),
+        (
+            template("local/x", "{{ file \"../../../../../../etc/hostname\" }}", "noop"),
+            "is not below the task's directories",
+        ),
         (template("../../x", "a", "noop"), "is not below the task's directories"),
         (template("private/x", "a", "noop"), "the node's own"),
-        (Template { env: Some(true), ..template("local/x", "no variable", "noop") }, "line 1 of the result is no KEY=value"),
+        (
+            Template { env: Some(true), ..template("local/x", "no variable", "noop") },
+            "line 1 of the result is no KEY=value",
+        ),
     ] {
         let mut t = task("t", "mock", json!({"run_for": "1ms"}));
         t.templates = vec![one];
@@ -126,10 +143,12 @@ async fn mistakes_fail_the_start_with_the_place() {
 async fn changes_are_made_known_as_the_job_wants() {
     let (rig, node) = Rig::with("raw_exec").await;
     let from = "{{ file (printf \"%s/data/in\" (env \"NOMAD_ALLOC_DIR\")) }}";
-    let waits = "trap 'cat local/out >> $NOMAD_ALLOC_DIR/data/got-$NOMAD_TASK_NAME' HUP; echo $$ >> $NOMAD_ALLOC_DIR/data/runs-$NOMAD_TASK_NAME; \
+    let waits = "trap 'cat local/out >> $NOMAD_ALLOC_DIR/data/got-$NOMAD_TASK_NAME' HUP; echo $$ >> \
+        $NOMAD_ALLOC_DIR/data/runs-$NOMAD_TASK_NAME; \
                  while :; do sleep 0.05; done";
     let mut signalled = sh("signalled", waits);
-    signalled.templates = vec![Template { change_signal: Some("SIGHUP".into()), ..template("local/out", from, "signal") }];
+    signalled.templates =
+        vec![Template { change_signal: Some("SIGHUP".into()), ..template("local/out", from, "signal") }];
     let mut scripted = sh("scripted", waits);
     let script = |args: &str, fail_on_error| ChangeScript {
         command: Some("/bin/sh".into()),
@@ -201,11 +220,22 @@ impl Registry {
                     while let Ok(n @ 1..) = stream.read(&mut asked).await {
                         let request = String::from_utf8_lossy(&asked[..n]).into_owned();
                         assert!(request.starts_with("GET /v1/service/web?"), "{request}");
-                        let of = request.split_once("index=").and_then(|(_, r)| r.split(['&', ' ']).next()?.parse().ok()).unwrap_or(0);
-                        let Ok((index, ports)) = state.wait_for(|(now, _)| *now > of).await.map(|s| s.clone()) else { return };
-                        let rows: Vec<_> = ports.iter().map(|p| json!({"ID": p.to_string(), "ServiceName": "web", "Port": p})).collect();
+                        let of = request
+                            .split_once("index=")
+                            .and_then(|(_, r)| r.split(['&', ' ']).next()?.parse().ok())
+                            .unwrap_or(0);
+                        let Ok((index, ports)) = state.wait_for(|(now, _)| *now > of).await.map(|s| s.clone()) else {
+                            return;
+                        };
+                        let rows: Vec<_> = ports
+                            .iter()
+                            .map(|p| json!({"ID": p.to_string(), "ServiceName": "web", "Port": p}))
+                            .collect();
                         let body = serde_json::to_string(&rows).expect("JSON");
-                        let head = format!("HTTP/1.1 200 OK\r\nx-nomad-index: {index}\r\ncontent-length: {}\r\n\r\n", body.len());
+                        let head = format!(
+                            "HTTP/1.1 200 OK\r\nx-nomad-index: {index}\r\ncontent-length: {}\r\n\r\n",
+                            body.len()
+                        );
                         if stream.write_all(format!("{head}{body}").as_bytes()).await.is_err() {
                             return;
                         }
@@ -236,7 +266,9 @@ async fn services_are_waited_for_followed_and_kept_while_no_server_answers() {
     silent.restart = Some(restarts(5));
     let (a, _) = rig.place("service", vec![restarted, silent]);
     let missing = |u: &model::AllocClientUpdate| {
-        u.task_states.values().all(|t| t.events.iter().any(|e| e.kind == "Template" && e.display_message == "Missing: nomadService(web)"))
+        u.task_states
+            .values()
+            .all(|t| t.events.iter().any(|e| e.kind == "Template" && e.display_message == "Missing: nomadService(web)"))
     };
     rig.server.alloc(a.id, "the events of missing services", missing).await;
 
@@ -278,7 +310,8 @@ async fn a_script_that_must_not_fail_fails_the_task() {
         fail_on_error: Some(true),
         run_on_first_render: None,
     };
-    t.templates = vec![Template { change_script: Some(script), ..template("local/out", "{{ file \"local/given\" }}", "script") }];
+    t.templates =
+        vec![Template { change_script: Some(script), ..template("local/out", "{{ file \"local/given\" }}", "script") }];
     let mut first = sh("first", "mkdir -p ../t/local && echo one > ../t/local/given");
     first.lifecycle = Some(model::task::Lifecycle { hook: "prestart".into(), sidecar: false });
     let (a, _) = rig.run("service", vec![first, t]).await;
@@ -300,7 +333,8 @@ async fn a_new_agent_restarts_only_what_has_changed_meanwhile() {
     for name in ["same", "changed"] {
         let mut t = sh(name, run);
         t.restart = Some(restarts(0));
-        let data = format!("{{{{ timestamp }}}} {{{{ file (printf \"%s/data/in-{name}\" (env \"NOMAD_ALLOC_DIR\")) }}}}");
+        let data =
+            format!("{{{{ timestamp }}}} {{{{ file (printf \"%s/data/in-{name}\" (env \"NOMAD_ALLOC_DIR\")) }}}}");
         t.templates = vec![template("local/out", &data, "restart")];
         tasks.push(t);
     }

@@ -21,7 +21,8 @@ pub(super) fn warnings(state: &State, job: &Job, times: &Times) -> Vec<String> {
         let far: Vec<&str> = group.tasks.iter().filter(far).map(|task| &*task.name).collect();
         if !far.is_empty() {
             lines.insert(format!(
-                "group {:?}: what is said about disconnected nodes does not apply to remote tasks ({}): they run on, are managed by another \
+                "group {:?}: what is said about disconnected nodes does not apply to remote tasks ({}): they run on, \
+                    are managed by another \
                  node as soon as the lease of theirs has run out, and are never stopped or doubled for it",
                 group.name,
                 far.join(", ")
@@ -31,7 +32,8 @@ pub(super) fn warnings(state: &State, job: &Job, times: &Times) -> Vec<String> {
     if model::job::job_type::everywhere(&job.kind) {
         lines.extend(scheduler::mixed_groups(state, job).map(|group| {
             format!(
-                "group {:?} is not placed on nodes where some of its tasks run on the node and others elsewhere: a job of type {:?} has one \
+                "group {:?} is not placed on nodes where some of its tasks run on the node and others elsewhere: a \
+                    job of type {:?} has one \
                  allocation on each node, or one at each provider; make two groups of it",
                 group.name, job.kind
             )
@@ -61,7 +63,8 @@ pub fn undeliverable(state: &State, job: &Job) -> Vec<String> {
     let tasks = job.task_groups.iter().flat_map(|group| &group.tasks);
     let refusals = |task: &Task| {
         // The provider with the fewest refusals decides.
-        let least = usable(state, &task.driver).map(|provider| parts::undeliverable(task, provider)).min_by_key(Vec::len);
+        let least =
+            usable(state, &task.driver).map(|provider| parts::undeliverable(task, provider)).min_by_key(Vec::len);
         // Checked only before a refusal, because there may be thousands of nodes.
         least.filter(|refused| !refused.is_empty() && !runs_on_a_node(state, &task.driver)).unwrap_or_default()
     };

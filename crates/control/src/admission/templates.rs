@@ -61,10 +61,9 @@ mod tests {
         let errors = check(&job("a\n b = {{ secret \"x\" }}\n")).expect_err("refused").flat();
         assert_eq!(
             errors,
-            [
-                "Task group g validation failed: Task t validation failed: template local/app.conf line 2 column 9: the function secret is not supported: there \
-                 is no secrets integration yet (in: b = {{ secret \"x\" }})"
-            ]
+            ["Task group g validation failed: Task t validation failed: template local/app.conf line 2 column 9: \
+                    the function secret is not supported: there \
+                 is no secrets integration yet (in: b = {{ secret \"x\" }})"]
         );
     }
 }

@@ -54,6 +54,12 @@ fn a_job_belongs_to_a_namespace_and_a_pool_that_are_there() {
         check_references(&state, &admit(job, &RULES).unwrap().job).err().map(|refused| refused.to_string())
     };
     assert_eq!(admitted(|_| {}), None);
-    assert_eq!(admitted(|job| job.namespace = "ops".into()).unwrap(), "job \"web\" is in nonexistent namespace \"ops\"");
-    assert_eq!(admitted(|job| job.node_pool = "gpu".into()).unwrap(), "job \"web\" is in nonexistent node pool \"gpu\"");
+    assert_eq!(
+        admitted(|job| job.namespace = "ops".into()).unwrap(),
+        "job \"web\" is in nonexistent namespace \"ops\""
+    );
+    assert_eq!(
+        admitted(|job| job.node_pool = "gpu".into()).unwrap(),
+        "job \"web\" is in nonexistent node pool \"gpu\""
+    );
 }

@@ -39,8 +39,15 @@ fn active<'a>(state: &'a State, id: DeploymentId, verb: &'static str) -> Result<
 }
 
 /// The change with an evaluation of the deployment's job, if there is one.
-fn evaluated(state: &State, d: &Deployment, mut batch: Batch, stamp: Stamp, ids: &mut Ids<'_>) -> Decided<DeploymentChanged> {
-    let mut answer = DeploymentChanged { deployment_modify_index: stamp.index, index: stamp.index, ..DeploymentChanged::default() };
+fn evaluated(
+    state: &State,
+    d: &Deployment,
+    mut batch: Batch,
+    stamp: Stamp,
+    ids: &mut Ids<'_>,
+) -> Decided<DeploymentChanged> {
+    let mut answer =
+        DeploymentChanged { deployment_modify_index: stamp.index, index: stamp.index, ..DeploymentChanged::default() };
     if let Some(eval) = eval(state, d, stamp, ids) {
         (answer.eval_id, answer.eval_create_index) = (eval.id, stamp.index);
         batch.push(Change::UpsertEvals(vec![eval]));
@@ -52,16 +59,28 @@ fn evaluated(state: &State, d: &Deployment, mut batch: Batch, stamp: Stamp, ids:
 ///
 /// # Errors
 /// When there is no such deployment or it has ended.
-pub fn pause(state: &State, id: DeploymentId, pause: bool, stamp: Stamp, ids: &mut Ids<'_>) -> Result<Decided<DeploymentChanged>, Refused> {
+pub fn pause(
+    state: &State,
+    id: DeploymentId,
+    pause: bool,
+    stamp: Stamp,
+    ids: &mut Ids<'_>,
+) -> Result<Decided<DeploymentChanged>, Refused> {
     let d = active(state, id, if pause { "pause" } else { "resume" })?;
-    let becomes =
-        |status, description: &str| Change::DeploymentStatus(DeploymentUpdate { id, status, description: description.to_owned() });
+    let becomes = |status, description: &str| {
+        Change::DeploymentStatus(DeploymentUpdate { id, status, description: description.to_owned() })
+    };
     if pause {
-        let answer = DeploymentChanged { deployment_modify_index: stamp.index, index: stamp.index, ..DeploymentChanged::default() };
+        let answer = DeploymentChanged {
+            deployment_modify_index: stamp.index,
+            index: stamp.index,
+            ..DeploymentChanged::default()
+        };
         return Ok(Decided { batch: becomes(DeploymentStatus::Paused, "Deployment is paused").into(), answer });
     }
     // The time of the pause does not count towards the deadline.
-    let batch = vec![becomes(DeploymentStatus::Running, "Deployment is running"), Change::DeploymentProgress(id)].into();
+    let batch =
+        vec![becomes(DeploymentStatus::Running, "Deployment is running"), Change::DeploymentProgress(id)].into();
     Ok(evaluated(state, d, batch, stamp, ids))
 }
 
@@ -69,7 +88,12 @@ pub fn pause(state: &State, id: DeploymentId, pause: bool, stamp: Stamp, ids: &m
 ///
 /// # Errors
 /// When there is no such deployment or it has ended.
-pub fn give_up(state: &State, id: DeploymentId, stamp: Stamp, ids: &mut Ids<'_>) -> Result<Decided<DeploymentChanged>, Refused> {
+pub fn give_up(
+    state: &State,
+    id: DeploymentId,
+    stamp: Stamp,
+    ids: &mut Ids<'_>,
+) -> Result<Decided<DeploymentChanged>, Refused> {
     let d = active(state, id, "fail")?;
     let mut batch = Batch::default();
     let reverts = d.groups.values().any(|g| g.auto_revert);
@@ -97,7 +121,8 @@ pub fn promote(
         return Err(Refused::Invalid(format!("deployment {id} has no task group {name:?}")));
     }
     let named = |name: &str| groups.is_none_or(|groups| groups.iter().any(|g| g == name));
-    let waiting: Vec<_> = d.groups.iter().filter(|(name, g)| named(name) && g.desired_canaries > 0 && !g.promoted).collect();
+    let waiting: Vec<_> =
+        d.groups.iter().filter(|(name, g)| named(name) && g.desired_canaries > 0 && !g.promoted).collect();
     if waiting.is_empty() {
         return Err(Refused::Conflict("no canaries to promote".to_owned()));
     }
@@ -113,7 +138,12 @@ pub fn promote(
 ///
 /// # Errors
 /// When there is no such deployment, it has ended, or an allocation is not part of it.
-pub fn set_health(state: &State, request: SetHealth, stamp: Stamp, ids: &mut Ids<'_>) -> Result<Decided<DeploymentChanged>, Refused> {
+pub fn set_health(
+    state: &State,
+    request: SetHealth,
+    stamp: Stamp,
+    ids: &mut Ids<'_>,
+) -> Result<Decided<DeploymentChanged>, Refused> {
     let SetHealth { deployment_id: id, healthy, unhealthy } = request;
     let d = active(state, id, "set health of allocations for a")?;
     if healthy.is_empty() && unhealthy.is_empty() {

@@ -1,7 +1,8 @@
 //! Decisions on deployments, without a server.
 
 use model::{
-    AllocClientUpdate, AllocDeploymentStatus, Allocation, ClientStatus, DeploymentId, EvalStatus, GoDuration, Reschedule, TaskGroup,
+    AllocClientUpdate, AllocDeploymentStatus, Allocation, ClientStatus, DeploymentId, EvalStatus, GoDuration,
+    Reschedule, TaskGroup,
     alloc::{RescheduleEvent, RescheduleTracker, alloc_name},
 };
 
@@ -12,6 +13,10 @@ const S: i64 = 1_000_000_000;
 
 fn id() -> DeploymentId {
     DeploymentId(uuid::Uuid::from_u128(0xd000))
+}
+
+fn all(state: &State) -> BTreeSet<DeploymentId> {
+    state.deployments().map(|d| d.id).collect()
 }
 
 fn alloc_id(n: u128) -> AllocId {
@@ -130,17 +135,22 @@ impl World {
 
     /// The watcher's present decision.
     fn watch(&mut self) {
-        let decision =
-            decide(&self.state, Stamp { index: self.state.latest_index() + 1, now: self.now }, &mut counted(self.state.latest_index()));
+        let all = all(&self.state);
+        let decision = decide(
+            &self.state,
+            &all,
+            Stamp { index: self.state.latest_index() + 1, now: self.now },
+            &mut counted(self.state.latest_index()),
+        );
         assert_eq!(decision.batch.is_empty(), decision.reasons.is_empty(), "whatever is decided has a reason");
         self.commit(decision.batch);
         let index = self.state.latest_index() + 1;
-        let again = decide(&self.state, Stamp { index, now: self.now }, &mut counted(index));
+        let again = decide(&self.state, &all, Stamp { index, now: self.now }, &mut counted(index));
         assert!(again.batch.is_empty(), "carried out, and asked for again: {:?}", again.reasons);
     }
 
     fn deadline(&self) -> Option<i64> {
-        deadline(&self.state, self.state.deployment(id()).unwrap()).map(|at| (at - 1_000 * S) / S)
+        deadline(&self.state, id()).map(|at| (at - 1_000 * S) / S)
     }
 
     fn ended(&self) -> (DeploymentStatus, String, u64) {
@@ -224,7 +234,11 @@ fn a_clock_that_began_too_early_counts_for_nothing() {
         desired_total: 1,
         ..DeploymentGroup::default()
     };
-    let d = Deployment { id: id(), groups: [("a".into(), group)].into(), ..w.state.deployment(id()).unwrap().as_ref().clone() };
+    let d = Deployment {
+        id: id(),
+        groups: [("a".into(), group)].into(),
+        ..w.state.deployment(id()).unwrap().as_ref().clone()
+    };
     w.apply(Change::DeleteDeployments(vec![id()]));
     w.apply(Change::UpsertDeployment(Box::new(d)));
     w.now += 60 * S;
@@ -251,7 +265,11 @@ fn unhealthy_ones_are_replaced_until_progress_is_due() {
     assert_eq!(w.fate(), Fate::Replace(vec![alloc_id(1)]));
     w.watch();
     assert_eq!(w.state.alloc(alloc_id(1)).unwrap().desired_transition.reschedule, Some(true));
-    assert!(w.state.evals_by_job(&key()).any(|e| e.trigger == Trigger::DeploymentWatcher && e.status == EvalStatus::Pending));
+    assert!(
+        w.state
+            .evals_by_job(&key())
+            .any(|e| e.trigger == Trigger::DeploymentWatcher && e.status == EvalStatus::Pending)
+    );
     assert_eq!(w.fate(), Fate::Nothing, "once is enough");
     w.place_after(2, "a", 1);
     w.report(2, false);

@@ -1,6 +1,9 @@
 //! Decisions on drains, without a server.
 
-use model::{AllocClientUpdate, AllocDeploymentStatus, ClientStatus, DrainStrategy, Job, TaskGroup, alloc::alloc_name, policy::Migrate};
+use model::{
+    AllocClientUpdate, AllocDeploymentStatus, ClientStatus, DrainStrategy, Job, TaskGroup, alloc::alloc_name,
+    policy::Migrate,
+};
 
 use super::*;
 use crate::fixture::counted;
@@ -26,7 +29,13 @@ impl World {
         }
         let migrate = Migrate { max_parallel: Some(max_parallel), ..Migrate::default() };
         let group = TaskGroup { name: "g".into(), count: Some(4), migrate: Some(migrate), ..TaskGroup::default() };
-        let job = Job { namespace: "default".into(), id: "web".into(), kind: "service".into(), task_groups: vec![group], ..Job::default() };
+        let job = Job {
+            namespace: "default".into(),
+            id: "web".into(),
+            kind: "service".into(),
+            task_groups: vec![group],
+            ..Job::default()
+        };
         world.apply(Change::UpsertJob { job: Box::new(job), submission: None });
         for n in 0..4 {
             world.place(n, 1);
@@ -59,7 +68,8 @@ impl World {
         self.apply(Change::UpdateAllocsFromClient(vec![AllocClientUpdate {
             id: alloc_id(n),
             client_status: ClientStatus::Running,
-            deployment_status: healthy.map(|h| AllocDeploymentStatus { healthy: Some(h), ..AllocDeploymentStatus::default() }),
+            deployment_status: healthy
+                .map(|h| AllocDeploymentStatus { healthy: Some(h), ..AllocDeploymentStatus::default() }),
             ..AllocClientUpdate::default()
         }]));
     }
@@ -67,7 +77,8 @@ impl World {
     /// Marks allocations as the drainer does; the scheduler places as many elsewhere.
     fn step(&mut self) -> usize {
         let index = self.0.latest_index() + 1;
-        let Decision { batch, reasons, .. } = decide(&self.0, &[node_id(1)].into(), Stamp { index, now: NOW }, &mut counted(index));
+        let Decision { batch, reasons, .. } =
+            decide(&self.0, &[node_id(1)].into(), Stamp { index, now: NOW }, &mut counted(index));
         assert_eq!(batch.is_empty(), reasons.is_empty(), "whatever is decided has a reason");
         let marked: Vec<AllocId> = batch
             .changes
@@ -78,7 +89,8 @@ impl World {
             })
             .collect();
         self.0.apply(index, NOW, batch).unwrap();
-        let again = decide(&self.0, &[node_id(1)].into(), Stamp { index: index + 1, now: NOW }, &mut counted(index + 1));
+        let again =
+            decide(&self.0, &[node_id(1)].into(), Stamp { index: index + 1, now: NOW }, &mut counted(index + 1));
         assert!(again.batch.is_empty(), "carried out, and asked for again: {:?}", again.reasons);
         for id in &marked {
             let stop = PlannedStop {

@@ -27,7 +27,10 @@ fn key() -> JobKey {
 struct World(State);
 
 impl World {
-    fn decides<R>(&mut self, decide: impl FnOnce(&State, Stamp, &mut Ids<'_>) -> Result<Decided<R>, Refused>) -> Result<R, Refused> {
+    fn decides<R>(
+        &mut self,
+        decide: impl FnOnce(&State, Stamp, &mut Ids<'_>) -> Result<Decided<R>, Refused>,
+    ) -> Result<R, Refused> {
         let stamp = Stamp { index: self.0.latest_index() + 1, now: 1_000_000_000 };
         let decided = decide(&self.0, stamp, &mut counted(stamp.index))?;
         if !decided.batch.is_empty() {
@@ -60,7 +63,10 @@ fn a_registration_holds_to_what_it_demands_of_the_state() {
     assert_eq!(world.registers(at(Some(7))).unwrap_err(), Refused::EnforceIndex { expected: 7, actual: None });
     let first = world.registers(at(Some(0))).unwrap();
     assert_eq!((first.job_modify_index, first.eval_create_index), (first.index, first.index));
-    assert_eq!(world.registers(at(Some(0))).unwrap_err(), Refused::EnforceIndex { expected: 0, actual: Some(first.index) });
+    assert_eq!(
+        world.registers(at(Some(0))).unwrap_err(),
+        Refused::EnforceIndex { expected: 0, actual: Some(first.index) }
+    );
     // Repeating it makes no new version, but an evaluation.
     let again = world.registers(at(Some(first.index))).unwrap();
     assert!(again.job_modify_index == first.index && again.index > first.index && !again.eval_id.is_nil(), "{again:?}");
@@ -93,13 +99,17 @@ fn a_template_is_not_scheduled_and_its_dispatch_makes_one_child_for_a_token() {
     let refused = world.decides(|state, stamp, ids| evaluate(state, &key(), false, stamp, ids)).unwrap_err();
     assert!(refused.to_string().contains("is a template"), "{refused}");
     let mut dispatches = |priority| {
-        let dispatch = model::dispatch::Dispatch { idempotency_token: "once".to_owned(), priority, ..Default::default() };
+        let dispatch =
+            model::dispatch::Dispatch { idempotency_token: "once".to_owned(), priority, ..Default::default() };
         let request = DispatchJob { key: key(), dispatch };
         world.decides(|state, stamp, ids| dispatch::dispatch(state, &request, &RULES, stamp, ids))
     };
     assert!(dispatches(Some(81)).unwrap_err().to_string().contains("dispatch priority 81 is not between 1 and 80"));
     let (first, second) = (dispatches(None).unwrap(), dispatches(None).unwrap());
-    assert!(first.job_id == second.job_id && !first.eval_id.is_nil() && second.eval_id.is_nil(), "{first:?} {second:?}");
+    assert!(
+        first.job_id == second.job_id && !first.eval_id.is_nil() && second.eval_id.is_nil(),
+        "{first:?} {second:?}"
+    );
 }
 
 #[test]
@@ -107,7 +117,9 @@ fn what_is_stopped_twice_is_stopped_and_an_old_version_comes_back_as_a_new_one()
     let mut world = World::with(job());
     world.registers(RegisterJob { job: Job { priority: 70, ..job() }, ..RegisterJob::default() }).unwrap();
     let mut reverts = |version, enforced| {
-        world.decides(|state, stamp, ids| revert(state, &key(), (version, enforced), &RULES, stamp, ids)).map_err(|e| e.to_string())
+        world
+            .decides(|state, stamp, ids| revert(state, &key(), (version, enforced), &RULES, stamp, ids))
+            .map_err(|e| e.to_string())
     };
     assert_eq!(reverts(0, Some(3)).unwrap_err(), "Current job has version 1; enforcing version 3");
     assert_eq!(reverts(1, None).unwrap_err(), "can't revert to current version of job default/web: 1");
@@ -118,6 +130,15 @@ fn what_is_stopped_twice_is_stopped_and_an_old_version_comes_back_as_a_new_one()
     assert!(world.decides(|state, stamp, _| mark(state, key(), 9, true, stamp)).is_err());
     world.decides(|state, stamp, _| mark(state, key(), 2, true, stamp)).unwrap();
     assert!(world.0.job(&key()).unwrap().stable);
+
+    let mut halts = || {
+        let request = DeregisterJob { key: key(), purge: false, eval_priority: None, no_shutdown_delay: false };
+        let answer = world.decides(|state, stamp, ids| deregister(state, request, RULES.max_priority, stamp, ids));
+        (answer.unwrap().job_modify_index, world.0.job(&key()).unwrap().job_modify_index)
+    };
+    for (answered, actual) in [halts(), halts()] {
+        assert_eq!(answered, actual, "a request can be made against the index that is answered");
+    }
 
     let mut stops = |eval_priority| {
         let request = DeregisterJob { key: key(), purge: true, eval_priority, no_shutdown_delay: false };
@@ -135,9 +156,11 @@ fn what_is_stopped_twice_is_stopped_and_an_old_version_comes_back_as_a_new_one()
 #[test]
 fn a_count_is_scaled_within_bounds_and_every_word_is_on_record() {
     let mut world = World::with(job());
-    for (count, error, why) in
-        [(Some(2), true, "should not contain count"), (Some(-1), false, "is not between 0"), (Some(11), false, "at most 10 are allowed")]
-    {
+    for (count, error, why) in [
+        (Some(2), true, "should not contain count"),
+        (Some(-1), false, "is not between 0"),
+        (Some(11), false, "at most 10 are allowed"),
+    ] {
         let refused = world.scales(count, error).unwrap_err().to_string();
         assert!(refused.contains(why), "{refused}");
     }
@@ -152,9 +175,14 @@ fn a_source_text_that_is_too_large_is_left_out_and_told() {
     let mut request = RegisterJob { submission, ..RegisterJob::default() };
     assert_eq!(drop_large_source(&mut request, 33), None);
     let told = drop_large_source(&mut request, 32).unwrap();
-    assert!(told.starts_with("job source size of 33 B exceeds maximum of 32 B") && request.submission.is_none(), "{told}");
+    assert!(
+        told.starts_with("job source size of 33 B exceeds maximum of 32 B") && request.submission.is_none(),
+        "{told}"
+    );
     assert_eq!(drop_large_source(&mut request, 32), None);
-    for (bytes, text) in [(33, "33 B"), (2_000_300, "2.0 MB"), (1 << 20, "1.0 MB"), (15_400, "15 kB"), (3_200_000_000, "3.2 GB")] {
+    for (bytes, text) in
+        [(33, "33 B"), (2_000_300, "2.0 MB"), (1 << 20, "1.0 MB"), (15_400, "15 kB"), (3_200_000_000, "3.2 GB")]
+    {
         assert_eq!(size_text(bytes), text);
     }
 }

@@ -63,11 +63,13 @@ impl Decision {
     pub(super) fn reason(&self) -> Option<String> {
         match self {
             Self::Expire => None,
-            Self::Paused(gap) => {
-                Some(format!("the server stood still for {:.1} s itself, every lease gets its full time again", gap.as_secs_f64()))
-            }
+            Self::Paused(gap) => Some(format!(
+                "the server stood still for {:.1} s itself, every lease gets its full time again",
+                gap.as_secs_f64()
+            )),
             Self::Suspect { silent, total } => Some(format!(
-                "{silent} of {total} nodes went silent together, the server suspects itself: every lease gets its full time again, once"
+                "{silent} of {total} nodes went silent together, the server suspects itself: every lease gets its \
+                    full time again, once"
             )),
         }
     }

@@ -4,7 +4,8 @@ use super::*;
 use uuid::Uuid;
 
 const SECOND: Duration = Duration::from_secs(1);
-const RULES: Rules = Rules { wait: Duration::from_secs(10), quiet: Duration::from_secs(6), longest_gap: Duration::from_secs(3) };
+const RULES: Rules =
+    Rules { wait: Duration::from_secs(10), quiet: Duration::from_secs(6), longest_gap: Duration::from_secs(3) };
 
 fn nodes<const N: usize>() -> [NodeId; N] {
     std::array::from_fn(|n| NodeId(Uuid::from_u128(n as u128 + 1)))

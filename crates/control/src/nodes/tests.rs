@@ -1,6 +1,9 @@
 //! Decisions on nodes, without a server.
 
-use model::{AllocClientUpdate, AllocId, ClientStatus, GenerationId, GoDuration, TaskGroup, alloc::alloc_name, policy::Disconnect};
+use model::{
+    AllocClientUpdate, AllocId, ClientStatus, GenerationId, GoDuration, TaskGroup, alloc::alloc_name, job::job_type,
+    policy::Disconnect,
+};
 use state::ClusterMeta;
 use uuid::Uuid;
 
@@ -35,7 +38,13 @@ impl World {
         let registered = world.register(node()).unwrap();
         world.commit(registered);
         let group = TaskGroup { name: "g".into(), count: Some(1), disconnect, ..TaskGroup::default() };
-        let job = Job { namespace: "default".into(), id: "web".into(), kind: "service".into(), task_groups: vec![group], ..Job::default() };
+        let job = Job {
+            namespace: "default".into(),
+            id: "web".into(),
+            kind: "service".into(),
+            task_groups: vec![group],
+            ..Job::default()
+        };
         world.commit(Change::UpsertJob { job: Box::new(job), submission: None });
         let alloc = AllocId(Uuid::from_u128(0xa000));
         world.commit(Change::UpsertAllocs(vec![Allocation {
@@ -47,7 +56,8 @@ impl World {
             node_id: id(),
             ..Allocation::default()
         }]));
-        let update = AllocClientUpdate { id: alloc, client_status: ClientStatus::Running, ..AllocClientUpdate::default() };
+        let update =
+            AllocClientUpdate { id: alloc, client_status: ClientStatus::Running, ..AllocClientUpdate::default() };
         world.commit(Change::UpdateAllocsFromClient(vec![update]));
         world
     }
@@ -113,7 +123,14 @@ fn the_loss_of_a_node_concerns_the_system_jobs_that_speak_of_it() {
         ("service", "*", "service", false),
     ] {
         let datacenters = vec![datacenter.into()];
-        let job = Job { namespace: "default".into(), id: name.into(), kind: kind.into(), datacenters, stop, ..Job::default() };
+        let job = Job {
+            namespace: "default".into(),
+            id: name.into(),
+            kind: kind.into(),
+            datacenters,
+            stop,
+            ..Job::default()
+        };
         w.commit(Change::UpsertJob { job: Box::new(job), submission: None });
     }
     assert_eq!(w.lose().1, 2);

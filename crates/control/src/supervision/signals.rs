@@ -88,7 +88,12 @@ impl Signals {
             let Some(node) = state.node(*id) else { continue };
             if node.drivers.values().any(|driver| driver.remote.is_some()) {
                 manages = true;
-                slots.extend(state.allocs_by_node(*id).filter(|alloc| !alloc.terminal()).flat_map(|alloc| slots_of(state, alloc)));
+                slots.extend(
+                    state
+                        .allocs_by_node(*id)
+                        .filter(|alloc| !alloc.terminal())
+                        .flat_map(|alloc| slots_of(state, alloc)),
+                );
             }
         }
         if manages {
@@ -105,7 +110,10 @@ impl Signals {
 fn tries_otherwise(before: Option<&Arc<Deployment>>, now: &Deployment) -> bool {
     let tries = |d: &Deployment| d.groups.values().any(|g| g.desired_canaries > 0 || !g.placed_canaries.is_empty());
     let Some(before) = before else { return true };
-    before.status.active() != now.status.active() || before.job_version != now.job_version || tries(before) || tries(now)
+    before.status.active() != now.status.active()
+        || before.job_version != now.job_version
+        || tries(before)
+        || tries(now)
 }
 
 /// When slots need their next look.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use lifecycle::remote::{Times, guarantee_within};
 use model::{
-    AllocClientUpdate, AllocDeploymentStatus, AllocId, Deployment, DeploymentId, DriverInfo, Node, SlotParts, TaskGroup, alloc::alloc_name,
-    deployment::DeploymentGroup, node::RemoteProvider, task::Task,
+    AllocClientUpdate, AllocDeploymentStatus, AllocId, Deployment, DeploymentId, DriverInfo, Node, SlotParts,
+    TaskGroup, alloc::alloc_name, deployment::DeploymentGroup, node::RemoteProvider, task::Task,
 };
 
 use super::*;
@@ -60,7 +60,14 @@ fn remote_node(n: u128, provider: &str) -> Node {
 
 fn record(index: u32, manager: Option<NodeId>) -> RemoteTask {
     let manager = manager.map(|node_id| Manager { node_id, alloc_id: alloc(index).id });
-    RemoteTask { slot: slot(index), driver: "far".into(), provider: "p".into(), epoch: 1, manager, ..RemoteTask::default() }
+    RemoteTask {
+        slot: slot(index),
+        driver: "far".into(),
+        provider: "p".into(),
+        epoch: 1,
+        manager,
+        ..RemoteTask::default()
+    }
 }
 
 struct World(Arc<State>);
@@ -107,14 +114,21 @@ fn the_progress_of_a_deployment_is_no_news_about_the_slots_of_its_job() {
         let allocs = (0..3).map(alloc).collect();
         let records = (0..3).map(|n| Change::PutRemoteTask(Box::new(record(n, Some(node(0))))));
         World::new(
-            [Change::UpsertDeployment(Box::new(deployment(canaries))), Change::UpsertAllocs(allocs)].into_iter().chain(records).collect(),
+            [Change::UpsertDeployment(Box::new(deployment(canaries))), Change::UpsertAllocs(allocs)]
+                .into_iter()
+                .chain(records)
+                .collect(),
         )
     };
     let all = BTreeSet::from([slot(0).job()]);
     let mut plain = world(0);
     let healthy = |world: &World| world.0.deployment(deployment(0).id).expect("there").groups["g"].healthy_allocs;
     assert_eq!((plain.healthy(0), healthy(&plain)), (BTreeSet::new(), 1));
-    let over = model::plan::DeploymentUpdate { id: deployment(0).id, status: model::DeploymentStatus::Failed, description: String::new() };
+    let over = model::plan::DeploymentUpdate {
+        id: deployment(0).id,
+        status: model::DeploymentStatus::Failed,
+        description: String::new(),
+    };
     assert_eq!(plain.commit(Change::DeploymentStatus(over)), all, "its end is");
     assert_eq!(world(1).healthy(0), all, "with canaries anything may be");
 }
@@ -125,12 +139,16 @@ fn stops_that_nobody_executes_are_spread_over_the_nodes_that_can() {
     let mut changes: Vec<Change> = nodes.into_iter().map(|node| Change::RegisterNode(Box::new(node))).collect();
     // One of them manages two tasks already.
     changes.extend((0..2).map(|n| Change::PutRemoteTask(Box::new(record(n, Some(node(1)))))));
-    let tombstone =
-        |n| RemoteTask { desired: model::DesiredRemote::Stop, incarnation: IncarnationId(uuid::Uuid::from_u128(7)), ..record(n, None) };
+    let tombstone = |n| RemoteTask {
+        desired: model::DesiredRemote::Stop,
+        incarnation: IncarnationId(uuid::Uuid::from_u128(7)),
+        ..record(n, None)
+    };
     changes.extend((10..16).map(|n| Change::PutRemoteTask(Box::new(tombstone(n)))));
     let world = World::new(changes);
     let stamp = Stamp { index: 100, now: 1 };
-    let Supervised { batch, said } = decide(&world.0, (10..16).map(slot).collect(), stamp, &mut counted(100), &|_| None);
+    let Supervised { batch, said } =
+        decide(&world.0, (10..16).map(slot).collect(), stamp, &mut counted(100), &|_| None);
     assert_eq!(said.len(), 6, "whatever is decided has a reason");
     let mut given: BTreeMap<NodeId, usize> = BTreeMap::new();
     for change in batch.changes {
@@ -143,7 +161,8 @@ fn stops_that_nobody_executes_are_spread_over_the_nodes_that_can() {
 #[test]
 fn what_is_said_of_a_job_follows_from_the_runtimes_that_can_be_used() {
     let job = |driver: &str| {
-        let task = Task { name: "t".into(), driver: driver.to_owned(), kill_signal: "SIGUSR1".to_owned(), ..Task::default() };
+        let task =
+            Task { name: "t".into(), driver: driver.to_owned(), kill_signal: "SIGUSR1".to_owned(), ..Task::default() };
         let group = TaskGroup { name: "g".into(), tasks: vec![task], ..TaskGroup::default() };
         Job { namespace: "default".into(), id: "j".into(), task_groups: vec![group], ..Job::default() }
     };
@@ -192,7 +211,9 @@ fn the_guarantee_is_that_of_the_manager_or_else_of_any_node_that_reaches_the_pro
     let promised = |provider| guarantee_within(provider, Some(&times));
     let declared = |n: usize| promised(nodes[n - 1].drivers.get("far").and_then(|d| d.remote.as_ref()));
     assert_ne!(declared(1), declared(2));
-    let of = |manager, provider: &str| guarantee_of(&world.0, &RemoteTask { provider: provider.into(), ..record(0, manager) }, &times);
+    let of = |manager, provider: &str| {
+        guarantee_of(&world.0, &RemoteTask { provider: provider.into(), ..record(0, manager) }, &times)
+    };
     assert_eq!(of(Some(node(1)), "p"), declared(1));
     assert_eq!(of(Some(node(2)), "p"), declared(2));
     assert_eq!(of(Some(node(1)), "q"), declared(3), "the manager does not reach it (any more)");

@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime};
 
 use driver_host::proto::handshake::{self, Address};
 use driver_sdk::{
-    Description, Driver, Ensure, Ensured, Error, Instance, InstanceState, LogChunk, LogsQuery, Observation, Page, PluginInfo, RemoteDriver,
-    RemoteError, RemoteHandle, Started, StopTask, TaskConfig, TaskExit, TaskHandle, schema,
+    Description, Driver, Ensure, Ensured, Error, Instance, InstanceState, LogChunk, LogsQuery, Observation, Page,
+    PluginInfo, RemoteDriver, RemoteError, RemoteHandle, Started, StopTask, TaskConfig, TaskExit, TaskHandle, schema,
 };
 use tokio::sync::mpsc;
 
@@ -97,7 +97,10 @@ fn helpers() {
     let mut independent = Command::new("sleep");
     independent.arg("600").process_group(0);
     let pids = [helper, executor, workload, independent].map(|mut command| {
-        let child = command.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+        let child = command
+            .stdin(std::process::Stdio::null())
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null());
         child.spawn().expect("starts").id().to_string()
     });
     let _ = std::fs::write(std::env::temp_dir().join("helpers"), pids.join(" "));
@@ -195,7 +198,12 @@ struct Remote {
 }
 
 impl Remote {
-    fn change<T>(&self, handle: &RemoteHandle, epoch: Option<u64>, change: impl FnOnce(&mut Instance) -> T) -> Result<T, RemoteError> {
+    fn change<T>(
+        &self,
+        handle: &RemoteHandle,
+        epoch: Option<u64>,
+        change: impl FnOnce(&mut Instance) -> T,
+    ) -> Result<T, RemoteError> {
         let key = String::from_utf8_lossy(&handle.data).into_owned();
         let mut instances = self.instances.lock().expect("lock");
         let instance = instances.get_mut(&key).ok_or_else(|| RemoteError::gone("no such instance"))?;
@@ -297,10 +305,17 @@ impl RemoteDriver for Remote {
             instance.observed.clone()
         })
     }
-    async fn seal(&self, key: &str, epoch: u64, owner: &str) -> Result<Option<(RemoteHandle, Observation)>, RemoteError> {
+    async fn seal(
+        &self,
+        key: &str,
+        epoch: u64,
+        owner: &str,
+    ) -> Result<Option<(RemoteHandle, Observation)>, RemoteError> {
         self.sealed.lock().expect("lock").insert(key.to_owned());
         match self.find(key, owner).await {
-            Ok((handle, _)) => self.change(&handle, Some(epoch), |instance| Some((instance.handle.clone(), instance.observed.clone()))),
+            Ok((handle, _)) => {
+                self.change(&handle, Some(epoch), |instance| Some((instance.handle.clone(), instance.observed.clone())))
+            }
             Err(_) => Ok(None),
         }
     }
@@ -311,7 +326,12 @@ impl RemoteDriver for Remote {
         self.sealed.lock().expect("lock").insert(key);
         Ok(())
     }
-    async fn logs(&self, handle: &RemoteHandle, query: LogsQuery, sink: mpsc::Sender<LogChunk>) -> Result<(), RemoteError> {
+    async fn logs(
+        &self,
+        handle: &RemoteHandle,
+        query: LogsQuery,
+        sink: mpsc::Sender<LogChunk>,
+    ) -> Result<(), RemoteError> {
         self.change(handle, None, |_| ())?;
         let text = b"one\ntwo\n";
         let offset = query.offset.min(text.len() as u64);

@@ -83,7 +83,8 @@ pub(crate) async fn serve(kinds: String) -> ExitCode {
         .add_service(BasePluginServer::new(RawBase(kinds.clone())))
         .add_service(DriverServer::new(driver))
         .add_optional_service(
-            (kinds.are("stdio-floods") || kinds.are("no-headers")).then(|| GrpcStdioServer::new(RawStdio(kinds.clone()))),
+            (kinds.are("stdio-floods") || kinds.are("no-headers"))
+                .then(|| GrpcStdioServer::new(RawStdio(kinds.clone()))),
         );
     let served = if kinds.are("tcp") {
         let Ok(listener) = TcpListener::bind("127.0.0.1:0").await else { return ExitCode::FAILURE };
@@ -173,7 +174,11 @@ impl BasePlugin for RawBase {
         let topology = driver.topology.unwrap_or_default();
         let distances = topology.distances.unwrap_or_default();
         let square = distances.values.len() as u32 == distances.dimension * distances.dimension;
-        if topology.cores.is_empty() || !square || driver.client_min_port == 0 || driver.client_min_port > driver.client_max_port {
+        if topology.cores.is_empty()
+            || !square
+            || driver.client_min_port == 0
+            || driver.client_min_port > driver.client_max_port
+        {
             return Err(Status::unknown("an agent's configuration that makes Go drivers crash"));
         }
         Ok(Response::new(SetConfigResponse {}))
@@ -183,7 +188,11 @@ impl BasePlugin for RawBase {
 /// A schema nested so deep that a reader without a limit overflows its stack.
 fn deep(levels: usize) -> Spec {
     (0..levels).fold(Spec { block: None }, |inner, _| Spec {
-        block: Some(Kind::BlockValue(Box::new(hclspec::Block { name: "b".into(), required: false, nested: Some(Box::new(inner)) }))),
+        block: Some(Kind::BlockValue(Box::new(hclspec::Block {
+            name: "b".into(),
+            required: false,
+            nested: Some(Box::new(inner)),
+        }))),
     })
 }
 
@@ -197,9 +206,14 @@ impl WireDriver for RawDriver {
     async fn init(&self, _: Request<InitRequest>) -> Result<Response<InitResponse>, Status> {
         if self.kinds.are("init-fails") { Err(Status::unknown("no licence")) } else { absent() }
     }
-    async fn task_config_schema(&self, _: Request<TaskConfigSchemaRequest>) -> Result<Response<TaskConfigSchemaResponse>, Status> {
+    async fn task_config_schema(
+        &self,
+        _: Request<TaskConfigSchemaRequest>,
+    ) -> Result<Response<TaskConfigSchemaResponse>, Status> {
         let literal = |text: String| Spec { block: Some(Kind::Literal(hclspec::Literal { value: text })) };
-        let attr = |ty: String| Spec { block: Some(Kind::Attr(hclspec::Attr { name: "a".into(), r#type: ty, required: false })) };
+        let attr = |ty: String| Spec {
+            block: Some(Kind::Attr(hclspec::Attr { name: "a".into(), r#type: ty, required: false })),
+        };
         let spec = match () {
             () if self.kinds.are("no-task-schema") => None,
             () if self.kinds.are("empty-task-schema") => Some(Spec { block: None }),
@@ -243,7 +257,11 @@ impl WireDriver for RawDriver {
     }
     async fn start_task(&self, _: Request<StartTaskRequest>) -> Result<Response<StartTaskResponse>, Status> {
         // Hosts ignore the enum: only the status counts.
-        Ok(Response::new(StartTaskResponse { result: 77, driver_error_msg: "ignored by every host".into(), ..Default::default() }))
+        Ok(Response::new(StartTaskResponse {
+            result: 77,
+            driver_error_msg: "ignored by every host".into(),
+            ..Default::default()
+        }))
     }
     async fn wait_task(&self, request: Request<WaitTaskRequest>) -> Result<Response<WaitTaskResponse>, Status> {
         let answer = |result, err: &str| Ok(Response::new(WaitTaskResponse { result, err: err.into() }));
@@ -271,15 +289,22 @@ impl WireDriver for RawDriver {
     async fn destroy_task(&self, _: Request<DestroyTaskRequest>) -> Result<Response<DestroyTaskResponse>, Status> {
         Err(Status::unknown("rpc error: task not found for given id"))
     }
-    async fn inspect_task(&self, request: Request<InspectTaskRequest>) -> Result<Response<InspectTaskResponse>, Status> {
+    async fn inspect_task(
+        &self,
+        request: Request<InspectTaskRequest>,
+    ) -> Result<Response<InspectTaskResponse>, Status> {
         let id = request.get_ref().task_id.as_str();
         if let Some(mib) = id.strip_prefix("mib:") {
             let attributes = BTreeMap::from([("a".into(), "x".repeat(mib.parse::<usize>().unwrap_or(0) << 20))]);
-            return Ok(Response::new(InspectTaskResponse { driver: Some(TaskDriverStatus { attributes }), ..Default::default() }));
+            return Ok(Response::new(InspectTaskResponse {
+                driver: Some(TaskDriverStatus { attributes }),
+                ..Default::default()
+            }));
         }
         if id == "odd" {
             let never = Some(prost_types::Timestamp { seconds: i64::MIN, nanos: i32::MAX });
-            let task = TaskStatus { state: 42, started_at: never, completed_at: never, result: None, ..TaskStatus::default() };
+            let task =
+                TaskStatus { state: 42, started_at: never, completed_at: never, result: None, ..TaskStatus::default() };
             return Ok(Response::new(InspectTaskResponse { task: Some(task), ..Default::default() }));
         }
         if id != "counts" {
@@ -293,7 +318,8 @@ impl WireDriver for RawDriver {
             ("waits_open", &counts.waits_open),
             ("stats_open", &counts.stats_open),
         ];
-        let attributes = attributes.map(|(name, count)| (name.to_owned(), count.load(Ordering::SeqCst).to_string())).into();
+        let attributes =
+            attributes.map(|(name, count)| (name.to_owned(), count.load(Ordering::SeqCst).to_string())).into();
         Ok(Response::new(InspectTaskResponse { driver: Some(TaskDriverStatus { attributes }), ..Default::default() }))
     }
     type TaskStatsStream = Stream<TaskStatsResponse>;
@@ -309,7 +335,10 @@ impl WireDriver for RawDriver {
             ..TaskStats::default()
         };
         let odd = (request.get_ref().task_id == "odd").then_some(odd);
-        Ok(Response::new(Box::pin(tokio_stream::iter([Ok(TaskStatsResponse { stats: None }), Ok(TaskStatsResponse { stats: odd })]))))
+        Ok(Response::new(Box::pin(tokio_stream::iter([
+            Ok(TaskStatsResponse { stats: None }),
+            Ok(TaskStatsResponse { stats: odd }),
+        ]))))
     }
     type TaskEventsStream = Stream<DriverTaskEvent>;
     async fn task_events(&self, _: Request<TaskEventsRequest>) -> Result<Response<Self::TaskEventsStream>, Status> {
@@ -321,7 +350,11 @@ impl WireDriver for RawDriver {
             return Ok(Response::new(Box::pin(tokio_stream::iter([]))));
         }
         if self.kinds.are("odd-events") {
-            let huge = DriverTaskEvent { message: "é".repeat(1 << 20), task_id: "t".repeat(1 << 20), ..DriverTaskEvent::default() };
+            let huge = DriverTaskEvent {
+                message: "é".repeat(1 << 20),
+                task_id: "t".repeat(1 << 20),
+                ..DriverTaskEvent::default()
+            };
             return Ok(Response::new(Box::pin(tokio_stream::iter([Ok(DriverTaskEvent::default()), Ok(huge)]))));
         }
         if self.kinds.are("quiet-events") {
@@ -359,7 +392,10 @@ impl WireDriver for RawDriver {
         }
         Ok(Response::new(Box::pin(tokio_stream::iter([]))))
     }
-    async fn create_network(&self, request: Request<CreateNetworkRequest>) -> Result<Response<CreateNetworkResponse>, Status> {
+    async fn create_network(
+        &self,
+        request: Request<CreateNetworkRequest>,
+    ) -> Result<Response<CreateNetworkResponse>, Status> {
         if self.kinds.are("empty-network") {
             return Ok(Response::new(CreateNetworkResponse::default()));
         }
@@ -367,10 +403,14 @@ impl WireDriver for RawDriver {
             return absent();
         }
         let CreateNetworkRequest { alloc_id, hostname } = request.into_inner();
-        let isolation_spec = NetworkIsolationSpec { path: format!("/ns/{alloc_id}/{hostname}"), ..NetworkIsolationSpec::default() };
+        let isolation_spec =
+            NetworkIsolationSpec { path: format!("/ns/{alloc_id}/{hostname}"), ..NetworkIsolationSpec::default() };
         Ok(Response::new(CreateNetworkResponse { isolation_spec: Some(isolation_spec), created: true }))
     }
-    async fn destroy_network(&self, request: Request<DestroyNetworkRequest>) -> Result<Response<DestroyNetworkResponse>, Status> {
+    async fn destroy_network(
+        &self,
+        request: Request<DestroyNetworkRequest>,
+    ) -> Result<Response<DestroyNetworkResponse>, Status> {
         if !self.kinds.are("network") {
             return absent();
         }

@@ -70,7 +70,10 @@ async fn each_bad_plugin_shows_its_reason_and_the_good_one_works() {
     let driver = fixture.driver("mock").await;
     soon(driver.start_task(task(&driver, &json!({"run_for": "1s"})))).await.expect("the good one works");
     // Only the good one runs: each refused process is gone already.
-    eventually("the refused processes end", || launched(fixture.dir.path()).into_iter().filter(|pid| alive(*pid)).count() == 1).await;
+    eventually("the refused processes end", || {
+        launched(fixture.dir.path()).into_iter().filter(|pid| alive(*pid)).count() == 1
+    })
+    .await;
     fixture.finish().await;
 }
 
@@ -118,7 +121,8 @@ async fn streams_that_end_at_once_are_reopened_slowly() {
     let fixture = Fixture::new(vec![fake("ends", &["raw", "fine"]), fake("wrong", &["raw", "wrong-enum"])]);
     // The first serves until the second is up, however long that takes. Its attributes are shown until the second
     // has sent a fingerprint.
-    let third = |f: &DriverFingerprint| f.plugin == "wrong" && f.settled && f.attributes.get("calls").is_some_and(|n| n == "3");
+    let third =
+        |f: &DriverFingerprint| f.plugin == "wrong" && f.settled && f.attributes.get("calls").is_some_and(|n| n == "3");
     let seen = fixture.fingerprint("raw", third).await;
     // After 1 and 2 seconds, each up to a quarter less.
     assert!(began.elapsed() >= Duration::from_millis(2200), "{:?}", began.elapsed());
@@ -141,7 +145,10 @@ async fn the_higher_version_serves_the_driver() {
     assert_eq!(seen.version, "1.10.0");
     let refused = fixture.fingerprint("old", |f| f.settled).await;
     assert!(refused.description.contains("\"new\"") && refused.description.contains("1.10.0"), "{refused:?}");
-    eventually("the lower one ends", || launched(fixture.dir.path()).into_iter().filter(|pid| alive(*pid)).count() == 1).await;
+    eventually("the lower one ends", || {
+        launched(fixture.dir.path()).into_iter().filter(|pid| alive(*pid)).count() == 1
+    })
+    .await;
     let driver = fixture.driver("versioned").await;
     let error = soon(driver.start_task(task(&driver, &json!({})))).await.expect_err("has no tasks");
     assert!(matches!(error, CallError::Unsupported { .. }), "{error:?}");
@@ -163,7 +170,8 @@ async fn a_driver_waits_for_the_plugin_that_served_it_under_a_former_agent() {
             .collect(),
         ..fake("new", &[])
     };
-    let host = DriverHost::start(options(dir.path(), vec![fake("old", &["versioned", "1.9.0"]), late])).expect("host starts");
+    let host =
+        DriverHost::start(options(dir.path(), vec![fake("old", &["versioned", "1.9.0"]), late])).expect("host starts");
     let fixture = Fixture { dir, host };
     let driver = fixture.host.driver("versioned").expect("is kept for the plugin that comes");
     soon(driver.wait_ready(0)).await;

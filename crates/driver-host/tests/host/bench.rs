@@ -22,14 +22,18 @@ async fn load(pid: u32) -> (f64, f64) {
     let began = Instant::now();
     tokio::time::sleep(WHILE).await;
     let seconds = began.elapsed().as_secs_f64();
-    let percent = |now: u64, before: u64| (now - before) as f64 / rustix::param::clock_ticks_per_second() as f64 / seconds * 100.0;
+    let percent = |now: u64, before: u64| {
+        (now - before) as f64 / rustix::param::clock_ticks_per_second() as f64 / seconds * 100.0
+    };
     (percent(ticks("self"), before[0]), percent(ticks(&plugin), before[1]))
 }
 
 /// Proportional memory of a process in MiB.
 fn pss(pid: u32) -> f64 {
     let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
-    let kib = rollup.lines().find_map(|line| line.strip_prefix("Pss:")?.trim().strip_suffix(" kB")?.trim().parse::<f64>().ok());
+    let kib = rollup
+        .lines()
+        .find_map(|line| line.strip_prefix("Pss:")?.trim().strip_suffix(" kB")?.trim().parse::<f64>().ok());
     kib.unwrap_or_default() / 1024.0
 }
 

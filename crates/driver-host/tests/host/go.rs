@@ -8,7 +8,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use driver_host::proto::driver::{AllocatedCpuResources, AllocatedMemoryResources, AllocatedTaskResources, LinuxResources, Resources};
+use driver_host::proto::driver::{
+    AllocatedCpuResources, AllocatedMemoryResources, AllocatedTaskResources, LinuxResources, Resources,
+};
 use driver_host::{CallError, Driver, ExecOutput, PluginSpec, TaskConfig};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -17,7 +19,12 @@ use crate::support::{Fixture, eventually, signal, soon, task, with_environment};
 
 fn plugin() -> PluginSpec {
     let command = std::env::var_os("GO_RAW_EXEC").expect("GO_RAW_EXEC names the plugin binary");
-    PluginSpec { name: "go-raw-exec".into(), command: command.into(), config: Some(json!({"enabled": true})), ..PluginSpec::default() }
+    PluginSpec {
+        name: "go-raw-exec".into(),
+        command: command.into(),
+        config: Some(json!({"enabled": true})),
+        ..PluginSpec::default()
+    }
 }
 
 /// A task as the node prepares it: directories, fifos with a reader, resources.
@@ -106,7 +113,8 @@ async fn go_raw_exec_runs_tasks_unmodified() {
     let started = soon(driver.start_task(long.clone())).await.expect("starts");
     let mut stats = driver.stats(&long.id, Duration::from_millis(200)).expect("opens");
     assert!(soon(stats.next()).await.expect("a sample").expect("fine").agg_resource_usage.is_some());
-    let result = soon(driver.exec_task(&long.id, vec!["/bin/echo".into(), "inside".into()], Duration::from_secs(10))).await;
+    let result =
+        soon(driver.exec_task(&long.id, vec!["/bin/echo".into(), "inside".into()], Duration::from_secs(10))).await;
     let result = result.expect("runs");
     assert_eq!((result.stdout.as_slice(), result.exit.exit_code), (b"inside\n".as_slice(), 0));
     let mut session = driver.exec_streaming(&long.id, vec!["/bin/echo".into(), "stream".into()], false).expect("opens");

@@ -70,7 +70,10 @@ async fn a_plugin_is_started_with_exactly_the_variables_that_drivers_expect() {
     let missing: Vec<&String> = agent.iter().filter(|name| !given.contains_key(name.as_str())).collect();
     assert!(missing.is_empty(), "the agent's environment is inherited: {missing:?}");
     let text = dir.to_string_lossy();
-    assert_eq!((given["PLUGIN_UNIX_SOCKET_DIR"], given["TMPDIR"], given["PLUGIN_PROTOCOL_VERSIONS"]), (&*text, &*text, "2"));
+    assert_eq!(
+        (given["PLUGIN_UNIX_SOCKET_DIR"], given["TMPDIR"], given["PLUGIN_PROTOCOL_VERSIONS"]),
+        (&*text, &*text, "2")
+    );
     assert_eq!(given[handshake::COOKIE_KEY], handshake::COOKIE_VALUE);
     fixture.finish().await;
 }

@@ -92,7 +92,8 @@ async fn stop_signal_and_exec_reach_the_task() {
     let odd = id(json!({"run_for": "1h", "signal_error": "no ears"})).await;
     let error = soon(driver.signal_task(&odd, "SIGHUP")).await.expect_err("refuses");
     assert_eq!(error.to_string(), "no ears");
-    let result = soon(driver.exec_task(&odd, vec!["a".into(), "b".into()], Duration::from_secs(5))).await.expect("runs");
+    let result =
+        soon(driver.exec_task(&odd, vec!["a".into(), "b".into()], Duration::from_secs(5))).await.expect("runs");
     assert_eq!((result.stdout.as_slice(), result.exit.exit_code), (b"a b".as_slice(), 0));
 
     let mut session = driver.exec_streaming(&odd, vec!["cat".into()], true).expect("opens");
@@ -194,7 +195,10 @@ async fn a_killed_plugin_comes_back_and_its_tasks_are_recovered() {
     soon(driver.recover_task(started.handle.clone())).await.expect("recovers");
     soon(driver.recover_task(started.handle)).await.expect("recovering is idempotent");
     let again = soon(driver.inspect_task(&task.id)).await.expect("inspected");
-    assert!(again.started_at.is_some() && again.started_at == inspected.started_at, "the task's time went on: {again:?}");
+    assert!(
+        again.started_at.is_some() && again.started_at == inspected.started_at,
+        "the task's time went on: {again:?}"
+    );
     assert_eq!(soon(driver.wait_task(&task.id)).await.expect("ended").exit_code, 4);
     let second = fixture.fingerprint("mock", |f| f.healthy && f.generation == 2).await;
     assert_ne!(first.pid, second.pid);

@@ -50,7 +50,9 @@ async fn a_changed_file_is_taken_over_and_tasks_go_on() {
 
     // What cannot serve does not cost the driver that does: a broken file, another driver, a wrong configuration.
     let second = fixture.fingerprint("mock", |f| f.healthy && f.generation == 2).await.pid.expect("runs");
-    for (behaviour, why) in [("exit", "exit code 3"), ("versioned 9.0.0", "serves driver \"versioned\""), ("print junk", "junk")] {
+    for (behaviour, why) in
+        [("exit", "exit code 3"), ("versioned 9.0.0", "serves driver \"versioned\""), ("print junk", "junk")]
+    {
         script(files.path(), behaviour);
         let done = reload(vec![scripted(&path)]).await;
         assert!(matches!(&done["scripted"], Reloaded::Kept(text) if text.contains(why)), "{behaviour}: {done:?}");
@@ -159,7 +161,10 @@ async fn a_killed_plugin_leaves_no_socket() {
     let (fixture, driver) = Fixture::mock().await;
     let sockets = || {
         let entries = std::fs::read_dir(fixture.dir.path().join("s")).expect("readable").flatten();
-        entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("plugin")).map(|entry| entry.path()).collect::<Vec<_>>()
+        entries
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with("plugin"))
+            .map(|entry| entry.path())
+            .collect::<Vec<_>>()
     };
     let before = sockets();
     assert_eq!(before.len(), 1);

@@ -53,7 +53,9 @@ async fn the_four_answers_are_never_mixed_up() {
     assert!(soon(remote.find("k1", "another cluster")).await.is_err());
     assert_eq!(soon(remote.list("cluster", "", 0)).await.expect("listed").instances.len(), 1);
 
-    let mut logs = remote.logs(handle.clone(), LogsQuery { stderr: false, offset: 4, follow: true, from_end: false }).expect("opens");
+    let mut logs = remote
+        .logs(handle.clone(), LogsQuery { stderr: false, offset: 4, follow: true, from_end: false })
+        .expect("opens");
     let chunk = soon(logs.next()).await.expect("a chunk").expect("fine");
     assert_eq!((chunk.offset, chunk.data.as_slice()), (4, b"two\n".as_slice()));
 
@@ -123,7 +125,8 @@ async fn a_remote_driver_is_also_a_plain_one() {
     let config = TaskConfig { stdout_path: fifo.to_string_lossy().into(), ..task(&driver, &json!({})) };
     let started = soon(driver.start_task(config.clone())).await.expect("starts");
     assert_eq!(instances().await, 1);
-    crate::support::eventually("the log is copied", || std::fs::read(&log).is_ok_and(|text| text == b"one\ntwo\n")).await;
+    crate::support::eventually("the log is copied", || std::fs::read(&log).is_ok_and(|text| text == b"one\ntwo\n"))
+        .await;
 
     // Letting go: the wait ends, the instance stays, forgetting it here does not touch it.
     let waiting = tokio::spawn({

@@ -61,7 +61,10 @@ fn the_handshake_is_exact_and_the_plugin_is_hardy() {
     let mut child = Guard(plugin(dir.path()).env(handshake::SOCKET_DIR_KEY, &sockets).spawn().expect("starts"));
     let line = first_line(&mut child);
     let fields: Vec<&str> = line.trim_end_matches('\n').split('|').collect();
-    assert_eq!((fields.len(), fields[0], fields[1], fields[2], fields[4], fields[5]), (6, "1", "2", "unix", "grpc", ""));
+    assert_eq!(
+        (fields.len(), fields[0], fields[1], fields[2], fields[4], fields[5]),
+        (6, "1", "2", "unix", "grpc", "")
+    );
     let socket = Path::new(fields[3]);
     assert_eq!(socket.parent(), Some(sockets.as_path()));
     assert_eq!(std::fs::metadata(socket).expect("exists").permissions().mode() & 0o777, 0o600);
@@ -91,7 +94,9 @@ fn the_seventh_field_comes_only_on_request_and_the_directory_has_a_default() {
 #[test]
 fn a_socket_that_cannot_be_made_is_explained() {
     let dir = tempfile::tempdir().expect("temporary directory");
-    for (socket_dir, part) in [(dir.path().join("missing"), "cannot listen"), (dir.path().join("x".repeat(120)), "longer than")] {
+    for (socket_dir, part) in
+        [(dir.path().join("missing"), "cannot listen"), (dir.path().join("x".repeat(120)), "longer than")]
+    {
         let mut child = Guard(plugin(dir.path()).env(handshake::SOCKET_DIR_KEY, &socket_dir).spawn().expect("starts"));
         assert_eq!(first_line(&mut child), "");
         assert_eq!(ends(&mut child).code(), Some(1));

@@ -65,7 +65,11 @@ impl Fixture {
     }
 
     /// The first fingerprint that is as wanted.
-    pub(crate) async fn fingerprint(&self, name: &str, wanted: impl Fn(&DriverFingerprint) -> bool) -> DriverFingerprint {
+    pub(crate) async fn fingerprint(
+        &self,
+        name: &str,
+        wanted: impl Fn(&DriverFingerprint) -> bool,
+    ) -> DriverFingerprint {
         let mut seen = self.host.fingerprints();
         let found = seen.wait_for(|all| all.get(name).is_some_and(&wanted));
         let found = tokio::time::timeout(testkit::PATIENCE, found).await;

@@ -54,7 +54,10 @@ pub(super) fn coalescelist(a: &Args<'_>) -> Outcome {
 }
 
 pub(super) fn compact(a: &Args<'_>) -> Outcome {
-    Ok(Value::List(Type::String, a.items(0)?.iter().filter(|v| v.as_str().is_some_and(|s| !s.is_empty())).cloned().collect()))
+    Ok(Value::List(
+        Type::String,
+        a.items(0)?.iter().filter(|v| v.as_str().is_some_and(|s| !s.is_empty())).cloned().collect(),
+    ))
 }
 
 pub(super) fn concat(a: &Args<'_>) -> Outcome {
@@ -158,7 +161,10 @@ pub(super) fn length(a: &Args<'_>) -> Outcome {
         (Some(items), _) => items.len(),
         (_, Some(entries)) => entries.len(),
         _ => {
-            return fail_arg(0, format!("a list, set, map, tuple or object is required, this is {}; for text use strlen", value.kind()));
+            return fail_arg(
+                0,
+                format!("a list, set, map, tuple or object is required, this is {}; for text use strlen", value.kind()),
+            );
         }
     };
     Ok(Value::Number(Number::from(count)))
@@ -168,9 +174,8 @@ pub(super) fn lookup(a: &Args<'_>) -> Outcome {
     let found = entries(a, 0)?.get(a.text(1));
     match (found, a.value(0)) {
         (Some(value), _) => Ok(value.clone()),
-        (None, Value::Map(ty, _)) => {
-            convert(a.value(2), ty).or_else(|_| fail_arg(2, format!("the default must be of the map's element type, {ty}")))
-        }
+        (None, Value::Map(ty, _)) => convert(a.value(2), ty)
+            .or_else(|_| fail_arg(2, format!("the default must be of the map's element type, {ty}"))),
         (None, _) => Ok(a.value(2).clone()),
     }
 }

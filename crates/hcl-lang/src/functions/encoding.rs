@@ -169,7 +169,9 @@ fn yaml_value(value: &yaml_serde::Value, depth: usize) -> Result<Value, String> 
             None => return Err(format!("the number {n} is out of range")),
         },
         Y::String(s) => Value::String(s.clone()),
-        Y::Sequence(items) => Value::Tuple(items.iter().map(|item| yaml_value(item, depth + 1)).collect::<Result<_, _>>()?),
+        Y::Sequence(items) => {
+            Value::Tuple(items.iter().map(|item| yaml_value(item, depth + 1)).collect::<Result<_, _>>()?)
+        }
         Y::Mapping(entries) => {
             let mut out = BTreeMap::new();
             for (key, item) in entries {

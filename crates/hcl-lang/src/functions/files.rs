@@ -98,7 +98,10 @@ pub(super) fn fileset(a: &Args<'_>) -> Outcome {
         Err(e) => return fail_arg(1, format!("not a pattern: {e}")),
     };
     match a.host.list(a.text(0)) {
-        Ok(files) => Ok(Value::set(Type::String, files.into_iter().filter(|file| matcher.is_match(file)).map(Value::String).collect())),
+        Ok(files) => Ok(Value::set(
+            Type::String,
+            files.into_iter().filter(|file| matcher.is_match(file)).map(Value::String).collect(),
+        )),
         Err(e) => fail_arg(0, e),
     }
 }
@@ -106,7 +109,9 @@ pub(super) fn fileset(a: &Args<'_>) -> Outcome {
 pub(super) fn pathexpand(a: &Args<'_>) -> Outcome {
     let path = a.text(0);
     match path.strip_prefix('~') {
-        Some(rest) if rest.is_empty() || rest.starts_with('/') => text(a.host.home().map(|home| format!("{home}{rest}"))),
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => {
+            text(a.host.home().map(|home| format!("{home}{rest}")))
+        }
         Some(_) => fail_arg(0, "cannot expand the home directory of another user"),
         None => text(Ok(path.to_owned())),
     }

@@ -132,7 +132,12 @@ fn render(pieces: &[Piece], values: &[&Value]) -> Result<(String, usize), CallEr
                 let Some(value) = values.get(index) else {
                     return fail_arg(
                         0,
-                        format!("not enough arguments for {}: it needs number {}, there are {}", verb.text, index + 1, values.len()),
+                        format!(
+                            "not enough arguments for {}: it needs number {}, there are {}",
+                            verb.text,
+                            index + 1,
+                            values.len()
+                        ),
                     );
                 };
                 one(verb, value, index, &mut out)?;
@@ -259,7 +264,8 @@ fn scaled(number: &Number, places: usize) -> (String, String) {
     let rest = shifted.sub(&floor).unwrap_or(Number::ZERO);
     let half = Number::parse("0.5").unwrap_or(Number::ZERO);
     let odd = floor.rem(&Number::from(2i64)).is_some_and(|r| r != Number::ZERO);
-    let rounded = if rest > half || (rest == half && odd) { floor.add(&Number::from(1i64)).unwrap_or(floor) } else { floor };
+    let rounded =
+        if rest > half || (rest == half && odd) { floor.add(&Number::from(1i64)).unwrap_or(floor) } else { floor };
     let mut digits = rounded.to_string();
     if digits.len() <= places {
         digits = format!("{}{digits}", "0".repeat(places + 1 - digits.len()));

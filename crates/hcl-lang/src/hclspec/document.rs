@@ -15,15 +15,22 @@ impl Spec {
         let nested = |spec: &Option<Box<Spec>>| spec.as_deref().map(Spec::to_document);
         match self {
             Spec::Object(attributes) => {
-                let attributes: Map<String, Json> = attributes.iter().map(|(name, spec)| (name.clone(), spec.to_document())).collect();
+                let attributes: Map<String, Json> =
+                    attributes.iter().map(|(name, spec)| (name.clone(), spec.to_document())).collect();
                 json!({"Kind": "object", "Attributes": attributes})
             }
-            Spec::Array(items) => json!({"Kind": "array", "Items": items.iter().map(Spec::to_document).collect::<Vec<_>>()}),
-            Spec::Attr { name, ty, required } => json!({"Kind": "attr", "Name": name, "Type": ty, "Required": required}),
+            Spec::Array(items) => {
+                json!({"Kind": "array", "Items": items.iter().map(Spec::to_document).collect::<Vec<_>>()})
+            }
+            Spec::Attr { name, ty, required } => {
+                json!({"Kind": "attr", "Name": name, "Type": ty, "Required": required})
+            }
             Spec::Block { name, required, nested: n } => {
                 json!({"Kind": "block", "Name": name, "Required": required, "Nested": nested(n)})
             }
-            Spec::BlockAttrs { name, ty, required } => json!({"Kind": "block_attrs", "Name": name, "Type": ty, "Required": required}),
+            Spec::BlockAttrs { name, ty, required } => {
+                json!({"Kind": "block_attrs", "Name": name, "Type": ty, "Required": required})
+            }
             Spec::BlockList { name, min, max, nested: n } => {
                 json!({"Kind": "block_list", "Name": name, "Min": min, "Max": max, "Nested": nested(n)})
             }
@@ -34,11 +41,14 @@ impl Spec {
                 json!({"Kind": "block_map", "Name": name, "Labels": labels, "Nested": nested(n)})
             }
             Spec::Literal(value) => json!({"Kind": "literal", "Value": value}),
-            Spec::Default { primary, default } => json!({"Kind": "default", "Primary": nested(primary), "Default": nested(default)}),
+            Spec::Default { primary, default } => {
+                json!({"Kind": "default", "Primary": nested(primary), "Default": nested(default)})
+            }
         }
     }
 
-    /// Reads what [`Spec::to_document`] has written, perhaps in another release. Whether the schema makes sense is asked of [`Spec::check`].
+    /// Reads what [`Spec::to_document`] has written, perhaps in another release. Whether the schema makes sense is
+    /// asked of [`Spec::check`].
     ///
     /// # Errors
     /// When it is no such document.
@@ -61,7 +71,11 @@ fn read(document: &Json, depth: usize) -> Result<Spec, NoSchema> {
     Ok(match document["Kind"].as_str().unwrap_or_default() {
         "object" => {
             let members = document["Attributes"].as_object().into_iter().flatten();
-            Spec::Object(members.map(|(name, inner)| Ok((name.clone(), read(inner, depth + 1)?))).collect::<Result<_, NoSchema>>()?)
+            Spec::Object(
+                members
+                    .map(|(name, inner)| Ok((name.clone(), read(inner, depth + 1)?)))
+                    .collect::<Result<_, NoSchema>>()?,
+            )
         }
         "array" => {
             let items = document["Items"].as_array().into_iter().flatten();
@@ -73,8 +87,12 @@ fn read(document: &Json, depth: usize) -> Result<Spec, NoSchema> {
         "block_list" => Spec::BlockList { name, min: number("Min"), max: number("Max"), nested: nested("Nested")? },
         "block_set" => Spec::BlockSet { name, min: number("Min"), max: number("Max"), nested: nested("Nested")? },
         "block_map" => {
-            let labels =
-                document["Labels"].as_array().into_iter().flatten().filter_map(|label| label.as_str().map(str::to_owned)).collect();
+            let labels = document["Labels"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|label| label.as_str().map(str::to_owned))
+                .collect();
             Spec::BlockMap { name, labels, nested: nested("Nested")? }
         }
         "literal" => Spec::Literal(text("Value")),

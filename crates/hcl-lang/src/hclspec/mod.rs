@@ -139,7 +139,8 @@ impl Spec {
 fn check(spec: &Spec, implied: &str, path: &str, depth: usize, diagnostics: &mut Vec<Diagnostic>) -> Option<Node> {
     let fail = |diagnostics: &mut Vec<Diagnostic>, detail: String| {
         diagnostics.push(
-            Diagnostic::error("Invalid driver schema", format!("{path}: {detail}")).hint("this is an error of the driver, not of the job"),
+            Diagnostic::error("Invalid driver schema", format!("{path}: {detail}"))
+                .hint("this is an error of the driver, not of the job"),
         );
         None
     };
@@ -180,7 +181,11 @@ fn check(spec: &Spec, implied: &str, path: &str, depth: usize, diagnostics: &mut
             Node::Object(out)
         }
         Spec::Array(items) => Node::Array(
-            items.iter().enumerate().filter_map(|(i, child)| check(child, "", &format!("{path}[{i}]"), depth + 1, diagnostics)).collect(),
+            items
+                .iter()
+                .enumerate()
+                .filter_map(|(i, child)| check(child, "", &format!("{path}[{i}]"), depth + 1, diagnostics))
+                .collect(),
         ),
         Spec::Attr { name, ty, required } => Node::Attr(named(name, diagnostics)?, typed(ty, diagnostics)?, *required),
         Spec::Block { name, required, nested } => {
@@ -188,7 +193,9 @@ fn check(spec: &Spec, implied: &str, path: &str, depth: usize, diagnostics: &mut
             let nested = nest(nested, &name, diagnostics)?;
             Node::Block(name, *required, nested)
         }
-        Spec::BlockAttrs { name, ty, required } => Node::BlockAttrs(named(name, diagnostics)?, typed(ty, diagnostics)?, *required),
+        Spec::BlockAttrs { name, ty, required } => {
+            Node::BlockAttrs(named(name, diagnostics)?, typed(ty, diagnostics)?, *required)
+        }
         Spec::BlockList { name, min, max, nested } => {
             let name = named(name, diagnostics)?;
             let nested = nest(nested, &name, diagnostics)?;
@@ -213,7 +220,8 @@ fn check(spec: &Spec, implied: &str, path: &str, depth: usize, diagnostics: &mut
         Spec::Literal(text) => {
             let source = Source::new(format!("literal of {path}"), text.as_str());
             let context = Context { functions: FunctionSet::driver(), ..Context::constant(Budget::default()) };
-            let value = parse_expr(&source).and_then(|expr| Expression::new(expr.into(), source.clone()).evaluate(&context));
+            let value =
+                parse_expr(&source).and_then(|expr| Expression::new(expr.into(), source.clone()).evaluate(&context));
             match value {
                 Ok(value) => Node::Literal(value),
                 Err(e) => {
@@ -236,7 +244,9 @@ fn check(spec: &Spec, implied: &str, path: &str, depth: usize, diagnostics: &mut
 /// The type that decoding yields.
 fn implied_type(node: &Node) -> Type {
     match node {
-        Node::Object(attributes) => Type::Object(attributes.iter().map(|(key, child)| (key.clone(), implied_type(child))).collect()),
+        Node::Object(attributes) => {
+            Type::Object(attributes.iter().map(|(key, child)| (key.clone(), implied_type(child))).collect())
+        }
         Node::Array(items) => Type::Tuple(items.iter().map(implied_type).collect()),
         Node::Attr(_, ty, _) => ty.clone(),
         Node::Block(_, _, nested) => implied_type(nested),
@@ -251,7 +261,12 @@ fn implied_type(node: &Node) -> Type {
 
 /// What expressions in a `config` may refer to and call.
 fn node_context(vars: &Vars) -> Context {
-    Context { variables: vars.to_variables(), functions: FunctionSet::driver(), undefined: Undefined::Error, budget: Budget::default() }
+    Context {
+        variables: vars.to_variables(),
+        functions: FunctionSet::driver(),
+        undefined: Undefined::Error,
+        budget: Budget::default(),
+    }
 }
 
 /// Validates `config` by `spec`. Strings in it are templates over `vars`.
@@ -263,13 +278,16 @@ impl Checked {
     /// Validates `config`. Strings in it are templates over `vars`.
     pub fn decode(&self, config: &serde_json::Value, vars: &Vars) -> Result<Value, Vec<Diagnostic>> {
         // The configuration was taken apart long ago; errors point into a text of what is left of it.
-        let text = serde_json::to_string_pretty(config).map_err(|e| vec![Diagnostic::error("Unreadable configuration", e.to_string())])?;
+        let text = serde_json::to_string_pretty(config)
+            .map_err(|e| vec![Diagnostic::error("Unreadable configuration", e.to_string())])?;
         let source = Source::new("config", text);
         let context = node_context(vars);
         let node = crate::json::parse(&source).map_err(|e| vec![e])?;
         let node = match node.kind {
             // No configuration at all is an empty one.
-            crate::json::JsonKind::Null => crate::json::JsonNode { kind: crate::json::JsonKind::Object(Vec::new()), ..node },
+            crate::json::JsonKind::Null => {
+                crate::json::JsonNode { kind: crate::json::JsonKind::Object(Vec::new()), ..node }
+            }
             _ => node,
         };
         let body = body::json_body(&node, &source, Scope::default()).map_err(|e| vec![e])?;
@@ -289,13 +307,17 @@ impl Decoder<'_> {
         let mut attributes = Vec::new();
         let mut blocks: Vec<(&str, Vec<&str>)> = Vec::new();
         collect(node, &mut attributes, &mut blocks);
-        let schema = Schema { attributes, blocks: blocks.iter().map(|(name, labels)| (*name, labels.as_slice())).collect() };
+        let schema =
+            Schema { attributes, blocks: blocks.iter().map(|(name, labels)| (*name, labels.as_slice())).collect() };
         let content = body.content(&schema, None, &mut self.diagnostics);
         self.node(node, body, &content)
     }
 
     fn missing(&mut self, body: &Body, what: &str, name: &str) {
-        self.diagnostics.push(Diagnostic::error("Missing", format!("the {what} {name:?} is required here")).at(body.source(), body.span()));
+        self.diagnostics.push(
+            Diagnostic::error("Missing", format!("the {what} {name:?} is required here"))
+                .at(body.source(), body.span()),
+        );
     }
 
     fn attribute(&mut self, attribute: &Attribute, ty: &Type) -> Value {
@@ -314,9 +336,9 @@ impl Decoder<'_> {
 
     fn node(&mut self, node: &Node, body: &Body, content: &Content) -> Value {
         match node {
-            Node::Object(attributes) => {
-                Value::Object(attributes.iter().map(|(key, child)| (key.clone(), self.node(child, body, content))).collect())
-            }
+            Node::Object(attributes) => Value::Object(
+                attributes.iter().map(|(key, child)| (key.clone(), self.node(child, body, content))).collect(),
+            ),
             Node::Array(items) => Value::Tuple(items.iter().map(|child| self.node(child, body, content)).collect()),
             Node::Attr(name, ty, required) => match content.attribute(name) {
                 Some(attribute) => self.attribute(attribute, ty),
@@ -381,14 +403,25 @@ impl Decoder<'_> {
         first
     }
 
-    fn many(&mut self, name: &str, min: u64, max: u64, nested: &Node, body: &Body, content: &Content) -> (Type, Vec<Value>) {
+    fn many(
+        &mut self,
+        name: &str,
+        min: u64,
+        max: u64,
+        nested: &Node,
+        body: &Body,
+        content: &Content,
+    ) -> (Type, Vec<Value>) {
         let blocks: Vec<&Block> = content.blocks.iter().filter(|b| b.name == name).collect();
         let count = blocks.len() as u64;
         if count < min || (max > 0 && count > max) {
             let limit = if count < min { format!("at least {min}") } else { format!("at most {max}") };
             self.diagnostics.push(
-                Diagnostic::error("Wrong number of blocks", format!("{limit} {name} blocks are required, there are {count}"))
-                    .at(body.source(), body.span()),
+                Diagnostic::error(
+                    "Wrong number of blocks",
+                    format!("{limit} {name} blocks are required, there are {count}"),
+                )
+                .at(body.source(), body.span()),
             );
         }
         let items: Vec<Value> = blocks.iter().map(|block| self.body(nested, &block.body)).collect();
@@ -398,8 +431,11 @@ impl Decoder<'_> {
         let types: Vec<Type> = items.iter().map(Value::ty).collect();
         let Some(ty) = unify(&types) else {
             self.diagnostics.push(
-                Diagnostic::error("Blocks of different types", format!("all {name} blocks must have attributes of the same types"))
-                    .at(body.source(), blocks[0].name_span),
+                Diagnostic::error(
+                    "Blocks of different types",
+                    format!("all {name} blocks must have attributes of the same types"),
+                )
+                .at(body.source(), blocks[0].name_span),
             );
             return (Type::Any, items);
         };
@@ -421,8 +457,11 @@ impl Decoder<'_> {
             } else {
                 if let Some(second) = members.get(1) {
                     self.diagnostics.push(
-                        Diagnostic::error("Block given twice", format!("there is already a {} block labelled {label:?}", second.name))
-                            .at(second.body.source(), second.name_span),
+                        Diagnostic::error(
+                            "Block given twice",
+                            format!("there is already a {} block labelled {label:?}", second.name),
+                        )
+                        .at(second.body.source(), second.name_span),
                     );
                 }
                 self.body(nested, &members[0].body)

@@ -53,8 +53,9 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Checks a task's `config` against the schemas that a driver has on different nodes, newest version first. What one of them takes is taken. When
-/// all refuse it the findings that they share are told, or those of the first when each has a reason of its own. Without schemas nothing is found.
+/// Checks a task's `config` against the schemas that a driver has on different nodes, newest version first. What one of
+/// them takes is taken. When all refuse it the findings that they share are told, or those of the first when each has a
+/// reason of its own. Without schemas nothing is found.
 pub fn check_submission<'a>(schemas: impl IntoIterator<Item = &'a Checked>, config: &Json) -> Vec<Finding> {
     let mut shared: Option<Vec<Finding>> = None;
     let mut newest = Vec::new();
@@ -68,9 +69,9 @@ pub fn check_submission<'a>(schemas: impl IntoIterator<Item = &'a Checked>, conf
                 newest.clone_from(&found);
                 shared = Some(found);
             }
-            Some(shared) => {
-                shared.retain(|one| found.iter().any(|other| one.path == other.path && one.diagnostic.summary == other.diagnostic.summary))
-            }
+            Some(shared) => shared.retain(|one| {
+                found.iter().any(|other| one.path == other.path && one.diagnostic.summary == other.diagnostic.summary)
+            }),
         }
     }
     shared.filter(|shared| !shared.is_empty()).unwrap_or(newest)
@@ -79,7 +80,8 @@ pub fn check_submission<'a>(schemas: impl IntoIterator<Item = &'a Checked>, conf
 impl Checked {
     /// What a node would refuse, whatever its variables are.
     fn findings(&self, config: &Json) -> Vec<Finding> {
-        // References are evaluated once to see whether they can be; this has a budget of its own, as the node's decoding has.
+        // References are evaluated once to see whether they can be; this has a budget of its own, as the node's
+        // decoding has.
         let known = open(config, &node_context(&Vars::default()).without_variables());
         let Err(diagnostics) = self.decode(&known, &Vars::default()) else { return Vec::new() };
         // The decoder has made the same text of it.
@@ -102,7 +104,9 @@ fn open(config: &Json, context: &Context) -> Json {
     match config {
         Json::String(text) if refers(text, context) => Json::Null,
         Json::Array(items) => Json::Array(items.iter().map(|item| open(item, context)).collect()),
-        Json::Object(members) => Json::Object(members.iter().map(|(key, value)| (key.clone(), open(value, context))).collect()),
+        Json::Object(members) => {
+            Json::Object(members.iter().map(|(key, value)| (key.clone(), open(value, context))).collect())
+        }
         other => other.clone(),
     }
 }
@@ -128,7 +132,10 @@ fn descend(node: &JsonNode, span: Span, path: &mut Vec<Step>) -> bool {
     }
     match &node.kind {
         JsonKind::Object(members) => {
-            let Some(member) = members.iter().find(|member| within(member.key_span) || within(member.value.span)) else { return false };
+            let Some(member) = members.iter().find(|member| within(member.key_span) || within(member.value.span))
+            else {
+                return false;
+            };
             path.push(Step::Key(member.key.clone()));
             within(member.key_span) || descend(&member.value, span, path)
         }

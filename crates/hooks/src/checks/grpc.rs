@@ -5,6 +5,7 @@ use std::io;
 use driver_proto::health::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
 use hyper_util::rt::TokioIo;
 use lifecycle::checks::Outcome;
+use tls::Protocol;
 use tokio::net::TcpStream;
 use tonic::{
     Code,
@@ -26,7 +27,9 @@ pub(super) async fn ask(host: &str, port: u16, service: &str, tls: Option<&Tls>)
             ServingStatus::Serving => (Outcome::Pass, "grpc: SERVING".to_owned()),
             other => (Outcome::Fail, format!("grpc: {}", other.as_str_name())),
         },
-        Err(status) if status.code() == Code::Unimplemented => (Outcome::Fail, format!("{at} does not serve grpc.health.v1.Health")),
+        Err(status) if status.code() == Code::Unimplemented => {
+            (Outcome::Fail, format!("{at} does not serve grpc.health.v1.Health"))
+        }
         Err(status) if status.code() == Code::NotFound => (Outcome::Fail, format!("{at} knows no service {service:?}")),
         Err(status) => (Outcome::Fail, format!("{at}: {:?}: {}", status.code(), status.message())),
     }
@@ -59,7 +62,7 @@ async fn connect(host: String, port: u16, at: &str, tls: Option<Tls>) -> Result<
                 let (tls, host) = (tls.clone(), host.clone());
                 async move {
                     let stream = TcpStream::connect((host.as_str(), port)).await?;
-                    tls.connect(stream, &host, b"h2").await.map(TokioIo::new).map_err(io::Error::other)
+                    tls.connect(stream, &host, Protocol::Http2).await.map(TokioIo::new).map_err(io::Error::other)
                 }
             });
             endpoint.connect_with_connector(connector).await.map_err(failed)
@@ -80,7 +83,7 @@ mod tests {
     use tonic::{Request, Response, Status};
 
     use super::*;
-    use crate::checks::tls;
+    use crate::checks;
 
     struct Fake;
 
@@ -106,8 +109,9 @@ mod tests {
     async fn the_health_service_says_what_a_service_does() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("address").port();
-        let serving =
-            tonic::transport::Server::builder().add_service(HealthServer::new(Fake)).serve_with_incoming(TcpListenerStream::new(listener));
+        let serving = tonic::transport::Server::builder()
+            .add_service(HealthServer::new(Fake))
+            .serve_with_incoming(TcpListenerStream::new(listener));
         let server = tokio::spawn(serving);
         for (service, outcome, said) in [
             ("", Outcome::Pass, "grpc: SERVING"),
@@ -134,7 +138,7 @@ mod tests {
         let port = listener.local_addr().expect("address").port();
         let server = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let Ok(stream) = tls::tests::acceptor(b"h2").accept(stream).await else { continue };
+                let Ok(stream) = checks::tls::tests::acceptor(b"h2").accept(stream).await else { continue };
                 let service = TowerToHyperService::new(HealthServer::new(Fake));
                 // Ends with its client.
                 let _ = http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
@@ -143,7 +147,10 @@ mod tests {
         let tls = |skip_verify| Tls { server_name: "web.test".into(), skip_verify };
         assert_eq!(ask("127.0.0.1", port, "good", Some(&tls(true))).await, (Outcome::Pass, "grpc: SERVING".to_owned()));
         let (outcome, said) = ask("127.0.0.1", port, "good", Some(&tls(false))).await;
-        assert!(outcome == Outcome::Fail && said.contains(&format!("connect to 127.0.0.1:{port}: ")), "nobody vouches for it: {said}");
+        assert!(
+            outcome == Outcome::Fail && said.contains(&format!("connect to 127.0.0.1:{port}: ")),
+            "nobody vouches for it: {said}"
+        );
         let (outcome, said) = ask("127.0.0.1", port, "good", None).await;
         assert!(outcome == Outcome::Fail, "it speaks TLS only: {said}");
         server.abort();

@@ -172,14 +172,20 @@ impl Checks {
                     }
                     // The driver enforces the time limit. An error that comes with an answer concerns the task; any
                     // other concerns the plugin.
-                    Err(e) if e.is_plugin_gone() || e.is_disconnected() || e.is_task_not_found() => not_run(e.to_string()),
+                    Err(e) if e.is_plugin_gone() || e.is_disconnected() || e.is_task_not_found() => {
+                        not_run(e.to_string())
+                    }
                     Err(e) => (Some(Outcome::Fail), 0, e.to_string()),
                 }
             }
             Within::Remote(slot) => match self.remote.exec(slot.clone(), command).await {
                 Ok(session) => match tokio::time::timeout(limit, collect(session)).await {
                     Ok(found) => found,
-                    Err(_) => (Some(Outcome::Fail), 0, format!("the script did not end within {}", model::GoDuration::from(limit))),
+                    Err(_) => (
+                        Some(Outcome::Fail),
+                        0,
+                        format!("the script did not end within {}", model::GoDuration::from(limit)),
+                    ),
                 },
                 Err(why) => not_run(why),
             },
@@ -217,8 +223,10 @@ async fn http(ask: &Ask) -> Found {
     };
     let sent = match tls {
         None => send(TokioIo::new(stream), request).await.map_err(|e| format!("{method} http://{at}{path}: {e}")),
-        Some(tls) => match tls.connect(stream, host, b"http/1.1").await {
-            Ok(stream) => send(TokioIo::new(stream), request).await.map_err(|e| format!("{method} https://{at}{path}: {e}")),
+        Some(tls) => match tls.connect(stream, host, ::tls::Protocol::Http1).await {
+            Ok(stream) => {
+                send(TokioIo::new(stream), request).await.map_err(|e| format!("{method} https://{at}{path}: {e}"))
+            }
             Err(why) => Err(why),
         },
     };
@@ -304,7 +312,9 @@ mod tests {
         ] {
             assert_eq!(of_status(status), outcome, "{status}");
         }
-        for (code, outcome) in [(0, Outcome::Pass), (1, Outcome::Warn), (2, Outcome::Fail), (-1, Outcome::Fail), (137, Outcome::Fail)] {
+        for (code, outcome) in
+            [(0, Outcome::Pass), (1, Outcome::Warn), (2, Outcome::Fail), (-1, Outcome::Fail), (137, Outcome::Fail)]
+        {
             assert_eq!(of_exit(code), outcome, "{code}");
         }
     }
@@ -342,7 +352,9 @@ mod tests {
         let (port, mut asked) = server("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
         assert_eq!(http(&ask(port)).await, (Some(Outcome::Pass), 200, "nomad: http ok".to_owned()));
         let text = asked.recv().await.expect("asked").to_lowercase();
-        for part in ["post /health?x=1 http/1.1\r\n", "x-a: b\r\n", &format!("host: 127.0.0.1:{port}\r\n"), "\r\n\r\nhello"] {
+        for part in
+            ["post /health?x=1 http/1.1\r\n", "x-a: b\r\n", &format!("host: 127.0.0.1:{port}\r\n"), "\r\n\r\nhello"]
+        {
             assert!(text.contains(part), "{part:?} in {text:?}");
         }
         let (port, _asked) = server("HTTP/1.1 503 Busy\r\ncontent-length: 5\r\n\r\nlater").await;

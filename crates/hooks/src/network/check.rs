@@ -58,12 +58,20 @@ async fn ask(runner: &Runner<'_>, list: &NetworkList, record: &Record, of: impl 
 
 /// `CNI_ARGS` that ask for the same address again, where the IPAM plugin knows them.
 fn same_address(record: &Record, list: &NetworkList) -> Option<String> {
-    let gives = |plugin: &serde_json::Map<String, serde_json::Value>| plugin.get("ipam").is_some_and(|ipam| ipam["type"] == "host-local");
+    let gives = |plugin: &serde_json::Map<String, serde_json::Value>| {
+        plugin.get("ipam").is_some_and(|ipam| ipam["type"] == "host-local")
+    };
     let known = list.plugins.iter().any(gives) && !record.status.address.is_empty();
     known.then(|| format!("{};IP={}", record.args, record.status.address))
 }
 
-fn runner<'a>(with: &'a Networks, container: &'a str, record: &'a Record, args: &'a str, log: &'a std::fs::File) -> Runner<'a> {
+fn runner<'a>(
+    with: &'a Networks,
+    container: &'a str,
+    record: &'a Record,
+    args: &'a str,
+    log: &'a std::fs::File,
+) -> Runner<'a> {
     let netns = Some(Path::new(&record.path));
     Runner { dirs: &with.config.network.cni_path, container, netns, args, ports: &record.ports, log }
 }
@@ -86,7 +94,8 @@ impl AllocNetwork {
         let container = self.container();
         let answers = ask(&runner(with, &container, &record, &record.args, &log), &list, &record, |_| true).await;
         if !answers.broken.is_empty() {
-            tracing::debug!(alloc = container, why = ?answers.broken, "plugins that refuse what they have just made are not asked again");
+            tracing::debug!(alloc = container, why = ?answers.broken, "plugins that refuse what they have just made \
+                are not asked again");
         }
         record.checks = Some(answers.well);
         if let Err(why) = self.write(&record).await {
@@ -116,7 +125,7 @@ impl AllocNetwork {
     }
 
     async fn look(&self, with: &Networks) -> Verdict {
-        let Ok(Some(record)) = Record::read(&self.dir) else { return Verdict::Lost("its record is gone".into()) };
+        let Ok(Some(mut record)) = Record::read(&self.dir) else { return Verdict::Lost("its record is gone".into()) };
         let Some(list) = record.list.clone() else { return Verdict::Sound };
         if !record.up {
             return Verdict::Lost("it was being made or mended when the agent ended".into());
@@ -138,17 +147,23 @@ impl AllocNetwork {
         let known = record.checks.clone();
         let chosen = |at| known.as_ref().is_none_or(|known| known.contains(&at));
         let answers = ask(&runner(with, &container, &record, &record.args, &log), &list, &record, chosen).await;
-        if answers.broken.is_empty() {
-            return Verdict::Sound;
-        }
         let why = answers.broken.join("; ");
         if known.is_none() {
-            // The agent that made it died before it recorded whose CHECK to trust.
-            tracing::warn!(
-                alloc = container,
-                why,
-                "plugins find the network of an allocation broken, which they may have done from the beginning"
-            );
+            // The agent that made it died before it recorded whose CHECK to trust: those that find it well now.
+            if !why.is_empty() {
+                tracing::warn!(
+                    alloc = container,
+                    why,
+                    "plugins find the network of an allocation broken, which they may have done from the beginning"
+                );
+            }
+            record.checks = Some(answers.well);
+            if let Err(why) = self.write(&record).await {
+                tracing::warn!(alloc = container, ?why, "the network of the allocation will not be checked");
+            }
+            return Verdict::Sound;
+        }
+        if why.is_empty() {
             return Verdict::Sound;
         }
         match self.mend(with, record, &list, &log).await {
@@ -159,7 +174,13 @@ impl AllocNetwork {
     }
 
     /// Leaves the network and joins it again, with the same namespace. True when it then has its former state.
-    async fn mend(&self, with: &Networks, mut record: Record, list: &NetworkList, log: &std::fs::File) -> Result<bool, String> {
+    async fn mend(
+        &self,
+        with: &Networks,
+        mut record: Record,
+        list: &NetworkList,
+        log: &std::fs::File,
+    ) -> Result<bool, String> {
         let container = self.container();
         // Nothing relies on it until it is up: a start in between makes it anew.
         record.up = false;

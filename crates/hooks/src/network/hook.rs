@@ -16,7 +16,8 @@ impl Hook for Networks {
         Box::pin(async {
             let (network, spec) = (&starting.place.network, starting.spec);
             // The end of the allocation, or the next agent, ends a half-made network.
-            given.network = starting.unless_interrupted(network.ensure(self, spec.alloc, spec.job, spec.group)).await??;
+            given.network =
+                starting.unless_interrupted(network.ensure(self, spec.alloc, spec.job, spec.group)).await??;
             Ok(())
         })
     }

@@ -190,11 +190,19 @@ impl AllocNetwork {
                 return Ok(Some(record));
             }
         }
-        end(with, &self.dir).await.map_err(|why| setup(format!("end what is left of an earlier network of the allocation: {why}")))?;
+        end(with, &self.dir)
+            .await
+            .map_err(|why| setup(format!("end what is left of an earlier network of the allocation: {why}")))?;
         Ok(None)
     }
 
-    async fn make(&self, with: &Networks, holder: Option<&Driver>, alloc: AllocId, wanted: &Wanted) -> Result<Record, StartFailure> {
+    async fn make(
+        &self,
+        with: &Networks,
+        holder: Option<&Driver>,
+        alloc: AllocId,
+        wanted: &Wanted,
+    ) -> Result<Record, StartFailure> {
         let list = chain(with, &wanted.mode).map_err(setup)?;
         let mut attempt = 1;
         loop {
@@ -245,7 +253,9 @@ impl AllocNetwork {
             None => {
                 let made = tokio::task::spawn_blocking(move || netns::create(&own)).await;
                 let made = made.unwrap_or_else(|e| Err(std::io::Error::other(e)));
-                made.map_err(|e| setup(format!("make a network namespace: {e}; it needs root and a kernel with network namespaces")))?;
+                made.map_err(|e| {
+                    setup(format!("make a network namespace: {e}; it needs root and a kernel with network namespaces"))
+                })?;
             }
         }
         if let Some(list) = list {
@@ -327,14 +337,24 @@ impl Networks {
 
     /// The driver that holds the namespaces of the group itself, if there is one. Refuses drivers whose tasks could not
     /// join.
-    async fn holder(&self, alloc: &Allocation, group: &TaskGroup, wanted: &Wanted) -> Result<Option<Driver>, StartFailure> {
+    async fn holder(
+        &self,
+        alloc: &Allocation,
+        group: &TaskGroup,
+        wanted: &Wanted,
+    ) -> Result<Option<Driver>, StartFailure> {
         let mut holder: Option<Driver> = None;
         for task in group.tasks.iter().filter(|t| !is_remote(alloc, &t.name)) {
-            let driver = self.drivers.in_time(&task.driver).await.map_err(|why| StartFailure::Driver { why, recoverable: true })?;
+            let driver = self
+                .drivers
+                .in_time(&task.driver)
+                .await
+                .map_err(|why| StartFailure::Driver { why, recoverable: true })?;
             let offered = driver.capabilities().unwrap_or_default();
             if !offered.network_modes.contains(&driver_host::NetworkMode::Group) {
                 return Err(StartFailure::Validation(format!(
-                    "the network of group {:?} has a namespace of its own ({:?}), which driver {:?} of task {:?} cannot join; use network mode \
+                    "the network of group {:?} has a namespace of its own ({:?}), which driver {:?} of task {:?} \
+                        cannot join; use network mode \
                      \"host\", or another driver",
                     &*group.name, wanted.mode, task.driver, &*task.name
                 )));
@@ -343,7 +363,8 @@ impl Networks {
                 _ if !offered.must_create_network => {}
                 Some(other) if other.name() != driver.name() => {
                     return Err(StartFailure::Validation(format!(
-                        "drivers {:?} and {:?} both make the network of their group themselves; tasks of both cannot share a group with a network \
+                        "drivers {:?} and {:?} both make the network of their group themselves; tasks of both cannot \
+                            share a group with a network \
                          of its own",
                         other.name(),
                         driver.name()
@@ -357,14 +378,18 @@ impl Networks {
 }
 
 /// The namespace that a driver holds; true when it is new.
-async fn create_at(driver: &Driver, alloc: AllocId, hostname: &str) -> Result<(wire::NetworkIsolationSpec, bool), StartFailure> {
+async fn create_at(
+    driver: &Driver,
+    alloc: AllocId,
+    hostname: &str,
+) -> Result<(wire::NetworkIsolationSpec, bool), StartFailure> {
     let failed = |why: String, recoverable| StartFailure::Driver { why, recoverable };
-    let (spec, created) = driver
-        .create_network(&alloc.to_string(), hostname)
-        .await
-        .map_err(|e| failed(format!("driver {:?} makes no network for the group: {e}", driver.name()), e.recoverable()))?;
+    let (spec, created) = driver.create_network(&alloc.to_string(), hostname).await.map_err(|e| {
+        failed(format!("driver {:?} makes no network for the group: {e}", driver.name()), e.recoverable())
+    })?;
     let spec = spec.filter(|s| !s.path.is_empty());
-    spec.map(|s| (s, created)).ok_or_else(|| failed(format!("driver {:?} has made a network without a namespace", driver.name()), false))
+    spec.map(|s| (s, created))
+        .ok_or_else(|| failed(format!("driver {:?} has made a network without a namespace", driver.name()), false))
 }
 
 /// The plugins of the mode; `None` = no plugin at all.
@@ -377,7 +402,10 @@ fn chain(with: &Networks, mode: &Mode) -> Result<Option<NetworkList>, String> {
             let dir = &config.cni_config_dir;
             let (mut known, wrong) = cni::networks(dir);
             let wrong = if wrong.is_empty() { String::new() } else { format!("; not readable: {}", wrong.join(", ")) };
-            known.remove(name).map(Some).ok_or_else(|| format!("there is no CNI network {name:?} in {}{wrong}", dir.display()))
+            known
+                .remove(name)
+                .map(Some)
+                .ok_or_else(|| format!("there is no CNI network {name:?} in {}{wrong}", dir.display()))
         }
     }
 }
@@ -393,7 +421,8 @@ pub async fn end(with: &Networks, dir: &Path) -> Result<(), String> {
     let alloc = dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     // A plugin of a killed agent may still run.
     let log = record::lock(dir).await?;
-    let record = Record::read(dir).map_err(|e| format!("the record in {} is damaged: {e}", dir.display()))?.unwrap_or_default();
+    let record =
+        Record::read(dir).map_err(|e| format!("the record in {} is damaged: {e}", dir.display()))?.unwrap_or_default();
     let mut spec = wire::NetworkIsolationSpec {
         mode: NetworkIsolationMode::Group.into(),
         path: record.path.clone(),
@@ -423,7 +452,10 @@ pub async fn end(with: &Networks, dir: &Path) -> Result<(), String> {
             ports: &record.ports,
             log: &log,
         };
-        runner.del(list, record.result.as_ref()).await.map_err(|e| format!("leave the network {:?}: {e}", list.name))?;
+        runner
+            .del(list, record.result.as_ref())
+            .await
+            .map_err(|e| format!("leave the network {:?}: {e}", list.name))?;
     }
     if let Some(driver) = driver {
         driver.destroy_network(&alloc, Some(spec)).await.map_err(|e| e.to_string())?;
@@ -471,7 +503,8 @@ mod tests {
     fn where_an_allocation_is_reached_is_told_of_every_network() {
         let dns = |server: &str| Some(Dns { servers: vec![server.to_owned()], ..Dns::default() });
         let group = |dns| TaskGroup { networks: vec![Network { dns, ..Network::default() }], ..TaskGroup::default() };
-        let status = |address: &str, dns| NetworkStatus { address: address.to_owned(), dns, ..NetworkStatus::default() };
+        let status =
+            |address: &str, dns| NetworkStatus { address: address.to_owned(), dns, ..NetworkStatus::default() };
         for (own, known, group, expected) in [
             (None, None, None, status("", None)),
             (None, None, Some(TaskGroup::default()), status("", None)),
@@ -483,7 +516,12 @@ mod tests {
                 Some(group(dns("1.1.1.1"))),
                 status("10.0.0.2", dns("1.1.1.1")),
             ),
-            (Some(status("10.0.0.2", dns("2.2.2.2"))), None, Some(group(dns("1.1.1.1"))), status("10.0.0.2", dns("2.2.2.2"))),
+            (
+                Some(status("10.0.0.2", dns("2.2.2.2"))),
+                None,
+                Some(group(dns("1.1.1.1"))),
+                status("10.0.0.2", dns("2.2.2.2")),
+            ),
             (None, Some(status("10.0.0.1", None)), None, status("10.0.0.1", None)),
         ] {
             assert_eq!(reached(own.clone(), known.as_ref(), group.as_ref()), expected, "{own:?} {known:?} {group:?}");

@@ -122,7 +122,8 @@ enum First {
 
 /// Renders all templates once, in order: one may read the output of another. Blocking.
 fn first(plan: &Plan, now: i64) -> Result<First, (String, bool)> {
-    let directories = Directories::open(&plan.dirs).map_err(|e| (format!("open the task's directories for templates: {e}"), true))?;
+    let directories =
+        Directories::open(&plan.dirs).map_err(|e| (format!("open the task's directories for templates: {e}"), true))?;
     let mut missing = std::collections::BTreeSet::new();
     let mut variables = BTreeMap::new();
     let mut applied = record::Applications::new();
@@ -139,7 +140,8 @@ fn first(plan: &Plan, now: i64) -> Result<First, (String, bool)> {
         if planned.env {
             variables.extend(plan::variables(planned, &rendered.content).map_err(|why| (why, true))?);
         }
-        let written = directories.root(&planned.destination).write(&planned.destination.path, &rendered.content, planned.look);
+        let written =
+            directories.root(&planned.destination).write(&planned.destination.path, &rendered.content, planned.look);
         written.map_err(|e| (format!("template {:?}: {e}", planned.name), true))?;
         applied.insert(planned.name.clone(), record::Applied { digest: rendered.digest, now_ns: now });
     }
@@ -190,17 +192,24 @@ fn bundle_now(plan: &Plan) -> Result<Bundled, Unbundled> {
         let named = |why: &str| format!("template {:?}: {why}", planned.name);
         let refused = |why: &str| Unbundled::Refused(named(why));
         if planned.destination.shared {
-            return Err(refused("the task runs where no directory is shared with others; choose a destination below local or secrets"));
+            return Err(refused(
+                "the task runs where no directory is shared with others; choose a destination below local or secrets",
+            ));
         }
         if planned.look.uid.is_some() || planned.look.gid.is_some() {
-            return Err(refused("uid and gid are users of this node and mean nothing where the task runs; leave them out"));
+            return Err(refused(
+                "uid and gid are users of this node and mean nothing where the task runs; leave them out",
+            ));
         }
         let follows = planned.change != plan::Change::Noop && !planned.once;
         let attempt = plan::render(plan, planned, None, now);
-        let (Attempt::Ready(plan::Rendered { inputs, .. }) | Attempt::Waiting(_, inputs) | Attempt::Failed(_, inputs)) = &attempt;
+        let (Attempt::Ready(plan::Rendered { inputs, .. }) | Attempt::Waiting(_, inputs) | Attempt::Failed(_, inputs)) =
+            &attempt;
         if follows && !inputs.services.is_empty() {
             let why = "it reads services, and nothing follows their changes where the task runs";
-            return Err(refused(&format!("{why}; write change_mode = \"noop\" (or once = true), or let the workload ask the registry")));
+            return Err(refused(&format!(
+                "{why}; write change_mode = \"noop\" (or once = true), or let the workload ask the registry"
+            )));
         }
         let rendered = match attempt {
             Attempt::Ready(rendered) => rendered,
@@ -235,13 +244,22 @@ mod tests {
         let discovery = crate::discovery::Discovery::new("global".into(), Arc::new(|| None));
         let services = TaskServices::new(ServiceWatches::new(discovery), "default".into(), "global".into());
         let tokens = TokenVariables::Given([("NOMAD_TOKEN".to_owned(), "e30".to_owned())].into());
-        let node = model::Node { name: "n1".into(), attributes: [("kernel.name".into(), "linux".into())].into(), ..model::Node::default() };
+        let node = model::Node {
+            name: "n1".into(),
+            attributes: [("kernel.name".into(), "linux".into())].into(),
+            ..model::Node::default()
+        };
         let data = TaskData { node: Arc::new(node), region: "global".into(), tokens, services };
         bundle(&task, &TemplateConfig::default(), &dirs, PathView::Host, &vars, data).await
     }
 
     fn template(destination: &str, data: &str) -> Template {
-        Template { destination: Some(destination.into()), data: Some(data.into()), perms: Some("0600".into()), ..Template::default() }
+        Template {
+            destination: Some(destination.into()),
+            data: Some(data.into()),
+            perms: Some("0600".into()),
+            ..Template::default()
+        }
     }
 
     #[tokio::test]
@@ -258,7 +276,10 @@ mod tests {
         assert_eq!(variables, [("A".to_owned(), "mee30-linux".to_owned())].into());
         for (one, part) in [
             (template("local/x", "{{ file \"local/y\" }}"), "no directory for it"),
-            (Template { source: Some("local/y".into()), data: None, ..template("local/x", "") }, "its source is a file"),
+            (
+                Template { source: Some("local/y".into()), data: None, ..template("local/x", "") },
+                "its source is a file",
+            ),
             (template("local/x", "{{ nomadServices }}"), "nothing follows their changes"),
             (template("local/x", "{{ nomadService \"web@eu\" }}"), "belongs to the region \"global\""),
             (Template { uid: Some(0), ..template("local/x", "") }, "users of this node"),
@@ -268,7 +289,12 @@ mod tests {
             assert!(matches!(&refused, Err(Unbundled::Refused(why)) if why.contains(part)), "{part}: {refused:?}");
         }
         // No server answers here: the creation is repeated.
-        let later = bundled(Template { change_mode: Some("noop".into()), ..template("local/x", "{{ nomadService \"web\" }}") }).await;
-        assert!(matches!(&later, Err(Unbundled::Later(why)) if why.contains("nomadService(web), services cannot be read")), "{later:?}");
+        let later =
+            bundled(Template { change_mode: Some("noop".into()), ..template("local/x", "{{ nomadService \"web\" }}") })
+                .await;
+        assert!(
+            matches!(&later, Err(Unbundled::Later(why)) if why.contains("nomadService(web), services cannot be read")),
+            "{later:?}"
+        );
     }
 }

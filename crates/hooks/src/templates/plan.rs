@@ -116,7 +116,8 @@ impl Plan {
         host: &Vars,
         data: TaskData,
     ) -> Result<Self, String> {
-        let templates = task.templates.iter().map(|t| planned(t, config, dirs, view, host)).collect::<Result<_, _>>()?;
+        let templates =
+            task.templates.iter().map(|t| planned(t, config, dirs, view, host)).collect::<Result<_, _>>()?;
         let sandbox = !config.disable_file_sandbox;
         Ok(Self {
             templates,
@@ -132,7 +133,13 @@ impl Plan {
     }
 }
 
-fn planned(t: &model::task::Template, config: &TemplateConfig, dirs: &TaskDirs, view: PathView, host: &Vars) -> Result<Planned, String> {
+fn planned(
+    t: &model::task::Template,
+    config: &TemplateConfig,
+    dirs: &TaskDirs,
+    view: PathView,
+    host: &Vars,
+) -> Result<Planned, String> {
     let text = |o: &Option<String>| o.clone().unwrap_or_default();
     let destination = interpolate(&text(&t.destination), host);
     let failed = |why: String| format!("template {destination:?}: {why}");
@@ -162,7 +169,11 @@ fn planned(t: &model::task::Template, config: &TemplateConfig, dirs: &TaskDirs, 
         },
         destination: place(&destination, dirs, view).map_err(failed)?,
         look: Look { mode: u32::from_str_radix(&text(&t.perms), 8).unwrap_or(0o644), uid: id(t.uid), gid: id(t.gid) },
-        syntax: Syntax { left: text(&t.left_delimiter), right: text(&t.right_delimiter), denied: config.function_denylist.clone() },
+        syntax: Syntax {
+            left: text(&t.left_delimiter),
+            right: text(&t.right_delimiter),
+            denied: config.function_denylist.clone(),
+        },
         strict: t.error_on_missing_key == Some(true),
         env: t.env == Some(true),
         once: t.once == Some(true),
@@ -258,7 +269,9 @@ impl Source for TaskSource<'_> {
 
     fn file(&mut self, path: &str) -> Lookup<Vec<u8>> {
         let Some(directories) = self.directories else {
-            return Lookup::Refused("the task runs where this node has no directory for it, so there is no file to read".into());
+            return Lookup::Refused(
+                "the task runs where this node has no directory for it, so there is no file to read".into(),
+            );
         };
         let read = match place(path, &self.plan.dirs, self.plan.view) {
             Ok(place) => self.read(directories.root(&place), &place.path),
@@ -316,12 +329,20 @@ pub(super) fn render(plan: &Plan, planned: &Planned, directories: Option<&Direct
     let text = match (&planned.text, directories) {
         (Text::Here(text), _) => text.clone(),
         (Text::In(_), None) => {
-            return Attempt::Failed("its source is a file, and the task runs where this node has none for it".into(), source.inputs);
+            return Attempt::Failed(
+                "its source is a file, and the task runs where this node has none for it".into(),
+                source.inputs,
+            );
         }
         (Text::In(place), Some(directories)) => match directories.root(place).read(&place.path) {
             Ok((bytes, _)) => match String::from_utf8(bytes) {
                 Ok(text) => text,
-                Err(_) => return Attempt::Failed(format!("its source {} is not UTF-8 text", place.path.display()), source.inputs),
+                Err(_) => {
+                    return Attempt::Failed(
+                        format!("its source {} is not UTF-8 text", place.path.display()),
+                        source.inputs,
+                    );
+                }
             },
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 return Attempt::Waiting([format!("source({})", place.path.display())].into(), source.inputs);
@@ -339,7 +360,9 @@ pub(super) fn render(plan: &Plan, planned: &Planned, directories: Option<&Direct
             let digest = Sha256::digest(&content).iter().map(|b| format!("{b:02x}")).collect();
             Attempt::Ready(Rendered { content, digest, inputs: source.inputs })
         }
-        Ok(Outcome::Waiting(what)) => Attempt::Waiting(plan.services.explain(what, &source.inputs.services), source.inputs),
+        Ok(Outcome::Waiting(what)) => {
+            Attempt::Waiting(plan.services.explain(what, &source.inputs.services), source.inputs)
+        }
         Err(e) => Attempt::Failed(e.to_string(), source.inputs),
     }
 }
@@ -353,12 +376,15 @@ pub(super) fn changed(plan: &Plan, directories: &Directories, inputs: &Inputs) -
     for variable in inputs.tokens.keys() {
         source.env(variable);
     }
-    source.inputs.files != inputs.files || source.inputs.tokens != inputs.tokens || plan.services.differ(&inputs.services)
+    source.inputs.files != inputs.files
+        || source.inputs.tokens != inputs.tokens
+        || plan.services.differ(&inputs.services)
 }
 
 /// Parses a rendered environment file into variables.
 pub(super) fn variables(planned: &Planned, content: &[u8]) -> Result<Vec<(String, String)>, String> {
-    let text = std::str::from_utf8(content).map_err(|_| format!("template {:?}: the result is not UTF-8 text", planned.name))?;
+    let text = std::str::from_utf8(content)
+        .map_err(|_| format!("template {:?}: the result is not UTF-8 text", planned.name))?;
     template::parse_env(text).map_err(|why| format!("template {:?} with env = true: {why}", planned.name))
 }
 

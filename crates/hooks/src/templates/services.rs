@@ -35,9 +35,10 @@ impl TaskServices {
 
     fn here(&self, region: Option<&str>) -> Result<(), String> {
         match region {
-            Some(other) if other != self.region => {
-                Err(format!("services of the region {other:?} cannot be read here; this node belongs to the region {:?}", self.region))
-            }
+            Some(other) if other != self.region => Err(format!(
+                "services of the region {other:?} cannot be read here; this node belongs to the region {:?}",
+                self.region
+            )),
             _ => Ok(()),
         }
     }

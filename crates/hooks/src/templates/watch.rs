@@ -43,7 +43,13 @@ impl Templates {
         }
     }
 
-    async fn follow(&self, place: &TaskPlace, run: &str, spec: TaskSpec<'_>, capabilities: &Capabilities) -> Result<(), String> {
+    async fn follow(
+        &self,
+        place: &TaskPlace,
+        run: &str,
+        spec: TaskSpec<'_>,
+        capabilities: &Capabilities,
+    ) -> Result<(), String> {
         let mut plan = self.plan_of(place, spec, capabilities)?;
         plan.templates.retain(|t| !t.once);
         let plan = Arc::new(plan);
@@ -78,7 +84,8 @@ impl Templates {
             let before = applied.get(&planned.name).map(|a| a.digest.clone());
             let state = known.entry(planned.name.clone()).or_default();
             // Without a record, the present file counts as applied.
-            state.digest = before.unwrap_or_else(|| if let Attempt::Ready(r) = &attempt { r.digest.clone() } else { String::new() });
+            state.digest = before
+                .unwrap_or_else(|| if let Attempt::Ready(r) = &attempt { r.digest.clone() } else { String::new() });
             take(place, planned, attempt, now, state, &mut changes);
         }
         loop {
@@ -131,13 +138,21 @@ impl Templates {
         changes: Vec<Changed>,
         applied: &mut record::Applications,
     ) -> Result<bool, String> {
-        let splay = changes.iter().filter(|c| c.planned.change != Change::Noop).map(|c| c.planned.splay).max().unwrap_or_default();
+        let splay = changes
+            .iter()
+            .filter(|c| c.planned.change != Change::Noop)
+            .map(|c| c.planned.splay)
+            .max()
+            .unwrap_or_default();
         let work = plan.clone();
         let changes = blocking(move || {
             let directories = open(&work)?;
             for c in &changes {
-                let written =
-                    directories.root(&c.planned.destination).write(&c.planned.destination.path, &c.rendered.content, c.planned.look);
+                let written = directories.root(&c.planned.destination).write(
+                    &c.planned.destination.path,
+                    &c.rendered.content,
+                    c.planned.look,
+                );
                 written.map_err(|e| format!("template {:?}: {e}", c.planned.name))?;
             }
             Ok(changes)
@@ -201,7 +216,8 @@ impl Templates {
             Ok(result) if result.exit.exit_code == 0 && result.exit.signal == 0 => None,
             Ok(result) => {
                 // Some drivers deliver both streams as one.
-                let said = String::from_utf8_lossy(if result.stderr.is_empty() { &result.stdout } else { &result.stderr });
+                let said =
+                    String::from_utf8_lossy(if result.stderr.is_empty() { &result.stdout } else { &result.stderr });
                 let said: String = said.trim().chars().take(200).collect();
                 let said = if said.is_empty() { String::new() } else { format!(": {said}") };
                 Some(format!("exit code {}{said}", result.exit.exit_code))
@@ -218,7 +234,14 @@ struct Changed {
     now: i64,
 }
 
-fn take(place: &TaskPlace, planned: Planned, attempt: Attempt, now: i64, state: &mut Known, changes: &mut Vec<Changed>) {
+fn take(
+    place: &TaskPlace,
+    planned: Planned,
+    attempt: Attempt,
+    now: i64,
+    state: &mut Known,
+    changes: &mut Vec<Changed>,
+) {
     let why = match attempt {
         Attempt::Ready(rendered) => {
             state.told.clear();
@@ -248,10 +271,13 @@ fn take(place: &TaskPlace, planned: Planned, attempt: Attempt, now: i64, state: 
 /// Templates whose data has changed and then stayed quiet for the job's `wait`.
 async fn settled(plan: &Arc<Plan>, known: &mut BTreeMap<String, Known>) -> Result<Vec<Planned>, String> {
     let look = async |known: &BTreeMap<String, Known>| {
-        let (work, inputs) = (plan.clone(), known.iter().map(|(n, k)| (n.clone(), k.inputs.clone())).collect::<BTreeMap<_, _>>());
+        let (work, inputs) =
+            (plan.clone(), known.iter().map(|(n, k)| (n.clone(), k.inputs.clone())).collect::<BTreeMap<_, _>>());
         blocking(move || {
             let directories = open(&work)?;
-            let is = |t: &&Planned| inputs.get(&t.name).is_some_and(|i| !i.is_empty() && plan::changed(&work, &directories, i));
+            let is = |t: &&Planned| {
+                inputs.get(&t.name).is_some_and(|i| !i.is_empty() && plan::changed(&work, &directories, i))
+            };
             Ok(work.templates.iter().filter(is).cloned().collect::<Vec<_>>())
         })
         .await
@@ -266,8 +292,10 @@ async fn settled(plan: &Arc<Plan>, known: &mut BTreeMap<String, Known>) -> Resul
             // Their present inputs count as known: the next change is a later one.
             let (work, planned) = (plan.clone(), t.clone());
             let attempt = blocking(move || Ok(plan::render(&work, &planned, Some(&open(&work)?), now_ns()))).await?;
-            if let (Some(state), Attempt::Ready(Rendered { inputs, .. }) | Attempt::Waiting(_, inputs) | Attempt::Failed(_, inputs)) =
-                (known.get_mut(&t.name), attempt)
+            if let (
+                Some(state),
+                Attempt::Ready(Rendered { inputs, .. }) | Attempt::Waiting(_, inputs) | Attempt::Failed(_, inputs),
+            ) = (known.get_mut(&t.name), attempt)
             {
                 state.inputs = inputs;
             }

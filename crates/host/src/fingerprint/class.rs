@@ -62,7 +62,11 @@ mod tests {
             ("class", |n| n.class = "big".into()),
             ("pool", |n| n.pool = "gpu".into()),
             ("driver", |n| drop(n.drivers.insert("mock".into(), Default::default()))),
-            ("network", |n| n.resources.node_networks.push(model::resources::NodeNetwork { mode: "bridge".into(), ..Default::default() })),
+            ("network", |n| {
+                n.resources
+                    .node_networks
+                    .push(model::resources::NodeNetwork { mode: "bridge".into(), ..Default::default() })
+            }),
         ];
         for (what, change) in changes {
             let mut c = a.clone();

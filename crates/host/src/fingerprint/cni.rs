@@ -48,7 +48,9 @@ pub(super) fn look(config: &ClientConfig, facts: &mut Facts) {
     for (name, list) in lists {
         match list.kinds().find(|plugin| !has(plugin)) {
             None => offer(format!("cni/{name}"), String::new()),
-            Some(plugin) => tracing::warn!(network = name, plugin, "a CNI network cannot be used: its plugin is missing"),
+            Some(plugin) => {
+                tracing::warn!(network = name, plugin, "a CNI network cannot be used: its plugin is missing")
+            }
         }
     }
 }
@@ -93,7 +95,10 @@ mod tests {
 
     #[test]
     fn versions() {
-        assert_eq!(version("CNI bridge plugin v1.4.1\nCNI protocol versions supported: 0.1.0").as_deref(), Some("1.4.1"));
+        assert_eq!(
+            version("CNI bridge plugin v1.4.1\nCNI protocol versions supported: 0.1.0").as_deref(),
+            Some("1.4.1")
+        );
         assert_eq!(version("CNI bridge plugin version unknown\nCNI protocol versions supported: 0.1.0, 0.2.0"), None);
         assert_eq!(version("vendor plugin 1.0.0-rc1+x").as_deref(), Some("1.0.0-rc1+x"));
     }

@@ -32,7 +32,8 @@ pub(super) fn look(config: &ClientConfig, facts: &mut Facts) {
     if let Ok(entries) = fs::read_dir("/sys/devices/system/node") {
         for entry in entries.flatten() {
             let name = entry.file_name();
-            let Some(id) = name.to_str().and_then(|n| n.strip_prefix("node")).and_then(|n| n.parse::<u16>().ok()) else {
+            let Some(id) = name.to_str().and_then(|n| n.strip_prefix("node")).and_then(|n| n.parse::<u16>().ok())
+            else {
                 continue;
             };
             let cores = fs::read_to_string(entry.path().join("cpulist")).map(|t| parse_ranges(&t)).unwrap_or_default();
@@ -53,7 +54,9 @@ pub(super) fn look(config: &ClientConfig, facts: &mut Facts) {
             Core {
                 id: *id,
                 numa: numa_of.get(id).copied().unwrap_or(0),
-                socket: number(&dir.join("topology/physical_package_id")).and_then(|v| u16::try_from(v).ok()).unwrap_or(0),
+                socket: number(&dir.join("topology/physical_package_id"))
+                    .and_then(|v| u16::try_from(v).ok())
+                    .unwrap_or(0),
                 // cpufreq reports kHz.
                 base_mhz: number(&dir.join("cpufreq/base_frequency")).unwrap_or(0) / 1000,
                 max_mhz: number(&dir.join("cpufreq/cpuinfo_max_freq")).unwrap_or(0) / 1000,
@@ -63,10 +66,12 @@ pub(super) fn look(config: &ClientConfig, facts: &mut Facts) {
         .collect();
     // An agent that is bound to some cores offers no others.
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let own = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).map(parse_ranges).unwrap_or_default();
+    let own =
+        status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).map(parse_ranges).unwrap_or_default();
     let enforced = crate::cgroup::host().enforces("cpuset");
     let kept: Vec<u16> = cores.iter().map(|c| c.id).filter(|id| config.reserved.cores.keep(*id)).collect();
-    let reservable: Vec<u16> = cores.iter().map(|c| c.id).filter(|id| enforced && own.contains(id) && !kept.contains(id)).collect();
+    let reservable: Vec<u16> =
+        cores.iter().map(|c| c.id).filter(|id| enforced && own.contains(id) && !kept.contains(id)).collect();
     let measured: u64 = cores.iter().map(Core::mhz).sum();
     // The operator's figure is what tasks can use, whatever cores provide it.
     let (total, withheld) = match config.cpu_total_compute {

@@ -90,7 +90,9 @@ mod tests {
 
     #[test]
     fn ranges_of_the_kernel() {
-        for (text, expected) in [("0-3,8\n", vec![0, 1, 2, 3, 8]), ("0", vec![0]), ("", vec![]), ("x,2", vec![2]), ("3-1", vec![])] {
+        for (text, expected) in
+            [("0-3,8\n", vec![0, 1, 2, 3, 8]), ("0", vec![0]), ("", vec![]), ("x,2", vec![2]), ("3-1", vec![])]
+        {
             assert_eq!(parse_ranges(text), expected, "{text:?}");
         }
     }

@@ -46,9 +46,15 @@ pub(super) fn look(_: &ClientConfig, facts: &mut Facts) {
     facts.set("kernel.version", uname.release().to_string_lossy());
     facts.set("kernel.arch", uname.machine().to_string_lossy());
     facts.set("unique.hostname", uname.nodename().to_string_lossy());
-    let release = fs::read_to_string("/etc/os-release").or_else(|_| fs::read_to_string("/usr/lib/os-release")).unwrap_or_default();
+    let release = fs::read_to_string("/etc/os-release")
+        .or_else(|_| fs::read_to_string("/usr/lib/os-release"))
+        .unwrap_or_default();
     let field = |name: &str| {
-        release.lines().filter_map(|l| l.split_once('=')).find(|(k, _)| *k == name).map(|(_, v)| v.trim_matches('"').to_owned())
+        release
+            .lines()
+            .filter_map(|l| l.split_once('='))
+            .find(|(k, _)| *k == name)
+            .map(|(_, v)| v.trim_matches('"').to_owned())
     };
     facts.set("os.name", field("ID").unwrap_or_else(|| "linux".into()));
     facts.set("os.version", field("VERSION_ID").unwrap_or_default());

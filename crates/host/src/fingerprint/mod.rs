@@ -30,7 +30,9 @@ type Look = fn(&ClientConfig, &mut Facts);
 #[must_use]
 pub fn look(config: &ClientConfig) -> Facts {
     let mut facts = Facts::default();
-    let denied = |name: &str| config.options.get("fingerprint.denylist").is_some_and(|list| list.split(',').any(|n| n.trim() == name));
+    let denied = |name: &str| {
+        config.options.get("fingerprint.denylist").is_some_and(|list| list.split(',').any(|n| n.trim() == name))
+    };
     let looks: [(&str, Look); 6] = [
         ("host", host::look),
         ("cpu", cpu::look),
@@ -82,6 +84,7 @@ pub fn node(config: &ClientConfig, facts: &Facts) -> Node {
         datacenter: config.datacenter.clone(),
         name: config.node_name.as_str().into(),
         http_addr: config.http_addr.clone(),
+        tls_enabled: config.serves_https(),
         attributes: facts.attributes.clone(),
         resources,
         reserved: NodeReserved {

@@ -19,7 +19,11 @@ const IFA_LOCAL: u16 = 2;
 fn open() -> std::io::Result<OwnedFd> {
     // No protocol means number 0, which is the routing family (NETLINK_ROUTE).
     let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-    rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Recv, Some(std::time::Duration::from_secs(2)))?;
+    rustix::net::sockopt::set_socket_timeout(
+        &socket,
+        rustix::net::sockopt::Timeout::Recv,
+        Some(std::time::Duration::from_secs(2)),
+    )?;
     Ok(socket)
 }
 

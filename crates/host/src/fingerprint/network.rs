@@ -39,7 +39,12 @@ pub fn interface_addresses() -> Vec<InterfaceAddress> {
     let of = |i: Interface| {
         let default_route = default.as_ref() == Some(&i.name);
         let (interface, up) = (i.name, i.up);
-        i.addresses.into_iter().map(move |(ip, _)| InterfaceAddress { interface: interface.clone(), ip, up, default_route })
+        i.addresses.into_iter().map(move |(ip, _)| InterfaceAddress {
+            interface: interface.clone(),
+            ip,
+            up,
+            default_route,
+        })
     };
     interfaces().into_iter().flat_map(of).collect()
 }
@@ -76,7 +81,8 @@ pub(super) fn look(config: &ClientConfig, facts: &mut Facts) {
                 .flat_map(|(ip, _)| {
                     let is_default = interface.name == default_device && Some(ip) == default_ip;
                     let named = config.host_networks.iter().filter(|(_, n)| matches(n, &interface.name, ip));
-                    let mut found: Vec<NodeAddress> = named.map(|(alias, n)| address(alias, ip, &n.reserved_ports)).collect();
+                    let mut found: Vec<NodeAddress> =
+                        named.map(|(alias, n)| address(alias, ip, &n.reserved_ports)).collect();
                     if is_default && !config.host_networks.contains_key("default") {
                         found.insert(0, address("default", ip, ""));
                     }
@@ -99,7 +105,8 @@ fn address(alias: &str, ip: IpAddr, reserved: &str) -> NodeAddress {
 }
 
 fn matches(network: &HostNetwork, interface: &str, ip: IpAddr) -> bool {
-    (network.interface.is_empty() || network.interface == interface) && (network.cidr.is_empty() || in_range(&network.cidr, ip))
+    (network.interface.is_empty() || network.interface == interface)
+        && (network.cidr.is_empty() || in_range(&network.cidr, ip))
 }
 
 /// Whether an address lies in `a.b.c.d/n`.

@@ -143,20 +143,25 @@ pub struct Finding {
 impl AllocClaim {
     /// A task by its name, or by its name as cgroups spell it.
     fn task(&self, name: &str) -> Option<&TaskClaim> {
-        self.tasks.get(name).or_else(|| self.tasks.iter().find(|(task, _)| cgroup_names::spelled(task) == name).map(|(_, claim)| claim))
+        self.tasks
+            .get(name)
+            .or_else(|| self.tasks.iter().find(|(task, _)| cgroup_names::spelled(task) == name).map(|(_, claim)| claim))
     }
 }
 
 /// The claims' verdict on one item: its claimant, or why there is none.
 fn claimed(belongs: &Belongs, claims: &Claims) -> Result<String, String> {
     let task = |owner: &Owner| -> Result<&TaskClaim, String> {
-        let alloc = claims.allocs.get(&owner.alloc).ok_or_else(|| format!("no record of allocation {}", owner.alloc))?;
+        let alloc =
+            claims.allocs.get(&owner.alloc).ok_or_else(|| format!("no record of allocation {}", owner.alloc))?;
         alloc.task(&owner.task).ok_or_else(|| format!("allocation {} has no local task {:?}", owner.alloc, owner.task))
     };
     match belongs {
         Belongs::Somebody(who) => Ok((*who).into()),
         Belongs::Plugin { name, known: true } => Ok(format!("plugin {name:?}")),
-        Belongs::Plugin { name, known: false } => Err(format!("the launch of plugin {name:?} that it belongs to has ended")),
+        Belongs::Plugin { name, known: false } => {
+            Err(format!("the launch of plugin {name:?} that it belongs to has ended"))
+        }
         Belongs::OfPlugin(name) if claims.some_plugin || claims.plugins.contains(name) => {
             Ok(format!("the cgroup of plugin {name:?}, which has tasks; nothing says of which one it is"))
         }
@@ -238,11 +243,15 @@ pub fn compare(things: &[Thing], claims: &Claims) -> Vec<Finding> {
 fn missing<'a>(things: &'a [Thing], claims: &'a Claims) -> impl Iterator<Item = Finding> + 'a {
     let has = |owner: &Owner, run: &str, roles: &[Role]| {
         things.iter().any(|thing| {
-            matches!(&thing.belongs, Belongs::Run { owner: o, run: Some(r), role } if o == owner && r == run && roles.contains(role))
+            matches!(&thing.belongs, Belongs::Run { owner: o, run: Some(r), role } if o == owner && r == run
+                && roles.contains(role))
         })
     };
     let running = claims.allocs.iter().flat_map(|(id, alloc)| {
-        alloc.tasks.iter().filter_map(|(task, claim)| Some((Owner { alloc: *id, task: task.to_string() }, claim.running.as_deref()?)))
+        alloc
+            .tasks
+            .iter()
+            .filter_map(|(task, claim)| Some((Owner { alloc: *id, task: task.to_string() }, claim.running.as_deref()?)))
     });
     running.flat_map(move |(owner, run)| {
         let line = |kind, what: String, reason: &str| Finding {
@@ -256,15 +265,24 @@ fn missing<'a>(things: &'a [Thing], claims: &'a Claims) -> impl Iterator<Item = 
         };
         let mut lines = Vec::new();
         if !things.iter().any(|t| t.kind == Kind::Directory && t.belongs == Belongs::Alloc(owner.alloc)) {
-            lines.push(line(Kind::Directory, format!("directory of allocation {}", owner.alloc), "its task runs, by its record"));
+            lines.push(line(
+                Kind::Directory,
+                format!("directory of allocation {}", owner.alloc),
+                "its task runs, by its record",
+            ));
         }
         // A driver that does not use our executors has neither.
-        let (executor, state) = (has(&owner, run, &[Role::Executor]), has(&owner, run, &[Role::LiveState, Role::State]));
+        let (executor, state) =
+            (has(&owner, run, &[Role::Executor]), has(&owner, run, &[Role::LiveState, Role::State]));
         if executor && !state {
             lines.push(line(Kind::Directory, format!("state directory of start {run}"), "its executor runs"));
         }
         if !executor && has(&owner, run, &[Role::LiveState]) {
-            lines.push(line(Kind::Process, format!("executor of start {run}"), "its state directory says that the workload runs"));
+            lines.push(line(
+                Kind::Process,
+                format!("executor of start {run}"),
+                "its state directory says that the workload runs",
+            ));
         }
         lines
     })
@@ -387,7 +405,10 @@ mod tests {
     #[test]
     fn only_what_two_looks_agree_on_counts() {
         let nobody = |name| thing(Kind::Fifo, name, Belongs::Nobody("why"));
-        let first = unbalanced(&compare(&[nobody("a"), nobody("b"), thing(Kind::Fifo, "c", Belongs::Somebody("one"))], &Claims::default()));
+        let first = unbalanced(&compare(
+            &[nobody("a"), nobody("b"), thing(Kind::Fifo, "c", Belongs::Somebody("one"))],
+            &Claims::default(),
+        ));
         let mut second = compare(&[nobody("b"), nobody("c")], &Claims::default());
         confirm(&first, &mut second);
         let status: Vec<_> = second.iter().map(|f| (f.identity.as_str(), f.status)).collect();

@@ -38,7 +38,12 @@ pub trait Plugins: Send + Sync + 'static {
 
 /// Looks at everything. `known` are the allocations of this node, forgotten ones included: their ids identify this
 /// node's cgroups.
-pub async fn look(config: Arc<ClientConfig>, places: Places, plugins: Arc<impl Plugins>, known: HashSet<AllocId>) -> Vec<Thing> {
+pub async fn look(
+    config: Arc<ClientConfig>,
+    places: Places,
+    plugins: Arc<impl Plugins>,
+    known: HashSet<AllocId>,
+) -> Vec<Thing> {
     let table = leftovers::table(Instant::now()).await;
     let looked = tokio::task::spawn_blocking(move || {
         let mut known = known;
@@ -86,7 +91,12 @@ fn run_of(places: &Places, dir: &Path) -> Option<(Owner, String)> {
 }
 
 /// The owner of a process, by its own command line, environment and files.
-fn own_words(seen: &Seen, places: &Places, known: &HashSet<AllocId>, marked: &HashMap<i32, Belongs>) -> Option<Belongs> {
+fn own_words(
+    seen: &Seen,
+    places: &Places,
+    known: &HashSet<AllocId>,
+    marked: &HashMap<i32, Belongs>,
+) -> Option<Belongs> {
     let other = |owner, run| Belongs::Run { owner, run, role: Role::Other };
     if let Some(dir) = &seen.state_dir {
         if let Some((owner, run)) = run_of(places, dir) {
@@ -111,7 +121,8 @@ fn processes(plugins: &impl Plugins, places: &Places, table: &[Seen], known: &Ha
     // The cgroup already identifies the confined ones.
     let others = table.iter().filter(|seen| !seen.confined).map(|seen| seen.pid.cast_unsigned()).collect();
     let marked = plugins.marked(others);
-    let told: HashMap<i32, Belongs> = table.iter().filter_map(|seen| Some((seen.pid, own_words(seen, places, known, &marked)?))).collect();
+    let told: HashMap<i32, Belongs> =
+        table.iter().filter_map(|seen| Some((seen.pid, own_words(seen, places, known, &marked)?))).collect();
     let parents: HashMap<i32, i32> = table.iter().map(|seen| (seen.pid, seen.parent)).collect();
     let keepers: HashSet<i32> = table.iter().filter(|seen| seen.keeper).map(|seen| seen.pid).collect();
     let me = std::process::id().cast_signed();
@@ -139,8 +150,10 @@ fn processes(plugins: &impl Plugins, places: &Places, table: &[Seen], known: &Ha
     };
     let thing = |seen: &Seen| {
         // A process identified only by its plugin's cgroup serves one of the plugin's tasks; which one is unknown.
-        let of_plugin =
-            || cgroup_names::plugin(seen.plugin_cgroup.as_deref()?, &places.node).map(|name| Belongs::OfPlugin(name.to_owned()));
+        let of_plugin = || {
+            cgroup_names::plugin(seen.plugin_cgroup.as_deref()?, &places.node)
+                .map(|name| Belongs::OfPlugin(name.to_owned()))
+        };
         let belongs = inherited(seen.pid).or_else(of_plugin)?;
         // The agent's own short-lived child processes need no line.
         if belongs == Belongs::Somebody("the agent") {
@@ -169,12 +182,16 @@ fn cgroups(known: &HashSet<AllocId>) -> Vec<Thing> {
     let parents = cgroup::host().parents().map(Path::to_owned).chain(cgroup::task_parents());
     let mut things = Vec::new();
     for (name, path) in parents.flat_map(|parent| entries(&parent).collect::<Vec<_>>()) {
-        let Some((owner, run)) = cgroup_names::owner(&name).filter(|(owner, _)| known.contains(&owner.alloc)) else { continue };
+        let Some((owner, run)) = cgroup_names::owner(&name).filter(|(owner, _)| known.contains(&owner.alloc)) else {
+            continue;
+        };
         let belongs = match run {
             Some(run) => Belongs::Run { owner, run: Some(run), role: Role::Other },
             None => Belongs::Fixture(owner),
         };
-        things.extend(at_path(Kind::Cgroup, path, belongs).filter(|thing| matches!(&thing.handle, Handle::Path(p) if p.is_dir())));
+        things.extend(
+            at_path(Kind::Cgroup, path, belongs).filter(|thing| matches!(&thing.handle, Handle::Path(p) if p.is_dir())),
+        );
     }
     things
 }
@@ -193,7 +210,16 @@ fn mounts(places: &Places, mountinfo: &str) -> Vec<Thing> {
                 (Some(task), Some("secrets"), None) => Belongs::Fixture(Owner { alloc, task: task.to_owned() }),
                 _ => Belongs::Alloc(alloc),
             };
-            Some((depth, Thing { kind: Kind::Mount, identity: format!("{mount}:{what}"), what, belongs, handle: Handle::Path(point) }))
+            Some((
+                depth,
+                Thing {
+                    kind: Kind::Mount,
+                    identity: format!("{mount}:{what}"),
+                    what,
+                    belongs,
+                    handle: Handle::Path(point),
+                },
+            ))
         })
         .collect();
     found.sort_by_key(|(depth, _)| std::cmp::Reverse(*depth));
@@ -258,7 +284,9 @@ fn directories(config: &ClientConfig) -> Vec<Thing> {
             }
         }
         for (name, path) in entries(&root.join("alloc/logs")) {
-            let task = name.strip_prefix('.').and_then(|n| n.strip_suffix(".stdout.fifo").or_else(|| n.strip_suffix(".stderr.fifo")));
+            let task = name
+                .strip_prefix('.')
+                .and_then(|n| n.strip_suffix(".stdout.fifo").or_else(|| n.strip_suffix(".stderr.fifo")));
             if let Some(task) = task.filter(|_| fs::symlink_metadata(&path).is_ok_and(|m| m.file_type().is_fifo())) {
                 let belongs = Belongs::Fixture(Owner { alloc: id, task: task.to_owned() });
                 things.extend(at_path(Kind::Fifo, path, belongs));
@@ -267,7 +295,9 @@ fn directories(config: &ClientConfig) -> Vec<Thing> {
         things.extend(at_path(Kind::Directory, root, Belongs::Alloc(id)));
     }
     let collectors = config.collectors_dir();
-    things.extend(entries(&collectors).filter_map(|(name, path)| at_path(Kind::Directory, path, Belongs::Collector(name))));
+    things.extend(
+        entries(&collectors).filter_map(|(name, path)| at_path(Kind::Directory, path, Belongs::Collector(name))),
+    );
     things
 }
 
@@ -281,7 +311,9 @@ mod tests {
     fn namespaces_are_known_by_their_names() {
         let dir = tempfile::tempdir().expect("temp dir");
         let known = HashSet::from([ID.parse().expect("uuid")]);
-        for name in [format!("drover-{ID}"), ID.to_owned(), "eth".into(), "drover-66666666-2222-3333-4444-555555555555".into()] {
+        for name in
+            [format!("drover-{ID}"), ID.to_owned(), "eth".into(), "drover-66666666-2222-3333-4444-555555555555".into()]
+        {
             fs::write(dir.path().join(name), "").expect("file");
         }
         assert_eq!(namespaces(dir.path(), &known).len(), 2);

@@ -188,7 +188,8 @@ pub fn find(dirs: &[PathBuf], plugin: &str) -> Option<PathBuf> {
     if plugin.is_empty() || plugin.contains('/') {
         return None;
     }
-    let usable = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
+    let usable =
+        |path: &PathBuf| std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
     dirs.iter().map(|dir| dir.join(plugin)).find(usable)
 }
 
@@ -217,7 +218,11 @@ impl Runner<'_> {
             let plugin = kind(&list.plugins[at]);
             let answer = self.call("ADD", plugin, &list.request(at, result.as_ref(), self.ports)).await?;
             let parsed = serde_json::from_slice(&answer);
-            result = Some(parsed.map_err(|e| CniError::NoResult { plugin: plugin.into(), command: "ADD", why: e.to_string() })?);
+            result = Some(parsed.map_err(|e| CniError::NoResult {
+                plugin: plugin.into(),
+                command: "ADD",
+                why: e.to_string(),
+            })?);
         }
         Ok(result.unwrap_or_default())
     }
@@ -238,7 +243,8 @@ impl Runner<'_> {
     }
 
     async fn call(&self, command: &'static str, plugin: &str, request: &Value) -> Result<Vec<u8>, CniError> {
-        let file = find(self.dirs, plugin).ok_or_else(|| CniError::Absent { plugin: plugin.into(), dirs: joined(self.dirs) })?;
+        let file = find(self.dirs, plugin)
+            .ok_or_else(|| CniError::Absent { plugin: plugin.into(), dirs: joined(self.dirs) })?;
         let failed = |source| CniError::Run { plugin: plugin.into(), source };
         let mut process = tokio::process::Command::new(file);
         process
@@ -272,7 +278,11 @@ impl Runner<'_> {
         if output.status.success() {
             return Ok(output.stdout);
         }
-        Err(CniError::Refused { plugin: plugin.into(), command, why: refusal(&output.stdout, &output.status.to_string()) })
+        Err(CniError::Refused {
+            plugin: plugin.into(),
+            command,
+            why: refusal(&output.stdout, &output.status.to_string()),
+        })
     }
 }
 
@@ -314,7 +324,9 @@ pub fn status(result: &Value) -> NetworkStatus {
         _ => (0..interfaces.len()).find(|i| inside(*i)).map(named).unwrap_or_default(),
     };
     let dns = result.get("dns").cloned().unwrap_or_default();
-    let words = |name: &str| -> Vec<String> { list(dns.get(name)).iter().filter_map(Value::as_str).map(str::to_owned).collect() };
+    let words = |name: &str| -> Vec<String> {
+        list(dns.get(name)).iter().filter_map(Value::as_str).map(str::to_owned).collect()
+    };
     let mut searches = words("search");
     searches.extend(Some(text(&dns, "domain")).filter(|d| !d.is_empty() && searches.is_empty()));
     let dns = Dns { servers: words("nameservers"), searches, options: words("options") };
@@ -341,12 +353,16 @@ mod tests {
     #[test]
     fn lists_and_single_configurations() {
         assert_eq!(list().kinds().collect::<Vec<_>>(), ["a", "b"]);
-        let single = NetworkList::parse(r#"{"cniVersion": "0.3.1", "name": "s", "type": "macvlan", "master": "eth1"}"#).expect("one");
+        let single = NetworkList::parse(r#"{"cniVersion": "0.3.1", "name": "s", "type": "macvlan", "master": "eth1"}"#)
+            .expect("one");
         assert_eq!((single.name.as_str(), single.kinds().collect::<Vec<_>>()), ("s", vec!["macvlan"]));
         assert_eq!(single.request(0, None, &[])["master"], "eth1");
-        for (wrong, why) in
-            [("{", "EOF"), (r#"{"type": "a"}"#, "name"), (r#"{"name": "n", "plugins": []}"#, "type"), (r#"{"name": "n"}"#, "type")]
-        {
+        for (wrong, why) in [
+            ("{", "EOF"),
+            (r#"{"type": "a"}"#, "name"),
+            (r#"{"name": "n", "plugins": []}"#, "type"),
+            (r#"{"name": "n"}"#, "type"),
+        ] {
             let error = NetworkList::parse(wrong).expect_err(wrong);
             assert!(error.contains(why), "{wrong}: {error}");
         }
@@ -354,7 +370,8 @@ mod tests {
 
     #[test]
     fn requests_carry_the_chain_and_the_ports_where_they_are_wanted() {
-        let port = PortMapping { host_port: 20_001, container_port: 80, protocol: "tcp".into(), host_ip: "10.0.0.1".into() };
+        let port =
+            PortMapping { host_port: 20_001, container_port: 80, protocol: "tcp".into(), host_ip: "10.0.0.1".into() };
         let before = json!({"ips": []});
         let first = list().request(0, None, std::slice::from_ref(&port));
         assert_eq!(first, json!({"type": "a", "x": 1, "name": "n", "cniVersion": "0.4.0"}));
@@ -367,12 +384,17 @@ mod tests {
     fn results() {
         let result = json!({
             "interfaces": [{"name": "nomad"}, {"name": "veth1"}, {"name": "eth0", "sandbox": "/ns"}],
-            "ips": [{"interface": 0, "address": "10.0.0.1/8"}, {"interface": 2, "address": "fd00::2/64"}, {"interface": 2, "address": "10.0.0.2/8"}],
+            "ips": [{"interface": 0, "address": "10.0.0.1/8"}, {"interface": 2, "address": "fd00::2/64"},
+                {"interface": 2, "address": "10.0.0.2/8"}],
             "dns": {"nameservers": ["10.0.0.53"], "domain": "local"},
         });
         let dns = Dns { servers: vec!["10.0.0.53".into()], searches: vec!["local".into()], options: Vec::new() };
-        let expected =
-            NetworkStatus { interface_name: "eth0".into(), address: "10.0.0.2".into(), address_ipv6: "fd00::2".into(), dns: Some(dns) };
+        let expected = NetworkStatus {
+            interface_name: "eth0".into(),
+            address: "10.0.0.2".into(),
+            address_ipv6: "fd00::2".into(),
+            dns: Some(dns),
+        };
         assert_eq!(status(&result), expected);
         assert_eq!(status(&json!({"ips": [{"address": "10.1.1.1/24"}], "dns": {}})).address, "10.1.1.1");
         assert_eq!(status(&Value::Null), NetworkStatus::default());
@@ -390,8 +412,10 @@ mod tests {
     fn plugins(dir: &Path, scripts: &[(&str, &str)]) {
         for (name, script) in scripts {
             let (text, file) = (dir.join(format!("{name}.txt")), dir.join(name));
-            let note = "echo \"$CNI_COMMAND $NAME $CNI_CONTAINERID $CNI_NETNS $CNI_IFNAME $CNI_ARGS\"".replace("$NAME", name);
-            fs::write(&text, format!("#!/bin/sh\n{note} >> {}\n{script}", dir.join("calls").display())).expect("script");
+            let note =
+                "echo \"$CNI_COMMAND $NAME $CNI_CONTAINERID $CNI_NETNS $CNI_IFNAME $CNI_ARGS\"".replace("$NAME", name);
+            fs::write(&text, format!("#!/bin/sh\n{note} >> {}\n{script}", dir.join("calls").display()))
+                .expect("script");
             fs::set_permissions(&text, fs::Permissions::from_mode(0o755)).expect("mode");
             assert!(std::process::Command::new("cp").arg(&text).arg(&file).status().expect("cp").success());
         }
@@ -403,9 +427,13 @@ mod tests {
         plugins(dir.path(), &[("a", "cat >/dev/null; echo '{\"ips\":[{\"address\":\"1.2.3.4/8\"}]}'"), ("b", "cat")]);
         let dirs = [dir.path().to_owned()];
         let log = File::create(dir.path().join("log")).expect("log");
-        let runner = Runner { dirs: &dirs, container: "c", netns: Some(Path::new("/ns")), args: "K=V", ports: &[], log: &log };
+        let runner =
+            Runner { dirs: &dirs, container: "c", netns: Some(Path::new("/ns")), args: "K=V", ports: &[], log: &log };
         let result = runner.add(&list()).await.expect("add");
-        assert_eq!(result["prevResult"]["ips"][0]["address"], "1.2.3.4/8", "the second is told what the first has answered");
+        assert_eq!(
+            result["prevResult"]["ips"][0]["address"], "1.2.3.4/8",
+            "the second is told what the first has answered"
+        );
         let gone = Runner { netns: None, ..runner };
         gone.del(&list(), Some(&result)).await.expect("del");
         let calls = fs::read_to_string(dir.path().join("calls")).expect("calls");

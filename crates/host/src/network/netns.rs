@@ -16,7 +16,10 @@ const NSFS: i64 = 0x6e73_6673;
 const LOOPBACK: u32 = 1;
 
 /// Leaves the thread's namespace. Only for threads that end afterwards.
-#[allow(deprecated, reason = "its successor is unsafe for the sake of flags about descriptors, which are not used here")]
+#[allow(
+    deprecated,
+    reason = "its successor is unsafe for the sake of flags about descriptors, which are not used here"
+)]
 fn leave() -> io::Result<()> {
     Ok(rustix::thread::unshare(UnshareFlags::NEWNET)?)
 }

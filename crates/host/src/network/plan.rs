@@ -48,12 +48,18 @@ pub fn wanted(group: &TaskGroup, alloc: &Allocation, text: impl Fn(&str) -> Stri
         "bridge" => Mode::Bridge,
         other => match other.strip_prefix("cni/").filter(|name| !name.is_empty()) {
             Some(name) => Mode::Cni(name.to_owned()),
-            None => return Err(format!("there is no network mode {other:?}; use \"host\", \"bridge\", \"none\" or \"cni/NAME\"")),
+            None => {
+                return Err(format!(
+                    "there is no network mode {other:?}; use \"host\", \"bridge\", \"none\" or \"cni/NAME\""
+                ));
+            }
         },
     };
     let hostname = text(&network.hostname);
     if !hostname.is_empty() && !is_host_name(&hostname) {
-        return Err(format!("network.hostname {hostname:?} is no name of a host: letters, digits, dots and dashes, at most 63"));
+        return Err(format!(
+            "network.hostname {hostname:?} is no name of a host: letters, digits, dots and dashes, at most 63"
+        ));
     }
     let mut ports = Vec::new();
     for p in &alloc.resources.shared.ports {
@@ -62,14 +68,21 @@ pub fn wanted(group: &TaskGroup, alloc: &Allocation, text: impl Fn(&str) -> Stri
             return Err(format!("port {:?} is mapped from {} to {inside}, which are not both ports", p.label, p.value));
         };
         for protocol in ["tcp", "udp"] {
-            ports.push(PortMapping { host_port, container_port, protocol: protocol.into(), host_ip: p.host_ip.clone() });
+            ports.push(PortMapping {
+                host_port,
+                container_port,
+                protocol: protocol.into(),
+                host_ip: p.host_ip.clone(),
+            });
         }
     }
     let mut args = "IgnoreUnknown=1".to_owned();
     for (key, value) in network.cni.iter().flat_map(|c| &c.args) {
         let (key, value) = (text(key), text(value));
         if key.is_empty() || key.contains([';', '=']) || value.contains(';') {
-            return Err(format!("network.cni.args: {key:?} = {value:?} cannot be handed to plugins, whose arguments end at a semicolon"));
+            return Err(format!(
+                "network.cni.args: {key:?} = {value:?} cannot be handed to plugins, whose arguments end at a semicolon"
+            ));
         }
         args = format!("{args};{key}={value}");
     }
@@ -77,7 +90,9 @@ pub fn wanted(group: &TaskGroup, alloc: &Allocation, text: impl Fn(&str) -> Stri
 }
 
 fn is_host_name(name: &str) -> bool {
-    name.len() <= 63 && name.chars().all(|c| c.is_ascii_alphanumeric() || "-.".contains(c)) && !name.starts_with(['-', '.'])
+    name.len() <= 63
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "-.".contains(c))
+        && !name.starts_with(['-', '.'])
 }
 
 /// The network of mode `bridge`. `has` tells whether a plugin is installed.
@@ -110,8 +125,9 @@ pub fn resolver(job: Option<&Dns>, network: Option<&Dns>, host: &str, upstream: 
     if let Some(dns) = job.or(network) {
         return Some(dns.clone());
     }
-    let only_itself =
-        |dns: &Dns| !dns.servers.is_empty() && dns.servers.iter().all(|s| s.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback()));
+    let only_itself = |dns: &Dns| {
+        !dns.servers.is_empty() && dns.servers.iter().all(|s| s.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback()))
+    };
     let (host, upstream) = (resolv_conf(host), resolv_conf(upstream));
     (only_itself(&host) && !upstream.servers.is_empty()).then_some(upstream)
 }
@@ -155,9 +171,13 @@ mod tests {
     #[test]
     fn modes() {
         let alloc = Allocation::default();
-        for (mode, expected) in
-            [("", None), ("host", None), ("none", Some(Mode::None)), ("bridge", Some(Mode::Bridge)), ("cni/a", Some(Mode::Cni("a".into())))]
-        {
+        for (mode, expected) in [
+            ("", None),
+            ("host", None),
+            ("none", Some(Mode::None)),
+            ("bridge", Some(Mode::Bridge)),
+            ("cni/a", Some(Mode::Cni("a".into()))),
+        ] {
             assert_eq!(wanted(&group(mode), &alloc, plain).expect(mode).map(|w| w.mode), expected, "{mode}");
         }
         assert_eq!(wanted(&TaskGroup::default(), &alloc, plain), Ok(None));
@@ -175,17 +195,24 @@ mod tests {
             host_ip: "10.0.0.1".into(),
             ..AllocatedPort::default()
         };
-        let shared = AllocatedShared { ports: vec![port("a", 20_001, 80), port("b", 20_002, 0)], ..AllocatedShared::default() };
-        let alloc =
-            Allocation { resources: Arc::new(AllocatedResources { shared, ..AllocatedResources::default() }), ..Allocation::default() };
+        let shared =
+            AllocatedShared { ports: vec![port("a", 20_001, 80), port("b", 20_002, 0)], ..AllocatedShared::default() };
+        let alloc = Allocation {
+            resources: Arc::new(AllocatedResources { shared, ..AllocatedResources::default() }),
+            ..Allocation::default()
+        };
         let mut g = group("bridge");
         g.networks[0].hostname = "web-${x}".into();
         g.networks[0].cni = Some(Cni { args: [("k".to_owned(), "${x}".to_owned())].into() });
         let found = wanted(&g, &alloc, plain).expect("fine").expect("a namespace");
         assert_eq!((found.hostname.as_str(), found.args.as_str()), ("web-y", "IgnoreUnknown=1;k=y"));
-        let ports: Vec<String> =
-            found.ports.iter().map(|p| format!("{}:{}>{}/{}", p.host_ip, p.host_port, p.container_port, p.protocol)).collect();
-        let all = ["10.0.0.1:20001>80/tcp", "10.0.0.1:20001>80/udp", "10.0.0.1:20002>20002/tcp", "10.0.0.1:20002>20002/udp"];
+        let ports: Vec<String> = found
+            .ports
+            .iter()
+            .map(|p| format!("{}:{}>{}/{}", p.host_ip, p.host_port, p.container_port, p.protocol))
+            .collect();
+        let all =
+            ["10.0.0.1:20001>80/tcp", "10.0.0.1:20001>80/udp", "10.0.0.1:20002>20002/tcp", "10.0.0.1:20002>20002/udp"];
         assert_eq!(ports, all);
         g.networks[0].cni = Some(Cni { args: [("k".to_owned(), "a;b".to_owned())].into() });
         assert!(wanted(&g, &alloc, plain).is_err());
@@ -210,7 +237,8 @@ mod tests {
 
     #[test]
     fn names_are_resolved_by_who_is_reached_from_inside() {
-        let dns = |servers: &[&str]| Dns { servers: servers.iter().map(|s| (*s).to_owned()).collect(), ..Dns::default() };
+        let dns =
+            |servers: &[&str]| Dns { servers: servers.iter().map(|s| (*s).to_owned()).collect(), ..Dns::default() };
         let (job, network) = (dns(&["1.1.1.1"]), dns(&["2.2.2.2"]));
         let (stub, real) = ("nameserver 127.0.0.53\noptions edns0\n", "# c\nnameserver 9.9.9.9\nsearch a b\n");
         assert_eq!(resolver(Some(&job), Some(&network), stub, real), Some(job.clone()));

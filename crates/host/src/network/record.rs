@@ -89,7 +89,9 @@ pub async fn lock(dir: &Path) -> Result<File, String> {
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(file),
-            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => tokio::time::sleep(Duration::from_millis(20)).await,
+            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => {
+                tokio::time::sleep(Duration::from_millis(20)).await
+            }
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 return Err(format!(
                     "a CNI plugin that an earlier agent has started still works on this network (it holds {})",

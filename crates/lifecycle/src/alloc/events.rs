@@ -108,7 +108,10 @@ pub fn setup_failure(now: TimestampNs, why: &str, fails_task: bool) -> TaskEvent
 
 /// The driver refuses the configuration.
 pub fn failed_validation(now: TimestampNs, why: &str) -> TaskEvent {
-    let mut e = with(event(kind::FAILED_VALIDATION, why), [("validation_error", why.to_owned()), ("fails_task", "true".to_owned())]);
+    let mut e = with(
+        event(kind::FAILED_VALIDATION, why),
+        [("validation_error", why.to_owned()), ("fails_task", "true".to_owned())],
+    );
     e.fails_task = true;
     e.at(now)
 }
@@ -134,7 +137,8 @@ pub fn template(now: TimestampNs, what: &str) -> TaskEvent {
 pub fn template_signaling(now: TimestampNs, signal: &str) -> TaskEvent {
     let why = "Template re-rendered";
     let text = format!("Task being sent signal {signal}: {why}");
-    with(event(kind::SIGNALING, text), [("task_signal", signal.to_owned()), ("task_signal_reason", why.to_owned())]).at(now)
+    with(event(kind::SIGNALING, text), [("task_signal", signal.to_owned()), ("task_signal_reason", why.to_owned())])
+        .at(now)
 }
 
 /// News about the task's workload identities.
@@ -160,7 +164,8 @@ pub fn identity_signaling(now: TimestampNs, signal: &str, identity: &str) -> Tas
 
 /// A check asks for a restart.
 pub fn check_unhealthy(now: TimestampNs, why: &str) -> TaskEvent {
-    let mut e = with(event(kind::RESTART_SIGNALED, format!("healthcheck: {why}")), [("restart_reason", why.to_owned())]);
+    let mut e =
+        with(event(kind::RESTART_SIGNALED, format!("healthcheck: {why}")), [("restart_reason", why.to_owned())]);
     e.restart_reason = why.to_owned();
     e.at(now)
 }
@@ -211,7 +216,10 @@ pub fn terminated(now: TimestampNs, code: i32, signal: i32, oom: bool, message: 
 pub fn restarting(now: TimestampNs, delay: GoDuration, reason: &str) -> TaskEvent {
     let text = format!("Task restarting in {delay}");
     let text = if reason.is_empty() || reason == "Restart within policy" { text } else { format!("{reason} - {text}") };
-    let mut e = with(event(kind::RESTARTING, text), [("start_delay", delay.nanos().to_string()), ("restart_reason", reason.to_owned())]);
+    let mut e = with(
+        event(kind::RESTARTING, text),
+        [("start_delay", delay.nanos().to_string()), ("restart_reason", reason.to_owned())],
+    );
     e.restart_reason = reason.to_owned();
     e.at(now)
 }
@@ -219,14 +227,21 @@ pub fn restarting(now: TimestampNs, delay: GoDuration, reason: &str) -> TaskEven
 /// It will not be started again.
 pub fn not_restarting(now: TimestampNs, reason: &str) -> TaskEvent {
     let text = if reason.is_empty() { "Task exceeded restart policy" } else { reason };
-    let mut e = with(event(kind::NOT_RESTARTING, text), [("restart_reason", reason.to_owned()), ("fails_task", "true".to_owned())]);
+    let mut e = with(
+        event(kind::NOT_RESTARTING, text),
+        [("restart_reason", reason.to_owned()), ("fails_task", "true".to_owned())],
+    );
     e.restart_reason = reason.to_owned();
     e.fails_task = true;
     e.at(now)
 }
 
 fn kill(timeout: GoDuration, reason: &str) -> Happening {
-    let text = if reason.is_empty() { format!("Sent interrupt. Waiting {timeout} before force killing") } else { reason.to_owned() };
+    let text = if reason.is_empty() {
+        format!("Sent interrupt. Waiting {timeout} before force killing")
+    } else {
+        reason.to_owned()
+    };
     let e = with(event(kind::KILLING, text), [("kill_timeout", timeout.to_string())]);
     with(e, (!reason.is_empty()).then(|| ("kill_reason", reason.to_owned())))
 }
@@ -286,7 +301,11 @@ pub fn leader_dead(now: TimestampNs) -> TaskEvent {
 
 /// Another task has failed.
 pub fn sibling_failed(now: TimestampNs, sibling: &str) -> TaskEvent {
-    with(event(kind::SIBLING_FAILED, format!("Task's sibling {sibling:?} failed")), [("failed_sibling", sibling.to_owned())]).at(now)
+    with(
+        event(kind::SIBLING_FAILED, format!("Task's sibling {sibling:?} failed")),
+        [("failed_sibling", sibling.to_owned())],
+    )
+    .at(now)
 }
 
 /// All main tasks have ended, so a sidecar stops.
@@ -296,7 +315,11 @@ pub fn main_dead(now: TimestampNs) -> TaskEvent {
 
 /// The driver could not recover the task.
 pub fn restore_failed(now: TimestampNs, why: &str) -> TaskEvent {
-    with(event(kind::RESTORE_FAILED, format!("Task could not be found again: {why}")), [("driver_error", why.to_owned())]).at(now)
+    with(
+        event(kind::RESTORE_FAILED, format!("Task could not be found again: {why}")),
+        [("driver_error", why.to_owned())],
+    )
+    .at(now)
 }
 
 /// The allocation did not become healthy.
@@ -306,7 +329,8 @@ pub fn alloc_unhealthy(now: TimestampNs, why: &str) -> TaskEvent {
 
 /// The stop waits for `shutdown_delay`, or an operator skips it.
 pub fn shutdown_delay(now: TimestampNs, delay: GoDuration, skip: bool) -> TaskEvent {
-    let (kind, what) = if skip { (kind::SKIP_SHUTDOWN_DELAY, "Skipping") } else { (kind::SHUTDOWN_DELAY, "Waiting for") };
+    let (kind, what) =
+        if skip { (kind::SKIP_SHUTDOWN_DELAY, "Skipping") } else { (kind::SHUTDOWN_DELAY, "Waiting for") };
     event(kind, format!("{what} shutdown_delay of {delay} before killing the task.")).at(now)
 }
 
@@ -329,8 +353,14 @@ mod tests {
             (killing(1, GoDuration::from_secs(5), ""), "Sent interrupt. Waiting 5s before force killing"),
             (killed(1, ""), "Task successfully killed"),
             (reconnected(1), "Client reconnected"),
-            (shutdown_delay(1, GoDuration::from_secs(2), false), "Waiting for shutdown_delay of 2s before killing the task."),
-            (shutdown_delay(1, GoDuration::from_secs(2), true), "Skipping shutdown_delay of 2s before killing the task."),
+            (
+                shutdown_delay(1, GoDuration::from_secs(2), false),
+                "Waiting for shutdown_delay of 2s before killing the task.",
+            ),
+            (
+                shutdown_delay(1, GoDuration::from_secs(2), true),
+                "Skipping shutdown_delay of 2s before killing the task.",
+            ),
             (not_restarting(1, ""), "Task exceeded restart policy"),
         ] {
             assert_eq!(event.display_message, expected, "{}", event.kind);

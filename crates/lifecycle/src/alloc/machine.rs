@@ -23,8 +23,8 @@ use std::{
 };
 
 use model::{
-    AllocClientUpdate, AllocId, Allocation, ClientStatus, GoDuration, Job, Observed, Task, TaskGroup, TaskRunState, TaskState, TimestampNs,
-    network::DriverNetwork, remote::RemoteVerdict,
+    AllocClientUpdate, AllocId, Allocation, ClientStatus, GoDuration, Job, Observed, Task, TaskGroup, TaskRunState,
+    TaskState, TimestampNs, network::DriverNetwork, remote::RemoteVerdict,
 };
 
 use super::{
@@ -213,7 +213,11 @@ impl Effect {
     /// Whether the effect begins nothing and is harmless when repeated: it needs no record beforehand.
     pub fn only_ends(&self) -> bool {
         match self {
-            Self::Stop { .. } | Self::EndUnattended { .. } | Self::Unhealthy { .. } | Self::Interrupt { .. } | Self::Wake { .. } => true,
+            Self::Stop { .. }
+            | Self::EndUnattended { .. }
+            | Self::Unhealthy { .. }
+            | Self::Interrupt { .. }
+            | Self::Wake { .. } => true,
             Self::Start { .. }
             | Self::Recover { .. }
             | Self::Wait { .. }
@@ -315,7 +319,10 @@ impl Machine {
                 let remote = is_remote(&record.alloc, &spec.name);
                 let known = record.alloc.task_states.get(&spec.name);
                 let record = tasks.remove(&spec.name).unwrap_or_else(|| unrecorded(known, remote).into());
-                (spec.name.clone(), Slot { record, phase: Phase::Idle, kill: None, remote, seen: None, released: false })
+                (
+                    spec.name.clone(),
+                    Slot { record, phase: Phase::Idle, kill: None, remote, seen: None, released: false },
+                )
             })
             .collect();
         Self {
@@ -397,7 +404,9 @@ impl Machine {
 
     /// Everything has ended here: no local run is left and every task is dead.
     pub fn over(&self) -> bool {
-        self.slots.values().all(|s| s.record.state.state == TaskRunState::Dead && s.phase == Phase::Idle && s.record.run.is_none())
+        self.slots
+            .values()
+            .all(|s| s.record.state.state == TaskRunState::Dead && s.phase == Phase::Idle && s.record.run.is_none())
     }
 
     /// Whether this node has nothing left to do: no local run is left. Remote tasks live on elsewhere.
@@ -407,7 +416,8 @@ impl Machine {
 
     /// Whether every local task has ended for good.
     pub fn local_dead(&self) -> bool {
-        let ended = |s: &Slot| s.phase == Phase::Idle && s.record.run.is_none() && s.record.state.state == TaskRunState::Dead;
+        let ended =
+            |s: &Slot| s.phase == Phase::Idle && s.record.run.is_none() && s.record.state.state == TaskRunState::Dead;
         self.slots.values().filter(|s| !s.remote).all(ended)
     }
 
@@ -485,7 +495,9 @@ impl Machine {
                 }
             }
             Event::SignalAsked { task, signal } => self.note(&task, events::signaling(now.time, &signal)),
-            Event::DriverSaid { task, message, annotations } => self.note(&task, events::driver(now.time, &message, &annotations)),
+            Event::DriverSaid { task, message, annotations } => {
+                self.note(&task, events::driver(now.time, &message, &annotations))
+            }
             Event::Noted { task, event } => self.note(&task, *event),
             Event::DataChanged { task, run, why } => self.data_changed(&task, &run, &why, now, &mut out),
             Event::TemplateFailed { task, run, why } => self.template_failed(&task, &run, &why, now, &mut out),
@@ -521,10 +533,15 @@ impl Machine {
         let latest: BTreeMap<Arc<str>, TimestampNs> = self
             .slots
             .keys()
-            .map(|name| (name.clone(), now.time.saturating_add(crate::restart::longest_pause(&self.policy(name)).nanos())))
+            .map(|name| {
+                (name.clone(), now.time.saturating_add(crate::restart::longest_pause(&self.policy(name)).nanos()))
+            })
             .collect();
         for (name, slot) in self.slots.iter_mut() {
-            if slot.record.state.events.is_empty() && slot.record.run.is_none() && slot.record.state.state == TaskRunState::Pending {
+            if slot.record.state.events.is_empty()
+                && slot.record.run.is_none()
+                && slot.record.state.state == TaskRunState::Pending
+            {
                 events::push(&mut slot.record.state, events::received(now.time));
                 slot.record.window_start = now.time;
             }
@@ -548,7 +565,9 @@ impl Machine {
                     slot.phase = Phase::Freeing;
                     out.push(Effect::Free { task: name.clone(), run: id, handle: None, known: false, lost: false });
                 }
-                None if slot.record.state.state == TaskRunState::Dead => out.push(Effect::TaskOver { task: name.clone() }),
+                None if slot.record.state.state == TaskRunState::Dead => {
+                    out.push(Effect::TaskOver { task: name.clone() })
+                }
                 None if slot.record.restart_at != 0 => {
                     slot.phase = Phase::Backoff;
                     if let Some(latest) = latest.get(name) {

@@ -6,7 +6,8 @@ use std::{
 };
 
 use model::{
-    Allocation, ClientStatus, DesiredStatus, GoDuration, IncarnationId, Job, Observed, Restart, Task, TaskGroup, TaskRunState, Update,
+    Allocation, ClientStatus, DesiredStatus, GoDuration, IncarnationId, Job, Observed, Restart, Task, TaskGroup,
+    TaskRunState, Update,
     remote::{RemoteExit, RemoteVerdict},
     task::Lifecycle,
 };
@@ -104,7 +105,9 @@ impl Play {
     fn apply(&mut self, event: Event, at: i64) -> Vec<String> {
         let effects = self.machine.apply(event, now(at));
         for effect in &effects {
-            if let Effect::Start { task, run } | Effect::Recover { task, run, .. } | Effect::Free { task, run, .. } = effect {
+            if let Effect::Start { task, run } | Effect::Recover { task, run, .. } | Effect::Free { task, run, .. } =
+                effect
+            {
                 self.runs.insert(task.to_string(), run.clone());
             }
         }
@@ -215,7 +218,10 @@ fn a_stop_in_each_phase() {
     // The agent ends: the next one finds the recorded start.
     let (mut p, _) = Play::begin(fresh("service", vec![task("t")]), S);
     assert_eq!(p.failed_start("t", StartFailure::Interrupted, 3 * S), Vec::<String>::new());
-    assert!(!p.machine.unsettled() && p.machine.tasks().all(|(_, r)| r.run.is_some() && r.state.state == TaskRunState::Pending));
+    assert!(
+        !p.machine.unsettled()
+            && p.machine.tasks().all(|(_, r)| r.run.is_some() && r.state.state == TaskRunState::Pending)
+    );
     // Running.
     let (mut p, _) = Play::begin(fresh("service", vec![task("t")]), S);
     p.started("t", S);
@@ -256,7 +262,12 @@ fn shutdown_delay_is_waited_for_unless_it_is_to_be_skipped() {
 }
 
 fn restored(record_of_task: impl Into<Kept<TaskRecord>>) -> Machine {
-    Machine::new(record(), job("service", vec![task("t")]), vec![("t".into(), record_of_task.into())], GoDuration::from_secs(30))
+    Machine::new(
+        record(),
+        job("service", vec![task("t")]),
+        vec![("t".into(), record_of_task.into())],
+        GoDuration::from_secs(30),
+    )
 }
 
 fn task_record(run: Option<Run>, state: TaskRunState) -> TaskRecord {
@@ -268,7 +279,9 @@ fn task_record(run: Option<Run>, state: TaskRunState) -> TaskRecord {
 
 #[test]
 fn restored_runs_by_how_far_they_had_come() {
-    let run = |handle: Option<&[u8]>, ended| Some(Run { id: "a/t/1".into(), handle: handle.map(<[u8]>::to_vec), ended, ..Run::default() });
+    let run = |handle: Option<&[u8]>, ended| {
+        Some(Run { id: "a/t/1".into(), handle: handle.map(<[u8]>::to_vec), ended, ..Run::default() })
+    };
     for (record, expected) in [
         (task_record(run(Some(b"h"), false), TaskRunState::Running), "recover t"),
         (task_record(run(Some(b"h"), true), TaskRunState::Dead), "free t anew"),
@@ -297,7 +310,10 @@ fn a_start_that_was_never_confirmed_is_not_over_before_what_it_left_is_ended() {
 
 #[test]
 fn nothing_is_started_again_before_the_servers_have_been_heard() {
-    let record = task_record(Some(Run { id: "a/t/1".into(), handle: Some(b"h".to_vec()), ..Run::default() }), TaskRunState::Running);
+    let record = task_record(
+        Some(Run { id: "a/t/1".into(), handle: Some(b"h".to_vec()), ..Run::default() }),
+        TaskRunState::Running,
+    );
     let (mut p, _) = Play::begin(restored(record), S);
     let (task, run) = p.run("t");
     assert_eq!(p.apply(Event::Recovered { task, run, result: Err("gone".into()) }, 2 * S), ["free t"]);
@@ -325,7 +341,10 @@ fn a_run_that_its_driver_could_not_free_is_owed_and_holds_nothing_up() {
 
 #[test]
 fn a_task_that_nobody_has_recovered_can_be_stopped() {
-    let record = task_record(Some(Run { id: "a/t/1".into(), handle: Some(b"h".to_vec()), ..Run::default() }), TaskRunState::Running);
+    let record = task_record(
+        Some(Run { id: "a/t/1".into(), handle: Some(b"h".to_vec()), ..Run::default() }),
+        TaskRunState::Running,
+    );
     let (mut p, _) = Play::begin(restored(record), S);
     assert_eq!(p.apply(Event::Removed, 2 * S), ["end unattended t"]);
     let mut second = Play { machine: p.machine.clone(), runs: p.runs.clone() };
@@ -344,7 +363,10 @@ fn what_comes_late_changes_nothing() {
     let old = Event::Exited { task: "t".into(), run: "a/t/other".into(), exit: Exit::default() };
     let before = p.machine.update();
     assert_eq!(p.apply(old, 2 * S), Vec::<String>::new());
-    assert_eq!(p.apply(Event::Freed { task: "t".into(), run: p.runs["t"].clone(), owed: false }, 2 * S), Vec::<String>::new());
+    assert_eq!(
+        p.apply(Event::Freed { task: "t".into(), run: p.runs["t"].clone(), owed: false }, 2 * S),
+        Vec::<String>::new()
+    );
     assert_eq!(p.machine.update(), before);
 }
 
@@ -371,9 +393,14 @@ fn a_prestart_task_of_a_service_runs_once() {
 #[test]
 fn what_was_written_exists_once() {
     let (mut p, _) = Play::begin(fresh("service", vec![task("t")]), S);
-    let kept = |p: &Play| (p.machine.record().clone(), p.machine.tasks().map(|(n, r)| (n.clone(), r.clone())).collect::<HashMap<_, _>>());
+    let kept = |p: &Play| {
+        (p.machine.record().clone(), p.machine.tasks().map(|(n, r)| (n.clone(), r.clone())).collect::<HashMap<_, _>>())
+    };
     let (record, tasks) = kept(&p);
-    p.machine.apply(Event::DriverSaid { task: "t".into(), message: "x".into(), annotations: BTreeMap::new() }, Now { time: S, seed: 1 });
+    p.machine.apply(
+        Event::DriverSaid { task: "t".into(), message: "x".into(), annotations: BTreeMap::new() },
+        Now { time: S, seed: 1 },
+    );
     let (_, changed) = kept(&p);
     assert!(!changed["t"].is(&tasks["t"]) && changed["t"] != tasks["t"]);
     p.machine.saved(&record, &tasks);
@@ -383,8 +410,11 @@ fn what_was_written_exists_once() {
 
 #[test]
 fn health_is_decided_once_and_reported() {
-    let update =
-        Update { min_healthy_time: Some(GoDuration::from_secs(5)), healthy_deadline: Some(GoDuration::from_secs(20)), ..Update::default() };
+    let update = Update {
+        min_healthy_time: Some(GoDuration::from_secs(5)),
+        healthy_deadline: Some(GoDuration::from_secs(20)),
+        ..Update::default()
+    };
     let with_update = |record: AllocRecord| {
         let mut job = (*job("service", vec![task("t")])).clone();
         job.task_groups[0].update = Some(update.clone());
@@ -462,7 +492,10 @@ fn a_remote_task_that_ends_before_anybody_looks_has_run() {
     p.apply(seen(RemoteVerdict::Active, None), 6 * S);
     p.apply(seen(RemoteVerdict::Complete, result), 7 * S);
     let task = p.machine.update().task_states["t"].clone();
-    assert_eq!((task.state, task.started_at.ns(), task.finished_at.ns()), (TaskRunState::Dead, Some(4 * S), Some(5 * S)));
+    assert_eq!(
+        (task.state, task.started_at.ns(), task.finished_at.ns()),
+        (TaskRunState::Dead, Some(4 * S), Some(5 * S))
+    );
     let kinds: Vec<(&str, i64)> = task.events.iter().map(|e| (e.kind.as_str(), e.time)).collect();
     assert_eq!(kinds[kinds.len() - 2..], [("Started", 4 * S), ("Terminated", 5 * S)], "once each: {kinds:?}");
     assert_eq!(kinds.iter().filter(|(kind, _)| *kind == "Started").count(), 1);
@@ -474,7 +507,8 @@ fn no_stop_restart_or_removal_touches_a_remote_instance() {
     p.apply(view(Observed::Running, RemoteVerdict::Active), 2 * S);
     assert_eq!(p.stop(3 * S), Vec::<String>::new());
     assert_eq!(p.apply(Event::StopLocal, 3 * S), Vec::<String>::new());
-    let asked = Event::RestartAsked { tasks: vec!["t".into()], also_dead: true, why: crate::alloc::events::ALL_BY_USER };
+    let asked =
+        Event::RestartAsked { tasks: vec!["t".into()], also_dead: true, why: crate::alloc::events::ALL_BY_USER };
     assert_eq!(p.apply(asked, 3 * S), Vec::<String>::new());
     assert_eq!(p.state("t"), TaskRunState::Running, "it runs until the servers say otherwise");
     p.apply(Event::RemoteReleased { task: "t".into() }, 4 * S);
@@ -486,14 +520,20 @@ fn no_stop_restart_or_removal_touches_a_remote_instance() {
 #[test]
 fn a_job_may_ask_to_be_stopped_when_its_node_is_cut_off() {
     let mut job = (*job("service", vec![task("t")])).clone();
-    job.task_groups[0].disconnect =
-        Some(model::Disconnect { stop_on_client_after: Some(GoDuration::from_secs(10)), ..model::Disconnect::default() });
+    job.task_groups[0].disconnect = Some(model::Disconnect {
+        stop_on_client_after: Some(GoDuration::from_secs(10)),
+        ..model::Disconnect::default()
+    });
     let machine = Machine::new(record(), Arc::new(job), Vec::new(), GoDuration::from_secs(30));
     let (mut p, _) = Play::begin(machine, S);
     p.started("t", S);
     assert_eq!(p.apply(Event::CutOff(true), 2 * S), ["cut off until 12"]);
     assert_eq!(p.apply(Event::CutOff(false), 5 * S), Vec::<String>::new());
-    assert_eq!(p.apply(Event::Due(Timer::CutOff { since: 2 * S }), 12 * S), Vec::<String>::new(), "it was heard in between");
+    assert_eq!(
+        p.apply(Event::Due(Timer::CutOff { since: 2 * S }), 12 * S),
+        Vec::<String>::new(),
+        "it was heard in between"
+    );
     assert_eq!(p.apply(Event::CutOff(true), 20 * S), ["cut off until 30"]);
     assert_eq!(p.apply(Event::Due(Timer::CutOff { since: 20 * S }), 30 * S), ["stop t"]);
 }
@@ -502,7 +542,8 @@ fn a_job_may_ask_to_be_stopped_when_its_node_is_cut_off() {
 fn a_restart_of_the_agent_repeats_no_event_of_a_remote_task() {
     let result = Some(RemoteExit { code: 1, at: 2 * S, ..RemoteExit::default() });
     let seen = |restarts| {
-        let view = RemoteView { observed: Observed::Running, restarts, result: result.clone(), ..RemoteView::default() };
+        let view =
+            RemoteView { observed: Observed::Running, restarts, result: result.clone(), ..RemoteView::default() };
         Event::Remote { task: "t".into(), view: Box::new(view) }
     };
     let (mut p, _) = Play::begin(remote(), S);
@@ -519,9 +560,11 @@ fn a_restart_of_the_agent_repeats_no_event_of_a_remote_task() {
 
 #[test]
 fn without_records_the_servers_copy_says_what_has_ended_and_nothing_runs() {
-    for (state, expected) in
-        [(TaskRunState::Pending, vec!["start t"]), (TaskRunState::Running, vec!["start t"]), (TaskRunState::Dead, vec!["over t"])]
-    {
+    for (state, expected) in [
+        (TaskRunState::Pending, vec!["start t"]),
+        (TaskRunState::Running, vec!["start t"]),
+        (TaskRunState::Dead, vec!["over t"]),
+    ] {
         let mut record = record();
         record.alloc.task_states.insert("t".into(), model::TaskState { state, ..model::TaskState::default() });
         let machine = Machine::new(record, job("batch", vec![task("t")]), Vec::new(), GoDuration::from_secs(30));

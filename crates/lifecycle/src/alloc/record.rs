@@ -129,9 +129,9 @@ mod tests {
 
     #[test]
     fn a_check_is_kept_as_one_object_as_in_former_releases() {
-        let text =
-            r#"{"status":"success","since":3,"begun":2,"successes":4,"failures":0,"unhealthy":0,"run":{"code":200,"output":"ok","at":5}}"#;
-        let state = CheckState { status: CheckStatus::Success, since: 3, begun: 2, successes: 4, ..CheckState::default() };
+        let text = r#"{"status":"success","since":3,"begun":2,"successes":4,"failures":0,"unhealthy":0,"run":{"code":200,"output":"ok","at":5}}"#;
+        let state =
+            CheckState { status: CheckStatus::Success, since: 3, begun: 2, successes: 4, ..CheckState::default() };
         let record = CheckRecord { state, run: CheckRun { code: 200, output: "ok".to_owned(), at: 5 } };
         assert_eq!(serde_json::to_string(&record).expect("text"), text);
         assert_eq!(serde_json::from_str::<CheckRecord>(text).expect("a record"), record);

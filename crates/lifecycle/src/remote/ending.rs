@@ -1,10 +1,15 @@
 //! Consequences of a record's state alone: the end of an instance, its verdict, the next incarnation, the end of the
 //! record.
 
-use model::{DesiredRemote, Observed, RemoteExit, RemoteVerdict, RemoteWanted, RestartCharge, TimestampNs, remote::Manager};
+use model::{
+    DesiredRemote, Observed, RemoteExit, RemoteVerdict, RemoteWanted, RestartCharge, TimestampNs, remote::Manager,
+};
 
 use super::transition::{HELD, Work, install};
-use crate::restart::{Decision, End, Tracker};
+use crate::{
+    mutation::{Mutation, mutated},
+    restart::{Decision, End, Tracker},
+};
 
 impl Work {
     /// Applies the consequences of the state, after any event.
@@ -13,12 +18,13 @@ impl Work {
             return;
         }
         self.count_exit();
-        if !self.r.settled() {
+        let early = mutated(Mutation::NextBeforeEnd) && self.r.next.is_some();
+        if !(self.r.settled() || early) {
             return;
         }
         if let Some(next) = self.r.next.clone() {
             match next.manager {
-                Some(_) if self.cx.held => self.because(HELD),
+                Some(_) if self.cx.held && !mutated(Mutation::HoldIgnored) => self.because(HELD),
                 Some(manager) => self.begin(&next, manager, "the previous incarnation has confirmedly ended"),
                 None => {
                     // It has ended and is wanted again, but the next node is lost. The slot is free and needs an
@@ -39,7 +45,7 @@ impl Work {
         }
         if let RemoteVerdict::Restarting { at, .. } = self.r.verdict {
             match self.r.manager {
-                Some(_) if self.cx.held && self.cx.now >= at => self.because(HELD),
+                Some(_) if self.cx.held && self.cx.now >= at && !mutated(Mutation::HoldIgnored) => self.because(HELD),
                 Some(manager) if self.cx.now >= at && !manager.alloc_id.is_nil() => {
                     let same = RemoteWanted {
                         job_version: self.r.job_version,
@@ -67,19 +73,24 @@ impl Work {
 
     /// Counts the exit exactly once: the flag is committed together with its consequences.
     fn count_exit(&mut self) {
-        if self.r.exit_acknowledged {
+        if self.r.exit_acknowledged && !mutated(Mutation::EndCountedAgain) {
             return;
         }
         let Some(mut exit) = self.r.observed.exit(self.cx.now) else {
             return;
         };
-        let refused = self.r.observed == Observed::Gone && !self.r.seen() && self.r.result.as_ref().is_some_and(|r| r.vanished);
+        let refused =
+            self.r.observed == Observed::Gone && !self.r.seen() && self.r.result.as_ref().is_some_and(|r| r.vanished);
         if refused && let Some(known) = &self.r.result {
             exit = RemoteExit::clone(known);
         }
         self.r.exit_acknowledged = true;
         self.promote_successor_of_ended();
-        self.r.verdict = if self.r.desired == DesiredRemote::Stop { RemoteVerdict::Stopped } else { self.restart_verdict(&exit, refused) };
+        self.r.verdict = if self.r.desired == DesiredRemote::Stop {
+            RemoteVerdict::Stopped
+        } else {
+            self.restart_verdict(&exit, refused)
+        };
         self.changed(match &self.r.verdict {
             RemoteVerdict::Restarting { reason, .. } => {
                 format!("the end is counted; restart {}: {reason}", self.r.restarts)
@@ -127,7 +138,9 @@ impl Work {
                 RemoteVerdict::Restarting { at, reason: reason.into() }
             }
             Decision::Complete => RemoteVerdict::Complete,
-            Decision::Fail { reason } => RemoteVerdict::Failed { reason: if refused { exit.reason.clone() } else { reason.into() } },
+            Decision::Fail { reason } => {
+                RemoteVerdict::Failed { reason: if refused { exit.reason.clone() } else { reason.into() } }
+            }
         }
     }
 }

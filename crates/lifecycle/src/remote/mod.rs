@@ -37,7 +37,8 @@ mod transition;
 
 pub use guarantee::{Times, guarantee, guarantee_within};
 use model::{
-    IncarnationId, JobKey, NodeId, RemoteImport, RemoteOrder, RemoteReport, RemoteTask, RemoteWanted, SlotKey, TimestampNs, remote::Manager,
+    IncarnationId, JobKey, NodeId, RemoteImport, RemoteOrder, RemoteReport, RemoteTask, RemoteWanted, SlotKey,
+    TimestampNs, remote::Manager,
 };
 pub use transition::{awaits_finisher, begins, order_for_node, orders, transition, wake_at};
 

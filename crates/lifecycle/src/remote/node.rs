@@ -18,9 +18,12 @@ use model::{
     node::RemoteProvider,
     remote::{RemoteHandle, RemoteIntent, RemoteRole},
 };
+use serde::Serialize;
+
+use crate::mutation::{Mutation, mutated};
 
 /// The state of an instance in a provider's answer.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Sighting {
     /// State.
     pub observed: Observed,
@@ -37,7 +40,7 @@ pub struct Sighting {
 }
 
 /// A call to the driver. All but the read-only ones carry the epoch (rule 4).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Call {
     /// Look the instance up by its key (`find`, or `list` by owner if the driver has only that).
     Find {
@@ -98,7 +101,7 @@ impl Call {
 }
 
 /// How a call ended. The first three kinds of trouble must never be confused.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Answer {
     /// An instance, as found, created, observed or stopped.
     Instance {
@@ -200,7 +203,7 @@ pub enum Effect {
 }
 
 /// This node's knowledge of one incarnation.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 struct Local {
     incarnation: IncarnationId,
     /// A create may have reached the provider. Stored before the call.
@@ -229,7 +232,7 @@ struct Local {
 }
 
 /// One slot on a node. [`Slot::stored`] is the part that must survive the agent.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Slot {
     order: Option<RemoteOrder>,
     lease: bool,
@@ -249,7 +252,7 @@ pub struct Slot {
 }
 
 /// The part of a slot that must survive the agent.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Stored {
     /// The incarnation of an attempted create.
     pub attempted: Option<IncarnationId>,
@@ -273,7 +276,11 @@ impl Slot {
     #[must_use]
     pub fn restore(stored: &Stored) -> Self {
         Self {
-            local: Local { incarnation: stored.attempted.unwrap_or_default(), attempted: stored.attempted.is_some(), ..Local::default() },
+            local: Local {
+                incarnation: stored.attempted.unwrap_or_default(),
+                attempted: stored.attempted.is_some(),
+                ..Local::default()
+            },
             highest_epoch: stored.highest_epoch,
             ..Self::default()
         }
@@ -331,7 +338,10 @@ impl Slot {
     /// with [`Answer::NotSent`].
     #[must_use]
     pub fn wants_create(&self) -> bool {
-        let of = |order: &RemoteOrder| matches!(self.in_flight, Some(Call::Ensure { incarnation, .. }) if incarnation == order.incarnation);
+        let of = |order: &RemoteOrder| {
+            matches!(self.in_flight,
+            Some(Call::Ensure { incarnation, .. }) if incarnation == order.incarnation)
+        };
         self.order.as_ref().is_some_and(of) && self.may_mutate() && self.asked_under == self.under()
     }
     /// The incarnation that this node is to create if it is absent, and the allocation that prepares it. Any other
@@ -341,7 +351,8 @@ impl Slot {
         self.order.as_ref().and_then(Self::prepares_under)
     }
     fn prepares_under(order: &RemoteOrder) -> Option<(IncarnationId, AllocId)> {
-        (order.role == RemoteRole::Manage && order.desired == DesiredRemote::Run).then_some((order.incarnation, order.alloc_id))
+        (order.role == RemoteRole::Manage && order.desired == DesiredRemote::Run)
+            .then_some((order.incarnation, order.alloc_id))
     }
     /// The parts of the order in force that affect calls.
     fn under(&self) -> Option<(u64, RemoteRole, DesiredRemote)> {
@@ -351,7 +362,8 @@ impl Slot {
     /// 3). Check again right before a call.
     #[must_use]
     pub fn may_mutate(&self) -> bool {
-        self.lease && self.confirmed && self.order.as_ref().is_some_and(|o| o.role != RemoteRole::Observe)
+        let free = (self.lease && self.confirmed) || mutated(Mutation::LeaseIgnored);
+        free && self.order.as_ref().is_some_and(|o| o.role != RemoteRole::Observe)
     }
 }
 
@@ -365,7 +377,10 @@ pub fn undeclared() -> RemoteProvider {
 /// The epoch that a call carries, 0 = none.
 fn call_epoch(call: &Call) -> u64 {
     match call {
-        Call::Seal { epoch, .. } | Call::Ensure { epoch, .. } | Call::Stop { epoch, .. } | Call::Acknowledge { epoch, .. } => *epoch,
+        Call::Seal { epoch, .. }
+        | Call::Ensure { epoch, .. }
+        | Call::Stop { epoch, .. }
+        | Call::Acknowledge { epoch, .. } => *epoch,
         Call::Find { .. } | Call::Observe { .. } => 0,
     }
 }
@@ -379,7 +394,7 @@ pub fn transition(key: &SlotKey, before: &Slot, event: &Event, caps: &RemoteProv
         Event::Released => work.released(),
         Event::LeaseLost => {
             work.s.lease = false;
-            work.s.confirmed = false;
+            work.s.confirmed &= mutated(Mutation::OrderOutlivesLease);
             work.because("the lease is lost: no mutation until the servers have confirmed the order (rule 3)");
             false
         }
@@ -428,11 +443,15 @@ impl Work<'_> {
     }
 
     fn order(&mut self, order: &RemoteOrder) -> bool {
-        if order.epoch < self.s.highest_epoch {
+        if order.epoch < self.s.highest_epoch && !mutated(Mutation::StaleOrderFollowed) {
             self.refuse(order);
             return false;
         }
-        let moved = self.s.order.as_ref().is_none_or(|o| o.epoch != order.epoch || o.role != order.role || o.desired != order.desired);
+        let moved = self
+            .s
+            .order
+            .as_ref()
+            .is_none_or(|o| o.epoch != order.epoch || o.role != order.role || o.desired != order.desired);
         let unheard = self.s.order.as_ref().is_none_or(|o| o.incarnation != order.incarnation);
         if self.s.local.incarnation != order.incarnation {
             self.s.local = Local { incarnation: order.incarnation, ..Local::default() };
@@ -482,7 +501,8 @@ impl Work<'_> {
     /// The servers have lost an epoch: they were restored from a backup, or the slot has another record. This report
     /// lets them continue above it.
     fn refuse(&mut self, order: &RemoteOrder) {
-        let why = format!("order refused: epoch {}, this node has acted under epoch {}", order.epoch, self.s.highest_epoch);
+        let why =
+            format!("order refused: epoch {}, this node has acted under epoch {}", order.epoch, self.s.highest_epoch);
         self.because(why.clone());
         self.effects.push(Effect::Report(Box::new(RemoteReport {
             slot: self.key.clone(),
@@ -497,11 +517,17 @@ impl Work<'_> {
     }
 
     fn released(&mut self) -> bool {
+        if mutated(Mutation::ReleaseStops)
+            && let Some(order) = self.s.order.clone()
+        {
+            self.stop(&order);
+        }
         self.s.order = None;
         self.s.confirmed = false;
         self.s.preparing = false;
         self.s.told = None;
-        self.s.local = Local { incarnation: self.s.local.incarnation, attempted: self.s.local.attempted, ..Local::default() };
+        self.s.local =
+            Local { incarnation: self.s.local.incarnation, attempted: self.s.local.attempted, ..Local::default() };
         self.effects.push(Effect::LetGo);
         self.because("released: the slot belongs elsewhere, nothing is touched (rule 5)");
         false
@@ -536,11 +562,17 @@ impl Work<'_> {
                 self.s.local.forgotten = true;
                 true
             }
-            Answer::Absent if matches!(call, Call::Find { .. } | Call::Seal { .. }) && asked != self.s.under() => {
+            Answer::Absent
+                if matches!(call, Call::Find { .. } | Call::Seal { .. })
+                    && asked != self.s.under()
+                    && !mutated(Mutation::StaleAbsence) =>
+            {
                 self.because("absence seen under an earlier order is not enough: looked for again");
                 true
             }
-            Answer::Absent if matches!(call, Call::Find { .. } | Call::Seal { .. }) && self.s.local.handle.is_some() => {
+            Answer::Absent
+                if matches!(call, Call::Find { .. } | Call::Seal { .. }) && self.s.local.handle.is_some() =>
+            {
                 self.because("absence by key was seen before a handle was known: looked for again by that");
                 true
             }
@@ -573,12 +605,18 @@ impl Work<'_> {
             Answer::NotSent(why) => {
                 self.not_tried(&call);
                 if asked != self.s.under() {
-                    self.because(format!("a call of an earlier order was not sent, the present order is followed: {why}"));
+                    self.because(format!(
+                        "a call of an earlier order was not sent, the present order is followed: {why}"
+                    ));
                     return true;
                 }
                 self.unknown(why);
                 self.effects.push(Effect::RetryLater);
                 false
+            }
+            Answer::CouldNotAsk(_) if mutated(Mutation::UnknownIsAbsent) => {
+                self.s.local.sighting = Some(Sighting { observed: Observed::Gone, ..Sighting::default() });
+                true
             }
             Answer::CouldNotAsk(why) | Answer::WrongRequest(why) => {
                 self.unknown(why);
@@ -629,7 +667,9 @@ impl Work<'_> {
 
     fn kept(&mut self, incarnation: IncarnationId, alloc_id: AllocId) -> bool {
         if incarnation != self.s.local.incarnation || self.s.order.as_ref().is_none_or(|o| o.alloc_id != alloc_id) {
-            self.because("kept output ignored: it is of an instance that this node has let go, or of another allocation");
+            self.because(
+                "kept output ignored: it is of an instance that this node has let go, or of another allocation",
+            );
             return false;
         }
         self.s.local.keeping = false;
@@ -639,10 +679,13 @@ impl Work<'_> {
 
     /// Only a report: the servers decide whether to stop it (rule 5).
     fn unhealthy(&mut self, incarnation: IncarnationId, why: &str) {
-        let manages = self.s.order.as_ref().is_some_and(|o| o.role == RemoteRole::Manage && o.desired == DesiredRemote::Run);
+        let manages =
+            self.s.order.as_ref().is_some_and(|o| o.role == RemoteRole::Manage && o.desired == DesiredRemote::Run);
         let runs = self.s.local.sighting.as_ref().is_some_and(|s| s.observed == Observed::Running);
         if !manages || incarnation != self.s.local.incarnation || !runs {
-            return self.because("a check asks for a restart of what this node does not manage or does not see running: not told");
+            return self.because(
+                "a check asks for a restart of what this node does not manage or does not see running: not told",
+            );
         }
         why.clone_into(&mut self.s.local.unhealthy);
         self.report();
@@ -672,7 +715,8 @@ impl Work<'_> {
     fn report(&mut self) {
         let Some(order) = &self.s.order else { return };
         let l = &self.s.local;
-        let Sighting { observed, provider_id, attributes, address, port_map, started_at } = l.sighting.clone().unwrap_or_default();
+        let Sighting { observed, provider_id, attributes, address, port_map, started_at } =
+            l.sighting.clone().unwrap_or_default();
         let report = RemoteReport {
             slot: self.key.clone(),
             incarnation: l.incarnation,
@@ -703,7 +747,7 @@ impl Work<'_> {
             self.because("a mutation waits for the lease and a confirmed order (rule 3)");
             return;
         }
-        if matches!(call, Call::Ensure { .. }) && !self.s.local.attempted {
+        if matches!(call, Call::Ensure { .. }) && !self.s.local.attempted && !mutated(Mutation::CreateUnrecorded) {
             // Intent before effect on this side, too: after a crash this node must look before it creates.
             self.s.local.attempted = true;
             self.effects.push(Effect::Persist);
@@ -717,159 +761,6 @@ impl Work<'_> {
     fn may_exist(&self, order: &RemoteOrder) -> bool {
         order.adopt || self.s.local.attempted || self.s.local.doubted
     }
-
-    /// Takes an unrecorded create for attempted if the node can look the instance up and repeat a create. Unknown while
-    /// the plugin is starting.
-    fn settle_doubt(&mut self) {
-        if !self.s.local.doubted || *self.caps == undeclared() {
-            return;
-        }
-        self.s.local.doubted = false;
-        if !self.s.local.attempted && self.caps.keyed_create && (self.caps.find || self.caps.list) {
-            self.s.local.attempted = true;
-            self.effects.push(Effect::Persist);
-        }
-    }
-
-    /// Decides on the next step, from the state alone.
-    fn decide(&mut self) {
-        self.settle_doubt();
-        let Some(order) = self.s.order.clone() else {
-            return self.because("no order: nothing is done (rule 5)");
-        };
-        if self.s.in_flight.is_some() {
-            return self.because("a call is under way");
-        }
-        let observed = self.s.local.sighting.as_ref().map(|s| s.observed.clone());
-        if let (Some(handle), Some(state)) = (&self.s.local.handle, &observed)
-            && !state.ended()
-        {
-            self.effects.push(Effect::Watch(handle.clone()));
-        }
-        if !self.s.local.refused.is_empty() {
-            if order.acknowledge {
-                self.s.local.forgotten = true;
-            }
-            return self.report();
-        }
-        match observed {
-            None | Some(Observed::Unknown { .. }) => self.look(&order),
-            Some(Observed::Exited { .. }) => self.ended(&order),
-            Some(Observed::Gone) if order.role == RemoteRole::Observe => self.report(),
-            Some(Observed::Gone) if order.acknowledge => {
-                self.s.local.forgotten = true;
-                self.report();
-            }
-            Some(Observed::Gone) if order.desired == DesiredRemote::Stop || self.s.local.handle.is_some() => self.report(),
-            Some(Observed::Gone) => self.create(&order),
-            Some(Observed::Running | Observed::Creating | Observed::Intended) => {
-                self.report();
-                if order.acknowledge {
-                    // The servers have counted an end that this node does not see (a person has declared it gone): look
-                    // again, touch nothing.
-                    return self.because("the servers count it as ended but it is seen alive: reported, not touched");
-                }
-                if order.desired == DesiredRemote::Stop && order.role != RemoteRole::Observe {
-                    return self.stop(&order);
-                }
-                let begun = matches!(observed, Some(Observed::Creating | Observed::Intended));
-                if begun && order.role == RemoteRole::Manage && self.caps.keyed_create && !self.s.local.created {
-                    // Its creator may have died half-way. A create by key continues there, and changes nothing on a
-                    // complete instance.
-                    self.because("seen half created, and nobody has told this node that it is under way: the create is repeated");
-                    self.create(&order);
-                }
-            }
-        }
-    }
-
-    fn look(&mut self, order: &RemoteOrder) {
-        if let Some(handle) = self.s.local.handle.clone() {
-            // A known instance needs no look before its stop; the answer of the stop is the observation.
-            if order.desired == DesiredRemote::Stop && order.role != RemoteRole::Observe && !order.acknowledge && self.s.may_mutate() {
-                return self.stop(order);
-            }
-            return self.call(Call::Observe { handle });
-        }
-        let may_exist = self.may_exist(order);
-        if !may_exist && order.role != RemoteRole::Observe {
-            // Only this node was ever told to create it, and it has not tried: it does not exist.
-            if order.desired == DesiredRemote::Stop || order.acknowledge {
-                self.s.local.sighting = Some(Sighting { observed: Observed::Gone, ..Sighting::default() });
-                self.s.local.forgotten |= order.acknowledge;
-                return self.report();
-            }
-            return self.create(order);
-        }
-        if self.caps.seal && order.desired == DesiredRemote::Stop && order.role != RemoteRole::Observe {
-            return self.call(Call::Seal { incarnation: order.incarnation, epoch: order.epoch });
-        }
-        if self.caps.find || self.caps.list {
-            return self.call(Call::Find { incarnation: order.incarnation });
-        }
-        if order.acknowledge && order.role != RemoteRole::Observe {
-            // A person has declared it gone, and no key or handle is left to ask by: nothing remains to do.
-            self.s.local.sighting = Some(Sighting { observed: Observed::Gone, ..Sighting::default() });
-            self.s.local.forgotten = true;
-            return self.report();
-        }
-        if self.caps.keyed_create && order.desired == DesiredRemote::Run && order.role == RemoteRole::Manage {
-            return self.create(order);
-        }
-        self.hold("the provider can neither be asked by key nor list what exists: an instance may exist, so none is created; declare it gone or import it");
-    }
-
-    fn create(&mut self, order: &RemoteOrder) {
-        let may_exist = self.may_exist(order);
-        if may_exist && !self.caps.keyed_create {
-            return self.hold(
-                "a create may have been sent and the provider does not create by key: a second create could double the instance; \
-                 it is found if it appears, or a person declares it gone",
-            );
-        }
-        if !self.s.local.prepared {
-            if !self.s.preparing {
-                self.s.preparing = true;
-                self.effects.push(Effect::Prepare);
-            }
-            return self.because("a create waits for node-local preparation; an adoption would not (rule 7)");
-        }
-        if self.s.local.intent.is_some() && self.s.local.intent != order.intent {
-            self.because("a create waits until the servers have stored what is about to be sent (rule 1)");
-            return self.report();
-        }
-        self.call(Call::Ensure { incarnation: order.incarnation, epoch: order.epoch, first: !may_exist });
-    }
-
-    /// Holds the slot in Unknown with the reason, and looks again.
-    fn hold(&mut self, why: &str) {
-        self.unknown(why);
-        self.effects.push(Effect::RetryLater);
-    }
-
-    fn stop(&mut self, order: &RemoteOrder) {
-        let Some(handle) = self.s.local.handle.clone() else {
-            return self.because("there is no handle to stop by");
-        };
-        self.call(Call::Stop { handle, epoch: order.epoch, signal: order.kill_signal.clone(), timeout: order.kill_timeout });
-    }
-
-    fn ended(&mut self, order: &RemoteOrder) {
-        if !order.acknowledge || self.s.local.forgotten || order.role == RemoteRole::Observe {
-            return self.report();
-        }
-        let Some(handle) = self.s.local.handle.clone() else {
-            self.s.local.forgotten = true;
-            return self.report();
-        };
-        // The acknowledgement removes the output at the provider; people read it as long as the allocation is kept.
-        if !self.s.local.kept && !order.alloc_id.is_nil() {
-            if !self.s.local.keeping {
-                self.s.local.keeping = true;
-                self.effects.push(Effect::Keep { incarnation: order.incarnation, alloc_id: order.alloc_id, handle });
-            }
-            return self.because("the acknowledgement waits until the output is kept for the allocation");
-        }
-        self.call(Call::Acknowledge { handle, epoch: order.epoch });
-    }
 }
+
+mod next;

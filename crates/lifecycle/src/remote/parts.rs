@@ -14,7 +14,10 @@ pub fn undeliverable(task: &Task, provider: &RemoteProvider) -> Vec<String> {
     let files_of_node = task.templates.iter().any(|t| t.source.as_ref().is_some_and(|source| !source.is_empty()));
     let users_of_node = task.templates.iter().any(|t| t.uid.is_some() || t.gid.is_some());
     let rules = [
-        (provider.no_files && !task.artifacts.is_empty(), "artifact: this runtime takes no files; let the workload fetch what it needs"),
+        (
+            provider.no_files && !task.artifacts.is_empty(),
+            "artifact: this runtime takes no files; let the workload fetch what it needs",
+        ),
         (
             task.artifacts.iter().any(|artifact| artifact.chown),
             "artifact.chown: the user is one of a node and means nothing where the task runs; leave it out",
@@ -25,7 +28,8 @@ pub fn undeliverable(task: &Task, provider: &RemoteProvider) -> Vec<String> {
         ),
         (
             !provider.volumes && !task.volume_mounts.is_empty(),
-            "volume_mount: the task runs where the volumes of nodes are not, and this runtime mounts none of its own by name",
+            "volume_mount: the task runs where the volumes of nodes are not, and this runtime mounts none of its \
+                own by name",
         ),
         (
             task.resources.cores.is_some_and(|cores| cores > 0),
@@ -36,19 +40,26 @@ pub fn undeliverable(task: &Task, provider: &RemoteProvider) -> Vec<String> {
             "resources.secrets: the directory is the runtime's, with its own limits; leave the size out",
         ),
         (files_of_node, "template.source: it is a file of a node, and the task runs elsewhere; write the text as data"),
-        (users_of_node, "template.uid, template.gid: they are users of a node and mean nothing where the task runs; leave them out"),
+        (
+            users_of_node,
+            "template.uid, template.gid: they are users of a node and mean nothing where the task runs; leave them out",
+        ),
         (
             provider.no_files && !task.templates.is_empty(),
             "template: this runtime takes no files; use the env block, or let the workload fetch what it needs",
         ),
-        (provider.no_files && task.dispatch_payload.is_some(), "dispatch_payload: this runtime takes no files; use meta"),
+        (
+            provider.no_files && task.dispatch_payload.is_some(),
+            "dispatch_payload: this runtime takes no files; use meta",
+        ),
         (
             provider.no_signals && !matches!(task.kill_signal.as_str(), "" | "SIGTERM"),
             "kill_signal: this runtime stops tasks in its own way, with no signal of choice; leave it out",
         ),
     ];
     let because = |what: &str| format!("task {:?}: driver {:?} cannot deliver {what}", task.name, task.driver);
-    let of_identity = |i: &Identity| identity_trouble(i, provider).map(|what| because(&format!("identity {:?}: {what}", i.name)));
+    let of_identity =
+        |i: &Identity| identity_trouble(i, provider).map(|what| because(&format!("identity {:?}: {what}", i.name)));
     let general = rules.into_iter().filter(|(holds, _)| *holds).map(|(_, what)| because(what));
     general.chain(identities(task).filter_map(of_identity)).collect()
 }
@@ -90,12 +101,17 @@ fn identity_trouble(identity: &Identity, provider: &RemoteProvider) -> Option<&'
         (identity.file && provider.no_files, "file: this runtime takes no files; use env"),
         (
             ends && identity.env,
-            "ttl with env: a variable keeps its first token for as long as the task runs; use file alone, or leave ttl out",
+            "ttl with env: a variable keeps its first token for as long as the task runs; use file alone, or \
+                leave ttl out",
         ),
-        (ends && identity.file && !provider.refresh, "ttl: this runtime renews no files of a task that runs; leave ttl out"),
+        (
+            ends && identity.file && !provider.refresh,
+            "ttl: this runtime renews no files of a task that runs; leave ttl out",
+        ),
         (
             ends && identity.change_mode == change_mode::RESTART,
-            "change_mode restart: only the servers order an instance stopped; use noop, where the task reads its file again, or signal",
+            "change_mode restart: only the servers order an instance stopped; use noop, where the task reads its file \
+                again, or signal",
         ),
         (
             ends && identity.change_mode == change_mode::SIGNAL && provider.no_signals,
@@ -134,19 +150,33 @@ mod tests {
                 false,
             ),
             (
-                Task { artifacts: vec![Artifact { destination: Some("secrets/x".into()), ..Artifact::default() }], ..Task::default() },
+                Task {
+                    artifacts: vec![Artifact { destination: Some("secrets/x".into()), ..Artifact::default() }],
+                    ..Task::default()
+                },
                 "deliver artifact.destination:",
                 false,
             ),
             (Task { volume_mounts: vec![VolumeMount::default()], ..Task::default() }, "deliver volume_mount:", true),
             (
-                Task { templates: vec![Template { source: Some("a".into()), ..Template::default() }], ..Task::default() },
+                Task {
+                    templates: vec![Template { source: Some("a".into()), ..Template::default() }],
+                    ..Task::default()
+                },
                 "deliver template.source:",
                 false,
             ),
-            (Task { templates: vec![Template { uid: Some(1), ..inline.clone() }], ..Task::default() }, "deliver template.uid", false),
+            (
+                Task { templates: vec![Template { uid: Some(1), ..inline.clone() }], ..Task::default() },
+                "deliver template.uid",
+                false,
+            ),
             (Task { templates: vec![inline], ..Task::default() }, "deliver template:", true),
-            (Task { dispatch_payload: Some(DispatchPayload::default()), ..Task::default() }, "deliver dispatch_payload:", true),
+            (
+                Task { dispatch_payload: Some(DispatchPayload::default()), ..Task::default() },
+                "deliver dispatch_payload:",
+                true,
+            ),
             (Task { kill_signal: "SIGINT".into(), ..Task::default() }, "deliver kill_signal:", true),
         ];
         for (task, part, only_poor) in cases {
@@ -165,7 +195,10 @@ mod tests {
         assert_eq!(unconnectable(&group(network("")), "d"), None);
         assert_eq!(unconnectable(&group(network("host")), "d"), None);
         let bridged = unconnectable(&group(network("bridge")), "d").expect("refused");
-        assert!(bridged.contains("driver \"d\"") && bridged.contains("network mode \"bridge\" cannot be honoured"), "{bridged}");
+        assert!(
+            bridged.contains("driver \"d\"") && bridged.contains("network mode \"bridge\" cannot be honoured"),
+            "{bridged}"
+        );
         let dns = Network { dns: Some(Dns::default()), ..network("host") };
         assert!(unconnectable(&group(dns), "d").is_some_and(|why| why.contains("network.dns cannot be honoured")));
     }
@@ -217,7 +250,11 @@ mod tests {
             (identity(true, false, 0, "noop"), &no_files, ""),
             (identity(false, true, 0, "noop"), &no_files, "deliver identity \"aws\": file:"),
             (identity(true, true, 60, "noop"), &full, "deliver identity \"aws\": ttl with env:"),
-            (identity(false, true, 60, "noop"), &no_refresh, "deliver identity \"aws\": ttl: this runtime renews no files"),
+            (
+                identity(false, true, 60, "noop"),
+                &no_refresh,
+                "deliver identity \"aws\": ttl: this runtime renews no files",
+            ),
             (identity(false, true, 60, "restart"), &full, "deliver identity \"aws\": change_mode restart:"),
             (identity(false, true, 60, "signal"), &no_signals, "deliver identity \"aws\": change_mode signal:"),
         ] {

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use model::{
-    DesiredRemote, IncarnationId, Observed, RemoteExit, RemoteInstance, RemoteOrder, RemotePolicy, RemoteTask, RemoteVerdict, SlotKey,
-    Text, TimestampNs,
+    DesiredRemote, IncarnationId, Observed, RemoteExit, RemoteInstance, RemoteOrder, RemotePolicy, RemoteTask,
+    RemoteVerdict, SlotKey, Text, TimestampNs,
     common::Common,
     remote::{MAX_HANDLE_BYTES, RemoteHandle, RemoteIntent},
 };
@@ -14,6 +14,7 @@ use super::{
     Context,
     transition::{install, may_create, note},
 };
+use crate::mutation::{Mutation, mutated};
 
 /// Knowledge of a slot from elsewhere.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -74,7 +75,12 @@ impl Known {
 
     /// From an orphaned instance of the slot at a provider. `made_from` when a job wants its slot with that driver.
     #[must_use]
-    pub fn of_instance(instance: &RemoteInstance, incarnation: IncarnationId, provider: (&str, &str), made_from: Option<MadeFrom>) -> Self {
+    pub fn of_instance(
+        instance: &RemoteInstance,
+        incarnation: IncarnationId,
+        provider: (&str, &str),
+        made_from: Option<MadeFrom>,
+    ) -> Self {
         let (driver, provider) = provider;
         Self {
             incarnation,
@@ -127,11 +133,14 @@ pub fn take_over(slot: &SlotKey, record: Option<&RemoteTask>, known: &Known, cx:
             r.handle = usable(known).or(r.handle);
         }
         if known.epoch > before.epoch {
-            r.epoch = known.epoch;
+            if !mutated(Mutation::RecoveryBelowEpoch) {
+                r.epoch = known.epoch;
+            }
             r.intent = known.intent.clone().map(Box::new).or(r.intent);
             unmanage(&mut r, cx.now);
             if known.desired == DesiredRemote::Stop && r.desired == DesiredRemote::Run {
-                (r.desired, r.stop_reason) = (DesiredRemote::Stop, format!("a stop that was under way: told by {}", known.source).into());
+                (r.desired, r.stop_reason) =
+                    (DesiredRemote::Stop, format!("a stop that was under way: told by {}", known.source).into());
             }
             end(&mut r, known);
         }
@@ -200,18 +209,30 @@ fn incarnate(r: &mut RemoteTask, known: &Known, cx: Context) {
         Context { fresh: known.incarnation, ..cx },
     );
     unmanage(r, cx.now);
-    r.epoch = known.epoch.max(1);
+    r.epoch = if mutated(Mutation::RecoveryBelowEpoch) { 1 } else { known.epoch.max(1) };
     // A manager may have created it under any epoch up to this one: it must be looked for first.
     r.incarnation_epoch = 0;
     r.handle = usable(known);
     r.intent = known.intent.clone().map(Box::new);
-    r.observed =
-        Observed::Unknown { since: cx.now, why: format!("told by {}, not observed since the servers recovered", known.source).into() };
+    r.observed = Observed::Unknown {
+        since: cx.now,
+        why: format!("told by {}, not observed since the servers recovered", known.source).into(),
+    };
     if known.desired == DesiredRemote::Stop {
-        (r.desired, r.stop_reason) = (DesiredRemote::Stop, format!("a stop that was under way: told by {}", known.source).into());
+        (r.desired, r.stop_reason) =
+            (DesiredRemote::Stop, format!("a stop that was under way: told by {}", known.source).into());
     }
     end(r, known);
-    note(r, cx, format!("incarnation {} of epoch {} is told by {}: the servers had lost it", r.incarnation.short(), r.epoch, known.source));
+    note(
+        r,
+        cx,
+        format!(
+            "incarnation {} of epoch {} is told by {}: the servers had lost it",
+            r.incarnation.short(),
+            r.epoch,
+            known.source
+        ),
+    );
 }
 
 #[cfg(test)]
@@ -244,8 +265,14 @@ mod tests {
 
     #[test]
     fn what_is_known_better_elsewhere_is_taken_over_and_nothing_else() {
-        let slot: SlotKey =
-            SlotParts { namespace: "default".into(), job_id: "j".into(), group: "g".into(), index: 0, task: "t".into() }.into();
+        let slot: SlotKey = SlotParts {
+            namespace: "default".into(),
+            job_id: "j".into(),
+            group: "g".into(),
+            index: 0,
+            task: "t".into(),
+        }
+        .into();
         let cx = Context { now: 9, fresh: id(99), held: false };
         let manager = Some(Manager { node_id: NodeId(Uuid::from_u128(7)), ..Manager::default() });
         let record = RemoteTask {
@@ -260,11 +287,20 @@ mod tests {
         };
         // Same incarnation, later epoch: unmanaged, nothing else of the instance changes.
         let same = take_over(&slot, Some(&record), &known(1, 6), cx).expect("taken over");
-        assert_eq!((same.incarnation, same.epoch, same.manager, same.observed.clone()), (id(1), 6, None, Observed::Running));
+        assert_eq!(
+            (same.incarnation, same.epoch, same.manager, same.observed.clone()),
+            (id(1), 6, None, Observed::Running)
+        );
         // A later incarnation replaces the ended one; the counters are the slot's.
         let later = take_over(&slot, Some(&record), &known(2, 5), cx).expect("taken over");
-        assert_eq!((later.incarnation, later.epoch, later.restarts, later.handle.clone()), (id(2), 5, 2, Some(handle("h"))));
-        assert_eq!((same.intent, later.intent.clone()), (known(1, 6).intent.map(Box::new), known(2, 5).intent.map(Box::new)));
+        assert_eq!(
+            (later.incarnation, later.epoch, later.restarts, later.handle.clone()),
+            (id(2), 5, 2, Some(handle("h")))
+        );
+        assert_eq!(
+            (same.intent, later.intent.clone()),
+            (known(1, 6).intent.map(Box::new), known(2, 5).intent.map(Box::new))
+        );
         assert!(later.adopt() && later.manager.is_none() && matches!(later.observed, Observed::Unknown { .. }));
         // No record at all.
         let new = take_over(&slot, None, &known(2, 5), cx).expect("taken over");
@@ -272,14 +308,20 @@ mod tests {
         let stop = Known { desired: DesiredRemote::Stop, made_from: None, ..known(2, 5) };
         assert_eq!(take_over(&slot, None, &stop, cx).expect("a tombstone").desired, DesiredRemote::Stop);
         assert_eq!(
-            take_over(&slot, Some(&record), &Known { incarnation: IncarnationId::NIL, ..known(0, 8) }, cx).expect("an epoch").epoch,
+            take_over(&slot, Some(&record), &Known { incarnation: IncarnationId::NIL, ..known(0, 8) }, cx)
+                .expect("an epoch")
+                .epoch,
             8
         );
         // Of two histories with the same epoch, the one with an instance counts.
         let unseen = RemoteTask { handle: None, observed: Observed::Intended, ..record.clone() };
         let seen = take_over(&slot, Some(&unseen), &known(2, 4), cx).expect("taken over");
         assert_eq!((seen.incarnation, seen.epoch, seen.handle.clone()), (id(2), 4, Some(handle("h"))));
-        assert_eq!(take_over(&slot, Some(&unseen), &Known { handle: None, ..known(2, 4) }, cx), None, "neither has been seen");
+        assert_eq!(
+            take_over(&slot, Some(&unseen), &Known { handle: None, ..known(2, 4) }, cx),
+            None,
+            "neither has been seen"
+        );
         // A counted end stays counted.
         let done = RemoteExit { code: 0, at: 5, ..RemoteExit::default() };
         let ended = Known { ended: Some((RemoteVerdict::Complete, Some(done))), ..known(2, 5) };

@@ -1,5 +1,7 @@
 //! Conditions for servers whose state may be from the past: which slots wait for sweeps, and when a recovery is over.
 
+use std::time::Duration;
+
 use model::{IncarnationId, RemoteTask, SlotKey, SlotParts, TimestampNs};
 
 /// Facts from sweeps about a slot and the provider of its next incarnation.
@@ -13,8 +15,10 @@ pub struct SweepFacts<'a> {
     pub new_cluster: bool,
     /// The provider can be listed.
     pub can_list: bool,
-    /// A sweep has covered it since the servers started or a recovery began.
+    /// A sweep that counts has covered it since the servers started or a recovery began: see [`sweeps_count_after`].
     pub swept: bool,
+    /// It was swept, too early to count.
+    pub early: bool,
     /// The wait for it is over.
     pub waited: bool,
 }
@@ -26,10 +30,27 @@ pub fn holds(known: &SweepFacts<'_>) -> Option<String> {
         return Some(format!("orphaned instance {key} of this slot is alive: adopt, stop or forget it"));
     }
     if known.stopping {
-        return Some("the stop of an orphaned instance of this slot, by an operator's order, is not confirmed yet".to_owned());
+        return Some(
+            "the stop of an orphaned instance of this slot, by an operator's order, is not confirmed yet".to_owned(),
+        );
     }
     let waits = !known.new_cluster && known.can_list && !known.swept && !known.waited;
-    waits.then(|| "the servers have not swept the provider since their start".to_owned())
+    waits.then(|| {
+        if known.early { EARLY } else { "the servers have not swept the provider since their start" }.to_owned()
+    })
+}
+
+/// Why a sweep does not count yet.
+pub const EARLY: &str = "the provider may not list yet what was created until the servers started";
+
+/// How long after their start servers count no sweep of a provider. A list that begins earlier may miss instances of a
+/// history that these servers do not know.
+///
+/// `unheard`: how long managers of former servers may act; `stale`: how long a new instance may be missing from the
+/// provider's answers.
+#[must_use]
+pub fn sweeps_count_after(unheard: Duration, stale: Duration) -> Duration {
+    if stale.is_zero() { Duration::ZERO } else { unheard.saturating_add(stale) }
 }
 
 /// The place of a tombstone beside a slot that has a record of its own.
@@ -83,8 +104,13 @@ mod tests {
             ("swept, and nothing is unbound", swept, None),
             ("an unbound instance lives", SweepFacts { unbound: Some("k"), ..swept }, Some("orphaned instance k")),
             ("one is being stopped", SweepFacts { stopping: true, ..swept }, Some("is not confirmed yet")),
-            ("also in a new cluster", SweepFacts { unbound: Some("k"), new_cluster: true, ..swept }, Some("orphaned instance k")),
+            (
+                "also in a new cluster",
+                SweepFacts { unbound: Some("k"), new_cluster: true, ..swept },
+                Some("orphaned instance k"),
+            ),
             ("not swept yet", unswept, Some("have not swept the provider")),
+            ("swept too early", SweepFacts { early: true, ..unswept }, Some(EARLY)),
             ("waited for long enough", SweepFacts { waited: true, ..unswept }, None),
             ("nothing could have been lost", SweepFacts { new_cluster: true, ..unswept }, None),
             ("what cannot be listed", SweepFacts { can_list: false, ..unswept }, None),
@@ -96,14 +122,24 @@ mod tests {
     }
 
     #[test]
+    fn a_sweep_counts_when_the_provider_shows_what_former_managers_could_create_last() {
+        let seconds = Duration::from_secs;
+        assert_eq!(sweeps_count_after(seconds(11), seconds(300)), seconds(311));
+        assert_eq!(sweeps_count_after(seconds(11), Duration::ZERO), Duration::ZERO, "it shows at once what there is");
+        assert_eq!(sweeps_count_after(seconds(11), Duration::MAX), Duration::MAX);
+    }
+
+    #[test]
     fn a_slot_waits_for_the_tombstone_beside_it() {
-        let parts = SlotParts { namespace: "n".into(), job_id: "j".into(), group: "g".into(), index: 3, task: "a#b".into() };
+        let parts =
+            SlotParts { namespace: "n".into(), job_id: "j".into(), group: "g".into(), index: 3, task: "a#b".into() };
         let (slot, incarnation) = (SlotKey::from(parts), IncarnationId(uuid::Uuid::from_u128(7)));
         let tombstone = RemoteTask { slot: place_beside(&slot, incarnation), incarnation, ..RemoteTask::default() };
         assert_eq!(waits_for(&tombstone), Some(slot.clone()));
         let own = RemoteTask { slot, incarnation, ..RemoteTask::default() };
         assert_eq!(waits_for(&own), None, "a task whose name looks like it");
-        let ended = RemoteTask { observed: model::Observed::Gone, exit_acknowledged: true, forgotten: true, ..tombstone };
+        let ended =
+            RemoteTask { observed: model::Observed::Gone, exit_acknowledged: true, forgotten: true, ..tombstone };
         assert!(ended.settled() && waits_for(&ended).is_none());
         assert!(beside(&ended).is_some(), "its end is what the slot has waited for");
     }

@@ -9,16 +9,19 @@ use super::{
     Effect,
     transition::{Work, order_for_node, shared_keys},
 };
+use crate::mutation::{Mutation, mutated};
 
 impl Work {
     pub(super) fn report(&mut self, from: NodeId, report: &RemoteReport) {
         let role = order_for_node(&self.r, from).map(|o| o.role);
         let Some(role) = role else {
             self.out.push(Effect::Release { node: from, slot: self.r.slot.clone() });
-            return self.because("report ignored: the node neither manages nor observes the slot; it is told to let go");
+            return self
+                .because("report ignored: the node neither manages nor observes the slot; it is told to let go");
         };
         // I3: a report under an older epoch, or about an older instance, changes nothing.
-        if report.epoch != self.r.epoch || report.incarnation != self.r.incarnation {
+        let stale = report.epoch != self.r.epoch && !mutated(Mutation::StaleReportBelieved);
+        if stale || report.incarnation != self.r.incarnation {
             let what = if report.incarnation == self.r.incarnation {
                 format!("epoch {}, now {}", report.epoch, self.r.epoch)
             } else {
@@ -33,7 +36,11 @@ impl Work {
                 report.provider, self.r.provider
             ));
         }
-        if report.observed == Observed::Gone && report.handle.is_none() && self.r.handle.is_some() && report.refused.is_empty() {
+        if report.observed == Observed::Gone
+            && report.handle.is_none()
+            && self.r.handle.is_some()
+            && report.refused.is_empty()
+        {
             // The node looked by key before the instance was created; its next order brings the handle.
             self.resend(from);
             return self.because("absence by key is older than the handle: the node is asked to look by the handle");
@@ -45,7 +52,11 @@ impl Work {
             self.r.epoch = report.stale_epoch;
             return self.take_over(
                 manager,
-                &format!("node {} was refused, or refuses: epoch {} was acted under already", from.short(), report.stale_epoch),
+                &format!(
+                    "node {} was refused, or refuses: epoch {} was acted under already",
+                    from.short(),
+                    report.stale_epoch
+                ),
             );
         }
         self.learn(report);
@@ -73,7 +84,8 @@ impl Work {
             return self.because("intent not stored: the node does not manage the slot, or the instance has ended");
         }
         if intent.0.len() > MAX_INTENT_BYTES {
-            return self.because(format!("intent not stored: {} bytes; the limit is {MAX_INTENT_BYTES}", intent.0.len()));
+            return self
+                .because(format!("intent not stored: {} bytes; the limit is {MAX_INTENT_BYTES}", intent.0.len()));
         }
         if self.r.intent.as_deref() != Some(intent) {
             self.r.intent = Some(Box::new(intent.clone()));
@@ -91,7 +103,9 @@ impl Work {
             return self.because("its check asks for a restart, but it is being stopped or handed over already");
         }
         if self.r.observed != Observed::Running {
-            return self.because("its check asks for a restart, but it is not known to run: nothing is stopped in doubt (rule 2)");
+            return self.because(
+                "its check asks for a restart, but it is not known to run: nothing is stopped in doubt (rule 2)",
+            );
         }
         self.r.unhealthy = report.unhealthy.as_str().into();
         self.changed(format!("stopping: {}", report.unhealthy));
@@ -108,6 +122,8 @@ impl Work {
             } else if self.r.handle.as_ref() != Some(h) {
                 self.r.handle = Some(h.clone());
             }
+        } else if mutated(Mutation::HandleErased) {
+            self.r.handle = None;
         }
         if !report.provider_id.is_empty() {
             self.r.provider_id.clone_from(&report.provider_id);
@@ -133,7 +149,12 @@ impl Work {
         }
         if !report.refused.is_empty() && role != RemoteRole::Observe {
             self.r.observed = Observed::Gone;
-            let exit = RemoteExit { reason: report.refused.as_str().into(), at: self.cx.now, vanished: true, ..RemoteExit::default() };
+            let exit = RemoteExit {
+                reason: report.refused.as_str().into(),
+                at: self.cx.now,
+                vanished: true,
+                ..RemoteExit::default()
+            };
             self.r.result = Some(Box::new(exit));
             return self.changed(format!("the provider refuses to create it: {}", report.refused));
         }
@@ -148,10 +169,15 @@ impl Work {
                 let unknown = Observed::Unknown { since, why: why.clone() };
                 if self.r.observed != unknown {
                     self.changed(format!("state unknown: {why}"));
-                    self.r.observed = unknown;
+                    self.r.observed = if mutated(Mutation::UnknownIsAnEnd) { Observed::Gone } else { unknown };
                 }
             }
-            Observed::Gone if !self.r.seen() && self.r.desired == DesiredRemote::Stop && report.desired == DesiredRemote::Run => {
+            Observed::Gone
+                if !self.r.seen()
+                    && self.r.desired == DesiredRemote::Stop
+                    && report.desired == DesiredRemote::Run
+                    && !mutated(Mutation::AbsenceBeforeStop) =>
+            {
                 self.because("absence seen before the stop was ordered does not confirm it");
             }
             Observed::Gone if self.r.desired == DesiredRemote::Run && !self.r.seen() => {

@@ -1,12 +1,13 @@
 //! The servers' transition function. The module above has the picture, README.md the numbered rules.
 
 use model::{
-    AllocId, DesiredRemote, Map, NodeId, Observed, RemoteImport, RemoteOrder, RemoteTask, RemoteVerdict, RemoteWanted, SlotKey, Text,
-    TimestampNs,
+    AllocId, DesiredRemote, Map, NodeId, Observed, RemoteImport, RemoteOrder, RemoteTask, RemoteVerdict, RemoteWanted,
+    SlotKey, Text, TimestampNs,
     remote::{MAX_HANDLE_BYTES, Manager, RemoteEvent, RemoteRole},
 };
 
 use super::{Context, Effect, Event, Step};
+use crate::mutation::{Mutation, mutated};
 
 /// The reason for a held create.
 pub(super) const HELD: &str = "no incarnation begins now: one may live that no record knows";
@@ -23,8 +24,15 @@ pub fn transition(slot: &SlotKey, record: Option<&RemoteTask>, event: &Event, cx
     let Some(before) = record else {
         return without_record(slot, event, cx);
     };
-    let mut work =
-        Work { r: before.clone(), cx, deleted: false, declared_gone: false, out: Vec::new(), evaluate: Vec::new(), reasons: Vec::new() };
+    let mut work = Work {
+        r: before.clone(),
+        cx,
+        deleted: false,
+        declared_gone: false,
+        out: Vec::new(),
+        evaluate: Vec::new(),
+        reasons: Vec::new(),
+    };
     match event {
         Event::Wanted(wanted) => work.wanted(wanted),
         Event::Released { alloc_id } => work.released(*alloc_id),
@@ -53,7 +61,9 @@ pub fn transition(slot: &SlotKey, record: Option<&RemoteTask>, event: &Event, cx
 #[must_use]
 pub fn order_for_node(r: &RemoteTask, node: NodeId) -> Option<RemoteOrder> {
     let (who, role) = match (&r.manager, &r.successor) {
-        (Some(m), _) if m.node_id == node => (*m, if m.alloc_id.is_nil() { RemoteRole::Stop } else { RemoteRole::Manage }),
+        (Some(m), _) if m.node_id == node => {
+            (*m, if m.alloc_id.is_nil() { RemoteRole::Stop } else { RemoteRole::Manage })
+        }
         (_, Some(s)) if s.node_id == node => (*s, RemoteRole::Observe),
         _ => return None,
     };
@@ -92,14 +102,22 @@ fn verdict_for(r: &RemoteTask, who: Manager) -> RemoteVerdict {
 /// Every order that follows from the record.
 #[must_use]
 pub fn orders(r: &RemoteTask) -> Vec<(NodeId, RemoteOrder)> {
-    [r.manager, r.successor].into_iter().flatten().filter_map(|m| Some((m.node_id, order_for_node(r, m.node_id)?))).collect()
+    [r.manager, r.successor]
+        .into_iter()
+        .flatten()
+        .filter_map(|m| Some((m.node_id, order_for_node(r, m.node_id)?)))
+        .collect()
 }
 
 /// When [`Event::Tick`] is due, if ever.
 #[must_use]
 pub fn wake_at(r: &RemoteTask) -> Option<TimestampNs> {
     match &r.verdict {
-        RemoteVerdict::Restarting { at, .. } if r.settled() && r.manager.is_some() && r.desired == DesiredRemote::Run => Some(*at),
+        RemoteVerdict::Restarting { at, .. }
+            if r.settled() && r.manager.is_some() && r.desired == DesiredRemote::Run =>
+        {
+            Some(*at)
+        }
         _ => None,
     }
 }
@@ -141,17 +159,22 @@ fn without_record(slot: &SlotKey, event: &Event, cx: Context) -> Step {
                 step.reasons.push("the slot is wanted but no node is named to manage it".to_owned());
                 return step;
             };
-            if cx.held {
+            if cx.held && !mutated(Mutation::HoldIgnored) {
                 step.reasons.push(HELD.to_owned());
                 return step;
             }
             let mut r = RemoteTask { slot: slot.clone(), ..RemoteTask::default() };
             install(&mut r, wanted, manager, cx);
-            let message = format!("incarnation {} committed for node {}", r.incarnation.short(), manager.node_id.short());
+            let message =
+                format!("incarnation {} committed for node {}", r.incarnation.short(), manager.node_id.short());
             note(&mut r, cx, message);
             // Rule 1: the incarnation is committed before anyone is asked to create it.
             step.effects.push(Effect::Commit(Box::new(r.clone())));
-            step.effects.extend(orders(&r).into_iter().map(|(node, order)| Effect::Order { node, order: Box::new(order) }));
+            step.effects
+                .extend(orders(&r).into_iter().map(|(node, order)| Effect::Order { node, order: Box::new(order) }));
+            if mutated(Mutation::OrderBeforeCommit) {
+                step.effects.rotate_left(1);
+            }
             step.reasons.push("the slot is wanted for the first time: intent is committed, then created".to_owned());
             step.record = Some(r);
         }
@@ -162,7 +185,8 @@ fn without_record(slot: &SlotKey, event: &Event, cx: Context) -> Step {
             if asks {
                 // An allocation that has the slot takes it over when its node is next looked at; otherwise the
                 // scheduler places one.
-                step.effects.push(Effect::Evaluate { job: slot.job(), why: format!("{slot} was adopted and is unmanaged") });
+                step.effects
+                    .push(Effect::Evaluate { job: slot.job(), why: format!("{slot} was adopted and is unmanaged") });
             }
             step.reasons.push(import.why.clone());
             step.record = Some(r);
@@ -170,8 +194,10 @@ fn without_record(slot: &SlotKey, event: &Event, cx: Context) -> Step {
         Event::Report { from, .. } => {
             // Rules 5 and 10: nobody may kill an instance without a record; the sweep reports it.
             step.effects.push(Effect::Release { node: *from, slot: slot.clone() });
-            step.reasons
-                .push("report ignored: the slot has no record; the node is told to let go, the sweep lists what is unbound".to_owned());
+            step.reasons.push(
+                "report ignored: the slot has no record; the node is told to let go, the sweep lists what is unbound"
+                    .to_owned(),
+            );
         }
         Event::Released { .. }
         | Event::Unwanted { .. }
@@ -228,7 +254,17 @@ fn imported(slot: &SlotKey, import: &RemoteImport, cx: Context) -> RemoteTask {
 
 /// Puts a new incarnation into the record, under a new epoch.
 pub(super) fn install(r: &mut RemoteTask, wanted: &RemoteWanted, manager: Manager, cx: Context) {
-    let RemoteWanted { job_version, spec_hash, driver, provider, policy, manager: _, previous_ended: _, keep_counters } = wanted;
+    let RemoteWanted {
+        job_version,
+        spec_hash,
+        driver,
+        provider,
+        policy,
+        keep_counters,
+        // Who decides that a new incarnation may be has read these.
+        manager: _,
+        previous_ended: _,
+    } = wanted;
     r.job_version = *job_version;
     r.spec_hash.clone_from(spec_hash);
     r.driver.clone_from(driver);
@@ -318,13 +354,18 @@ impl Work {
     /// Whether a manager now would create an instance that nobody has ever seen while creates are held. Its order may
     /// come from a state of the past, which did not know a later incarnation.
     fn create_is_held(&self) -> bool {
-        self.cx.held && may_create(&self.r)
+        self.cx.held && may_create(&self.r) && !mutated(Mutation::HoldIgnored)
     }
 
     /// Moves management: the only place besides [`install`] where the epoch grows.
     pub(super) fn take_over(&mut self, manager: Manager, why: &str) {
         let managed_before = self.r.manager.is_some();
-        self.r.epoch += 1;
+        if !mutated(Mutation::EpochNotRaised) {
+            self.r.epoch += 1;
+        }
+        if mutated(Mutation::IntentForgotten) {
+            self.r.intent = None;
+        }
         self.r.manager = Some(manager);
         self.r.unmanaged_since = 0;
         if !manager.alloc_id.is_nil() {
@@ -361,7 +402,7 @@ impl Work {
         if self.r.desired == DesiredRemote::Stop || self.r.next.is_some() {
             return self.wanted_while_ending(w, manager);
         }
-        if w.spec_hash != self.r.spec_hash {
+        if w.spec_hash != self.r.spec_hash && !mutated(Mutation::SpecificationIgnored) {
             return self.replace(w, manager);
         }
         if w.previous_ended && self.finished() && manager.alloc_id != self.r.alloc_id {
@@ -370,7 +411,10 @@ impl Work {
             self.because("the previous allocation has ended; a new incarnation follows the reschedule");
             self.r.next = Some(Box::new(w.clone()));
             if self.r.manager.is_none() && !self.r.settled() && self.reaches(&w.provider) {
-                self.take_over(Manager { alloc_id: AllocId::NIL, ..manager }, "to let the provider forget the ended instance");
+                self.take_over(
+                    Manager { alloc_id: AllocId::NIL, ..manager },
+                    "to let the provider forget the ended instance",
+                );
             }
             return;
         }
@@ -400,8 +444,11 @@ impl Work {
             Some(_) if self.r.observed.ended() => {
                 self.take_over(manager, "the instance has ended: there is nothing to keep watching during the move");
             }
+            Some(_) if mutated(Mutation::BreakBeforeMake) => self.take_over(manager, "without a look"),
             // Rule 8: make before break. The new node looks first; the old one continues until then.
-            Some(_) if self.r.successor == Some(manager) => self.because("the successor has not observed the instance yet"),
+            Some(_) if self.r.successor == Some(manager) => {
+                self.because("the successor has not observed the instance yet")
+            }
             Some(old) => {
                 if let Some(other) = self.r.successor.filter(|s| s.node_id != manager.node_id) {
                     self.changed(format!("node {} is no longer the successor", other.node_id.short()));
@@ -439,7 +486,8 @@ impl Work {
         self.drop_successor();
         self.r.next = Some(Box::new(w.clone()));
         self.r.desired = DesiredRemote::Stop;
-        self.r.stop_reason = format!("replaced by version {} of the job, whose specification differs", w.job_version).into();
+        self.r.stop_reason =
+            format!("replaced by version {} of the job, whose specification differs", w.job_version).into();
         self.changed(format!("stopping: {}", self.r.stop_reason));
         self.need_executor_for_stop(w, manager);
     }
@@ -452,7 +500,10 @@ impl Work {
             // No allocation: the new one must never show the old instance as its own.
             self.take_over(Manager { alloc_id: AllocId::NIL, ..manager }, "to stop what is there");
         } else {
-            self.because("the node of the new version does not reach the provider of the old instance: another capable node must stop it");
+            self.because(
+                "the node of the new version does not reach the provider of the old instance: another \
+                capable node must stop it",
+            );
         }
     }
 
@@ -480,7 +531,10 @@ impl Work {
         }
         if self.finished() {
             if !self.r.forgotten {
-                return self.because("the result is delivered; its node keeps the output and lets the provider forget the instance first");
+                return self.because(
+                    "the result is delivered; its node keeps the output and lets the provider forget \
+                    the instance first",
+                );
             }
             self.r.manager = None;
             return self.because("the result is delivered; nothing is left to manage");
@@ -503,6 +557,7 @@ impl Work {
         self.changed(format!("stopping: {why}"));
         if self.r.manager.is_none() && !self.r.settled() {
             self.because("no node manages it: the tombstone waits for a capable node");
+            self.deleted = mutated(Mutation::TombstoneDropped);
         }
     }
 
@@ -577,7 +632,10 @@ impl Work {
             return self.because("the slot is managed");
         }
         if !self.reaches(provider) {
-            return self.because(format!("the node reaches provider {provider:?}, the instance lives at {:?}", self.r.provider));
+            return self.because(format!(
+                "the node reaches provider {provider:?}, the instance lives at {:?}",
+                self.r.provider
+            ));
         }
         let executor = Manager { node_id: node, alloc_id: AllocId::NIL };
         if self.r.desired == DesiredRemote::Stop || self.r.next.is_some() {

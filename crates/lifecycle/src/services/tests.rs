@@ -22,7 +22,13 @@ fn alloc(ports: &[(&str, i32, i32)]) -> Allocation {
 }
 
 fn service(name: &str, port: &str, mode: &str, address: &str) -> Service {
-    Service { name: name.into(), port_label: port.into(), address_mode: mode.into(), address: address.into(), ..Service::default() }
+    Service {
+        name: name.into(),
+        port_label: port.into(),
+        address_mode: mode.into(),
+        address: address.into(),
+        ..Service::default()
+    }
 }
 
 fn task(name: &str, up: bool) -> TaskView {
@@ -41,7 +47,13 @@ fn place(mode: &str, label: &str, address: &str, view: TaskView) -> Result<(Stri
     place_in(Some("172.26.64.9"), mode, label, address, view)
 }
 
-fn place_in(own: Option<&str>, mode: &str, label: &str, address: &str, view: TaskView) -> Result<(String, i32), String> {
+fn place_in(
+    own: Option<&str>,
+    mode: &str,
+    label: &str,
+    address: &str,
+    view: TaskView,
+) -> Result<(String, i32), String> {
     let status = own.map(|a| NetworkStatus { address: a.into(), ..NetworkStatus::default() });
     let group = TaskGroup { services: vec![service("s", label, mode, address)], ..TaskGroup::default() };
     let alloc = alloc(&[("http", 20_001, 8080), ("raw", 20_002, 0)]);
@@ -136,23 +148,39 @@ fn a_service_stands_with_its_tasks() {
 #[test]
 fn what_is_reported_is_sorted_by_who_keeps_it() {
     let web = Task { name: "web".into(), services: vec![service("w-${x}", "http", "auto", "")], ..Task::default() };
-    let far =
-        Task { name: "far".into(), services: vec![service("f", "http", "auto", ""), service("h", "", "host", "")], ..Task::default() };
-    let group =
-        TaskGroup { name: "g".into(), services: vec![service("both", "http", "auto", "")], tasks: vec![web, far], ..TaskGroup::default() };
+    let far = Task {
+        name: "far".into(),
+        services: vec![service("f", "http", "auto", ""), service("h", "", "host", "")],
+        ..Task::default()
+    };
+    let group = TaskGroup {
+        name: "g".into(),
+        services: vec![service("both", "http", "auto", "")],
+        tasks: vec![web, far],
+        ..TaskGroup::default()
+    };
     let far_view = TaskView { remote: true, network: Some(network(false)), ..task("far", true) };
     let tasks = [task("web", true), far_view];
     let alloc = alloc(&[("http", 20_001, 0)]);
-    let input =
-        Input { alloc: &alloc, group: &group, tasks: &tasks, stopping: false, node_address: "n", network: None, interpolate: &plain };
+    let input = Input {
+        alloc: &alloc,
+        group: &group,
+        tasks: &tasks,
+        stopping: false,
+        node_address: "n",
+        network: None,
+        interpolate: &plain,
+    };
     let r = report(&input, &standing(&input));
     let suffixes: Vec<&str> = r.local.iter().map(|e| &*e.suffix).collect();
     assert_eq!(suffixes, ["group-g-both-http", "web-w-X-http"]);
     assert_eq!(r.remote["far"].iter().map(|e| &*e.suffix).collect::<Vec<_>>(), ["far-f-http"]);
     assert_eq!(r.problems.keys().collect::<Vec<_>>(), ["h"]);
     // A remote task without a service that stands reports none.
-    let none =
-        TaskGroup { tasks: group.tasks.iter().map(|t| Task { services: Vec::new(), ..t.clone() }).collect(), ..TaskGroup::default() };
+    let none = TaskGroup {
+        tasks: group.tasks.iter().map(|t| Task { services: Vec::new(), ..t.clone() }).collect(),
+        ..TaskGroup::default()
+    };
     let input = Input { group: &none, ..input };
     assert_eq!(report(&input, &standing(&input)).remote["far"], Vec::new());
 }
@@ -163,7 +191,15 @@ fn who_lets_go_of_a_remote_task_says_nothing_of_its_services() {
     let group = TaskGroup { services: vec![service("s", "9000", "auto", "far.example")], ..TaskGroup::default() };
     let alloc = alloc(&[]);
     let said = |tasks: &[TaskView], stopping| {
-        let input = Input { alloc: &alloc, group: &group, tasks, stopping, node_address: "n", network: None, interpolate: &plain };
+        let input = Input {
+            alloc: &alloc,
+            group: &group,
+            tasks,
+            stopping,
+            node_address: "n",
+            network: None,
+            interpolate: &plain,
+        };
         report(&input, &standing(&input)).remote
     };
     assert_eq!(said(&[remote("a", true)], false)["a"].len(), 1);

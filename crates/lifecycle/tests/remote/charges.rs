@@ -136,7 +136,10 @@ fn only_failures_of_the_task_are_charged_and_each_keeps_its_cause_over_hand_over
         assert_eq!(usize::try_from(r.restarts_in_window), Ok(expected.len()), "{name}: the budget");
         assert!((w.alive(0).len(), &r.observed) == (1, &Observed::Running), "{name}: it goes on: {:?}", r.observed);
         assert!(
-            cause.is_some() || r.handovers > handovers || *name == "a person asks for a restart" || name.contains("come back"),
+            cause.is_some()
+                || r.handovers > handovers
+                || *name == "a person asks for a restart"
+                || name.contains("come back"),
             "{name}"
         );
     }
@@ -162,8 +165,15 @@ fn an_instance_that_has_vanished_is_charged_unless_a_person_has_said_so() {
         }
         w.apply(&Action::Tick(0));
         w.run_as_is();
-        let charged = if declared { vec![] } else { vec!["vanished: the provider has no such instance any more and no result of it"] };
-        assert_eq!((causes(&w), w.records[&0].restarts, w.alive(0).len()), (charged.into_iter().map(str::to_owned).collect(), 1, 1));
+        let charged = if declared {
+            vec![]
+        } else {
+            vec!["vanished: the provider has no such instance any more and no result of it"]
+        };
+        assert_eq!(
+            (causes(&w), w.records[&0].restarts, w.alive(0).len()),
+            (charged.into_iter().map(str::to_owned).collect(), 1, 1)
+        );
     }
 }
 

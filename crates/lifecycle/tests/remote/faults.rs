@@ -6,8 +6,8 @@ use model::{IncarnationId, Observed, RemoteTask, RemoteVerdict};
 use uuid::Uuid;
 
 use crate::{
-    levels::levels,
-    model_check::explore,
+    explore::{Search, explore},
+    levels::level,
     scenarios::{running, start_until},
     world::{Action, Budget, Config, Fault, Rule, World},
 };
@@ -16,11 +16,6 @@ use crate::{
 enum Way {
     Orders(Budget, fn() -> Config),
     Story(fn(Fault) -> World),
-}
-
-fn level(name: &str) -> Config {
-    let found = levels().into_iter().find(|(level, _, _)| *level == name);
-    found.map(|(_, _, cfg)| cfg).expect("a level")
 }
 
 fn faulty(cfg: Config, fault: Fault) -> Config {
@@ -33,7 +28,9 @@ fn replaced(w: &mut World) -> IncarnationId {
     let first = w.records[&0].incarnation;
     // The first node stays away, frozen in its call if it has one.
     let frozen = |a: &Action| matches!(a, Action::Execute(0, _) | Action::LetGo(0, _));
-    let elsewhere = |w: &mut World| w.run(|a| !frozen(a) && !matches!(a, Action::Connect(_) | Action::Lapse(_) | Action::Expire(_)));
+    let elsewhere = |w: &mut World| {
+        w.run(|a| !frozen(a) && !matches!(a, Action::Connect(_) | Action::Lapse(_) | Action::Expire(_)))
+    };
     w.apply(&Action::Expire(0));
     elsewhere(w);
     w.apply(&Action::UpdateJob);
@@ -163,6 +160,21 @@ fn recovers(fault: Fault) -> World {
     w
 }
 
+/// The former leader hears from a node that another one has replaced since.
+fn former_leader_hears(fault: Fault) -> World {
+    let mut w = start_until(faulty(Config::default(), fault), |w| w.enabled().contains(&Action::ToServers(0)));
+    let before = w.records[&0].epoch;
+    w.apply(&Action::TakeOver(0));
+    w.apply(&Action::Lapse(0));
+    w.apply(&Action::Expire(0));
+    // The first node does not learn of it, the other one does.
+    let first = |a: &Action| matches!(a, Action::LeaveFormer(0) | Action::ToServers(0) | Action::ToNode(0));
+    w.run(|a| !first(a) && !matches!(a, Action::FormerEnds | Action::Lapse(_)));
+    assert!(w.records[&0].epoch > before, "{:?}", w.records);
+    w.apply(&Action::ToServers(0));
+    w
+}
+
 /// Two agents with one directory: the second one comes while the first one is connected.
 fn copied(fault: Fault) -> World {
     let mut w = running(faulty(Config::default(), fault));
@@ -174,7 +186,7 @@ fn copied(fault: Fault) -> World {
 
 fn does_not_rest(fault: Fault) -> World {
     let mut w = running(Config { nodes: 1, ..Config::default() });
-    w.cfg = faulty(w.cfg, fault);
+    w.cfg = faulty(Config::clone(&w.cfg), fault).into();
     w.settle(|_| 0);
     w
 }
@@ -186,6 +198,7 @@ fn each_rule_catches_its_fault() {
     let crash = || Budget { crashes: 1, ..none() };
     let exit = || Budget { exits: 1, ..none() };
     let stop = || Budget { stops: 1, ..none() };
+    let take_over = || Budget { take_overs: 1, slow: 1, ..none() };
     let unkeyed = || level("search and epochs");
     let rows: Vec<(Rule, Fault, Way)> = vec![
         (Rule::OneLives, Fault::IgnoresKeys, Way::Orders(Budget { crashes: 1, lost_replies: 1, ..none() }, usual)),
@@ -223,13 +236,18 @@ fn each_rule_catches_its_fault() {
         (Rule::RecoveryStopsNothing, Fault::RecoveryStops, Way::Orders(Budget { empties: 1, ..none() }, usual)),
         (Rule::TakenOverAbove, Fault::RecoversBelow, Way::Orders(Budget { empties: 1, ..none() }, usual)),
         (Rule::OneCluster, Fault::TakesEveryCluster, Way::Orders(Budget { swaps: 1, ..none() }, usual)),
+        (Rule::LostAfterLease, Fault::LeasesNotAwaited, Way::Orders(take_over(), usual)),
+        (Rule::LostAfterLease, Fault::FormerLeaderGrants, Way::Orders(take_over(), usual)),
+        (Rule::IntentFirst, Fault::TellsBeforeDurable, Way::Orders(take_over(), usual)),
+        (Rule::IntentFirst, Fault::DoubtIsYes, Way::Orders(take_over(), usual)),
+        (Rule::EpochNeverFalls, Fault::FenceAdmits, Way::Story(former_leader_hears)),
     ];
     let mut wrong = Vec::new();
     for (rule, fault, way) in &rows {
         let found = match way {
             Way::Orders(budget, cfg) => {
                 let cfg = faulty(Config { budget: *budget, placements: 3, ..cfg() }, *fault);
-                match explore(cfg, 20_000, 1, |_| false) {
+                match explore(Search { cfg, states: 20_000, waiting: 20_000, seed: 1 }, |_| false) {
                     Ok(found) => format!("nothing in {} states", found.states),
                     Err(broken) if broken.violation.rule == *rule => String::new(),
                     Err(broken) => broken.to_string(),
@@ -267,6 +285,7 @@ fn without_a_fault_the_same_stories_break_nothing() {
         begins_in_a_recovery,
         recovers,
         copied,
+        former_leader_hears,
         does_not_rest,
     ];
     for tell in stories {

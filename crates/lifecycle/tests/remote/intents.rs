@@ -17,6 +17,7 @@ use model::{
 use uuid::Uuid;
 
 use crate::{
+    mutations,
     scenarios::cx,
     world::{node_id, slot_key},
 };
@@ -30,7 +31,6 @@ enum Act {
 }
 
 /// Servers, two nodes, and a provider that creates by key and shows nothing of it: its listings are old.
-#[derive(Default)]
 struct Play {
     record: Option<RemoteTask>,
     nodes: [node::Slot; 2],
@@ -38,6 +38,20 @@ struct Play {
     under_way: VecDeque<Act>,
     made: Vec<(IncarnationId, RemoteIntent)>,
     repeated: usize,
+}
+
+impl Default for Play {
+    fn default() -> Self {
+        mutations::begin();
+        Self {
+            record: None,
+            nodes: Default::default(),
+            orders: Default::default(),
+            under_way: VecDeque::new(),
+            made: Vec::new(),
+            repeated: 0,
+        }
+    }
 }
 
 fn manager(n: usize) -> Manager {
@@ -57,7 +71,13 @@ impl Play {
     }
 
     fn node(&mut self, n: usize, event: &node::Event) {
-        let caps = RemoteProvider { keyed_create: true, find: true, list: true, stale_seconds: 300, ..RemoteProvider::default() };
+        let caps = RemoteProvider {
+            keyed_create: true,
+            find: true,
+            list: true,
+            stale_seconds: 300,
+            ..RemoteProvider::default()
+        };
         let step = node::transition(&slot_key(0), &self.nodes[n], event, &caps, 1);
         self.nodes[n] = step.slot;
         for effect in step.effects {
@@ -115,7 +135,12 @@ impl Play {
     }
 
     fn wanted_on(&mut self, n: usize) {
-        let wanted = RemoteWanted { spec_hash: "s".into(), driver: "d".into(), manager: Some(manager(n)), ..RemoteWanted::default() };
+        let wanted = RemoteWanted {
+            spec_hash: "s".into(),
+            driver: "d".into(),
+            manager: Some(manager(n)),
+            ..RemoteWanted::default()
+        };
         self.servers(&Event::Wanted(Box::new(wanted)));
     }
 }
@@ -165,7 +190,12 @@ fn what_is_too_large_or_of_another_manager_is_not_stored() {
         ("of a node that does not manage it", 1, report(1, 3), None),
         ("of its manager", 0, report(1, 3), Some(3)),
     ] {
-        let step = transition(&slot_key(0), Some(&record), &Event::Report { from: node_id(from), report: Box::new(report) }, cx());
+        let step = transition(
+            &slot_key(0),
+            Some(&record),
+            &Event::Report { from: node_id(from), report: Box::new(report) },
+            cx(),
+        );
         assert_eq!(step.record.expect("a record").intent.map(|intent| intent.0.len()), stored, "{case}");
     }
 }

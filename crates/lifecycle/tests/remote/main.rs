@@ -2,10 +2,14 @@
 //! larger ones. They also run through the acceptance scenarios that make sense without real processes.
 
 mod charges;
+mod explore;
 mod faults;
 mod intents;
+mod kinds;
 mod levels;
 mod model_check;
+mod mutations;
+mod promises;
 mod restored;
 mod scenarios;
 mod simulate;

@@ -1,128 +1,37 @@
 //! Every order of events on small configurations: two managers, one slot, a few faults.
 
-use std::{
-    collections::{HashSet, VecDeque},
-    fmt,
-};
-
-use lifecycle::restart::mix;
-
 use crate::{
-    levels::levels,
-    world::{Action, Budget, Config, Met, Violation, World},
+    explore::{Explored, Search, explore},
+    world::{Budget, Config},
 };
-
-/// What was looked at.
-pub(crate) struct Explored {
-    pub(crate) states: usize,
-    all: bool,
-    /// Steps in which two instances lived in a slot, and instances that lived although their end was believed.
-    doubled: u64,
-    strays: u64,
-}
-
-/// A rule that was broken, and what has led there.
-pub(crate) struct Broken {
-    pub(crate) violation: Violation,
-    trace: Vec<Action>,
-}
-
-impl fmt::Display for Broken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}\nafter {:#?}", self.violation, self.trace)
-    }
-}
-
-/// Breadth first, so that a violation comes with a shortest trace. Once half of the states are spent, continues from
-/// random states, to reach long traces. The seed selects them.
-pub(crate) fn explore(cfg: Config, limit: usize, seed: u64, enough: impl Fn(&Explored) -> bool) -> Result<Explored, Box<Broken>> {
-    let start = World::new(cfg);
-    let mut seen: HashSet<u64> = HashSet::new();
-    let mut steps: Vec<(usize, Option<Action>)> = vec![(0, None)];
-    let mut queue: VecDeque<(World, usize)> = VecDeque::new();
-    let mut dice = seed;
-    let mut found = Explored { states: 0, all: false, doubled: 0, strays: 0 };
-    seen.insert(start.fingerprint());
-    queue.push_back((start, 0));
-    loop {
-        let next = if seen.len() < limit / 2 || queue.is_empty() {
-            queue.pop_front()
-        } else {
-            dice = mix(dice);
-            let at = usize::try_from(dice % queue.len() as u64).expect("below the length");
-            queue.swap_remove_back(at)
-        };
-        let Some((world, at)) = next else {
-            found.all = true;
-            break;
-        };
-        let actions = world.enabled();
-        if actions.iter().all(Action::is_fault) && (0..world.cfg.slots).all(|s| !world.needs_place(s)) {
-            let mut quiet = world.clone();
-            quiet.check_quiet();
-            if let Some(violation) = quiet.violations.first() {
-                return Err(Box::new(Broken { violation: violation.clone(), trace: trace(&steps, at, None) }));
-            }
-        }
-        for action in actions {
-            let mut next = world.clone();
-            next.met = Met { restores: next.met.restores, lost: next.met.lost, ..Met::default() };
-            next.apply(&action);
-            found.doubled += next.met.doubled;
-            found.strays += next.met.strays;
-            if let Some(violation) = next.violations.first() {
-                return Err(Box::new(Broken { violation: violation.clone(), trace: trace(&steps, at, Some(action)) }));
-            }
-            if seen.insert(next.fingerprint()) {
-                steps.push((at, Some(action)));
-                queue.push_back((next, steps.len() - 1));
-            }
-        }
-        if seen.len() > limit || enough(&found) {
-            break;
-        }
-    }
-    found.states = seen.len();
-    Ok(found)
-}
-
-/// What has led there.
-fn trace(steps: &[(usize, Option<Action>)], mut at: usize, last: Option<Action>) -> Vec<Action> {
-    let mut taken: Vec<Action> = last.into_iter().collect();
-    while let (before, Some(action)) = &steps[at] {
-        taken.push(action.clone());
-        at = *before;
-    }
-    taken.reverse();
-    taken
-}
 
 /// States looked at per configuration: `cargo xtask model` takes more of them, REMOTE_STATES=300000, and others,
 /// REMOTE_SEED_FROM=n.
 fn limit() -> usize {
-    std::env::var("REMOTE_STATES").ok().and_then(|s| s.parse().ok()).unwrap_or(5_000)
+    number("REMOTE_STATES").map_or(5_000, |states| states.min(100_000))
 }
 
-/// The levels are many, and each meets what the others meet as well.
-fn limit_of_a_level() -> usize {
-    limit() * 2 / 5
+/// So many worlds wait at most.
+const WAITING: usize = 100_000;
+
+pub(crate) fn number(name: &str) -> Option<usize> {
+    std::env::var(name).ok().and_then(|s| s.parse().ok())
 }
 
-fn seed() -> u64 {
-    std::env::var("REMOTE_SEED_FROM").ok().and_then(|s| s.parse().ok()).unwrap_or(1)
+pub(crate) fn seed() -> u64 {
+    number("REMOTE_SEED_FROM").unwrap_or(1) as u64
 }
 
 fn holds(name: &str, budget: Budget, cfg: Config) -> Explored {
-    holds_in(limit(), name, budget, cfg)
-}
-
-fn holds_in(limit: usize, name: &str, budget: Budget, cfg: Config) -> Explored {
-    let cfg = Config { budget, placements: 3 * cfg.slots as usize, ..cfg };
-    let found =
-        explore(cfg, limit, seed(), |_| false).unwrap_or_else(|violation| panic!("{name} (REMOTE_SEED_FROM={}): {violation}", seed()));
-    assert!(found.states > 100, "{name}: only {} states were reached, the configuration is too small to mean anything", found.states);
-    let all = if found.all { "all" } else { "the first" };
-    eprintln!("{name}: {all} {} states, {} with two instances, {} strays", found.states, found.doubled, found.strays);
+    let cfg = Config { budget, placements: 3, ..cfg };
+    let found = explore(Search { cfg, states: limit(), waiting: WAITING, seed: seed() }, |_| false)
+        .unwrap_or_else(|violation| panic!("{name} (REMOTE_SEED_FROM={}): {violation}", seed()));
+    assert!(
+        found.states > 100,
+        "{name}: only {} states were reached, the configuration is too small to mean anything",
+        found.states
+    );
+    eprintln!("{name}: {found}, {} with two instances, {} strays", found.met.doubled, found.met.strays);
     found
 }
 
@@ -169,37 +78,21 @@ fn a26_two_agents_of_one_directory_at_any_moment() {
     holds("copied node, partition and exit", Budget { twins: 1, partitions: 1, exits: 1, ..none() }, one());
 }
 
-/// Two instances live in a slot only where, and only as long as, the guarantee says so: [`World`] holds each to the
-/// limits. Where the guarantee says so, the checker meets them: no level promises less than it could.
+/// Another server takes over at any moment, while the former one goes on and what it has decided may be lost.
 #[test]
-fn two_instances_live_where_the_level_says_so_and_nowhere_else() {
-    // A replacement at any moment of a create whose manager is lost.
-    let replaced = Budget { updates: 1, crashes: 1, ..Budget::default() };
-    let frozen = Budget { updates: 1, partitions: 1, waits: 1, ..Budget::default() };
-    for (name, _, cfg) in levels() {
-        let searches = cfg.find || cfg.keyed;
-        let late = holds_in(limit_of_a_level(), &format!("{name}: replaced"), replaced, cfg.clone());
-        assert!(searches || late.strays == 0, "{name}: without a person's word nothing is begun or stopped in doubt");
-        if cfg.seal {
-            let long = holds_in(limit_of_a_level(), &format!("{name}: frozen"), frozen, cfg.clone());
-            let never = cfg.fenced || !cfg.frozen;
-            assert!(late.strays == 0 && (long.strays == 0 || !never), "{name}: never two");
-        }
-    }
-    // The known gaps show, each with the smallest set of faults: this tests the test.
-    let all = levels();
-    let of = |name: &str| all.iter().find(|(n, _, _)| *n == name).map(|(_, _, cfg)| cfg.clone()).expect("a level");
-    let gap = |cfg: Config, budget: Budget| {
-        let found = explore(Config { budget, placements: 3, ..cfg }, 60_000, 1, |found| found.strays > 0)
-            .unwrap_or_else(|violation| panic!("{violation}"));
-        found.strays
-    };
-    assert!(gap(of("keys and epochs"), replaced) > 0, "a create that comes after its stop was confirmed");
-    assert!(
-        gap(of("keys and seals"), Budget { stops: 1, partitions: 1, waits: 1, ..Budget::default() }) > 0,
-        "a manager frozen in a create"
-    );
-    assert!(gap(of("stale search"), Budget { stops: 1, crashes: 1, ..Budget::default() }) > 0, "a search that does not show what there is");
+fn a_take_over_at_any_moment() {
+    let take_over = || Budget { take_overs: 1, slow: 1, formers: 1, ..Budget::default() };
+    let one = Config::default;
+    let Explored { met, .. } = holds("take-over", take_over(), one());
+    assert!(met.voided > 0 && met.told_by_former > 0, "no decision was lost, or nobody told of one late: {met:?}");
+    holds("two take-overs", Budget { take_overs: 2, ..take_over() }, one());
+    holds("take-over and crash", Budget { crashes: 1, ..take_over() }, one());
+    holds("take-over and partition", Budget { partitions: 1, ..take_over() }, one());
+    holds("take-over and stop", Budget { stops: 1, ..take_over() }, one());
+    holds("take-over and update", Budget { updates: 1, ..take_over() }, one());
+    holds("take-over, exit and drain", Budget { exits: 1, drains: 1, ..take_over() }, one());
+    holds("take-over and restore", Budget { restores: 1, ..take_over() }, one());
+    holds("take-over and copied node", Budget { twins: 1, ..take_over() }, Config { nodes: 1, ..one() });
 }
 
 #[test]
@@ -277,14 +170,4 @@ fn the_end_of_a_task_and_a_crash_and_the_collection() {
 fn without_sealing_when_calls_are_not_late() {
     let cfg = Config { seal: false, late_calls: false, ..Config::default() };
     holds("no seal", Budget { stops: 1, crashes: 1, ..Budget::default() }, cfg);
-}
-
-/// The known gap shows: without sealing, a create that arrives after the stop was confirmed leaves an instance
-/// behind. The README says so of such providers.
-#[test]
-fn the_checker_finds_the_gap_of_a_provider_that_cannot_seal() {
-    let budget = Budget { stops: 1, crashes: 1, ..Budget::default() };
-    let found = explore(Config { seal: false, budget, placements: 3, ..Config::default() }, 30_000, 1, |found| found.strays > 0)
-        .unwrap_or_else(|v| panic!("{v}"));
-    assert!(found.strays > 0, "the late create must show");
 }

@@ -3,8 +3,8 @@
 
 use lifecycle::remote::{Context, Effect, Event, begins, node, order_for_node, recovered::Known, transition};
 use model::{
-    DesiredRemote, IncarnationId, NodeId, Observed, RemoteImport, RemoteInstance, RemoteOrder, RemoteReport, RemoteTask, RemoteVerdict,
-    RemoteWanted,
+    DesiredRemote, IncarnationId, NodeId, Observed, RemoteImport, RemoteInstance, RemoteOrder, RemoteReport,
+    RemoteTask, RemoteVerdict, RemoteWanted,
     node::RemoteProvider,
     remote::{Manager, RemoteRole},
 };
@@ -64,7 +64,12 @@ fn a26_what_no_record_knows_is_adopted_or_stopped_by_order_only() {
         let record = step.record.expect("a record");
         assert!(record.manager.is_none() && record.adopt(), "whoever manages it looks first");
         let again = transition(&slot_key(0), Some(&record), &Event::Import(Box::new(import)), cx());
-        assert_eq!(again.record.as_ref(), Some(&record), "a slot that has a record takes no other instance: {:?}", again.reasons);
+        assert_eq!(
+            again.record.as_ref(),
+            Some(&record),
+            "a slot that has a record takes no other instance: {:?}",
+            again.reasons
+        );
         w.records.insert(0, record);
         if adopted {
             w.place(0, 1);
@@ -115,7 +120,10 @@ fn a26_servers_restored_to_an_older_epoch_let_an_ended_instance_go_too() {
     w.provider.accepted.insert(first, 40);
     w.exit(0, 3);
     w.run_as_is();
-    assert_ne!(w.records[&0].incarnation, first, "acknowledged under an epoch that the provider accepts, and made anew");
+    assert_ne!(
+        w.records[&0].incarnation, first,
+        "acknowledged under an epoch that the provider accepts, and made anew"
+    );
     assert_eq!(w.alive(0).len(), 1);
     w.assert_ok();
 }
@@ -216,7 +224,8 @@ fn a26_an_order_of_an_older_epoch_is_refused_and_the_servers_go_on_above_it() {
     let [node::Effect::Report(report)] = &refused.effects[..] else { panic!("only said: {:?}", refused.effects) };
     assert_eq!((report.epoch, report.stale_epoch, refused.slot.order()), (record.epoch, at, None));
     assert!(refused.reasons.iter().any(|why| why.contains("order refused")), "{:?}", refused.reasons);
-    let step = transition(&slot_key(0), Some(&record), &Event::Report { from: node_id(0), report: report.clone() }, cx());
+    let step =
+        transition(&slot_key(0), Some(&record), &Event::Report { from: node_id(0), report: report.clone() }, cx());
     let after = step.record.expect("a record");
     assert_eq!((after.epoch, after.incarnation), (at + 1, record.incarnation));
     let order = order_for_node(&after, node_id(0)).expect("an order");
@@ -236,8 +245,12 @@ fn a26_no_incarnation_of_any_kind_begins_while_one_may_live_that_no_record_knows
     };
     let next = RemoteWanted { manager: running.manager, driver: running.driver.clone(), ..RemoteWanted::default() };
     let restarting = RemoteTask { verdict: RemoteVerdict::Restarting { at: 1, reason: "".into() }, ..ended.clone() };
-    let replaced =
-        RemoteTask { desired: DesiredRemote::Stop, verdict: RemoteVerdict::Stopped, next: Some(Box::new(next.clone())), ..ended };
+    let replaced = RemoteTask {
+        desired: DesiredRemote::Stop,
+        verdict: RemoteVerdict::Stopped,
+        next: Some(Box::new(next.clone())),
+        ..ended
+    };
     for (case, record, event) in [
         ("the first", None, Event::Wanted(Box::new(next))),
         ("a restart", Some(restarting), Event::Tick),
@@ -267,7 +280,8 @@ fn a26_what_nobody_has_seen_gets_no_other_manager_while_its_successor_may_live()
         ..RemoteWanted::default()
     };
     let successor = Manager { node_id: NodeId(Uuid::from_u128(77)), ..manager };
-    let handed = |record: &RemoteTask| RemoteTask { manager: Some(manager), successor: Some(successor), ..record.clone() };
+    let handed =
+        |record: &RemoteTask| RemoteTask { manager: Some(manager), successor: Some(successor), ..record.clone() };
     let lost = Event::LeaseLost { node: manager.node_id };
     let drained = Event::Drain { node: manager.node_id, force: true };
     for (case, record, event) in [
@@ -277,20 +291,29 @@ fn a26_what_nobody_has_seen_gets_no_other_manager_while_its_successor_may_live()
     ] {
         let held = transition(&slot_key(0), Some(&record), &event, Context { held: true, ..cx() });
         let after = held.record.expect("it stays");
-        assert_eq!((after.manager, after.successor, after.incarnation), (None, None, never.incarnation), "{case}: {:?}", held.reasons);
+        assert_eq!(
+            (after.manager, after.successor, after.incarnation),
+            (None, None, never.incarnation),
+            "{case}: {:?}",
+            held.reasons
+        );
         let free = transition(&slot_key(0), Some(&record), &event, cx()).record.expect("it stays");
         assert!(free.manager.is_some() && begins(Some(&record), &free), "{case}");
     }
     // What has been seen is adopted, whatever else may live: nothing is created for it.
-    for (record, event) in [(seen.clone(), Event::Wanted(Box::new(wanted))), (handed(&seen), lost), (handed(&seen), drained)] {
-        let step = transition(&slot_key(0), Some(&record), &event, Context { held: true, ..cx() }).record.expect("it stays");
+    for (record, event) in
+        [(seen.clone(), Event::Wanted(Box::new(wanted))), (handed(&seen), lost), (handed(&seen), drained)]
+    {
+        let step =
+            transition(&slot_key(0), Some(&record), &event, Context { held: true, ..cx() }).record.expect("it stays");
         assert!(step.manager.is_some() && !begins(Some(&record), &step), "{event:?}");
     }
 }
 
 #[test]
 fn a_directory_from_before_an_unanswered_create_never_claims_the_first_one_whenever_the_driver_comes_up() {
-    let declared = RemoteProvider { provider: "pool".to_owned(), keyed_create: true, find: true, ..RemoteProvider::default() };
+    let declared =
+        RemoteProvider { provider: "pool".to_owned(), keyed_create: true, find: true, ..RemoteProvider::default() };
     let incarnation = IncarnationId(Uuid::from_u128(5));
     let order = RemoteOrder {
         slot: slot_key(0),
@@ -318,6 +341,10 @@ fn a_directory_from_before_an_unanswered_create_never_claims_the_first_one_whene
         slot = feed(slot, node::Event::Done(node::Answer::Absent), &declared);
         slot = feed(slot, node::Event::Prepared, &declared);
         assert_eq!(slot.stored().attempted, Some(incarnation));
-        assert_eq!(calls, [node::Call::Find { incarnation }, node::Call::Ensure { incarnation, epoch: 1, first: false }], "{at_order:?}");
+        assert_eq!(
+            calls,
+            [node::Call::Find { incarnation }, node::Call::Ensure { incarnation, epoch: 1, first: false }],
+            "{at_order:?}"
+        );
     }
 }

@@ -367,7 +367,9 @@ fn a16_kill_between_observation_and_acknowledgement() {
         ("seen by the node only", |w| w.enabled().contains(&Action::ToServers(0))),
         ("counted by the servers", |w| w.records[&0].exit_acknowledged && w.enabled().contains(&Action::ToNode(0))),
         ("acknowledged at the provider, not reported", |w| {
-            w.records[&0].exit_acknowledged && w.provider.instances.is_empty() && w.enabled().contains(&Action::Answer(0, 0))
+            w.records[&0].exit_acknowledged
+                && w.provider.instances.is_empty()
+                && w.enabled().contains(&Action::Answer(0, 0))
         }),
     ];
     for (name, moment) in moments {
@@ -468,7 +470,10 @@ fn a17_node_down_then_stop() {
         w.run_as_is();
         if nodes == 1 {
             let r = &w.records[&0];
-            assert!(needs_executor(r) && r.desired == DesiredRemote::Stop && r.unmanaged_since > 0, "a visible tombstone");
+            assert!(
+                needs_executor(r) && r.desired == DesiredRemote::Stop && r.unmanaged_since > 0,
+                "a visible tombstone"
+            );
             assert_eq!(r.stop_reason, "the job was stopped");
             w.come(0);
         }
@@ -500,10 +505,18 @@ fn a18_drain_and_scale_down_at_once_in_200_interleavings() {
         w.check_quiet();
         assert!(w.violations.is_empty(), "seed {seed}: {:#?}", w.violations);
         for slot in 0..2 {
-            assert_eq!(identity(&w, slot), before[slot as usize], "seed {seed}: slot {slot} was handed over, not touched");
+            assert_eq!(
+                identity(&w, slot),
+                before[slot as usize],
+                "seed {seed}: slot {slot} was handed over, not touched"
+            );
             assert!(manager(&w, slot).is_some_and(|n| n != 0), "seed {seed}: slot {slot} left the draining node");
         }
-        assert_eq!((w.provider.creates, w.provider.stops), (4, 2), "seed {seed}: removed slots stopped, none forgotten");
+        assert_eq!(
+            (w.provider.creates, w.provider.stops),
+            (4, 2),
+            "seed {seed}: removed slots stopped, none forgotten"
+        );
     }
 }
 
@@ -569,7 +582,8 @@ fn a24_a_node_without_the_provider_is_not_chosen() {
     let mut w = running(Config::default());
     w.kill_and_expire(0);
     let before = w.records[&0].clone();
-    let step = transition(&slot_key(0), Some(&before), &Event::Wanted(Box::new(wanted(1, 99, "another account"))), cx());
+    let step =
+        transition(&slot_key(0), Some(&before), &Event::Wanted(Box::new(wanted(1, 99, "another account"))), cx());
     assert_eq!(step.record.as_ref(), Some(&before), "it stays unmanaged");
     assert!(step.reasons[0].contains("another account"), "and says why: {:?}", step.reasons);
     let step = transition(&slot_key(0), Some(&before), &Event::Wanted(Box::new(wanted(1, 99, "fake"))), cx());
@@ -603,7 +617,10 @@ fn a_create_that_is_let_go_before_it_was_sent_was_never_tried() {
         w.apply(&next.expect("the stop comes to the node"));
     }
     w.apply(&Action::LetGo(0, 0));
-    assert!(!w.enabled().iter().any(|a| matches!(a, Action::Execute(..) | Action::Retry(..))), "nobody needs to be asked");
+    assert!(
+        !w.enabled().iter().any(|a| matches!(a, Action::Execute(..) | Action::Retry(..))),
+        "nobody needs to be asked"
+    );
     w.run_as_is();
     assert_eq!((w.provider.creates, w.provider.stops), (0, 0));
     assert!(w.records.get(&0).is_none_or(|r| r.observed.ended() || r.observed == Observed::Gone), "{:?}", w.records);
@@ -625,7 +642,12 @@ fn a31_a_handle_over_the_limit_is_refused_and_absence_erases_nothing() {
     };
     let big = RemoteHandle { schema: 1, data: vec![0; MAX_HANDLE_BYTES + 1] };
     for (handle, reason) in [(Some(big), "refused"), (None, "")] {
-        let step = transition(&slot_key(0), Some(&r), &Event::Report { from: node_id(0), report: Box::new(report(handle)) }, cx());
+        let step = transition(
+            &slot_key(0),
+            Some(&r),
+            &Event::Report { from: node_id(0), report: Box::new(report(handle)) },
+            cx(),
+        );
         assert_eq!(step.record.and_then(|n| n.handle), r.handle);
         assert!(reason.is_empty() || step.reasons.iter().any(|x| x.contains(reason)), "{:?}", step.reasons);
     }
@@ -688,7 +710,8 @@ fn a_failed_task_is_rescheduled_as_a_new_incarnation_with_new_counters() {
 #[test]
 fn an_ordered_restart_is_no_end_for_the_allocation_that_goes_on() {
     let w = running(Config::default());
-    let step = transition(&slot_key(0), Some(&w.records[&0]), &Event::Restart { why: "a person asks".to_owned() }, cx());
+    let step =
+        transition(&slot_key(0), Some(&w.records[&0]), &Event::Restart { why: "a person asks".to_owned() }, cx());
     let stopping = step.record.expect("it is being stopped");
     let report = RemoteReport {
         slot: slot_key(0),
@@ -706,7 +729,10 @@ fn an_ordered_restart_is_no_end_for_the_allocation_that_goes_on() {
         assert!(record.exit_acknowledged && record.verdict == RemoteVerdict::Stopped);
         orders(&record).remove(0).1.verdict
     };
-    assert!(matches!(told(&stopping), RemoteVerdict::Restarting { .. }), "its task would be taken for killed, and the slot would move");
+    assert!(
+        matches!(told(&stopping), RemoteVerdict::Restarting { .. }),
+        "its task would be taken for killed, and the slot would move"
+    );
     // With another allocation to follow, it is the end of this one.
     let mut replaced = stopping.clone();
     replaced.next = Some(Box::new(wanted(1, 99, "fake")));
@@ -747,20 +773,25 @@ fn a7_a_create_that_its_maker_left_half_done_is_finished_by_the_next() {
     let run = node::Event::Order(Box::new(order(true, DesiredRemote::Run)));
     let find = node::Call::Find { incarnation };
     let again = node::Call::Ensure { incarnation, epoch: 2, first: false };
-    let half_done = [node::Event::LeaseHeld, run.clone(), node::Event::Done(found(Observed::Creating)), node::Event::Prepared];
+    let half_done =
+        [node::Event::LeaseHeld, run.clone(), node::Event::Done(found(Observed::Creating)), node::Event::Prepared];
     assert_eq!(play(&caps, &half_done), [find.clone(), again.clone()]);
     // Once a create was answered the provider is at it: seeing it half done is no reason to ask again.
-    let seen =
-        node::Event::Seen { incarnation, sighting: Box::new(node::Sighting { observed: Observed::Creating, ..node::Sighting::default() }) };
+    let seen = node::Event::Seen {
+        incarnation,
+        sighting: Box::new(node::Sighting { observed: Observed::Creating, ..node::Sighting::default() }),
+    };
     let answered = [&half_done[..], &[node::Event::Done(found(Observed::Creating)), seen]].concat();
     assert_eq!(play(&caps, &answered), [find.clone(), again.clone()]);
     // A refusal of what is there already does not say that nothing was created: it is looked at again, not given up.
-    let refused = [&half_done[..], &[node::Event::Done(node::Answer::WrongRequest("no".into())), node::Event::Retry]].concat();
+    let refused =
+        [&half_done[..], &[node::Event::Done(node::Answer::WrongRequest("no".into())), node::Event::Retry]].concat();
     assert_eq!(play(&caps, &refused), [find.clone(), again, node::Call::Observe { handle: handle.clone() }]);
     // Nothing is repeated without keys, for an observer, or for what is to be stopped.
     let unkeyed = model::node::RemoteProvider { keyed_create: false, ..caps.clone() };
     assert_eq!(play(&unkeyed, &half_done), [find]);
-    let stop = node::Event::Order(Box::new(RemoteOrder { handle: Some(handle.clone()), ..order(true, DesiredRemote::Stop) }));
+    let stop =
+        node::Event::Order(Box::new(RemoteOrder { handle: Some(handle.clone()), ..order(true, DesiredRemote::Stop) }));
     let stopping = play(&caps, &[node::Event::LeaseHeld, stop, node::Event::Done(found(Observed::Creating))]);
     assert!(stopping.iter().all(|call| matches!(call, node::Call::Stop { .. })), "{stopping:?}");
 }
@@ -801,9 +832,11 @@ fn nothing_is_found_unhealthy_in_doubt_or_by_who_does_not_manage_it() {
         ..RemoteReport::default()
     };
     let unknown = Observed::Unknown { since: 1, why: "cut off".into() };
-    for (from, report) in
-        [(0, report(unknown, r.epoch)), (0, report(Observed::Running, r.epoch - 1)), (1, report(Observed::Running, r.epoch))]
-    {
+    for (from, report) in [
+        (0, report(unknown, r.epoch)),
+        (0, report(Observed::Running, r.epoch - 1)),
+        (1, report(Observed::Running, r.epoch)),
+    ] {
         w.server(0, &Event::Report { from: node_id(from), report: Box::new(report) });
         assert_eq!(w.records[&0].unhealthy, "");
     }

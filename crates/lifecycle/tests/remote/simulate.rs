@@ -36,6 +36,9 @@ struct Met {
     refused_in_recovery: u64,
     rivals: u64,
     displaced: u64,
+    take_overs: u64,
+    voided: u64,
+    told_by_former: u64,
 }
 
 /// What happened at a step, when by the servers' clock, and what then was at the provider.
@@ -74,6 +77,17 @@ fn past(dice: &mut Dice) -> Budget {
     }
 }
 
+/// Several servers that share a store, beside everything else.
+fn servers(dice: &mut Dice) -> Budget {
+    let past = if dice.below(2) == 0 { past(dice) } else { usual(dice) };
+    Budget {
+        slow: 1 + dice.below(4) as u32,
+        take_overs: 1 + dice.below(3) as u32,
+        formers: dice.below(3) as u32,
+        ..past
+    }
+}
+
 /// A person says that there is no instance without having looked, and managers are frozen for long.
 fn doubtful(dice: &mut Dice) -> Budget {
     let usual = usual(dice);
@@ -81,7 +95,13 @@ fn doubtful(dice: &mut Dice) -> Budget {
 }
 
 /// One walk of so many steps.
-fn run(seed: u64, steps: usize, base: &Config, budget: fn(&mut Dice) -> Budget, met: &mut Met) -> Result<Vec<Step>, String> {
+fn run(
+    seed: u64,
+    steps: usize,
+    base: &Config,
+    budget: fn(&mut Dice) -> Budget,
+    met: &mut Met,
+) -> Result<Vec<Step>, String> {
     let mut taken = Vec::new();
     let mut dice = Dice(seed);
     let budget = budget(&mut dice);
@@ -139,6 +159,9 @@ fn run(seed: u64, steps: usize, base: &Config, budget: fn(&mut Dice) -> Budget, 
     met.refused_in_recovery += w.met.refused_in_recovery;
     met.rivals += w.met.rivals;
     met.displaced += w.met.displaced;
+    met.take_overs += w.met.take_overs;
+    met.voided += w.met.voided;
+    met.told_by_former += w.met.told_by_former;
     let Some(violation) = w.violations.first() else { return Ok(taken) };
     Err(format!(
         "{violation}\nwith {:?}, after {:#?}\nand a quiet end",
@@ -192,10 +215,23 @@ fn invariants_hold_from_many_seeds() {
 fn a26_states_from_the_past_kill_double_and_forget_nothing_from_many_seeds() {
     let (n, met) = walk("past", 600, 500, &Config::default(), past);
     if n > 0 {
-        let enough =
-            met.restores > n / 2 && met.recoveries > n / 4 && met.taken_over > n / 4 && met.held > 0 && met.refused_in_recovery > 0;
+        let enough = met.restores > n / 2
+            && met.recoveries > n / 4
+            && met.taken_over > n / 4
+            && met.held > 0
+            && met.refused_in_recovery > 0;
         let copies = met.rivals > 0 && met.displaced > 0;
         assert!(enough && copies, "the walks meet too little: {met:?}");
+    }
+}
+
+/// Servers take over from each other, at any moment and with whatever else goes wrong.
+#[test]
+fn several_servers_kill_double_and_forget_nothing_from_many_seeds() {
+    let (n, met) = walk("servers", 400, 500, &Config::default(), servers);
+    if n > 0 {
+        let enough = met.take_overs > n / 2 && met.voided > 0 && met.told_by_former > n / 20;
+        assert!(enough && met.handovers > n / 4, "the walks meet too little: {met:?}");
     }
 }
 
@@ -222,7 +258,8 @@ fn a35_wrong_clocks_change_nothing() {
     const DAY: i64 = 86_400_000_000_000;
     let mut met = Met::default();
     for seed in 0..60 {
-        let right = run(seed, 400, &Config::default(), usual, &mut met).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
+        let right = run(seed, 400, &Config::default(), usual, &mut met)
+            .unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
         for skew in [DAY, -DAY, 3_000_000_000] {
             let wrong = run(seed, 400, &Config { skew, ..Config::default() }, usual, &mut met)
                 .unwrap_or_else(|violation| panic!("seed {seed}, skew {skew}: {violation}"));

@@ -44,8 +44,9 @@ fn a33_one_of_three_managers_is_lost_and_each_of_its_tasks_is_looked_at_once() {
 
 #[test]
 fn a34_a_stop_of_ninety_seconds_that_errs_twice_and_hangs_is_finished_by_the_next_manager() {
-    let stopping =
-        |w: &World, n: usize| w.nodes[n].slots.get(&0).and_then(|s| s.in_flight()).is_some_and(|c| matches!(c, Call::Stop { .. }));
+    let stopping = |w: &World, n: usize| {
+        w.nodes[n].slots.get(&0).and_then(|s| s.in_flight()).is_some_and(|c| matches!(c, Call::Stop { .. }))
+    };
     let mut w = running(Config { late_calls: false, ..Config::default() });
     w.apply(&Action::StopJob);
     for round in 0..3 {
@@ -76,7 +77,11 @@ fn a1_a_lost_manager_is_replaced_within_the_lease_and_its_margin() {
     let since = w.now;
     w.lose(0);
     let r = &w.records[&0];
-    assert!(r.manager.is_some_and(|m| m.node_id == node_id(1)) && w.now - since <= LEASE + MARGIN, "{} s", (w.now - since) / SECOND);
+    assert!(
+        r.manager.is_some_and(|m| m.node_id == node_id(1)) && w.now - since <= LEASE + MARGIN,
+        "{} s",
+        (w.now - since) / SECOND
+    );
     assert!(w.now - since >= LEASE, "never before the old one has let go by its own clock");
     w.assert_ok();
 }

@@ -3,38 +3,52 @@
 //! applied.
 
 mod action;
+mod agent;
 mod checks;
+mod config;
+mod digest;
 mod drive;
 mod enabled;
 mod fault;
+mod fingerprint;
 mod provider;
 mod recovery;
 mod rules;
 mod servers;
+mod shared;
+mod store;
 mod twins;
 
 pub(crate) use action::Action;
+pub(crate) use config::{Budget, Config, Met};
 pub(crate) use fault::Fault;
+use provider::key_of;
 use recovery::Backup;
 pub(crate) use rules::{Rule, Violation};
 pub(crate) use servers::BESIDE;
+use shared::Shared;
+use store::{SlowStore, Step};
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    ops::{Deref, DerefMut},
+};
 
 use lifecycle::{
     membership::Member,
     remote::{
         Event, guarantee,
         node::{self, Answer, Call, Slot, Stored},
+        reconcile::needs_executor,
         wake_at,
     },
 };
 use model::{
-    AllocId, GoDuration, IncarnationId, NodeId, RemoteOrder, RemotePolicy, RemoteReport, RemoteTask, RemoteVerdict, Restart, SlotKey,
-    SlotParts,
-    node::RemoteProvider,
-    remote::{Guarantee, RemoteRole},
+    AllocId, GoDuration, IncarnationId, NodeId, RemoteOrder, RemotePolicy, RemoteReport, RemoteTask, RemoteVerdict,
+    Restart, SlotKey, SlotParts,
+    remote::{Guarantee, Manager},
 };
+use serde::Serialize;
 use state::ClusterMeta;
 use uuid::Uuid;
 
@@ -47,129 +61,6 @@ pub(crate) const MARGIN: i64 = 10 * SECOND;
 /// So long after its caller has given up a call may take effect, but one of a manager that is frozen in it.
 pub(crate) const LATE: i64 = 2 * (LEASE + MARGIN);
 
-/// What the fake provider can do, and how bad the world is.
-#[derive(Clone, Debug)]
-pub(crate) struct Config {
-    pub(crate) nodes: usize,
-    pub(crate) slots: u32,
-    pub(crate) keyed: bool,
-    pub(crate) find: bool,
-    pub(crate) seal: bool,
-    /// Calls under an epoch older than one that was accepted are refused.
-    pub(crate) fenced: bool,
-    /// A search does not show at once what was created.
-    pub(crate) stale: bool,
-    /// The driver knows the plain protocol only: an instance is found again by its handle.
-    pub(crate) plain: bool,
-    /// A manager may be frozen in a call beyond its lease. Otherwise its lease bounds the call.
-    pub(crate) frozen: bool,
-    /// A call whose caller has given up (crash, timeout) may still take effect at any later time.
-    pub(crate) late_calls: bool,
-    pub(crate) batch: bool,
-    pub(crate) restart_attempts: i32,
-    /// How many allocations the scheduler may place in all: what keeps the state space finite.
-    pub(crate) placements: usize,
-    /// How wrong clocks are, in nanoseconds: see [`World::clock_of`].
-    pub(crate) skew: i64,
-    pub(crate) budget: Budget,
-    /// Something is done wrong.
-    pub(crate) fault: Option<Fault>,
-    /// After so many steps without faults a world is not expected to become quiet.
-    pub(crate) steps: usize,
-}
-
-/// How often each thing may go wrong or be asked for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Budget {
-    pub(crate) crashes: u32,
-    pub(crate) partitions: u32,
-    pub(crate) lost_replies: u32,
-    pub(crate) exits: u32,
-    pub(crate) drains: u32,
-    pub(crate) stops: u32,
-    pub(crate) updates: u32,
-    pub(crate) restarts: u32,
-    pub(crate) outages: u32,
-    pub(crate) unhealthy: u32,
-    pub(crate) collects: u32,
-    pub(crate) gones: u32,
-    pub(crate) waits: u32,
-    pub(crate) server_restarts: u32,
-    pub(crate) restores: u32,
-    pub(crate) empties: u32,
-    pub(crate) swaps: u32,
-    pub(crate) node_resets: u32,
-    pub(crate) node_olds: u32,
-    pub(crate) twins: u32,
-}
-
-/// What a world has met, so that one that meets nothing is noticed.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Met {
-    /// Calls of replaced managers that took effect.
-    pub(crate) stale_taken: u64,
-    /// Instances that live although the servers take their incarnation for ended, and the longest time from that
-    /// belief to their appearance.
-    pub(crate) strays: u64,
-    pub(crate) latest: i64,
-    /// Steps with two live instances in a slot.
-    pub(crate) doubled: u64,
-    /// Incarnations that were not begun because of what a sweep has found, or has not looked for.
-    pub(crate) held: u64,
-    /// Slots that wait for a person in the end.
-    pub(crate) waits_for_a_person: u64,
-    pub(crate) restores: u64,
-    pub(crate) recoveries: u64,
-    pub(crate) ended: u64,
-    pub(crate) taken_over: u64,
-    pub(crate) refused_in_recovery: u64,
-    /// Creates that were under way when the state was lost that knew of them, and came afterwards.
-    pub(crate) lost: u64,
-    /// Second agents of a node that were refused, and those that have got the session when the first one had none.
-    pub(crate) rivals: u64,
-    pub(crate) displaced: u64,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            nodes: 2,
-            slots: 1,
-            keyed: true,
-            find: true,
-            seal: true,
-            fenced: true,
-            stale: false,
-            plain: false,
-            frozen: true,
-            late_calls: true,
-            batch: false,
-            restart_attempts: 3,
-            placements: usize::MAX,
-            skew: 0,
-            budget: Budget::default(),
-            fault: None,
-            steps: 20_000,
-        }
-    }
-}
-
-impl Config {
-    pub(crate) fn caps(&self) -> RemoteProvider {
-        RemoteProvider {
-            plain_protocol: self.plain,
-            provider: "fake".to_owned(),
-            keyed_create: self.keyed,
-            find: self.find,
-            list: self.find,
-            conditional_writes: self.fenced,
-            retained_exit_results: true,
-            seal: self.seal,
-            ..RemoteProvider::default()
-        }
-    }
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Instance {
     pub(crate) slot: u32,
@@ -180,6 +71,8 @@ pub(crate) struct Instance {
     pub(crate) epoch: u64,
     /// Searches find it.
     pub(crate) shown: bool,
+    /// The servers have started since it was made.
+    pub(crate) older: bool,
     /// It was made by a call that nobody waited for any more.
     pub(crate) late: bool,
     /// The servers take its incarnation for ended; since when it lives so.
@@ -227,6 +120,8 @@ pub(crate) struct Pending {
 pub(crate) struct Node {
     pub(crate) up: bool,
     pub(crate) session: bool,
+    /// Its session is one of a former leader.
+    pub(crate) former: bool,
     pub(crate) lease: bool,
     pub(crate) draining: bool,
     pub(crate) slots: BTreeMap<u32, Slot>,
@@ -272,7 +167,7 @@ pub(crate) enum AllocState {
     Complete,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Alloc {
     pub(crate) id: AllocId,
     pub(crate) slot: u32,
@@ -283,7 +178,7 @@ pub(crate) struct Alloc {
     pub(crate) collected: bool,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Job {
     pub(crate) version: u64,
     pub(crate) count: u32,
@@ -292,73 +187,118 @@ pub(crate) struct Job {
     pub(crate) known: bool,
 }
 
+/// The records of all slots.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Records(BTreeMap<u32, RemoteTask>);
+
+impl Deref for Records {
+    type Target = BTreeMap<u32, RemoteTask>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for Records {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct World {
-    pub(crate) cfg: Config,
+    pub(crate) cfg: Shared<Config>,
     pub(crate) left: Budget,
     pub(crate) now: i64,
+    /// How far the servers' wall clock is ahead.
+    pub(crate) ahead: i64,
+    /// Steps that go through slots do so from the last one on.
+    downwards: bool,
     pub(crate) job: Job,
-    pub(crate) records: BTreeMap<u32, RemoteTask>,
-    pub(crate) allocs: Vec<Alloc>,
-    leased: BTreeSet<usize>,
-    pub(crate) nodes: Vec<Node>,
-    pub(crate) provider: Provider,
-    zombies: Vec<Pending>,
-    next_incarnation: u128,
+    pub(crate) records: Shared<Records>,
+    pub(crate) allocs: Shared<Vec<Alloc>>,
+    leased: Shared<BTreeSet<usize>>,
+    pub(crate) nodes: Vec<Shared<Node>>,
+    pub(crate) provider: Shared<Provider>,
+    /// Calls that nobody waits for any more, or that were sent a second time by what is between.
+    zombies: Shared<Vec<Pending>>,
+    /// Reports of sessions that have ended, which the servers have not read yet.
+    stragglers: Shared<Vec<(usize, RemoteReport)>>,
+    /// How many incarnations each slot has had.
+    begun: Shared<BTreeMap<u32, u32>>,
     /// Incarnations that the servers have ordered to stop.
-    stop_ordered: BTreeSet<IncarnationId>,
+    stop_ordered: Shared<BTreeSet<IncarnationId>>,
+    /// Those that have ended by themselves.
+    ended_itself: Shared<BTreeSet<IncarnationId>>,
     /// Keys of which a create was called the first one.
-    firsts: BTreeSet<IncarnationId>,
-    version_of: BTreeMap<IncarnationId, u64>,
+    firsts: Shared<BTreeSet<IncarnationId>>,
+    version_of: Shared<BTreeMap<IncarnationId, u64>>,
     /// Real ends per slot, to compare with what was counted.
-    ends: BTreeMap<u32, u64>,
+    ends: Shared<BTreeMap<u32, u64>>,
     pub(crate) evaluations: u64,
     pub(crate) violations: Vec<Violation>,
     pub(crate) met: Met,
-    pub(crate) guarantee: Guarantee,
-    /// Allocations that were ever placed, and the version that each was of.
-    placed: usize,
-    versions: BTreeMap<AllocId, u64>,
+    pub(crate) guarantee: Shared<Guarantee>,
+    /// How many allocations each slot was ever given, and the version that each was of.
+    placed: Shared<BTreeMap<u32, u32>>,
+    versions: Shared<BTreeMap<AllocId, u64>>,
     /// Incarnations that the servers have taken for ended, and since when; those of a lost state as well.
-    confirmed: BTreeMap<IncarnationId, i64>,
+    confirmed: Shared<BTreeMap<IncarnationId, i64>>,
     /// Those that a person has said to be gone.
-    declared: BTreeSet<IncarnationId>,
+    declared: Shared<BTreeSet<IncarnationId>>,
     /// Those that were found by a list, which does not say of which version they are.
-    assumed: BTreeSet<IncarnationId>,
+    assumed: Shared<BTreeSet<IncarnationId>>,
     /// What the last sweep has found and no record knows.
-    pub(crate) unbound: BTreeMap<IncarnationId, u32>,
+    pub(crate) unbound: Shared<BTreeMap<IncarnationId, u32>>,
     pub(crate) swept: bool,
     new_cluster: bool,
     /// Output that was ever kept, and allocations that were ever collected; in a lost state, too.
-    ever_kept: BTreeSet<(AllocId, IncarnationId)>,
-    collected: BTreeSet<AllocId>,
+    ever_kept: Shared<BTreeSet<(AllocId, IncarnationId)>>,
+    collected: Shared<BTreeSet<AllocId>>,
     /// Tombstones that have places of their own, and the slots that they are of.
-    places: BTreeMap<u32, u32>,
+    places: Shared<BTreeMap<u32, u32>>,
     /// Where the servers' state comes from, and its index.
-    pub(crate) meta: ClusterMeta,
+    pub(crate) meta: Shared<ClusterMeta>,
     index: u64,
     generations: u128,
-    answered: BTreeSet<usize>,
-    backup: Option<Box<Backup>>,
+    answered: Shared<BTreeSet<usize>>,
+    backup: Option<Shared<Backup>>,
     /// Further agents with the identity of a node, which has not got its session; and how many starts of agents there
     /// were.
-    pub(crate) twins: Vec<(usize, Node)>,
+    pub(crate) twins: Vec<(usize, Shared<Node>)>,
     instances: u32,
     /// The servers' own state, while the one of another cluster is in its place.
-    foreign: Option<Box<Backup>>,
+    foreign: Option<Shared<Backup>>,
+    /// The store, while it is slow, and what the step at hand hands to it.
+    slow: Option<Shared<SlowStore>>,
+    step: Step,
+    /// What a former leader knows, while it takes nodes in; when another server has taken over from it, 0 = never.
+    former: Option<Shared<Backup>>,
+    took_over: i64,
 }
 
+/// Ids name their kind in the bits from the 28th on, and their node, or their slot and a number within it, below.
+const NODES: u128 = 0x1;
+const INCARNATIONS: u128 = 0x9;
+const ALLOCS: u128 = 0xa;
+
 pub(crate) fn node_id(n: usize) -> NodeId {
-    NodeId(Uuid::from_u128(0x1000 + n as u128))
+    NodeId(Uuid::from_u128(NODES << 28 | n as u128))
 }
 
 fn node_index(id: NodeId) -> usize {
-    usize::try_from(id.0.as_u128() - 0x1000).expect("a node of this world")
+    usize::try_from(id.0.as_u128() ^ NODES << 28).expect("a node of this world")
+}
+
+/// The n-th id of a slot. Those of one slot say nothing of what happened in another.
+fn id_in(kind: u128, slot: u32, n: u32) -> Uuid {
+    Uuid::from_u128(kind << 28 | u128::from(slot) << 16 | u128::from(n))
 }
 
 pub(crate) fn slot_key(slot: u32) -> SlotKey {
     let task = if slot < BESIDE { "t" } else { "t#" };
-    SlotParts { namespace: "default".into(), job_id: "job".into(), group: "g".into(), index: slot, task: task.into() }.into()
+    SlotParts { namespace: "default".into(), job_id: "job".into(), group: "g".into(), index: slot, task: task.into() }
+        .into()
 }
 
 fn promised(cfg: &Config) -> Guarantee {
@@ -372,45 +312,54 @@ fn promised(cfg: &Config) -> Guarantee {
 
 impl World {
     pub(crate) fn new(cfg: Config) -> Self {
+        crate::mutations::begin();
         let mut w = Self {
             left: cfg.budget,
             now: SECOND,
+            ahead: 0,
+            downwards: false,
             job: Job { version: 1, count: cfg.slots, stopped: false, known: true },
-            records: BTreeMap::new(),
-            allocs: Vec::new(),
-            leased: BTreeSet::new(),
-            nodes: vec![Node::default(); cfg.nodes],
-            provider: Provider::default(),
-            zombies: Vec::new(),
-            next_incarnation: 1,
-            stop_ordered: BTreeSet::new(),
-            firsts: BTreeSet::new(),
-            version_of: BTreeMap::new(),
-            ends: BTreeMap::new(),
+            records: Shared::default(),
+            allocs: Shared::default(),
+            leased: Shared::default(),
+            nodes: vec![Shared::default(); cfg.nodes],
+            provider: Shared::default(),
+            zombies: Shared::default(),
+            stragglers: Shared::default(),
+            begun: Shared::default(),
+            stop_ordered: Shared::default(),
+            ended_itself: Shared::default(),
+            firsts: Shared::default(),
+            version_of: Shared::default(),
+            ends: Shared::default(),
             evaluations: 0,
             violations: Vec::new(),
             met: Met::default(),
-            guarantee: promised(&cfg),
-            placed: 0,
-            versions: BTreeMap::new(),
-            confirmed: BTreeMap::new(),
-            declared: BTreeSet::new(),
-            assumed: BTreeSet::new(),
-            unbound: BTreeMap::new(),
+            guarantee: promised(&cfg).into(),
+            placed: Shared::default(),
+            versions: Shared::default(),
+            confirmed: Shared::default(),
+            declared: Shared::default(),
+            assumed: Shared::default(),
+            unbound: Shared::default(),
             swept: false,
             new_cluster: true,
-            ever_kept: BTreeSet::new(),
-            collected: BTreeSet::new(),
-            places: BTreeMap::new(),
-            meta: ClusterMeta::default(),
+            ever_kept: Shared::default(),
+            collected: Shared::default(),
+            places: Shared::default(),
+            meta: Shared::default(),
             index: 1,
             generations: 0,
-            answered: BTreeSet::new(),
+            answered: Shared::default(),
             backup: None,
             twins: Vec::new(),
             instances: 0,
             foreign: None,
-            cfg,
+            slow: None,
+            step: Step::default(),
+            former: None,
+            took_over: 0,
+            cfg: cfg.into(),
         };
         w.found_cluster();
         for n in 0..w.nodes.len() {
@@ -423,6 +372,11 @@ impl World {
     fn clock_of(&self, n: usize) -> i64 {
         let by = self.cfg.skew * (n as i64 + 1);
         if n.is_multiple_of(2) { self.now + by } else { self.now - by }
+    }
+
+    /// The servers' wall clock.
+    pub(crate) fn wall(&self) -> i64 {
+        self.now + self.ahead
     }
 
     pub(crate) fn alive(&self, slot: u32) -> Vec<&Instance> {
@@ -491,12 +445,17 @@ impl World {
                     call.since = now;
                 }
                 self.all_slots(n, &node::Event::LeaseLost);
-                while let Some(i) = self.nodes[n].calls.iter().position(|c| !self.cfg.frozen && c.answer.is_none() && c.call.mutates()) {
+                while let Some(i) =
+                    self.nodes[n].calls.iter().position(|c| !self.cfg.frozen && c.answer.is_none() && c.call.mutates())
+                {
                     self.lose_answer(n, i);
                 }
             }
             Action::Expire(n) => {
-                self.now = self.now.max(self.nodes[n].heard + LEASE + MARGIN);
+                self.now = self.now.max(self.waits_until(n));
+                if self.nodes[n].lease {
+                    self.violation(Rule::LostAfterLease, format!("node {n} is taken for lost and has its lease"));
+                }
                 self.index += 1;
                 self.leased.remove(&n);
                 for a in self.allocs.iter_mut().filter(|a| a.node == n && a.state == AllocState::Live) {
@@ -509,23 +468,56 @@ impl World {
                 self.crash(n);
             }
             Action::ToNode(n) => self.deliver(n),
-            Action::ToServers(n) => {
-                if let Some(report) = self.nodes[n].outbox.pop_front() {
-                    let slot = report.slot.index;
-                    self.server(slot, &Event::Report { from: node_id(n), report: Box::new(report) });
-                    self.reconcile(slot);
+            Action::ToNodeTwice(n) => {
+                self.left.doubles = self.left.doubles.saturating_sub(1);
+                if let Some(first) = self.nodes[n].inbox.front().cloned() {
+                    self.deliver(n);
+                    self.nodes[n].inbox.push_front(first);
                 }
+            }
+            Action::ToServers(n) => match self.nodes[n].outbox.pop_front() {
+                Some(report) if self.nodes[n].former => self.former_hears(n, report),
+                Some(report) => self.heard(n, report),
+                None => {}
+            },
+            Action::ToServersTwice(n) => {
+                self.left.doubles = self.left.doubles.saturating_sub(1);
+                if let Some(first) = self.nodes[n].outbox.front().cloned() {
+                    self.heard(n, first);
+                }
+            }
+            Action::Straggle(n) => {
+                self.left.stragglers = self.left.stragglers.saturating_sub(1);
+                if let Some(report) = self.nodes[n].outbox.pop_front() {
+                    self.stragglers.push((n, report));
+                }
+                self.disconnect(n);
+            }
+            Action::Straggler(i) => {
+                let (n, report) = self.stragglers.remove(i);
+                self.heard(n, report);
             }
             Action::Execute(n, i) => {
                 let pending = self.nodes[n].calls[i].clone();
                 // So is what was sent under an order that has been withdrawn since, where its stop can seal nothing.
+                // The node may have yet to hear of that.
                 let ordered = || self.nodes[n].slots.get(&pending.slot).is_some_and(|slot| slot.order().is_some());
-                let late = pending.since > 0 || (!self.cfg.seal && !ordered());
+                let manages = || {
+                    let record = self.records.get(&pending.slot).filter(|r| r.incarnation == key_of(&pending.call));
+                    record.and_then(|r| r.manager).is_some_and(|m| m.node_id == node_id(n))
+                };
+                let late = pending.since > 0 || !(self.cfg.seal || ordered() && manages());
                 let answer = self.execute(&pending, late);
                 if self.has(Fault::CarriesOutTwice) && matches!(pending.call, Call::Ensure { .. }) {
                     self.zombies.push(Pending { since: self.now, ..pending });
                 }
                 self.nodes[n].calls[i].answer = Some(answer);
+            }
+            Action::ExecuteTwice(n, i) => {
+                self.left.doubles = self.left.doubles.saturating_sub(1);
+                let again = Pending { since: self.now, ..self.nodes[n].calls[i].clone() };
+                self.apply(&Action::Execute(n, i));
+                self.zombies.push(again);
             }
             Action::Answer(n, i) => {
                 let pending = self.nodes[n].calls.remove(i);
@@ -572,8 +564,11 @@ impl World {
                 }
             }
             Action::Place(slot, n) => self.place(slot, n),
-            Action::Executor(slot, n) => {
+            Action::Executor(slot, n) if needs_executor(&self.records[&slot]) => {
                 self.server(slot, &Event::CapableNode { node: node_id(n), provider: "fake".to_owned() });
+            }
+            Action::Executor(slot, n) => {
+                self.server(slot, &Event::Finisher(Manager { node_id: node_id(n), alloc_id: AllocId::NIL }));
             }
             Action::AllocEnded(slot) => {
                 let failed = matches!(self.records[&slot].verdict, RemoteVerdict::Failed { .. });
@@ -585,6 +580,8 @@ impl World {
             }
             Action::Exit(i) => {
                 self.left.exits = self.left.exits.saturating_sub(1);
+                let key = self.provider.instances[i].key;
+                self.ended_itself.insert(key);
                 self.exit(i, 3);
             }
             Action::Drain(n) => {
@@ -594,7 +591,7 @@ impl World {
                 self.reconcile_all();
             }
             Action::ForceDrain(n) => {
-                for slot in self.records.keys().copied().collect::<Vec<_>>() {
+                for slot in self.in_order(self.records.keys().copied()) {
                     self.server(slot, &Event::Drain { node: node_id(n), force: true });
                 }
                 for a in self.allocs.iter_mut().filter(|a| a.node == n && a.state == AllocState::Live) {
@@ -642,10 +639,26 @@ impl World {
             }
             Action::Recover => self.provider.unreachable = false,
             Action::Tick(slot) => {
-                self.now = self.now.max(self.records.get(&slot).and_then(wake_at).unwrap_or(0));
+                let due = self.records.get(&slot).and_then(wake_at).unwrap_or(0);
+                self.now += (due - self.wall()).max(0);
                 self.server(slot, &Event::Tick);
             }
             Action::Show(i) => self.provider.instances[i].shown = true,
+            Action::Forget(i) => {
+                self.left.forgets = self.left.forgets.saturating_sub(1);
+                let forgotten = self.provider.instances.remove(i);
+                self.provider.accepted.remove(&forgotten.key);
+            }
+            Action::ClockStep(by) => {
+                self.left.clock_steps = self.left.clock_steps.saturating_sub(1);
+                self.ahead += by;
+            }
+            Action::Downwards(ref action) => {
+                self.downwards = true;
+                self.apply(action);
+                self.downwards = false;
+                return;
+            }
             Action::Wait => {
                 self.left.waits = self.left.waits.saturating_sub(1);
                 self.now += LATE + SECOND;
@@ -681,6 +694,26 @@ impl World {
                 self.swap();
             }
             Action::SwapBack => self.swap_back(),
+            Action::Slow => {
+                self.left.slow = self.left.slow.saturating_sub(1);
+                self.slow_down();
+            }
+            Action::Durable => self.becomes_durable(),
+            Action::TakeOver(made) => {
+                self.left.take_overs = self.left.take_overs.saturating_sub(1);
+                self.take_over_with(made);
+            }
+            Action::TakeOverPast(knows) => {
+                self.left.take_overs = self.left.take_overs.saturating_sub(1);
+                self.left.restores = self.left.restores.saturating_sub(1);
+                self.take_over_from_the_past(knows);
+            }
+            Action::LeaveFormer(n) => self.disconnect(n),
+            Action::ConnectFormer(n) => {
+                self.left.formers = self.left.formers.saturating_sub(1);
+                self.connect_to_former(n);
+            }
+            Action::FormerEnds => self.former = None,
             Action::Tell(n) => self.tell(n),
             Action::EndRecovery => self.end_recovery(),
             Action::Excuse(n) => {
@@ -701,50 +734,17 @@ impl World {
                 self.old_node(n);
             }
         }
+        self.hand_to_store();
         self.check();
-    }
-
-    /// The caller has given up; the call may take effect still.
-    fn lose_answer(&mut self, n: usize, i: usize) {
-        let pending = self.nodes[n].calls.remove(i);
-        let slot = pending.slot;
-        if pending.answer.is_none() && pending.call.mutates() && self.cfg.late_calls {
-            self.zombies.push(Pending { since: self.now, ..pending });
-        }
-        self.feed(n, slot, &node::Event::Done(Answer::CouldNotAsk("reply lost".to_owned())));
-    }
-
-    /// The next message comes to the node, which remembers what it acts on before it does.
-    fn deliver(&mut self, n: usize) {
-        let Some((index, message)) = self.nodes[n].inbox.pop_front() else { return };
-        let node = &mut self.nodes[n];
-        node.member.acts_on(index);
-        match message {
-            ToNode::Order(order) => {
-                let slot = order.slot.index;
-                node.has.retain(|_, of| *of != slot);
-                if matches!(order.role, RemoteRole::Manage | RemoteRole::Observe) && !self.collected.contains(&order.alloc_id) {
-                    node.has.insert(order.alloc_id, slot);
-                }
-                if node.full_set.remove(&slot) {
-                    self.slot_of(n, slot).doubt_store();
-                }
-                self.feed(n, slot, &node::Event::Order(order));
-            }
-            ToNode::Released(key) => {
-                node.has.retain(|_, of| *of != key.index);
-                self.feed(n, key.index, &node::Event::Released);
-            }
-        }
     }
 
     pub(crate) fn disconnect(&mut self, n: usize) {
         let now = self.now;
-        let node = &mut self.nodes[n];
+        let node = &mut *self.nodes[n];
         if std::mem::replace(&mut node.session, false) {
             node.heard = now;
         }
-        (node.holds, node.told) = (false, false);
+        (node.former, node.holds, node.told) = (false, false, false);
         node.full_set.clear();
         node.inbox.clear();
         node.outbox.clear();
@@ -752,18 +752,18 @@ impl World {
 
     pub(crate) fn crash(&mut self, n: usize) {
         self.disconnect(n);
-        let before = std::mem::take(&mut self.nodes[n]);
+        let before = std::mem::take(&mut *self.nodes[n]);
         let Node { disk, kept, member, has, copy, draining, heard, dead, calls, .. } = before;
         if self.cfg.late_calls {
             let under_way = calls.into_iter().filter(|c| c.answer.is_none() && c.call.mutates());
             self.zombies.extend(under_way.map(|c| Pending { since: self.now, ..c }));
         }
         let instance = self.new_instance();
-        self.nodes[n] = Node { disk, kept, member, has, copy, draining, heard, dead, instance, ..Node::default() };
+        *self.nodes[n] = Node { disk, kept, member, has, copy, draining, heard, dead, instance, ..Node::default() };
     }
 
     fn stop_allocs(&mut self) {
-        for slot in 0..self.cfg.slots {
+        for slot in self.in_order(0..self.cfg.slots) {
             if self.wanted_by_job(slot).is_err() {
                 for a in self.allocs.iter_mut().filter(|a| a.slot == slot && a.state == AllocState::Live) {
                     a.state = AllocState::Gone;
@@ -777,98 +777,37 @@ impl World {
         for a in self.allocs.iter_mut().filter(|a| a.slot == slot && a.state == AllocState::Live) {
             a.state = AllocState::Gone;
         }
-        self.placed += 1;
         self.index += 1;
-        let id = AllocId(Uuid::from_u128(self.placed as u128));
-        self.versions.insert(id, self.job.version);
-        self.allocs.push(Alloc { id, slot, node: n, version: self.job.version, state: AllocState::Live, collected: false });
+        let placed = self.placed.entry(slot).or_default();
+        *placed += 1;
+        let (id, version) = (AllocId(id_in(ALLOCS, slot, *placed)), self.job.version);
+        self.versions.insert(id, version);
+        self.allocs.push(Alloc { id, slot, node: n, version, state: AllocState::Live, collected: false });
+        self.reconcile(slot);
+    }
+
+    /// Slots as this step goes through them.
+    fn in_order(&self, slots: impl Iterator<Item = u32>) -> Vec<u32> {
+        let mut slots: Vec<u32> = slots.collect();
+        if self.downwards {
+            slots.reverse();
+        }
+        slots
+    }
+
+    /// A report comes to the servers.
+    fn heard(&mut self, n: usize, report: RemoteReport) {
+        let slot = report.slot.index;
+        self.server(slot, &Event::Report { from: node_id(n), report: Box::new(report) });
         self.reconcile(slot);
     }
 
     fn reconcile_all(&mut self) {
-        for slot in 0..self.cfg.slots {
+        for slot in self.in_order(0..self.cfg.slots) {
             self.reconcile(slot);
         }
         for slot in self.records.keys().copied().filter(|slot| *slot >= self.cfg.slots).collect::<Vec<_>>() {
             self.reconcile(slot);
-        }
-    }
-
-    fn all_slots(&mut self, n: usize, event: &node::Event) {
-        for slot in self.nodes[n].slots.keys().copied().collect::<Vec<_>>() {
-            self.feed(n, slot, event);
-        }
-    }
-
-    /// The slot as the node has it, which may be what its disk has of it.
-    fn slot_of(&mut self, n: usize, slot: u32) -> &mut Slot {
-        if !self.nodes[n].slots.contains_key(&slot) {
-            let mut restored = Slot::restore(&self.nodes[n].disk.get(&slot).cloned().unwrap_or_default());
-            if self.nodes[n].lease {
-                restored = node::transition(&slot_key(slot), &restored, &node::Event::LeaseHeld, &self.cfg.caps(), self.clock_of(n)).slot;
-            }
-            self.nodes[n].slots.insert(slot, restored);
-        }
-        self.nodes[n].slots.get_mut(&slot).expect("it is there now")
-    }
-
-    fn feed(&mut self, n: usize, slot: u32, event: &node::Event) {
-        let before = self.slot_of(n, slot).clone();
-        let mut step = node::transition(&slot_key(slot), &before, event, &self.cfg.caps(), self.clock_of(n));
-        self.spoil_node(&mut step);
-        let may_mutate = step.slot.may_mutate() && self.nodes[n].lease;
-        let order = step.slot.order().cloned();
-        self.nodes[n].slots.insert(slot, step.slot);
-        for effect in step.effects {
-            match effect {
-                node::Effect::Persist => {
-                    let stored = self.nodes[n].slots[&slot].stored();
-                    self.nodes[n].disk.insert(slot, stored);
-                }
-                node::Effect::Prepare => {
-                    self.nodes[n].prepare.insert(slot);
-                }
-                node::Effect::Call(call) => {
-                    if call.mutates() && !may_mutate {
-                        self.violation(
-                            Rule::LeaseBeforeChange,
-                            format!("rule 3: node {n} sends {call:?} without a lease and a confirmed order"),
-                        );
-                    }
-                    if let Call::Ensure { incarnation, first: true, .. } = &call
-                        && !self.firsts.insert(*incarnation)
-                    {
-                        self.violation(Rule::OneIsTheFirst, format!("two creates of {} are called the first one", incarnation.short()));
-                    }
-                    if self.nodes[n].calls.iter().any(|c| c.slot == slot) {
-                        self.violation(Rule::OneCall, format!("node {n} has two calls of slot {slot} under way"));
-                    }
-                    let alloc = order.as_ref().map(|o| o.alloc_id).unwrap_or_default();
-                    let version = self.versions.get(&alloc).copied().unwrap_or_default();
-                    self.nodes[n].calls.push(Pending { slot, call, version, alloc, answer: None, since: 0 });
-                }
-                node::Effect::Keep { incarnation, alloc_id, .. } => {
-                    self.nodes[n].keep.insert(slot, (incarnation, alloc_id));
-                }
-                node::Effect::Watch(_) => {
-                    self.nodes[n].watching.insert(slot);
-                }
-                node::Effect::Report(report) => {
-                    // What it says of slots waits for the session after the recovery.
-                    if self.nodes[n].session && !self.nodes[n].holds {
-                        self.nodes[n].outbox.push_back(*report);
-                    }
-                }
-                node::Effect::LetGo => {
-                    self.nodes[n].watching.remove(&slot);
-                    self.nodes[n].retry.remove(&slot);
-                    self.nodes[n].prepare.remove(&slot);
-                    self.nodes[n].keep.remove(&slot);
-                }
-                node::Effect::RetryLater => {
-                    self.nodes[n].retry.insert(slot);
-                }
-            }
         }
     }
 }

@@ -75,8 +75,13 @@ pub(super) const PROXY: &Block = &Block {
 };
 
 /// Gateways between meshes.
-pub(super) const MESH_GATEWAY: &Block =
-    &Block { name: "MeshGateway", doc: "Gateways between meshes.", policy: false, fields: &[a("mode", "Mode", Kind::Text)], extra: &[] };
+pub(super) const MESH_GATEWAY: &Block = &Block {
+    name: "MeshGateway",
+    doc: "Gateways between meshes.",
+    policy: false,
+    fields: &[a("mode", "Mode", Kind::Text)],
+    extra: &[],
+};
 
 /// A service that the task calls.
 pub(super) const UPSTREAM: &Block = &Block {
@@ -217,7 +222,11 @@ pub(super) const INGRESS_LISTENER: &Block = &Block {
     name: "IngressListener",
     doc: "A listener of a gateway.",
     policy: false,
-    fields: &[a("port", "Port", INT), a("protocol", "Protocol", Kind::Text), many("service", "Services", INGRESS_SERVICE)],
+    fields: &[
+        a("port", "Port", INT),
+        a("protocol", "Protocol", Kind::Text),
+        many("service", "Services", INGRESS_SERVICE),
+    ],
     extra: &[],
 };
 
@@ -273,4 +282,5 @@ pub(super) const LINKED_SERVICE: &Block = &Block {
 };
 
 /// A gateway between meshes.
-pub(super) const MESH: &Block = &Block { name: "Mesh", doc: "A gateway between meshes.", policy: false, fields: &[], extra: &[] };
+pub(super) const MESH: &Block =
+    &Block { name: "Mesh", doc: "A gateway between meshes.", policy: false, fields: &[], extra: &[] };

@@ -2,9 +2,28 @@
 
 use super::*;
 
-pub(super) const fn field(hcl: &'static str, json: &'static str, written: Written, shape: Shape, unset: Unset) -> Field {
+pub(super) const fn field(
+    hcl: &'static str,
+    json: &'static str,
+    written: Written,
+    shape: Shape,
+    unset: Unset,
+) -> Field {
     let (server, client, effect, says) = (None, None, None, None);
-    Field { hcl, json, written, shape, required: false, unset, server, client, at_reading: false, effect, says, doc: "" }
+    Field {
+        hcl,
+        json,
+        written,
+        shape,
+        required: false,
+        unset,
+        server,
+        client,
+        at_reading: false,
+        effect,
+        says,
+        doc: "",
+    }
 }
 
 /// A value; unset it is the zero of its kind.
@@ -64,9 +83,12 @@ const fn form(hcl: &'static str, json: &'static str, doc: &'static str) -> Field
 const REGEXP: Field = form("regexp", "#regexp", "Short for `operator` `regexp` and this `value`.");
 const VERSION: Field = form("version", "#version", "Short for `operator` `version` and this `value`.");
 const SEMVER: Field = form("semver", "#semver", "Short for `operator` `semver` and this `value`.");
-const SET_CONTAINS: Field = form("set_contains", "#set_contains", "Short for `operator` `set_contains` and this `value`.");
-const SET_CONTAINS_ALL: Field = form("set_contains_all", "#set_contains_all", "Short for `operator` `set_contains_all` and this `value`.");
-const SET_CONTAINS_ANY: Field = form("set_contains_any", "#set_contains_any", "Short for `operator` `set_contains_any` and this `value`.");
+const SET_CONTAINS: Field =
+    form("set_contains", "#set_contains", "Short for `operator` `set_contains` and this `value`.");
+const SET_CONTAINS_ALL: Field =
+    form("set_contains_all", "#set_contains_all", "Short for `operator` `set_contains_all` and this `value`.");
+const SET_CONTAINS_ANY: Field =
+    form("set_contains_any", "#set_contains_any", "Short for `operator` `set_contains_any` and this `value`.");
 
 /// Short forms of constraints.
 pub(crate) const OF_CONSTRAINTS: &[Field] = &[

@@ -54,15 +54,23 @@ fn check_artifact(t: &Task, a: &Artifact, e: &mut ValidationErrors) {
         e.text(*why);
     }
     let mode = mode.as_deref().unwrap_or_default();
-    e.when(!matches!(mode, "" | "any" | "file" | "dir"), || format!("invalid mode {mode:?}; must be one of: any, file, dir"));
+    e.when(!matches!(mode, "" | "any" | "file" | "dir"), || {
+        format!("invalid mode {mode:?}; must be one of: any, file, dir")
+    });
     let destination = destination.as_deref().unwrap_or_default();
-    e.when(known(destination) && escapes(destination), || format!("destination {destination:?} leaves the directories of the task"));
-    e.when(*chown && t.user.is_empty(), || "chown gives the files to the task's user, and the task names none".to_owned());
+    e.when(known(destination) && escapes(destination), || {
+        format!("destination {destination:?} leaves the directories of the task")
+    });
+    e.when(*chown && t.user.is_empty(), || {
+        "chown gives the files to the task's user, and the task names none".to_owned()
+    });
     if let Some(checksum) = options.get("checksum").filter(|c| known(c) && !c.is_empty()) {
         check_checksum(checksum, e);
     }
     let http = ["http://", "https://", "http::", "https::"].iter().any(|prefix| source.starts_with(prefix));
-    e.when(!headers.is_empty() && known(source) && !http, || "headers are sent with http and https sources only".to_owned());
+    e.when(!headers.is_empty() && known(source) && !http, || {
+        "headers are sent with http and https sources only".to_owned()
+    });
 }
 
 fn check_checksum(checksum: &str, e: &mut ValidationErrors) {
@@ -74,7 +82,10 @@ fn check_checksum(checksum: &str, e: &mut ValidationErrors) {
     };
     let hexadecimal = value.bytes().all(|b| b.is_ascii_hexdigit());
     e.when(length != Some(value.len()) || !hexadecimal, || {
-        format!("checksum {checksum:?} must be TYPE:HEX in full, with type md5, sha1, sha256, sha512, or file:ADDRESS of a list")
+        format!(
+            "checksum {checksum:?} must be TYPE:HEX in full, with type md5, sha1, sha256, sha512, or file:ADDRESS \
+            of a list"
+        )
     });
 }
 

@@ -23,7 +23,10 @@ pub(super) fn check_group(job: &Job, g: &TaskGroup, e: &mut ValidationErrors) {
         return;
     }
     e.when(g.count.is_some_and(|c| c > 1), || {
-        format!("Count cannot exceed 1 with the system scheduler, which places one on each node; got {}", g.count.unwrap_or_default())
+        format!(
+            "Count cannot exceed 1 with the system scheduler, which places one on each node; got {}",
+            g.count.unwrap_or_default()
+        )
     });
     e.when(!g.affinities.is_empty(), || "System jobs may not have an affinity block".to_owned());
     e.when(!g.spreads.is_empty(), || "System jobs may not have a spread block".to_owned());
@@ -41,7 +44,9 @@ pub(super) fn collect_warnings(job: &Job, w: &mut Warnings) {
     }
     let mut idle = Vec::new();
     let preferred = |t: &Task| !t.affinities.is_empty();
-    if !job.affinities.is_empty() || job.task_groups.iter().any(|g| !g.affinities.is_empty() || g.tasks.iter().any(preferred)) {
+    if !job.affinities.is_empty()
+        || job.task_groups.iter().any(|g| !g.affinities.is_empty() || g.tasks.iter().any(preferred))
+    {
         idle.push("affinity");
     }
     if !job.spreads.is_empty() || job.task_groups.iter().any(|g| !g.spreads.is_empty()) {

@@ -16,7 +16,8 @@ const MAX_NAME: usize = 256;
 
 /// Characters that turn the direction of the text around them, or end a line: names with them look like others.
 fn misleads(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// What is wrong with a name that others read: its length, and characters that do not show.
@@ -31,13 +32,17 @@ fn mistake(what: &str, name: &str, odd: impl Fn(char) -> bool) -> Option<String>
         return Some(format!("{what} {start:?}… has {length} characters, at most {MAX_NAME} are allowed"));
     }
     let odd = name.chars().find(|c| odd(*c))?;
-    Some(format!("{what} {name:?} contains {odd:?}: control characters and those that change the direction of text are not allowed"))
+    Some(format!(
+        "{what} {name:?} contains {odd:?}: control characters and those that change the direction of text are \
+            not allowed"
+    ))
 }
 
 /// A name that stands in paths, and may hold slashes.
 fn path_mistake(what: &str, name: &str, odd: impl Fn(char) -> bool) -> Option<String> {
     let dots = name.split('/').any(|part| matches!(part, "." | ".."));
-    mistake(what, name, odd).or_else(|| dots.then(|| format!("{what} {name:?} cannot be, or hold between slashes, \".\" or \"..\"")))
+    mistake(what, name, odd)
+        .or_else(|| dots.then(|| format!("{what} {name:?} cannot be, or hold between slashes, \".\" or \"..\"")))
 }
 
 /// The names of a job itself.
@@ -56,7 +61,10 @@ pub(super) fn check_job(job: &Job, e: &mut ValidationErrors) {
 
 /// The names in a group.
 pub(super) fn check_group(g: &TaskGroup, e: &mut ValidationErrors) {
-    let volumes = g.volumes.iter().flat_map(|(name, v)| [name_mistake("Volume name", name), name_mistake("Volume source", &v.source)]);
+    let volumes = g
+        .volumes
+        .iter()
+        .flat_map(|(name, v)| [name_mistake("Volume name", name), name_mistake("Volume source", &v.source)]);
     let ports = g.networks.iter().flat_map(|n| n.reserved_ports.iter().chain(&n.dynamic_ports));
     let ports = ports.map(|port| name_mistake("Port label", &port.label));
     let all = std::iter::once(path_mistake("Task group name", &g.name, misleads)).chain(volumes).chain(ports);
@@ -74,7 +82,9 @@ pub(super) fn check_task(t: &Task, e: &mut ValidationErrors) {
 
 pub(super) fn check_ui(job: &Job, e: &mut ValidationErrors) {
     let length = job.ui.as_ref().map_or(0, |ui| ui.description.chars().count());
-    e.when(length > MAX_DESCRIPTION, || format!("UI description must have at most {MAX_DESCRIPTION} characters, it has {length}"));
+    e.when(length > MAX_DESCRIPTION, || {
+        format!("UI description must have at most {MAX_DESCRIPTION} characters, it has {length}")
+    });
 }
 
 pub(super) fn check_network(n: &Network, e: &mut ValidationErrors) {
@@ -87,7 +97,9 @@ pub(super) fn check_network(n: &Network, e: &mut ValidationErrors) {
         e.when(key.contains([';', '=']) || key.is_empty(), || {
             format!("invalid CNI argument {key:?}: its name must not be empty or hold ';' or '='")
         });
-        e.when(value.contains(';'), || format!("invalid ';' in the value of CNI argument {key:?}: it separates arguments"));
+        e.when(value.contains(';'), || {
+            format!("invalid ';' in the value of CNI argument {key:?}: it separates arguments")
+        });
     }
 }
 
@@ -122,11 +134,16 @@ mod tests {
     fn a_refusal_does_not_repeat_all_that_was_sent() {
         let name = "n".repeat(3_500_000);
         let mut job: Job =
-            serde_json::from_str(r#"{"ID":"web","TaskGroups":[{"Name":"g","Tasks":[{"Name":"t","Driver":"d"}]}]}"#).expect("a job");
+            serde_json::from_str(r#"{"ID":"web","TaskGroups":[{"Name":"g","Tasks":[{"Name":"t","Driver":"d"}]}]}"#)
+                .expect("a job");
         job.task_groups[0].name = name.as_str().into();
         job.task_groups[0].tasks[0].name = name.as_str().into();
         job.canonicalize();
         let why = super::super::validate(&job).expect_err("a name that long").to_string();
-        assert!(why.len() < 20_000 && why.contains("has 3500000 characters, at most 256 are allowed"), "{} bytes", why.len());
+        assert!(
+            why.len() < 20_000 && why.contains("has 3500000 characters, at most 256 are allowed"),
+            "{} bytes",
+            why.len()
+        );
     }
 }

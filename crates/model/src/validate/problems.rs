@@ -11,7 +11,8 @@ fn bounded(text: String) -> String {
     if length <= MAX_TEXT {
         return text;
     }
-    let (start, end): (String, String) = (text.chars().take(MAX_TEXT / 4).collect(), text.chars().skip(length - MAX_TEXT / 4).collect());
+    let (start, end): (String, String) =
+        (text.chars().take(MAX_TEXT / 4).collect(), text.chars().skip(length - MAX_TEXT / 4).collect());
     format!("{start}… ({} characters are left out) …{end}", length - MAX_TEXT / 2)
 }
 

@@ -17,11 +17,18 @@ const MIN_CHECK_TIME: GoDuration = GoDuration::from_secs(1);
 /// The services of a group and of its tasks.
 pub(super) fn check_services(g: &TaskGroup, e: &mut ValidationErrors) {
     let mut seen: BTreeMap<(&str, &str), &str> = BTreeMap::new();
-    let all = g.services.iter().map(|s| (s, None)).chain(g.tasks.iter().flat_map(|t| t.services.iter().map(move |s| (s, Some(t)))));
+    let all = g
+        .services
+        .iter()
+        .map(|s| (s, None))
+        .chain(g.tasks.iter().flat_map(|t| t.services.iter().map(move |s| (s, Some(t)))));
     for (service, task) in all {
         let place = task.map_or("the group", |t| &*t.name);
         if let Some(other) = seen.insert((&service.name, &service.port_label), place) {
-            e.text(format!("Service {} with port {:?} is declared twice, by {other} and by {place}", service.name, service.port_label));
+            e.text(format!(
+                "Service {} with port {:?} is declared twice, by {other} and by {place}",
+                service.name, service.port_label
+            ));
         }
         let mut inner = ValidationErrors::default();
         check_service(g, task, service, &mut inner);
@@ -37,7 +44,8 @@ fn check_service(g: &TaskGroup, task: Option<&Task>, s: &Service, e: &mut Valida
     }
     // A name that is only known on the node is checked there.
     e.when(!s.name.contains("${") && !valid_name(&s.name), || {
-        "Service name must be valid per RFC 1123: letters, digits and dashes, at most 63, no dash at either end".to_owned()
+        "Service name must be valid per RFC 1123: letters, digits and dashes, at most 63, no dash at either end"
+            .to_owned()
     });
     check_address_mode(&s.address_mode, e);
     e.when(!s.address.is_empty() && s.address_mode != "auto", || {
@@ -79,8 +87,11 @@ fn check_port(g: &TaskGroup, label: &str, mode: &str, e: &mut ValidationErrors) 
         e.when(!(1..=65_535).contains(&number), || format!("Port {number} is not between 1 and 65535"));
         return;
     }
-    let known = g.networks.iter().flat_map(|n| n.reserved_ports.iter().chain(&n.dynamic_ports)).any(|p| p.label == label);
-    e.when(!known && mode != "driver", || format!("Port label {label:?} does not exist: no network block of the group declares it"));
+    let known =
+        g.networks.iter().flat_map(|n| n.reserved_ports.iter().chain(&n.dynamic_ports)).any(|p| p.label == label);
+    e.when(!known && mode != "driver", || {
+        format!("Port label {label:?} does not exist: no network block of the group declares it")
+    });
 }
 
 fn check_task_name(g: &TaskGroup, own: Option<&Task>, name: &str, e: &mut ValidationErrors) {
@@ -88,7 +99,9 @@ fn check_task_name(g: &TaskGroup, own: Option<&Task>, name: &str, e: &mut Valida
         return;
     }
     match own {
-        Some(own) => e.when(*own.name != *name, || format!("It belongs to task {} and cannot name another task: {name}", own.name)),
+        Some(own) => e.when(*own.name != *name, || {
+            format!("It belongs to task {} and cannot name another task: {name}", own.name)
+        }),
         None => e.when(g.task(name).is_none(), || format!("The group has no task {name:?}")),
     }
 }
@@ -96,7 +109,9 @@ fn check_task_name(g: &TaskGroup, own: Option<&Task>, name: &str, e: &mut Valida
 fn check_check_restart(r: &CheckRestart, update: &str, e: &mut ValidationErrors) {
     e.when(r.limit < 0, || format!("check_restart limit must be 0 or more, not {}", r.limit));
     e.when(r.grace.is_some_and(|g| g < GoDuration::ZERO), || "check_restart grace must not be negative".to_owned());
-    e.when(update == on_update::IGNORE && r.limit > 0, || "check_restart cannot be used with on_update = \"ignore\"".to_owned());
+    e.when(update == on_update::IGNORE && r.limit > 0, || {
+        "check_restart cannot be used with on_update = \"ignore\"".to_owned()
+    });
 }
 
 fn check_check(g: &TaskGroup, own: Option<&Task>, s: &Service, c: &Check, e: &mut ValidationErrors) {
@@ -110,7 +125,9 @@ fn check_check(g: &TaskGroup, own: Option<&Task>, s: &Service, c: &Check, e: &mu
             e.when(!c.path.is_empty() && !c.path.starts_with('/') && !c.path.contains("${"), || {
                 format!("The path {:?} must begin with a slash", c.path)
             });
-            e.when(!matches!(c.protocol.as_str(), "" | "http" | "https"), || format!("Invalid protocol {:?}", c.protocol));
+            e.when(!matches!(c.protocol.as_str(), "" | "http" | "https"), || {
+                format!("Invalid protocol {:?}", c.protocol)
+            });
             let letters = c.method.bytes().all(|b| b.is_ascii_alphabetic());
             e.when(c.method.is_empty() || !letters, || format!("Invalid method {:?}", c.method));
         }
@@ -118,7 +135,8 @@ fn check_check(g: &TaskGroup, own: Option<&Task>, s: &Service, c: &Check, e: &mu
         "script" => {
             e.when(c.command.is_empty(), || "A check of type script needs a command".to_owned());
             e.when(own.is_none() && c.task.is_empty() && s.task.is_empty(), || {
-                "A script check of a group's service needs a task to run in: name it in the check or in the service".to_owned()
+                "A script check of a group's service needs a task to run in: name it in the check or in the service"
+                    .to_owned()
             });
         }
         "" => e.text("A check needs a type: http, tcp, grpc or script"),
@@ -129,11 +147,14 @@ fn check_check(g: &TaskGroup, own: Option<&Task>, s: &Service, c: &Check, e: &mu
     });
     let over_tls = c.kind == "http" && c.protocol == "https" || c.kind == "grpc" && c.grpc_use_tls;
     e.when(!over_tls && (c.tls_skip_verify || !c.tls_server_name.is_empty()), || {
-        "tls_server_name and tls_skip_verify are for checks over TLS: protocol = \"https\", or type = \"grpc\" with grpc_use_tls".to_owned()
+        "tls_server_name and tls_skip_verify are for checks over TLS: protocol = \"https\", or type = \"grpc\" with \
+            grpc_use_tls"
+            .to_owned()
     });
-    e.when(matches!(c.kind.as_str(), "http" | "tcp" | "grpc") && c.port_label.is_empty() && s.port_label.is_empty(), || {
-        "The check needs a port, and neither it nor its service names one".to_owned()
-    });
+    e.when(
+        matches!(c.kind.as_str(), "http" | "tcp" | "grpc") && c.port_label.is_empty() && s.port_label.is_empty(),
+        || "The check needs a port, and neither it nor its service names one".to_owned(),
+    );
     let mode = if c.address_mode.is_empty() { &s.address_mode } else { &c.address_mode };
     check_address_mode(&c.address_mode, e);
     check_port(g, &c.port_label, mode, e);
@@ -141,7 +162,10 @@ fn check_check(g: &TaskGroup, own: Option<&Task>, s: &Service, c: &Check, e: &mu
     e.when(c.interval < MIN_CHECK_TIME, || format!("interval ({}) can not be lower than {MIN_CHECK_TIME}", c.interval));
     e.when(c.timeout < MIN_CHECK_TIME, || format!("timeout ({}) can not be lower than {MIN_CHECK_TIME}", c.timeout));
     e.when(!matches!(c.initial_status.as_str(), "" | "pending" | "passing" | "warning" | "critical"), || {
-        format!("Invalid initial_status {:?}: must be \"pending\", \"passing\", \"warning\" or \"critical\"", c.initial_status)
+        format!(
+            "Invalid initial_status {:?}: must be \"pending\", \"passing\", \"warning\" or \"critical\"",
+            c.initial_status
+        )
     });
     for (name, value) in [
         ("success_before_passing", c.success_before_passing),

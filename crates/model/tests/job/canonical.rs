@@ -13,7 +13,10 @@ fn secs(s: i64) -> Option<GoDuration> {
 fn defaults_of_a_service_job() {
     let j = small(json!({}), json!({}), json!({}));
     assert_eq!((j.name.as_str(), j.kind.as_str(), j.priority, j.region.as_str()), ("shop", "service", 50, "global"));
-    assert_eq!((j.namespace.as_str(), j.node_pool.as_str(), &j.datacenters), ("default", "default", &vec!["*".to_owned()]));
+    assert_eq!(
+        (j.namespace.as_str(), j.node_pool.as_str(), &j.datacenters),
+        ("default", "default", &vec!["*".to_owned()])
+    );
     let g = &j.task_groups[0];
     assert_eq!(g.count, Some(1));
     let r = g.restart.as_ref().expect("restart");
@@ -22,7 +25,10 @@ fn defaults_of_a_service_job() {
         (Some(2), secs(1800), secs(15), Some("fail"), Some(false))
     );
     let s = g.reschedule.as_ref().expect("reschedule");
-    assert_eq!((s.unlimited, s.attempts, s.interval, s.delay, s.max_delay), (Some(true), Some(0), secs(0), secs(30), secs(3600)));
+    assert_eq!(
+        (s.unlimited, s.attempts, s.interval, s.delay, s.max_delay),
+        (Some(true), Some(0), secs(0), secs(30), secs(3600))
+    );
     assert_eq!(s.delay_function.as_deref(), Some("exponential"));
     let u = g.update.as_ref().expect("update");
     assert_eq!((u.stagger, u.max_parallel, u.health_check.as_deref()), (secs(30), Some(1), Some("checks")));
@@ -30,7 +36,11 @@ fn defaults_of_a_service_job() {
     assert_eq!((u.canary, u.auto_revert, u.auto_promote), (Some(0), Some(false), Some(false)));
     let own = j.update.as_ref().expect("the job's own");
     assert_eq!((own.stagger, own.max_parallel), (secs(30), Some(1)));
-    assert_eq!((&own.health_check, own.healthy_deadline, own.canary), (&None, None, None), "what is the groups' own is not kept twice");
+    assert_eq!(
+        (&own.health_check, own.healthy_deadline, own.canary),
+        (&None, None, None),
+        "what is the groups' own is not kept twice"
+    );
     let m = g.migrate.as_ref().expect("migrate");
     assert_eq!(
         (m.max_parallel, m.health_check.as_deref(), m.min_healthy_time, m.healthy_deadline),
@@ -61,7 +71,11 @@ fn defaults_by_kind_of_job() {
     let s = g.reschedule.as_ref().expect("reschedule");
     assert_eq!((s.attempts, s.interval, s.delay, s.unlimited), (Some(1), secs(86_400), secs(5), Some(false)));
     assert_eq!(s.delay_function.as_deref(), Some("constant"));
-    assert_eq!((&g.update, &g.migrate, &b.update), (&None, &None, &None), "batch jobs roll nothing out and migrate nothing");
+    assert_eq!(
+        (&g.update, &g.migrate, &b.update),
+        (&None, &None, &None),
+        "batch jobs roll nothing out and migrate nothing"
+    );
     for kind in ["system", "sysbatch"] {
         let j = small(json!({"Type": kind}), json!({}), json!({}));
         assert_eq!(j.task_groups[0].reschedule, None, "{kind} jobs are not rescheduled");
@@ -107,7 +121,8 @@ fn smaller_defaults() {
         json!({
             "Resources": {"Cores": 2},
             "LogConfig": {"Enabled": false},
-            "Artifacts": [{"GetterSource": "https://example.org/a/b.tgz"}, {"GetterSource": "https://example.org/a/b?x=1", "GetterMode": "file"}],
+            "Artifacts": [{"GetterSource": "https://example.org/a/b.tgz"},
+                {"GetterSource": "https://example.org/a/b?x=1", "GetterMode": "file"}],
             "Templates": [{"EmbeddedTmpl": "x", "DestPath": "local/x", "ChangeSignal": "sighup"}],
             "Identities": [{"Env": true}, {"Name": "vault"}],
             "Services": [{"PortLabel": "http"}]
@@ -124,7 +139,10 @@ fn smaller_defaults() {
         (g.services[0].name.as_str(), g.services[0].provider.as_str(), g.services[0].address_mode.as_str()),
         ("shop-app", "consul", "auto")
     );
-    assert_eq!((g.services[0].checks[0].name.as_str(), g.services[0].checks[0].method.as_str()), ("service: \"shop-app\" check", "GET"));
+    assert_eq!(
+        (g.services[0].checks[0].name.as_str(), g.services[0].checks[0].method.as_str()),
+        ("service: \"shop-app\" check", "GET")
+    );
     assert_eq!(g.services[1].name, "shop-x");
     assert_eq!((g.volumes["data"].name.as_str(), g.volumes["data"].kind.as_str()), ("data", "host"));
     let t = &g.tasks[0];
@@ -137,8 +155,15 @@ fn smaller_defaults() {
         (tpl.change_mode.as_deref(), tpl.change_signal.as_deref(), tpl.perms.as_deref()),
         (Some("restart"), Some("SIGHUP"), Some("0644"))
     );
-    assert_eq!((tpl.splay, tpl.left_delimiter.as_deref(), tpl.right_delimiter.as_deref()), (secs(5), Some("{{"), Some("}}")));
-    assert_eq!(t.identity.as_ref().map(|i| (i.name.as_str(), i.env)), Some(("default", true)), "the nameless one is the default one");
+    assert_eq!(
+        (tpl.splay, tpl.left_delimiter.as_deref(), tpl.right_delimiter.as_deref()),
+        (secs(5), Some("{{"), Some("}}"))
+    );
+    assert_eq!(
+        t.identity.as_ref().map(|i| (i.name.as_str(), i.env)),
+        Some(("default", true)),
+        "the nameless one is the default one"
+    );
     assert_eq!(t.identities.iter().map(|i| i.name.as_str()).collect::<Vec<_>>(), ["vault"]);
     assert_eq!(t.services[0].name, "shop-app-web");
 }

@@ -30,14 +30,20 @@ fn diff_of_an_edit() {
         [ObjectDiff {
             kind: DiffType::Edited,
             name: "Datacenters".into(),
-            fields: vec![field(DiffType::Deleted, "Datacenters", "b", ""), field(DiffType::Added, "Datacenters", "", "c")],
+            fields: vec![
+                field(DiffType::Deleted, "Datacenters", "b", ""),
+                field(DiffType::Added, "Datacenters", "", "c")
+            ],
             objects: Vec::new()
         }]
     );
     let g = &d.task_groups[0];
     assert_eq!((g.kind, g.name.as_str()), (DiffType::Edited, "app"));
     assert_eq!(g.fields, [field(DiffType::Edited, "Count", "1", "3")]);
-    assert_eq!(g.objects.iter().map(|o| (o.name.as_str(), o.kind)).collect::<Vec<_>>(), [("Constraint", DiffType::Added)]);
+    assert_eq!(
+        g.objects.iter().map(|o| (o.name.as_str(), o.kind)).collect::<Vec<_>>(),
+        [("Constraint", DiffType::Added)]
+    );
     assert_eq!(
         g.objects[0].fields,
         [
@@ -72,7 +78,10 @@ fn diff_of_coming_and_going() {
 #[test]
 fn annotations() {
     let old = small(json!({}), json!({}), json!({}));
-    let updates = BTreeMap::from([(Arc::from("app"), DesiredUpdates { place: 2, destructive_update: 1, ..DesiredUpdates::default() })]);
+    let updates = BTreeMap::from([(
+        Arc::from("app"),
+        DesiredUpdates { place: 2, destructive_update: 1, ..DesiredUpdates::default() },
+    )]);
     for (group, task, expected) in [
         (json!({"Count": 3}), json!({"Env": {"A": "1"}}), "forces create/destroy update"),
         (json!({"Count": 3}), json!({"KillTimeout": "20s"}), "forces in-place update"),

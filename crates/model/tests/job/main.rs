@@ -19,7 +19,8 @@ pub(crate) fn job(value: Value) -> Job {
 
 /// The smallest valid job, with `extra` merged over it; `group` and `task` are merged over its only ones.
 pub(crate) fn small(extra: Value, group: Value, task: Value) -> Job {
-    let mut t = json!({"Name": "web", "Driver": "raw_exec", "Config": {"command": "/bin/server", "args": ["-p", "80"]}});
+    let mut t =
+        json!({"Name": "web", "Driver": "raw_exec", "Config": {"command": "/bin/server", "args": ["-p", "80"]}});
     merge(&mut t, task);
     let mut g = json!({"Name": "app", "Tasks": [t]});
     merge(&mut g, group);

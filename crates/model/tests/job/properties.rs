@@ -27,7 +27,10 @@ fn any_job() -> impl Strategy<Value = Job> {
                 merge(&mut task, json!({"Env": {"A": "1"}}));
             }
             if template {
-                merge(&mut task, json!({"Templates": [{"EmbeddedTmpl": "x"}], "Artifacts": [{"GetterSource": "y"}], "Vault": {}}));
+                merge(
+                    &mut task,
+                    json!({"Templates": [{"EmbeddedTmpl": "x"}], "Artifacts": [{"GetterSource": "y"}], "Vault": {}}),
+                );
             }
             small(if meta { json!({"Type": kind, "Meta": {"a": "1"}}) } else { json!({"Type": kind}) }, group, task)
         },

@@ -66,9 +66,14 @@ fn changes_do_what_the_tables_say() {
     let all = blocks();
     let wrap = |within: &str, value: Value| if within.is_empty() { value } else { json!({ within: value }) };
     let (mut seen, mut wrong) = (0, Vec::new());
-    for (name, at) in
-        [("Job", ""), ("TaskGroup", ""), ("Task", ""), ("Resources", "Resources"), ("Restart", "RestartPolicy"), ("LogConfig", "LogConfig")]
-    {
+    for (name, at) in [
+        ("Job", ""),
+        ("TaskGroup", ""),
+        ("Task", ""),
+        ("Resources", "Resources"),
+        ("Restart", "RestartPolicy"),
+        ("LogConfig", "LogConfig"),
+    ] {
         for (block, field) in fields(all[name]) {
             let Some(expected) = field.effect else { continue };
             if field.json.starts_with('#') || field.written == Written::Label {

@@ -24,13 +24,33 @@ fn in_place_or_destructive() {
         (json!({"Meta": {"a": "1"}}), json!({}), json!({}), Some("meta of task \"web\" differs")),
         (json!({}), json!({"Meta": {"a": "1"}}), json!({}), Some("meta of task \"web\" differs")),
         (json!({}), json!({}), json!({"Resources": {"CPU": 200}}), Some("resources.cpu of task \"web\" differs")),
-        (json!({}), json!({}), json!({"Resources": {"MemoryMB": 20}}), Some("resources.memory of task \"web\" differs")),
+        (
+            json!({}),
+            json!({}),
+            json!({"Resources": {"MemoryMB": 20}}),
+            Some("resources.memory of task \"web\" differs"),
+        ),
         (json!({}), json!({}), json!({"LogConfig": {"Disabled": true}}), Some("logs.disabled of task \"web\" differs")),
         (json!({}), json!({"EphemeralDisk": {"SizeMB": 500}}), json!({}), Some("ephemeral_disk of the group differs")),
-        (json!({}), json!({"Networks": [{"DynamicPorts": [{"Label": "x"}]}]}), json!({}), Some("network of the group differs")),
-        (json!({"Spreads": [{"Attribute": "${node.class}"}]}), json!({}), json!({}), Some("spread of the group differs")),
+        (
+            json!({}),
+            json!({"Networks": [{"DynamicPorts": [{"Label": "x"}]}]}),
+            json!({}),
+            Some("network of the group differs"),
+        ),
+        (
+            json!({"Spreads": [{"Attribute": "${node.class}"}]}),
+            json!({}),
+            json!({}),
+            Some("spread of the group differs"),
+        ),
         (json!({}), json!({}), json!({"Name": "api"}), Some("task \"web\" is gone or renamed")),
-        (json!({}), json!({"RestartPolicy": {"RenderTemplates": true}}), json!({}), Some("restart.render_templates of the group differs")),
+        (
+            json!({}),
+            json!({"RestartPolicy": {"RenderTemplates": true}}),
+            json!({}),
+            Some("restart.render_templates of the group differs"),
+        ),
     ] {
         let new = small(extra.clone(), group.clone(), task.clone());
         assert_eq!(tasks_updated(&base, &new, "app").as_deref(), expected, "{extra} {group} {task}");
@@ -45,7 +65,8 @@ fn in_place_or_destructive() {
 fn what_the_servers_keep_is_no_new_version() {
     let a = small(json!({}), json!({}), json!({}));
     let mut b = small(
-        json!({"Version": 7, "Status": "running", "Stable": true, "CreateIndex": 5, "ModifyIndex": 6, "JobModifyIndex": 6, "SubmitTime": 1}),
+        json!({"Version": 7, "Status": "running", "Stable": true, "CreateIndex": 5, "ModifyIndex": 6,
+            "JobModifyIndex": 6, "SubmitTime": 1}),
         json!({}),
         json!({}),
     );
@@ -62,7 +83,11 @@ fn spec_hash_follows_what_the_provider_sees() {
     for (extra, group, task) in [
         (json!({"Priority": 80, "Version": 3}), json!({}), json!({})),
         (json!({}), json!({"Count": 3}), json!({"KillTimeout": "20s"})),
-        (json!({}), json!({"RestartPolicy": {"Attempts": 1}}), json!({"Constraints": [{"LTarget": "a", "RTarget": "b"}]})),
+        (
+            json!({}),
+            json!({"RestartPolicy": {"Attempts": 1}}),
+            json!({"Constraints": [{"LTarget": "a", "RTarget": "b"}]}),
+        ),
         // The order in which a JSON object was written means nothing.
         (json!({}), json!({}), json!({"Config": {"args": ["-p", "80"], "command": "/bin/server"}})),
     ] {

@@ -18,7 +18,8 @@ fn layout_of_errors() {
     let e = validate::validate(&j).expect_err("two mistakes");
     assert_eq!(
         e.to_string(),
-        "2 errors occurred:\n\t* Job priority must be between [1, 100]\n\t* Task group app validation failed: 1 error occurred:\n\t* Task web \
+        "2 errors occurred:\n\t* Job priority must be between [1, 100]\n\t* Task group app validation failed: 1 error \
+            occurred:\n\t* Task web \
          validation failed: 1 error occurred:\n\t* Missing task driver\n\n\n\n\n\n"
     );
     assert_eq!(ValidationErrors(vec![validate::Problem::Text("x".into())]).to_string(), "1 error occurred:\n\t* x\n\n");
@@ -52,10 +53,14 @@ fn mistakes_by_name() {
         (
             small(
                 none(),
-                json!({"Spreads": [{"Attribute": "${node.datacenter}", "SpreadTarget": [{"Value": "a", "Percent": 60}, {"Value": "b", "Percent": 50}]}]}),
+                json!({"Spreads": [{"Attribute": "${node.datacenter}",
+                    "SpreadTarget": [{"Value": "a", "Percent": 60}, {"Value": "b", "Percent": 50}]}]}),
                 none(),
             ),
-            format!("{g}Spread 1 validation failed: Sum of spread target percentages must not be greater than 100%; got 110%"),
+            format!(
+                "{g}Spread 1 validation failed: Sum of spread target percentages must not be greater than 100%; \
+                    got 110%"
+            ),
         ),
         (small(none(), json!({"Count": -1}), none()), format!("{g}Task group count can't be negative")),
         (small(none(), json!({"Tasks": []}), none()), format!("{g}Missing tasks for task group")),
@@ -63,7 +68,10 @@ fn mistakes_by_name() {
             small(none(), json!({"RestartPolicy": {"Attempts": 0, "Mode": "delay"}}), none()),
             format!("{g}Restart policy \"delay\" with 0 attempts is ambiguous"),
         ),
-        (small(none(), json!({"RestartPolicy": {"Mode": "maybe"}}), none()), format!("{g}Unsupported restart mode: \"maybe\"")),
+        (
+            small(none(), json!({"RestartPolicy": {"Mode": "maybe"}}), none()),
+            format!("{g}Unsupported restart mode: \"maybe\""),
+        ),
         (
             small(none(), json!({"ReschedulePolicy": {"Attempts": 3, "Interval": "10m"}}), none()),
             format!("{g}Reschedule Policy with Attempts = 3, Interval = 10m0s, and Unlimited = true is ambiguous"),
@@ -77,13 +85,18 @@ fn mistakes_by_name() {
             format!("{g}Job type \"batch\" does not allow update block"),
         ),
         (
-            small(none(), json!({"Networks": [{"ReservedPorts": [{"Label": "a", "Value": 80}, {"Label": "b", "Value": 80}]}]}), none()),
+            small(
+                none(),
+                json!({"Networks": [{"ReservedPorts": [{"Label": "a", "Value": 80}, {"Label": "b", "Value": 80}]}]}),
+                none(),
+            ),
             format!("{g}Static port 80 already reserved by a"),
         ),
         (
             small(
                 none(),
-                json!({"Networks": [{"ReservedPorts": [{"Label": "a", "Value": 80}], "DynamicPorts": [{"Label": "a"}]}]}),
+                json!({"Networks": [{"ReservedPorts": [{"Label": "a", "Value": 80}],
+                    "DynamicPorts": [{"Label": "a"}]}]}),
                 none(),
             ),
             format!("{g}Port label a already in use by network"),
@@ -92,7 +105,10 @@ fn mistakes_by_name() {
             small(none(), none(), json!({"Name": "a/b"})),
             "Task group app validation failed: Task a/b validation failed: Task name cannot include slashes".into(),
         ),
-        (small(none(), none(), json!({"Resources": {"MemoryMB": 1}})), format!("{t}minimum MemoryMB value is 10; got 1")),
+        (
+            small(none(), none(), json!({"Resources": {"MemoryMB": 1}})),
+            format!("{t}minimum MemoryMB value is 10; got 1"),
+        ),
         (
             small(none(), none(), json!({"Resources": {"CPU": 100, "Cores": 1}})),
             format!("{t}Task can only ask for 'cpu' or 'cores' resource, not both."),
@@ -125,10 +141,15 @@ fn mistakes_by_name() {
             small(json!({"Constraints": [{"LTarget": "${attr.x}", "Operand": "="}]}), none(), none()),
             "Constraint 1 validation failed: Operator \"=\" requires an RTarget".into(),
         ),
-        (small(none(), none(), json!({"Resources": {"Cores": -1, "CPU": 100}})), format!("{t}cores value cannot be negative; got -1")),
+        (
+            small(none(), none(), json!({"Resources": {"Cores": -1, "CPU": 100}})),
+            format!("{t}cores value cannot be negative; got -1"),
+        ),
         (
             small(none(), none(), json!({"Resources": {"DiskMB": 100}})),
-            format!("{t}Task can't ask for disk resources: they are the group's; write ephemeral_disk {{ size = … }} there"),
+            format!(
+                "{t}Task can't ask for disk resources: they are the group's; write ephemeral_disk {{ size = … }} there"
+            ),
         ),
         (
             small(none(), none(), json!({"Resources": {"MemoryMB": 20, "MemoryMaxMB": -2}})),
@@ -167,7 +188,10 @@ fn mistakes_by_name() {
             small(none(), json!({"Volumes": {"v": {"Type": "nfs", "Source": "s"}}}), none()),
             format!("{g}volume \"v\" has unrecognised type \"nfs\": there are host and csi"),
         ),
-        (small(none(), json!({"Volumes": {"v": {"Type": "host"}}}), none()), format!("{g}volume \"v\" has an empty source")),
+        (
+            small(none(), json!({"Volumes": {"v": {"Type": "host"}}}), none()),
+            format!("{g}volume \"v\" has an empty source"),
+        ),
         (
             small(none(), none(), json!({"VolumeMounts": [{"Volume": "v", "Destination": "/v"}]})),
             format!("{t}Volume Mount (0) validation failed: references undefined volume \"v\""),
@@ -184,27 +208,44 @@ fn mistakes_by_name() {
     let artifacts = [
         (json!({}), "source must be specified"),
         (json!({"GetterSource": "hg::http://h/r"}), "artifacts are not fetched by hg: use git, or an archive by https"),
-        (json!({"GetterSource": "https://h/a", "GetterMode": "all"}), "invalid mode \"all\"; must be one of: any, file, dir"),
-        (json!({"GetterSource": "https://h/a", "RelativeDest": "../../x"}), "destination \"../../x\" leaves the directories of the task"),
-        (json!({"GetterSource": "https://h/a", "Chown": true}), "chown gives the files to the task's user, and the task names none"),
+        (
+            json!({"GetterSource": "https://h/a", "GetterMode": "all"}),
+            "invalid mode \"all\"; must be one of: any, file, dir",
+        ),
+        (
+            json!({"GetterSource": "https://h/a", "RelativeDest": "../../x"}),
+            "destination \"../../x\" leaves the directories of the task",
+        ),
+        (
+            json!({"GetterSource": "https://h/a", "Chown": true}),
+            "chown gives the files to the task's user, and the task names none",
+        ),
         (
             json!({"GetterSource": "https://h/a", "GetterOptions": {"checksum": "md5:12"}}),
-            "checksum \"md5:12\" must be TYPE:HEX in full, with type md5, sha1, sha256, sha512, or file:ADDRESS of a list",
+            "checksum \"md5:12\" must be TYPE:HEX in full, with type md5, sha1, sha256, sha512, or file:ADDRESS \
+                of a list",
         ),
-        (json!({"GetterSource": "git::https://h/r", "GetterHeaders": {"a": "b"}}), "headers are sent with http and https sources only"),
+        (
+            json!({"GetterSource": "git::https://h/r", "GetterHeaders": {"a": "b"}}),
+            "headers are sent with http and https sources only",
+        ),
     ];
     for (artifact, expected) in artifacts {
         let found = errors(&small(none(), none(), json!({"Artifacts": [artifact]})));
         assert_eq!(found, [format!("{t}Artifact 1 validation failed: {expected}")]);
     }
     let fine = json!([
-        {"GetterSource": "${meta.mirror}/a", "RelativeDest": "${NOMAD_ALLOC_DIR}/x", "GetterOptions": {"checksum": "md5:${meta.sum}"}},
-        {"GetterSource": "https://h/a", "RelativeDest": "../alloc/data", "GetterOptions": {"checksum": "file:https://h/SUMS"}},
-        {"GetterSource": "https://h/a", "GetterOptions": {"checksum": "d41d8cd98f00b204e9800998ecf8427e"}, "GetterHeaders": {"a": "b"}}
+        {"GetterSource": "${meta.mirror}/a", "RelativeDest": "${NOMAD_ALLOC_DIR}/x",
+            "GetterOptions": {"checksum": "md5:${meta.sum}"}},
+        {"GetterSource": "https://h/a", "RelativeDest": "../alloc/data",
+            "GetterOptions": {"checksum": "file:https://h/SUMS"}},
+        {"GetterSource": "https://h/a", "GetterOptions": {"checksum": "d41d8cd98f00b204e9800998ecf8427e"},
+            "GetterHeaders": {"a": "b"}}
     ]);
     assert_eq!(errors(&small(none(), none(), json!({"Artifacts": fine}))), Vec::<String>::new());
     let twice = job(json!({"ID": "x", "TaskGroups": [
-        {"Name": "a", "Tasks": [{"Name": "t", "Driver": "d", "Leader": true}, {"Name": "t", "Driver": "d", "Leader": true}]},
+        {"Name": "a",
+            "Tasks": [{"Name": "t", "Driver": "d", "Leader": true}, {"Name": "t", "Driver": "d", "Leader": true}]},
         {"Name": "a", "Tasks": [{"Name": "t", "Driver": "d"}]}
     ]}));
     let found = errors(&twice);
@@ -224,12 +265,30 @@ fn jobs_of_every_node() {
     let spread = json!([{"Attribute": "${node.datacenter}"}]);
     let of = |kind: &str| {
         [
-            (small(json!({"Type": kind, "Affinities": affinity}), json!({}), json!({})), "System jobs may not have an affinity block"),
-            (small(json!({"Type": kind, "Spreads": spread}), json!({}), json!({})), "System jobs may not have a spread block"),
-            (small(json!({"Type": kind}), json!({"Affinities": affinity}), json!({})), "System jobs may not have an affinity block"),
-            (small(json!({"Type": kind}), json!({}), json!({"Affinities": affinity})), "System jobs may not have an affinity block"),
-            (small(json!({"Type": kind}), json!({"Spreads": spread}), json!({})), "System jobs may not have a spread block"),
-            (small(json!({"Type": kind}), json!({"Count": 2}), json!({})), "Count cannot exceed 1 with the system scheduler"),
+            (
+                small(json!({"Type": kind, "Affinities": affinity}), json!({}), json!({})),
+                "System jobs may not have an affinity block",
+            ),
+            (
+                small(json!({"Type": kind, "Spreads": spread}), json!({}), json!({})),
+                "System jobs may not have a spread block",
+            ),
+            (
+                small(json!({"Type": kind}), json!({"Affinities": affinity}), json!({})),
+                "System jobs may not have an affinity block",
+            ),
+            (
+                small(json!({"Type": kind}), json!({}), json!({"Affinities": affinity})),
+                "System jobs may not have an affinity block",
+            ),
+            (
+                small(json!({"Type": kind}), json!({"Spreads": spread}), json!({})),
+                "System jobs may not have a spread block",
+            ),
+            (
+                small(json!({"Type": kind}), json!({"Count": 2}), json!({})),
+                "Count cannot exceed 1 with the system scheduler",
+            ),
         ]
     };
     for (job, expected) in of("system") {
@@ -252,7 +311,11 @@ fn what_was_refused_without_need_is_accepted() {
         small(json!({"Type": "batch", "Periodic": {"Enabled": false, "Spec": "@daily"}}), json!({}), json!({})),
         small(json!({}), json!({}), json!({"Resources": {"MemoryMB": 20, "MemoryMaxMB": -1}})),
         small(json!({"NodePool": "all"}), json!({}), json!({})),
-        small(json!({}), json!({"Networks": [{"Mode": "bridge", "Hostname": "web-${NOMAD_ALLOC_INDEX}.example"}]}), json!({})),
+        small(
+            json!({}),
+            json!({"Networks": [{"Mode": "bridge", "Hostname": "web-${NOMAD_ALLOC_INDEX}.example"}]}),
+            json!({}),
+        ),
         small(
             json!({"NomadTokenID": "x", "ConsulNamespace": "default"}),
             json!({"Services": [{"Provider": "nomad", "Cluster": "default"}]}),
@@ -272,7 +335,11 @@ fn refused_features_are_refused_by_name() {
         small(json!({"Periodic": {"Spec": "@daily"}}), none(), none()),
         small(json!({"ParameterizedJob": {}}), none(), none()),
         small(json!({"Multiregion": {"Regions": []}}), none(), none()),
-        small(json!({"ConsulToken": "x", "VaultToken": "y", "ConsulNamespace": "z", "VaultNamespace": "z"}), none(), none()),
+        small(
+            json!({"ConsulToken": "x", "VaultToken": "y", "ConsulNamespace": "z", "VaultNamespace": "z"}),
+            none(),
+            none(),
+        ),
         small(none(), json!({"MaxRunDuration": "1h", "Volumes": {"v": {"Source": "s", "Sticky": true}}}), none()),
         small(
             none(),
@@ -287,7 +354,8 @@ fn refused_features_are_refused_by_name() {
         small(none(), json!({"Networks": [{"Mode": "none", "DynamicPorts": [{"Label": "x"}]}]}), none()),
         small(
             none(),
-            json!({"Volumes": {"a": {"Type": "csi", "Source": "a"}, "b": {"Source": "b", "PerAlloc": true}, "c": {"Source": "c", "AccessMode": "x"}}}),
+            json!({"Volumes": {"a": {"Type": "csi", "Source": "a"}, "b": {"Source": "b", "PerAlloc": true},
+                "c": {"Source": "c", "AccessMode": "x"}}}),
             none(),
         ),
         small(none(), json!({"Services": [{"Provider": "consul"}], "Consul": {}}), none()),
@@ -320,7 +388,10 @@ fn refused_features_are_refused_by_name() {
     let found: Vec<String> = jobs.iter().flat_map(errors).collect();
     for (place, feature, reason) in unsupported::table() {
         let message = format!("{feature} is not supported: {reason}");
-        assert!(found.iter().any(|e| e.ends_with(&message)), "{place}: no job of this test is refused for {feature}; found {found:#?}");
+        assert!(
+            found.iter().any(|e| e.ends_with(&message)),
+            "{place}: no job of this test is refused for {feature}; found {found:#?}"
+        );
     }
 }
 
@@ -339,7 +410,10 @@ fn services_and_checks() {
         of(json!({"Name": "s", "PortLabel": "http", "Checks": [full]}))
     };
     assert_eq!(of(json!({"Name": "s", "PortLabel": "http"})), Vec::<String>::new());
-    assert_eq!(of(json!({"Name": "s-${node.unique.name}", "PortLabel": "8080", "TaskName": "web"})), Vec::<String>::new());
+    assert_eq!(
+        of(json!({"Name": "s-${node.unique.name}", "PortLabel": "8080", "TaskName": "web"})),
+        Vec::<String>::new()
+    );
     assert_eq!(of(json!({"Name": "s", "PortLabel": "inside", "AddressMode": "driver"})), Vec::<String>::new());
     for (service, expected) in [
         (json!({"Name": "a_b"}), "valid per RFC 1123"),
@@ -347,24 +421,41 @@ fn services_and_checks() {
         (json!({"Name": "s", "PortLabel": "none"}), "Port label \"none\" does not exist"),
         (json!({"Name": "s", "PortLabel": "70000"}), "not between 1 and 65535"),
         (json!({"Name": "s", "AddressMode": "bridge"}), "Invalid address_mode \"bridge\""),
-        (json!({"Name": "s", "AddressMode": "host", "Address": "a"}), "address_mode must be \"auto\" when an address is given"),
+        (
+            json!({"Name": "s", "AddressMode": "host", "Address": "a"}),
+            "address_mode must be \"auto\" when an address is given",
+        ),
         (json!({"Name": "s", "OnUpdate": "maybe"}), "Invalid on_update \"maybe\""),
         (json!({"Name": "s", "TaskName": "none"}), "The group has no task \"none\""),
         (json!({"Name": "s", "CheckRestart": {"Limit": -1}}), "limit must be 0 or more"),
-        (json!({"Name": "s", "OnUpdate": "ignore", "CheckRestart": {"Limit": 2}}), "check_restart cannot be used with on_update"),
-        (json!({"Name": "s", "Checks": [{"Type": "tcp", "Interval": "1s", "Timeout": "1s"}]}), "The check needs a port"),
+        (
+            json!({"Name": "s", "OnUpdate": "ignore", "CheckRestart": {"Limit": 2}}),
+            "check_restart cannot be used with on_update",
+        ),
+        (
+            json!({"Name": "s", "Checks": [{"Type": "tcp", "Interval": "1s", "Timeout": "1s"}]}),
+            "The check needs a port",
+        ),
     ] {
         let found = of(service.clone());
         assert!(found.len() == 1 && found[0].contains(expected), "{service}: {expected:?} in {found:#?}");
         assert!(found[0].starts_with("Task group app validation failed: Service "), "{found:?}");
     }
     assert_eq!(checked(json!({"Type": "http", "Path": "/x"})), Vec::<String>::new());
-    assert_eq!(checked(json!({"Type": "script", "Command": "x", "TaskName": "web", "PortLabel": ""})), Vec::<String>::new());
     assert_eq!(
-        checked(json!({"Type": "http", "Path": "/", "Protocol": "https", "TLSServerName": "web", "TLSSkipVerify": true})),
+        checked(json!({"Type": "script", "Command": "x", "TaskName": "web", "PortLabel": ""})),
         Vec::<String>::new()
     );
-    assert_eq!(checked(json!({"Type": "grpc", "GRPCService": "s", "GRPCUseTLS": true, "TLSServerName": "web"})), Vec::<String>::new());
+    assert_eq!(
+        checked(
+            json!({"Type": "http", "Path": "/", "Protocol": "https", "TLSServerName": "web", "TLSSkipVerify": true})
+        ),
+        Vec::<String>::new()
+    );
+    assert_eq!(
+        checked(json!({"Type": "grpc", "GRPCService": "s", "GRPCUseTLS": true, "TLSServerName": "web"})),
+        Vec::<String>::new()
+    );
     for (check, expected) in [
         (json!({"Type": "tcp", "GRPCUseTLS": true}), "are for checks of type grpc"),
         (json!({"Type": "grpc", "TLSSkipVerify": true}), "are for checks over TLS"),
@@ -382,7 +473,10 @@ fn services_and_checks() {
         (json!({"PortLabel": "none"}), "Port label \"none\" does not exist"),
         (json!({"InitialStatus": "good"}), "Invalid initial_status"),
         (json!({"SuccessBeforePassing": -1}), "success_before_passing must be 0 or more"),
-        (json!({"FailuresBeforeCritical": 2, "FailuresBeforeWarning": 3}), "must not be greater than failures_before_critical"),
+        (
+            json!({"FailuresBeforeCritical": 2, "FailuresBeforeWarning": 3}),
+            "must not be greater than failures_before_critical",
+        ),
         (json!({"CheckRestart": {"Limit": 1, "Grace": "-1s"}}), "grace must not be negative"),
     ] {
         let found = checked(check.clone());
@@ -390,7 +484,10 @@ fn services_and_checks() {
     }
     let twice = json!({"Services": [{"Name": "s", "Provider": "nomad"}]});
     let found = errors(&small(json!({}), twice.clone(), twice));
-    assert!(found.iter().any(|e| e.ends_with("Service s with port \"\" is declared twice, by the group and by web")), "{found:?}");
+    assert!(
+        found.iter().any(|e| e.ends_with("Service s with port \"\" is declared twice, by the group and by web")),
+        "{found:?}"
+    );
 }
 
 #[test]
@@ -412,7 +509,8 @@ fn networks() {
 fn passive_blocks_are_accepted() {
     let j = small(
         json!({"Meta": {"a": "b"}, "UI": {"Description": "x"}}),
-        json!({"Scaling": {"Min": 1, "Max": 3, "Policy": {"cooldown": "1m"}}, "Spreads": [{"Attribute": "${node.datacenter}"}]}),
+        json!({"Scaling": {"Min": 1, "Max": 3, "Policy": {"cooldown": "1m"}},
+            "Spreads": [{"Attribute": "${node.datacenter}"}]}),
         json!({"Actions": [{"Name": "x", "Command": "/bin/true"}], "ScalingPolicies": [{"Type": "vertical_cpu"}]}),
     );
     assert_eq!(errors(&j), Vec::<String>::new());
@@ -424,7 +522,8 @@ fn warnings() {
     let w = validate::validate(&j).expect("valid");
     assert_eq!(
         w.to_string(),
-        "2 warning(s):\n\n* Group \"app\" has warnings: mbits is deprecated and has no effect; remove it from the network block\n* Task \"web\" has \
+        "2 warning(s):\n\n* Group \"app\" has warnings: mbits is deprecated and has no effect; remove it from the \
+            network block\n* Task \"web\" has \
          warnings: iops has been deprecated and has no effect; remove it"
     );
     assert_eq!(validate::Warnings::default().to_string(), "");

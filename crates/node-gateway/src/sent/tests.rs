@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use api::node_rpc::from_json;
 use model::{
-    AllocClientUpdate, AllocId, Allocation, ClientStatus, DesiredStatus, Job, NodeId, Observed, RemoteOrder, RemoteTask, SlotKey,
-    SlotParts, TaskGroup,
+    AllocClientUpdate, AllocId, Allocation, ClientStatus, DesiredStatus, Job, NodeId, Observed, RemoteOrder,
+    RemoteTask, SlotKey, SlotParts, TaskGroup,
     alloc::alloc_name,
     remote::{Manager, RemoteHandle},
 };
@@ -122,7 +122,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => n().prop_map(Step::Stop),
         1 => n().prop_map(Step::Collect),
         2 => n().prop_map(Step::Reported),
-        5 => (n(), prop::option::of(0..2_u8), prop::option::of(0..2_u8), 1..4_u64).prop_map(|(n, m, s, e)| Step::Manage(n, m, s, e)),
+        5 => (n(), prop::option::of(0..2_u8), prop::option::of(0..2_u8),
+            1..4_u64).prop_map(|(n, m, s, e)| Step::Manage(n, m, s, e)),
         2 => n().prop_map(Step::Seen),
         1 => n().prop_map(Step::Forget),
     ]
@@ -160,7 +161,8 @@ proptest! {
     #[test]
     fn changes_come_to_the_same_as_everything(steps in prop::collection::vec((step(), any::<bool>()), 1..60)) {
         let mut world = World::new();
-        let mut sessions: Vec<(Sent, Changes, Node)> = (0..2).map(|n| (Sent::to(node(n)), Changes::default(), Node::default())).collect();
+        let mut sessions: Vec<(Sent, Changes, Node)> =
+            (0..2).map(|n| (Sent::to(node(n)), Changes::default(), Node::default())).collect();
         for (sent, _, hears) in &mut sessions {
             hears.hear(sent.all(&world.state, &BTreeSet::new()));
         }
@@ -176,7 +178,8 @@ proptest! {
                 let mut told_all = Node::default();
                 told_all.hear(Sent::to(sent.node).all(&world.state, &BTreeSet::new()));
                 // A node's own reports are not sent back.
-                let known = |node: &Node| node.allocs.values().map(|a| (a.id, a.alloc_modify_index)).collect::<Vec<_>>();
+                let known =
+                    |node: &Node| node.allocs.values().map(|a| (a.id, a.alloc_modify_index)).collect::<Vec<_>>();
                 prop_assert_eq!(known(hears), known(&told_all));
                 prop_assert_eq!(&hears.orders, &told_all.orders);
             }
@@ -197,8 +200,10 @@ fn a_wake_looks_at_what_has_changed_and_not_at_what_the_node_has() {
     assert_eq!((allocs.expect("all").allocs_json.len(), orders.expect("all").orders_json.len()), (1000, 1000));
     assert_eq!(sent.take_looks(), u64::from(2 * MANY));
 
-    let mut changes = world.commit(Change::PutRemoteTask(Box::new(RemoteTask { epoch: 2, ..record(7, Some(node(0))) })));
-    let (allocs, orders) = sent.changes(&world.state, &changes.remove(&node(0)).expect("it is concerned"), &BTreeSet::new());
+    let mut changes =
+        world.commit(Change::PutRemoteTask(Box::new(RemoteTask { epoch: 2, ..record(7, Some(node(0))) })));
+    let (allocs, orders) =
+        sent.changes(&world.state, &changes.remove(&node(0)).expect("it is concerned"), &BTreeSet::new());
     assert_eq!((allocs, orders.expect("an order").orders_json.len()), (None, 1));
     assert_eq!(sent.take_looks(), 1);
 }

@@ -63,7 +63,10 @@ async fn writer() {
     store.commit(vec![slot("gone", 1), slot("far", 3)]).await.expect("commit");
     store.commit(vec![Write::ForgetSlot("gone".into())]).await.expect("commit");
     // A record of a local process: no such process survives a loss of power.
-    store.commit(vec![Write::Task { alloc: "a".into(), task: "t".into(), record: b"1".to_vec() }]).await.expect("commit");
+    store
+        .commit(vec![Write::Task { alloc: "a".into(), task: "t".into(), record: b"1".to_vec() }])
+        .await
+        .expect("commit");
     std::process::exit(0);
 }
 
@@ -76,7 +79,11 @@ fn an_intent_survives_a_loss_of_power() {
     }
     std::fs::write(at("shim.c"), SHIM).expect("source");
     // The compiler that builds SQLite.
-    let built = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).args([at("shim.so"), at("shim.c")]).status().expect("cc");
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O1", "-o"])
+        .args([at("shim.so"), at("shim.c")])
+        .status()
+        .expect("cc");
     assert!(built.success(), "the library was not built");
     let out = Command::new(std::env::current_exe().expect("this program"))
         .args(["store::power::writer", "--exact", "--ignored", "--nocapture"])
@@ -94,5 +101,9 @@ fn an_intent_survives_a_loss_of_power() {
     }
     let (store, restored) = LocalStore::open(&at("synced")).expect("what was synced is a database");
     assert_eq!(store.meta("node_id").as_deref(), Some("n"));
-    assert_eq!(restored.slots, [("far".to_owned(), Some(INCARNATION), 3)], "creates were attempted under these intents");
+    assert_eq!(
+        restored.slots,
+        [("far".to_owned(), Some(INCARNATION), 3)],
+        "creates were attempted under these intents"
+    );
 }

@@ -52,7 +52,10 @@ fn ledger_sum(kind: &[u8], key: &[u8]) -> i64 {
 /// Adds a claim to the ledger.
 pub(super) fn claim(connection: &Connection, kind: &str, key: &str) -> rusqlite::Result<()> {
     let sum = ledger_sum(kind.as_bytes(), key.as_bytes());
-    connection.prepare_cached("INSERT OR IGNORE INTO ledger VALUES (?1, ?2, ?3)")?.execute(params![kind, key, sum]).map(drop)
+    connection
+        .prepare_cached("INSERT OR IGNORE INTO ledger VALUES (?1, ?2, ?3)")?
+        .execute(params![kind, key, sum])
+        .map(drop)
 }
 
 /// The bytes of a column, of any type: one damaged row must not block the reading of the others.
@@ -103,7 +106,8 @@ pub(super) fn migrate(connection: &Connection, found: i64) -> rusqlite::Result<(
     }
     if found != FORMAT {
         let now = FORMAT.to_string();
-        transaction.execute("INSERT OR REPLACE INTO meta VALUES ('format', ?1, ?2)", params![now, meta_sum("format", &now)])?;
+        transaction
+            .execute("INSERT OR REPLACE INTO meta VALUES ('format', ?1, ?2)", params![now, meta_sum("format", &now)])?;
     }
     transaction.commit()
 }
@@ -127,10 +131,14 @@ fn add_sums(connection: &Connection, table: &str) -> rusqlite::Result<()> {
     let number_column = if has_number { "epoch" } else { "0" };
     let mut statement = connection.prepare(&format!("SELECT {}, {number_column} FROM {table}", columns.join(", ")))?;
     let read = |row: &rusqlite::Row<'_>| -> rusqlite::Result<(Vec<Vec<u8>>, i64)> {
-        Ok(((0..columns.len()).map(|column| bytes(row, column)).collect::<Result<_, _>>()?, number(row, columns.len())?))
+        Ok((
+            (0..columns.len()).map(|column| bytes(row, column)).collect::<Result<_, _>>()?,
+            number(row, columns.len())?,
+        ))
     };
     let rows: Vec<(Vec<Vec<u8>>, i64)> = statement.query_map([], read)?.collect::<Result<_, _>>()?;
-    let is_key = keys.iter().enumerate().map(|(n, key)| format!("{key} = ?{}", n + 2)).collect::<Vec<_>>().join(" AND ");
+    let is_key =
+        keys.iter().enumerate().map(|(n, key)| format!("{key} = ?{}", n + 2)).collect::<Vec<_>>().join(" AND ");
     let mut put = connection.prepare(&format!("UPDATE {table} SET sum = ?1 WHERE {is_key}"))?;
     for (row, epoch) in rows {
         let epoch = epoch.to_le_bytes();
@@ -209,7 +217,9 @@ pub(super) fn read_all(connection: &Connection) -> rusqlite::Result<(Restored, D
         let (alloc, task, record, stored) = row?;
         if stored != task_sum(&alloc, &task, &record) {
             let (alloc, task) = (text(&alloc), text(&task));
-            restored.damaged.push(format!("the record of task {task:?} of allocation {alloc} is not what was written; {forget}"));
+            restored
+                .damaged
+                .push(format!("the record of task {task:?} of allocation {alloc} is not what was written; {forget}"));
             wrong.insert(alloc);
             continue;
         }
@@ -221,11 +231,18 @@ pub(super) fn read_all(connection: &Connection) -> rusqlite::Result<(Restored, D
         let (whole, id, job) = (stored == alloc_sum(&id, &job, &record), text(&id), text(&job));
         let tasks = tasks.remove(&id).unwrap_or_default();
         match jobs.get(&job) {
-            _ if !whole => restored.damaged.push(format!("the record of allocation {id} is not what was written; {forget}")),
+            _ if !whole => {
+                restored.damaged.push(format!("the record of allocation {id} is not what was written; {forget}"))
+            }
             None => restored.damaged.push(format!("the job of allocation {id} is not what was written; {forget}")),
             Some(_) if wrong.contains(&id) => {}
             Some(json) => {
-                restored.allocs.push(RestoredAlloc { tasks, id, record, job: StoredJob { hash: job, json: json.clone() } });
+                restored.allocs.push(RestoredAlloc {
+                    tasks,
+                    id,
+                    record,
+                    job: StoredJob { hash: job, json: json.clone() },
+                });
                 continue;
             }
         }
@@ -245,7 +262,9 @@ pub(super) fn read_all(connection: &Connection) -> rusqlite::Result<(Restored, D
             restored.ledger.push((text(&kind), text(&key)));
         } else {
             let (kind_text, key_text) = (text(&kind), text(&key));
-            restored.damaged.push(format!("the claim on {kind_text} {key_text:?} is not what was written; it is dropped"));
+            restored
+                .damaged
+                .push(format!("the claim on {kind_text} {key_text:?} is not what was written; it is dropped"));
             damaged.ledger.push((kind, key));
         }
     }
@@ -257,7 +276,8 @@ pub(super) fn read_all(connection: &Connection) -> rusqlite::Result<(Restored, D
         } else {
             let key = text(&key);
             restored.damaged.push(format!(
-                "the record of remote slot {key} is not what was written; in slots without a record nothing is created before their providers \
+                "the record of remote slot {key} is not what was written; in slots without a record nothing is \
+                    created before their providers \
                  were asked"
             ));
             restored.doubtful.push(key);

@@ -110,7 +110,10 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
                 }
             }
         }
-        let distinct = rules.distinct.iter().filter_map(|d| if let Distinct::Hosts { job_wide } = d { Some(*job_wide) } else { None });
+        let distinct = rules
+            .distinct
+            .iter()
+            .filter_map(|d| if let Distinct::Hosts { job_wide } = d { Some(*job_wide) } else { None });
         let distinct_hosts = distinct.reduce(|a, b| a || b);
         let salt = ids.salt();
         let ports = NetworkAsk::new(group);
@@ -197,7 +200,10 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         if !ask.only_remote() {
             ask.disk_mb = self.group.ephemeral_disk.as_ref().and_then(|d| d.size_mb).unwrap_or(300);
         }
-        ask.given = Arc::new(AllocatedResources { tasks, shared: AllocatedShared { disk_mb: ask.disk_mb, ..AllocatedShared::default() } });
+        ask.given = Arc::new(AllocatedResources {
+            tasks,
+            shared: AllocatedShared { disk_mb: ask.disk_mb, ..AllocatedShared::default() },
+        });
         ask
     }
 
@@ -218,7 +224,8 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             speaker[c].get_or_insert(slot);
             if matches!(self.classes[c], Class::Unknown) {
                 self.classes[c] = self.class_of(self.node(slot));
-                self.any_remote |= matches!(&self.classes[c], Class::Feasible { ask, .. } if ask.remote.contains(&true));
+                self.any_remote |=
+                    matches!(&self.classes[c], Class::Feasible { ask, .. } if ask.remote.contains(&true));
                 any_pool |= matches!(&self.classes[c], Class::Feasible { ask, .. } if !ask.pool.is_empty());
             }
             met[c] += 1;
@@ -373,7 +380,8 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             // Management costs a session and nothing else: the ranking balances sessions.
             1.0 / (1 + o.sessions[i].max(0)) as f64
         } else {
-            let used_cpu = o.cpu[i] + ask.cpu + if ask.cores > 0 { ask.cores * cores::mhz_per_core(self.node(slot)) } else { 0 };
+            let used_cpu =
+                o.cpu[i] + ask.cpu + if ask.cores > 0 { ask.cores * cores::mhz_per_core(self.node(slot)) } else { 0 };
             let key = [used_cpu, o.memory_mb[i] + ask.memory_mb, f.cpu, f.memory_mb];
             if memo.0 != key || memo.1.is_nan() {
                 let free = |used: i64, all: i64| if all > 0 { 1.0 - used as f64 / all as f64 } else { 0.0 };
@@ -534,7 +542,9 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             desired_status: DesiredStatus::Run,
             client_status: ClientStatus::Pending,
             deployment_id: self.wanted.deployment,
-            deployment_status: r.canary.then(|| AllocDeploymentStatus { canary: true, ..AllocDeploymentStatus::default() }),
+            deployment_status: r
+                .canary
+                .then(|| AllocDeploymentStatus { canary: true, ..AllocDeploymentStatus::default() }),
             previous_allocation: r.previous.as_ref().map_or(AllocId::NIL, |p| p.id),
             reschedule_tracker: r.tracker.clone(),
             remote: carried,
@@ -622,7 +632,11 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             ("allocation-spread", self.buckets.boost(c.bucket)),
         ];
         let shown = parts.into_iter().enumerate().filter(|(n, (_, v))| *n == 0 || *v != 0.0);
-        NodeScore { node_id: self.node(c.slot).id, scores: shown.map(|(_, (k, v))| (k.to_owned(), v)).collect(), norm_score }
+        NodeScore {
+            node_id: self.node(c.slot).id,
+            scores: shown.map(|(_, (k, v))| (k.to_owned(), v)).collect(),
+            norm_score,
+        }
     }
 
     /// Requirements of the wanted slots' live instances on their next manager.
@@ -631,7 +645,9 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             return Vec::new();
         }
         let requests = self.wanted.requests.iter();
-        requests.flat_map(|r| remote::slot(self.cx.state, self.cx.job, self.group, r.index, r.previous.as_deref()).0).collect()
+        requests
+            .flat_map(|r| remote::slot(self.cx.state, self.cx.job, self.group, r.index, r.previous.as_deref()).0)
+            .collect()
     }
 
     /// Why `failed` requests have no node.
@@ -660,7 +676,10 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
                 filtered(m, &node.class, why, 1);
             } else {
                 let pool = || self.pools.as_ref().and_then(|p| p.fits(&ask.pool).err()).map(Cow::Owned);
-                let excluded = || (c.standing == Standing::Exhausted).then_some(Cow::Borrowed("network: dynamic port selection failed"));
+                let excluded = || {
+                    (c.standing == Standing::Exhausted)
+                        .then_some(Cow::Borrowed("network: dynamic port selection failed"))
+                };
                 if let Some(dimension) = self.lacking(c.slot, ask).or_else(pool).or_else(excluded) {
                     m.nodes_exhausted += 1;
                     match exhausted.iter_mut().find(|(known, _)| *known == dimension) {

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! allocation ─┬─ ignored     stopped by the servers, replaced already, or of an older run of a batch job
-//!             ├─ kept        runs, or ended in a way that still counts (batch success, failure without further attempt)
+//!             ├─ kept        runs, or ended in a way that still counts (batch success, failure without further
+//! attempt)
 //!             ├─ lost        its node is down or gone
 //!             ├─ away        its node is cut off and the job waits for it, with a replacement meanwhile
 //!             ├─ migrating   marked by the drainer; with remote tasks as soon as its node drains
@@ -216,7 +217,13 @@ struct Reconciler<'a> {
 }
 
 pub(crate) fn stop(a: &Allocation, description: &str, client_status: Option<ClientStatus>) -> PlannedStop {
-    PlannedStop { id: a.id, node_id: a.node_id, description: description.to_owned(), client_status, followup_eval_id: EvalId::NIL }
+    PlannedStop {
+        id: a.id,
+        node_id: a.node_id,
+        description: description.to_owned(),
+        client_status,
+        followup_eval_id: EvalId::NIL,
+    }
 }
 
 /// Whether its node is gone or has lost its lease.
@@ -239,7 +246,14 @@ pub(crate) fn by_group(allocs: Vec<Arc<Allocation>>) -> BTreeMap<Arc<str>, Vec<A
 }
 
 /// Compares a job with its allocations; `most` is its limit of allocations.
-pub(crate) fn reconcile(state: &State, job: Option<&Arc<Job>>, eval: &Evaluation, now: TimestampNs, most: u32, ids: &mut Ids) -> Wanted {
+pub(crate) fn reconcile(
+    state: &State,
+    job: Option<&Arc<Job>>,
+    eval: &Evaluation,
+    now: TimestampNs,
+    most: u32,
+    ids: &mut Ids,
+) -> Wanted {
     let key = eval.job_key();
     let allocs: Vec<Arc<Allocation>> = state.allocs_by_job(&key).cloned().collect();
     let Some(job) = job.filter(|j| !j.stop) else {
@@ -274,7 +288,12 @@ pub(crate) fn reconcile(state: &State, job: Option<&Arc<Job>>, eval: &Evaluation
     r.out
 }
 
-pub(crate) fn stop_allocs(state: &State, allocs: &[Arc<Allocation>], stops: &mut Vec<PlannedStop>, counts: &mut DesiredUpdates) {
+pub(crate) fn stop_allocs(
+    state: &State,
+    allocs: &[Arc<Allocation>],
+    stops: &mut Vec<PlannedStop>,
+    counts: &mut DesiredUpdates,
+) {
     for a in allocs.iter().filter(|a| !a.client_terminal()) {
         let lost = node_lost(state, a.node_id);
         if lost {
@@ -307,7 +326,8 @@ pub(crate) fn stop_job(state: &State, key: &JobKey, allocs: &[Arc<Allocation>]) 
 
 impl Reconciler<'_> {
     fn fate(&self, group: &TaskGroup, a: &Allocation) -> Fate {
-        let older = a.job.as_ref().is_none_or(|j| j.create_index < self.job.create_index || j.version < self.job.version);
+        let older =
+            a.job.as_ref().is_none_or(|j| j.create_index < self.job.create_index || j.version < self.job.version);
         if self.batch && older && a.terminal() {
             return Fate::Ignore;
         }
@@ -371,8 +391,10 @@ impl Reconciler<'_> {
         let tracker = |delay| self.attempted(group, a, delay);
         if t.force_reschedule == Some(true) {
             // Recorded with the policy's pause: the next one grows from it.
-            let delay =
-                group.reschedule.as_ref().map_or(GoDuration::ZERO, |p| reschedule::next_delay(p, a.reschedule_tracker.as_deref(), at));
+            let delay = group
+                .reschedule
+                .as_ref()
+                .map_or(GoDuration::ZERO, |p| reschedule::next_delay(p, a.reschedule_tracker.as_deref(), at));
             return Fate::RescheduleNow(tracker(delay));
         }
         // Within a deployment, the deployment watcher decides on another attempt.
@@ -405,7 +427,13 @@ impl Reconciler<'_> {
     }
 
     /// Sorts the allocations of a group by their fate.
-    fn sort(&mut self, group: &TaskGroup, allocs: Vec<Arc<Allocation>>, counts: &mut DesiredUpdates, ids: &mut Ids) -> Sorted {
+    fn sort(
+        &mut self,
+        group: &TaskGroup,
+        allocs: Vec<Arc<Allocation>>,
+        counts: &mut DesiredUpdates,
+        ids: &mut Ids,
+    ) -> Sorted {
         let mut s = Sorted::default();
         if allocs.iter().any(|a| a.was_unknown()) {
             for a in &allocs {
@@ -456,7 +484,8 @@ impl Reconciler<'_> {
     /// The missing allocations: rescheduled, lost, and new ones up to the count. Also the number above the job's limit.
     fn missing(&mut self, group: &TaskGroup, s: &mut Sorted, counts: &mut DesiredUpdates) -> (Vec<Request>, usize) {
         let count = group.count() as usize;
-        let mut taken: BTreeSet<u32> = s.keep.iter().chain(&s.migrate).chain(s.now.iter().map(|(a, _)| a)).map(|a| a.index()).collect();
+        let mut taken: BTreeSet<u32> =
+            s.keep.iter().chain(&s.migrate).chain(s.now.iter().map(|(a, _)| a)).map(|a| a.index()).collect();
         let existing = s.keep.len() + s.migrate.len() + s.now.len();
         let mut place = Vec::new();
         for (a, tracker) in s.now.drain(..) {
@@ -525,7 +554,9 @@ impl Reconciler<'_> {
         // Failed in an older version with the same specification: its policy decides when this version replaces it.
         let replaced: BTreeSet<AllocId> = destructive.iter().map(|a| a.id).collect();
         let of = self.active_deployment(&group.name).map_or(DeploymentId::NIL, |d| d.id);
-        let waits = |a: &&Arc<Allocation>| a.client_terminal() && (of.is_nil() || a.deployment_id != of) && !replaced.contains(&a.id);
+        let waits = |a: &&Arc<Allocation>| {
+            a.client_terminal() && (of.is_nil() || a.deployment_id != of) && !replaced.contains(&a.id)
+        };
         let waiting = s.keep.iter().filter(waits).count();
         let (replacing, updating) = (!destructive.is_empty(), !in_place.is_empty());
         self.make_deployment(group, (replacing, updating), count.saturating_sub(waiting), had_running, ids);
@@ -543,7 +574,9 @@ impl Reconciler<'_> {
             // remote instances get a manager.
             let id = self.deployment.as_ref().map_or(DeploymentId::NIL, |d| d.id);
             let paused = self.deployment.as_ref().is_some_and(|d| d.status == DeploymentStatus::Paused);
-            requests.retain(|r| r.living || r.previous.as_ref().is_some_and(|p| paused || r.stop.is_none() || p.deployment_id != id));
+            requests.retain(|r| {
+                r.living || r.previous.as_ref().is_some_and(|p| paused || r.stop.is_none() || p.deployment_id != id)
+            });
             (limit, beyond) = (0, 0);
         }
         if tries.is_some() {
@@ -574,14 +607,17 @@ impl Reconciler<'_> {
             self.out.groups.push(GroupRequests { group: group.name.clone(), requests, beyond, deployment, job: None });
         }
         // The deployment's counters include healthy ones that have gone since; only present ones count here.
-        let healthy = |a: &Allocation| a.deployment_id == deployment && a.healthy() == Some(true) && !a.client_terminal();
-        let settled = deployment.is_nil() || s.keep.iter().filter(|a| healthy(a)).count() >= count.saturating_sub(waiting);
+        let healthy =
+            |a: &Allocation| a.deployment_id == deployment && a.healthy() == Some(true) && !a.client_terminal();
+        let settled =
+            deployment.is_nil() || s.keep.iter().filter(|a| healthy(a)).count() >= count.saturating_sub(waiting);
         tries.is_none() && left == 0 && later_here == 0 && settled
     }
 
     /// A follow-up evaluation at that time. Those due at nearly the same time for the same reason share it.
     fn follow_up_at(&mut self, at: TimestampNs, trigger: Trigger, description: &str, ids: &mut Ids) -> EvalId {
-        let shares = |e: &&Evaluation| e.trigger == trigger && e.wait_until <= at && at - e.wait_until < RESCHEDULE_WINDOW;
+        let shares =
+            |e: &&Evaluation| e.trigger == trigger && e.wait_until <= at && at - e.wait_until < RESCHEDULE_WINDOW;
         if let Some(e) = self.out.followups.last().filter(shares) {
             return e.id;
         }
@@ -604,7 +640,12 @@ impl Reconciler<'_> {
     }
 
     /// Follow-up evaluations for failed allocations that become due.
-    fn follow_up(&mut self, mut later: Vec<(Arc<Allocation>, TimestampNs)>, counts: &mut DesiredUpdates, ids: &mut Ids) {
+    fn follow_up(
+        &mut self,
+        mut later: Vec<(Arc<Allocation>, TimestampNs)>,
+        counts: &mut DesiredUpdates,
+        ids: &mut Ids,
+    ) {
         later.sort_by_key(|(a, at)| (*at, a.id));
         counts.reschedule_later += later.len() as u64;
         let mut open: Option<(TimestampNs, EvalId)> = None;
@@ -632,7 +673,8 @@ impl Reconciler<'_> {
     fn drop_ended_surplus(&mut self, count: usize, s: &mut Sorted) {
         let Sorted { keep, now, migrate, .. } = s;
         let surplus = (keep.len() + now.len() + migrate.len()).saturating_sub(count);
-        let mut ended: Vec<_> = keep.iter().filter(|a| a.terminal()).chain(now.iter().map(|(a, _)| a)).cloned().collect();
+        let mut ended: Vec<_> =
+            keep.iter().filter(|a| a.terminal()).chain(now.iter().map(|(a, _)| a)).cloned().collect();
         ended.sort_by_key(|a| (std::cmp::Reverse(a.index()), a.id));
         ended.truncate(surplus);
         let gone: BTreeSet<AllocId> = ended.iter().map(|a| a.id).collect();
@@ -662,8 +704,10 @@ impl Reconciler<'_> {
         let count = group.count() as usize;
         let live: Vec<u32> = keep.iter().filter(|a| !a.terminal()).chain(&*migrate).map(|a| a.index()).collect();
         let beyond = live.iter().filter(|i| **i >= group.count()).count();
-        let unmanaged = if beyond == 0 { 0 } else { self.living_slots(group).iter().filter(|i| !live.contains(i)).count() };
-        let mut surplus = live.len().saturating_sub(count).max((live.len() + unmanaged).saturating_sub(count).min(beyond));
+        let unmanaged =
+            if beyond == 0 { 0 } else { self.living_slots(group).iter().filter(|i| !live.contains(i)).count() };
+        let mut surplus =
+            live.len().saturating_sub(count).max((live.len() + unmanaged).saturating_sub(count).min(beyond));
         if surplus == 0 {
             return;
         }
@@ -680,7 +724,16 @@ impl Reconciler<'_> {
             .into_iter()
             .map(|(a, moving)| {
                 let twice = !seen.insert(a.index());
-                (std::cmp::Reverse((moving && a.index() as usize >= count, promoted && older(&a), twice, a.index(), moving)), a)
+                (
+                    std::cmp::Reverse((
+                        moving && a.index() as usize >= count,
+                        promoted && older(&a),
+                        twice,
+                        a.index(),
+                        moving,
+                    )),
+                    a,
+                )
             })
             .collect();
         order.sort_by(|(x, a), (y, b)| x.cmp(y).then(a.id.cmp(&b.id)));
@@ -704,7 +757,12 @@ impl Reconciler<'_> {
     }
 
     /// The kept ones that the newest version replaces, and those that it changes in place.
-    fn updates(&self, group: &TaskGroup, keep: &[Arc<Allocation>], counts: &mut DesiredUpdates) -> (Vec<Arc<Allocation>>, Vec<Allocation>) {
+    fn updates(
+        &self,
+        group: &TaskGroup,
+        keep: &[Arc<Allocation>],
+        counts: &mut DesiredUpdates,
+    ) -> (Vec<Arc<Allocation>>, Vec<Allocation>) {
         let (mut destructive, mut in_place) = (Vec::new(), Vec::new());
         let mut verdicts: BTreeMap<(u64, u64), bool> = BTreeMap::new();
         let mut rules = None;

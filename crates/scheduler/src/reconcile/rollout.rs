@@ -173,7 +173,9 @@ impl Reconciler<'_> {
     /// Whether the group has remote tasks, each with a slot.
     fn has_slots(&self, group: &TaskGroup, s: &Sorted) -> bool {
         let of = |list: &[Arc<Allocation>]| list.iter().any(|a| remote::has_remote(a));
-        of(&s.keep) || of(&s.migrate) || self.state.remote_tasks_by_job(&self.job.key()).any(|r| r.slot.group == group.name)
+        of(&s.keep)
+            || of(&s.migrate)
+            || self.state.remote_tasks_by_job(&self.job.key()).any(|r| r.slot.group == group.name)
     }
 
     /// Places requests in their former version while canaries are tried.
@@ -196,7 +198,13 @@ impl Reconciler<'_> {
         }
         for (job, requests) in by_version.into_values() {
             let job = (job.version != self.job.version).then_some(job);
-            self.out.groups.push(GroupRequests { group: group.name.clone(), requests, beyond: 0, deployment: DeploymentId::NIL, job });
+            self.out.groups.push(GroupRequests {
+                group: group.name.clone(),
+                requests,
+                beyond: 0,
+                deployment: DeploymentId::NIL,
+                job,
+            });
         }
     }
 
@@ -239,8 +247,10 @@ impl Reconciler<'_> {
             }
         }
         if !halted {
-            let others = s.keep.iter().map(|a| a.index()).chain(self.living_slots(group)).chain(s.stopping.iter().copied());
-            let others: BTreeSet<u32> = if slots { others.chain(self.placed_indexes(group)).collect() } else { BTreeSet::new() };
+            let others =
+                s.keep.iter().map(|a| a.index()).chain(self.living_slots(group)).chain(s.stopping.iter().copied());
+            let others: BTreeSet<u32> =
+                if slots { others.chain(self.placed_indexes(group)).collect() } else { BTreeSet::new() };
             let names = destructive.iter().map(|a| a.index()).filter(|_| !slots).chain(0..u32::MAX);
             let mut free = names.filter(|i| !others.contains(i));
             while have < wanted

@@ -62,7 +62,10 @@ impl World {
         let coverage = Coverage::of(&self.state, &job);
         let count = job.task_groups[0].count();
         let records = self.state.remote_tasks_by_job(&key()).filter(|r| !r.observed.ended());
-        records.filter(|r| !coverage.covers(&r.slot).map_or(r.slot.index < count, |c| c.is_ok())).map(|r| r.slot.index).collect()
+        records
+            .filter(|r| !coverage.covers(&r.slot).map_or(r.slot.index < count, |c| c.is_ok()))
+            .map(|r| r.slot.index)
+            .collect()
     }
 }
 
@@ -303,7 +306,10 @@ fn a_failed_canary_is_tried_again_when_the_watcher_allows_it() {
     w.now = later.wait_until;
     w.run_eval(later);
     let again = &w.canaries()[0];
-    assert_eq!((again.previous_allocation, again.reschedule_tracker.as_ref().map(|t| t.events.len())), (canary, Some(1)));
+    assert_eq!(
+        (again.previous_allocation, again.reschedule_tracker.as_ref().map(|t| t.events.len())),
+        (canary, Some(1))
+    );
     assert_eq!(w.show().matches(":v0").count(), 1, "{}", w.show());
 }
 

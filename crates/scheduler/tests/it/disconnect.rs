@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use model::{
-    AllocClientUpdate, AllocId, ClientStatus, DesiredStatus, Disconnect, Evaluation, GoDuration, Job, NodeStatus, TaskRunState, TaskState,
-    alloc::AllocStateChange, eval::Trigger,
+    AllocClientUpdate, AllocId, ClientStatus, DesiredStatus, Disconnect, Evaluation, GoDuration, Job, NodeStatus,
+    TaskRunState, TaskState, alloc::AllocStateChange, eval::Trigger,
 };
 use scheduler::node_patience;
 use state::Change;
@@ -32,7 +32,12 @@ impl World {
     }
 
     fn returns(&mut self, name: &str) {
-        let change = Change::NodeStatus { id: node_id(name), status: NodeStatus::Ready, description: String::new(), event: None };
+        let change = Change::NodeStatus {
+            id: node_id(name),
+            status: NodeStatus::Ready,
+            description: String::new(),
+            event: None,
+        };
         self.apply(vec![change]);
     }
 
@@ -51,7 +56,8 @@ impl World {
 
     /// `index:node:status` of what is wanted.
     fn wanted(&self) -> String {
-        let wanted = self.allocs().into_iter().filter(|a| a.desired_status == DesiredStatus::Run && !a.client_terminal());
+        let wanted =
+            self.allocs().into_iter().filter(|a| a.desired_status == DesiredStatus::Run && !a.client_terminal());
         wanted.map(|a| format!("{}:{}:{:?}", a.index(), a.node_name, a.client_status)).collect::<Vec<_>>().join(" ")
     }
 

@@ -24,7 +24,11 @@ fn reasons_are_named() {
             |j| j.constraints.push(constraint("${attr.kernel.name}", "=", "windows")),
             "filtered ${attr.kernel.name} = windows=1",
         ),
-        ("n1\nn2", |j| j.constraints.push(constraint("${node.unique.name}", "regexp", "^x")), "filtered ${node.unique.name} regexp ^x=2"),
+        (
+            "n1\nn2",
+            |j| j.constraints.push(constraint("${node.unique.name}", "regexp", "^x")),
+            "filtered ${node.unique.name} regexp ^x=2",
+        ),
         ("n1 mem=100\nn2 mem=100\nn3 cpu=100", |_| {}, "exhausted cpu=1 memory=2"),
         ("n1 disk=10", |_| {}, "exhausted disk=1"),
         ("n1 dc=dc9", |j| j.datacenters = vec!["dc1".into(), "eu-*".into()], "nothing"),
@@ -33,11 +37,10 @@ fn reasons_are_named() {
         (
             "n1",
             |j| {
-                drop(
-                    j.task_groups[0]
-                        .volumes
-                        .insert("v".into(), VolumeRequest { source: "data".into(), kind: "host".into(), ..VolumeRequest::default() }),
-                )
+                drop(j.task_groups[0].volumes.insert(
+                    "v".into(),
+                    VolumeRequest { source: "data".into(), kind: "host".into(), ..VolumeRequest::default() },
+                ))
             },
             "filtered missing compatible host volumes=1",
         ),
@@ -65,8 +68,9 @@ fn reasons_are_named() {
         edit(&mut job);
         let d = w.submit(&job);
         let m = &d.failed_groups["g"];
-        let list =
-            |map: &std::collections::BTreeMap<String, i64>| map.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(" ");
+        let list = |map: &std::collections::BTreeMap<String, i64>| {
+            map.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(" ")
+        };
         let found = if m.nodes_filtered > 0 {
             format!("filtered {}", list(&m.constraint_filtered))
         } else if m.nodes_exhausted > 0 {
@@ -90,7 +94,12 @@ fn volumes_of_remote_tasks_are_their_runtimes() {
     group.tasks[0].driver = "far".into();
     group.tasks[0].volume_mounts = mount();
     let mut both = job.clone();
-    both.task_groups[0].tasks.push(Task { name: "near".into(), driver: "mock".into(), volume_mounts: mount(), ..Task::default() });
+    both.task_groups[0].tasks.push(Task {
+        name: "near".into(),
+        driver: "mock".into(),
+        volume_mounts: mount(),
+        ..Task::default()
+    });
     let mut unmounted = job.clone();
     unmounted.task_groups[0].tasks[0].volume_mounts.clear();
     let (far, node) = ("driver=far:account:1-1:0:0", "volume=data");
@@ -246,7 +255,10 @@ fn what_was_woken_in_vain_goes_on_waiting() {
     for _ in 0..3 {
         let woken = Evaluation { status: EvalStatus::Pending, ..Evaluation::clone(&w.blocked()[0]) };
         w.run_eval(&woken);
-        assert_eq!(w.blocked().iter().map(|e| (e.id, &e.previous_eval)).collect::<Vec<_>>(), [(waiting.id, &waiting.previous_eval)]);
+        assert_eq!(
+            w.blocked().iter().map(|e| (e.id, &e.previous_eval)).collect::<Vec<_>>(),
+            [(waiting.id, &waiting.previous_eval)]
+        );
     }
     assert_eq!(w.state.evals().count(), before, "no evaluation more for each time");
     w.node("n2");

@@ -67,10 +67,18 @@ fn job(shape: &Shape, count: u8, env: u8) -> Job {
     g.tasks[0].env.insert("E".into(), env.to_string());
     if shape.ports {
         let port = |label: &str, value| Port { label: label.into(), value, ..Port::default() };
-        g.networks = vec![Network { reserved_ports: vec![port("s", 9000)], dynamic_ports: vec![port("d", 0)], ..Network::default() }];
+        g.networks = vec![Network {
+            reserved_ports: vec![port("s", 9000)],
+            dynamic_ports: vec![port("d", 0)],
+            ..Network::default()
+        }];
     }
     if shape.distinct {
-        g.constraints.push(Constraint { operator: "distinct_hosts".into(), right: "true".into(), ..Constraint::default() });
+        g.constraints.push(Constraint {
+            operator: "distinct_hosts".into(),
+            right: "true".into(),
+            ..Constraint::default()
+        });
     }
     if shape.spread {
         g.spreads.push(Spread { attribute: "${node.datacenter}".into(), ..Spread::default() });
@@ -119,7 +127,8 @@ proptest! {
     #![proptest_config(crate::world::cases(160))]
 
     #[test]
-    fn invariants_of_every_history(shape in shape(), events in prop::collection::vec(event(), 1..30), seed in any::<u64>()) {
+    fn invariants_of_every_history(shape in shape(), events in prop::collection::vec(event(), 1..30),
+        seed in any::<u64>()) {
         let mut w = World::new("n0\nn1 cpu=900\nn2 dc=dc2");
         w.seed = seed;
         let (mut count, mut env) = (3, 0);
@@ -134,11 +143,15 @@ proptest! {
             }
 
             // Planning twice changes nothing.
-            let seen: Vec<_> = w.allocs().iter().map(|a| format!("{} {} v{} {:?} {:?}", a.id.short(), a.name, a.job_version, a.desired_status, a.client_status)).collect();
+            let seen: Vec<_> =
+                w.allocs().iter().map(|a| format!("{} {} v{} {:?} {:?}", a.id.short(), a.name, a.job_version,
+                    a.desired_status, a.client_status)).collect();
             let again = w.run();
-            prop_assert!(again.plan.is_no_op(), "after {e:?}: {:?}, then {:?} with {seen:#?}", d.annotations, again.annotations);
+            prop_assert!(again.plan.is_no_op(), "after {e:?}: {:?}, then {:?} with \
+                {seen:#?}", d.annotations, again.annotations);
             // A roll-out waits for what has just been placed: it may try less the second time, never more.
-            let same = if shape.rolling { again.queued.get("g") <= d.queued.get("g") } else { again.queued == d.queued };
+            let same = if shape.rolling { again.queued.get("g") <= d.queued.get("g") } else { again.queued ==
+                d.queued };
             prop_assert!(same, "after {:?}: {:?}, then {:?} with {:#?}", e, d.annotations, again.annotations, seen);
             prop_assert!(w.blocked().len() <= 1);
 
@@ -153,7 +166,8 @@ proptest! {
             let queued = usize::try_from(d.queued["g"]).expect("not negative");
             let ended = w.allocs().iter().filter(|a| a.client_terminal() && !a.server_terminal()).count();
             let halted = w.state.latest_deployment(&key()).is_some_and(|d| d.status.active());
-            prop_assert!(live.len() + queued + ended >= usize::from(count) || halted, "{} live, {queued} queued of {count}", live.len());
+            prop_assert!(live.len() + queued + ended >= usize::from(count) || halted, "{} live, {queued} queued \
+                of {count}", live.len());
             prop_assert_eq!(queued > 0, d.failed_groups.contains_key("g"));
             if let Some(m) = d.failed_groups.get("g") {
                 let told: i64 = m.constraint_filtered.values().chain(m.dimension_exhausted.values()).sum();
@@ -179,7 +193,8 @@ proptest! {
         shape in shape(),
         seed in any::<u64>(),
     ) {
-        let text: String = nodes.iter().enumerate().map(|(n, (cpu, mem))| format!("n{n} cpu={cpu} mem={mem} dynamic=20000-20003\n")).collect();
+        let text: String = nodes.iter().enumerate().map(|(n, (cpu, mem))| format!("n{n} cpu={cpu} mem={mem} \
+            dynamic=20000-20003\n")).collect();
         let mut w = World::new(&text);
         w.seed = seed;
         for (env, count) in counts.iter().enumerate() {
@@ -203,14 +218,16 @@ proptest! {
         spread in any::<bool>(),
         weight in prop_oneof![Just(0_i8), Just(-60_i8), Just(80_i8)],
     ) {
-        let text: String = nodes.iter().enumerate().map(|(n, (cpu, mem, dc))| format!("n{n} cpu={cpu} mem={mem} dc=dc{dc}\n")).collect();
+        let text: String = nodes.iter().enumerate().map(|(n, (cpu, mem, dc))| format!("n{n} cpu={cpu} mem={mem} \
+            dc=dc{dc}\n")).collect();
         let mut w = World::new(&text);
         let mut j = service(count);
         if spread {
             j.spreads.push(Spread { attribute: "${node.datacenter}".into(), ..Spread::default() });
         }
         if weight != 0 {
-            j.affinities.push(model::Affinity { left: "${node.datacenter}".into(), right: "dc1".into(), operator: "=".into(), weight });
+            j.affinities.push(model::Affinity { left: "${node.datacenter}".into(), right: "dc1".into(),
+                operator: "=".into(), weight });
         }
         w.submit(&j);
 
@@ -225,7 +242,9 @@ proptest! {
                     continue;
                 }
                 let free = |used: i64, all: i64| 1.0 - used as f64 / all as f64;
-                let mut parts = vec![(20.0 - 10_f64.powf(free(used_cpu, *cpu)) - 10_f64.powf(free(used_mem, *mem))).clamp(0.0, 18.0) / 18.0];
+                let mut parts =
+                    vec![(20.0 - 10_f64.powf(free(used_cpu, *cpu)) - 10_f64.powf(free(used_mem, *mem))).clamp(0.0,
+                        18.0) / 18.0];
                 if here[n] > 0 {
                     parts.push(-(here[n] + 1) as f64 / f64::from(count));
                 }
@@ -233,12 +252,20 @@ proptest! {
                     parts.push(f64::from(weight) / f64::from(weight.abs()));
                 }
                 if spread {
-                    let of = |d: u8| nodes.iter().zip(&here).filter(|((.., x), _)| *x == d).map(|(_, h)| *h).sum::<i64>() as f64;
+                    let of = |d: u8| nodes.iter().zip(&here).filter(|((.., x), _)| *x ==
+                        d).map(|(_, h)| *h).sum::<i64>() as f64;
                     let used: Vec<f64> = (0..3).map(of).filter(|c| *c > 0.0).collect();
                     if !used.is_empty() {
-                        let (min, max) = (used.iter().copied().fold(f64::MAX, f64::min), used.iter().copied().fold(0.0, f64::max));
+                        let (min, max) =
+                            (used.iter().copied().fold(f64::MAX, f64::min), used.iter().copied().fold(0.0, f64::max));
                         let count = of(*dc);
-                        let boost = if count != min { (min - count) / min } else if min == max { -1.0 } else { (max - min) / min };
+                        let boost = if count != min {
+                            (min - count) / min
+                        } else if min == max {
+                            -1.0
+                        } else {
+                            (max - min) / min
+                        };
                         if boost != 0.0 {
                             parts.push(boost);
                         }
@@ -248,7 +275,8 @@ proptest! {
             }
             let n: usize = a.node_name.trim_start_matches('n').parse().expect("a number");
             let best = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            prop_assert!(scores[n] >= best - 1e-9, "{} went to n{n} ({}), the best is {best}: {scores:?}", a.name, scores[n]);
+            prop_assert!(scores[n] >= best - 1e-9, "{} went to n{n} ({}), the best is {best}: \
+                {scores:?}", a.name, scores[n]);
             here[n] += 1;
         }
         let room: i64 = nodes.iter().map(|(cpu, mem, _)| (cpu / 500).min(mem / 256)).sum();

@@ -14,7 +14,10 @@ fn spread(attribute: &str, targets: &[(&str, u8)]) -> Spread {
 fn nodes_are_filled_up_or_kept_even() {
     for (algorithm, expect) in [("binpack", "small"), ("spread", "large")] {
         let mut w = World::new("small cpu=1000 mem=1000\nlarge cpu=9000 mem=9000");
-        w.apply(vec![Change::SetSchedulerConfig(SchedulerConfig { scheduler_algorithm: algorithm.into(), ..SchedulerConfig::default() })]);
+        w.apply(vec![Change::SetSchedulerConfig(SchedulerConfig {
+            scheduler_algorithm: algorithm.into(),
+            ..SchedulerConfig::default()
+        })]);
         w.submit(&service(1));
         assert_eq!(&*w.at(0).node_name, expect, "{algorithm}");
     }
@@ -23,8 +26,13 @@ fn nodes_are_filled_up_or_kept_even() {
 #[test]
 fn a_pool_may_have_its_own_algorithm() {
     let mut w = World::new("small cpu=1000 mem=1000\nlarge cpu=9000 mem=9000");
-    let scheduler_configuration = Some(state::NodePoolScheduler { scheduler_algorithm: "spread".into(), ..Default::default() });
-    w.apply(vec![Change::PutNodePool(state::NodePool { name: "default".into(), scheduler_configuration, ..Default::default() })]);
+    let scheduler_configuration =
+        Some(state::NodePoolScheduler { scheduler_algorithm: "spread".into(), ..Default::default() });
+    w.apply(vec![Change::PutNodePool(state::NodePool {
+        name: "default".into(),
+        scheduler_configuration,
+        ..Default::default()
+    })]);
     w.submit(&service(1));
     assert_eq!(&*w.at(0).node_name, "large");
 }
@@ -40,7 +48,8 @@ fn affinities_attract_and_repel() {
     for (weight, expect) in [(100, "n2"), (-100, "n1")] {
         let mut w = World::new("n1 class=a\nn2 class=b");
         let mut job = service(1);
-        job.affinities = vec![Affinity { left: "${node.class}".into(), right: "b".into(), operator: "=".into(), weight }];
+        job.affinities =
+            vec![Affinity { left: "${node.class}".into(), right: "b".into(), operator: "=".into(), weight }];
         w.submit(&job);
         assert_eq!(&*w.at(0).node_name, expect, "{weight}");
         let m = w.at(0).metrics.clone().expect("an account");
@@ -99,7 +108,8 @@ fn where_it_has_failed_is_worth_less_whatever_it_is_replaced_for() {
     let second = w.live()[0].clone();
     assert_eq!(&*second.node_name, "n2");
     let m = second.metrics.clone().expect("an account");
-    let failed = m.score_meta_data.iter().find(|s| s.scores.contains_key("node-reschedule-penalty")).expect("it is told");
+    let failed =
+        m.score_meta_data.iter().find(|s| s.scores.contains_key("node-reschedule-penalty")).expect("it is told");
     assert_eq!(failed.scores["node-reschedule-penalty"], -1.0);
     assert!(failed.norm_score < m.score_meta_data[0].norm_score);
     // A new version begins with a clean record, but not where it has failed.
@@ -110,7 +120,8 @@ fn where_it_has_failed_is_worth_less_whatever_it_is_replaced_for() {
 #[test]
 fn spreads_without_targets_are_even() {
     let mut w = World::new(
-        "a1 dc=a cpu=2000 mem=2000\na2 dc=a cpu=2000 mem=2000\na3 dc=a cpu=2000 mem=2000\nb1 dc=b cpu=20000 mem=20000\nc1 dc=c cpu=20000 mem=20000",
+        "a1 dc=a cpu=2000 mem=2000\na2 dc=a cpu=2000 mem=2000\na3 dc=a cpu=2000 mem=2000\nb1 dc=b cpu=20000 \
+            mem=20000\nc1 dc=c cpu=20000 mem=20000",
     );
     let mut job = service(9);
     job.task_groups[0].spreads = vec![spread("${node.datacenter}", &[])];
@@ -164,21 +175,32 @@ fn a_sticky_disk_prefers_its_node() {
     }
     // Unless it may not be there any more.
     let node = w.at(0).node_name.clone();
-    job.constraints.push(Constraint { left: "${node.unique.name}".into(), operator: "!=".into(), right: node.to_string() });
+    job.constraints.push(Constraint {
+        left: "${node.unique.name}".into(),
+        operator: "!=".into(),
+        right: node.to_string(),
+    });
     w.submit(&job);
     assert_ne!(w.at(0).node_name, node);
 }
 
 #[test]
 fn memory_max_needs_oversubscription() {
-    for (cluster, pool, expect) in [(false, None, 0), (true, None, 900), (true, Some(false), 0), (false, Some(true), 900)] {
+    for (cluster, pool, expect) in
+        [(false, None, 0), (true, None, 900), (true, Some(false), 0), (false, Some(true), 900)]
+    {
         let mut w = World::new("n1 mem=300");
         w.apply(vec![Change::SetSchedulerConfig(SchedulerConfig {
             memory_oversubscription_enabled: cluster,
             ..SchedulerConfig::default()
         })]);
-        let scheduler_configuration = Some(state::NodePoolScheduler { memory_oversubscription_enabled: pool, ..Default::default() });
-        w.apply(vec![Change::PutNodePool(state::NodePool { name: "default".into(), scheduler_configuration, ..Default::default() })]);
+        let scheduler_configuration =
+            Some(state::NodePoolScheduler { memory_oversubscription_enabled: pool, ..Default::default() });
+        w.apply(vec![Change::PutNodePool(state::NodePool {
+            name: "default".into(),
+            scheduler_configuration,
+            ..Default::default()
+        })]);
         let mut job = service(1);
         job.task_groups[0].tasks[0].resources.memory_max_mb = Some(900);
         w.submit(&job);

@@ -1,6 +1,9 @@
 //! What is placed, stopped, migrated, replaced, changed in place and rescheduled.
 
-use model::{ClientStatus, DeploymentStatus, DesiredStatus, GoDuration, alloc::DesiredTransition, eval::Trigger, policy::Reschedule};
+use model::{
+    ClientStatus, DeploymentStatus, DesiredStatus, GoDuration, alloc::DesiredTransition, eval::Trigger,
+    policy::Reschedule,
+};
 use state::Change;
 
 use crate::world::{S, World, batch, changed, key, node_id, rolling, service};
@@ -61,9 +64,9 @@ fn a_changed_task_replaces_and_a_changed_policy_does_not() {
     assert_eq!(d.annotations["g"].destructive_update, 2);
     let replaced: Vec<_> = w.live().iter().map(|a| a.previous_allocation).collect();
     assert_eq!(replaced, before, "same names, and each knows what it replaces");
-    assert!(
-        before.iter().all(|id| w.state.alloc(*id).is_some_and(|a| a.desired_status == DesiredStatus::Stop && !a.next_allocation.is_nil()))
-    );
+    assert!(before.iter().all(|id| {
+        w.state.alloc(*id).is_some_and(|a| a.desired_status == DesiredStatus::Stop && !a.next_allocation.is_nil())
+    }));
 }
 
 #[test]
@@ -85,7 +88,10 @@ fn a_rolling_update_goes_step_by_step() {
     let d = w.submit(&job);
     let first = d.plan.deployment.expect("a service with an update policy has a deployment").id;
     assert_eq!(w.live().len(), 4, "the first version is placed at once");
-    assert_eq!(w.state.deployment(first).map(|d| (d.groups["g"].desired_total, d.groups["g"].placed_allocs)), Some((4, 4)));
+    assert_eq!(
+        w.state.deployment(first).map(|d| (d.groups["g"].desired_total, d.groups["g"].placed_allocs)),
+        Some((4, 4))
+    );
     w.all_healthy();
     let d = w.run();
     assert_eq!(d.plan.deployment_updates.first().map(|u| u.status), Some(DeploymentStatus::Successful));
@@ -131,7 +137,11 @@ fn a_paused_or_failed_deployment_goes_no_further_but_losses_are_replaced() {
         w.submit(&job);
         w.all_healthy();
         let id = w.state.latest_deployment(&key()).expect("there is one").id;
-        w.apply(vec![Change::DeploymentStatus(model::plan::DeploymentUpdate { id, status, description: String::new() })]);
+        w.apply(vec![Change::DeploymentStatus(model::plan::DeploymentUpdate {
+            id,
+            status,
+            description: String::new(),
+        })]);
         assert!(w.run().plan.is_no_op(), "{status:?}");
         let lost = w.at(2);
         w.down(&lost.node_name);
@@ -186,7 +196,10 @@ fn a_drain_moves_what_is_marked() {
     assert_eq!(d.annotations["g"].migrate, 1);
     let new = w.at(there[0].index());
     assert_eq!((&*new.node_name, new.previous_allocation), ("n2", there[0].id));
-    assert_eq!(w.state.alloc(there[0].id).map(|a| a.desired_description.clone()).as_deref(), Some("alloc is being migrated"));
+    assert_eq!(
+        w.state.alloc(there[0].id).map(|a| a.desired_description.clone()).as_deref(),
+        Some("alloc is being migrated")
+    );
 }
 
 #[test]
@@ -229,7 +242,8 @@ fn a_drain_without_room_breaks_nothing() {
 fn failures_are_rescheduled_after_a_pause() {
     let mut w = World::new(THREE);
     let mut job = service(1);
-    job.task_groups[0].reschedule = Some(Reschedule { delay: Some(GoDuration::from_secs(30)), ..Reschedule::defaults() });
+    job.task_groups[0].reschedule =
+        Some(Reschedule { delay: Some(GoDuration::from_secs(30)), ..Reschedule::defaults() });
     w.submit(&job);
     let failed = w.fail(0);
     let node = w.state.alloc(failed).expect("there").node_name.clone();
@@ -259,7 +273,8 @@ fn what_waits_in_an_older_version_is_no_part_of_a_deployment() {
     let mut w = World::new(THREE);
     let mut job = rolling(service(2), 1);
     let hour = Some(GoDuration::from_secs(3600));
-    job.task_groups[0].reschedule = Some(Reschedule { delay: hour, delay_function: Some("constant".into()), ..Reschedule::defaults() });
+    job.task_groups[0].reschedule =
+        Some(Reschedule { delay: hour, delay_function: Some("constant".into()), ..Reschedule::defaults() });
     w.submit(&job);
     w.all_healthy();
     w.run();

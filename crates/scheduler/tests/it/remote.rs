@@ -43,7 +43,9 @@ fn sessions_are_shared_out() {
 
 #[test]
 fn a32_local_jobs_that_fill_every_manager_neither_block_remote_tasks_nor_are_touched_by_them() {
-    let mut w = World::new("n1 cpu=1000 driver=ecs:a:1-1:0:0\nn2 cpu=2000 driver=ecs:a:1-1:0:0\nn3 cpu=500 driver=ecs:a:1-1:0:0");
+    let mut w = World::new(
+        "n1 cpu=1000 driver=ecs:a:1-1:0:0\nn2 cpu=2000 driver=ecs:a:1-1:0:0\nn3 cpu=500 driver=ecs:a:1-1:0:0",
+    );
     let mut local = service(7);
     local.id = "local".into();
     local.name = "local".into();
@@ -115,8 +117,16 @@ fn only_the_same_provider_and_schema_can_take_over() {
     let d = w.run();
     assert_eq!(w.show(), "", "no capable node");
     let reasons = &d.failed_groups["g"].constraint_filtered;
-    assert_eq!(reasons.get("remote task \"t\" runs at provider \"a\", which driver ecs does not reach"), Some(&1), "{reasons:?}");
-    assert_eq!(reasons.get("remote task \"t\" has a handle of schema 2; driver ecs reads 1 to 1"), Some(&1), "{reasons:?}");
+    assert_eq!(
+        reasons.get("remote task \"t\" runs at provider \"a\", which driver ecs does not reach"),
+        Some(&1),
+        "{reasons:?}"
+    );
+    assert_eq!(
+        reasons.get("remote task \"t\" has a handle of schema 2; driver ecs reads 1 to 1"),
+        Some(&1),
+        "{reasons:?}"
+    );
     assert_eq!(reasons.get("missing drivers: ecs"), Some(&1));
     assert!(w.blocked()[0].escaped_computed_class, "what fits depends on the instance, not on the class alone");
     w.node("n5 driver=ecs:a:2-3:0:0");
@@ -262,7 +272,10 @@ fn local_and_remote_tasks_of_one_group() {
     w.drain(&a.node_name);
     w.run();
     assert_ne!(w.at(0).node_name, a.node_name);
-    assert!(Arc::ptr_eq(w.at(0).job.as_ref().expect("linked"), w.state.job(&crate::world::key()).expect("there")) || w.at(0).job.is_some());
+    assert!(
+        Arc::ptr_eq(w.at(0).job.as_ref().expect("linked"), w.state.job(&crate::world::key()).expect("there"))
+            || w.at(0).job.is_some()
+    );
 }
 
 #[test]
@@ -270,7 +283,8 @@ fn a_halted_roll_out_does_not_leave_instances_unmanaged() {
     let mut w = World::with("n1 driver=ecs:a:1-1:0:0", &crate::world::rolling(remote_job(2), 1));
     w.manage();
     let id = w.state.latest_deployment(&crate::world::key()).expect("there is one").id;
-    let failed = model::plan::DeploymentUpdate { id, status: model::DeploymentStatus::Failed, description: String::new() };
+    let failed =
+        model::plan::DeploymentUpdate { id, status: model::DeploymentStatus::Failed, description: String::new() };
     w.apply(vec![Change::DeploymentStatus(failed)]);
     w.drain("n1");
     w.run();
@@ -322,7 +336,8 @@ mod histories {
                     Event::Node(n, p) => {
                         w.node(&format!("n{n} driver=ecs:p{p}:1-1:0:0"));
                         let id = node_id(&format!("n{n}"));
-                        w.apply(vec![Change::NodeDrain { id, drain: None, mark_eligible: true, last_drain: None, event: None }]);
+                        w.apply(vec![Change::NodeDrain { id, drain: None, mark_eligible: true, last_drain: None,
+                            event: None }]);
                     }
                     Event::Down(n) => w.down(&format!("n{n}")),
                     Event::Drain(n) => w.drain(&format!("n{n}")),
@@ -366,9 +381,11 @@ mod histories {
                 }
                 // What is not managed has no capable node.
                 let covered: std::collections::BTreeSet<_> = live.iter().map(|a| a.index()).collect();
-                for r in w.state.remote_tasks().filter(|r| r.slot.index < count as u32 && !covered.contains(&r.slot.index)) {
+                for r in w.state.remote_tasks().filter(|r| r.slot.index < count as u32
+                    && !covered.contains(&r.slot.index)) {
                     let capable = w.state.nodes().any(|n| {
-                        n.ready() && n.drivers.get("ecs").and_then(|d| d.remote.as_ref()).is_some_and(|p| p.provider == r.provider)
+                        n.ready() && n.drivers.get("ecs").and_then(|d| d.remote.as_ref()).is_some_and(|p| p.provider ==
+                            r.provider)
                     });
                     prop_assert!(!capable, "slot {} could be managed", r.slot);
                 }

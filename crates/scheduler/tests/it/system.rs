@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use model::{
-    ClientStatus, DesiredStatus, Eligibility, Evaluation, GoDuration, Job, NodeStatus, RemoteTask, alloc::DesiredTransition, eval::Trigger,
-    policy::Update,
+    ClientStatus, DesiredStatus, Eligibility, Evaluation, GoDuration, Job, NodeStatus, RemoteTask,
+    alloc::DesiredTransition, eval::Trigger, policy::Update,
 };
 use scheduler::Coverage;
 use state::Change;
@@ -57,7 +57,11 @@ fn every_node_that_may_have_one_has_one() {
     assert_eq!(w.places(), "n1:v0 n4:v0 n6:v0");
     // Constraints say no in silence; a version that does not want a node leaves it.
     let mut job = job.clone();
-    job.constraints.push(model::Constraint { left: "${node.unique.name}".into(), operator: "!=".into(), right: "n4".into() });
+    job.constraints.push(model::Constraint {
+        left: "${node.unique.name}".into(),
+        operator: "!=".into(),
+        right: "n4".into(),
+    });
     let d = w.submit(&job);
     assert_eq!(w.places(), "n1:v1 n6:v1");
     assert!(d.failed_groups.is_empty());
@@ -115,7 +119,8 @@ fn an_update_goes_step_by_step() {
     w.submit(&job);
     w.submit(&changed(&job));
     assert_eq!(w.places(), "n1:v1 n2:v1 n3:v1", "all at once, when nobody says otherwise");
-    job.task_groups[0].update = Some(Update { max_parallel: Some(1), stagger: Some(GoDuration::from_secs(30)), ..Update::defaults() });
+    job.task_groups[0].update =
+        Some(Update { max_parallel: Some(1), stagger: Some(GoDuration::from_secs(30)), ..Update::defaults() });
     w.submit(&job);
     assert_eq!(w.places().matches(":v2").count(), 1);
     for done in [2, 3] {
@@ -138,7 +143,11 @@ fn a_failed_one_is_tried_again_when_somebody_looks() {
     assert_eq!(w.places(), "n1:v0");
     assert_eq!(w.live()[0].previous_allocation, failed);
     let before = w.state.alloc(failed).expect("it is kept");
-    assert_eq!((before.desired_status, &*before.desired_description), (DesiredStatus::Run, ""), "nobody has stopped it");
+    assert_eq!(
+        (before.desired_status, &*before.desired_description),
+        (DesiredStatus::Run, ""),
+        "nobody has stopped it"
+    );
     assert!(w.run().plan.is_no_op());
 }
 
@@ -224,7 +233,8 @@ fn a_sysbatch_job_runs_once_on_every_node_whatever_becomes_of_it() {
     assert_eq!(w.places(), "n4:v0");
     assert!(w.run().plan.is_no_op());
     // A person can have the failed one tried again.
-    let failed = w.state.allocs_by_job(&key()).find(|a| a.client_status == ClientStatus::Failed).expect("there is one").id;
+    let failed =
+        w.state.allocs_by_job(&key()).find(|a| a.client_status == ClientStatus::Failed).expect("there is one").id;
     w.mark(failed, DesiredTransition { force_reschedule: Some(true), ..DesiredTransition::default() });
     w.run();
     assert_eq!(w.places(), "n2:v0 n4:v0");
@@ -245,7 +255,13 @@ fn what_a_sysbatch_job_has_not_done_to_its_end_is_done_again() {
     w.killed(id);
     assert_eq!(w.places(), "n3:v0");
     w.node("n1");
-    w.apply(vec![Change::NodeDrain { id: node_id("n2"), drain: None, mark_eligible: true, last_drain: None, event: None }]);
+    w.apply(vec![Change::NodeDrain {
+        id: node_id("n2"),
+        drain: None,
+        mark_eligible: true,
+        last_drain: None,
+        event: None,
+    }]);
     w.run();
     assert_eq!(w.places(), "n1:v0 n2:v0 n3:v0");
     assert!(w.run().plan.is_no_op());
@@ -275,7 +291,8 @@ fn a_sysbatch_job_of_remote_tasks_runs_once_at_each_provider() {
 fn a_job_that_no_node_may_have_says_why() {
     let mut w = World::new("n1 attr.kernel=linux\nn2 attr.kernel=linux");
     let mut job = system();
-    job.constraints = vec![model::Constraint { left: "${attr.kernel}".into(), operator: "=".into(), right: "windows".into() }];
+    job.constraints =
+        vec![model::Constraint { left: "${attr.kernel}".into(), operator: "=".into(), right: "windows".into() }];
     let d = w.submit(&job);
     let why = &d.failed_groups["g"];
     assert_eq!((why.nodes_filtered, why.constraint_filtered.get("${attr.kernel} = windows")), (2, Some(&2)), "{why:?}");
@@ -311,10 +328,16 @@ fn a_node_that_is_cut_off_keeps_what_it_has_until_it_is_down() {
 fn one_that_is_waited_for_is_unknown_meanwhile() {
     let mut w = World::new("n1\nn2");
     let mut job = system();
-    job.task_groups[0].disconnect = Some(model::Disconnect { lost_after: Some(GoDuration::from_secs(60)), ..model::Disconnect::default() });
+    job.task_groups[0].disconnect =
+        Some(model::Disconnect { lost_after: Some(GoDuration::from_secs(60)), ..model::Disconnect::default() });
     w.submit(&job);
     w.all_healthy();
-    w.apply(vec![Change::NodeStatus { id: node_id("n1"), status: NodeStatus::Disconnected, description: String::new(), event: None }]);
+    w.apply(vec![Change::NodeStatus {
+        id: node_id("n1"),
+        status: NodeStatus::Disconnected,
+        description: String::new(),
+        event: None,
+    }]);
     let d = w.run();
     let unknown = w.live().into_iter().find(|a| &*a.node_name == "n1").expect("it is waited for");
     assert_eq!(unknown.client_status, ClientStatus::Unknown);
@@ -338,5 +361,8 @@ fn a_changed_sysbatch_job_runs_again_and_its_former_run_is_done_with() {
     w.submit(&changed(&job));
     assert_eq!(w.places(), "n1:v1");
     let first = w.state.alloc(first).expect("kept").clone();
-    assert_eq!((first.desired_status, &*first.desired_description), (DesiredStatus::Stop, "alloc is being updated due to job update"));
+    assert_eq!(
+        (first.desired_status, &*first.desired_description),
+        (DesiredStatus::Stop, "alloc is being updated due to job update")
+    );
 }

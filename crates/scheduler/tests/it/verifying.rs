@@ -15,7 +15,11 @@ fn two_plans_for_the_same_room() {
     let (a, b) = (w.eval(), w.eval());
     let first = scheduler::schedule(&w.state, &a, w.now, 1).expect("a service").plan;
     let mut second = scheduler::schedule(&w.state, &b, w.now, 2).expect("a service").plan;
-    assert_ne!(first.placements[&node_id("n1")][0].id, second.placements[&node_id("n1")][0].id, "two evaluations make different ids");
+    assert_ne!(
+        first.placements[&node_id("n1")][0].id,
+        second.placements[&node_id("n1")][0].id,
+        "two evaluations make different ids"
+    );
     w.apply(vec![Change::ApplyPlan(Box::new(first))]);
     let v = scheduler::verify_plan(&w.state, &second);
     assert_eq!(v.refused[&node_id("n1")], "not enough cpu: 1000 of 600 would be taken");

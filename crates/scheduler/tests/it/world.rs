@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
-    AllocDeploymentStatus, AllocId, Allocation, ClientStatus, Evaluation, Happening, IncarnationId, Job, JobKey, Node, NodeId, NodeStatus,
-    Observed, RemoteTask, SlotKey, SlotParts, TaskState,
+    AllocDeploymentStatus, AllocId, Allocation, ClientStatus, Evaluation, Happening, IncarnationId, Job, JobKey, Node,
+    NodeId, NodeStatus, Observed, RemoteTask, SlotKey, SlotParts, TaskState,
     alloc::{AllocClientUpdate, DesiredTransition},
     eval::EvalStatus,
     ids::{EvalId, JobId},
@@ -84,7 +84,8 @@ pub(crate) fn node(line: &str) -> Node {
             "reserved" => n.reserved.networks.reserved_host_ports = v.into(),
             "dynamic" => {
                 let (a, b) = v.split_once('-').expect(w);
-                (n.resources.min_dynamic_port, n.resources.max_dynamic_port) = (a.parse().expect(w), b.parse().expect(w));
+                (n.resources.min_dynamic_port, n.resources.max_dynamic_port) =
+                    (a.parse().expect(w), b.parse().expect(w));
             }
             "volume" => drop(n.host_volumes.insert(v.into(), Default::default())),
             "down" => n.status = NodeStatus::Down,
@@ -211,12 +212,23 @@ impl World {
     }
 
     pub(crate) fn down(&mut self, name: &str) {
-        self.apply(vec![Change::NodeStatus { id: node_id(name), status: NodeStatus::Down, description: String::new(), event: None }]);
+        self.apply(vec![Change::NodeStatus {
+            id: node_id(name),
+            status: NodeStatus::Down,
+            description: String::new(),
+            event: None,
+        }]);
     }
 
     pub(crate) fn drain(&mut self, name: &str) {
         let drain = Some(DrainStrategy::default());
-        self.apply(vec![Change::NodeDrain { id: node_id(name), drain, mark_eligible: false, last_drain: None, event: None }]);
+        self.apply(vec![Change::NodeDrain {
+            id: node_id(name),
+            drain,
+            mark_eligible: false,
+            last_drain: None,
+            event: None,
+        }]);
     }
 
     pub(crate) fn register(&mut self, job: &Job) {
@@ -286,7 +298,10 @@ impl World {
 
     /// The live allocation of that index.
     pub(crate) fn at(&self, index: u32) -> Arc<Allocation> {
-        self.live().into_iter().find(|a| a.index() == index).unwrap_or_else(|| panic!("no live allocation {index}: {}", self.show()))
+        self.live()
+            .into_iter()
+            .find(|a| a.index() == index)
+            .unwrap_or_else(|| panic!("no live allocation {index}: {}", self.show()))
     }
 
     /// `index:node:version` of what lives, in order.
@@ -314,7 +329,8 @@ impl World {
             id,
             client_status: status,
             task_states: model::Map::from([(Arc::from("t"), task)]),
-            deployment_status: healthy.map(|h| AllocDeploymentStatus { healthy: Some(h), ..AllocDeploymentStatus::default() }),
+            deployment_status: healthy
+                .map(|h| AllocDeploymentStatus { healthy: Some(h), ..AllocDeploymentStatus::default() }),
             ..AllocClientUpdate::default()
         };
         self.apply(vec![Change::UpdateAllocsFromClient(vec![update])]);
@@ -360,7 +376,8 @@ impl World {
         for a in self.live() {
             let slot = slot(a.index());
             let mut r = self.state.remote_task(&slot).map_or_else(|| record(slot), |r| RemoteTask::clone(r));
-            let reached = self.state.node(a.node_id).and_then(|n| n.drivers["ecs"].remote.clone()).expect("reaches one");
+            let reached =
+                self.state.node(a.node_id).and_then(|n| n.drivers["ecs"].remote.clone()).expect("reaches one");
             assert!(r.provider.is_empty() || r.provider == reached.provider, "a slot stays at its provider");
             (r.provider, r.driver, r.job_version) = (reached.provider.into(), "ecs".into(), a.job_version);
             r.handle = Some(RemoteHandle { schema, data: vec![1] });
@@ -381,9 +398,18 @@ impl World {
             let mut u = state::NodeUse::default();
             self.state.allocs_by_node(n.id).filter(|a| !a.terminal()).for_each(|a| u.add(a));
             let c = state::NodeCapacity::of(n);
-            assert!(u.cpu <= c.cpu && u.memory_mb <= c.memory_mb && u.disk_mb <= c.disk_mb, "{} is over-committed: {u:?} of {c:?}", n.name);
+            assert!(
+                u.cpu <= c.cpu && u.memory_mb <= c.memory_mb && u.disk_mb <= c.disk_mb,
+                "{} is over-committed: {u:?} of {c:?}",
+                n.name
+            );
             for ip in c.networks.iter().map(|n| &n.ip) {
-                assert!(u.ports.ports(ip).windows(2).all(|w| w[0] < w[1]), "a port of {} is given twice: {:?}", n.name, u.ports);
+                assert!(
+                    u.ports.ports(ip).windows(2).all(|w| w[0] < w[1]),
+                    "a port of {} is given twice: {:?}",
+                    n.name,
+                    u.ports
+                );
             }
         }
     }

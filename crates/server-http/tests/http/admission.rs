@@ -12,7 +12,8 @@ use crate::cluster::{Cluster, FakeNode, job, node};
 fn plain(id: &str) -> Value {
     json!({
         "ID": id, "Type": "service", "Datacenters": ["dc1"],
-        "TaskGroups": [{"Name": "g", "Tasks": [{"Name": "t", "Driver": "mock", "Resources": {"CPU": 100, "MemoryMB": 64}}]}],
+        "TaskGroups": [{"Name": "g",
+            "Tasks": [{"Name": "t", "Driver": "mock", "Resources": {"CPU": 100, "MemoryMB": 64}}]}],
     })
 }
 
@@ -21,17 +22,37 @@ async fn nothing_that_has_no_effect_is_taken_in_silence() {
     let c = Cluster::start().await;
     let cases: [(&str, Value, &str); 14] = [
         ("/TaskGroups/0/MaxRunDuration", json!(1_000_000_000), "max_run_duration is not supported"),
-        ("/TaskGroups/0/Volumes", json!({"v": {"Type": "host", "Source": "s", "Sticky": true}}), "volume.sticky is not supported"),
+        (
+            "/TaskGroups/0/Volumes",
+            json!({"v": {"Type": "host", "Source": "s", "Sticky": true}}),
+            "volume.sticky is not supported",
+        ),
         ("/TaskGroups/0/Tasks/0/Secrets", json!([{"Name": "s"}]), "secret is not supported"),
-        ("/TaskGroups/0/Tasks/0/Identity", json!({"Name": "default", "ExtraClaims": ["c"]}), "identity.extra_claims is not supported"),
+        (
+            "/TaskGroups/0/Tasks/0/Identity",
+            json!({"Name": "default", "ExtraClaims": ["c"]}),
+            "identity.extra_claims is not supported",
+        ),
         ("/TaskGroups/0/Services", json!([{"Name": "s", "Provider": "nomad", "Kind": "k"}]), "kind is not supported"),
-        ("/TaskGroups/0/Services", json!([{"Name": "s", "Provider": "nomad", "Cluster": "k"}]), "cluster is not supported"),
+        (
+            "/TaskGroups/0/Services",
+            json!([{"Name": "s", "Provider": "nomad", "Cluster": "k"}]),
+            "cluster is not supported",
+        ),
         ("/ConsulNamespace", json!("team"), "ConsulNamespace is not supported"),
         ("/VaultNamespace", json!("team"), "VaultNamespace is not supported"),
         ("/Constraints", json!([{"LTarget": "${attr.a}", "RTarget": "b"}]), "Missing constraint operand"),
         ("/Constraints", json!([{"LTarget": "${attr.a}", "RTarget": "(", "Operand": "regexp"}]), "failed to compile"),
-        ("/Constraints", json!([{"LTarget": "${attr.a}", "RTarget": "zz", "Operand": "version"}]), "version constraint \"zz\" is invalid"),
-        ("/Affinities", json!([{"LTarget": "${attr.a}", "RTarget": "~> 1.2", "Operand": "semver", "Weight": 1}]), "semver constraint"),
+        (
+            "/Constraints",
+            json!([{"LTarget": "${attr.a}", "RTarget": "zz", "Operand": "version"}]),
+            "version constraint \"zz\" is invalid",
+        ),
+        (
+            "/Affinities",
+            json!([{"LTarget": "${attr.a}", "RTarget": "~> 1.2", "Operand": "semver", "Weight": 1}]),
+            "semver constraint",
+        ),
         ("/TaskGroups/0/Tasks/0/Resources/DiskMB", json!(5), "can't ask for disk resources"),
         ("/TaskGroups/0/Tasks/0/Resources/MemoryMaxMB", json!(-2), "MemoryMaxMB value (-2)"),
     ];
@@ -41,7 +62,11 @@ async fn nothing_that_has_no_effect_is_taken_in_silence() {
         job.pointer_mut(parent).expect(parent)[name] = value;
         for (path, body) in [("/v1/jobs", json!({"Job": job})), ("/v1/job/web/plan", json!({"Job": job}))] {
             let raw = c.put(path, &body).await;
-            assert!(raw.status == StatusCode::INTERNAL_SERVER_ERROR && raw.text().contains(why), "{place} {path}: {}", raw.text());
+            assert!(
+                raw.status == StatusCode::INTERNAL_SERVER_ERROR && raw.text().contains(why),
+                "{place} {path}: {}",
+                raw.text()
+            );
         }
         let verdict = c.put("/v1/validate/job", &json!({"Job": job})).await.json();
         assert!(verdict["Error"].as_str().is_some_and(|e| e.contains(why)), "{place}: {verdict}");
@@ -50,7 +75,10 @@ async fn nothing_that_has_no_effect_is_taken_in_silence() {
     everywhere["Type"] = json!("system");
     everywhere["TaskGroups"][0]["Scaling"] = json!({"Max": 1});
     let raw = c.put("/v1/jobs", &json!({"Job": everywhere})).await;
-    assert_eq!((raw.status.as_u16(), raw.text().as_str()), (400, "Task groups with job type system do not support scaling blocks"));
+    assert_eq!(
+        (raw.status.as_u16(), raw.text().as_str()),
+        (400, "Task groups with job type system do not support scaling blocks")
+    );
     // Defaults that clients fill in are no use of the feature.
     let mut harmless = plain("harmless");
     harmless["NomadTokenID"] = json!("8a0e0c4e-2a35-4a4f-8b7b-1f6c3a6fd7a1");
@@ -58,7 +86,10 @@ async fn nothing_that_has_no_effect_is_taken_in_silence() {
     harmless["TaskGroups"][0]["MaxRunDuration"] = json!(0);
     harmless["TaskGroups"][0]["Tasks"][0]["Resources"]["MemoryMaxMB"] = json!(-1);
     let raw = c.put("/v1/jobs", &json!({"Job": harmless})).await;
-    assert!(raw.status == StatusCode::OK && raw.json()["Warnings"].as_str().is_some_and(|w| w.contains("memory_max of t has no effect")));
+    assert!(
+        raw.status == StatusCode::OK
+            && raw.json()["Warnings"].as_str().is_some_and(|w| w.contains("memory_max of t has no effect"))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -93,9 +124,15 @@ async fn a_driver_that_no_node_has_is_told() {
 async fn priorities_of_evaluations_are_bounded() {
     let c = Cluster::start().await;
     c.register(&job("web", 0)).await;
-    let stop = async |priority: &str| c.send(Method::DELETE, &format!("/v1/job/web?eval_priority={priority}"), &[], String::new()).await;
+    let stop = async |priority: &str| {
+        c.send(Method::DELETE, &format!("/v1/job/web?eval_priority={priority}"), &[], String::new()).await
+    };
     let raw = stop("101").await;
-    assert!(raw.status == StatusCode::INTERNAL_SERVER_ERROR && raw.text().contains("not between 1 and 100"), "{}", raw.text());
+    assert!(
+        raw.status == StatusCode::INTERNAL_SERVER_ERROR && raw.text().contains("not between 1 and 100"),
+        "{}",
+        raw.text()
+    );
     assert_eq!(stop("-5").await.status, StatusCode::OK, "it is the job's own then");
     assert_eq!(stop("70").await.status, StatusCode::OK);
     let evals = c.get("/v1/job/web/evaluations").await.json();
@@ -110,9 +147,12 @@ async fn a_stop_that_reschedules_is_an_attempt() {
     let _two = FakeNode::join(&c, node("two")).await;
     c.register(&job("web", 1)).await;
     let running = |l: &Value| l.as_array().is_some_and(|l| l.iter().any(|a| a["ClientStatus"] == "running"));
-    let first = c.until("/v1/job/web/allocations", "running", running).await[0]["ID"].as_str().expect("an id").to_owned();
+    let first =
+        c.until("/v1/job/web/allocations", "running", running).await[0]["ID"].as_str().expect("an id").to_owned();
     c.done(&format!("/v1/allocation/{first}/stop?reschedule=true"), &json!({})).await;
-    let replaced = |l: &Value| l.as_array().is_some_and(|l| l.iter().any(|a| a["ClientStatus"] == "running" && a["ID"] != first.as_str()));
+    let replaced = |l: &Value| {
+        l.as_array().is_some_and(|l| l.iter().any(|a| a["ClientStatus"] == "running" && a["ID"] != first.as_str()))
+    };
     let list = c.until("/v1/job/web/allocations", "replaced", replaced).await;
     let of = |id: &str| list.as_array().and_then(|l| l.iter().find(|a| a["ID"] == id).cloned()).expect("listed");
     let second = list.as_array().and_then(|l| l.iter().find(|a| a["ID"] != first.as_str())).expect("another one");
@@ -133,11 +173,15 @@ async fn a_count_beyond_the_limit_is_refused_at_every_door() {
     huge["TaskGroups"][0]["Count"] = json!(30_000);
     huge["TaskGroups"].as_array_mut().expect("groups").push(second);
     let scale = json!({"Count": 100_000_000, "Target": {"Group": "g"}});
-    let doors = [("/v1/jobs", json!({"Job": huge})), ("/v1/job/web/plan", json!({"Job": huge})), ("/v1/job/web/scale", scale)];
+    let doors =
+        [("/v1/jobs", json!({"Job": huge})), ("/v1/job/web/plan", json!({"Job": huge})), ("/v1/job/web/scale", scale)];
     for (path, body) in doors {
         let raw = c.put(path, &body).await;
         let text = raw.text();
-        assert!(raw.status == StatusCode::INTERNAL_SERVER_ERROR && text.contains("at most 50000 are allowed"), "{path}: {text}");
+        assert!(
+            raw.status == StatusCode::INTERNAL_SERVER_ERROR && text.contains("at most 50000 are allowed"),
+            "{path}: {text}"
+        );
     }
     let verdict = c.put("/v1/validate/job", &json!({"Job": huge})).await.json();
     assert!(verdict["Error"].as_str().is_some_and(|e| e.contains("asks for 60000 allocations")), "{verdict}");
@@ -146,7 +190,11 @@ async fn a_count_beyond_the_limit_is_refused_at_every_door() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_stored_beyond_the_limit_is_neither_reverted_to_nor_dispatched() {
     let dir = tempfile::tempdir().expect("a directory");
-    let of = |job_max_count| ServerConfig { data_dir: Some(dir.path().to_owned()), job_max_count, ..ServerConfig::default() };
+    let of = |job_max_count| ServerConfig {
+        data_dir: Some(dir.path().to_owned()),
+        job_max_count,
+        ..ServerConfig::default()
+    };
     // As a release without a limit, or with a higher one, has stored them.
     let c = Cluster::of(of(0), HttpOptions::default(), Limits::default()).await;
     let mut web = plain("web");
@@ -162,39 +210,60 @@ async fn what_is_stored_beyond_the_limit_is_neither_reverted_to_nor_dispatched()
     c.end().await;
 
     let source = json!({"Source": "x".repeat(20), "Format": "hcl2"});
-    let c = Cluster::of(ServerConfig { job_max_source_bytes: 10, ..of(20) }, HttpOptions::default(), Limits::default()).await;
+    let c = Cluster::of(ServerConfig { job_max_source_bytes: 10, ..of(20) }, HttpOptions::default(), Limits::default())
+        .await;
     for (path, body) in [
         ("/v1/job/web/revert", json!({"JobID": "web", "JobVersion": 0})),
         ("/v1/job/template/dispatch", json!({})),
         ("/v1/job/web/scale", json!({"Count": 21, "Target": {"Group": "g"}})),
     ] {
         let raw = c.put(path, &body).await;
-        assert!(raw.status == StatusCode::INTERNAL_SERVER_ERROR && raw.text().contains("at most 20 are allowed"), "{path}: {}", raw.text());
+        assert!(
+            raw.status == StatusCode::INTERNAL_SERVER_ERROR && raw.text().contains("at most 20 are allowed"),
+            "{path}: {}",
+            raw.text()
+        );
     }
     assert_eq!(c.get("/v1/job/web").await.json()["TaskGroups"][0]["Count"], 1, "nothing has changed");
     let raw = c.put("/v1/jobs", &json!({"Job": web, "Submission": source})).await;
-    assert!(raw.text().contains("exceeds maximum of 10 B and will be discarded (server.job_max_source_size)"), "{}", raw.text());
+    assert!(
+        raw.text().contains("exceeds maximum of 10 B and will be discarded (server.job_max_source_size)"),
+        "{}",
+        raw.text()
+    );
     assert_eq!(c.get("/v1/job/web/submission?version=1").await.status, StatusCode::NOT_FOUND);
     c.end().await;
 
     // What the server is told to keep it keeps, beyond what it keeps when it is told nothing.
-    let c = Cluster::of(ServerConfig { job_max_source_bytes: 2_000_000, ..of(20) }, HttpOptions::default(), Limits::default()).await;
+    let c = Cluster::of(
+        ServerConfig { job_max_source_bytes: 2_000_000, ..of(20) },
+        HttpOptions::default(),
+        Limits::default(),
+    )
+    .await;
     let mut sourced = plain("sourced");
-    for (version, size, kept, warning) in
-        [(0, 1_500_000, StatusCode::OK, ""), (1, 2_000_001, StatusCode::NOT_FOUND, "job source size of 2.0 MB exceeds maximum of 2.0 MB")]
-    {
+    for (version, size, kept, warning) in [
+        (0, 1_500_000, StatusCode::OK, ""),
+        (1, 2_000_001, StatusCode::NOT_FOUND, "job source size of 2.0 MB exceeds maximum of 2.0 MB"),
+    ] {
         sourced["Priority"] = json!(50 + version);
         let source = json!({"Source": "x".repeat(size), "Format": "hcl2"});
         let raw = c.put("/v1/jobs", &json!({"Job": sourced, "Submission": source})).await;
-        assert!(raw.text().contains(warning) && raw.text().contains("job source size") != warning.is_empty(), "{}", raw.text());
+        assert!(
+            raw.text().contains(warning) && raw.text().contains("job source size") != warning.is_empty(),
+            "{}",
+            raw.text()
+        );
         assert_eq!(c.get(&format!("/v1/job/sourced/submission?version={version}")).await.status, kept, "{version}");
     }
 }
 
 /// A schema of the driver of `plain` jobs, all of whose attributes are optional texts.
 fn schema(version: &str, attributes: &[&str]) -> DriverSchema {
-    let attribute = |name: &&str| ((*name).to_owned(), json!({"Kind": "attr", "Name": name, "Type": "string", "Required": false}));
-    let document = json!({"Kind": "object", "Attributes": attributes.iter().map(attribute).collect::<serde_json::Map<_, _>>()});
+    let attribute =
+        |name: &&str| ((*name).to_owned(), json!({"Kind": "attr", "Name": name, "Type": "string", "Required": false}));
+    let document =
+        json!({"Kind": "object", "Attributes": attributes.iter().map(attribute).collect::<serde_json::Map<_, _>>()});
     DriverSchema { driver: "mock".into(), version: version.into(), schema_json: document.to_string().into_bytes() }
 }
 
@@ -217,11 +286,15 @@ async fn a_configuration_that_no_version_of_the_driver_takes_is_refused() {
         assert_eq!(raw.status.is_success(), path == paths[0], "{path}");
     }
     let verdict = c.put(paths[0], &typo).await.json();
-    let flat = "Task group g validation failed: task \"t\": the driver \"mock\" refuses config.comand: Unknown attribute: \"comand\" is not expected \
+    let flat = "Task group g validation failed: task \"t\": the driver \"mock\" refuses config.comand: Unknown \
+        attribute: \"comand\" is not expected \
                 here (did you mean \"command\"?)";
     assert_eq!((&verdict["ValidationErrors"], &verdict["DriverConfigValidated"]), (&json!([flat]), &json!(true)));
     let fits = c.put(paths[0], &configured(json!({"command": "${NOMAD_TASK_DIR}/a"}))).await.json();
-    assert_eq!((&fits["Error"], &fits["Warnings"], &fits["DriverConfigValidated"]), (&json!(""), &json!(""), &json!(true)));
+    assert_eq!(
+        (&fits["Error"], &fits["Warnings"], &fits["DriverConfigValidated"]),
+        (&json!(""), &json!(""), &json!(true))
+    );
 
     // What another version takes is taken.
     let coloured = configured(json!({"command": "a", "colour": "red"}));
@@ -234,7 +307,11 @@ async fn a_configuration_that_no_version_of_the_driver_takes_is_refused() {
     );
     for path in paths {
         let raw = c.put(path, &coloured).await;
-        assert!(raw.status == StatusCode::OK && raw.json()["Error"].as_str().is_none_or(str::is_empty), "{path}: {}", raw.text());
+        assert!(
+            raw.status == StatusCode::OK && raw.json()["Error"].as_str().is_none_or(str::is_empty),
+            "{path}: {}",
+            raw.text()
+        );
     }
     assert_eq!(c.put("/v1/jobs", &typo).await.status, StatusCode::INTERNAL_SERVER_ERROR);
 

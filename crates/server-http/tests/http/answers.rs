@@ -18,12 +18,14 @@ fn keys(answer: &Value) -> BTreeSet<&str> {
 async fn writes_answer_what_clients_know_and_no_more() {
     let c = Cluster::start().await;
     let n = FakeNode::join(&c, node("one")).await;
-    let register = ["EvalID", "EvalCreateIndex", "JobModifyIndex", "Warnings", "Index", "LastContact", "KnownLeader", "NextToken"];
+    let register =
+        ["EvalID", "EvalCreateIndex", "JobModifyIndex", "Warnings", "Index", "LastContact", "KnownLeader", "NextToken"];
     assert_eq!(keys(&c.register(&job("web", 1)).await), register.into());
     let deployment = c.until("/v1/job/web/deployment", "there", |d| d["ID"].is_string()).await;
     let deployment = deployment["ID"].as_str().expect("an id").to_owned();
     let running = |l: &Value| l.as_array().is_some_and(|l| l.iter().any(|a| a["ClientStatus"] == "running"));
-    let alloc = c.until("/v1/job/web/allocations", "running", running).await[0]["ID"].as_str().expect("an id").to_owned();
+    let alloc =
+        c.until("/v1/job/web/allocations", "running", running).await[0]["ID"].as_str().expect("an id").to_owned();
     c.until("/v1/job/web/deployment", "successful", |d| d["Status"] == "successful").await;
 
     let template = json!({
@@ -58,7 +60,16 @@ async fn writes_answer_what_clients_know_and_no_more() {
             Method::PUT,
             "/v1/job/web/plan".to_owned(),
             json!({"Job": job("web", 1), "Diff": true}),
-            &["Annotations", "CreatedEvals", "Diff", "FailedTGAllocs", "Index", "JobModifyIndex", "NextPeriodicLaunch", "Warnings"],
+            &[
+                "Annotations",
+                "CreatedEvals",
+                "Diff",
+                "FailedTGAllocs",
+                "Index",
+                "JobModifyIndex",
+                "NextPeriodicLaunch",
+                "Warnings",
+            ],
         ),
         (
             Method::PUT,
@@ -79,10 +90,14 @@ async fn writes_answer_what_clients_know_and_no_more() {
         assert_eq!(raw.status, StatusCode::OK, "{path}: {}", raw.text());
         assert_eq!(keys(&raw.json()), expected.iter().copied().collect(), "{path}");
     }
-    let raw = c.put(&format!("/v1/deployment/allocation-health/{deployment}"), &json!({"DeploymentID": deployment})).await;
+    let raw =
+        c.put(&format!("/v1/deployment/allocation-health/{deployment}"), &json!({"DeploymentID": deployment})).await;
     assert_eq!(raw.status, StatusCode::BAD_REQUEST);
     let states = c.get(&format!("/v1/allocation/{alloc}")).await.json()["TaskStates"]["server"].clone();
-    assert!(states["StartedAt"].is_string() && states["FinishedAt"].is_null() && states["LastRestart"].is_null(), "{states}");
+    assert!(
+        states["StartedAt"].is_string() && states["FinishedAt"].is_null() && states["LastRestart"].is_null(),
+        "{states}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -90,25 +105,56 @@ async fn what_is_not_there_is_told_with_the_status_that_clients_know() {
     let c = Cluster::start().await;
     c.register(&job("web", 0)).await;
     for (method, path, body, status, text) in [
-        (Method::PUT, "/v1/job/web/revert", json!({"JobVersion": 9}), 500, "job \"web\" in namespace \"default\" at version 9 not found"),
-        (Method::PUT, "/v1/job/web/stable", json!({"JobVersion": 9}), 500, "job \"web\" in namespace \"default\" at version 9 not found"),
+        (
+            Method::PUT,
+            "/v1/job/web/revert",
+            json!({"JobVersion": 9}),
+            500,
+            "job \"web\" in namespace \"default\" at version 9 not found",
+        ),
+        (
+            Method::PUT,
+            "/v1/job/web/stable",
+            json!({"JobVersion": 9}),
+            500,
+            "job \"web\" in namespace \"default\" at version 9 not found",
+        ),
         (Method::PUT, "/v1/job/none/stable", json!({"JobVersion": 9}), 500, "job not found"),
         (Method::PUT, "/v1/job/none/revert", json!({"JobVersion": 9}), 500, "job not found"),
         (Method::PUT, "/v1/job/none/evaluate", json!({}), 500, "job not found"),
         (Method::GET, "/v1/job/web/versions?diffs=true&diff_version=9", Value::Null, 500, "version 9 not found"),
         (Method::GET, "/v1/job/none/versions", Value::Null, 404, "job versions not found"),
         (Method::DELETE, "/v1/service/none/none", Value::Null, 500, "service registration not found"),
-        (Method::DELETE, "/v1/operator/raft/peer?address=1.1.1.1:1", Value::Null, 400, "address \"1.1.1.1:1\" was not found in the Raft"),
+        (
+            Method::DELETE,
+            "/v1/operator/raft/peer?address=1.1.1.1:1",
+            Value::Null,
+            400,
+            "address \"1.1.1.1:1\" was not found in the Raft",
+        ),
         (Method::DELETE, "/v1/operator/raft/peer?id=nobody", Value::Null, 500, "id \"nobody\" was not found"),
         (Method::GET, "/v1/event/stream?topic=a:b:c", Value::Null, 400, "Invalid key value pair"),
         (Method::PUT, "/v1/volumes", json!({}), 501, "not supported by this release: volumes and CSI plugins"),
-        (Method::PUT, "/v1/agent/reload", json!({}), 501, "not supported by this release: reloading the agent's configuration over HTTP"),
-        (Method::GET, "/v1/allocation/7f3b1f4e-0000-4000-8000-000000000000/checks", Value::Null, 404, "Unknown allocation"),
+        (
+            Method::PUT,
+            "/v1/agent/reload",
+            json!({}),
+            501,
+            "not supported by this release: reloading the agent's configuration over HTTP",
+        ),
+        (
+            Method::GET,
+            "/v1/allocation/7f3b1f4e-0000-4000-8000-000000000000/checks",
+            Value::Null,
+            404,
+            "Unknown allocation",
+        ),
     ] {
         let raw = c.send(method, path, &[], body.to_string()).await;
         assert!(raw.status.as_u16() == status && raw.text().starts_with(text), "{path}: {} {}", raw.status, raw.text());
     }
-    for path in ["/v1/volumes", "/v1/volumes?type=host", "/v1/volumes?type=csi", "/v1/plugins", "/v1/plugins?type=csi"] {
+    for path in ["/v1/volumes", "/v1/volumes?type=host", "/v1/volumes?type=csi", "/v1/plugins", "/v1/plugins?type=csi"]
+    {
         let raw = c.get(path).await;
         assert_eq!((raw.status, raw.json()), (StatusCode::OK, json!([])), "{path}");
     }
@@ -126,7 +172,10 @@ async fn commands_in_an_allocation_that_is_not_there_are_refused_in_the_web_sock
     assert!(matches!(&error, ClientError::Closed(told) if told == why), "{error:?}");
     // Who greets first is listened to first.
     let mut socket = c.client.exec(path, &options.with("ws_handshake", "true")).await.expect("a web socket");
-    assert!(tokio::time::timeout(Duration::from_millis(200), socket.next()).await.is_err(), "the greeting is waited for");
+    assert!(
+        tokio::time::timeout(Duration::from_millis(200), socket.next()).await.is_err(),
+        "the greeting is waited for"
+    );
     socket.send(&ExecInput::default()).await.expect("sent");
     let error = socket.next().await.expect_err("a reason");
     assert!(matches!(&error, ClientError::Closed(told) if told == why), "{error:?}");
@@ -145,11 +194,16 @@ async fn searches_know_classes_and_policies_and_wait() {
             "Tasks": [{"Name": "t", "Driver": "java", "Config": {"class": "org.example.Main"}}],
         }],
     });
-    let eval = c.put("/v1/jobs", &json!({"Job": web})).await.json()["EvalID"].as_str().expect("an evaluation").to_owned();
+    let eval =
+        c.put("/v1/jobs", &json!({"Job": web})).await.json()["EvalID"].as_str().expect("an evaluation").to_owned();
     // Its end changes the job once more.
     c.until(&format!("/v1/evaluation/{eval}"), "complete", |e| e["Status"] == "complete").await;
     let found = c.put("/v1/search/fuzzy", &json!({"Text": "example", "Context": "classes"})).await.json();
-    assert_eq!(found["Matches"]["classes"], json!([{"ID": "org.example.Main", "Scope": ["default", "web", "g", "t"]}]), "{found}");
+    assert_eq!(
+        found["Matches"]["classes"],
+        json!([{"ID": "org.example.Main", "Scope": ["default", "web", "g", "t"]}]),
+        "{found}"
+    );
     // The class of nodes is no such class.
     let found = c.put("/v1/search/fuzzy", &json!({"Text": "big", "Context": "all"})).await.json();
     assert_eq!(found["Matches"]["classes"], Value::Null, "{found}");
@@ -157,10 +211,15 @@ async fn searches_know_classes_and_policies_and_wait() {
     let found = c.put("/v1/search", &json!({"Prefix": id[..6], "Context": "scaling_policy"})).await.json();
     assert_eq!(found["Matches"], json!({"scaling_policy": [id]}));
     let found = c.put("/v1/search", &json!({"Prefix": "x", "Context": "host_volumes"})).await.json();
-    assert_eq!((&found["Matches"], &found["Truncations"]), (&json!({"host_volumes": null}), &json!({"host_volumes": false})));
+    assert_eq!(
+        (&found["Matches"], &found["Truncations"]),
+        (&json!({"host_volumes": null}), &json!({"host_volumes": false}))
+    );
 
     // A search waits for changes of what it looks at, and of that only.
-    let index = c.put("/v1/search", &json!({"Prefix": "w", "Context": "jobs"})).await.json()["Index"].as_u64().expect("an index");
+    let index = c.put("/v1/search", &json!({"Prefix": "w", "Context": "jobs"})).await.json()["Index"]
+        .as_u64()
+        .expect("an index");
     let path = format!("/v1/search?index={index}&wait=30s");
     let wanted = json!({"Prefix": "w", "Context": "jobs"});
     let waiting = c.put(&path, &wanted);
@@ -180,14 +239,19 @@ async fn searches_and_priorities_are_as_the_server_is_told() {
         c.register(&job(name, 0)).await;
     }
     let found = c.put("/v1/search/fuzzy", &json!({"Text": "web", "Context": "jobs"})).await.json();
-    assert_eq!((found["Matches"]["jobs"].as_array().map(Vec::len), &found["Truncations"]["jobs"]), (Some(2), &json!(true)), "{found}");
+    assert_eq!(
+        (found["Matches"]["jobs"].as_array().map(Vec::len), &found["Truncations"]["jobs"]),
+        (Some(2), &json!(true)),
+        "{found}"
+    );
     let short = c.put("/v1/search/fuzzy", &json!({"Text": "we", "Context": "jobs"})).await;
     assert!(short.text().contains("at least 3 characters, got 2"), "{}", short.text());
     // The number of finds of a search by the beginning of ids is another matter.
     let found = c.put("/v1/search", &json!({"Prefix": "we", "Context": "jobs"})).await.json();
     assert_eq!(found["Matches"]["jobs"].as_array().map(Vec::len), Some(3), "{found}");
 
-    let bare = json!({"ID": "bare", "TaskGroups": [{"Name": "g", "Count": 0, "Tasks": [{"Name": "t", "Driver": "mock"}]}]});
+    let bare =
+        json!({"ID": "bare", "TaskGroups": [{"Name": "g", "Count": 0, "Tasks": [{"Name": "t", "Driver": "mock"}]}]});
     for (priority, expected) in [(Value::Null, 60), (json!(50), 50), (json!(0), 60)] {
         let mut asked = bare.clone();
         asked["Priority"] = priority.clone();
@@ -197,7 +261,8 @@ async fn searches_and_priorities_are_as_the_server_is_told() {
     c.end().await;
 
     let search = SearchLimits { fuzzy: false, ..SearchLimits::default() };
-    let c = Cluster::of(ServerConfig { search, ..ServerConfig::default() }, HttpOptions::default(), Limits::default()).await;
+    let c = Cluster::of(ServerConfig { search, ..ServerConfig::default() }, HttpOptions::default(), Limits::default())
+        .await;
     let refused = c.put("/v1/search/fuzzy", &json!({"Text": "web", "Context": "jobs"})).await;
     assert!(refused.text().starts_with("fuzzy search is not enabled"), "{}", refused.text());
 }
@@ -217,6 +282,9 @@ async fn new_node_pools_are_events() {
         }
     };
     let event = &batch["Events"][0];
-    assert_eq!((&event["Topic"], &event["Type"], &event["Key"]), (&json!("NodePool"), &json!("NodePoolUpserted"), &json!("gpu")));
+    assert_eq!(
+        (&event["Topic"], &event["Type"], &event["Key"]),
+        (&json!("NodePool"), &json!("NodePoolUpserted"), &json!("gpu"))
+    );
     assert_eq!(event["Payload"]["NodePool"]["Name"], "gpu", "{event}");
 }

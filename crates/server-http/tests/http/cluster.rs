@@ -6,8 +6,8 @@ use api::{
     ApiClient, ClientOptions, RequestOptions,
     client::{Address, Connection},
     node_rpc::{
-        AllocUpdates, DriverSchema, DriverSchemas, FromNode, FromNodeMessage, Heartbeat, Hello, PROTOCOL, ToNodeMessage, from_json,
-        node_service_client::NodeServiceClient, to_json,
+        AllocUpdates, DriverSchema, DriverSchemas, FromNode, FromNodeMessage, Heartbeat, Hello, PROTOCOLS,
+        ToNodeMessage, from_json, node_service_client::NodeServiceClient, to_json,
     },
 };
 use bytes::Bytes;
@@ -70,8 +70,9 @@ impl Cluster {
         let address = listener.local_addr().expect("address").to_string();
         let stop = CancellationToken::new();
         let router = server_http::router(server.handle().clone(), options);
-        let serve = tokio::spawn(server_http::serve(listener, router, limits, stop.clone()));
-        let client = ApiClient::new(ClientOptions { address: address.clone(), ..ClientOptions::default() }).expect("client");
+        let serve = tokio::spawn(server_http::serve(listener, router, limits, None, stop.clone()));
+        let client =
+            ApiClient::new(ClientOptions { address: address.clone(), ..ClientOptions::default() }).expect("client");
         Self { server, address, client, stop, _listener: AbortOnDropHandle::new(serve) }
     }
 
@@ -80,9 +81,15 @@ impl Cluster {
         self.server.shutdown().await;
     }
 
-    pub(crate) async fn send(&self, method: Method, path: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Raw {
+    pub(crate) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Raw {
         let address = Address::parse(&self.address).expect("address");
-        let mut connection: Connection<Full<Bytes>> = Connection::open(&address).await.expect("connects");
+        let mut connection: Connection<Full<Bytes>> = Connection::open(&address, None).await.expect("connects");
         let mut request = Request::builder().method(method).uri(path).header("host", &self.address);
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -137,14 +144,16 @@ pub(crate) fn job(id: &str, count: i32) -> Job {
         "ID": id, "Name": id, "Type": "service", "Datacenters": ["dc1"],
         "TaskGroups": [{
             "Name": "web", "Count": count,
-            "Tasks": [{"Name": "server", "Driver": "mock", "Config": {"run_for": "1h"}, "Resources": {"CPU": 100, "MemoryMB": 64}}],
+            "Tasks": [{"Name": "server", "Driver": "mock", "Config": {"run_for": "1h"},
+                "Resources": {"CPU": 100, "MemoryMB": 64}}],
         }],
     });
     api::go_json::from_value(job).expect("job")
 }
 
 pub(crate) fn node(name: &str) -> Node {
-    let driver = DriverInfo { detected: true, healthy: true, health_description: "Healthy".into(), ..DriverInfo::default() };
+    let driver =
+        DriverInfo { detected: true, healthy: true, health_description: "Healthy".into(), ..DriverInfo::default() };
     Node {
         id: NodeId(uuid::Uuid::new_v4()),
         datacenter: "dc1".into(),
@@ -178,7 +187,12 @@ impl FakeNode {
     pub(crate) async fn join(cluster: &Cluster, node: Node) -> Self {
         let run_for = json!({"Kind": "attr", "Name": "run_for", "Type": "string", "Required": false});
         let schema_json = json!({"Kind": "object", "Attributes": {"run_for": run_for}}).to_string().into_bytes();
-        Self::with_schemas(cluster, node, vec![DriverSchema { driver: "mock".into(), version: "0.1.0".into(), schema_json }]).await
+        Self::with_schemas(
+            cluster,
+            node,
+            vec![DriverSchema { driver: "mock".into(), version: "0.1.0".into(), schema_json }],
+        )
+        .await
     }
 
     /// One that tells these schemas of its drivers; without any it is like one of an older release.
@@ -192,20 +206,25 @@ impl FakeNode {
             secret_id: uuid::Uuid::new_v4().to_string(),
             node_json: to_json(&node),
             region: "global".into(),
-            protocol: PROTOCOL,
+            protocol: *PROTOCOLS.start(),
             ..Hello::default()
         };
         to.send(FromNodeMessage::Hello(hello).into()).await.expect("session");
         let tells = async || -> u64 {
             let list = cluster.get("/v1/drivers/schemas").await.json();
-            let schemas = list.as_array().into_iter().flatten().flat_map(|known| known["Schemas"].as_array().into_iter().flatten());
+            let schemas = list
+                .as_array()
+                .into_iter()
+                .flatten()
+                .flat_map(|known| known["Schemas"].as_array().into_iter().flatten());
             schemas.filter_map(|schema| schema["Nodes"].as_u64()).sum()
         };
         let (told, tells_any) = (tells().await, !schemas.is_empty());
         if tells_any {
             to.send(FromNodeMessage::DriverSchemas(DriverSchemas { schemas }).into()).await.expect("session");
         }
-        let mut session = client.session(tokio_stream::wrappers::ReceiverStream::new(from)).await.expect("session").into_inner();
+        let mut session =
+            client.session(tokio_stream::wrappers::ReceiverStream::new(from)).await.expect("session").into_inner();
         let task = tokio::spawn(async move {
             let mut seq = 0;
             let mut jobs: Vec<Job> = Vec::new();
@@ -213,14 +232,16 @@ impl FakeNode {
             loop {
                 seq += 1;
                 let message: FromNode = tokio::select! {
-                    _ = beat.tick() => FromNodeMessage::Heartbeat(Heartbeat { seq }).into(),
+                    _ = beat.tick() => FromNodeMessage::Heartbeat(Heartbeat { seq, ..Heartbeat::default() }).into(),
                     received = session.message() => match received.ok().flatten().and_then(|m| m.message) {
                         Some(ToNodeMessage::Allocs(allocs)) => {
-                            jobs.extend(allocs.jobs_json.iter().map(|bytes| from_json::<Job>("a job", bytes).expect("job")));
+                            jobs.extend(allocs.jobs_json.iter().map(|bytes| from_json::<Job>("a job",
+                                bytes).expect("job")));
                             let updates: Vec<Vec<u8>> = allocs
                                 .allocs_json
                                 .iter()
-                                .map(|bytes| to_json(&report(&from_json("an allocation", bytes).expect("allocation"), &jobs)))
+                                .map(|bytes| to_json(&report(&from_json("an allocation", bytes).expect("allocation"),
+                                    &jobs)))
                                 .collect();
                             if updates.is_empty() {
                                 continue;
@@ -237,7 +258,9 @@ impl FakeNode {
             }
         });
         let node = Self { id, _session: AbortOnDropHandle::new(task) };
-        let ready = |list: &Value| list.as_array().is_some_and(|l| l.iter().any(|n| n["ID"] == id.to_string() && n["Status"] == "ready"));
+        let ready = |list: &Value| {
+            list.as_array().is_some_and(|l| l.iter().any(|n| n["ID"] == id.to_string() && n["Status"] == "ready"))
+        };
         cluster.until("/v1/nodes", "ready", ready).await;
         testkit::poll("the node's schemas", async || !tells_any || tells().await != told).await;
         node
@@ -246,7 +269,8 @@ impl FakeNode {
 
 fn report(alloc: &Allocation, jobs: &[Job]) -> AllocClientUpdate {
     let stopped = alloc.server_terminal();
-    let job = jobs.iter().rev().find(|j| j.id == alloc.job_id && j.version == alloc.job_version).expect("its job came first");
+    let job =
+        jobs.iter().rev().find(|j| j.id == alloc.job_id && j.version == alloc.job_version).expect("its job came first");
     let entry = |s: &model::Service| ServiceEntry {
         suffix: format!("group-web-{}-{}", s.name, s.port_label),
         name: s.name.clone(),
@@ -265,7 +289,8 @@ fn report(alloc: &Allocation, jobs: &[Job]) -> AllocClientUpdate {
         client_status: if stopped { ClientStatus::Complete } else { ClientStatus::Running },
         task_states: [(Arc::from("server"), state)].into(),
         services: Some(if stopped { Vec::new() } else { job.task_groups[0].services.iter().map(entry).collect() }),
-        deployment_status: (!stopped).then(|| AllocDeploymentStatus { healthy: Some(true), ..AllocDeploymentStatus::default() }),
+        deployment_status: (!stopped)
+            .then(|| AllocDeploymentStatus { healthy: Some(true), ..AllocDeploymentStatus::default() }),
         ..AllocClientUpdate::default()
     }
 }

@@ -17,7 +17,9 @@ async fn a_handler_that_panics_answers_by_name_and_is_counted() {
     let c = Cluster::start().await;
     let counted = async || {
         let metrics = c.get("/v1/metrics").await.json();
-        let found = metrics["Counters"].as_array().and_then(|all| all.iter().find(|m| m["Name"] == "drover.http.panics").cloned());
+        let found = metrics["Counters"]
+            .as_array()
+            .and_then(|all| all.iter().find(|m| m["Name"] == "drover.http.panics").cloned());
         found.expect("the counter")["Count"].as_u64()
     };
     assert_eq!(counted().await, Some(0));
@@ -25,15 +27,21 @@ async fn a_handler_that_panics_answers_by_name_and_is_counted() {
     let raw = c.get("/v1/job/web/allocations").await;
     assert_eq!(raw.status, StatusCode::INTERNAL_SERVER_ERROR);
     assert!(raw.text().contains("could not answer /v1/job/*id/allocations: the server has a defect"), "{}", raw.text());
-    assert_eq!((c.get("/v1/jobs").await.status, counted().await), (StatusCode::OK, Some(1)), "the next one is answered");
+    assert_eq!(
+        (c.get("/v1/jobs").await.status, counted().await),
+        (StatusCode::OK, Some(1)),
+        "the next one is answered"
+    );
     let health = c.get("/v1/agent/health").await.json();
     assert!(health["server"]["notes"][0].as_str().is_some_and(|note| note.contains("1 requests")), "{health}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn status_codes_and_headers() {
-    let options =
-        HttpOptions { response_headers: vec![("x-extra".parse().expect("name"), "yes".parse().expect("value"))], ..HttpOptions::default() };
+    let options = HttpOptions {
+        response_headers: vec![("x-extra".parse().expect("name"), "yes".parse().expect("value"))],
+        ..HttpOptions::default()
+    };
     let c = Cluster::with(options, Limits::default()).await;
     for (method, path, status, text) in [
         (Method::GET, "/v1/nonsense", 404, ""),
@@ -48,7 +56,12 @@ async fn status_codes_and_headers() {
         (Method::GET, "/v1/jobs?region=mars", 500, "No path to region"),
         (Method::GET, "/v1/jobs?a=%zz", 400, "the query string is not valid percent-encoded UTF-8 near \"%zz\""),
         (Method::GET, "/v1/job/%ff", 400, "the path \"/v1/job/%ff\" is not valid percent-encoded UTF-8"),
-        (Method::GET, "/v1/allocations?prefix=abc", 500, "alloc lookup failed: index error: Input (without hyphens) must be even length"),
+        (
+            Method::GET,
+            "/v1/allocations?prefix=abc",
+            500,
+            "alloc lookup failed: index error: Input (without hyphens) must be even length",
+        ),
         (Method::GET, "/v1/allocation/nope", 500, "alloc lookup failed: index error: UUID must be 36 characters"),
         (Method::GET, "/v1/node/nope", 500, "node lookup failed: index error: UUID must be 36 characters"),
         (Method::GET, "/v1/evaluation/nope", 500, "eval lookup failed: index error: UUID must be 36 characters"),
@@ -64,7 +77,12 @@ async fn status_codes_and_headers() {
         (Method::GET, "/v1/namespace/nope", 404, "Namespace not found"),
         (Method::GET, "/v1/node/pool/nope", 404, "node pool not found"),
         (Method::GET, "/v1/remote/task/default/j.g[0]/t", 404, "remote task not found"),
-        (Method::GET, "/v1/remote/task/x", 400, "\"x\" is not the name of a slot: it has the form namespace/job.group[index]/task"),
+        (
+            Method::GET,
+            "/v1/remote/task/x",
+            400,
+            "\"x\" is not the name of a slot: it has the form namespace/job.group[index]/task",
+        ),
         (Method::PUT, "/v1/job/nope/dispatch", 500, "parameterized job not found"),
         (Method::PUT, "/v1/job/nope/periodic/force", 404, "job not found"),
         (Method::GET, "/v1/acl/tokens", 400, "ACL support disabled: this release has none"),
@@ -73,12 +91,7 @@ async fn status_codes_and_headers() {
         (Method::GET, "/v1/sentinel/policies", 501, "Nomad Enterprise only endpoint"),
         (Method::GET, "/v1/recommendations", 501, "Nomad Enterprise only endpoint"),
         (Method::PUT, "/v1/operator/utilization", 501, "Nomad Enterprise only endpoint"),
-        (
-            Method::PUT,
-            "/v1/client/identity/renew",
-            501,
-            "not supported by this release: identities of nodes; nodes join with the secret of their cluster",
-        ),
+        (Method::PUT, "/v1/client/identity/renew", 400, "this agent runs no node: name one with node_id"),
         (
             Method::GET,
             "/debug/pprof/heap",
@@ -103,8 +116,14 @@ async fn status_codes_and_headers() {
             assert_eq!(raw.header("content-type"), "text/plain; charset=utf-8", "{method} {path}");
         }
     }
-    for path in ["/v1/vars", "/v1/var/a/b", "/v1/volumes/external", "/v1/agent/monitor", "/v1/agent/monitor/export", "/v1/agent/pprof/heap"]
-    {
+    for path in [
+        "/v1/vars",
+        "/v1/var/a/b",
+        "/v1/volumes/external",
+        "/v1/agent/monitor",
+        "/v1/agent/monitor/export",
+        "/v1/agent/pprof/heap",
+    ] {
         let raw = c.get(path).await;
         assert_eq!(raw.status, StatusCode::NOT_IMPLEMENTED, "{path}");
         assert!(raw.text().starts_with("not supported by this release: "), "{path}: {}", raw.text());
@@ -200,12 +219,25 @@ async fn an_agent_that_others_reach_says_so() {
 async fn what_is_too_large_is_said_so() {
     let c = Cluster::start().await;
     // Small on the wire, large once its defaults are filled in.
-    let groups: Vec<_> = (0..20_000).map(|n| json!({"Name": n.to_string(), "Tasks": [{"Name": "t", "Driver": "mock"}]})).collect();
-    let raw = c.put("/v1/jobs", &json!({"Job": {"ID": "wide", "Type": "batch", "Datacenters": ["dc1"], "TaskGroups": groups}})).await;
-    assert!(raw.status == StatusCode::PAYLOAD_TOO_LARGE && raw.text().contains("40000 groups and tasks"), "{} {}", raw.status, raw.text());
+    let groups: Vec<_> =
+        (0..20_000).map(|n| json!({"Name": n.to_string(), "Tasks": [{"Name": "t", "Driver": "mock"}]})).collect();
+    let raw = c
+        .put("/v1/jobs", &json!({"Job": {"ID": "wide", "Type": "batch", "Datacenters": ["dc1"], "TaskGroups": groups}}))
+        .await;
+    assert!(
+        raw.status == StatusCode::PAYLOAD_TOO_LARGE && raw.text().contains("40000 groups and tasks"),
+        "{} {}",
+        raw.status,
+        raw.text()
+    );
     let many = format!("{{\"Job\":{{\"TaskGroups\":[{}{{}}]}}}}", "{},".repeat(200_000));
     let raw = c.send(Method::PUT, "/v1/jobs", &[], many).await;
-    assert!(raw.status == StatusCode::PAYLOAD_TOO_LARGE && raw.text().contains("at most 100000 are read"), "{} {}", raw.status, raw.text());
+    assert!(
+        raw.status == StatusCode::PAYLOAD_TOO_LARGE && raw.text().contains("at most 100000 are read"),
+        "{} {}",
+        raw.status,
+        raw.text()
+    );
     let mut large = job("large", 0);
     large.meta.insert("text".to_owned(), "x".repeat(9 << 20));
     let raw = c.put("/v1/jobs", &json!({"Job": large})).await;
@@ -219,9 +251,14 @@ async fn what_is_too_large_is_said_so() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn web_pages_change_nothing() {
-    let headers = vec![("access-control-allow-origin".parse().expect("name"), "https://console.example.com".parse().expect("value"))];
+    let headers = vec![(
+        "access-control-allow-origin".parse().expect("name"),
+        "https://console.example.com".parse().expect("value"),
+    )];
     let guard = Guard::new(["node-1"], &["drover.example.com".to_owned()], &headers);
-    let c = Cluster::with(HttpOptions { guard, response_headers: headers, ..HttpOptions::default() }, Limits::default()).await;
+    let c =
+        Cluster::with(HttpOptions { guard, response_headers: headers, ..HttpOptions::default() }, Limits::default())
+            .await;
     let body = json!({"Job": job("page", 0)}).to_string();
     let foreign = ("origin", "http://evil.example");
     let refused = [
@@ -229,7 +266,11 @@ async fn web_pages_change_nothing() {
         (Method::PUT, "/v1/jobs", vec![("sec-fetch-site", "cross-site")]),
         (Method::DELETE, "/v1/job/page", vec![foreign]),
         (Method::GET, "/v1/client/gc", vec![("sec-fetch-site", "cross-site")]),
-        (Method::GET, "/v1/client/allocation/7f3b1f4e-0000-4000-8000-000000000000/exec", vec![foreign, ("upgrade", "websocket")]),
+        (
+            Method::GET,
+            "/v1/client/allocation/7f3b1f4e-0000-4000-8000-000000000000/exec",
+            vec![foreign, ("upgrade", "websocket")],
+        ),
     ];
     for (method, path, headers) in refused {
         let raw = c.send(method, path, &headers, body.clone()).await;
@@ -271,7 +312,12 @@ async fn malformed_bodies_are_refused_with_the_place() {
     let large = "x".repeat(20_001);
     for (path, body, status, text) in [
         ("/v1/jobs", "", 400, "failed to decode the request's body: the body is empty, JSON was expected"),
-        ("/v1/jobs", "{", 400, "failed to decode the request's body: invalid JSON: EOF while parsing an object at line 1 column 1"),
+        (
+            "/v1/jobs",
+            "{",
+            400,
+            "failed to decode the request's body: invalid JSON: EOF while parsing an object at line 1 column 1",
+        ),
         ("/v1/jobs", "\u{0}\u{1}", 400, "failed to decode the request's body: invalid JSON: "),
         ("/v1/jobs", deep.as_str(), 400, "failed to decode the request's body: invalid JSON: recursion limit exceeded"),
         ("/v1/jobs", large.as_str(), 413, "the request's body is larger than the limit of 20000 bytes"),
@@ -307,7 +353,12 @@ async fn malformed_bodies_are_refused_with_the_place() {
             400,
             "failed to decode the request's body: JobVersion: invalid value: integer `-1`, expected u64",
         ),
-        ("/v1/job/y/stable", r#"{"JobVersion":1.5}"#, 400, "failed to decode the request's body: JobVersion: invalid type: floating point"),
+        (
+            "/v1/job/y/stable",
+            r#"{"JobVersion":1.5}"#,
+            400,
+            "failed to decode the request's body: JobVersion: invalid type: floating point",
+        ),
         ("/v1/job/y/scale", "{}", 400, "missing task group name for scaling action"),
         ("/v1/job/y/scale", r#"{"Target":{"Group":"g"},"Count":-1}"#, 400, "scaling action count can't be negative"),
         (
@@ -321,8 +372,18 @@ async fn malformed_bodies_are_refused_with_the_place() {
         ("/v1/jobs/parse", r#"{"JobHCL":"job \"x\" {}","HCLv1":true}"#, 501, "not supported by this release: HCLv1; "),
         ("/v1/search", r#"{"Context":"nonsense"}"#, 500, "context must be one of ["),
         ("/v1/search/fuzzy", r#"{"Text":"a"}"#, 500, "fuzzy search query must be at least 2 characters, got 1"),
-        ("/v1/operator/scheduler/configuration", r#"{"SchedulerAlgorithm":"best"}"#, 400, "invalid scheduler algorithm \"best\""),
-        (&format!("/v1/node/{id}/drain"), "not json", 400, "failed to decode the request's body: invalid JSON: expected ident"),
+        (
+            "/v1/operator/scheduler/configuration",
+            r#"{"SchedulerAlgorithm":"best"}"#,
+            400,
+            "invalid scheduler algorithm \"best\"",
+        ),
+        (
+            &format!("/v1/node/{id}/drain"),
+            "not json",
+            400,
+            "failed to decode the request's body: invalid JSON: expected ident",
+        ),
         (
             &format!("/v1/node/{id}/drain"),
             r#"{"DrainSpec":{"Deadline":"later"}}"#,
@@ -331,29 +392,58 @@ async fn malformed_bodies_are_refused_with_the_place() {
         ),
         (&format!("/v1/node/{id}/drain"), r#"{"NodeID":"other"}"#, 400, "Node ID does not match"),
         (&format!("/v1/node/{id}/drain"), r#"{"DrainSpec":null}"#, 404, "node not found"),
-        (&format!("/v1/node/{id}/eligibility"), r#"{"Eligibility":"maybe"}"#, 500, "invalid scheduling eligibility \"maybe\""),
+        (
+            &format!("/v1/node/{id}/eligibility"),
+            r#"{"Eligibility":"maybe"}"#,
+            500,
+            "invalid scheduling eligibility \"maybe\"",
+        ),
         (&format!("/v1/deployment/pause/{id}"), "{}", 400, "DeploymentID must be specified"),
-        (&format!("/v1/deployment/allocation-health/{id}"), &format!(r#"{{"DeploymentID":"{id}"}}"#), 400, "must specify at least one"),
+        (
+            &format!("/v1/deployment/allocation-health/{id}"),
+            &format!(r#"{{"DeploymentID":"{id}"}}"#),
+            400,
+            "must specify at least one",
+        ),
         (
             &format!("/v1/deployment/allocation-health/{id}"),
             &format!(r#"{{"DeploymentID":"{id}","HealthyAllocationIDs":["x"]}}"#),
             400,
-            "failed to decode the request's body: HealthyAllocationIDs[0]: invalid value: string \"x\", expected a UUID",
+            "failed to decode the request's body: HealthyAllocationIDs[0]: invalid value: string \"x\", \
+                expected a UUID",
         ),
         (&format!("/v1/deployment/fail/{id}"), "", 404, "deployment not found"),
         (&format!("/v1/allocation/{id}/stop"), "", 404, "alloc not found"),
     ] {
         let raw = c.send(Method::PUT, path, &[], body.to_owned()).await;
         let got = raw.text();
-        assert!(raw.status.as_u16() == status && got.starts_with(text), "{path} {}: {} {got:?}", &body[..body.len().min(80)], raw.status);
+        assert!(
+            raw.status.as_u16() == status && got.starts_with(text),
+            "{path} {}: {} {got:?}",
+            &body[..body.len().min(80)],
+            raw.status
+        );
     }
     for (filter, status, text) in [
-        ("Status%20==", 400, "failed to create result paginator: failed to read filter expression: 1:10 (9): no match found, expected: "),
-        ("Status%20matches%20%22(%22", 400, "failed to create result paginator: failed to read filter expression: failed to compile"),
+        (
+            "Status%20==",
+            400,
+            "failed to create result paginator: failed to read filter expression: 1:10 (9): no match found, expected: ",
+        ),
+        (
+            "Status%20matches%20%22(%22",
+            400,
+            "failed to create result paginator: failed to read filter expression: failed to compile",
+        ),
         ("Foo%20==%201", 200, "[]"),
     ] {
         let raw = c.get(&format!("/v1/jobs?filter={filter}")).await;
-        assert!(raw.status.as_u16() == status && raw.text().starts_with(text), "{filter}: {} {}", raw.status, raw.text());
+        assert!(
+            raw.status.as_u16() == status && raw.text().starts_with(text),
+            "{filter}: {} {}",
+            raw.status,
+            raw.text()
+        );
     }
     c.register(&job("row", 0)).await;
     let raw = c.get("/v1/jobs?filter=Foo%20==%201").await;
@@ -361,7 +451,8 @@ async fn malformed_bodies_are_refused_with_the_place() {
         (raw.status.as_u16(), raw.text().as_str()),
         (
             400,
-            "failed to read result page: error finding value in datum: /Foo at part 0: couldn't find key: struct field with name \"Foo\""
+            "failed to read result page: error finding value in datum: /Foo at part 0: couldn't find key: struct \
+                field with name \"Foo\""
         )
     );
 }
@@ -452,7 +543,12 @@ async fn corners_that_clients_know() {
     let errors = raw.json()["ValidationErrors"].clone();
     assert!(raw.status == StatusCode::OK && errors.to_string().contains("Missing job ID"), "{errors}");
     let raw = c.get("/v1/event/stream?topic=Evaluation:::*").await;
-    assert_eq!((raw.status, raw.text().contains("Invalid key value pair")), (StatusCode::BAD_REQUEST, true), "{}", raw.text());
+    assert_eq!(
+        (raw.status, raw.text().contains("Invalid key value pair")),
+        (StatusCode::BAD_REQUEST, true),
+        "{}",
+        raw.text()
+    );
     let rotated = c.put("/v1/operator/keyring/rotate", &json!({})).await.json();
     assert_eq!((&rotated["Key"]["CreateIndex"], &rotated["Key"]["ModifyIndex"]), (&json!(0), &json!(0)), "{rotated}");
     assert!(rotated["Index"].as_u64().is_some_and(|index| index > 0), "{rotated}");

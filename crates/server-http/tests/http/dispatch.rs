@@ -11,7 +11,8 @@ fn template(payload: &str) -> Value {
         "ParameterizedJob": {"Payload": payload, "MetaRequired": ["to"], "MetaOptional": ["tone"]},
         "TaskGroups": [{
             "Name": "g",
-            "Tasks": [{"Name": "t", "Driver": "mock", "DispatchPayload": {"File": "in"}, "Resources": {"CPU": 100, "MemoryMB": 64}}],
+            "Tasks": [{"Name": "t", "Driver": "mock", "DispatchPayload": {"File": "in"},
+                "Resources": {"CPU": 100, "MemoryMB": 64}}],
         }],
     })
 }
@@ -32,12 +33,19 @@ async fn a_template_is_not_scheduled_and_its_children_are() {
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
     let answer = answer.json();
     let child = answer["DispatchedJobID"].as_str().expect("an id").to_owned();
-    assert!(child.starts_with("mail/dispatch-p-") && answer["EvalID"] != "" && answer["JobCreateIndex"] == answer["Index"], "{answer}");
+    assert!(
+        child.starts_with("mail/dispatch-p-") && answer["EvalID"] != "" && answer["JobCreateIndex"] == answer["Index"],
+        "{answer}"
+    );
     let path = format!("/v1/job/{}", child.replace('/', "%2F"));
     let running = |list: &Value| list.as_array().is_some_and(|l| l.len() == 1 && l[0]["ClientStatus"] == "running");
     c.until(&format!("{path}/allocations"), "running", running).await;
     let job = c.get(&path).await.json();
-    assert_eq!((&job["ParentID"], &job["Dispatched"], &job["Payload"]), (&json!("mail"), &json!(true), &json!("aGVsbG8=")), "{job}");
+    assert_eq!(
+        (&job["ParentID"], &job["Dispatched"], &job["Payload"]),
+        (&json!("mail"), &json!(true), &json!("aGVsbG8=")),
+        "{job}"
+    );
     assert_eq!((&job["Meta"], &job["Name"]), (&json!({"to": "you", "tone": "calm"}), &json!(child)));
     let summary = c.get("/v1/job/mail/summary").await.json();
     assert_eq!(summary["Children"], json!({"Pending": 0, "Running": 1, "Dead": 0}));
@@ -97,7 +105,9 @@ async fn a_template_for_every_node_is_not_run_by_new_nodes() {
     let child = child["DispatchedJobID"].as_str().expect("an id").replace('/', "%2F");
     let _two = FakeNode::join(&c, node("two")).await;
     // The new node is served with the child, so it has been looked at.
-    let both = |list: &Value| list.as_array().is_some_and(|l| l.len() == 2 && l.iter().all(|a| a["ClientStatus"] == "running"));
+    let both = |list: &Value| {
+        list.as_array().is_some_and(|l| l.len() == 2 && l.iter().all(|a| a["ClientStatus"] == "running"))
+    };
     c.until(&format!("/v1/job/{child}/allocations"), "one on each node", both).await;
     assert_eq!(c.get("/v1/job/mail/evaluations").await.json(), json!([]));
 }

@@ -27,22 +27,33 @@ async fn from_registration_to_purge() {
     let n = FakeNode::join(&c, node("one")).await;
 
     // Text → job → plan → registration.
-    let parsed = c.done("/v1/jobs/parse", &json!({"JobHCL": JOB_FILE, "Variables": "count = 2", "Canonicalize": true})).await;
-    assert_eq!((&parsed["ID"], &parsed["TaskGroups"][0]["Count"], &parsed["Priority"]), (&json!("from-file"), &json!(2), &json!(50)));
+    let parsed =
+        c.done("/v1/jobs/parse", &json!({"JobHCL": JOB_FILE, "Variables": "count = 2", "Canonicalize": true})).await;
+    assert_eq!(
+        (&parsed["ID"], &parsed["TaskGroups"][0]["Count"], &parsed["Priority"]),
+        (&json!("from-file"), &json!(2), &json!(50))
+    );
     assert_eq!(parsed["TaskGroups"][0]["Consul"], json!({"Namespace": "", "Cluster": "default", "Partition": ""}));
     let plain = c.put("/v1/jobs/parse", &json!({"JobHCL": JOB_FILE, "Variables": "count = 2\nother = 3"})).await.json();
-    assert_eq!((&plain["Priority"], &plain["Datacenters"], &plain["TaskGroups"][0]["Consul"]), (&Value::Null, &Value::Null, &Value::Null));
+    assert_eq!(
+        (&plain["Priority"], &plain["Datacenters"], &plain["TaskGroups"][0]["Consul"]),
+        (&Value::Null, &Value::Null, &Value::Null)
+    );
     let raw = c.put("/v1/validate/job", &json!({"Job": parsed})).await;
     assert_eq!((raw.status, &raw.json()["Error"]), (StatusCode::OK, &json!("")), "{}", raw.text());
     let raw = c.put("/v1/validate/job", &json!({"Job": {"ID": "x", "Type": "nonsense"}})).await;
     let verdict = raw.json();
-    assert!(raw.status == StatusCode::OK && verdict["ValidationErrors"].as_array().is_some_and(|e| !e.is_empty()), "{verdict}");
+    assert!(
+        raw.status == StatusCode::OK && verdict["ValidationErrors"].as_array().is_some_and(|e| !e.is_empty()),
+        "{verdict}"
+    );
     assert!(verdict["Error"].as_str().is_some_and(|e| e.contains("error")), "{verdict}");
     let plan = c.done("/v1/job/from-file/plan", &json!({"Job": parsed, "Diff": true})).await;
     assert_eq!((&plan["JobModifyIndex"], &plan["Diff"]["Type"]), (&json!(0), &json!("Added")), "{plan}");
     assert_eq!(plan["Annotations"]["DesiredTGUpdates"]["web"]["Place"], json!(2), "{plan}");
 
-    let body = json!({"Job": parsed, "EnforceIndex": true, "JobModifyIndex": 0, "Submission": {"Source": JOB_FILE, "Format": "hcl2"}});
+    let body = json!({"Job": parsed, "EnforceIndex": true, "JobModifyIndex": 0,
+        "Submission": {"Source": JOB_FILE, "Format": "hcl2"}});
     let raw = c.send(Method::POST, "/v1/jobs", &[], body.to_string()).await;
     assert_eq!(raw.status, StatusCode::OK, "{}", raw.text());
     let made = raw.json();
@@ -51,12 +62,15 @@ async fn from_registration_to_purge() {
     assert_eq!(c.put("/v1/jobs", &body).await.status, StatusCode::INTERNAL_SERVER_ERROR, "the index is enforced");
 
     let eval_id = made["EvalID"].as_str().expect("an evaluation").to_owned();
-    let eval = c.until(&format!("/v1/evaluation/{eval_id}?related=true"), "complete", |e| e["Status"] == "complete").await;
+    let eval =
+        c.until(&format!("/v1/evaluation/{eval_id}?related=true"), "complete", |e| e["Status"] == "complete").await;
     assert_eq!((&eval["TriggeredBy"], &eval["WaitUntil"]), (&json!("job-register"), &json!("0001-01-01T00:00:00Z")));
     assert!(eval["RelatedEvals"].is_null() || eval["RelatedEvals"].is_array());
     assert_eq!(c.get(&format!("/v1/evaluation/{eval_id}/allocations")).await.json().as_array().map(Vec::len), Some(2));
 
-    let running = |list: &Value| list.as_array().is_some_and(|l| l.len() == 2 && l.iter().all(|a| a["ClientStatus"] == "running"));
+    let running = |list: &Value| {
+        list.as_array().is_some_and(|l| l.len() == 2 && l.iter().all(|a| a["ClientStatus"] == "running"))
+    };
     let allocs = c.until("/v1/job/from-file/allocations", "running", running).await;
     assert_eq!((&allocs[0]["JobType"], &allocs[0]["NodeName"]), (&json!("service"), &json!("one")));
     let alloc_id = allocs[0]["ID"].as_str().expect("id").to_owned();
@@ -69,15 +83,24 @@ async fn from_registration_to_purge() {
     assert_eq!((&got["Status"], &got["Version"], &got["Periodic"]), (&json!("running"), &json!(0), &Value::Null));
     assert_eq!(got["TaskGroups"][0]["RestartPolicy"]["Attempts"], json!(2), "defaults are filled in");
     let stub = c.get("/v1/jobs?prefix=from&meta=true").await.json();
-    assert_eq!((&stub[0]["ID"], &stub[0]["Periodic"], &stub[0]["ParameterizedJob"]), (&json!("from-file"), &json!(false), &json!(false)));
+    assert_eq!(
+        (&stub[0]["ID"], &stub[0]["Periodic"], &stub[0]["ParameterizedJob"]),
+        (&json!("from-file"), &json!(false), &json!(false))
+    );
     assert_eq!(stub[0]["JobSummary"]["Summary"]["web"]["Running"], json!(2));
     assert_eq!(c.get("/v1/job/from-file/summary").await.json()["Summary"]["web"]["Running"], json!(2));
     assert_eq!(c.get("/v1/job/from-file/evaluations").await.json()[0]["JobID"], "from-file");
     assert_eq!(c.get("/v1/job/from-file/submission?version=0").await.json()["Source"], JOB_FILE);
     let deployment = c.until("/v1/job/from-file/deployment", "successful", |d| d["Status"] == "successful").await;
     let deployment_id = deployment["ID"].as_str().expect("id").to_owned();
-    assert_eq!(c.get(&format!("/v1/deployment/allocations/{deployment_id}")).await.json().as_array().map(Vec::len), Some(2));
-    assert_eq!(c.get(&format!("/v1/deployments?prefix={}", &deployment_id[..8])).await.json()[0]["ID"], deployment_id.as_str());
+    assert_eq!(
+        c.get(&format!("/v1/deployment/allocations/{deployment_id}")).await.json().as_array().map(Vec::len),
+        Some(2)
+    );
+    assert_eq!(
+        c.get(&format!("/v1/deployments?prefix={}", &deployment_id[..8])).await.json()[0]["ID"],
+        deployment_id.as_str()
+    );
     for (verb, body, text) in [
         ("fail", json!({}), "can't fail terminal deployment"),
         ("pause", json!({"DeploymentID": deployment_id, "Pause": true}), "can't pause terminal deployment"),
@@ -86,14 +109,24 @@ async fn from_registration_to_purge() {
         assert_eq!((raw.status.as_u16(), raw.text().as_str()), (500, text));
     }
     let scale = c.get("/v1/job/from-file/scale").await.json();
-    assert_eq!((&scale["TaskGroups"]["web"]["Desired"], &scale["TaskGroups"]["web"]["Running"]), (&json!(2), &json!(2)));
+    assert_eq!(
+        (&scale["TaskGroups"]["web"]["Desired"], &scale["TaskGroups"]["web"]["Running"]),
+        (&json!(2), &json!(2))
+    );
     let raw = c.put("/v1/job/from-file/dispatch", &json!({})).await;
-    assert_eq!((raw.status.as_u16(), raw.text().as_str()), (500, "Specified job \"from-file\" is not a parameterized job"));
+    assert_eq!(
+        (raw.status.as_u16(), raw.text().as_str()),
+        (500, "Specified job \"from-file\" is not a parameterized job")
+    );
     let raw = c.put("/v1/job/from-file/periodic/force", &json!({})).await;
     assert_eq!((raw.status.as_u16(), raw.text().as_str()), (500, "can't force launch non-periodic job \"from-file\""));
 
     // Writes.
-    c.done("/v1/job/from-file/scale", &json!({"Target": {"Job": "from-file", "Group": "web"}, "Count": 3, "Message": "more"})).await;
+    c.done(
+        "/v1/job/from-file/scale",
+        &json!({"Target": {"Job": "from-file", "Group": "web"}, "Count": 3, "Message": "more"}),
+    )
+    .await;
     c.until("/v1/job/from-file/allocations", "three", |l| {
         l.as_array().is_some_and(|l| l.iter().filter(|a| a["ClientStatus"] == "running").count() == 3)
     })
@@ -106,16 +139,26 @@ async fn from_registration_to_purge() {
     );
     assert_eq!(versions["Diffs"][0]["Type"], "Edited");
     c.done("/v1/job/from-file/stable", &json!({"JobID": "from-file", "JobVersion": 0, "Stable": true})).await;
-    let raw = c.put("/v1/job/from-file/revert", &json!({"JobID": "from-file", "JobVersion": 0, "EnforcePriorVersion": 9})).await;
+    let raw = c
+        .put("/v1/job/from-file/revert", &json!({"JobID": "from-file", "JobVersion": 0, "EnforcePriorVersion": 9}))
+        .await;
     assert_eq!(raw.status, StatusCode::INTERNAL_SERVER_ERROR, "{}", raw.text());
     let raw = c.put("/v1/job/from-file/revert", &json!({"JobID": "from-file", "JobVersion": 1})).await;
     assert_eq!(raw.status, StatusCode::INTERNAL_SERVER_ERROR, "it is the current version: {}", raw.text());
     c.done("/v1/job/from-file/revert", &json!({"JobID": "from-file", "JobVersion": 0})).await;
-    c.done("/v1/job/from-file/evaluate", &json!({"JobID": "from-file", "EvalOptions": {"ForceReschedule": true}})).await;
+    c.done("/v1/job/from-file/evaluate", &json!({"JobID": "from-file", "EvalOptions": {"ForceReschedule": true}}))
+        .await;
     let raw = c.send(Method::POST, &format!("/v1/allocation/{alloc_id}/stop"), &[], "").await;
     assert!(raw.status == StatusCode::OK && raw.json()["EvalID"].is_string(), "{}", raw.text());
 
-    let raw = c.send(Method::DELETE, "/v1/job/from-file?purge=false&global=false&eval_priority=0&no_shutdown_delay=false", &[], "").await;
+    let raw = c
+        .send(
+            Method::DELETE,
+            "/v1/job/from-file?purge=false&global=false&eval_priority=0&no_shutdown_delay=false",
+            &[],
+            "",
+        )
+        .await;
     assert_eq!(raw.status, StatusCode::OK, "{}", raw.text());
     c.until("/v1/job/from-file", "dead", |j| j["Status"] == "dead" && j["Stop"] == true).await;
     let raw = c.send(Method::DELETE, "/v1/job/from-file?purge=true", &[], "").await;
@@ -130,13 +173,17 @@ async fn blocking_queries_wake_and_time_out() {
     let started = Instant::now();
     let waiting = {
         let client = c.client.clone();
-        tokio::spawn(async move { client.query::<Value>("/v1/jobs", &RequestOptions::after(index, Duration::from_secs(60))).await })
+        tokio::spawn(async move {
+            client.query::<Value>("/v1/jobs", &RequestOptions::after(index, Duration::from_secs(60))).await
+        })
     };
     // An object that does not exist yet is waited for as well.
     let missing: u64 = c.get("/v1/job/later").await.header("x-nomad-index").parse().expect("index");
     let appearing = {
         let client = c.client.clone();
-        tokio::spawn(async move { client.query::<Value>("/v1/job/later", &RequestOptions::after(missing, Duration::from_secs(60))).await })
+        tokio::spawn(async move {
+            client.query::<Value>("/v1/job/later", &RequestOptions::after(missing, Duration::from_secs(60))).await
+        })
     };
     c.register(&job("later", 0)).await;
     let answer: Answer<Value> = waiting.await.expect("task").expect("answer");
@@ -157,7 +204,9 @@ async fn lists_are_filtered_and_paged_and_ids_may_hold_anything() {
     for id in ["a", "b", "c/d", "c/d/plan", "e%g", "z"] {
         c.register(&job(id, 0)).await;
     }
-    let ids = |v: &Value| -> Vec<String> { v.as_array().expect("list").iter().map(|j| j["ID"].as_str().expect("id").to_owned()).collect() };
+    let ids = |v: &Value| -> Vec<String> {
+        v.as_array().expect("list").iter().map(|j| j["ID"].as_str().expect("id").to_owned()).collect()
+    };
     for (query, wanted, token) in [
         ("", vec!["a", "b", "c/d", "c/d/plan", "e%g", "z"], ""),
         ("per_page=2", vec!["a", "b"], "default.c/d"),
@@ -178,7 +227,8 @@ async fn lists_are_filtered_and_paged_and_ids_may_hold_anything() {
             "{query}"
         );
     }
-    let all: Vec<Value> = c.client.query_all("/v1/jobs", &RequestOptions::default().with("per_page", 2)).await.expect("pages");
+    let all: Vec<Value> =
+        c.client.query_all("/v1/jobs", &RequestOptions::default().with("per_page", 2)).await.expect("pages");
     assert_eq!(all.len(), 6);
     for (path, id) in [("/v1/job/c/d", "c/d"), ("/v1/job/c%2Fd", "c/d"), ("/v1/job/e%25g", "e%g")] {
         assert_eq!(c.get(path).await.json()["ID"], id, "{path}");
@@ -188,7 +238,10 @@ async fn lists_are_filtered_and_paged_and_ids_may_hold_anything() {
     assert_eq!(c.get("/v1/job/c/d/plan/summary").await.json()["JobID"], "c/d/plan");
 
     let raw = c.put("/v1/search", &json!({"Prefix": "c/", "Context": "jobs"})).await;
-    assert_eq!((&raw.json()["Matches"], &raw.json()["Truncations"]), (&json!({"jobs": ["c/d", "c/d/plan"]}), &json!({"jobs": false})));
+    assert_eq!(
+        (&raw.json()["Matches"], &raw.json()["Truncations"]),
+        (&json!({"jobs": ["c/d", "c/d/plan"]}), &json!({"jobs": false}))
+    );
     let raw = c.put("/v1/search", &json!({"Prefix": "nothing", "Context": "all"})).await.json();
     assert!(raw["Matches"]["jobs"].is_null() && raw["Matches"].as_object().is_some_and(|m| m.len() == 12), "{raw}");
     let raw = c.put("/v1/search/fuzzy", &json!({"Text": "SERV", "Context": "tasks"})).await.json();
@@ -206,13 +259,23 @@ async fn memory_beyond_the_reservation_is_the_operators_to_allow() {
         json!({"Job": job})
     };
     let given = async |id: &str| {
-        let allocs = c.until(&format!("/v1/job/{id}/allocations"), "an allocation", |l| l.as_array().is_some_and(|l| !l.is_empty())).await;
+        let allocs = c
+            .until(&format!("/v1/job/{id}/allocations"), "an allocation", |l| {
+                l.as_array().is_some_and(|l| !l.is_empty())
+            })
+            .await;
         let id = allocs[0]["ID"].as_str().expect("an id").to_owned();
         let alloc = c.get(&format!("/v1/allocation/{id}")).await.json();
-        alloc["AllocatedResources"]["Tasks"].as_object().and_then(|t| t.values().next()).map(|t| t["Memory"]["MemoryMaxMB"].clone())
+        alloc["AllocatedResources"]["Tasks"]
+            .as_object()
+            .and_then(|t| t.values().next())
+            .map(|t| t["Memory"]["MemoryMaxMB"].clone())
     };
     let made = c.put("/v1/jobs", &more("off")).await.json();
-    assert!(made["Warnings"].as_str().is_some_and(|w| w.contains("memory_max of") && w.contains("no effect")), "{made}");
+    assert!(
+        made["Warnings"].as_str().is_some_and(|w| w.contains("memory_max of") && w.contains("no effect")),
+        "{made}"
+    );
     assert_eq!(given("off").await, Some(json!(0)));
     let on = json!({"SchedulerAlgorithm": "binpack", "MemoryOversubscriptionEnabled": true});
     c.done("/v1/operator/scheduler/configuration", &on).await;
@@ -235,6 +298,10 @@ async fn every_job_can_be_named_in_a_path() {
     }
     for id in ["..", "a\u{0}b", "a\u{1b}[2J"] {
         let raw = c.put("/v1/jobs", &json!({"Job": job(id, 0)})).await;
-        assert!(raw.status == StatusCode::INTERNAL_SERVER_ERROR && raw.text().contains("Job ID"), "{id:?}: {}", raw.text());
+        assert!(
+            raw.status == StatusCode::INTERNAL_SERVER_ERROR && raw.text().contains("Job ID"),
+            "{id:?}: {}",
+            raw.text()
+        );
     }
 }

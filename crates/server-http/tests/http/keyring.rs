@@ -52,7 +52,10 @@ async fn keys_are_published_rotated_and_deleted() {
     let jwks = raw.json();
     let x = jwks["keys"][0]["x"].as_str().expect("x").to_owned();
     let kid = jwks["keys"][0]["kid"].as_str().expect("kid").to_owned();
-    assert_eq!(jwks, json!({"keys": [{"kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "use": "sig", "kid": kid, "x": x}]}));
+    assert_eq!(
+        jwks,
+        json!({"keys": [{"kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "use": "sig", "kid": kid, "x": x}]})
+    );
     assert_eq!(URL_SAFE_NO_PAD.decode(&x).expect("base64url").len(), 32);
 
     let raw = c.get(KEYS).await;
@@ -60,7 +63,8 @@ async fn keys_are_published_rotated_and_deleted() {
     let index = row["CreateIndex"].as_u64().expect("index");
     assert_eq!(
         row,
-        json!({"KeyID": kid, "Algorithm": "EdDSA", "State": "active", "CreateTime": row["CreateTime"], "CreateIndex": index, "ModifyIndex": index,
+        json!({"KeyID": kid, "Algorithm": "EdDSA", "State": "active", "CreateTime": row["CreateTime"],
+            "CreateIndex": index, "ModifyIndex": index,
             "PublishTime": 0})
     );
     assert!(index > 0 && row["CreateTime"].as_i64().is_some_and(|t| t > 0), "{row}");
@@ -88,9 +92,15 @@ async fn keys_are_published_rotated_and_deleted() {
     assert_eq!((&jwks["keys"][0]["kid"], &jwks["keys"][1]["kid"]), (&json!(new), &json!(kid)));
     assert_eq!(verify(&jwks, &token), Some(claims), "old tokens stay valid");
 
-    assert_eq!(delete(&c, &new, "?force=true").await, (500, "active root key cannot be deleted: rotate first".to_owned()));
+    assert_eq!(
+        delete(&c, &new, "?force=true").await,
+        (500, "active root key cannot be deleted: rotate first".to_owned())
+    );
     assert_eq!(delete(&c, &kid, "?force=maybe").await.0, 400);
-    assert_eq!(delete(&c, "short", "").await, (500, "root key metadata lookup failed: index error: UUID must be 36 characters".to_owned()));
+    assert_eq!(
+        delete(&c, "short", "").await,
+        (500, "root key metadata lookup failed: index error: UUID must be 36 characters".to_owned())
+    );
     let (status, text) = delete(&c, &kid, "?force=false").await;
     assert!(
         status == 200 && serde_json::from_str::<Value>(&text).is_ok_and(|v| v["Index"].as_u64() > Some(rotated_index)),

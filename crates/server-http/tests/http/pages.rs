@@ -31,7 +31,9 @@ async fn paged(c: &Cluster, path: &str, mut between: impl AsyncFnMut(usize)) -> 
 async fn pages_are_complete_and_repeat_nothing_while_others_write() {
     let c = Cluster::start().await;
     let name = |n: usize| format!("job-{n:02}");
-    for (round, query) in ["", "namespace=*&", "reverse=true&", "prefix=job-&", "prefix=job-&reverse=true&"].into_iter().enumerate() {
+    for (round, query) in
+        ["", "namespace=*&", "reverse=true&", "prefix=job-&", "prefix=job-&reverse=true&"].into_iter().enumerate()
+    {
         for n in 0..12 {
             c.register(&job(&name(n), 0)).await;
         }
@@ -56,7 +58,11 @@ async fn pages_are_complete_and_repeat_nothing_while_others_write() {
         }
         assert_eq!(seen, sorted, "{path}: in order");
         let stood = (0..12).map(name).filter(|id| !gone.contains(id));
-        assert_eq!(stood.filter(|id| !seen.contains(id)).collect::<Vec<_>>(), Vec::<String>::new(), "{path}: what stood was not listed");
+        assert_eq!(
+            stood.filter(|id| !seen.contains(id)).collect::<Vec<_>>(),
+            Vec::<String>::new(),
+            "{path}: what stood was not listed"
+        );
         // Page by page is what one page holds.
         assert_eq!(paged(&c, &path, async |_| {}).await, ids(&c.get(&path).await.json()), "{path}");
     }

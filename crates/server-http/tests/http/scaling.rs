@@ -36,7 +36,8 @@ async fn every_request_is_put_on_record() {
     assert_eq!((text.status, &text.json()["EvalID"]), (StatusCode::OK, &json!("")), "{}", text.text());
     let failed = c.put("/v1/job/web/scale", &ask("web", json!({"Message": "no metrics", "Error": true}))).await;
     assert_eq!(failed.status, StatusCode::OK, "{}", failed.text());
-    let up = c.put("/v1/job/web/scale", &ask("web", json!({"Count": 3, "Message": "busy", "JobModifyIndex": index}))).await;
+    let up =
+        c.put("/v1/job/web/scale", &ask("web", json!({"Count": 3, "Message": "busy", "JobModifyIndex": index}))).await;
     assert_eq!(up.status, StatusCode::OK, "{}", up.text());
 
     let status = c.until("/v1/job/web/scale", "scaled", |s| s["TaskGroups"]["web"]["Running"] == 3).await;
@@ -52,7 +53,10 @@ async fn every_request_is_put_on_record() {
     );
     assert_eq!((&events[0]["EvalID"], &events[1]["EvalID"]), (&up.json()["EvalID"], &Value::Null));
     assert_eq!((&events[2]["Meta"], &events[0]["Meta"]), (&json!({"cpu": 40}), &Value::Null));
-    assert!(events[0]["Time"].as_i64() > events[2]["Time"].as_i64() && events[0]["CreateIndex"] == up.json()["Index"], "{events:?}");
+    assert!(
+        events[0]["Time"].as_i64() > events[2]["Time"].as_i64() && events[0]["CreateIndex"] == up.json()["Index"],
+        "{events:?}"
+    );
 
     // What is refused, with the status that clients go by; nothing of it is put on record.
     c.until("/v1/job/web/deployment", "successful", |d| d["Status"] == "successful").await;
@@ -69,7 +73,10 @@ async fn every_request_is_put_on_record() {
         assert!(raw.status.as_u16() == status && raw.text().contains(why), "{body}: {} {}", raw.status, raw.text());
     }
     assert_eq!(c.put("/v1/job/none/scale", &ask("none", json!({"Count": 1}))).await.status, StatusCode::NOT_FOUND);
-    assert_eq!(c.get("/v1/job/web/scale").await.json()["TaskGroups"]["web"]["Events"].as_array().map(Vec::len), Some(3));
+    assert_eq!(
+        c.get("/v1/job/web/scale").await.json()["TaskGroups"]["web"]["Events"].as_array().map(Vec::len),
+        Some(3)
+    );
 
     // With the job goes its record.
     c.send(http::Method::DELETE, "/v1/job/web?purge=true", &[], String::new()).await;
@@ -87,7 +94,8 @@ async fn a_rollout_holds_scaling_up_and_canaries_are_not_counted() {
     web["TaskGroups"][0]["Update"] = json!({"Canary": 1});
     web["TaskGroups"][0]["Tasks"][0]["Env"] = json!({"v": "2"});
     c.register(&web).await;
-    let three = |l: &Value| l.as_array().is_some_and(|l| l.iter().filter(|a| a["ClientStatus"] == "running").count() == 3);
+    let three =
+        |l: &Value| l.as_array().is_some_and(|l| l.iter().filter(|a| a["ClientStatus"] == "running").count() == 3);
     c.until("/v1/job/web/allocations", "a canary runs", three).await;
     let group = c.get("/v1/job/web/scale").await.json()["TaskGroups"]["web"].clone();
     assert_eq!((&group["Placed"], &group["Running"], &group["Healthy"]), (&json!(2), &json!(2), &json!(2)), "{group}");
@@ -162,10 +170,19 @@ async fn switched_off_registrations_stop_scaling_and_dispatch_too() {
         ("/v1/job/mail/dispatch", json!({})),
     ] {
         let raw = c.put(path, &body).await;
-        assert!(raw.status == StatusCode::FORBIDDEN && raw.text().contains("disabled"), "{path}: {} {}", raw.status, raw.text());
+        assert!(
+            raw.status == StatusCode::FORBIDDEN && raw.text().contains("disabled"),
+            "{path}: {} {}",
+            raw.status,
+            raw.text()
+        );
     }
     let raw = c.put("/v1/operator/scheduler/configuration", &json!({"NodeLimitForFeasibilityChecks": 5})).await;
-    assert!(raw.status == StatusCode::BAD_REQUEST && raw.text().contains("NodeLimitForFeasibilityChecks"), "{}", raw.text());
+    assert!(
+        raw.status == StatusCode::BAD_REQUEST && raw.text().contains("NodeLimitForFeasibilityChecks"),
+        "{}",
+        raw.text()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -30,9 +30,13 @@ async fn services_are_listed_chosen_filtered_and_deleted() {
     c.register(&with_services("shop", 3, &["web", "admin"])).await;
     let places = c.until("/v1/service/web", "registered", |v| v.as_array().is_some_and(|a| a.len() == 3)).await;
     let first = &places[0];
-    for (field, value) in
-        [("ServiceName", "web"), ("Namespace", "default"), ("Datacenter", "dc1"), ("JobID", "shop"), ("Address", "10.1.2.3")]
-    {
+    for (field, value) in [
+        ("ServiceName", "web"),
+        ("Namespace", "default"),
+        ("Datacenter", "dc1"),
+        ("JobID", "shop"),
+        ("Address", "10.1.2.3"),
+    ] {
         assert_eq!(first[field], value, "{first}");
     }
     assert_eq!(first["Tags"], serde_json::json!(["web-tag", "all"]));
@@ -56,7 +60,10 @@ async fn services_are_listed_chosen_filtered_and_deleted() {
     assert_eq!(c.get("/v1/job/none/services").await.status, StatusCode::NOT_FOUND);
 
     let id = first["ID"].as_str().expect("id");
-    assert_eq!(c.send(Method::DELETE, &format!("/v1/service/other/{id}"), &[], "").await.status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(
+        c.send(Method::DELETE, &format!("/v1/service/other/{id}"), &[], "").await.status,
+        StatusCode::INTERNAL_SERVER_ERROR
+    );
     let deleted = c.send(Method::DELETE, &format!("/v1/service/web/{id}"), &[], "").await;
     assert_eq!(deleted.status, StatusCode::OK, "{}", deleted.text());
     assert_eq!(c.get("/v1/service/web").await.json().as_array().map(Vec::len), Some(2));
@@ -76,7 +83,11 @@ async fn whoever_waits_for_a_service_is_woken_by_that_service_only() {
     };
     c.register(&with_services("b", 1, &["other"])).await;
     c.until("/v1/service/other", "registered", |v| v.as_array().is_some_and(|a| a.len() == 1)).await;
-    assert_eq!(client.call(call::service("web")).await.expect("places").meta.index, index, "another service has changed");
+    assert_eq!(
+        client.call(call::service("web")).await.expect("places").meta.index,
+        index,
+        "another service has changed"
+    );
     assert!(!waiting.is_finished());
     let stopped = c.send(Method::DELETE, "/v1/job/a", &[], "").await;
     assert_eq!(stopped.status, StatusCode::OK);
@@ -101,7 +112,11 @@ async fn services_are_a_topic_of_the_event_stream() {
     while seen.len() < 2 {
         let batch = testkit::soon(stream.next()).await.expect("open").expect("JSON");
         for event in batch["Events"].as_array().into_iter().flatten() {
-            assert_eq!((&event["Topic"], &event["Payload"]["Service"]["ServiceName"]), (&"Service".into(), &"web".into()), "{event}");
+            assert_eq!(
+                (&event["Topic"], &event["Payload"]["Service"]["ServiceName"]),
+                (&"Service".into(), &"web".into()),
+                "{event}"
+            );
             seen.push(event["Type"].as_str().expect("type").to_owned());
         }
     }

@@ -40,7 +40,11 @@ async fn events_arrive_as_they_happen() {
         let batch = all.next().await.expect("line").expect("open");
         for event in batch["Events"].as_array().into_iter().flatten() {
             if event["Topic"] == "Job" {
-                assert_eq!((&event["Type"], &event["Payload"]["Job"]["ID"]), (&json!("JobRegistered"), &event["Key"]), "{event}");
+                assert_eq!(
+                    (&event["Type"], &event["Payload"]["Job"]["ID"]),
+                    (&json!("JobRegistered"), &event["Key"]),
+                    "{event}"
+                );
                 assert_eq!(event["Index"], batch["Index"]);
                 topics.push(event["Key"].as_str().unwrap_or_default().to_owned());
             }
@@ -57,7 +61,8 @@ async fn events_arrive_as_they_happen() {
     for _ in 0..3 {
         assert_eq!(silent.next().await.expect("line"), Some(json!({})), "only signs of life");
     }
-    let mut unknown = open("topic=HostVolume&topic=Nonsense").await.expect("topics of other releases are waited for in vain");
+    let mut unknown =
+        open("topic=HostVolume&topic=Nonsense").await.expect("topics of other releases are waited for in vain");
     for _ in 0..3 {
         assert_eq!(unknown.next().await.expect("line"), Some(json!({})), "only signs of life");
     }
@@ -100,8 +105,12 @@ fn node_router(feed: mpsc::Receiver<Result<Bytes, Infallible>>) -> Router {
 
 async fn exercise(c: &Cluster, alloc: &str, node_id: &str, feed: mpsc::Sender<Result<Bytes, Infallible>>) {
     // Frames pass one by one, while the answer is still open.
-    let mut frames =
-        c.client.stream(&format!("/v1/client/fs/logs/{alloc}?follow=true"), &RequestOptions::default()).await.expect("stream").frames();
+    let mut frames = c
+        .client
+        .stream(&format!("/v1/client/fs/logs/{alloc}?follow=true"), &RequestOptions::default())
+        .await
+        .expect("stream")
+        .frames();
     for text in ["aGVs", "bG8="] {
         feed.send(Ok(Bytes::from(format!("{{\"Data\":\"{text}\"}}{{}}")))).await.expect("the node is asked");
         let frame = testkit::soon(frames.next()).await.expect("frame").expect("open");
@@ -110,9 +119,17 @@ async fn exercise(c: &Cluster, alloc: &str, node_id: &str, feed: mpsc::Sender<Re
     drop(feed);
     assert!(frames.next().await.expect("end").is_none());
     let raw = c
-        .send(Method::PUT, &format!("/v1/client/allocation/{alloc}/signal?region=global"), &[("x-nomad-token", "t")], r#"{"Signal":"HUP"}"#)
+        .send(
+            Method::PUT,
+            &format!("/v1/client/allocation/{alloc}/signal?region=global"),
+            &[("x-nomad-token", "t")],
+            r#"{"Signal":"HUP"}"#,
+        )
         .await;
-    assert_eq!(raw.text(), format!("PUT /v1/client/allocation/{alloc}/signal?region=global Some(\"t\") {{\"Signal\":\"HUP\"}}"));
+    assert_eq!(
+        raw.text(),
+        format!("PUT /v1/client/allocation/{alloc}/signal?region=global Some(\"t\") {{\"Signal\":\"HUP\"}}")
+    );
     let raw = c.get(&format!("/v1/allocation/{alloc}/checks?pretty")).await;
     assert_eq!(raw.text(), format!("GET /v1/client/allocation/{alloc}/checks?pretty None "));
     let raw = c.get(&format!("/v1/client/stats?node_id={node_id}")).await;
@@ -142,7 +159,8 @@ async fn client_endpoints_are_passed_on_to_the_node() {
     n.http_addr = listener.local_addr().expect("address").to_string();
     let (feed, feeding) = mpsc::channel(4);
     let stop = tokio_util::sync::CancellationToken::new();
-    let serving = tokio::spawn(server_http::serve(listener, node_router(feeding), Limits::default(), stop.clone()));
+    let serving =
+        tokio::spawn(server_http::serve(listener, node_router(feeding), Limits::default(), None, stop.clone()));
     let n = FakeNode::join(&c, n).await;
     let alloc = running_alloc(&c).await;
     exercise(&c, &alloc, &n.id.to_string(), feed).await;
@@ -169,9 +187,12 @@ async fn client_endpoints_of_the_local_node_are_called() {
 async fn compressed_streams_are_flushed_with_each_line() {
     let c = Cluster::start().await;
     let address = api::client::Address::parse(&c.address).expect("address");
-    let mut connection: api::client::Connection = api::client::Connection::open(&address).await.expect("connects");
-    let request = http::Request::get("/v1/event/stream?topic=Job").header("host", "localhost").header("accept-encoding", "gzip");
-    let response = connection.send(request.body(http_body_util::Full::default()).expect("request")).await.expect("answers");
+    let mut connection: api::client::Connection =
+        api::client::Connection::open(&address, None).await.expect("connects");
+    let request =
+        http::Request::get("/v1/event/stream?topic=Job").header("host", "localhost").header("accept-encoding", "gzip");
+    let response =
+        connection.send(request.body(http_body_util::Full::default()).expect("request")).await.expect("answers");
     assert_eq!(response.headers().get("content-encoding").and_then(|v| v.to_str().ok()), Some("gzip"));
     let mut body = response.into_body();
     let mut decoder = flate2::write::GzDecoder::new(Vec::new());

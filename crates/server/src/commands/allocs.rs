@@ -11,7 +11,12 @@ impl ServerHandle {
     ///
     /// # Errors
     /// When there is no such allocation.
-    pub async fn stop_alloc(&self, id: AllocId, no_shutdown_delay: bool, reschedule: bool) -> Result<EvalCreated, ServerError> {
+    pub async fn stop_alloc(
+        &self,
+        id: AllocId,
+        no_shutdown_delay: bool,
+        reschedule: bool,
+    ) -> Result<EvalCreated, ServerError> {
         self.decide(move |state, stamp, ids| stop_alloc(state, id, (no_shutdown_delay, reschedule), stamp, ids)).await
     }
 }

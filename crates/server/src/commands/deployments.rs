@@ -31,7 +31,11 @@ impl ServerHandle {
     /// # Errors
     /// When there is no such deployment or group, it has ended, there is nothing to promote, or a canary is not
     /// healthy yet.
-    pub async fn promote_deployment(&self, id: DeploymentId, groups: Option<Vec<String>>) -> Result<DeploymentChanged, ServerError> {
+    pub async fn promote_deployment(
+        &self,
+        id: DeploymentId,
+        groups: Option<Vec<String>>,
+    ) -> Result<DeploymentChanged, ServerError> {
         self.decide(move |state, stamp, ids| deployments::promote(state, id, groups.as_deref(), stamp, ids)).await
     }
 

@@ -41,7 +41,8 @@ fn configurations(state: &State, schemas: &DriverSchemas, job: &Job) -> DriverVe
             // A driver that no node has is told elsewhere.
             if untold {
                 verdict.warnings.push(format!(
-                    "task {:?}: its configuration was not checked: no node has told the schema of the driver {driver:?}",
+                    "task {:?}: its configuration was not checked: no node has told the schema of the driver \
+                        {driver:?}",
                     &*task.name
                 ));
             }
@@ -57,7 +58,10 @@ fn configurations(state: &State, schemas: &DriverSchemas, job: &Job) -> DriverVe
                 let prefix = format!("Task group {} validation failed", group.name);
                 match verdict.errors.0.last_mut() {
                     Some(Problem::In { prefix: last, errors }) if *last == prefix => errors.0.push(Problem::Text(text)),
-                    _ => verdict.errors.0.push(Problem::In { prefix, errors: ValidationErrors(vec![Problem::Text(text)]) }),
+                    _ => verdict
+                        .errors
+                        .0
+                        .push(Problem::In { prefix, errors: ValidationErrors(vec![Problem::Text(text)]) }),
                 }
             }
         }
@@ -105,8 +109,12 @@ impl ServerHandle {
 /// A task whose driver no node has waits until one does, which is seldom what was meant. No refusal: the node may be
 /// on its way.
 pub(super) fn unknown(state: &State, job: &Job) -> Vec<String> {
-    let known: BTreeSet<&str> =
-        state.nodes().flat_map(|node| node.drivers.iter()).filter(|(_, driver)| driver.detected).map(|(name, _)| name.as_str()).collect();
+    let known: BTreeSet<&str> = state
+        .nodes()
+        .flat_map(|node| node.drivers.iter())
+        .filter(|(_, driver)| driver.detected)
+        .map(|(name, _)| name.as_str())
+        .collect();
     warnings(&known, job)
 }
 
@@ -114,14 +122,19 @@ fn warnings(known: &BTreeSet<&str>, job: &Job) -> Vec<String> {
     if known.is_empty() {
         return Vec::new();
     }
-    let tasks = job.task_groups.iter().flat_map(|group| &group.tasks).filter(|task| !known.contains(task.driver.as_str()));
+    let tasks =
+        job.task_groups.iter().flat_map(|group| &group.tasks).filter(|task| !known.contains(task.driver.as_str()));
     tasks
         .map(|task| {
             let driver = &task.driver;
-            let meant =
-                jobspec::nearest(driver, known.iter().copied()).map(|name| format!(" (did you mean {name:?}?)")).unwrap_or_default();
+            let meant = jobspec::nearest(driver, known.iter().copied())
+                .map(|name| format!(" (did you mean {name:?}?)"))
+                .unwrap_or_default();
             let have = known.iter().copied().collect::<Vec<_>>().join(", ");
-            format!("task {:?}: no node has the driver {driver:?}{meant}; it waits until one has. Nodes have {have}", &*task.name)
+            format!(
+                "task {:?}: no node has the driver {driver:?}{meant}; it waits until one has. Nodes have {have}",
+                &*task.name
+            )
         })
         .collect()
 }
@@ -141,15 +154,19 @@ mod tests {
         let known: BTreeSet<&str> = ["docker", "exec", "raw_exec"].into();
         assert_eq!(
             warnings(&known, &job("raw-exec")),
-            [
-                "task \"t\": no node has the driver \"raw-exec\" (did you mean \"raw_exec\"?); it waits until one has. Nodes have docker, exec, raw_exec"
-            ]
+            ["task \"t\": no node has the driver \"raw-exec\" (did you mean \"raw_exec\"?); it waits until one \
+                    has. Nodes have docker, exec, raw_exec"]
         );
         assert_eq!(
             warnings(&known, &job("podman")),
-            ["task \"t\": no node has the driver \"podman\"; it waits until one has. Nodes have docker, exec, raw_exec"]
+            ["task \"t\": no node has the driver \"podman\"; it waits until one has. Nodes have docker, exec, \
+                    raw_exec"]
         );
         assert_eq!(warnings(&known, &job("exec")), Vec::<String>::new());
-        assert_eq!(warnings(&BTreeSet::new(), &job("raw-exec")), Vec::<String>::new(), "without nodes nothing is known");
+        assert_eq!(
+            warnings(&BTreeSet::new(), &job("raw-exec")),
+            Vec::<String>::new(),
+            "without nodes nothing is known"
+        );
     }
 }

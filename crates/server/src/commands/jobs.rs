@@ -13,7 +13,9 @@ use crate::{
     config::ServerConfig,
     error::ServerError,
     handle::ServerHandle,
-    requests::{DeregisterJob, DispatchJob, Dispatched, EvalCreated, JobVerdict, PlanJob, PlanPreview, RegisterJob, ScaleJob},
+    requests::{
+        DeregisterJob, DispatchJob, Dispatched, EvalCreated, JobVerdict, PlanJob, PlanPreview, RegisterJob, ScaleJob,
+    },
 };
 
 /// What a person should know of the job in this cluster, although it is accepted.
@@ -120,9 +122,17 @@ impl ServerHandle {
     ///
     /// # Errors
     /// When there is no such job or version, it is the current one, or the current one is not the enforced one.
-    pub async fn revert_job(&self, key: JobKey, version: u64, enforced: Option<u64>) -> Result<EvalCreated, ServerError> {
+    pub async fn revert_job(
+        &self,
+        key: JobKey,
+        version: u64,
+        enforced: Option<u64>,
+    ) -> Result<EvalCreated, ServerError> {
         let own = self.clone();
-        self.decide(move |state, stamp, ids| jobs::revert(state, &key, (version, enforced), &own.config().admission(), stamp, ids)).await
+        self.decide(move |state, stamp, ids| {
+            jobs::revert(state, &key, (version, enforced), &own.config().admission(), stamp, ids)
+        })
+        .await
     }
 
     /// Marks a version as stable or not.
@@ -140,7 +150,8 @@ impl ServerHandle {
     /// When there is no such job, it is no template, is stopped, or does not allow what the request brings.
     pub async fn dispatch_job(&self, request: DispatchJob) -> Result<Dispatched, ServerError> {
         let own = self.clone();
-        self.decide(move |state, stamp, ids| dispatch::dispatch(state, &request, &own.config().admission(), stamp, ids)).await
+        self.decide(move |state, stamp, ids| dispatch::dispatch(state, &request, &own.config().admission(), stamp, ids))
+            .await
     }
 
     /// Changes the count of a group, or records a message about it.
@@ -150,6 +161,7 @@ impl ServerHandle {
     /// out a version.
     pub async fn scale_job(&self, request: ScaleJob) -> Result<EvalCreated, ServerError> {
         let own = self.clone();
-        self.decide(move |state, stamp, ids| scaling::scale(state, request, &own.config().admission(), stamp, ids)).await
+        self.decide(move |state, stamp, ids| scaling::scale(state, request, &own.config().admission(), stamp, ids))
+            .await
     }
 }

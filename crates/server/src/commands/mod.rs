@@ -4,6 +4,7 @@
 mod allocs;
 mod deployments;
 mod drivers;
+mod introductions;
 mod jobs;
 mod keyring;
 mod nodes;

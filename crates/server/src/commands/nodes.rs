@@ -54,7 +54,8 @@ impl ServerHandle {
             let down = |state: &state::State| state.node(id).is_none_or(|node| without_lease(node.status));
             if self.wait_until(patience, down).await.is_err() {
                 return Err(ServerError::conflict(format!(
-                    "node {id} manages remote tasks and still renews its lease: stop its agent or drain it, then purge it"
+                    "node {id} manages remote tasks and still renews its lease: stop its agent or drain it, then \
+                        purge it"
                 )));
             }
         }

@@ -34,13 +34,17 @@ impl ServerHandle {
         }
         if let Some(switch) = config.preemption_config.switched_on() {
             return Err(ServerError::invalid(format!(
-                "PreemptionConfig.{switch} cannot be true: no job displaces another in this release; set it to false, or leave it out"
+                "PreemptionConfig.{switch} cannot be true: no job displaces another in this release; set it to false, \
+                    or leave it out"
             )));
         }
         self.decide(move |state, stamp, _| {
             let now = state.scheduler_config().modify_index;
             if cas.is_some_and(|cas| cas != now) {
-                return Ok(Decided { batch: Batch::default(), answer: SchedulerConfigSet { updated: false, index: now } });
+                return Ok(Decided {
+                    batch: Batch::default(),
+                    answer: SchedulerConfigSet { updated: false, index: now },
+                });
             }
             let answer = SchedulerConfigSet { updated: true, index: stamp.index };
             Ok(Decided { batch: Change::SetSchedulerConfig(config).into(), answer })

@@ -14,7 +14,12 @@ impl ServerHandle {
     ///
     /// # Errors
     /// When there is no such registration.
-    pub async fn delete_service(&self, namespace: Namespace, name: String, id: String) -> Result<StoreIndex, ServerError> {
+    pub async fn delete_service(
+        &self,
+        namespace: Namespace,
+        name: String,
+        id: String,
+    ) -> Result<StoreIndex, ServerError> {
         self.decide(move |state, stamp, _| {
             let found = state.service(&id).filter(|r| r.namespace == namespace && *r.service_name == *name);
             let found = found.ok_or_else(|| Refused::not_found(Kind::Service, &id))?;

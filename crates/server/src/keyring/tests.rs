@@ -1,12 +1,16 @@
 //! The keyring on a real directory: what is signed can be verified, and what happens to files.
 
+use std::{fs::Permissions, os::unix::fs::PermissionsExt as _};
+
 use aws_lc_rs::{
     encoding::{AsBigEndian as _, Curve25519SeedBin},
     signature::{ED25519, UnparsedPublicKey},
 };
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+use state::Change;
 
-use super::*;
+use super::{files::UNFINISHED, *};
 
 fn open(dir: &Path) -> Keyring {
     Keyring::open(Some(dir.to_owned()), 1_000, 10).expect("opens")
@@ -91,7 +95,8 @@ fn keys_survive_restarts_in_files_of_their_own() {
     // The secret is in the file and in nothing that is shown.
     let text = fs::read_to_string(file_of(&keys, made.0[0].id)).expect("reads");
     let secret = serde_json::from_str::<Value>(&text).expect("JSON")["PrivateKey"].as_str().expect("text").to_owned();
-    let seed: Curve25519SeedBin<'_> = second.ring.load().keys[1].pair.seed().expect("seed").as_be_bytes().expect("bytes");
+    let seed: Curve25519SeedBin<'_> =
+        second.ring.load().keys[1].pair.seed().expect("seed").as_be_bytes().expect("bytes");
     let seed = seed.as_ref().to_vec();
     let shown = format!("{second:?} {:?}", second.keys());
     assert!(!shown.contains(&secret) && !shown.contains(&format!("{seed:?}")), "{shown}");
@@ -159,7 +164,11 @@ fn damaged_files_are_named_and_left_as_they_are() {
         let [Damaged { path: named, why: said }] = after.damaged() else { panic!("{why}: {:?}", after.damaged()) };
         assert!(named == &path && said.contains(why), "{why}: {said}");
         let now = ids(&after);
-        assert_eq!((now.len(), now[1], now[0].1), (2, (old, KeyState::Inactive), KeyState::Active), "{why}: a new key beside the others");
+        assert_eq!(
+            (now.len(), now[1], now[0].1),
+            (2, (old, KeyState::Inactive), KeyState::Active),
+            "{why}: a new key beside the others"
+        );
         assert!(now[0].0 != active, "{why}");
         assert_eq!(fs::read_to_string(&path).expect("reads"), text, "{why}: it is not touched");
         // Somebody restores it: published again, and the newer key goes on signing.
@@ -245,4 +254,67 @@ async fn changes_wake_those_who_wait_and_indexes_never_go_back() {
     assert!(second.create_index > first.create_index);
     assert_eq!(keyring.keys().0[0].id, second.id);
     testkit::soon(waiting).await.expect("no panic");
+}
+
+fn shared(byte: u8) -> SharedKey {
+    SharedKey::read(&STANDARD.encode([byte; 32])).expect("a key")
+}
+
+/// The state with these keys.
+fn put(state: &State, keys: Vec<SigningKey>) -> State {
+    let mut next = state.clone();
+    let changes: Vec<Change> = keys.into_iter().map(|key| Change::PutSigningKey(Box::new(key))).collect();
+    next.apply(state.latest_index() + 1, 0, changes.into()).expect("applies");
+    next
+}
+
+#[test]
+fn keys_in_the_state_are_used_once_they_are_there() {
+    let empty = State::new();
+    let keyring = Keyring::of_state(shared(1), &empty).expect("opens");
+    let first = keyring.first(None, 1_000).expect("makes one");
+    assert!(keyring.sign(&json!({})).is_err() && keyring.keys().0.is_empty(), "it is not committed");
+    let one = put(&empty, first);
+    keyring.follow(&one);
+    let token = keyring.sign(&json!({"n": 1})).expect("signs");
+    assert_eq!(keyring.keys().1, one.index(Table::SigningKeys));
+    assert!(keyring.first(None, 2_000).expect("reads").is_empty(), "there is one");
+
+    // Another server of the same key: the same keys, and one of them marked.
+    let other = Keyring::of_state(shared(1), &one).expect("opens");
+    assert_eq!(other.keys(), keyring.keys());
+    assert_eq!(other.verify(&token), Some(json!({"n": 1})));
+    let (row, _) = other.to_commit(3_000).expect("makes one").expect("for the state");
+    let old = ids(&other)[0].0;
+    let marked = SigningKey { state: KeyState::Inactive, ..SigningKey::clone(one.signing_key(old).expect("there")) };
+    let two = put(&one, vec![row.clone(), marked]);
+    keyring.follow(&two);
+    assert_eq!(ids(&keyring), [(row.id, KeyState::Active), (old, KeyState::Inactive)]);
+    assert!(keyring.verify(&token).is_some());
+    keyring.follow(&one);
+    assert_eq!(keyring.keys().0.len(), 2, "an older state says nothing");
+    let shown = format!("{keyring:?} {:?} {row:?}", keyring.keys());
+    let seed = keyring.ring.load().keys[0].secret().expect("encodes");
+    assert!(!shown.contains(&STANDARD.encode(&seed)) && !shown.contains(&format!("{seed:?}")), "{shown}");
+}
+
+#[test]
+fn a_key_that_does_not_open_is_named() {
+    let keyring = Keyring::of_state(shared(1), &State::new()).expect("opens");
+    let state = put(&State::new(), keyring.first(None, 1_000).expect("makes one"));
+    keyring.follow(&state);
+    let kept = ids(&keyring);
+    let error = Keyring::of_state(shared(2), &state).expect_err("another key").to_string();
+    assert!(error.contains(&kept[0].0.to_string()) && error.contains("server.encrypt"), "{error}");
+    // One that comes later is left out, and the others go on.
+    let (strange, _) = Keyring::of_state(shared(2), &State::new())
+        .and_then(|other| other.to_commit(2_000))
+        .expect("makes one")
+        .expect("for the state");
+    let (row, _) = keyring.to_commit(3_000).expect("makes one").expect("for the state");
+    let swapped = SigningKey { id: Uuid::from_u128(7), ..row.clone() };
+    keyring.follow(&put(&state, vec![strange, row.clone(), swapped]));
+    assert_eq!(keyring.keys().0.len(), 2, "of {:?}", keyring.keys());
+    assert!(ids(&keyring).iter().all(|(id, _)| *id == row.id || *id == kept[0].0));
+    assert!(keyring.sign(&json!({})).is_ok());
 }

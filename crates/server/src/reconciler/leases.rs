@@ -120,7 +120,8 @@ impl Leases {
         // It is told for people: a disk that refuses it has said so elsewhere.
         drop(self.queue.queue_commit(move |state, stamp| {
             let known = spared.into_iter().filter(|id| state.node(*id).is_some());
-            let changes = known.map(|id| Change::NodeEvents(id, vec![nodes::event(why.clone(), "Cluster", stamp)])).collect();
+            let changes =
+                known.map(|id| Change::NodeEvents(id, vec![nodes::event(why.clone(), "Cluster", stamp)])).collect();
             Ok(Decided { batch: Batch { changes, ..Batch::default() }, answer: () })
         }));
     }
@@ -212,7 +213,13 @@ mod tests {
     #[test]
     fn a_node_that_is_ready_again_is_not_lost_by_what_was_seen_before() {
         let stamp = |index| Stamp { index, now: 1 };
-        let node = Node { id: new_id(), name: "n".into(), datacenter: "dc1".into(), pool: "default".into(), ..Node::default() };
+        let node = Node {
+            id: new_id(),
+            name: "n".into(),
+            datacenter: "dc1".into(),
+            pool: "default".into(),
+            ..Node::default()
+        };
         let id = node.id;
         let mut state = State::default();
         let ready = nodes::register(&state, node, stamp(2), &mut new_id).expect("a node");
@@ -220,7 +227,7 @@ mod tests {
         let state = Arc::new(state);
         let (queue, _queued) = CommitQueue::new(state.clone());
         let published = Published::new(state.clone());
-        let leases = Leases::new(&ServerConfig::default(), queue, published, Arc::new(Runner::new(false)));
+        let leases = Leases::new(&ServerConfig::default(), queue, published, Arc::new(Runner::new(false, None)));
 
         let lost = || leases.decide(vec![id], &state, stamp(3)).batch;
         assert!(!lost().is_empty(), "nobody has heard from it");

@@ -14,7 +14,9 @@ mod supervision;
 use std::sync::Arc;
 
 use self::part::{Look, Part, RETRY};
-pub(crate) use self::{collection::Collection, deployments::Deployments, drains::Drains, leases::Leases, supervision::Supervision};
+pub(crate) use self::{
+    collection::Collection, deployments::Deployments, drains::Drains, leases::Leases, supervision::Supervision,
+};
 use crate::{commit::CommitQueue, published::Published, runner::Runner};
 
 /// Runs parts. Cheap to clone.

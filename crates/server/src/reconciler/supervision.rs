@@ -10,9 +10,12 @@ use std::{
     time::Duration,
 };
 
-use control::supervision::{self, Beginning, Said, Signals, Supervised, Timers};
+use control::{
+    sessions::SessionId,
+    supervision::{self, Beginning, Said, Signals, Supervised, Timers},
+};
 use lifecycle::remote::Event;
-use model::{NodeId, RemoteReport, SlotKey, StoreIndex, TimestampNs};
+use model::{RemoteReport, SlotKey, StoreIndex, TimestampNs};
 use state::{Batch, State};
 use tokio::sync::{Notify, oneshot};
 
@@ -22,6 +25,7 @@ use crate::{
     error::{Kind, ServerError},
     loops::{self, Loop},
     reconciler::part::{Look, Part},
+    session_order::SessionOrder,
     sweep::Sweeps,
 };
 
@@ -39,7 +43,14 @@ pub(crate) struct Supervision {
 
 impl Supervision {
     pub(crate) fn new(sweeps: Arc<Sweeps>, queue: CommitQueue) -> Self {
-        Self { signals: Mutex::default(), timers: Mutex::default(), wake: Notify::new(), sweeps, queue, looks: AtomicU64::new(0) }
+        Self {
+            signals: Mutex::default(),
+            timers: Mutex::default(),
+            wake: Notify::new(),
+            sweeps,
+            queue,
+            looks: AtomicU64::new(0),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Signals> {
@@ -73,17 +84,20 @@ impl Supervision {
     /// order (or release) the node is to be told again.
     pub(crate) fn report(
         self: &Arc<Self>,
-        from: NodeId,
+        (from, order): (SessionId, SessionOrder),
         reports: Vec<RemoteReport>,
     ) -> (impl Future<Output = Result<(), ServerError>> + Send + 'static, oneshot::Receiver<Vec<SlotKey>>) {
         let (tx, resend) = oneshot::channel();
         let own = self.clone();
         let stored = self.queue.queue_commit(move |state, stamp| {
+            order.check(from)?;
+            let from = from.node;
             for report in reports.iter().filter(|report| report.stale_epoch > 0) {
                 let (slot, epoch, acted_under) = (&report.slot, report.epoch, report.stale_epoch);
                 tracing::warn!(slot = %slot, node = %from, epoch, acted_under, "an order was refused as stale");
             }
-            let (supervised, again) = supervision::report(state, from, reports, stamp, &mut new_id, &|begins| own.held(begins));
+            let (supervised, again) =
+                supervision::report(state, from, reports, stamp, &mut new_id, &|begins| own.held(begins));
             let _ = tx.send(again);
             Ok(Decided { batch: told(supervised), answer: () })
         });
@@ -106,8 +120,15 @@ impl Supervision {
     ///
     /// # Errors
     /// When nothing does.
-    pub(crate) fn ordered(&self, state: &State, slot: &SlotKey, event: &Event, stamp: Stamp) -> Result<Batch, ServerError> {
-        let (supervised, result) = supervision::order(state, slot, event, stamp, &mut new_id, &|begins| self.held(begins));
+    pub(crate) fn ordered(
+        &self,
+        state: &State,
+        slot: &SlotKey,
+        event: &Event,
+        stamp: Stamp,
+    ) -> Result<Batch, ServerError> {
+        let (supervised, result) =
+            supervision::order(state, slot, event, stamp, &mut new_id, &|begins| self.held(begins));
         let batch = told(supervised);
         result?;
         Ok(batch)

@@ -27,10 +27,13 @@ use api::{
 };
 use control::{
     nodes, pending,
+    sessions::SessionId,
     takeover::{self, Unbound},
 };
 use lifecycle::remote::recovering::{Awaited, is_over};
-use model::{Allocation, Evaluation, GenerationId, Job, Node, NodeId, NodeStatus, RemoteOrder, StoreIndex, TimestampNs, Trigger};
+use model::{
+    Allocation, Evaluation, GenerationId, Job, Node, NodeId, NodeStatus, RemoteOrder, StoreIndex, TimestampNs, Trigger,
+};
 use state::{Change, ClusterMeta, Mark, Recovery, State};
 use tokio::sync::Notify;
 
@@ -43,6 +46,7 @@ use crate::{
     published::Published,
     reconciler::part::Part as _,
     runner::Runner,
+    session_order::SessionOrder,
     sessions::NodeSessions,
 };
 
@@ -108,10 +112,17 @@ impl RecoveryStatus {
             ));
         }
         if !self.unswept.is_empty() {
-            parts.push(format!("the sweep of {} ({})", count(self.unswept.len(), "provider"), list(self.unswept.iter().cloned())));
+            parts.push(format!(
+                "the sweep of {} ({})",
+                count(self.unswept.len(), "provider"),
+                list(self.unswept.iter().cloned())
+            ));
         }
         if self.by_hand {
-            parts.push("a person, because the servers began without a list of their nodes (drover operator recover)".to_owned());
+            parts.push(
+                "a person, because the servers began without a list of their nodes (drover operator recover)"
+                    .to_owned(),
+            );
         }
         if parts.is_empty() {
             parts.push("nodes that it may not know of to be heard, for a moment".to_owned());
@@ -179,7 +190,17 @@ impl Recovering {
         started_at: TimestampNs,
         unheard: Duration,
     ) -> Self {
-        Self { answered: Mutex::default(), wake: Notify::new(), queue, published, parts, sessions, runner, started_at, unheard }
+        Self {
+            answered: Mutex::default(),
+            wake: Notify::new(),
+            queue,
+            published,
+            parts,
+            sessions,
+            runner,
+            started_at,
+            unheard,
+        }
     }
 
     fn answered(&self, recovery: &Recovery) -> BTreeSet<NodeId> {
@@ -220,7 +241,9 @@ impl Recovering {
             answered: answered.into_iter().collect(),
             unswept,
             unbound,
-            not_before: recovery.since.max(self.started_at) + ns(self.unheard),
+            // One that a former process has begun, by a clock that was far ahead, counts from the start.
+            not_before: if recovery.since > now_ns() { self.started_at } else { recovery.since.max(self.started_at) }
+                + ns(self.unheard),
         })
     }
 
@@ -235,7 +258,8 @@ impl Recovering {
             let known = state.cluster().history_of(mark.generation, state.latest_index());
             let cause = || {
                 format!(
-                    "node {} has acted on index {} of generation {}, of which these servers know {}: their state is from the past",
+                    "node {} has acted on index {} of generation {}, of which these servers know {}: their state is \
+                        from the past",
                     who,
                     mark.index,
                     mark.generation,
@@ -293,7 +317,8 @@ impl Recovering {
     pub(crate) fn begun(&self, cause: &str) {
         tracing::error!(
             cause,
-            "RECOVERY: nothing is created, stopped, moved or collected until every node and provider has answered; see drover operator recover -status"
+            "RECOVERY: nothing is created, stopped, moved or collected until every node and provider has answered; \
+                see drover operator recover -status"
         );
         self.parts.sweeps.anew();
         // Each opens another one and tells what it has.
@@ -306,16 +331,17 @@ impl Recovering {
     /// then they recover, and otherwise the node is given the mark of their state.
     pub(crate) fn told(
         self: &Arc<Self>,
-        node: NodeId,
+        (from, order): (SessionId, SessionOrder),
         mark: Mark,
         lost: bool,
         pieces: Vec<Inventory>,
     ) -> impl Future<Output = Result<Option<(GenerationId, StoreIndex)>, ServerError>> + Send + 'static {
-        let read = read(pieces);
+        let (read, node) = (read(pieces), from.node);
         let own = self.clone();
         async move {
             let (allocs, orders) = read?;
             let stored = own.queue.commit(move |state, stamp| {
+                order.check(from)?;
                 let Some(recovery) = state.cluster().recovery.clone() else {
                     let answer = match takeover::unknown_of(state, node, &allocs, &orders) {
                         _ if !lost => Told::Nothing,
@@ -327,8 +353,11 @@ impl Recovering {
                 // One whose mark is part of the history, or that has told already, has nothing that the servers do
                 // not know better.
                 let knows_more = !state.cluster().knows(mark, state.latest_index());
-                let mut batch =
-                    if knows_more { takeover::of_node(state, node, &allocs, &orders, stamp, &mut new_id) } else { state::Batch::default() };
+                let mut batch = if knows_more {
+                    takeover::of_node(state, node, &allocs, &orders, stamp, &mut new_id)
+                } else {
+                    state::Batch::default()
+                };
                 batch.recovers = true;
                 Ok(Decided { batch, answer: Told::Stored(recovery.generation, stamp.index) })
             });
@@ -337,7 +366,8 @@ impl Recovering {
                 Told::Nothing => Ok(None),
                 Told::KnowsMore(what) => {
                     let cause = format!(
-                        "node {} has lost the record of what it has acted on, and has {what}, which these servers do not know: their state may be from \
+                        "node {} has lost the record of what it has acted on, and has {what}, which these servers do \
+                            not know: their state may be from \
                          the past",
                         node.short()
                     );
@@ -385,7 +415,9 @@ impl Recovering {
             return Ok(());
         }
         let newest = self.queue.newest();
-        let Some(floor) = ClusterMeta::clone(newest.cluster()).end_recovery(newest.latest_index()) else { return Ok(()) };
+        let Some(floor) = ClusterMeta::clone(newest.cluster()).end_recovery(newest.latest_index()) else {
+            return Ok(());
+        };
         self.queue.raise(floor);
         self.queue
             .commit(move |state, stamp| {
@@ -396,7 +428,8 @@ impl Recovering {
                 changes.extend(unseen.into_iter().map(|record| Change::PutRemoteTask(Box::new(record))));
                 // What is wanted is compared with what there is, once for each job that may have something.
                 let jobs = state.jobs().filter(|job| !job.is_template());
-                let evals: Vec<Evaluation> = jobs.map(|job| pending(job, Trigger::NodeUpdate, stamp, &mut new_id)).collect();
+                let evals: Vec<Evaluation> =
+                    jobs.map(|job| pending(job, Trigger::NodeUpdate, stamp, &mut new_id)).collect();
                 if !evals.is_empty() {
                     changes.push(Change::UpsertEvals(evals));
                 }
@@ -416,13 +449,16 @@ impl Recovering {
         self.queue
             .commit(move |state, stamp| {
                 if state.cluster().recovery.is_none() {
-                    return Err(ServerError::conflict("the servers do not recover: no node has to be excused".to_owned()));
+                    return Err(ServerError::conflict(
+                        "the servers do not recover: no node has to be excused".to_owned(),
+                    ));
                 }
                 let node = state.node(id).ok_or_else(|| ServerError::not_found(Kind::Node, id))?;
                 if node.status == NodeStatus::Down {
                     return Err(ServerError::conflict(format!("node {} is down: it is not waited for", id.short())));
                 }
-                let event = nodes::event("Excused from the recovery of the servers by an operator's order", "Cluster", stamp);
+                let event =
+                    nodes::event("Excused from the recovery of the servers by an operator's order", "Cluster", stamp);
                 let description = "excused from the recovery of the servers: taken for down".to_owned();
                 let down = Change::NodeStatus { id, status: NodeStatus::Down, description, event: Some(event) };
                 let evals = nodes::evals_for(state, id, Trigger::NodeUpdate, stamp, &mut new_id);

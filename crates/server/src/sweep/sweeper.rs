@@ -1,13 +1,17 @@
 //! The sweeper: asks providers through the nodes that reach them, and carries out what people order for what it finds.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use api::node_rpc::from_json;
 use lifecycle::remote::{Event, recovering::place_beside};
 use model::{ClusterId, IncarnationId, NodeId, RemoteImport, RemoteInstance, RemoteWanted, SlotKey, StoreIndex};
 use state::State;
 
-use super::{Adopted, Provider, Sweeps, Which, to_ask, unknown_to};
+use super::{Adopted, Provider, Sweeps, Which, staleness, to_ask, unknown_to};
 use crate::{
     clock::now_ns,
     commit::{CommitQueue, Decided},
@@ -87,14 +91,18 @@ impl Sweeper {
             let asked = std::mem::take(&mut self.sweeps.lock().asked);
             turns.works("providers");
             let work = async {
-                let mut failed = false;
+                let mut pause = self.interval;
                 for (provider, node) in to_ask(&self.queue.newest(), |node| self.sessions.has(node)) {
-                    failed |= self.sweep(provider, node).await.is_err();
+                    pause = pause.min(match self.sweep(provider, node).await {
+                        Ok(Some(counts_from)) => counts_from.saturating_duration_since(Instant::now()),
+                        Ok(None) => pause,
+                        Err(()) => RETRY,
+                    });
                 }
-                failed
+                pause
             };
-            let failed = tokio::select! {
-                failed = work => failed,
+            let pause = tokio::select! {
+                pause = work => pause,
                 () = self.runner.stopping().cancelled() => return,
             };
             self.forget_absent();
@@ -102,7 +110,7 @@ impl Sweeper {
                 // Whoever asked may have gone.
                 let _ = done.send(());
             }
-            next = tokio::time::Instant::now() + if failed { RETRY.min(self.interval) } else { self.interval };
+            next = tokio::time::Instant::now() + pause;
             // What waited for the sweep, or for its patience.
             if !self.sweeps.lock().waiting.is_empty() {
                 self.supervision.again();
@@ -122,9 +130,12 @@ impl Sweeper {
         }
     }
 
-    async fn sweep(&self, provider: Provider, node: NodeId) -> Result<(), ()> {
+    /// Sweeps a provider. Gives the time from which on a sweep of it counts, if this one began before.
+    async fn sweep(&self, provider: Provider, node: NodeId) -> Result<Option<Instant>, ()> {
+        let began = Instant::now();
         let result = self.unbound_of(&provider, node).await;
         let newest = self.queue.newest();
+        let counts_from = self.sweeps.counts_from(staleness(&newest, &provider));
         let mut found = self.sweeps.lock();
         let forgotten = &found.forgotten;
         let result = result.map(|mut swept| {
@@ -132,16 +143,19 @@ impl Sweeper {
             swept
         });
         let entry = found.sweeps.entry(provider.clone()).or_default();
-        (entry.driver, entry.provider, entry.node_id, entry.at) = (provider.0.clone(), provider.1.clone(), node, now_ns());
+        (entry.driver, entry.provider, entry.node_id, entry.at) =
+            (provider.0.clone(), provider.1.clone(), node, now_ns());
         match result {
             Ok(Swept { instances, mut unbound, incomplete }) => {
                 if !incomplete.is_empty() {
                     // What was found before in the part that cannot be asked now is still there for all that is known.
                     let before = unknown_to(&newest, &provider, entry.unbound.clone());
-                    let missing = before.into_iter().filter(|old| !unbound.iter().any(|i| i.key == old.key)).collect::<Vec<_>>();
+                    let missing =
+                        before.into_iter().filter(|old| !unbound.iter().any(|i| i.key == old.key)).collect::<Vec<_>>();
                     unbound.extend(missing);
                 }
-                for new in unbound.iter().filter(|i| i.alive() && !entry.unbound.iter().any(|known| known.key == i.key)) {
+                for new in unbound.iter().filter(|i| i.alive() && !entry.unbound.iter().any(|known| known.key == i.key))
+                {
                     tracing::warn!(
                         driver = provider.0,
                         provider = provider.1,
@@ -167,13 +181,19 @@ impl Sweeper {
                     }
                     return Err(());
                 }
-                found.waiting.remove(&provider);
-                let first = found.swept.insert(provider);
+                let counts = began >= counts_from;
+                let first = if counts {
+                    found.waiting.remove(&provider);
+                    found.early.remove(&provider);
+                    found.swept.insert(provider)
+                } else {
+                    !found.swept.contains(&provider) && found.early.insert(provider, counts_from).is_none()
+                };
                 drop(found);
                 if first || changed {
                     self.supervision.again();
                 }
-                Ok(())
+                Ok((!counts).then_some(counts_from))
             }
             Err(why) => {
                 // Once: it is tried again every few seconds.
@@ -205,7 +225,10 @@ impl Sweeper {
     pub(crate) async fn others(&self) {
         let state = self.queue.newest();
         for (provider, node) in to_ask(&state, |node| self.sessions.has(node)) {
-            let can = state.node(node).and_then(|node| node.drivers.get(&provider.0)?.remote.clone()).is_some_and(|p| p.list_owners);
+            let can = state
+                .node(node)
+                .and_then(|node| node.drivers.get(&provider.0)?.remote.clone())
+                .is_some_and(|p| p.list_owners);
             let listed = if can {
                 self.list(&provider, node, true).await
             } else {
@@ -217,7 +240,8 @@ impl Sweeper {
             (entry.driver, entry.provider) = provider.clone();
             match listed {
                 Ok((instances, incomplete)) => {
-                    entry.others = unknown_to(&newest, &provider, instances.into_iter().filter(|i| !i.owner.is_empty()).collect());
+                    entry.others =
+                        unknown_to(&newest, &provider, instances.into_iter().filter(|i| !i.owner.is_empty()).collect());
                     entry.others_error = incomplete;
                 }
                 Err(why) => entry.others_error = why,
@@ -226,7 +250,12 @@ impl Sweeper {
     }
 
     /// Everything of the cluster, or of every one, and why that is not all.
-    async fn list(&self, (driver, provider): &Provider, node: NodeId, all_owners: bool) -> Result<(Vec<RemoteInstance>, String), String> {
+    async fn list(
+        &self,
+        (driver, provider): &Provider,
+        node: NodeId,
+        all_owners: bool,
+    ) -> Result<(Vec<RemoteInstance>, String), String> {
         let (mut all, mut missing) = (Vec::new(), Vec::new());
         let mut token = String::new();
         let mut failures = 0;
@@ -274,11 +303,16 @@ impl Sweeper {
                     )));
                 };
                 if state.remote_task(&slot).is_some() {
-                    return Err(ServerError::conflict(format!("slot {slot} has another instance: stop one of the two")));
+                    return Err(ServerError::conflict(format!(
+                        "slot {slot} has another instance: stop one of the two"
+                    )));
                 }
                 let (driver, provider) = provider;
                 let why = format!("adopted by an operator's order: {}", origin(&instance));
-                Ok((slot, RemoteImport { instance, incarnation, driver, provider, as_wanted: Some(Box::new(wanted)), why }))
+                Ok((
+                    slot,
+                    RemoteImport { instance, incarnation, driver, provider, as_wanted: Some(Box::new(wanted)), why },
+                ))
             })
             .await?;
         Ok(Adopted { index, kept: false })
@@ -291,8 +325,11 @@ impl Sweeper {
         self.import(&which.key, move |state| {
             // Beside the slot's own instance there is no place in the slot: a tombstone gets one of its own. What
             // another cluster had may have the slot of a job that is still to come.
-            let place =
-                if state.remote_task(&slot).is_some() || !instance.owner.is_empty() { place_beside(&slot, incarnation) } else { slot };
+            let place = if state.remote_task(&slot).is_some() || !instance.owner.is_empty() {
+                place_beside(&slot, incarnation)
+            } else {
+                slot
+            };
             let (driver, provider) = provider;
             let why = format!("stopped by an operator's order: {}", origin(&instance));
             Ok((place, RemoteImport { instance, incarnation, driver, provider, as_wanted: None, why }))
@@ -321,9 +358,14 @@ impl Sweeper {
         let (provider, instance) = self.sweeps.meant(which, &self.cluster_id.to_string())?;
         let key = &which.key;
         let incarnation = key.parse().map_err(|_| {
-            ServerError::invalid(format!("instance {key:?} was not created by servers of ours: its key is not the id of an incarnation"))
+            ServerError::invalid(format!(
+                "instance {key:?} was not created by servers of ours: its key is not the id of an incarnation"
+            ))
         })?;
-        let slot = instance.slot.parse().map_err(|e: model::ids::NotASlot| ServerError::invalid(format!("instance {key}: {e}")))?;
+        let slot = instance
+            .slot
+            .parse()
+            .map_err(|e: model::ids::NotASlot| ServerError::invalid(format!("instance {key}: {e}")))?;
         Ok((provider, instance, incarnation, slot))
     }
 

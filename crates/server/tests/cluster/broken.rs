@@ -31,7 +31,8 @@ async fn victim() {
     eventually(name, || s.break_loop(name, fault)).await;
     for number in 0.. {
         // What waits for a broken part is not answered.
-        let _ = tokio::time::timeout(Duration::from_millis(200), submit(s, remote_job(&format!("job-{number}"), 1))).await;
+        let _ =
+            tokio::time::timeout(Duration::from_millis(200), submit(s, remote_job(&format!("job-{number}"), 1))).await;
         // The machine is left to the parts that must not stand still, and to other tests.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

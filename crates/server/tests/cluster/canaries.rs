@@ -19,7 +19,8 @@ fn changed(job: &Job) -> Job {
 }
 
 fn only_on(mut job: Job, node: &str) -> Job {
-    job.constraints = vec![Constraint { left: "${node.unique.name}".to_owned(), operator: "=".to_owned(), right: node.to_owned() }];
+    job.constraints =
+        vec![Constraint { left: "${node.unique.name}".to_owned(), operator: "=".to_owned(), right: node.to_owned() }];
     job
 }
 
@@ -32,7 +33,9 @@ fn versions(state: &State, job: &str) -> Vec<(u32, u64)> {
 
 async fn rolled_out(s: &ServerHandle, job: &str, version: u64) {
     until(s, "the version is rolled out", |state| {
-        state.latest_deployment(&key(job)).is_some_and(|d| d.job_version == version && d.status == DeploymentStatus::Successful)
+        state
+            .latest_deployment(&key(job))
+            .is_some_and(|d| d.job_version == version && d.status == DeploymentStatus::Successful)
             && state.job_version(&key(job), version).is_some_and(|j| j.stable)
     })
     .await;
@@ -82,7 +85,9 @@ async fn what_is_not_healthy_is_not_promoted_and_can_be_given_up() {
     rolled_out(s, "web", 0).await;
     submit(s, only_on(changed(&job), "node-2")).await;
     let state = until(s, "a canary", |state| {
-        state.latest_deployment(&key("web")).is_some_and(|d| d.job_version == 1 && state.allocs_by_deployment(d.id).count() == 1)
+        state
+            .latest_deployment(&key("web"))
+            .is_some_and(|d| d.job_version == 1 && state.allocs_by_deployment(d.id).count() == 1)
     })
     .await;
     let id = state.latest_deployment(&key("web")).unwrap().id;
@@ -92,11 +97,16 @@ async fn what_is_not_healthy_is_not_promoted_and_can_be_given_up() {
     assert_eq!(failed.reverted_job_version, Some(0));
     until(s, "back to what it was", |state| {
         let canaries = state.allocs_by_deployment(id).all(|a| a.server_terminal());
-        canaries && state.job(&key("web")).is_some_and(|j| j.version == 2) && live(state, "web", ClientStatus::Running).len() == 1
+        canaries
+            && state.job(&key("web")).is_some_and(|j| j.version == 2)
+            && live(state, "web", ClientStatus::Running).len() == 1
     })
     .await;
     let d = s.snapshot().deployment(id).unwrap().clone();
-    assert!(d.status == DeploymentStatus::Failed && d.status_description.ends_with("rolling back to job version 0"), "{d:?}");
+    assert!(
+        d.status == DeploymentStatus::Failed && d.status_description.ends_with("rolling back to job version 0"),
+        "{d:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -114,8 +124,9 @@ async fn an_unhealthy_canary_takes_the_job_back_to_its_stable_version() {
     submit(s, only_on(next, "node-2")).await;
     let state = until(s, "back to what it was", |state| {
         let d = state.deployments_by_job(&key("web")).find(|d| d.job_version == 1);
-        d.is_some_and(|d| d.status == DeploymentStatus::Failed && state.allocs_by_deployment(d.id).all(|a| a.client_terminal()))
-            && versions(state, "web").iter().all(|(_, v)| *v == 2)
+        d.is_some_and(|d| {
+            d.status == DeploymentStatus::Failed && state.allocs_by_deployment(d.id).all(|a| a.client_terminal())
+        }) && versions(state, "web").iter().all(|(_, v)| *v == 2)
             && versions(state, "web").len() == 2
     })
     .await;
@@ -133,7 +144,9 @@ async fn a20_a_remote_canary_is_adopted_and_its_health_window_goes_on() {
     let runs = |version: u64, node: model::NodeId| {
         move |state: &State| {
             let r = state.remote_tasks().find(|r| r.job_version == version);
-            r.is_some_and(|r| r.observed == Observed::Running && r.successor.is_none() && r.manager.is_some_and(|m| m.node_id == node))
+            r.is_some_and(|r| {
+                r.observed == Observed::Running && r.successor.is_none() && r.manager.is_some_and(|m| m.node_id == node)
+            })
         }
     };
     let record = |state: &State, version: u64| state.remote_tasks().find(|r| r.job_version == version).unwrap().clone();
@@ -172,5 +185,10 @@ async fn a20_a_remote_canary_is_adopted_and_its_health_window_goes_on() {
     until(s, "it is unmanaged", |state| state.remote_tasks().all(|r| r.manager.is_none())).await;
     let d = FakeNode::join(s, remote_node(4), Fate::Runs, &p).await;
     let state = until(s, "it is adopted", runs(1, d.id())).await;
-    assert_eq!((p.calls(&Call::Create), p.calls(&Call::Stop)), (2, 1), "{p:?} {:#?}", state.remote_tasks().collect::<Vec<_>>());
+    assert_eq!(
+        (p.calls(&Call::Create), p.calls(&Call::Stop)),
+        (2, 1),
+        "{p:?} {:#?}",
+        state.remote_tasks().collect::<Vec<_>>()
+    );
 }

@@ -6,8 +6,11 @@ use server::ServerHandle;
 use crate::fake::*;
 
 fn patient(mut job: Job, lost_after: GoDuration, reconcile: &str) -> Job {
-    job.task_groups[0].disconnect =
-        Some(Disconnect { lost_after: Some(lost_after), reconcile: Some(reconcile.to_owned()), ..Disconnect::default() });
+    job.task_groups[0].disconnect = Some(Disconnect {
+        lost_after: Some(lost_after),
+        reconcile: Some(reconcile.to_owned()),
+        ..Disconnect::default()
+    });
     job
 }
 
@@ -15,7 +18,9 @@ const LONG: GoDuration = GoDuration::from_secs(3600);
 
 /// The one allocation that runs there.
 async fn runs_on(s: &ServerHandle, job: &str, node: NodeId) -> AllocId {
-    let state = until(s, "it runs there", |state| live(state, job, ClientStatus::Running).iter().any(|a| a.node_id == node)).await;
+    let state =
+        until(s, "it runs there", |state| live(state, job, ClientStatus::Running).iter().any(|a| a.node_id == node))
+            .await;
     live(&state, job, ClientStatus::Running).iter().find(|a| a.node_id == node).unwrap().id
 }
 
@@ -31,7 +36,8 @@ async fn what_comes_back_takes_the_place_of_its_replacement_or_does_not() {
     let b = FakeNode::join(s, node(2), Fate::Runs, &p).await;
     drop(a);
     let state = until(s, "both are unknown and replaced", |state| {
-        let unknown = [stays, goes].iter().all(|id| state.alloc(*id).is_some_and(|a| a.client_status == ClientStatus::Unknown));
+        let unknown =
+            [stays, goes].iter().all(|id| state.alloc(*id).is_some_and(|a| a.client_status == ClientStatus::Unknown));
         unknown && ["stays", "goes"].iter().all(|job| live(state, job, ClientStatus::Running).len() == 1)
     })
     .await;
@@ -63,7 +69,8 @@ async fn patience_has_an_end_and_outlives_a_restart_of_the_server() {
     submit(s, patient(job("short", 1), GoDuration::from_secs(3), "best_score")).await;
     let alloc = runs_on(s, "short", id).await;
     drop(a);
-    until(s, "it is unknown", |state| state.alloc(alloc).is_some_and(|a| a.client_status == ClientStatus::Unknown)).await;
+    until(s, "it is unknown", |state| state.alloc(alloc).is_some_and(|a| a.client_status == ClientStatus::Unknown))
+        .await;
     server.shutdown().await;
     let server = start_in(dir.path()).await;
     let s = server.handle();
@@ -91,7 +98,8 @@ async fn without_replacement_the_same_allocation_goes_on() {
     let alloc = runs_on(s, "only", id).await;
     let _b = FakeNode::join(s, node(2), Fate::Runs, &p).await;
     drop(a);
-    until(s, "it is unknown", |state| state.alloc(alloc).is_some_and(|a| a.client_status == ClientStatus::Unknown)).await;
+    until(s, "it is unknown", |state| state.alloc(alloc).is_some_and(|a| a.client_status == ClientStatus::Unknown))
+        .await;
     let _a = FakeNode::join(s, node(1), Fate::Runs, &p).await;
     assert_eq!(runs_on(s, "only", id).await, alloc);
     assert_eq!(s.snapshot().allocs_by_job(&key("only")).count(), 1, "nothing was ever placed beside it");
@@ -118,9 +126,12 @@ async fn a21_only_management_moves_whatever_the_job_says_of_cut_off_nodes() {
     }
     let managed = |node: NodeId| {
         move |state: &state::State| {
-            let by =
-                |r: &std::sync::Arc<model::RemoteTask>| r.manager.is_some_and(|m| m.node_id == node) && r.observed == Observed::Running;
-            state.remote_tasks().count() == 6 && state.remote_tasks().all(by) && state.remote_tasks().all(|r| r.successor.is_none())
+            let by = |r: &std::sync::Arc<model::RemoteTask>| {
+                r.manager.is_some_and(|m| m.node_id == node) && r.observed == Observed::Running
+            };
+            state.remote_tasks().count() == 6
+                && state.remote_tasks().all(by)
+                && state.remote_tasks().all(|r| r.successor.is_none())
         }
     };
     let home = a.id();
@@ -133,7 +144,8 @@ async fn a21_only_management_moves_whatever_the_job_says_of_cut_off_nodes() {
     }
     let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
     a.until("it is told to let go", |view| view.allocs.values().all(|a| a.desired_status == DesiredStatus::Stop)).await;
-    let settled = until(s, "what it had has ended", |state| state.allocs_by_node(home).all(|a| a.client_terminal())).await;
+    let settled =
+        until(s, "what it had has ended", |state| state.allocs_by_node(home).all(|a| a.client_terminal())).await;
     assert!(managed(b.id())(&settled), "coming back does nothing");
     assert_eq!((p.calls(&Call::Create), p.calls(&Call::Stop), p.most_live()), (6, 0, 1));
 }

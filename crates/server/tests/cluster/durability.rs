@@ -8,7 +8,7 @@ use std::{
 use model::{ClientStatus, EvalStatus};
 use server::{
     Server, ServerConfig, StartError,
-    requests::{PlanJob, RegisterJob, ScaleJob},
+    requests::{DeregisterJob, PlanJob, RegisterJob, ScaleJob},
 };
 
 use crate::fake::*;
@@ -76,7 +76,43 @@ async fn a_kill_loses_nothing_acknowledged() {
         assert!(state.eval(eval.parse().unwrap()).is_some(), "the evaluation of {id} was acknowledged and is gone");
     }
     // Work goes on where it stopped: whatever was pending is scheduled, nothing waits for ever.
-    until(server.handle(), "no evaluation is left pending", |state| state.evals().all(|e| e.status != EvalStatus::Pending)).await;
+    until(server.handle(), "no evaluation is left pending", |state| {
+        state.evals().all(|e| e.status != EvalStatus::Pending)
+    })
+    .await;
+    server.shutdown().await;
+}
+
+/// A write that is not durable yet may be lost, and nobody sees it. Until then nobody is refused because of it, and a
+/// stop does not say that it has nothing to do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_tells_of_nothing_that_is_not_durable() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start_in(dir.path()).await;
+    let s = server.handle();
+    let (mut refusals, mut nothings) = (0, 0);
+    for number in 0..20 {
+        let id = format!("job-{number}");
+        let job = batch_job(&id, 1);
+        let enforced = || RegisterJob { job: job.clone(), enforce_index: Some(0), ..RegisterJob::default() };
+        let again = async {
+            let refused = s.register_job(enforced()).await.is_err();
+            (refused, s.snapshot().job(&key(&id)).is_some())
+        };
+        let (first, (refused, seen)) = tokio::join!(s.register_job(enforced()), again);
+        assert!(first.is_err() || !refused || seen, "{id} is refused for a job that nobody sees");
+        refusals += usize::from(refused);
+
+        let purge = || DeregisterJob { key: key(&id), purge: true, eval_priority: None, no_shutdown_delay: false };
+        let again = async {
+            let made = s.deregister_job(purge()).await.unwrap();
+            (made.job_modify_index == 0, s.snapshot().job(&key(&id)).is_none())
+        };
+        let (_, (nothing, gone)) = tokio::join!(s.deregister_job(purge()), again);
+        nothings += usize::from(nothing);
+        assert!(!nothing || gone, "{id} is said to be gone, and others see it");
+    }
+    assert!(refusals > 0 && nothings > 0, "{refusals} were refused, {nothings} had nothing to do");
     server.shutdown().await;
 }
 
@@ -93,7 +129,9 @@ async fn a_restart_keeps_the_cluster_and_its_nodes() {
     let before = until(server.handle(), "both run", running).await;
     // A second agent is refused, by the name of the first.
     match Server::start(config()).await {
-        Err(StartError::Store(error)) => assert!(error.to_string().contains(&std::process::id().to_string()), "{error}"),
+        Err(StartError::Store(error)) => {
+            assert!(error.to_string().contains(&std::process::id().to_string()), "{error}")
+        }
         other => panic!("{other:?}"),
     }
     server.shutdown().await;
@@ -112,7 +150,11 @@ async fn a_restart_keeps_the_cluster_and_its_nodes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_refuses_writes_and_the_server_goes_on() {
     let dir = tempfile::tempdir().unwrap();
-    let config = ServerConfig { data_dir: Some(dir.path().to_owned()), max_stored_bytes: Some(1024 * 1024), ..ServerConfig::default() };
+    let config = ServerConfig {
+        data_dir: Some(dir.path().to_owned()),
+        max_stored_bytes: Some(1024 * 1024),
+        ..ServerConfig::default()
+    };
     let server = start_with(config).await;
     let s = server.handle();
     let _a = FakeNode::join(s, node(1), Fate::Runs, &Provider::default()).await;
@@ -126,7 +168,8 @@ async fn a_full_disk_refuses_writes_and_the_server_goes_on() {
     let mut stored = 1;
     // Several at once, so that decisions are in flight which were built on a refused one.
     let refusal = 'full: loop {
-        let attempts = (stored..stored + 4).map(|n| s.register_job(RegisterJob { job: large(n), ..RegisterJob::default() }));
+        let attempts =
+            (stored..stored + 4).map(|n| s.register_job(RegisterJob { job: large(n), ..RegisterJob::default() }));
         for result in futures::future::join_all(attempts).await {
             match result {
                 Ok(_) => stored += 1,
@@ -136,9 +179,15 @@ async fn a_full_disk_refuses_writes_and_the_server_goes_on() {
         assert!(stored < 40, "the limit was not enforced");
     };
     assert!(refusal.to_string().contains("no space left"), "{refusal}");
-    until(s, "health says that writes are refused", |_| s.writes_refused().is_some_and(|why| why.contains("no space left"))).await;
+    until(s, "health says that writes are refused", |_| {
+        s.writes_refused().is_some_and(|why| why.contains("no space left"))
+    })
+    .await;
     // It still reads, and says nothing of what was refused.
-    until(s, "what was acknowledged is there", |state| state.job_count() >= stored && state.job(&key("large-0")).is_some()).await;
+    until(s, "what was acknowledged is there", |state| {
+        state.job_count() >= stored && state.job(&key("large-0")).is_some()
+    })
+    .await;
     // What still fits is taken, scheduled and run: neither the state nor the broker has lost its way.
     // A write that was decided on top of a refused one is refused with it, and says why; tried again it is taken.
     let mut tries = 0;
@@ -159,7 +208,11 @@ async fn a_full_disk_refuses_writes_and_the_server_goes_on() {
 async fn a_stored_job_of_absurd_count_does_not_kill_the_server() {
     let dir = tempfile::tempdir().unwrap();
     // As a release without a limit has stored it.
-    let config = |job_max_count| ServerConfig { data_dir: Some(dir.path().to_owned()), job_max_count, ..ServerConfig::default() };
+    let config = |job_max_count| ServerConfig {
+        data_dir: Some(dir.path().to_owned()),
+        job_max_count,
+        ..ServerConfig::default()
+    };
     let server = start_with(config(0)).await;
     let huge = |id: &str, make: fn(&str, i32) -> model::Job| {
         let mut job = make(id, 100_000_000);
@@ -178,7 +231,9 @@ async fn a_stored_job_of_absurd_count_does_not_kill_the_server() {
     let _remote = FakeNode::join(s, remote_node(2), Fate::Runs, &p).await;
     let placed = |state: &state::State, id: &str| state.allocs_by_job(&key(id)).count();
     let state = until(s, "what fits is placed, the rest waits", |state| {
-        let waits = |id: &str| state.evals_by_job(&key(id)).any(|e| e.status == EvalStatus::Blocked && e.queued["g"] > 99_000_000);
+        let waits = |id: &str| {
+            state.evals_by_job(&key(id)).any(|e| e.status == EvalStatus::Blocked && e.queued["g"] > 99_000_000)
+        };
         placed(state, "far") == 20 && placed(state, "local") > 0 && waits("far") && waits("local")
     });
     let state = state.await;
@@ -187,12 +242,14 @@ async fn a_stored_job_of_absurd_count_does_not_kill_the_server() {
     let refused = |why: server::ServerError| assert!(why.to_string().contains("at most 20 are allowed"), "{why}");
     refused(s.register_job(RegisterJob { job: huge("new", batch_job), ..RegisterJob::default() }).await.unwrap_err());
     refused(s.plan_job(PlanJob { job: huge("local", batch_job), diff: true }).await.map(|_| ()).unwrap_err());
-    let scale = |count| ScaleJob { key: key("local"), group: "g".to_owned(), count: Some(count), ..ScaleJob::default() };
+    let scale =
+        |count| ScaleJob { key: key("local"), group: "g".to_owned(), count: Some(count), ..ScaleJob::default() };
     refused(s.scale_job(scale(21)).await.unwrap_err());
     // And it goes away as any other.
     s.scale_job(scale(1)).await.unwrap();
     stop(s, "far").await;
-    let stopped = |state: &state::State, id: &str| state.allocs_by_job(&key(id)).filter(|a| !a.server_terminal()).count();
+    let stopped =
+        |state: &state::State, id: &str| state.allocs_by_job(&key(id)).filter(|a| !a.server_terminal()).count();
     until(s, "both are small", |state| stopped(state, "far") == 0 && stopped(state, "local") == 1).await;
     server.shutdown().await;
 }

@@ -9,14 +9,14 @@ use std::{
 };
 
 use api::node_rpc::{
-    AllocUpdates, Allocs, FromNode, FromNodeMessage, Heartbeat, Hello, IdentitiesSigned, Inventory, ListRemote, MAX_MESSAGE_BYTES,
-    PROTOCOL, RemoteListed, RemoteOrders, RemoteReports, SignIdentities, ToNode, ToNodeMessage, from_json,
-    node_service_client::NodeServiceClient, to_json,
+    AllocUpdates, Allocs, FromNode, FromNodeMessage, Heartbeat, Hello, IdentitiesSigned, Inventory, ListRemote,
+    MAX_MESSAGE_BYTES, PROTOCOLS, RemoteListed, RemoteOrders, RemoteReports, SignIdentities, ToNode, ToNodeMessage,
+    from_json, node_service_client::NodeServiceClient, to_json,
 };
 use model::{
-    AllocClientUpdate, AllocDeploymentStatus, AllocId, Allocation, ClientStatus, DesiredRemote, DesiredStatus, DriverInfo, IncarnationId,
-    Job, JobKey, Node, NodeId, Observed, RemoteInstance, RemoteOrder, RemoteReport, RemoteServices, ServiceEntry, SlotKey, TaskRunState,
-    TaskState,
+    AllocClientUpdate, AllocDeploymentStatus, AllocId, Allocation, ClientStatus, DesiredRemote, DesiredStatus,
+    DriverInfo, IncarnationId, Job, JobKey, Node, NodeId, Observed, RemoteInstance, RemoteOrder, RemoteReport,
+    RemoteServices, ServiceEntry, SlotKey, TaskRunState, TaskState,
     job::{TaskGroup, job_type},
     node::RemoteProvider,
     policy::{Migrate, Reschedule, Update},
@@ -24,10 +24,10 @@ use model::{
     task::Task,
 };
 use server::{
-    Server, ServerConfig, ServerHandle,
+    Server, ServerConfig, ServerHandle, Watched,
     requests::{DeregisterJob, RegisterJob},
 };
-use state::State;
+use state::{State, Table};
 use tokio::{sync::mpsc, task::JoinHandle};
 use uuid::Uuid;
 
@@ -72,6 +72,11 @@ pub(crate) async fn start_in(dir: &Path) -> Server {
     start_with(ServerConfig { data_dir: Some(dir.to_owned()), ..ServerConfig::default() }).await
 }
 
+/// What a query waits for that any commit may answer.
+pub(crate) fn any_change(_: &State) -> Watched {
+    Watched::Tables(Table::ALL.iter().copied().collect())
+}
+
 /// Waits until the published state meets a condition.
 pub(crate) async fn until(server: &ServerHandle, what: &str, condition: impl Fn(&State) -> bool) -> Arc<State> {
     match server.wait_until(PATIENCE, condition).await {
@@ -111,8 +116,11 @@ pub(crate) async fn until(server: &ServerHandle, what: &str, condition: impl Fn(
 /// A job of one group `g` with one task `t`.
 pub(crate) fn job(id: &str, count: i32) -> Job {
     let task = Task { name: "t".into(), driver: "mock_driver".to_owned(), ..Task::default() };
-    let update =
-        Update { min_healthy_time: Some(model::GoDuration::ZERO), health_check: Some("task_states".to_owned()), ..Update::default() };
+    let update = Update {
+        min_healthy_time: Some(model::GoDuration::ZERO),
+        health_check: Some("task_states".to_owned()),
+        ..Update::default()
+    };
     let group = TaskGroup {
         name: "g".into(),
         count: Some(count),
@@ -159,7 +167,8 @@ pub(crate) fn resources(job: &mut Job, cpu: i64, memory_mb: i64) {
     own.cpu = Some(cpu);
     own.memory_mb = Some(memory_mb);
     job.task_groups[0].ephemeral_disk = Some(model::job::EphemeralDisk { size_mb: Some(10), ..Default::default() });
-    job.task_groups[0].tasks[0].logs = Some(model::task::LogConfig { max_files: Some(1), max_file_size_mb: Some(1), ..Default::default() });
+    job.task_groups[0].tasks[0].logs =
+        Some(model::task::LogConfig { max_files: Some(1), max_file_size_mb: Some(1), ..Default::default() });
 }
 
 pub(crate) fn key(id: &str) -> JobKey {
@@ -172,12 +181,18 @@ pub(crate) async fn submit(server: &ServerHandle, job: Job) -> server::requests:
 
 /// Ends a job; its record stays.
 pub(crate) async fn stop(server: &ServerHandle, id: &str) {
-    server.deregister_job(DeregisterJob { key: key(id), purge: false, eval_priority: None, no_shutdown_delay: false }).await.unwrap();
+    server
+        .deregister_job(DeregisterJob { key: key(id), purge: false, eval_priority: None, no_shutdown_delay: false })
+        .await
+        .unwrap();
 }
 
 /// Ends a job and forgets it.
 pub(crate) async fn purge(server: &ServerHandle, id: &str) {
-    server.deregister_job(DeregisterJob { key: key(id), purge: true, eval_priority: None, no_shutdown_delay: false }).await.unwrap();
+    server
+        .deregister_job(DeregisterJob { key: key(id), purge: true, eval_priority: None, no_shutdown_delay: false })
+        .await
+        .unwrap();
 }
 
 /// The same job in another version: its task has another environment.
@@ -318,7 +333,10 @@ pub(crate) fn remote_node(number: u128) -> Node {
         handle_schema_max: 1,
         ..RemoteProvider::default()
     };
-    node.drivers.insert("far".to_owned(), DriverInfo { detected: true, healthy: true, remote: Some(remote), ..DriverInfo::default() });
+    node.drivers.insert(
+        "far".to_owned(),
+        DriverInfo { detected: true, healthy: true, remote: Some(remote), ..DriverInfo::default() },
+    );
     node.attributes.insert("driver.far".into(), "1".into());
     node
 }
@@ -351,12 +369,24 @@ impl FakeNode {
 
     /// A node that has all that already.
     pub(crate) fn go_on(server: &ServerHandle, node: Node, fate: Fate, provider: &Provider, has: View) -> Self {
+        Self::go_on_at(&server.rpc_addr().to_string(), node, fate, provider, has)
+    }
+
+    /// A node that reaches its servers at this address.
+    pub(crate) async fn join_at(address: &str, node: Node, provider: &Provider) -> Self {
+        let this = Self::go_on_at(address, node, Fate::Runs, provider, View::default());
+        this.until("the node is welcome", |view| view.welcomed && view.full > 0).await;
+        this
+    }
+
+    fn go_on_at(address: &str, node: Node, fate: Fate, provider: &Provider, has: View) -> Self {
         let view = Arc::new(Mutex::new(has));
-        let address = format!("http://{}", server.rpc_addr());
+        let address = format!("http://{address}");
         let (described, seen, provider) = (node.clone(), view.clone(), provider.clone());
         let task = tokio::spawn(async move {
             loop {
-                let session = Session { node: described.clone(), view: seen.clone(), fate, provider: provider.clone(), seq: 0 };
+                let session =
+                    Session { node: described.clone(), view: seen.clone(), fate, provider: provider.clone(), seq: 0 };
                 if let Err(error) = session.run(address.clone()).await {
                     println!("fake session ended: {error:?}");
                 }
@@ -414,7 +444,7 @@ pub(crate) fn hello(node: &Node) -> Hello {
         secret_id: node.secret_id.clone(),
         node_json: to_json(node),
         region: "global".to_owned(),
-        protocol: PROTOCOL,
+        protocol: *PROTOCOLS.start(),
         ..Hello::default()
     }
 }
@@ -471,7 +501,8 @@ impl Session {
                 }
                 _ = beat.tick() => {
                     self.seq += 1;
-                    tx.send(FromNodeMessage::Heartbeat(Heartbeat { seq: self.seq }).into()).await?;
+                    let heartbeat = Heartbeat { seq: self.seq, ..Heartbeat::default() };
+                    tx.send(FromNodeMessage::Heartbeat(heartbeat).into()).await?;
                 }
                 // What has changed at the provider meanwhile.
                 _ = look.tick() => self.act(tx).await?,
@@ -490,8 +521,13 @@ impl Session {
             allocs.allocs_json.push(to_json(&Allocation { client_status, ..alloc.clone() }));
             allocs.jobs_json.push(to_json(job));
         }
-        let handle = |order: &RemoteOrder| Some(RemoteHandle { schema: 1, data: order.incarnation.0.as_bytes().to_vec() });
-        let orders = view.orders.values().map(|order| to_json(&RemoteOrder { handle: handle(order), ..order.clone() })).collect();
+        let handle =
+            |order: &RemoteOrder| Some(RemoteHandle { schema: 1, data: order.incarnation.0.as_bytes().to_vec() });
+        let orders = view
+            .orders
+            .values()
+            .map(|order| to_json(&RemoteOrder { handle: handle(order), ..order.clone() }))
+            .collect();
         let orders = RemoteOrders { orders_json: orders, ..RemoteOrders::default() };
         Inventory { allocs: Some(allocs), orders: Some(orders), more: false }
     }
@@ -500,21 +536,24 @@ impl Session {
     fn listed(&self, ask: &ListRemote) -> RemoteListed {
         let owner = self.view.lock().unwrap().cluster.clone();
         let world = self.provider.0.lock().unwrap();
-        let instances_json = world.instances.iter().filter(|(_, i)| ask.all_owners || i.owner == owner).map(|(key, i)| {
-            let observed = match i.exit {
-                None => Observed::Running,
-                Some(code) => Observed::Exited { code, signal: 0, oom_killed: false, reason: "".into(), at: 1 },
-            };
-            to_json(&RemoteInstance {
-                key: key.to_string(),
-                slot: i.slot.to_string(),
-                owner: if i.owner == owner { String::new() } else { i.owner.clone() },
-                epoch: i.epoch,
-                handle: Some(RemoteHandle { schema: 1, data: key.0.as_bytes().to_vec() }),
-                observed,
-                ..RemoteInstance::default()
-            })
-        });
+        let instances_json =
+            world.instances.iter().filter(|(_, i)| !world.hides && (ask.all_owners || i.owner == owner)).map(
+                |(key, i)| {
+                    let observed = match i.exit {
+                        None => Observed::Running,
+                        Some(code) => Observed::Exited { code, signal: 0, oom_killed: false, reason: "".into(), at: 1 },
+                    };
+                    to_json(&RemoteInstance {
+                        key: key.to_string(),
+                        slot: i.slot.to_string(),
+                        owner: if i.owner == owner { String::new() } else { i.owner.clone() },
+                        epoch: i.epoch,
+                        handle: Some(RemoteHandle { schema: 1, data: key.0.as_bytes().to_vec() }),
+                        observed,
+                        ..RemoteInstance::default()
+                    })
+                },
+            );
         RemoteListed { seq: ask.seq, instances_json: instances_json.collect(), ..RemoteListed::default() }
     }
 
@@ -527,7 +566,10 @@ impl Session {
                 view.cluster.clone_from(&welcome.cluster_id);
                 view.holds = false;
                 if let Some((cluster, generation, index)) = view.member.clone() {
-                    assert!(cluster.is_empty() || cluster == welcome.cluster_id, "a node of another cluster is not welcome");
+                    assert!(
+                        cluster.is_empty() || cluster == welcome.cluster_id,
+                        "a node of another cluster is not welcome"
+                    );
                     let lost = !generation.is_empty() && index > welcome.history_index;
                     let holds = !welcome.recovering.is_empty() || lost || view.mark_lost;
                     let generation = if holds { generation } else { welcome.generation };
@@ -558,7 +600,10 @@ impl Session {
                 }
                 for json in &allocs.allocs_json {
                     let alloc: Allocation = from_json("an allocation", json)?;
-                    assert!(view.jobs.contains_key(&(alloc.job_key(), alloc.job_version)), "the job came before its allocation");
+                    assert!(
+                        view.jobs.contains_key(&(alloc.job_key(), alloc.job_version)),
+                        "the job came before its allocation"
+                    );
                     view.allocs.insert(alloc.id, alloc);
                 }
                 for id in allocs.removed {
@@ -627,7 +672,8 @@ impl Session {
         }
         for alloc in view.allocs.values() {
             // Taking part in another deployment, its health is to be reported again.
-            let (before, deployment) = view.reported.get(&alloc.id).copied().unwrap_or((alloc.client_status, alloc.deployment_id));
+            let (before, deployment) =
+                view.reported.get(&alloc.id).copied().unwrap_or((alloc.client_status, alloc.deployment_id));
             if before.terminal() {
                 continue;
             }
@@ -705,7 +751,8 @@ pub(crate) fn update(alloc: &Allocation, status: ClientStatus, healthy: bool) ->
         id: alloc.id,
         client_status: status,
         task_states: [("t".into(), task)].into(),
-        deployment_status: watched.then(|| AllocDeploymentStatus { healthy: Some(healthy), ..AllocDeploymentStatus::default() }),
+        deployment_status: watched
+            .then(|| AllocDeploymentStatus { healthy: Some(healthy), ..AllocDeploymentStatus::default() }),
         ..AllocClientUpdate::default()
     }
 }
@@ -744,6 +791,8 @@ struct World {
     seen: BTreeSet<(NodeId, IncarnationId)>,
     /// Highest number of live instances that a slot ever had.
     most_live: usize,
+    /// It lists nothing.
+    hides: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -769,6 +818,10 @@ impl Provider {
     pub(crate) fn most_live(&self) -> usize {
         self.0.lock().unwrap().most_live
     }
+    /// Whether it lists nothing of what it has.
+    pub(crate) fn hides(&self, hides: bool) {
+        self.0.lock().unwrap().hides = hides;
+    }
     /// The instances end by themselves.
     pub(crate) fn exit_all(&self, code: i32) {
         let mut world = self.0.lock().unwrap();
@@ -779,7 +832,7 @@ impl Provider {
     /// What a well-behaved manager does about an order, in one step.
     fn follow(&self, node: NodeId, owner: &str, order: &RemoteOrder) -> RemoteReport {
         let mut world = self.0.lock().unwrap();
-        let World { instances, by_slot, changes, calls, seen, most_live } = &mut *world;
+        let World { instances, by_slot, changes, calls, seen, most_live, .. } = &mut *world;
         let calls_before = calls.len();
         let mutates = order.role != RemoteRole::Observe;
         let mut forgotten = false;
@@ -792,7 +845,8 @@ impl Provider {
             && !seen.contains(&(node, order.incarnation))
         {
             calls.push((Call::Create, node, order.epoch));
-            let instance = Instance { slot: order.slot.clone(), owner: owner.to_owned(), epoch: order.epoch, exit: None };
+            let instance =
+                Instance { slot: order.slot.clone(), owner: owner.to_owned(), epoch: order.epoch, exit: None };
             instances.insert(order.incarnation, instance);
             let of_slot = by_slot.entry(order.slot.clone()).or_default();
             of_slot.push(order.incarnation);
@@ -826,7 +880,9 @@ impl Provider {
         let observed = match found {
             None => Observed::Gone,
             Some(Instance { exit: None, .. }) => Observed::Running,
-            Some(Instance { exit: Some(code), .. }) => Observed::Exited { code, signal: 0, oom_killed: false, reason: "".into(), at: 1 },
+            Some(Instance { exit: Some(code), .. }) => {
+                Observed::Exited { code, signal: 0, oom_killed: false, reason: "".into(), at: 1 }
+            }
         };
         let handle = RemoteHandle { schema: 1, data: order.incarnation.0.as_bytes().to_vec() };
         RemoteReport {

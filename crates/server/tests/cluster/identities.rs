@@ -28,8 +28,10 @@ async fn tokens_are_for_the_node_that_has_the_task() {
     let server = start_patient().await.0;
     let handle = server.handle();
     let provider = Provider::default();
-    let nodes =
-        [FakeNode::join(handle, node(1), Fate::Runs, &provider).await, FakeNode::join(handle, node(2), Fate::Runs, &provider).await];
+    let nodes = [
+        FakeNode::join(handle, node(1), Fate::Runs, &provider).await,
+        FakeNode::join(handle, node(2), Fate::Runs, &provider).await,
+    ];
     let mut web = job("web", 1);
     web.task_groups[0].tasks[0].identities = vec![Identity {
         name: "aws".into(),
@@ -39,7 +41,8 @@ async fn tokens_are_for_the_node_that_has_the_task() {
         ..Identity::default()
     }];
     submit(handle, web).await;
-    let state = until(handle, "a running allocation", |s| live(s, "web", model::ClientStatus::Running).len() == 1).await;
+    let state =
+        until(handle, "a running allocation", |s| live(s, "web", model::ClientStatus::Running).len() == 1).await;
     let alloc = live(&state, "web", model::ClientStatus::Running)[0].clone();
     let (own, other) = if nodes[0].id() == alloc.node_id { (&nodes[0], &nodes[1]) } else { (&nodes[1], &nodes[0]) };
 
@@ -59,8 +62,20 @@ async fn tokens_are_for_the_node_that_has_the_task() {
     let [default, aws] = signed.signed.as_slice() else { panic!("{signed:?}") };
     let claims = verify(&aws.token, "sts").expect("it verifies");
     assert_eq!(
-        (&claims["sub"], &claims["nomad_job_id"], &claims["nomad_allocation_id"], &claims["nomad_task"], &claims["nomad_namespace"]),
-        (&json!("global:default:web:g:t:aws"), &json!("web"), &json!(alloc.id.to_string()), &json!("t"), &json!("default"))
+        (
+            &claims["sub"],
+            &claims["nomad_job_id"],
+            &claims["nomad_allocation_id"],
+            &claims["nomad_task"],
+            &claims["nomad_namespace"]
+        ),
+        (
+            &json!("global:default:web:g:t:aws"),
+            &json!("web"),
+            &json!(alloc.id.to_string()),
+            &json!("t"),
+            &json!("default")
+        )
     );
     let (iat, exp) = (claims["iat"].as_i64().expect("iat"), claims["exp"].as_i64().expect("exp"));
     assert!((600..=601).contains(&(exp - iat)) && aws.expires_ns == exp * 1_000_000_000, "{claims:?}");

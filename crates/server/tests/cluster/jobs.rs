@@ -21,12 +21,15 @@ async fn a_service_is_placed_runs_and_stops() {
     let server = start_patient().await.0;
     let s = server.handle();
     let node = FakeNode::join(s, node(1), Fate::Runs, &Provider::default()).await;
-    let mut events = s.subscribe(EventFilter { topics: [(Topic::Job, vec!["web".to_owned()])].into(), namespace: None }, 0);
+    let mut events =
+        s.subscribe(EventFilter { topics: [(Topic::Job, vec!["web".to_owned()])].into(), namespace: None }, 0);
 
     let created = submit(s, job("web", 3)).await;
     assert!(created.eval_create_index == created.index && created.job_modify_index == created.index);
     running(s, "web", 3).await;
-    let state = until(s, "the job is running", |state| state.job(&key("web")).is_some_and(|j| j.status == job_status::RUNNING)).await;
+    let state =
+        until(s, "the job is running", |state| state.job(&key("web")).is_some_and(|j| j.status == job_status::RUNNING))
+            .await;
     let eval = state.eval(created.eval_id).unwrap();
     assert_eq!(eval.status, EvalStatus::Complete);
     assert_eq!(node.view().jobs_received, 1, "a job is sent once per session and version");
@@ -45,7 +48,8 @@ async fn a_service_is_placed_runs_and_stops() {
     .await;
     assert_eq!(state.allocs_by_job(&key("web")).filter(|a| a.desired_status == DesiredStatus::Stop).count(), 3);
     server.shutdown().await;
-    node.until("the node is told that the server stops", |view| view.goodbye.as_ref().is_some_and(|(_, retry)| *retry)).await;
+    node.until("the node is told that the server stops", |view| view.goodbye.as_ref().is_some_and(|(_, retry)| *retry))
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -54,7 +58,8 @@ async fn a_batch_job_completes_in_few_commits() {
     let before = s.stats().commits;
     submit(s, batch_job("sum", 200)).await;
     let state = until(s, "all are complete and the job is dead", |state| {
-        live(state, "sum", ClientStatus::Complete).len() == 200 && state.job(&key("sum")).is_some_and(|j| j.status == job_status::DEAD)
+        live(state, "sum", ClientStatus::Complete).len() == 200
+            && state.job(&key("sum")).is_some_and(|j| j.status == job_status::DEAD)
     })
     .await;
     let summary = state.job_summary(&key("sum")).unwrap().summary["g"];
@@ -89,7 +94,11 @@ async fn a_job_that_waits_for_room_outlives_its_progress_deadline() {
     let state = until(s, "a deployment", |state| state.deployments().next().is_some()).await;
     let id = state.deployments().next().unwrap().id;
     tokio::time::sleep(Duration::from_millis(900)).await;
-    assert_eq!(s.snapshot().deployment(id).unwrap().status, DeploymentStatus::Running, "no clock runs before the first is placed");
+    assert_eq!(
+        s.snapshot().deployment(id).unwrap().status,
+        DeploymentStatus::Running,
+        "no clock runs before the first is placed"
+    );
     let _node = FakeNode::join(s, node(1), Fate::Runs, &Provider::default()).await;
     let state = until(s, "it runs", |state| live(state, "web", ClientStatus::Running).len() == 1).await;
     let (placed, d) = (live(&state, "web", ClientStatus::Running)[0].create_time, state.deployment(id).unwrap());
@@ -124,7 +133,8 @@ async fn what_is_woken_in_vain_waits_on_as_the_same_evaluation() {
     let mut large = job("large", 1);
     resources(&mut large, 10, 1000);
     submit(s, large).await;
-    let blocked = |state: &state::State| state.evals_by_job(&key("large")).find(|e| e.status == EvalStatus::Blocked).cloned();
+    let blocked =
+        |state: &state::State| state.evals_by_job(&key("large")).find(|e| e.status == EvalStatus::Blocked).cloned();
     let state = until(s, "it waits for room", |state| blocked(state).is_some()).await;
     let waiting = blocked(&state).unwrap();
     for name in ["a", "b", "c"] {
@@ -143,12 +153,14 @@ async fn what_is_never_rescheduled_stays_as_it_is() {
     let (s, _node) = &with_node(Fate::Fails).await;
     let mut job = job("web", 1);
     job.task_groups[0].update.get_or_insert_default().max_parallel = Some(0);
-    job.task_groups[0].reschedule = Some(model::Reschedule { attempts: Some(0), unlimited: Some(false), ..model::Reschedule::default() });
+    job.task_groups[0].reschedule =
+        Some(model::Reschedule { attempts: Some(0), unlimited: Some(false), ..model::Reschedule::default() });
     submit(s, job).await;
     let state = until(s, "it has failed", |state| live(state, "web", ClientStatus::Failed).len() == 1).await;
     assert_eq!(state.evals().count(), 1, "there is nothing to decide");
     let forced = s.evaluate_job(key("web"), true).await.unwrap();
-    until(s, "it was looked at", |state| state.eval(forced.eval_id).is_some_and(|e| e.status == EvalStatus::Complete)).await;
+    until(s, "it was looked at", |state| state.eval(forced.eval_id).is_some_and(|e| e.status == EvalStatus::Complete))
+        .await;
     assert_eq!(s.snapshot().alloc_count(), 1, "not by order either");
 }
 
@@ -212,7 +224,10 @@ async fn a_dry_run_changes_nothing() {
     let (s, _node) = &with_node(Fate::Runs).await;
     submit(s, job("web", 1)).await;
     running(s, "web", 1).await;
-    until(s, "quiet", |state| state.evals().all(|e| e.status.terminal()) && state.deployments().all(|d| !d.status.active())).await;
+    until(s, "quiet", |state| {
+        state.evals().all(|e| e.status.terminal()) && state.deployments().all(|d| !d.status.active())
+    })
+    .await;
     let before = s.snapshot().latest_index();
     let preview = s.plan_job(PlanJob { job: job("web", 3), diff: true }).await.unwrap();
     assert_eq!(preview.desired_updates["g"].place, 2, "{preview:?}");
@@ -233,7 +248,9 @@ async fn an_update_rolls_and_ends_successful() {
     running(s, "web", 4).await;
     let done = |version: u64| {
         move |state: &state::State| {
-            state.latest_deployment(&key("web")).is_some_and(|d| d.job_version == version && d.status == DeploymentStatus::Successful)
+            state
+                .latest_deployment(&key("web"))
+                .is_some_and(|d| d.job_version == version && d.status == DeploymentStatus::Successful)
         }
     };
     until(s, "version 0 is rolled out", done(0)).await;
@@ -252,7 +269,8 @@ async fn an_unhealthy_update_fails_and_stops_rolling() {
     let (server, node_1) = with_node(Fate::Runs).await;
     let s = &server;
     submit(s, job("web", 3)).await;
-    until(s, "version 0 is rolled out", |state| state.deployments().any(|d| d.status == DeploymentStatus::Successful)).await;
+    until(s, "version 0 is rolled out", |state| state.deployments().any(|d| d.status == DeploymentStatus::Successful))
+        .await;
     drop(node_1);
     let _node = FakeNode::join(s, node(1), Fate::Unhealthy, &Provider::default()).await;
     let mut next = changed(job("web", 3));
@@ -265,7 +283,10 @@ async fn an_unhealthy_update_fails_and_stops_rolling() {
     let d = state.latest_deployment(&key("web")).unwrap();
     assert_eq!(d.status_description, "Failed due to unhealthy allocations");
     assert!(!state.job(&key("web")).unwrap().stable);
-    let old = state.allocs_by_job(&key("web")).filter(|a| a.job_version == 0 && a.desired_status == DesiredStatus::Run).count();
+    let old = state
+        .allocs_by_job(&key("web"))
+        .filter(|a| a.job_version == 0 && a.desired_status == DesiredStatus::Run)
+        .count();
     assert_eq!(old, 2, "the rest stays at the old version");
     let id = d.id;
     let error = s.fail_deployment(id).await.unwrap_err();
@@ -287,19 +308,25 @@ async fn health_is_set_and_deployments_are_held_by_hand() {
     s.pause_deployment(d, false).await.unwrap();
     assert_eq!(s.promote_deployment(d, None).await.unwrap_err().class(), ErrorClass::Conflict);
     s.set_deployment_health(SetHealth { deployment_id: d, healthy: vec![alloc], unhealthy: vec![] }).await.unwrap();
-    until(s, "the deployment is successful", |state| state.deployment(d).is_some_and(|d| d.status == DeploymentStatus::Successful)).await;
+    until(s, "the deployment is successful", |state| {
+        state.deployment(d).is_some_and(|d| d.status == DeploymentStatus::Successful)
+    })
+    .await;
 
     // Called unhealthy by a person, it ends its deployment, whatever time is left.
     let mut next = changed(job("web", 1));
     next.task_groups[0].update.get_or_insert_default().auto_revert = Some(true);
     submit(s, next).await;
     let state = until(s, "the next one", |state| {
-        state.latest_deployment(&key("web")).is_some_and(|d| d.job_version == 1 && state.allocs_by_deployment(d.id).next().is_some())
+        state
+            .latest_deployment(&key("web"))
+            .is_some_and(|d| d.job_version == 1 && state.allocs_by_deployment(d.id).next().is_some())
     })
     .await;
     let d = state.latest_deployment(&key("web")).unwrap().id;
     let alloc = state.allocs_by_deployment(d).next().unwrap().id;
-    let set = s.set_deployment_health(SetHealth { deployment_id: d, healthy: vec![], unhealthy: vec![alloc] }).await.unwrap();
+    let set =
+        s.set_deployment_health(SetHealth { deployment_id: d, healthy: vec![], unhealthy: vec![alloc] }).await.unwrap();
     assert_eq!(set.reverted_job_version, Some(0));
     let d = s.snapshot().deployment(d).unwrap().clone();
     let description = "Failed due to unhealthy allocations - rolling back to job version 0";
@@ -330,7 +357,9 @@ async fn counts_are_scaled() {
     let (s, _node) = &with_node(Fate::Runs).await;
     submit(s, job("web", 1)).await;
     until(s, "rolled out", |state| state.deployments().any(|d| d.status == DeploymentStatus::Successful)).await;
-    let scale = |count| s.scale_job(ScaleJob { key: key("web"), group: "g".to_owned(), count: Some(count), ..ScaleJob::default() });
+    let scale = |count| {
+        s.scale_job(ScaleJob { key: key("web"), group: "g".to_owned(), count: Some(count), ..ScaleJob::default() })
+    };
     scale(3).await.unwrap();
     running(s, "web", 3).await;
     until(s, "quiet", |state| state.deployments().all(|d| !d.status.active())).await;
@@ -342,16 +371,19 @@ async fn counts_are_scaled() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn blocking_queries_wake_for_their_table_only() {
     let s = &start_patient().await;
+    let of_jobs = |_: &state::State| server::Watched::table(Table::Jobs);
     let before = s.snapshot().index(Table::Jobs);
     let waiting = {
         let s = ServerHandle::clone(s);
-        tokio::spawn(async move { s.wait_for(before, PATIENCE, |state| state.index(Table::Jobs)).await.index(Table::Jobs) })
+        tokio::spawn(async move {
+            s.wait_for(before, PATIENCE, of_jobs, |state| state.index(Table::Jobs)).await.index(Table::Jobs)
+        })
     };
     let _node = FakeNode::join(s, node(1), Fate::Silent, &Provider::default()).await;
     assert!(!waiting.is_finished(), "a node is no job");
     let created = submit(s, job("web", 1)).await;
     assert!(waiting.await.unwrap() >= created.index);
-    let state = s.wait_for(u64::MAX - 1, Duration::from_millis(10), |state| state.index(Table::Jobs)).await;
+    let state = s.wait_for(u64::MAX - 1, Duration::from_millis(10), of_jobs, |state| state.index(Table::Jobs)).await;
     assert!(state.latest_index() >= created.index, "after the wait the newest state is given");
 }
 
@@ -360,7 +392,8 @@ async fn collection_removes_what_has_ended() {
     let (s, _node) = &with_node(Fate::Completes).await;
     submit(s, batch_job("sum", 3)).await;
     submit(s, job("web", 0)).await;
-    until(s, "the batch job is dead", |state| state.job(&key("sum")).is_some_and(|j| j.status == job_status::DEAD)).await;
+    until(s, "the batch job is dead", |state| state.job(&key("sum")).is_some_and(|j| j.status == job_status::DEAD))
+        .await;
     let collected = s.collect_garbage().await.unwrap();
     assert_eq!((collected.jobs, collected.allocs), (1, 3), "{collected:?}");
     let state = s.snapshot();

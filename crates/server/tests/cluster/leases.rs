@@ -7,7 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use api::node_rpc::{FromNode, FromNodeMessage, Heartbeat, ToNode, ToNodeMessage, node_service_client::NodeServiceClient};
+use api::node_rpc::{
+    FromNode, FromNodeMessage, Heartbeat, ToNode, ToNodeMessage, node_service_client::NodeServiceClient,
+};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
@@ -51,7 +53,7 @@ async fn keep(mut client: NodeServiceClient<Channel>, number: u128, over: Cancel
             () = over.cancelled() => return seen,
             () = next => {
                 (seq, sent) = (seq + 1, Instant::now());
-                tx.send(FromNodeMessage::Heartbeat(Heartbeat { seq }).into()).await.unwrap();
+                tx.send(FromNodeMessage::Heartbeat(Heartbeat { seq, ..Heartbeat::default() }).into()).await.unwrap();
             }
             message = from.message() => match message.unwrap() {
                 Some(ToNode { message: Some(ToNodeMessage::Welcome(welcome)) }) => {
@@ -61,7 +63,8 @@ async fn keep(mut client: NodeServiceClient<Channel>, number: u128, over: Cancel
                     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
                     beat = Some(interval);
                 }
-                Some(ToNode { message: Some(ToNodeMessage::HeartbeatAck(ack)) }) if ack.seq == seq => granted(sent, ack.lease_ms),
+                Some(ToNode { message: Some(ToNodeMessage::HeartbeatAck(ack)) })
+                    if ack.seq == seq => granted(sent, ack.lease_ms),
                 Some(_) => {}
                 None => panic!("the server has ended the session of node {number}"),
             }
@@ -80,22 +83,25 @@ async fn beating_nodes() {
     let mut client = None;
     for number in 0..setting("NODES", 1000) {
         if number % 100 == 0 {
-            client = Some(NodeServiceClient::connect(address.clone()).await.unwrap().max_decoding_message_size(64 << 20));
+            client =
+                Some(NodeServiceClient::connect(address.clone()).await.unwrap().max_decoding_message_size(64 << 20));
         }
         nodes.spawn(keep(client.clone().unwrap(), number + 1, over.clone()));
     }
     tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new())).await.unwrap().unwrap();
     over.cancel();
     let all = nodes.join_all().await;
-    let (lapses, slowest) = (all.iter().map(|s| s.lapses).sum::<u64>(), all.iter().map(|s| s.slowest).max().unwrap_or_default());
+    let (lapses, slowest) =
+        (all.iter().map(|s| s.lapses).sum::<u64>(), all.iter().map(|s| s.slowest).max().unwrap_or_default());
     println!("\nseen {lapses} {}", slowest.as_millis());
 }
 
 /// CPU time of this process so far, in seconds.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields =
-        stat.rsplit_once(") ").map(|(_, rest)| rest.split(' ').skip(11).take(2).filter_map(|f| f.parse::<f64>().ok()).sum::<f64>());
+    let fields = stat
+        .rsplit_once(") ")
+        .map(|(_, rest)| rest.split(' ').skip(11).take(2).filter_map(|f| f.parse::<f64>().ok()).sum::<f64>());
     // A tick is 10 ms.
     fields.unwrap_or(0.0) / 100.0
 }
@@ -105,7 +111,8 @@ fn cpu_seconds() -> f64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement: needs optimisation and an idle machine to say anything"]
 async fn leases() {
-    let (nodes, peace, jobs) = (setting("NODES", 1000), Duration::from_secs(setting("SECONDS", 30) as u64), setting("JOBS", 100));
+    let (nodes, peace, jobs) =
+        (setting("NODES", 1000), Duration::from_secs(setting("SECONDS", 30) as u64), setting("JOBS", 100));
     let lease = Duration::from_millis(setting("LEASE_MS", 2000) as u64);
     let dir = tempfile::tempdir().unwrap();
     let config = server::ServerConfig { data_dir: Some(dir.path().to_owned()), ..Default::default() }.with_lease(lease);
@@ -135,10 +142,18 @@ async fn leases() {
     drop(process.0.stdin.take());
     let mut printed = String::new();
     process.0.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
-    let seen: Vec<u64> =
-        printed.lines().find_map(|l| l.strip_prefix("seen ")).unwrap_or("").split(' ').filter_map(|f| f.parse().ok()).collect();
+    let seen: Vec<u64> = printed
+        .lines()
+        .find_map(|l| l.strip_prefix("seen "))
+        .unwrap_or("")
+        .split(' ')
+        .filter_map(|f| f.parse().ok())
+        .collect();
     let [lapses, slowest] = seen[..] else { panic!("the nodes said: {printed}") };
-    println!("{nodes} nodes with a lease of {lease:?}: {share:.1} % of a core, {lost} lost, {lapses} lapses, slowest answer {slowest} ms");
+    println!(
+        "{nodes} nodes with a lease of {lease:?}: {share:.1} % of a core, {lost} lost, {lapses} lapses, slowest \
+            answer {slowest} ms"
+    );
     // For `cargo xtask bench leases`: per cent, nodes, lapses, milliseconds.
     println!("figures {share:.1} {lost} {lapses} {slowest}");
     server.shutdown().await;

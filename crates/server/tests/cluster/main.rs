@@ -2,12 +2,15 @@
 
 #![allow(clippy::print_stdout, reason = "measurements, and how fake sessions ended, for whoever reads a failed test")]
 
+mod apart;
 mod broken;
 mod canaries;
 mod disconnect;
 mod durability;
 mod fake;
+mod follower;
 mod identities;
+mod introductions;
 mod jobs;
 mod leases;
 mod many;
@@ -16,6 +19,9 @@ mod pauses;
 mod recovery;
 mod remote;
 mod restore;
+mod run_mark;
 mod services;
+mod shared;
 mod speed;
 mod system;
+mod turns;

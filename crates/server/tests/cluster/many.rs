@@ -44,7 +44,10 @@ async fn one_more_remote_task_is_no_look_at_the_others() {
     // the many have left to look at when the first of these comes, is looked at once.
     let most = u64::try_from(MORE * 40 + 4 * MANY).unwrap();
     let (sessions, slots) = (after.session_looks - before.session_looks, after.slot_looks - before.slot_looks);
-    assert!(sessions < most && slots < most, "for {MORE} beside {MANY}, sessions have looked at {sessions}, the supervision at {slots}");
+    assert!(
+        sessions < most && slots < most,
+        "for {MORE} beside {MANY}, sessions have looked at {sessions}, the supervision at {slots}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -63,7 +66,10 @@ async fn thousands_get_going_within_a_short_lease() {
     while so_far < MANY {
         so_far = running(&*until(s, "more of them run", |state| running(state) > so_far).await);
     }
-    until(s, "all run", |state| running(state) == MANY && state.remote_tasks().all(|r| r.observed == Observed::Running)).await;
+    until(s, "all run", |state| {
+        running(state) == MANY && state.remote_tasks().all(|r| r.observed == Observed::Running)
+    })
+    .await;
     println!("{MANY} remote tasks ran after {:?}: {:?}", start.elapsed(), s.stats());
     let state = s.snapshot();
     for node in &nodes {

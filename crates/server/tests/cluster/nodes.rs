@@ -2,14 +2,22 @@
 
 use std::time::{Duration, Instant};
 
+use api::node_rpc::{
+    FromNode, FromNodeMessage, Heartbeat, Hello, PROTOCOLS, ToNodeMessage, node_service_client::NodeServiceClient,
+};
 use model::{ClientStatus, DesiredStatus, DrainSpec, Eligibility, GoDuration, NodeStatus};
-use server::requests::DrainNode;
+use server::{ServerHandle, requests::DrainNode};
 
 use crate::fake::*;
 
 pub(crate) fn drain(node: &FakeNode, deadline: GoDuration) -> DrainNode {
     let spec = DrainSpec { deadline, ignore_system_jobs: false };
-    DrainNode { node_id: node.id(), spec: Some(spec), mark_eligible: false, meta: [("by".to_owned(), "a test".to_owned())].into() }
+    DrainNode {
+        node_id: node.id(),
+        spec: Some(spec),
+        mark_eligible: false,
+        meta: [("by".to_owned(), "a test".to_owned())].into(),
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -62,12 +70,18 @@ async fn strangers_are_refused() {
     let mut thief = node(1);
     thief.secret_id = "guessed".to_owned();
     let thief = FakeNode::connect(s, thief, Fate::Runs, &p);
-    thief.until("the thief is refused", |view| view.goodbye.as_ref().is_some_and(|(why, retry)| why.contains("secret") && !retry)).await;
+    thief
+        .until("the thief is refused", |view| {
+            view.goodbye.as_ref().is_some_and(|(why, retry)| why.contains("secret") && !retry)
+        })
+        .await;
     let mut lost = node(2);
     lost.pool = "all".to_owned();
     let lost = FakeNode::connect(s, lost, Fate::Runs, &p);
-    lost.until("the built-in pool is refused", |view| view.goodbye.as_ref().is_some_and(|(why, retry)| why.contains("pool") && !retry))
-        .await;
+    lost.until("the built-in pool is refused", |view| {
+        view.goodbye.as_ref().is_some_and(|(why, retry)| why.contains("pool") && !retry)
+    })
+    .await;
     assert_eq!(s.snapshot().node_count(), 1);
 }
 
@@ -85,9 +99,11 @@ async fn a_drain_moves_services_in_steps() {
             // Never more than one of three away.
             let (mut index, mut fewest) = (from, usize::MAX);
             loop {
-                let state = s.wait_for(index, PATIENCE, |state| state.latest_index()).await;
+                let state = s.wait_for(index, PATIENCE, any_change, |state| state.latest_index()).await;
                 index = state.latest_index();
-                let wanted = state.allocs().filter(|alloc| alloc.desired_status == DesiredStatus::Run && !alloc.client_terminal());
+                let wanted = state
+                    .allocs()
+                    .filter(|alloc| alloc.desired_status == DesiredStatus::Run && !alloc.client_terminal());
                 fewest = fewest.min(wanted.filter(|alloc| alloc.client_status == ClientStatus::Running).count());
                 if state.nodes().all(|node| node.drain.is_none()) {
                     return fewest;
@@ -110,7 +126,9 @@ async fn a_drain_moves_services_in_steps() {
     assert!(watcher.await.unwrap() >= 2);
     assert!(s.set_node_eligibility(drained, Eligibility::Eligible).await.is_ok());
     // A drain that is over cannot be cancelled any more.
-    s.drain_node(DrainNode { node_id: drained, spec: None, mark_eligible: true, meta: Default::default() }).await.unwrap();
+    s.drain_node(DrainNode { node_id: drained, spec: None, mark_eligible: true, meta: Default::default() })
+        .await
+        .unwrap();
     assert_eq!(s.snapshot().node(drained).unwrap().last_drain.as_ref().unwrap()["Status"], "complete");
 }
 
@@ -140,14 +158,14 @@ async fn a_purged_node_is_forgotten_and_may_come_again() {
     assert!(refused.to_string().contains("is connected"), "{refused}");
     drop(a);
     testkit::poll("its purge, once it has left", async || s.purge_node(id).await).await;
-    until(s, "its allocation is lost", |state| state.allocs().any(|alloc| alloc.client_status == ClientStatus::Lost)).await;
+    until(s, "its allocation is lost", |state| state.allocs().any(|alloc| alloc.client_status == ClientStatus::Lost))
+        .await;
     let _again = FakeNode::join(s, node(1), Fate::Runs, &p).await;
     until(s, "it runs again", |state| live(state, "web", ClientStatus::Running).len() == 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_hangs_does_not_hold_up_a_shutdown() {
-    use api::node_rpc::{FromNode, FromNodeMessage, node_service_client::NodeServiceClient};
     let server = start().await.0;
     let s = server.handle().clone();
     let node = node(1);
@@ -164,4 +182,49 @@ async fn a_node_that_hangs_does_not_hold_up_a_shutdown() {
     // What does not end is waited for that long.
     assert!(took < Duration::from_secs(5), "the shutdown has waited for the node: {took:?}");
     drop((session, tx));
+}
+
+/// What the server says first to a node that begins so.
+async fn answer_to(s: &ServerHandle, hello: Hello) -> ToNodeMessage {
+    let (tx, rx) = tokio::sync::mpsc::channel::<FromNode>(2);
+    tx.send(FromNodeMessage::Hello(hello).into()).await.unwrap();
+    // A message that no release knows yet is read as this one.
+    tx.send(FromNode { message: None }).await.unwrap();
+    let mut client = NodeServiceClient::connect(format!("http://{}", s.rpc_addr())).await.unwrap();
+    let mut session = client.session(tokio_stream::wrappers::ReceiverStream::new(rx)).await.unwrap().into_inner();
+    let first = soon(session.message()).await.unwrap().expect("an answer").message.expect("a known message");
+    if matches!(first, ToNodeMessage::Welcome(_)) {
+        // The session goes on after the unknown one.
+        let heartbeat = Heartbeat { seq: 1, ..Heartbeat::default() };
+        tx.send(FromNodeMessage::Heartbeat(heartbeat).into()).await.unwrap();
+        while !matches!(soon(session.message()).await.unwrap().expect("it goes on").message,
+            Some(ToNodeMessage::HeartbeatAck(ack)) if ack.seq == 1)
+        {}
+    }
+    first
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_of_other_releases_are_taken_in_a_protocol_that_both_speak() {
+    let s = &start().await;
+    let (oldest, newest) = (*PROTOCOLS.start(), *PROTOCOLS.end());
+    // A node of before, which names one version; one of this release; a newer one.
+    for (number, newest_protocol) in [(1, 0), (2, newest), (3, newest + 5)] {
+        let hello = Hello { newest_protocol, ..hello(&node(number)) };
+        match answer_to(s, hello).await {
+            ToNodeMessage::Welcome(welcome) => {
+                assert_eq!(welcome.protocol, newest_protocol.clamp(oldest, newest), "{newest_protocol}");
+            }
+            other => panic!("{newest_protocol}: {other:?}"),
+        }
+    }
+    let far = Hello { protocol: newest + 1, newest_protocol: newest + 2, ..hello(&node(4)) };
+    match answer_to(s, far).await {
+        ToNodeMessage::Goodbye(goodbye) => {
+            let theirs = format!("speaks version {} to {} of the node protocol", newest + 1, newest + 2);
+            assert!(goodbye.reason.contains(&theirs) && !goodbye.retry, "{goodbye:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(s.snapshot().nodes().count(), 3, "the last one is not registered");
 }

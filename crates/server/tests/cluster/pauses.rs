@@ -35,7 +35,8 @@ async fn servers_off_for_twice_the_lease_and_nodes_silent_together_change_nothin
     let dir = tempfile::tempdir().unwrap();
     // A margin that a busy machine needs to let so many nodes in again.
     let start = || async {
-        let config = ServerConfig { data_dir: Some(dir.path().to_owned()), workers: 2, ..ServerConfig::default() }.with_lease(LEASE);
+        let config = ServerConfig { data_dir: Some(dir.path().to_owned()), workers: 2, ..ServerConfig::default() }
+            .with_lease(LEASE);
         Server::start(ServerConfig { lease_margin: LEASE * 2, ..config }).await.unwrap()
     };
     let server = start().await;
@@ -66,12 +67,18 @@ async fn servers_off_for_twice_the_lease_and_nodes_silent_together_change_nothin
 
     // Nobody is heard for longer than a lease and its margin: a switch, or a server that is deaf.
     drop(nodes);
-    eventually("the server's suspicion of itself", || s.notes().iter().any(|note| note.contains("went silent together"))).await;
+    eventually("the server's suspicion of itself", || {
+        s.notes().iter().any(|note| note.contains("went silent together"))
+    })
+    .await;
     let _nodes = fleet(s, &p).await;
     let state = s.snapshot();
     assert!(what_must_stay(&state) == before, "allocations or epochs have moved");
     no_loss(&state);
     assert_eq!(state.evals().filter(|e| e.trigger == Trigger::NodeUpdate).count(), evals, "no node was taken for lost");
-    assert!(state.nodes().any(|n| n.events.iter().any(|e| e.message.contains("went silent together"))), "it is among the nodes' events");
+    assert!(
+        state.nodes().any(|n| n.events.iter().any(|e| e.message.contains("went silent together"))),
+        "it is among the nodes' events"
+    );
     server.shutdown().await;
 }

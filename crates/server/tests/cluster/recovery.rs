@@ -50,7 +50,10 @@ pub(crate) fn moved(nodes: Vec<FakeNode>, s: &ServerHandle, p: &Provider) -> Vec
 pub(crate) async fn running(s: &ServerHandle, id: &str, count: usize) {
     until(s, &format!("{count} of {id} run"), |state| {
         let allocs = live(state, id, ClientStatus::Running).len();
-        let far = state.remote_tasks_by_job(&key(id)).filter(|r| r.observed == model::Observed::Running && r.manager.is_some()).count();
+        let far = state
+            .remote_tasks_by_job(&key(id))
+            .filter(|r| r.observed == model::Observed::Running && r.manager.is_some())
+            .count();
         allocs == count && (far == count || state.remote_tasks_by_job(&key(id)).next().is_none())
     })
     .await;
@@ -94,7 +97,9 @@ async fn nothing_is_lost(count: u128, lost: Lost) {
         let before = s.snapshot().remote_task(&slot("far")).unwrap().incarnation;
         s.restart_remote(slot("far")).await.unwrap();
         until(s, "another instance runs", |state| {
-            state.remote_task(&slot("far")).is_some_and(|r| r.incarnation != before && r.observed == model::Observed::Running)
+            state
+                .remote_task(&slot("far"))
+                .is_some_and(|r| r.incarnation != before && r.observed == model::Observed::Running)
         })
         .await;
     } else {
@@ -109,7 +114,12 @@ async fn nothing_is_lost(count: u128, lost: Lost) {
 
     let empty = tempfile::tempdir().unwrap();
     let server = if lost == Lost::Everything {
-        start_with(ServerConfig { data_dir: Some(empty.path().to_owned()), cluster_id: Some(cluster), ..ServerConfig::default() }).await
+        start_with(ServerConfig {
+            data_dir: Some(empty.path().to_owned()),
+            cluster_id: Some(cluster),
+            ..ServerConfig::default()
+        })
+        .await
     } else {
         start_in(backup.path()).await
     };
@@ -123,7 +133,8 @@ async fn nothing_is_lost(count: u128, lost: Lost) {
         // The servers have no list of nodes: only a person knows that these are all.
         let status = s.recovery_status().expect("they recover");
         assert!(status.by_hand && status.waits_for().contains("a person"), "{}", status.waits_for());
-        eventually("all have told", || s.recovery_status().is_some_and(|status| status.answered.len() == nodes.len())).await;
+        eventually("all have told", || s.recovery_status().is_some_and(|status| status.answered.len() == nodes.len()))
+            .await;
         let refused = s.register_job(RegisterJob { job: job("new", 1), ..RegisterJob::default() }).await.unwrap_err();
         assert!(refused.class() == ErrorClass::Unavailable && refused.to_string().contains("recover"), "{refused}");
         s.end_recovery().await.unwrap();
@@ -133,8 +144,11 @@ async fn nothing_is_lost(count: u128, lost: Lost) {
     for (node, full) in nodes.iter().zip(full) {
         node.until("the servers' word counts", |view| !view.holds && view.full >= full.max(1)).await;
     }
-    let jobs: &[(&str, usize)] =
-        if lost == Lost::Epoch { &[("near", 3), ("far", 3)] } else { &[("near", 3), ("far", 3), ("near-after", 2), ("far-after", 2)] };
+    let jobs: &[(&str, usize)] = if lost == Lost::Epoch {
+        &[("near", 3), ("far", 3)]
+    } else {
+        &[("near", 3), ("far", 3), ("near-after", 2), ("far-after", 2)]
+    };
     for (id, count) in jobs {
         running(s, id, *count).await;
     }
@@ -144,9 +158,14 @@ async fn nothing_is_lost(count: u128, lost: Lost) {
     assert!(s.snapshot().latest_index() > 1_000_000, "indexes never go back");
     // Nobody has lost control of anything.
     for (id, _) in jobs {
-        s.deregister_job(DeregisterJob { key: key(id), purge: false, eval_priority: None, no_shutdown_delay: false }).await.unwrap();
+        s.deregister_job(DeregisterJob { key: key(id), purge: false, eval_priority: None, no_shutdown_delay: false })
+            .await
+            .unwrap();
     }
-    until(s, "all of it is stopped", |state| state.remote_tasks().next().is_none() && state.allocs().all(|alloc| alloc.terminal())).await;
+    until(s, "all of it is stopped", |state| {
+        state.remote_tasks().next().is_none() && state.allocs().all(|alloc| alloc.terminal())
+    })
+    .await;
     assert_eq!(p.live(), BTreeSet::new(), "0 orphaned");
     server.shutdown().await;
 }
@@ -207,7 +226,8 @@ async fn a_directory_of_another_cluster_is_refused_at_the_start() {
     let found = server.handle().cluster_id();
     server.shutdown().await;
     let configured = ClusterId(Uuid::from_u128(7));
-    let config = ServerConfig { data_dir: Some(dir.path().to_owned()), cluster_id: Some(configured), ..ServerConfig::default() };
+    let config =
+        ServerConfig { data_dir: Some(dir.path().to_owned()), cluster_id: Some(configured), ..ServerConfig::default() };
     match Server::start(config.clone()).await {
         Err(StartError::OtherCluster { found: f, configured: c }) => assert_eq!((f, c), (found, configured)),
         other => panic!("{:?}", other.map(|_| ())),
@@ -313,7 +333,11 @@ async fn a_node_that_has_lost_its_mark_is_compared_before_it_is_told_anything() 
     nodes[0].view().mark_lost = true;
     nodes = moved(nodes, s, &p);
     until(s, "what it has is unknown to them", |state| {
-        state.cluster().recovery.as_ref().is_some_and(|recovery| recovery.cause.contains("has lost the record of what it has acted on"))
+        state
+            .cluster()
+            .recovery
+            .as_ref()
+            .is_some_and(|recovery| recovery.cause.contains("has lost the record of what it has acted on"))
     })
     .await;
     until(s, "the recovery is over", |state| state.cluster().recovery.is_none()).await;

@@ -24,7 +24,9 @@ async fn managed_by(s: &ServerHandle, job: &str, node: &FakeNode) -> RemoteTask 
     let id = node.id();
     let state = until(s, "the task is managed and runs", |state| {
         record(state, job).is_some_and(|r| {
-            r.manager.is_some_and(|m| m.node_id == id && !m.alloc_id.is_nil()) && r.successor.is_none() && r.observed == Observed::Running
+            r.manager.is_some_and(|m| m.node_id == id && !m.alloc_id.is_nil())
+                && r.successor.is_none()
+                && r.observed == Observed::Running
         }) && live(state, job, ClientStatus::Running).iter().any(|alloc| alloc.node_id == id)
     })
     .await;
@@ -70,8 +72,12 @@ async fn a2_the_only_manager_is_lost_and_a_new_node_comes_after_collection_and_r
     let (p, a) = far(s, 1).await;
     let before = managed_by(s, "far", &a).await;
     drop(a);
-    until(s, "it is unmanaged", |state| record(state, "far").is_some_and(|r| r.manager.is_none() && r.unmanaged_since > 0)).await;
-    until(s, "the allocation is lost", |state| state.allocs().all(|alloc| alloc.client_status == ClientStatus::Lost)).await;
+    until(s, "it is unmanaged", |state| {
+        record(state, "far").is_some_and(|r| r.manager.is_none() && r.unmanaged_since > 0)
+    })
+    .await;
+    until(s, "the allocation is lost", |state| state.allocs().all(|alloc| alloc.client_status == ClientStatus::Lost))
+        .await;
     s.collect_garbage().await.unwrap();
     server.shutdown().await;
 
@@ -104,9 +110,12 @@ async fn what_runs_unmanaged_is_told_of_as_running() {
     assert_eq!(corrected, [state::Unmanaged { running: 2, kept: 2 }]);
 
     // One that is stopped is nobody's any more, though it runs until a node comes.
-    s.deregister_job(DeregisterJob { key: key.clone(), purge: false, eval_priority: None, no_shutdown_delay: false }).await.unwrap();
+    s.deregister_job(DeregisterJob { key: key.clone(), purge: false, eval_priority: None, no_shutdown_delay: false })
+        .await
+        .unwrap();
     let state = until(s, "both are to stop, and the job is dead", |state| {
-        state.remote_tasks().all(|r| r.desired == DesiredRemote::Stop) && state.job(&key).is_some_and(|job| job.status == "dead")
+        state.remote_tasks().all(|r| r.desired == DesiredRemote::Stop)
+            && state.job(&key).is_some_and(|job| job.status == "dead")
     })
     .await;
     assert_eq!(state.remote_tasks().count(), 2, "they are not forgotten");
@@ -137,10 +146,11 @@ async fn a4_a_drain_with_room_hands_over_without_a_gap() {
         tokio::spawn(async move {
             let (mut index, mut gap) = (1, false);
             loop {
-                let state = s.wait_for(index, PATIENCE, |state| state.latest_index()).await;
+                let state = s.wait_for(index, PATIENCE, any_change, |state| state.latest_index()).await;
                 index = state.latest_index();
                 gap |= record(&state, "far").is_none_or(|r| r.manager.is_none());
-                if state.nodes().any(|node| node.last_drain.is_some()) && state.nodes().all(|node| node.drain.is_none()) {
+                if state.nodes().any(|node| node.last_drain.is_some()) && state.nodes().all(|node| node.drain.is_none())
+                {
                     return gap;
                 }
             }
@@ -256,7 +266,10 @@ async fn a_stop_ends_the_instance_and_the_record() {
     managed_by(s, "far", &a).await;
     stop(s, "far").await;
     until(s, "the record ends", |state| record(state, "far").is_none()).await;
-    until(s, "the allocation is complete", |state| state.allocs().all(|alloc| alloc.client_status == ClientStatus::Complete)).await;
+    until(s, "the allocation is complete", |state| {
+        state.allocs().all(|alloc| alloc.client_status == ClientStatus::Complete)
+    })
+    .await;
     assert!(p.live().is_empty());
     assert_eq!((p.calls(&Call::Stop), p.calls(&Call::Forget)), (1, 1));
 }
@@ -297,10 +310,16 @@ async fn a18_a_drain_and_a_scale_down_at_the_same_instant() {
         let other = b.id();
         until(s, "two are handed over, two are gone", |state| {
             state.remote_tasks().count() == 2
-                && state.remote_tasks().all(|r| r.manager.is_some_and(|m| m.node_id == other) && r.desired == DesiredRemote::Run)
+                && state
+                    .remote_tasks()
+                    .all(|r| r.manager.is_some_and(|m| m.node_id == other) && r.desired == DesiredRemote::Run)
         })
         .await;
-        assert_eq!((p.live().len(), p.calls(&Call::Create), p.calls(&Call::Stop), p.most_live()), (2, 4, 2, 1), "round {round}");
+        assert_eq!(
+            (p.live().len(), p.calls(&Call::Create), p.calls(&Call::Stop), p.most_live()),
+            (2, 4, 2, 1),
+            "round {round}"
+        );
         server.shutdown().await;
     }
 }
@@ -347,15 +366,19 @@ async fn what_no_runtime_of_the_driver_can_be_given_is_refused_at_submission() {
     let p = Provider::default();
     let mut job = remote_job("far", 1);
     job.task_groups[0].tasks[0].kill_signal = "SIGUSR1".into();
-    job.task_groups[0].tasks[0].templates =
-        vec![model::task::Template { data: Some("x".into()), destination: Some("local/x".into()), ..model::task::Template::default() }];
+    job.task_groups[0].tasks[0].templates = vec![model::task::Template {
+        data: Some("x".into()),
+        destination: Some("local/x".into()),
+        ..model::task::Template::default()
+    }];
     let verdict = s.validate_job(job.clone()).await.unwrap();
     assert_eq!(verdict.error, "", "no node has told what its runtimes take");
     let mut poor = remote_node(1);
     let provider = poor.drivers.get_mut("far").unwrap().remote.as_mut().unwrap();
     (provider.no_files, provider.no_signals) = (true, true);
     let _poor = FakeNode::join(s, poor, Fate::Runs, &p).await;
-    let refused = |error: &str| error.contains("cannot deliver kill_signal") && error.contains("cannot deliver template");
+    let refused =
+        |error: &str| error.contains("cannot deliver kill_signal") && error.contains("cannot deliver template");
     let verdict = s.validate_job(job.clone()).await.unwrap();
     assert!(refused(&verdict.error), "{}", verdict.error);
     let request = RegisterJob { job: job.clone(), ..RegisterJob::default() };

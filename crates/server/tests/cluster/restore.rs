@@ -31,7 +31,10 @@ async fn all_of_it_can_be_stopped(s: &ServerHandle, p: &Provider, jobs: &[&str])
     for id in jobs {
         stop(s, id).await;
     }
-    until(s, "all of it is stopped", |state| state.remote_tasks().next().is_none() && state.allocs().all(|alloc| alloc.terminal())).await;
+    until(s, "all of it is stopped", |state| {
+        state.remote_tasks().next().is_none() && state.allocs().all(|alloc| alloc.terminal())
+    })
+    .await;
     assert_eq!(p.live(), BTreeSet::new(), "0 orphaned");
 }
 
@@ -59,7 +62,9 @@ async fn nothing_is_lost(count: u128, found: Found) {
     let replaced = s.snapshot().remote_task(&slot("far")).unwrap().incarnation;
     s.restart_remote(slot("far")).await.unwrap();
     until(s, "another instance runs, and what was stopped has ended", |state| {
-        state.remote_task(&slot("far")).is_some_and(|r| r.incarnation != replaced && r.observed == model::Observed::Running)
+        state
+            .remote_task(&slot("far"))
+            .is_some_and(|r| r.incarnation != replaced && r.observed == model::Observed::Running)
             && state.allocs_by_job(&key("near-gone")).all(|alloc| alloc.client_terminal())
     })
     .await;
@@ -98,7 +103,11 @@ async fn nothing_is_lost(count: u128, found: Found) {
         Found::NodeOlder => {
             // All nodes at once: the machines were set back together.
             let machines: Vec<_> = nodes.drain(..).map(|node| node.node.clone()).collect();
-            nodes = machines.into_iter().zip(backup).map(|(node, has)| FakeNode::go_on(s, node, Fate::Runs, &p, has)).collect();
+            nodes = machines
+                .into_iter()
+                .zip(backup)
+                .map(|(node, has)| FakeNode::go_on(s, node, Fate::Runs, &p, has))
+                .collect();
             for node in &nodes {
                 node.until("the servers' list has come", |view| view.welcomed && view.full > 0).await;
             }
@@ -106,10 +115,17 @@ async fn nothing_is_lost(count: u128, found: Found) {
             for id in jobs {
                 running(s, id, if id == "near-after" { 2 } else { 3 }).await;
             }
-            assert!(s.recovery_status().is_none(), "the servers know more than the nodes: that is no reason to recover");
+            assert!(
+                s.recovery_status().is_none(),
+                "the servers know more than the nodes: that is no reason to recover"
+            );
             assert_eq!(exists(&nodes, &p), before, "0 killed, 0 doubled");
             assert_eq!((p.calls(&Call::Create), p.calls(&Call::Stop)), calls, "nothing was created or stopped");
-            assert!(s.snapshot().allocs_by_job(&key("near-gone")).all(|alloc| alloc.client_status == ClientStatus::Complete));
+            assert!(
+                s.snapshot()
+                    .allocs_by_job(&key("near-gone"))
+                    .all(|alloc| alloc.client_status == ClientStatus::Complete)
+            );
             all_of_it_can_be_stopped(s, &p, &jobs).await;
             server.shutdown().await;
         }
@@ -120,7 +136,8 @@ async fn nothing_is_lost(count: u128, found: Found) {
             // What ran locally is ended by the sweep of the new node's agent before it connects.
             nodes.insert(0, FakeNode::join_for_good(s, remote_node(100), &p).await);
             until(s, "the former node is down, and what it had is replaced", |state| {
-                state.node(id).is_some_and(|node| node.status == NodeStatus::Down) && state.allocs_by_node(id).all(|alloc| alloc.terminal())
+                state.node(id).is_some_and(|node| node.status == NodeStatus::Down)
+                    && state.allocs_by_node(id).all(|alloc| alloc.terminal())
             })
             .await;
             for id in jobs {
@@ -278,7 +295,12 @@ async fn what_another_cluster_has_left_is_listed_and_acted_on_by_who_names_it() 
     let s = server.handle();
     let _node = FakeNode::join(s, remote_node(2), Fate::Runs, &p).await;
     let calls = (p.calls(&Call::Create), p.calls(&Call::Stop));
-    assert!(s.sweep_remote().await.iter().all(|sweep| sweep.instances == 0 && sweep.unbound.is_empty() && sweep.others.is_empty()));
+    assert!(
+        s.sweep_remote()
+            .await
+            .iter()
+            .all(|sweep| sweep.instances == 0 && sweep.unbound.is_empty() && sweep.others.is_empty())
+    );
     let others = s.sweep_all_owners().await.swap_remove(0).others;
     let keys: BTreeSet<String> = others.iter().map(|i| i.key.clone()).collect();
     assert_eq!(keys, left.iter().map(ToString::to_string).collect());
@@ -287,21 +309,32 @@ async fn what_another_cluster_has_left_is_listed_and_acted_on_by_who_names_it() 
     let of = |key: &str, owner: &str| Which { key: key.to_owned(), owner: Some(owner.to_owned()), provider: None };
 
     // Not without the owner's name, not with another one.
-    for refused in [s.stop_unbound_remote(&Which::own(&key("0"))).await.map(drop), s.adopt_remote(&Which::own(&key("0"))).await.map(drop)] {
+    for refused in [
+        s.stop_unbound_remote(&Which::own(&key("0"))).await.map(drop),
+        s.adopt_remote(&Which::own(&key("0"))).await.map(drop),
+    ] {
         let refused = refused.unwrap_err();
-        assert!(refused.class() == ErrorClass::Conflict && refused.to_string().contains(&format!("-owner {owner}")), "{refused}");
+        assert!(
+            refused.class() == ErrorClass::Conflict && refused.to_string().contains(&format!("-owner {owner}")),
+            "{refused}"
+        );
     }
     let wrong = s.stop_unbound_remote(&of(&key("0"), &s.cluster_id().to_string())).await.unwrap_err();
     assert_eq!(wrong.class(), ErrorClass::Invalid, "{wrong}");
     let elsewhere = Which { provider: Some("another one".to_owned()), ..of(&key("0"), &owner) };
     assert_eq!(s.stop_unbound_remote(&elsewhere).await.unwrap_err().class(), ErrorClass::NotFound);
-    assert_eq!((p.live(), (p.calls(&Call::Create), p.calls(&Call::Stop))), (left.clone(), calls), "nothing follows from a look");
+    assert_eq!(
+        (p.live(), (p.calls(&Call::Create), p.calls(&Call::Stop))),
+        (left.clone(), calls),
+        "nothing follows from a look"
+    );
 
     // One is stopped, one is taken over, one is left alone.
     s.stop_unbound_remote(&of(&key("0"), &owner)).await.unwrap();
     let kept = s.adopt_remote(&of(&key("1"), &owner)).await.unwrap();
     assert!(matches!(kept, Adopted { kept: true, .. }), "no job wants it yet: {kept:?}");
     eventually("the one that was stopped has ended", || p.live().len() == 2).await;
+    until(s, "and is forgotten", |state| state.remote_tasks().next().is_none()).await;
     submit(s, remote_job("far", 2)).await;
     until(s, "the first slot has an instance of its own", |state| {
         state.remote_task(&slot("far")).is_some_and(|r| r.observed == model::Observed::Running)
@@ -312,11 +345,58 @@ async fn what_another_cluster_has_left_is_listed_and_acted_on_by_who_names_it() 
     running(s, "far", 2).await;
     assert!(s.snapshot().remote_tasks().any(|r| r.incarnation.to_string() == key("1")), "it is the slot's");
     let others = s.sweep_all_owners().await.swap_remove(0).others;
-    assert_eq!(others.iter().map(|i| i.key.clone()).collect::<Vec<_>>(), [key("2")], "what has a record is nobody else's");
+    assert_eq!(
+        others.iter().map(|i| i.key.clone()).collect::<Vec<_>>(),
+        [key("2")],
+        "what has a record is nobody else's"
+    );
     stop(s, "far").await;
     until(s, "all of it is stopped", |state| state.remote_tasks().next().is_none()).await;
     let alone: Vec<String> = p.live().iter().map(ToString::to_string).collect();
     assert_eq!(alone, [key("2")], "what nobody has named lives on");
     assert_eq!(p.calls(&Call::Create), calls.0 + 1);
+    server.shutdown().await;
+}
+
+/// A backup is older than a create, whose node is lost, and the provider does not list its instance yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_begins_beside_what_a_provider_lists_late_and_the_servers_have_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let p = Provider::default();
+    let late = |number| {
+        let mut node = remote_node(number);
+        node.drivers.get_mut("far").and_then(|driver| driver.remote.as_mut()).unwrap().stale_seconds = 5;
+        node
+    };
+    let server = start_in(dir.path()).await;
+    submit(server.handle(), remote_job("far", 1)).await;
+    server.shutdown().await;
+    let backup = copy(dir.path());
+    let server = start_in(dir.path()).await;
+    let node = FakeNode::join_for_good(server.handle(), late(1), &p).await;
+    running(server.handle(), "far", 1).await;
+    drop(node);
+    server.shutdown().await;
+
+    p.hides(true);
+    let server = start_in(backup.path()).await;
+    let s = server.handle();
+    let node = FakeNode::join_for_good(s, late(2), &p).await;
+    let swept = s.sweep_remote().await;
+    assert!(swept.len() == 1 && swept[0].error.is_empty() && swept[0].unbound.is_empty(), "{swept:?}");
+    until(s, "a place for the task", |state| state.allocs_by_job(&key("far")).next().is_some()).await;
+    tokio::time::sleep(LEASE).await;
+    assert!(s.snapshot().remote_task(&slot("far")).is_none(), "the sweep does not count: it was too early");
+    p.hides(false);
+    eventually("the sweep that counts", || s.remote_sweeps().iter().any(|sweep| sweep.unbound.len() == 1)).await;
+    tokio::time::sleep(LEASE).await;
+    assert!(s.snapshot().remote_task(&slot("far")).is_none(), "it lives");
+    assert_eq!((p.live().len(), p.calls(&Call::Create)), (1, 1));
+
+    // A person takes it over: the slot goes on.
+    s.adopt_remote(&Which::own(&p.live().first().unwrap().to_string())).await.unwrap();
+    running(s, "far", 1).await;
+    assert_eq!((p.live().len(), p.calls(&Call::Create)), (1, 1));
+    drop(node);
     server.shutdown().await;
 }

@@ -26,7 +26,10 @@ async fn a_service_stands_while_its_allocation_runs_and_outlives_the_server() {
     let places = web(&state);
     for place in &places {
         let alloc = state.alloc(place.alloc_id).unwrap();
-        assert_eq!((place.node_id, &*place.address, place.port, place.slot.is_none()), (alloc.node_id, "10.9.9.9", 80, true));
+        assert_eq!(
+            (place.node_id, &*place.address, place.port, place.slot.is_none()),
+            (alloc.node_id, "10.9.9.9", 80, true)
+        );
         assert_eq!((&*place.datacenter, place.job_id.as_str()), ("dc1", "j"));
     }
     drop(node);
@@ -58,7 +61,7 @@ async fn a_lost_node_takes_its_services_along() {
         tokio::spawn(async move {
             let mut index = 1;
             loop {
-                let state = s.wait_for(index, PATIENCE, |state| state.latest_index()).await;
+                let state = s.wait_for(index, PATIENCE, any_change, |state| state.latest_index()).await;
                 index = state.latest_index();
                 if state.node(lost).is_some_and(|n| n.status == model::NodeStatus::Down) {
                     return web(&state).len();
@@ -100,7 +103,7 @@ async fn a_remote_service_is_never_absent_while_its_instance_lives() {
         tokio::spawn(async move {
             let (mut index, mut counts) = (from, Vec::new());
             loop {
-                let state = s.wait_for(index, PATIENCE, |state| state.latest_index()).await;
+                let state = s.wait_for(index, PATIENCE, any_change, |state| state.latest_index()).await;
                 index = state.latest_index();
                 counts.push(web(&state).len());
                 if state.job(&key("far")).is_none_or(|j| j.stop) {
@@ -112,7 +115,10 @@ async fn a_remote_service_is_never_absent_while_its_instance_lives() {
     let b = FakeNode::join(s, remote_node(2), Fate::Runs, &p).await;
     s.drain_node(drain(&a, GoDuration::from_secs(3600))).await.unwrap();
     let on_b = b.id();
-    until(s, "all moved to the next manager", |state| web(state).len() == 3 && web(state).iter().all(|r| r.node_id == on_b)).await;
+    until(s, "all moved to the next manager", |state| {
+        web(state).len() == 3 && web(state).iter().all(|r| r.node_id == on_b)
+    })
+    .await;
     let id = a.id();
     until(s, "the drain is complete", |state| state.node(id).is_some_and(|n| n.drain.is_none())).await;
     // No manager: the instances run on and are reached as before, also when the old allocations are collected.
@@ -132,6 +138,9 @@ async fn a_remote_service_is_never_absent_while_its_instance_lives() {
 
     stop(s, "far").await;
     let counts = watcher.await.unwrap();
-    assert!(counts.len() > 10 && counts[..counts.len() - 1].iter().all(|n| *n == 3), "every place at every moment: {counts:?}");
+    assert!(
+        counts.len() > 10 && counts[..counts.len() - 1].iter().all(|n| *n == 3),
+        "every place at every moment: {counts:?}"
+    );
     until(s, "none is left after the stop", |state| web(state).is_empty()).await;
 }

@@ -76,8 +76,10 @@ pub(crate) fn setting(name: &str, default: u128) -> u128 {
 
 fn rss_mib() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let kib =
-        status.lines().find_map(|line| line.strip_prefix("VmRSS:")).and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
+    let kib = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
     kib.unwrap_or(0.0) / 1024.0
 }
 
@@ -132,7 +134,8 @@ async fn place() {
     let took = start.elapsed();
     let after = s.stats();
     println!(
-        "{jobs} jobs of {each} on {nodes} nodes: {took:?}, {:.0} placements/s, {} commits, {} transactions, {} partial, {:.0} MiB",
+        "{jobs} jobs of {each} on {nodes} nodes: {took:?}, {:.0} placements/s, {} commits, {} transactions, {} \
+            partial, {:.0} MiB",
         total as f64 / took.as_secs_f64(),
         after.commits - before.commits,
         after.syncs - before.syncs,

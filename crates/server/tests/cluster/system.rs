@@ -74,7 +74,10 @@ async fn nodes_of_other_datacenters_do_not_concern_it() {
     let mut agent = everywhere(job("agent", 1));
     agent.datacenters = vec![here];
     submit(s, agent).await;
-    until(s, "it has failed", |state| state.allocs_by_job(&key("agent")).any(|a| a.client_status == ClientStatus::Failed)).await;
+    until(s, "it has failed", |state| {
+        state.allocs_by_job(&key("agent")).any(|a| a.client_status == ClientStatus::Failed)
+    })
+    .await;
     let mut elsewhere = node(2);
     elsewhere.datacenter = "elsewhere".to_owned();
     let _b = FakeNode::join(s, elsewhere, Fate::Runs, &p).await;
@@ -95,7 +98,8 @@ async fn what_has_failed_is_started_again_when_another_node_is_lost() {
     let b = FakeNode::join(s, node(2), Fate::Fails, &p).await;
     submit(s, everywhere(job("agent", 1))).await;
     let settled = |state: &State| state.evals_by_job(&key("agent")).all(|e| e.status.terminal());
-    let failed = |state: &State| state.allocs_by_job(&key("agent")).filter(|a| a.client_status == ClientStatus::Failed).count();
+    let failed =
+        |state: &State| state.allocs_by_job(&key("agent")).filter(|a| a.client_status == ClientStatus::Failed).count();
     until(s, "it has failed on both", |state| failed(state) == 2 && settled(state)).await;
     let (stays, lost) = (a.id(), b.id());
     drop(b);
@@ -111,7 +115,10 @@ async fn what_fails_on_a_node_is_not_started_again_and_again() {
     let p = Provider::default();
     let _a = FakeNode::join(s, node(1), Fate::Fails, &p).await;
     submit(s, everywhere(job("agent", 1))).await;
-    until(s, "it has failed", |state| state.allocs_by_job(&key("agent")).any(|a| a.client_status == ClientStatus::Failed)).await;
+    until(s, "it has failed", |state| {
+        state.allocs_by_job(&key("agent")).any(|a| a.client_status == ClientStatus::Failed)
+    })
+    .await;
     until(s, "nothing is left to decide", |state| state.evals_by_job(&key("agent")).all(|e| e.status.terminal())).await;
     assert_eq!(s.snapshot().allocs_by_job(&key("agent")).count(), 1);
     s.evaluate_job(key("agent"), false).await.unwrap();
@@ -163,7 +170,9 @@ async fn a28_a_system_job_of_remote_tasks_is_one_for_each_provider_and_leaves_no
 }
 
 fn ended(state: &State, job: &str) -> Vec<NodeId> {
-    let ended = state.allocs_by_job(&key(job)).filter(|a| matches!(a.client_status, ClientStatus::Complete | ClientStatus::Failed));
+    let ended = state
+        .allocs_by_job(&key(job))
+        .filter(|a| matches!(a.client_status, ClientStatus::Complete | ClientStatus::Failed));
     let mut nodes: Vec<_> = ended.map(|a| a.node_id).collect();
     nodes.sort_unstable();
     nodes
@@ -176,13 +185,16 @@ async fn a_sysbatch_job_is_done_once_on_each_node_also_on_those_that_come_later(
     let mut job = everywhere(job("once", 1));
     job.kind = job_type::SYSBATCH.to_owned();
     submit(s, job).await;
-    until(s, "it waits for nodes", |state| state.job(&key("once")).is_some_and(|j| j.status == job_status::PENDING)).await;
+    until(s, "it waits for nodes", |state| state.job(&key("once")).is_some_and(|j| j.status == job_status::PENDING))
+        .await;
     let a = FakeNode::join(s, node(1), Fate::Completes, &p).await;
     let b = FakeNode::join(s, node(2), Fate::Fails, &p).await;
     let dead = |nodes: Vec<NodeId>| {
         move |state: &State| {
             let decided = state.evals_by_job(&key("once")).all(|e| e.status.terminal());
-            decided && ended(state, "once") == nodes && state.job(&key("once")).is_some_and(|j| j.status == job_status::DEAD)
+            decided
+                && ended(state, "once") == nodes
+                && state.job(&key("once")).is_some_and(|j| j.status == job_status::DEAD)
         }
     };
     until(s, "it is done on both", dead(vec![a.id(), b.id()])).await;

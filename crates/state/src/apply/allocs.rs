@@ -38,7 +38,11 @@ const STATES_KEPT: usize = 10;
 
 /// Records that the allocation's node was disconnected, or has reconnected.
 pub(super) fn note_status(alloc: &mut Allocation, status: &str, now: TimestampNs) {
-    let change = AllocStateChange { field: AllocStateChange::CLIENT_STATUS.to_owned(), value: status.to_owned(), time: now.into() };
+    let change = AllocStateChange {
+        field: AllocStateChange::CLIENT_STATUS.to_owned(),
+        value: status.to_owned(),
+        time: now.into(),
+    };
     alloc.alloc_states.push(change);
     let surplus = alloc.alloc_states.len().saturating_sub(STATES_KEPT);
     alloc.alloc_states.drain(..surplus);
@@ -49,11 +53,16 @@ impl Applier<'_> {
         let Some(entry) = self.state.allocs.get(&update.id) else { return };
         let mut alloc = Allocation::clone(&entry.alloc);
         if alloc.client_status == ClientStatus::Unknown && update.client_status != ClientStatus::Unknown {
-            note_status(&mut alloc, if update.client_status == ClientStatus::Running { "running" } else { "ended" }, self.now);
+            note_status(
+                &mut alloc,
+                if update.client_status == ClientStatus::Running { "running" } else { "ended" },
+                self.now,
+            );
         }
         alloc.client_status = update.client_status;
         alloc.client_description = update.client_description;
-        alloc.task_states = update.task_states.into_iter().map(|(task, state)| (name_of(&alloc, task), state)).collect();
+        alloc.task_states =
+            update.task_states.into_iter().map(|(task, state)| (name_of(&alloc, task), state)).collect();
         if update.network_status.is_some() {
             alloc.network_status = update.network_status;
         }
@@ -134,7 +143,9 @@ impl Applier<'_> {
         }
         self.count_in_deployment(old, &alloc);
 
-        let same = |s: &Option<AllocEntry>, f: fn(&Allocation, &Allocation) -> bool| s.as_ref().is_some_and(|b| f(&b.alloc, &alloc));
+        let same = |s: &Option<AllocEntry>, f: fn(&Allocation, &Allocation) -> bool| {
+            s.as_ref().is_some_and(|b| f(&b.alloc, &alloc))
+        };
         let kept_resources = same(&before, |a, b| Arc::ptr_eq(&a.resources, &b.resources));
         let kept_metrics = same(&before, |a, b| match (&a.metrics, &b.metrics) {
             (Some(a), Some(b)) => Arc::ptr_eq(a, b),
@@ -165,7 +176,9 @@ impl Applier<'_> {
     /// that name, until that job takes it over.
     fn count_in_summary(&mut self, key: &JobKey, old: Option<&Allocation>, new: Option<&Allocation>) {
         let Some(named) = self.state.job(key).map(|j| j.create_index) else { return };
-        let of = |a: Option<&Allocation>| a.filter(|a| a.job.as_ref().is_some_and(|j| j.create_index == named)).map(|a| a.client_status);
+        let of = |a: Option<&Allocation>| {
+            a.filter(|a| a.job.as_ref().is_some_and(|j| j.create_index == named)).map(|a| a.client_status)
+        };
         let (was, is) = (of(old), of(new));
         let Some(group) = old.or(new).map(|a| a.task_group.clone()).filter(|_| was != is) else { return };
         let Some(s) = self.group_summary(key, &group) else { return };

@@ -89,8 +89,10 @@ impl Applier<'_> {
             d.awaited_promotion().unwrap_or("Deployment is running").clone_into(&mut d.status_description);
         }
         self.put_deployment(d, Cause::DeploymentPromotion);
-        let canary = |a: &&Arc<Allocation>| named(&a.task_group) && a.deployment_status.as_ref().is_some_and(|s| s.canary);
-        let canaries: Vec<Allocation> = self.state.allocs_by_deployment(id).filter(canary).map(|a| Allocation::clone(a)).collect();
+        let canary =
+            |a: &&Arc<Allocation>| named(&a.task_group) && a.deployment_status.as_ref().is_some_and(|s| s.canary);
+        let canaries: Vec<Allocation> =
+            self.state.allocs_by_deployment(id).filter(canary).map(|a| Allocation::clone(a)).collect();
         for mut a in canaries {
             let own = a.deployment_status.get_or_insert_default();
             own.canary = false;

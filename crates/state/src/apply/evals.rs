@@ -49,8 +49,12 @@ impl Applier<'_> {
     /// Everything is placed: blocked evaluations of the same job have nothing left to wait for.
     fn cancel_blocked(&mut self, settled: &Evaluation) {
         let key = settled.job_key();
-        let blocked: Vec<_> =
-            self.state.evals_by_job(&key).filter(|e| e.status == EvalStatus::Blocked && e.id != settled.id).cloned().collect();
+        let blocked: Vec<_> = self
+            .state
+            .evals_by_job(&key)
+            .filter(|e| e.status == EvalStatus::Blocked && e.id != settled.id)
+            .cloned()
+            .collect();
         for e in blocked {
             let mut e = Evaluation::clone(&e);
             e.status = EvalStatus::Canceled;

@@ -80,7 +80,8 @@ impl Applier<'_> {
             }
             return;
         }
-        let here = known.is_some_and(|(created, _)| created == job.create_index) && self.state.job_version(&key, job.version).is_some();
+        let here = known.is_some_and(|(created, _)| created == job.create_index)
+            && self.state.job_version(&key, job.version).is_some();
         let at = (key, job.create_index, job.version);
         if !here && !self.state.retained.contains_key(&at) {
             self.state.retained.insert(at, job.clone());
@@ -112,6 +113,7 @@ impl Applier<'_> {
         let deployments: Vec<_> = self.state.deployments_by_job(key).map(|d| d.id).collect();
         deployments.into_iter().for_each(|id| self.delete_deployment(id));
         let Some(job) = self.state.jobs.remove(key) else { return };
+        self.state.index_system_job(key, None);
         let versions: Vec<_> = self.state.job_versions(key).map(|j| j.version).collect();
         for v in versions {
             self.drop_version(key, v);
@@ -132,7 +134,11 @@ impl Applier<'_> {
         }
         let before = self.state.scaling_events.get(key);
         let mut events = before.map_or_else(
-            || JobScalingEvents { namespace: key.namespace.clone(), job_id: key.id.clone(), ..JobScalingEvents::default() },
+            || JobScalingEvents {
+                namespace: key.namespace.clone(),
+                job_id: key.id.clone(),
+                ..JobScalingEvents::default()
+            },
             |events| JobScalingEvents::clone(events),
         );
         events.modify_index = self.index;
@@ -183,6 +189,7 @@ impl Applier<'_> {
         let job = Arc::new(job);
         self.state.versions.insert((key.clone(), job.version), job.clone());
         self.state.jobs.insert(key.clone(), job.clone());
+        self.state.index_system_job(key, Some(&job));
         self.set.put(cause, Object::Job(job));
     }
 
@@ -190,7 +197,8 @@ impl Applier<'_> {
         let versions: Vec<_> = self.state.job_versions(key).cloned().collect();
         let last_stable = versions.iter().find(|j| j.stable && !j.stop).map(|j| j.version);
         let plain = versions.iter().filter(|j| j.version_tag.is_none());
-        let surplus: Vec<_> = plain.skip(JOB_VERSIONS_KEPT).map(|j| j.version).filter(|v| Some(*v) != last_stable).collect();
+        let surplus: Vec<_> =
+            plain.skip(JOB_VERSIONS_KEPT).map(|j| j.version).filter(|v| Some(*v) != last_stable).collect();
         for v in surplus {
             self.drop_version(key, v);
         }
@@ -295,6 +303,7 @@ fn status_of(job: &Job, counts: JobCounts, registered_now: bool) -> &'static str
 impl crate::State {
     /// Whether an allocation runs this version.
     pub(crate) fn runs_version(&self, key: &JobKey, created: u64, version: u64) -> bool {
-        self.allocs_by_job(key).any(|a| a.job_version == version && a.job.as_ref().is_some_and(|j| j.create_index == created))
+        self.allocs_by_job(key)
+            .any(|a| a.job_version == version && a.job.as_ref().is_some_and(|j| j.create_index == created))
     }
 }

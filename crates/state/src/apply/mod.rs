@@ -71,16 +71,22 @@ impl State {
     }
 
     fn check(&self, expect: &Expect) -> Result<(), ApplyError> {
-        let conflict = |expected: String, found: String| Err(ApplyError::Conflict { expected, found, expect: Box::new(expect.clone()) });
+        let conflict = |expected: String, found: String| {
+            Err(ApplyError::Conflict { expected, found, expect: Box::new(expect.clone()) })
+        };
         let at = |i: StoreIndex, what: &str| if i == 0 { format!("no {what}") } else { format!("{what} at index {i}") };
         let same = |wanted: StoreIndex, found: StoreIndex, what: String| {
             if wanted == found { Ok(()) } else { conflict(at(wanted, &what), at(found, &what)) }
         };
         match expect {
-            Expect::JobModifyIndex(key, i) => same(*i, self.job(key).map_or(0, |j| j.job_modify_index), format!("job {key}")),
+            Expect::JobModifyIndex(key, i) => {
+                same(*i, self.job(key).map_or(0, |j| j.job_modify_index), format!("job {key}"))
+            }
             Expect::JobExists(key) if self.job(key).is_none() => conflict(format!("job {key}"), "none".into()),
             Expect::NodeExists(id) if self.node(*id).is_none() => conflict(format!("node {id}"), "none".into()),
-            Expect::NodeModifyIndex(id, i) => same(*i, self.node(*id).map_or(0, |n| n.modify_index), format!("node {id}")),
+            Expect::NodeModifyIndex(id, i) => {
+                same(*i, self.node(*id).map_or(0, |n| n.modify_index), format!("node {id}"))
+            }
             Expect::DeploymentActive(id) => match self.deployment(*id) {
                 Some(d) if d.status.active() => Ok(()),
                 Some(d) => conflict(format!("deployment {id} in progress"), format!("status {:?}", d.status)),
@@ -89,7 +95,9 @@ impl State {
             Expect::RemoteModifyIndex(slot, i) => {
                 same(*i, self.remote_task(slot).map_or(0, |r| r.modify_index), format!("remote task {slot}"))
             }
-            Expect::SchedulerConfigIndex(i) => same(*i, self.scheduler_config.modify_index, "scheduler settings".into()),
+            Expect::SchedulerConfigIndex(i) => {
+                same(*i, self.scheduler_config.modify_index, "scheduler settings".into())
+            }
             Expect::JobExists(_) | Expect::NodeExists(_) => Ok(()),
         }
     }
@@ -99,11 +107,15 @@ impl Applier<'_> {
     fn change(&mut self, change: Change) {
         match change {
             Change::RegisterNode(node) => self.register_node(*node),
-            Change::NodeStatus { id, status, description, event } => self.node_status(id, status, &description, event.as_ref()),
+            Change::NodeStatus { id, status, description, event } => {
+                self.node_status(id, status, &description, event.as_ref())
+            }
             Change::NodeDrain { id, drain, mark_eligible, last_drain, event } => {
                 self.node_drain(id, drain.as_ref(), mark_eligible, last_drain.as_ref(), event.as_ref());
             }
-            Change::NodeEligibility { id, eligibility, event } => self.node_eligibility(id, eligibility, event.as_ref()),
+            Change::NodeEligibility { id, eligibility, event } => {
+                self.node_eligibility(id, eligibility, event.as_ref())
+            }
             Change::NodeEvents(id, events) => self.node_events(id, &events),
             Change::DeleteNode(id) => self.delete_node(id),
             Change::UpsertJob { job, submission } => self.upsert_job(&job, submission.as_deref()),
@@ -145,6 +157,8 @@ impl Applier<'_> {
                 };
                 self.set.put(cause, Object::ClusterMeta(m));
             }
+            Change::PutSigningKey(key) => self.put_signing_key(*key),
+            Change::DeleteSigningKey(id) => self.delete_signing_key(id),
             Change::RecoverJob { job, current } => self.recover_job(&job, current),
         }
     }
@@ -200,7 +214,9 @@ impl Applier<'_> {
         let seen = |r: Option<&RemoteTask>| r.filter(|r| r.stands()).map(|r| r.manager.is_some());
         let (was, is) = (seen(before), seen(after));
         if was.is_some() != is.is_some() {
-            self.edit_counts(&key, |c| c.remote = (c.remote + u32::from(is.is_some())).saturating_sub(u32::from(was.is_some())));
+            self.edit_counts(&key, |c| {
+                c.remote = (c.remote + u32::from(is.is_some())).saturating_sub(u32::from(was.is_some()))
+            });
         }
         if was != is && self.state.jobs.contains_key(&key) {
             self.summary(&key);

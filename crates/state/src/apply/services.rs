@@ -26,7 +26,12 @@ fn serves(record: &RemoteTask) -> bool {
 
 impl Applier<'_> {
     /// Applies a node's report on its allocation's services.
-    pub(super) fn report_services(&mut self, id: AllocId, local: Option<Vec<ServiceEntry>>, remote: Map<Arc<str>, RemoteServices>) {
+    pub(super) fn report_services(
+        &mut self,
+        id: AllocId,
+        local: Option<Vec<ServiceEntry>>,
+        remote: Map<Arc<str>, RemoteServices>,
+    ) {
         let Some(alloc) = self.state.allocs.get(&id).map(|e| e.alloc.clone()) else { return };
         let up = self.state.nodes.get(&alloc.node_id).is_some_and(|n| n.status != NodeStatus::Down);
         if !up {
@@ -144,7 +149,8 @@ impl Applier<'_> {
             return self.delete_services_of_slot(&record.slot);
         }
         let Some(manager) = record.manager.filter(|m| !m.alloc_id.is_nil()) else { return };
-        let others: Vec<_> = self.state.services_by_slot(&record.slot).filter(|r| r.alloc_id != manager.alloc_id).cloned().collect();
+        let others: Vec<_> =
+            self.state.services_by_slot(&record.slot).filter(|r| r.alloc_id != manager.alloc_id).cloned().collect();
         if others.is_empty() {
             return;
         }

@@ -1,4 +1,4 @@
-//! Namespaces, node pools and settings.
+//! Namespaces, node pools, settings and signing keys.
 
 use std::sync::Arc;
 
@@ -6,7 +6,9 @@ use model::{
     ids::Namespace,
     records::{NamespaceRecord, NodePool},
     scheduler_config::SchedulerConfig,
+    signing::SigningKey,
 };
+use uuid::Uuid;
 
 use super::Applier;
 use crate::{
@@ -52,5 +54,23 @@ impl Applier<'_> {
         let config = Arc::new(SchedulerConfig { create_index, modify_index: self.index, ..config.clone() });
         self.state.scheduler_config = config.clone();
         self.set.put(Cause::SettingsUpdated, Object::SchedulerConfig(config));
+    }
+
+    pub(super) fn put_signing_key(&mut self, key: SigningKey) {
+        let create_index = match self.state.signing_keys.get(&key.id) {
+            Some(before) => before.create_index,
+            None if key.create_index == 0 => self.index,
+            // Never above that of a later key: indexes order the keys.
+            None => key.create_index.min(self.index),
+        };
+        let key = Arc::new(SigningKey { create_index, modify_index: self.index, ..key });
+        self.state.signing_keys.insert(key.id, key.clone());
+        self.set.put(Cause::SettingsUpdated, Object::SigningKey(key));
+    }
+
+    pub(super) fn delete_signing_key(&mut self, id: Uuid) {
+        if let Some(key) = self.state.signing_keys.remove(&id) {
+            self.set.delete(Cause::SettingsUpdated, Object::SigningKey(key));
+        }
     }
 }

@@ -24,7 +24,8 @@ fn is_table(value: &Value) -> bool {
 }
 
 fn is_table_array(value: &Value) -> bool {
-    matches!(value, Value::List(list) if !list.items.is_empty() && list.items.iter().all(|v| matches!(v, Value::Map(_))))
+    matches!(value, Value::List(list) if !list.items.is_empty()
+        && list.items.iter().all(|v| matches!(v, Value::Map(_))))
 }
 
 impl Writer<'_> {

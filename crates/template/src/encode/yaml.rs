@@ -1,4 +1,5 @@
-//! YAML as Go's yaml.v2 writes it: sequences level with their key, strings plain where they read back as strings, long ones folded.
+//! YAML as Go's yaml.v2 writes it: sequences level with their key, strings plain where they read back as strings, long
+//! ones folded.
 
 use std::{cmp::Ordering, rc::Rc};
 
@@ -88,7 +89,9 @@ impl Writer<'_> {
             Value::Int(i) => self.push(&format!("{space}{i}")),
             Value::Uint(u) => self.push(&format!("{space}{u}")),
             Value::Float(f) if f.is_nan() => self.push(&format!("{space}.nan")),
-            Value::Float(f) if f.is_infinite() => self.push(&format!("{space}{}.inf", if *f < 0.0 { "-" } else { "+" })),
+            Value::Float(f) if f.is_infinite() => {
+                self.push(&format!("{space}{}.inf", if *f < 0.0 { "-" } else { "+" }))
+            }
             Value::Float(f) => self.push(&format!("{space}{}", print::shortest(*f))),
             Value::Str(text) => {
                 self.push(space)?;
@@ -184,24 +187,27 @@ fn plain(text: &str) -> bool {
 /// Would the text read back as something else than a string?
 fn ambiguous(text: &str) -> bool {
     const WORDS: &[&str] = &[
-        "", "~", "null", "Null", "NULL", "true", "True", "TRUE", "false", "False", "FALSE", "y", "Y", "yes", "Yes", "YES", "n", "N", "no",
-        "No", "NO", "on", "On", "ON", "off", "Off", "OFF", ".nan", ".NaN", ".NAN", ".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF",
-        "-.inf", "-.Inf", "-.INF", "<<", "=",
+        "", "~", "null", "Null", "NULL", "true", "True", "TRUE", "false", "False", "FALSE", "y", "Y", "yes", "Yes",
+        "YES", "n", "N", "no", "No", "NO", "on", "On", "ON", "off", "Off", "OFF", ".nan", ".NaN", ".NAN", ".inf",
+        ".Inf", ".INF", "+.inf", "+.Inf", "+.INF", "-.inf", "-.Inf", "-.INF", "<<", "=",
     ];
     if WORDS.contains(&text) {
         return true;
     }
     let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
     let digits: String = unsigned.chars().filter(|c| *c != '_').collect();
-    let radix =
-        |prefix: &str, radix: u32| digits.strip_prefix(prefix).is_some_and(|d| !d.is_empty() && d.chars().all(|c| c.is_digit(radix)));
+    let radix = |prefix: &str, radix: u32| {
+        digits.strip_prefix(prefix).is_some_and(|d| !d.is_empty() && d.chars().all(|c| c.is_digit(radix)))
+    };
     let starts = unsigned.starts_with(|c: char| c.is_ascii_digit() || c == '.');
-    let float = starts && digits.chars().all(|c| c.is_ascii_digit() || ".eE+-".contains(c)) && digits.parse::<f64>().is_ok();
+    let float =
+        starts && digits.chars().all(|c| c.is_ascii_digit() || ".eE+-".contains(c)) && digits.parse::<f64>().is_ok();
     float || radix("0x", 16) || radix("0o", 8) || radix("0b", 2) || base60(unsigned) || date(text)
 }
 
 fn base60(text: &str) -> bool {
-    text.contains(':') && text.split(':').all(|p| !p.is_empty() && p.chars().all(|c| c.is_ascii_digit() || c == '_' || c == '.'))
+    text.contains(':')
+        && text.split(':').all(|p| !p.is_empty() && p.chars().all(|c| c.is_ascii_digit() || c == '_' || c == '.'))
 }
 
 /// A date, with or without a time.

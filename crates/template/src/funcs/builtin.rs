@@ -59,7 +59,14 @@ fn equal(c: &mut Call<'_, '_>) -> Result<bool, Failure> {
             (None, None) => match (first, other) {
                 (Value::Nil, Value::Nil) => true,
                 (Value::Nil, _) | (_, Value::Nil) => false,
-                _ => return Err(format!("values of type {} and {} cannot be compared", first.type_name(), other.type_name()).into()),
+                _ => {
+                    return Err(format!(
+                        "values of type {} and {} cannot be compared",
+                        first.type_name(),
+                        other.type_name()
+                    )
+                    .into());
+                }
             },
             _ if matches!(first, Value::Nil) || matches!(other, Value::Nil) => false,
             _ => return Err(incompatible(first, other)),
@@ -99,7 +106,9 @@ fn position(c: &Call<'_, '_>, n: usize, most: usize) -> Result<usize, Failure> {
         Value::Uint(u) => usize::try_from(*u).ok(),
         _ => return Err(c.wrong(n, "a whole number")),
     };
-    position.filter(|p| *p <= most).ok_or_else(|| format!("the index in argument {} is out of range, there are {most}", n + 1).into())
+    position
+        .filter(|p| *p <= most)
+        .ok_or_else(|| format!("the index in argument {} is out of range, there are {most}", n + 1).into())
 }
 
 fn index(c: &mut Call<'_, '_>) -> Returned {
@@ -123,7 +132,9 @@ fn index(c: &mut Call<'_, '_>) -> Returned {
             }
             Value::Str(text) => {
                 let place = position(c, n, text.len())?;
-                let byte = text.get(place).ok_or_else(|| format!("the index {place} is out of range, there are {}", text.len()))?;
+                let byte = text
+                    .get(place)
+                    .ok_or_else(|| format!("the index {place} is out of range, there are {}", text.len()))?;
                 Value::Int(i64::from(*byte))
             }
             Value::Nil => return Err("there is nothing to look into".into()),

@@ -58,7 +58,12 @@ impl std::fmt::Debug for Function {
     }
 }
 
-pub(super) const fn f(name: &'static str, least: usize, most: usize, run: fn(&mut Call<'_, '_>) -> Returned) -> Function {
+pub(super) const fn f(
+    name: &'static str,
+    least: usize,
+    most: usize,
+    run: fn(&mut Call<'_, '_>) -> Returned,
+) -> Function {
     Function { name, least, most, run }
 }
 

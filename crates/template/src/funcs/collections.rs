@@ -103,8 +103,12 @@ impl Tree {
         let (top, rest) = (&key[..slash], &key[slash + 1..]);
         match self.0.entry(top.into()).or_insert_with(|| Branch::Inner(Self::default())) {
             Branch::Inner(tree) => tree.put(rest, value, depth + 1),
-            Branch::Leaf(Value::Map(_)) => Err(format!("{:?} is a map already and cannot take further keys", String::from_utf8_lossy(top))),
-            Branch::Leaf(_) => Err(format!("{:?} has a value already and cannot be a map", String::from_utf8_lossy(top))),
+            Branch::Leaf(Value::Map(_)) => {
+                Err(format!("{:?} is a map already and cannot take further keys", String::from_utf8_lossy(top)))
+            }
+            Branch::Leaf(_) => {
+                Err(format!("{:?} has a value already and cannot be a map", String::from_utf8_lossy(top)))
+            }
         }
     }
 

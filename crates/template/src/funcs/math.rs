@@ -1,4 +1,5 @@
-//! Arithmetic on numbers of mixed kinds. The arguments come as in `{{ 7 | subtract 2 }}`: the last one is what is worked on.
+//! Arithmetic on numbers of mixed kinds. The arguments come as in `{{ 7 | subtract 2 }}`: the last one is what is
+//! worked on.
 
 use super::call::{Call, Failure, Function, Returned, f};
 use crate::value::Value;
@@ -26,8 +27,17 @@ fn not_zero(c: &Call<'_, '_>) -> Result<(), Failure> {
     if matches!(c.arg(0), Value::Int(0) | Value::Uint(0)) { Err("division by zero".into()) } else { Ok(()) }
 }
 
-#[allow(clippy::cast_possible_wrap, clippy::cast_precision_loss, reason = "Go converts between kinds of numbers like this")]
-fn calculate(c: &mut Call<'_, '_>, ints: fn(i64, i64) -> Option<i64>, uints: fn(u64, u64) -> u64, floats: fn(f64, f64) -> f64) -> Returned {
+#[allow(
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    reason = "Go converts between kinds of numbers like this"
+)]
+fn calculate(
+    c: &mut Call<'_, '_>,
+    ints: fn(i64, i64) -> Option<i64>,
+    uints: fn(u64, u64) -> u64,
+    floats: fn(f64, f64) -> f64,
+) -> Returned {
     use Value::{Float, Int, Uint};
     let whole = |a: i64, b: i64| ints(a, b).map(Int).ok_or_else(|| Failure::from("the result is not a number"));
     match (c.arg(1), c.arg(0)) {

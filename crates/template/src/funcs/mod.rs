@@ -70,7 +70,8 @@ mod tests {
 
     #[test]
     fn each_name_stands_once() {
-        let mut names: Vec<&str> = function_names().chain(REFUSED.iter().flat_map(|r| r.functions.iter().copied())).collect();
+        let mut names: Vec<&str> =
+            function_names().chain(REFUSED.iter().flat_map(|r| r.functions.iter().copied())).collect();
         let count = names.len();
         names.sort_unstable();
         names.dedup();
@@ -79,7 +80,8 @@ mod tests {
 
     #[test]
     fn near_names_are_offered() {
-        for (given, near) in [("tolower", Some("toLower")), ("replacAll", Some("replaceAll")), ("utterlyUnknown", None)] {
+        for (given, near) in [("tolower", Some("toLower")), ("replacAll", Some("replaceAll")), ("utterlyUnknown", None)]
+        {
             assert!(matches!(find(given), Found::Unknown(found) if found == near), "{given}");
         }
     }

@@ -75,7 +75,9 @@ fn from_json(json: serde_json::Value) -> Result<Value, String> {
         serde_json::Value::Null => Ok(Value::Nil),
         serde_json::Value::Bool(b) => Ok(Value::Bool(b)),
         // Go reads every number of JSON as a float.
-        serde_json::Value::Number(n) => n.as_f64().map(Value::Float).ok_or_else(|| format!("the number {n} is too large")),
+        serde_json::Value::Number(n) => {
+            n.as_f64().map(Value::Float).ok_or_else(|| format!("the number {n} is too large"))
+        }
         serde_json::Value::String(s) => Ok(Value::text(s)),
         serde_json::Value::Array(items) => Value::list(items.into_iter().map(from_json).collect::<Result<_, _>>()?),
         serde_json::Value::Object(entries) => {

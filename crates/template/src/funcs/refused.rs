@@ -44,13 +44,25 @@ pub const REFUSED: &[Refused] = &[
         reason: "there is no Consul integration",
     },
     Refused { functions: &["secret", "secrets", "pkiCert"], reason: "there is no secrets integration yet" },
-    Refused { functions: &["plugin"], reason: "it runs programs on the node outside of any task; run them in a prestart task" },
-    Refused { functions: &["writeToFile"], reason: "it writes files anywhere on the node; use a template block for each file" },
-    Refused { functions: &["sockaddr"], reason: "it reads the node's interfaces; use the NOMAD_IP_ and NOMAD_ADDR_ variables" },
+    Refused {
+        functions: &["plugin"],
+        reason: "it runs programs on the node outside of any task; run them in a prestart task",
+    },
+    Refused {
+        functions: &["writeToFile"],
+        reason: "it writes files anywhere on the node; use a template block for each file",
+    },
+    Refused {
+        functions: &["sockaddr"],
+        reason: "it reads the node's interfaces; use the NOMAD_IP_ and NOMAD_ADDR_ variables",
+    },
     Refused {
         functions: &["spew_dump", "spew_printf", "spew_sdump", "spew_sprintf"],
         reason: "it prints Go's view of values, which have no Go types here; use toJSONPretty",
     },
     Refused { functions: &["call"], reason: "no value of a template is a function" },
-    Refused { functions: &["sprig_env", "sprig_expandenv"], reason: "it reads the agent's environment; use env, which reads the task's" },
+    Refused {
+        functions: &["sprig_env", "sprig_expandenv"],
+        reason: "it reads the agent's environment; use env, which reads the task's",
+    },
 ];

@@ -11,7 +11,11 @@ pub(crate) fn method(means: &mut Means<'_>, scratch: &Scratch, name: &str, args:
         "Key" | "Get" | "MapValues" => 1,
         "Set" | "SetX" => 2,
         "MapSet" | "MapSetX" => 3,
-        _ => return Err(format!("a scratch has no method {name}; there are Key, Get, Set, SetX, MapSet, MapSetX and MapValues")),
+        _ => {
+            return Err(format!(
+                "a scratch has no method {name}; there are Key, Get, Set, SetX, MapSet, MapSetX and MapValues"
+            ));
+        }
     };
     if args.len() != count {
         return Err(format!("scratch.{name} takes {count} argument(s), {} given", args.len()));

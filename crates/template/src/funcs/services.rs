@@ -18,7 +18,8 @@ fn places(c: &mut Call<'_, '_>) -> Returned {
         1 => {}
         3 => {
             let count = u32::try_from(c.int(0)?).ok().filter(|n| *n > 0);
-            query.choose = Some((count.ok_or_else(|| c.wrong(0, "a number of places above 0"))?, c.text(1)?.to_owned()));
+            query.choose =
+                Some((count.ok_or_else(|| c.wrong(0, "a number of places above 0"))?, c.text(1)?.to_owned()));
         }
         _ => return Err("it takes the name of a service, or a number, a key and the name".into()),
     }
@@ -72,6 +73,7 @@ fn record<const N: usize>(c: &mut Call<'_, '_>, fields: [(&'static str, Value); 
         _ => 0,
     };
     c.allocate(fields.iter().map(|(name, value)| 48 + name.len() + size(value)).sum())?;
-    let entries: BTreeMap<Rc<[u8]>, Value> = fields.into_iter().map(|(name, value)| (Rc::from(name.as_bytes()), value)).collect();
+    let entries: BTreeMap<Rc<[u8]>, Value> =
+        fields.into_iter().map(|(name, value)| (Rc::from(name.as_bytes()), value)).collect();
     Ok(Value::record(entries)?)
 }

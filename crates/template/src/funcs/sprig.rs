@@ -1,4 +1,5 @@
-//! The part of the sprig functions that templates of configuration files use; consul-template puts `sprig_` before their names.
+//! The part of the sprig functions that templates of configuration files use; consul-template puts `sprig_` before
+//! their names.
 
 use std::collections::BTreeMap;
 

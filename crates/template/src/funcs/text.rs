@@ -43,9 +43,13 @@ pub(super) const TABLE: &[Function] = &[
     f("splitToMap", 3, 3, |c| {
         let (pairs, equals, text) = (c.text(0)?, c.text(1)?, c.text(2)?.trim());
         c.allocate(text.len().saturating_mul(4))?;
-        let parts: Vec<&str> =
-            if pairs.is_empty() { text.split("").filter(|p| !p.is_empty()).collect() } else { text.split(pairs).collect() };
-        let entries = parts.iter().filter_map(|p| p.split_once(equals)).map(|(k, v)| (k.as_bytes().into(), Value::text(v)));
+        let parts: Vec<&str> = if pairs.is_empty() {
+            text.split("").filter(|p| !p.is_empty()).collect()
+        } else {
+            text.split(pairs).collect()
+        };
+        let entries =
+            parts.iter().filter_map(|p| p.split_once(equals)).map(|(k, v)| (k.as_bytes().into(), Value::text(v)));
         Ok(Value::string_map(entries.collect()))
     }),
     f("join", 2, 2, |c| {
@@ -136,7 +140,11 @@ pub(super) const TABLE: &[Function] = &[
         Ok(value)
     }),
     f("scratch", 0, MANY, |c| {
-        if c.args.is_empty() { Ok(Value::Scratch(c.machine.means().scratch.clone())) } else { Err("it takes no argument".into()) }
+        if c.args.is_empty() {
+            Ok(Value::Scratch(c.machine.means().scratch.clone()))
+        } else {
+            Err("it takes no argument".into())
+        }
     }),
 ];
 

@@ -9,11 +9,9 @@ use std::time::Duration;
 
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tls::{Dialer, Dialled, Protocol, ServiceFiles, ServiceSettings};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
-use tokio_rustls::TlsConnector;
 
 use super::ssh::Tunnel;
 use crate::config::TlsFiles;
@@ -38,11 +36,13 @@ pub(crate) enum Endpoint {
 }
 
 impl Endpoint {
-    /// Reads `unix:///path`, `tcp://host:port`, `https://host:port` or `ssh://[user@]host[:port][/path]`. With TLS files `tcp` means TLS.
+    /// Reads `unix:///path`, `tcp://host:port`, `https://host:port` or `ssh://[user@]host[:port][/path]`. With TLS
+    /// files `tcp` means TLS.
     pub(crate) fn parse(text: &str, tls: bool) -> Result<Endpoint, String> {
         let wrong = |why: &str| {
             Err(format!(
-                "endpoint {text:?} {why}; write unix:///path/of/the.sock, tcp://host:port (TLS when a `tls` block is given), or \
+                "endpoint {text:?} {why}; write unix:///path/of/the.sock, tcp://host:port (TLS when a `tls` block is \
+                    given), or \
                  ssh://user@host"
             ))
         };
@@ -77,7 +77,10 @@ impl Endpoint {
                     return wrong("has no valid port");
                 };
                 // A leading dash would be an option of ssh.
-                if host.is_empty() || host.starts_with('-') || user.as_deref().is_some_and(|u| u.is_empty() || u.starts_with('-')) {
+                if host.is_empty()
+                    || host.starts_with('-')
+                    || user.as_deref().is_some_and(|u| u.is_empty() || u.starts_with('-'))
+                {
                     return wrong("names no host");
                 }
                 Ok(Endpoint::Ssh { user, host, port, socket: socket.into() })
@@ -138,7 +141,7 @@ pub(crate) struct Connector(Arc<Inner>);
 
 struct Inner {
     endpoint: Endpoint,
-    tls: Option<(TlsConnector, ServerName<'static>)>,
+    tls: Option<Dialer>,
     tunnel: Option<Tunnel>,
 }
 
@@ -146,10 +149,11 @@ impl Connector {
     /// Reads the TLS files, connects nowhere yet.
     pub(crate) fn new(endpoint: Endpoint, tls: Option<&TlsFiles>, ssh_config: &str) -> Result<Connector, String> {
         let tls = match &endpoint {
-            Endpoint::Tls { host, .. } => {
-                let files = tls.ok_or("a TLS endpoint needs a `tls` block with `ca` and, for engines that ask for it, `cert` and `key`")?;
-                let name = ServerName::try_from(host.clone()).map_err(|e| format!("{host:?} cannot be in a certificate: {e}"))?;
-                Some((TlsConnector::from(Arc::new(client_config(files)?)), name))
+            Endpoint::Tls { .. } => {
+                let files = tls.ok_or(
+                    "a TLS endpoint needs a `tls` block with `ca` and, for engines that ask for it, `cert` and `key`",
+                )?;
+                Some(dialer(files)?)
             }
             _ => None,
         };
@@ -168,8 +172,9 @@ impl Connector {
                 Endpoint::Unix(path) => Stream::Unix(UnixStream::connect(path).await?),
                 Endpoint::Tcp { host, port } => Stream::Tcp(tcp(host, *port).await?),
                 Endpoint::Tls { host, port } => {
-                    let (connector, name) = self.0.tls.as_ref().ok_or_else(|| io::Error::other("there is no TLS configuration"))?;
-                    let stream = connector.connect(name.clone(), tcp(host, *port).await?).await?;
+                    let dialer =
+                        self.0.tls.as_ref().ok_or_else(|| io::Error::other("there is no TLS configuration"))?;
+                    let stream = dialer.connect(tcp(host, *port).await?, host).await?;
                     Stream::Tls(Box::new(stream))
                 }
                 Endpoint::Ssh { user, host, port, socket } => {
@@ -203,47 +208,24 @@ impl tower::Service<http::Uri> for Connector {
     }
 }
 
-fn client_config(files: &TlsFiles) -> Result<rustls::ClientConfig, String> {
-    let read = |what: &str, path: &str| std::fs::read(path).map_err(|e| format!("read the {what} {path}: {e}"));
+fn dialer(files: &TlsFiles) -> Result<Dialer, String> {
     if files.ca.is_empty() {
         return Err("tls.ca is missing; name the file with the certificate authority of the engine".into());
     }
-    let certificates = |what: &str, path: &str| -> Result<Vec<CertificateDer<'static>>, String> {
-        let pem = read(what, path)?;
-        let list: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-        match list {
-            Ok(list) if !list.is_empty() => Ok(list),
-            Ok(_) => Err(format!("the {what} {path} holds no certificate in PEM form")),
-            Err(e) => Err(format!("the {what} {path} is not PEM: {e}")),
-        }
+    let settings = ServiceSettings { ca: "tls.ca", cert: "tls.cert", key: "tls.key" };
+    let files = ServiceFiles {
+        ca_file: files.ca.as_str().into(),
+        cert_file: files.cert.as_str().into(),
+        key_file: files.key.as_str().into(),
     };
-    let mut roots = rustls::RootCertStore::empty();
-    for certificate in certificates("certificate authority", &files.ca)? {
-        roots.add(certificate).map_err(|e| format!("the certificate authority {} cannot be used: {e}", files.ca))?;
-    }
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|e| format!("set up TLS: {e}"))?
-        .with_root_certificates(roots);
-    match (files.cert.as_str(), files.key.as_str()) {
-        ("", "") => Ok(builder.with_no_client_auth()),
-        ("", _) | (_, "") => Err("tls.cert and tls.key belong together; give both or neither".into()),
-        (cert, key) => {
-            let chain = certificates("certificate", cert)?;
-            let pem = read("key", key)?;
-            let key_der =
-                PrivateKeyDer::from_pem_slice(&pem).map_err(|e| format!("the key {key} is not a private key in PEM form: {e}"))?;
-            builder.with_client_auth_cert(chain, key_der).map_err(|e| format!("certificate {cert} with key {key}: {e}"))
-        }
-    }
+    Dialer::of_service(&files, settings, Protocol::Http1).map_err(|e| e.to_string())
 }
 
 /// One connection.
 pub(crate) enum Stream {
     Unix(UnixStream),
     Tcp(TcpStream),
-    Tls(Box<tokio_rustls::client::TlsStream<TcpStream>>),
+    Tls(Box<Dialled<TcpStream>>),
 }
 
 impl Connection for Stream {
@@ -306,7 +288,17 @@ mod tests {
         ] {
             assert_eq!(Endpoint::parse(text, tls).map(|e| e.to_string()), Ok(shown.to_owned()), "{text}");
         }
-        for text in ["", "h:99", "unix://x", "tcp://", "tcp://h:x", "tcp://h/path", "ssh://-oProxyCommand=x", "ssh://@h", "ftp://h"] {
+        for text in [
+            "",
+            "h:99",
+            "unix://x",
+            "tcp://",
+            "tcp://h:x",
+            "tcp://h/path",
+            "ssh://-oProxyCommand=x",
+            "ssh://@h",
+            "ftp://h",
+        ] {
             assert!(Endpoint::parse(text, false).is_err(), "{text}");
         }
     }

@@ -1,7 +1,7 @@
 //! The engine's HTTP API, as far as this driver needs it.
 //!
-//! Calls are made directly rather than through a client crate: logs and terminals must arrive byte by byte, whatever they hold, and an answer with
-//! a field that a later engine has changed must not hide the state of a container.
+//! Calls are made directly rather than through a client crate: logs and terminals must arrive byte by byte, whatever
+//! they hold, and an answer with a field that a later engine has changed must not hide the state of a container.
 
 pub(crate) mod endpoint;
 mod frames;
@@ -192,7 +192,12 @@ impl Engine {
         EngineError::Garbage { doing: doing.into(), endpoint: self.endpoint().to_string(), why: why.to_string() }
     }
 
-    async fn send(&self, doing: &str, request: Request<Body>, within: Duration) -> Result<Response<Incoming>, EngineError> {
+    async fn send(
+        &self,
+        doing: &str,
+        request: Request<Body>,
+        within: Duration,
+    ) -> Result<Response<Incoming>, EngineError> {
         let answer = match tokio::time::timeout(within, self.client.request(request)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => return Err(self.away(doing, chain(&error))),
@@ -220,7 +225,8 @@ impl Engine {
     }
 
     fn request(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Request<Body>, http::Error> {
-        let mut builder = Request::builder().method(method).uri(format!("http://engine{path}")).header(http::header::HOST, "engine");
+        let mut builder =
+            Request::builder().method(method).uri(format!("http://engine{path}")).header(http::header::HOST, "engine");
         if body.is_some() {
             builder = builder.header(http::header::CONTENT_TYPE, "application/json");
         }
@@ -231,7 +237,8 @@ impl Engine {
         serde_json::from_slice(bytes).map_err(|e| self.garbage(doing, e))
     }
 
-    /// What answers here, and in which version of the API we speak with it. Asked once per process and again after [`Engine::forget_version`].
+    /// What answers here, and in which version of the API we speak with it. Asked once per process and again after
+    /// [`Engine::forget_version`].
     pub(crate) async fn version(&self) -> Result<(Api, Version), EngineError> {
         if let Some(known) = self.version.lock().unwrap_or_else(PoisonError::into_inner).clone() {
             return Ok(known);
@@ -290,7 +297,12 @@ impl Engine {
     }
 
     /// POST whose answer is a value.
-    pub(crate) async fn post<T: DeserializeOwned>(&self, doing: &str, path: &str, body: &Value) -> Result<T, EngineError> {
+    pub(crate) async fn post<T: DeserializeOwned>(
+        &self,
+        doing: &str,
+        path: &str,
+        body: &Value,
+    ) -> Result<T, EngineError> {
         let answer = self.call(doing, Method::POST, path, Some(body), ANSWER_WITHIN).await?;
         let bytes = self.collect(doing, answer, ANSWER_WITHIN).await?;
         self.parse(doing, &bytes)
@@ -327,7 +339,8 @@ impl Engine {
         within: Duration,
     ) -> Result<Incoming, EngineError> {
         let path = self.path(path).await?;
-        let mut builder = Request::builder().method(method).uri(format!("http://engine{path}")).header(http::header::HOST, "engine");
+        let mut builder =
+            Request::builder().method(method).uri(format!("http://engine{path}")).header(http::header::HOST, "engine");
         if body.is_some() {
             builder = builder.header(http::header::CONTENT_TYPE, "application/x-tar");
         }

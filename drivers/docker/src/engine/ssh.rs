@@ -1,7 +1,8 @@
-//! A socket of another machine through the system's `ssh`: configuration, agents and jump hosts work as on the command line.
+//! A socket of another machine through the system's `ssh`: configuration, agents and jump hosts work as on the command
+//! line.
 //!
-//! One `ssh` process per engine forwards a socket of ours to the engine's. It runs `cat` over there, whose input we hold: when this process
-//! dies, in whatever way, `cat` ends and the whole chain with it.
+//! One `ssh` process per engine forwards a socket of ours to the engine's. It runs `cat` over there, whose input we
+//! hold: when this process dies, in whatever way, `cat` ends and the whole chain with it.
 
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -76,8 +77,17 @@ impl Tunnel {
     }
 
     /// A connection to `socket` on `host`.
-    #[expect(clippy::await_holding_invalid_type, reason = "who comes meanwhile waits for the connection that is being made")]
-    pub(crate) async fn connect(&self, user: Option<&str>, host: &str, port: Option<u16>, socket: &Path) -> io::Result<UnixStream> {
+    #[expect(
+        clippy::await_holding_invalid_type,
+        reason = "who comes meanwhile waits for the connection that is being made"
+    )]
+    pub(crate) async fn connect(
+        &self,
+        user: Option<&str>,
+        host: &str,
+        port: Option<u16>,
+        socket: &Path,
+    ) -> io::Result<UnixStream> {
         let mut up = self.up.lock().await;
         if let Some(standing) = up.as_mut() {
             if standing.child.try_wait()?.is_none()
@@ -104,7 +114,9 @@ impl Tunnel {
                     return Ok(stream);
                 }
                 Err(_) if begun.elapsed() < UP_WITHIN => tokio::time::sleep(Duration::from_millis(10)).await,
-                Err(e) => return Err(io::Error::new(io::ErrorKind::TimedOut, format!("ssh to {host} has not come up: {e}"))),
+                Err(e) => {
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, format!("ssh to {host} has not come up: {e}")));
+                }
             }
         }
     }
@@ -116,7 +128,16 @@ fn start(config: &str, user: Option<&str>, host: &str, port: Option<u16>, socket
     if !config.is_empty() {
         command.args(["-F", config]);
     }
-    command.args(["-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"]);
+    command.args([
+        "-o",
+        "BatchMode=yes",
+        "-o",
+        "ExitOnForwardFailure=yes",
+        "-o",
+        "ServerAliveInterval=5",
+        "-o",
+        "ServerAliveCountMax=3",
+    ]);
     // A shared connection of the user's would outlive us and keep the forwarding.
     command.args(["-o", "ControlMaster=no", "-o", "ControlPath=none", "-T"]);
     command.arg("-L").arg(format!("{}:{}", dir.0.join("s").display(), socket.display()));
@@ -128,7 +149,9 @@ fn start(config: &str, user: Option<&str>, host: &str, port: Option<u16>, socket
     }
     command.args(["--", host, "cat"]);
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
-    let mut child = command.spawn().map_err(|e| io::Error::new(e.kind(), format!("start ssh: {e}; is the OpenSSH client installed?")))?;
+    let mut child = command
+        .spawn()
+        .map_err(|e| io::Error::new(e.kind(), format!("start ssh: {e}; is the OpenSSH client installed?")))?;
     let said: Arc<std::sync::Mutex<String>> = Arc::default();
     if let Some(stderr) = child.stderr.take() {
         tokio::spawn(listen(stderr, said.clone()));

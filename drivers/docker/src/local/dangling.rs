@@ -19,8 +19,15 @@ impl Drop for Sweeper {
     }
 }
 
-/// Which of the listed containers may go: of a node that this plugin serves, of no task that it knows, and old enough that no start is under way.
-fn dangling(listed: &[Listed], tasks: &HashSet<String>, nodes: &BTreeSet<String>, now_s: u64, grace: Duration) -> Vec<String> {
+/// Which of the listed containers may go: of a node that this plugin serves, of no task that it knows, and old enough
+/// that no start is under way.
+fn dangling(
+    listed: &[Listed],
+    tasks: &HashSet<String>,
+    nodes: &BTreeSet<String>,
+    now_s: u64,
+    grace: Duration,
+) -> Vec<String> {
     let old = |created: i64| u64::try_from(created).is_ok_and(|at| now_s.saturating_sub(at) > grace.as_secs());
     let label = |c: &Listed, name: &str| c.labels.get(name).cloned().unwrap_or_default();
     listed
@@ -32,7 +39,8 @@ fn dangling(listed: &[Listed], tasks: &HashSet<String>, nodes: &BTreeSet<String>
 }
 
 impl Sweeper {
-    /// Begins to look, if the operator wants it. The first look comes after a period: until then the host recovers its tasks.
+    /// Begins to look, if the operator wants it. The first look comes after a period: until then the host recovers its
+    /// tasks.
     pub(crate) fn start(engine: Arc<Engine>, config: &Dangling, shared: Arc<Shared>) -> Option<Sweeper> {
         let Dangling { enabled, period, creation_grace, dry_run } = *config;
         // Weak: the driver's end must not wait for this.
@@ -89,8 +97,12 @@ mod tests {
             listed("other", "t4", "n2", 10),
             Listed { id: "foreign".into(), created: 10, ..Listed::default() },
         ];
-        let found = dangling(&all, &["t1".to_owned()].into(), &["n1".to_owned()].into(), 1000, Duration::from_secs(300));
+        let found =
+            dangling(&all, &["t1".to_owned()].into(), &["n1".to_owned()].into(), 1000, Duration::from_secs(300));
         assert_eq!(found, ["lost"]);
-        assert!(dangling(&all, &HashSet::new(), &BTreeSet::new(), 1000, Duration::ZERO).is_empty(), "no node known, nothing touched");
+        assert!(
+            dangling(&all, &HashSet::new(), &BTreeSet::new(), 1000, Duration::ZERO).is_empty(),
+            "no node known, nothing touched"
+        );
     }
 }

@@ -13,8 +13,9 @@ use driver_sdk::exec::ExecIo;
 use driver_sdk::proto::driver::NetworkIsolationSpec;
 use driver_sdk::schema::Spec;
 use driver_sdk::{
-    AgentConfig, Capabilities, Context, DETACH_SIGNAL, DriverConfig, Error, ExecOutput, Fingerprint, FsIsolation, Inspection, NetworkMode,
-    PluginInfo, Started, StopTask, TaskConfig, TaskEvent, TaskExit, TaskHandle, TaskStatus, TaskUsage, async_trait, handle,
+    AgentConfig, Capabilities, Context, DETACH_SIGNAL, DriverConfig, Error, ExecOutput, Fingerprint, FsIsolation,
+    Inspection, NetworkMode, PluginInfo, Started, StopTask, TaskConfig, TaskEvent, TaskExit, TaskHandle, TaskStatus,
+    TaskUsage, async_trait, handle,
 };
 
 use crate::config::PluginConfig;
@@ -98,7 +99,8 @@ pub(crate) fn failure(error: EngineError) -> Error {
 /// Speed of one core as the host tells it, in MHz.
 fn core_mhz(agent: &AgentConfig) -> Option<f64> {
     let cores = agent.topology.iter().flat_map(|t| &t.cores);
-    let speeds: Vec<u64> = cores.filter_map(|c| [c.base_speed, c.max_speed, c.guess_speed].into_iter().find(|s| *s > 0)).collect();
+    let speeds: Vec<u64> =
+        cores.filter_map(|c| [c.base_speed, c.max_speed, c.guess_speed].into_iter().find(|s| *s > 0)).collect();
     (!speeds.is_empty()).then(|| speeds.iter().sum::<u64>() as f64 / speeds.len() as f64)
 }
 
@@ -198,7 +200,9 @@ impl driver_sdk::Driver for Driver {
         };
         let (api, version, info) = match look.await {
             Ok(seen) => seen,
-            Err(e) if self.met.load(std::sync::atomic::Ordering::Relaxed) => return Fingerprint::unhealthy(e.to_string()),
+            Err(e) if self.met.load(std::sync::atomic::Ordering::Relaxed) => {
+                return Fingerprint::unhealthy(e.to_string());
+            }
             Err(e) => return Fingerprint::undetected(e.to_string()),
         };
         self.met.store(true, std::sync::atomic::Ordering::Relaxed);
@@ -241,7 +245,9 @@ impl driver_sdk::Driver for Driver {
         match inspect(&site.engine, &state.container).await {
             Err(e) if e.is_absent() => return Err(Error::TaskNotFound),
             // An engine that is away says nothing about the task; it is waited for.
-            Err(e) if e.is_away() => tracing::warn!(task = config.id, error = %e, "recovered without having seen the container"),
+            Err(e) if e.is_away() => {
+                tracing::warn!(task = config.id, error = %e, "recovered without having seen the container")
+            }
             Err(e) => return Err(Error::failed(e)),
             Ok(_) => {}
         }
@@ -256,7 +262,10 @@ impl driver_sdk::Driver for Driver {
             let exit = match watch::ended(&site.engine, &site.monitor, &task.state.container).await {
                 Ok(container) => task_exit(&container),
                 Err(e) if e.is_absent() => {
-                    let error = format!("container {} was removed by somebody else; how the task ended is not known", task.state.container);
+                    let error = format!(
+                        "container {} was removed by somebody else; how the task ended is not known",
+                        task.state.container
+                    );
                     TaskExit { exit_code: -1, error: Some(error), ..TaskExit::default() }
                 }
                 Err(e) => return Err(Error::failed(e)),
@@ -277,7 +286,9 @@ impl driver_sdk::Driver for Driver {
     async fn stop_task(&self, id: &str, stop: StopTask) -> Result<(), Error> {
         let (task, site) = (self.task(id)?, self.site()?);
         if stop.signal == DETACH_SIGNAL {
-            return Err(Error::unsupported("detaching: its tasks live on this node; docker_remote has tasks that do not"));
+            return Err(Error::unsupported(
+                "detaching: its tasks live on this node; docker_remote has tasks that do not",
+            ));
         }
         match start::stop(&site.engine, &site.monitor, &task.state.container, &stop).await {
             Err(e) if e.is_absent() => Ok(()),
@@ -362,7 +373,9 @@ impl driver_sdk::Driver for Driver {
         let limit = if timeout.is_zero() { Duration::from_secs(3600) } else { timeout };
         match tokio::time::timeout(limit, run).await {
             Ok(result) => result.map_err(failure),
-            Err(_) => Err(Error::failed(format!("the command has not ended within {:?} and was ended", begun.elapsed()))),
+            Err(_) => {
+                Err(Error::failed(format!("the command has not ended within {:?} and was ended", begun.elapsed())))
+            }
         }
     }
 

@@ -1,7 +1,8 @@
 //! Starting and ending containers.
 //!
-//! The name is of the allocation's task, so the engine itself refuses a second container of it, whoever is killed when. The label says which
-//! start made the container: the same start finds its own again, a later start removes what an earlier one has left.
+//! The name is of the allocation's task, so the engine itself refuses a second container of it, whoever is killed when.
+//! The label says which start made the container: the same start finds its own again, a later start removes what an
+//! earlier one has left.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,7 +36,8 @@ pub(crate) struct Started {
 /// The container's name: letters, digits and `_.-`.
 pub(crate) fn container_name(task: &TaskConfig) -> String {
     let text = format!("{}-{}", task.name, task.alloc_id);
-    let name: String = text.chars().map(|c| if c.is_ascii_alphanumeric() || "_.-".contains(c) { c } else { '_' }).collect();
+    let name: String =
+        text.chars().map(|c| if c.is_ascii_alphanumeric() || "_.-".contains(c) { c } else { '_' }).collect();
     if name.starts_with(|c: char| c.is_ascii_alphanumeric()) { name } else { format!("t{name}") }
 }
 
@@ -55,8 +57,15 @@ pub(crate) async fn start(site: &Site, shared: &Arc<Shared>, task: &TaskConfig) 
     let api = engine.api().await.map_err(Error::recoverable)?;
     let labels: BTreeMap<String, String> =
         [(LABEL_TASK_ID.to_owned(), task.id.clone()), (LABEL_NODE.to_owned(), task.node_id.clone())].into();
-    let wanted =
-        Wanted { task, options: &options, plugin: &site.plugin, place: Place::Local, api, labels: &labels, security_opt: &security_opt };
+    let wanted = Wanted {
+        task,
+        options: &options,
+        plugin: &site.plugin,
+        place: Place::Local,
+        api,
+        labels: &labels,
+        security_opt: &security_opt,
+    };
     // Refused before anything is fetched or made.
     let plan = plan(wanted)?;
     let tell = |message: String| shared.tell(&task.id, &task.alloc_id, &task.name, message);
@@ -121,7 +130,8 @@ async fn run(
         }
         Err(error) => {
             if let Err(left) = remove(engine, &id).await {
-                tracing::warn!(container = id, error = %left, "a container that could not be started stays; the next start of the task removes it");
+                tracing::warn!(container = id, error = %left, "a container that could not be started stays; the next \
+                    start of the task removes it");
             }
             Err(error.into())
         }
@@ -133,7 +143,10 @@ async fn create(engine: &Engine, task: &TaskConfig, attempts: u32, name: &str, b
     let attempts = attempts.max(1);
     let mut left = attempts;
     loop {
-        match engine.post::<Created>("make the container", &format!("/containers/create?name={}", encode(name)), body).await {
+        match engine
+            .post::<Created>("make the container", &format!("/containers/create?name={}", encode(name)), body)
+            .await
+        {
             Ok(made) => {
                 for warning in made.warnings {
                     tracing::info!(task = task.id, warning, "the engine remarks");
@@ -152,16 +165,22 @@ async fn create(engine: &Engine, task: &TaskConfig, attempts: u32, name: &str, b
                 };
                 match standing.config.labels.get(LABEL_TASK_ID) {
                     Some(id) if *id == task.id && !watch::has_ended(&standing) => return Ok(standing.id),
-                    Some(id) => tracing::warn!(container = standing.id, earlier = id, "removing what an earlier start has left"),
+                    Some(id) => {
+                        tracing::warn!(container = standing.id, earlier = id, "removing what an earlier start has left")
+                    }
                     None => {
-                        return Err(
-                            Error::failed(format!("a container called {name:?} exists and is not ours: {e}; remove or rename it")).into()
-                        );
+                        return Err(Error::failed(format!(
+                            "a container called {name:?} exists and is not ours: {e}; remove or rename it"
+                        ))
+                        .into());
                     }
                 }
                 if left == 0 {
                     let times = if attempts == 1 { "once".to_owned() } else { format!("{attempts} times") };
-                    return Err(Error::recoverable(format!("{e}; removing what an earlier start has left was tried {times}")).into());
+                    return Err(Error::recoverable(format!(
+                        "{e}; removing what an earlier start has left was tried {times}"
+                    ))
+                    .into());
                 }
                 left -= 1;
                 remove(engine, &standing.id).await?;
@@ -192,7 +211,12 @@ pub(crate) async fn signal(engine: &Engine, container: &str, signal: &str) -> Re
 }
 
 /// Sends the signal, waits, kills; returns the container when it has ended.
-pub(crate) async fn stop(engine: &Engine, monitor: &Monitor, container: &str, order: &StopTask) -> Result<Container, EngineError> {
+pub(crate) async fn stop(
+    engine: &Engine,
+    monitor: &Monitor,
+    container: &str,
+    order: &StopTask,
+) -> Result<Container, EngineError> {
     let seen = inspect(engine, container).await?;
     if watch::has_ended(&seen) {
         return Ok(seen);
@@ -217,7 +241,9 @@ pub(crate) async fn stop(engine: &Engine, monitor: &Monitor, container: &str, or
     ignore_ended(signal(engine, container, "SIGKILL").await)?;
     match tokio::time::timeout(DEAD_WITHIN, watch::ended(engine, monitor, container)).await {
         Ok(ended) => ended,
-        Err(_) => Err(engine.away("stop the container", format!("it was killed and has not ended within {DEAD_WITHIN:?}"))),
+        Err(_) => {
+            Err(engine.away("stop the container", format!("it was killed and has not ended within {DEAD_WITHIN:?}")))
+        }
     }
 }
 
@@ -233,11 +259,16 @@ fn ignore_ended(result: Result<(), EngineError>) -> Result<(), EngineError> {
 pub(crate) async fn remove(engine: &Engine, container: &str) -> Result<(), Error> {
     let begun = tokio::time::Instant::now();
     loop {
-        match engine.delete("remove the container", &format!("/containers/{}?force=true&v=true", encode(container))).await {
+        match engine
+            .delete("remove the container", &format!("/containers/{}?force=true&v=true", encode(container)))
+            .await
+        {
             Err(e) if e.is_absent() => return Ok(()),
             Ok(()) => return Ok(()),
             // Somebody else removes it at this moment.
-            Err(e) if e.is_conflict() && begun.elapsed() < ABSENT_WITHIN => tokio::time::sleep(Duration::from_millis(50)).await,
+            Err(e) if e.is_conflict() && begun.elapsed() < ABSENT_WITHIN => {
+                tokio::time::sleep(Duration::from_millis(50)).await
+            }
             Err(e) => return Err(failure(e)),
         }
     }

@@ -160,8 +160,12 @@ mod tests {
         let all = archives(&files, FileOwner::of("1000")).expect("fine");
         let dir = tempfile::tempdir().expect("a directory");
         let (_, local) = all.iter().find(|(d, _)| *d == "local").expect("local");
-        let mut tar =
-            Command::new("tar").args(["--no-same-owner", "-xf", "-", "-C"]).arg(dir.path()).stdin(Stdio::piped()).spawn().expect("tar");
+        let mut tar = Command::new("tar")
+            .args(["--no-same-owner", "-xf", "-", "-C"])
+            .arg(dir.path())
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("tar");
         tar.stdin.take().expect("input").write_all(local).expect("written");
         assert!(tar.wait().expect("waited").success());
         assert_eq!(std::fs::read(dir.path().join("a/b.txt")).expect("a file"), vec![7; 1000]);

@@ -3,8 +3,9 @@
 //! ```text
 //! make the container (its name decides) ── look for a seal ── files ── note the start ── start
 //! ```
-//! Every step may be the last one of a manager that dies; the next call with the key goes on from there. A seal that is made before the second step
-//! is seen there; one that is made later finds the container. Engines start what has ended once more: what was started by another call is left alone, as far as it
+//! Every step may be the last one of a manager that dies; the next call with the key goes on from there. A seal that is
+//! made before the second step is seen there; one that is made later finds the container. Engines start what has ended
+//! once more: what was started by another call is left alone, as far as it
 //! can be seen right before.
 
 use std::collections::BTreeMap;
@@ -15,7 +16,8 @@ use http_body_util::BodyExt;
 
 use super::bundle::{FileOwner, archives};
 use super::names::{
-    LABEL_EPOCH, LABEL_KEY, LABEL_OWNER, LABEL_PORTS, LABEL_SLOT, answer, container_path, driver_error, object_name, owned,
+    LABEL_EPOCH, LABEL_KEY, LABEL_OWNER, LABEL_PORTS, LABEL_SLOT, answer, container_path, driver_error, object_name,
+    owned,
 };
 use super::{marks, unseen, volumes};
 use crate::config::{Logging, PluginConfig};
@@ -31,11 +33,18 @@ use crate::watch::inspect;
 const UPLOAD_WITHIN: std::time::Duration = std::time::Duration::from_secs(300);
 
 fn sealed() -> RemoteError {
-    RemoteError::sealed("it was stopped before it was created, or its instance has ended and was acknowledged; a new start needs a new key")
+    RemoteError::sealed(
+        "it was stopped before it was created, or its instance has ended and was acknowledged; a new start needs \
+            a new key",
+    )
 }
 
 /// The container of the key, and whether this call has made it.
-pub(crate) async fn ensure(engine: &Engine, plugin: &PluginConfig, request: &Ensure) -> Result<(Container, bool), RemoteError> {
+pub(crate) async fn ensure(
+    engine: &Engine,
+    plugin: &PluginConfig,
+    request: &Ensure,
+) -> Result<(Container, bool), RemoteError> {
     let name = object_name(&request.key);
     let standing = match inspect(engine, &name).await {
         Ok(standing) => Some(standing),
@@ -64,14 +73,18 @@ pub(crate) async fn ensure(engine: &Engine, plugin: &PluginConfig, request: &Ens
         load => {
             let path = format!("local/{load}");
             let file = request.bundle.files.iter().find(|f| f.path == path);
-            let file = file.ok_or_else(|| RemoteError::wrong_request(format!("config.load = {load:?} is not among the task's files")))?;
+            let file = file.ok_or_else(|| {
+                RemoteError::wrong_request(format!("config.load = {load:?} is not among the task's files"))
+            })?;
             Some(Archive::Bytes(file.data.clone()))
         }
     };
     let tell = |message: String| tracing::info!(slot = request.slot, "{message}");
     volumes::present(engine, &request.task).await?;
     image::ensure(engine, &options, plugin, archive, &tell).await.map_err(driver_error)?;
-    let made = engine.post::<Created>("make the container", &format!("/containers/create?name={}", encode(&name)), &plan.body).await;
+    let made = engine
+        .post::<Created>("make the container", &format!("/containers/create?name={}", encode(&name)), &plan.body)
+        .await;
     let (id, created) = match made {
         Ok(made) => (made.id, true),
         // Another call with the key was faster: it is that one's container.
@@ -96,7 +109,8 @@ async fn finish(engine: &Engine, request: &Ensure, id: &str, new: bool) -> Resul
         return Err(sealed());
     }
     let given_up = |why: RemoteError| async move {
-        // It has never run, so nothing is lost, unless another manager has asked for its start meanwhile; what stays is found by its key.
+        // It has never run, so nothing is lost, unless another manager has asked for its start meanwhile; what stays is
+        // found by its key.
         if let Err(left) = unseen::discard(engine, &request.key, id).await {
             tracing::warn!(container = id, error = %left, "a container that could not be started stays");
         }
@@ -116,13 +130,15 @@ async fn finish(engine: &Engine, request: &Ensure, id: &str, new: bool) -> Resul
         for (dir, archive) in all {
             let body = streamed(futures::stream::once(async move { Ok(bytes::Bytes::from(archive)) }));
             let path = format!("{}/archive?path=/{dir}", container_path(id));
-            let answered = engine.upload(doing, Method::PUT, &path, Some(body), None, UPLOAD_WITHIN).await.map_err(answer)?;
+            let answered =
+                engine.upload(doing, Method::PUT, &path, Some(body), None, UPLOAD_WITHIN).await.map_err(answer)?;
             answered.collect().await.map_err(|e| answer(engine.away(doing, e)))?;
         }
     }
     // Also where another manager has asked for it: it takes its own mark away when it is refused.
     marks::note_start(engine, &request.key, &request.owner, request.epoch, id).await?;
-    // Another call with the key may have started it meanwhile, and it may have ended: an engine would start it once more.
+    // Another call with the key may have started it meanwhile, and it may have ended: an engine would start it once
+    // more.
     let standing = inspect(engine, id).await.map_err(answer)?;
     if standing.state.status != "created" {
         return Ok(standing);
@@ -164,8 +180,15 @@ async fn planned(engine: &Engine, plugin: &PluginConfig, request: &Ensure) -> Re
         labels.insert(LABEL_PORTS.into(), inside);
     }
     let api = engine.api().await.map_err(answer)?;
-    let wanted =
-        Wanted { task, options: &options, plugin: &plugin, place: Place::Remote, api, labels: &labels, security_opt: &security_opt };
+    let wanted = Wanted {
+        task,
+        options: &options,
+        plugin: &plugin,
+        place: Place::Remote,
+        api,
+        labels: &labels,
+        security_opt: &security_opt,
+    };
     let plan = plan(wanted).map_err(driver_error)?;
     // Refused before anything is made.
     request.bundle.verify()?;
@@ -177,7 +200,10 @@ fn logging(policy: &driver_sdk::LogPolicy) -> Logging {
     if policy.disabled {
         return Logging { kind: "none".into(), ..Logging::default() };
     }
-    let config = [("max-file", policy.max_files.max(1).to_string()), ("max-size", policy.max_file_size_bytes.max(1 << 20).to_string())];
+    let config = [
+        ("max-file", policy.max_files.max(1).to_string()),
+        ("max-size", policy.max_file_size_bytes.max(1 << 20).to_string()),
+    ];
     Logging { kind: "json-file".into(), config: config.map(|(k, v)| (k.to_owned(), v)).into() }
 }
 

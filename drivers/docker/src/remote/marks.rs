@@ -1,9 +1,10 @@
-//! What managers leave at the engine for each other: the newest epoch of an instance, that a start of its container was asked for, and that a
-//! key is sealed.
+//! What managers leave at the engine for each other: the newest epoch of an instance, that a start of its container was
+//! asked for, and that a key is sealed.
 //!
-//! Labels of a container cannot change, so these are volumes without content: made by name in one step, found by label in one call, in nobody's way.
-//! A mark is made before anything is done under it, and looked for before anything is done. Between looking and doing lies a moment that the engine
-//! offers no way to close; the driver does not claim conditional writes for that reason.
+//! Labels of a container cannot change, so these are volumes without content: made by name in one step, found by label
+//! in one call, in nobody's way. A mark is made before anything is done under it, and looked for before anything is
+//! done. Between looking and doing lies a moment that the engine offers no way to close; the driver does not claim
+//! conditional writes for that reason.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
@@ -84,7 +85,11 @@ async fn make(engine: &Engine, key: &str, owner: &str, epoch: u64, mark: Mark<'_
     if !container.is_empty() {
         body["Labels"][LABEL_CONTAINER] = container.into();
     }
-    engine.post::<serde_json::Value>("leave a mark for other managers", "/volumes/create", &body).await.map(drop).map_err(answer)
+    engine
+        .post::<serde_json::Value>("leave a mark for other managers", "/volumes/create", &body)
+        .await
+        .map(drop)
+        .map_err(answer)
 }
 
 async fn remove(engine: &Engine, volume: &Volume) {
@@ -132,8 +137,15 @@ fn start_suffix(container: &str, epoch: u64) -> String {
     format!("{STARTED}-{}-{epoch}", container.get(..12).unwrap_or(container))
 }
 
-/// From now on the container may run, even when its engine says that it was only created: until the answer to the start is known.
-pub(crate) async fn note_start(engine: &Engine, key: &str, owner: &str, epoch: u64, container: &str) -> Result<(), RemoteError> {
+/// From now on the container may run, even when its engine says that it was only created: until the answer to the start
+/// is known.
+pub(crate) async fn note_start(
+    engine: &Engine,
+    key: &str,
+    owner: &str,
+    epoch: u64,
+    container: &str,
+) -> Result<(), RemoteError> {
     make(engine, key, owner, epoch, Mark::Started(container)).await
 }
 
@@ -180,7 +192,8 @@ mod tests {
     use super::*;
 
     fn volume(key: &str, mark: &str, epoch: &str, created_at: &str) -> Volume {
-        let labels = [(LABEL_KEY, key), (LABEL_MARK, mark), (LABEL_EPOCH, epoch)].map(|(k, v)| (k.to_owned(), v.to_owned()));
+        let labels =
+            [(LABEL_KEY, key), (LABEL_MARK, mark), (LABEL_EPOCH, epoch)].map(|(k, v)| (k.to_owned(), v.to_owned()));
         Volume { name: format!("{key}-{mark}-{epoch}"), created_at: created_at.into(), labels: labels.into() }
     }
 
@@ -205,7 +218,12 @@ mod tests {
     #[test]
     fn marks_outlive_late_calls() {
         let now = time("2026-11-20T00:00:00Z").expect("a time");
-        for (at, over) in [("2026-11-19T00:00:00Z", false), ("2026-11-12T00:00:00Z", true), ("2026-12-01T00:00:00Z", false), ("", false)] {
+        for (at, over) in [
+            ("2026-11-19T00:00:00Z", false),
+            ("2026-11-12T00:00:00Z", true),
+            ("2026-12-01T00:00:00Z", false),
+            ("", false),
+        ] {
             assert_eq!(is_over(&volume("k", SEALED, "1", at), now), over, "{at}");
         }
     }

@@ -1,7 +1,8 @@
 //! The driver `docker_remote`: tasks as containers of an engine that is not the node's, and that outlive the node.
 //!
-//! The container's name is made of the key, so the engine itself refuses a second instance. Labels say whose it is. An exit stays with the
-//! container until it is acknowledged. What the engine cannot keep with a container is kept in marks (`marks.rs`).
+//! The container's name is made of the key, so the engine itself refuses a second instance. Labels say whose it is. An
+//! exit stays with the container until it is acknowledged. What the engine cannot keep with a container is kept in
+//! marks (`marks.rs`).
 
 mod bundle;
 mod ensure;
@@ -19,8 +20,9 @@ use driver_sdk::config::Config;
 use driver_sdk::exec::ExecIo;
 use driver_sdk::schema::Spec;
 use driver_sdk::{
-    AgentConfig, Context, Description, DriverConfig, Ensure, Ensured, Error, Fingerprint, Instance, InstanceState, LogChunk, LogsQuery,
-    Observation, ObservationSink, Page, PluginInfo, RemoteError, RemoteHandle, StopTask, TaskUsage, async_trait, handle,
+    AgentConfig, Context, Description, DriverConfig, Ensure, Ensured, Error, Fingerprint, Instance, InstanceState,
+    LogChunk, LogsQuery, Observation, ObservationSink, Page, PluginInfo, RemoteError, RemoteHandle, StopTask,
+    TaskUsage, async_trait, handle,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
@@ -35,7 +37,10 @@ use crate::options::TaskOptions;
 use crate::stats::{self, Meter};
 use crate::watch::{self, Change, LOOK_AT_LEAST, Monitor, inspect};
 use marks::Marks;
-use names::{LABEL_EPOCH, LABEL_KEY, LABEL_OWNER, LABEL_PORTS, LABEL_SLOT, answer, container_path, driver_error, object_name, owned};
+use names::{
+    LABEL_EPOCH, LABEL_KEY, LABEL_OWNER, LABEL_PORTS, LABEL_SLOT, answer, container_path, driver_error, object_name,
+    owned,
+};
 
 /// Layout of [`HandleV1`].
 const SCHEMA: u32 = 1;
@@ -108,12 +113,16 @@ fn observation(key: &str, seen: &Container, address: &str) -> Observation {
         let bindings = seen.network_settings.ports.get(&format!("{port}/tcp")).cloned().flatten().unwrap_or_default();
         bindings.first().and_then(|b| b.host_port.parse::<i32>().ok()).unwrap_or(i32::from(port))
     };
-    let attributes =
-        [("container_id", seen.id.as_str()), ("image_id", seen.image.as_str()), ("network_mode", seen.host_config.network_mode.as_str())];
+    let attributes = [
+        ("container_id", seen.id.as_str()),
+        ("image_id", seen.image.as_str()),
+        ("network_mode", seen.host_config.network_mode.as_str()),
+    ];
     Observation {
         key: key.to_owned(),
         state,
-        // Whoever manages what is being created tries to start it until that succeeds, and so finds out when the operator has ended what ran.
+        // Whoever manages what is being created tries to start it until that succeeds, and so finds out when the
+        // operator has ended what ran.
         reason: if state == InstanceState::Creating && unseen::runs_unseen(&seen.state.error) {
             unseen::explain(&seen.id)
         } else {
@@ -152,7 +161,11 @@ async fn keep_down(engine: &Engine, seen: &Container) -> Result<(), RemoteError>
     );
     let body = serde_json::json!({"RestartPolicy": {"Name": "no"}});
     let path = format!("{}/update", container_path(&seen.id));
-    engine.post::<serde_json::Value>("take its restart policy from the container", &path, &body).await.map(drop).map_err(answer)
+    engine
+        .post::<serde_json::Value>("take its restart policy from the container", &path, &body)
+        .await
+        .map(drop)
+        .map_err(answer)
 }
 
 /// Identity of the runtime as all nodes see it.
@@ -171,9 +184,11 @@ impl RemoteDriver {
     }
 
     fn site(&self) -> Result<Arc<Site>, RemoteError> {
-        lock(&self.site)
-            .clone()
-            .ok_or_else(|| RemoteError::could_not_ask("no engine is configured on this node; set `endpoint` in the plugin's configuration"))
+        lock(&self.site).clone().ok_or_else(|| {
+            RemoteError::could_not_ask(
+                "no engine is configured on this node; set `endpoint` in the plugin's configuration",
+            )
+        })
     }
 
     /// Who the engine is; asked again after each break of the connection, and when it matters.
@@ -195,7 +210,8 @@ impl RemoteDriver {
     fn read_handle(handle: &RemoteHandle) -> Result<HandleV1, RemoteError> {
         if handle.schema != SCHEMA {
             return Err(RemoteError::wrong_request(format!(
-                "the handle has schema {}, this driver knows {SCHEMA}; use the driver release that wrote it or a newer one",
+                "the handle has schema {}, this driver knows {SCHEMA}; use the driver release that wrote it or a \
+                    newer one",
                 handle.schema
             )));
         }
@@ -231,7 +247,11 @@ impl RemoteDriver {
     }
 
     fn address(site: &Site) -> String {
-        if site.plugin.address.is_empty() { site.engine.endpoint().host().to_owned() } else { site.plugin.address.clone() }
+        if site.plugin.address.is_empty() {
+            site.engine.endpoint().host().to_owned()
+        } else {
+            site.plugin.address.clone()
+        }
     }
 
     /// Looks at one container.
@@ -322,7 +342,8 @@ impl driver_sdk::RemoteDriver for RemoteDriver {
         let configured = !config.endpoint.is_empty();
         if configured && config.endpoint()?.is_local_socket() && config.provider.is_empty() {
             return Err(Error::invalid(
-                "a unix endpoint means another engine on every node, but remote tasks are handed from node to node; name the engine with \
+                "a unix endpoint means another engine on every node, but remote tasks are handed from node to node; \
+                    name the engine with \
                  `provider`, the same name wherever this socket reaches the same engine",
             ));
         }
@@ -431,7 +452,9 @@ impl driver_sdk::RemoteDriver for RemoteDriver {
                 let marks = marks::of_key(&site.engine, key).await?;
                 Ok((handle, with_marks(observation(key, &seen, &Self::address(&site)), Some(&marks))))
             }
-            Err(e) if e.is_absent() => Err(RemoteError::gone(format!("{} has no instance {key}", provider(&site.plugin)))),
+            Err(e) if e.is_absent() => {
+                Err(RemoteError::gone(format!("{} has no instance {key}", provider(&site.plugin))))
+            }
             Err(e) => Err(answer(e)),
         }
     }
@@ -469,7 +492,8 @@ impl driver_sdk::RemoteDriver for RemoteDriver {
     async fn observe(&self, handles: &[RemoteHandle]) -> Result<Vec<Observation>, RemoteError> {
         let site = self.site()?;
         let engine = self.identity(&site, false).await?;
-        let listed: HashMap<String, Listed> = self.listed(&site, LABEL_KEY).await?.into_iter().map(|c| (c.id.clone(), c)).collect();
+        let listed: HashMap<String, Listed> =
+            self.listed(&site, LABEL_KEY).await?.into_iter().map(|c| (c.id.clone(), c)).collect();
         let all_marks = marks::all(&site.engine).await?;
         let mut seen = Vec::with_capacity(handles.len());
         for handle in handles {
@@ -555,7 +579,12 @@ impl driver_sdk::RemoteDriver for RemoteDriver {
         }
     }
 
-    async fn seal(&self, key: &str, epoch: u64, owner: &str) -> Result<Option<(RemoteHandle, Observation)>, RemoteError> {
+    async fn seal(
+        &self,
+        key: &str,
+        epoch: u64,
+        owner: &str,
+    ) -> Result<Option<(RemoteHandle, Observation)>, RemoteError> {
         let site = self.site()?;
         let name = object_name(key);
         if let Ok(seen) = inspect(&site.engine, &name).await {
@@ -601,15 +630,20 @@ impl driver_sdk::RemoteDriver for RemoteDriver {
         }
         let owner = seen.config.labels.get(LABEL_OWNER).cloned().unwrap_or_default();
         marks::claim(&site.engine, &handle.key, &owner, epoch).await?;
-        // Its restart policy stays until the container goes: it tells the next attempt that this is no instance that has not ended.
-        // Sealed before the name is free again.
+        // Its restart policy stays until the container goes: it tells the next attempt that this is no instance that
+        // has not ended. Sealed before the name is free again.
         marks::seal(&site.engine, &handle.key, &owner, epoch).await?;
         start::remove(&site.engine, &handle.container).await.map_err(driver_error)?;
         self.confirmed_gone(&site, &handle).await?;
         marks::retire(&site.engine, &handle.key).await
     }
 
-    async fn logs(&self, handle: &RemoteHandle, query: LogsQuery, sink: mpsc::Sender<LogChunk>) -> Result<(), RemoteError> {
+    async fn logs(
+        &self,
+        handle: &RemoteHandle,
+        query: LogsQuery,
+        sink: mpsc::Sender<LogChunk>,
+    ) -> Result<(), RemoteError> {
         let (site, handle) = self.resolve(handle).await?;
         let seen = match inspect(&site.engine, &handle.container).await {
             Ok(seen) => seen,
@@ -668,7 +702,9 @@ mod tests {
 
     #[test]
     fn different_keys_have_different_names() {
-        for (key, wanted) in [("0a-1b", "drover-0a-1b"), ("a/b", "drover-a_2fb"), ("a_b", "drover-a_5fb"), ("a.b", "drover-a.b")] {
+        for (key, wanted) in
+            [("0a-1b", "drover-0a-1b"), ("a/b", "drover-a_2fb"), ("a_b", "drover-a_5fb"), ("a.b", "drover-a.b")]
+        {
             assert_eq!(object_name(key), wanted);
         }
     }
@@ -677,7 +713,9 @@ mod tests {
     fn a_container_says_how_its_instance_is() {
         let seen = |status: &str, running: bool| {
             let value = serde_json::json!({
-                "Id": "c1", "State": {"Status": status, "Running": running, "ExitCode": 137, "OOMKilled": true, "FinishedAt": "2026-11-20T09:00:00Z"},
+                "Id": "c1",
+                "State": {"Status": status, "Running": running, "ExitCode": 137, "OOMKilled": true,
+                    "FinishedAt": "2026-11-20T09:00:00Z"},
                 "Config": {"Labels": {LABEL_EPOCH: "3", LABEL_PORTS: "{\"http\":80,\"raw\":90}"}},
                 "NetworkSettings": {"Ports": {"80/tcp": [{"HostPort": "32768"}]}},
             });
@@ -688,7 +726,10 @@ mod tests {
         assert_eq!((running.state, running.finished_at, running.epoch), (InstanceState::Running, None, 3));
         assert_eq!(running.port_map, [("http".to_owned(), 32_768), ("raw".to_owned(), 90)].into());
         let ended = seen("exited", false);
-        assert_eq!((ended.state, ended.exit.exit_code, ended.exit.signal, ended.exit.oom_killed), (InstanceState::Exited, 137, 9, true));
+        assert_eq!(
+            (ended.state, ended.exit.exit_code, ended.exit.signal, ended.exit.oom_killed),
+            (InstanceState::Exited, 137, 9, true)
+        );
         assert_eq!(with_marks(ended, Some(&Marks { epoch: 7, sealed: false })).epoch, 7);
     }
 

@@ -17,7 +17,8 @@ pub(super) const LABEL_EPOCH: &str = "drover.epoch";
 /// Port label → port inside, as JSON.
 pub(super) const LABEL_PORTS: &str = "drover.ports";
 
-/// An engine's error as one of the three answers. That an instance is gone is never concluded from a call that did something else.
+/// An engine's error as one of the three answers. That an instance is gone is never concluded from a call that did
+/// something else.
 pub(super) fn answer(error: EngineError) -> RemoteError {
     match error {
         e if e.is_wrong_request() => RemoteError::wrong_request(e),
@@ -52,7 +53,9 @@ pub(super) fn object_name(key: &str) -> String {
 pub(super) fn owned(labels: &BTreeMap<String, String>, key: &str, owner: &str) -> Result<(), RemoteError> {
     match labels.get(LABEL_OWNER) {
         Some(found) if found == owner => Ok(()),
-        Some(found) => Err(RemoteError::wrong_request(format!("instance {key} belongs to {found:?}, not to {owner:?}"))),
+        Some(found) => {
+            Err(RemoteError::wrong_request(format!("instance {key} belongs to {found:?}, not to {owner:?}")))
+        }
         None => Err(RemoteError::wrong_request(format!(
             "a container called {:?} exists and is not ours; remove or rename it",
             object_name(key)

@@ -1,5 +1,5 @@
-//! Logs by offset, from an engine that knows times only: bytes are counted from the beginning of what it keeps, and the place that was reached last is
-//! remembered, so that whoever goes on reading there does not count again.
+//! Logs by offset, from an engine that knows times only: bytes are counted from the beginning of what it keeps, and the
+//! place that was reached last is remembered, so that whoever goes on reading there does not count again.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -69,7 +69,8 @@ impl Places {
         let mut wanted = query.offset;
         if query.from_end {
             let mut place = self.begin(&key, u64::MAX);
-            let mut log = LogReader::open(engine, &seen.id, tty, streams, place.cursor.clone(), false).await.map_err(unread)?;
+            let mut log =
+                LogReader::open(engine, &seen.id, tty, streams, place.cursor.clone(), false).await.map_err(unread)?;
             while let Some(entry) = log.next(engine).await.map_err(unread)? {
                 place.offset += entry.data.len() as u64;
                 place.cursor = log.cursor().clone();
@@ -79,7 +80,9 @@ impl Places {
         }
         let mut place = self.begin(&key, wanted);
         loop {
-            let mut log = LogReader::open(engine, &seen.id, tty, streams, place.cursor.clone(), query.follow).await.map_err(unread)?;
+            let mut log = LogReader::open(engine, &seen.id, tty, streams, place.cursor.clone(), query.follow)
+                .await
+                .map_err(unread)?;
             loop {
                 let entry = tokio::select! {
                     entry = log.next(engine) => entry.map_err(unread)?,

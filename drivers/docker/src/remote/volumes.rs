@@ -1,4 +1,5 @@
-//! Volumes of the engine that jobs mount by name. An engine would make one that is missing, empty: a wrong name would look like lost data.
+//! Volumes of the engine that jobs mount by name. An engine would make one that is missing, empty: a wrong name would
+//! look like lost data.
 
 use driver_sdk::{RemoteError, TaskConfig};
 use serde::de::IgnoredAny;
@@ -15,7 +16,8 @@ pub(crate) async fn present(engine: &Engine, task: &TaskConfig) -> Result<(), Re
             Ok(_) => {}
             Err(e) if e.is_absent() => {
                 return Err(RemoteError::wrong_request(format!(
-                    "volume {:?}: the engine has no volume {name:?}; its operator makes it there (docker volume create {name})",
+                    "volume {:?}: the engine has no volume {name:?}; its operator makes it there (docker volume \
+                        create {name})",
                     mount.request_name
                 )));
             }

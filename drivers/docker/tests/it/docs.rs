@@ -25,6 +25,7 @@ fn the_page_is_complete() {
     let page = std::fs::read_to_string(path).expect("the page");
     assert_eq!(named(&page, "Options of a task"), keys(Some(Driver::new().task_config_schema())));
     assert_eq!(Driver::new().task_config_schema(), RemoteDriver::new().task_config_schema());
-    let both: BTreeSet<String> = keys(Driver::new().config_schema()).union(&keys(RemoteDriver::new().config_schema())).cloned().collect();
+    let both: BTreeSet<String> =
+        keys(Driver::new().config_schema()).union(&keys(RemoteDriver::new().config_schema())).cloned().collect();
     assert_eq!(named(&page, "Options of the plugin"), both);
 }

@@ -112,7 +112,9 @@ impl Engine {
                 let (state, events) = (state.clone(), events.clone());
                 let service = hyper::service::service_fn(move |request| answer(state.clone(), events.clone(), request));
                 connections.spawn(async move {
-                    let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+                    let _ = hyper::server::conn::http1::Builder::new()
+                        .serve_connection(TokioIo::new(stream), service)
+                        .await;
                 });
             }
         });
@@ -134,19 +136,38 @@ impl Engine {
 
     /// The next calls to this method and path get this answer instead.
     pub(crate) fn fault(&self, method: &str, path: &str, status: u16, body: &str, times: u32) {
-        let fault = Fault { method: method.parse().unwrap(), path: path.into(), status, body: body.into(), after: false, times };
+        let fault = Fault {
+            method: method.parse().unwrap(),
+            path: path.into(),
+            status,
+            body: body.into(),
+            after: false,
+            times,
+        };
         self.with(|s| s.faults.push(fault));
     }
 
     /// The next call takes effect, and its answer is lost.
     pub(crate) fn lose_answer(&self, method: &str, path: &str) {
-        let fault = Fault { method: method.parse().unwrap(), path: path.into(), status: 502, body: "lost".into(), after: true, times: 1 };
+        let fault = Fault {
+            method: method.parse().unwrap(),
+            path: path.into(),
+            status: 502,
+            body: "lost".into(),
+            after: true,
+            times: 1,
+        };
         self.with(|s| s.faults.push(fault));
     }
 
     /// How many calls there were to a method and path.
     pub(crate) fn calls(&self, method: &str, path: &str) -> usize {
-        self.with(|s| s.calls.iter().filter(|c| c.split_once(' ').is_some_and(|(m, p)| m == method && p.starts_with(path))).count())
+        self.with(|s| {
+            s.calls
+                .iter()
+                .filter(|c| c.split_once(' ').is_some_and(|(m, p)| m == method && p.starts_with(path)))
+                .count()
+        })
     }
 
     /// The only container: id and state.
@@ -252,9 +273,13 @@ fn engine(
     let parts: Vec<String> = path.trim_matches('/').split('/').map(decode).collect();
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     let value: Value = serde_json::from_slice(body).unwrap_or_default();
-    let find = |s: &State, name: &str| s.containers.iter().find(|(id, c)| *id == name || c.name == name).map(|(id, _)| id.clone());
+    let find = |s: &State, name: &str| {
+        s.containers.iter().find(|(id, c)| *id == name || c.name == name).map(|(id, _)| id.clone())
+    };
     match (method.as_str(), parts.as_slice()) {
-        ("GET", ["version"]) => reply(200, json!({"Version": "20.10", "ApiVersion": "1.41", "MinAPIVersion": "1.12", "Os": "linux"})),
+        ("GET", ["version"]) => {
+            reply(200, json!({"Version": "20.10", "ApiVersion": "1.41", "MinAPIVersion": "1.12", "Os": "linux"}))
+        }
         ("GET", ["info"]) => reply(200, json!({"ID": s.id, "OSType": "linux", "Runtimes": {"runc": {}}})),
         ("GET", ["events"]) => {
             let stream = futures::stream::unfold(events.subscribe(), |mut events| async move {
@@ -263,7 +288,9 @@ fn engine(
             });
             Response::new(StreamBody::new(stream).boxed_unsync())
         }
-        ("GET", ["images", name, "json"]) if s.images.iter().any(|i| i == name) => reply(200, json!({"Id": format!("sha256:{name}")})),
+        ("GET", ["images", name, "json"]) if s.images.iter().any(|i| i == name) => {
+            reply(200, json!({"Id": format!("sha256:{name}")}))
+        }
         ("GET", ["images", ..]) => refuse(404, "No such image"),
         ("POST", ["images", "create"]) => {
             let image = format!("{}:{}", query(args, "fromImage"), query(args, "tag"));
@@ -278,13 +305,17 @@ fn engine(
             s.next += 1;
             let id = format!("c{:063}", s.next);
             let labels = serde_json::from_value(value["Labels"].clone()).unwrap_or_default();
-            s.containers.insert(id.clone(), Container { name, labels, status: "created".into(), ..Container::default() });
+            s.containers
+                .insert(id.clone(), Container { name, labels, status: "created".into(), ..Container::default() });
             reply(201, json!({"Id": id, "Warnings": []}))
         }
         ("GET", ["containers", "json"]) => {
             let filters = query(args, "filters");
             let all = s.containers.iter().filter(|(_, c)| matches(&filters, &c.labels));
-            reply(200, all.map(|(id, c)| json!({"Id": id, "Labels": c.labels, "State": c.status, "Created": 1})).collect())
+            reply(
+                200,
+                all.map(|(id, c)| json!({"Id": id, "Labels": c.labels, "State": c.status, "Created": 1})).collect(),
+            )
         }
         ("POST", ["volumes", "create"]) => {
             let labels: BTreeMap<String, String> = serde_json::from_value(value["Labels"].clone()).unwrap_or_default();
@@ -325,7 +356,14 @@ fn engine(
     }
 }
 
-fn container(s: &mut State, events: &broadcast::Sender<String>, method: &str, id: &str, rest: &[&str], args: &str) -> Response<Body> {
+fn container(
+    s: &mut State,
+    events: &broadcast::Sender<String>,
+    method: &str,
+    id: &str,
+    rest: &[&str],
+    args: &str,
+) -> Response<Body> {
     let empty = |status: u16| Response::builder().status(status).body(full("")).unwrap();
     let c = s.containers.get_mut(id).expect("found before");
     let mut tell = false;
@@ -335,9 +373,11 @@ fn container(s: &mut State, events: &broadcast::Sender<String>, method: &str, id
             reply(
                 200,
                 json!({"Id": id, "Name": format!("/{}", c.name), "Image": "sha256:x", "Created": "2026-11-20T00:00:00Z",
-                   "State": {"Status": c.status, "Running": c.status == "running", "ExitCode": c.code, "Error": c.error, "StartedAt": "2026-11-20T00:00:01Z",
+                   "State": {"Status": c.status, "Running": c.status == "running", "ExitCode": c.code, "Error": c.error,
+                       "StartedAt": "2026-11-20T00:00:01Z",
                              "OOMKilled": c.short_of_memory && c.looks > 1},
-                   "Config": {"Labels": c.labels, "Tty": false}, "HostConfig": {"NetworkMode": "default", "RestartPolicy": {"Name": c.policy}}}),
+                   "Config": {"Labels": c.labels, "Tty": false},
+                   "HostConfig": {"NetworkMode": "default", "RestartPolicy": {"Name": c.policy}}}),
             )
         }
         ("POST", ["start"]) if c.status == "running" => empty(304),
@@ -365,9 +405,9 @@ fn container(s: &mut State, events: &broadcast::Sender<String>, method: &str, id
             let since = query(args, "since");
             let nanos = since.split_once('.').and_then(|(_, n)| n.parse::<u32>().ok()).unwrap_or(0);
             let mut wire = Vec::new();
-            for (stream, at, text) in
-                c.log.iter().filter(|(stream, at, _)| *at >= nanos && query(args, if *stream == 2 { "stderr" } else { "stdout" }) == "true")
-            {
+            for (stream, at, text) in c.log.iter().filter(|(stream, at, _)| {
+                *at >= nanos && query(args, if *stream == 2 { "stderr" } else { "stdout" }) == "true"
+            }) {
                 let line = format!("2026-11-20T00:00:00.{at:09}Z {text}");
                 wire.extend_from_slice(&[*stream, 0, 0, 0]);
                 wire.extend_from_slice(&(line.len() as u32).to_be_bytes());

@@ -38,7 +38,12 @@ fn plain(run: &str) -> TaskConfig {
 }
 
 fn handle(task: &TaskConfig, started: driver_sdk::Started) -> TaskHandle {
-    TaskHandle { version: started.version.into(), config: Some(task.clone()), driver_state: started.driver_state, ..TaskHandle::default() }
+    TaskHandle {
+        version: started.version.into(),
+        config: Some(task.clone()),
+        driver_state: started.driver_state,
+        ..TaskHandle::default()
+    }
 }
 
 #[tokio::test]
@@ -47,7 +52,10 @@ async fn a_task_starts_ends_and_goes() {
     let driver = driver(&engine).await;
     driver.start_task(plain("r1")).await.expect("started");
     let (id, made) = engine.only();
-    assert_eq!((made.name.as_str(), made.status.as_str(), made.labels["drover.task_id"].as_str()), ("web-a1", "running", "a1/web/r1"));
+    assert_eq!(
+        (made.name.as_str(), made.status.as_str(), made.labels["drover.task_id"].as_str()),
+        ("web-a1", "running", "a1/web/r1")
+    );
     assert_eq!(driver.inspect_task("a1/web/r1").await.expect("seen").status, TaskStatus::Running);
     assert!(driver.destroy_task("a1/web/r1", false).await.is_err(), "it runs");
     engine.end(&id, 3);
@@ -82,7 +90,10 @@ async fn a_stop_signals_then_kills_and_survives_unknown_signals() {
     for (run, signal) in [("r1", "SIGTERM"), ("r2", "SIGHUP"), ("r3", "SIGNONE"), ("r4", "")] {
         driver.start_task(plain(run)).await.expect("started");
         let id = format!("a1/web/{run}");
-        driver.stop_task(&id, StopTask { signal: signal.into(), timeout: Duration::from_millis(50) }).await.expect(signal);
+        driver
+            .stop_task(&id, StopTask { signal: signal.into(), timeout: Duration::from_millis(50) })
+            .await
+            .expect(signal);
         assert_eq!(driver.wait_task(&id).await.expect("ended").signal, 9, "{signal}");
         assert!(matches!(driver.signal_task(&id, "SIGHUP").await, Err(Error::Failed(_))), "nobody is there to get it");
         driver.destroy_task(&id, false).await.expect("destroyed");
@@ -120,7 +131,10 @@ async fn what_is_not_an_engine_is_said_to_be_none() {
     engine.fault("GET", "/version", 200, "<html>hello</html>", 100);
     let driver = driver(&engine).await;
     let seen = driver.fingerprint().await;
-    assert!(seen.health == Health::Undetected && seen.description.contains("does not speak as an engine does"), "{seen:?}");
+    assert!(
+        seen.health == Health::Undetected && seen.description.contains("does not speak as an engine does"),
+        "{seen:?}"
+    );
     let error = driver.start_task(plain("r1")).await.expect_err("no engine");
     assert!(matches!(error, Error::Recoverable(_)), "{error:?}");
     assert!(engine.with(|s| s.containers.is_empty()));
@@ -134,7 +148,10 @@ async fn names_decide_who_is_first() {
         let labels = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         engine.with(|s| {
             s.containers.clear();
-            s.containers.insert("old".into(), Container { name: "web-a1".into(), labels, status: status.into(), ..Container::default() });
+            s.containers.insert(
+                "old".into(),
+                Container { name: "web-a1".into(), labels, status: status.into(), ..Container::default() },
+            );
         });
     };
     standing(&[], "running");
@@ -170,7 +187,10 @@ async fn failures_have_their_kind_and_leave_nothing() {
             engine.with(|s| s.images.push("busybox:1".into()));
             engine.fault(
                 method,
-                &format!("/containers/c{:063}/start", engine.with(|s| s.calls.iter().filter(|c| c.contains("/start")).count() + 1)),
+                &format!(
+                    "/containers/c{:063}/start",
+                    engine.with(|s| s.calls.iter().filter(|c| c.contains("/start")).count() + 1)
+                ),
                 *status,
                 "{\"message\":\"no\"}",
                 1,
@@ -198,7 +218,11 @@ async fn images_are_fetched_when_they_are_missing_and_again_when_they_vanish() {
     assert_eq!(engine.calls("POST", "/images/create"), 1);
     driver.destroy_task("a1/web/r2", true).await.expect("destroyed");
     engine.fault("POST", "/images/create", 200, "{\"status\":\"x\"}\n{\"error\":\"manifest unknown\"}\n", 1);
-    let error = driver.start_task(task("r3", json!({"image": "registry.io/b:1"}))).await.expect_err("no such image").to_string();
+    let error = driver
+        .start_task(task("r3", json!({"image": "registry.io/b:1"})))
+        .await
+        .expect_err("no such image")
+        .to_string();
     assert!(error.contains("manifest unknown"), "{error}");
 }
 

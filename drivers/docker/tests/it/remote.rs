@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use docker::RemoteDriver;
 use driver_sdk::{
-    Bundle, BundleFile, Ensure, InstanceState, LogStream, LogsQuery, Observation, RemoteDriver as _, RemoteError, StopTask, TaskConfig,
+    Bundle, BundleFile, Ensure, InstanceState, LogStream, LogsQuery, Observation, RemoteDriver as _, RemoteError,
+    StopTask, TaskConfig,
 };
 use serde_json::json;
 
@@ -63,7 +64,10 @@ async fn one_key_is_one_container() {
     assert!(matches!(second.find("k-1", "others").await, Err(RemoteError::WrongRequest(_))));
     assert!(matches!(second.find("k-2", "cluster").await, Err(RemoteError::Gone(_))));
     let page = second.list("cluster", "", 10).await.expect("listed");
-    assert_eq!((page.instances.len(), page.instances[0].slot.as_str(), page.instances[0].epoch), (1, "default/job.g[0]/t", 2));
+    assert_eq!(
+        (page.instances.len(), page.instances[0].slot.as_str(), page.instances[0].epoch),
+        (1, "default/job.g[0]/t", 2)
+    );
     assert!(second.list("others", "", 10).await.expect("listed").instances.is_empty());
     let of_all = second.list("", "", 10).await.expect("listed").instances;
     assert_eq!(of_all.iter().map(|i| i.owner.as_str()).collect::<Vec<_>>(), ["cluster"]);
@@ -71,7 +75,9 @@ async fn one_key_is_one_container() {
 
 #[tokio::test]
 async fn lost_answers_and_dead_managers_make_no_second_one() {
-    for (method, path) in [("POST", "/containers/create"), ("PUT", "/containers"), ("POST", "/containers/c"), ("POST", "/volumes/create")] {
+    for (method, path) in
+        [("POST", "/containers/create"), ("PUT", "/containers"), ("POST", "/containers/c"), ("POST", "/volumes/create")]
+    {
         let engine = Engine::start();
         engine.lose_answer(method, path);
         let lost = driver(&engine).await.ensure(request(1)).await;
@@ -86,14 +92,17 @@ async fn lost_answers_and_dead_managers_make_no_second_one() {
 async fn what_another_call_has_started_meanwhile_is_not_started_once_more() {
     let engine = Engine::start();
     // While this manager brings the files, another one has started the container, and it has ended.
-    engine.with(|s| s.before_upload = Some(|s| s.containers.values_mut().for_each(|c| (c.status, c.code) = ("exited".into(), 3))));
+    engine.with(|s| {
+        s.before_upload = Some(|s| s.containers.values_mut().for_each(|c| (c.status, c.code) = ("exited".into(), 3)))
+    });
     let got = driver(&engine).await.ensure(request(2)).await.expect("got");
     assert_eq!((got.observed.state, got.observed.exit.exit_code), (InstanceState::Exited, 3));
     let (id, container) = engine.only();
     assert_eq!((container.status.as_str(), engine.calls("POST", &format!("/containers/{id}/start"))), ("exited", 0));
 }
 
-/// What an engine may have done when it is back after a restart, and what its next manager makes of it: one container, started once.
+/// What an engine may have done when it is back after a restart, and what its next manager makes of it: one container,
+/// started once.
 #[tokio::test]
 async fn an_engine_that_was_restarted_has_one_container_of_a_key() {
     type Meanwhile = fn(&mut Container);
@@ -101,7 +110,12 @@ async fn an_engine_that_was_restarted_has_one_container_of_a_key() {
         ("it runs on", |_| {}, InstanceState::Running, 1),
         ("it was made and never started", |c| c.status = "created".into(), InstanceState::Running, 2),
         ("it has ended with the engine", |c| (c.status, c.code) = ("exited".into(), 137), InstanceState::Exited, 1),
-        ("it was started again by a policy that it was given", |c| c.policy = "always".into(), InstanceState::Running, 1),
+        (
+            "it was started again by a policy that it was given",
+            |c| c.policy = "always".into(),
+            InstanceState::Running,
+            1,
+        ),
     ];
     for (case, meanwhile, wanted, starts) in cases {
         let engine = Engine::start();
@@ -241,7 +255,8 @@ async fn a_sealed_key_creates_nothing() {
 async fn a_seal_that_comes_during_a_create_wins_before_the_start() {
     let engine = Engine::start();
     let driver = driver(&engine).await;
-    // The container is made and its files are on the way when the seal comes: the manager does not see it, so the seal must have seen the container.
+    // The container is made and its files are on the way when the seal comes: the manager does not see it, so the seal
+    // must have seen the container.
     driver.ensure(request(1)).await.expect("made");
     let sealed = driver.seal("k-1", 2, "cluster").await.expect("sealed").expect("an instance");
     assert_eq!(sealed.1.state, InstanceState::Running);
@@ -274,7 +289,8 @@ async fn silence_and_strangers_say_nothing_about_an_instance() {
     let driver = driver(&engine).await;
     let made = driver.ensure(request(1)).await.expect("made");
     let handles = [made.handle];
-    for (status, body) in [(500, "{\"message\":\"busy\"}"), (503, ""), (200, "garbage"), (403, "{\"message\":\"no\"}")] {
+    for (status, body) in [(500, "{\"message\":\"busy\"}"), (503, ""), (200, "garbage"), (403, "{\"message\":\"no\"}")]
+    {
         engine.fault("GET", "/containers/json", status, body, 1);
         let seen = driver.observe(&handles).await;
         assert!(matches!(seen, Err(RemoteError::CouldNotAsk(_))), "{status}: {seen:?}");
@@ -289,15 +305,19 @@ async fn silence_and_strangers_say_nothing_about_an_instance() {
     });
     engine.come();
     poll("another engine", async || {
-        matches!(driver.observe(&handles).await, Ok(all) if all[0].state == InstanceState::Unknown && all[0].reason.contains("ENGINE-2"))
+        matches!(driver.observe(&handles).await, Ok(all) if all[0].state == InstanceState::Unknown
+            && all[0].reason.contains("ENGINE-2"))
     })
     .await;
     assert!(matches!(driver.stop(&handles[0], 1, kill()).await, Err(RemoteError::CouldNotAsk(_))));
     engine.go().await;
     engine.with(|s| (s.id, s.containers) = ("ENGINE-1".into(), kept));
     engine.come();
-    poll("the first engine again", async || matches!(driver.observe(&handles).await, Ok(all) if all[0].state == InstanceState::Running))
-        .await;
+    poll(
+        "the first engine again",
+        async || matches!(driver.observe(&handles).await, Ok(all) if all[0].state == InstanceState::Running),
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -325,8 +345,13 @@ async fn logs_are_read_by_offset_and_from_the_end() {
     let driver = driver(&engine).await;
     let made = driver.ensure(request(1)).await.expect("made");
     let (id, _) = engine.only();
-    engine
-        .with(|s| s.containers.get_mut(&id).unwrap().log.extend([(1, 1, "abc\n".into()), (2, 2, "err\n".into()), (1, 3, "def\n".into())]));
+    engine.with(|s| {
+        s.containers.get_mut(&id).unwrap().log.extend([
+            (1, 1, "abc\n".into()),
+            (2, 2, "err\n".into()),
+            (1, 3, "def\n".into()),
+        ])
+    });
     engine.end(&id, 0);
     for (stream, offset, from_end, wanted) in [
         (LogStream::Stdout, 0, false, Some((0, "abc\ndef\n"))),
@@ -362,11 +387,15 @@ async fn jobs_that_cannot_run_there_are_refused_before_anything_is_made() {
         error.to_string()
     };
     assert!(
-        refused(|r| r.task.msgpack_driver_config = packed(json!({"image": "busybox:1", "volumes": ["x:/x"]}))).await.contains("volumes")
+        refused(|r| r.task.msgpack_driver_config = packed(json!({"image": "busybox:1", "volumes": ["x:/x"]})))
+            .await
+            .contains("volumes")
     );
     assert!(refused(|r| r.bundle.files[0].data = b"y".to_vec()).await.contains("digest"));
     assert!(
-        refused(|r| r.bundle = Bundle::new(vec![BundleFile { path: "../x".into(), mode: 0, data: Vec::new() }])).await.contains("../x")
+        refused(|r| r.bundle = Bundle::new(vec![BundleFile { path: "../x".into(), mode: 0, data: Vec::new() }]))
+            .await
+            .contains("../x")
     );
     let unix_without_a_name = RemoteDriver::new().set_config(config(&engine, json!({})), agent()).await;
     assert!(unix_without_a_name.expect_err("refused").to_string().contains("provider"));

@@ -26,7 +26,8 @@ async fn wait(plugin: &Plugin, id: &str) -> Result<WaitTaskResponse, Status> {
 
 async fn stop(plugin: &Plugin, id: &str, timeout: Duration) -> Result<(), Status> {
     let mut driver = plugin.driver.clone();
-    let request = StopTaskRequest { task_id: id.into(), timeout: Some(build::duration(timeout)), ..StopTaskRequest::default() };
+    let request =
+        StopTaskRequest { task_id: id.into(), timeout: Some(build::duration(timeout)), ..StopTaskRequest::default() };
     driver.stop_task(request).await.map(drop)
 }
 
@@ -49,7 +50,8 @@ async fn a_job_file_written_for_nomads_mock_driver_runs() {
         "stdout_repeat": 2,
         "stdout_repeat_duration": "1ms",
         "stderr_string": "err\n",
-        "exec_command": [{ "run_for": "1ms", "stdout_string": "hi", "stdout_repeat": 1, "stderr_string": "e", "stderr_repeat": 2,
+        "exec_command": [{ "run_for": "1ms", "stdout_string": "hi", "stdout_repeat": 1, "stderr_string": "e",
+            "stderr_repeat": 2,
             "stderr_repeat_duration": "1ms", "exit_code": 3 }],
     });
     let mut task = task(&mut plugin, "a/task/1", config).await;
@@ -58,11 +60,15 @@ async fn a_job_file_written_for_nomads_mock_driver_runs() {
     for path in [&task.stdout_path, &task.stderr_path] {
         std::fs::write(path, "").expect("creates");
     }
-    let answer = plugin.driver.start_task(StartTaskRequest { task: Some(task.clone()) }).await.expect("starts").into_inner();
+    let answer =
+        plugin.driver.start_task(StartTaskRequest { task: Some(task.clone()) }).await.expect("starts").into_inner();
     let network = answer.network_override.expect("an address");
     assert_eq!((network.addr.as_str(), network.port_map["http"], network.auto_advertise), ("10.1.2.3", 8080, true));
-    let request =
-        ExecTaskRequest { task_id: task.id.clone(), command: vec!["x".into()], timeout: Some(build::duration(Duration::from_secs(9))) };
+    let request = ExecTaskRequest {
+        task_id: task.id.clone(),
+        command: vec!["x".into()],
+        timeout: Some(build::duration(Duration::from_secs(9))),
+    };
     let executed = plugin.driver.exec_task(request).await.expect("runs").into_inner();
     assert_eq!((executed.stdout.as_slice(), executed.result.expect("result").exit_code), (b"hihi".as_slice(), 3));
     assert_eq!(executed.stderr.as_slice(), b"eee");
@@ -70,7 +76,9 @@ async fn a_job_file_written_for_nomads_mock_driver_runs() {
     assert_eq!(plugin.driver.signal_task(signal).await.expect_err("as asked").message(), "no signals");
     let ended = wait(&plugin, &task.id).await.expect("ends");
     assert_eq!((ended.result.expect("result").exit_code, ended.err.as_str()), (4, "as asked"));
-    let written = || Some(std::fs::read_to_string(dir.path().join("out")).expect("reads")).filter(|text| text == "out\nout\nout\n");
+    let written = || {
+        Some(std::fs::read_to_string(dir.path().join("out")).expect("reads")).filter(|text| text == "out\nout\nout\n")
+    };
     eventually("all of its output", written).await;
 }
 
@@ -78,7 +86,10 @@ async fn a_job_file_written_for_nomads_mock_driver_runs() {
 async fn starts_fail_as_often_as_asked() {
     let dir = dir();
     let mut plugin = mock(&dir).await;
-    let config = |recoverable: bool| json!({ "start_error": "not yet", "start_error_recoverable": recoverable, "start_failures": 2 });
+    let config = |recoverable: bool| {
+        json!({ "start_error": "not yet", "start_error_recoverable": recoverable,
+            "start_failures": 2 })
+    };
     for (n, recoverable) in [(0, true), (1, true)] {
         let mut task = task(&mut plugin, &format!("a/task/{n}"), config(recoverable)).await;
         task.alloc_id = "a".into();
@@ -126,7 +137,8 @@ async fn crashes_of_the_plugin_are_counted_beyond_it() {
 async fn a_call_that_hangs_or_panics_is_alone_with_it() {
     let dir = dir();
     let mut plugin = mock(&dir).await;
-    let hangs = task(&mut plugin, "a/hangs/1", json!({ "run_for": "1h", "hang": ["stop"], "panic": ["inspect"] })).await;
+    let hangs =
+        task(&mut plugin, "a/hangs/1", json!({ "run_for": "1h", "hang": ["stop"], "panic": ["inspect"] })).await;
     let fine = task(&mut plugin, "a/fine/1", json!({ "run_for": "1h" })).await;
     for task in [&hangs, &fine] {
         start(&plugin, task).await.expect("starts");
@@ -151,7 +163,8 @@ async fn floods_and_samples_come_as_asked() {
     let mut plugin = mock(&dir).await;
     let line = "x".repeat(1023) + "\n";
     let config = json!({
-        "run_for": "1h", "stdout_string": line, "stdout_repeat": 4095, "log_lines": 5000, "events": 3, "cpu_percent": 12.5, "memory_mb": 7
+        "run_for": "1h", "stdout_string": line, "stdout_repeat": 4095, "log_lines": 5000, "events": 3,
+        "cpu_percent": 12.5, "memory_mb": 7
     });
     let mut task = task(&mut plugin, "a/task/1", config).await;
     task.stdout_path = dir.path().join("out").display().to_string();
@@ -163,7 +176,14 @@ async fn floods_and_samples_come_as_asked() {
     }
     let request = TaskStatsRequest { task_id: task.id.clone(), ..TaskStatsRequest::default() };
     let mut samples = plugin.driver.task_stats(request).await.expect("opens").into_inner();
-    let usage = soon(samples.message()).await.expect("open").expect("at once").stats.expect("stats").agg_resource_usage.expect("usage");
+    let usage = soon(samples.message())
+        .await
+        .expect("open")
+        .expect("at once")
+        .stats
+        .expect("stats")
+        .agg_resource_usage
+        .expect("usage");
     assert_eq!((usage.cpu.expect("cpu").percent, usage.memory.expect("memory").rss), (12.5, 7 << 20));
     eventually("the flood", || std::fs::metadata(&task.stdout_path).expect("exists").len() >= 4 << 20).await;
     let log = plugin.kill().await.expect("killed");

@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use driver_sdk::{Ensure, LogChunk, LogStream, LogsQuery, Observation, RemoteDriver as _, RemoteHandle, StopTask, TaskConfig};
+use driver_sdk::{
+    Ensure, LogChunk, LogStream, LogsQuery, Observation, RemoteDriver as _, RemoteHandle, StopTask, TaskConfig,
+};
 use remote_exec::Driver;
 use rustix::process::Signal;
 use serde_json::Value;

@@ -21,24 +21,30 @@ use crate::{procs, raw};
 
 table! {
     "base/info", "B", "PluginInfo names a driver, its version and the plugin API v0.1.0",
-        "Nomad agents do not start with a plugin whose API list is empty or whose version cannot be read, and skip one with another API", info;
+        "Nomad agents do not start with a plugin whose API list is empty or whose version cannot be read, and skip \
+            one with another API", info;
     "base/config-schema", "B", "the schema of the plugin's configuration is well formed",
         "no configuration of the plugin can be read; Nomad agents do not start", config_schema;
     "base/task-schema", "C", "the schema of tasks is well formed, the same each time and known before SetConfig",
         "jobs fail at their start with an error about a schema that their author never saw", task_schema;
-    "base/set-config-twice", "H35", "SetConfig is taken twice and without the agent's part, and leaves nothing when the process is then killed",
-        "agents do exactly this to validate a configuration: whatever was begun then is left over at each start of the agent", set_config_twice;
+    "base/set-config-twice", "H35", "SetConfig is taken twice and without the agent's part, and leaves nothing when \
+        the process is then killed",
+        "agents do exactly this to validate a configuration: whatever was begun then is left over at each start of \
+            the agent", set_config_twice;
     "base/set-config-live", "B", "a second SetConfig in a process that has tasks is taken, and the tasks stay",
         "changing the configuration of the agent loses tasks", set_config_live;
     "base/set-config-junk", "B", "a configuration that cannot be read is refused with a reason",
         "a broken configuration looks as if it had been accepted", set_config_junk;
-    "base/init-shutdown", "H42", "Driver.Init and Driver.Shutdown are answered, or UNIMPLEMENTED by older drivers; Shutdown ends neither process nor tasks",
-        "agents since 2.0 call both: an error there keeps the driver from coming up, and tasks do not survive the agent", init_shutdown;
+    "base/init-shutdown", "H42", "Driver.Init and Driver.Shutdown are answered, or UNIMPLEMENTED by older drivers; \
+        Shutdown ends neither process nor tasks",
+        "agents since 2.0 call both: an error there keeps the driver from coming up, and tasks do not survive \
+            the agent", init_shutdown;
     "base/unknown-call", "H42", "a call that it does not know is answered with UNIMPLEMENTED",
         "hosts that are newer than the plugin cannot tell an old plugin from a broken one", unknown_call;
     "base/unknown-fields", "H42", "fields that it does not know are ignored",
         "the plugin stops working with the next release of the agent", unknown_fields;
-    "base/oversized", "A8", "a request of five MiB is taken, or refused as too large; the connection and the process live on",
+    "base/oversized", "A8", "a request of five MiB is taken, or refused as too large; the connection and the \
+        process live on",
         "one job with a large configuration brings down all tasks' connection to the driver", oversized;
     "base/junk-requests", "D4", "empty and unreadable requests are answered, and the process lives on",
         "a mistake of a host in one call ends the driver's process for all tasks", junk_requests;
@@ -55,7 +61,10 @@ async fn info(lab: &Arc<Lab>) -> Outcome {
     if let Some(bad) = offered.iter().find(|text| version(text).is_err()) {
         return failed(format!("its API version {bad:?} is no version"));
     }
-    hold!(offered.iter().any(|text| version(text).ok() == wanted), "its API versions are {offered:?}, {API_VERSION} is not among them");
+    hold!(
+        offered.iter().any(|text| version(text).ok() == wanted),
+        "its API versions are {offered:?}, {API_VERSION} is not among them"
+    );
     hold!(version(&info.plugin_version).is_ok(), "its version {:?} is no version", info.plugin_version);
     let name = &info.name;
     let plain = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
@@ -77,7 +86,9 @@ fn well_formed(spec: &Spec, place: &str) -> Outcome {
     };
     match &spec.block {
         None => failed(format!("the node at {place} is empty")),
-        Some(Kind::Object(object)) => object.attributes.iter().try_for_each(|(name, spec)| well_formed(spec, &format!("{place}.{name}"))),
+        Some(Kind::Object(object)) => {
+            object.attributes.iter().try_for_each(|(name, spec)| well_formed(spec, &format!("{place}.{name}")))
+        }
         Some(Kind::Array(array)) => array.values.iter().try_for_each(|spec| well_formed(spec, place)),
         Some(Kind::Attr(attr)) => typed(&attr.r#type, &attr.name),
         Some(Kind::BlockAttrs(block)) => typed(&block.r#type, &block.name),
@@ -112,7 +123,9 @@ async fn config_schema(lab: &Arc<Lab>) -> Outcome {
 
 async fn task_schema(lab: &Arc<Lab>) -> Outcome {
     let plugin = lab.launch(Launch::default()).await?;
-    let ask = || async { lab.call(&plugin, "TaskConfigSchema", plugin.driver().task_config_schema(TaskConfigSchemaRequest {})).await };
+    let ask = || async {
+        lab.call(&plugin, "TaskConfigSchema", plugin.driver().task_config_schema(TaskConfigSchemaRequest {})).await
+    };
     let first = ask().await?;
     let Some(spec) = &first.spec else {
         return failed("TaskConfigSchema answers without a schema, so no task can be configured");
@@ -120,7 +133,8 @@ async fn task_schema(lab: &Arc<Lab>) -> Outcome {
     well_formed(spec, "config")?;
     lab.configure(&plugin).await?;
     hold!(ask().await? == first, "TaskConfigSchema answers differently after SetConfig");
-    let capabilities = || async { lab.call(&plugin, "Capabilities", plugin.driver().capabilities(CapabilitiesRequest {})).await };
+    let capabilities =
+        || async { lab.call(&plugin, "Capabilities", plugin.driver().capabilities(CapabilitiesRequest {})).await };
     let first = capabilities().await?;
     hold!(first.capabilities.is_some(), "Capabilities answers without capabilities");
     hold!(capabilities().await? == first, "Capabilities answers differently each time");
@@ -131,7 +145,8 @@ async fn set_config_twice(lab: &Arc<Lab>) -> Outcome {
     let plugin = lab.launch(Launch::default()).await?;
     for n in ["first", "second"] {
         let request = lab.configuration(false)?;
-        lab.call(&plugin, &format!("the {n} SetConfig without the agent's part"), plugin.base().set_config(request)).await?;
+        lab.call(&plugin, &format!("the {n} SetConfig without the agent's part"), plugin.base().set_config(request))
+            .await?;
     }
     plugin.process.kill().await;
     tokio::time::sleep(lab.pace().hold.min(Duration::from_millis(200))).await;
@@ -145,9 +160,10 @@ async fn set_config_live(lab: &Arc<Lab>) -> Outcome {
     lab.configure(&plugin).await?;
     let task = lab.task(&plugin, Work::Runs).await?;
     lab.configure(&plugin).await?;
-    let waiting = lab.waiting(&plugin, &task.id);
-    tokio::time::sleep(lab.pace().hold.min(Duration::from_millis(300))).await;
-    hold!(!waiting.is_finished(), "after SetConfig the running task is answered with {:?}", waiting.await);
+    let mut waiting = lab.waiting(&plugin, &task.id);
+    if let Ok(answer) = tokio::time::timeout(lab.pace().hold, &mut waiting).await {
+        return failed(format!("after SetConfig the running task is answered with {answer:?}"));
+    }
     waiting.abort();
     lab.destroy(&plugin, &task.id).await
 }
@@ -158,7 +174,8 @@ async fn set_config_junk(lab: &Arc<Lab>) -> Outcome {
         return crate::outcome::not_applicable("the plugin takes no configuration");
     }
     // A byte that no value begins with.
-    let request = driver_proto::base::SetConfigRequest { msgpack_config: vec![0xc1, 0xc1], ..lab.configuration(false)? };
+    let request =
+        driver_proto::base::SetConfigRequest { msgpack_config: vec![0xc1, 0xc1], ..lab.configuration(false)? };
     match lab.answer(&plugin, "SetConfig", plugin.base().set_config(request)).await? {
         Ok(_) => failed("a configuration of unreadable bytes was accepted"),
         Err(status) => {
@@ -186,7 +203,10 @@ async fn init_shutdown(lab: &Arc<Lab>) -> Outcome {
         Ok(prepared) => Some(lab.start(&plugin, prepared).await?),
         Err(_) => None,
     };
-    done_or_unimplemented("Shutdown", lab.answer(&plugin, "Shutdown", plugin.driver().shutdown(ShutdownRequest {})).await?)?;
+    done_or_unimplemented(
+        "Shutdown",
+        lab.answer(&plugin, "Shutdown", plugin.driver().shutdown(ShutdownRequest {})).await?,
+    )?;
     let ended = plugin.process.ended(Duration::from_millis(200)).await;
     hold!(ended.is_none(), "Driver.Shutdown ended the process; the order to end comes on GRPCController");
     if let Some(task) = task {
@@ -204,7 +224,9 @@ async fn unknown_call(lab: &Arc<Lab>) -> Outcome {
     for path in ["/hashicorp.nomad.plugins.drivers.proto.Driver/CallOfTheFuture", "/service.of.the.Future/Call"] {
         match raw::unary(plugin.channel.clone(), path, Vec::new()).await {
             Err(status) if status.code() == Code::Unimplemented => {}
-            Err(status) => return failed(format!("{path} was answered with {:?}: {}", status.code(), status.message())),
+            Err(status) => {
+                return failed(format!("{path} was answered with {:?}: {}", status.code(), status.message()));
+            }
             Ok(_) => return failed(format!("{path} was answered as if it existed")),
         }
     }
@@ -224,7 +246,11 @@ async fn unknown_fields(lab: &Arc<Lab>) -> Outcome {
     match raw::unary(plugin.channel.clone(), "/hashicorp.nomad.plugins.base.proto.BasePlugin/SetConfig", set).await {
         Ok(_) => {}
         Err(status) => {
-            return failed(format!("SetConfig with an unknown field was answered with {:?}: {}", status.code(), status.message()));
+            return failed(format!(
+                "SetConfig with an unknown field was answered with {:?}: {}",
+                status.code(),
+                status.message()
+            ));
         }
     }
     let prepared = lab.prepare(Work::Exits)?;
@@ -235,7 +261,13 @@ async fn unknown_fields(lab: &Arc<Lab>) -> Outcome {
     lab.remember_task(&TaskHandle { config: Some(prepared.config.clone()), ..TaskHandle::default() });
     match raw::unary(plugin.channel.clone(), "/hashicorp.nomad.plugins.drivers.proto.Driver/StartTask", request).await {
         Ok(_) => {}
-        Err(status) => return failed(format!("StartTask with unknown fields was answered with {:?}: {}", status.code(), status.message())),
+        Err(status) => {
+            return failed(format!(
+                "StartTask with unknown fields was answered with {:?}: {}",
+                status.code(),
+                status.message()
+            ));
+        }
     }
     lab.wait(&plugin, &id).await?;
     lab.destroy(&plugin, &id).await
@@ -252,8 +284,16 @@ async fn oversized(lab: &Arc<Lab>) -> Outcome {
     match answer {
         Ok(_) => return failed("a task that does not exist was inspected"),
         // Taken, and the task is not known; or too large for it.
-        Err(status) if matches!(status.code(), Code::Unknown | Code::NotFound | Code::ResourceExhausted | Code::OutOfRange) => {}
-        Err(status) => return failed(format!("a request of five MiB was answered with {:?}: {}", status.code(), status.message())),
+        Err(status)
+            if matches!(status.code(), Code::Unknown | Code::NotFound | Code::ResourceExhausted | Code::OutOfRange) => {
+        }
+        Err(status) => {
+            return failed(format!(
+                "a request of five MiB was answered with {:?}: {}",
+                status.code(),
+                status.message()
+            ));
+        }
     }
     lab.still_works(&plugin, "a request of five MiB").await
 }
@@ -274,13 +314,21 @@ async fn junk_requests(lab: &Arc<Lab>) -> Outcome {
     for path in UNARY {
         let call = path.rsplit('/').next().unwrap_or(path);
         for (what, bytes) in [("empty", Vec::new()), ("unreadable", vec![0xff; 32])] {
-            answered(lab, &plugin, path, &format!("{call} with an {what} request"), bytes, what == "unreadable").await?;
+            answered(lab, &plugin, path, &format!("{call} with an {what} request"), bytes, what == "unreadable")
+                .await?;
         }
     }
     Ok(())
 }
 
-async fn answered(lab: &Lab, plugin: &Plugin, path: &'static str, what: &str, bytes: Vec<u8>, must_refuse: bool) -> Outcome {
+async fn answered(
+    lab: &Lab,
+    plugin: &Plugin,
+    path: &'static str,
+    what: &str,
+    bytes: Vec<u8>,
+    must_refuse: bool,
+) -> Outcome {
     let call = raw::unary(plugin.channel.clone(), path, bytes);
     match tokio::time::timeout(lab.pace().patience, call).await {
         Err(_) => failed(format!("{what} was never answered")),

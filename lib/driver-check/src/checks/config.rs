@@ -23,8 +23,10 @@ table! {
     "config/text-forms", "H44", "texts are taken in every length form, and as bytes",
         "texts beyond 31 bytes, or from another host, fail at the start of the task", text_forms;
     "config/unknown-key", "C4", "a key that the driver does not know does not disturb it",
-        "with an older driver, a configuration written for a newer one cannot even be refused with a clear text by the host", unknown_key;
-    "config/junk", "D5", "a task whose configuration cannot be read is refused with a reason, and nothing is left of it",
+        "with an older driver, a configuration written for a newer one cannot even be refused with a clear text by \
+            the host", unknown_key;
+    "config/junk", "D5", "a task whose configuration cannot be read is refused with a reason, and nothing is \
+        left of it",
         "a mistake of one job ends the driver for all, or leaves a task that nobody knows", junk;
 }
 
@@ -94,7 +96,8 @@ fn number_field(lab: &Lab) -> Outcome<(String, i64, Fields)> {
     let fields = fields(lab)?;
     let numbers = options(lab, "number");
     // One that the task gives, else one that may be zero like everything that is not given.
-    let value = |name: &String| fields.iter().find(|(key, _)| key.as_str() == Some(name)).and_then(|(_, value)| value.as_i64());
+    let value =
+        |name: &String| fields.iter().find(|(key, _)| key.as_str() == Some(name)).and_then(|(_, value)| value.as_i64());
     let given = numbers.iter().find_map(|name| value(name).filter(|n| (1..128).contains(n)).map(|n| (name.clone(), n)));
     match given.or_else(|| numbers.first().map(|name| (name.clone(), 0))) {
         Some((name, n)) => Ok((name, n, fields)),
@@ -214,7 +217,9 @@ async fn unknown_key(lab: &Arc<Lab>) -> Outcome {
 async fn junk(lab: &Arc<Lab>) -> Outcome {
     let plugin = lab.plugin().await?;
     // Not msgpack, a list instead of a map, and nesting that a careless decoder follows into the end of its stack.
-    for (what, bytes) in [("unreadable bytes", vec![0xc1]), ("a list", vec![0x91, 0x01]), ("deep nesting", vec![0x91; 200_000])] {
+    for (what, bytes) in
+        [("unreadable bytes", vec![0xc1]), ("a list", vec![0x91, 0x01]), ("deep nesting", vec![0x91; 200_000])]
+    {
         let prepared = lab.prepare_bytes(bytes)?;
         let id = prepared.id().to_owned();
         let request = driver_proto::driver::StartTaskRequest { task: Some(prepared.config) };

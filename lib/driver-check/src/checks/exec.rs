@@ -22,7 +22,8 @@ use crate::task::{Task, excerpt};
 table! {
     "exec/plain", "H37", "ExecTask answers with the command's output and its result",
         "script checks of services fail; without a result Nomad agents crash", plain;
-    "exec/streaming", "H28", "ExecTaskStreaming sends the output, closes it, and ends with the exit code though the client keeps its side open",
+    "exec/streaming", "H28", "ExecTaskStreaming sends the output, closes it, and ends with the exit code though the \
+        client keeps its side open",
         "a command beside a task seems to hang after it has ended, or its exit code is lost", streaming;
     "exec/stdin", "H28", "what the client sends reaches the command, heartbeats do not, and closing the input ends it",
         "nothing can be piped into a command, or it never ends", stdin;
@@ -106,7 +107,8 @@ impl Session {
     }
 
     async fn resize(&self, height: i32, width: i32) {
-        self.send(ExecTaskStreamingRequest { tty_size: Some(TerminalSize { height, width }), ..Default::default() }).await;
+        self.send(ExecTaskStreamingRequest { tty_size: Some(TerminalSize { height, width }), ..Default::default() })
+            .await;
     }
 
     /// Reads until it is so; `None` when the stream ended first.
@@ -116,7 +118,9 @@ impl Session {
         while !so(&self.seen) {
             let left = limit.saturating_sub(begun.elapsed());
             match tokio::time::timeout(left, self.next()).await {
-                Err(_) => return failed(format!("the session sent nothing more within {limit:?}, so far {}", self.text())),
+                Err(_) => {
+                    return failed(format!("the session sent nothing more within {limit:?}, so far {}", self.text()));
+                }
                 Ok(Err(status)) => return Err(ended_badly(&status)),
                 Ok(Ok(None)) => return Ok(None),
                 Ok(Ok(Some(message))) => {
@@ -168,7 +172,11 @@ async fn plain(lab: &Arc<Lab>) -> Outcome {
         hold!(result.exit_code == 5, "the command ended with exit code 5, the result says {result:?}");
         // Some deliver both streams as one.
         let both = format!("{out}{}", String::from_utf8_lossy(&answer.stderr));
-        hold!(both.contains("to-stderr"), "what the command printed on standard error is missing in {:?}", excerpt(&both));
+        hold!(
+            both.contains("to-stderr"),
+            "what the command printed on standard error is missing in {:?}",
+            excerpt(&both)
+        );
     }
     lab.destroy(&plugin, &task.id).await
 }
@@ -180,7 +188,11 @@ async fn streaming(lab: &Arc<Lab>) -> Outcome {
     let mut session = Session::open(&plugin, &task, command, false).await;
     let exit = session.finish(lab).await?;
     hold!(exit.exit_code == 5, "the command ended with exit code 5, the session with {exit:?}");
-    hold!(session.seen.stdout == b"to-stdout\n" && session.seen.stderr == b"to-stderr\n", "the session sent {}", session.text());
+    hold!(
+        session.seen.stdout == b"to-stdout\n" && session.seen.stderr == b"to-stderr\n",
+        "the session sent {}",
+        session.text()
+    );
     lab.destroy(&plugin, &task.id).await
 }
 

@@ -1,4 +1,5 @@
-//! The checks, by subject. A new one is a row in the table of its file and a function; its fault goes into `faulty/` and the table of `tests/suite.rs`.
+//! The checks, by subject. A new one is a row in the table of its file and a function; its fault goes into `faulty/`
+//! and the table of `tests/suite.rs`.
 
 mod base;
 mod config;

@@ -13,9 +13,11 @@ use crate::outcome::{Outcome, failed, hold, not_applicable};
 use crate::plugin::Plugin;
 
 table! {
-    "network/create", "D6", "CreateNetwork answers with a namespace that is there; asked again for the same allocation it is the same one",
+    "network/create", "D6", "CreateNetwork answers with a namespace that is there; asked again for the same \
+        allocation it is the same one",
         "an agent that asks again after a crash gives the tasks of a group networks that do not meet", create;
-    "network/destroy", "D6", "DestroyNetwork removes the namespace, and is answered with success however often it is asked",
+    "network/destroy", "D6", "DestroyNetwork removes the namespace, and is answered with success however often it \
+        is asked",
         "each allocation that ends leaves a network behind, or cannot be cleaned up", destroy;
 }
 
@@ -26,7 +28,8 @@ async fn plugin(lab: &Lab) -> Outcome<Arc<Plugin>> {
     lab.plugin().await
 }
 
-/// Which file lies at a path. A namespace is mounted there: without it the mount point may stay for a while, which is another file.
+/// Which file lies at a path. A namespace is mounted there: without it the mount point may stay for a while, which is
+/// another file.
 fn identity(path: &str) -> Option<(u64, u64)> {
     std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
 }

@@ -12,7 +12,8 @@ use crate::outcome::{Outcome, failed, hold, not_applicable};
 use crate::task::{Log, Prepared, TASK_MARK, ended_by_itself, excerpt};
 
 table! {
-    "logs/complete", "F", "what a task prints arrives complete and in order on both streams, wherever the driver delivers it",
+    "logs/complete", "F", "what a task prints arrives complete and in order on both streams, wherever the driver \
+        delivers it",
         "lines are missing in the logs just when they are needed", complete;
     "logs/after-exit", "F", "the last words of a task that ends at once arrive",
         "of a task that fails at its start the reason is lost", after_exit;
@@ -22,7 +23,8 @@ table! {
         "jobs that switch logs off do not start", disabled;
     "env/given", "H45", "a task sees the variables that it was given",
         "workloads miss their addresses and secrets", given;
-    "env/clean", "H45", "a task sees neither the plugin's cookie nor any PLUGIN_ variable, also with an empty environment",
+    "env/clean", "H45", "a task sees neither the plugin's cookie nor any PLUGIN_ variable, also with an empty \
+        environment",
         "a workload that is itself a plugin host or plugin misbehaves, and knows what is none of its business", clean;
     "env/sigpipe", "H45", "a task starts with SIGPIPE at its default",
         "pipelines in workloads do not end when their reader does, and programs fail with write errors", sigpipe;
@@ -39,12 +41,19 @@ async fn complete(lab: &Arc<Lab>) -> Outcome {
         if lab.until("", || log.text().len() >= wanted.len()).await.is_err() {
             let seen = log.text();
             let (lines, all) = (seen.lines().count(), wanted.lines().count());
-            return failed(format!("of {all} lines on standard {name} {lines} arrived; they begin with {:?}", excerpt(&seen)));
+            return failed(format!(
+                "of {all} lines on standard {name} {lines} arrived; they begin with {:?}",
+                excerpt(&seen)
+            ));
         }
         let seen = log.text();
         if seen != wanted {
             let at = seen.lines().zip(wanted.lines()).position(|(seen, wanted)| seen != wanted);
-            return failed(format!("standard {name} differs from line {} on: {:?}", at.unwrap_or_default() + 1, excerpt(&seen)));
+            return failed(format!(
+                "standard {name} differs from line {} on: {:?}",
+                at.unwrap_or_default() + 1,
+                excerpt(&seen)
+            ));
         }
     }
     lab.destroy(&plugin, &task.id).await
@@ -137,7 +146,8 @@ async fn sigpipe(lab: &Arc<Lab>) -> Outcome {
         .task(
             &plugin,
             Work::Script(
-                "while read -r name mask; do case $name in SigIgn:|SigBlk:) echo $name $mask;; esac; done < /proc/self/status; echo end",
+                "while read -r name mask; do case $name in SigIgn:|SigBlk:) echo $name $mask;; esac; done < \
+                    /proc/self/status; echo end",
             ),
         )
         .await?;
@@ -165,8 +175,12 @@ async fn hclog(lab: &Arc<Lab>) -> Outcome {
         let request = driver_proto::driver::StartTaskRequest { task: Some(prepared.config) };
         drop(lab.answer(&plugin, "StartTask", plugin.driver().start_task(request)).await?);
     }
-    drop(lab.answer(&plugin, "SetConfig", plugin.base().set_config(driver_proto::base::SetConfigRequest::default())).await?);
-    let _ = tokio::time::timeout(lab.pace().patience, plugin.controller().shutdown(driver_proto::plugin::Empty {})).await;
+    drop(
+        lab.answer(&plugin, "SetConfig", plugin.base().set_config(driver_proto::base::SetConfigRequest::default()))
+            .await?,
+    );
+    let _ =
+        tokio::time::timeout(lab.pace().patience, plugin.controller().shutdown(driver_proto::plugin::Empty {})).await;
     plugin.process.ended(lab.pace().patience).await;
     plugin.process.drained(lab.pace().limit(Duration::from_secs(1))).await;
     for line in plugin.process.stderr.text().lines().filter(|line| !line.trim().is_empty()) {
@@ -210,7 +224,8 @@ fn is_timestamp(text: &str) -> bool {
     }
     let (time, zone) = text.split_at(SHAPE.len());
     let fits = |text: &str, shape: &str| {
-        text.len() == shape.len() && text.bytes().zip(shape.bytes()).all(|(t, s)| if s == b'0' { t.is_ascii_digit() } else { t == s })
+        text.len() == shape.len()
+            && text.bytes().zip(shape.bytes()).all(|(t, s)| if s == b'0' { t.is_ascii_digit() } else { t == s })
     };
     fits(time, SHAPE) && (zone == "Z" || fits(zone, "+00:00") || fits(zone, "-00:00"))
 }
@@ -221,7 +236,9 @@ mod tests {
 
     #[test]
     fn lines_are_taken_or_refused_for_their_reason() {
-        let line = |level: &str, message: &str, time: &str| format!(r#"{{"@level":{level},"@message":{message},"@timestamp":{time}}}"#);
+        let line = |level: &str, message: &str, time: &str| {
+            format!(r#"{{"@level":{level},"@message":{message},"@timestamp":{time}}}"#)
+        };
         let time = r#""2026-01-02T03:04:05.123456Z""#;
         let zone = r#""2026-01-02T03:04:05.123456+02:00""#;
         let cases = [

@@ -1,7 +1,7 @@
 //! RecoverTask: a new plugin process takes over what the last one left.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use driver_proto::driver::*;
 
@@ -13,9 +13,11 @@ use crate::plugin::Plugin;
 use crate::task::{STOP_TIMEOUT, Task, processes};
 
 table! {
-    "recover/running", "H40", "after SIGKILL of the plugin a new process takes the running task over: the same one, and it can be stopped",
+    "recover/running", "H40", "after SIGKILL of the plugin a new process takes the running task over: the same one, \
+        and it can be stopped",
         "each crash of the driver ends or doubles all its workloads", running;
-    "recover/empty-config", "H40", "that works as well when the handle comes without the driver's configuration of the task",
+    "recover/empty-config", "H40", "that works as well when the handle comes without the driver's configuration of \
+        the task",
         "Nomad agents do not keep that configuration: after their restart every task is started anew", empty_config;
     "recover/finished", "H40", "a task that ended meanwhile is reported with its result, and not run again",
         "batch jobs run twice after a restart of the agent", finished;
@@ -40,8 +42,13 @@ async fn identity(lab: &Lab, plugin: &Plugin, task: &Task) -> (Option<i64>, Vec<
 async fn taken_over(lab: &Arc<Lab>, change: impl Fn(&mut TaskHandle), kills: usize) -> Outcome {
     let mut plugin = lab.plugin().await?;
     let task = lab.task(&plugin, Work::Runs).await?;
-    // The command may come to be after the answer.
+    // The command may come to be after the answer, and while a process executes it, nobody can tell whose it is.
     tokio::time::sleep(Duration::from_millis(100)).await;
+    let begun = Instant::now();
+    let limit = if lab.kit()?.script.is_some() { lab.pace().limit(Duration::from_millis(100)) } else { Duration::ZERO };
+    while processes(&task.id).is_empty() && begun.elapsed() < limit {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     let before = identity(lab, &plugin, &task).await;
     let mut handle = task.handle.clone();
     change(&mut handle);
@@ -50,7 +57,10 @@ async fn taken_over(lab: &Arc<Lab>, change: impl Fn(&mut TaskHandle), kills: usi
         plugin = lab.plugin().await?;
         lab.recover(&plugin, &handle).await?;
         let after = identity(lab, &plugin, &task).await;
-        hold!(after == before, "after SIGKILL number {n} the task (began, processes) = {before:?} has become {after:?}");
+        hold!(
+            after == before,
+            "after SIGKILL number {n} the task (began, processes) = {before:?} has become {after:?}"
+        );
     }
     let waiting = lab.waiting(&plugin, &task.id);
     tokio::time::sleep(Duration::from_millis(150)).await;
@@ -58,7 +68,11 @@ async fn taken_over(lab: &Arc<Lab>, change: impl Fn(&mut TaskHandle), kills: usi
     lab.stop(&plugin, &task.id, "", STOP_TIMEOUT).await?;
     match lab.answered("WaitTask of the recovered task after StopTask", waiting).await? {
         Ok(_) => lab.destroy(&plugin, &task.id).await,
-        Err(status) => failed(format!("WaitTask of the recovered task was answered with {:?}: {}", status.code(), status.message())),
+        Err(status) => failed(format!(
+            "WaitTask of the recovered task was answered with {:?}: {}",
+            status.code(),
+            status.message()
+        )),
     }
 }
 

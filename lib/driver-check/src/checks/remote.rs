@@ -20,11 +20,14 @@ table! {
         "each repeated start makes another instance that nobody manages", ensure_twice;
     "remote/ensure-racing", "remote", "of several Ensure calls at a time with one key, one creates",
         "a start that is repeated while the first is under way makes two instances", ensure_racing;
-    "remote/stale-epoch", "remote", "a call with an older epoch is refused with ABORTED and the accepted epoch, and changes nothing",
+    "remote/stale-epoch", "remote", "a call with an older epoch is refused with ABORTED and the accepted epoch, and \
+        changes nothing",
         "a node that has lost its lease stops or changes what is managed elsewhere", stale_epoch;
-    "remote/observe", "remote", "Observe answers for each handle in the order asked: running, and GONE for one that is no more",
+    "remote/observe", "remote", "Observe answers for each handle in the order asked: running, and GONE for one that \
+        is no more",
         "the state of one task is taken for that of another", observe;
-    "remote/unknown-handle", "remote", "a handle that it cannot read is a wrong request or an UNKNOWN observation, never GONE",
+    "remote/unknown-handle", "remote", "a handle that it cannot read is a wrong request or an UNKNOWN observation, \
+        never GONE",
         "a task is replaced although it runs, because the driver claimed what it could not know", unknown_handle;
     "remote/find", "remote", "Find finds an instance by its key, and says NOT_FOUND of a key that has none",
         "an instance whose handle was lost is started a second time", find;
@@ -62,7 +65,11 @@ pub(super) fn request(lab: &Lab, work: Work<'_>, epoch: u64) -> Outcome<EnsureRe
 }
 
 /// Ensures, and what comes back is usable.
-pub(super) async fn ensure(lab: &Lab, plugin: &Plugin, request: &EnsureRequest) -> Outcome<(Handle, Observation, bool)> {
+pub(super) async fn ensure(
+    lab: &Lab,
+    plugin: &Plugin,
+    request: &EnsureRequest,
+) -> Outcome<(Handle, Observation, bool)> {
     let answer = lab.call(plugin, "Ensure", plugin.remote().ensure(request.clone())).await?;
     usable(lab, request, answer)
 }
@@ -178,7 +185,9 @@ async fn ensure_racing(lab: &Arc<Lab>) -> Outcome {
             }
             // Could not ask, or tried meanwhile: to be repeated.
             Err(status) if matches!(status.code(), Code::Unavailable | Code::Aborted | Code::ResourceExhausted) => {}
-            Err(status) => return failed(format!("Ensure was answered with {:?}: {}", status.code(), status.message())),
+            Err(status) => {
+                return failed(format!("Ensure was answered with {:?}: {}", status.code(), status.message()));
+            }
         }
     }
     hold!(made <= 1 && ids.len() <= 1, "five Ensure calls with one key created {made} instances: {ids:?}");
@@ -238,8 +247,10 @@ async fn observe(lab: &Arc<Lab>) -> Outcome {
         let asked = ObserveRequest { handles: order.iter().map(|handle| (*handle).clone()).collect() };
         let seen = lab.call(&plugin, "Observe", plugin.remote().observe(asked)).await?.observations;
         let states: Vec<InstanceState> = seen.iter().map(Observation::state).collect();
-        let wanted: Vec<InstanceState> =
-            order.iter().map(|asked| if *asked == &gone_handle { InstanceState::Gone } else { InstanceState::Running }).collect();
+        let wanted: Vec<InstanceState> = order
+            .iter()
+            .map(|asked| if *asked == &gone_handle { InstanceState::Gone } else { InstanceState::Running })
+            .collect();
         hold!(states == wanted, "Observe answers {states:?}, expected is {wanted:?}");
     }
     clear(lab, &plugin, &stays.key, &handle, 1).await
@@ -262,7 +273,10 @@ async fn unknown_handle(lab: &Arc<Lab>) -> Outcome {
             }
             Ok(answer) => {
                 let states: Vec<InstanceState> = answer.observations.iter().map(Observation::state).collect();
-                hold!(states == [InstanceState::Unknown], "a handle of {what} is answered with {states:?}, expected is UNKNOWN");
+                hold!(
+                    states == [InstanceState::Unknown],
+                    "a handle of {what} is answered with {states:?}, expected is UNKNOWN"
+                );
             }
         }
         lab.still_works(&plugin, &format!("a handle of {what}")).await?;
@@ -279,11 +293,19 @@ async fn find(lab: &Arc<Lab>) -> Outcome {
     let nobody = FindRequest { key: "no-such-key".into(), owner: owner(lab), ..FindRequest::default() };
     match lab.answer(&plugin, "Find", plugin.remote().find(nobody)).await? {
         Err(status) if status.code() == Code::NotFound => {}
-        other => return failed(format!("Find of a key without an instance is answered with {other:?}, expected is NOT_FOUND")),
+        other => {
+            return failed(format!(
+                "Find of a key without an instance is answered with {other:?}, expected is NOT_FOUND"
+            ));
+        }
     }
     let (handle, seen, _) = ensure(lab, &plugin, &request).await?;
     let found = lab
-        .call(&plugin, "Find", plugin.remote().find(FindRequest { key: request.key.clone(), owner: owner(lab), ..FindRequest::default() }))
+        .call(
+            &plugin,
+            "Find",
+            plugin.remote().find(FindRequest { key: request.key.clone(), owner: owner(lab), ..FindRequest::default() }),
+        )
         .await?;
     let id = found.observed.unwrap_or_default().provider_id;
     hold!(id == seen.provider_id, "Find leads to instance {id:?}, created was {:?}", seen.provider_id);
@@ -325,7 +347,8 @@ async fn list(lab: &Arc<Lab>) -> Outcome {
         listed.sort_by(|a, b| a.key.cmp(&b.key));
         let seen: Vec<&String> = listed.iter().map(|instance| &instance.key).collect();
         hold!(seen == keys, "with pages of {size}, List tells {seen:?}, there are {keys:?}");
-        let complete = listed.iter().all(|i| i.handle.is_some() && i.observed.is_some() && i.owner == owner(lab) && i.epoch == 4);
+        let complete =
+            listed.iter().all(|i| i.handle.is_some() && i.observed.is_some() && i.owner == owner(lab) && i.epoch == 4);
         hold!(complete, "the list lacks handles, observations, owners or epochs: {listed:?}");
     }
     let others = pages(lab, &plugin, "somebody-else", 0).await?;
@@ -333,7 +356,8 @@ async fn list(lab: &Arc<Lab>) -> Outcome {
     hold!(ours == 0, "List of another owner tells {ours} of ours");
     if offered(lab)?.list_owners {
         let all = pages(lab, &plugin, "", 2).await?;
-        let ours = all.iter().filter(|instance| made.contains_key(&instance.key) && instance.owner == owner(lab)).count();
+        let ours =
+            all.iter().filter(|instance| made.contains_key(&instance.key) && instance.owner == owner(lab)).count();
         hold!(ours == made.len(), "List of all owners tells {ours} of our {} with their owner", made.len());
     }
     for (key, handle) in &made {

@@ -21,19 +21,23 @@ table! {
         "a replacement starts while the old instance still runs", stops;
     "remote/exit-result", "remote", "how an instance ended is told, again and again, until it is acknowledged",
         "the result of a task that ended while no node managed it is lost", exit_result;
-    "remote/acknowledge", "remote", "Acknowledge refuses what runs, is answered twice alike, and then the key has no instance",
+    "remote/acknowledge", "remote", "Acknowledge refuses what runs, is answered twice alike, and then the key has no \
+        instance",
         "instances pile up at the provider, or one that runs is forgotten", acknowledges;
     "remote/seal", "remote", "after Seal an Ensure with that key never creates, and what exists is found",
         "a start that is still on its way creates an instance after its task was stopped", seal;
     "remote/seal-acknowledged", "remote", "an acknowledged key is sealed",
         "a late start runs a task a second time that had ended", seal_acknowledged;
-    "remote/survives", "remote", "after SIGKILL of the plugin the instance runs, and a new process observes and stops it by its handle",
+    "remote/survives", "remote", "after SIGKILL of the plugin the instance runs, and a new process observes and stops \
+        it by its handle",
         "remote tasks die with the node, which is what they exist to avoid", survives;
     "remote/logs", "remote", "Logs sends all bytes from any offset, and tells at which offset each chunk begins",
         "after each change of the managing node lines are missing or doubled", logs;
-    "remote/refresh", "remote", "Refresh gives a running instance new files, each whole, and is refused of one that has ended and for paths that lead out",
+    "remote/refresh", "remote", "Refresh gives a running instance new files, each whole, and is refused of one that \
+        has ended and for paths that lead out",
         "a task reads half of a token, or is refused everywhere once its first one has ended", refresh;
-    "remote/detach", "remote", "StopTask with DETACH on the plain protocol answers those who wait and leaves the instance running, also at DestroyTask",
+    "remote/detach", "remote", "StopTask with DETACH on the plain protocol answers those who wait and leaves the \
+        instance running, also at DestroyTask",
         "draining a node stops its remote tasks", detach;
 }
 
@@ -49,7 +53,12 @@ async fn stops(lab: &Arc<Lab>) -> Outcome {
     hold!(seen.state() == InstanceState::Exited, "after Stop the instance is {:?}", seen.state());
     let again = stop(lab, &plugin, &handle, 1).await?;
     let result = |seen: &Observation| (seen.exit_code, seen.signal);
-    hold!(result(&again) == result(&ended), "the second Stop says {:?}, the first said {:?}", result(&again), result(&ended));
+    hold!(
+        result(&again) == result(&ended),
+        "the second Stop says {:?}, the first said {:?}",
+        result(&again),
+        result(&ended)
+    );
     acknowledge(lab, &plugin, &request.key, &handle, 1).await
 }
 
@@ -138,7 +147,10 @@ async fn seal(lab: &Arc<Lab>) -> Outcome {
     hold!(seen.state() == InstanceState::Running, "Seal is no stop, and the instance is {:?}", seen.state());
     let again = EnsureRequest { epoch: 3, ..exists.clone() };
     let (_, after, created) = ensure(lab, &plugin, &again).await?;
-    hold!(!created && after.provider_id == before.provider_id, "Ensure of a sealed key that has an instance did not get that one");
+    hold!(
+        !created && after.provider_id == before.provider_id,
+        "Ensure of a sealed key that has an instance did not get that one"
+    );
     // The seal outlives the process that made it.
     plugin.process.kill().await;
     let next = lab.plugin().await?;
@@ -170,7 +182,12 @@ async fn survives(lab: &Arc<Lab>) -> Outcome {
     let other = lab.call(&next, "Describe", next.remote().describe(DescribeRequest {})).await?.provider;
     hold!(provider == other, "the same runtime is called {provider:?} and then {other:?}");
     let after = look(lab, &next, &handle).await?;
-    hold!(after.state() == InstanceState::Running, "after SIGKILL of the plugin the instance is {:?} ({})", after.state(), after.reason);
+    hold!(
+        after.state() == InstanceState::Running,
+        "after SIGKILL of the plugin the instance is {:?} ({})",
+        after.state(),
+        after.reason
+    );
     let same = (&after.provider_id, &after.started_at) == (&before.provider_id, &before.started_at);
     hold!(same, "the instance has become another: {before:?}, now {after:?}");
     stop(lab, &next, &handle, 1).await?;
@@ -178,7 +195,13 @@ async fn survives(lab: &Arc<Lab>) -> Outcome {
 }
 
 async fn read_log(lab: &Lab, plugin: &Plugin, handle: &Handle, offset: u64) -> Outcome<String> {
-    let request = LogsRequest { handle: Some(handle.clone()), stream: LogStream::Stdout as i32, offset, follow: false, from_end: false };
+    let request = LogsRequest {
+        handle: Some(handle.clone()),
+        stream: LogStream::Stdout as i32,
+        offset,
+        follow: false,
+        from_end: false,
+    };
     let reading = async {
         let (mut stream, mut at, mut text) = (plugin.remote().logs(request).await?.into_inner(), offset, Vec::new());
         while let Some(chunk) = stream.message().await? {
@@ -220,12 +243,14 @@ const REFRESHED_LINES: usize = 20_000;
 /// Below the task's directory.
 const REFRESHED: &str = "secrets/check";
 
-/// Reads the file all the time. Ends with code 7 once it has read the last one, and with 9 when it has read one that nobody has sent.
+/// Reads the file all the time. Ends with code 7 once it has read the last one, and with 9 when it has read one that
+/// nobody has sent.
 fn reader() -> String {
     format!(
         "f=\"${{NOMAD_SECRETS_DIR:-secrets}}/check\"; \
          while s=$(sort \"$f\" | uniq -c | tr -s ' '); do case \"$s\" in \
-         ' {REFRESHED_LINES} first'|' {REFRESHED_LINES} other') ;; ' {REFRESHED_LINES} last') exit {EXIT_CODE};; *) exit 9;; esac; done"
+         ' {REFRESHED_LINES} first'|' {REFRESHED_LINES} other') ;; ' {REFRESHED_LINES} last') exit {EXIT_CODE};; *) \
+         exit 9;; esac; done"
     )
 }
 
@@ -242,7 +267,9 @@ pub(super) fn refresh_request(handle: &Handle, epoch: u64, path: &str, word: &st
 /// It must have been refused as a wrong request, or because there is no such instance.
 fn refused(what: &str, answer: Result<RefreshResponse, Status>) -> Outcome {
     match answer {
-        Err(status) if matches!(status.code(), Code::InvalidArgument | Code::FailedPrecondition | Code::NotFound) => Ok(()),
+        Err(status) if matches!(status.code(), Code::InvalidArgument | Code::FailedPrecondition | Code::NotFound) => {
+            Ok(())
+        }
         Err(status) => failed(format!("Refresh {what} was answered with {:?}: {}", status.code(), status.message())),
         Ok(_) => failed(format!("Refresh {what} was answered as a success")),
     }
@@ -250,12 +277,17 @@ fn refused(what: &str, answer: Result<RefreshResponse, Status>) -> Outcome {
 
 /// Renews the file; the instance runs for as long as it reads what was sent.
 async fn renewed(lab: &Lab, plugin: &Plugin, handle: &Handle, word: &str) -> Outcome {
-    let Err(status) = lab.answer(plugin, "Refresh", plugin.remote().refresh(refresh_request(handle, 1, REFRESHED, word))).await? else {
+    let Err(status) =
+        lab.answer(plugin, "Refresh", plugin.remote().refresh(refresh_request(handle, 1, REFRESHED, word))).await?
+    else {
         return Ok(());
     };
     let seen = look(lab, plugin, handle).await?;
     let code = seen.exit_code;
-    hold!(seen.state() != InstanceState::Exited, "the instance has read a file that nobody has sent (it has ended with code {code})");
+    hold!(
+        seen.state() != InstanceState::Exited,
+        "the instance has read a file that nobody has sent (it has ended with code {code})"
+    );
     failed(format!("Refresh was answered with {:?}: {}", status.code(), status.message()))
 }
 
@@ -282,7 +314,8 @@ async fn refresh(lab: &Arc<Lab>) -> Outcome {
         renewed(lab, &plugin, &handle, word).await?;
     }
     for path in ["../x", "/x", "secrets/../../x"] {
-        let answer = lab.answer(&plugin, "Refresh", plugin.remote().refresh(refresh_request(&handle, 1, path, "other"))).await?;
+        let answer =
+            lab.answer(&plugin, "Refresh", plugin.remote().refresh(refresh_request(&handle, 1, path, "other"))).await?;
         refused(&format!("of {path:?}"), answer)?;
     }
     let mut damaged = refresh_request(&handle, 1, REFRESHED, "other");
@@ -291,14 +324,22 @@ async fn refresh(lab: &Arc<Lab>) -> Outcome {
     renewed(lab, &plugin, &handle, "last").await?;
     if reads {
         let ended = becomes(lab, &plugin, &handle, InstanceState::Exited).await?;
-        hold!(ended.exit_code == EXIT_CODE, "the instance has read a file that nobody has sent (code {})", ended.exit_code);
+        hold!(
+            ended.exit_code == EXIT_CODE,
+            "the instance has read a file that nobody has sent (code {})",
+            ended.exit_code
+        );
     } else {
         stop(lab, &plugin, &handle, 1).await?;
     }
-    let late = lab.answer(&plugin, "Refresh", plugin.remote().refresh(refresh_request(&handle, 1, REFRESHED, "other"))).await?;
+    let late = lab
+        .answer(&plugin, "Refresh", plugin.remote().refresh(refresh_request(&handle, 1, REFRESHED, "other")))
+        .await?;
     refused("of an instance that has ended", late)?;
     acknowledge(lab, &plugin, &request.key, &handle, 1).await?;
-    let gone = lab.answer(&plugin, "Refresh", plugin.remote().refresh(refresh_request(&handle, 1, REFRESHED, "other"))).await?;
+    let gone = lab
+        .answer(&plugin, "Refresh", plugin.remote().refresh(refresh_request(&handle, 1, REFRESHED, "other")))
+        .await?;
     let not_found = matches!(&gone, Err(status) if status.code() == Code::NotFound);
     hold!(not_found, "Refresh of an acknowledged instance is answered with {gone:?}, expected is NOT_FOUND");
     Ok(())
@@ -331,7 +372,11 @@ async fn detach(lab: &Arc<Lab>) -> Outcome {
     lab.forget_task(&task.id);
     lab.remember_task(&handle);
     let seen = lab.inspect(&next, &id).await?.task.unwrap_or_default();
-    hold!(seen.state() == TaskState::Running, "after DETACH and DestroyTask the instance has the state {:?}", seen.state());
+    hold!(
+        seen.state() == TaskState::Running,
+        "after DETACH and DestroyTask the instance has the state {:?}",
+        seen.state()
+    );
     hold!(seen.started_at == began, "it is another instance: it began at {began:?}, now it says {:?}", seen.started_at);
     lab.stop(&next, &id, "", STOP_TIMEOUT).await?;
     lab.destroy(&next, &id).await

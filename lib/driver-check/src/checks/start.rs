@@ -41,7 +41,11 @@ async fn handle(lab: &Arc<Lab>) -> Outcome {
         return failed("StartTask answered without a handle");
     };
     lab.remember_task(&handle);
-    hold!(answer.result() == start_task_response::Result::Success, "the answer is no error and says {:?}", answer.result());
+    hold!(
+        answer.result() == start_task_response::Result::Success,
+        "the answer is no error and says {:?}",
+        answer.result()
+    );
     hold!(handle.version >= 1, "the handle's version is {}; 0 is reserved", handle.version);
     let echoed = handle.config.unwrap_or_default().id;
     hold!(echoed == id, "the handle's configuration has the id {echoed:?}, the task's is {id:?}");
@@ -52,12 +56,13 @@ async fn handle(lab: &Arc<Lab>) -> Outcome {
 async fn two_tasks(lab: &Arc<Lab>) -> Outcome {
     let plugin = lab.plugin().await?;
     let long = lab.task(&plugin, Work::Runs).await?;
-    let waiting = lab.waiting(&plugin, &long.id);
+    let mut waiting = lab.waiting(&plugin, &long.id);
     let short = lab.task(&plugin, Work::Exits).await?;
     ended_by_itself(&lab.wait(&plugin, &short.id).await?)?;
-    tokio::time::sleep(Duration::from_millis(100)).await;
     lab.destroy(&plugin, &short.id).await?;
-    hold!(!waiting.is_finished(), "when another task ended, WaitTask of the one that runs answered {:?}", waiting.await);
+    if let Ok(answer) = tokio::time::timeout(lab.pace().hold, &mut waiting).await {
+        return failed(format!("when another task ended, WaitTask of the one that runs answered {answer:?}"));
+    }
     waiting.abort();
     lab.destroy(&plugin, &long.id).await
 }
@@ -69,7 +74,8 @@ async fn twice(lab: &Arc<Lab>) -> Outcome {
     let task = lab.start(&plugin, prepared).await?;
     let waiting = lab.waiting(&plugin, &task.id);
     let before = processes(&task.id).len();
-    let again = lab.answer(&plugin, "StartTask", plugin.driver().start_task(StartTaskRequest { task: Some(config) })).await?;
+    let again =
+        lab.answer(&plugin, "StartTask", plugin.driver().start_task(StartTaskRequest { task: Some(config) })).await?;
     hold!(again.is_err(), "StartTask with the id of a task that runs was answered as a success");
     tokio::time::sleep(Duration::from_millis(100)).await;
     hold!(!waiting.is_finished(), "the refused second start ended the first task: {:?}", waiting.await);
@@ -102,7 +108,8 @@ async fn after_failure(lab: &Arc<Lab>) -> Outcome {
     let plugin = lab.plugin().await?;
     let fails = lab.prepare(Work::Fails)?;
     let good = lab.prepare(Work::Exits)?;
-    let config = TaskConfig { msgpack_driver_config: good.config.msgpack_driver_config.clone(), ..fails.config.clone() };
+    let config =
+        TaskConfig { msgpack_driver_config: good.config.msgpack_driver_config.clone(), ..fails.config.clone() };
     let request = StartTaskRequest { task: Some(fails.config.clone()) };
     let answer = lab.answer(&plugin, "StartTask", plugin.driver().start_task(request)).await?;
     hold!(answer.is_err(), "a task that cannot start was answered as a success");
@@ -119,7 +126,10 @@ async fn network(lab: &Arc<Lab>) -> Outcome {
     let request = StartTaskRequest { task: Some(prepared.config) };
     let answer = lab.call(&plugin, "StartTask", plugin.driver().start_task(request)).await?;
     if let Some(network) = answer.network_override {
-        hold!(!network.auto_advertise || !network.addr.is_empty(), "services shall be advertised at the task's address, which is empty");
+        hold!(
+            !network.auto_advertise || !network.addr.is_empty(),
+            "services shall be advertised at the task's address, which is empty"
+        );
         if let Some((label, port)) = network.port_map.iter().find(|(_, port)| !(1..=65_535).contains(*port)) {
             return failed(format!("port {label:?} is {port}"));
         }
@@ -139,10 +149,18 @@ async fn inspect(lab: &Arc<Lab>) -> Outcome {
     let ended = complete(&task.id, lab.inspect(&plugin, &task.id).await?)?;
     hold!(ended.state() == TaskState::Exited, "a task that has ended has the state {:?}", ended.state());
     let code = ended.result.unwrap_or_default().exit_code;
-    hold!(code == crate::kit::EXIT_CODE, "the result's exit code is {code}, the task ended with {}", crate::kit::EXIT_CODE);
+    hold!(
+        code == crate::kit::EXIT_CODE,
+        "the result's exit code is {code}, the task ended with {}",
+        crate::kit::EXIT_CODE
+    );
     // Whole seconds: the start may be noted when the answer to it comes, and a short task has ended by then.
     let at = |time: &Option<driver_proto::Timestamp>| time.as_ref().map(|t| t.seconds).unwrap_or_default();
-    hold!(at(&ended.completed_at) + 1 >= at(&ended.started_at), "it completed at {:?}, before it started", ended.completed_at);
+    hold!(
+        at(&ended.completed_at) + 1 >= at(&ended.started_at),
+        "it completed at {:?}, before it started",
+        ended.completed_at
+    );
     lab.destroy(&plugin, &task.id).await
 }
 

@@ -17,7 +17,8 @@ use crate::outcome::{Outcome, failed, hold, not_applicable};
 use crate::plugin::Plugin;
 
 table! {
-    "stats/first", "H43", "the first sample comes at once, with a valid time and all sub-messages; without statistics the stream stays open and idle",
+    "stats/first", "H43", "the first sample comes at once, with a valid time and all sub-messages; without statistics \
+        the stream stays open and idle",
         "Nomad agents crash on a missing sub-message, or log an error every second", first;
     "stats/goes-on", "H43", "samples go on in the interval that was asked for",
         "graphs of the task stop after the first point", goes_on;
@@ -56,7 +57,10 @@ fn complete(lab: &Lab, answer: TaskStatsResponse) -> Outcome<TaskStats> {
     hold!(stats.agg_resource_usage.is_some(), "a sample comes without agg_resource_usage");
     for (pid, usage) in &stats.resource_usage_by_pid {
         hold!(pid.parse::<u32>().is_ok(), "a process is called {pid:?}, expected is its number");
-        hold!(usage.cpu.is_some() || usage.memory.is_some(), "the sample of process {pid} holds neither cpu nor memory");
+        hold!(
+            usage.cpu.is_some() || usage.memory.is_some(),
+            "the sample of process {pid} holds neither cpu nor memory"
+        );
     }
     Ok(stats)
 }
@@ -72,7 +76,9 @@ async fn opened(
     let begun = Instant::now();
     let mut stream = match timeout(limit, open(plugin, id, every)).await {
         Err(_) => return Ok(None),
-        Ok(Err(status)) => return failed(format!("TaskStats was answered with {:?}: {}", status.code(), status.message())),
+        Ok(Err(status)) => {
+            return failed(format!("TaskStats was answered with {:?}: {}", status.code(), status.message()));
+        }
         Ok(Ok(stream)) => stream,
     };
     let seen = sample(lab, &mut stream, limit.saturating_sub(begun.elapsed())).await?;
@@ -83,7 +89,9 @@ async fn first(lab: &Arc<Lab>) -> Outcome {
     let plugin = lab.plugin().await?;
     let task = lab.task(&plugin, Work::Runs).await?;
     // With an hour between samples, only the immediate one can come in time.
-    let seen = opened(lab, &plugin, &task.id, Duration::from_secs(3600), lab.pace().patience.min(Duration::from_secs(10))).await?;
+    let seen =
+        opened(lab, &plugin, &task.id, Duration::from_secs(3600), lab.pace().patience.min(Duration::from_secs(10)))
+            .await?;
     let offered = seen.is_some();
     if !offered {
         // Idle for want of statistics, or only late? Then a short interval brings some.
@@ -98,7 +106,8 @@ async fn goes_on(lab: &Arc<Lab>) -> Outcome {
     let plugin = lab.plugin().await?;
     let task = lab.task(&plugin, Work::Runs).await?;
     let Some((mut stream, _)) =
-        opened(lab, &plugin, &task.id, Duration::from_millis(50), lab.pace().patience.min(Duration::from_secs(10))).await?
+        opened(lab, &plugin, &task.id, Duration::from_millis(50), lab.pace().patience.min(Duration::from_secs(10)))
+            .await?
     else {
         lab.destroy(&plugin, &task.id).await?;
         return not_applicable("the driver sends no statistics");
@@ -116,7 +125,8 @@ async fn units(lab: &Arc<Lab>) -> Outcome {
     // Busy, with something in its memory.
     let task = lab.task(&plugin, Work::Script("while :; do :; done")).await?;
     let Some((mut stream, _)) =
-        opened(lab, &plugin, &task.id, Duration::from_millis(300), lab.pace().patience.min(Duration::from_secs(10))).await?
+        opened(lab, &plugin, &task.id, Duration::from_millis(300), lab.pace().patience.min(Duration::from_secs(10)))
+            .await?
     else {
         lab.destroy(&plugin, &task.id).await?;
         return not_applicable("the driver sends no statistics");
@@ -146,7 +156,9 @@ async fn units(lab: &Arc<Lab>) -> Outcome {
         hold!((0.0..1e6 * cores).contains(&cpu.total_ticks), "total_ticks are {} MHz", cpu.total_ticks);
     }
     // What a cgroup is charged with may be nothing: a shell brings its pages with it.
-    for (field, name, bytes, least) in [(Memory::Rss, "rss", memory.rss, 32 << 10), (Memory::Usage, "usage", memory.usage, 0)] {
+    for (field, name, bytes, least) in
+        [(Memory::Rss, "rss", memory.rss, 32 << 10), (Memory::Usage, "usage", memory.usage, 0)]
+    {
         if memory.measured_fields.contains(&(field as i32)) {
             hold!((least..1 << 40).contains(&bytes), "memory {name} of a shell is {bytes}, which are no bytes");
         }
@@ -158,7 +170,8 @@ async fn ends(lab: &Arc<Lab>) -> Outcome {
     let plugin = lab.plugin().await?;
     let task = lab.task(&plugin, Work::Runs).await?;
     let Some((mut stream, _)) =
-        opened(lab, &plugin, &task.id, Duration::from_millis(50), lab.pace().patience.min(Duration::from_secs(10))).await?
+        opened(lab, &plugin, &task.id, Duration::from_millis(50), lab.pace().patience.min(Duration::from_secs(10)))
+            .await?
     else {
         lab.destroy(&plugin, &task.id).await?;
         return not_applicable("the driver sends no statistics");

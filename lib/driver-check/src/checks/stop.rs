@@ -32,7 +32,8 @@ table! {
         "an agent that repeats it after a broken connection takes the task for one that cannot be cleaned up", again;
     "destroy/running", "H39", "DestroyTask without force refuses a task that runs, and the task goes on",
         "a mistake in the agent kills a workload", running;
-    "destroy/force", "H39", "DestroyTask with force ends a task that runs, with its tree, and all who wait for it are answered",
+    "destroy/force", "H39", "DestroyTask with force ends a task that runs, with its tree, and all who wait for it are \
+        answered",
         "after a failed recovery the old workload runs on beside the new one", force;
 }
 
@@ -59,7 +60,8 @@ async fn ready(lab: &Lab, plugin: &Plugin, script: &str) -> Outcome<Task> {
 
 async fn signal(lab: &Arc<Lab>) -> Outcome {
     let plugin = lab.plugin().await?;
-    let script = "trap 'exit 33' USR1; trap 'exit 34' INT; trap 'exit 35' TERM; echo ready; while :; do sleep 0.05; done";
+    let script =
+        "trap 'exit 33' USR1; trap 'exit 34' INT; trap 'exit 35' TERM; echo ready; while :; do sleep 0.05; done";
     for (name, code) in [("SIGUSR1", 33), ("SIGTERM", 35)] {
         let task = ready(lab, &plugin, script).await?;
         lab.stop(&plugin, &task.id, name, STOP_TIMEOUT).await?;
@@ -74,9 +76,17 @@ async fn timeout(lab: &Arc<Lab>) -> Outcome {
     // So long that an answer which did not wait for it comes well before, also from a busy machine.
     let timeout = lab.pace().limit(Duration::from_millis(1500));
     let plugin = lab.plugin().await?;
-    let task = lab.task(&plugin, Work::Stubborn).await?;
-    // Time for the task to begin to ignore signals.
-    tokio::time::sleep(lab.pace().hold.min(Duration::from_millis(300))).await;
+    let task = match &lab.kit()?.stubborn {
+        None if lab.kit()?.script.is_some() => {
+            ready(lab, &plugin, "trap '' INT TERM; echo ready; while :; do sleep 1; done").await?
+        }
+        _ => {
+            let task = lab.task(&plugin, Work::Stubborn).await?;
+            // Time for the task to begin to ignore signals.
+            tokio::time::sleep(lab.pace().hold.min(Duration::from_millis(300))).await;
+            task
+        }
+    };
     let begun = Instant::now();
     lab.stop(&plugin, &task.id, "SIGTERM", timeout).await?;
     let took = begun.elapsed();
@@ -94,7 +104,8 @@ async fn timeout(lab: &Arc<Lab>) -> Outcome {
 }
 
 /// Starts children that leave the session and the parent, and a child that does not.
-const FAMILY: &str = "setsid sh -c 'sleep 3601 & sleep 3602' & (sleep 3603 &) ; sleep 3604 & echo ready; exec sleep 3605";
+const FAMILY: &str =
+    "setsid sh -c 'sleep 3601 & sleep 3602' & (sleep 3603 &) ; sleep 3604 & echo ready; exec sleep 3605";
 
 async fn family(lab: &Lab, plugin: &Plugin) -> Outcome<Task> {
     let task = ready(lab, plugin, FAMILY).await?;
@@ -144,13 +155,18 @@ async fn result(lab: &Arc<Lab>) -> Outcome {
     let plugin = lab.plugin().await?;
     let task = lab.task(&plugin, Work::Script("kill -KILL $$; echo still-there; exec sleep 3600")).await?;
     let waiting = lab.waiting(&plugin, &task.id);
-    lab.until("the task neither ended nor went on", || waiting.is_finished() || task.out.text().contains("still-there")).await?;
+    lab.until("the task neither ended nor went on", || {
+        waiting.is_finished() || task.out.text().contains("still-there")
+    })
+    .await?;
     if !waiting.is_finished() {
         // The first process of a pid namespace can be killed from outside only.
         if !lab.profile().capabilities.send_signals {
             waiting.abort();
             lab.destroy(&plugin, &task.id).await?;
-            return not_applicable("tasks cannot end themselves by a signal, and the driver does not declare send_signals");
+            return not_applicable(
+                "tasks cannot end themselves by a signal, and the driver does not declare send_signals",
+            );
         }
         let request = SignalTaskRequest { task_id: task.id.clone(), signal: "SIGKILL".into() };
         lab.call(&plugin, "SignalTask(SIGKILL)", plugin.driver().signal_task(request)).await?;
@@ -160,7 +176,10 @@ async fn result(lab: &Arc<Lab>) -> Outcome {
         Err(status) => return failed(format!("WaitTask was answered with {:?}: {}", status.code(), status.message())),
     };
     let result = answer.result.unwrap_or_default();
-    hold!((result.exit_code, result.signal) == (137, 9), "killed by signal 9, the task is said to have ended with {result:?}");
+    hold!(
+        (result.exit_code, result.signal) == (137, 9),
+        "killed by signal 9, the task is said to have ended with {result:?}"
+    );
     lab.destroy(&plugin, &task.id).await
 }
 

@@ -17,7 +17,8 @@ table! {
     "stream/fingerprint-first", "H36", "the first fingerprint comes within a second and says how the driver is",
         "the start of every agent is held up, and jobs are not placed on the node", fingerprint_first;
     "stream/fingerprint-open", "H36", "the fingerprint stream stays open while nothing changes",
-        "Nomad agents ask again at once and without a pause: a core is busy for nothing, and the driver flaps", fingerprint_open;
+        "Nomad agents ask again at once and without a pause: a core is busy for nothing, and the \
+            driver flaps", fingerprint_open;
     "stream/fingerprint-attributes", "D6", "every attribute of the fingerprint has a value and a plain name",
         "the node's attributes hold nonsense, and constraints of jobs do not match", fingerprint_attributes;
     "stream/events-open", "H36", "the stream of task events stays open with no events",
@@ -50,7 +51,11 @@ async fn first<T>(
 }
 
 /// Nothing must end this within the time that is watched; messages may come.
-async fn stays<T>(lab: &Lab, what: &str, opening: impl Future<Output = Result<tonic::Response<Streaming<T>>, Status>>) -> Outcome {
+async fn stays<T>(
+    lab: &Lab,
+    what: &str,
+    opening: impl Future<Output = Result<tonic::Response<Streaming<T>>, Status>>,
+) -> Outcome {
     let watched = async {
         let mut stream = opening.await?.into_inner();
         while stream.message().await?.is_some() {}
@@ -66,10 +71,14 @@ async fn stays<T>(lab: &Lab, what: &str, opening: impl Future<Output = Result<to
 async fn fingerprint_first(lab: &Arc<Lab>) -> Outcome {
     let plugin = lab.plugin().await?;
     let (_open, seen, took) = first(lab, "Fingerprint", plugin.driver().fingerprint(FingerprintRequest {})).await?;
+    hold!(
+        fingerprint_response::HealthState::try_from(seen.health).is_ok(),
+        "its health is {}, which has no meaning",
+        seen.health
+    );
+    hold!(seen.err.is_empty(), "it reports the error {:?}", seen.err);
     let limit = lab.pace().limit(Duration::from_secs(1));
     hold!(took <= limit, "the first fingerprint came after {took:?}, expected is at most {limit:?}");
-    hold!(fingerprint_response::HealthState::try_from(seen.health).is_ok(), "its health is {}, which has no meaning", seen.health);
-    hold!(seen.err.is_empty(), "it reports the error {:?}", seen.err);
     Ok(())
 }
 
@@ -150,6 +159,9 @@ async fn cancel(lab: &Arc<Lab>) -> Outcome {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let (files, threads) = grown();
-    hold!(settled(), "after {ROUNDS} cancelled streams the process has {files} more open files and {threads} more threads");
+    hold!(
+        settled(),
+        "after {ROUNDS} cancelled streams the process has {files} more open files and {threads} more threads"
+    );
     lab.still_works(&plugin, "cancelled streams").await
 }

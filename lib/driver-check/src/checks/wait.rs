@@ -17,7 +17,8 @@ use crate::task::{Task, ended_by_itself};
 
 table! {
     "wait/exit-code", "H37", "WaitTask answers with the result of the task: its exit code, no signal, no error",
-        "batch jobs that succeeded are restarted, failed ones count as done; without a result Nomad agents crash", exit_code;
+        "batch jobs that succeeded are restarted, failed ones count as done; without a result Nomad \
+            agents crash", exit_code;
     "wait/concurrent", "H38", "ten callers wait at a time, none is answered before the end, all hear the same",
         "after a restart of the agent, or a second question, the end of a task is never noticed", concurrent;
     "wait/cancelled", "H38", "a caller who goes away disturbs neither the others nor the task",
@@ -67,7 +68,12 @@ async fn concurrent(lab: &Arc<Lab>) -> Outcome {
             match lab.answered(&format!("WaitTask of caller {}", n + 1), caller).await? {
                 Ok(answer) => ended_by_itself(&answer)?,
                 Err(status) => {
-                    return failed(format!("caller {} of {CALLERS} was answered with {:?}: {}", n + 1, status.code(), status.message()));
+                    return failed(format!(
+                        "caller {} of {CALLERS} was answered with {:?}: {}",
+                        n + 1,
+                        status.code(),
+                        status.message()
+                    ));
                 }
             }
         }
@@ -89,7 +95,9 @@ async fn cancelled(lab: &Arc<Lab>) -> Outcome {
         let still = runs(lab, &plugin, &task).await?;
         match lab.answered("WaitTask", stays).await? {
             Ok(answer) => ended_by_itself(&answer)?,
-            Err(status) => return failed(format!("the other caller was answered with {:?}: {}", status.code(), status.message())),
+            Err(status) => {
+                return failed(format!("the other caller was answered with {:?}: {}", status.code(), status.message()));
+            }
         }
         lab.destroy(&plugin, &task.id).await?;
         if still {
@@ -118,7 +126,10 @@ fn not_found<T>(what: &str, answer: Result<T, Status>) -> Outcome {
                 matches!(code, Code::Unknown | Code::NotFound),
                 "{what} was answered with {code:?}: {text}, expected is NOT_FOUND or UNKNOWN"
             );
-            hold!(text.contains(TASK_NOT_FOUND), "{what} was answered with the text {text:?}, expected is {TASK_NOT_FOUND:?}");
+            hold!(
+                text.contains(TASK_NOT_FOUND),
+                "{what} was answered with the text {text:?}, expected is {TASK_NOT_FOUND:?}"
+            );
             Ok(())
         }
     }
@@ -142,7 +153,8 @@ async fn all_say_not_found(lab: &Lab, plugin: &Plugin, id: &str) -> Outcome {
         not_found("ExecTask", lab.answer(plugin, "ExecTask", plugin.driver().exec_task(request)).await?)?;
     }
     let request = TaskStatsRequest { task_id, collection_interval: timeout };
-    let stats = async { plugin.driver().task_stats(request).await?.into_inner().message().await.map(tonic::Response::new) };
+    let stats =
+        async { plugin.driver().task_stats(request).await?.into_inner().message().await.map(tonic::Response::new) };
     not_found("TaskStats", lab.answer(plugin, "TaskStats", stats).await?)
 }
 

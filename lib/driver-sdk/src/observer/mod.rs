@@ -163,7 +163,10 @@ impl Observer {
     }
 
     /// Makes another read-only call, a page of a listing, within the same rate.
-    pub(crate) async fn in_turn<T>(&self, call: impl Future<Output = Result<T, RemoteError>>) -> Result<T, RemoteError> {
+    pub(crate) async fn in_turn<T>(
+        &self,
+        call: impl Future<Output = Result<T, RemoteError>>,
+    ) -> Result<T, RemoteError> {
         if self.driver.describe().watch {
             return call.await;
         }
@@ -334,7 +337,9 @@ impl Poller {
                 let asked = AssertUnwindSafe(driver.observe(&handles)).catch_unwind();
                 let answer = match tokio::time::timeout(CALL_LIMIT, asked).await {
                     Ok(Ok(answer)) => answer.and_then(|seen| counted(seen, handles.len())),
-                    Ok(Err(panic)) => Err(RemoteError::could_not_ask(format!("the driver panicked: {}", panic_text(panic.as_ref())))),
+                    Ok(Err(panic)) => {
+                        Err(RemoteError::could_not_ask(format!("the driver panicked: {}", panic_text(panic.as_ref()))))
+                    }
                     Err(_) => Err(RemoteError::could_not_ask(format!("no answer within {CALL_LIMIT:?}"))),
                 };
                 (ids, answer)
@@ -409,7 +414,9 @@ impl Poller {
         }
         let RemoteError::CouldNotAsk(why) = error else { return };
         for (id, entry) in &mut self.entries {
-            let Some(last) = entry.last.as_mut().filter(|o| matches!(o.state, InstanceState::Creating | InstanceState::Running)) else {
+            let Some(last) =
+                entry.last.as_mut().filter(|o| matches!(o.state, InstanceState::Creating | InstanceState::Running))
+            else {
                 continue;
             };
             *last = Observation::unknown(last.key.clone(), why);
@@ -450,7 +457,8 @@ impl Poller {
                 id
             }
         };
-        let none = || Entry { handle, last: None, watchers: Vec::new(), askers: Vec::new(), asking: Vec::new(), left: None };
+        let none =
+            || Entry { handle, last: None, watchers: Vec::new(), askers: Vec::new(), asking: Vec::new(), left: None };
         (id, self.entries.entry(id).or_insert_with(none))
     }
 

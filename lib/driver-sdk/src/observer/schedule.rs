@@ -157,8 +157,11 @@ impl Schedule {
     /// Counts a call made now without waiting, such as a stop: waiting calls make room for it. However many there are,
     /// they delay the others by no more than a moment. An overloaded provider reports that itself.
     pub(super) fn spent(&mut self, limits: &Limits, now: Duration) {
-        self.paid =
-            self.paid.max(now).saturating_add(self.pause(limits)).min(self.paid.max(now + Duration::from_secs_f64(BURST_SECONDS) + DEBT));
+        self.paid = self
+            .paid
+            .max(now)
+            .saturating_add(self.pause(limits))
+            .min(self.paid.max(now + Duration::from_secs_f64(BURST_SECONDS) + DEBT));
     }
 
     fn pause(&self, limits: &Limits) -> Duration {
@@ -166,7 +169,13 @@ impl Schedule {
     }
 
     /// A call has ended. Instances removed meanwhile stay removed.
-    pub(super) fn ended(&mut self, answered: bool, told: impl IntoIterator<Item = (u64, Told)>, limits: &Limits, now: Duration) {
+    pub(super) fn ended(
+        &mut self,
+        answered: bool,
+        told: impl IntoIterator<Item = (u64, Told)>,
+        limits: &Limits,
+        now: Duration,
+    ) {
         self.slow = if answered { (self.slow * RECOVERY).max(1.0) } else { (self.slow * 2.0).min(SLOWEST) };
         let round = limits.round(self.places.len());
         for (id, told) in told {
@@ -258,13 +267,23 @@ mod tests {
             (0.05, 100, 20.0, 101, 0.1),
             (1.0, 0, 5.0, 10, 2.0),
         ] {
-            assert_eq!(limits(interval, batch, rate).round(watched), secs(expected), "{watched} at {rate}/s of {batch}");
+            assert_eq!(
+                limits(interval, batch, rate).round(watched),
+                secs(expected),
+                "{watched} at {rate}/s of {batch}"
+            );
         }
     }
 
     /// Lets time pass until nothing is due before the end; every call is answered at once. Returns times and sizes of
     /// the calls.
-    fn run(schedule: &mut Schedule, limits: &Limits, mut now: Duration, end: Duration, answered: bool) -> Vec<(Duration, Vec<u64>)> {
+    fn run(
+        schedule: &mut Schedule,
+        limits: &Limits,
+        mut now: Duration,
+        end: Duration,
+        answered: bool,
+    ) -> Vec<(Duration, Vec<u64>)> {
         let mut calls = Vec::new();
         loop {
             match schedule.next(limits, now) {

@@ -92,7 +92,8 @@ fn watch(
 #[tokio::test(start_paused = true)]
 async fn many_streams_and_calls_are_one_poller_within_the_rate() {
     let (driver, observer) = observer();
-    let mut streams: Vec<_> = (0..12).map(|g| watch(&observer, (g * 256..(g + 1) * 256).map(handle).collect())).collect();
+    let mut streams: Vec<_> =
+        (0..12).map(|g| watch(&observer, (g * 256..(g + 1) * 256).map(handle).collect())).collect();
     for (_, seen) in &mut streams {
         for _ in 0..256 {
             seen.recv().await.expect("each is seen once");
@@ -210,7 +211,10 @@ async fn create(service: &RemoteService, n: usize) {
 /// The largest number of calls that began within a second.
 fn within_a_second(mut calls: Vec<Instant2>) -> usize {
     calls.sort();
-    (0..calls.len()).map(|i| calls[i..].iter().take_while(|at| **at - calls[i] < Duration::from_secs(1)).count()).max().unwrap_or(0)
+    (0..calls.len())
+        .map(|i| calls[i..].iter().take_while(|at| **at - calls[i] < Duration::from_secs(1)).count())
+        .max()
+        .unwrap_or(0)
 }
 
 #[tokio::test(start_paused = true)]
@@ -251,7 +255,8 @@ async fn stops_wait_for_no_create_and_no_look() {
     let begun = Instant2::now();
     for _ in 0..50 {
         let handle = Some(Handle { schema: 1, data: vec![0, 1] });
-        let stopped = Wire::stop(&*service, Request::new(StopRequest { handle, epoch: 1, ..StopRequest::default() })).await;
+        let stopped =
+            Wire::stop(&*service, Request::new(StopRequest { handle, epoch: 1, ..StopRequest::default() })).await;
         assert!(stopped.is_ok());
     }
     assert_eq!(begun.elapsed(), Duration::ZERO, "no stop has waited");

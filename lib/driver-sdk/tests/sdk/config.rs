@@ -104,8 +104,10 @@ impl Everything {
     /// As a job has it.
     fn json(&self) -> Value {
         let texts = |list: &[String]| list.iter().map(|text| literal(text)).collect::<Vec<_>>();
-        let labels: serde_json::Map<_, _> = self.labels.iter().map(|(key, text)| (key.clone(), literal(text))).collect();
-        let volume: serde_json::Map<_, _> = self.volume.iter().map(|(key, inner)| (key.clone(), inner.json())).collect();
+        let labels: serde_json::Map<_, _> =
+            self.labels.iter().map(|(key, text)| (key.clone(), literal(text))).collect();
+        let volume: serde_json::Map<_, _> =
+            self.volume.iter().map(|(key, inner)| (key.clone(), inner.json())).collect();
         json!({
             "command": literal(&self.command),
             "path": literal(&self.path.to_string_lossy()),
@@ -138,12 +140,14 @@ impl Everything {
 }
 
 fn through(config: &Value) -> Result<Everything, String> {
-    let bytes = encode_config(Everything::schema().wire(), config, &Default::default()).map_err(|error| error.to_string())?;
+    let bytes =
+        encode_config(Everything::schema().wire(), config, &Default::default()).map_err(|error| error.to_string())?;
     Everything::decode(bytes).map_err(|error| error.to_string())
 }
 
 fn smallest() -> Value {
-    json!({ "command": "x", "path": "/", "signed": 1, "small": 1, "ratio": 1, "on": true, "pause": "1s", "type": { "name": "n" } })
+    json!({ "command": "x", "path": "/", "signed": 1, "small": 1, "ratio": 1, "on": true, "pause": "1s",
+        "type": { "name": "n" } })
 }
 
 fn with(key: &str, value: Value) -> Value {
@@ -249,9 +253,11 @@ fn what_only_the_type_can_refuse_is_refused_with_its_place() {
 fn descriptions_are_the_doc_comments() {
     let spec = Everything::schema();
     let said: Vec<(&str, &str)> = spec.descriptions().iter().map(|(key, text)| (key.as_str(), text.as_str())).collect();
-    let inner = |above: &str| [(format!("{above}.deeper.note"), "Free text."), (format!("{above}.name"), "Of this thing.")];
+    let inner =
+        |above: &str| [(format!("{above}.deeper.note"), "Free text."), (format!("{above}.name"), "Of this thing.")];
     let inners: Vec<_> = ["auth", "mount", "type", "volume"].iter().flat_map(|above| inner(above)).collect();
-    let mut wanted: Vec<(&str, &str)> = vec![("command", "The program.\nAn absolute path, or a name."), ("maybe", "Perhaps.")];
+    let mut wanted: Vec<(&str, &str)> =
+        vec![("command", "The program.\nAn absolute path, or a name."), ("maybe", "Perhaps.")];
     wanted.extend(inners.iter().map(|(key, text)| (key.as_str(), *text)));
     wanted.sort();
     assert_eq!(said, wanted);
@@ -283,21 +289,25 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn inner()(name in text(), kind: Option<u16>, deeper in many(deeper())) -> Inner { Inner { name, r#type: kind, deeper } }
+    fn inner()(name in text(), kind: Option<u16>,
+        deeper in many(deeper())) -> Inner { Inner { name, r#type: kind, deeper } }
 }
 
 prop_compose! {
     fn plain()(
-        (command, path, signed, small, ratio, on) in (text(), text(), any::<i64>(), any::<u8>(), finite(), any::<bool>()),
+        (command, path, signed, small, ratio, on) in (text(), text(), any::<i64>(), any::<u8>(), finite(),
+            any::<bool>()),
         (pause, maybe, maybe_list) in (duration(), proptest::option::of(text()), proptest::option::of(many(text()))),
         (retries, bias, text, every) in (any::<u32>(), finite(), text(), duration()),
         (steps, silent, args, matrix) in (many(any::<i32>()), any::<bool>(), many(text()), many(many(any::<u8>()))),
     ) -> Everything {
         Everything {
-            command, path: path.into(), signed, small, ratio, on, pause, maybe, maybe_list, retries, bias, text, every, steps,
+            command, path: path.into(), signed, small, ratio, on, pause, maybe, maybe_list, retries, bias, text, every,
+            steps,
             silent, args, matrix,
             labels: BTreeMap::new(), weights: BTreeMap::new(), maybe_weights: None, protocol: Protocol::Tcp,
-            kind: Inner { name: String::new(), r#type: None, deeper: Vec::new() }, auth: None, mount: Vec::new(), volume: BTreeMap::new(),
+            kind: Inner { name: String::new(), r#type: None, deeper: Vec::new() }, auth: None, mount: Vec::new(),
+            volume: BTreeMap::new(),
         }
     }
 }
@@ -305,8 +315,10 @@ prop_compose! {
 prop_compose! {
     fn everything()(
         plain in plain(),
-        (labels, weights, maybe_weights, udp) in (keys(text()), keys(finite()), proptest::option::of(keys(any::<bool>())), any::<bool>()),
-        (kind, auth, mount, volume) in (inner(), proptest::option::of(inner()), proptest::collection::vec(inner(), 0..=3), keys(inner())),
+        (labels, weights, maybe_weights, udp) in (keys(text()), keys(finite()),
+            proptest::option::of(keys(any::<bool>())), any::<bool>()),
+        (kind, auth, mount, volume) in (inner(), proptest::option::of(inner()),
+            proptest::collection::vec(inner(), 0..=3), keys(inner())),
     ) -> Everything {
         let protocol = if udp { Protocol::Udp } else { Protocol::Tcp };
         Everything { labels, weights, maybe_weights, protocol, kind, auth, mount, volume, ..plain }

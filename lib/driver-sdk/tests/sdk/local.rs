@@ -21,7 +21,9 @@ async fn pid(plugin: &mut Plugin, task: &driver_sdk::TaskConfig, place: &Place) 
     };
     eventually("the task's own process", || {
         let running = place.workloads();
-        let own = |pid: &i32| testkit::command_line(*pid).contains("trap") && parent(*pid).is_some_and(|p| !running.contains(&p));
+        let own = |pid: &i32| {
+            testkit::command_line(*pid).contains("trap") && parent(*pid).is_some_and(|p| !running.contains(&p))
+        };
         let own: Vec<i32> = running.iter().copied().filter(own).collect();
         <[i32; 1]>::try_from(own).map(|[pid]| pid)
     })

@@ -8,7 +8,8 @@ use driver_sdk::DETACH_SIGNAL;
 use driver_sdk::proto::base::SetConfigRequest;
 use driver_sdk::proto::driver::{CapabilitiesRequest, TaskConfig};
 use driver_sdk::proto::remote::{
-    AcknowledgeRequest, DescribeRequest, EnsureRequest, EnsureResponse, Handle, InstanceState, Observation, ObserveRequest, StopRequest,
+    AcknowledgeRequest, DescribeRequest, EnsureRequest, EnsureResponse, Handle, InstanceState, Observation,
+    ObserveRequest, StopRequest,
 };
 use driver_sdk::proto::{build, errors};
 use driver_sdk::testing::Plugin;
@@ -82,7 +83,8 @@ async fn an_instance_goes_from_node_to_node() {
     let early = second.remote.acknowledge(acknowledge(2)).await.expect_err("it runs");
     assert_eq!(early.code(), Code::InvalidArgument);
 
-    let stopped = soon(second.remote.stop(request(2))).await.expect("stopped").into_inner().observed.expect("an observation");
+    let stopped =
+        soon(second.remote.stop(request(2))).await.expect("stopped").into_inner().observed.expect("an observation");
     assert_eq!((stopped.state(), stopped.exit_code), (InstanceState::Exited, 143));
     assert_eq!(place.workloads(), Vec::<i32>::new());
     for _ in 0..2 {
@@ -105,7 +107,8 @@ async fn hosts_without_the_extension_have_a_plain_driver() {
     let provider = place.path().join("provider");
     std::fs::create_dir(&provider).expect("creates");
     let mut first = node(&place, &provider).await;
-    let capabilities = first.driver.capabilities(CapabilitiesRequest {}).await.expect("answered").into_inner().capabilities;
+    let capabilities =
+        first.driver.capabilities(CapabilitiesRequest {}).await.expect("answered").into_inner().capabilities;
     assert!(capabilities.expect("capabilities").remote_tasks);
     let task = place.task(&mut first, "1", &json!({ "script": "exec sleep 1000" })).await;
     let handle = start(&mut first, &task).await;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use driver_host::encode_config;
 use driver_sdk::proto::build;
 use driver_sdk::proto::driver::{
-    DestroyTaskRequest, LogPolicy, RecoverTaskRequest, StartTaskRequest, StopTaskRequest, TaskConfig, TaskHandle, WaitTaskRequest,
-    WaitTaskResponse,
+    DestroyTaskRequest, LogPolicy, RecoverTaskRequest, StartTaskRequest, StopTaskRequest, TaskConfig, TaskHandle,
+    WaitTaskRequest, WaitTaskResponse,
 };
 use driver_sdk::testing::Plugin;
 use serde_json::Value;
@@ -100,8 +100,14 @@ pub(crate) async fn recover(plugin: &mut Plugin, handle: &TaskHandle) -> Result<
     soon(plugin.driver.recover_task(request)).await.map(drop)
 }
 
-pub(crate) async fn stop(plugin: &mut Plugin, task: &TaskConfig, signal: &str, timeout: Duration) -> Result<(), Status> {
-    let request = StopTaskRequest { task_id: task.id.clone(), timeout: Some(build::duration(timeout)), signal: signal.into() };
+pub(crate) async fn stop(
+    plugin: &mut Plugin,
+    task: &TaskConfig,
+    signal: &str,
+    timeout: Duration,
+) -> Result<(), Status> {
+    let request =
+        StopTaskRequest { task_id: task.id.clone(), timeout: Some(build::duration(timeout)), signal: signal.into() };
     soon(plugin.driver.stop_task(request)).await.map(drop)
 }
 

@@ -86,9 +86,12 @@ async fn the_task_directory_is_all_there_is() {
     for bench in Bench::both() {
         std::fs::create_dir_all(root(&bench).join("private/executor")).unwrap();
         std::fs::write(root(&bench).join("private/executor/secret"), "x").unwrap();
-        let script = "echo hello > /local/out; pwd; ls -a /private | wc -l; ls / | tr '\\n' ' '; test -e /root && echo root; \
-                      echo x > /usr/x; echo x > /dev/x; echo x > /proc/sys/kernel/domainname; echo ok > /dev/null && echo ok; \
-                      set -- /proc/[0-9]*; echo $#; cat /proc/kcore | wc -c; ls /sys/firmware | wc -l; cat /proc/self/mountinfo | wc -l";
+        let script = "echo hello > /local/out; pwd; ls -a /private | wc -l; ls / | tr '\\n' ' '; test -e /root && \
+            echo root; \
+                      echo x > /usr/x; echo x > /dev/x; echo x > /proc/sys/kernel/domainname; echo ok > /dev/null && \
+                      echo ok; \
+                      set -- /proc/[0-9]*; echo $#; cat /proc/kcore | wc -c; ls /sys/firmware | wc -l; cat \
+                      /proc/self/mountinfo | wc -l";
         let seen = run(&bench, "a", script, |_| {}).await;
         let lines: Vec<&str> = seen.lines().collect();
         assert_eq!(lines[..2], ["/", "2"], "{seen}");
@@ -109,16 +112,26 @@ async fn rights_are_given_up() {
         return;
     }
     let bench = Bench::new();
-    let script = "grep -E 'Cap|NoNew|Seccomp:' /proc/self/status | tr -s '\\t' ' '; id -u; mknod /local/sda b 8 0 && cat /local/sda; \
+    let script = "grep -E 'Cap|NoNew|Seccomp:' /proc/self/status | tr -s '\\t' ' '; id -u; mknod /local/sda b 8 0 && \
+        cat /local/sda; \
                   mount -t tmpfs x /tmp; unshare -U true; /usr/sbin/chroot / true && echo chroot; true";
     let seen = run(&bench, "root", script, |_| {}).await;
     let usual = format!("{:016x}", capabilities::set(capabilities::DEFAULT).unwrap());
     for name in ["CapPrm", "CapEff", "CapBnd"] {
         assert!(seen.contains(&format!("{name}: {usual}")), "{seen}");
     }
-    assert!(seen.contains("NoNewPrivs: 1") && seen.contains("Seccomp: 2") && seen.contains("\n0\n") && seen.contains("chroot\n"), "{seen}");
+    assert!(
+        seen.contains("NoNewPrivs: 1")
+            && seen.contains("Seccomp: 2")
+            && seen.contains("\n0\n")
+            && seen.contains("chroot\n"),
+        "{seen}"
+    );
     // A device file can be made but does not work; mounts and namespaces are refused.
-    assert!(seen.contains("/local/sda: Permission denied") && seen.contains("unshare failed: Operation not permitted"), "{seen}");
+    assert!(
+        seen.contains("/local/sda: Permission denied") && seen.contains("unshare failed: Operation not permitted"),
+        "{seen}"
+    );
     assert!(seen.contains("mount") && seen.contains("permission denied"), "{seen}");
     let user = User { uid: 4321, gid: 4322, groups: vec![4323] };
     let seen = run(&bench, "user", "grep Cap /proc/self/status | tr -s '\\t' ' '; id -u; id -G", |spec| {
@@ -133,7 +146,11 @@ async fn rights_are_given_up() {
         spec.isolation.as_mut().unwrap().ambient = bind_service;
     })
     .await;
-    assert!(seen.contains(&format!("CapEff: {bind_service:016x}")) && seen.contains(&format!("CapAmb: {bind_service:016x}")), "{seen}");
+    assert!(
+        seen.contains(&format!("CapEff: {bind_service:016x}"))
+            && seen.contains(&format!("CapAmb: {bind_service:016x}")),
+        "{seen}"
+    );
     let seen = run(&bench, "open", "grep -E 'NoNew|Seccomp:' /proc/self/status | tr -s '\\t' ' '", |spec| {
         let isolation = spec.isolation.as_mut().unwrap();
         (isolation.no_new_privs, isolation.seccomp) = (false, Vec::new());
@@ -150,18 +167,27 @@ async fn it_has_its_own_processes() {
     for bench in Bench::both() {
         let executor = bench
             .launcher
-            .launch(&bench.state("t"), spec(&bench, "(setsid sh -c 'sleep 1000' &); sleep 0.1; echo $$ > /local/up; exec sleep 1001"))
+            .launch(
+                &bench.state("t"),
+                spec(&bench, "(setsid sh -c 'sleep 1000' &); sleep 0.1; echo $$ > /local/up; exec sleep 1001"),
+            )
             .await;
         let executor = executor.unwrap().executor;
         eventually("it is up", || root(&bench).join("local/up").exists()).await;
         // The task's init adopts an orphan, and no zombie stays.
-        let script = "tr '\\0' ' ' < /proc/1/cmdline; echo; ls -d /proc/[0-9]* | wc -l; kill -9 1; kill -TERM 1; (sh -c 'exit 0' & exec sh -c 'exit 0') & wait; n=0; \
-                      while grep -q 'State:.Z' /proc/[0-9]*/status && [ $n -lt 600 ]; do n=$((n+1)); sleep 0.1; done; \
+        let script = "tr '\\0' ' ' < /proc/1/cmdline; echo; ls -d /proc/[0-9]* | wc -l; kill -9 1; kill -TERM 1; \
+                      (sh -c 'exit 0' & echo $! > /local/orphan; exec sh -c 'exit 0') & wait; \
+                      orphan=/proc/$(cat /local/orphan); n=0; \
+                      while test -e $orphan && [ $n -lt 600 ]; do n=$((n+1)); sleep 0.1; done; \
                       grep -l 'State:.Z' /proc/[0-9]*/status | wc -l";
         let exec = ExecSpec { command: "sh".into(), args: vec!["-c".into(), script.into()], tty: false };
         let (out, err, exit) = finish(executor.exec(exec).await.unwrap()).await;
         assert_eq!(exit.exit_code, 0, "{out}{err}");
-        assert!(out.starts_with(executor.state_dir().parent().unwrap().to_str().unwrap()) || out.contains("drover-executor"), "{out}");
+        assert!(
+            out.starts_with(executor.state_dir().parent().unwrap().to_str().unwrap())
+                || out.contains("drover-executor"),
+            "{out}"
+        );
         assert!(out.ends_with("\n0\n"), "{out}");
         // The orphan may be on its way out.
         let alone = async || Some(executor.stats().await.unwrap()).filter(|stats| stats.pids.len() == 3);
@@ -184,7 +210,8 @@ async fn sessions_see_what_the_workload_sees() {
     spec.cwd = "/tmp".into();
     spec.user = Some(User { uid: 4321, gid: 4322, groups: Vec::new() });
     let executor = bench.launcher.launch(&bench.state("t"), spec).await.unwrap().executor;
-    let script = "pwd; id -u; ls -a /private | wc -l; tty; grep -E 'CapBnd|Seccomp:' /proc/self/status | tr -s '\\t' ' '; ls /proc | grep -c '^[0-9]'";
+    let script = "pwd; id -u; ls -a /private | wc -l; tty; grep -E 'CapBnd|Seccomp:' /proc/self/status | tr -s '\\t' \
+        ' '; ls /proc | grep -c '^[0-9]'";
     let exec = |tty| ExecSpec { command: "sh".into(), args: vec!["-c".into(), script.into()], tty };
     let (out, err, exit) = finish(executor.exec(exec(false)).await.unwrap()).await;
     assert_eq!((exit.exit_code, err.as_str()), (0, ""), "{out}");
@@ -208,7 +235,8 @@ async fn binds_and_links_stay_inside() {
     // Links by which a task may redirect a mount or write of its next start.
     symlink(&outside, root(&bench).join("volume")).unwrap();
     symlink("/", root(&bench).join("proc")).unwrap();
-    let script = "cat /file /volume/file; echo x > /volume/file; echo x > /rw/new; ls -l /dev/mine | cut -c1; cat /etc/hosts";
+    let script =
+        "cat /file /volume/file; echo x > /volume/file; echo x > /rw/new; ls -l /dev/mine | cut -c1; cat /etc/hosts";
     let seen = run(&bench, "b", script, |spec| {
         let mounts = &mut spec.isolation.as_mut().unwrap().mounts;
         mounts.push(bind(data.join("file"), "/file", true));
@@ -230,8 +258,11 @@ async fn without_namespaces_of_pids_and_ipc() {
         return;
     }
     for bench in Bench::both() {
-        let mut spec =
-            spec(&bench, "(setsid sleep 1000 &); readlink /proc/self/ns/pid /proc/self/ns/ipc; echo $$ > /local/pid; exec sleep 1000");
+        let mut spec = spec(
+            &bench,
+            "(setsid sleep 1000 &); readlink /proc/self/ns/pid /proc/self/ns/ipc; echo $$ > /local/pid; exec \
+                sleep 1000",
+        );
         let isolation = spec.isolation.as_mut().unwrap();
         (isolation.private_pids, isolation.private_ipc, isolation.no_pivot_root) = (false, false, true);
         let executor = bench.launcher.launch(&bench.state("t"), spec).await.unwrap().executor;
@@ -293,7 +324,9 @@ async fn cost_of_isolation() {
             executor.destroy().await.unwrap();
             whole.push(begun.elapsed());
         }
-        for (what, times) in [("start", &mut starts), ("exec true", &mut sessions), ("start, exec, destroy", &mut whole)] {
+        for (what, times) in
+            [("start", &mut starts), ("exec true", &mut sessions), ("start, exec, destroy", &mut whole)]
+        {
             times.sort_unstable();
             eprintln!("isolated {isolated}: {what} p50 {:?} p95 {:?}", times[50], times[95]);
         }
@@ -329,7 +362,10 @@ async fn memory_of_helpers() {
     let (mut own, mut holders) = (0, 0);
     for executor in &executors {
         own += pss(executor.executor_pid());
-        let holder = children(executor.executor_pid()).split_ascii_whitespace().map(|p| p.parse().unwrap()).find(|p| *p != executor.pid());
+        let holder = children(executor.executor_pid())
+            .split_ascii_whitespace()
+            .map(|p| p.parse().unwrap())
+            .find(|p| *p != executor.pid());
         holders += pss(holder.unwrap());
     }
     eprintln!("PSS per isolated task: executor {} KiB, holder {} KiB", own / 200, holders / 200);

@@ -95,7 +95,9 @@ async fn a_tree_has_no_more_processes_than_it_may() {
     if !enforced(&bench, "pids") {
         return;
     }
-    let spec = limited(&bench, "for i in 1 2 3 4 5 6 7 8 9; do sleep 1000 & echo $i; done", |policy| policy.pids_max = Some(5));
+    let spec = limited(&bench, "for i in 1 2 3 4 5 6 7 8 9; do sleep 1000 & echo $i; done", |policy| {
+        policy.pids_max = Some(5)
+    });
     let executor = launch(&bench, spec).await;
     let result = executor.wait().await.unwrap();
     assert_ne!(result.exit_code, 0, "the shell cannot fork: {result:?}");
@@ -111,13 +113,14 @@ async fn a_quota_is_kept_and_its_cost_is_counted() {
     }
     let spec = limited(&bench, "while :; do :; done", |policy| policy.cpu_quota_us = Some(5_000));
     let executor = launch(&bench, spec).await;
+    // It wants all the time and gets a twentieth of it. Before the executor has brought it into the limit it may have
+    // run for a while.
     let throttled = async || {
         assert!(executor.ended().is_none());
-        Some(executor.stats().await.unwrap()).filter(|stats| stats.throttled_periods >= 5)
+        let stats = executor.stats().await.unwrap();
+        if stats.throttled_periods >= 5 && stats.throttled_ns > stats.user_ns { Ok(()) } else { Err(stats) }
     };
-    let stats = testkit::poll("five periods in which it is throttled", throttled).await;
-    // It wants all the time and gets a twentieth of it.
-    assert!(stats.throttled_ns > stats.user_ns, "{stats:?}");
+    testkit::poll("five periods and most of the time in which it is throttled", throttled).await;
     executor.destroy().await.unwrap();
 }
 
@@ -149,7 +152,8 @@ async fn memory_is_counted_with_its_cache_and_its_peak() {
     if !enforced(&bench, "memory") {
         return;
     }
-    let script = "head -c 30000000 /dev/zero > data; head -c 20000000 /dev/zero | tail -c 20000000 | wc -c; exec sleep 1000";
+    let script =
+        "head -c 30000000 /dev/zero > data; head -c 20000000 /dev/zero | tail -c 20000000 | wc -c; exec sleep 1000";
     // With a limit of processes the workload enters everything before its first instruction, so that all of it counts.
     let limits = |policy: &mut CgroupPolicy| (policy.memory_max, policy.pids_max) = (Some(200 << 20), Some(100));
     let executor = launch(&bench, limited(&bench, script, limits)).await;
@@ -178,7 +182,9 @@ async fn groups_that_a_workload_makes_are_its_own() {
         );
         return;
     }
-    let place = |spec: &LaunchSpec| PathBuf::from(String::from_utf8(host.place(spec.cgroup.as_ref().unwrap()).unwrap().unified).unwrap());
+    let place = |spec: &LaunchSpec| {
+        PathBuf::from(String::from_utf8(host.place(spec.cgroup.as_ref().unwrap()).unwrap().unified).unwrap())
+    };
     let divide = "mkdir -p $G/a/b $G/c && echo $$ > $G/a/b/cgroup.procs; (echo $$; exec sleep 1000) & \
                   sh -c 'echo $$ > $G/c/cgroup.procs; exec setsid sleep 1000' & ";
     let with_group = |mut spec: LaunchSpec| {
@@ -188,9 +194,11 @@ async fn groups_that_a_workload_makes_are_its_own() {
     };
     let members = |dir: &Path| std::fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default().lines().count();
 
-    let (spec, group) = with_group(limited(&bench, &format!("{divide} exec sleep 1000"), |policy| policy.memory_max = Some(64 << 20)));
+    let (spec, group) =
+        with_group(limited(&bench, &format!("{divide} exec sleep 1000"), |policy| policy.memory_max = Some(64 << 20)));
     let executor = launch(&bench, spec).await;
-    eventually("all are where they belong", || members(&group.join("a/b")) == 2 && members(&group.join("c")) == 1).await;
+    eventually("all are where they belong", || members(&group.join("a/b")) == 2 && members(&group.join("c")) == 1)
+        .await;
     let stats = executor.stats().await.unwrap();
     assert_eq!(stats.pids.len(), 3, "{stats:?}");
     assert!(stats.memory_usage.unwrap() > 0, "{stats:?}");
@@ -198,10 +206,11 @@ async fn groups_that_a_workload_makes_are_its_own() {
     assert!(!group.exists() && !stats.pids.iter().any(|p| exists(p.pid)), "{stats:?}");
 
     // An out-of-memory kill in a child cgroup ends the whole workload.
-    let (spec, group) =
-        with_group(limited(&bench, &format!("{divide} head -c 200000000 /dev/zero | tail -n 1 >/dev/null; sleep 1000"), |policy| {
-            policy.memory_max = Some(16 << 20)
-        }));
+    let (spec, group) = with_group(limited(
+        &bench,
+        &format!("{divide} head -c 200000000 /dev/zero | tail -n 1 >/dev/null; sleep 1000"),
+        |policy| policy.memory_max = Some(16 << 20),
+    ));
     let executor = launch(&bench, spec).await;
     let result = executor.wait().await.unwrap();
     assert!(result.oom_killed && result.exit_code == 137, "{result:?}");

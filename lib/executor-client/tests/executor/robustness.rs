@@ -26,7 +26,9 @@ fn cgroups(bench: &Bench) -> Vec<PathBuf> {
 /// Executors that were started with this state directory.
 fn executors(state: &Path) -> Vec<i32> {
     let name = state.to_str().unwrap().as_bytes();
-    let ours = |pid: &i32| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.split(|b| *b == 0).nth(2) == Some(name));
+    let ours = |pid: &i32| {
+        std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.split(|b| *b == 0).nth(2) == Some(name))
+    };
     testkit::pids().filter(ours).collect()
 }
 
@@ -48,7 +50,7 @@ async fn a_start_that_was_cut_short_leaves_nothing() {
         std::fs::create_dir_all(&cgroup).unwrap();
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
         let record = format!(
-            "{{\"protocol\":2,\"id\":\"t\",\"boot_id\":\"{}\",\"executor_pid\":1,\"launching\":true,\"cgroup\":\"{}\"}}",
+            r#"{{"protocol":2,"id":"t","boot_id":"{}","executor_pid":1,"launching":true,"cgroup":"{}"}}"#,
             boot.trim(),
             cgroup.display()
         );
@@ -69,7 +71,9 @@ async fn executors_killed_while_they_start_leave_nothing() {
     for bench in Bench::both() {
         for n in 0..20u64 {
             let state = bench.state("t");
-            let launch = bench.launcher.launch(&state, bench.spec("t", "(setsid sleep 1000 &); echo $$ >> started; exec sleep 1000"));
+            let launch = bench
+                .launcher
+                .launch(&state, bench.spec("t", "(setsid sleep 1000 &); echo $$ >> started; exec sleep 1000"));
             let killer = async {
                 tokio::time::sleep(Duration::from_micros(n * 250)).await;
                 for pid in executors(&state) {
@@ -86,7 +90,9 @@ async fn executors_killed_while_they_start_leave_nothing() {
         }
         let started = std::fs::read_to_string(bench.dir.path().join("started")).unwrap_or_default();
         // Somebody else may have the number by now.
-        let here = |pid: i32| std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(bench.dir.path()));
+        let here = |pid: i32| {
+            std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(bench.dir.path()))
+        };
         for pid in started.lines().map(|line| line.parse().unwrap()) {
             assert!(!exists(pid) || !here(pid), "workload {pid} runs on");
         }
@@ -128,8 +134,8 @@ async fn executors_of_the_first_protocol_are_driven() {
     let lock = std::fs::File::open(&state).unwrap();
     flock(lock.as_fd(), FlockOperation::LockExclusive).unwrap();
     // Its record has no field about a launch.
-    let record = "{\"protocol\":1,\"id\":\"old\",\"boot_id\":\"x\",\"executor_pid\":1234,\"executor_start\":1,\"workload_pid\":1235,\
-                  \"workload_start\":1,\"started_at_ns\":1,\"cgroup\":\"\",\"cgroup_v1\":[]}";
+    let record = "{\"protocol\":1,\"id\":\"old\",\"boot_id\":\"x\",\"executor_pid\":1234,\"executor_start\":1,\
+                  \"workload_pid\":1235,\"workload_start\":1,\"started_at_ns\":1,\"cgroup\":\"\",\"cgroup_v1\":[]}";
     std::fs::write(state.join("executor.json"), record).unwrap();
     let socket = UnixListener::bind(state.join("sock")).unwrap();
     std::thread::spawn(move || {
@@ -198,7 +204,15 @@ async fn a_full_disk_makes_the_workload_wait_and_loses_nothing() {
     let log = RotatedLog::new(bench.logs(), "t.stdout");
     eventually("the disk is full", || log.end().unwrap() > 200_000).await;
     let status = std::fs::read_to_string(format!("/proc/{}/status", executor.executor_pid())).unwrap();
-    let resident: u64 = status.lines().find(|l| l.starts_with("VmRSS")).unwrap().split_ascii_whitespace().nth(1).unwrap().parse().unwrap();
+    let resident: u64 = status
+        .lines()
+        .find(|l| l.starts_with("VmRSS"))
+        .unwrap()
+        .split_ascii_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse()
+        .unwrap();
     assert!(resident < 2048, "{resident} KiB of memory instead of back-pressure");
     assert!(!bench.dir.path().join("done").exists(), "the workload waits");
     mount_remount(&disk.0, MountFlags::empty(), c"size=16m").unwrap();

@@ -73,8 +73,10 @@ async fn every_byte_passes_in_both_directions() {
 async fn a_terminal_is_one() {
     let bench = Bench::new();
     let executor = bench.launch("t", "exec sleep 1000").await;
-    let mut session =
-        executor.exec(shell("tty; stty size; echo $TERM; read line; stty size; echo got $line; read more", true)).await.unwrap();
+    let mut session = executor
+        .exec(shell("tty; stty size; echo $TERM; read line; stty size; echo got $line; read more", true))
+        .await
+        .unwrap();
     let mut seen = String::new();
     while !seen.contains("xterm") {
         let more = session.stdout.read(100).await.unwrap();
@@ -101,7 +103,8 @@ async fn it_ends_when_its_client_goes() {
     for bench in Bench::both() {
         let executor = bench.launch("t", "exec sleep 1000").await;
         for tty in [false, true] {
-            let mut session = executor.exec(shell("trap '' HUP TERM; sleep 1001 & echo $$ $!; wait", tty)).await.unwrap();
+            let mut session =
+                executor.exec(shell("trap '' HUP TERM; sleep 1001 & echo $$ $!; wait", tty)).await.unwrap();
             let line = String::from_utf8(session.stdout.read(100).await.unwrap()).unwrap();
             let pids: Vec<i32> = line.split_ascii_whitespace().map(|p| p.parse().unwrap()).collect();
             assert!(pids.len() == 2 && pids.iter().all(|pid| exists(*pid)), "{line}");
@@ -134,7 +137,8 @@ async fn what_cannot_be_run_is_said() {
         let error = executor.exec(ExecSpec { command: command.into(), ..ExecSpec::default() }).await.unwrap_err();
         assert!(matches!(error, Error::Exec { errno: 2, .. }) && error.to_string().contains(command), "{error}");
     }
-    let sessions: Vec<ExecSession> = futures(64, || async { executor.exec(shell("exec sleep 1000", false)).await.unwrap() }).await;
+    let sessions: Vec<ExecSession> =
+        futures(64, || async { executor.exec(shell("exec sleep 1000", false)).await.unwrap() }).await;
     let error = executor.exec(shell("true", false)).await.unwrap_err();
     assert!(error.to_string().contains("64"), "{error}");
     drop(sessions);

@@ -54,8 +54,10 @@ pub(super) fn run(runtime: &Runtime, request: &HostExec, call: &Call) -> Answer<
     let Some((command, args)) = request.command.split_first().filter(|(command, _)| !command.is_empty()) else {
         return Err(Refusal::WrongRequest("the command to run is empty".into()));
     };
-    let unclear = |e: io::Error| Refusal::CouldNotAsk(format!("prepare a command beside instance {}: {e}", request.key));
-    let Streams { input, outputs, theirs } = if request.tty { terminal(&executor) } else { pipes() }.map_err(unclear)?;
+    let unclear =
+        |e: io::Error| Refusal::CouldNotAsk(format!("prepare a command beside instance {}: {e}", request.key));
+    let Streams { input, outputs, theirs } =
+        if request.tty { terminal(&executor) } else { pipes() }.map_err(unclear)?;
     let (mut control, far) = UnixStream::pair().map_err(unclear)?;
     let fds: Vec<OwnedFd> = std::iter::once(OwnedFd::from(far)).chain(theirs).collect();
     let op = request::Op::Exec(Exec {
@@ -85,7 +87,9 @@ pub(super) fn run(runtime: &Runtime, request: &HostExec, call: &Call) -> Answer<
         drop(control);
         match end {
             Some(SessionEnd { exit_code, signal }) => Ok(HostExit { exit_code, signal }),
-            None if call.is_cancelled() => Err(Refusal::CouldNotAsk("nobody waits for the command any more, it was ended".into())),
+            None if call.is_cancelled() => {
+                Err(Refusal::CouldNotAsk("nobody waits for the command any more, it was ended".into()))
+            }
             None => Err(not_running()),
         }
     })
@@ -142,7 +146,8 @@ fn feed(to: File, tty: bool, call: &Call, over: &AtomicBool) {
         let Some(file) = &mut to else { continue };
         if tty && columns > 0 {
             let size = |n: u32| u16::try_from(n).unwrap_or(u16::MAX);
-            let _ = rustix::termios::tcsetwinsize(&*file, Winsize { ws_row: size(rows), ws_col: size(columns), ..SIZE });
+            let _ =
+                rustix::termios::tcsetwinsize(&*file, Winsize { ws_row: size(rows), ws_col: size(columns), ..SIZE });
         }
         let typed = if end && tty { [&data[..], &[END_OF_TRANSMISSION]].concat() } else { data };
         // Input without a reader is dropped.

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use executor_proto::host::{
-    HOST_PROTOCOL, HostFile, HostHello, HostNothing, HostObservations, HostPong, HostReply, HostRequest, HostStats, host_reply::Body,
-    host_request::Op,
+    HOST_PROTOCOL, HostFile, HostHello, HostNothing, HostObservations, HostPong, HostReply, HostRequest, HostStats,
+    host_reply::Body, host_request::Op,
 };
 use executor_proto::{encode_frame, split_frame};
 
@@ -48,14 +48,19 @@ pub fn main(root: &Path, nonce: &str) -> ExitCode {
     if output.write_all(&greeting).is_err() {
         return ExitCode::FAILURE;
     }
-    let session =
-        Arc::new(Session { runtime, output: Arc::new(Output::new(output)), calls: Mutex::default(), heard_at: AtomicU64::new(0) });
+    let session = Arc::new(Session {
+        runtime,
+        output: Arc::new(Output::new(output)),
+        calls: Mutex::default(),
+        heard_at: AtomicU64::new(0),
+    });
     let begun = Instant::now();
     let watched = session.clone();
     let watcher = std::thread::Builder::new().stack_size(STACK).spawn(move || {
         loop {
             std::thread::sleep(SILENCE / 12);
-            let silent = begun.elapsed().saturating_sub(Duration::from_millis(watched.heard_at.load(Ordering::Relaxed)));
+            let silent =
+                begun.elapsed().saturating_sub(Duration::from_millis(watched.heard_at.load(Ordering::Relaxed)));
             if silent > SILENCE {
                 sys::exit_now(0);
             }
@@ -90,7 +95,9 @@ fn hello(runtime: &Runtime) -> HostHello {
     let cpuinfo = read("/proc/cpuinfo");
     let mhz = cpuinfo.lines().find(|l| l.starts_with("cpu MHz")).and_then(|l| l.split(':').nth(1)?.trim().parse().ok());
     let meminfo = read("/proc/meminfo");
-    let memory = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+    let memory = meminfo
+        .lines()
+        .find_map(|l| l.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
     HostHello {
         protocol: HOST_PROTOCOL,
         version: env!("CARGO_PKG_VERSION").into(),
@@ -123,8 +130,12 @@ impl Session {
                 self.output.send(id, Body::Failure(Refusal::WrongRequest(why).into_wire()));
             }
             Some(Op::Ping(_)) => self.output.send(id, Body::Pong(HostPong { now_ns: process::now_ns() })),
-            Some(Op::Input(input)) => known().into_iter().for_each(|call| call.change(|state| state.input.push_back(input.clone()))),
-            Some(Op::Credit(credit)) => known().into_iter().for_each(|call| call.change(|state| state.credit += credit.bytes)),
+            Some(Op::Input(input)) => {
+                known().into_iter().for_each(|call| call.change(|state| state.input.push_back(input.clone())))
+            }
+            Some(Op::Credit(credit)) => {
+                known().into_iter().for_each(|call| call.change(|state| state.credit += credit.bytes))
+            }
             Some(Op::Cancel(_)) => known().into_iter().for_each(|call| call.change(|state| state.cancelled = true)),
             Some(op) => {
                 let call = Arc::new(Call::new(id, self.output.clone()));
@@ -138,7 +149,8 @@ impl Session {
                 };
                 let session = self.clone();
                 let run = move || {
-                    let body = perform(&session.runtime, &call, op).unwrap_or_else(|refusal| Body::Failure(refusal.into_wire()));
+                    let body = perform(&session.runtime, &call, op)
+                        .unwrap_or_else(|refusal| Body::Failure(refusal.into_wire()));
                     lock(&session.calls).remove(&id);
                     session.output.send(id, body);
                 };

@@ -9,7 +9,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use executor_proto::{
-    Claim, ErrorCode, Hello, PROTOCOL_VERSION, Reply, Request, ResultRecord, Spec, Stop, encode_frame, files, reply, request, split_frame,
+    Claim, ErrorCode, Hello, PROTOCOL_VERSION, Reply, Request, ResultRecord, Spec, Stop, encode_frame, files, reply,
+    request, split_frame,
 };
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::Signal;
@@ -99,7 +100,12 @@ pub(super) fn stop(state_dir: &Path, epoch: u64, signal: i32, grace: Duration) -
             Some(Found::Running(controller)) => controller,
         };
         let left = longest.saturating_sub(begun.elapsed());
-        match controller.ask(state_dir, Some(epoch), request::Op::Stop(Stop { signal, grace_ms }), left.max(Duration::from_millis(10))) {
+        match controller.ask(
+            state_dir,
+            Some(epoch),
+            request::Op::Stop(Stop { signal, grace_ms }),
+            left.max(Duration::from_millis(10)),
+        ) {
             Ok(reply::Body::Exited(result)) => return Ok(Some(result)),
             // It has gone or is about to: the next look says how.
             Ok(_) | Err(Error::NotRunning { .. } | Error::Io { .. }) => {}
@@ -140,8 +146,11 @@ pub(super) fn launch(binary: &Path, state_dir: &Path, spec: &Spec) -> Result<boo
             Some(Reply { body: Some(reply::Body::Launched(_)), .. }) => return Ok(true),
             Some(Reply { body: Some(reply::Body::Failure(failure)), .. }) => failure,
             other => {
-                let what =
-                    if other.is_some() { "it answered out of turn" } else { "it ended without a word; executor.panic there may say why" };
+                let what = if other.is_some() {
+                    "it answered out of turn"
+                } else {
+                    "it ended without a word; executor.panic there may say why"
+                };
                 return Err(Error::Launch { state_dir: state_dir.to_owned(), message: what.into(), errno: 0 });
             }
         };
@@ -161,7 +170,13 @@ pub(super) fn launch(binary: &Path, state_dir: &Path, spec: &Spec) -> Result<boo
                 return Err(Error::Exec { command: command.into(), message: failure.message, errno: failure.errno });
             }
             ErrorCode::StaleEpoch => return Err(Error::refused(state_dir, Some(spec.epoch), failure)),
-            _ => return Err(Error::Launch { state_dir: state_dir.to_owned(), message: failure.message, errno: failure.errno }),
+            _ => {
+                return Err(Error::Launch {
+                    state_dir: state_dir.to_owned(),
+                    message: failure.message,
+                    errno: failure.errno,
+                });
+            }
         }
     }
 }
@@ -194,7 +209,8 @@ impl Controller {
         let address = format!("/proc/self/fd/{}/{}", dir.as_raw_fd(), files::SOCKET);
         let stream = UnixStream::connect(address).map_err(failed())?;
         let mut controller = Controller { stream, received: Vec::new(), protocol: 0, holder_pid: 0 };
-        let hello = controller.ask(state_dir, None, request::Op::Hello(Hello { protocol: PROTOCOL_VERSION }), ANSWER)?;
+        let hello =
+            controller.ask(state_dir, None, request::Op::Hello(Hello { protocol: PROTOCOL_VERSION }), ANSWER)?;
         if let reply::Body::Hello(hello) = hello {
             (controller.protocol, controller.holder_pid) = (hello.protocol, hello.holder_pid);
         }
@@ -202,7 +218,13 @@ impl Controller {
     }
 
     /// Sends a request and waits for the answer.
-    pub(super) fn ask(&mut self, state_dir: &Path, epoch: Option<u64>, op: request::Op, longest: Duration) -> Result<reply::Body, Error> {
+    pub(super) fn ask(
+        &mut self,
+        state_dir: &Path,
+        epoch: Option<u64>,
+        op: request::Op,
+        longest: Duration,
+    ) -> Result<reply::Body, Error> {
         self.exchange(state_dir, epoch, op, &[], longest)
     }
 
@@ -229,7 +251,9 @@ impl Controller {
         encode_frame(&Request { id: 1, epoch, op: Some(op) }, &mut frame);
         send_with(&mut self.stream, &frame, fds).map_err(Error::io("write to the executor in", state_dir))?;
         match self.receive(state_dir, longest)? {
-            Some(Reply { body: Some(reply::Body::Failure(failure)), .. }) => Err(Error::refused(state_dir, epoch, failure)),
+            Some(Reply { body: Some(reply::Body::Failure(failure)), .. }) => {
+                Err(Error::refused(state_dir, epoch, failure))
+            }
             Some(Reply { body: Some(body), .. }) => Ok(body),
             // The connection has ended, and so has the executor.
             Some(_) | None => Err(Error::Io {
@@ -241,7 +265,12 @@ impl Controller {
     }
 
     /// As [`Controller::ask`], with the default time limit.
-    pub(super) fn ask_now(&mut self, state_dir: &Path, epoch: Option<u64>, op: request::Op) -> Result<reply::Body, Error> {
+    pub(super) fn ask_now(
+        &mut self,
+        state_dir: &Path,
+        epoch: Option<u64>,
+        op: request::Op,
+    ) -> Result<reply::Body, Error> {
         self.ask(state_dir, epoch, op, ANSWER)
     }
 
@@ -263,7 +292,9 @@ impl Controller {
                 Ok(0) => return Ok(None),
                 Ok(n) => self.received.extend_from_slice(&buffer[..n]),
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(e) if matches!(e.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => return Err(late()),
+                Err(e) if matches!(e.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {
+                    return Err(late());
+                }
                 Err(e) => return Err(Error::io("read from the executor in", state_dir)(e)),
             }
         }

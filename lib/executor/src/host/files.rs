@@ -60,11 +60,17 @@ impl Staged {
             hash.update(mode.to_le_bytes());
             hash.update(size.to_le_bytes());
             let name = dir.join(n.to_string());
-            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&name).map_err(unclear("create", &name))?;
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(&name)
+                .map_err(unclear("create", &name))?;
             let mut left = *size;
             while left > 0 {
                 if data.is_empty() {
-                    data = next().ok_or_else(|| Refusal::CouldNotAsk("the channel ended before all files had arrived".into()))?;
+                    data = next()
+                        .ok_or_else(|| Refusal::CouldNotAsk("the channel ended before all files had arrived".into()))?;
                     continue;
                 }
                 let part = data.len().min(usize::try_from(left).unwrap_or(usize::MAX));
@@ -77,7 +83,8 @@ impl Staged {
         let found: String = hash.finalize().iter().map(|b| format!("{b:02x}")).collect();
         if found != digest || !data.is_empty() {
             return Err(Refusal::WrongRequest(format!(
-                "the bundle's digest is {digest:?}, its {} files have {found:?} as they arrived; send the bundle again as it was made",
+                "the bundle's digest is {digest:?}, its {} files have {found:?} as they arrived; send the bundle \
+                    again as it was made",
                 files.len()
             )));
         }
@@ -115,7 +122,8 @@ impl Staged {
             replace(&root, owner, &dir.join(n.to_string()), path, mode_of(file)).map_err(|e| match e {
                 // A link counts as no directory, wherever it leads.
                 Errno::NOTDIR | Errno::LOOP | Errno::ISDIR => Refusal::WrongRequest(format!(
-                    "{:?} cannot be renewed: the task has put something else in its way, a link or a file where a directory belongs ({e})",
+                    "{:?} cannot be renewed: the task has put something else in its way, a link or a file where a \
+                        directory belongs ({e})",
                     file.path
                 )),
                 e => unclear("renew", &task_dir.join(path))(e.into()),
@@ -143,7 +151,9 @@ fn replace(root: &OwnedFd, owner: (Uid, Gid), source: &Path, path: &Path, mode: 
             Err(Errno::NOENT) => {
                 match rustix::fs::mkdirat(&parent, step, Mode::from_raw_mode(0o755)) {
                     Err(Errno::EXIST) => {}
-                    made => made.and_then(|()| rustix::fs::chownat(&parent, step, uid, gid, AtFlags::SYMLINK_NOFOLLOW))?,
+                    made => {
+                        made.and_then(|()| rustix::fs::chownat(&parent, step, uid, gid, AtFlags::SYMLINK_NOFOLLOW))?
+                    }
                 }
                 directory(&parent, step)?
             }
@@ -189,7 +199,7 @@ fn plain(path: &str) -> Answer<&Path> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cgroup_host::CgroupHost;
+    use cgroup::CgroupHost;
 
     fn runtime(root: &Path) -> Runtime {
         std::fs::create_dir_all(root.join("uploads")).unwrap();
@@ -272,10 +282,16 @@ mod tests {
         renew(&[("secrets/token", 0o644, "new"), ("local/link", 0o644, "file")]).unwrap();
         let mut old = String::new();
         io::Read::read_to_string(&mut open, &mut old).unwrap();
-        assert_eq!((old.as_str(), read("secrets/token").as_str(), read("local/made/x").as_str()), ("old", "new", "made"));
+        assert_eq!(
+            (old.as_str(), read("secrets/token").as_str(), read("local/made/x").as_str()),
+            ("old", "new", "made")
+        );
         let mode = |path: &str| std::fs::symlink_metadata(task.join(path)).unwrap().permissions().mode();
         assert_eq!((mode("secrets/token") & 0o777, mode("local/made/x") & 0o777), (0o600, 0o640));
-        assert!(std::fs::symlink_metadata(task.join("local/link")).unwrap().is_file(), "the link is replaced, not followed");
+        assert!(
+            std::fs::symlink_metadata(task.join("local/link")).unwrap().is_file(),
+            "the link is replaced, not followed"
+        );
 
         std::os::unix::fs::symlink(&elsewhere, task.join("out")).unwrap();
         std::os::unix::fs::symlink("../..", task.join("local/up")).unwrap();

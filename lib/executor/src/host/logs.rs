@@ -33,7 +33,9 @@ pub(super) fn send(runtime: &Runtime, request: &HostLogs, call: &Call) -> Answer
         }
         let at = match offset {
             Some(at) => at,
-            None if request.from_end => log.end().map_err(unclear("read the log in", log.dir()))?.saturating_sub(request.offset),
+            None if request.from_end => {
+                log.end().map_err(unclear("read the log in", log.dir()))?.saturating_sub(request.offset)
+            }
             None => request.offset,
         };
         let chunk = log.read(at, HOST_CHUNK).map_err(unclear("read the log in", log.dir()))?;

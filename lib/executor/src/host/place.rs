@@ -36,7 +36,10 @@ impl Intent {
         if self.owner == owner {
             return Ok(());
         }
-        Err(Refusal::WrongRequest(format!("instance {} belongs to the cluster {:?}, not to {owner:?}", self.key, self.owner)))
+        Err(Refusal::WrongRequest(format!(
+            "instance {} belongs to the cluster {:?}, not to {owner:?}",
+            self.key, self.owner
+        )))
     }
 
     pub(super) fn takes(&self) -> HostAmount {
@@ -110,7 +113,9 @@ impl Place {
             };
             match flock(&opened, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {
-                    let same = |m: std::fs::Metadata| opened.metadata().is_ok_and(|o| (o.dev(), o.ino()) == (m.dev(), m.ino()));
+                    let same = |m: std::fs::Metadata| {
+                        opened.metadata().is_ok_and(|o| (o.dev(), o.ino()) == (m.dev(), m.ino()))
+                    };
                     if std::fs::metadata(&self.dir).is_ok_and(same) {
                         return Ok(Held { dir: self.dir.clone(), _lock: opened });
                     }

@@ -13,8 +13,8 @@ use super::files::Staged;
 use super::place::Place;
 use super::refusal::{Answer, Refusal, unclear};
 use super::runtime::Runtime;
-use crate::cgroup_host::CgroupPolicy;
 use crate::program::{find_program, find_user};
+use cgroup::CgroupPolicy;
 
 /// Search path of programs if the task's environment has no `PATH`.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -36,7 +36,9 @@ impl Runtime {
         files.unpack(&task_dir, &request.files)?;
         if let Some(user) = &user {
             let own = |path: &Path| std::os::unix::fs::chown(path, Some(user.uid), Some(user.gid));
-            give(&task_dir, &own).and_then(|()| give(&alloc_dir, &own)).map_err(unclear("give to the user", &task_dir))?;
+            give(&task_dir, &own)
+                .and_then(|()| give(&alloc_dir, &own))
+                .map_err(unclear("give to the user", &task_dir))?;
             // Others may pass through, but cannot list the neighbours.
             for dir in [&self.root, &self.root.join("instances"), &place.dir] {
                 let passable = std::fs::Permissions::from_mode(0o711);
@@ -85,7 +87,8 @@ fn become_whom(name: &str) -> Answer<Option<User>> {
         return Ok(None);
     }
     Err(Refusal::WrongRequest(format!(
-        "the task is to run as user {name:?}, and only root can start it as another user; this host is reached as uid {}",
+        "the task is to run as user {name:?}, and only root can start it as another user; this host is reached \
+            as uid {}",
         own.as_raw()
     )))
 }
@@ -100,7 +103,9 @@ fn work_dir(task_dir: &Path, wanted: &str) -> Answer<PathBuf> {
         };
     }
     if !path.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir)) {
-        return Err(Refusal::WrongRequest(format!("work_dir {wanted:?} leaves the task's directory; use a plain or an absolute path")));
+        return Err(Refusal::WrongRequest(format!(
+            "work_dir {wanted:?} leaves the task's directory; use a plain or an absolute path"
+        )));
     }
     let dir = task_dir.join(path);
     std::fs::create_dir_all(&dir).map_err(unclear("create", &dir))?;

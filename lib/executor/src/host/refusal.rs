@@ -39,8 +39,8 @@ impl Refusal {
             Refusal::CouldNotAsk(text) => (HostErrorCode::CouldNotAsk, text, 0),
             Refusal::WrongRequest(text) => (HostErrorCode::WrongRequest, text, 0),
             Refusal::Sealed => {
-                let text =
-                    "it was stopped before it was created, or its instance has ended and was acknowledged; a new start needs a new key";
+                let text = "it was stopped before it was created, or its instance has ended and was acknowledged; a \
+                    new start needs a new key";
                 (HostErrorCode::Sealed, text.to_owned(), 0)
             }
             Refusal::StaleEpoch { given, accepted } => {
@@ -56,7 +56,9 @@ impl From<Error> for Refusal {
     fn from(error: Error) -> Refusal {
         match error {
             Error::StaleEpoch { given, current, .. } => Refusal::StaleEpoch { given, accepted: current },
-            Error::Exec { .. } | Error::NoSuchUser { .. } | Error::Outdated { .. } => Refusal::WrongRequest(error.to_string()),
+            Error::Exec { .. } | Error::NoSuchUser { .. } | Error::Outdated { .. } => {
+                Refusal::WrongRequest(error.to_string())
+            }
             e => Refusal::CouldNotAsk(e.to_string()),
         }
     }

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use executor_proto::host::{
-    HostAcknowledge, HostAmount, HostEnsure, HostEnsured, HostFile, HostFind, HostInstance, HostList, HostListed, HostObservation,
-    HostRefresh, HostSeal, HostSignal, HostState, HostStop,
+    HostAcknowledge, HostAmount, HostEnsure, HostEnsured, HostFile, HostFind, HostInstance, HostList, HostListed,
+    HostObservation, HostRefresh, HostSeal, HostSignal, HostState, HostStop,
 };
 use executor_proto::{Signal, StateRecord, Stats, StatsReply, reply, request};
 use rustix::fs::{FlockOperation, flock};
@@ -22,10 +22,10 @@ use super::controller::{self, Found};
 use super::files::Staged;
 use super::place::{Intent, Place, create_once, file_name, key_of, remove_tree, sync};
 use super::refusal::{Answer, Refusal, unclear};
-use crate::cgroup_host::CgroupHost;
 use crate::contain::{self, Fate};
 use crate::error::Error;
 use crate::{epoch, process};
+use cgroup::CgroupHost;
 
 /// The remains of an acknowledged instance or a seal must outlive the last call of a manager that lost its lease long
 /// ago.
@@ -66,7 +66,8 @@ impl Runtime {
             }
             Err(e) => return Err(unclear("read", &file)(e)),
         };
-        let binary = std::env::current_exe().map_err(unclear("find the program behind", Path::new("/proc/self/exe")))?;
+        let binary =
+            std::env::current_exe().map_err(unclear("find the program behind", Path::new("/proc/self/exe")))?;
         let runtime = Runtime { root: root.to_owned(), id, binary, cgroups: CgroupHost::detect() };
         runtime.tidy();
         Ok(runtime)
@@ -162,7 +163,11 @@ impl Runtime {
                 listed.more = true;
                 break;
             }
-            listed.instances.push(HostInstance { slot: intent.slot, owner: intent.owner, observed: Some(self.look_or_unknown(&key)) });
+            listed.instances.push(HostInstance {
+                slot: intent.slot,
+                owner: intent.owner,
+                observed: Some(self.look_or_unknown(&key)),
+            });
         }
         Ok(listed)
     }
@@ -230,7 +235,11 @@ impl Runtime {
     fn create(&self, place: &Place, request: &HostEnsure, files: Staged) -> Answer<HostEnsured> {
         // Refuses a stale manager before it makes anything; a newer manager's half-made instance stays intact.
         let state_dir = place.state_dir();
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&state_dir).map_err(unclear("create", &state_dir))?;
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&state_dir)
+            .map_err(unclear("create", &state_dir))?;
         if let Some(_lock) = contain::try_lock(&state_dir)? {
             contain::claim(&state_dir, request.epoch)?;
         }
@@ -317,9 +326,15 @@ impl Runtime {
         };
         let state_dir = place.state_dir();
         let begun = std::time::Instant::now();
-        while controller::stop(&state_dir, request.epoch, request.signal, Duration::from_millis(request.grace_ms))?.is_none() {
+        while controller::stop(&state_dir, request.epoch, request.signal, Duration::from_millis(request.grace_ms))?
+            .is_none()
+        {
             // An intent without a start: from now on it cannot start.
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&state_dir).map_err(unclear("create", &state_dir))?;
+            std::fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(&state_dir)
+                .map_err(unclear("create", &state_dir))?;
             contain::retire(&state_dir, Some(request.epoch), "stopped before it was started")?;
             if begun.elapsed() > DECIDED_WITHIN {
                 return Err(Refusal::CouldNotAsk(format!(
@@ -343,7 +358,11 @@ impl Runtime {
         };
         intent.as_ref().map(|intent| intent.owned_by(&request.owner)).transpose()?;
         let state_dir = place.state_dir();
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&state_dir).map_err(unclear("create", &state_dir))?;
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&state_dir)
+            .map_err(unclear("create", &state_dir))?;
         let begun = std::time::Instant::now();
         // From here on either an instance has started or none can.
         while controller::attach(&state_dir)?.is_none() {
@@ -396,7 +415,11 @@ impl Runtime {
             None => Err(not_running("has not been started yet")),
             Some(Found::Ended(_)) => Err(not_running("has ended")),
             Some(Found::Running(mut executor)) => {
-                match executor.ask_now(&state_dir, Some(request.epoch), request::Op::Signal(Signal { signal: request.signal })) {
+                match executor.ask_now(
+                    &state_dir,
+                    Some(request.epoch),
+                    request::Op::Signal(Signal { signal: request.signal }),
+                ) {
                     Err(Error::NotRunning { .. }) => Err(not_running("has ended")),
                     other => Ok(other.map(drop)?),
                 }
@@ -459,7 +482,10 @@ impl Runtime {
     fn retire(&self, place: &Place, epoch: u64) -> Answer<()> {
         let retired = place.retired();
         create_once(&retired, epoch.to_string().as_bytes()).map_err(unclear("create", &retired))?;
-        let again = std::fs::OpenOptions::new().write(true).open(&retired).and_then(|file| file.set_modified(SystemTime::now()));
+        let again = std::fs::OpenOptions::new()
+            .write(true)
+            .open(&retired)
+            .and_then(|file| file.set_modified(SystemTime::now()));
         again.map_err(unclear("date", &retired))?;
         let instances = self.root.join("instances");
         sync(&instances).map_err(unclear("store", &instances))?;
@@ -516,16 +542,20 @@ pub(super) fn fits(capacity: &HostAmount, used: &HostAmount, takes: &HostAmount)
         ("MiB of memory", capacity.memory_mib, used.memory_mib, takes.memory_mib),
         ("instances", capacity.sessions, used.sessions, takes.sessions),
     ];
-    match kinds.into_iter().find(|(_, capacity, used, takes)| *capacity > 0 && used.saturating_add(*takes) > *capacity) {
+    match kinds.into_iter().find(|(_, capacity, used, takes)| *capacity > 0 && used.saturating_add(*takes) > *capacity)
+    {
         None => Ok(()),
-        Some((what, capacity, used, takes)) => Err(format!("{used} of its {capacity} {what} are taken and {takes} more are needed")),
+        Some((what, capacity, used, takes)) => {
+            Err(format!("{used} of its {capacity} {what} are taken and {takes} more are needed"))
+        }
     }
 }
 
 /// Observes an instance with an intent by its files.
 fn observe(key: &str, place: &Place) -> Answer<HostObservation> {
     let state_dir = place.state_dir();
-    let mut seen = HostObservation { key: key.to_owned(), state: HostState::Creating.into(), ..HostObservation::default() };
+    let mut seen =
+        HostObservation { key: key.to_owned(), state: HostState::Creating.into(), ..HostObservation::default() };
     let ended = match contain::read_result(&state_dir)? {
         Some(result) => Some(result),
         None if contain::read_record(&state_dir)?.is_some_and(|record| is_here(&record)) => None,
@@ -559,7 +589,8 @@ fn observe(key: &str, place: &Place) -> Answer<HostObservation> {
 
 /// Whether a record's executor is a live process of this machine.
 fn is_here(record: &StateRecord) -> bool {
-    let alive = process::ProcessStat::of(record.executor_pid).is_some_and(|p| p.start == record.executor_start && p.is_alive());
+    let alive =
+        process::ProcessStat::of(record.executor_pid).is_some_and(|p| p.start == record.executor_start && p.is_alive());
     alive && process::boot_id().is_ok_and(|boot| boot == record.boot_id)
 }
 
@@ -579,7 +610,8 @@ mod tests {
         let fits = |c, u, t| fits(&c, &u, &t);
         assert_eq!(fits(amount(100, 100, 2), amount(50, 50, 1), amount(50, 50, 1)), Ok(()));
         assert_eq!(fits(amount(0, 0, 0), amount(5000, 5000, 50), amount(50, 50, 1)), Ok(()));
-        for (capacity, named) in [(amount(99, 0, 0), "MHz"), (amount(0, 99, 0), "MiB"), (amount(0, 0, 1), "instances")] {
+        for (capacity, named) in [(amount(99, 0, 0), "MHz"), (amount(0, 99, 0), "MiB"), (amount(0, 0, 1), "instances")]
+        {
             assert!(fits(capacity, amount(50, 50, 1), amount(50, 50, 1)).unwrap_err().contains(named));
         }
         assert!(fits(amount(100, 0, 0), amount(1, 0, 0), amount(u64::MAX, 0, 0)).is_err());

@@ -32,7 +32,8 @@ impl Wake {
         let Some(fd) = &self.inotify else {
             return std::thread::sleep(longest.min(Duration::from_millis(100)));
         };
-        let timeout = rustix::time::Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
+        let timeout =
+            rustix::time::Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
         let _ = poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&timeout));
         let mut buffer = [const { MaybeUninit::<u8>::uninit() }; 4096];
         let mut reader = inotify::Reader::new(fd, &mut buffer);

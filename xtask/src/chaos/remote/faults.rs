@@ -11,6 +11,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use super::{
+    super::dice::Dice,
     net::{HOSTS, NODES},
     truth::Ends,
     world::{Job, World},
@@ -19,29 +20,6 @@ use crate::{
     interop::sshd,
     local::{kill, signal},
 };
-
-/// The seed is the whole story of what is done, not of what the machine makes of it.
-pub(super) struct Dice(u64);
-
-impl Dice {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-    pub(super) fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
-    }
-    fn index(&mut self, n: usize) -> usize {
-        usize::try_from(self.below(n as u64)).unwrap_or(0)
-    }
-    /// Mostly short, sometimes longer than any lease.
-    fn duration(&mut self, longest_ms: u64) -> Duration {
-        let longest = if self.below(3) == 0 { longest_ms } else { longest_ms / 4 };
-        Duration::from_millis(100 + self.below(longest))
-    }
-}
 
 /// What ends a trouble.
 enum Heal {
@@ -130,8 +108,9 @@ impl Troubles {
         let (due, on) = std::mem::take(&mut self.on).into_iter().partition(|(at, _)| all || *at <= now);
         self.on = on;
         // The server comes first: it is asked for the end of drains.
-        let (mut first, rest): (Vec<_>, Vec<_>) =
-            due.into_iter().partition(|(_, heal)| matches!(heal, Heal::StartServer | Heal::Continue(_) | Heal::Line(_)));
+        let (mut first, rest): (Vec<_>, Vec<_>) = due
+            .into_iter()
+            .partition(|(_, heal)| matches!(heal, Heal::StartServer | Heal::Continue(_) | Heal::Line(_)));
         first.extend(rest);
         for (_, heal) in first {
             match heal {
@@ -150,7 +129,9 @@ impl Troubles {
                 }
                 Heal::StartServer => {
                     world.server.restart()?;
-                    crate::local::until("the server's answer", super::world::BOUND, || Ok(Some(world.server.get("/v1/nodes")?)))?;
+                    crate::local::until("the server's answer", super::world::BOUND, || {
+                        Ok(Some(world.server.get("/v1/nodes")?))
+                    })?;
                     self.server_away = false;
                 }
                 Heal::StartSshd(host) => {
@@ -168,7 +149,9 @@ impl Troubles {
                         world.end_unseen(&container);
                     }
                 }
-                Heal::EndDrain(node) if self.server_away => self.on.push((now + Duration::from_millis(200), Heal::EndDrain(node))),
+                Heal::EndDrain(node) if self.server_away => {
+                    self.on.push((now + Duration::from_millis(200), Heal::EndDrain(node)))
+                }
                 Heal::EndDrain(node) => {
                     world.drain(node, false)?;
                     self.drained[node] = false;
@@ -228,8 +211,9 @@ impl Troubles {
 
     fn kill_some(&mut self, world: &World, node: usize, parts: &[&str], kind: &'static str) -> Result<()> {
         let processes = world.nodes[node].processes();
-        let some =
-            processes.iter().filter(|(_, command)| parts.iter().any(|part| command.contains(part) && !command.contains("agent -config")));
+        let some = processes.iter().filter(|(_, command)| {
+            parts.iter().any(|part| command.contains(part) && !command.contains("agent -config"))
+        });
         let some: Vec<u32> = some.map(|(pid, _)| *pid).collect();
         for pid in &some {
             kill(*pid)?;
@@ -241,7 +225,9 @@ impl Troubles {
     /// Channels on a host: what carries out a manager's calls.
     fn channels(world: &World, host: &str) -> Vec<u32> {
         let inside = sshd::inhabitants(&world.net.namespace(host)).into_iter();
-        inside.filter(|pid| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().contains("serve-host")).collect()
+        inside
+            .filter(|pid| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().contains("serve-host"))
+            .collect()
     }
 
     fn kill_channel(&mut self, world: &World, host: &str) -> Result<()> {
@@ -358,9 +344,9 @@ impl Troubles {
         let seen = &live[self.dice.index(live.len())];
         let status = fs::read_to_string(format!("/proc/{}/stat", seen.process.pid)).unwrap_or_default();
         let parent = status.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse::<u32>().ok());
-        let Some(parent) =
-            parent.filter(|pid| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().contains("drover-executor"))
-        else {
+        let Some(parent) = parent.filter(|pid| {
+            fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().contains("drover-executor")
+        }) else {
             return Ok(false);
         };
         world.watch.excuse(seen.process.pid);

@@ -1,6 +1,7 @@
-//! `cargo xtask chaos remote`: remote tasks on real runtimes while everything around them dies, is cut off, freezes, is drained and edited; a seed
-//! decides what happens. What must be true is read from the runtimes: at every instant no slot has two live instances and none ends without a cause; in
-//! the end exactly what was asked for lives, batches have run once, and after the last stop nothing is left.
+//! `cargo xtask chaos remote`: remote tasks on real runtimes while everything around them dies, is cut off, freezes, is
+//! drained and edited; a seed decides what happens. What must be true is read from the runtimes: at every instant no
+//! slot has two live instances and none ends without a cause; in the end exactly what was asked for lives, batches have
+//! run once, and after the last stop nothing is left.
 
 mod faults;
 mod net;
@@ -15,11 +16,8 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use self::{
-    faults::{Dice, Troubles},
-    net::Net,
-    world::World,
-};
+use self::{faults::Troubles, net::Net, world::World};
+use super::{dice::Dice, regressions};
 use crate::{
     builds,
     interop::{dockerd, sshd},
@@ -37,22 +35,9 @@ const SETTLED: Duration = Duration::from_secs(120);
 /// And it stays so.
 const QUIET: Duration = Duration::from_secs(3);
 
-/// `chaos remote [--minutes N] [--seed S] [--short]`.
+/// `chaos remote [--for DURATION | --minutes N] [--seed S] [--short]`.
 pub(super) fn run(args: &[&str]) -> Result<()> {
-    let (mut length, mut seed) = (USUAL, crate::local::seed_from_clock());
-    let mut args = args.iter();
-    while let Some(arg) = args.next() {
-        let mut number = || -> Result<u64> {
-            let text = args.next().copied().unwrap_or_default();
-            text.parse().with_context(|| format!("{arg} takes a number, not {text:?}"))
-        };
-        match *arg {
-            "--minutes" => length = Duration::from_secs(number()? * 60),
-            "--seed" => seed = number()?,
-            "--short" => length = SHORT,
-            other => bail!("chaos remote does not know {other:?}; it takes --minutes N, --seed S and --short"),
-        }
-    }
+    let (length, seed) = super::asked("remote", args, (USUAL, SHORT), crate::local::seed())?;
     builds::build(&["drover"])?;
     need_hosts()?;
     let engine = dockerd::need(&[Wanted::new("openssl", "openssl")]);
@@ -65,11 +50,16 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
 /// The seeds of [`check`]: between them they kill, freeze and cut off everything that there is, drain, scale and edit.
 const SEEDS: [u64; 2] = [4, 8];
 
-/// Short runs, as a check of `cargo xtask interop`, with seeds that are always the same.
+/// Short runs, as a check of `cargo xtask interop`: seeds that once failed, those that are always the same, and a new
+/// one.
 pub(crate) fn check() -> Result<()> {
     need_hosts()?;
     dockerd::need(&[Wanted::new("openssl", "openssl")])?;
-    SEEDS.into_iter().try_for_each(|seed| play(seed, SHORT, true))
+    let failed = regressions::read()?.into_iter().filter_map(|once| match once {
+        regressions::Once::Remote(seed) => Some(seed),
+        _ => None,
+    });
+    failed.chain(SEEDS).chain([crate::local::seed()]).try_for_each(|seed| play(seed, SHORT, true))
 }
 
 /// Removes what a run that was killed has left in the kernel.
@@ -149,7 +139,10 @@ fn trouble(world: &mut World, troubles: &mut Troubles, pace: &mut Dice, length: 
             world.resolve_doubts()?;
         }
         if !world.watch.violations().is_empty() {
-            bail!("what happened last: {}", troubles.story.iter().rev().take(6).cloned().collect::<Vec<_>>().join(" | "));
+            bail!(
+                "what happened last: {}",
+                troubles.story.iter().rev().take(6).cloned().collect::<Vec<_>>().join(" | ")
+            );
         }
     }
     Ok(())
@@ -169,9 +162,17 @@ fn settle(world: &World, what: &str) -> Result<()> {
         let odd: Vec<&Value> = records
             .iter()
             .filter(lasting)
-            .filter(|r| r["Observed"]["State"] != "Running" || r["Manager"].is_null() || r["Desired"] != "run" || !r["Successor"].is_null())
+            .filter(|r| {
+                r["Observed"]["State"] != "Running"
+                    || r["Manager"].is_null()
+                    || r["Desired"] != "run"
+                    || !r["Successor"].is_null()
+            })
             .collect();
-        let whole = now == wanted && pids.len() == wanted.len() && odd.is_empty() && records.iter().filter(lasting).count() == wanted.len();
+        let whole = now == wanted
+            && pids.len() == wanted.len()
+            && odd.is_empty()
+            && records.iter().filter(lasting).count() == wanted.len();
         if !whole {
             last = format!("{} live {now:?}, wanted {wanted:?}, records that are not settled: {odd:?}", pids.len());
             since = None;
@@ -207,13 +208,15 @@ fn batches(world: &World, troubles: &Troubles) -> Result<()> {
     // What the engine did not see has no result either.
     let more = |slot: &String| runs(&lost, slot) + runs(&troubles.unseen, slot);
     let right = |slot: &String| (1..=1 + more(slot)).contains(&runs(&begun, slot));
-    let wrong: Vec<_> = slots.iter().filter(|slot| !right(slot)).map(|slot| format!("{slot}: {}", runs(&begun, slot))).collect();
+    let wrong: Vec<_> =
+        slots.iter().filter(|slot| !right(slot)).map(|slot| format!("{slot}: {}", runs(&begun, slot))).collect();
     ensure!(wrong.is_empty(), "tasks of batches have not run once: {wrong:?}");
     Ok(())
 }
 
-/// Slots with the number of times that they were restarted because the engine has lost a result: killed after it has taken the result from containerd and
-/// before it has written it down, it says 255 afterwards, and nobody can tell that from a task which ends so.
+/// Slots with the number of times that they were restarted because the engine has lost a result: killed after it has
+/// taken the result from containerd and before it has written it down, it says 255 afterwards, and nobody can tell that
+/// from a task which ends so.
 fn lost_results(world: &World, troubles: &Troubles) -> Result<BTreeMap<String, usize>> {
     if !troubles.counts.contains_key("engine killed") {
         return Ok(BTreeMap::new());
@@ -224,7 +227,12 @@ fn lost_results(world: &World, troubles: &Troubles) -> Result<BTreeMap<String, u
     };
     let at_the_engine = world.records()?.into_iter().filter(|record| record["Driver"] == "docker_remote");
     Ok(at_the_engine
-        .map(|record| (format!("{}.{}", record["Slot"]["JobID"].as_str().unwrap_or_default(), record["Slot"]["Index"]), told(&record)))
+        .map(|record| {
+            (
+                format!("{}.{}", record["Slot"]["JobID"].as_str().unwrap_or_default(), record["Slot"]["Index"]),
+                told(&record),
+            )
+        })
         .collect())
 }
 
@@ -233,7 +241,8 @@ fn report(world: &World, troubles: &Troubles, violations: &[String]) {
     let done: Vec<String> = troubles.counts.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
     println!("chaos remote: {}", done.join(", "));
     println!(
-        "chaos remote: {begun} instances have begun, {} ended by themselves well, {} looks at the hosts; violations: {}",
+        "chaos remote: {begun} instances have begun, {} ended by themselves well, {} looks at the hosts; \
+            violations: {}",
         world.watch.ended().values().sum::<usize>(),
         world.watch.looks(),
         violations.len()

@@ -1,5 +1,6 @@
-//! Two networks with a switch of their own: one of the server and the nodes, one of the nodes and the providers. Every member hangs on a line that can
-//! be cut, so that a node loses the servers, the providers, or a provider loses everybody.
+//! Two networks with a switch of their own: one of the server and the nodes, one of the nodes and the providers. Every
+//! member hangs on a line that can be cut, so that a node loses the servers, the providers, or a provider loses
+//! everybody.
 
 use std::path::{Path, PathBuf};
 
@@ -100,7 +101,8 @@ impl Net {
         self.address(of(&NODES, 151).or_else(|| of(&HOSTS, 141)).unwrap_or(129))
     }
 
-    /// Cuts or mends a member's line: `c-n1` to the servers, `p-n1` to the providers, `p-a` a host's, `p-engine` the engine's.
+    /// Cuts or mends a member's line: `c-n1` to the servers, `p-n1` to the providers, `p-a` a host's, `p-engine` the
+    /// engine's.
     pub(super) fn set_line(&self, line: &str, state: &str) -> Result<()> {
         ip(&format!("-n {} link set {line} {state}", self.namespace("w")))
     }

@@ -1,8 +1,8 @@
 //! What really runs, read from where it runs and never from Drover.
 //!
-//! Three witnesses. Each instance takes a lock that belongs to its slot when it begins, and tells when it did not get it: two that live at once are
-//! seen however short that is. It writes down that it began, so runs of a batch are counted. And a thread looks at the processes of the hosts all the
-//! time: one that has ended must have had a cause.
+//! Three witnesses. Each instance takes a lock that belongs to its slot when it begins, and tells when it did not get
+//! it: two that live at once are seen however short that is. It writes down that it began, so runs of a batch are
+//! counted. And a thread looks at the processes of the hosts all the time: one that has ended must have had a cause.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -50,7 +50,8 @@ pub(super) fn script(dir: &str, ends: Ends) -> Value {
         Ends::Well => format!("sleep 3 9>&-; echo $slot >>{dir}/ended; exit 0"),
     };
     let begin = format!(
-        "slot=$NOMAD_JOB_ID.$NOMAD_ALLOC_INDEX; exec 9>>{dir}/lock-$slot; {dir}/tools/loader --library-path {dir}/tools {dir}/tools/flock -n 9 || echo \"$slot version $CHAOS_VERSION\" >>{dir}/overlaps; \
+        "slot=$NOMAD_JOB_ID.$NOMAD_ALLOC_INDEX; exec 9>>{dir}/lock-$slot; {dir}/tools/loader --library-path \
+            {dir}/tools {dir}/tools/flock -n 9 || echo \"$slot version $CHAOS_VERSION\" >>{dir}/overlaps; \
          echo \"$slot $CHAOS_VERSION\" >>{dir}/begun"
     );
     json!({"command": "/bin/sh", "args": ["-c", format!("{begin}; {end}")]})
@@ -63,8 +64,14 @@ fn take_tools(dir: &Path) -> Result<()> {
     fs::copy(&flock, dir.join("flock"))?;
     let libraries = Run::new("ldd", [flock.as_os_str()]).output()?;
     // Each line has one absolute path; the loader is the one that is named by nothing else.
-    for (line, path) in libraries.lines().filter_map(|line| Some((line, line.split_whitespace().find(|word| word.starts_with('/'))?))) {
-        let name = if line.contains("=>") { Path::new(path).file_name().context("a library without a name")? } else { "loader".as_ref() };
+    for (line, path) in
+        libraries.lines().filter_map(|line| Some((line, line.split_whitespace().find(|word| word.starts_with('/'))?)))
+    {
+        let name = if line.contains("=>") {
+            Path::new(path).file_name().context("a library without a name")?
+        } else {
+            "loader".as_ref()
+        };
         fs::copy(path, dir.join(name))?;
     }
     ensure!(dir.join("loader").exists(), "flock's loader is not told by ldd: {libraries}");
@@ -102,8 +109,8 @@ struct Ledger {
     violations: Vec<String>,
 }
 
-/// An end without a cause, unless its instance had been asked for before it was seen: what is no longer wanted may begin all the same, when its creation
-/// is on the way, and end while its slot is wanted again, for a successor.
+/// An end without a cause, unless its instance had been asked for before it was seen: what is no longer wanted may
+/// begin all the same, when its creation is on the way, and end while its slot is wanted again, for a successor.
 struct Doubt {
     seen: Seen,
     since: Instant,
@@ -186,7 +193,8 @@ impl Watch {
         counts
     }
 
-    /// Decides what is doubtful. `asked_for` tells how long ago an allocation was made; none when there is no such allocation.
+    /// Decides what is doubtful. `asked_for` tells how long ago an allocation was made; none when there is no such
+    /// allocation.
     pub(super) fn resolve(&self, asked_for: impl Fn(&str) -> Result<Option<Duration>>) -> Result<()> {
         // Not under the lock: the server takes its time.
         let mut doubtful = std::mem::take(&mut lock(&self.ledger).doubtful).into_iter();
@@ -198,7 +206,8 @@ impl Watch {
                     return Err(error);
                 }
             };
-            let asked = age.and_then(|age| Instant::now().checked_sub(age)).map_or(doubt.since, |asked| asked.min(doubt.since));
+            let asked =
+                age.and_then(|age| Instant::now().checked_sub(age)).map_or(doubt.since, |asked| asked.min(doubt.since));
             let mut ledger = lock(&self.ledger);
             if !has_cause(&ledger.wanted, &doubt.seen, asked, doubt.ended) {
                 ledger.violations.push(doubt.what);
@@ -211,7 +220,11 @@ impl Watch {
     pub(super) fn violations(&self) -> Vec<String> {
         let mut all = lock(&self.ledger).violations.clone();
         let overlaps = fs::read_to_string(self.dir.join("overlaps")).unwrap_or_default();
-        all.extend(overlaps.lines().map(|line| format!("DUPLICATE: an instance of {line} began while another one of its slot lived")));
+        all.extend(
+            overlaps
+                .lines()
+                .map(|line| format!("DUPLICATE: an instance of {line} began while another one of its slot lived")),
+        );
         all
     }
 }
@@ -269,7 +282,8 @@ fn judge(ledger: &mut Ledger, found: BTreeMap<u32, Seen>) {
         if !ledger.excused.remove(&pid) && !has_cause(&ledger.wanted, &seen, since, now) {
             let (job, index) = &seen.slot;
             let what = format!(
-                "LOST: {job}[{index}] version {} on {} (process {pid}, of allocation {}) has ended after {:.1} s, and nobody asked for that",
+                "LOST: {job}[{index}] version {} on {} (process {pid}, of allocation {}) has ended after {:.1} s, and \
+                    nobody asked for that",
                 seen.version,
                 seen.host,
                 seen.alloc,
@@ -290,7 +304,11 @@ fn judge(ledger: &mut Ledger, found: BTreeMap<u32, Seen>) {
     let mut double = Vec::new();
     for ((job, index), all) in slots {
         // Each was seen alive before: who is alive now has lived beside the others.
-        let alive: Vec<_> = all.iter().filter(|seen| seen.process.is_alive()).map(|s| format!("{} on {}", s.process.pid, s.host)).collect();
+        let alive: Vec<_> = all
+            .iter()
+            .filter(|seen| seen.process.is_alive())
+            .map(|s| format!("{} on {}", s.process.pid, s.host))
+            .collect();
         if alive.len() > 1 {
             double.push(format!("DUPLICATE: {job}[{index}] lives {} times: {}", alive.len(), alive.join(", ")));
         }
@@ -327,8 +345,9 @@ mod tests {
     fn an_end_needs_a_cause() {
         let t0 = Instant::now();
         let at = |ms| t0 + Duration::from_millis(ms);
-        let wanted =
-            |list: &[(u64, Option<(u32, u32)>)]| BTreeMap::from([("j".to_owned(), list.iter().map(|(t, w)| (at(*t), *w)).collect())]);
+        let wanted = |list: &[(u64, Option<(u32, u32)>)]| {
+            BTreeMap::from([("j".to_owned(), list.iter().map(|(t, w)| (at(*t), *w)).collect())])
+        };
         let steady = wanted(&[(0, Some((1, 2)))]);
         assert!(!has_cause(&steady, &seen(1, 1), at(5), at(100)));
         assert!(has_cause(&steady, &seen(1, 2), at(5), at(100)), "beyond the count");
@@ -353,7 +372,11 @@ mod tests {
         judge(&mut ledger, BTreeMap::from([(own, seen(1, 0)), (other.id(), second)]));
         other.kill().expect("kill");
         other.wait().expect("wait");
-        assert!(ledger.violations.len() == 1 && ledger.violations[0].starts_with("DUPLICATE"), "{:?}", ledger.violations);
+        assert!(
+            ledger.violations.len() == 1 && ledger.violations[0].starts_with("DUPLICATE"),
+            "{:?}",
+            ledger.violations
+        );
         ledger.wanted.insert("j".into(), vec![(Instant::now() - Duration::from_secs(1), Some((1, 1)))]);
         judge(&mut ledger, BTreeMap::new());
         assert!(ledger.doubtful.iter().any(|doubt| doubt.what.starts_with("LOST")));
@@ -363,10 +386,22 @@ mod tests {
     fn what_was_asked_for_before_it_was_unwanted_may_end() {
         let long_ago = |ms| Instant::now() - Duration::from_millis(ms);
         let judged = |asked: Option<Duration>| {
-            let watch = Watch { dir: PathBuf::new(), ledger: Arc::default(), looks: Arc::default(), stop: Arc::default(), thread: None };
-            let wanted = vec![(long_ago(9000), Some((1, 4))), (long_ago(3000), Some((1, 0))), (long_ago(2000), Some((1, 4)))];
+            let watch = Watch {
+                dir: PathBuf::new(),
+                ledger: Arc::default(),
+                looks: Arc::default(),
+                stop: Arc::default(),
+                thread: None,
+            };
+            let wanted =
+                vec![(long_ago(9000), Some((1, 4))), (long_ago(3000), Some((1, 0))), (long_ago(2000), Some((1, 4)))];
             lock(&watch.ledger).wanted.insert("j".into(), wanted);
-            lock(&watch.ledger).doubtful.push(Doubt { seen: seen(1, 3), since: long_ago(1000), ended: long_ago(800), what: "LOST".into() });
+            lock(&watch.ledger).doubtful.push(Doubt {
+                seen: seen(1, 3),
+                since: long_ago(1000),
+                ended: long_ago(800),
+                what: "LOST".into(),
+            });
             assert!(watch.resolve(|_| anyhow::bail!("no answer")).is_err());
             assert_eq!(watch.violations().len(), 0);
             watch.resolve(|_| Ok(asked)).expect("an answer");

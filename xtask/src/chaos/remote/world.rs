@@ -1,4 +1,5 @@
-//! A server, three nodes in network namespaces, hosts with ssh servers in theirs, and an engine; and what people ask of the server.
+//! A server, three nodes in network namespaces, hosts with ssh servers in theirs, and an engine; and what people ask of
+//! the server.
 
 use std::{
     fs,
@@ -21,7 +22,7 @@ use crate::{
         dockerd::{Daemon, IMAGE},
         sshd,
     },
-    local::{self, kill, processes_of, until},
+    local::{self, processes_of, until},
 };
 
 pub(super) const BOUND: Duration = Duration::from_secs(90);
@@ -61,7 +62,8 @@ impl World {
             sshds.push((host, Guard(sshd::start(dir.path(), &net.namespace(host), host, host, &net.provider(host))?)));
         }
         let place = |name: &str, namespace| Place { namespace, address: net.control(name), ports: [4646, 4647] };
-        let settings = "server {\n  heartbeat_grace = \"300ms\"\n  min_heartbeat_ttl = \"2s\"\n  remote_sweep_interval = \"10s\"\n}";
+        let settings = "server {\n  heartbeat_grace = \"300ms\"\n  min_heartbeat_ttl = \"2s\"\n  \
+            remote_sweep_interval = \"10s\"\n}";
         let server = Agent::start_in("chaosremote-server", place("server", None), Role::Server, &[], settings)?;
         let plugins = plugins(&dir, &net, engine.is_some());
         let mut nodes = Vec::new();
@@ -91,15 +93,10 @@ impl World {
         self.dir.path().join(format!("host-{host}"))
     }
 
-    /// SIGKILL for a host's listener and for the connections that it has.
+    /// Ends a host's listener and the connections that it has.
     pub(super) fn end_sshd(&mut self, host: &str) -> Result<()> {
         self.sshds.retain(|(name, _)| *name != host);
-        for pid in sshd::inhabitants(&self.net.namespace(host)) {
-            if fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().starts_with("sshd") {
-                kill(pid)?;
-            }
-        }
-        Ok(())
+        sshd::end_all(&self.net.namespace(host))
     }
 
     pub(super) fn start_sshd(&mut self, host: &'static str) -> Result<()> {
@@ -133,7 +130,8 @@ impl World {
 
     /// Ends what a container has started and the engine does not see.
     pub(super) fn end_unseen(&self, container: &str) {
-        let inside = |pid: u32| fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default().contains(container);
+        let inside =
+            |pid: u32| fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default().contains(container);
         for seen in self.watch.live().into_iter().filter(|seen| inside(seen.process.pid)) {
             self.watch.excuse(seen.process.pid);
         }
@@ -156,7 +154,8 @@ impl World {
         let mut left = Vec::new();
         for host in HOSTS {
             // Channels belong to the managers; they end with their connections.
-            let processes = processes_of(&self.host_dir(host)).into_iter().filter(|(_, command)| !command.contains("serve-host"));
+            let processes =
+                processes_of(&self.host_dir(host)).into_iter().filter(|(_, command)| !command.contains("serve-host"));
             left.extend(processes.map(|(pid, command)| format!("process {pid} on host {host}: {command}")));
             let instances = fs::read_dir(self.host_dir(host).join("runtime/instances")).into_iter().flatten().flatten();
             let there = instances.filter(|entry| entry.path().join("instance.json").exists());
@@ -165,7 +164,12 @@ impl World {
         if let Some(engine) = &self.engine {
             left.extend(engine.containers(true)?.into_iter().map(|(_, name)| format!("container {name}")));
         }
-        left.extend(self.watch.live().iter().map(|seen| format!("process {} of {:?} on {}", seen.process.pid, seen.slot, seen.host)));
+        left.extend(
+            self.watch
+                .live()
+                .iter()
+                .map(|seen| format!("process {} of {:?} on {}", seen.process.pid, seen.slot, seen.host)),
+        );
         left.extend(self.records()?.iter().map(|record| format!("record {record}")));
         Ok(left)
     }
@@ -213,18 +217,22 @@ fn plugins(dir: &Dir, net: &Net, with_engine: bool) -> String {
     let root = dir.path().display();
     let host = |host: &str| {
         format!(
-            "    host {host:?} {{\n      address = {:?}\n      dir = \"{root}/host-{host}/runtime\"\n      capacity {{\n        sessions = 40\n      }}\n    }}\n",
+            "    host {host:?} {{\n      address = {:?}\n      dir = \"{root}/host-{host}/runtime\"\n      capacity \
+                {{\n        sessions = 40\n      }}\n    }}\n",
             net.provider(host)
         )
     };
     let hosts: String = HOSTS.iter().map(|name| host(name)).collect();
     let ssh = format!(
-        "plugin \"remote_exec\" {{\n  config {{\n    transport = \"ssh\"\n    pool = \"chaos\"\n    ssh_config = \"{root}/ssh_config\"\n    \
+        "plugin \"remote_exec\" {{\n  config {{\n    transport = \"ssh\"\n    pool = \"chaos\"\n    ssh_config \
+            = \"{root}/ssh_config\"\n    \
          known_hosts = \"{root}/keys/known_hosts\"\n    keepalive_seconds = 2\n{hosts}  }}\n}}\n"
     );
     let engine = format!(
-        "plugin \"docker_remote\" {{\n  config {{\n    endpoint = \"tcp://{}:{ENGINE}\"\n    volumes {{\n      enabled = true\n    }}\n    tls {{\n      \
-         ca = \"{root}/tls/ca.pem\"\n      cert = \"{root}/tls/client.pem\"\n      key = \"{root}/tls/client.key\"\n    }}\n  }}\n}}\n",
+        "plugin \"docker_remote\" {{\n  config {{\n    endpoint = \"tcp://{}:{ENGINE}\"\n    volumes {{\n      \
+            enabled = true\n    }}\n    tls {{\n      \
+         ca = \"{root}/tls/ca.pem\"\n      cert = \"{root}/tls/client.pem\"\n      key \
+         = \"{root}/tls/client.key\"\n    }}\n  }}\n}}\n",
         net.provider("engine")
     );
     format!("{ssh}{}", if with_engine { engine } else { String::new() })
@@ -250,7 +258,8 @@ impl Job<'_> {
         json!({"Job": {
             "ID": self.id, "Name": self.id, "Type": kind, "Datacenters": ["*"],
             "TaskGroups": [{ "Name": "g", "Count": count,
-                "RestartPolicy": {"Attempts": 10_000, "Interval": 3_600_000_000_000_i64, "Delay": 250_000_000, "Mode": "delay"},
+                "RestartPolicy": {"Attempts": 10_000, "Interval": 3_600_000_000_000_i64, "Delay": 250_000_000,
+                    "Mode": "delay"},
                 "Tasks": [{ "Name": "t", "Driver": self.driver, "Config": config, "KillTimeout": 1_000_000_000_i64,
                             "Env": {"CHAOS_WORLD": mark(), "CHAOS_VERSION": version.to_string()},
                             "Resources": {"CPU": 20, "MemoryMB": 16} }] }]

@@ -1,4 +1,5 @@
-//! Where ours is better than the stock, or the stock 1.9 is not what a newer one does. One that no longer differs fails the run.
+//! Where ours is better than the stock, or the stock 1.9 is not what a newer one does. One that no longer differs fails
+//! the run.
 //!
 //! `known` is what each full run shows. `sometimes` is what depends on who is first, or on what the dice throw.
 
@@ -12,7 +13,8 @@ pub(super) const FORKS: &[Fork] = &[
             "*/allocs/*/DesiredDescription",
             "alloc is being updated due to job update",
             "alloc not needed due to job update",
-            "A promoted canary takes the place of the allocation that has failed before it. The stock leaves out what has ended when it looks for what to \
+            "A promoted canary takes the place of the allocation that has failed before it. The stock leaves out what \
+                has ended when it looks for what to \
              stop: it stops the healthy canary, and makes a third allocation in the place of the failed one.",
         ),
         then: "*/allocs/* || */deployments/* || */summary/*",
@@ -23,11 +25,14 @@ pub(super) const FORKS: &[Fork] = &[
             "*scale g to */allocs/*/DesiredDescription",
             "",
             "alloc not needed due to job update",
-            "What has failed and is not wanted any more is not tried again: who wants one again gets it at once. The stock goes on waiting for the time \
+            "What has failed and is not wanted any more is not tried again: who wants one again gets it at once. The \
+                stock goes on waiting for the time \
              at which it would have tried it again, an hour say, and places none before.",
         ),
-        // Of allocations only whole ones that the other has not: what lives and is stopped by us alone is not explained.
-        then: "*/DesiredStatus || *]#2 || *]#3 || *]#4 || *]#5 || */deployments/* || */summary/* || */evals/* || */job/Status",
+        // Of allocations only whole ones that the other has not: what lives and is stopped by us alone is not
+        // explained.
+        then: "*/DesiredStatus || *]#2 || *]#3 || *]#4 || *]#5 || */deployments/* || */summary/* || */evals/* || \
+            */job/Status",
     },
     Fork {
         at: known(
@@ -35,7 +40,8 @@ pub(super) const FORKS: &[Fork] = &[
             "*node returns/allocs/*",
             "-",
             "{\"Canary\":true,*",
-            "A canary that finds no room when its node is lost waits for it, and is placed when the node is back. The stock forgets it: its deployment can \
+            "A canary that finds no room when its node is lost waits for it, and is placed when the node is back. The \
+                stock forgets it: its deployment can \
              never be promoted.",
         ),
         then: "*/allocs/* || */deployments/* || */evals/* || */summary/*",
@@ -46,7 +52,8 @@ pub(super) const FORKS: &[Fork] = &[
             "*node of g[0] goes down/evals/kinds",
             "queued-allocs complete",
             "queued-allocs blocked *",
-            "A canary that finds no room waits for it. The stock forgets it when the evaluation that waits is looked at once more, which may come before \
+            "A canary that finds no room waits for it. The stock forgets it when the evaluation that waits is looked \
+                at once more, which may come before \
              the node is back or after.",
         ),
         then: "*/evals/* || */summary/*",
@@ -57,7 +64,8 @@ pub(super) const FORKS: &[Fork] = &[
             "*/evals/kinds",
             "alloc-failure failed (maximum attempts reached (*))",
             "*",
-            "When an allocation fails on a node that takes no work, the stock cannot note when it is tried again, and runs out of attempts for its plan.",
+            "When an allocation fails on a node that takes no work, the stock cannot note when it is tried again, and \
+                runs out of attempts for its plan.",
         ),
         then: "*/HasFollowup || */evals/*",
     },
@@ -65,9 +73,11 @@ pub(super) const FORKS: &[Fork] = &[
         at: sometimes(
             "random*",
             "*/deployments/*/StatusDescription",
-            "Failed due to progress deadline - not rolling back to stable job version * as current job has same specification",
+            "Failed due to progress deadline - not rolling back to stable job version * as current job has same \
+                specification",
             "Failed due to progress deadline - rolling back to job version *",
-            "A version that comes from a scale is not stable before it was rolled out: auto_revert goes back to the one before. The stock takes it for stable \
+            "A version that comes from a scale is not stable before it was rolled out: auto_revert goes back to the \
+                one before. The stock takes it for stable \
              because the one before was.",
         ),
         then: "*",
@@ -84,11 +94,13 @@ pub(super) const EXCEPTIONS: &[Known] = &[
     ),
     known(
         "random* || drain-of-a-canary",
-        "*node of g[0] goes down/allocs/*/HasNext || *node returns/allocs/*/HasNext || *POST allocation ALLOC stop/allocs/*/HasNext \
+        "*node of g[0] goes down/allocs/*/HasNext || *node returns/allocs/*/HasNext || *POST allocation ALLOC \
+            stop/allocs/*/HasNext \
          || *drain of the node of g[0]/allocs/*/HasNext || *drain ends/allocs/*/HasNext",
         "false",
         "true",
-        "What was lost, moved or stopped knows what has taken its place, also when that is a canary or has found room only later; the stock loses the link.",
+        "What was lost, moved or stopped knows what has taken its place, also when that is a canary or has found room \
+            only later; the stock loses the link.",
     ),
     sometimes(
         "random* || system-waits-for-room",
@@ -102,21 +114,25 @@ pub(super) const EXCEPTIONS: &[Known] = &[
         "*/evals/failed placements of the newest",
         "*] 0",
         "*] 1",
-        "Which evaluation is the newest depends on what came when: one that looks for two places that are missing tells of both.",
+        "Which evaluation is the newest depends on what came when: one that looks for two places that are missing \
+            tells of both.",
     ),
     sometimes(
         "random*",
         "*/allocs/*/RescheduleDelays",
         "-",
         "*",
-        "What is moved or stopped by a person keeps the attempts that it has spent on its record; the stock forgets them.",
+        "What is moved or stopped by a person keeps the attempts that it has spent on its record; the stock \
+            forgets them.",
     ),
     sometimes(
         "random*",
-        "*all g[0] t end with */deployments/*/groups/g/HealthyAllocs || *all g[0] t end with */deployments/*/groups/g/PlacedAllocs",
+        "*all g[0] t end with */deployments/*/groups/g/HealthyAllocs || *all g[0] t end with \
+            */deployments/*/groups/g/PlacedAllocs",
         "*",
         "*",
-        "What comes back in the version before, while canaries are tried, is no part of that version's deployment, which has ended; the stock counts it there.",
+        "What comes back in the version before, while canaries are tried, is no part of that version's deployment, \
+            which has ended; the stock counts it there.",
     ),
     // Evaluations.
     known(
@@ -140,7 +156,13 @@ pub(super) const EXCEPTIONS: &[Known] = &[
         "-",
         "A reconnected node settles in one evaluation; the stock runs out of attempts for its plan.",
     ),
-    sometimes("*", "*/evals/kinds", "reconnect failed *", "reconnect complete", "A reconnected node settles in one evaluation."),
+    sometimes(
+        "*",
+        "*/evals/kinds",
+        "reconnect failed *",
+        "reconnect complete",
+        "A reconnected node settles in one evaluation.",
+    ),
     known(
         "disconnect*",
         "*/evals/kinds",
@@ -156,7 +178,13 @@ pub(super) const EXCEPTIONS: &[Known] = &[
         "A constraint without a value is named without a blank after it.",
     ),
     // Jobs and allocations.
-    known("*", "*/job/Stable", "true", "false", "A version that only stops the job was never rolled out: it is no version to go back to."),
+    known(
+        "*",
+        "*/job/Stable",
+        "true",
+        "false",
+        "A version that only stops the job was never rolled out: it is no version to go back to.",
+    ),
     known(
         "*",
         "*/ClientDescription",
@@ -239,11 +267,18 @@ pub(super) const EXCEPTIONS: &[Known] = &[
         "sticky-disk || as-stored || drain-moves-the-disk",
         "*/events",
         "-",
-        "Task Setup: Waiting for the previous allocation* || Task Setup: The data of the previous allocation * has been copied from its node *",
+        "Task Setup: Waiting for the previous allocation* || Task Setup: The data of the previous allocation * has \
+            been copied from its node *",
         "Ours says what a task waits for, and what it was given.",
     ),
     // What a task is given.
-    known("directories", "*/stdout *", "*d 777 *", "-", "Directories are sticky, and private and secret ones are the task's alone."),
+    known(
+        "directories",
+        "*/stdout *",
+        "*d 777 *",
+        "-",
+        "Directories are sticky, and private and secret ones are the task's alone.",
+    ),
     known(
         "directories",
         "*/stdout *",
@@ -258,10 +293,28 @@ pub(super) const EXCEPTIONS: &[Known] = &[
         "-",
         "Marks and pipes of the stock's own agent are no part of the layout.",
     ),
-    known("environment", "*/stdout *", "NOMAD_CPU_CORES=*", "-", "A task without cores of its own has no variable of them."),
-    known("environment", "*/stdout *", "NOMAD_PARENT_CGROUP=*", "NOMAD_PARENT_CGROUP=*", "The parent of control groups has another name."),
+    known(
+        "environment",
+        "*/stdout *",
+        "NOMAD_CPU_CORES=*",
+        "-",
+        "A task without cores of its own has no variable of them.",
+    ),
+    known(
+        "environment",
+        "*/stdout *",
+        "NOMAD_PARENT_CGROUP=*",
+        "NOMAD_PARENT_CGROUP=*",
+        "The parent of control groups has another name.",
+    ),
     // Kinds of evaluations that depend on who is first.
-    sometimes("*", "*/evals/kinds", "*", "queued-allocs canceled *", "Descriptions of cancelled evaluations are sentences of our own."),
+    sometimes(
+        "*",
+        "*/evals/kinds",
+        "*",
+        "queued-allocs canceled *",
+        "Descriptions of cancelled evaluations are sentences of our own.",
+    ),
     sometimes(
         "*",
         "*/evals/kinds",
@@ -282,7 +335,8 @@ pub(super) const EXCEPTIONS: &[Known] = &[
         "*node returns/allocs/*/Healthy",
         "false",
         "true",
-        "What was healthy when its node was lost is not called unhealthy because it is stopped when the node is back. The stock's agent begins to wait \
+        "What was healthy when its node was lost is not called unhealthy because it is stopped when the node is back. \
+            The stock's agent begins to wait \
          for the health anew, while the poststop task cleans up.",
     ),
     sometimes(
@@ -292,20 +346,28 @@ pub(super) const EXCEPTIONS: &[Known] = &[
         "- || null",
         "An allocation that was stopped before it could become healthy is not called unhealthy.",
     ),
-    sometimes("*", "*/UnhealthyAllocs", "1", "-", "An allocation that was stopped before it could become healthy is not called unhealthy."),
+    sometimes(
+        "*",
+        "*/UnhealthyAllocs",
+        "1",
+        "-",
+        "An allocation that was stopped before it could become healthy is not called unhealthy.",
+    ),
     sometimes(
         "random* || node-down || blocked-* || distinct-* || exhausted-cpu || priority-of-waiting-jobs || eligibility",
         "*/Healthy",
         "null",
         "true",
-        "Without a deployment the stock begins to wait for the health anew when an allocation changes, though its tasks have run on.",
+        "Without a deployment the stock begins to wait for the health anew when an allocation changes, though its \
+            tasks have run on.",
     ),
     sometimes(
         "random* || node-down || blocked-* || distinct-* || exhausted-cpu || priority-of-waiting-jobs || eligibility",
         "*/Healthy",
         "true",
         "null",
-        "Without a deployment the health is known some time after the start: which of the two is asked first is chance.",
+        "Without a deployment the health is known some time after the start: which of the two is asked first \
+            is chance.",
     ),
     known(
         "random*",
@@ -319,7 +381,8 @@ pub(super) const EXCEPTIONS: &[Known] = &[
         "*/events",
         "-",
         "Template: Missing: *",
-        "Ours tells what a template waits for after three seconds; the stock begins to count them anew with all that it hears.",
+        "Ours tells what a template waits for after three seconds; the stock begins to count them anew with all that \
+            it hears.",
     ),
     // Jobs.
     known(
@@ -327,7 +390,8 @@ pub(super) const EXCEPTIONS: &[Known] = &[
         "1 run/answer/* || 2 POST job JOB periodic force/answer",
         "*",
         "*",
-        "A periodic job is refused by name as long as nothing would launch it: one that was taken and never ran would deceive.",
+        "A periodic job is refused by name as long as nothing would launch it: one that was taken and never ran would \
+            deceive.",
     ),
     known(
         "system-fits-nowhere || system-waits-for-room",
@@ -351,7 +415,7 @@ pub(super) const EXCEPTIONS: &[Known] = &[
         "An allocation that is lost does not say that it is unknown.",
     ),
     sometimes(
-        "node-down || batch-node-down || random*",
+        "node-down || batch-node-down || system-node-down || random*",
         "*/tasks/*/events",
         "-",
         "Killed: Task successfully killed",
@@ -371,7 +435,13 @@ pub(super) const EXCEPTIONS: &[Known] = &[
         "*",
         "How logs are passed on is not the layout: pipes there, a file with the place reached here.",
     ),
-    sometimes("logs-rotate", "*/Size", "*", "*", "After how many lines a new file begins depends on how much is written at once."),
+    sometimes(
+        "logs-rotate",
+        "*/Size",
+        "*",
+        "*",
+        "After how many lines a new file begins depends on how much is written at once.",
+    ),
     known("*as-stored", "*/Consul", "*", "-", "There is no Consul: nothing is stored of one."),
     known(
         "refusals-*",
@@ -380,7 +450,13 @@ pub(super) const EXCEPTIONS: &[Known] = &[
         "*",
         "A numeric port of a task's service and its check has an address here, and is taken.",
     ),
-    sometimes("*", "*/evals/kinds", "queued-allocs complete", "-", "What waits for room is looked at again only when there may be some."),
+    sometimes(
+        "*",
+        "*/evals/kinds",
+        "queued-allocs complete",
+        "-",
+        "What waits for room is looked at again only when there may be some.",
+    ),
     known(
         "as-stored",
         "*/Constraints",
@@ -388,10 +464,17 @@ pub(super) const EXCEPTIONS: &[Known] = &[
         "-",
         "Every node here has services: no constraint on versions is added to the job's own.",
     ),
-    known("as-stored", "*/Services/*/Cluster", "default", "-", "There is no Consul: nothing is stored of a cluster of it."),
+    known(
+        "as-stored",
+        "*/Services/*/Cluster",
+        "default",
+        "-",
+        "There is no Consul: nothing is stored of a cluster of it.",
+    ),
     known(
         "refusals-*",
-        "*run affinity-weight/answer/* || *run payload-without-parameters/answer/* || *run volume-type/answer/* || *run service-port/answer/*",
+        "*run affinity-weight/answer/* || *run payload-without-parameters/answer/* || *run volume-type/answer/* || \
+            *run service-port/answer/*",
         "*",
         "*",
         "What can never work is refused at submission; the stock takes it.",
@@ -401,7 +484,8 @@ pub(super) const EXCEPTIONS: &[Known] = &[
         "*",
         "*",
         "*",
-        "A system job has an allocation on each node: one that is stopped is placed again at once, not when something else happens.",
+        "A system job has an allocation on each node: one that is stopped is placed again at once, not when something \
+            else happens.",
     ),
     known(
         "odd-requests",
@@ -422,21 +506,25 @@ pub(super) const EXCEPTIONS: &[Known] = &[
         "4 stop/job high/evals/failed placements of the newest",
         "*",
         "*] 2",
-        "The one evaluation that waits goes on to wait for the nodes that are full still, and tells of them. The stock ends it and makes others.",
+        "The one evaluation that waits goes on to wait for the nodes that are full still, and tells of them. The \
+            stock ends it and makes others.",
     ),
     known(
         "drain-of-a-canary",
-        "5 drain of the node of g[0]/evals/* || 5 drain of the node of g[0]/summary/* || 7 drain ends/* || 8 POST deployment promote DEPLOYMENT/*",
+        "5 drain of the node of g[0]/evals/* || 5 drain of the node of g[0]/summary/* || 7 drain ends/* || 8 POST \
+            deployment promote DEPLOYMENT/*",
         "*",
         "*",
-        "A canary that finds no room waits for it and is placed when there is some. The stock forgets it: its deployment can never be promoted.",
+        "A canary that finds no room waits for it and is placed when there is some. The stock forgets it: its \
+            deployment can never be promoted.",
     ),
     known(
         "static-port-of-two-addresses",
         "2 run other/job other/* || 3 scale g to 2/job other/*",
         "*",
         "*",
-        "A static port of a node is given once. The stock gives it once for each address of the default network, IPv4 and IPv6: two tasks that listen at \
+        "A static port of a node is given once. The stock gives it once for each address of the default network, IPv4 \
+            and IPv6: two tasks that listen at \
          all addresses then collide.",
     ),
     known(

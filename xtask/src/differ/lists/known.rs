@@ -19,7 +19,13 @@ pub(in crate::differ) struct Known {
     pub(in crate::differ) always: bool,
 }
 
-pub(super) const fn known(scenario: &'static str, path: &'static str, stock: &'static str, ours: &'static str, why: &'static str) -> Known {
+pub(super) const fn known(
+    scenario: &'static str,
+    path: &'static str,
+    stock: &'static str,
+    ours: &'static str,
+    why: &'static str,
+) -> Known {
     Known { scenario, path, stock, ours, why, always: true }
 }
 
@@ -33,7 +39,8 @@ pub(super) const fn sometimes(
     Known { scenario, path, stock, ours, why, always: false }
 }
 
-/// A known difference after which the two systems have something else before them: what differs later, there, follows from it.
+/// A known difference after which the two systems have something else before them: what differs later, there, follows
+/// from it.
 pub(super) struct Fork {
     pub(super) at: Known,
     /// Paths of what follows.
@@ -47,6 +54,10 @@ impl Known {
             && matches(self.path, &difference.path)
             && matches(self.stock, &side(&difference.stock))
             && matches(self.ours, &side(&difference.ours))
+    }
+    /// Whether it is about this scenario.
+    pub(in crate::differ) fn is_of(&self, scenario: &str) -> bool {
+        matches(self.scenario, scenario)
     }
     /// How the run names it.
     pub(in crate::differ) fn label(&self) -> String {
@@ -62,9 +73,9 @@ pub(super) fn matches(pattern: &str, text: &str) -> bool {
 fn matches_one(pattern: &str, text: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == text,
-        Some((before, after)) => text
-            .strip_prefix(before)
-            .is_some_and(|rest| (0..=rest.len()).filter(|at| rest.is_char_boundary(*at)).any(|at| matches_one(after, &rest[at..]))),
+        Some((before, after)) => text.strip_prefix(before).is_some_and(|rest| {
+            (0..=rest.len()).filter(|at| rest.is_char_boundary(*at)).any(|at| matches_one(after, &rest[at..]))
+        }),
     }
 }
 

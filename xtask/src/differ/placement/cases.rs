@@ -103,11 +103,13 @@ const FORCED: &str = "delay = \"1h\"; delay_function = \"constant\"; unlimited =
 const SPREADS: &[(&str, &str)] = &[
     (
         "spread-to-targets",
-        "spread {; attribute = \"${node.datacenter}\"; weight = 80; target \"dc1\" {; percent = 70; }; target \"dc2\" {; percent = 30; }; }",
+        "spread {; attribute = \"${node.datacenter}\"; weight = 80; target \"dc1\" {; percent = 70; }; target \"dc2\" \
+            {; percent = 30; }; }",
     ),
     (
         "spread-with-a-rest",
-        "spread {; attribute = \"${meta.rack}\"; weight = 50; target \"r1\" {; percent = 40; }; target \"r2\" {; percent = 20; }; }",
+        "spread {; attribute = \"${meta.rack}\"; weight = 50; target \"r1\" {; percent = 40; }; target \"r2\" {; \
+            percent = 20; }; }",
     ),
     ("spread-evenly", "spread {; attribute = \"${meta.rack}\"; }"),
     ("spread-over-what-some-lack", "spread {; attribute = \"${attr.storage.kind}\"; }"),
@@ -141,11 +143,15 @@ pub(super) fn cases() -> Vec<Case> {
         let nowhere = scored().group(&lines).task(&resources(100, 900_000));
         case(&format!("constraint-{name}"), vec![Plan(nowhere), Run(scored().group(&lines).task(&resources(300, 300)))])
     }));
-    // The stock counts twice what it updates in place, and takes a failed one off that it does not count: only new jobs and what is stopped are compared.
+    // The stock counts twice what it updates in place, and takes a failed one off that it does not count: only new jobs
+    // and what is stopped are compared.
     for (name, lines) in SPREADS {
         for count in [1, 2, 3, 5, 9] {
             let job = plain().count(count).group(lines);
-            let last = ["g[0]", "g[1]", "g[2]", "g[4]", "g[8]"].into_iter().find(|l| *l == format!("g[{}]", count - 1)).unwrap_or("g[0]");
+            let last = ["g[0]", "g[1]", "g[2]", "g[4]", "g[8]"]
+                .into_iter()
+                .find(|l| *l == format!("g[{}]", count - 1))
+                .unwrap_or("g[0]");
             let case = case(&format!("{name}-{count}"), vec![Run(job), Stop(last)]);
             cases.push(if count == 5 { case.filled() } else { case });
         }
@@ -155,8 +161,11 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(case(name, vec![Plan(job(*too_many)), Run(job(*count)), Stop("g[1]")]));
     }
     cases.extend([
-        case("best-of-all", vec![Run(scored().task(&resources(400, 500))), Scale(2), Scale(3), Scale(4), Scale(8)]).filled(),
-        case("best-of-all-spread", vec![Run(scored().task(&resources(400, 500))), Scale(2), Scale(3), Scale(8)]).filled().spread(),
+        case("best-of-all", vec![Run(scored().task(&resources(400, 500))), Scale(2), Scale(3), Scale(4), Scale(8)])
+            .filled(),
+        case("best-of-all-spread", vec![Run(scored().task(&resources(400, 500))), Scale(2), Scale(3), Scale(8)])
+            .filled()
+            .spread(),
         case("many-at-once", vec![Run(scored().count(12).task(&resources(400, 500)))]).filled(),
         case(
             "affinities",
@@ -184,9 +193,17 @@ pub(super) fn cases() -> Vec<Case> {
         case(
             "distinct-hosts",
             vec![
-                Run(scored().group("constraint {; distinct_hosts = true; }").group(&constraint("${meta.slice}", "=", "3")).count(3)),
+                Run(scored()
+                    .group("constraint {; distinct_hosts = true; }")
+                    .group(&constraint("${meta.slice}", "=", "3"))
+                    .count(3)),
                 Scale(4),
-                Plan(scored().group("constraint {; distinct_hosts = true; }").group(&constraint("${meta.slice}", "=", "3")).count(9)),
+                Plan(
+                    scored()
+                        .group("constraint {; distinct_hosts = true; }")
+                        .group(&constraint("${meta.slice}", "=", "3"))
+                        .count(9),
+                ),
             ],
         ),
         case(
@@ -213,15 +230,26 @@ pub(super) fn cases() -> Vec<Case> {
         case(
             "static-port",
             vec![
-                Run(scored().count(2).group("network {; port \"a\" {; static = 9000; }; }").group(&constraint("${meta.slice}", "=", "2"))),
+                Run(scored().count(2).group("network {; port \"a\" {; static = 9000; }; }").group(&constraint(
+                    "${meta.slice}",
+                    "=",
+                    "2",
+                ))),
                 Scale(4),
-                Plan(scored().count(9).group("network {; port \"a\" {; static = 9000; }; }").group(&constraint("${meta.slice}", "=", "2"))),
+                Plan(scored().count(9).group("network {; port \"a\" {; static = 9000; }; }").group(&constraint(
+                    "${meta.slice}",
+                    "=",
+                    "2",
+                ))),
             ],
         ),
         case("spread-and-scale", vec![Run(plain().count(3).group(SPREADS[0].1)), Scale(4)]),
         case("distinct-property-and-scale", vec![Run(scored().group(DISTINCT[0].1).count(2)), Scale(4)]),
         case("reserved-port", vec![Plan(scored().count(60).group("network {; port \"a\" {; static = 8050; }; }"))]),
-        case("dynamic-ports", vec![Run(scored().count(2).group("network {; port \"a\" {}; port \"b\" {}; }")), Scale(4)]),
+        case(
+            "dynamic-ports",
+            vec![Run(scored().count(2).group("network {; port \"a\" {}; port \"b\" {}; }")), Scale(4)],
+        ),
         case(
             "cores",
             vec![
@@ -251,13 +279,21 @@ pub(super) fn cases() -> Vec<Case> {
             "two-groups",
             vec![Run(scored().group(&constraint("${meta.slice}", "=", "6")).with_group(
                 "h",
-                &format!("{}; {}", constraint("${meta.slice}", "=", "3"), affinity("${attr.kernel.name}", "=", "linux", 50)),
+                &format!(
+                    "{}; {}",
+                    constraint("${meta.slice}", "=", "3"),
+                    affinity("${attr.kernel.name}", "=", "linux", 50)
+                ),
                 "sleep 1",
             ))],
         ),
         case(
             "reschedule-penalty",
-            vec![Run(scored().group(&constraint("${meta.slice}", "=", "7")).reschedule(FORCED)), Fail("g[0]"), Fail("g[0]")],
+            vec![
+                Run(scored().group(&constraint("${meta.slice}", "=", "7")).reschedule(FORCED)),
+                Fail("g[0]"),
+                Fail("g[0]"),
+            ],
         ),
     ]);
     cases

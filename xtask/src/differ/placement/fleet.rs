@@ -42,7 +42,8 @@ fn node(n: u64) -> Value {
     // One has no driver, one has a driver that is not well.
     if n != 5 {
         attributes["driver.raw_exec"] = json!("1");
-        drivers["raw_exec"] = json!({"Attributes": {"driver.raw_exec": "1"}, "Detected": true, "Healthy": n != 6, "HealthDescription": ""});
+        drivers["raw_exec"] = json!({"Attributes": {"driver.raw_exec": "1"}, "Detected": true, "Healthy": n != 6,
+                "HealthDescription": ""});
     }
     let address = format!("10.0.0.{}", n + 1);
     let reserved = if n % 6 == 4 { json!({"MemoryMB": 400}) } else { json!({"MemoryMB": 0}) };
@@ -55,13 +56,16 @@ fn node(n: u64) -> Value {
         "NodeClass": one_of(n, &["", "small", "large"]),
         "NodePool": if n % 10 == 9 { "side" } else { "default" },
         "Attributes": attributes,
-        "Meta": {"number": n.to_string(), "rack": format!("r{}", n % 8), "slice": (n / 5).to_string(), "room": format!("m{}", n % 2)},
+        "Meta": {"number": n.to_string(), "rack": format!("r{}", n % 8), "slice": (n / 5).to_string(),
+            "room": format!("m{}", n % 2)},
         "Drivers": drivers,
         "NodeResources": {
-            "Cpu": {"CpuShares": cores * mhz, "TotalCpuCores": cores, "ReservableCpuCores": (0..cores).collect::<Vec<_>>()},
+            "Cpu": {"CpuShares": cores * mhz, "TotalCpuCores": cores,
+                "ReservableCpuCores": (0..cores).collect::<Vec<_>>()},
             "Memory": {"MemoryMB": 4_000 + 173 * ((n * 11) % NODES)},
             "Disk": {"DiskMB": 20_000 + 1_000 * n},
-            "Networks": [{"Mode": "host", "Device": "eth0", "CIDR": format!("{address}/32"), "IP": address, "MBits": 1_000}],
+            "Networks": [{"Mode": "host", "Device": "eth0", "CIDR": format!("{address}/32"), "IP": address,
+                "MBits": 1_000}],
             "NodeNetworks": [{
                 "Mode": "host", "Device": "eth0", "Speed": 1_000,
                 "Addresses": [{"Family": "ipv4", "Alias": "default", "Address": address}],
@@ -70,7 +74,8 @@ fn node(n: u64) -> Value {
             "MaxDynamicPort": 32_000,
         },
         "ReservedResources": {
-            "Cpu": {"CpuShares": 0}, "Memory": reserved, "Disk": {"DiskMB": 0}, "Networks": {"ReservedHostPorts": reserved_ports},
+            "Cpu": {"CpuShares": 0}, "Memory": reserved, "Disk": {"DiskMB": 0},
+            "Networks": {"ReservedHostPorts": reserved_ports},
         },
         "Status": "ready",
         "SchedulingEligibility": "eligible",

@@ -1,7 +1,8 @@
-//! Placement node by node, without agents: the same described nodes at a server of each system, the same jobs. Which nodes may have an allocation, why
-//! the others may not, which one gets it, and what each part of the scores is worth.
+//! Placement node by node, without agents: the same described nodes at a server of each system, the same jobs. Which
+//! nodes may have an allocation, why the others may not, which one gets it, and what each part of the scores is worth.
 //!
-//! The stock scores all nodes only for jobs with affinities or spreads; the cases ask for placements of such jobs alone, and of others what would fail.
+//! The stock scores all nodes only for jobs with affinities or spreads; the cases ask for placements of such jobs
+//! alone, and of others what would fail.
 
 mod cases;
 mod fleet;
@@ -24,7 +25,7 @@ use self::{
 };
 use super::{
     played::Played,
-    system::Kind,
+    system::{Kind, started},
     tree::{self, Difference},
 };
 use crate::{
@@ -32,16 +33,18 @@ use crate::{
     local::{self, until},
 };
 
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Plays the cases whose names begin with one of these; all, when there is none.
 pub(super) fn play(stock: &Path, wanted: &[&str]) -> Result<Vec<Played>> {
-    let chosen: Vec<Case> =
-        cases::cases().into_iter().filter(|c| wanted.is_empty() || wanted.iter().any(|w| c.name.starts_with(w))).collect();
+    let chosen: Vec<Case> = cases::cases()
+        .into_iter()
+        .filter(|c| wanted.is_empty() || wanted.iter().any(|w| c.name.starts_with(w)))
+        .collect();
     if chosen.is_empty() {
         return Ok(Vec::new());
     }
-    let mut fleets = [Fleet::start(Kind::Stock, stock)?, Fleet::start(Kind::Drover, stock)?];
+    let mut fleets = started(|| Ok([Fleet::start(Kind::Stock, stock)?, Fleet::start(Kind::Drover, stock)?]))?;
     let played = chosen.iter().map(|case| {
         let begun = Instant::now();
         let outcome = play_case(case, &mut fleets).map_err(|e| format!("{e:#}"));
@@ -73,7 +76,9 @@ fn play_case(case: &Case, fleets: &mut [Fleet; 2]) -> Result<Vec<Difference>> {
         let mut trees = [stock.step(step, &case.name)?, ours.step(step, &case.name)?];
         sees::agree_about_scores(&mut trees);
         let label = format!("{} {}", n + 1, step.label());
-        let told = tree::compare(&trees[0], &trees[1]).into_iter().map(|d| Difference { path: format!("{label}/{}", d.path), ..d });
+        let told = tree::compare(&trees[0], &trees[1])
+            .into_iter()
+            .map(|d| Difference { path: format!("{label}/{}", d.path), ..d });
         found.extend(told);
     }
     for fleet in &*fleets {
@@ -133,12 +138,15 @@ fn configuration(kind: Kind, [http, rpc, serf]: [u16; 3], dir: &Path) -> String 
              advertise {{\n  http = \"127.0.0.1\"\n  rpc = \"127.0.0.1\"\n  serf = \"127.0.0.1\"\n}}\n"
         ),
         // Described nodes have no secret to show.
-        Kind::Drover => format!("ports {{\n  http = {http}\n  rpc = {rpc}\n}}\ndrover {{\n  require_join_secret = false\n}}\n"),
+        Kind::Drover => {
+            format!("ports {{\n  http = {http}\n  rpc = {rpc}\n}}\ndrover {{\n  require_join_secret = false\n}}\n")
+        }
     };
     // Nodes of the stock do not tell again that they live.
     let grace = if kind == Kind::Stock { "  heartbeat_grace = \"1h\"\n" } else { "" };
     format!(
-        "name = \"placement\"\ndata_dir = {:?}\nbind_addr = \"127.0.0.1\"\nlog_level = \"INFO\"\n{own}server {{\n  enabled = true\n  bootstrap_expect = 1\n{grace}}}\n",
+        "name = \"placement\"\ndata_dir = {:?}\nbind_addr = \"127.0.0.1\"\nlog_level = \"INFO\"\n{own}server {{\n  \
+            enabled = true\n  bootstrap_expect = 1\n{grace}}}\n",
         dir.join("data")
     )
 }
@@ -148,11 +156,16 @@ impl Fleet {
         let program = if kind == Kind::Stock { stock.to_owned() } else { program() };
         let name = format!("differ-{}-placement", kind.name());
         let server = Agent::start_configured(&program, &name, |ports, dir| configuration(kind, ports, dir))?;
-        let http = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(PATIENCE)).build().new_agent();
+        let http = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(PATIENCE))
+            .build()
+            .new_agent();
         let described = fleet::nodes();
         until(&format!("{}: the server leads", kind.name()), PATIENCE, || {
             std::thread::sleep(Duration::from_millis(50));
-            let leader = http.get(format!("{}/v1/status/leader", server.address())).call()?.body_mut().read_to_string()?;
+            let leader =
+                http.get(format!("{}/v1/status/leader", server.address())).call()?.body_mut().read_to_string()?;
             Ok(leader.contains(':').then_some(()))
         })?;
         let nodes = match kind {
@@ -209,7 +222,8 @@ impl Fleet {
     }
 
     fn set_algorithm(&self, algorithm: &str) -> Result<()> {
-        let preempt = json!({"SystemSchedulerEnabled": false, "ServiceSchedulerEnabled": false, "BatchSchedulerEnabled": false});
+        let preempt =
+            json!({"SystemSchedulerEnabled": false, "ServiceSchedulerEnabled": false, "BatchSchedulerEnabled": false});
         let body = json!({"SchedulerAlgorithm": algorithm, "PreemptionConfig": preempt});
         self.ask("PUT", "/v1/operator/scheduler/configuration", Some(&body)).map(drop)
     }
@@ -250,7 +264,11 @@ impl Fleet {
     /// Allocations of a job that should run and have not ended, whole.
     fn allocs(&self, job: &str) -> Result<Vec<Value>> {
         let stubs = self.get(&format!("/v1/job/{job}/allocations"))?;
-        let live = stubs.as_array().into_iter().flatten().filter(|a| a["DesiredStatus"] == "run" && a["ClientStatus"] == "pending");
+        let live = stubs
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter(|a| a["DesiredStatus"] == "run" && a["ClientStatus"] == "pending");
         live.map(|a| self.get(&format!("/v1/allocation/{}", a["ID"].as_str().unwrap_or_default()))).collect()
     }
 
@@ -264,7 +282,8 @@ impl Fleet {
     fn step(&mut self, step: &Step, name: &str) -> Result<Value> {
         if let Step::Plan(job) = step {
             let parsed = self.parsed(&job.hcl(), name)?;
-            let answer = self.ask("POST", &format!("/v1/job/{name}/plan"), Some(&json!({"Job": parsed, "Diff": false})))?;
+            let answer =
+                self.ask("POST", &format!("/v1/job/{name}/plan"), Some(&json!({"Job": parsed, "Diff": false})))?;
             return Ok(sees::plan(&answer));
         }
         let before: Vec<Value> = match step {
@@ -275,7 +294,11 @@ impl Fleet {
         match step {
             Step::Run(job) => drop(self.register(&job.hcl(), name)?),
             Step::Scale(n) => {
-                let answer = self.ask("POST", &format!("/v1/job/{name}/scale"), Some(&json!({"Count": n, "Target": {"Group": "g"}})))?;
+                let answer = self.ask(
+                    "POST",
+                    &format!("/v1/job/{name}/scale"),
+                    Some(&json!({"Count": n, "Target": {"Group": "g"}})),
+                )?;
                 self.decided(&answer)?;
             }
             Step::Fail(alloc) => {
@@ -287,7 +310,11 @@ impl Fleet {
             }
             Step::Stop(alloc) => {
                 let alloc = self.alloc(name, alloc)?;
-                let answer = self.ask("POST", &format!("/v1/allocation/{}/stop", alloc["ID"].as_str().unwrap_or_default()), None)?;
+                let answer = self.ask(
+                    "POST",
+                    &format!("/v1/allocation/{}/stop", alloc["ID"].as_str().unwrap_or_default()),
+                    None,
+                )?;
                 self.decided(&answer)?;
             }
             Step::Plan(_) => {}

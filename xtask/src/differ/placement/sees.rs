@@ -28,7 +28,12 @@ pub(super) fn placed(allocs: &[Value], evals: &Value) -> Value {
         }
     }
     tree.insert("nodes".into(), Value::Object(nodes));
-    let newest = evals.as_array().into_iter().flatten().filter(|e| e["Status"] == "complete").max_by_key(|e| e["CreateIndex"].as_u64());
+    let newest = evals
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|e| e["Status"] == "complete")
+        .max_by_key(|e| e["CreateIndex"].as_u64());
     let failed = newest.and_then(|e| e["FailedTGAllocs"].as_object()).cloned().unwrap_or_default();
     tree.insert("failed".into(), failures(&failed));
     Value::Object(tree)
@@ -77,8 +82,8 @@ fn account(metrics: &Value) -> Value {
     })
 }
 
-/// Scores that are near enough become the same. A node that only one of the two shows is no difference when it is worth as much as the least that the
-/// other shows: five are shown, whichever of equal ones that are.
+/// Scores that are near enough become the same. A node that only one of the two shows is no difference when it is worth
+/// as much as the least that the other shows: five are shown, whichever of equal ones that are.
 pub(super) fn agree_about_scores([stock, ours]: &mut [Value; 2]) {
     let (Some(stock), Some(ours)) = (stock.as_object_mut(), ours.as_object_mut()) else { return };
     for (name, stock) in stock {
@@ -139,7 +144,9 @@ mod tests {
         let alloc = |name: &str, node: &str| {
             json!({
                 "Name": format!("j.{name}"), "TaskGroup": "g", "NodeName": node,
-                "Metrics": {"NodesEvaluated": 3, "ScoreMetaData": [{"NodeID": fleet::id(2), "Scores": {"binpack": 0.5, "devices": 0.0}, "NormScore": 0.5}]},
+                "Metrics": {"NodesEvaluated": 3,
+                    "ScoreMetaData": [{"NodeID": fleet::id(2), "Scores": {"binpack": 0.5, "devices": 0.0},
+                        "NormScore": 0.5}]},
             })
         };
         let tree = placed(&[alloc("g[10]", "n01"), alloc("g[9]", "n02")], &json!([]));

@@ -1,4 +1,5 @@
-//! What a node of the stock says to its servers: calls of its RPC, a byte that names the protocol and then messages of MessagePack. Encoding is pure.
+//! What a node of the stock says to its servers: calls of its RPC, a byte that names the protocol and then messages of
+//! MessagePack. Encoding is pure.
 
 use std::{
     io::{Read, Write},
@@ -11,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 /// The byte with which a connection for calls begins.
 const CALLS: u8 = 1;
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A connection to a server of the stock.
 pub(super) struct Wire {
@@ -174,7 +175,8 @@ mod tests {
     fn what_is_encoded_is_decoded() {
         let long: Vec<usize> = (0..70).collect();
         let many: Map<String, Value> = (0..20).map(|n| (format!("field {n}"), json!(n))).collect();
-        let value = json!({"a": null, "b": [true, false, -5, 1.5, "x".repeat(40), "y".repeat(70_000)], "c": long, "d": many, "e": {}});
+        let value = json!({"a": null, "b": [true, false, -5, 1.5, "x".repeat(40), "y".repeat(70_000)], "c": long,
+                "d": many, "e": {}});
         let mut bytes = Vec::new();
         encode(&value, &mut bytes);
         assert_eq!(decode(&mut bytes.as_slice()).expect("it is whole"), value);

@@ -17,12 +17,17 @@ use super::{
 fn wrong() -> Vec<Step> {
     let service = Job::service;
     let constraint = |operator: &str, value: &str| {
-        service().group(&format!("constraint {{; attribute = \"${{meta.rack}}\"; operator = {operator:?}; value = {value:?}; }}"))
+        service().group(&format!(
+            "constraint {{; attribute = \"${{meta.rack}}\"; operator = {operator:?}; value = {value:?}; }}"
+        ))
     };
     let jobs = [
         (
             "numeric-port-of-a-task",
-            service().task("service {; name = \"JOB-w\"; provider = \"nomad\"; port = \"12345\"; check {; type = \"tcp\"; interval = \"5s\"; timeout = \"1s\"; }; }"),
+            service().task(
+                "service {; name = \"JOB-w\"; provider = \"nomad\"; port = \"12345\"; check {; type \
+                = \"tcp\"; interval = \"5s\"; timeout = \"1s\"; }; }",
+            ),
         ),
         ("count-below-zero", service().group("count = -1")),
         ("priority-2000", service().job("priority = 2000")),
@@ -31,9 +36,21 @@ fn wrong() -> Vec<Step> {
         ("same-task-twice", service().with_task("t", TOLD, "")),
         ("same-group-twice", service().with_group("g", "", TOLD)),
         ("restart-mode", service().restart("attempts = 1; interval = \"1s\"; delay = \"1s\"; mode = \"sometimes\"")),
-        ("restart-interval-too-short", service().restart("attempts = 10; interval = \"5s\"; delay = \"15s\"; mode = \"fail\"")),
+        (
+            "restart-interval-too-short",
+            service().restart(
+                "attempts = 10; interval = \"5s\"; delay = \"15s\"; mode \
+            = \"fail\"",
+            ),
+        ),
         ("attempts-and-unlimited", service().reschedule("attempts = 1; unlimited = true")),
-        ("reschedule-delay-too-short", service().reschedule("delay = \"1s\"; delay_function = \"constant\"; unlimited = true")),
+        (
+            "reschedule-delay-too-short",
+            service().reschedule(
+                "delay = \"1s\"; delay_function = \"constant\"; \
+            unlimited = true",
+            ),
+        ),
         ("canary-below-zero", service().update("canary = -1")),
         ("healthy-before-min", service().update("min_healthy_time = \"10s\"; healthy_deadline = \"5s\"")),
         ("progress-before-healthy", service().update("healthy_deadline = \"10m\"; progress_deadline = \"5m\"")),
@@ -45,10 +62,19 @@ fn wrong() -> Vec<Step> {
         ("system-count", Job::system().count(2)),
         ("system-affinity", Job::system().group("affinity {; attribute = \"${meta.rack}\"; value = \"r1\"; }")),
         ("system-spread", Job::system().group("spread {; attribute = \"${meta.rack}\"; }")),
-        ("affinity-weight", service().group("affinity {; attribute = \"${meta.rack}\"; value = \"r1\"; weight = 1000; }")),
+        (
+            "affinity-weight",
+            service().group(
+                "affinity {; attribute = \"${meta.rack}\"; value = \"r1\"; weight \
+            = 1000; }",
+            ),
+        ),
         (
             "spread-percent",
-            service().group("spread {; attribute = \"${meta.rack}\"; target \"a\" {; percent = 80; }; target \"b\" {; percent = 80; }; }"),
+            service().group(
+                "spread {; attribute = \"${meta.rack}\"; target \"a\" {; percent = 80; }; target \"b\" {; \
+                percent = 80; }; }",
+            ),
         ),
         ("two-leaders", service().task("leader = true").with_task("other", TOLD, "leader = true")),
         ("hook", service().task("lifecycle {; hook = \"sometime\"; }")),
@@ -79,14 +105,19 @@ fn everything() -> Job {
     Job::service()
         .job("meta {; a = \"1\"; }; constraint {; attribute = \"${meta.rack}\"; operator = \"is_set\"; }")
         .group(
-            "affinity {; attribute = \"${meta.rack}\"; value = \"r1\"; }; spread {; attribute = \"${meta.rack}\"; }; migrate {; max_parallel = 2; }; \
-             ephemeral_disk {; sticky = true; }; meta {; b = \"2\"; }; disconnect {; lost_after = \"1h\"; }; scaling {; max = 5; }; \
+            "affinity {; attribute = \"${meta.rack}\"; value = \"r1\"; }; spread {; attribute = \"${meta.rack}\"; }; \
+                migrate {; max_parallel = 2; }; \
+             ephemeral_disk {; sticky = true; }; meta {; b = \"2\"; }; disconnect {; lost_after = \"1h\"; }; scaling \
+             {; max = 5; }; \
              network {; port \"web\" {}; }; shutdown_delay = \"100ms\"; \
-             service {; name = \"JOB-s\"; provider = \"nomad\"; port = \"web\"; check {; type = \"tcp\"; interval = \"10s\"; timeout = \"2s\"; }; }",
+             service {; name = \"JOB-s\"; provider = \"nomad\"; port = \"web\"; check {; type = \"tcp\"; interval \
+             = \"10s\"; timeout = \"2s\"; }; }",
         )
         .task(
-            "meta {; c = \"3\"; }; env {; D = \"4\"; }; kill_signal = \"SIGINT\"; shutdown_delay = \"100ms\"; logs {; max_files = 3; }; leader = true; \
-             template {; data = \"x\"; destination = \"local/x\"; }; resources {; cpu = 30; memory = 30; }; identity {; env = true; }",
+            "meta {; c = \"3\"; }; env {; D = \"4\"; }; kill_signal = \"SIGINT\"; shutdown_delay = \"100ms\"; logs {; \
+                max_files = 3; }; leader = true; \
+             template {; data = \"x\"; destination = \"local/x\"; }; resources {; cpu = 30; memory = 30; }; identity \
+             {; env = true; }",
         )
         .update("max_parallel = 2; health_check = \"task_states\"; min_healthy_time = \"300ms\"")
 }
@@ -101,7 +132,10 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         Scenario::shared(&format!("refusals-{}", n + 1), steps)
     });
     let others = vec![
-        Scenario::shared("stop-and-run-again", [run(service()).count("running", 1), stop(), run(service()).count("running", 1), stop()]),
+        Scenario::shared(
+            "stop-and-run-again",
+            [run(service()).count("running", 1), stop(), run(service()).count("running", 1), stop()],
+        ),
         Scenario::shared(
             "as-stored",
             [
@@ -110,9 +144,18 @@ pub(super) fn scenarios() -> Vec<Scenario> {
                 stop().look(Look::Get("/v1/job/JOB")),
             ],
         ),
-        Scenario::shared("batch-as-stored", [run(Job::batch(TOLD)).count("running", 1).look(Look::Get("/v1/job/JOB")), stop()]),
-        Scenario::shared("system-as-stored", [run(Job::system()).count("running", 3).look(Look::Get("/v1/job/JOB")), stop()]),
-        Scenario::shared("purge", [run(service()).count("running", 1), Stop { purge: true }.into(), run(service()).count("running", 1)]),
+        Scenario::shared(
+            "batch-as-stored",
+            [run(Job::batch(TOLD)).count("running", 1).look(Look::Get("/v1/job/JOB")), stop()],
+        ),
+        Scenario::shared(
+            "system-as-stored",
+            [run(Job::system()).count("running", 3).look(Look::Get("/v1/job/JOB")), stop()],
+        ),
+        Scenario::shared(
+            "purge",
+            [run(service()).count("running", 1), Stop { purge: true }.into(), run(service()).count("running", 1)],
+        ),
         Scenario::shared(
             "scaling",
             [
@@ -146,8 +189,13 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         Scenario::shared(
             "several-groups",
             [
-                run(service().count(2).with_group("h", "count = 1; restart {; attempts = 0; mode = \"fail\"; }; reschedule {; attempts = 0; unlimited = false; }; update {; min_healthy_time = \"300ms\"; }", TOLD))
-                    .count("running", 3),
+                run(service().count(2).with_group(
+                    "h",
+                    "count = 1; restart {; attempts = 0; mode = \"fail\"; }; \
+                    reschedule {; attempts = 0; unlimited = false; }; update {; min_healthy_time = \"300ms\"; }",
+                    TOLD,
+                ))
+                .count("running", 3),
                 Tell("h[0]", "t", 1).into(),
                 TellAll("g[0]", "t", 1).into(),
                 stop(),
@@ -155,7 +203,15 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         ),
         Scenario::shared(
             "nowhere-and-then-somewhere",
-            [run(service().job("datacenters = [\"nowhere\"]").update("max_parallel = 0")), run(service()).count("running", 1)],
+            [
+                run(service()
+                    .job(
+                        "datacenters = \
+                [\"nowhere\"]",
+                    )
+                    .update("max_parallel = 0")),
+                run(service()).count("running", 1),
+            ],
         ),
         Scenario::shared(
             "system",
@@ -168,7 +224,11 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         ),
         Scenario::shared(
             "system-ends-well",
-            [run(Job::system()).count("running", 3), TellAll("g[0]", "t", 0).into(), Request("POST", "/v1/job/JOB/evaluate", json!({"JobID": "JOB"})).into()],
+            [
+                run(Job::system()).count("running", 3),
+                TellAll("g[0]", "t", 0).into(),
+                Request("POST", "/v1/job/JOB/evaluate", json!({"JobID": "JOB"})).into(),
+            ],
         ),
         Scenario::shared(
             "sysbatch",
@@ -208,16 +268,36 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         Scenario::shared(
             "promotion-without-canaries",
             [
-                run(service().update("min_healthy_time = \"5m\"; healthy_deadline = \"10m\"; progress_deadline = \"11m\"")).until(Until::Seconds(3.0)),
-                Step::from(Request("POST", "/v1/deployment/promote/DEPLOYMENT", json!({"DeploymentID": "DEPLOYMENT", "All": true})))
-                    .until(Until::Seconds(1.0)),
+                run(service().update(
+                    "min_healthy_time = \"5m\"; healthy_deadline = \"10m\"; progress_deadline \
+                    = \"11m\"",
+                ))
+                .until(Until::Seconds(3.0)),
+                Step::from(Request(
+                    "POST",
+                    "/v1/deployment/promote/DEPLOYMENT",
+                    json!({"DeploymentID": "DEPLOYMENT", "All": true}),
+                ))
+                .until(Until::Seconds(1.0)),
             ],
         ),
         Scenario::shared(
             "batch-is-stopped",
-            [run(Job::batch(TOLD)).count("running", 1), stop(), run(Job::batch(TOLD)).count("running", 1), Step::from(Tell("g[0]", "t", 0))],
+            [
+                run(Job::batch(TOLD)).count("running", 1),
+                stop(),
+                run(Job::batch(TOLD)).count("running", 1),
+                Step::from(Tell("g[0]", "t", 0)),
+            ],
         ),
-        Scenario::shared("batch-changes", [run(Job::batch(TOLD)).count("running", 1), Tell("g[0]", "t", 0).into(), run(Job::batch(TOLD).task("env {; A = \"1\"; }")).count("running", 1)]),
+        Scenario::shared(
+            "batch-changes",
+            [
+                run(Job::batch(TOLD)).count("running", 1),
+                Tell("g[0]", "t", 0).into(),
+                run(Job::batch(TOLD).task("env {; A = \"1\"; }")).count("running", 1),
+            ],
+        ),
         Scenario::new(
             "collection",
             Place::Alone,

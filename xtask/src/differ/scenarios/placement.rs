@@ -1,4 +1,5 @@
-//! Where allocations land, and what happens when they find no room. The nodes of a lane are equal but for their names, racks, numbers and classes.
+//! Where allocations land, and what happens when they find no room. The nodes of a lane are equal but for their names,
+//! racks, numbers and classes.
 
 use serde_json::json;
 
@@ -39,12 +40,16 @@ const OPERATORS: &[(&str, &str, &str, &str)] = &[
 
 fn operators() -> Job {
     OPERATORS.iter().fold(Job::service(), |job, (name, attribute, operator, value)| {
-        let lines = format!("constraint {{; attribute = {attribute:?}; operator = {operator:?}; value = {value:?}; }}; update {{; min_healthy_time = \"300ms\"; }}");
+        let lines = format!(
+            "constraint {{; attribute = {attribute:?}; operator = {operator:?}; value = {value:?}; \
+            }}; update {{; min_healthy_time = \"300ms\"; }}"
+        );
         job.with_group(name, &lines, TOLD)
     })
 }
 
-const ROLLS: &str = "max_parallel = 1; min_healthy_time = \"300ms\"; healthy_deadline = \"20s\"; progress_deadline = \"30s\"";
+const ROLLS: &str =
+    "max_parallel = 1; min_healthy_time = \"300ms\"; healthy_deadline = \"20s\"; progress_deadline = \"30s\"";
 
 /// A job whose group has this port, on a network of one address.
 fn ported(job: Job, port: u16) -> Job {
@@ -55,7 +60,8 @@ fn ported(job: Job, port: u16) -> Job {
 /// Fills the second node of a lane, or the others.
 fn filler(operator: &str) -> Job {
     let lines = format!(
-        "constraint {{; attribute = \"${{meta.number}}\"; operator = {operator:?}; value = \"1\"; }}; constraint {{; distinct_hosts = true; }}"
+        "constraint {{; attribute = \"${{meta.number}}\"; operator = {operator:?}; value = \"1\"; }}; constraint {{; \
+            distinct_hosts = true; }}"
     );
     Job::service().job("priority = 20").update("max_parallel = 0").group(&lines).task(BIG)
 }
@@ -73,13 +79,23 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         Scenario::nodes("operators", [run(operators().update("max_parallel = 0")), stop()]),
         Scenario::nodes(
             "blocked-and-scaled-down",
-            [run(service().count(4).task(BIG).update("max_parallel = 0")).count("running", 3), Scale("g", 3).into(), Scale("g", 5).into(), stop()],
+            [
+                run(service().count(4).task(BIG).update("max_parallel = 0")).count("running", 3),
+                Scale("g", 3).into(),
+                Scale("g", 5).into(),
+                stop(),
+            ],
         ),
         Scenario::nodes(
             "blocked-until-there-is-room",
             [
-                run(service().count(3).task(BIG).update("max_parallel = 0").with_group("h", "restart {; attempts = 0; }; reschedule {; attempts = 0; unlimited = false; }", TOLD))
-                    .count("running", 4),
+                run(service().count(3).task(BIG).update("max_parallel = 0").with_group(
+                    "h",
+                    "restart {; attempts = 0; \
+                    }; reschedule {; attempts = 0; unlimited = false; }",
+                    TOLD,
+                ))
+                .count("running", 4),
                 run(Job::batch(TOLD).named("other").task(BIG)).look(Look::Job("other")),
                 Step::from(Tell("g[1]", "t", 1)).look(Look::Job("other")),
                 stop().look(Look::Job("other")),
@@ -87,7 +103,10 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         ),
         Scenario::nodes(
             "batch-blocked-behind-its-own",
-            [run(Job::batch(TOLD).count(4).task(BIG)).count("running", 3), Step::from(Tell("g[0]", "t", 0)).count("running", 3)],
+            [
+                run(Job::batch(TOLD).count(4).task(BIG)).count("running", 3),
+                Step::from(Tell("g[0]", "t", 0)).count("running", 3),
+            ],
         ),
         Scenario::nodes(
             "priority-of-waiting-jobs",
@@ -139,7 +158,11 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             "static-port-of-a-next-version",
             [
                 run(ported(service().count(3), 7104).update(ROLLS)).count("running", 3),
-                run(ported(service().count(3), 7104).update(ROLLS).task("env {; VERSION = \"2\"; }")).until(Until::Deployment("successful")),
+                run(ported(service().count(3), 7104).update(ROLLS).task(
+                    "env {; VERSION \
+                    = \"2\"; }",
+                ))
+                .until(Until::Deployment("successful")),
                 run(ported(service().count(3), 7105).update(ROLLS)).until(Until::Deployment("successful")),
             ],
         ),
@@ -149,31 +172,93 @@ pub(super) fn scenarios() -> Vec<Scenario> {
                 run(ported(service().script(&format!("env | grep -E '_PORT|_ADDR|_IP' | sort; {TOLD}")), 7106))
                     .count("running", 1)
                     .look(Look::Log { alloc: "g[0]", task: "t", stream: "stdout", sorted: true }),
-                run(service().update("max_parallel = 0").group("network {; port \"http\" {; static = 7108; host_network = \"nowhere\"; }; }").named("nowhere"))
-                    .look(Look::Job("nowhere")),
+                run(service()
+                    .update("max_parallel = 0")
+                    .group(
+                        "network {; port \"http\" {; static = 7108; \
+                    host_network = \"nowhere\"; }; }",
+                    )
+                    .named("nowhere"))
+                .look(Look::Job("nowhere")),
                 stop(),
             ],
         ),
-        Scenario::nodes("system-fits-nowhere", [run(Job::system().task("resources {; cpu = 20; memory = 9000; }")), Plan(Job::system().task("resources {; cpu = 20; memory = 9001; }").hcl()).into(), stop()]),
+        Scenario::nodes(
+            "system-fits-nowhere",
+            [
+                run(Job::system().task(
+                    "resources {; cpu = 20; memory \
+            = 9000; }",
+                )),
+                Plan(Job::system().task("resources {; cpu = 20; memory = 9001; }").hcl()).into(),
+                stop(),
+            ],
+        ),
         Scenario::nodes(
             "exhausted-cpu",
-            [run(service().count(4).task("resources {; cpu = 3000; memory = 20; }").update("max_parallel = 0")).count("running", 3), Plan(service().count(4).task("resources {; cpu = 5000; memory = 20; }").update("max_parallel = 0").hcl()).into(), Scale("g", 3).into()],
+            [
+                run(service()
+                    .count(4)
+                    .task(
+                        "resources {; cpu = 3000; \
+                memory = 20; }",
+                    )
+                    .update("max_parallel = 0"))
+                .count("running", 3),
+                Plan(
+                    service().count(4).task("resources {; cpu = 5000; memory = 20; }").update("max_parallel = 0").hcl(),
+                )
+                .into(),
+                Scale("g", 3).into(),
+            ],
         ),
         Scenario::nodes(
             "distinct-hosts",
-            [run(service().count(4).group("constraint {; distinct_hosts = true; }").update("max_parallel = 0")).count("running", 3), Scale("g", 2).into(), Scale("g", 3).into()],
+            [
+                run(service()
+                    .count(4)
+                    .group(
+                        "constraint {; distinct_hosts \
+                = true; }",
+                    )
+                    .update("max_parallel = 0"))
+                .count("running", 3),
+                Scale("g", 2).into(),
+                Scale("g", 3).into(),
+            ],
         ),
         Scenario::nodes(
             "distinct-property",
             [
-                run(service().count(3).group("constraint {; distinct_property = \"${node.class}\"; }").update("max_parallel = 0")).count("running", 2),
-                run(service().count(3).group("constraint {; distinct_property = \"${node.class}\"; value = \"2\"; }").update("max_parallel = 0")).count("running", 3),
+                run(service()
+                    .count(3)
+                    .group(
+                        "constraint {; distinct_property \
+                    = \"${node.class}\"; }",
+                    )
+                    .update("max_parallel = 0"))
+                .count("running", 2),
+                run(service()
+                    .count(3)
+                    .group(
+                        "constraint {; distinct_property = \"${node.class}\"; value \
+                    = \"2\"; }",
+                    )
+                    .update("max_parallel = 0"))
+                .count("running", 3),
             ],
         ),
         Scenario::nodes(
             "affinity",
             [
-                run(service().group("affinity {; attribute = \"${meta.rack}\"; value = \"r1\"; weight = 100; }; affinity {; attribute = \"${meta.rack}\"; value = \"r2\"; weight = 50; }").update("max_parallel = 0")).count("running", 1),
+                run(service()
+                    .group(
+                        "affinity {; attribute = \"${meta.rack}\"; value = \"r1\"; weight = 100; }; \
+                    affinity {; attribute = \"${meta.rack}\"; value = \"r2\"; \
+                    weight = 50; }",
+                    )
+                    .update("max_parallel = 0"))
+                .count("running", 1),
                 Step::from(Scale("g", 2)).count("running", 2),
             ],
         )
@@ -181,8 +266,14 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         Scenario::nodes(
             "affinity-against",
             [
-                run(service().count(2).group("affinity {; attribute = \"${meta.number}\"; operator = \"<\"; value = \"2\"; weight = -100; }").update("max_parallel = 0"))
-                    .count("running", 2),
+                run(service()
+                    .count(2)
+                    .group(
+                        "affinity {; attribute = \"${meta.number}\"; operator = \"<\"; value \
+                    = \"2\"; weight = -100; }",
+                    )
+                    .update("max_parallel = 0"))
+                .count("running", 2),
                 Step::from(Tell("g[0]", "t", 1)),
             ],
         )
@@ -192,7 +283,10 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             [
                 run(service()
                     .count(4)
-                    .group("spread {; attribute = \"${meta.rack}\"; weight = 100; target \"r0\" {; percent = 50; }; target \"r2\" {; percent = 50; }; }")
+                    .group(
+                        "spread {; attribute = \"${meta.rack}\"; weight = 100; target \"r0\" {; percent = 50; }; \
+                        target \"r2\" {; percent = 50; }; }",
+                    )
                     .update("max_parallel = 0"))
                 .count("running", 4),
                 Step::from(Scale("g", 6)).count("running", 6),
@@ -201,14 +295,31 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         .which_nodes(),
         Scenario::nodes(
             "spread-evenly",
-            [run(service().count(3).group("spread {; attribute = \"${meta.rack}\"; }").update("max_parallel = 0")).count("running", 3), Step::from(Scale("g", 6)).count("running", 6)],
+            [
+                run(service()
+                    .count(3)
+                    .group(
+                        "spread {; attribute \
+                = \"${meta.rack}\"; }",
+                    )
+                    .update("max_parallel = 0"))
+                .count("running", 3),
+                Step::from(Scale("g", 6)).count("running", 6),
+            ],
         ),
         // An affinity that all nodes meet alike makes the stock score them all.
         Scenario::nodes(
             "bin-packing",
             [
-                run(service().named("filler").group("constraint {; attribute = \"${meta.rack}\"; value = \"r1\"; }").task("resources {; cpu = 1000; memory = 1000; }").update("max_parallel = 0"))
-                    .look(Look::Job("filler")),
+                run(service()
+                    .named("filler")
+                    .group(
+                        "constraint {; attribute = \"${meta.rack}\"; value \
+                    = \"r1\"; }",
+                    )
+                    .task("resources {; cpu = 1000; memory = 1000; }")
+                    .update("max_parallel = 0"))
+                .look(Look::Job("filler")),
                 run(Job::batch(TOLD).group(SCORES_ALL)).count("running", 1),
                 Step::from(Scale("g", 3)).count("running", 3),
             ],
@@ -219,7 +330,10 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             [
                 run(service()
                     .count(3)
-                    .group("affinity {; attribute = \"${meta.rack}\"; value = \"r2\"; weight = 50; }; spread {; attribute = \"${node.class}\"; weight = 50; }")
+                    .group(
+                        "affinity {; attribute = \"${meta.rack}\"; value = \"r2\"; weight = 50; }; spread {; \
+                        attribute = \"${node.class}\"; weight = 50; }",
+                    )
                     .update("max_parallel = 0"))
                 .count("running", 3),
                 Step::from(Scale("g", 5)).count("running", 5),
@@ -231,7 +345,11 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             [
                 run(service()
                     .count(3)
-                    .group("spread {; attribute = \"${node.class}\"; weight = 80; target \"class-0\" {; percent = 67; }; target \"class-1\" {; percent = 33; }; }; spread {; attribute = \"${meta.rack}\"; weight = 20; }")
+                    .group(
+                        "spread {; attribute = \"${node.class}\"; weight = 80; target \"class-0\" {; percent = 67; \
+                        }; target \"class-1\" {; percent = 33; }; }; spread {; attribute = \"${meta.rack}\"; \
+                        weight = 20; }",
+                    )
                     .update("max_parallel = 0"))
                 .count("running", 3),
                 Step::from(Scale("g", 6)).count("running", 6),
@@ -241,8 +359,22 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         Scenario::nodes(
             "constraint-leaves-one",
             [
-                run(service().count(2).group("constraint {; attribute = \"${meta.number}\"; operator = \">\"; value = \"1\"; }").update("max_parallel = 0")).count("running", 2),
-                run(service().count(2).group("constraint {; attribute = \"${node.class}\"; value = \"class-1\"; }").update("max_parallel = 0")).count("running", 2),
+                run(service()
+                    .count(2)
+                    .group(
+                        "constraint {; attribute = \"${meta.number}\"; operator = \">\"; value \
+                    = \"1\"; }",
+                    )
+                    .update("max_parallel = 0"))
+                .count("running", 2),
+                run(service()
+                    .count(2)
+                    .group(
+                        "constraint {; attribute = \"${node.class}\"; value \
+                    = \"class-1\"; }",
+                    )
+                    .update("max_parallel = 0"))
+                .count("running", 2),
             ],
         )
         .which_nodes(),

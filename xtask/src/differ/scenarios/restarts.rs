@@ -33,7 +33,8 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         Scenario::shared(
             "restart-fail",
             [
-                run(service().restart("attempts = 1; interval = \"1h\"; delay = \"500ms\"; mode = \"fail\"")).count("running", 1),
+                run(service().restart("attempts = 1; interval = \"1h\"; delay = \"500ms\"; mode = \"fail\""))
+                    .count("running", 1),
                 ends(3).count("running", 1),
                 ends(4),
                 stop(),
@@ -42,7 +43,8 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         Scenario::shared(
             "restart-delay",
             [
-                run(service().restart("attempts = 1; interval = \"10s\"; delay = \"500ms\"; mode = \"delay\"")).count("running", 1),
+                run(service().restart("attempts = 1; interval = \"10s\"; delay = \"500ms\"; mode = \"delay\""))
+                    .count("running", 1),
                 ends(3).count("running", 1),
                 ends(4).count("running", 1),
                 stop(),
@@ -51,16 +53,19 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         Scenario::shared(
             "restart-window",
             [
-                run(Job::batch("sleep 3; exit 1").restart("attempts = 2; interval = \"8s\"; delay = \"10ms\"; mode = \"fail\""))
-                    .count("failed", 1),
+                run(Job::batch("sleep 3; exit 1")
+                    .restart("attempts = 2; interval = \"8s\"; delay = \"10ms\"; mode = \"fail\""))
+                .count("failed", 1),
                 Request("POST", "/v1/job/JOB/evaluate", json!({"JobID": "JOB"})).into(),
             ],
         ),
         Scenario::shared(
             "restart-of-two-tasks",
             [
-                run(service().with_task("other", TOLD, "").restart("attempts = 1; interval = \"1h\"; delay = \"500ms\"; mode = \"fail\""))
-                    .count("running", 1),
+                run(service()
+                    .with_task("other", TOLD, "")
+                    .restart("attempts = 1; interval = \"1h\"; delay = \"500ms\"; mode = \"fail\""))
+                .count("running", 1),
                 Step::from(Tell("g[0]", "other", 2)).count("running", 1),
                 Step::from(Tell("g[0]", "other", 2)),
             ],
@@ -68,8 +73,9 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         Scenario::shared(
             "reschedule-constant",
             [
-                run(service()
-                    .reschedule("attempts = 2; interval = \"1h\"; delay = \"5s\"; delay_function = \"constant\"; unlimited = false"))
+                run(service().reschedule(
+                    "attempts = 2; interval = \"1h\"; delay = \"5s\"; delay_function = \"constant\"; unlimited = false",
+                ))
                 .count("running", 1),
                 ends(1).count("running", 1),
                 ends(1).count("running", 1),
@@ -79,8 +85,10 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         Scenario::shared(
             "reschedule-exponential",
             [
-                run(service().reschedule("delay = \"5s\"; delay_function = \"exponential\"; max_delay = \"1h\"; unlimited = true"))
-                    .count("running", 1),
+                run(service().reschedule(
+                    "delay = \"5s\"; delay_function = \"exponential\"; max_delay = \"1h\"; unlimited = true",
+                ))
+                .count("running", 1),
                 ends(1).count("running", 1),
                 ends(2).count("running", 1),
                 stop(),
@@ -89,7 +97,8 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         Scenario::shared(
             "reschedule-later",
             [
-                run(service().reschedule("delay = \"1h\"; delay_function = \"constant\"; unlimited = true")).count("running", 1),
+                run(service().reschedule("delay = \"1h\"; delay_function = \"constant\"; unlimited = true"))
+                    .count("running", 1),
                 ends(1),
                 stop(),
             ],
@@ -98,7 +107,8 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         Scenario::shared(
             "service-ends-well-and-restarts",
             [
-                run(service().restart("attempts = 1; interval = \"1h\"; delay = \"500ms\"; mode = \"fail\"")).count("running", 1),
+                run(service().restart("attempts = 1; interval = \"1h\"; delay = \"500ms\"; mode = \"fail\""))
+                    .count("running", 1),
                 ends(0).count("running", 1),
                 ends(0),
             ],
@@ -106,8 +116,9 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         Scenario::shared(
             "batch-fails-and-is-tried-again",
             [
-                run(Job::batch(TOLD)
-                    .reschedule("attempts = 1; interval = \"1h\"; delay = \"5s\"; delay_function = \"constant\"; unlimited = false"))
+                run(Job::batch(TOLD).reschedule(
+                    "attempts = 1; interval = \"1h\"; delay = \"5s\"; delay_function = \"constant\"; unlimited = false",
+                ))
                 .count("running", 1),
                 ends(1).count("running", 1),
                 ends(1),
@@ -159,15 +170,22 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             "signal",
             [
                 run(service().script("trap 'exit 9' USR1; while :; do sleep 0.2; done")).count("running", 1),
-                Alloc("g[0]", "POST", "/v1/client/allocation/ALLOC/signal", json!({"Task": "t", "Signal": "SIGUSR1"})).into(),
+                Alloc("g[0]", "POST", "/v1/client/allocation/ALLOC/signal", json!({"Task": "t", "Signal": "SIGUSR1"}))
+                    .into(),
             ],
         ),
         Scenario::shared(
             "forced-reschedule",
             [
-                run(service().reschedule("delay = \"1h\"; delay_function = \"constant\"; unlimited = true")).count("running", 1),
+                run(service().reschedule("delay = \"1h\"; delay_function = \"constant\"; unlimited = true"))
+                    .count("running", 1),
                 ends(1),
-                Request("POST", "/v1/job/JOB/evaluate", json!({"JobID": "JOB", "EvalOptions": {"ForceReschedule": true}})).into(),
+                Request(
+                    "POST",
+                    "/v1/job/JOB/evaluate",
+                    json!({"JobID": "JOB", "EvalOptions": {"ForceReschedule": true}}),
+                )
+                .into(),
             ],
         ),
         Scenario::shared(
@@ -175,7 +193,12 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             [
                 run(service()).count("running", 1),
                 ends(1),
-                Request("POST", "/v1/job/JOB/evaluate", json!({"JobID": "JOB", "EvalOptions": {"ForceReschedule": true}})).into(),
+                Request(
+                    "POST",
+                    "/v1/job/JOB/evaluate",
+                    json!({"JobID": "JOB", "EvalOptions": {"ForceReschedule": true}}),
+                )
+                .into(),
             ],
         ),
     ]

@@ -15,7 +15,8 @@ const CHECK: &str = "check {; name = \"c\"; type = \"http\"; path = \"/\"; inter
 
 fn service(more: &str) -> String {
     format!(
-        "service {{; name = \"JOB-web\"; provider = \"nomad\"; port = \"HEALTH\"; address = \"127.0.0.1\"; tags = [\"a\", \"b\"]; {more}; }}"
+        "service {{; name = \"JOB-web\"; provider = \"nomad\"; port = \"HEALTH\"; address = \"127.0.0.1\"; tags = \
+            [\"a\", \"b\"]; {more}; }}"
     )
 }
 
@@ -35,9 +36,10 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         Scenario::shared(
             "task-service",
             [
-                run(Job::service()
-                    .group("network {; port \"web\" {}; }")
-                    .task("service {; name = \"JOB-web\"; provider = \"nomad\"; port = \"web\"; tags = [\"${NOMAD_ALLOC_INDEX}\"]; }"))
+                run(Job::service().group("network {; port \"web\" {}; }").task(
+                    "service {; name = \"JOB-web\"; provider = \"nomad\"; port = \"web\"; tags = \
+                        [\"${NOMAD_ALLOC_INDEX}\"]; }",
+                ))
                 .count("running", 1)
                 .look(registered()),
                 Step::from(Scale("g", 2)).count("running", 2).look(registered()),
@@ -49,7 +51,10 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             [
                 run(Job::service()
                     .restart("attempts = 1; interval = \"1h\"; delay = \"500ms\"; mode = \"fail\"")
-                    .group(&service("check {; name = \"c\"; task = \"t\"; type = \"http\"; path = \"/\"; interval = \"1s\"; timeout = \"1s\"; check_restart {; limit = 2; grace = \"1s\"; }; }")))
+                    .group(&service(
+                        "check {; name = \"c\"; task = \"t\"; type = \"http\"; path = \"/\"; interval \
+                        = \"1s\"; timeout = \"1s\"; check_restart {; limit = 2; grace = \"1s\"; }; }",
+                    )))
                 .count("running", 1),
                 Step::from(Health(false)).count("failed", 1),
             ],

@@ -20,7 +20,8 @@ fn says(name: &str, then: &str) -> String {
 /// Tells when it is asked to end, and ends after a while.
 fn slow(name: &str, seconds: &str) -> String {
     format!(
-        "trap 'echo {name} is asked >> $NOMAD_ALLOC_DIR/data/order; sleep {seconds}; echo {name} ends >> $NOMAD_ALLOC_DIR/data/order; exit 0' TERM; while :; do sleep 0.1; done"
+        "trap 'echo {name} is asked >> $NOMAD_ALLOC_DIR/data/order; sleep {seconds}; echo {name} ends >> \
+            $NOMAD_ALLOC_DIR/data/order; exit 0' TERM; while :; do sleep 0.1; done"
     )
 }
 
@@ -58,11 +59,10 @@ fn lifecycle() -> Vec<Scenario> {
         Scenario::shared(
             "sidecars-end-last",
             [
-                run(service().script(&slow("main", "2")).with_task("proxy", &slow("proxy", "0"), &hook("prestart", true)).with_task(
-                    "last",
-                    TELLS_ORDER,
-                    &hook("poststop", false),
-                ))
+                run(service()
+                    .script(&slow("main", "2"))
+                    .with_task("proxy", &slow("proxy", "0"), &hook("prestart", true))
+                    .with_task("last", TELLS_ORDER, &hook("poststop", false)))
                 .count("running", 1),
                 stop().look(out("g[0]", "last")),
             ],
@@ -70,31 +70,36 @@ fn lifecycle() -> Vec<Scenario> {
         Scenario::shared(
             "poststart-sidecars-end-last",
             [
-                run(service().script(&slow("main", "2")).with_task("proxy", &slow("proxy", "0"), &hook("poststart", true)).with_task(
-                    "last",
-                    TELLS_ORDER,
-                    &hook("poststop", false),
-                ))
+                run(service()
+                    .script(&slow("main", "2"))
+                    .with_task("proxy", &slow("proxy", "0"), &hook("poststart", true))
+                    .with_task("last", TELLS_ORDER, &hook("poststop", false)))
                 .count("running", 1),
                 stop().look(out("g[0]", "last")),
             ],
         ),
         Scenario::shared(
             "leader-ends",
-            [run(Job::batch(TOLD).task("leader = true").with_task("other", TOLD, "")).count("running", 1), Tell("g[0]", "t", 0).into()],
+            [
+                run(Job::batch(TOLD).task("leader = true").with_task("other", TOLD, "")).count("running", 1),
+                Tell("g[0]", "t", 0).into(),
+            ],
         ),
         Scenario::shared(
             "leader-fails",
-            [run(service().task("leader = true").with_task("other", TOLD, "")).count("running", 1), Tell("g[0]", "t", 2).into()],
+            [
+                run(service().task("leader = true").with_task("other", TOLD, "")).count("running", 1),
+                Tell("g[0]", "t", 2).into(),
+            ],
         ),
         Scenario::shared(
             "leader-is-stopped-first",
             [
-                run(service().script(&slow("leader", "1")).task("leader = true").with_task("other", &slow("other", "0"), "").with_task(
-                    "last",
-                    TELLS_ORDER,
-                    &hook("poststop", false),
-                ))
+                run(service()
+                    .script(&slow("leader", "1"))
+                    .task("leader = true")
+                    .with_task("other", &slow("other", "0"), "")
+                    .with_task("last", TELLS_ORDER, &hook("poststop", false)))
                 .count("running", 1),
                 stop().look(out("g[0]", "last")),
             ],
@@ -121,25 +126,37 @@ fn lifecycle() -> Vec<Scenario> {
         ),
         Scenario::shared(
             "batch-with-sidecar",
-            [run(Job::batch(TOLD).with_task("proxy", TOLD, &hook("prestart", true))).count("running", 1), Tell("g[0]", "t", 0).into()],
+            [
+                run(Job::batch(TOLD).with_task("proxy", TOLD, &hook("prestart", true))).count("running", 1),
+                Tell("g[0]", "t", 0).into(),
+            ],
         ),
         Scenario::shared(
             "kill-signal",
             [
-                run(service().script("trap 'exit 7' INT; while :; do sleep 0.1; done").task("kill_signal = \"SIGINT\""))
-                    .count("running", 1),
+                run(service()
+                    .script("trap 'exit 7' INT; while :; do sleep 0.1; done")
+                    .task("kill_signal = \"SIGINT\""))
+                .count("running", 1),
                 stop(),
             ],
         ),
         Scenario::shared(
             "kill-timeout",
             [
-                run(service().script("trap '' TERM INT; while :; do sleep 0.1; done").task("kill_timeout = \"1s\"")).count("running", 1),
+                run(service().script("trap '' TERM INT; while :; do sleep 0.1; done").task("kill_timeout = \"1s\""))
+                    .count("running", 1),
                 stop(),
             ],
         ),
-        Scenario::shared("shutdown-delay", [run(service().task("shutdown_delay = \"1s\"")).count("running", 1), stop()]),
-        Scenario::shared("group-shutdown-delay", [run(service().group("shutdown_delay = \"1s\"")).count("running", 1), stop()]),
+        Scenario::shared(
+            "shutdown-delay",
+            [run(service().task("shutdown_delay = \"1s\"")).count("running", 1), stop()],
+        ),
+        Scenario::shared(
+            "group-shutdown-delay",
+            [run(service().group("shutdown_delay = \"1s\"")).count("running", 1), stop()],
+        ),
     ]
 }
 
@@ -148,7 +165,8 @@ const DISPATCHED: &str = "parameterized {; payload = \"optional\"; meta_required
 fn given() -> Vec<Scenario> {
     let service = Job::service;
     let again = || restart_by_hand().look(sorted_out("g[0]", "t"));
-    let env = "env | grep -v '^PATH=' | grep -v '^PWD=' | grep -v '^OLDPWD=' | grep -v '^DROVER_INTEROP' | grep -v '^NOMAD_SHORT_ALLOC_ID'";
+    let env = "env | grep -v '^PATH=' | grep -v '^PWD=' | grep -v '^OLDPWD=' | grep -v '^DROVER_INTEROP' | grep -v \
+        '^NOMAD_SHORT_ALLOC_ID'";
     vec![
         Scenario::shared(
             "environment",
@@ -167,8 +185,10 @@ fn given() -> Vec<Scenario> {
             "interpolation",
             [
                 run(service().script(&format!("env | grep ^X_; {TOLD}")).task(
-                    "meta {; a = \"m\"; }; env {; X_A = \"${node.datacenter}\"; X_B = \"${attr.kernel.name}\"; X_C = \"${NOMAD_META_a}\"; \
-                     X_D = \"${NOMAD_TASK_NAME}-${NOMAD_ALLOC_INDEX}\"; X_E = \"${meta.lane}\"; X_F = \"${node.region}\"; X_G = \"${nothing.of.this}\"; \
+                    "meta {; a = \"m\"; }; env {; X_A = \"${node.datacenter}\"; X_B = \"${attr.kernel.name}\"; X_C \
+                        = \"${NOMAD_META_a}\"; \
+                     X_D = \"${NOMAD_TASK_NAME}-${NOMAD_ALLOC_INDEX}\"; X_E = \"${meta.lane}\"; X_F \
+                     = \"${node.region}\"; X_G = \"${nothing.of.this}\"; \
                      X_H = \"${NOMAD_GROUP_NAME}/${NOMAD_JOB_NAME}\"; X_I = \"${NOMAD_ALLOC_NAME}\"; }",
                 ))
                 .count("running", 1)
@@ -179,9 +199,12 @@ fn given() -> Vec<Scenario> {
         Scenario::shared(
             "directories",
             [
-                run(service().script(&format!("cd $NOMAD_ALLOC_DIR/..; find . -printf '%y %m %p\\n' | grep -v /executor; umask; {TOLD}")))
-                    .count("running", 1)
-                    .look(sorted_out("g[0]", "t")),
+                run(service().script(&format!(
+                    "cd $NOMAD_ALLOC_DIR/..; find . -printf '%y %m %p\\n' | grep -v \
+                    /executor; umask; {TOLD}"
+                )))
+                .count("running", 1)
+                .look(sorted_out("g[0]", "t")),
                 again(),
             ],
         ),
@@ -189,9 +212,14 @@ fn given() -> Vec<Scenario> {
             "template",
             [
                 run(service()
-                    .script(&format!("cat $NOMAD_TASK_DIR/file; echo $FROM_FILE; stat -c %a $NOMAD_TASK_DIR/file; {TOLD}"))
+                    .script(&format!(
+                        "cat $NOMAD_TASK_DIR/file; echo $FROM_FILE; stat -c %a \
+                        $NOMAD_TASK_DIR/file; {TOLD}"
+                    ))
                     .task(
-                        "meta {; who = \"me\"; }; template {; destination = \"local/file\"; perms = \"640\"; data = \"{{ env `node.unique.name` | toUpper | len }} {{ env `attr.kernel.name` }} {{ env `meta.lane` }} {{ env `NOMAD_META_who` }} {{ env `NOMAD_JOB_NAME` }}\\n\"; }\
+                        "meta {; who = \"me\"; }; template {; destination = \"local/file\"; perms = \"640\"; data \
+                            = \"{{ env `node.unique.name` | toUpper | len }} {{ env `attr.kernel.name` }} {{ env \
+                            `meta.lane` }} {{ env `NOMAD_META_who` }} {{ env `NOMAD_JOB_NAME` }}\\n\"; }\
                          ; template {; destination = \"local/env\"; env = true; data = \"FROM_FILE=yes\\n\"; }",
                     ))
                 .count("running", 1)
@@ -202,9 +230,14 @@ fn given() -> Vec<Scenario> {
         Scenario::shared(
             "template-restarts",
             [
-                run(Job::service().group("service {; name = \"JOB-web\"; provider = \"nomad\"; port = \"80\"; address = \"127.0.0.1\"; }")).count("running", 1),
+                run(Job::service().group(
+                    "service {; name = \"JOB-web\"; provider = \"nomad\"; port = \"80\"; address \
+                    = \"127.0.0.1\"; }",
+                ))
+                .count("running", 1),
                 run(Job::service().named("reader").script(&format!("cat $NOMAD_TASK_DIR/file; {TOLD}")).task(
-                    "template {; destination = \"local/file\"; change_mode = \"restart\"; splay = \"0s\"; data = \"{{ range nomadService `JOB-web` }}one {{ end }}\\n\"; }",
+                    "template {; destination = \"local/file\"; change_mode = \"restart\"; splay = \"0s\"; data = \"{{ \
+                        range nomadService `JOB-web` }}one {{ end }}\\n\"; }",
                 ))
                 .look(Look::Job("reader")),
                 // The stock waits five seconds for further changes before it renders.
@@ -227,16 +260,20 @@ fn given() -> Vec<Scenario> {
             [
                 run(service().task("env {; A = \"HEALTH\"; }")).count("running", 1),
                 Health(false).into(),
-                run(service().task("artifact {; source = \"http://127.0.0.1:HEALTH/file\"; destination = \"local/got\"; }"))
-                    .until(Until::Seconds(8.0)),
+                run(service().task(
+                    "artifact {; source = \"http://127.0.0.1:HEALTH/file\"; destination \
+                    = \"local/got\"; }",
+                ))
+                .until(Until::Seconds(8.0)),
                 stop(),
             ],
         ),
         Scenario::shared(
             "logs-rotate",
             [
+                // Written at once: what the first run has written by its restart decides how many files there are.
                 run(service()
-                    .script(&format!("i=0; while [ $i -lt 260000 ]; do echo \"line $i\"; i=$((i+1)); done; {TOLD}"))
+                    .script(&format!("seq -f \"line %.0f\" 0 259999; {TOLD}"))
                     .task("logs {; max_files = 2; max_file_size = 1; }"))
                 .count("running", 1),
                 restart_by_hand().look(Look::Get("/v1/client/fs/ls/ALLOC?path=alloc/logs")),
@@ -245,14 +282,21 @@ fn given() -> Vec<Scenario> {
         Scenario::shared(
             "logs-disabled",
             [
-                run(service().script(&format!("echo hello; {TOLD}")).task("logs {; disabled = true; }")).count("running", 1),
+                run(service().script(&format!("echo hello; {TOLD}")).task(
+                    "logs {; disabled \
+                    = true; }",
+                ))
+                .count("running", 1),
                 restart_by_hand(),
                 stop(),
             ],
         ),
         Scenario::shared(
             "no-such-user",
-            [run(service().task("user = \"nobody-of-this-name\"")).count("failed", 1), run(service()).count("running", 1)],
+            [
+                run(service().task("user = \"nobody-of-this-name\"")).count("failed", 1),
+                run(service()).count("running", 1),
+            ],
         ),
         Scenario::shared(
             "host-volume",
@@ -261,7 +305,10 @@ fn given() -> Vec<Scenario> {
                     .script(&format!("ls -d $NOMAD_TASK_DIR/../mnt 2>/dev/null; {TOLD}"))
                     .group("volume \"v\" {; type = \"host\"; source = \"shared\"; read_only = false; }"))
                 .count("running", 1),
-                run(service().update("max_parallel = 0").group("volume \"v\" {; type = \"host\"; source = \"not-there\"; read_only = false; }")),
+                run(service().update("max_parallel = 0").group(
+                    "volume \"v\" {; type = \"host\"; source \
+                    = \"not-there\"; read_only = false; }",
+                )),
                 stop(),
             ],
         ),
@@ -271,7 +318,9 @@ fn given() -> Vec<Scenario> {
                 run(Job::batch(&format!("cat $NOMAD_TASK_DIR/input; echo $NOMAD_META_a $NOMAD_META_b; {TOLD}"))
                     .job(DISPATCHED)
                     .task("dispatch_payload {; file = \"input\"; }")),
-                Step::from(Dispatch { payload: "aGVsbG8K", meta: json!({"a": "1", "b": "2"}) }).count("running", 1).look(out("g[0]", "t")),
+                Step::from(Dispatch { payload: "aGVsbG8K", meta: json!({"a": "1", "b": "2"}) })
+                    .count("running", 1)
+                    .look(out("g[0]", "t")),
                 Tell("g[0]", "t", 0).into(),
                 Dispatch { payload: "", meta: json!({"b": "2"}) }.into(),
                 Dispatch { payload: "", meta: json!({"a": "1", "c": "2"}) }.into(),

@@ -25,9 +25,9 @@ fn with(job: Job, update: &str) -> Job {
 
 /// Never becomes healthy, and no deadline ends its deployment.
 fn bad(update: &str) -> Job {
-    version(99)
-        .script("exit 1")
-        .update(&format!("min_healthy_time = \"300ms\"; healthy_deadline = \"20s\"; progress_deadline = \"0s\"; {update}"))
+    version(99).script("exit 1").update(&format!(
+        "min_healthy_time = \"300ms\"; healthy_deadline = \"20s\"; progress_deadline = \"0s\"; {update}"
+    ))
 }
 
 fn promote() -> Step {
@@ -64,8 +64,10 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             "canary-promoted-too-early",
             [
                 run(with(version(1), "canary = 1")).count("running", 1),
-                run(version(2).update("canary = 1; min_healthy_time = \"30s\"; healthy_deadline = \"50s\"; progress_deadline = \"60s\""))
-                    .until(Until::Seconds(5.0)),
+                run(version(2).update(
+                    "canary = 1; min_healthy_time = \"30s\"; healthy_deadline = \"50s\"; progress_deadline = \"60s\"",
+                ))
+                .until(Until::Seconds(5.0)),
                 promote().until(Until::Seconds(2.0)),
                 stop(),
             ],
@@ -101,8 +103,10 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         Scenario::shared(
             "promotion-of-two-groups",
             [
-                run(with(version(1), "canary = 1").with_group("h", "update {; min_healthy_time = \"300ms\"; }", TOLD)).count("running", 2),
-                run(with(version(2), "canary = 1").with_group("h", "update {; min_healthy_time = \"300ms\"; }", TOLD)).count("running", 3),
+                run(with(version(1), "canary = 1").with_group("h", "update {; min_healthy_time = \"300ms\"; }", TOLD))
+                    .count("running", 2),
+                run(with(version(2), "canary = 1").with_group("h", "update {; min_healthy_time = \"300ms\"; }", TOLD))
+                    .count("running", 3),
                 promote(),
             ],
         ),
@@ -156,10 +160,18 @@ pub(super) fn scenarios() -> Vec<Scenario> {
                 run(with(version(2).count(2), "")
                     .update("min_healthy_time = \"2s\"; healthy_deadline = \"20s\"; progress_deadline = \"30s\""))
                 .until(Until::Seconds(1.0)),
-                Step::from(Request("PUT", "/v1/deployment/pause/DEPLOYMENT", json!({"DeploymentID": "DEPLOYMENT", "Pause": true})))
-                    .until(Until::Deployment("paused")),
-                Step::from(Request("PUT", "/v1/deployment/pause/DEPLOYMENT", json!({"DeploymentID": "DEPLOYMENT", "Pause": false})))
-                    .until(Until::Deployment("successful")),
+                Step::from(Request(
+                    "PUT",
+                    "/v1/deployment/pause/DEPLOYMENT",
+                    json!({"DeploymentID": "DEPLOYMENT", "Pause": true}),
+                ))
+                .until(Until::Deployment("paused")),
+                Step::from(Request(
+                    "PUT",
+                    "/v1/deployment/pause/DEPLOYMENT",
+                    json!({"DeploymentID": "DEPLOYMENT", "Pause": false}),
+                ))
+                .until(Until::Deployment("successful")),
             ],
         ),
         Scenario::shared(
@@ -187,8 +199,9 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             [
                 run(with(checked(1), "health_check = \"checks\"")).count("running", 1),
                 Health(false).into(),
-                run(checked(2).update("min_healthy_time = \"300ms\"; healthy_deadline = \"6s\"; progress_deadline = \"7s\""))
-                    .until(Until::Deployment("failed")),
+                run(checked(2)
+                    .update("min_healthy_time = \"300ms\"; healthy_deadline = \"6s\"; progress_deadline = \"7s\""))
+                .until(Until::Deployment("failed")),
             ],
         ),
         Scenario::shared(
@@ -212,7 +225,8 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         Scenario::shared(
             "one-of-two-groups-reverts",
             [
-                run(with(version(1), "auto_revert = false").with_group("h", "update {; auto_revert = true; }", TOLD)).count("running", 2),
+                run(with(version(1), "auto_revert = false").with_group("h", "update {; auto_revert = true; }", TOLD))
+                    .count("running", 2),
                 run(bad("auto_revert = false").with_group(
                     "h",
                     "update {; auto_revert = true; min_healthy_time = \"300ms\"; progress_deadline = \"0s\"; }",
@@ -240,8 +254,10 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             "superseded",
             [
                 run(with(version(1).count(2), "")).count("running", 2),
-                run(version(2).count(2).update("min_healthy_time = \"20s\"; healthy_deadline = \"50s\"; progress_deadline = \"60s\""))
-                    .until(Until::Seconds(3.0)),
+                run(version(2)
+                    .count(2)
+                    .update("min_healthy_time = \"20s\"; healthy_deadline = \"50s\"; progress_deadline = \"60s\""))
+                .until(Until::Seconds(3.0)),
                 Step::from(Run(with(version(3).count(2), "").hcl())).until(Until::Deployment("successful")),
                 Step::from(Pass),
             ],
@@ -251,6 +267,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 
 fn checked(n: u32) -> Job {
     version(n).group(
-        "service {; name = \"JOB-web\"; provider = \"nomad\"; port = \"HEALTH\"; address = \"127.0.0.1\"; check {; name = \"c\"; type = \"http\"; path = \"/\"; interval = \"1s\"; timeout = \"1s\"; }; }",
+        "service {; name = \"JOB-web\"; provider = \"nomad\"; port = \"HEALTH\"; address = \"127.0.0.1\"; check {; \
+            name = \"c\"; type = \"http\"; path = \"/\"; interval = \"1s\"; timeout = \"1s\"; }; }",
     )
 }

@@ -6,10 +6,17 @@ use serde_json::json;
 use super::stock::{Stock, job, script};
 
 pub(super) fn sessions(stock: &mut Stock) -> Result<()> {
-    let steered = json!({"run_for": "1h", "exec_command": {"exit_code": 4, "stdout_string": "out", "stderr_string": "err"}});
+    let steered =
+        json!({"run_for": "1h", "exec_command": {"exit_code": 4, "stdout_string": "out", "stderr_string": "err"}});
     let alloc = stock.run_until(&job("steered", "service", "mock", &steered), "running")?;
     let done = stock.cli().run(&["alloc", "exec", "-i=false", "-t=false", &alloc, "/anything"], b"")?;
-    ensure!(done.code == 4 && done.out == "out" && done.err == "err", "mock: {} {:?} {:?}", done.code, done.out, done.err);
+    ensure!(
+        done.code == 4 && done.out == "out" && done.err == "err",
+        "mock: {} {:?} {:?}",
+        done.code,
+        done.out,
+        done.err
+    );
     stock.stop("steered")?;
 
     let alloc = stock.run_until(&script("shell", "service", "raw_exec", "exec sleep 77010"), "running")?;
@@ -30,11 +37,23 @@ fn real(stock: &Stock, alloc: &str) -> Result<()> {
     let plain = exec("-t=false", &["/bin/sh", "-c", "echo out; echo err >&2; cat; exit 5"]);
     let plain: Vec<&str> = plain.iter().map(String::as_str).collect();
     let done = stock.cli().run(&plain, b"from-stdin")?;
-    ensure!(done.code == 5 && done.out == "out\nfrom-stdin" && done.err == "err\n", "{} {:?} {:?}", done.code, done.out, done.err);
+    ensure!(
+        done.code == 5 && done.out == "out\nfrom-stdin" && done.err == "err\n",
+        "{} {:?} {:?}",
+        done.code,
+        done.out,
+        done.err
+    );
     let flood = exec("-t=false", &["/bin/sh", "-c", "head -c 3000000 /dev/zero"]);
     let flood: Vec<&str> = flood.iter().map(String::as_str).collect();
     let done = stock.cli().run(&flood, b"")?;
-    ensure!(done.code == 0 && done.out.len() == 3_000_000, "{} and {} bytes: {:?}", done.code, done.out.len(), done.err);
+    ensure!(
+        done.code == 0 && done.out.len() == 3_000_000,
+        "{} and {} bytes: {:?}",
+        done.code,
+        done.out.len(),
+        done.err
+    );
     let terminal = exec("-t=true", &["/bin/sh", "-c", "test -t 0 && test -t 1 && echo is-a-terminal; exit 6"]);
     let terminal: Vec<&str> = terminal.iter().map(String::as_str).collect();
     let done = stock.cli().run_on_terminal(&terminal, b"")?;

@@ -20,7 +20,8 @@ pub(super) fn loads(stock: &mut Stock) -> Result<()> {
 }
 
 pub(super) fn ends(stock: &mut Stock) -> Result<()> {
-    let alloc = stock.run_until(&script("ends", "batch", "raw_exec", "echo to-stdout; echo to-stderr >&2; env; exit 7"), "failed")?;
+    let alloc = stock
+        .run_until(&script("ends", "batch", "raw_exec", "echo to-stdout; echo to-stderr >&2; env; exit 7"), "failed")?;
     stock.event(&alloc, "exit code 7", |e| e["Type"] == "Terminated" && e["ExitCode"] == 7)?;
     let out = stock.log(&alloc, "stdout", "the environment", |t| t.contains("NOMAD_TASK_NAME=t\n"))?;
     ensure!(out.starts_with("to-stdout\n"), "stdout reads {out:?}");
@@ -38,8 +39,9 @@ pub(super) fn serves(stock: &mut Stock) -> Result<()> {
     stock.log(&alloc, "stdout", "the first line", |t| t == "started\n")?;
     stock.agent.put(&format!("/v1/client/allocation/{alloc}/signal"), &json!({"Task": "t", "Signal": "SIGUSR1"}))?;
     stock.log(&alloc, "stdout", "the answer to the signal", |t| t == "started\ngot-usr1\n")?;
-    let (status, text) =
-        stock.agent.put_text(&format!("/v1/client/allocation/{alloc}/signal"), &json!({"Task": "t", "Signal": "SIGNONE"}))?;
+    let (status, text) = stock
+        .agent
+        .put_text(&format!("/v1/client/allocation/{alloc}/signal"), &json!({"Task": "t", "Signal": "SIGNONE"}))?;
     ensure!(status == 500 && text.contains("SIGNONE"), "an unknown signal is refused by name: {status} {text}");
     let pid = stock.workload("77000")?;
     let sample = stock.stats(&alloc, |task| {
@@ -54,7 +56,8 @@ pub(super) fn serves(stock: &mut Stock) -> Result<()> {
 
 pub(super) fn stops(stock: &mut Stock) -> Result<()> {
     // One child ignores all signals, one has left the session.
-    let text = "trap 'echo got-term; exit 3' TERM; (trap '' TERM INT; exec sleep 77001) & setsid sleep 77002 & echo ready; \
+    let text = "trap 'echo got-term; exit 3' TERM; (trap '' TERM INT; exec sleep 77001) & setsid sleep 77002 & echo \
+        ready; \
                 while true; do sleep 0.1; done";
     let mut job = script("stops", "service", "raw_exec", text);
     job["Job"]["TaskGroups"][0]["Tasks"][0]["KillSignal"] = json!("SIGTERM");

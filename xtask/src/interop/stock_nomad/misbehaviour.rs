@@ -6,12 +6,14 @@ use serde_json::json;
 use super::stock::{Stock, job, script, until};
 
 pub(super) fn reports(stock: &mut Stock) -> Result<()> {
-    // A plugin that an agent has found again after its own death has lost the pipe to it: its log lines go nowhere, so a new one.
+    // A plugin that an agent has found again after its own death has lost the pipe to it: its log lines go nowhere, so
+    // a new one.
     stock.kill_plugin("mock")?;
     stock.ready()?;
     // Events, lines of log, figures, an address that differs from the node's.
-    let config = json!({"run_for": "1h", "events": 3, "log_lines": 5000, "stdout_string": "hello\n", "stderr_string": "oops\n",
-                        "memory_mb": 77, "cpu_percent": 12.5, "driver_ip": "127.0.0.9", "driver_port_map": "web:8080", "driver_advertise": true});
+    let config = json!({"run_for": "1h", "events": 3, "log_lines": 5000, "stdout_string": "hello\n",
+                        "stderr_string": "oops\n", "memory_mb": 77, "cpu_percent": 12.5, "driver_ip": "127.0.0.9",
+                        "driver_port_map": "web:8080", "driver_advertise": true});
     let mut talks = job("talks", "service", "mock", &config);
     talks["Job"]["TaskGroups"][0]["Tasks"][0]["Services"] =
         json!([{"Name": "talker", "Provider": "nomad", "AddressMode": "driver", "PortLabel": "web"}]);
@@ -34,22 +36,34 @@ pub(super) fn reports(stock: &mut Stock) -> Result<()> {
     until("lines of the driver in the agent's log", || {
         let log = stock.agent.log();
         let lines: Vec<&str> = log.lines().filter(|l| l.contains("a log line that the job asked for")).collect();
-        ensure!(lines.iter().all(|l| l.contains("[INFO]") && !l.contains("@message")), "a line was not understood: {:?}", lines.first());
-        let left_out = |l: &&str| -> Option<usize> { l.split("lines_dropped_before=").nth(1)?.split_whitespace().next()?.parse().ok() };
+        ensure!(
+            lines.iter().all(|l| l.contains("[INFO]") && !l.contains("@message")),
+            "a line was not understood: {:?}",
+            lines.first()
+        );
+        let left_out = |l: &&str| -> Option<usize> {
+            l.split("lines_dropped_before=").nth(1)?.split_whitespace().next()?.parse().ok()
+        };
         let dropped: usize = log.lines().filter_map(|l| left_out(&l)).sum();
-        if lines.len() + dropped >= 5000 { Ok(Some(())) } else { bail!("{} lines came, {dropped} were left out", lines.len()) }
+        if lines.len() + dropped >= 5000 {
+            Ok(Some(()))
+        } else {
+            bail!("{} lines came, {dropped} were left out", lines.len())
+        }
     })?;
     stock.stop("talks")?;
 
-    let alloc = stock.run_until(&job("signalled", "batch", "mock", &json!({"run_for": "10ms", "exit_signal": 9})), "failed")?;
+    let alloc =
+        stock.run_until(&job("signalled", "batch", "mock", &json!({"run_for": "10ms", "exit_signal": 9})), "failed")?;
     stock.event(&alloc, "the signal", |e| e["Type"] == "Terminated" && e["Signal"] == 9)?;
     let config = json!({"run_for": "10ms", "exit_code": 137, "exit_signal": 9, "exit_oom": true});
     let alloc = stock.run_until(&job("oom", "batch", "mock", &config), "failed")?;
     stock.event(&alloc, "the lack of memory", |e| e["Type"] == "Terminated" && e["Details"]["oom_killed"] == "true")?;
     let config = json!({"run_for": "10ms", "exit_err_msg": "lost its disk"});
     let alloc = stock.run_until(&job("err", "batch", "mock", &config), "failed")?;
-    stock
-        .event(&alloc, "the error", |e| e["Type"] == "Terminated" && e["Message"].as_str().is_some_and(|m| m.contains("lost its disk")))?;
+    stock.event(&alloc, "the error", |e| {
+        e["Type"] == "Terminated" && e["Message"].as_str().is_some_and(|m| m.contains("lost its disk"))
+    })?;
     Ok(())
 }
 
@@ -58,7 +72,8 @@ pub(super) fn contained(stock: &mut Stock) -> Result<()> {
     let pid = stock.workload("sleep 77040")?;
     let says = |text: &'static str| {
         move |e: &serde_json::Value| {
-            e["DisplayMessage"].as_str().is_some_and(|m| m.contains(text)) || e["Message"].as_str().is_some_and(|m| m.contains(text))
+            e["DisplayMessage"].as_str().is_some_and(|m| m.contains(text))
+                || e["Message"].as_str().is_some_and(|m| m.contains(text))
         }
     };
     // (job, driver, configuration, what an event says)
@@ -76,10 +91,13 @@ pub(super) fn contained(stock: &mut Stock) -> Result<()> {
     }
     // A wait, a look and a sample that panic are errors of these calls.
     stock.run_until(&job("wait-panic", "batch", "mock", &json!({"run_for": "1h", "panic": ["wait"]})), "failed")?;
-    let alloc = stock
-        .run_until(&job("calls-panic", "service", "mock", &json!({"run_for": "1h", "panic": ["signal", "exec", "stats"]})), "running")?;
-    let (status, text) =
-        stock.agent.put_text(&format!("/v1/client/allocation/{alloc}/signal"), &json!({"Task": "t", "Signal": "SIGHUP"}))?;
+    let alloc = stock.run_until(
+        &job("calls-panic", "service", "mock", &json!({"run_for": "1h", "panic": ["signal", "exec", "stats"]})),
+        "running",
+    )?;
+    let (status, text) = stock
+        .agent
+        .put_text(&format!("/v1/client/allocation/{alloc}/signal"), &json!({"Task": "t", "Signal": "SIGHUP"}))?;
     ensure!(status == 500 && text.contains("panicked"), "{status} {text}");
     let done = stock.cli().run(&["alloc", "exec", "-i=false", "-t=false", &alloc, "/anything"], b"")?;
     ensure!(done.code == 1 && done.err.contains("panicked"), "{} {:?}", done.code, done.err);
@@ -89,8 +107,15 @@ pub(super) fn contained(stock: &mut Stock) -> Result<()> {
     // A plugin that dies again and again.
     for n in 1..=3 {
         let before = stock.plugin(&stock.agent, "mock");
-        stock.run(&job(&format!("dies-{n}"), "service", "mock", &json!({"run_for": "1h", "plugin_exit_after": "300ms"})))?;
-        until("another process of the plugin", || Ok(stock.plugin(&stock.agent, "mock").filter(|now| Some(*now) != before)))?;
+        stock.run(&job(
+            &format!("dies-{n}"),
+            "service",
+            "mock",
+            &json!({"run_for": "1h", "plugin_exit_after": "300ms"}),
+        ))?;
+        until("another process of the plugin", || {
+            Ok(stock.plugin(&stock.agent, "mock").filter(|now| Some(*now) != before))
+        })?;
         stock.ready()?;
     }
     // And Nomad's own log collector of the task whose start hangs, a plugin process as well.

@@ -1,5 +1,5 @@
-//! Tasks of remote_exec, as a plain driver: for a stock agent it is one whose tasks happen to live elsewhere; releases before 1.10 know remote tasks
-//! and hand them over by the driver's handle and the signal `DETACH`.
+//! Tasks of remote_exec, as a plain driver: for a stock agent it is one whose tasks happen to live elsewhere; releases
+//! before 1.10 know remote tasks and hand them over by the driver's handle and the signal `DETACH`.
 
 use std::fs;
 
@@ -12,7 +12,8 @@ use super::{
 };
 use crate::local::kill;
 
-const TALKER: &str = "echo started; echo error >&2; i=0; while true; do sleep 0.1; i=$((i + 1)); echo line $i; done # 77050";
+const TALKER: &str =
+    "echo started; echo error >&2; i=0; while true; do sleep 0.1; i=$((i + 1)); echo line $i; done # 77050";
 
 pub(super) fn on_one_node(stock: &mut Stock) -> Result<()> {
     let alloc = stock.run_until(&script("far", "service", "remote_exec", TALKER), "running")?;
@@ -22,10 +23,14 @@ pub(super) fn on_one_node(stock: &mut Stock) -> Result<()> {
     ensure!(fs::read_dir(stock.remote_root().join("instances"))?.count() == 1, "one instance in the runtime");
     let goes_on = |stock: &Stock, after: &str| -> Result<()> {
         stock.ready()?;
-        stock.stats(&alloc, |t| t["ResourceUsage"]["MemoryStats"]["RSS"].as_u64() > Some(0)).with_context(|| format!("after {after}"))?;
+        stock
+            .stats(&alloc, |t| t["ResourceUsage"]["MemoryStats"]["RSS"].as_u64() > Some(0))
+            .with_context(|| format!("after {after}"))?;
         ensure!(stock.workloads("77050") == [pid], "after {after} it is another process");
         let lines = stock.log(&alloc, "stdout", "a line", |t| !t.is_empty())?.lines().count();
-        stock.log(&alloc, "stdout", "another line", |t| t.lines().count() > lines).with_context(|| format!("after {after}"))?;
+        stock
+            .log(&alloc, "stdout", "another line", |t| t.lines().count() > lines)
+            .with_context(|| format!("after {after}"))?;
         Ok(())
     };
     goes_on(stock, "the start")?;
@@ -57,19 +62,23 @@ pub(super) fn handed_over(stock: &mut Stock) -> Result<()> {
     })?;
     eligible(stock, &second, false)?;
     let mut far = script("moves", "service", "remote_exec", TALKER);
-    far["Job"]["TaskGroups"][0]["Migrate"] =
-        json!({"MaxParallel": 1, "HealthCheck": "task_states", "MinHealthyTime": 1_000_000, "HealthyDeadline": 60_000_000_000_i64});
+    far["Job"]["TaskGroups"][0]["Migrate"] = json!({"MaxParallel": 1, "HealthCheck": "task_states",
+            "MinHealthyTime": 1_000_000, "HealthyDeadline": 60_000_000_000_i64});
     let on_first = stock.run_until(&far, "running")?;
     let pid = stock.workload("77050")?;
     eligible(stock, &second, true)?;
 
-    stock.agent.put(&format!("/v1/node/{first}/drain"), &json!({"DrainSpec": {"Deadline": 60_000_000_000_i64}, "MarkEligible": false}))?;
+    stock.agent.put(
+        &format!("/v1/node/{first}/drain"),
+        &json!({"DrainSpec": {"Deadline": 60_000_000_000_i64}, "MarkEligible": false}),
+    )?;
     let on_second = running_on(stock, "moves", &second)?;
     until("the end of the drained allocation", || {
         Ok((stock.agent.get(&format!("/v1/allocation/{on_first}"))?["ClientStatus"] == "complete").then_some(()))
     })?;
     one_instance(stock, pid, "the drain")?;
-    let lines = stock.log(&on_second, "stdout", "a line on the second node", |t| t.starts_with("line") || t.contains("\nline"))?;
+    let lines = stock
+        .log(&on_second, "stdout", "a line on the second node", |t| t.starts_with("line") || t.contains("\nline"))?;
     ensure!(!lines.contains("started"), "the second node shows what came after the hand-over");
 
     // The second node is lost with its plugin; the first one takes over; the second one comes back and lets go.

@@ -19,7 +19,9 @@ pub(super) fn keeps_processes(stock: &mut Stock) -> Result<()> {
         ensure!(now == [workload], "after {after} the workload was {workload}, now there are {now:?}");
         // The log goes on: a line that was not there.
         let lines = stock.log(&alloc, "stdout", "a line", |t| !t.is_empty())?.lines().count();
-        stock.log(&alloc, "stdout", "another line", |t| t.lines().count() > lines).with_context(|| format!("after {after}"))?;
+        stock
+            .log(&alloc, "stdout", "another line", |t| t.lines().count() > lines)
+            .with_context(|| format!("after {after}"))?;
         Ok(())
     };
     same(stock, "the start")?;
@@ -33,7 +35,9 @@ pub(super) fn keeps_processes(stock: &mut Stock) -> Result<()> {
 
     stock.agent.stop()?;
     // Of a plugin that it has found again the agent is no parent: the process may be on its way out still.
-    until("the end of the plugin with the agent's orderly end", || Ok(stock.plugin(&stock.agent, "raw_exec").is_none().then_some(())))?;
+    until("the end of the plugin with the agent's orderly end", || {
+        Ok(stock.plugin(&stock.agent, "raw_exec").is_none().then_some(()))
+    })?;
     stock.agent.restart()?;
     same(stock, "an orderly restart of the agent")?;
 
@@ -52,7 +56,11 @@ pub(super) fn keeps_processes(stock: &mut Stock) -> Result<()> {
 pub(super) fn ended_meanwhile(stock: &mut Stock) -> Result<()> {
     let runs = stock.agent.dir().join("runs");
     let go = stock.agent.dir().join("go");
-    let text = format!("echo run >> {}; while [ ! -e {} ]; do sleep 0.05; done; exit 13 # 77030", runs.display(), go.display());
+    let text = format!(
+        "echo run >> {}; while [ ! -e {} ]; do sleep 0.05; done; exit 13 # 77030",
+        runs.display(),
+        go.display()
+    );
     let alloc = stock.run_until(&script("meanwhile", "batch", "raw_exec", &text), "running")?;
     until("the first line", || Ok(runs.exists().then_some(())))?;
     stock.agent.crash()?;

@@ -31,8 +31,11 @@ pub(super) fn until<T>(what: &str, mut ask: impl FnMut() -> Result<Option<T>>) -
 }
 
 /// Files of `plugin_dir` and the binaries that they are. The name of a file is that of its `plugin` block.
-const PLUGINS: [(&str, &str); 3] =
-    [("raw_exec", "drover-driver-raw-exec"), ("mock", "drover-driver-mock"), ("remote_exec", "drover-driver-remote-exec")];
+const PLUGINS: [(&str, &str); 3] = [
+    ("raw_exec", "drover-driver-raw-exec"),
+    ("mock", "drover-driver-mock"),
+    ("remote_exec", "drover-driver-remote-exec"),
+];
 
 /// What the agent writes when it dies of a plugin.
 const DEATH_CRIES: [&str; 4] = ["panic: ", "fatal error: ", "nil pointer dereference", "[signal SIG"];
@@ -71,7 +74,12 @@ impl Stock {
 
     /// Another node of the same cluster, with the same remote runtime.
     pub(super) fn second_node(&self) -> Result<Agent> {
-        agent(&self.program, &format!("nomad-{}-second", self.release.name), Some(self.agent.rpc_port()), &self.remote_root())
+        agent(
+            &self.program,
+            &format!("nomad-{}-second", self.release.name),
+            Some(self.agent.rpc_port()),
+            &self.remote_root(),
+        )
     }
     /// The directory of the remote runtime.
     pub(super) fn remote_root(&self) -> PathBuf {
@@ -148,7 +156,8 @@ impl Stock {
         let before = self.plugin(&self.agent, file).context("the plugin does not run")?;
         self.killed += 1;
         kill(before)?;
-        until(&format!("another process of {file}"), || Ok(self.plugin(&self.agent, file).filter(|p| *p != before))).map(drop)
+        until(&format!("another process of {file}"), || Ok(self.plugin(&self.agent, file).filter(|p| *p != before)))
+            .map(drop)
     }
     /// Takes note that a plugin process was or will be killed otherwise.
     pub(super) fn note_killed_plugins(&mut self, count: usize) {
@@ -198,7 +207,9 @@ impl Stock {
         ensure!(self.agent.is_alive()?, "the agent has ended by itself");
         let log = self.agent.log();
         // Lines of plugins are theirs: one of the drivers panics where the job asks for it.
-        let cry = log.lines().find(|l| !l.contains("plugin") && !l.contains("driver=") && DEATH_CRIES.iter().any(|c| l.contains(c)));
+        let cry = log
+            .lines()
+            .find(|l| !l.contains("plugin") && !l.contains("driver=") && DEATH_CRIES.iter().any(|c| l.contains(c)));
         ensure!(cry.is_none(), "the agent's log has a crash: {}", cry.unwrap_or_default());
         Ok(())
     }
@@ -223,7 +234,8 @@ impl Stock {
                 .collect();
             if ours.is_empty() { Ok(Some(())) } else { bail!("there are {ours:?}") }
         })?;
-        let executors = self.agent.processes().values().filter(|c| c.contains("drover-executor") && !of_a_plugin(c)).count();
+        let executors =
+            self.agent.processes().values().filter(|c| c.contains("drover-executor") && !of_a_plugin(c)).count();
         ensure!(executors == 0, "{executors} executors are left");
         self.agent.stop()?;
         until("the end of the plugins", || {
@@ -252,7 +264,9 @@ impl Stock {
     }
     fn cgroups(&self) -> Vec<String> {
         fn walk(dir: &Path, allocs: &BTreeSet<String>, found: &mut Vec<String>) {
-            for entry in fs::read_dir(dir).into_iter().flatten().flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir())) {
+            for entry in
+                fs::read_dir(dir).into_iter().flatten().flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir()))
+            {
                 let name = entry.file_name().to_string_lossy().into_owned();
                 if allocs.iter().any(|a| name.contains(a.as_str())) {
                     found.push(format!("cgroup {}", entry.path().display()));
@@ -278,9 +292,11 @@ fn parent(pid: u32) -> u32 {
 
 /// A job of one group with one task, tried once.
 pub(super) fn job(id: &str, kind: &str, driver: &str, config: &Value) -> Value {
-    let job = Job::new(id, kind, driver, config.clone()).once().group(json!({"EphemeralDisk": {"SizeMB": 20}})).task(json!({
-        "KillTimeout": 5_000_000_000_i64, "Resources": {"CPU": 50, "MemoryMB": 64}, "LogConfig": {"MaxFiles": 2, "MaxFileSizeMB": 2}
-    }));
+    let job =
+        Job::new(id, kind, driver, config.clone()).once().group(json!({"EphemeralDisk": {"SizeMB": 20}})).task(json!({
+            "KillTimeout": 5_000_000_000_i64, "Resources": {"CPU": 50, "MemoryMB": 64},
+            "LogConfig": {"MaxFiles": 2, "MaxFileSizeMB": 2}
+        }));
     if kind == "service" { job.undeployed() } else { job }.body()
 }
 

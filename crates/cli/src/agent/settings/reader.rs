@@ -77,7 +77,9 @@ impl Reader {
     /// `host` or `host:port`; without a port, the listener's.
     pub(super) fn advertised(&mut self, name: &str, text: Option<&str>, port: u16) -> Option<String> {
         let text = text?;
-        if text.parse::<SocketAddr>().is_ok() || text.rsplit_once(':').is_some_and(|(h, p)| !h.contains(':') && p.parse::<u16>().is_ok()) {
+        if text.parse::<SocketAddr>().is_ok()
+            || text.rsplit_once(':').is_some_and(|(h, p)| !h.contains(':') && p.parse::<u16>().is_ok())
+        {
             return Some(text.to_owned());
         }
         if text.parse::<IpAddr>().is_ok_and(|ip| ip.is_ipv6()) {

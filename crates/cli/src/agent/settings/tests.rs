@@ -15,11 +15,12 @@ fn check(tree: serde_json::Value) -> Result<super::Settings, String> {
 
 #[test]
 fn all_mistakes_are_reported_at_once() {
-    let error = check(
-        json!({"bind_addr": "nowhere", "log_level": "loud", "server": {"enabled": true, "job_max_priority": 7, "job_max_count": -1, "min_heartbeat_ttl": "0s"}}),
-    )
+    let error = check(json!({"bind_addr": "nowhere", "log_level": "loud",
+            "server": {"enabled": true, "job_max_priority": 7, "job_max_count": -1, "min_heartbeat_ttl": "0s"}}))
     .expect_err("mistakes");
-    for part in ["bind_addr", "log_level", "data_dir is missing", "job_max_priority", "job_max_count", "min_heartbeat_ttl"] {
+    for part in
+        ["bind_addr", "log_level", "data_dir is missing", "job_max_priority", "job_max_count", "min_heartbeat_ttl"]
+    {
         assert!(error.contains(part), "{part} in {error}");
     }
 }
@@ -34,20 +35,36 @@ fn a_node_needs_a_server_and_servers_get_their_port() {
 }
 
 #[test]
+fn the_mark_of_the_running_server_lies_where_the_operator_says() {
+    let of = |server: serde_json::Value| {
+        let checked = check(json!({"data_dir": "/x", "server": server}));
+        checked.map(|s| s.server.expect("server").run_dir)
+    };
+    assert_eq!(of(json!({"enabled": true})), Ok(Some("/run/drover".into())));
+    assert_eq!(of(json!({"enabled": true, "run_dir": "/dev/shm/d"})), Ok(Some("/dev/shm/d".into())));
+    assert_eq!(of(json!({"enabled": true, "run_dir": ""})), Ok(None), "nowhere");
+    let error = of(json!({"enabled": true, "run_dir": "run"})).expect_err("relative");
+    assert!(error.contains("server.run_dir"), "{error}");
+}
+
+#[test]
 fn networks_have_the_names_that_files_are_written_for() {
     let with = |client: serde_json::Value| {
         let mut tree = json!({"data_dir": "/x", "client": {"enabled": true, "servers": ["a"]}});
         tree["client"].as_object_mut().expect("object").extend(client.as_object().expect("object").clone());
         check(tree).map(|s| s.client.expect("client").network)
     };
-    assert_eq!(with(json!({})).expect("defaults"), super::NetworkConfig::default());
+    assert_eq!(with(json!({})).expect("defaults"), client::NetworkConfig::default());
     let full = with(json!({
         "cni_path": "/usr/lib/cni:/opt/cni/bin", "cni_config_dir": "/etc/cni", "bridge_network_name": "br7",
         "bridge_network_subnet": "10.9.0.0/16", "bridge_network_hairpin_mode": true
     }));
     let full = full.expect("fine");
     assert_eq!(full.cni_path, ["/usr/lib/cni", "/opt/cni/bin"].map(std::path::PathBuf::from));
-    assert_eq!((full.bridge_name.as_str(), full.bridge_subnet.as_str(), full.bridge_hairpin), ("br7", "10.9.0.0/16", true));
+    assert_eq!(
+        (full.bridge_name.as_str(), full.bridge_subnet.as_str(), full.bridge_hairpin),
+        ("br7", "10.9.0.0/16", true)
+    );
     for (name, wrong) in [
         ("cni_path", json!("bin")),
         ("cni_config_dir", json!("./config")),
@@ -71,7 +88,8 @@ fn a_node_drains_itself_only_when_a_signal_means_it() {
         }
         check(tree).map(|s| s.leave)
     };
-    let leave = with(json!({"leave_on_terminate": true}), json!({"deadline": "5m", "ignore_system_jobs": true})).expect("fine");
+    let leave =
+        with(json!({"leave_on_terminate": true}), json!({"deadline": "5m", "ignore_system_jobs": true})).expect("fine");
     assert!(leave.on_terminate && !leave.on_interrupt && leave.ignore_system_jobs);
     assert_eq!(leave.deadline, Some(std::time::Duration::from_secs(300)));
     let forced = with(json!({"leave_on_interrupt": true}), json!({"force": true})).expect("fine");
@@ -95,9 +113,15 @@ fn what_has_no_meaning_here_is_taken_and_said() {
     };
     for (more, part) in [
         (json!({"leave_on_terminate": true}), "leave_on_terminate has no meaning here: there is no cluster to leave"),
-        (json!({"plugin_dir": "/no/such/directory"}), "plugin_dir has no meaning here: there is no directory /no/such/directory"),
+        (
+            json!({"plugin_dir": "/no/such/directory"}),
+            "plugin_dir has no meaning here: there is no directory /no/such/directory",
+        ),
         (json!({"disable_update_check": false}), "disable_update_check has no meaning here: Drover never calls home"),
-        (json!({"client": {"options": {"fingerprint.allowlist": "cpu"}}}), "client.options.\"fingerprint.allowlist\" has no meaning here"),
+        (
+            json!({"client": {"options": {"fingerprint.allowlist": "cpu"}}}),
+            "client.options.\"fingerprint.allowlist\" has no meaning here",
+        ),
         (json!({"ports": {"serf": 4648}}), "ports.serf has no meaning here: Drover has no gossip"),
     ] {
         let lines = node(more.clone()).unwrap_or_else(|e| panic!("{more}: {e}")).notes.lines();
@@ -113,35 +137,102 @@ fn what_has_no_meaning_here_is_taken_and_said() {
 #[test]
 fn a_server_may_join_itself_and_nobody_else() {
     let server = |more: serde_json::Value| {
-        let mut tree = json!({"data_dir": "/x", "bind_addr": "10.0.0.5", "server": {"enabled": true, "bootstrap_expect": 1}});
+        let mut tree = json!({"data_dir": "/x", "bind_addr": "10.0.0.5", "drover": {"insecure": true},
+                "server": {"enabled": true, "bootstrap_expect": 1}});
         crate::agent::config::merge(&mut tree, json!({"server": more}));
         check(tree)
     };
     for itself in ["127.0.0.1", "10.0.0.5:4648", "localhost:4648", "::1"] {
-        let lines = server(json!({"server_join": {"retry_join": [itself], "retry_max": 3}})).expect(itself).notes.lines();
-        assert!(lines.iter().any(|l| l == "server.server_join.retry_join has no meaning here: there is one server"), "{lines:?}");
+        let lines =
+            server(json!({"server_join": {"retry_join": [itself], "retry_max": 3}})).expect(itself).notes.lines();
+        assert!(
+            lines.iter().any(|l| l == "server.server_join.retry_join has no meaning here: there is one server"),
+            "{lines:?}"
+        );
     }
     for other in ["10.0.0.6", "provider=aws tag_key=x", "nomad.example.com:4648"] {
         let error = server(json!({"retry_join": [other]})).expect_err(other);
-        assert!(error.contains("server.retry_join names other servers") && error.contains("etcd store"), "{error}");
+        assert!(error.contains("server.retry_join names other servers") && error.contains("server.store"), "{error}");
     }
     server(json!({"authoritative_region": "global"})).expect("its own region");
     assert!(server(json!({"authoritative_region": "eu"})).expect_err("another").contains("one region per cluster"));
 }
 
 #[test]
+fn several_servers_share_an_etcd() {
+    let server = |more: serde_json::Value| {
+        let mut tree = json!({"data_dir": "/x", "bind_addr": "10.0.0.5", "drover": {"insecure": true},
+                "server": {"enabled": true}});
+        crate::agent::config::merge(&mut tree, more);
+        check(tree)
+    };
+    let etcd = |more: serde_json::Value| {
+        let mut own = json!({"store": "etcd", "endpoints": ["http://10.0.0.9:2379"], "bootstrap_expect": 3,
+                "retry_join": ["10.0.0.6"], "encrypt": "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="});
+        crate::agent::config::merge(&mut own, more);
+        server(json!({"server": own}))
+    };
+    let settings = etcd(json!({"prefix": "here"})).expect("an etcd");
+    let store = settings.shared_store.expect("a shared store");
+    assert_eq!((store.prefix.as_str(), store.member.rpc.as_str()), ("here/", "10.0.0.5:4647"));
+    assert_eq!(store.mark.as_deref(), Some(std::path::Path::new("/x/server/etcd")));
+    assert_eq!(etcd(json!({})).expect("an etcd").shared_store.expect("one").prefix, "drover/");
+    assert!(server(json!({"server": {"store": "sqlite"}})).expect("alone").shared_store.is_none());
+    for (more, why) in [
+        (json!({"endpoints": ["10.0.0.9:2379"]}), "server.endpoints must be like http://"),
+        (json!({"endpoints": ["http://10.0.0.9"]}), "server.endpoints must be like http://"),
+        (json!({"user": "drover"}), "server.password_file"),
+        (json!({"password_file": "/nowhere"}), "server.user"),
+        (json!({"user": "drover", "password_file": "/nowhere"}), "server.password_file /nowhere"),
+        (json!({"tls": {"ca_file": "/ca"}}), "https://"),
+        (json!({"endpoints": ["https://10.0.0.9:2379"], "tls": {"ca_file": "/nowhere"}}), "server.tls"),
+        (json!({"store": "consul"}), "sqlite or etcd"),
+        (json!({"run_dir": "/run/drover"}), "server.run_dir is a setting of the store sqlite"),
+        (json!({"encrypt": ""}), "server.encrypt is missing"),
+        (json!({"encrypt": "short"}), "server.encrypt must be"),
+    ] {
+        let error = etcd(more.clone());
+        let error = error.map(|_| ()).expect_err(why);
+        assert!(error.contains(why), "{more}: {error}");
+    }
+    let error = server(json!({"server": {"bootstrap_expect": 3}})).map(|_| ()).expect_err("alone");
+    assert!(error.contains("server.bootstrap_expect = 3 is refused"), "{error}");
+    let error = server(json!({"server": {"endpoints": ["http://10.0.0.9:2379"]}})).map(|_| ()).expect_err("no store");
+    assert!(error.contains("server.endpoints is a setting of etcd"), "{error}");
+    let everywhere = json!({"bind_addr": "0.0.0.0", "server": {"store": "etcd", "endpoints": ["http://10.0.0.9:2379"],
+            "encrypt": "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="}});
+    let error = server(everywhere.clone()).map(|_| ()).expect_err("nowhere to be reached");
+    assert!(error.contains("advertise.rpc is missing"), "{error}");
+    let mut told = everywhere;
+    crate::agent::config::merge(&mut told, json!({"advertise": {"rpc": "10.0.0.5"}}));
+    assert!(server(told).is_ok(), "it says where");
+}
+
+#[test]
 fn collection_has_its_settings() {
     let s = check(json!({"data_dir": "/x",
-        "server": {"enabled": true, "batch_eval_gc_threshold": "2h", "job_max_priority": 200, "job_max_count": 0, "job_max_source_size": "2M"},
-        "client": {"enabled": true, "gc_interval": "5s", "gc_disk_usage_threshold": 90.5, "gc_inode_usage_threshold": 60, "gc_max_allocs": 3,
+        "server": {"enabled": true, "batch_eval_gc_threshold": "2h", "job_max_priority": 200, "job_max_count": 0,
+            "job_max_source_size": "2M"},
+        "client": {"enabled": true, "gc_interval": "5s", "gc_disk_usage_threshold": 90.5,
+            "gc_inode_usage_threshold": 60, "gc_max_allocs": 3,
             "client_min_port": 15000, "client_max_port": 15010}}))
     .expect("fine");
     let (server, client) = (s.server.expect("server"), s.client.expect("client"));
-    assert_eq!((server.gc.batch_eval_threshold.as_secs(), server.job_max_priority, server.job_max_count), (7200, 200, 0));
-    assert_eq!((server.job_max_source_bytes, server::ServerConfig::default().job_max_source_bytes), (2_000_000, 1 << 20));
+    assert_eq!(
+        (server.gc.batch_eval_threshold.as_secs(), server.job_max_priority, server.job_max_count),
+        (7200, 200, 0)
+    );
+    assert_eq!(
+        (server.job_max_source_bytes, server::ServerConfig::default().job_max_source_bytes),
+        (2_000_000, 1 << 20)
+    );
     assert_eq!((client.gc.interval.as_secs(), client.gc.max_allocs, client.plugin_ports), (5, 3, (15_000, 15_010)));
-    assert!((client.gc.disk_usage_threshold - 90.5).abs() < 0.01 && (client.gc.inode_usage_threshold - 60.0).abs() < 0.01);
-    let node = |more| check(json!({"data_dir": "/x", "client": {"enabled": true, "servers": ["a"], "gc_disk_usage_threshold": more}}));
+    assert!(
+        (client.gc.disk_usage_threshold - 90.5).abs() < 0.01 && (client.gc.inode_usage_threshold - 60.0).abs() < 0.01
+    );
+    let node = |more| {
+        check(json!({"data_dir": "/x", "client": {"enabled": true, "servers": ["a"], "gc_disk_usage_threshold": more}}))
+    };
     assert!(node(json!(120)).expect_err("too much").contains("percentage"));
 }
 
@@ -152,7 +243,10 @@ fn what_exec_tasks_see_of_the_host() {
         check(json!({"data_dir": "/x", "client": client, "plugin": plugin}))
     };
     let s = with(json!({"/bin": "/bin", "/no/such/path": "/x"}), json!({})).expect("fine");
-    assert_eq!(s.notes.lines(), ["client.chroot_env.\"/no/such/path\" has no meaning here: there is no such path on this host"]);
+    assert_eq!(
+        s.notes.lines(),
+        ["client.chroot_env.\"/no/such/path\" has no meaning here: there is no such path on this host"]
+    );
     let exec = s.client.expect("a node").plugins.remove("exec").expect("settings of exec");
     assert_eq!(exec.config, Some(json!({"chroot_env": {"/bin": "/bin"}})));
     let own = json!({"exec": {"config": {"pids_limit": 7, "chroot_env": {"/usr": "/usr"}}}});
@@ -164,8 +258,10 @@ fn what_exec_tasks_see_of_the_host() {
 
 #[test]
 fn logs_waits_and_the_scheduler_have_their_settings() {
-    let s = check(json!({"data_dir": "/x", "server": {"enabled": true, "default_scheduler_config": {"scheduler_algorithm": "spread"}},
-        "log_file": "/var/log/drover-test/", "log_rotate_bytes": 1000, "log_rotate_max_files": -1, "log_rotate_duration": "1h",
+    let s = check(json!({"data_dir": "/x",
+        "server": {"enabled": true, "default_scheduler_config": {"scheduler_algorithm": "spread"}},
+        "log_file": "/var/log/drover-test/", "log_rotate_bytes": 1000, "log_rotate_max_files": -1,
+        "log_rotate_duration": "1h",
         "client": {"enabled": true, "disable_remote_exec": true, "default_ineligible": true,
             "template": {"wait": {"min": "2s", "max": "10s"}, "wait_bounds": {"max": "8s"}}}}))
     .expect("fine");
@@ -178,7 +274,10 @@ fn logs_waits_and_the_scheduler_have_their_settings() {
     let node = s.client.expect("a node");
     assert!(node.disable_remote_exec && node.default_ineligible);
     let seconds = |s: u64| std::time::Duration::from_secs(s);
-    assert_eq!((node.templates.wait, node.templates.wait_bounds), ((seconds(2), seconds(10)), (None, Some(seconds(8)))));
+    assert_eq!(
+        (node.templates.wait, node.templates.wait_bounds),
+        ((seconds(2), seconds(10)), (None, Some(seconds(8))))
+    );
     let scheduler = json!({"enabled": true, "default_scheduler_config": {"scheduler_algorithm": "random"}});
     assert!(check(json!({"data_dir": "/x", "server": scheduler})).expect_err("unknown").contains("binpack or spread"));
     assert!(
@@ -220,28 +319,60 @@ fn a_node_keeps_what_it_is_told_to_keep() {
 }
 
 #[test]
+fn the_key_of_servers_is_read_and_shown_to_nobody() {
+    let with = |server: serde_json::Value| check(json!({"data_dir": "/x", "server": server}));
+    let key = "cg8StVXbQJ0gPvMd9o7yrg==";
+    let s = with(json!({"enabled": true, "encrypt": key})).expect("16 bytes");
+    assert_eq!(
+        s.notes.lines(),
+        ["server.encrypt has no meaning here: only servers that share a store use it, and this one has a store of \
+            its own"]
+    );
+    assert!(!format!("{s:?}").contains(key));
+    let file = typed(json!({"server": {"encrypt": key}})).expect("typed");
+    assert!(!format!("{file:?}").contains(key) && format!("{file:?}").contains("encrypt"), "{file:?}");
+    assert_eq!(with(json!({"enabled": true, "encrypt": ""})).expect("none").notes.lines(), [""; 0]);
+    for (wrong, part) in [
+        ("not a key", "server.encrypt must be a key in base64"),
+        ("c2VjcmV0", "server.encrypt must be 32 bytes in base64 (or 24 or 16), it is 6 bytes"),
+    ] {
+        let error = with(json!({"enabled": true, "encrypt": wrong})).expect_err("a mistake");
+        assert!(error.contains(part) && error.contains("keyring generate") && !error.contains(wrong), "{error}");
+    }
+}
+
+#[test]
 fn a_server_has_its_priorities_and_limits_of_searches() {
     let server = |server: serde_json::Value| {
         let mut tree = json!({"data_dir": "/x", "server": {"enabled": true}});
         crate::agent::config::merge(&mut tree, json!({"server": server}));
         check(tree)
     };
-    let s = server(
-        json!({"job_default_priority": 60, "search": {"fuzzy_enabled": false, "limit_query": 7, "limit_results": 9, "min_term_length": 3}}),
-    );
+    let s = server(json!({"job_default_priority": 60,
+            "search": {"fuzzy_enabled": false, "limit_query": 7, "limit_results": 9, "min_term_length": 3}}));
     let s = s.expect("fine");
     assert_eq!(s.notes.lines().len(), 1, "{:?}", s.notes);
     let config = s.server.expect("a server");
-    assert_eq!((config.job_default_priority, config.search), (60, server::SearchLimits { fuzzy: false, results: 9, min_term: 3 }));
+    assert_eq!(
+        (config.job_default_priority, config.search),
+        (60, server::SearchLimits { fuzzy: false, results: 9, min_term: 3 })
+    );
     for wrong in [49, 100, 200] {
         let error = server(json!({ "job_default_priority": wrong })).expect_err("out of bounds");
-        assert!(error.contains("server.job_default_priority must be at least 50 and below job_max_priority 100"), "{error}");
+        assert!(
+            error.contains("server.job_default_priority must be at least 50 and below job_max_priority 100"),
+            "{error}"
+        );
     }
     assert!(server(json!({"search": {"limit_results": 0}})).expect_err("nothing").contains("limit_results"));
     // What a stock server does by itself stands in many files; what a person has switched on is missed.
     let preemption = |name: &str| server(json!({"default_scheduler_config": {"preemption_config": {(name): true}}}));
     let s = preemption("system_scheduler_enabled").expect("taken");
-    assert!(s.notes.lines()[0].contains("system_scheduler_enabled has no meaning here: nothing is displaced"), "{:?}", s.notes);
+    assert!(
+        s.notes.lines()[0].contains("system_scheduler_enabled has no meaning here: nothing is displaced"),
+        "{:?}",
+        s.notes
+    );
     for name in ["service_scheduler_enabled", "batch_scheduler_enabled", "sysbatch_scheduler_enabled"] {
         assert!(preemption(name).expect_err("refused").contains("is refused: nothing is displaced"), "{name}");
     }
@@ -252,8 +383,12 @@ fn addresses_may_be_templates() {
     let s = check(json!({"data_dir": "/x", "bind_addr": "{{ GetInterfaceIP \"lo\" }}", "server": {"enabled": true}}))
         .expect("loopback is there");
     assert!(s.http.ip().is_loopback());
-    let error = check(json!({"data_dir": "/x", "bind_addr": "{{ GetMagicIP }}", "server": {"enabled": true}})).expect_err("unknown");
-    assert!(error.starts_with("bind_addr: {{ GetMagicIP }} is not understood") && !error.contains("must be an IP"), "{error}");
+    let error = check(json!({"data_dir": "/x", "bind_addr": "{{ GetMagicIP }}", "server": {"enabled": true}}))
+        .expect_err("unknown");
+    assert!(
+        error.starts_with("bind_addr: {{ GetMagicIP }} is not understood") && !error.contains("must be an IP"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -263,21 +398,27 @@ fn a_dev_agent_is_on_loopback_altogether() {
     let client = s.client.expect("a node");
     assert_eq!((client.network_interface.as_str(), client.gc.interval.as_secs(), s.prometheus), ("lo", 600, true));
     assert!(s.http.ip().is_loopback());
-    let s =
-        settings(typed(json!({"client": {"network_interface": "eth7"}})).expect("fine"), &AgentArgs::default(), Some(dir)).expect("dev");
+    let s = settings(
+        typed(json!({"client": {"network_interface": "eth7"}})).expect("fine"),
+        &AgentArgs::default(),
+        Some(dir),
+    )
+    .expect("dev");
     assert_eq!(s.client.expect("a node").network_interface, "eth7");
 }
 
 #[test]
 fn host_volumes_are_directories_that_are_there() {
     let with = |path: &str| {
-        check(
-            json!({"data_dir": "/x", "client": {"enabled": true, "servers": ["a"], "host_volume": {"v": {"path": path, "read_only": true}}}}),
-        )
+        check(json!({"data_dir": "/x",
+                "client": {"enabled": true, "servers": ["a"],
+                    "host_volume": {"v": {"path": path, "read_only": true}}}}))
     };
     let volume = with("/tmp").expect("fine").client.expect("client").host_volumes.remove("v").expect("a volume");
     assert_eq!((volume.name.as_str(), volume.path.as_str(), volume.read_only), ("v", "/tmp", true));
-    for (path, part) in [("relative", "must be absolute"), ("", "must be absolute"), ("/tmp/no/such/directory", "does not exist")] {
+    for (path, part) in
+        [("relative", "must be absolute"), ("", "must be absolute"), ("/tmp/no/such/directory", "does not exist")]
+    {
         assert!(with(path).expect_err(path).contains(part), "{path}");
     }
 }
@@ -296,7 +437,10 @@ fn artifacts_have_their_limits() {
     .expect("fine");
     let seconds = [given.limits.http_timeout, given.limits.git_timeout, given.limits.s3_timeout].map(|d| d.as_secs());
     assert_eq!(seconds, [300, 60, 120]);
-    assert_eq!((given.limits.http_max_bytes, given.limits.unpacked_bytes, given.limits.unpacked_files), (2 << 30, 10_000_000, 7));
+    assert_eq!(
+        (given.limits.http_max_bytes, given.limits.unpacked_bytes, given.limits.unpacked_files),
+        (2 << 30, 10_000_000, 7)
+    );
     assert_eq!((given.isolate, given.extra_paths.len(), given.environment.join(" ")), (false, 1, "A B".to_owned()));
     assert!(with(json!({})).expect("defaults").isolate);
     for (wrong, part) in [
@@ -312,8 +456,10 @@ fn artifacts_have_their_limits() {
 
 #[test]
 fn leases_follow_the_heartbeat_settings() {
-    let s =
-        check(json!({"data_dir": "/x", "server": {"enabled": true, "min_heartbeat_ttl": "2s", "heartbeat_grace": "300ms"}})).expect("fine");
+    let s = check(
+        json!({"data_dir": "/x", "server": {"enabled": true, "min_heartbeat_ttl": "2s", "heartbeat_grace": "300ms"}}),
+    )
+    .expect("fine");
     let server = s.server.expect("server");
     assert_eq!((server.lease.as_millis(), server.lease_margin.as_millis()), (2000, 300));
     assert!(server.heartbeat_interval < server.lease / 2);
@@ -321,7 +467,9 @@ fn leases_follow_the_heartbeat_settings() {
 
 #[test]
 fn names_of_proxies() {
-    let with = |hosts: serde_json::Value| check(json!({"data_dir": "/x", "server": {"enabled": true}, "drover": {"http_hosts": hosts}}));
+    let with = |hosts: serde_json::Value| {
+        check(json!({"data_dir": "/x", "server": {"enabled": true}, "drover": {"http_hosts": hosts}}))
+    };
     assert_eq!(with(json!(["nomad.example.com", "*.corp"])).expect("fine").http_hosts, ["nomad.example.com", "*.corp"]);
     for wrong in ["", "*.", "a*b", "http://x"] {
         assert!(with(json!([wrong])).expect_err(wrong).contains("drover.http_hosts"), "{wrong}");
@@ -353,4 +501,57 @@ fn raw_exec_is_off_until_somebody_asks_for_it() {
         assert_eq!(enabled(more.clone(), dev), Ok(on), "{more} dev={dev}");
     }
     assert!(enabled(option("maybe"), false).expect_err("no answer").contains("driver.raw_exec.enable"));
+}
+
+#[test]
+fn what_is_asked_of_new_nodes() {
+    use std::time::Duration;
+
+    use server::{Enforcement, IntroductionConfig};
+
+    let server = |block: serde_json::Value| {
+        let tree = json!({"data_dir": "/x", "server": {"enabled": true, "client_introduction": block}});
+        check(tree).map(|s| s.server.expect("a server").introduction)
+    };
+    let usual = IntroductionConfig::default();
+    assert_eq!(usual.enforcement, Enforcement::Warn);
+    assert_eq!(server(json!({})).expect("defaults"), usual);
+    let full = json!({"enforcement": "strict", "default_identity_ttl": "1m", "max_identity_ttl": "1h"});
+    let (default_ttl, max_ttl) = (Duration::from_secs(60), Duration::from_secs(3600));
+    let wanted = IntroductionConfig { enforcement: Enforcement::Strict, default_ttl, max_ttl, ..usual.clone() };
+    assert_eq!(server(full).expect("fine"), wanted);
+    assert_eq!(server(json!({"enforcement": "none"})).expect("fine").enforcement, Enforcement::None);
+    for (block, part) in [
+        (json!({"enforcement": "loud"}), "must be none, warn or strict"),
+        (json!({"max_identity_ttl": "1m"}), "default_identity_ttl 5m0s must not be above max_identity_ttl 1m0s"),
+        (json!({"default_identity_ttl": "0s"}), "default_identity_ttl must be longer than 0"),
+    ] {
+        let error = server(block).expect_err(part);
+        assert!(error.contains(part), "{part}: {error}");
+    }
+
+    // The flag is for the node, and never shown.
+    let args = AgentArgs { client_intro_token: Some("a-token".into()), ..AgentArgs::default() };
+    let file = typed(json!({"data_dir": "/x", "client": {"enabled": true, "servers": ["a"]}})).expect("fine");
+    let node = settings(file, &args, None).ok().and_then(|s| s.client).expect("a node");
+    assert_eq!(node.introduction, client::IntroduceWith::Token("a-token".into()));
+    assert!(!format!("{node:?}").contains("a-token"));
+}
+
+#[test]
+fn an_agent_beyond_loopback_says_that_it_is_insecure() {
+    let with = |insecure: bool, more: serde_json::Value| {
+        let mut tree = json!({"data_dir": "/x", "server": {"enabled": true}, "drover": {"insecure": insecure}});
+        tree.as_object_mut().expect("object").extend(more.as_object().expect("object").clone());
+        check(tree).map(drop)
+    };
+    for far in [json!({"bind_addr": "0.0.0.0"}), json!({"addresses": {"rpc": "10.0.0.5"}})] {
+        let error = with(false, far.clone()).expect_err("refused");
+        assert!(error.contains("beyond loopback") && error.contains("insecure = true"), "{error}");
+        with(true, far).expect("it is said");
+    }
+    with(false, json!({"bind_addr": "::1"})).expect("loopback");
+    // A node alone listens for HTTP.
+    let node = json!({"data_dir": "/x", "client": {"enabled": true, "servers": ["a"]}, "bind_addr": "0.0.0.0"});
+    assert!(check(node).expect_err("refused").contains("(HTTP API on 0.0.0.0:4646)"));
 }

@@ -69,7 +69,10 @@ pub(crate) fn list(args: &ListArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     for check in driver_check::all() {
-        output::line(&format!("{} ({})\n    {}\n    otherwise: {}", check.id, check.section, check.title, check.meaning));
+        output::line(&format!(
+            "{} ({})\n    {}\n    otherwise: {}",
+            check.id, check.section, check.title, check.meaning
+        ));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -110,44 +113,52 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn subject(args: &Args) -> Result<Subject> {
-    let (command, words) = program(args)?;
-    let mut subject = Subject::new(command);
-    subject.args = words;
-    subject.config = args.config.as_deref().map(read).transpose()?;
-    subject.kit = match (&args.task, &args.preset) {
+/// The tasks that a person has described or named.
+pub(crate) fn kit(task: Option<&Path>, preset: Option<&str>) -> Result<Option<TaskKit>> {
+    Ok(match (task, preset) {
         (Some(file), _) => {
             let blocks = read(file)?;
             Some(TaskKit::from_json(single_blocks(blocks)).with_context(|| file.display().to_string())?)
         }
         (None, Some(name)) => Some(TaskKit::preset(name)?),
         (None, None) => None,
-    };
+    })
+}
+
+fn subject(args: &Args) -> Result<Subject> {
+    let (command, words) = program(&args.driver, &args.args)?;
+    let mut subject = Subject::new(command);
+    subject.args = words;
+    subject.config = args.config.as_deref().map(read).transpose()?;
+    subject.kit = kit(args.task.as_deref(), args.preset.as_deref())?;
     subject.pace = Pace { hold: Duration::from_secs_f64(args.hold), slack: args.slack, ..Pace::default() };
     subject.encode = Arc::new(|schema, config| {
-        driver_host::encode_config(schema, config, &driver_host::Variables::default()).map_err(|error| error.to_string())
+        driver_host::encode_config(schema, config, &driver_host::Variables::default())
+            .map_err(|error| error.to_string())
     });
     subject.surroundings = surroundings();
     Ok(subject)
 }
 
 /// A name of ours is ours; a file of that name is reached as `./NAME`.
-fn program(args: &Args) -> Result<(PathBuf, Vec<OsString>)> {
-    if BUILT_IN.contains(&args.driver.as_str()) {
+pub(crate) fn program(driver: &str, words: &[OsString]) -> Result<(PathBuf, Vec<OsString>)> {
+    if BUILT_IN.contains(&driver) {
         let own = std::env::current_exe().context("could not find this program's own file")?;
-        return Ok((own, ["driver", &args.driver].map(OsString::from).into_iter().chain(args.args.clone()).collect()));
+        return Ok((own, ["driver", driver].map(OsString::from).into_iter().chain(words.to_vec()).collect()));
     }
-    let path = std::path::absolute(&args.driver)?;
+    let path = std::path::absolute(driver)?;
     if !path.is_file() {
         bail!(
-            "there is neither a built-in driver of this name ({}) nor a file at this path; give the path of a plugin program",
+            "there is neither a built-in driver of this name ({}) nor a file at this path; give the path of a \
+                plugin program",
             BUILT_IN.join(", ")
         );
     }
-    Ok((path, args.args.clone()))
+    Ok((path, words.to_vec()))
 }
 
-fn read(file: &Path) -> Result<Value> {
+/// A file of configuration, HCL or JSON, as JSON.
+pub(crate) fn read(file: &Path) -> Result<Value> {
     let text = std::fs::read_to_string(file).with_context(|| format!("could not read {}", file.display()))?;
     let name = file.display().to_string();
     match hcl_lang::hcl1::parse(&hcl_lang::Source::new(&name, &text)) {

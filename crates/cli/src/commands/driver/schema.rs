@@ -50,7 +50,8 @@ fn program(args: &Args) -> Result<Command> {
         let path = Path::new(&args.driver);
         anyhow::ensure!(
             path.exists(),
-            "there is neither a built-in driver of this name ({}) nor a file at this path; give the path of a plugin program",
+            "there is neither a built-in driver of this name ({}) nor a file at this path; give the path of a \
+                plugin program",
             BUILT_IN.join(", ")
         );
         // A bare name would be looked for in PATH.
@@ -67,9 +68,12 @@ fn as_text(described: &Description) -> String {
         None => "No configuration is allowed.\n".to_owned(),
     };
     let (name, version, task) = (&info.name, &info.version, markdown(task_config));
-    format!("# {name} {version}\n\n## Task: `config {{ … }}`\n\n{task}\n## Agent: `plugin \"{name}\" {{ config {{ … }} }}`\n\n{operator}")
-        .trim_end()
-        .to_owned()
+    format!(
+        "# {name} {version}\n\n## Task: `config {{ … }}`\n\n{task}\n## Agent: `plugin \"{name}\" {{ config {{ … \
+        }} }}`\n\n{operator}"
+    )
+    .trim_end()
+    .to_owned()
 }
 
 fn as_json(described: &Description) -> Value {

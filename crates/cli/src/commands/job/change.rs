@@ -86,9 +86,9 @@ fn version_of(versions: &JobVersions, text: &str) -> Result<u64> {
         return Ok(number);
     }
     let found = versions.versions.iter().find(|v| v.version_tag.as_ref().is_some_and(|tag| tag.name == text));
-    found
-        .map(|v| v.version)
-        .with_context(|| format!("the job has no version that is tagged {text:?}; give a number, or see `drover job history`"))
+    found.map(|v| v.version).with_context(|| {
+        format!("the job has no version that is tagged {text:?}; give a number, or see `drover job history`")
+    })
 }
 
 /// Returns to an earlier version.
@@ -111,7 +111,8 @@ fn group_and_count(words: &[String], groups: &[&str], id: &str) -> Result<(Strin
         ([group, _], known) => bail!("job {id:?} has no group {group:?}; it has {}", known.join(", ")),
         _ => bail!("give a task group and its new count"),
     };
-    let number = count.parse().map_err(|_| anyhow::anyhow!("the count must be a whole number from 0, not {count:?}"))?;
+    let number =
+        count.parse().map_err(|_| anyhow::anyhow!("the count must be a whole number from 0, not {count:?}"))?;
     Ok((group, number))
 }
 
@@ -149,7 +150,8 @@ pub(crate) async fn start(args: Start) -> Result<ExitCode> {
         job["Stop"] = false.into();
         // The source goes with it, when there is one.
         let source: Value = conn.ask(call::job_submission(&id).reading()).await.unwrap_or_default();
-        let register = call::job_register(&JobRegisterRequest::default()).carrying(&json!({"Job": job, "Submission": source}));
+        let register =
+            call::job_register(&JobRegisterRequest::default()).carrying(&json!({"Job": job, "Submission": source}));
         let answer = conn.ask(register).await?;
         warned(&answer.warnings);
         let one = followed(&conn, &id, answer.eval_id, args.common.detach, &args.common.shape()).await?;
@@ -176,7 +178,8 @@ mod tests {
 
     #[test]
     fn versions_have_numbers_and_tags() {
-        let versions = json!({"Versions": [{"Version": 3, "VersionTag": null}, {"Version": 2, "VersionTag": {"Name": "good"}}]});
+        let versions =
+            json!({"Versions": [{"Version": 3, "VersionTag": null}, {"Version": 2, "VersionTag": {"Name": "good"}}]});
         let versions = api::go_json::from_value(versions).expect("versions");
         assert_eq!(version_of(&versions, "1").expect("a number"), 1);
         assert_eq!(version_of(&versions, "good").expect("a tag"), 2);
@@ -188,7 +191,9 @@ mod tests {
         let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(group_and_count(&words("3"), &["g"], "j").expect("one"), ("g".to_owned(), 3));
         assert_eq!(group_and_count(&words("b 0"), &["a", "b"], "j").expect("named"), ("b".to_owned(), 0));
-        for (given, groups, wanted) in [("3", &["a", "b"][..], "a, b"), ("c 3", &["a"], "no group \"c\""), ("a x", &["a"], "\"x\"")] {
+        for (given, groups, wanted) in
+            [("3", &["a", "b"][..], "a, b"), ("c 3", &["a"], "no group \"c\""), ("a x", &["a"], "\"x\"")]
+        {
             let error = group_and_count(&words(given), groups, "j").expect_err(given).to_string();
             assert!(error.contains(wanted), "{given}: {error}");
         }

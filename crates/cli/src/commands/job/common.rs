@@ -26,7 +26,11 @@ pub(super) async fn find(conn: &Conn, prefix: &str) -> Result<String> {
         [] => bail!("no job name starts with {prefix:?}; `drover ps` lists the jobs"),
         [one] => Ok(one.id.to_string()),
         many => {
-            bail!("{} job names start with {prefix:?}: {}", many.len(), many.iter().map(|j| j.id.as_str()).collect::<Vec<_>>().join(", "))
+            bail!(
+                "{} job names start with {prefix:?}: {}",
+                many.len(),
+                many.iter().map(|j| j.id.as_str()).collect::<Vec<_>>().join(", ")
+            )
         }
     }
 }

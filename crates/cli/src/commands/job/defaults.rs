@@ -39,7 +39,11 @@ const TIMES: &[&str] = &[
 /// A job of the same groups and tasks of which nothing else is said.
 fn bare(job: &Job) -> Job {
     let task = |t: &Task| Task { name: t.name.clone(), driver: t.driver.clone(), ..Task::default() };
-    let group = |g: &TaskGroup| TaskGroup { name: g.name.clone(), tasks: g.tasks.iter().map(task).collect(), ..TaskGroup::default() };
+    let group = |g: &TaskGroup| TaskGroup {
+        name: g.name.clone(),
+        tasks: g.tasks.iter().map(task).collect(),
+        ..TaskGroup::default()
+    };
     let mut bare = Job {
         id: job.id.clone(),
         name: job.name.clone(),
@@ -103,7 +107,9 @@ pub(crate) fn left_out(job: &Job, mut new: JobDiff) -> JobDiff {
 /// A value for people: times in units.
 pub(crate) fn shown(name: &str, value: &str) -> String {
     match value.parse::<i64>() {
-        Ok(nanos) if nanos >= 1_000_000 && TIMES.contains(&name) => short(&model::go_duration::GoDuration(nanos).to_string()),
+        Ok(nanos) if nanos >= 1_000_000 && TIMES.contains(&name) => {
+            short(&model::go_duration::GoDuration(nanos).to_string())
+        }
         _ => value.to_owned(),
     }
 }
@@ -135,8 +141,10 @@ mod tests {
 
     #[test]
     fn a_new_job_shows_what_it_says() {
-        let text = "job \"a\" {\n  priority = 60\n  group \"g\" {\n    count = 2\n    task \"t\" {\n      driver = \"raw_exec\"\n      kill_timeout = \
-                    \"7s\"\n      config {\n        command = \"/bin/true\"\n      }\n      resources {\n        cpu = 100\n        memory = 64\n      }\n    \
+        let text = "job \"a\" {\n  priority = 60\n  group \"g\" {\n    count = 2\n    task \"t\" {\n      driver \
+            = \"raw_exec\"\n      kill_timeout = \
+                    \"7s\"\n      config {\n        command = \"/bin/true\"\n      }\n      resources {\n        cpu \
+                    = 100\n        memory = 64\n      }\n    \
                     }\n  }\n}\n";
         let mut job = jobspec::parse(&jobspec::ParseInput::new("a", text)).expect("a job").job;
         job.canonicalize();

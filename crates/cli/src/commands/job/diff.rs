@@ -37,7 +37,13 @@ fn notes(annotations: &[String]) -> String {
     if annotations.is_empty() { String::new() } else { format!(" ({})", annotations.join(", ")) }
 }
 
-fn fields_and_objects(fields: &[FieldDiff], objects: &[ObjectDiff], depth: usize, verbose: bool, lines: &mut Vec<String>) {
+fn fields_and_objects(
+    fields: &[FieldDiff],
+    objects: &[ObjectDiff],
+    depth: usize,
+    verbose: bool,
+    lines: &mut Vec<String>,
+) {
     let indent = "  ".repeat(depth);
     for field in fields {
         let (old, new) = (shown(&field.name, &field.old), shown(&field.name, &field.new));
@@ -66,11 +72,13 @@ mod tests {
     fn diffs_are_shown_as_trees() {
         let diff = json!({
             "Type": "Edited", "ID": "web",
-            "Fields": [{"Type": "Edited", "Name": "Priority", "Old": "50", "New": "60"}, {"Type": "None", "Name": "Region", "Old": "global", "New": "global"}],
+            "Fields": [{"Type": "Edited", "Name": "Priority", "Old": "50", "New": "60"},
+                {"Type": "None", "Name": "Region", "Old": "global", "New": "global"}],
             "TaskGroups": [{
                 "Type": "Edited", "Name": "g", "Updates": {"in-place update": 2},
                 "Tasks": [{"Type": "Edited", "Name": "t", "Annotations": ["forces create/destroy update"],
-                           "Objects": [{"Type": "Added", "Name": "Env", "Fields": [{"Type": "Added", "Name": "A", "New": "1"}]}]}]
+                           "Objects": [{"Type": "Added", "Name": "Env",
+                               "Fields": [{"Type": "Added", "Name": "A", "New": "1"}]}]}]
             }]
         });
         let diff = api::go_json::from_value(diff).expect("a diff");

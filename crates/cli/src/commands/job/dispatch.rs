@@ -64,7 +64,9 @@ pub(crate) async fn run(args: Dispatch) -> Result<ExitCode> {
         priority: args.priority,
         ..JobDispatchRequest::default()
     };
-    let made = conn.ask(call::job_dispatch(&args.job, &request).with_some("idempotency_token", args.idempotency_token)).await?;
+    let made = conn
+        .ask(call::job_dispatch(&args.job, &request).with_some("idempotency_token", args.idempotency_token))
+        .await?;
     let evaluated = !made.eval_id.is_nil();
     // Standard output is the tasks' when their output is written here.
     let voice = if args.wait { Voice::Err } else { Voice::Out };
@@ -78,7 +80,9 @@ pub(crate) async fn run(args: Dispatch) -> Result<ExitCode> {
     if args.detach || !evaluated {
         // The token has dispatched it before: there is no evaluation, and an end to wait for.
         return match args.wait {
-            true => Ok(ExitCode::from(wait::to_its_end(&conn, &child, &shape, &mut Follower::new(&conn, &shape, voice)).await?)),
+            true => Ok(ExitCode::from(
+                wait::to_its_end(&conn, &child, &shape, &mut Follower::new(&conn, &shape, voice)).await?,
+            )),
             false => Ok(ExitCode::SUCCESS),
         };
     }
@@ -105,7 +109,11 @@ fn payload(from: Option<&Path>) -> Result<Vec<u8>> {
     match from {
         None => {}
         Some(path) if path == Path::new("-") => {
-            std::io::stdin().lock().take(most).read_to_end(&mut bytes).context("could not read the payload from standard input")?;
+            std::io::stdin()
+                .lock()
+                .take(most)
+                .read_to_end(&mut bytes)
+                .context("could not read the payload from standard input")?;
         }
         Some(path) => {
             let doing = || format!("could not read the payload {}", path.display());
@@ -122,7 +130,10 @@ mod tests {
     #[test]
     fn metadata_is_pairs() {
         let pairs = ["a=1".to_owned(), "b=x=y".to_owned(), "a=2".to_owned()];
-        assert_eq!(meta(&pairs).expect("pairs"), BTreeMap::from([("a".into(), "2".into()), ("b".into(), "x=y".into())]));
+        assert_eq!(
+            meta(&pairs).expect("pairs"),
+            BTreeMap::from([("a".into(), "2".into()), ("b".into(), "x=y".into())])
+        );
         assert!(meta(&["a".to_owned()]).expect_err("no value").to_string().contains("KEY=VALUE"));
     }
 

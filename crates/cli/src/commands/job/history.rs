@@ -78,8 +78,11 @@ pub(crate) async fn run(args: History) -> Result<ExitCode> {
 
 /// What is said of a version.
 fn facts(job: &Job) -> Vec<(&'static str, String)> {
-    let mut rows =
-        vec![("Version", job.version.to_string()), ("Stable", job.stable.to_string()), ("Submit Date", when::stamp(job.submit_time))];
+    let mut rows = vec![
+        ("Version", job.version.to_string()),
+        ("Stable", job.stable.to_string()),
+        ("Submit Date", when::stamp(job.submit_time)),
+    ];
     if let Some(tag) = &job.version_tag {
         let texts = [("Tag Name", &tag.name), ("Tag Description", &tag.description)];
         rows.extend(texts.into_iter().filter(|(_, text)| !text.is_empty()).map(|(name, text)| (name, text.clone())));
@@ -95,7 +98,9 @@ mod tests {
 
     #[test]
     fn tags_are_shown_where_there_are_any() {
-        let names = |job| facts(&api::go_json::from_value(job).expect("a job")).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        let names = |job| {
+            facts(&api::go_json::from_value(job).expect("a job")).into_iter().map(|(name, _)| name).collect::<Vec<_>>()
+        };
         assert_eq!(names(json!({"Version": 1, "VersionTag": null})), ["Version", "Stable", "Submit Date"]);
         let tagged = json!({"Version": 1, "VersionTag": {"Name": "good", "Description": ""}});
         assert_eq!(names(tagged), ["Version", "Stable", "Submit Date", "Tag Name"]);

@@ -37,14 +37,19 @@ pub(crate) fn run(args: &Init) -> Result<ExitCode> {
     }
     if args.template.is_some() || args.list_templates {
         bail!(
-            "templates of job files are kept in variables of the cluster, and job init does not read them: leave -template and -list-templates out"
+            "templates of job files are kept in variables of the cluster, and job init does not read them: leave \
+                -template and -list-templates out"
         );
     }
     let shown = args.path.display();
     let text = if args.short { short() } else { LONG.to_owned() };
     match OpenOptions::new().write(true).create_new(true).open(&args.path) {
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => bail!("{shown} exists already: name another file, or remove it"),
-        opened => opened.and_then(|mut f| f.write_all(text.as_bytes())).with_context(|| format!("could not write {shown}"))?,
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
+            bail!("{shown} exists already: name another file, or remove it")
+        }
+        opened => {
+            opened.and_then(|mut f| f.write_all(text.as_bytes())).with_context(|| format!("could not write {shown}"))?
+        }
     }
     output::line(&format!("Example job file written to {shown}\nnext: drover job run {shown}"));
     Ok(ExitCode::SUCCESS)
@@ -71,8 +76,8 @@ mod tests {
     #[test]
     fn the_examples_are_jobs() {
         for text in [LONG.to_owned(), short()] {
-            let parsed =
-                jobspec::parse(&jobspec::ParseInput::new(NAME, &text)).unwrap_or_else(|f| panic!("{}", jobspec::render(&f, false)));
+            let parsed = jobspec::parse(&jobspec::ParseInput::new(NAME, &text))
+                .unwrap_or_else(|f| panic!("{}", jobspec::render(&f, false)));
             assert_eq!((parsed.job.id.as_str(), parsed.warnings.len()), ("example", 0));
         }
         assert!(!short().contains('#'), "{}", short());
@@ -81,7 +86,8 @@ mod tests {
     #[test]
     fn nothing_is_overwritten() {
         let dir = tempfile::tempdir().expect("temp dir");
-        let init = Init { short: true, connect: false, template: None, list_templates: false, path: dir.path().join("a.hcl") };
+        let init =
+            Init { short: true, connect: false, template: None, list_templates: false, path: dir.path().join("a.hcl") };
         run(&init).expect("written");
         assert!(run(&init).expect_err("refused").to_string().contains("exists already"));
         assert_eq!(std::fs::read_to_string(&init.path).expect("a file"), short());

@@ -38,10 +38,9 @@ pub(crate) async fn run(args: Inspect) -> Result<ExitCode> {
     let conn = args.api.conn()?;
     let id = find(&conn, &args.id).await?;
     if args.hcl {
-        let kept = conn
-            .ask(call::job_submission(&id).with_some("version", args.version))
-            .await
-            .with_context(|| format!("the source of job {id:?} is not kept: it was submitted without one, or that version is gone"))?;
+        let kept = conn.ask(call::job_submission(&id).with_some("version", args.version)).await.with_context(|| {
+            format!("the source of job {id:?} is not kept: it was submitted without one, or that version is gone")
+        })?;
         output::bytes(kept.source.as_bytes());
         if args.with_vars {
             output::note(&variables(&kept));
@@ -52,7 +51,8 @@ pub(crate) async fn run(args: Inspect) -> Result<ExitCode> {
         None => conn.ask(call::job(&id).reading()).await?,
         Some(version) => {
             let all: Value = conn.ask(call::job_versions(&id).reading()).await?;
-            let wanted = all["Versions"].as_array().into_iter().flatten().find(|j| j["Version"].as_u64() == Some(version));
+            let wanted =
+                all["Versions"].as_array().into_iter().flatten().find(|j| j["Version"].as_u64() == Some(version));
             wanted.cloned().with_context(|| format!("job {id:?} has no version {version}"))?
         }
     };

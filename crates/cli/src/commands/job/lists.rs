@@ -78,7 +78,9 @@ pub(crate) async fn deployments(args: Deployments) -> Result<ExitCode> {
     let id = find(&conn, &args.id).await?;
     let all = call::job_deployments(&id).with("all", args.all);
     if args.shape.format.wanted() {
-        return conn.show(&args.shape.format, if args.latest { call::job_deployment(&id).reading() } else { all }).await;
+        return conn
+            .show(&args.shape.format, if args.latest { call::job_deployment(&id).reading() } else { all })
+            .await;
     }
     if !args.latest {
         deployment::table(conn.ask(all).await?, &args.shape);
@@ -96,7 +98,8 @@ pub(crate) async fn scaling_events(args: ScalingEvents) -> Result<ExitCode> {
     let conn = args.api.conn()?;
     let id = find(&conn, &args.id).await?;
     let status = conn.ask(call::job_scale_status(&id)).await?;
-    let mut all: Vec<_> = status.task_groups.iter().flat_map(|(group, s)| s.events.iter().map(move |e| (group, e))).collect();
+    let mut all: Vec<_> =
+        status.task_groups.iter().flat_map(|(group, s)| s.events.iter().map(move |e| (group, e))).collect();
     all.sort_by_key(|(_, e)| std::cmp::Reverse((e.time, e.create_index)));
     if all.is_empty() {
         output::line("No events found");
@@ -106,7 +109,8 @@ pub(crate) async fn scaling_events(args: ScalingEvents) -> Result<ExitCode> {
     let more: &[&str] = if args.verbose { &["Error", "Message", "Eval ID"] } else { &[] };
     let mut table = Table::new([&["Task Group", "Count", "PrevCount"], more, &["Date"]].concat());
     for (group, e) in all {
-        let mut row = vec![group.to_string(), e.count.map(|c| c.to_string()).unwrap_or_default(), e.previous_count.to_string()];
+        let mut row =
+            vec![group.to_string(), e.count.map(|c| c.to_string()).unwrap_or_default(), e.previous_count.to_string()];
         if args.verbose {
             row.extend([e.error.to_string(), e.message.clone(), e.eval_id.map(|id| shape.id(id)).unwrap_or_default()]);
         }

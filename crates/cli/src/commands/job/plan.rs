@@ -29,7 +29,8 @@ pub(crate) struct Plan {
     #[command(flatten)]
     file: JobFileArgs,
     /// Show the changes
-    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true",
+        require_equals = true)]
     diff: bool,
     /// The older name of -diff=false
     #[arg(long, hide = true)]
@@ -70,7 +71,8 @@ async fn plan(args: Plan) -> Result<bool> {
     let conn = args.api.conn()?;
     let file = JobFile::read(&args.file)?;
     file.fits_drivers(&conn).await?;
-    let request = JobPlanRequest { job: Some(file.typed()), diff: args.diff && !args.no_diff, ..JobPlanRequest::default() };
+    let request =
+        JobPlanRequest { job: Some(file.typed()), diff: args.diff && !args.no_diff, ..JobPlanRequest::default() };
     let id = request.job.as_ref().map(|job| job.id.clone()).filter(|id| !id.is_empty()).context("the job has no id")?;
     let answer: Value = conn.ask(call::job_plan(&id, &request).reading()).await?;
     let plan: JobPlanResponse = from_value(answer.clone()).context("the agent's plan")?;
@@ -103,7 +105,10 @@ async fn plan(args: Plan) -> Result<bool> {
     }
     let index = plan.job_modify_index;
     output::line(&format!("\nJob Modify Index: {index}"));
-    output::line(&format!("To submit the job if it is still as shown:\n\ndrover job run -check-index {index} {}", args.file.path()));
+    output::line(&format!(
+        "To submit the job if it is still as shown:\n\ndrover job run -check-index {index} {}",
+        args.file.path()
+    ));
     Ok(changes(&plan))
 }
 
@@ -128,9 +133,10 @@ mod tests {
             answer["Annotations"]["DesiredTGUpdates"]["g"][what] = 1.into();
             assert_eq!(changes(&from_value(answer).expect("a plan")), wanted, "{what}");
         }
-        for none in
-            [json!({"Annotations": null}), json!({"Diff": {"Type": "None"}, "Annotations": {"DesiredTGUpdates": {"g": {"Place": 1}}}})]
-        {
+        for none in [
+            json!({"Annotations": null}),
+            json!({"Diff": {"Type": "None"}, "Annotations": {"DesiredTGUpdates": {"g": {"Place": 1}}}}),
+        ] {
             assert!(!changes(&from_value(none).expect("a plan")));
         }
     }

@@ -8,7 +8,9 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use api::{call, shapes::AllocRestartRequest};
-use model::{AllocId, Allocation, ClientStatus, DesiredStatus, Job, TaskRunState, go_duration::GoDuration, job::job_type};
+use model::{
+    AllocId, Allocation, ClientStatus, DesiredStatus, Job, TaskRunState, go_duration::GoDuration, job::job_type,
+};
 
 use super::common::find;
 use crate::{
@@ -82,7 +84,9 @@ impl Size {
             Some(share) => number(share).filter(|n| *n <= 100).map(Self::Percent),
             None => number(text).map(Self::Number),
         };
-        size.with_context(|| format!("-batch-size must be a number from 1 or a percentage from 1% to 100%, not {text:?}"))
+        size.with_context(|| {
+            format!("-batch-size must be a number from 1 or a percentage from 1% to 100%, not {text:?}")
+        })
     }
     /// Of so many; shares are rounded up.
     fn of(self, total: usize) -> usize {
@@ -105,7 +109,8 @@ fn pause(text: &str) -> Result<Pause> {
         return Ok(Pause::Ask);
     }
     let nanos = text.parse::<GoDuration>().ok().and_then(|d| u64::try_from(d.nanos()).ok());
-    let nanos = nanos.with_context(|| format!("-batch-wait must be a duration such as 30s or \"ask\", not {text:?}"))?;
+    let nanos =
+        nanos.with_context(|| format!("-batch-wait must be a duration such as 30s or \"ask\", not {text:?}"))?;
     Ok(Pause::For(Duration::from_nanos(nanos)))
 }
 
@@ -159,7 +164,9 @@ pub(crate) async fn run(args: Restart) -> Result<ExitCode> {
     let job = conn.ask(call::job(&id)).await?;
     checked(&job, &args.group, &args.task)?;
     if args.reschedule && job.kind == job_type::SYSBATCH {
-        bail!("job {id:?} is a sysbatch job: its allocations are not placed again, so -reschedule would only stop them");
+        bail!(
+            "job {id:?} is a sysbatch job: its allocations are not placed again, so -reschedule would only stop them"
+        );
     }
     let allocs = chosen(conn.ask(call::job_allocations(&id)).await?, &args.group, &args.task);
     if allocs.is_empty() {
@@ -183,10 +190,20 @@ pub(crate) async fn run(args: Restart) -> Result<ExitCode> {
         for (a, result) in batch.iter().zip(results) {
             match result {
                 Ok(None) => Voice::Out.say(&format!("Allocation {} ({}) is {done}", shape.id(a.id), a.name)),
-                Ok(Some(next)) => Voice::Out.say(&format!("Allocation {} ({}) is {done} as {}", shape.id(a.id), a.name, shape.id(next))),
+                Ok(Some(next)) => Voice::Out.say(&format!(
+                    "Allocation {} ({}) is {done} as {}",
+                    shape.id(a.id),
+                    a.name,
+                    shape.id(next)
+                )),
                 Err(error) => {
                     (failed, failures) = (true, failures + 1);
-                    output::note(&format!("    allocation {} ({}): {}", shape.id(a.id), a.name, crate::failure::text(&error)));
+                    output::note(&format!(
+                        "    allocation {} ({}): {}",
+                        shape.id(a.id),
+                        a.name,
+                        crate::failure::text(&error)
+                    ));
                 }
             }
         }
@@ -226,14 +243,20 @@ async fn wait(between: &mut Pause, yes: bool) -> Result<()> {
 /// Restarts one and waits until it is back; the allocation that took its place, if one did.
 async fn one(conn: &Conn, a: &Allocation, args: &Restart) -> Result<Option<AllocId>> {
     if args.reschedule {
-        conn.tell(call::alloc_stop(a.id).with("no_shutdown_delay", args.no_shutdown_delay).with("reschedule", true)).await?;
+        conn.tell(call::alloc_stop(a.id).with("no_shutdown_delay", args.no_shutdown_delay).with("reschedule", true))
+            .await?;
         return replaced(conn, a.id).await.map(Some);
     }
     if args.task.is_empty() {
-        conn.tell(call::alloc_restart(a.id, &AllocRestartRequest { task_name: String::new(), all_tasks: args.all_tasks })).await?;
+        conn.tell(call::alloc_restart(
+            a.id,
+            &AllocRestartRequest { task_name: String::new(), all_tasks: args.all_tasks },
+        ))
+        .await?;
     }
     for task in args.task.iter().filter(|t| a.task_states.contains_key(t.as_str())) {
-        conn.tell(call::alloc_restart(a.id, &AllocRestartRequest { task_name: task.clone(), all_tasks: false })).await?;
+        conn.tell(call::alloc_restart(a.id, &AllocRestartRequest { task_name: task.clone(), all_tasks: false }))
+            .await?;
     }
     back(conn, a, &args.task).await.map(|()| None)
 }
@@ -335,7 +358,11 @@ mod tests {
         assert_eq!(chosen(all(), &["b".into()], &[]).len(), 1);
         assert_eq!(chosen(all(), &[], &["t".into()]).len(), 2);
         assert_eq!(chosen(all(), &[], &["other".into()]).len(), 0);
-        let job = Job { id: "j".into(), task_groups: vec![TaskGroup { name: "a".into(), ..TaskGroup::default() }], ..Job::default() };
+        let job = Job {
+            id: "j".into(),
+            task_groups: vec![TaskGroup { name: "a".into(), ..TaskGroup::default() }],
+            ..Job::default()
+        };
         assert!(checked(&job, &["a".into()], &[]).is_ok());
         assert!(checked(&job, &["c".into()], &[]).is_err() && checked(&job, &[], &["t".into()]).is_err());
     }
@@ -346,7 +373,11 @@ mod tests {
         for (start, state, wanted) in
             [(1, TaskRunState::Running, false), (2, TaskRunState::Pending, false), (2, TaskRunState::Running, true)]
         {
-            assert_eq!(is_back(&before, &alloc("a", ClientStatus::Running, start, state), &[]), wanted, "{start} {state:?}");
+            assert_eq!(
+                is_back(&before, &alloc("a", ClientStatus::Running, start, state), &[]),
+                wanted,
+                "{start} {state:?}"
+            );
         }
     }
 }

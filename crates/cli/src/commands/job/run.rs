@@ -150,7 +150,10 @@ mod tests {
     #[test]
     fn templates_say_how_they_are_started() {
         let told = |job| registered(&api::go_json::from_value(job).expect("a job"));
-        assert_eq!(told(json!({"ID": "x", "ParameterizedJob": {}})), "Job \"x\" is registered; start it with: drover job dispatch x");
+        assert_eq!(
+            told(json!({"ID": "x", "ParameterizedJob": {}})),
+            "Job \"x\" is registered; start it with: drover job dispatch x"
+        );
         assert_eq!(told(json!({"ID": "x", "Periodic": {}})), "Job \"x\" is registered; it is started at its times");
         assert_eq!(told(json!({"ID": "x", "Periodic": null})), "Job \"x\" is registered; no evaluation was created");
     }
@@ -158,9 +161,16 @@ mod tests {
     #[test]
     fn what_still_runs_is_said() {
         let alloc = |client_status| Allocation { client_status, ..Allocation::default() };
-        let text = still_runs(&[alloc(ClientStatus::Running), alloc(ClientStatus::Complete)], "b", Some("drover job run -wait b.hcl"))
-            .expect("one");
-        assert!(text.starts_with("==> 1 allocation still runs\n") && text.contains("drover job run -wait b.hcl"), "{text}");
+        let text = still_runs(
+            &[alloc(ClientStatus::Running), alloc(ClientStatus::Complete)],
+            "b",
+            Some("drover job run -wait b.hcl"),
+        )
+        .expect("one");
+        assert!(
+            text.starts_with("==> 1 allocation still runs\n") && text.contains("drover job run -wait b.hcl"),
+            "{text}"
+        );
         assert_eq!(still_runs(&[alloc(ClientStatus::Failed)], "b", None), None);
     }
 }

@@ -33,20 +33,33 @@ fn idle(job: &Job, latest: Option<&Deployment>, allocs: &[Allocation], earlier: 
             return None;
         }
         let failed = last.iter().filter(|a| a.client_status != ClientStatus::Complete).count();
-        let how =
-            if failed == 0 { "has run to its end".to_owned() } else { format!("has ended, {failed} of {} allocations failed", last.len()) };
-        let text = format!("version {version} {how}; nothing runs again until the job changes: edit it, or dispatch a parameterized job");
+        let how = if failed == 0 {
+            "has run to its end".to_owned()
+        } else {
+            format!("has ended, {failed} of {} allocations failed", last.len())
+        };
+        let text = format!(
+            "version {version} {how}; nothing runs again until the job changes: edit it, or dispatch a \
+                parameterized job"
+        );
         return Some(Idle { text, failed: failed > 0 });
     }
-    if let Some(d) = latest.filter(|d| d.job_version == version && d.status == DeploymentStatus::Failed && live < wanted) {
+    if let Some(d) =
+        latest.filter(|d| d.job_version == version && d.status == DeploymentStatus::Failed && live < wanted)
+    {
         let way = earlier.map(|v| format!(", or `drover job revert {} {v}`", job.id)).unwrap_or_default();
         let why = if d.status_description.is_empty() { String::new() } else { format!(" ({})", d.status_description) };
-        let text = format!("version {version} failed its deployment{why}; nothing will be placed until the job changes: edit it{way}");
+        let text = format!(
+            "version {version} failed its deployment{why}; nothing will be placed until the job changes: edit it{way}"
+        );
         return Some(Idle { text, failed: true });
     }
     // System jobs wait for nodes; a service that has nothing and waits for nothing is over.
     if job.kind == job_type::SERVICE && job.status == "dead" && wanted > 0 && live == 0 {
-        let text = format!("version {version} is dead and nothing of it waits for a place; nothing will be placed until the job changes");
+        let text = format!(
+            "version {version} is dead and nothing of it waits for a place; nothing will be placed until the \
+                job changes"
+        );
         return Some(Idle { text, failed: true });
     }
     None
@@ -72,7 +85,14 @@ mod tests {
 
     fn job(kind: &str, status: &str, count: i32) -> Job {
         let group = TaskGroup { name: "g".into(), count: Some(count), ..TaskGroup::default() };
-        Job { id: "web".into(), kind: kind.into(), status: status.into(), version: 2, task_groups: vec![group], ..Job::default() }
+        Job {
+            id: "web".into(),
+            kind: kind.into(),
+            status: status.into(),
+            version: 2,
+            task_groups: vec![group],
+            ..Job::default()
+        }
     }
 
     fn alloc(status: ClientStatus) -> Allocation {
@@ -92,7 +112,8 @@ mod tests {
         assert!(dead.failed);
         assert_eq!(
             dead.text,
-            "version 2 failed its deployment (Failed due to progress deadline); nothing will be placed until the job changes: edit it, \
+            "version 2 failed its deployment (Failed due to progress deadline); nothing will be placed until the job \
+                changes: edit it, \
              or `drover job revert web 1`"
         );
         // Older allocations run on: still nothing comes of this version.

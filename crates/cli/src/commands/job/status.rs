@@ -22,7 +22,14 @@ pub(crate) async fn list(conn: &Conn, shape: &Shape) -> Result<ExitCode> {
     let mut table = Table::new(["ID", "Namespace", "Type", "Priority", "Status", "Submit Date"]);
     for j in &jobs {
         let status = if j.stop { format!("{} (stopped)", j.status) } else { j.status.clone() };
-        table.row([j.id.to_string(), j.namespace.to_string(), j.kind.clone(), j.priority.to_string(), status, when::stamp(j.submit_time)]);
+        table.row([
+            j.id.to_string(),
+            j.namespace.to_string(),
+            j.kind.clone(),
+            j.priority.to_string(),
+            status,
+            when::stamp(j.submit_time),
+        ]);
     }
     if table.is_empty() {
         output::line("No running jobs")
@@ -76,7 +83,8 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, parts: Parts) -> 
     }
     let allocs = conn.ask(call::job_allocations(id).with("all", parts.all_allocs)).await?;
     output::heading("Summary");
-    let mut table = Table::new(["Task Group", "Queued", "Starting", "Running", "Failed", "Complete", "Lost", "Unknown"]);
+    let mut table =
+        Table::new(["Task Group", "Queued", "Starting", "Running", "Failed", "Complete", "Lost", "Unknown"]);
     for (group, s) in &summary.summary {
         let counts = [s.queued, s.starting, s.running, s.failed, s.complete, s.lost, s.unknown];
         table.row(std::iter::once(group.to_string()).chain(counts.iter().map(i64::to_string)));
@@ -96,7 +104,17 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, parts: Parts) -> 
     }
     if !remote.is_empty() {
         output::heading("Remote Tasks");
-        let mut table = Table::new(["Group", "Index", "Task", "Instance", "Provider ID", "Observed", "Manager", "Epoch", "Guarantee"]);
+        let mut table = Table::new([
+            "Group",
+            "Index",
+            "Task",
+            "Instance",
+            "Provider ID",
+            "Observed",
+            "Manager",
+            "Epoch",
+            "Guarantee",
+        ]);
         for t in &remote {
             table.row([
                 t.slot.group.to_string(),
@@ -144,7 +162,8 @@ const EXPLAINED: usize = 5;
 
 /// Why allocations are not well, those that were replaced left out.
 async fn failures(conn: &Conn, job: &Job, allocs: &[Allocation], shape: &Shape) {
-    let mut last: Vec<&Allocation> = allocs.iter().filter(|a| a.next_allocation.is_nil() && a.job_version == job.version).collect();
+    let mut last: Vec<&Allocation> =
+        allocs.iter().filter(|a| a.next_allocation.is_nil() && a.job_version == job.version).collect();
     last.sort_by_key(|a| std::cmp::Reverse(a.create_index));
     let mut shown = 0;
     for a in last {
@@ -163,7 +182,11 @@ async fn failures(conn: &Conn, job: &Job, allocs: &[Allocation], shape: &Shape) 
         }
         shown += 1;
         for (i, text) in lines.iter().enumerate() {
-            output::line(&if i == 0 { format!("{} ({}): {text}", shape.id(a.id), a.name) } else { format!("  {text}") });
+            output::line(&if i == 0 {
+                format!("{} ({}): {text}", shape.id(a.id), a.name)
+            } else {
+                format!("  {text}")
+            });
         }
     }
 }

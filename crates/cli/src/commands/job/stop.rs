@@ -55,10 +55,17 @@ pub(crate) async fn run(args: Stop) -> Result<ExitCode> {
         if job != *id && !args.yes {
             bail!("{id:?} is only a prefix of {job:?}; give the full name, or use -yes");
         }
-        let stop = call::job_stop(&job).with("purge", args.purge).with("eval_priority", args.eval_priority).with("global", false);
+        let stop = call::job_stop(&job)
+            .with("purge", args.purge)
+            .with("eval_priority", args.eval_priority)
+            .with("global", false);
         let eval = conn.ask(stop.with("no_shutdown_delay", args.no_shutdown_delay)).await?.eval_id;
         if eval.is_nil() || args.detach {
-            output::line(&if eval.is_nil() { "No evaluation was created".to_owned() } else { format!("Evaluation ID: {eval}") });
+            output::line(&if eval.is_nil() {
+                "No evaluation was created".to_owned()
+            } else {
+                format!("Evaluation ID: {eval}")
+            });
             continue;
         }
         let one = monitor::follow(&conn, eval, &shape).await?;

@@ -36,7 +36,11 @@ pub(crate) fn ends(kind: &str) -> bool {
 fn code_of(a: &Allocation) -> u8 {
     let stopped = a.desired_status != DesiredStatus::Run;
     let task = |t: &TaskState| -> i32 {
-        let last = t.events.iter().rev().find(|e| matches!(e.kind.as_str(), "Terminated" | "Driver Failure" | "Setup Failure"));
+        let last = t
+            .events
+            .iter()
+            .rev()
+            .find(|e| matches!(e.kind.as_str(), "Terminated" | "Driver Failure" | "Setup Failure"));
         let code = match last {
             Some(e) if e.kind == "Terminated" && e.signal != 0 => 128 + e.signal,
             Some(e) if e.kind == "Terminated" => e.exit_code,
@@ -148,7 +152,8 @@ impl Outputs {
                 // The node may just be away: then it is tried at the next look.
                 let Ok(detail) = conn.ask(call::alloc(a.id)).await else { continue };
                 self.begun.insert((a.id, task.to_string()), ());
-                let instance = detail.extra.remote_tasks.iter().find(|r| r.slot.task == *task).map(|r| r.incarnation.to_string());
+                let instance =
+                    detail.extra.remote_tasks.iter().find(|r| r.slot.task == *task).map(|r| r.incarnation.to_string());
                 let whose = instance.unwrap_or_else(|| format!("{}/{task}", a.id));
                 let prefix = if single { String::new() } else { format!("{}/{task} | ", a.name) };
                 for kind in ["stdout", "stderr"] {
@@ -169,7 +174,10 @@ impl Outputs {
 }
 
 /// Writes an output here until the task has ended.
-#[expect(clippy::await_holding_invalid_type, reason = "readers of one instance take turns, each for as long as it reads")]
+#[expect(
+    clippy::await_holding_invalid_type,
+    reason = "readers of one instance take turns, each for as long as it reads"
+)]
 async fn read(conn: Conn, alloc: AllocId, task: String, kind: &'static str, prefix: String, place: Place) {
     // Whoever reads the same instance under an earlier allocation comes first.
     let mut offset = place.lock().await;
@@ -250,7 +258,13 @@ mod tests {
 
     fn alloc(name: &str, index: u64, status: ClientStatus, tasks: Vec<TaskState>) -> Allocation {
         let task_states = tasks.into_iter().enumerate().map(|(i, t)| (i.to_string().into(), t)).collect();
-        Allocation { name: name.into(), create_index: index, client_status: status, task_states, ..Allocation::default() }
+        Allocation {
+            name: name.into(),
+            create_index: index,
+            client_status: status,
+            task_states,
+            ..Allocation::default()
+        }
     }
 
     #[test]
@@ -271,8 +285,10 @@ mod tests {
         ] {
             assert_eq!(code_of(&a), code, "{what}");
         }
-        let stopped =
-            Allocation { desired_status: DesiredStatus::Stop, ..alloc("a", 1, ClientStatus::Complete, vec![ended(0, 15, false)]) };
+        let stopped = Allocation {
+            desired_status: DesiredStatus::Stop,
+            ..alloc("a", 1, ClientStatus::Complete, vec![ended(0, 15, false)])
+        };
         assert_eq!(code_of(&stopped), 143);
     }
 

@@ -31,17 +31,27 @@ impl Machine {
         let mut before = std::mem::take(&mut self.record.checks);
         for spec in specs.iter().filter(|s| stands(s.service, s.task, &tasks, stopping)) {
             let key = spec.key();
-            let record = before.remove(&key).unwrap_or_else(|| CheckRecord { state: spec.begin(now.time), run: CheckRun::default() });
+            let record = before
+                .remove(&key)
+                .unwrap_or_else(|| CheckRecord { state: spec.begin(now.time), run: CheckRun::default() });
             self.record.checks.insert(key, record);
         }
         let known = &self.record.checks;
         self.check_runs.retain(|key, _| known.contains_key(key));
     }
 
-    pub(super) fn checked(&mut self, key: &str, outcome: Option<Outcome>, run: CheckRun, now: Now, out: &mut Vec<Effect>) {
+    pub(super) fn checked(
+        &mut self,
+        key: &str,
+        outcome: Option<Outcome>,
+        run: CheckRun,
+        now: Now,
+        out: &mut Vec<Effect>,
+    ) {
         let job = self.job.clone();
         let specs = specs(&job, &self.record.alloc.task_group);
-        let (Some(spec), Some(record)) = (specs.iter().find(|s| s.key() == key), self.record.checks.get_mut(key)) else {
+        let (Some(spec), Some(record)) = (specs.iter().find(|s| s.key() == key), self.record.checks.get_mut(key))
+        else {
             return;
         };
         if let Some(outcome) = outcome {
@@ -67,12 +77,17 @@ impl Machine {
             if slot.remote {
                 let Some(seen) = slot.seen.as_ref().filter(|s| s.epoch > 0 && !s.stopping) else { continue };
                 let doubt = seen.observed != Observed::Running;
-                let event = if doubt { events::check_in_doubt(now.time, why) } else { events::check_unhealthy(now.time, why) };
+                let event =
+                    if doubt { events::check_in_doubt(now.time, why) } else { events::check_unhealthy(now.time, why) };
                 if slot.record.state.events.last().is_none_or(|last| last.display_message != event.display_message) {
                     events::push(&mut slot.record.state, event);
                 }
                 if !doubt {
-                    out.push(Effect::Unhealthy { task: name.clone(), incarnation: seen.incarnation, why: why.to_owned() });
+                    out.push(Effect::Unhealthy {
+                        task: name.clone(),
+                        incarnation: seen.incarnation,
+                        why: why.to_owned(),
+                    });
                 }
             } else if slot.phase == Phase::Running && slot.kill.is_none() {
                 events::push(&mut slot.record.state, events::check_unhealthy(now.time, why));

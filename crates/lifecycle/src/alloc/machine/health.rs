@@ -13,7 +13,9 @@ impl Machine {
     pub(super) fn look_at_health(&mut self, now: Now, out: &mut Vec<Effect>) {
         self.decide_health(now, out);
         // While a task that ends because of another still runs, the reason would precede its end.
-        if self.record.unhealthy_untold && task_order::next(&self.specs(), &self.states(), self.stopping()).stop.is_empty() {
+        if self.record.unhealthy_untold
+            && task_order::next(&self.specs(), &self.states(), self.stopping()).stop.is_empty()
+        {
             self.record.unhealthy_untold = false;
             self.tell_unhealthy(&Cause::Task, now);
         }
@@ -39,7 +41,14 @@ impl Machine {
         let Some(criteria) = self.criteria() else { return };
         let deployment = !alloc.deployment_id.is_nil();
         let canary = alloc.deployment_status.as_ref().is_some_and(|d| d.canary);
-        match health::decide(&criteria, &self.specs, &self.states(), &self.check_health(), self.record.watched_since, now.time) {
+        match health::decide(
+            &criteria,
+            &self.specs,
+            &self.states(),
+            &self.check_health(),
+            self.record.watched_since,
+            now.time,
+        ) {
             Health::Healthy => self.decided(true, canary, now),
             // Without a deployment nothing waits for health, and a drain watches the end of the allocation.
             Health::Unhealthy(Cause::Task) if !deployment => {}
@@ -71,6 +80,7 @@ impl Machine {
     }
 
     pub(super) fn decided(&mut self, healthy: bool, canary: bool, now: Now) {
-        self.record.health = Some(AllocDeploymentStatus { healthy: Some(healthy), timestamp: now.time.into(), canary, modify_index: 0 });
+        self.record.health =
+            Some(AllocDeploymentStatus { healthy: Some(healthy), timestamp: now.time.into(), canary, modify_index: 0 });
     }
 }

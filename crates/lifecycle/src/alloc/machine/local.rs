@@ -36,7 +36,14 @@ impl Machine {
         true
     }
 
-    pub(super) fn started(&mut self, task: &Arc<str>, run: &str, result: Result<Launched, StartFailure>, now: Now, out: &mut Vec<Effect>) {
+    pub(super) fn started(
+        &mut self,
+        task: &Arc<str>,
+        run: &str,
+        result: Result<Launched, StartFailure>,
+        now: Now,
+        out: &mut Vec<Effect>,
+    ) {
         let Some(slot) = self.current(task, run).filter(|s| s.phase == Phase::Starting) else {
             return;
         };
@@ -62,14 +69,18 @@ impl Machine {
             Err(StartFailure::Interrupted) if slot.kill.is_none() => slot.phase = Phase::Idle,
             Err(failure) => {
                 let (event, why, recoverable) = match &failure {
-                    StartFailure::Validation(why) => (Some(events::failed_validation(now.time, why)), why.as_str(), false),
+                    StartFailure::Validation(why) => {
+                        (Some(events::failed_validation(now.time, why)), why.as_str(), false)
+                    }
                     StartFailure::Setup { why, recoverable } => {
                         (Some(events::setup_failure(now.time, why, false)), why.as_str(), *recoverable)
                     }
                     StartFailure::Artifact { why, recoverable } => {
                         (Some(events::artifact_failed(now.time, why)), why.as_str(), *recoverable)
                     }
-                    StartFailure::Driver { why, recoverable } => (Some(events::driver_failure(now.time, why)), why.as_str(), *recoverable),
+                    StartFailure::Driver { why, recoverable } => {
+                        (Some(events::driver_failure(now.time, why)), why.as_str(), *recoverable)
+                    }
                     // The kill that interrupted it has already told the reason.
                     StartFailure::Interrupted => (None, "interrupted", false),
                 };
@@ -83,7 +94,14 @@ impl Machine {
         }
     }
 
-    pub(super) fn recovered(&mut self, task: &Arc<str>, run: &str, result: Result<(), String>, now: Now, out: &mut Vec<Effect>) {
+    pub(super) fn recovered(
+        &mut self,
+        task: &Arc<str>,
+        run: &str,
+        result: Result<(), String>,
+        now: Now,
+        out: &mut Vec<Effect>,
+    ) {
         let Some(slot) = self.current(task, run).filter(|s| s.phase == Phase::Recovering) else {
             return;
         };
@@ -98,17 +116,26 @@ impl Machine {
             }
             Err(why) => {
                 events::push(&mut slot.record.state, events::restore_failed(now.time, &why));
-                let exit = Exit { code: -1, message: format!("the task could not be found again: {why}"), lost: true, ..Exit::default() };
+                let exit = Exit {
+                    code: -1,
+                    message: format!("the task could not be found again: {why}"),
+                    lost: true,
+                    ..Exit::default()
+                };
                 self.exited(task, run, &exit, now, out);
             }
         }
     }
 
     pub(super) fn exited(&mut self, task: &Arc<str>, run: &str, exit: &Exit, now: Now, out: &mut Vec<Effect>) {
-        let Some(slot) = self.current(task, run).filter(|s| matches!(s.phase, Phase::Running | Phase::Recovering)) else {
+        let Some(slot) = self.current(task, run).filter(|s| matches!(s.phase, Phase::Running | Phase::Recovering))
+        else {
             return;
         };
-        events::push(&mut slot.record.state, events::terminated(now.time, exit.code, exit.signal, exit.oom_killed, &exit.message));
+        events::push(
+            &mut slot.record.state,
+            events::terminated(now.time, exit.code, exit.signal, exit.oom_killed, &exit.message),
+        );
         if let Some(run) = &mut slot.record.run {
             run.lost = exit.lost;
         }
@@ -180,7 +207,13 @@ impl Machine {
         };
         slot.phase = Phase::Freeing;
         if let Some(run) = &slot.record.run {
-            out.push(Effect::Free { task: task.clone(), run: run.id.clone(), handle: run.handle.clone(), known, lost: run.lost });
+            out.push(Effect::Free {
+                task: task.clone(),
+                run: run.id.clone(),
+                handle: run.handle.clone(),
+                known,
+                lost: run.lost,
+            });
         }
     }
 
@@ -287,7 +320,9 @@ impl Machine {
                     (Phase::Running, _) => self.begin_stop(task, now, out),
                     (Phase::Starting, Some(run)) => out.push(Effect::Interrupt { run: run.id.clone() }),
                     // Its driver may never come back, and nothing else would end it.
-                    (Phase::Recovering, Some(run)) => out.push(Effect::EndUnattended { task: task.clone(), run: run.id.clone() }),
+                    (Phase::Recovering, Some(run)) => {
+                        out.push(Effect::EndUnattended { task: task.clone(), run: run.id.clone() })
+                    }
                     _ => {}
                 }
                 // Its state changes at its end.
@@ -358,7 +393,14 @@ impl Machine {
         (0..delay).contains(&now.time.saturating_sub(self.stopping_since))
     }
 
-    pub(super) fn restart_asked(&mut self, task: &Arc<str>, also_dead: bool, why: &str, now: Now, out: &mut Vec<Effect>) {
+    pub(super) fn restart_asked(
+        &mut self,
+        task: &Arc<str>,
+        also_dead: bool,
+        why: &str,
+        now: Now,
+        out: &mut Vec<Effect>,
+    ) {
         let stopping = self.stopping();
         let Some(slot) = self.slots.get_mut(task).filter(|s| !s.remote && !stopping) else {
             return;

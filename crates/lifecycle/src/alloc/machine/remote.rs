@@ -22,7 +22,8 @@ impl Machine {
         let another = state.restarts != view.restarts || (known && before.incarnation != view.incarnation);
         let last_is_restart = state.events.last().is_some_and(|e| e.kind == events::kind::RESTARTING);
         state.restarts = view.restarts;
-        let unseen = matches!(view.observed, Observed::Exited { .. }) && state.started_at.ns().is_none_or(|at| at < view.started_at);
+        let unseen = matches!(view.observed, Observed::Exited { .. })
+            && state.started_at.ns().is_none_or(|at| at < view.started_at);
         if unseen && view.started_at > 0 && state.state != TaskRunState::Dead {
             // It ended before the first look, but it has run and has output.
             state.started_at = view.started_at.into();
@@ -46,15 +47,28 @@ impl Machine {
                         state.state = TaskRunState::Running;
                         state.started_at = started.into();
                         state.finished_at = GoTime::default();
-                        events::push(state, if adopted { events::adopted(now.time) } else { events::started(now.time) });
+                        events::push(
+                            state,
+                            if adopted { events::adopted(now.time) } else { events::started(now.time) },
+                        );
                     }
                     if view.stopping && !before.stopping {
-                        events::push(state, events::killing(now.time, GoDuration::ZERO, "Stopped by order of the servers"));
+                        events::push(
+                            state,
+                            events::killing(now.time, GoDuration::ZERO, "Stopped by order of the servers"),
+                        );
                     }
                 }
                 Observed::Unknown { ref why, .. } => {
                     if !matches!(before.observed, Observed::Unknown { .. }) {
-                        events::push(state, events::driver(now.time, &format!("The provider could not be asked: {why}"), &BTreeMap::new()));
+                        events::push(
+                            state,
+                            events::driver(
+                                now.time,
+                                &format!("The provider could not be asked: {why}"),
+                                &BTreeMap::new(),
+                            ),
+                        );
                     }
                 }
                 Observed::Intended | Observed::Creating | Observed::Exited { .. } | Observed::Gone => {}
@@ -63,13 +77,18 @@ impl Machine {
                 if before.verdict != view.verdict && (known || !last_is_restart) {
                     state.state = TaskRunState::Pending;
                     state.last_restart = now.time.into();
-                    events::push(state, events::restarting(now.time, GoDuration(at.saturating_sub(now.time).max(0)), reason));
+                    events::push(
+                        state,
+                        events::restarting(now.time, GoDuration(at.saturating_sub(now.time).max(0)), reason),
+                    );
                 }
             }
             RemoteVerdict::Complete | RemoteVerdict::Failed { .. } | RemoteVerdict::Stopped => {
                 if state.state != TaskRunState::Dead {
                     match &view.verdict {
-                        RemoteVerdict::Failed { reason } => events::push(state, events::not_restarting(now.time, reason)),
+                        RemoteVerdict::Failed { reason } => {
+                            events::push(state, events::not_restarting(now.time, reason))
+                        }
                         RemoteVerdict::Stopped => events::push(state, events::killed(now.time, "")),
                         _ => {}
                     }

@@ -30,7 +30,9 @@ impl Machine {
     /// False while a remote task's state is still unknown after a start of the agent. Then the node must not report the
     /// services that it is part of.
     pub fn services_known(&self) -> bool {
-        self.slots.values().all(|s| !s.remote || s.seen.is_some() || s.released || s.record.state.state == TaskRunState::Dead)
+        self.slots
+            .values()
+            .all(|s| !s.remote || s.seen.is_some() || s.released || s.record.state.state == TaskRunState::Dead)
     }
 
     /// Epoch under which this node manages the instance of a task; 0 = it does not.
@@ -47,8 +49,11 @@ impl Machine {
         let Some(group) = self.job.group(&self.record.alloc.task_group) else { return };
         let tasks = self.task_views();
         let of = crate::services::declared(group).find(|(s, _)| s.name == service);
-        let names: Vec<_> =
-            of.into_iter().flat_map(|(s, task)| crate::services::members(s, task, &tasks)).map(|t| t.name.clone()).collect();
+        let names: Vec<_> = of
+            .into_iter()
+            .flat_map(|(s, task)| crate::services::members(s, task, &tasks))
+            .map(|t| t.name.clone())
+            .collect();
         for name in names {
             self.note(&name, events::service_problem(now.time, service, why));
         }
@@ -75,7 +80,9 @@ impl Slot {
             let runs = self.record.run.as_ref().is_some_and(|r| r.handle.is_some() && !r.ended);
             return runs && self.kill.is_none() && matches!(self.phase, Phase::Running | Phase::Recovering);
         }
-        let Some(seen) = self.seen.as_ref().filter(|s| s.epoch > 0 && !s.stopping && !self.released) else { return false };
+        let Some(seen) = self.seen.as_ref().filter(|s| s.epoch > 0 && !s.stopping && !self.released) else {
+            return false;
+        };
         // *Could not ask* does not mean that the instance is gone.
         let runs = match seen.observed {
             Observed::Running => true,

@@ -61,7 +61,10 @@ fn sidecars_are_stopped_when_what_they_accompany_has_ended() {
     p.exited("proxy", 0, 7 * S);
     assert_eq!(p.exited("tail", 0, 7 * S), ["free tail", "start clean"]);
     assert_eq!(p.told("web"), ["Received", "Task Setup", "Started", "Killing", "Terminated", "Killed"]);
-    assert_eq!(p.told("tail"), ["Received", "Task Setup", "Started", "Main Tasks Dead", "Killing", "Terminated", "Killed"]);
+    assert_eq!(
+        p.told("tail"),
+        ["Received", "Task Setup", "Started", "Main Tasks Dead", "Killing", "Terminated", "Killed"]
+    );
 }
 
 #[test]
@@ -94,13 +97,18 @@ fn nothing_waits_for_a_remote_task_that_is_let_go() {
         let mut record = record();
         record.alloc.remote.insert("lead".into(), IncarnationId::NIL);
         let tasks = vec![leader("lead"), hooked("side", "poststart", true)];
-        let (mut p, _) = Play::begin(Machine::new(record, job("service", tasks), Vec::new(), GoDuration::from_secs(30)), 0);
+        let (mut p, _) =
+            Play::begin(Machine::new(record, job("service", tasks), Vec::new(), GoDuration::from_secs(30)), 0);
         let view = RemoteView { observed: Observed::Running, ..RemoteView::default() };
         p.apply(Event::Remote { task: "lead".into(), view: Box::new(view) }, S);
         p.started("side", S);
         p
     };
-    assert_eq!(group().stop(2 * S), Vec::<String>::new(), "the servers end it, and the sidecar accompanies it until then");
+    assert_eq!(
+        group().stop(2 * S),
+        Vec::<String>::new(),
+        "the servers end it, and the sidecar accompanies it until then"
+    );
     assert_eq!(group().apply(Event::StopLocal, 2 * S), ["stop side"]);
     assert_eq!(group().apply(Event::Removed, 2 * S), ["stop side"]);
 }
@@ -138,18 +146,27 @@ fn restarts_tell_why_and_of_no_kill() {
     p.exited("before", 0, S);
     p.freed("before", S);
     p.started("t", S);
-    let asked = Event::RestartAsked { tasks: vec!["t".into(), "before".into()], also_dead: true, why: crate::alloc::events::ALL_BY_USER };
+    let asked = Event::RestartAsked {
+        tasks: vec!["t".into(), "before".into()],
+        also_dead: true,
+        why: crate::alloc::events::ALL_BY_USER,
+    };
     assert_eq!(p.apply(asked, 2 * S), ["stop t", "start before"]);
     p.exited("t", 0, 3 * S);
     assert_eq!(p.told("t")[2..], ["Started", "Restart Signaled", "Terminated", "Restarting"]);
     assert_eq!(p.told("before")[3..], ["Terminated", "Restart Signaled", "Restarting"]);
     let update = p.machine.update();
-    let why = |task: &str| update.task_states[task].events.iter().find(|e| e.kind == "Restart Signaled").map(|e| e.display_message.clone());
+    let why = |task: &str| {
+        update.task_states[task].events.iter().find(|e| e.kind == "Restart Signaled").map(|e| e.display_message.clone())
+    };
     assert_eq!(why("t").as_deref(), Some("User requested all tasks to restart"));
     // A stop in between gets an event.
     let (mut p, _) = Play::begin(fresh("service", vec![task("t")]), 0);
     p.started("t", S);
-    p.apply(Event::RestartAsked { tasks: vec!["t".into()], also_dead: false, why: crate::alloc::events::BY_USER }, 2 * S);
+    p.apply(
+        Event::RestartAsked { tasks: vec!["t".into()], also_dead: false, why: crate::alloc::events::BY_USER },
+        2 * S,
+    );
     assert_eq!(p.stop(3 * S), Vec::<String>::new(), "it is on its way");
     p.exited("t", 0, 4 * S);
     assert_eq!(p.told("t")[3..], ["Restart Signaled", "Killing", "Terminated", "Killed"]);
@@ -226,7 +243,16 @@ fn why_an_allocation_is_unhealthy_is_told_when_what_ends_because_of_it_has_ended
     assert!(why(&p, "t").is_empty() && why(&p, "other").is_empty());
     assert_eq!(p.exited("other", 0, 3 * S), ["free other", "start last"]);
     assert_eq!((why(&p, "t"), why(&p, "other")), (vec![FAILED.to_owned()], vec![DEAD.to_owned()]));
-    let order = ["Received", "Task Setup", "Started", "Sibling Task Failed", "Killing", "Terminated", "Killed", "Alloc Unhealthy"];
+    let order = [
+        "Received",
+        "Task Setup",
+        "Started",
+        "Sibling Task Failed",
+        "Killing",
+        "Terminated",
+        "Killed",
+        "Alloc Unhealthy",
+    ];
     assert_eq!(p.told("other"), order);
     assert_eq!(why(&p, "last"), ["Task not running by healthy_deadline of 20s"]);
     assert_eq!(p.told("last"), ["Received", "Alloc Unhealthy", "Task Setup"]);
@@ -235,14 +261,20 @@ fn why_an_allocation_is_unhealthy_is_told_when_what_ends_because_of_it_has_ended
     assert_eq!(why(&p, "t").len() + why(&p, "other").len() + why(&p, "last").len(), 3, "once");
 
     // A task that has not begun ends with the failed one. The servers' stop of all tasks comes too late for the reason.
-    let (mut p, _) = Play::begin(deployed(vec![task("t"), hooked("before", "prestart", false), hooked("side", "prestart", true)]), 0);
+    let (mut p, _) = Play::begin(
+        deployed(vec![task("t"), hooked("before", "prestart", false), hooked("side", "prestart", true)]),
+        0,
+    );
     p.started("side", S);
     p.started("before", S);
     p.exited("before", 5, 2 * S);
     assert!(why(&p, "before").is_empty() && why(&p, "t").is_empty());
     p.stop(3 * S);
     p.exited("side", 0, 4 * S);
-    assert_eq!((why(&p, "before"), why(&p, "t"), why(&p, "side")), (vec![FAILED.to_owned()], vec![DEAD.to_owned()], vec![DEAD.to_owned()]));
+    assert_eq!(
+        (why(&p, "before"), why(&p, "t"), why(&p, "side")),
+        (vec![FAILED.to_owned()], vec![DEAD.to_owned()], vec![DEAD.to_owned()])
+    );
 }
 
 /// Each end of a run, and the attempt that it spends.
@@ -254,7 +286,14 @@ fn only_failures_of_the_task_spend_attempts_and_each_keeps_its_cause() {
         (
             "a person restarts it",
             |p, at| {
-                p.apply(Event::RestartAsked { tasks: vec!["t".into()], also_dead: false, why: crate::alloc::events::BY_USER }, at);
+                p.apply(
+                    Event::RestartAsked {
+                        tasks: vec!["t".into()],
+                        also_dead: false,
+                        why: crate::alloc::events::BY_USER,
+                    },
+                    at,
+                );
                 p.exited("t", 143, at);
             },
             None,
@@ -272,7 +311,12 @@ fn only_failures_of_the_task_spend_attempts_and_each_keeps_its_cause() {
             "it is lost with its driver's process",
             |p, at| {
                 let (task, run) = p.run("t");
-                let exit = Exit { code: -1, message: "the task was lost with its driver's process".into(), lost: true, ..Exit::default() };
+                let exit = Exit {
+                    code: -1,
+                    message: "the task was lost with its driver's process".into(),
+                    lost: true,
+                    ..Exit::default()
+                };
                 p.apply(Event::Exited { task, run, exit }, at);
             },
             None,
@@ -290,7 +334,8 @@ fn only_failures_of_the_task_spend_attempts_and_each_keeps_its_cause() {
             "a new agent does not find it again",
             |p, at| {
                 let tasks: Vec<_> = p.machine.tasks().map(|(n, r)| (n.clone(), r.clone())).collect();
-                let again = Machine::new(p.machine.record().clone(), p.machine.job().clone(), tasks, GoDuration::from_secs(30));
+                let again =
+                    Machine::new(p.machine.record().clone(), p.machine.job().clone(), tasks, GoDuration::from_secs(30));
                 *p = Play::begin(again, at).0;
                 let (task, run) = p.run("t");
                 p.apply(Event::Recovered { task, run, result: Err("there is no such task".into()) }, at);

@@ -7,7 +7,13 @@ use crate::{alloc::record::CheckRun, checks::Outcome};
 
 fn checked(kind: &str, restart: Option<CheckRestart>) -> Machine {
     let check = Check { name: "c".into(), kind: "tcp".into(), on_update: "require_healthy".into(), ..Check::default() };
-    let service = Service { name: "s".into(), provider: "nomad".into(), checks: vec![check], check_restart: restart, ..Service::default() };
+    let service = Service {
+        name: "s".into(),
+        provider: "nomad".into(),
+        checks: vec![check],
+        check_restart: restart,
+        ..Service::default()
+    };
     let mut t = task("t");
     t.services = vec![service];
     fresh(kind, vec![t])
@@ -36,7 +42,8 @@ fn a_task_is_up_from_its_start_to_the_decision_to_stop_it() {
     assert!(!play.up("t"), "not while it is being started");
     play.started("t", S);
     assert!(play.up("t"));
-    let stopped = Arc::new(Allocation { desired_status: DesiredStatus::Stop, ..Allocation::clone(play.machine.alloc()) });
+    let stopped =
+        Arc::new(Allocation { desired_status: DesiredStatus::Stop, ..Allocation::clone(play.machine.alloc()) });
     let job = play.machine.job().clone();
     assert_eq!(play.apply(Event::Changed(stopped, job), 2 * S), ["delay t until 7"]);
     assert!(!play.up("t"), "from the decision on, although it runs");
@@ -47,7 +54,12 @@ fn a_task_of_a_former_agent_is_up_while_it_is_looked_for() {
     let run = Run { id: "r".into(), handle: Some(b"h".to_vec()), ..Run::default() };
     let mut known = TaskRecord { run: Some(run), ..TaskRecord::default() };
     known.state.state = TaskRunState::Running;
-    let machine = Machine::new(record(), job("service", vec![task("t")]), vec![("t".into(), known.into())], GoDuration::from_secs(30));
+    let machine = Machine::new(
+        record(),
+        job("service", vec![task("t")]),
+        vec![("t".into(), known.into())],
+        GoDuration::from_secs(30),
+    );
     let (mut play, _) = Play::begin(machine, 0);
     assert!(play.up("t"));
     let (task, run) = play.run("t");
@@ -72,7 +84,11 @@ fn a_remote_task_is_up_while_this_node_manages_it_and_cannot_say_that_it_ended()
     ] {
         let view = RemoteView { observed: observed.clone(), epoch, started_at, stopping, ..RemoteView::default() };
         play.apply(Event::Remote { task: "t".into(), view: Box::new(view) }, S);
-        assert_eq!((play.up("t"), play.machine.epoch("t")), (up, epoch), "{observed:?} {epoch} {started_at} {stopping}");
+        assert_eq!(
+            (play.up("t"), play.machine.epoch("t")),
+            (up, epoch),
+            "{observed:?} {epoch} {started_at} {stopping}"
+        );
         assert!(play.machine.services_known());
     }
 }
@@ -91,7 +107,11 @@ fn checks_live_as_long_as_their_service_stands() {
     assert_eq!(*play.machine.record(), stored, "what goes on as it was needs no write");
     assert_eq!(play.machine.check_results()[0].timestamp, 3, "people see the newest run all the same");
     play.found(None, 4 * S);
-    assert_eq!((play.status(), &*play.machine.check_results()[0].output), (Some(CheckStatus::Success), "None"), "no run, no verdict");
+    assert_eq!(
+        (play.status(), &*play.machine.check_results()[0].output),
+        (Some(CheckStatus::Success), "None"),
+        "no run, no verdict"
+    );
     play.exited("t", 1, 5 * S);
     assert_eq!(play.status(), None);
 }
@@ -139,7 +159,8 @@ fn an_unhealthy_remote_task_is_told_of_and_not_touched() {
     assert_eq!(play.found(Some(Outcome::Fail), 2 * S), ["unhealthy t"]);
     see(&mut play, Observed::Unknown { since: 1, why: "x".into() }, false);
     assert!(play.found(Some(Outcome::Fail), 3 * S).is_empty(), "nothing is stopped in doubt");
-    let said = |play: &Play| play.machine.update().task_states["t"].events.last().expect("an event").display_message.clone();
+    let said =
+        |play: &Play| play.machine.update().task_states["t"].events.last().expect("an event").display_message.clone();
     assert!(said(&play).contains("cannot say how it is"), "{}", said(&play));
     see(&mut play, Observed::Running, true);
     assert!(play.found(Some(Outcome::Fail), 4 * S).is_empty(), "once is enough");
@@ -158,7 +179,12 @@ fn health_waits_for_checks_and_begins_anew_with_them() {
         ..Update::default()
     });
     let job = Arc::new(job);
-    machine = Machine::new(AllocRecord { alloc, ..AllocRecord::clone(machine.record()) }, job, Vec::new(), GoDuration::from_secs(30));
+    machine = Machine::new(
+        AllocRecord { alloc, ..AllocRecord::clone(machine.record()) },
+        job,
+        Vec::new(),
+        GoDuration::from_secs(30),
+    );
     let (mut play, _) = Play::begin(machine, S);
     let healthy = |play: &Play| play.machine.update().deployment_status.and_then(|d| d.healthy);
     play.started("t", 2 * S);

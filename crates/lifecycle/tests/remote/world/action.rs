@@ -15,8 +15,16 @@ pub(crate) enum Action {
     Crash(usize),
     ToNode(usize),
     ToServers(usize),
+    /// The same comes again afterwards.
+    ToNodeTwice(usize),
+    ToServersTwice(usize),
+    /// A session ends while a report is on its way, which the servers read later.
+    Straggle(usize),
+    Straggler(usize),
     /// The provider carries out the n-th call of the node.
     Execute(usize, usize),
+    /// And once more at any later time.
+    ExecuteTwice(usize, usize),
     /// Its answer arrives, or is lost.
     Answer(usize, usize),
     LoseAnswer(usize, usize),
@@ -53,6 +61,12 @@ pub(crate) enum Action {
     Tick(u32),
     /// Searches show what was created.
     Show(usize),
+    /// The provider forgets an ended instance.
+    Forget(usize),
+    /// The servers' wall clock is set.
+    ClockStep(i64),
+    /// A step that goes through slots, from the last one on.
+    Downwards(Box<Action>),
     /// So much time passes that no call from before can take effect any more, but of managers that are frozen in it.
     Wait,
     /// A person says that there is no instance, without having looked.
@@ -69,6 +83,18 @@ pub(crate) enum Action {
     Empty,
     Swap,
     SwapBack,
+    /// The store becomes slow, and has stored the first of what waits.
+    Slow,
+    Durable,
+    /// Another server takes the fence, with so much in the store of what the former leader has handed to it; or of a
+    /// store from the past, and may know what that has lost.
+    TakeOver(usize),
+    TakeOverPast(bool),
+    /// A node's session with a former leader ends, or one begins.
+    LeaveFormer(usize),
+    ConnectFormer(usize),
+    /// The former leader is gone.
+    FormerEnds,
     /// A node tells servers that recover what it has.
     Tell(usize),
     /// The recovery ends, by itself or by a person who sees that all have answered.
@@ -113,13 +139,38 @@ impl Action {
                 | Self::CopyDisk(_)
                 | Self::OldNode(_)
                 | Self::StartTwin(_)
+                | Self::ToNodeTwice(_)
+                | Self::ToServersTwice(_)
+                | Self::Straggle(_)
+                | Self::ExecuteTwice(..)
+                | Self::Forget(_)
+                | Self::ClockStep(_)
+                | Self::Slow
+                | Self::TakeOver(_)
+                | Self::TakeOverPast(_)
+                | Self::ConnectFormer(_)
         )
     }
 
-    /// What happens, whichever agent of a node it happens to.
+    /// It goes through all slots, and says something to nodes or servers of more than one.
+    pub(crate) fn goes_through_slots(&self) -> bool {
+        matches!(
+            self,
+            Self::Connect(_)
+                | Self::ConnectFormer(_)
+                | Self::Expire(_)
+                | Self::Drain(_)
+                | Self::ForceDrain(_)
+                | Self::StopJob
+                | Self::Sweep
+                | Self::EndRecovery
+        )
+    }
+
+    /// What happens, whichever agent of a node it happens to, and in whichever order of slots.
     pub(crate) fn of_any_agent(&self) -> &Self {
         match self {
-            Self::Twin(_, action) => action.of_any_agent(),
+            Self::Twin(_, action) | Self::Downwards(action) => action.of_any_agent(),
             other => other,
         }
     }

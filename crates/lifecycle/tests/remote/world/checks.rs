@@ -1,106 +1,10 @@
 //! What must be true of a world, at each step and when nothing is left to happen.
 
-use std::{
-    collections::{BTreeSet, hash_map::DefaultHasher},
-    fmt::{Debug, Write},
-    hash::Hasher,
-};
+use model::{Observed, RemoteTask};
 
-use model::{IncarnationId, Observed, RemoteTask, RemoteVerdict};
-
-use super::{AllocState, BESIDE, LATE, Rule, World, provider::key_of};
-
-/// A hash of what is written, without the text.
-struct Digest(DefaultHasher);
-
-impl Write for Digest {
-    fn write_str(&mut self, s: &str) -> std::fmt::Result {
-        self.0.write(s.as_bytes());
-        Ok(())
-    }
-}
+use super::{AllocState, BESIDE, LATE, Rule, World};
 
 impl World {
-    /// Equal values mean equal futures and equal violations in them; what is only told to people is left out, and
-    /// times count from now.
-    pub(crate) fn fingerprint(&self) -> u64 {
-        let mut digest = Digest(DefaultHasher::new());
-        let mut put = |value: &dyn Debug| write!(digest, "{value:?}").expect("a digest takes everything");
-        for r in self.records.values() {
-            put(&self.timeless(r));
-        }
-        for node in &self.nodes {
-            put(node);
-            // Whether the servers, those of the backup too, know all that it has acted on.
-            let mark = node.mark();
-            let known = |of: &super::Backup| of.meta.knows(mark, of.index);
-            put(&(self.meta.knows(mark, self.index), self.backup.as_deref().map(known)));
-        }
-        put(&(
-            self.left,
-            self.provider.unreachable,
-            &self.job,
-            &self.allocs,
-            &self.leased,
-            &self.provider.instances,
-            &self.unbound,
-            self.swept,
-        ));
-        put(&self.twins);
-        for call in &self.zombies {
-            put(&(call, self.now - call.since));
-        }
-        // What was ever done with a key matters while anybody may act on it again.
-        for key in self.keys() {
-            let since = |at: &i64| self.now - at;
-            put(&(
-                key,
-                self.provider.sealed.get(&key).map(|at| self.is_sealed(key).then_some(self.cfg.fenced || since(at) <= LATE)),
-                self.provider.accepted.get(&key),
-                // Later than late is late.
-                self.confirmed.get(&key).map(|at| since(at).min(LATE + 1)),
-                (self.declared.contains(&key), self.assumed.contains(&key), self.stop_ordered.contains(&key), self.firsts.contains(&key)),
-                self.version_of.get(&key),
-            ));
-        }
-        put(&(&self.versions, &self.ends, &self.places, &self.collected, &self.ever_kept, self.met.restores > 0, self.met.lost > 0));
-        put(&self.declared.is_empty());
-        if self.left.restores > 0 {
-            put(&self.backup.as_deref().map(super::Backup::content));
-        }
-        put(&(self.meta.recovery.is_some(), &self.answered, self.foreign.is_some(), self.new_cluster));
-        digest.0.finish()
-    }
-
-    /// The keys that a record, an instance, a call or a node's disk may bring up again.
-    fn keys(&self) -> BTreeSet<IncarnationId> {
-        let records = self.records.values().map(|r| r.incarnation);
-        let backup = self.backup.iter().filter(|_| self.left.restores > 0).flat_map(|b| b.incarnations());
-        let foreign = self.foreign.iter().flat_map(|b| b.incarnations());
-        let agents = || self.nodes.iter().chain(self.twins.iter().map(|(_, twin)| twin));
-        let calls = agents().flat_map(|node| &node.calls).chain(&self.zombies).map(|pending| key_of(&pending.call));
-        let slots = agents().flat_map(|node| node.slots.values()).filter_map(|slot| slot.order()).map(|order| order.incarnation);
-        let disks = agents().flat_map(|node| node.disk.values()).filter_map(|stored| stored.attempted);
-        let instances = self.provider.instances.iter().map(|i| i.key);
-        records.chain(backup).chain(foreign).chain(calls).chain(slots).chain(disks).chain(instances).collect()
-    }
-
-    fn timeless(&self, r: &RemoteTask) -> RemoteTask {
-        let mut r = r.clone();
-        r.history.clear();
-        r.restart_charges.clear();
-        r.handovers = 0;
-        r.unmanaged_since = i64::from(r.unmanaged_since > 0);
-        r.restart_window_start = 0;
-        if let Observed::Unknown { since, .. } = &mut r.observed {
-            *since = 0;
-        }
-        if let RemoteVerdict::Restarting { at, .. } = &mut r.verdict {
-            *at -= self.now;
-        }
-        r
-    }
-
     pub(super) fn check(&mut self) {
         let mut live = vec![(0u32, 0u32); self.cfg.slots as usize];
         for i in self.provider.instances.iter().filter(|i| i.alive) {
@@ -108,15 +12,20 @@ impl World {
             *all += 1;
             *own += u32::from(i.stray.is_none());
         }
+        let unknown = |r: &&RemoteTask| matches!(&r.observed, Observed::Unknown { why, .. } if why.contains("declare"));
+        self.met.unknown += u64::from(self.records.values().any(|r| unknown(&r)));
         for (slot, (all, own)) in live.into_iter().enumerate().filter(|(_, (all, _))| *all > 1) {
             if own > 1 {
                 self.violation(Rule::OneLives, format!("I1: slot {slot} has {own} live instances"));
             }
             self.met.doubled += 1;
-            if self.guarantee.exactly_one && self.cfg.seal && self.declared.is_empty() && self.met.lost == 0 {
+            if self.guarantee.exactly_one && self.declared.is_empty() && self.met.lost == 0 {
                 self.violation(
                     Rule::OneLivesAsPromised,
-                    format!("I1: slot {slot} has {all} live instances, although the guarantee is {:?}", self.guarantee.level),
+                    format!(
+                        "I1: slot {slot} has {all} live instances, although the guarantee is {:?}",
+                        self.guarantee.level
+                    ),
                 );
             }
         }
@@ -158,12 +67,17 @@ impl World {
         // What is not listed is found by nobody; what is, was found and stopped by a person.
         let strays_go = self.cfg.find;
         for slot in 0..self.cfg.slots {
-            let own = self.provider.instances.iter().filter(|i| i.slot == slot && i.alive && (strays_go || i.stray.is_none()));
+            let own = self
+                .provider
+                .instances
+                .iter()
+                .filter(|i| i.slot == slot && i.alive && (strays_go || i.stray.is_none()));
             let assumed = |key| self.assumed.contains(&key);
             let live: Vec<u64> = own.map(|i| if assumed(i.key) { self.job.version } else { i.version }).collect();
             let last = self.allocs.iter().rev().find(|a| a.slot == slot).map(|a| a.state);
             let unwanted = self.wanted_by_job(slot).is_err();
-            let expected: Vec<u64> = if unwanted || last == Some(AllocState::Complete) { Vec::new() } else { vec![self.job.version] };
+            let expected: Vec<u64> =
+                if unwanted || last == Some(AllocState::Complete) { Vec::new() } else { vec![self.job.version] };
             let record = self.records.get(&slot).cloned();
             // Without keys or a search nothing is created or believed gone in doubt: that is said, and a person
             // decides.
@@ -178,7 +92,9 @@ impl World {
             if live != expected {
                 self.violation(
                     Rule::WantedLives,
-                    format!("I2: slot {slot} is quiet with live versions {live:?}, wanted {expected:?}; record {record:#?}"),
+                    format!(
+                        "I2: slot {slot} is quiet with live versions {live:?}, wanted {expected:?}; record {record:#?}"
+                    ),
                 );
             }
             if let Some(i) = self.provider.instances.iter().find(|i| i.slot == slot && !i.alive && i.stray.is_none()) {

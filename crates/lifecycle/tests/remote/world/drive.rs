@@ -5,12 +5,19 @@ use lifecycle::remote::node;
 use super::{Action, Budget, Rule, World};
 
 impl World {
+    /// Nothing is left to happen but faults.
+    pub(crate) fn is_quiet(&self, enabled: &[Action]) -> bool {
+        enabled.iter().all(Action::is_fault) && (0..self.cfg.slots).all(|slot| !self.needs_place(slot))
+    }
+
     /// Takes every step that `allowed` permits and that is no fault, the first one first, until there is none
     /// (retries are left alone).
     pub(crate) fn run(&mut self, allowed: impl Fn(&Action) -> bool) {
         for _ in 0..5 * self.cfg.steps {
             let next = self.enabled().into_iter().find(|a| {
-                !a.is_fault() && !matches!(a.of_any_agent(), Action::Retry(..) | Action::Late(_) | Action::Recover) && allowed(a)
+                !a.is_fault()
+                    && !matches!(a.of_any_agent(), Action::Retry(..) | Action::Late(_) | Action::Recover)
+                    && allowed(a)
             });
             match next {
                 Some(a) => self.apply(&a),
@@ -102,8 +109,11 @@ impl World {
     pub(crate) fn settle(&mut self, mut pick: impl FnMut(usize) -> usize) -> usize {
         self.left = Budget::default();
         for steps in 0..self.cfg.steps {
-            let mut actions: Vec<Action> =
-                self.enabled().into_iter().filter(|a| !matches!(a, Action::ForceDrain(_) | Action::Lapse(_) | Action::Expire(_))).collect();
+            let mut actions: Vec<Action> = self
+                .enabled()
+                .into_iter()
+                .filter(|a| !matches!(a, Action::ForceDrain(_) | Action::Lapse(_) | Action::Expire(_)))
+                .collect();
             // Retrying what is held for a person goes on for ever; it is not progress.
             let progress = actions.iter().any(|a| !matches!(a.of_any_agent(), Action::Retry(..)));
             if !progress && (actions.is_empty() || steps > self.cfg.steps / 2) {
@@ -118,7 +128,11 @@ impl World {
                 while let Some(next) = self.enabled().into_iter().find(|a| {
                     matches!(
                         a.of_any_agent(),
-                        Action::Execute(..) | Action::Answer(..) | Action::ToServers(_) | Action::ToNode(_) | Action::Observe(..)
+                        Action::Execute(..)
+                            | Action::Answer(..)
+                            | Action::ToServers(_)
+                            | Action::ToNode(_)
+                            | Action::Observe(..)
                     )
                 }) {
                     self.apply(&next);

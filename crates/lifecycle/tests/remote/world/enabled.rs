@@ -1,7 +1,7 @@
 //! What may happen next.
 
-use lifecycle::remote::{reconcile::needs_executor, wake_at};
-use model::{ClusterId, Observed, RemoteVerdict};
+use lifecycle::remote::{awaits_finisher, reconcile::needs_executor, wake_at};
+use model::{ClusterId, Observed, RemoteTask, RemoteVerdict};
 
 use super::{Action, Alloc, AllocState, Fault, LATE, World, node_id};
 
@@ -18,10 +18,13 @@ impl World {
             dead.map(|n| if self.meta.recovery.is_some() { Action::Excuse(n) } else { Action::Expire(n) })
                 .filter(|_| self.foreign.is_none()),
         );
+        out.extend((0..self.stragglers.len()).map(Action::Straggler));
         let late = |i: &usize| self.has(Fault::CarriesOutLater) || self.now - self.zombies[*i].since <= LATE;
         out.extend((0..self.zombies.len()).filter(late).map(Action::Late));
         if self.foreign.is_none() {
-            let slots: Vec<u32> = (0..self.cfg.slots).chain(self.records.keys().copied().filter(|slot| *slot >= self.cfg.slots)).collect();
+            let slots: Vec<u32> = (0..self.cfg.slots)
+                .chain(self.records.keys().copied().filter(|slot| *slot >= self.cfg.slots))
+                .collect();
             for slot in slots {
                 self.of_slot(slot, &mut out);
             }
@@ -33,21 +36,56 @@ impl World {
         out
     }
 
+    /// With each order of two slots, where a step has one.
+    pub(crate) fn enabled_in_each_order(&self) -> Vec<Action> {
+        let mut out = self.enabled();
+        if self.cfg.slots > 1 {
+            let both: Vec<Action> = out.iter().filter(|action| action.goes_through_slots()).cloned().collect();
+            out.extend(both.into_iter().map(|action| Action::Downwards(Box::new(action))));
+        }
+        out
+    }
+
     fn of_servers(&self, out: &mut Vec<Action>) {
         let left = self.left;
         if self.foreign.is_some() {
             return out.push(Action::SwapBack);
         }
         let stays = self.has(Fault::FindingsStay);
-        let news = || if stays { self.unknown().keys().any(|key| !self.unbound.contains_key(key)) } else { self.unknown() != self.unbound };
-        if self.can_sweep() && (!self.swept || news()) {
-            out.push(Action::Sweep);
+        let news = || {
+            if stays {
+                self.unknown().keys().any(|key| !self.unbound.contains_key(key))
+            } else {
+                self.unknown() != *self.unbound
+            }
+        };
+        if let Some(slow) = &self.slow {
+            out.push(Action::Durable);
+            if left.take_overs > 0 {
+                out.extend((0..=slow.transactions()).map(Action::TakeOver));
+            }
+        } else {
+            self.of_store(out);
         }
-        if self.may_end() {
-            out.push(Action::EndRecovery);
+        if self.former.is_some() {
+            out.push(Action::FormerEnds);
+        }
+        if self.can_sweep() && ((!self.swept && self.sweep_counts()) || news()) {
+            out.push(Action::Sweep);
         }
         if !stays && self.meta.recovery.is_none() && self.nodes.iter().all(|n| n.dead || (n.session && !n.holds)) {
             out.extend(self.unbound.keys().copied().map(Action::StopUnbound));
+        }
+        if left.waits > 0 {
+            out.push(Action::Wait);
+        }
+    }
+
+    /// What waits for a slow store.
+    fn of_store(&self, out: &mut Vec<Action>) {
+        let left = self.left;
+        if self.may_end() {
+            out.push(Action::EndRecovery);
         }
         if left.server_restarts > 0 {
             out.push(Action::RestartServers);
@@ -58,6 +96,9 @@ impl World {
             }
             if self.backup.is_some() {
                 out.push(Action::Restore);
+                if left.take_overs > 0 {
+                    out.extend([false, true].map(Action::TakeOverPast));
+                }
             }
         }
         if left.empties > 0 {
@@ -66,8 +107,11 @@ impl World {
         if left.swaps > 0 {
             out.push(Action::Swap);
         }
-        if left.waits > 0 {
-            out.push(Action::Wait);
+        if left.slow > 0 && self.meta.recovery.is_none() {
+            out.push(Action::Slow);
+        }
+        if left.take_overs > 0 {
+            out.push(Action::TakeOver(0));
         }
     }
 
@@ -77,12 +121,21 @@ impl World {
         let ours = self.foreign.is_none();
         if !node.session {
             // Nothing comes of it with another cluster but a refusal, which is looked at once.
-            if ours || (!node.refused && node.member.cluster != ClusterId::NIL) {
-                out.push(Action::Connect(n));
+            if node.former {
+                out.push(Action::LeaveFormer(n));
+            } else {
+                // Whoever registers a node waits for the store.
+                if (ours && self.slow.is_none()) || (!ours && !node.refused && node.member.cluster != ClusterId::NIL) {
+                    out.push(Action::Connect(n));
+                }
+                if left.formers > 0 && ours && self.former_takes(n) {
+                    out.push(Action::ConnectFormer(n));
+                }
             }
             if node.lease {
                 out.push(Action::Lapse(n));
-            } else if self.leased.contains(&n) && ours && !recovering {
+            }
+            if self.may_expire(n) && self.leased.contains(&n) && ours && !recovering {
                 out.push(Action::Expire(n));
             }
         } else {
@@ -117,21 +170,36 @@ impl World {
         }
         if !node.inbox.is_empty() {
             out.push(Action::ToNode(n));
+            if left.doubles > 0 {
+                out.push(Action::ToNodeTwice(n));
+            }
         }
         if !node.outbox.is_empty() {
             out.push(Action::ToServers(n));
+            if left.doubles > 0 {
+                out.push(Action::ToServersTwice(n));
+            }
+            if left.stragglers > 0 {
+                out.push(Action::Straggle(n));
+            }
         }
         self.of_agent(n, node, out);
     }
 
     fn of_slot(&self, slot: u32, out: &mut Vec<Action>) {
         let left = self.left;
-        if slot < self.cfg.slots && self.meta.recovery.is_none() && self.needs_place(slot) && self.placed < self.cfg.placements {
-            let ok = |n: &usize| self.leased.contains(n) && self.nodes[*n].session && !self.nodes[*n].holds && !self.nodes[*n].draining;
+        if slot < self.cfg.slots
+            && self.meta.recovery.is_none()
+            && self.needs_place(slot)
+            && self.placed.get(&slot).is_none_or(|placed| *placed < self.cfg.placements)
+        {
+            let ok = |n: &usize| {
+                self.leased.contains(n) && self.nodes[*n].session && !self.nodes[*n].holds && !self.nodes[*n].draining
+            };
             out.extend((0..self.nodes.len()).filter(ok).map(|n| Action::Place(slot, n)));
         }
         let Some(r) = self.records.get(&slot) else { return };
-        if needs_executor(r) {
+        if needs_executor(r) || self.any_node_may_finish(slot, r) {
             out.extend(
                 (0..self.nodes.len())
                     .filter(|n| self.nodes[*n].session && !self.nodes[*n].holds && !self.nodes[*n].draining)
@@ -140,9 +208,14 @@ impl World {
         }
         if self.meta.recovery.is_none()
             && matches!(r.verdict, RemoteVerdict::Complete | RemoteVerdict::Failed { .. })
-            && self.live_alloc(slot).is_some_and(|a| a.id == r.alloc_id && r.manager.is_some_and(|m| m.alloc_id == a.id))
+            && self
+                .live_alloc(slot)
+                .is_some_and(|a| a.id == r.alloc_id && r.manager.is_some_and(|m| m.alloc_id == a.id))
         {
             out.push(Action::AllocEnded(slot));
+        }
+        if left.clock_steps > 0 && (r.restart_window_start > 0 || wake_at(r).is_some()) {
+            out.extend(self.clock_steps(r).map(Action::ClockStep));
         }
         // One that is held up is asked for again when what holds it up is over.
         if (wake_at(r).is_some() && self.held(slot).is_none()) || self.has(Fault::TicksForEver) {
@@ -151,9 +224,23 @@ impl World {
         if left.restarts > 0 {
             out.push(Action::RestartOrder(slot));
         }
-        if left.gones > 0 && matches!(r.observed, Observed::Unknown { .. }) {
+        if left.gones > 0 && self.slow.is_none() && matches!(r.observed, Observed::Unknown { .. }) {
             out.push(Action::DeclareGone(slot));
         }
+    }
+
+    /// The allocation that would keep the output is gone.
+    fn any_node_may_finish(&self, slot: u32, r: &RemoteTask) -> bool {
+        slot < self.cfg.slots
+            && awaits_finisher(r)
+            && self.live_alloc(slot).is_none()
+            && !self.allocs.iter().any(|a| a.id == r.alloc_id && !a.collected)
+    }
+
+    /// The servers' wall clock is set back or forward, past the interval of restarts.
+    fn clock_steps(&self, r: &RemoteTask) -> impl Iterator<Item = i64> {
+        let by = 2 * r.policy.restart.interval().nanos();
+        [-by, by].into_iter()
     }
 
     fn of_provider(&self, out: &mut Vec<Action>) {
@@ -163,14 +250,21 @@ impl World {
             out.push(Action::Outage);
         }
         out.extend((0..self.provider.instances.len()).filter(|i| !self.provider.instances[*i].shown).map(Action::Show));
+        if self.left.forgets > 0 {
+            out.extend(
+                (0..self.provider.instances.len()).filter(|i| !self.provider.instances[*i].alive).map(Action::Forget),
+            );
+        }
         if self.left.exits > 0 {
-            out.extend((0..self.provider.instances.len()).filter(|i| self.provider.instances[*i].alive).map(Action::Exit));
+            out.extend(
+                (0..self.provider.instances.len()).filter(|i| self.provider.instances[*i].alive).map(Action::Exit),
+            );
         }
     }
 
     fn of_people(&self, out: &mut Vec<Action>) {
         let left = self.left;
-        if left.collects > 0 {
+        if left.collects > 0 && self.slow.is_none() {
             let ended = |a: &&Alloc| a.state != AllocState::Live && !a.collected;
             out.extend(self.allocs.iter().filter(ended).map(|a| Action::Collect(a.slot)));
         }

@@ -34,6 +34,14 @@ pub(crate) enum Fault {
     FindingsStay,
     TicksForEver,
     TakesEveryAgent,
+    /// A new leader waits for no lease; a former one goes on granting them.
+    LeasesNotAwaited,
+    FormerLeaderGrants,
+    /// Nodes hear of what is not durable; a leader takes a commit for done whose answer it has not had.
+    TellsBeforeDurable,
+    DoubtIsYes,
+    /// The store takes what a former leader writes.
+    FenceAdmits,
     /// What is promised is more, or less is said of it, than holds.
     PromisesTooMuch,
     SaysNoLimits,
@@ -91,8 +99,10 @@ impl World {
         };
         let commits = step.effects.iter().any(|effect| matches!(effect, Effect::Commit(_)));
         let same = commits && after.incarnation == b.incarnation;
-        let moves =
-            same && after.epoch > b.epoch && after.manager.is_some() && after.manager.map(|m| m.node_id) != b.manager.map(|m| m.node_id);
+        let moves = same
+            && after.epoch > b.epoch
+            && after.manager.is_some()
+            && after.manager.map(|m| m.node_id) != b.manager.map(|m| m.node_id);
         match fault {
             Fault::EpochFalls if moves => change(step, |r| r.epoch = b.epoch - 1),
             Fault::EpochStays if moves => change(step, |r| r.epoch = b.epoch),
@@ -113,10 +123,15 @@ impl World {
                     }
                 }
             }
-            Some(Fault::StopIsNotSent) => step.effects.retain(|effect| !matches!(effect, node::Effect::Call(Call::Stop { .. }))),
+            Some(Fault::StopIsNotSent) => {
+                step.effects.retain(|effect| !matches!(effect, node::Effect::Call(Call::Stop { .. })))
+            }
             Some(Fault::CallsTwice) => {
                 // Of a create another rule speaks.
-                let twice = |effect: &&node::Effect| matches!(effect, node::Effect::Call(call) if !matches!(call, Call::Ensure { .. }));
+                let twice = |effect: &&node::Effect| {
+                    matches!(effect,
+                        node::Effect::Call(call) if !matches!(call, Call::Ensure { .. }))
+                };
                 let calls: Vec<_> = step.effects.iter().filter(twice).cloned().collect();
                 step.effects.extend(calls);
             }
@@ -143,7 +158,8 @@ impl World {
             .iter()
             .filter_map(|(slot, s)| {
                 let (handle, order) = (s.handle()?.clone(), s.order()?);
-                let call = Call::Stop { handle, epoch: order.epoch, signal: String::new(), timeout: model::GoDuration::ZERO };
+                let call =
+                    Call::Stop { handle, epoch: order.epoch, signal: String::new(), timeout: model::GoDuration::ZERO };
                 Some(Pending { slot: *slot, call, version: 0, alloc: order.alloc_id, answer: None, since: 0 })
             })
             .collect();

@@ -75,26 +75,29 @@ impl World {
         let key = key_of(&pending.call);
         let epoch = match &pending.call {
             Call::Find { .. } | Call::Observe { .. } => None,
-            Call::Seal { epoch, .. } | Call::Ensure { epoch, .. } | Call::Stop { epoch, .. } | Call::Acknowledge { epoch, .. } => {
-                Some(*epoch)
-            }
+            Call::Seal { epoch, .. }
+            | Call::Ensure { epoch, .. }
+            | Call::Stop { epoch, .. }
+            | Call::Acknowledge { epoch, .. } => Some(*epoch),
         };
         if let Some(epoch) = epoch {
-            let accepted = self.provider.accepted.entry(key).or_default();
-            if epoch < *accepted {
+            let accepted = self.provider.accepted.get(&key).copied().unwrap_or_default();
+            if epoch < accepted {
                 if self.cfg.fenced {
                     self.provider.refused_stale += 1;
-                    let accepted = if self.provider.names_no_epoch { 0 } else { *accepted };
+                    let accepted = if self.provider.names_no_epoch { 0 } else { accepted };
                     return Answer::StaleEpoch { accepted };
                 }
                 self.met.stale_taken += 1;
             }
-            *accepted = epoch.max(*accepted);
+            self.provider.accepted.insert(key, epoch.max(accepted));
         }
         self.provider.looks += u64::from(!pending.call.mutates());
         let found = self.provider.instances.iter().position(|i| i.key == key);
-        let instance =
-            |w: &Self| Answer::Instance { handle: handle_of(key), sighting: Box::new(w.sighting(key).expect("the instance exists")) };
+        let instance = |w: &Self| Answer::Instance {
+            handle: handle_of(key),
+            sighting: Box::new(w.sighting(key).expect("the instance exists")),
+        };
         match &pending.call {
             // A search does not know what it does not see yet; who has a handle knows that there was something.
             Call::Find { .. } if found.is_some_and(|i| !self.provider.instances[i].shown) => Answer::Absent,
@@ -121,7 +124,10 @@ impl World {
                     if self.provider.instances[i].alive {
                         self.provider.stops += 1;
                         if !self.stop_ordered.contains(&key) {
-                            self.violation(Rule::StoppedByOrder, format!("I4: instance {} was stopped without an order", key.short()));
+                            self.violation(
+                                Rule::StoppedByOrder,
+                                format!("I4: instance {} was stopped without an order", key.short()),
+                            );
                         }
                         self.exit(i, 143);
                     }
@@ -136,10 +142,17 @@ impl World {
                     }
                     // It may have gone again with the node's directory.
                     let on_disk = || self.ever_kept.contains(&(pending.alloc, key));
-                    let read = self.allocs.iter().any(|a| a.id == pending.alloc) && !self.collected.contains(&pending.alloc);
+                    let read =
+                        self.allocs.iter().any(|a| a.id == pending.alloc) && !self.collected.contains(&pending.alloc);
                     if read && !on_disk() {
-                        let what = format!("the output of instance {key} is taken away before allocation {} has it", pending.alloc);
-                        self.violation(Rule::OutputFirst, format!("{what}: {:?}, kept were {:?}", self.allocs, self.ever_kept));
+                        let what = format!(
+                            "the output of instance {key} is taken away before allocation {} has it",
+                            pending.alloc
+                        );
+                        self.violation(
+                            Rule::OutputFirst,
+                            format!("{what}: {:?}, kept were {:?}", self.allocs, self.ever_kept),
+                        );
                     }
                     if !self.has(Fault::ForgetsNoEnds) {
                         self.provider.instances.remove(i);
@@ -159,15 +172,17 @@ impl World {
     /// Is a create with that key refused? A provider that keeps epochs keeps them for good; seals of others last as
     /// long as a call may be on its way.
     pub(super) fn is_sealed(&self, key: IncarnationId) -> bool {
-        !self.has(Fault::ForgetsSeals) && self.provider.sealed.get(&key).is_some_and(|at| self.cfg.fenced || self.now - at <= LATE)
+        !self.has(Fault::ForgetsSeals)
+            && self.provider.sealed.get(&key).is_some_and(|at| self.cfg.fenced || self.now - at <= LATE)
     }
 
     fn create(&mut self, pending: &Pending, key: IncarnationId, epoch: u64, late: bool) {
         self.provider.creates += 1;
         match self.version_of.get(&key) {
-            None => {
-                self.violation(Rule::IntentFirst, format!("rule 1: instance {} was created before its intent was committed", key.short()))
-            }
+            None => self.violation(
+                Rule::IntentFirst,
+                format!("rule 1: instance {} was created before its intent was committed", key.short()),
+            ),
             Some(v) if *v != pending.version => {
                 let v = *v;
                 self.violation(
@@ -178,7 +193,10 @@ impl World {
             Some(_) => {}
         }
         if !self.cfg.keyed && self.provider.instances.iter().any(|i| i.key == key) {
-            self.violation(Rule::OneCreate, format!("a second create of {} took effect at a provider without keys", key.short()));
+            self.violation(
+                Rule::OneCreate,
+                format!("a second create of {} took effect at a provider without keys", key.short()),
+            );
         }
         let (slot, version) = (pending.slot, pending.version);
         self.provider.instances.push(Instance {
@@ -189,6 +207,7 @@ impl World {
             code: 0,
             epoch,
             shown: !self.cfg.stale,
+            older: false,
             late,
             stray: None,
         });

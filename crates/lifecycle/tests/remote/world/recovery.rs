@@ -18,15 +18,15 @@ use model::{AllocId, ClusterId, DesiredRemote, GenerationId, IncarnationId, Remo
 use state::{ClusterMeta, Mark};
 use uuid::Uuid;
 
-use super::{Alloc, AllocState, Fault, Job, Node, Rule, ToNode, World, node_id, slot_key};
+use super::{Alloc, AllocState, Fault, Job, Node, Records, Rule, Shared, ToNode, World, node_id, slot_key};
 
 /// Everything that servers store.
 #[derive(Clone, Debug)]
 pub(crate) struct Backup {
-    records: BTreeMap<u32, RemoteTask>,
-    allocs: Vec<Alloc>,
-    job: Job,
-    leased: BTreeSet<usize>,
+    pub(super) records: Shared<Records>,
+    pub(super) allocs: Shared<Vec<Alloc>>,
+    pub(super) job: Job,
+    pub(super) leased: Shared<BTreeSet<usize>>,
     pub(crate) meta: ClusterMeta,
     pub(crate) index: u64,
 }
@@ -34,16 +34,6 @@ pub(crate) struct Backup {
 impl Backup {
     pub(super) fn incarnations(&self) -> impl Iterator<Item = IncarnationId> {
         self.records.values().map(|r| r.incarnation)
-    }
-
-    /// What of it may matter later.
-    pub(crate) fn content(&self) -> String {
-        format!(
-            "{:?}{:?}{:?}",
-            self.records.values().map(|r| (r.epoch, r.incarnation, &r.observed)).collect::<Vec<_>>(),
-            self.allocs,
-            self.job
-        )
     }
 }
 
@@ -67,37 +57,44 @@ impl World {
     /// The state of a new cluster.
     pub(super) fn found_cluster(&mut self) {
         let generation = self.new_generation();
-        self.meta = ClusterMeta { cluster_id: cluster(1), ..ClusterMeta::default() };
+        self.meta = ClusterMeta { cluster_id: cluster(1), ..ClusterMeta::default() }.into();
         self.meta.begin_generation(generation, self.index);
         self.new_cluster = true;
     }
 
-    fn stored(&self) -> Backup {
+    pub(super) fn stored(&self) -> Backup {
         Backup {
             records: self.records.clone(),
             allocs: self.allocs.clone(),
             job: self.job.clone(),
             leased: self.leased.clone(),
-            meta: self.meta.clone(),
+            meta: ClusterMeta::clone(&self.meta),
             index: self.index,
         }
     }
 
     pub(super) fn back_up(&mut self) {
-        self.backup = Some(Box::new(self.stored()));
+        self.backup = Some(self.stored().into());
     }
 
     /// The servers end, and begin on that state.
     fn begin_on(&mut self, state: Backup) {
         self.end_sessions();
+        self.begin(state);
+    }
+
+    /// A server begins on that state.
+    pub(super) fn begin(&mut self, state: Backup) {
         let generation = self.new_generation();
         let Backup { records, allocs, job, leased, meta, index } = state;
-        (self.records, self.allocs, self.job, self.leased, self.meta, self.index) = (records, allocs, job, leased, meta, index);
+        (self.records, self.allocs, self.job, self.leased, self.meta, self.index) =
+            (records, allocs, job, leased, meta.into(), index);
         self.meta.begin_generation(generation, self.index);
         self.index += 1;
         self.unbound.clear();
         self.answered.clear();
         (self.swept, self.new_cluster) = (false, false);
+        self.provider.instances.iter_mut().for_each(|i| i.older = true);
     }
 
     pub(super) fn restart_servers(&mut self) {
@@ -108,7 +105,7 @@ impl World {
     pub(super) fn restore(&mut self) {
         if let Some(state) = self.backup.clone() {
             self.met.restores += 1;
-            self.begin_on(*state);
+            self.begin_on(Backup::clone(&state));
         }
     }
 
@@ -117,7 +114,14 @@ impl World {
         self.met.restores += 1;
         let meta = ClusterMeta { cluster_id: cluster(1), began_empty: true, ..ClusterMeta::default() };
         let job = Job { version: 1, count: 0, stopped: false, known: false };
-        self.begin_on(Backup { records: BTreeMap::new(), allocs: Vec::new(), job, leased: BTreeSet::new(), meta, index: 0 });
+        self.begin_on(Backup {
+            records: Shared::default(),
+            allocs: Shared::default(),
+            job,
+            leased: Shared::default(),
+            meta,
+            index: 0,
+        });
     }
 
     /// The directory of another cluster is in the place of the right one, until that is noticed.
@@ -126,12 +130,12 @@ impl World {
         for node in &mut self.nodes {
             node.refused = false;
         }
-        self.foreign = Some(Box::new(self.stored()));
+        self.foreign = Some(self.stored().into());
     }
 
     pub(super) fn swap_back(&mut self) {
         if let Some(state) = self.foreign.take() {
-            self.begin_on(*state);
+            self.begin_on(Backup::clone(&state));
         }
     }
 
@@ -143,16 +147,26 @@ impl World {
 
     /// The only agent of a node, or the one that had its session last, connects.
     pub(super) fn connect(&mut self, n: usize) {
+        if self.nodes[n].former {
+            self.disconnect(n);
+        }
         let before = self.nodes[n].member;
         if self.foreign.is_some() {
-            let servers = Servers { cluster: Some(cluster(2)), generation: Some(GenerationId(Uuid::from_u128(7))), ..Servers::default() };
+            let servers = Servers {
+                cluster: Some(cluster(2)),
+                generation: Some(GenerationId(Uuid::from_u128(7))),
+                ..Servers::default()
+            };
             (self.nodes[n].up, self.nodes[n].refused) = (true, true);
             let meaning = match self.has(Fault::TakesEveryCluster) {
                 true => Meaning::Follows,
                 false => self.nodes[n].member.welcomed(&servers),
             };
             if !matches!(meaning, Meaning::Elsewhere(_)) || self.nodes[n].member != before {
-                self.violation(Rule::OneCluster, format!("node {n} takes the servers of another cluster for its own: {meaning:?}"));
+                self.violation(
+                    Rule::OneCluster,
+                    format!("node {n} takes the servers of another cluster for its own: {meaning:?}"),
+                );
             }
             return;
         }
@@ -160,7 +174,8 @@ impl World {
         if !self.meta.knows(mark, self.index) {
             let generation = self.new_generation();
             let begins = self.meta.recovery.is_none();
-            self.meta.enter_recovery(generation, &format!("node {n} knows more"), mark.index, self.now);
+            let now = self.wall();
+            self.meta.enter_recovery(generation, &format!("node {n} knows more"), mark.index, now);
             self.index += 1;
             if begins {
                 self.met.recoveries += 1;
@@ -176,7 +191,7 @@ impl World {
             history_index: self.meta.history_of(mark.generation, self.index),
             recovering: &recovering,
         };
-        let node = &mut self.nodes[n];
+        let node = &mut *self.nodes[n];
         let meaning = node.member.welcomed(&servers);
         (node.up, node.session, node.lease) = (true, true, true);
         node.holds = matches!(meaning, Meaning::Holds(_));
@@ -186,16 +201,16 @@ impl World {
         if holds {
             return;
         }
-        for slot in self.records.keys().copied().collect::<Vec<_>>() {
+        for slot in self.in_order(self.records.keys().copied()) {
             self.server(slot, &lifecycle::remote::Event::LeaseGranted { node: node_id(n) });
         }
         // The full set of orders names what belongs to the node; anything else it lets go.
-        for slot in self.nodes[n].slots.keys().copied().collect::<Vec<_>>() {
+        for slot in self.in_order(self.nodes[n].slots.keys().copied()) {
             if self.records.get(&slot).is_none_or(|r| order_for_node(r, node_id(n)).is_none()) {
                 self.send(n, ToNode::Released(slot_key(slot)));
             }
         }
-        let node = &mut self.nodes[n];
+        let node = &mut *self.nodes[n];
         let orders = node.inbox.iter().filter_map(|(_, message)| match message {
             ToNode::Order(order) => Some(order.slot.index),
             ToNode::Released(_) => None,
@@ -217,14 +232,15 @@ impl World {
             for (slot, s) in asleep.into_iter().chain(awake) {
                 let order = s.known(&slot_key(slot));
                 let version = self.versions.get(&order.alloc_id).copied();
-                let made_from = version.or(self.job.known.then_some(self.job.version)).map(|version| self.made_from(version));
-                self.take(slot, &Known::of_order(&order, made_from, format!("node {n}")));
+                let made_from =
+                    version.or(self.job.known.then_some(self.job.version)).map(|version| self.made_from(version));
+                self.take(slot, &Known::of_order(&order, made_from, "its node".to_owned()));
             }
         }
         self.index += 1;
         self.answered.insert(n);
         let index = self.index;
-        let node = &mut self.nodes[n];
+        let node = &mut *self.nodes[n];
         node.member.told(recovery.generation, index);
         node.told = true;
     }
@@ -238,14 +254,23 @@ impl World {
                 continue;
             }
             let version = self.versions.get(id).copied().unwrap_or_default();
-            self.allocs.push(Alloc { id: *id, slot: *slot, node: n, version, state: AllocState::Live, collected: false });
+            self.allocs.push(Alloc {
+                id: *id,
+                slot: *slot,
+                node: n,
+                version,
+                state: AllocState::Live,
+                collected: false,
+            });
             let job = &mut self.job;
             if !job.known || version > job.version {
                 (job.version, job.stopped) = (version, false);
             }
             (job.known, job.count) = (true, job.count.max(slot + 1));
         }
-        for a in self.allocs.iter_mut().filter(|a| a.node == n && a.state == AllocState::Live && !has.contains_key(&a.id)) {
+        for a in
+            self.allocs.iter_mut().filter(|a| a.node == n && a.state == AllocState::Live && !has.contains_key(&a.id))
+        {
             a.state = AllocState::Gone;
         }
     }
@@ -256,7 +281,7 @@ impl World {
 
     fn take(&mut self, slot: u32, known: &Known) {
         let before = self.records.get(&slot).cloned();
-        let cx = Context { now: self.now, fresh: IncarnationId::NIL, held: false };
+        let cx = Context { now: self.wall(), fresh: IncarnationId::NIL, held: false };
         let Some(mut r) = take_over(&slot_key(slot), before.as_ref(), known, cx) else { return };
         self.spoil_taken_over(&mut r);
         if before.as_ref().is_some_and(|b| r.epoch < b.epoch) || r.epoch < known.epoch {
@@ -266,7 +291,10 @@ impl World {
             );
         }
         if r.desired == DesiredRemote::Stop && !self.stop_ordered.contains(&r.incarnation) {
-            self.violation(Rule::RecoveryStopsNothing, format!("a recovery orders the stop of {}", r.incarnation.short()));
+            self.violation(
+                Rule::RecoveryStopsNothing,
+                format!("a recovery orders the stop of {}", r.incarnation.short()),
+            );
         }
         self.met.taken_over += 1;
         self.records.insert(slot, r);
@@ -300,7 +328,8 @@ impl World {
             by_hand: self.meta.recovery.as_ref().is_some_and(|recovery| recovery.by_hand),
             nodes: self.leased.iter().filter(|n| !self.answered.contains(n)).count(),
             providers: usize::from(self.cfg.find && !self.swept),
-            not_before: 0,
+            // The wait for unknown nodes is not played, and clocks may stand before 1970 here.
+            not_before: i64::MIN,
         }
     }
 
@@ -311,7 +340,8 @@ impl World {
             return false;
         }
         let awaited = self.awaited();
-        self.meta.recovery.is_some() && (is_over(&awaited, self.now) || (awaited.by_hand && awaited.providers == 0 && all()))
+        self.meta.recovery.is_some()
+            && (is_over(&awaited, self.wall()) || (awaited.by_hand && awaited.providers == 0 && all()))
     }
 
     pub(super) fn end_recovery(&mut self) {
@@ -319,8 +349,9 @@ impl World {
         let Some(floor) = self.meta.end_recovery(self.index) else { return };
         self.index = floor;
         self.met.ended += 1;
-        let cx = Context { now: self.now, fresh: IncarnationId::NIL, held: false };
-        let unseen: Vec<(u32, RemoteTask)> = self.records.iter().filter_map(|(slot, r)| Some((*slot, named_anew(r, cx)?))).collect();
+        let cx = Context { now: self.wall(), fresh: IncarnationId::NIL, held: false };
+        let unseen: Vec<(u32, RemoteTask)> =
+            self.records.iter().filter_map(|(slot, r)| Some((*slot, named_anew(r, cx)?))).collect();
         for (slot, record) in unseen {
             let before = self.records.get(&slot).cloned();
             self.commit(slot, before.as_ref(), record);
@@ -347,13 +378,13 @@ impl World {
     /// The node's directory is gone: its agent comes back as another node.
     pub(super) fn empty_node(&mut self, n: usize) {
         self.crash(n);
-        self.nodes[n] = Node { dead: true, ..Node::default() };
+        *self.nodes[n] = Node { dead: true, ..Node::default() };
         let instance = self.new_instance();
-        self.nodes.push(Node { instance, ..Node::default() });
+        self.nodes.push(Node { instance, ..Node::default() }.into());
     }
 
     pub(super) fn copy_disk(&mut self, n: usize) {
-        let node = &mut self.nodes[n];
+        let node = &mut *self.nodes[n];
         node.copy = Some(Box::new((node.disk.clone(), node.member, node.has.clone())));
     }
 

@@ -36,6 +36,8 @@ rules! {
     BecomesQuiet,
     /// I3: who changes something has a lease and a confirmed order.
     LeaseBeforeChange,
+    /// The servers take a node for lost only when its lease has ended by its own clock.
+    LostAfterLease,
     /// I4: an instance is stopped by order only.
     StoppedByOrder,
     /// I1, I2: the next incarnation comes after the end of the one before.

@@ -1,16 +1,20 @@
 //! The servers: their loop over slots, what they commit, what sweeps tell them.
 
+use std::time::Duration;
+
 use lifecycle::remote::{
     Context, Effect, Event, begins,
     reconcile::{SlotFacts, events_for},
-    recovering::{SweepFacts, holds, place_beside, waits_for},
+    recovering::{SweepFacts, holds, place_beside, sweeps_count_after, waits_for},
     transition,
 };
-use model::{AllocId, DesiredRemote, IncarnationId, Observed, RemoteImport, RemoteInstance, RemoteTask, RemoteWanted, remote::Manager};
+use model::{
+    AllocId, DesiredRemote, IncarnationId, Observed, RemoteImport, RemoteInstance, RemoteTask, RemoteWanted,
+    remote::Manager,
+};
 use state::{Batch, Change};
-use uuid::Uuid;
 
-use super::{Alloc, AllocState, Fault, Rule, ToNode, World, node_id, node_index, slot_key};
+use super::{Alloc, AllocState, Fault, INCARNATIONS, Rule, ToNode, World, id_in, node_id, node_index, slot_key};
 
 /// Slots from here on are places of their own for tombstones of what no record knew.
 pub(crate) const BESIDE: u32 = 1000;
@@ -20,8 +24,10 @@ impl World {
     pub(crate) fn reconcile(&mut self, slot: u32) {
         let served = self.records.get(&slot).map(|r| r.alloc_id);
         let ended = |a: &Alloc| Some(a.id) == served && matches!(a.state, AllocState::Failed | AllocState::Complete);
-        let wanted =
-            self.live_alloc(slot).filter(|a| self.leased.contains(&a.node) && !self.nodes[a.node].draining).map(|a| RemoteWanted {
+        let wanted = self
+            .live_alloc(slot)
+            .filter(|a| self.leased.contains(&a.node) && !self.nodes[a.node].draining)
+            .map(|a| RemoteWanted {
                 job_version: a.version,
                 spec_hash: format!("hash-{}", a.version).into(),
                 driver: "fake".into(),
@@ -33,15 +39,14 @@ impl World {
             });
         let leased = self.leased.clone();
         let draining: Vec<bool> = self.nodes.iter().map(|n| n.draining).collect();
-        let live: Vec<AllocId> = self.allocs.iter().filter(|a| a.slot == slot && a.state == AllocState::Live).map(|a| a.id).collect();
+        let live: Vec<AllocId> =
+            self.allocs.iter().filter(|a| a.slot == slot && a.state == AllocState::Live).map(|a| a.id).collect();
         let finisher = || {
             let served = served?;
             match self.allocs.iter().find(|a| a.id == served && !a.collected) {
                 Some(a) => leased.contains(&a.node).then(|| Manager { node_id: node_id(a.node), alloc_id: a.id }),
-                None => {
-                    let free = |n: &usize| self.nodes[*n].session && !self.nodes[*n].draining;
-                    (0..self.nodes.len()).find(free).map(|n| Manager { node_id: node_id(n), alloc_id: AllocId::NIL })
-                }
+                // Any capable node then: see `Action::Executor`.
+                None => None,
             }
         };
         let facts = SlotFacts {
@@ -52,7 +57,7 @@ impl World {
             alloc_live: &|id| live.contains(&id),
             finisher: &finisher,
         };
-        let events = events_for(self.records.get(&slot), &facts, self.now);
+        let events = events_for(self.records.get(&slot), &facts, self.wall());
         for event in events {
             self.server(slot, &event);
         }
@@ -70,6 +75,7 @@ impl World {
             new_cluster: self.new_cluster,
             can_list: self.cfg.find,
             swept: self.swept,
+            early: !self.sweep_counts(),
             waited: false,
         })
     }
@@ -83,10 +89,11 @@ impl World {
     }
 
     pub(crate) fn server(&mut self, slot: u32, event: &Event) {
-        let fresh = IncarnationId(Uuid::from_u128(0x9000_0000 + self.next_incarnation));
+        let begun = self.begun.get(&slot).copied().unwrap_or_default();
+        let fresh = IncarnationId(id_in(INCARNATIONS, slot, begun + 1));
         let before = self.records.get(&slot).cloned();
         let key = slot_key(slot);
-        let cx = Context { now: self.now, fresh, held: false };
+        let cx = Context { now: self.wall(), fresh, held: false };
         let mut step = transition(&key, before.as_ref(), event, cx);
         let begins = step.record.as_ref().is_some_and(|after| begins(before.as_ref(), after));
         if begins && !matches!(event, Event::Import(_)) && self.held(slot).is_some() {
@@ -109,23 +116,24 @@ impl World {
             match effect {
                 Effect::Commit(r) => self.commit(slot, before.as_ref(), *r),
                 Effect::Delete(_) => self.delete(slot, event),
-                Effect::Order { node, order } => self.send(node_index(node), ToNode::Order(order)),
+                Effect::Order { node, order } => {
+                    let committed = self.records.get(&slot).map(|r| (r.incarnation, r.epoch));
+                    if committed != Some((order.incarnation, order.epoch)) {
+                        let text = format!("rule 1: an order leaves before its commit: {committed:?}, {order:?}");
+                        self.violation(Rule::IntentFirst, text);
+                    }
+                    self.send(node_index(node), ToNode::Order(order));
+                }
                 Effect::Release { node, slot } => self.send(node_index(node), ToNode::Released(slot)),
                 Effect::Evaluate { .. } => self.evaluations += 1,
             }
         }
         match (self.records.get(&slot), &step.record) {
             (a, b) if a == b.as_ref() => {}
-            _ => self.violation(Rule::EffectsAgree, format!("the effects of {event:?} do not lead to the record that the step returns")),
-        }
-    }
-
-    /// Servers that recover tell a node nothing.
-    pub(super) fn send(&mut self, n: usize, message: ToNode) {
-        let index = self.index;
-        let node = &mut self.nodes[n];
-        if node.session && !node.holds {
-            node.inbox.push_back((index, message));
+            _ => self.violation(
+                Rule::EffectsAgree,
+                format!("the effects of {event:?} do not lead to the record that the step returns"),
+            ),
         }
     }
 
@@ -167,14 +175,25 @@ impl World {
         self.index += 1;
         if let Some(b) = before {
             if r.epoch < b.epoch {
-                self.violation(Rule::EpochNeverFalls, format!("the epoch of slot {slot} fell from {} to {}", b.epoch, r.epoch));
+                self.violation(
+                    Rule::EpochNeverFalls,
+                    format!("the epoch of slot {slot} fell from {} to {}", b.epoch, r.epoch),
+                );
             }
-            if r.manager.map(|m| m.node_id) != b.manager.map(|m| m.node_id) && r.manager.is_some() && r.epoch == b.epoch {
-                self.violation(Rule::EpochOfAManager, format!("the manager of slot {slot} changed within epoch {}", r.epoch));
+            if r.manager.map(|m| m.node_id) != b.manager.map(|m| m.node_id) && r.manager.is_some() && r.epoch == b.epoch
+            {
+                self.violation(
+                    Rule::EpochOfAManager,
+                    format!("the manager of slot {slot} changed within epoch {}", r.epoch),
+                );
             }
             if r.incarnation == b.incarnation {
                 if b.handle.is_some() && r.handle.is_none() {
                     self.violation(Rule::HandleStays, format!("the handle of slot {slot} was erased"));
+                }
+                let told = r.result.as_ref().is_some_and(|result| !result.vanished);
+                if !b.exit_acknowledged && r.exit_acknowledged && !told && self.ended_itself.contains(&r.incarnation) {
+                    self.met.codes_lost += 1;
                 }
                 if b.exit_acknowledged && (r.restarts != b.restarts || (r.result != b.result)) {
                     self.violation(Rule::CountedOnce, format!("the end of slot {slot} was counted twice"));
@@ -184,18 +203,19 @@ impl World {
             }
         }
         if before.is_none_or(|b| b.incarnation != r.incarnation) {
-            self.next_incarnation += 1;
+            *self.begun.entry(slot).or_default() += 1;
             if r.manager.is_some() {
                 self.begins(slot, r.incarnation);
             }
         }
-        if r.desired == DesiredRemote::Stop || !r.unhealthy.is_empty() {
-            self.stop_ordered.insert(r.incarnation);
-        }
-        self.version_of.entry(r.incarnation).or_insert(r.job_version);
+        let stop = r.desired == DesiredRemote::Stop || !r.unhealthy.is_empty();
+        self.remember((r.incarnation, r.job_version, stop));
         let ends = self.ends.get(&slot).copied().unwrap_or(0);
         if r.restarts > ends {
-            self.violation(Rule::RestartHasAnEnd, format!("slot {slot} counts {} restarts after {ends} ends: {r:#?}", r.restarts));
+            self.violation(
+                Rule::RestartHasAnEnd,
+                format!("slot {slot} counts {} restarts after {ends} ends: {r:#?}", r.restarts),
+            );
         }
         self.records.insert(slot, r);
     }
@@ -203,7 +223,11 @@ impl World {
     /// No incarnation begins beside one that lives, whether the servers know it or not: only what came, or was shown,
     /// after its end was believed.
     fn begins(&mut self, slot: u32, incarnation: IncarnationId) {
-        let beside = self.provider.instances.iter().find(|i| i.slot == slot && i.alive && i.key != incarnation && i.stray.is_none());
+        let beside = self
+            .provider
+            .instances
+            .iter()
+            .find(|i| i.slot == slot && i.alive && i.key != incarnation && i.stray.is_none());
         if let Some(key) = beside.filter(|i| i.shown).map(|i| i.key) {
             self.violation(
                 Rule::BeginsAlone,
@@ -213,7 +237,10 @@ impl World {
         if self.unbound.values().any(|of| *of == slot) {
             self.violation(
                 Rule::BeginsBesideNothingUnbound,
-                format!("incarnation {} of slot {slot} begins while an instance of the slot is unbound", incarnation.short()),
+                format!(
+                    "incarnation {} of slot {slot} begins while an instance of the slot is unbound",
+                    incarnation.short()
+                ),
             );
         }
         if self.cfg.find && !self.swept && !self.new_cluster {
@@ -223,7 +250,10 @@ impl World {
             );
         }
         if self.meta.recovery.is_some() {
-            self.violation(Rule::NotInARecovery, format!("incarnation {} of slot {slot} begins in a recovery", incarnation.short()));
+            self.violation(
+                Rule::NotInARecovery,
+                format!("incarnation {} of slot {slot} begins in a recovery", incarnation.short()),
+            );
         }
     }
 
@@ -242,14 +272,25 @@ impl World {
         self.cfg.find && !self.provider.unreachable && self.nodes.iter().any(|n| n.session)
     }
 
+    /// Whether the servers count a sweep that begins now. They do when the time has passed that the provider takes to
+    /// show what was made before their start; time passes with [`super::Action::Show`].
+    pub(super) fn sweep_counts(&self) -> bool {
+        const TIME: Duration = Duration::from_secs(1);
+        let hides = self.provider.instances.iter().any(|i| i.alive && i.older && !i.shown);
+        let passed = if hides { Duration::ZERO } else { TIME };
+        passed >= sweeps_count_after(Duration::ZERO, if self.cfg.stale { TIME } else { Duration::ZERO })
+    }
+
     pub(super) fn sweep_provider(&mut self) {
         let found = self.unknown();
         if self.has(Fault::FindingsStay) {
             self.unbound.extend(found);
         } else {
-            self.unbound = found;
+            self.unbound = found.into();
         }
-        self.swept = true;
+        let stray = |i: &super::Instance| i.alive && i.stray.is_some() && self.unbound.contains_key(&i.key);
+        self.met.strays_found += u64::from(self.provider.instances.iter().any(stray));
+        self.swept |= self.sweep_counts();
         if self.meta.recovery.is_some() {
             self.bind();
         } else {

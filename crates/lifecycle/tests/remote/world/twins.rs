@@ -17,7 +17,7 @@ impl World {
         let Some(copy) = self.nodes[n].copy.clone() else { return };
         let (disk, member, has) = *copy;
         let instance = self.new_instance();
-        self.twins.push((n, Node { disk, member, has, instance, ..Node::default() }));
+        self.twins.push((n, Node { disk, member, has, instance, ..Node::default() }.into()));
     }
 
     /// A start of an agent.
@@ -45,13 +45,18 @@ impl World {
         let (known, newcomer) = (first.instance.to_string(), twin.instance.to_string());
         let standing = first.session.then_some(Standing { instance: &known, silent: Duration::ZERO });
         let within = Duration::from_nanos((LEASE + MARGIN).unsigned_abs());
-        if standing.is_some_and(|standing| rivals(&standing, &newcomer, within)) && self.cfg.fault != Some(Fault::TakesEveryAgent) {
+        if standing.is_some_and(|standing| rivals(&standing, &newcomer, within))
+            && self.cfg.fault != Some(Fault::TakesEveryAgent)
+        {
             twin.refused = true;
             self.met.rivals += 1;
             return;
         }
         if first.session {
-            self.violation(Rule::OneAgent, format!("a second agent of node {n} gets its session while the first one has it"));
+            self.violation(
+                Rule::OneAgent,
+                format!("a second agent of node {n} gets its session while the first one has it"),
+            );
             self.disconnect(n);
         }
         self.met.displaced += 1;
@@ -67,7 +72,14 @@ impl World {
     pub(super) fn of_agent(&self, n: usize, node: &Node, out: &mut Vec<Action>) {
         for (i, call) in node.calls.iter().enumerate() {
             match &call.answer {
-                None => out.push(Action::Execute(n, i)),
+                None => {
+                    out.push(Action::Execute(n, i));
+                    // Who has no keys must see to it that a create is sent once.
+                    let once = matches!(call.call, Call::Ensure { .. }) && !self.cfg.keyed;
+                    if self.left.doubles > 0 && call.call.mutates() && !once {
+                        out.push(Action::ExecuteTwice(n, i));
+                    }
+                }
                 Some(_) => out.push(Action::Answer(n, i)),
             }
             let waits = call.answer.is_none() && matches!(call.call, Call::Ensure { .. });
@@ -84,7 +96,9 @@ impl World {
         if self.left.unhealthy > 0 {
             out.extend(node.slots.iter().filter(|(_, s)| s.order().is_some()).map(|(s, _)| Action::Unhealthy(n, *s)));
         }
-        out.extend(node.watching.iter().filter(|s| self.observation_of(node, **s).is_some()).map(|s| Action::Observe(n, *s)));
+        out.extend(
+            node.watching.iter().filter(|s| self.observation_of(node, **s).is_some()).map(|s| Action::Observe(n, *s)),
+        );
     }
 
     pub(super) fn of_twins(&self, out: &mut Vec<Action>) {
@@ -92,7 +106,7 @@ impl World {
             let mut own = Vec::new();
             let first = &self.nodes[*n];
             // A refusal is looked at once.
-            if self.foreign.is_none() && !first.dead && (!first.session || !twin.refused) {
+            if self.foreign.is_none() && self.slow.is_none() && !first.dead && (!first.session || !twin.refused) {
                 own.push(Action::Connect(*n));
             }
             if twin.lease {

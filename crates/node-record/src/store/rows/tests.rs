@@ -32,10 +32,19 @@ async fn filled() -> tempfile::TempDir {
     let (store, _) = LocalStore::open(dir.path()).expect("open");
     let identity = IDENTITY.map(|name| Write::Meta(name, format!("the {name}"))).to_vec();
     store.commit(identity).await.expect("commit");
-    store.commit(vec![alloc("a", "{1}"), task("a", "x"), task("a", "y"), alloc("b", "{2}"), task("b", "x")]).await.expect("commit");
-    store.commit(vec![Write::Meta("generation", "g".into()), Write::Mark("mark_index", "17".into())]).await.expect("commit");
+    store
+        .commit(vec![alloc("a", "{1}"), task("a", "x"), task("a", "y"), alloc("b", "{2}"), task("b", "x")])
+        .await
+        .expect("commit");
+    store
+        .commit(vec![Write::Meta("generation", "g".into()), Write::Mark("mark_index", "17".into())])
+        .await
+        .expect("commit");
     store.commit(vec![Write::Claim { kind: "cgroup", key: "k".into() }]).await.expect("commit");
-    store.commit(vec![Write::Slot { key: "far".into(), attempted: Some(INCARNATION), epoch: 3 }]).await.expect("commit");
+    store
+        .commit(vec![Write::Slot { key: "far".into(), attempted: Some(INCARNATION), epoch: 3 }])
+        .await
+        .expect("commit");
     drop(store);
     dir
 }
@@ -52,8 +61,16 @@ async fn a_damaged_row_costs_what_it_concerns_and_is_named() {
         ("UPDATE allocs SET record = 'The record of a' WHERE id = 'a'", "allocation a is not", &["b"][..]),
         ("UPDATE allocs SET record = 5 WHERE id = 'a'", "allocation a is not", &["b"]),
         ("UPDATE allocs SET id = 'c' WHERE id = 'a'", "there are tasks of allocation a, but no record", &["b"]),
-        ("UPDATE allocs SET job = (SELECT job FROM allocs WHERE id = 'b') WHERE id = 'a'", "allocation a is not", &["b"]),
-        ("UPDATE tasks SET record = 'the task x of A' WHERE alloc = 'a' AND task = 'x'", "task \"x\" of allocation a", &["b"]),
+        (
+            "UPDATE allocs SET job = (SELECT job FROM allocs WHERE id = 'b') WHERE id = 'a'",
+            "allocation a is not",
+            &["b"],
+        ),
+        (
+            "UPDATE tasks SET record = 'the task x of A' WHERE alloc = 'a' AND task = 'x'",
+            "task \"x\" of allocation a",
+            &["b"],
+        ),
         ("UPDATE tasks SET task = 'z' WHERE alloc = 'a' AND task = 'x'", "task \"z\" of allocation a", &["b"]),
         ("UPDATE jobs SET json = '{3}' WHERE json = CAST('{1}' AS BLOB)", "the job of allocation a", &["b"]),
         ("DELETE FROM jobs WHERE json = CAST('{1}' AS BLOB)", "the job of allocation a", &["b"]),
@@ -63,7 +80,11 @@ async fn a_damaged_row_costs_what_it_concerns_and_is_named() {
         ("UPDATE meta SET value = '16' WHERE name = 'mark_index'", "\"mark_index\"", &["a", "b"]),
         ("UPDATE meta SET name = 'mark_indey' WHERE name = 'mark_index'", "\"mark_indey\"", &["a", "b"]),
         ("UPDATE meta SET value = 'G' WHERE name = 'generation'", "\"generation\"", &["a", "b"]),
-        ("UPDATE allocs SET id = CAST(x'ff00' AS TEXT) WHERE id = 'a'", "there are tasks of allocation a, but no record", &["b"]),
+        (
+            "UPDATE allocs SET id = CAST(x'ff00' AS TEXT) WHERE id = 'a'",
+            "there are tasks of allocation a, but no record",
+            &["b"],
+        ),
     ] {
         let dir = filled().await;
         change(dir.path(), sql);
@@ -82,7 +103,11 @@ async fn a_damaged_row_costs_what_it_concerns_and_is_named() {
         let doubt = sql.contains("slots");
         assert_eq!((restored.slots.is_empty(), restored.doubtful.len()), (doubt, usize::from(doubt)), "{sql}");
         let mark = sql.contains("meta");
-        assert_eq!((restored.mark_lost, store.meta("mark_index").zip(store.meta("generation")).is_none()), (mark, mark), "{sql}");
+        assert_eq!(
+            (restored.mark_lost, store.meta("mark_index").zip(store.meta("generation")).is_none()),
+            (mark, mark),
+            "{sql}"
+        );
     }
 }
 
@@ -99,7 +124,10 @@ async fn without_its_identity_there_is_no_node() {
         for _ in 0..2 {
             match LocalStore::open(dir.path()).map(drop) {
                 Err(error @ StoreError::Damaged { .. }) => {
-                    assert!(error.to_string().contains("cannot be read") && error.to_string().contains("another node"), "{sql}: {error}");
+                    assert!(
+                        error.to_string().contains("cannot be read") && error.to_string().contains("another node"),
+                        "{sql}: {error}"
+                    );
                 }
                 other => panic!("{sql}: {other:?}"),
             }
@@ -121,7 +149,10 @@ async fn the_rows_of_the_first_format_get_their_checksums() {
         let (store, restored) = LocalStore::open(dir.path()).expect("open");
         assert_eq!((restored.allocs.len(), restored.damaged.len()), (2, 0), "{:?}", restored.damaged);
         assert_eq!(restored.slots, [("far".to_owned(), Some(INCARNATION), 3)]);
-        assert_eq!((store.meta("node_id").as_deref(), store.claimed("cgroup")), (Some("the node_id"), vec!["k".to_owned()]));
+        assert_eq!(
+            (store.meta("node_id").as_deref(), store.claimed("cgroup")),
+            (Some("the node_id"), vec!["k".to_owned()])
+        );
     }
     change(dir.path(), "UPDATE tasks SET record = 'x' WHERE alloc = 'b'");
     assert_eq!(LocalStore::open(dir.path()).expect("open").1.allocs.len(), 1, "from then on damage is found");

@@ -8,6 +8,10 @@ use std::time::Duration;
 
 use executor_proto::{Cgroup, CgroupV1};
 
+use crate::dir::{enable_controllers, make};
+use crate::hierarchy::{mounts, v1_path};
+use crate::workload::bind_to_cores;
+
 /// Directory that holds the workloads' cgroups.
 const PARENT: &str = "drover";
 /// Version 1 hierarchies that workloads use.
@@ -77,10 +81,10 @@ impl CgroupHost {
             static NEXT: AtomicU64 = AtomicU64::new(0);
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let probe = dir.join(format!(".probe-{}-{number}", std::process::id()));
-            crate::cgroup::make(&probe).ok()?;
+            make(&probe).ok()?;
             // A cgroup with processes in it, such as a container's topmost one, lists controllers but cannot pass them
             // on. So the controllers of a workload's own cgroup count.
-            let _ = crate::cgroup::enable_controllers(dir);
+            let _ = enable_controllers(dir);
             let controllers = std::fs::read_to_string(probe.join("cgroup.controllers")).unwrap_or_default();
             let _ = std::fs::remove_dir(&probe);
             let _ = std::fs::remove_dir(dir);
@@ -110,40 +114,21 @@ impl CgroupHost {
     /// hierarchy.
     fn parse(mountinfo: &str, own: &str) -> CgroupHost {
         let mut host = CgroupHost::default();
-        let own_path = |wanted: &str| {
-            own.lines().find_map(|line| {
-                let mut parts = line.splitn(3, ':');
-                let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
-                controllers.split(',').any(|c| c == wanted).then_some(path)
-            })
-        };
-        for line in mountinfo.lines() {
-            // id parent dev root mountpoint options [tags…] - type source super-options
-            let Some((mount, filesystem)) = line.split_once(" - ") else {
-                continue;
-            };
-            let (mount, filesystem): (Vec<&str>, Vec<&str>) = (mount.split(' ').collect(), filesystem.split(' ').collect());
-            let (Some(root), Some(point), Some(kind)) = (mount.get(3), mount.get(4), filesystem.first()) else {
-                continue;
-            };
-            match *kind {
-                "cgroup2" if host.unified.is_none() => host.unified = Some(Path::new(point).join(PARENT)),
-                "cgroup" => {
-                    let options = filesystem.get(2).copied().unwrap_or_default();
-                    for controller in V1_CONTROLLERS {
-                        if !options.split(',').any(|o| o == controller) || host.v1.contains_key(controller) {
-                            continue;
-                        }
-                        let path = own_path(controller).unwrap_or("/");
-                        // In a container the mount may show only a part of the hierarchy.
-                        let path = path.strip_prefix(root.trim_end_matches('/')).unwrap_or(path);
-                        let mut dir = PathBuf::from(point);
-                        // An agent may itself run below such a directory: workloads are siblings, not children.
-                        dir.extend(Path::new(path).iter().skip(1).take_while(|part| *part != PARENT));
-                        host.v1.insert(controller.to_owned(), dir.join(PARENT));
-                    }
+        for mount in mounts(mountinfo) {
+            if mount.is_v2() && host.unified.is_none() {
+                host.unified = Some(mount.point.join(PARENT));
+            }
+            for controller in V1_CONTROLLERS {
+                if !mount.is_v1_of(controller) || host.v1.contains_key(controller) {
+                    continue;
                 }
-                _ => {}
+                let path = v1_path(own, controller).unwrap_or("/");
+                // In a container the mount may show only a part of the hierarchy.
+                let path = path.strip_prefix(mount.root.trim_end_matches('/')).unwrap_or(path);
+                let mut dir = mount.point.to_owned();
+                // An agent may itself run below such a directory: workloads are siblings, not children.
+                dir.extend(Path::new(path).iter().skip(1).take_while(|part| *part != PARENT));
+                host.v1.insert(controller.to_owned(), dir.join(PARENT));
             }
         }
         host
@@ -179,27 +164,30 @@ impl CgroupHost {
     pub fn workloads(&self) -> Vec<String> {
         let boundary = self.unified.as_ref().or_else(|| self.v1.get("freezer"));
         let all = boundary.and_then(|parent| std::fs::read_dir(parent).ok()).into_iter().flatten().flatten();
-        all.filter(|entry| entry.file_type().is_ok_and(|t| t.is_dir())).filter_map(|entry| entry.file_name().into_string().ok()).collect()
+        all.filter(|entry| entry.file_type().is_ok_and(|t| t.is_dir()))
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect()
     }
 
     /// Binds a running workload to these cores (`0-3,7`), with all present and future processes; false when there is no
     /// such workload. [`CgroupHost::sweep_cores`] removes what this makes in a version 1 hierarchy.
     pub fn confine(&self, name: &str, cpus: &str) -> std::io::Result<bool> {
         let Some(parent) = self.cores_parent() else {
-            return Err(std::io::Error::new(std::io::ErrorKind::Unsupported, "this host has no cgroup controller cpuset"));
+            return Err(std::io::Error::new(
+                std::io::ErrorKind::Unsupported,
+                "this host has no cgroup controller cpuset",
+            ));
         };
-        let dir = parent.join(name);
-        match self.mode() {
-            CgroupMode::V2 => crate::cgroup::bind_to_cores(&dir, None, cpus),
-            _ => crate::cgroup::bind_to_cores(&dir, self.boundary(name).as_deref(), cpus),
-        }
+        let beside = self.boundary(name).filter(|_| self.mode() != CgroupMode::V2);
+        bind_to_cores(&parent.join(name), beside.as_deref(), cpus)
     }
 
     /// Adds these cores to a running workload that was bound; leaves any other one alone and makes nothing for it. The
     /// reason: entering a version 1 hierarchy waits for every fork on the machine, and gathering an endlessly forking
     /// workload takes as long as it forks. False when there is no such workload.
     pub fn widen(&self, name: &str, cpus: &str) -> std::io::Result<bool> {
-        let never_bound = self.mode() != CgroupMode::V2 && self.cores_parent().is_some_and(|parent| !parent.join(name).exists());
+        let never_bound =
+            self.mode() != CgroupMode::V2 && self.cores_parent().is_some_and(|parent| !parent.join(name).exists());
         if never_bound {
             return Ok(self.boundary(name).is_some_and(|boundary| boundary.exists()));
         }
@@ -280,7 +268,9 @@ impl CgroupHost {
             _ => self.unified.is_none(),
         };
         let v1 = self.v1.iter().filter(|(controller, _)| needed(controller));
-        cgroup.v1 = v1.map(|(controller, dir)| CgroupV1 { controller: controller.clone(), path: bytes(&dir.join(&policy.name)) }).collect();
+        cgroup.v1 = v1
+            .map(|(controller, dir)| CgroupV1 { controller: controller.clone(), path: bytes(&dir.join(&policy.name)) })
+            .collect();
         Some(cgroup)
     }
 }
@@ -305,7 +295,8 @@ mod tests {
         let host = CgroupHost::parse(HYBRID, "4:memory:/service/x\n2:cpu,cpuacct:/\n0::/service\n");
         assert_eq!(host.mode(), CgroupMode::Hybrid);
         assert!(host.enforces("memory") && host.enforces("cpu") && !host.enforces("pids"));
-        let policy = CgroupPolicy { name: "t".into(), memory_max: Some(1 << 20), pids_max: Some(5), ..Default::default() };
+        let policy =
+            CgroupPolicy { name: "t".into(), memory_max: Some(1 << 20), pids_max: Some(5), ..Default::default() };
         let cgroup = host.place(&policy).unwrap();
         assert_eq!(cgroup.unified, b"/sys/fs/cgroup/unified/drover/t");
         let v1: Vec<_> = cgroup.v1.iter().map(|v| (v.controller.as_str(), v.path.as_slice())).collect();
@@ -371,7 +362,10 @@ mod tests {
         assert!(host.enforces("memory") && !host.enforces("cpu"));
         let policy = CgroupPolicy { name: "t".into(), memory_max: Some(9), cpu_shares: Some(9), ..Default::default() };
         let cgroup = host.place(&policy).unwrap();
-        assert_eq!((cgroup.unified.as_slice(), cgroup.memory_max, cgroup.cpu_shares), (&b"/sys/fs/cgroup/drover/t"[..], 9, 0));
+        assert_eq!(
+            (cgroup.unified.as_slice(), cgroup.memory_max, cgroup.cpu_shares),
+            (&b"/sys/fs/cgroup/drover/t"[..], 9, 0)
+        );
         assert_eq!(CgroupHost::off().place(&policy), None);
     }
 }

@@ -1,22 +1,24 @@
-//! Cgroups by file writes: create, limit, enter, kill, count, remove. Supports version 2 (alone or as the `unified`
-//! hierarchy of a hybrid host) and version 1.
+//! The cgroups of one workload: create, limit, enter, kill, count, remove.
 //!
 //! A version 2 directory is the boundary where there is one: the executor clones the workload into it and kills it with
 //! one write. On hybrid hosts the limits live in version 1 hierarchies. Entering one of those takes the kernel up to 15
 //! ms (it waits for a grace period). So the workload begins in the version 2 directory alone, and [`gather`] brings all
 //! of it into the limits meanwhile. A workload with a limit of processes enters everything before its first
 //! instruction, because a fast fork loop would outrun the moves. On pure version 1 hosts every workload does so.
-//!
-//! Everything works on plain directories, so tests use a simulated tree.
 
 use std::ffi::OsStr;
+use std::fmt::Display;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use executor_proto::{Cgroup, StateRecord, V1Path};
-use rustix::process::{Pid, Signal, kill_process};
+
+use crate::dir::{
+    enable_controllers, errno, explain, inherit_cpuset, kill_below, make, members_below, read_pids, remove_below, write,
+};
 
 /// The directories of one workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -72,7 +74,7 @@ pub fn create(spec: &Cgroup) -> io::Result<()> {
     let paths = Paths::of_spec(spec);
     if let Some(dir) = &paths.unified {
         make(dir)?;
-        let limits = limits_v2(spec);
+        let limits = limits(spec, None);
         if let (Some((file, _)), Some(parent)) = (limits.first(), dir.parent())
             && paths.v1.is_empty()
             && !dir.join(file).exists()
@@ -91,115 +93,39 @@ pub fn create(spec: &Cgroup) -> io::Result<()> {
         if controller == "cpuset" {
             inherit_cpuset(dir)?;
         }
-        for (file, value) in limits_v1(spec, controller) {
+        for (file, value) in limits(spec, Some(controller)) {
             write(dir, file, &value)?;
         }
     }
     Ok(())
 }
 
-/// A new version 1 cpuset is empty and accepts no process without cores and memory nodes; its ancestors have them.
-fn inherit_cpuset(dir: &Path) -> io::Result<()> {
-    let read = |dir: &Path, file: &str| std::fs::read_to_string(dir.join(file)).unwrap_or_default().trim().to_owned();
-    for file in ["cpuset.cpus", "cpuset.mems"] {
-        let empty: Vec<&Path> = dir.ancestors().take_while(|a| a.join(file).exists() && read(a, file).is_empty()).collect();
-        for dir in empty.into_iter().rev() {
-            let above = dir.parent().map(|parent| read(parent, file)).unwrap_or_default();
-            write(dir, file, &above)?;
-        }
-    }
-    Ok(())
-}
-
-/// Makes one new directory.
-pub fn make(dir: &Path) -> io::Result<()> {
-    // A left-over one has old counters, and some kernels kill a process cloned into a cgroup that was killed before.
-    let _ = std::fs::remove_dir(dir);
-    // The removal of the last workload's directory also removes an empty parent, which may happen in between.
-    for _ in 0..8 {
-        match std::fs::create_dir_all(dir) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-            other => return other.map_err(|e| explain(e, "create cgroup", dir)),
-        }
-    }
-    Err(explain(io::ErrorKind::NotFound.into(), "create cgroup", dir))
-}
-
-/// Enables controllers for children of `parent`; each ancestor must pass them on. Tries all and returns the first
-/// refusal.
-pub fn enable_controllers(parent: &Path) -> io::Result<()> {
-    let mut chain: Vec<&Path> = parent.ancestors().take_while(|a| a.join("cgroup.subtree_control").exists()).collect();
-    chain.reverse();
-    let mut first = Ok(());
-    for dir in chain {
-        let enabled = std::fs::read_to_string(dir.join("cgroup.subtree_control"))?;
-        let available = std::fs::read_to_string(dir.join("cgroup.controllers"))?;
-        for controller in ["cpuset", "memory", "cpu", "pids"] {
-            let has = |list: &str| list.split_ascii_whitespace().any(|c| c == controller);
-            if has(&available) && !has(&enabled) {
-                first = first.and(write(dir, "cgroup.subtree_control", &format!("+{controller}")));
-            }
-        }
-    }
-    first
-}
-
-/// Files and values of the limits in version 2.
-fn limits_v2(spec: &Cgroup) -> Vec<(&'static str, String)> {
-    let mut files = Vec::new();
-    if spec.memory_max > 0 {
-        files.push(("memory.max", spec.memory_max.to_string()));
+/// Files and values of the limits in version 2, or in the version 1 hierarchy of a controller.
+fn limits(spec: &Cgroup, v1: Option<&str>) -> Vec<(&'static str, String)> {
+    let (memory, reserved, shares, pids) = (spec.memory_max, spec.memory_reservation, spec.cpu_shares, spec.pids_max);
+    let (quota, cpus) = (spec.cpu_quota_us, spec.cpus.len() as u64);
+    let period = if spec.cpu_period_us == 0 { 100_000 } else { spec.cpu_period_us };
+    let quota_of_period = format!("{quota} {period}");
+    // Where it is, whether it is limited (not 0), its file, its value.
+    let all: [(Option<&str>, u64, &str, &dyn Display); 14] = [
+        (None, memory, "memory.max", &memory),
         // A task is one unit: a partial survival of an out-of-memory kill helps nobody.
-        files.push(("memory.oom.group", "1".into()));
-    }
-    if spec.memory_reservation > 0 {
-        files.push(("memory.low", spec.memory_reservation.to_string()));
-    }
-    if spec.cpu_shares > 0 {
-        files.push(("cpu.weight", weight(spec.cpu_shares).to_string()));
-    }
-    if spec.cpu_quota_us > 0 {
-        files.push(("cpu.max", format!("{} {}", spec.cpu_quota_us, period(spec))));
-    }
-    if spec.pids_max > 0 {
-        files.push(("pids.max", spec.pids_max.to_string()));
-    }
-    if !spec.cpus.is_empty() {
-        files.push(("cpuset.cpus", spec.cpus.clone()));
-    }
-    files
-}
-
-/// Files and values of the limits in one version 1 hierarchy.
-fn limits_v1(spec: &Cgroup, controller: &str) -> Vec<(&'static str, String)> {
-    let mut files = Vec::new();
-    match controller {
-        "memory" => {
-            if spec.memory_max > 0 {
-                files.push(("memory.limit_in_bytes", spec.memory_max.to_string()));
-            }
-            if spec.memory_reservation > 0 {
-                files.push(("memory.soft_limit_in_bytes", spec.memory_reservation.to_string()));
-            }
-        }
-        "cpu" => {
-            if spec.cpu_shares > 0 {
-                files.push(("cpu.shares", spec.cpu_shares.clamp(2, 262_144).to_string()));
-            }
-            if spec.cpu_quota_us > 0 {
-                files.push(("cpu.cfs_period_us", period(spec).to_string()));
-                files.push(("cpu.cfs_quota_us", spec.cpu_quota_us.to_string()));
-            }
-        }
-        "cpuset" if !spec.cpus.is_empty() => files.push(("cpuset.cpus", spec.cpus.clone())),
-        "pids" if spec.pids_max > 0 => files.push(("pids.max", spec.pids_max.to_string())),
-        _ => {}
-    }
-    files
-}
-
-fn period(spec: &Cgroup) -> u64 {
-    if spec.cpu_period_us == 0 { 100_000 } else { spec.cpu_period_us }
+        (None, memory, "memory.oom.group", &1),
+        (None, reserved, "memory.low", &reserved),
+        (None, shares, "cpu.weight", &weight(shares)),
+        (None, quota, "cpu.max", &quota_of_period),
+        (None, pids, "pids.max", &pids),
+        (None, cpus, "cpuset.cpus", &spec.cpus),
+        (Some("memory"), memory, "memory.limit_in_bytes", &memory),
+        (Some("memory"), reserved, "memory.soft_limit_in_bytes", &reserved),
+        (Some("cpu"), shares, "cpu.shares", &shares.clamp(2, 262_144)),
+        (Some("cpu"), quota, "cpu.cfs_period_us", &period),
+        (Some("cpu"), quota, "cpu.cfs_quota_us", &quota),
+        (Some("cpuset"), cpus, "cpuset.cpus", &spec.cpus),
+        (Some("pids"), pids, "pids.max", &pids),
+    ];
+    let here = all.into_iter().filter(|(at, limited, ..)| *at == v1 && *limited > 0);
+    here.map(|(_, _, file, value)| (file, value.to_string())).collect()
 }
 
 /// Version 2 weight (1…10000) of version 1 shares (2…262144).
@@ -262,7 +188,7 @@ pub fn gather(paths: &Paths) -> io::Result<()> {
 
 /// Binds a running workload to cores; false when it has ended. `boundary` is the cgroup with all its processes if `dir`
 /// may not have them (yet).
-pub fn bind_to_cores(dir: &Path, boundary: Option<&Path>, cpus: &str) -> io::Result<bool> {
+pub(crate) fn bind_to_cores(dir: &Path, boundary: Option<&Path>, cpus: &str) -> io::Result<bool> {
     let runs = || boundary.unwrap_or(dir).exists();
     if !runs() {
         return Ok(false);
@@ -274,7 +200,10 @@ pub fn bind_to_cores(dir: &Path, boundary: Option<&Path>, cpus: &str) -> io::Res
             }
             inherit_cpuset(dir)?;
             write(dir, "cpuset.cpus", cpus)?;
-            return gather(&Paths { unified: Some(boundary.to_owned()), v1: vec![("cpuset".to_owned(), dir.to_owned())] });
+            return gather(&Paths {
+                unified: Some(boundary.to_owned()),
+                v1: vec![("cpuset".to_owned(), dir.to_owned())],
+            });
         }
         write(dir, "cpuset.cpus", cpus)
     };
@@ -287,19 +216,7 @@ pub fn bind_to_cores(dir: &Path, boundary: Option<&Path>, cpus: &str) -> io::Res
 
 /// Pids inside, including cgroups that the workload made below.
 pub fn members(paths: &Paths) -> Vec<i32> {
-    let mut pids = Vec::new();
-    if let Some(boundary) = paths.boundary() {
-        visit(boundary, &mut |dir| pids.extend(read_pids(dir).unwrap_or_default()));
-    }
-    pids
-}
-
-fn read_pids(dir: &Path) -> io::Result<Vec<i32>> {
-    match std::fs::read_to_string(dir.join("cgroup.procs")) {
-        Ok(text) => Ok(text.lines().filter_map(|line| line.parse().ok()).collect()),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(e) => Err(explain(e, "read members of cgroup", dir)),
-    }
+    paths.boundary().map(members_below).unwrap_or_default()
 }
 
 /// Whether any process is inside.
@@ -312,32 +229,16 @@ pub fn is_populated(paths: &Paths) -> bool {
 
 /// Sends SIGKILL to every process inside, so that no fork escapes.
 pub fn kill(paths: &Paths) {
-    if let Some(dir) = &paths.unified
-        && write(dir, "cgroup.kill", "1").is_ok()
-    {
-        return;
+    if let Some(boundary) = paths.boundary() {
+        let _ = kill_below(boundary);
     }
-    // Kernels before 5.14, and version 1: freeze everything while killing.
-    let hold = |frozen: bool| {
-        if let Some(dir) = &paths.unified {
-            let _ = write(dir, "cgroup.freeze", if frozen { "1" } else { "0" });
-        } else if let Some(dir) = paths.v1("freezer") {
-            let _ = write(dir, "freezer.state", if frozen { "FROZEN" } else { "THAWED" });
-        }
-    };
-    hold(true);
-    for pid in members(paths) {
-        if let Some(pid) = Pid::from_raw(pid) {
-            let _ = kill_process(pid, Signal::KILL);
-        }
-    }
-    hold(false);
 }
 
 /// Number of processes inside that the kernel has killed for lack of memory.
 pub fn oom_kills(paths: &Paths) -> u64 {
-    let counted =
-        |dir: &Path, file: &str| std::fs::read_to_string(dir.join(file)).ok().and_then(|text| keyed(&text, "oom_kill")).unwrap_or(0);
+    let counted = |dir: &Path, file: &str| {
+        std::fs::read_to_string(dir.join(file)).ok().and_then(|text| keyed(&text, "oom_kill")).unwrap_or(0)
+    };
     let v2 = paths.unified.as_deref().map_or(0, |dir| counted(dir, "memory.events"));
     v2 + paths.v1("memory").map_or(0, |dir| counted(dir, "memory.oom_control"))
 }
@@ -400,12 +301,7 @@ pub fn counters(paths: &Paths) -> Counters {
 pub fn remove(paths: &Paths) -> io::Result<()> {
     let mut result = Ok(());
     for dir in paths.unified.iter().chain(paths.v1.iter().map(|(_, dir)| dir)) {
-        visit(dir, &mut |below| match std::fs::remove_dir(below) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                result = Err(explain(e, "remove cgroup", below));
-            }
-            _ => {}
-        });
+        result = remove_below(dir, Duration::ZERO).and(result);
         if let Some(parent) = dir.parent() {
             let _ = std::fs::remove_dir(parent);
         }
@@ -413,67 +309,15 @@ pub fn remove(paths: &Paths) -> io::Result<()> {
     result
 }
 
-/// Calls `f` for all directories below `dir`, deepest first, then for `dir` itself.
-fn visit(dir: &Path, f: &mut dyn FnMut(&Path)) {
-    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|t| t.is_dir()) {
-            visit(&entry.path(), f);
-        }
-    }
-    f(dir);
-}
-
 /// Value of `key` in lines of `key value`.
 fn keyed(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-fn write(dir: &Path, file: &str, value: &str) -> io::Result<()> {
-    let path = dir.join(file);
-    OpenOptions::new()
-        .write(true)
-        .open(&path)
-        .and_then(|mut f| f.write_all(value.as_bytes()))
-        .map_err(|e| explain(e, &format!("write {value:?} to"), &path))
-}
-
-/// Adds the attempted operation to an error and keeps its kind.
-fn explain(source: io::Error, doing: &str, path: &Path) -> io::Error {
-    #[derive(Debug)]
-    struct Explained {
-        text: String,
-        source: io::Error,
-    }
-    impl std::fmt::Display for Explained {
-        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            write!(f, "{}: {}", self.text, self.source)
-        }
-    }
-    impl std::error::Error for Explained {
-        fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-            Some(&self.source)
-        }
-    }
-    io::Error::new(source.kind(), Explained { text: format!("{doing} {}", path.display()), source })
-}
-
-/// The operating-system error number behind an error of this module.
-pub fn errno(error: &io::Error) -> Option<i32> {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(e) = cause {
-        if let Some(number) = e.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
-            return Some(number);
-        }
-        cause = match e.downcast_ref::<io::Error>() {
-            Some(io) => io.get_ref().map(|inner| inner as &(dyn std::error::Error + 'static)),
-            None => e.source(),
-        };
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
 
     /// A simulated hierarchy: its directories have the files of a kernel.
@@ -502,7 +346,10 @@ mod tests {
         let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec();
         Cgroup {
             unified: unified.map(bytes).unwrap_or_default(),
-            v1: v1.iter().map(|(c, path)| executor_proto::CgroupV1 { controller: (*c).into(), path: bytes(path) }).collect(),
+            v1: v1
+                .iter()
+                .map(|(c, path)| executor_proto::CgroupV1 { controller: (*c).into(), path: bytes(path) })
+                .collect(),
             memory_max: 64 << 20,
             memory_reservation: 32 << 20,
             cpu_shares: 1024,
@@ -595,7 +442,10 @@ mod tests {
         for mut file in entries(&paths).unwrap() {
             file.write_all(b"0").unwrap();
         }
-        assert_eq!((tree.read("memory/drover/t/cgroup.procs"), tree.read("pids/drover/t/cgroup.procs")), ("0".into(), "0".into()));
+        assert_eq!(
+            (tree.read("memory/drover/t/cgroup.procs"), tree.read("pids/drover/t/cgroup.procs")),
+            ("0".into(), "0".into())
+        );
         assert_eq!(tree.read("unified/drover/t/cgroup.procs"), "", "it is cloned into that one");
     }
 
@@ -634,7 +484,10 @@ mod tests {
     #[test]
     fn members_population_and_kills() {
         let tree = Tree::new();
-        let dir = tree.dir("drover/t", &[("cgroup.procs", "1\n2\n"), ("cgroup.events", "populated 1\nfrozen 0\n"), ("cgroup.kill", "")]);
+        let dir = tree.dir(
+            "drover/t",
+            &[("cgroup.procs", "0\n1\n2\n"), ("cgroup.events", "populated 1\nfrozen 0\n"), ("cgroup.kill", "")],
+        );
         tree.dir("drover/t/below/deeper", &[("cgroup.procs", "3\n")]);
         let paths = Paths { unified: Some(dir.clone()), v1: Vec::new() };
         let mut pids = members(&paths);
@@ -666,8 +519,12 @@ mod tests {
         let seen = counters(&Paths { unified: Some(v2.clone()), v1: Vec::new() });
         assert_eq!((seen.user_ns, seen.system_ns), (Some(20_000), Some(10_000)));
         assert_eq!((seen.throttled_periods, seen.throttled_ns), (4, 7_000));
-        assert_eq!((seen.memory_usage, seen.memory_peak, seen.memory_cache, seen.memory_swap), (Some(100), Some(200), Some(50), None));
-        let memory = tree.dir("memory", &[("memory.usage_in_bytes", "7\n"), ("memory.stat", "cache 1\ntotal_cache 3\n")]);
+        assert_eq!(
+            (seen.memory_usage, seen.memory_peak, seen.memory_cache, seen.memory_swap),
+            (Some(100), Some(200), Some(50), None)
+        );
+        let memory =
+            tree.dir("memory", &[("memory.usage_in_bytes", "7\n"), ("memory.stat", "cache 1\ntotal_cache 3\n")]);
         let hybrid = Paths { unified: Some(v2), v1: vec![("memory".into(), memory)] };
         let seen = counters(&hybrid);
         assert_eq!((seen.memory_usage, seen.memory_cache, seen.user_ns), (Some(7), Some(3), Some(20_000)));

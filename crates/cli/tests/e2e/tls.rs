@@ -1,0 +1,292 @@
+//! Agents with TLS: certificates of `drover tls`, a server and a node that check each other, people with and without a
+//! certificate, reloads.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use testkit::Dir;
+
+use crate::agent::{Agent, drover, printed, signal, until};
+
+/// Certificates in a directory.
+struct Certificates(Dir);
+
+impl Certificates {
+    fn new() -> Self {
+        let all = Self(Dir::new("e2e"));
+        all.make(&["ca", "create"]);
+        for role in ["-server", "-client", "-cli"] {
+            all.make(&["cert", "create", role]);
+        }
+        all
+    }
+
+    fn dir(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn tls(&self, args: &[&str]) -> Output {
+        Command::new(drover()).arg("tls").args(args).current_dir(self.dir()).output().expect("drover tls")
+    }
+
+    fn make(&self, args: &[&str]) -> String {
+        let out = self.tls(args);
+        assert!(out.status.success(), "{args:?}: {}", printed(&out));
+        printed(&out)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir().join(name).display().to_string()
+    }
+
+    /// The block of an agent with the certificate of that role.
+    fn block(&self, role: &str, more: &str) -> String {
+        format!(
+            "tls {{\n  http = true\n  rpc = true\n  verify_server_hostname = true\n  ca_file = {:?}\n  cert_file = \
+                {:?}\n  key_file = {:?}\n{more}}}\n",
+            self.path("nomad-agent-ca.pem"),
+            self.path(&format!("global-{role}-nomad.pem")),
+            self.path(&format!("global-{role}-nomad-key.pem")),
+        )
+    }
+
+    /// A command as a person with that certificate.
+    fn as_role(&self, role: &str, agent: &Agent, args: &[&str]) -> Output {
+        let mut command = Command::new(drover());
+        command.args(args).env("DROVER_ADDR", agent.address()).env_remove("NOMAD_ADDR");
+        command.env("DROVER_CACERT", self.path("nomad-agent-ca.pem"));
+        command.env("NOMAD_CLIENT_CERT", self.path(&format!("global-{role}-nomad.pem")));
+        command.env("DROVER_CLIENT_KEY", self.path(&format!("global-{role}-nomad-key.pem")));
+        command.output().expect("drover")
+    }
+
+    fn ok(&self, agent: &Agent, args: &[&str]) -> String {
+        let out = self.as_role("cli", agent, args);
+        assert!(out.status.success(), "{args:?}: {}", printed(&out));
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    }
+
+    fn get(&self, agent: &Agent, path: &str) -> Option<Value> {
+        let out = self.as_role("cli", agent, &["operator", "api", path]);
+        serde_json::from_slice(&out.stdout).ok()
+    }
+
+    fn server(&self, more: &str) -> Agent {
+        let block = self.block("server", more);
+        Agent::of_file(|dir| agent(dir, "server", "server {\n  enabled = true\n}", &block), &[])
+    }
+
+    fn rpc(&self, server: &Agent) -> String {
+        until("the server's RPC address", || self.get(server, "/v1/status/leader")?.as_str().map(str::to_owned))
+    }
+}
+
+/// A configuration without a join secret: the certificates say who may join.
+fn agent(dir: &Path, name: &str, role: &str, tls: &str) -> String {
+    let data = dir.join("data");
+    format!(
+        "name = {name:?}\ndata_dir = {data:?}\nports {{\n  http = 0\n  rpc = 0\n}}\n{role}\ndrover {{\n  \
+            join_secret_file = \"\"\n}}\nplugin \"raw_exec\" {{\n  config {{\n    enabled = true\n  }}\n}}\n{tls}"
+    )
+}
+
+fn node_of(rpc: &str, name: &str, tls: &str) -> Agent {
+    let role = format!("client {{\n  enabled = true\n  servers = [{rpc:?}]\n}}");
+    Agent::of_file(|dir| agent(dir, name, &role, tls), &[])
+}
+
+fn node_ready(certificates: &Certificates, server: &Agent, name: &str) {
+    until(&format!("node {name} with its driver"), || {
+        let nodes = certificates.get(server, "/v1/nodes")?;
+        let mut nodes = nodes.as_array()?.iter();
+        nodes.any(|n| n["Name"] == name && n["Drivers"]["raw_exec"]["Healthy"] == true).then_some(())
+    });
+}
+
+fn said(agent: &Agent, words: &[&str]) {
+    until(&format!("the log to say {words:?}"), || {
+        let log = agent.log();
+        log.lines().any(|line| words.iter().all(|word| line.contains(word))).then_some(())
+    });
+}
+
+#[test]
+fn servers_of_a_cluster_pass_requests_on_over_tls() {
+    let (certificates, etcd) = (Certificates::new(), etcd_fake::FakeEtcd::start());
+    let server = |name: &str| {
+        let (rpc, endpoint) = (testkit::free_port(), etcd.endpoint());
+        let role = format!(
+            "server {{\n  enabled = true\n  store = \"etcd\"\n  endpoints = [{endpoint:?}]\n  encrypt = \
+             \"MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=\"\n}}\nports {{\n  rpc = {rpc}\n}}"
+        );
+        let block = certificates.block("server", "  verify_https_client = true\n");
+        Agent::of_file(|dir| agent(dir, name, &role, &block), &[])
+    };
+    let first = server("first");
+    let leader = certificates.rpc(&first);
+    let second = server("second");
+    until("the leader as the second says", || (certificates.rpc(&second) == leader).then_some(()));
+    until("an answer that the second gets of the leader", || {
+        let out = certificates.as_role("cli", &second, &["server", "members"]);
+        let text = printed(&out);
+        (out.status.success() && text.contains("first") && text.contains("second")).then_some(()).ok_or(text)
+    });
+    let nodes = certificates.get(&second, "/v1/nodes");
+    assert_eq!(nodes, Some(json!([])), "{}", second.log());
+}
+
+#[test]
+fn a_server_and_a_node_speak_tls_alone_and_swap_certificates_while_tasks_run() {
+    let certificates = Certificates::new();
+    let server = certificates.server("  verify_https_client = true\n");
+    assert!(server.address().starts_with("https://"), "{}", server.address());
+    let rpc = certificates.rpc(&server);
+    let node = node_of(&rpc, "node", &certificates.block("client", "  verify_https_client = true\n"));
+    node_ready(&certificates, &server, "node");
+
+    // A job, its log and commands beside it: by the server, which asks the node, and by the node.
+    let job = certificates.dir().join("job.json");
+    let config = json!({"command": "/bin/sh", "args": ["-c", "echo hello; exec sleep 3600"]});
+    let task = json!({"Name": "t", "Driver": "raw_exec", "Config": config, "Resources": {"CPU": 20, "MemoryMB": 16}});
+    let text = json!({"Job": {"ID": "j", "Type": "service", "TaskGroups": [{"Name": "g", "Tasks": [task]}]}});
+    fs::write(&job, text.to_string()).expect("a job");
+    certificates.ok(&server, &["job", "run", "-json", "-detach", &job.display().to_string()]);
+    let alloc = until("a running allocation", || {
+        let allocs = certificates.get(&node, "/v1/job/j/allocations")?;
+        let running = allocs.as_array()?.iter().find(|a| a["ClientStatus"] == "running")?;
+        running["ID"].as_str().map(str::to_owned)
+    });
+    for asked in [&server, &node] {
+        until("the log", || {
+            let out = certificates.as_role("cli", asked, &["alloc", "logs", &alloc]);
+            (out.stdout == b"hello\n").then_some(())
+        });
+        let out = certificates.ok(asked, &["alloc", "exec", "-t=false", "-i=false", &alloc, "echo", "inside"]);
+        assert_eq!(out, "inside\n");
+    }
+
+    // Who has no certificate hears it; so does one who speaks plain HTTP, and one who trusts another authority.
+    let ask = |address: &str, more: &[(&str, String)]| {
+        let mut command = Command::new(drover());
+        command.args(["node", "status"]).env("DROVER_ADDR", address).env_remove("NOMAD_ADDR");
+        let out = command.envs(more.iter().map(|(name, value)| (*name, value))).output().expect("drover");
+        assert!(!out.status.success(), "{}", printed(&out));
+        printed(&out)
+    };
+    let trusts = ("NOMAD_CACERT", certificates.path("nomad-agent-ca.pem"));
+    let none = ask(server.address(), &[trusts]);
+    assert!(none.contains("requires a certificate") && none.contains("-client-cert"), "{none}");
+    let plain = ask(&server.address().replace("https://", "http://"), &[]);
+    assert!(plain.contains("Client sent an HTTP request to an HTTPS server"), "{plain}");
+    let other = Certificates::new();
+    let stranger = ask(server.address(), &[("DROVER_CACERT", other.path("nomad-agent-ca.pem"))]);
+    assert!(stranger.contains("not signed by the authority"), "{stranger}");
+
+    // New certificates: the metrics show them, the log warns, the session and the task go on.
+    for (role, agent) in [("server", &server), ("client", &node)] {
+        for file in ["", "-key"] {
+            fs::remove_file(certificates.path(&format!("global-{role}-nomad{file}.pem"))).expect("removed");
+        }
+        certificates.make(&["cert", "create", &format!("-{role}"), "-days", "9"]);
+        signal(agent.pid(), Signal::HUP);
+        said(agent, &["tls.cert_file", "expires in 8 days"]);
+        let metrics = certificates.get(agent, "/v1/metrics").expect("metrics");
+        let left = metrics["Gauges"].as_array().expect("gauges").iter().find_map(|gauge| {
+            let of_certificate = gauge["Name"] == "drover.tls.expires_in" && gauge["Labels"]["file"] == "cert_file";
+            of_certificate.then(|| gauge["Value"].as_f64())?
+        });
+        let day = 24.0 * 3600.0;
+        assert!(left.is_some_and(|left| left > 8.0 * day && left <= 9.0 * day), "{left:?}");
+    }
+    // A file that cannot be used changes nothing.
+    fs::write(certificates.path("global-server-nomad.pem"), "nothing").expect("written");
+    let reload = certificates.as_role("cli", &server, &["operator", "api", "-X", "PUT", "/v1/agent/reload"]);
+    assert!(printed(&reload).contains("holds no certificate"), "{}", printed(&reload));
+    let out = certificates.ok(&server, &["alloc", "exec", "-t=false", "-i=false", &alloc, "echo", "still"]);
+    assert_eq!(out, "still\n");
+    assert_eq!(node.log().matches("session with a server").count(), 1, "{}", node.log());
+}
+
+#[test]
+fn servers_refuse_nodes_without_the_right_certificate_and_both_ends_say_why() {
+    let certificates = Certificates::new();
+    let server = certificates.server("");
+    let rpc = certificates.rpc(&server);
+    let plain = node_of(&rpc, "plain", "");
+    said(&plain, &["takes connections over TLS only", "the node's connection is plain"]);
+    said(&server, &["a plain connection to the node rpc was refused", "tls.rpc is on"]);
+    // A person's certificate makes no node; without the check at its own start the server would still refuse it.
+    let lax = certificates.block("cli", "").replace("verify_server_hostname = true", "verify_server_hostname = false");
+    let person = node_of(&rpc, "person", &lax);
+    said(&person, &["the node's certificate names cli.global.nomad", "client.global.nomad"]);
+    let other = Certificates::new();
+    let stranger = node_of(&rpc, "stranger", &other.block("client", ""));
+    said(&stranger, &["not signed by the authority"]);
+    let names = certificates.get(&server, "/v1/nodes").expect("nodes");
+    assert_eq!(names, json!([]), "none of them is a node");
+    // A node with TLS at a plain server.
+    let open = Agent::of_file(|dir| agent(dir, "open", "server {\n  enabled = true\n}", ""), &[]);
+    let node = node_of(&open.rpc(), "careful", &certificates.block("client", ""));
+    said(&node, &["closed the connection during the TLS handshake", "may not speak TLS"]);
+    said(&open, &["a node speaks TLS and this server's node rpc is plain"]);
+}
+
+#[test]
+fn a_cluster_is_switched_to_tls_while_it_runs() {
+    let certificates = Certificates::new();
+    let server = certificates.server("  rpc_upgrade_mode = true\n");
+    let rpc = certificates.rpc(&server);
+    // While servers take both, the join secret keeps strangers out.
+    let secret = server.dir().join("data/server/join-secret");
+    let with_secret = |tls: String| {
+        let role = format!("client {{\n  enabled = true\n  servers = [{rpc:?}]\n}}");
+        let file = format!("join_secret_file = {:?}", secret.display().to_string());
+        let name = if tls.is_empty() { "plain" } else { "secured" };
+        Agent::of_file(|dir| agent(dir, name, &role, &tls).replace("join_secret_file = \"\"", &file), &[])
+    };
+    let _plain = with_secret(String::new());
+    let _secured = with_secret(certificates.block("client", ""));
+    for name in ["plain", "secured"] {
+        node_ready(&certificates, &server, name);
+    }
+}
+
+#[test]
+fn certificates_are_made_and_shown() {
+    let certificates = Certificates::new();
+    let info = certificates.make(&["cert", "info", "global-server-nomad.pem"]);
+    for shown in ["server.global.nomad, localhost", "127.0.0.1", "Drover Agent CA", "Expiry Date"] {
+        assert!(info.contains(shown), "{shown}: {info}");
+    }
+    let info = certificates.make(&["ca", "info", "nomad-agent-ca.pem"]);
+    assert!(info.contains("Serial Number") && !info.contains("DNS Names"), "{info}");
+    let mode = |name: &str| {
+        use std::os::unix::fs::PermissionsExt as _;
+        fs::metadata(certificates.dir().join(name)).expect("there").permissions().mode() & 0o777
+    };
+    assert_eq!((mode("nomad-agent-ca-key.pem"), mode("global-cli-nomad-key.pem")), (0o600, 0o600));
+    for (args, why) in [
+        (&["ca", "create"][..], "nomad-agent-ca.pem exists and is not overwritten"),
+        (&["cert", "create", "-server"], "exists and is not overwritten"),
+        (&["cert", "create"], "give one of -server, -client and -cli"),
+        (&["cert", "create", "-server", "-cli"], "give one of -server, -client and -cli"),
+        (&["cert", "create", "-server", "-domain", "x"], "x-agent-ca.pem: cannot be read"),
+        (&["ca", "info", "global-server-nomad.pem"], "is not the certificate of an authority"),
+        (&["cert", "info", "gone.pem"], "gone.pem: cannot be read"),
+    ] {
+        let out = certificates.tls(args);
+        assert!(!out.status.success() && printed(&out).contains(why), "{args:?}: {}", printed(&out));
+    }
+    // Another domain and region: agents look for the name below `nomad`.
+    certificates.make(&["ca", "create", "-domain", "example.org", "-name-constraint"]);
+    let info = certificates.make(&["ca", "info", "example.org-agent-ca.pem"]);
+    assert!(info.contains("example.org, localhost, nomad"), "{info}");
+    certificates.make(&["cert", "create", "-client", "-domain", "example.org", "-region", "eu"]);
+    let info = certificates.make(&["cert", "info", "eu-client-example.org.pem"]);
+    assert!(info.contains("client.eu.example.org, client.eu.nomad, localhost"), "{info}");
+}

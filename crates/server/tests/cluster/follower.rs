@@ -1,0 +1,180 @@
+//! A server that does not lead: it has the state that another one changes, tells who waits, and is taken over from.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use model::ClientStatus;
+use server::{
+    ErrorClass, Follower, Known, Server, ServerConfig, ServerHandle, Surroundings,
+    events::{EventFilter, EventSubscription},
+};
+use store::{Batch, Contents, Done, Fence, MemoryStore, Store, StoreError, StoreStats, Watch};
+use testkit::PATIENCE;
+
+use crate::fake::{FakeNode, Fate, LEASE, Provider, any_change, job, key, live, node, soon, stop, submit, until};
+
+/// A store that counts how often everything is read.
+#[derive(Debug, Default)]
+struct Counting(MemoryStore, AtomicUsize);
+
+impl Store for Counting {
+    fn load(&self) -> Result<Contents, StoreError> {
+        self.1.fetch_add(1, Relaxed);
+        self.0.load()
+    }
+    fn acquire(&self) -> Result<Fence, StoreError> {
+        self.0.acquire()
+    }
+    fn submit(&self, batch: Batch, done: Done) {
+        self.0.submit(batch, done);
+    }
+    fn watch(&self, index: u64) -> Result<Watch, StoreError> {
+        self.0.watch(index)
+    }
+    fn followed(&self) -> bool {
+        true
+    }
+    fn probe(&self) -> Result<(), StoreError> {
+        self.0.probe()
+    }
+    fn close(&self) {
+        self.0.close();
+    }
+    fn stats(&self) -> StoreStats {
+        self.0.stats()
+    }
+}
+
+fn config() -> ServerConfig {
+    ServerConfig { workers: 1, lease_margin: PATIENCE, ..ServerConfig::default().with_lease(LEASE) }
+}
+
+async fn start(store: &Arc<Counting>, known: Option<Known>) -> Server {
+    let around = Surroundings { store: Some(store.clone()), known, ..Surroundings::default() };
+    Server::start_in(config(), around).await.expect("the server starts")
+}
+
+/// Everything that is there by now.
+fn catch_up(follower: &Follower, batches: &mut Watch) {
+    for batch in batches.ready().expect("batches") {
+        follower.follow(&batch).expect("a batch that can be read");
+    }
+}
+
+/// What a person sees of both.
+fn view(server: &ServerHandle) -> Vec<String> {
+    let state = server.snapshot();
+    let json = |value: serde_json::Result<String>| value.expect("plain data");
+    let mut all = vec![format!("{} {}", state.latest_index(), state.cluster().generation)];
+    all.extend(state.jobs().map(|job| json(serde_json::to_string(job))));
+    all.extend(state.evals().map(|eval| json(serde_json::to_string(eval))));
+    all.extend(state.nodes().map(|node| format!("{node:?} {:?}", state.usage(node.id))));
+    all.extend(
+        state.allocs().map(|alloc| {
+            format!("{} {} {:?} {:?}", alloc.id, alloc.modify_index, alloc.client_status, alloc.task_states)
+        }),
+    );
+    all
+}
+
+/// What has come by now; an object that one batch changes twice counts once.
+async fn events(of: &mut EventSubscription, up_to: u64) -> BTreeSet<String> {
+    let mut seen = BTreeSet::new();
+    loop {
+        let batch = soon(of.next()).await.expect("events");
+        seen.extend(batch.events.iter().map(|e| format!("{} {} {} {}", e.index, e.topic.as_str(), e.kind, e.key)));
+        if batch.index >= up_to {
+            return seen;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_has_the_state_and_tells_who_waits() {
+    let store = Arc::new(Counting::default());
+    assert!(Follower::load(config(), &*store).expect("reads").is_none(), "nobody has ever led");
+    let server = start(&store, None).await;
+    let s = server.handle();
+    let _node = FakeNode::join_for_good(s, node(1), &Provider::default()).await;
+    submit(s, job("early", 1)).await;
+    until(s, "the first allocation", |state| !live(state, "early", ClientStatus::Running).is_empty()).await;
+
+    let follower = Follower::load(config(), &*store).expect("reads").expect("a state");
+    let f = follower.handle();
+    let mut batches = store.watch(follower.index()).expect("batches");
+    catch_up(&follower, &mut batches);
+    let begun = follower.index() + 1;
+    let (mut of_server, mut of_follower) =
+        (s.subscribe(EventFilter::default(), begun), f.subscribe(EventFilter::default(), begun));
+    let waits = f.wait_for(follower.index(), Duration::from_secs(3600), any_change, |state| state.latest_index());
+    let (waiting, ()) = tokio::join!(async { soon(waits).await }, async {
+        submit(s, job("late", 2)).await;
+        stop(s, "early").await;
+        until(s, "the other allocations", |state| live(state, "late", ClientStatus::Running).len() == 2).await;
+        catch_up(&follower, &mut batches);
+    });
+    assert!(waiting.latest_index() >= begun && f.snapshot().job(&key("late")).is_some());
+
+    // The last word of both, on the same batch.
+    let last = submit(s, job("last", 0)).await.job_modify_index;
+    soon(async {
+        while view(f) != view(s) {
+            let batch = batches.next().await.expect("a batch");
+            follower.follow(&batch).expect("a batch that can be read");
+        }
+    })
+    .await;
+    let (told, heard) = (events(&mut of_server, last).await, events(&mut of_follower, last).await);
+    assert!(heard.iter().any(|event| event.contains("Job JobDeregistered early")), "{heard:?}");
+    assert_eq!(heard, told);
+
+    let refused = f.set_scheduler_config(server::requests::SetSchedulerConfig {
+        config: (**f.snapshot().scheduler_config()).clone(),
+        cas: None,
+    });
+    let refused = refused.await.map(drop).expect_err("nothing is decided here");
+    assert_eq!(refused.class(), ErrorClass::Unavailable, "{refused}");
+    // Whoever waits at one that is no more asks elsewhere.
+    let waits = f.clone();
+    let index = follower.index();
+    let waits = waits.wait_for(index, Duration::from_secs(3600), any_change, |state| state.latest_index());
+    let (left, ()) = tokio::join!(async { soon(waits).await }, async { drop(follower) });
+    assert_eq!(left.latest_index(), index);
+    server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_takes_over_reads_only_what_it_has_not_followed() {
+    let store = Arc::new(Counting::default());
+    let first = start(&store, None).await;
+    let a = FakeNode::join(first.handle(), node(1), Fate::Runs, &Provider::default()).await;
+    submit(first.handle(), job("followed", 1)).await;
+    let follower = Follower::load(config(), &*store).expect("reads").expect("a state");
+    submit(first.handle(), job("missed", 1)).await;
+    drop(a);
+    let loads = store.1.load(Relaxed);
+    let second = start(&store, Some(follower.known())).await;
+    assert_eq!(store.1.load(Relaxed), loads, "not everything");
+    let state = second.handle().snapshot();
+    assert!(state.job(&key("followed")).is_some() && state.job(&key("missed")).is_some());
+    assert!(state.latest_index() > first.handle().snapshot().latest_index());
+    submit(second.handle(), job("next", 1)).await;
+
+    // What the store no longer has in memory is read with everything.
+    for n in 0..300 {
+        let count = 1 + n % 2;
+        submit(second.handle(), job("often", count)).await;
+    }
+    let third = start(&store, Some(follower.known())).await;
+    assert_eq!(store.1.load(Relaxed), loads + 1);
+    assert!(third.handle().snapshot().job(&key("often")).is_some());
+    for server in [first, second, third] {
+        server.shutdown().await;
+    }
+}

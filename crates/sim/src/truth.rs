@@ -1,0 +1,354 @@
+//! What the shared store of two servers holds, and the network before it, which loses, delays and repeats.
+//!
+//! It answers transactions as etcd does: each is one step, on condition of the fence and the tip. What is known about
+//! it where a server is, and what a server does about lost answers, is in `shared`.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use store::{Batch, Committed, Contents, Fence, MemoryStore, Store as _};
+use tokio::sync::oneshot;
+
+use crate::{history::History, machine::mix, plan::Flaw, signal::Signal};
+
+/// Servers that share it.
+pub(crate) const SERVERS: usize = 2;
+
+/// What of a server asks the store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Of {
+    /// Opening it, and taking over.
+    Turns,
+    Beats,
+    View,
+    Writer,
+}
+
+/// How many there are.
+const LOOPS: usize = 4;
+
+/// The newest transaction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tip {
+    pub(crate) index: u64,
+    /// Tells a transaction from others that end at the same index.
+    pub(crate) nonce: u64,
+}
+
+/// The right to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) fence: u64,
+    /// The server.
+    pub(crate) by: usize,
+    /// Of one attempt to take over.
+    pub(crate) attempt: u64,
+}
+
+/// What the truth looks like to somebody who reads all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stands {
+    pub(crate) held: Option<Held>,
+    pub(crate) tip: Tip,
+    /// The newest fence that there ever was.
+    pub(crate) newest: u64,
+    /// Grows with each sign of life of whoever leads.
+    pub(crate) beat: u64,
+}
+
+/// What comes of a transaction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Told {
+    pub(crate) done: bool,
+    /// Nothing is written, because there is no room.
+    pub(crate) full: bool,
+    pub(crate) stands: Stands,
+    /// The fence of the batch at the transaction's last index.
+    pub(crate) record: Option<u64>,
+}
+
+/// Nobody knows whether it was heard.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unanswered;
+
+#[derive(Debug, Default)]
+struct Inner {
+    newest: u64,
+    held: Option<Held>,
+    beat: u64,
+    tip: Tip,
+    /// With the fence of each.
+    log: Vec<(u64, Arc<Committed>)>,
+    /// All rows.
+    whole: MemoryStore,
+    /// The fence of `whole`, which has one writer.
+    own: Option<Fence>,
+    faults: Faults,
+}
+
+/// What is broken.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Faults {
+    /// Nobody reaches it.
+    pub(crate) out: bool,
+    /// Answers take so much longer.
+    pub(crate) slow: Duration,
+    /// Some transactions are lost, or their answers, or they arrive late.
+    pub(crate) doubt: bool,
+    /// It takes no writes.
+    pub(crate) full: bool,
+}
+
+/// How one server is cut off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Way {
+    /// The server stands still: what it has sent leaves when it goes on, and it hears what it was told then.
+    pub(crate) frozen: bool,
+    /// Nothing passes between it and the store.
+    pub(crate) cut: bool,
+}
+
+/// The store.
+#[derive(Debug)]
+pub(crate) struct Truth {
+    inner: Mutex<Inner>,
+    /// How often something has happened in it.
+    pub(crate) changed: Signal<u64>,
+    ways: [Signal<Way>; SERVERS],
+    drawn: [[AtomicU64; LOOPS]; SERVERS],
+    flaw: Option<Flaw>,
+    history: Arc<History>,
+}
+
+impl Truth {
+    pub(crate) fn new(seed: u64, flaw: Option<Flaw>, history: Arc<History>) -> Arc<Self> {
+        Arc::new(Self {
+            inner: Mutex::default(),
+            changed: Signal::default(),
+            ways: Default::default(),
+            drawn: std::array::from_fn(|server| {
+                std::array::from_fn(|of| AtomicU64::new(mix(mix(seed) ^ (server * LOOPS + of) as u64)))
+            }),
+            flaw,
+            history,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number from the seed. Each loop of each server has its own sequence: in which order loops go on that are woken
+    /// at the same moment does not change what they draw.
+    pub(crate) fn draw(&self, server: usize, of: Of, below: u64) -> u64 {
+        let drawn = &self.drawn[server][of as usize];
+        let next = mix(drawn.load(Ordering::Relaxed));
+        drawn.store(next, Ordering::Relaxed);
+        next % below.max(1)
+    }
+
+    pub(crate) fn faults(&self) -> Faults {
+        self.lock().faults
+    }
+
+    pub(crate) fn set_faults(&self, change: impl FnOnce(&mut Faults)) {
+        change(&mut self.lock().faults);
+    }
+
+    pub(crate) fn way(&self, server: usize) -> Way {
+        self.ways[server].now()
+    }
+
+    pub(crate) fn set_way(&self, server: usize, change: impl FnOnce(&mut Way)) {
+        self.ways[server].change(change);
+    }
+
+    /// Waits while the server stands still. Cancel safe.
+    pub(crate) async fn thawed(&self, server: usize) {
+        self.ways[server].until(|way| !way.frozen).await;
+    }
+
+    pub(crate) fn reached(&self, server: usize) -> bool {
+        !self.way(server).cut && !self.faults().out
+    }
+
+    pub(crate) fn stands(&self) -> Stands {
+        let inner = self.lock();
+        Stands { held: inner.held, tip: inner.tip, newest: inner.newest, beat: inner.beat }
+    }
+
+    /// All rows, and the newest index.
+    pub(crate) fn contents(&self) -> Contents {
+        self.lock().whole.load().unwrap_or_default()
+    }
+
+    /// The batches after an index.
+    pub(crate) fn after(&self, index: u64) -> Vec<Arc<Committed>> {
+        let inner = self.lock();
+        let from = inner.log.partition_point(|(_, batch)| batch.index <= index);
+        inner.log[from..].iter().map(|(_, batch)| batch.clone()).collect()
+    }
+
+    fn tell(&self) {
+        self.changed.change(|changes| *changes += 1);
+    }
+
+    /// Replaces the fence if it still is the one that was seen; what stands then. `done` = the attempt has won, now or
+    /// before.
+    pub(crate) fn take(&self, by: usize, attempt: u64, seen: Option<u64>) -> (bool, Stands) {
+        let won = {
+            let mut inner = self.lock();
+            if inner.held.is_some_and(|held| held.attempt == attempt && held.by == by) {
+                true
+            } else if inner.held.map(|held| held.fence) == seen && !inner.faults.full {
+                inner.newest += 1;
+                inner.held = Some(Held { fence: inner.newest, by, attempt });
+                true
+            } else {
+                false
+            }
+        };
+        let stands = self.stands();
+        if won {
+            self.history.note(format!("server {by} has fence {}", stands.newest));
+            self.tell();
+        }
+        (won, stands)
+    }
+
+    /// Gives the fence back.
+    pub(crate) fn let_go(&self, fence: u64) {
+        let mut inner = self.lock();
+        if inner.held.is_some_and(|held| held.fence == fence) {
+            inner.held = None;
+        }
+        drop(inner);
+        self.tell();
+    }
+
+    /// A sign of life. False = the fence is another one.
+    pub(crate) fn beat(&self, fence: u64) -> (bool, Stands) {
+        let ours = {
+            let mut inner = self.lock();
+            let ours = inner.held.is_some_and(|held| held.fence == fence);
+            inner.beat += u64::from(ours && !inner.faults.full);
+            ours
+        };
+        if ours {
+            self.tell();
+        }
+        (ours, self.stands())
+    }
+
+    /// One transaction: all batches or none.
+    pub(crate) fn commit(&self, fence: u64, before: Tip, tip: Tip, batches: &[Arc<Committed>]) -> Told {
+        let mut done = false;
+        let mut wrong = None;
+        {
+            let mut inner = self.lock();
+            let ours = inner.held.is_some_and(|held| held.fence == fence);
+            let fits = inner.tip == before;
+            if !inner.faults.full && (ours && fits || self.flaw == Some(Flaw::Unfenced) && inner.tip != tip) {
+                done = true;
+                if !(ours && fits) {
+                    wrong = Some(format!(
+                        "a commit under fence {fence} up to index {} landed: {:?} holds it, and index {} is the newest",
+                        tip.index, inner.held, inner.tip.index
+                    ));
+                }
+                inner.beat += 1;
+                inner.tip = tip;
+                for batch in batches {
+                    inner.put(fence, batch);
+                }
+            }
+        }
+        if let Some(wrong) = wrong {
+            self.history.violated(format!("the store has two writers: {wrong}"));
+        }
+        if done {
+            self.tell();
+        }
+        let told = self.told(done, tip);
+        if told.stands.held.is_none_or(|held| held.fence != fence) {
+            self.history.note(format!("a commit under fence {fence} is refused"));
+        }
+        told
+    }
+
+    fn told(&self, done: bool, tip: Tip) -> Told {
+        let stands = self.stands();
+        let inner = self.lock();
+        let at = inner.log.binary_search_by_key(&tip.index, |(_, batch)| batch.index);
+        Told { done, full: inner.faults.full, stands, record: at.ok().map(|at| inner.log[at].0) }
+    }
+
+    /// Sends a request of a server and waits for the answer. It goes on its way however the wait ends.
+    pub(crate) async fn call<T: Send + 'static>(
+        self: &Arc<Self>,
+        server: usize,
+        of: Of,
+        deadline: Duration,
+        apply: impl Fn(&Self) -> T + Send + 'static,
+    ) -> Result<T, Unanswered> {
+        self.thawed(server).await;
+        let (tell, answer) = oneshot::channel();
+        let truth = self.clone();
+        let travel = Duration::from_micros(300 + self.draw(server, of, 3_000)) + self.faults().slow.mul_f64(0.5);
+        // Three of ten are not answered in time: some never arrive, some have arrived, some will.
+        let fate = if self.faults().doubt { self.draw(server, of, 10) } else { 9 };
+        let late = if fate == 2 { Duration::from_millis(200 + self.draw(server, of, 6_000)) } else { Duration::ZERO };
+        tokio::spawn(async move {
+            tokio::time::sleep(travel + late).await;
+            if !truth.reached(server) || fate == 0 {
+                return;
+            }
+            if fate <= 2 && truth.flaw == Some(Flaw::Forgetful) {
+                return;
+            }
+            let told = apply(&truth);
+            tokio::time::sleep(travel).await;
+            if fate > 2 && truth.reached(server) {
+                // Whoever has asked may have stopped waiting.
+                let _ = tell.send(told);
+            }
+        });
+        let told = tokio::time::timeout(deadline, answer).await;
+        self.thawed(server).await;
+        match told {
+            Ok(Ok(told)) => Ok(told),
+            Ok(Err(_)) => {
+                // Nothing says that it was lost.
+                tokio::time::sleep(deadline).await;
+                self.thawed(server).await;
+                Err(Unanswered)
+            }
+            Err(_) => Err(Unanswered),
+        }
+    }
+
+    /// Whether a store that is broken on purpose says that an unanswered transaction was done.
+    pub(crate) fn pretends(&self) -> bool {
+        self.flaw == Some(Flaw::Forgetful)
+    }
+}
+
+impl Inner {
+    fn put(&mut self, fence: u64, batch: &Arc<Committed>) {
+        let Self { whole, own, log, .. } = self;
+        let base = log.last().map_or(0, |(_, newest)| newest.index);
+        let writer = match *own {
+            Some(writer) => writer,
+            None => *own.insert(whole.acquire().unwrap_or(Fence(0))),
+        };
+        let rows = batch.rows.clone();
+        let copy = Batch { fence: writer, base, index: batch.index, rows: Box::new(move |_| rows) };
+        whole.submit(copy, Box::new(drop));
+        log.push((fence, batch.clone()));
+    }
+}

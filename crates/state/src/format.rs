@@ -1,0 +1,55 @@
+//! The formats of the state that servers share, and which of them a release reads.
+//!
+//! A format is all that one server writes and another one reads: the keys of a store, the rows of a batch and what they
+//! hold. Servers agree on one by themselves (`store::formats`), so a release that adds a format also writes the one
+//! before. Its number goes up only with a change that a reader of the former one must not ignore: a new table, a new
+//! encoding, a new meaning of a field. A new field that an older release may drop without harm needs none.
+//!
+//! A row stays in the format that it was written in until it changes. So a release reads the rows of every format up to
+//! the one in use.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Number of a format.
+///
+/// 1: tables and rows as [`crate::Table`] and the codec of this crate have them; allocations with tags up to 33.
+pub type Format = u32;
+
+/// The formats that this release reads. It writes each of them.
+pub const FORMATS: Versions = Versions { lowest: 1, highest: 1 };
+
+/// The versions of something that a server knows: all from the lowest to the highest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Versions {
+    /// The lowest.
+    pub lowest: u32,
+    /// The highest.
+    pub highest: u32,
+}
+
+/// Version 1 alone: that is known to servers that say nothing of it.
+impl Default for Versions {
+    fn default() -> Self {
+        Self { lowest: 1, highest: 1 }
+    }
+}
+
+impl Versions {
+    /// Whether that version is one of them.
+    #[must_use]
+    pub fn has(self, version: u32) -> bool {
+        (self.lowest..=self.highest).contains(&version)
+    }
+}
+
+impl fmt::Display for Versions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.lowest == self.highest {
+            write!(f, "{}", self.lowest)
+        } else {
+            write!(f, "{} to {}", self.lowest, self.highest)
+        }
+    }
+}

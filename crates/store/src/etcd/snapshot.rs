@@ -1,0 +1,225 @@
+//! A leader's upkeep of the keys: snapshots in pieces, the end of what they replace, and room in etcd.
+
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use etcd::{
+    Error, Reason, ops,
+    proto::{AlarmKind, Compare, RequestOp},
+};
+use sha2::{Digest as _, Sha256};
+use state::Row;
+
+use super::{
+    layout::{Entry, Head, MAX_VALUE, encode_row, hex, part_of},
+    read::Whole,
+    shared::{PATIENCE, Pause, Shared},
+};
+use crate::contract::StoreError;
+
+/// A snapshot is due after so many batches or bytes of them; where the newest one is large, after as many bytes as it
+/// has, or a batch for each of its KiB: writing all rows again costs no more than the batches did.
+const BATCHES: u64 = 4096;
+const BYTES: u64 = 16 * 1024 * 1024;
+/// So many batches below a snapshot are kept for followers.
+const KEPT: i64 = 1000;
+/// A member is defragmented when this share of its file is free.
+const FREE_SHARE: f64 = 0.1;
+
+impl Shared {
+    pub(super) fn snapshot_is_due(&self) -> bool {
+        let newest = self.snapshot_bytes.load(Ordering::Relaxed);
+        self.since_snapshot.load(Ordering::Relaxed) >= BATCHES.max(newest / 1024)
+            || self.bytes_since_snapshot.load(Ordering::Relaxed) >= BYTES.max(newest)
+    }
+
+    /// Writes all rows in pieces, then deletes what they replace.
+    pub(super) async fn write_snapshot(&self) -> Result<(), StoreError> {
+        let Some(leading) = self.leading() else { return Ok(()) };
+        let fence = ops::created_at(self.keys.at("fence"), leading.fence);
+        let (batches, bytes) =
+            (self.since_snapshot.load(Ordering::Relaxed), self.bytes_since_snapshot.load(Ordering::Relaxed));
+        let whole = self.read().await?;
+        let (index, old, revision) = (whole.index, whole.head.clone(), whole.revision);
+        if index == old.index {
+            return Ok(());
+        }
+        // An attempt before may have left pieces of the same index. They are the same: rows are in the order of keys.
+        // Deleting them is not safe, because a deletion whose answer is lost may happen after the pieces are put again.
+        let head = self.write_pieces(whole, &fence).await?;
+        let unchanged = if old.index == 0 {
+            ops::created_at(self.keys.at("snap-head"), 0)
+        } else {
+            ops::value_is(self.keys.at("snap-head"), serde_json::to_vec(&old).unwrap_or_default())
+        };
+        let put = ops::put(self.keys.at("snap-head"), serde_json::to_vec(&head).unwrap_or_default(), 0);
+        if !self.try_guarded(&[fence.clone(), unchanged], vec![put]).await? {
+            // It may be the answer to a second try.
+            let now = self
+                .patiently("reading the snapshot's head", async || self.client.get(self.keys.at("snap-head")).await);
+            if now.await?.is_none_or(|kv| serde_json::from_slice::<Head>(&kv.value).ok().as_ref() != Some(&head)) {
+                return Ok(());
+            }
+        }
+        self.since_snapshot.fetch_sub(batches, Ordering::Relaxed);
+        self.bytes_since_snapshot.fetch_sub(bytes, Ordering::Relaxed);
+        self.snapshot_bytes.store(head.bytes, Ordering::Relaxed);
+        self.delete_replaced(&head, &fence).await?;
+        self.compact(revision).await;
+        tracing::debug!(index, bytes = head.bytes, pieces = head.pieces, "a snapshot was written to etcd");
+        Ok(())
+    }
+
+    async fn write_pieces(&self, whole: Whole, fence: &Compare) -> Result<Head, StoreError> {
+        let (mut sum, mut piece) = (Sha256::new(), Vec::new());
+        let mut head = Head { index: whole.index, ..Head::default() };
+        for ((table, key), value) in whole.rows {
+            encode_row(&Row { table, key, value: Some(value) }, &mut piece);
+            while piece.len() >= MAX_VALUE {
+                let rest = piece.split_off(MAX_VALUE);
+                self.write_piece(std::mem::replace(&mut piece, rest), &mut head, &mut sum, fence).await?;
+            }
+        }
+        if !piece.is_empty() || head.pieces == 0 {
+            self.write_piece(piece, &mut head, &mut sum, fence).await?;
+        }
+        head.sha256 = hex(&sum.finalize());
+        Ok(head)
+    }
+
+    async fn write_piece(
+        &self,
+        piece: Vec<u8>,
+        head: &mut Head,
+        sum: &mut Sha256,
+        fence: &Compare,
+    ) -> Result<(), StoreError> {
+        sum.update(&piece);
+        head.bytes += piece.len() as u64;
+        let put = ops::put(self.keys.piece(head.index, head.pieces), piece, 0);
+        head.pieces += 1;
+        self.guarded(fence, vec![put]).await
+    }
+
+    /// Deletes older snapshots, and the batches below this one but for the newest.
+    async fn delete_replaced(&self, head: &Head, fence: &Compare) -> Result<(), StoreError> {
+        let mut gone = vec![ops::delete_between(self.keys.piece(0, 0), self.keys.piece(head.index, 0))];
+        let all = ops::between(self.keys.log(0), self.keys.log(head.index + 1));
+        let count = etcd::proto::RangeRequest { count_only: true, ..all.clone() };
+        let count = self.patiently("counting batches", async || self.client.range(count.clone()).await).await?.count;
+        if count > KEPT {
+            // The newest one that goes. Only keys are read, but for that one.
+            let mut next = Some(etcd::proto::RangeRequest { keys_only: true, limit: 4096, ..all });
+            let (mut last, mut left) = (None, usize::try_from(count - KEPT).unwrap_or(0));
+            while next.is_some() && left > 0 {
+                let page = self.patiently("reading batches", async || self.client.page(&mut next).await).await?;
+                let taken = page.len().min(left);
+                left -= taken;
+                last = page.into_iter().nth(taken.saturating_sub(1)).or(last);
+            }
+            if let Some(last) = last {
+                let kv = self.patiently("reading a batch", async || self.client.get(last.key.clone()).await).await?;
+                if let Some(Entry { index, fence, .. }) = kv.map(|kv| self.entry(&kv)).transpose()? {
+                    gone.push(ops::delete_between(self.keys.log(0), self.keys.log(index + 1)));
+                    // Fences grow with indexes: all that come before belong to batches that go, or to none.
+                    gone.push(ops::delete_between(self.keys.at("part/"), self.keys.parts_of(fence, index + 1)));
+                }
+            }
+        }
+        self.guarded(fence, gone).await
+    }
+
+    /// Deletes the pieces of batches that were never committed.
+    pub(super) async fn delete_orphans(&self, fence: i64, tip: u64) -> Result<(), StoreError> {
+        let parts = ops::prefix(&self.keys.at("part/"));
+        let mut next = Some(etcd::proto::RangeRequest { keys_only: true, limit: 1024, ..parts });
+        let mut orphans = Vec::new();
+        while next.is_some() {
+            let page = self.patiently("reading pieces", async || self.client.page(&mut next).await).await?;
+            orphans.extend(page.into_iter().map(|kv| kv.key).filter(|key| {
+                part_of(self.keys.name(key)).is_some_and(|(of, index)| of < fence.unsigned_abs() && index > tip)
+            }));
+        }
+        let fence = ops::created_at(self.keys.at("fence"), fence);
+        for some in orphans.chunks(100) {
+            self.guarded(&fence, some.iter().map(|key| ops::delete(key.clone())).collect()).await?;
+        }
+        Ok(())
+    }
+
+    /// Does something while the fence is ours; doing it twice must be as good as once.
+    pub(super) async fn guarded(&self, fence: &Compare, operations: Vec<RequestOp>) -> Result<(), StoreError> {
+        if self.try_guarded(std::slice::from_ref(fence), operations).await? {
+            return Ok(());
+        }
+        let ours = self.leading().map_or(0, |leading| leading.fence.unsigned_abs());
+        Err(StoreError::Fenced { newest: self.newest_fence.load(Ordering::Relaxed).unsigned_abs(), ours })
+    }
+
+    /// The same as [`Self::guarded`], on further conditions. False = one does not hold.
+    pub(super) async fn try_guarded(
+        &self,
+        compare: &[Compare],
+        operations: Vec<RequestOp>,
+    ) -> Result<bool, StoreError> {
+        let request = ops::when(compare.to_vec(), operations, Vec::new());
+        let (begun, mut pause) = (Instant::now(), Pause::default());
+        loop {
+            match self.client.txn(request.clone()).await {
+                Ok(answer) => return Ok(answer.succeeded),
+                Err(error) if error.refused().is_some() || begun.elapsed() > PATIENCE || self.closing() => {
+                    return Err(self.failure("writing", &error));
+                }
+                Err(_) => pause.wait().await,
+            }
+        }
+    }
+
+    /// Has etcd forget what was replaced before this revision.
+    pub(super) async fn compact(&self, revision: i64) {
+        match self.client.compact(revision).await {
+            Ok(()) => {}
+            // Somebody else has compacted further.
+            Err(error) if error.refused() == Some(Reason::Compacted) => {}
+            Err(error) => tracing::warn!(error = %error, revision, "etcd could not be compacted; it is tried again"),
+        }
+    }
+
+    /// Gives etcd room again, if what it keeps is less than what its files hold: compacts, defragments one member after
+    /// the other, its leader last, and ends the alarm.
+    pub(super) async fn make_room(&self) -> Result<(), Error> {
+        let alarms = self.client.alarms().await?;
+        let full: Vec<_> = alarms.into_iter().filter(|alarm| alarm.alarm() == AlarmKind::Nospace).collect();
+        if full.is_empty() {
+            return Ok(());
+        }
+        let newest = self.client.get(self.keys.at("tip")).await?.map_or(0, |kv| kv.mod_revision);
+        self.compact(newest.max(self.revision() - 1)).await;
+        let mut members = self.client.members_status().await?;
+        members.sort_by_key(|member| member.status.as_ref().is_ok_and(|status| status.leader == member.member.id));
+        for member in members {
+            let Ok(status) = &member.status else { continue };
+            #[expect(clippy::cast_precision_loss, reason = "a share of bytes")]
+            let free = 1.0 - status.db_size_in_use as f64 / status.db_size.max(1) as f64;
+            if free < FREE_SHARE {
+                continue;
+            }
+            tracing::info!(member = member.member.name, "defragmenting a member of etcd, which has no room left");
+            let client = self.client.at(&member.member)?;
+            // Without an answer it goes on; it answers nothing else until it is done.
+            let _ = client.defragment().await;
+            for _ in 0..120 {
+                if client.status().await.is_ok() {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+        }
+        for alarm in &full {
+            self.client.disarm(alarm).await?;
+        }
+        Ok(())
+    }
+}

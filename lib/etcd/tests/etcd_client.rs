@@ -1,0 +1,185 @@
+//! The client against a fake that has etcd's semantics; `cargo xtask interop etcd` asks a real one.
+
+use std::time::Duration;
+
+use etcd::{Client, Error, Options, Reason, WatchError, ops, proto::event::Kind};
+use etcd_fake::{FakeEtcd, Fault};
+use testkit::{PATIENCE, soon};
+
+fn client(fake: &FakeEtcd) -> Client {
+    with(Options { endpoints: vec![fake.endpoint()], ..Options::default() })
+}
+
+/// Its calls wait for a machine that is busy.
+fn with(options: Options) -> Client {
+    Client::new(&options).unwrap().with_deadline(PATIENCE)
+}
+
+#[tokio::test]
+async fn keys_are_put_read_in_pages_and_deleted() {
+    let fake = FakeEtcd::start();
+    let client = client(&fake);
+    for n in 0..100 {
+        client.put(format!("a/{n:03}"), vec![b'x'; 100 * n], 0).await.unwrap();
+    }
+    client.put("b", "other", 0).await.unwrap();
+    let (mut next, mut keys) = (Some(ops::prefix(b"a/")), Vec::new());
+    let mut pages = 0;
+    while next.is_some() {
+        keys.extend(client.page(&mut next).await.unwrap().into_iter().map(|kv| String::from_utf8(kv.key).unwrap()));
+        pages += 1;
+        // A page shows the revision of the first one.
+        client.put("a/500", "later", 0).await.unwrap();
+    }
+    assert_eq!(keys, (0..100).map(|n| format!("a/{n:03}")).collect::<Vec<_>>());
+    assert!(pages > 1);
+    assert_eq!(client.delete("a/", ops::end_of_prefix(b"a/")).await.unwrap().deleted, 101);
+    assert_eq!(client.get("b").await.unwrap().unwrap().value, b"other");
+}
+
+#[tokio::test]
+async fn one_of_two_rivals_wins_a_transaction() {
+    let fake = FakeEtcd::start();
+    let client = client(&fake);
+    let take = |who: &str| ops::when(vec![ops::created_at("k", 0)], vec![ops::put("k", who, 0)], vec![]);
+    assert!(client.txn(take("a")).await.unwrap().succeeded);
+    assert!(!client.txn(take("b")).await.unwrap().succeeded);
+    assert_eq!(client.get("k").await.unwrap().unwrap().value, b"a");
+}
+
+#[tokio::test]
+async fn the_next_endpoint_answers_for_a_dead_one() {
+    let fake = FakeEtcd::start();
+    let dead = format!("http://127.0.0.1:{}", testkit::free_port());
+    let client = with(Options { endpoints: vec![dead.clone(), fake.endpoint()], ..Options::default() });
+    client.put("k", "v", 0).await.unwrap();
+    let nobody = with(Options { endpoints: vec![dead.clone()], ..Options::default() });
+    let error = nobody.put("k", "v", 0).await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable(_)) && error.to_string().contains(&dead), "{error}");
+}
+
+#[tokio::test]
+async fn a_write_without_an_answer_is_not_sent_again() {
+    let (fake, other) = (FakeEtcd::start(), FakeEtcd::start());
+    let client = with(Options { endpoints: vec![fake.endpoint(), other.endpoint()], ..Options::default() });
+    fake.fail(Fault::LoseAnswer, 1, "k");
+    let lost = client.put("k", "1", 0).await.unwrap_err();
+    assert!(matches!(lost, Error::Unanswered { .. }), "{lost}");
+    assert!(other.keys("k").is_empty(), "nor elsewhere");
+    assert_eq!(fake.keys("k"), [("k".to_owned(), b"1".to_vec())], "it happened");
+    fake.set_frozen(true);
+    let hasty = self::client(&fake).with_deadline(Duration::from_millis(300));
+    let silent = hasty.put("k", "2", 0).await.unwrap_err();
+    assert!(matches!(silent, Error::Unanswered { .. }), "{silent}");
+}
+
+#[tokio::test]
+async fn a_member_that_ended_is_left() {
+    let (one, two) = (FakeEtcd::start(), FakeEtcd::start());
+    let client = with(Options { endpoints: vec![one.endpoint(), two.endpoint()], ..Options::default() });
+    client.put("k", "1", 0).await.unwrap();
+    drop(one);
+    // Reads go on at once, with whatever that member knows.
+    assert_eq!(client.get("k").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn refusals_say_why() {
+    let fake = FakeEtcd::start();
+    let client = client(&fake);
+    let large = client.put("k", vec![0; 1_600_000], 0).await.unwrap_err();
+    assert_eq!(large.refused(), Some(Reason::TooLarge), "{large}");
+    assert_eq!(client.put("k", "v", 77).await.unwrap_err().refused(), Some(Reason::NoLease));
+    fake.set_no_space(true);
+    assert_eq!(client.put("k", "v", 0).await.unwrap_err().refused(), Some(Reason::NoSpace));
+    let alarm = client.alarms().await.unwrap()[0];
+    client.disarm(&alarm).await.unwrap();
+    client.put("k", "v", 0).await.unwrap();
+    fake.set_corrupt(true);
+    assert_eq!(client.put("k", "v", 0).await.unwrap_err().refused(), Some(Reason::Corrupt));
+}
+
+#[tokio::test]
+async fn keys_end_with_their_lease() {
+    let fake = FakeEtcd::start();
+    let client = client(&fake);
+    // On a busy machine one may end before it is kept.
+    let lease = testkit::poll("a lease that is used in its time", async || {
+        let lease = client.grant(Duration::from_secs(1)).await.unwrap();
+        client.put("k", "v", lease).await.ok()?;
+        let kept = client.keep(lease).await.unwrap()?;
+        assert_eq!(kept, Duration::from_secs(2), "etcd's minimum");
+        Some(lease)
+    })
+    .await;
+    testkit::poll("the end of the lease", async || client.get("k").await.unwrap().is_none()).await;
+    assert_eq!(client.keep(lease).await.unwrap(), None);
+    client.revoke(lease).await.unwrap();
+    let lease = client.grant(Duration::from_secs(60)).await.unwrap();
+    client.put("k", "v", lease).await.unwrap();
+    client.revoke(lease).await.unwrap();
+    assert_eq!(client.get("k").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_watch_tells_whole_revisions_in_order() {
+    let fake = FakeEtcd::start();
+    let client = client(&fake);
+    client.put("a/1", "v", 0).await.unwrap();
+    let mut watch = client.watch("a/", ops::end_of_prefix(b"a/"), 2).await.unwrap();
+    let both = vec![ops::put("a/2", "v", 0), ops::delete("a/1"), ops::put("b", "v", 0)];
+    client.txn(ops::when(vec![], both, vec![])).await.unwrap();
+    let first = soon(watch.next()).await.unwrap();
+    assert_eq!(first.events[0].kv.as_ref().unwrap().key, b"a/1");
+    let second = soon(watch.next()).await.unwrap();
+    let seen: Vec<_> = second.events.iter().map(|e| (e.kind(), e.kv.clone().unwrap().key)).collect();
+    assert_eq!(seen, [(Kind::Put, b"a/2".to_vec()), (Kind::Delete, b"a/1".to_vec())]);
+    fake.break_streams();
+    assert!(matches!(soon(watch.next()).await, Err(WatchError::Ended(Error::Unanswered { .. }))));
+
+    client.compact(3).await.unwrap();
+    let mut late = client.watch("a/", "", 2).await.unwrap();
+    assert!(matches!(soon(late.next()).await, Err(WatchError::Compacted(3))));
+    let old = etcd::proto::RangeRequest { revision: 2, ..ops::key("a/1") };
+    assert_eq!(client.range(old).await.unwrap_err().refused(), Some(Reason::Compacted));
+}
+
+#[tokio::test]
+async fn a_token_is_renewed_when_it_has_ended() {
+    let fake = FakeEtcd::start();
+    fake.set_user("drover", "secret");
+    let user = |password: &str| Options {
+        endpoints: vec![fake.endpoint()],
+        user: Some(("drover".to_owned(), password.to_owned())),
+        tls: None,
+    };
+    let known = with(user("secret"));
+    known.put("k", "1", 0).await.unwrap();
+    fake.forget_tokens();
+    known.put("k", "2", 0).await.unwrap();
+    assert!(!format!("{:?}{known:?}", user("secret")).contains("secret"), "passwords stay out of logs");
+    let refused = with(user("wrong")).put("k", "3", 0).await.unwrap_err();
+    assert!(matches!(refused, Error::Refused { .. }), "{refused}");
+    assert!(client(&fake).get("k").await.is_err(), "without a user");
+}
+
+#[tokio::test]
+async fn members_tell_their_status() {
+    let fake = FakeEtcd::start();
+    let members = client(&fake).members_status().await.unwrap();
+    assert_eq!(members.len(), 1);
+    assert_eq!((members[0].member.id, members[0].status.as_ref().unwrap().leader), (1, 1));
+}
+
+#[test]
+fn endpoints_are_read_or_refused_by_name() {
+    let refused = |text: &str| {
+        let options = Options { endpoints: vec![text.to_owned()], ..Options::default() };
+        Client::new(&options).unwrap_err().to_string()
+    };
+    assert!(refused("https://etcd:2379").contains("TLS"));
+    assert!(refused("ftp://etcd:2379").contains("http://"));
+    assert!(refused("http://etcd:2379/v3").contains("/v3"));
+    assert!(Client::new(&Options::default()).is_err());
+    with(Options { endpoints: vec!["etcd:2379".into(), "http://[::1]:2379/".into()], ..Options::default() });
+}
