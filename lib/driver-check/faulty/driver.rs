@@ -213,24 +213,23 @@ impl Driver for Plain {
                 return Err(Status::unknown("task not found for given id"));
             }
         }
-        let any_other = async {
-            let ended = || lock(&self.0.tasks).values().any(|task| task.instance.exit().is_some());
-            while !fault("start/two-tasks") || !ended() {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
+        let mut one_has_ended = self.0.one_has_ended.subscribe();
         let mut caller = Caller(fault("wait/cancelled").then(|| task.clone()));
         let (mut gone, mut detached, mut disturbed) =
             (task.gone.subscribe(), task.detached.subscribe(), task.disturbed.subscribe());
         tokio::select! {
             () = task.instance.wait() => {}
-            () = any_other => {}
+            _ = one_has_ended.wait_for(|ended| *ended && fault("start/two-tasks")) => {}
             _ = gone.wait_for(|gone| *gone) => return Err(Status::unknown("task not found for given id")),
             _ = detached.wait_for(|detached| *detached) => {}
             _ = disturbed.wait_for(|disturbed| *disturbed) => return Err(Status::unknown("somebody went away")),
         }
         caller.0 = None;
-        let result = task.instance.exit().unwrap_or_default();
+        let exit = task.instance.exit();
+        if exit.is_some() {
+            self.0.one_has_ended.send_replace(true);
+        }
+        let result = exit.unwrap_or_default();
         done(WaitTaskResponse { result: (!fault("wait/exit-code")).then_some(result), err: String::new() })
     }
 

@@ -102,7 +102,7 @@ fn deliver(dir: &Path, bundle: &Bundle) -> Result<(), Status> {
         target.parent().map_or(Ok(()), std::fs::create_dir_all)?;
         if fault("remote/refresh") && target.exists() {
             std::fs::write(&target, &data[..data.len() / 2])?;
-            std::thread::sleep(Duration::from_millis(300));
+            std::thread::sleep(Duration::from_secs(1));
             std::fs::write(&target, data)?;
             continue;
         }

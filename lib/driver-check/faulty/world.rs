@@ -209,6 +209,8 @@ pub(crate) struct World {
     configured: Mutex<bool>,
     pub(crate) tasks: Mutex<HashMap<String, Arc<Task>>>,
     pub(crate) failed: Mutex<HashSet<String>>,
+    /// A wait has seen the end of a task, which may be destroyed by now.
+    pub(crate) one_has_ended: watch::Sender<bool>,
     /// Epochs are compared and written one at a time.
     pub(crate) epochs: Mutex<()>,
 }

@@ -8,7 +8,7 @@ use anyhow::Result;
 use api::call;
 use model::{
     AllocId, Allocation, CheckResult, ClientStatus, Deployment, DeploymentId, DeploymentStatus, DesiredStatus, EvalId,
-    EvalStatus, Evaluation,
+    EvalStatus, Evaluation, StoreIndex,
 };
 
 use super::{Shape, cause, placement, promotion};
@@ -72,6 +72,8 @@ pub(crate) async fn follow_deployment(conn: &Conn, id: DeploymentId, shape: &Sha
 /// What was told already.
 #[derive(Debug, Default)]
 struct Told {
+    /// When the evaluation was made that is followed: allocations that are older were there before it.
+    since: StoreIndex,
     states: BTreeMap<AllocId, String>,
     /// When the last cause of a task was.
     causes: BTreeMap<(AllocId, String), i64>,
@@ -176,6 +178,7 @@ impl<'a> Follower<'a> {
                 self.voice.say(&format!("Evaluation triggered by {}, job {:?}", lower(&eval.trigger), eval.job_id));
                 announced = true;
             }
+            self.told.since = eval.create_index;
             let allocs = self.conn.ask(call::eval_allocations(id)).await?;
             self.allocs(&allocs).await;
             if eval.status.terminal() || eval.status == EvalStatus::Blocked {
@@ -194,8 +197,9 @@ impl<'a> Follower<'a> {
             let state = format!("{} {}", lower(&a.desired_status), lower(&a.client_status));
             let new = match self.told.states.insert(a.id, state.clone()) {
                 None if a.desired_status == DesiredStatus::Run => {
+                    let what = if a.create_index < self.told.since { "updated" } else { "placed" };
                     self.voice.say(&format!(
-                        "Allocation {id} ({name}) placed on node {} ({})",
+                        "Allocation {id} ({name}) {what} on node {} ({})",
                         self.shape.id(a.node_id),
                         a.node_name
                     ));

@@ -86,7 +86,9 @@ fn a_job_is_changed_by_verbs() {
     assert!(history.contains("sleep 601") && !history.contains("sleep 600"), "{history}");
 
     // scale: the only group need not be named.
-    agent.cli_ok(&["job", "scale", "web", "3"]);
+    let told = agent.cli_ok(&["job", "scale", "web", "3"]);
+    assert_eq!(told.matches(" placed on node ").count(), 2, "new ones: {told}");
+    assert_eq!(told.matches(" updated on node ").count(), 1, "the one that was there: {told}");
     until("three", || (running(&agent).len() == 3).then_some(()));
     agent.cli_ok(&["job", "scale", "web", "g", "2"]);
     until("two", || (running(&agent).len() == 2).then_some(()));
