@@ -1,12 +1,13 @@
 //! A server that does not lead, as far as it answers reads: it has the state that another server changes, and a handle
-//! whose snapshots, blocking queries and events work. Nothing is decided here, no loop runs, and commits are refused.
+//! whose snapshots, also those for backups, blocking queries and events work. Nothing is decided here, no loop runs,
+//! and commits are refused.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use model::StoreIndex;
 use node_gateway::Sessions;
 use state::{LoadError, State, Table};
-use store::{Committed, MemoryStore, Store, StoreError};
+use store::{Batch, Committed, Contents, Done, Fence, Store, StoreError, StoreStats, Watch};
 
 use crate::{
     clock::now_ns,
@@ -84,8 +85,7 @@ impl Follower {
             rpc_addr: config.rpc_advertise.unwrap_or(config.rpc_bind),
             started_at,
             join: None,
-            // Nothing is written.
-            store: Arc::new(MemoryStore::default()),
+            store: Arc::new(OwnState(published.clone())),
             keyring: Arc::new(keyring),
             queue,
             published,
@@ -129,10 +129,11 @@ impl Follower {
         let before = std::mem::replace(&mut *known, next).state;
         let (inner, state) = (&self.handle.inner, known.state.clone());
         inner.queue.follow(state.clone());
-        inner.published.set(state.clone());
+        // First, so that a snapshot of the state has its keys.
         if applied.tables.contains(Table::SigningKeys) {
             inner.keyring.follow(&state);
         }
+        inner.published.set(state.clone());
         let commit = Commit { before, state, applied };
         inner.events.follow(&commit);
         inner.watches.follow(&commit.applied);
@@ -142,6 +143,33 @@ impl Follower {
 
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The state in place of a store: for snapshots. Nothing is written.
+#[derive(Debug)]
+struct OwnState(Published);
+
+impl Store for OwnState {
+    fn load(&self) -> Result<Contents, StoreError> {
+        let state = self.0.load_full();
+        Ok(Contents { index: state.latest_index(), rows: state.all_rows() })
+    }
+    fn acquire(&self) -> Result<Fence, StoreError> {
+        Err(StoreError::Closed)
+    }
+    fn submit(&self, _: Batch, done: Done) {
+        done(Err(StoreError::Closed));
+    }
+    fn watch(&self, _: StoreIndex) -> Result<Watch, StoreError> {
+        Err(StoreError::Closed)
+    }
+    fn probe(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+    fn close(&self) {}
+    fn stats(&self) -> StoreStats {
+        StoreStats::default()
     }
 }
 

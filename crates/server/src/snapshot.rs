@@ -33,7 +33,7 @@ pub struct Saved {
 
 impl ServerHandle {
     /// Everything that is stored, at one index, and the signing keys. Each row is compared with its checksum on the
-    /// way. Writes wait while the rows are read.
+    /// way. Writes wait while the rows are read. The handle of a [`crate::Follower`] saves the state that it has.
     ///
     /// # Errors
     /// When the store cannot be read, or is damaged.

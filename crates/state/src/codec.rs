@@ -11,7 +11,7 @@ use std::{
 
 use model::{
     alloc::{Allocation, ClientStatus, DesiredStatus},
-    ids::{JobId, JobKey, Namespace, SlotKey, SlotParts, TimestampNs},
+    ids::{JobId, JobKey, Namespace, SlotKey, SlotParts, StoreIndex, TimestampNs},
 };
 use serde::{Deserialize, Serialize};
 
@@ -256,9 +256,53 @@ fn object_value(state: &State, object: &Object) -> Option<Vec<u8>> {
     })
 }
 
+fn shared_row(id: u64, value: Option<&Shared>) -> Row {
+    let value = value.map(|value| match value {
+        Shared::Resources(r) => [b"r".as_slice(), &json(r)].concat(),
+        Shared::Metrics(m) => [b"m".as_slice(), &json(m)].concat(),
+    });
+    Row { table: Table::Shared, key: id.to_be_bytes().to_vec(), value }
+}
+
+fn index_row(table: Table, index: StoreIndex) -> Row {
+    Row { table: Table::Meta, key: index_key(table), value: Some(index.to_string().into_bytes()) }
+}
+
 /// Key of the row that holds the index of a table.
 fn index_key(table: Table) -> Vec<u8> {
     format!("index/{table}").into_bytes()
+}
+
+impl State {
+    /// Everything, as [`Self::load`] takes it: the rows of a store that has this state, and those of the defaults that
+    /// no batch has written. In the newest of [`crate::FORMATS`], whatever format the rows of the store are in.
+    #[must_use]
+    pub fn all_rows(&self) -> Vec<Row> {
+        let objects = (self.nodes.values().cloned().map(Object::Node))
+            .chain(self.jobs.values().cloned().map(Object::Job))
+            .chain(self.versions.values().cloned().map(Object::JobVersion))
+            .chain(self.retained.values().cloned().map(Object::RetainedJob))
+            .chain(self.submissions.values().cloned().map(Object::Submission))
+            .chain(self.summaries.values().cloned().map(Object::Summary))
+            .chain(self.scaling_events.values().cloned().map(Object::ScalingEvents))
+            .chain(self.evals.values().cloned().map(Object::Eval))
+            .chain(self.allocs.values().map(|entry| Object::Alloc(entry.alloc.clone())))
+            .chain(self.deployments.values().cloned().map(Object::Deployment))
+            .chain(self.remote.values().cloned().map(Object::RemoteTask))
+            .chain(self.services.values().cloned().map(Object::Service))
+            .chain(self.namespaces.values().cloned().map(Object::Namespace))
+            .chain(self.pools.values().cloned().map(Object::NodePool))
+            .chain(self.signing_keys.values().cloned().map(Object::SigningKey))
+            .chain([Object::SchedulerConfig(self.scheduler_config.clone()), Object::ClusterMeta(self.cluster.clone())]);
+        let row = |object: Object| Row {
+            table: object.table(),
+            key: object_key(&object),
+            value: object_value(self, &object),
+        };
+        let shared = self.shared.iter().map(|(id, shared)| shared_row(*id, Some(&shared.value)));
+        let indexes = Table::ALL.iter().map(|table| index_row(*table, self.index(*table)));
+        objects.map(row).chain(shared).chain(indexes).collect()
+    }
 }
 
 impl AppliedSet {
@@ -306,16 +350,9 @@ impl AppliedSet {
         causes.iter_mut().for_each(|(_, number)| *number = objects - 1 - *number);
         let shared: BTreeSet<u64> = self.shared.iter().copied().collect();
         for id in shared {
-            let value = state.shared.get(&id);
-            let value = value.map(|v| match &v.value {
-                Shared::Resources(r) => [b"r".as_slice(), &json(r)].concat(),
-                Shared::Metrics(m) => [b"m".as_slice(), &json(m)].concat(),
-            });
-            rows.push(Row { table: Table::Shared, key: id.to_be_bytes().to_vec(), value });
+            rows.push(shared_row(id, state.shared.get(&id).map(|shared| &shared.value)));
         }
-        for t in self.tables.iter() {
-            rows.push(Row { table: Table::Meta, key: index_key(t), value: Some(self.index.to_string().into_bytes()) });
-        }
+        rows.extend(self.tables.iter().map(|table| index_row(table, self.index)));
         rows.reverse();
         (rows, causes)
     }

@@ -21,7 +21,7 @@ pub(crate) enum Command {
     Save {
         #[command(flatten)]
         api: Box<ApiArgs>,
-        /// Accepted for compatibility; the only server is always up to date
+        /// Save the state of the server that answers, also if it does not lead or no server leads
         #[arg(long)]
         stale: bool,
         /// The file
@@ -56,8 +56,9 @@ pub(crate) enum Command {
 /// Runs a verb.
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
-        Command::Save { api, stale: _, file } => {
-            let bytes = api.conn()?.bytes(api::call::snapshot()).await?;
+        Command::Save { api, stale, file } => {
+            let ask = api::call::snapshot().with_some("stale", stale.then_some(true));
+            let bytes = api.conn()?.bytes(ask).await?;
             // What arrived is whole, or it is not kept.
             let snapshot = decode(&bytes)?;
             write(&file, &bytes).with_context(|| format!("could not write {}", file.display()))?;

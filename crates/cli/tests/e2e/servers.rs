@@ -449,6 +449,14 @@ fn every_server_answers_stale_reads_also_while_nobody_leads() {
         let refused = agent.http("PUT", "/v1/job/one/evaluate", "{\"JobID\": \"one\"}").expect("an answer");
         assert!(refused.0 == 503 && refused.1.contains("No cluster leader"), "{refused:?}");
     }
+    let file = second.dir().join("stale.snap").display().to_string();
+    let refused = printed(&second.cli(&["operator", "snapshot", "save", &file]));
+    assert!(refused.contains("No cluster leader"), "{refused}");
+    second.cli_ok(&["operator", "snapshot", "save", "-stale", &file]);
+    let saved: Value = serde_json::from_str(&second.cli_ok(&["operator", "snapshot", "inspect", "-json", &file]))
+        .expect("JSON of the snapshot");
+    assert!(saved["Index"].as_u64() >= Some(two) && saved["Keys"] == 1, "{saved}");
+    assert_eq!(saved["Tables"]["jobs"]["Rows"], 2, "{saved}");
     until("the end of the first as the leader", || first.log().contains("waits for its turn again").then_some(()));
     let kept = stale_jobs(first.address(), "").expect("what it knew as the leader");
     assert!(!kept.known_leader && kept.last_contact >= 15_000 && kept.jobs == ["one", "two"], "{kept:?}");

@@ -13,7 +13,10 @@ use model::ClientStatus;
 use server::{
     ErrorClass, Follower, Known, Server, ServerConfig, ServerHandle, Surroundings,
     events::{EventFilter, EventSubscription},
+    shared::SharedKey,
+    snapshot,
 };
+use state::{Row, Table};
 use store::{Batch, Contents, Done, Fence, MemoryStore, Store, StoreError, StoreStats, Watch};
 use testkit::PATIENCE;
 
@@ -177,4 +180,65 @@ async fn who_takes_over_reads_only_what_it_has_not_followed() {
     for server in [first, second, third] {
         server.shutdown().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_of_a_follower_is_that_of_the_leader_and_a_server_starts_on_it() {
+    let shared = SharedKey::read("MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=").expect("a key");
+    let config = || ServerConfig { shared: Some(shared.clone()), ..config() };
+    let store = Arc::new(Counting::default());
+    let on = |store: Arc<dyn Store>| Surroundings { store: Some(store), ..Surroundings::default() };
+    let server = Server::start_in(config(), on(store.clone())).await.expect("the server starts");
+    let s = server.handle();
+    let _node = FakeNode::join_for_good(s, node(1), &Provider::default()).await;
+    submit(s, job("early", 2)).await;
+    until(s, "its allocations", |state| live(state, "early", ClientStatus::Running).len() == 2).await;
+    let follower = Follower::load(config(), &*store).expect("reads").expect("a state");
+    let mut batches = store.watch(follower.index()).expect("batches");
+    submit(s, job("late", 1)).await;
+    until(s, "its allocation", |state| live(state, "late", ClientStatus::Running).len() == 1).await;
+    let sign = |n: u32| s.keyring().sign(&serde_json::json!({ "n": n })).expect("signs");
+    let first = sign(1);
+    s.rotate_key().await.expect("rotates");
+    let tokens = [first, sign(2)];
+    // Nobody changes anything any more: both save the same.
+    let saved = {
+        let of_leader = loop {
+            let saved = s.save_snapshot("test").await.expect("a snapshot");
+            catch_up(&follower, &mut batches);
+            if saved.index == follower.index() {
+                break saved;
+            }
+        };
+        let loads = store.1.load(Relaxed);
+        let own = follower.handle().save_snapshot("test").await.expect("a snapshot");
+        assert_eq!((own.index, store.1.load(Relaxed)), (of_leader.index, loads), "from memory");
+        let [leads, follows] = [&of_leader, &own].map(|saved| snapshot::decode(&saved.bytes).expect("a snapshot"));
+        assert_eq!((leads.meta.cluster, leads.meta.format), (follows.meta.cluster, follows.meta.format));
+        let text = |row: &Row| row.value.as_ref().map(|value| value.escape_ascii().to_string());
+        for row in leads.contents.rows.iter().filter(|row| row.key != b"causes") {
+            let same = follows.contents.rows.iter().find(|same| (same.table, &same.key) == (row.table, &row.key));
+            let same = same.expect("a row of the same object");
+            // The last digit of a score may be another one once it was read.
+            assert!(row.table == Table::Allocs || text(same) == text(row), "{same:?} {row:?}");
+        }
+        assert!(follows.contents.rows.iter().all(|row| row.table != Table::SigningKeys), "they are files");
+        assert_eq!((follows.files.len(), &follows.files), (2, &leads.files));
+        own
+    };
+    drop(follower);
+    server.shutdown().await;
+
+    let again = Arc::new(MemoryStore::default());
+    snapshot::restore_into(&saved.bytes, &*again, &shared).expect("restores");
+    let restored = Server::start_in(config(), on(again)).await.expect("a server starts on it");
+    let state = restored.handle().snapshot();
+    for name in ["early", "late"] {
+        assert!(state.job(&key(name)).is_some(), "{name}");
+    }
+    assert_eq!((state.allocs().count(), state.nodes().count()), (3, 1));
+    for (token, n) in tokens.iter().zip(1..) {
+        assert_eq!(restored.handle().keyring().verify(token), Some(serde_json::json!({ "n": n })));
+    }
+    restored.shutdown().await;
 }
