@@ -7,9 +7,10 @@ use std::{
     process::{Command, Output},
 };
 
+use etcd_fake::FakeEtcd;
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use testkit::Dir;
+use testkit::{Dir, free_port};
 
 use crate::agent::{Agent, drover, printed, signal, until};
 
@@ -81,6 +82,26 @@ impl Certificates {
         Agent::of_file(|dir| agent(dir, "server", "server {\n  enabled = true\n}", &block), &[])
     }
 
+    /// One of several servers, with the address of its RPC.
+    fn server_on(&self, etcd: &FakeEtcd, name: &str) -> (Agent, String) {
+        let (rpc, endpoint) = (free_port(), etcd.endpoint());
+        let role = format!(
+            "server {{\n  enabled = true\n  store = \"etcd\"\n  endpoints = [{endpoint:?}]\n  encrypt = \
+             \"MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=\"\n}}\nports {{\n  rpc = {rpc}\n}}"
+        );
+        let block = self.block("server", "  verify_https_client = true\n");
+        (Agent::of_file(|dir| agent(dir, name, &role, &block), &[]), format!("127.0.0.1:{rpc}"))
+    }
+
+    /// Two of them, with the addresses of their RPC: the first one leads.
+    fn two_servers(&self, etcd: &FakeEtcd) -> [(Agent, String); 2] {
+        let first = self.server_on(etcd, "first");
+        let leader = self.rpc(&first.0);
+        let second = self.server_on(etcd, "second");
+        until("the leader as the second says", || (self.rpc(&second.0) == leader).then_some(()));
+        [first, second]
+    }
+
     fn rpc(&self, server: &Agent) -> String {
         until("the server's RPC address", || self.get(server, "/v1/status/leader")?.as_str().map(str::to_owned))
     }
@@ -117,20 +138,8 @@ fn said(agent: &Agent, words: &[&str]) {
 
 #[test]
 fn servers_of_a_cluster_pass_requests_on_over_tls() {
-    let (certificates, etcd) = (Certificates::new(), etcd_fake::FakeEtcd::start());
-    let server = |name: &str| {
-        let (rpc, endpoint) = (testkit::free_port(), etcd.endpoint());
-        let role = format!(
-            "server {{\n  enabled = true\n  store = \"etcd\"\n  endpoints = [{endpoint:?}]\n  encrypt = \
-             \"MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=\"\n}}\nports {{\n  rpc = {rpc}\n}}"
-        );
-        let block = certificates.block("server", "  verify_https_client = true\n");
-        Agent::of_file(|dir| agent(dir, name, &role, &block), &[])
-    };
-    let first = server("first");
-    let leader = certificates.rpc(&first);
-    let second = server("second");
-    until("the leader as the second says", || (certificates.rpc(&second) == leader).then_some(()));
+    let (certificates, etcd) = (Certificates::new(), FakeEtcd::start());
+    let [_first, (second, _)] = certificates.two_servers(&etcd);
     until("an answer that the second gets of the leader", || {
         let out = certificates.as_role("cli", &second, &["server", "members"]);
         let text = printed(&out);
@@ -138,6 +147,69 @@ fn servers_of_a_cluster_pass_requests_on_over_tls() {
     });
     let nodes = certificates.get(&second, "/v1/nodes");
     assert_eq!(nodes, Some(json!([])), "{}", second.log());
+}
+
+#[test]
+fn a_server_that_does_not_lead_passes_nodes_on_over_tls_and_checks_their_certificates() {
+    let (certificates, etcd) = (Certificates::new(), FakeEtcd::start());
+    let [(first, of_first), (second, of_second)] = certificates.two_servers(&etcd);
+    let block = certificates.block("client", "  verify_https_client = true\n");
+    let node = node_of(&of_second, "node", &block);
+    node_ready(&certificates, &first, "node");
+    let relayed = || {
+        let metrics = certificates.get(&second, "/v1/metrics")?;
+        metrics["Gauges"].as_array()?.iter().find(|of| of["Name"] == "drover.relay.sessions")?["Value"].as_f64()
+    };
+    let session = || {
+        let told = certificates.get(&node, "/v1/agent/self")?;
+        told["stats"]["client"]["server"].as_str().map(str::to_owned)
+    };
+    let passed_on = (Some(1.0), Some(of_second.clone()));
+    until("the session at the second", || {
+        let seen = (relayed(), session());
+        if seen == passed_on { Ok(()) } else { Err(seen) }
+    });
+
+    // A job, its log, a command beside it and its end, all by the server that does not lead.
+    let job = certificates.dir().join("job.json");
+    let config = json!({"command": "/bin/sh", "args": ["-c", "echo hello; exec sleep 3600"]});
+    let task = json!({"Name": "t", "Driver": "raw_exec", "Config": config, "Resources": {"CPU": 20, "MemoryMB": 16}});
+    let text = json!({"Job": {"ID": "j", "Type": "service", "TaskGroups": [{"Name": "g", "Tasks": [task]}]}});
+    fs::write(&job, text.to_string()).expect("a job");
+    certificates.ok(&second, &["job", "run", "-json", "-detach", &job.display().to_string()]);
+    let alloc = until("a running allocation", || {
+        let allocs = certificates.get(&second, "/v1/job/j/allocations")?;
+        let running = allocs.as_array()?.iter().find(|a| a["ClientStatus"] == "running")?;
+        running["ID"].as_str().map(str::to_owned)
+    });
+    until("the log", || {
+        let out = certificates.as_role("cli", &second, &["alloc", "logs", &alloc]);
+        (out.stdout == b"hello\n").then_some(()).ok_or(printed(&out))
+    });
+    let out = certificates.ok(&second, &["alloc", "exec", "-t=false", "-i=false", &alloc, "echo", "inside"]);
+    assert_eq!(out, "inside\n");
+
+    // Which certificates make a node is the same wherever it comes.
+    let person =
+        certificates.block("cli", "").replace("verify_server_hostname = true", "verify_server_hostname = false");
+    let other = Certificates::new();
+    for (server, rpc) in [(&first, &of_first), (&second, &of_second)] {
+        let person = node_of(rpc, "person", &person);
+        said(&person, &["the node's certificate names cli.global.nomad", "client.global.nomad"]);
+        said(server, &["a node was refused", "cli.global.nomad"]);
+        let stranger = node_of(rpc, "stranger", &other.block("client", ""));
+        said(&stranger, &["not signed by the authority"]);
+        let plain = node_of(rpc, "plain", "");
+        said(&plain, &["takes connections over TLS only", "the node's connection is plain"]);
+    }
+    let nodes = certificates.get(&first, "/v1/nodes").expect("nodes");
+    let names: Vec<_> = nodes.as_array().expect("a list").iter().map(|node| &node["Name"]).collect();
+    assert_eq!(names, ["node"], "none of them is a node");
+
+    let tasks = || node.processes().into_values().filter(|line| line.starts_with("sleep 3600")).count();
+    assert_eq!(tasks(), 1, "it runs on");
+    certificates.ok(&second, &["job", "stop", "-purge", "-detach", "j"]);
+    until("the end of the task", || (tasks() == 0).then_some(()));
 }
 
 #[test]
