@@ -127,6 +127,51 @@ fn a_cluster_moves_to_etcd_and_back_with_its_keys_and_tasks() {
     until("the end of the task", || pid(&agent).is_none().then_some(()));
 }
 
+/// The guide: servers that share an etcd get another `server.encrypt` by way of a copy, and nothing is lost.
+#[test]
+fn a_cluster_gets_another_key_by_way_of_sqlite_and_another_prefix() {
+    let (etcd, rpc) = (FakeEtcd::start(), free_port());
+    let mut agent = Agent::of_file(|dir| config(dir, rpc, Some(&etcd.endpoint())), &[]);
+    ready(&agent, "here");
+    let task = json!({"Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/sleep", "args": ["1000"]}});
+    let group = json!({"Name": "g", "Count": 1, "Tasks": [task]});
+    let job = json!({"ID": "kept", "Name": "kept", "Type": "service", "Datacenters": ["*"], "TaskGroups": [group]});
+    let registered = agent.put("/v1/jobs", &json!({ "Job": job }));
+    let alloc = agent.alloc("kept", "running");
+    agent.put("/v1/operator/keyring/rotate", &json!({}));
+    let signing = keys(&agent);
+    stop(&mut agent);
+
+    let (own, between) = (agent.dir().join("agent.hcl"), agent.dir().join("between"));
+    let between = between.to_str().expect("text").to_owned();
+    let text = fs::read_to_string(&own).expect("the configuration");
+    let text = text.replace(KEY, "YWJjZGVmMDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODk=");
+    let text = text.replace("  encrypt = ", "  prefix = \"again\"\n  encrypt = ");
+    let other = agent.dir().join("other.hcl");
+    fs::write(&other, &text).expect("written");
+    refused(&other, &["-to", "sqlite", "-data-dir", &between], &["has no state"]);
+    copied(&own, &["-to", "sqlite", "-data-dir", &between]);
+    fs::write(&own, &text).expect("configured");
+    copied(&own, &["-to", "etcd", "-data-dir", &between]);
+    fs::remove_dir_all(&between).expect("there");
+    let mark = agent.dir().join("data/server/etcd");
+    if mark.is_dir() { fs::remove_dir_all(&mark) } else { fs::remove_file(&mark) }.expect("there");
+
+    assert!(agent.spawn(), "{}", agent.log());
+    until("a leader", || leader(&agent));
+    ready(&agent, "here");
+    let kept = agent.get("/v1/job/kept").expect("the job");
+    assert_eq!(kept["JobModifyIndex"], registered["JobModifyIndex"]);
+    assert_eq!(agent.alloc("kept", "running")["ID"], alloc["ID"]);
+    assert_eq!(keys(&agent), signing);
+    let recovery = agent.get("/v1/operator/recovery").expect("whether it recovers");
+    assert_eq!(recovery["Recovering"], false, "{recovery}");
+    agent.cli_ok(&["job", "stop", "-purge", "kept"]);
+    until("the end of the task", || {
+        agent.processes().into_values().all(|line| !line.starts_with("/bin/sleep")).then_some(())
+    });
+}
+
 #[test]
 fn servers_do_not_start_on_what_an_interrupted_copy_left_and_another_copy_replaces_it() {
     let (etcd, rpc) = (FakeEtcd::start(), free_port());
