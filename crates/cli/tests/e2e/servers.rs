@@ -10,7 +10,7 @@ use std::{
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use etcd_fake::FakeEtcd;
@@ -397,20 +397,38 @@ fn register(agent: &Agent, id: &str) -> Option<u64> {
     answer["JobModifyIndex"].as_u64()
 }
 
-/// What the stream of events of jobs has told once it tells of this one.
-fn events_until(address: &str, job: &str) -> String {
-    let host = address.trim_start_matches("http://");
-    let mut stream = TcpStream::connect(host).expect("a connection");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a bound");
-    let request = format!("GET /v1/event/stream?topic=Job&stale HTTP/1.1\r\nHost: {host}\r\n\r\n");
-    stream.write_all(request.as_bytes()).expect("a request");
-    let (mut told, mut bytes) = (String::new(), [0; 4096]);
-    while !told.contains(&format!("\"Key\":\"{job}\"")) {
-        let n = stream.read(&mut bytes).expect("events");
-        assert!(n > 0, "the stream has ended: {told}");
-        told.push_str(&String::from_utf8_lossy(&bytes[..n]));
+/// The stream of events of jobs, as a server that need not lead tells of them.
+struct Events {
+    stream: TcpStream,
+    told: String,
+}
+
+impl Events {
+    /// Returns once the server has answered: what happens from then on is told.
+    fn of(address: &str) -> Self {
+        let host = address.trim_start_matches("http://");
+        let mut stream = TcpStream::connect(host).expect("a connection");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a bound");
+        let request = format!("GET /v1/event/stream?topic=Job&stale HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("a request");
+        let mut events = Self { stream, told: String::new() };
+        events.until("\r\n\r\n");
+        events
     }
-    told
+
+    /// What it has told once it says this.
+    fn until(&mut self, word: &str) -> &str {
+        let begun = Instant::now();
+        let mut bytes = [0; 4096];
+        while !self.told.contains(word) {
+            // Heartbeats come all the time.
+            assert!(begun.elapsed() < PATIENCE, "the stream does not say {word:?}: {}", self.told);
+            let n = self.stream.read(&mut bytes).expect("events");
+            assert!(n > 0, "the stream has ended: {}", self.told);
+            self.told.push_str(&String::from_utf8_lossy(&bytes[..n]));
+        }
+        &self.told
+    }
 }
 
 #[test]
@@ -427,14 +445,14 @@ fn every_server_answers_stale_reads_also_while_nobody_leads() {
     let readers = servers.map(Reader::of);
 
     // Who waits at the one that does not lead hears of what the other one does.
-    let (waits, follows) = (second.address().to_owned(), second.address().to_owned());
+    let waits = second.address().to_owned();
     let blocked = std::thread::spawn(move || stale_jobs(&waits, &format!("&index={}&wait=50s", seen.index)));
-    let events = std::thread::spawn(move || events_until(&follows, "two"));
-    // Either may come after this: then it has the change already.
+    let mut events = Events::of(second.address());
+    // Who asks after this has the change already.
     let two = register(&first, "two").expect("a job");
     let woken = blocked.join().expect("a thread").expect("an answer");
     assert!(woken.index >= two && woken.jobs == ["one", "two"], "{woken:?}");
-    let told = events.join().expect("a thread");
+    let told = events.until("\"Key\":\"two\"");
     assert!(told.contains("\"Type\":\"JobRegistered\""), "{told}");
 
     // Without etcd nobody leads. What is known stays readable everywhere; everything else says why not.
