@@ -692,6 +692,8 @@ fn the_format_goes_up_after_the_last_upgrade_and_then_an_older_release_is_refuse
     assert_eq!(next_format(&mut seen).as_deref(), Some("format 2"));
     assert!(String::from_utf8(Raw::new(&fake).get("d/meta")).unwrap().contains("\"schema\":2"));
 
+    // A server registers itself after it was opened.
+    until("the registration of both", || fake.keys("d/member/").len() == 2);
     let before = (fake.keys("d/fence"), fake.keys("d/member/"));
     let refused = release(&fake, "c", OLD).unwrap_err();
     assert!(matches!(&refused, StoreError::Format { in_use: 2, .. }), "{refused:?}");
