@@ -456,6 +456,21 @@ fn a_full_etcd_refuses_and_keeps_what_is_there() {
 }
 
 #[test]
+fn the_batch_that_uses_up_the_quota_is_committed() {
+    let fake = FakeEtcd::start();
+    let store = open(&fake, "a");
+    let fence = store.acquire().unwrap();
+    fake.fail(Fault::Last, 1, "d/log/");
+    commit(&store, fence, 0, 1, vec![put("a", "1")]).unwrap();
+    assert_eq!(content(&store), (1, map([("a", "1")])));
+    let refused = commit(&store, fence, 1, 2, vec![put("a", "2")]);
+    assert!(matches!(refused, Err(StoreError::Full { .. })), "{refused:?}");
+    store.probe().unwrap();
+    commit(&store, fence, 1, 2, vec![put("a", "2")]).unwrap();
+    assert_eq!(content(&store), (2, map([("a", "2")])));
+}
+
+#[test]
 fn a_refusal_after_a_lost_answer_says_nothing_of_the_first_try() {
     let fake = FakeEtcd::start();
     let store = open(&fake, "a");

@@ -39,6 +39,13 @@ pub enum Fault {
     LoseRequest,
     /// There is no answer, and it is done only after this time.
     Late(Duration),
+    /// It is the one that uses up the quota: it is done, the answer says that there is no room, and from now on there
+    /// is none.
+    Last,
+}
+
+fn no_space() -> Status {
+    Status::resource_exhausted("etcdserver: mvcc: database space exceeded")
 }
 
 #[derive(Debug, Default)]
@@ -130,7 +137,7 @@ impl Service {
         let fault = {
             let mut switches = self.switches();
             if has_put && switches.no_space {
-                return Err(Status::resource_exhausted("etcdserver: mvcc: database space exceeded"));
+                return Err(no_space());
             }
             if switches.corrupt {
                 return Err(Status::data_loss("etcdserver: corrupt cluster"));
@@ -159,6 +166,11 @@ impl Service {
                 Err(lost())
             }
             Some(Fault::LoseRequest) => Err(lost()),
+            Some(Fault::Last) => {
+                self.switches().no_space = true;
+                drop(self.change(|data| data.txn(&request)));
+                Err(no_space())
+            }
             Some(Fault::Late(delay)) => {
                 let service = self.clone();
                 tokio::spawn(async move {
@@ -287,7 +299,7 @@ impl Lease for Service {
     async fn lease_grant(&self, request: Request<LeaseGrantRequest>) -> Result<Response<LeaseGrantResponse>, Status> {
         self.enter(&request).await?;
         if self.switches().no_space {
-            return Err(Status::resource_exhausted("etcdserver: mvcc: database space exceeded"));
+            return Err(no_space());
         }
         let mut data = self.data();
         let (id, ttl) = data.grant(request.get_ref().ttl);

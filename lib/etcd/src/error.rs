@@ -4,11 +4,12 @@ use std::{error::Error as _, fmt::Write as _};
 
 use tonic::{Code, ConnectError, Status};
 
-/// Why a call gave no result. What the three mean for a write differs: it did not happen, it may have happened or may
-/// still happen, it did not happen.
+/// Why a call gave no result. What the first three mean for a write differs: it did not happen, it may have happened or
+/// may still happen, it did not happen.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// etcd has refused the call, which changed nothing.
+    /// etcd has refused the call, which changed nothing. One exception: a write refused for [`Reason::NoSpace`] may
+    /// have been done.
     #[error("etcd refuses the call: {text} ({code:?})")]
     Refused {
         /// What the refusal means.
@@ -37,7 +38,8 @@ pub enum Error {
 /// What a refusal means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The quota is used up: only deletions and compaction go on.
+    /// The quota is used up: only deletions and compaction go on. The write that uses it up gets this answer, too, when
+    /// the member that was asked let it pass and etcd found no room when it applied it: it was done.
     NoSpace,
     /// The members' data differ: nothing is written any more.
     Corrupt,

@@ -62,6 +62,14 @@ enum Next {
     Ready(Ready),
 }
 
+/// What one try of a transaction told.
+struct Tried {
+    /// Whether it succeeded, at which revision, and the fence, the tip and the group's newest record.
+    answer: Result<(bool, i64, [Vec<KeyValue>; 3]), Error>,
+    /// etcd said that it has no room; the answer is that of a read after it.
+    full: Option<Error>,
+}
+
 /// A batch of the group, waiting for its end.
 struct Pending {
     written: Result<(Committed, usize), StoreError>,
@@ -264,12 +272,20 @@ impl<'a> Writer<'a> {
         let (mut refused, mut closing) = (None, None);
         loop {
             let (before, sent) = (shared.revision(), clock::boot_now());
-            let answer = self.try_once(&request, &read, doubtful).await;
+            let Tried { answer, full } = self.try_once(&request, &read).await;
+            if full.is_some() && answer.is_err() && !doubtful {
+                tracing::warn!(
+                    index = tip.index,
+                    "etcd has no room, and it is not known whether a batch was still \
+                    committed; finding out"
+                );
+                doubtful = true;
+            }
             match answer {
                 Ok((succeeded, revision, [fences, tips, records])) => {
                     let won = succeeded
                         || tips.first().is_some_and(|kv| kv.value == bytes)
-                        || doubtful && records.first().is_some_and(|kv| is_of(kv, &tip));
+                        || (doubtful || full.is_some()) && records.first().is_some_and(|kv| is_of(kv, &tip));
                     if won {
                         let _ = shared.note_revision(before, revision);
                         // An earlier try may have won, and the fence be another one's since.
@@ -292,7 +308,10 @@ impl<'a> Writer<'a> {
                         let reason = "its tip was changed by somebody else".into();
                         return Err(StoreError::Fatal { path: shared.path.clone(), reason });
                     }
-                    // Only read, because puts are refused: nothing has happened yet.
+                    if let Some(error) = full.filter(|_| !doubtful) {
+                        return Err(shared.failure("committing", &error));
+                    }
+                    // Puts are refused, and an earlier try has not happened yet.
                     refused.get_or_insert_with(Instant::now);
                 }
                 Err(error @ Error::Unanswered { .. }) => {
@@ -329,24 +348,27 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// One try; where puts are refused after one in doubt, only what has become of it is read.
-    async fn try_once(
-        &self,
-        request: &TxnRequest,
-        read: &[RequestOp],
-        doubtful: bool,
-    ) -> Result<(bool, i64, [Vec<KeyValue>; 3]), Error> {
+    /// One try; where etcd has no room, what has become of this try and of earlier ones is read.
+    async fn try_once(&self, request: &TxnRequest, read: &[RequestOp]) -> Tried {
         let client = &self.shared.client;
-        let answer = match client.txn(request.clone()).await {
-            Err(error) if doubtful && error.refused() == Some(Reason::NoSpace) => {
-                let mut answer = client.txn(ops::when(Vec::new(), read.to_vec(), Vec::new())).await?;
+        let (mut answer, mut full) = (client.txn(request.clone()).await, None);
+        // The member that is asked refuses what exceeds the quota. When it has let a transaction pass and finds no room
+        // at its turn in the log, etcd applies it, raises the alarm, and answers with the same words
+        // (server/etcdserver/apply.go, quotaApplierV3).
+        if let Err(error) = &answer
+            && error.refused() == Some(Reason::NoSpace)
+        {
+            full = Some(error.clone());
+            answer = client.txn(ops::when(Vec::new(), read.to_vec(), Vec::new())).await.map(|mut answer| {
                 answer.succeeded = false;
                 answer
-            }
-            answer => answer?,
-        };
-        let revision = answer.header.as_ref().map_or(0, |header| header.revision);
-        Ok((answer.succeeded, revision, ranges(answer)))
+            });
+        }
+        let answer = answer.map(|answer| {
+            let revision = answer.header.as_ref().map_or(0, |header| header.revision);
+            (answer.succeeded, revision, ranges(answer))
+        });
+        Tried { answer, full }
     }
 
     async fn acquire(&mut self) -> Result<Fence, StoreError> {
