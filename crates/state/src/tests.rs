@@ -12,7 +12,7 @@ use model::{
     alloc::{AllocClientUpdate, DesiredTransition, alloc_name},
     deployment::DeploymentGroup,
     job::{TaskGroup, VersionTag, job_status},
-    metrics::AllocMetric,
+    metrics::{AllocMetric, NodeScore},
     network::AllocatedPort,
     node::{DriverInfo, RemoteProvider},
     plan::{DeploymentUpdate, PlannedStop},
@@ -294,7 +294,9 @@ fn plan(
         tasks: model::Map::from([(Arc::from("t"), AllocatedTask::default())]),
         ..AllocatedResources::default()
     });
-    let metrics = shared.then(|| Arc::new(AllocMetric { nodes_evaluated: 7, ..AllocMetric::default() }));
+    // A parser that only comes close changes the last digit of this score.
+    let score = NodeScore { norm_score: 0.014_176_662_875_983_995, ..NodeScore::default() };
+    let metrics = shared.then(|| Arc::new(AllocMetric { score_meta_data: vec![score], ..AllocMetric::default() }));
     let mut p = Plan { eval_id: EvalId(uuid(2, j)), job: Some(job.clone()), deployment, ..Plan::default() };
     for (a, n, port) in allocs {
         let id = AllocId(uuid(4, *a));
@@ -643,6 +645,12 @@ proptest! {
         check_indexes(&loaded);
         check_services(&loaded);
         prop_assert_eq!(view(&loaded), view(&state));
+        let mut saved = Disk::default();
+        saved.write(followed.all_rows());
+        for (at, value) in &disk.0 {
+            prop_assert_eq!(saved.0.get(at), Some(value), "a follower saves {:?}", at);
+        }
+        prop_assert_eq!(view(&saved.load()), view(&state), "what a follower saves is the same state");
     }
 }
 
