@@ -107,13 +107,15 @@ impl fmt::Display for Step {
     }
 }
 
-/// A store of two servers that is broken on purpose: what must never be has to be seen.
+/// How two servers or their store are broken on purpose: what must never be has to be seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
-    /// It commits what a former leader sends.
+    /// The store commits what a former leader sends.
     Unfenced,
-    /// It says that it has committed what was lost on the way.
+    /// The store says that it has committed what was lost on the way.
     Forgetful,
+    /// A new leader does not wait for the leases that the former one has granted.
+    Impatient,
 }
 
 /// An hour.
@@ -127,7 +129,7 @@ pub struct Plan {
     pub time: Duration,
     /// Two servers share a store, of which one leads; else there is one, with a disk.
     pub two: bool,
-    /// How the shared store is broken.
+    /// What is broken on purpose.
     pub flaw: Option<Flaw>,
 }
 

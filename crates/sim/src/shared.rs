@@ -409,12 +409,8 @@ impl SharedStore {
             let (sent, at) = (batches.clone(), clock::boot_now());
             let apply = move |truth: &Truth| truth.commit(fence, before, tip, &sent);
             match self.truth.call(self.server, Of::Writer, DEADLINE, apply).await {
-                Ok(Told { done: false, full: true, .. }) if !doubtful => {
-                    let reason = "no space left".into();
-                    return Err(StoreError::Full { path: "the simulated etcd".into(), reason });
-                }
-                Ok(Told { done, stands, record, .. }) => {
-                    if done || stands.tip == tip || doubtful && record == Some(fence) {
+                Ok(Told { done, full, stands, record }) => {
+                    if done || stands.tip == tip || (doubtful || full) && record == Some(fence) {
                         if stands.held.is_some_and(|held| held.fence == fence) {
                             self.held(at);
                         } else {
@@ -428,6 +424,10 @@ impl SharedStore {
                     }
                     if stands.tip != before {
                         return Err(fatal("its tip was changed by somebody else"));
+                    }
+                    if full && !doubtful {
+                        let reason = "no space left".into();
+                        return Err(StoreError::Full { path: "the simulated etcd".into(), reason });
                     }
                     refused.get_or_insert_with(Instant::now);
                 }

@@ -65,7 +65,8 @@ pub(crate) struct Stands {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Told {
     pub(crate) done: bool,
-    /// Nothing is written, because there is no room.
+    /// There is no room. Nothing was written, unless this transaction has used up the last of it: only what stands
+    /// there tells.
     pub(crate) full: bool,
     pub(crate) stands: Stands,
     /// The fence of the batch at the transaction's last index.
@@ -89,6 +90,8 @@ struct Inner {
     /// The fence of `whole`, which has one writer.
     own: Option<Fence>,
     faults: Faults,
+    /// Since it is full, a transaction has used up the last room.
+    filled: bool,
 }
 
 /// What is broken.
@@ -100,7 +103,7 @@ pub(crate) struct Faults {
     pub(crate) slow: Duration,
     /// Some transactions are lost, or their answers, or they arrive late.
     pub(crate) doubt: bool,
-    /// It takes no writes.
+    /// It takes one more commit, which it calls refused, and then no writes.
     pub(crate) full: bool,
 }
 
@@ -157,7 +160,9 @@ impl Truth {
     }
 
     pub(crate) fn set_faults(&self, change: impl FnOnce(&mut Faults)) {
-        change(&mut self.lock().faults);
+        let mut inner = self.lock();
+        change(&mut inner.faults);
+        inner.filled &= inner.faults.full;
     }
 
     pub(crate) fn way(&self, server: usize) -> Way {
@@ -253,8 +258,10 @@ impl Truth {
             let mut inner = self.lock();
             let ours = inner.held.is_some_and(|held| held.fence == fence);
             let fits = inner.tip == before;
-            if !inner.faults.full && (ours && fits || self.flaw == Some(Flaw::Unfenced) && inner.tip != tip) {
+            let room = !inner.faults.full || !inner.filled;
+            if room && (ours && fits || self.flaw == Some(Flaw::Unfenced) && inner.tip != tip) {
                 done = true;
+                inner.filled = inner.faults.full;
                 if !(ours && fits) {
                     wrong = Some(format!(
                         "a commit under fence {fence} up to index {} landed: {:?} holds it, and index {} is the newest",
@@ -275,6 +282,10 @@ impl Truth {
             self.tell();
         }
         let told = self.told(done, tip);
+        if done && told.full {
+            self.history
+                .note(format!("the commit up to index {} uses up the store, which calls it refused", tip.index));
+        }
         if told.stands.held.is_none_or(|held| held.fence != fence) {
             self.history.note(format!("a commit under fence {fence} is refused"));
         }
@@ -285,7 +296,8 @@ impl Truth {
         let stands = self.stands();
         let inner = self.lock();
         let at = inner.log.binary_search_by_key(&tip.index, |(_, batch)| batch.index);
-        Told { done, full: inner.faults.full, stands, record: at.ok().map(|at| inner.log[at].0) }
+        let full = inner.faults.full;
+        Told { done: done && !full, full, stands, record: at.ok().map(|at| inner.log[at].0) }
     }
 
     /// Sends a request of a server and waits for the answer. It goes on its way however the wait ends.
@@ -330,6 +342,11 @@ impl Truth {
             }
             Err(_) => Err(Unanswered),
         }
+    }
+
+    /// Whether a new leader is broken on purpose: it does not wait for what the former one has granted.
+    pub(crate) fn impatient(&self) -> bool {
+        self.flaw == Some(Flaw::Impatient)
     }
 
     /// Whether a store that is broken on purpose says that an unanswered transaction was done.

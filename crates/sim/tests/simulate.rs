@@ -119,6 +119,35 @@ fn a_former_leader_whose_commit_lands_is_seen() {
 }
 
 #[test]
+fn the_commit_that_uses_up_the_store_counts_although_it_is_called_refused() {
+    let steps = [(15_000, register(0, 2)), (60_000, Action::DiskFull { time: 30 }), (62_000, register(1, 2))];
+    let well = play(&two_servers(None, &steps));
+    assert_eq!(well.violation, None, "{}", well.lines.join("\n"));
+    let at = |what: &str| well.lines.iter().position(|line| line.contains(what));
+    assert!(at("uses up the store").is_some(), "{}", well.lines.join("\n"));
+    assert_eq!(at("waits for its turn again"), None, "{}", well.lines.join("\n"));
+}
+
+/// The leader dies while a node that it has just granted a lease is cut off.
+fn led_anew(flaw: Option<Flaw>) -> Plan {
+    let steps = [
+        (15_000, register(0, 3)),
+        (60_000, Action::Partition { node: 0, time: 60 }),
+        (60_500, Action::KillServer { down: 60 }),
+    ];
+    two_servers(flaw, &steps)
+}
+
+#[test]
+fn a_new_leader_that_does_not_wait_for_the_leases_of_the_former_one_is_seen() {
+    let well = play(&led_anew(None));
+    assert_eq!(well.violation, None, "{}", well.lines.join("\n"));
+    let broken = play(&led_anew(Some(Flaw::Impatient)));
+    let seen = broken.violation.unwrap_or_default();
+    assert!(seen.contains("which holds its lease"), "{seen:?}: {}", broken.lines.join("\n"));
+}
+
+#[test]
 #[ignore = "two_servers_have_the_same_history_of_the_same_seed plays it in processes of its own"]
 fn two_of_a_kind() {
     tell(&play(&Plan::with(7, true).first(PART)));
