@@ -357,7 +357,9 @@ impl System<'_> {
         taken: &mut BTreeSet<u32>,
     ) -> Request {
         let ended = |index: Option<u32>| {
-            let of = |a: &&Arc<Allocation>| a.client_terminal() && a.next_allocation.is_nil();
+            // A lost one that was stopped may run still, and its returned node have said so.
+            let over = |a: &Allocation| a.client_terminal() || index.is_none() && a.server_terminal();
+            let of = |a: &&Arc<Allocation>| over(a) && a.next_allocation.is_nil();
             let here = |a: &&Arc<Allocation>| index.map_or_else(|| among.contains(&a.node_id), |i| a.index() == i);
             allocs.iter().filter(|a| of(a) && here(a)).max_by_key(|a| (a.create_index, a.id)).cloned()
         };

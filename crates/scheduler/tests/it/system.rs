@@ -96,6 +96,19 @@ fn what_is_lost_with_its_node_is_not_placed_elsewhere() {
 }
 
 #[test]
+fn what_was_lost_knows_its_successor_although_its_returned_node_still_runs_it() {
+    let mut w = World::with("n1", &system());
+    let lost = w.live()[0].id;
+    w.down("n1");
+    w.run();
+    w.node("n1");
+    w.report(lost, ClientStatus::Running, None);
+    w.run();
+    let successor = w.state.allocs().find(|a| a.id != lost).expect("it is placed again");
+    assert_eq!(successor.previous_allocation, lost);
+}
+
+#[test]
 fn it_stays_on_a_draining_node_until_it_is_told_to_leave() {
     let mut w = World::with("n1\nn2", &system());
     w.drain("n1");
