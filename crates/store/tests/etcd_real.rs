@@ -53,6 +53,13 @@ fn contract() {
 }
 
 #[test]
+#[ignore = "needs an etcd with users: cargo xtask interop etcd"]
+fn a_stranger_is_not_let_in() {
+    let refused = EtcdStore::open(options("stranger")).err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(refused.contains("permission denied"), "{refused:?}");
+}
+
+#[test]
 #[ignore = "needs an etcd: cargo xtask interop etcd"]
 fn large_batches_and_snapshots() {
     let store = open("large");
