@@ -10,6 +10,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("driver-sdk-derive", &[]),
     ("cgroup", &["executor-proto"]),
     ("executor-proto", &[]),
+    ("blocking", &[]),
     ("clock", &[]),
     ("etcd", &["tls"]),
     // A test's other side; linked into no program.
@@ -44,7 +45,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("api", &["model", "tls"]),
     ("artifact", &[]),
     ("store", &["clock", "etcd", "model", "state", "tls"]),
-    ("driver-host", &["driver-proto", "hcl-lang", "open-files", "processes"]),
+    ("driver-host", &["blocking", "driver-proto", "hcl-lang", "open-files", "processes"]),
     // The node, from what it is told and what it writes down to what it does.
     ("node-config", &["artifact", "model", "tls"]),
     ("node-record", &["api", "clock", "lifecycle", "model"]),
@@ -52,6 +53,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "host",
         &[
             "api",
+            "blocking",
             "cgroup",
             "driver-proto",
             "executor-client",
@@ -62,12 +64,13 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "processes",
         ],
     ),
-    ("remote-manager", &["api", "driver-host", "host", "lifecycle", "model", "node-record"]),
+    ("remote-manager", &["api", "blocking", "driver-host", "host", "lifecycle", "model", "node-record"]),
     (
         "hooks",
         &[
             "api",
             "artifact",
+            "blocking",
             "driver-host",
             "driver-proto",
             "executor-client",
@@ -86,6 +89,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "client",
         &[
             "api",
+            "blocking",
             "driver-host",
             "executor-client",
             "hooks",
@@ -104,6 +108,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "server",
         &[
             "api",
+            "blocking",
             "clock",
             "control",
             "hcl-lang",
@@ -149,7 +154,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     // Plays all of them; linked into nothing.
-    ("sim", &["client", "clock", "driver-host", "driver-sdk", "model", "server", "state", "store"]),
+    ("sim", &["blocking", "client", "clock", "driver-host", "driver-sdk", "model", "server", "state", "store"]),
     ("fleet", &["api", "model", "open-files"]),
     ("xtask", &["testkit"]),
 ];

@@ -152,7 +152,7 @@ impl Client {
         let config = Arc::new(config);
         let facts = {
             let config = config.clone();
-            let looked = tokio::task::spawn_blocking(move || fingerprint::look(&config)).await;
+            let looked = blocking::spawn(move || fingerprint::look(&config)).await;
             looked.map_err(|e| StartError::Config(format!("the fingerprint broke off: {e}")))?
         };
         keeps_cores(&config, &facts.cpu).map_err(StartError::Config)?;

@@ -137,7 +137,7 @@ impl Sweep {
                         continue;
                     };
                     let cgroup = host::cgroup::TaskCgroup::new(id, task, &[]);
-                    match tokio::task::spawn_blocking(move || cgroup.destroy()).await {
+                    match blocking::spawn(move || cgroup.destroy()).await {
                         Ok(Ok(_)) => released.push(Write::Release { kind: "cgroup", key: key.clone() }),
                         Ok(Err(error)) => tracing::warn!(key, %error, "unclaimed cgroups stay"),
                         Err(_) => {}
@@ -198,7 +198,7 @@ impl Sweep {
             }
             let dirs = self.env.dirs(id);
             host::leftovers::end_alloc(&self.places, id).await;
-            if let Ok(Err(error)) = tokio::task::spawn_blocking(move || dirs.destroy()).await {
+            if let Ok(Err(error)) = blocking::spawn(move || dirs.destroy()).await {
                 tracing::warn!(alloc = name, %error, "an unclaimed allocation directory stays");
             }
             found += 1;

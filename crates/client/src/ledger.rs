@@ -325,7 +325,7 @@ async fn end_processes(due: &[&&Thing], findings: &[Finding]) -> Vec<AuditSwept>
 }
 
 async fn blocking(work: impl FnOnce() -> Result<(), String> + Send + 'static) -> Result<(), String> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(e.to_string()))
+    blocking::spawn(work).await.unwrap_or_else(|e| Err(e.to_string()))
 }
 
 fn remove_file(path: &Path) -> Result<(), String> {

@@ -565,7 +565,7 @@ async fn end_unwanted(common: Arc<Common>, wanted: HashSet<String>, recorded: Ve
         }
     }
     let dir = common.socket_dir.clone();
-    let found = tokio::task::spawn_blocking(move || scope::plugins(&dir)).await.unwrap_or_default();
+    let found = blocking::spawn(move || scope::plugins(&dir)).await.unwrap_or_default();
     for stray in found.into_iter().filter(|found| found.mark.host != common.id && !kept.contains(&found.pid)) {
         let Ok(Some(process)) = find(stray.pid, stray.birth, Tail::default()) else { continue };
         tracing::warn!(

@@ -103,7 +103,7 @@ impl Process {
     /// Ends the helpers of the ended process. Executors, workloads and processes outside its group stay.
     pub(crate) async fn bury(&self) {
         let (pid, Some(mark)) = (self.pid, self.mark.clone()) else { return };
-        let left = tokio::task::spawn_blocking(move || scope::helpers(pid, &mark)).await.unwrap_or_default();
+        let left = blocking::spawn(move || scope::helpers(pid, &mark)).await.unwrap_or_default();
         for helper in left {
             if let Ok(Some(process)) = find(helper.pid, helper.birth, Tail::default()) {
                 tracing::info!(

@@ -146,10 +146,7 @@ impl Artifacts {
             let _ = remove_stages(&records);
             outcome?;
             let marker = done(&records, wanted);
-            tokio::task::spawn_blocking(move || mark(&marker))
-                .await
-                .unwrap_or_else(|e| Err(io::Error::other(e)))
-                .map_err(setup)?;
+            blocking::spawn(move || mark(&marker)).await.unwrap_or_else(|e| Err(io::Error::other(e))).map_err(setup)?;
         }
         Ok(())
     }

@@ -33,7 +33,7 @@ impl Collectors {
         let dir = self.executors.clone();
         self.launcher
             .get_or_try_init(|| async move {
-                tokio::task::spawn_blocking(move || Launcher::new(dir))
+                blocking::spawn(move || Launcher::new(dir))
                     .await
                     .map_err(|e| e.to_string())?
                     .map_err(|e| format!("install the executor for log collection: {e}"))

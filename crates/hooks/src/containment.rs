@@ -56,7 +56,7 @@ impl Containment {
             return Err(format!("processes {:?} of the task resist SIGKILL", ended.resisting));
         }
         if let Some(cgroup) = self.cgroup(place) {
-            let cleared = tokio::task::spawn_blocking(move || cgroup.clear()).await.map_err(|e| e.to_string())?;
+            let cleared = blocking::spawn(move || cgroup.clear()).await.map_err(|e| e.to_string())?;
             killed += cleared.map_err(|e| format!("the task's cgroups could not be emptied: {e}"))?;
         }
         if killed > 0 {

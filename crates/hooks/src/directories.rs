@@ -51,7 +51,7 @@ impl Directories {
             }
             Ok(())
         };
-        let done = tokio::task::spawn_blocking(work)
+        let done = blocking::spawn(work)
             .await
             .map_err(|e| StartFailure::Setup { why: format!("the preparation broke off: {e}"), recoverable: true })?;
         done.map_err(|why| StartFailure::Setup { why, recoverable: true })

@@ -143,7 +143,7 @@ impl Identities {
                 Err(TokenError::Later(why)) => why,
             };
             let from = dir.clone();
-            let mut former = tokio::task::spawn_blocking(move || load(&from)).await.unwrap_or_default();
+            let mut former = blocking::spawn(move || load(&from)).await.unwrap_or_default();
             former.retain(|name, token| wanted.contains(name) && token.valid(now_ns()));
             if former.len() == wanted.len() {
                 tracing::info!(alloc = %place.alloc.id, task = %place.task, why, "the task is started with the tokens \
@@ -165,8 +165,7 @@ impl Identities {
             write(&place, &task, view, keeper, &tokens)?;
             save(&dir, &tokens).map_err(|e| format!("remember the tokens of the task: {e}"))
         };
-        let written =
-            tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(format!("writing tokens broke off: {e}")));
+        let written = blocking::spawn(work).await.unwrap_or_else(|e| Err(format!("writing tokens broke off: {e}")));
         written.map_err(|why| failed(why, true))?;
         Ok(variables)
     }
@@ -204,7 +203,7 @@ impl Identities {
         let mut told = String::new();
         loop {
             let from = dir.clone();
-            let mut tokens = tokio::task::spawn_blocking(move || load(&from)).await.unwrap_or_default();
+            let mut tokens = blocking::spawn(move || load(&from)).await.unwrap_or_default();
             let now = now_ns();
             // An unknown token counts as due.
             let due_at = |i: &Identity| tokens.get(&i.name).map_or(now, |t| t.renew_at(spread).unwrap_or(i64::MAX));
@@ -252,7 +251,7 @@ impl Identities {
         tokens: Held,
     ) -> Result<bool, String> {
         let (writer, of, new) = (place.clone(), task.clone(), tokens.clone());
-        let written = tokio::task::spawn_blocking(move || write(&writer, &of, view, keeper, &new)).await;
+        let written = blocking::spawn(move || write(&writer, &of, view, keeper, &new)).await;
         written.unwrap_or_else(|e| Err(format!("writing tokens broke off: {e}")))?;
         tracing::debug!(alloc = %place.alloc.id, task = %place.task, identities = ?names(due.iter().copied()),
             "tokens renewed");
@@ -276,7 +275,7 @@ impl Identities {
             }
         }
         let dir = place.task_dirs().root;
-        let saved = tokio::task::spawn_blocking(move || save(&dir, &tokens)).await;
+        let saved = blocking::spawn(move || save(&dir, &tokens)).await;
         saved.map_err(|e| e.to_string())?.map_err(|e| format!("remember the tokens of the task: {e}"))?;
         Ok(false)
     }

@@ -183,8 +183,7 @@ impl FormerData {
             opened.map_err(|_| format!("no answer came for {} s", STALLED.as_secs()))?.map_err(|e| e.to_string())?;
         let (pieces, received) = mpsc::channel::<Bytes>(8);
         let (into, tasks) = (into.to_owned(), tasks.to_vec());
-        let unpacked =
-            tokio::task::spawn_blocking(move || unpack(Pieces { received, now: Bytes::new() }, &into, &tasks, room));
+        let unpacked = blocking::spawn(move || unpack(Pieces { received, now: Bytes::new() }, &into, &tasks, room));
         let fed = async {
             let mut bytes = 0;
             loop {
@@ -213,7 +212,7 @@ fn tell(place: &TaskPlace, text: &str) {
 }
 
 async fn blocking(work: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(io::Error::other(e)))
+    blocking::spawn(work).await.unwrap_or_else(|e| Err(io::Error::other(e)))
 }
 
 /// The arriving pieces as a reader.

@@ -85,9 +85,8 @@ impl FormerData {
         }
         let to = place.dirs.clone();
         let tasks: Vec<String> = group.tasks.iter().map(|t| t.name.to_string()).collect();
-        let moved = tokio::task::spawn_blocking(move || move_data(&from, &to, &tasks))
-            .await
-            .unwrap_or_else(|e| Err(io::Error::other(e)));
+        let moved =
+            blocking::spawn(move || move_data(&from, &to, &tasks)).await.unwrap_or_else(|e| Err(io::Error::other(e)));
         moved.map_err(|e| StartFailure::Setup {
             why: format!("take over the data of the previous allocation {previous}: {e}"),
             recoverable: true,

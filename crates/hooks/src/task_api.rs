@@ -100,7 +100,7 @@ impl TaskApis {
                 ));
             }
         }
-        let bound = tokio::task::spawn_blocking(move || bind(&secrets, owner)).await.map_err(|e| e.to_string())?;
+        let bound = blocking::spawn(move || bind(&secrets, owner)).await.map_err(|e| e.to_string())?;
         let (listener, identity) = bound.map_err(|e| e.to_string())?;
         let listener = UnixListener::from_std(listener).map_err(|e| e.to_string())?;
         let stop = self.stop.child_token();

@@ -182,7 +182,7 @@ impl CoreBinder {
         let sharing: Vec<Tenant> = tenants.into_iter().filter(|t| t.cores.is_empty() && !t.runs.is_empty()).collect();
         let any_reserved = self.kept || !reserved.is_empty();
         let (foreign, cpus) = (self.foreign, list(open.iter().copied()));
-        let done = tokio::task::spawn_blocking(move || bind_all(sharing, &cpus, foreign, any_reserved)).await;
+        let done = blocking::spawn(move || bind_all(sharing, &cpus, foreign, any_reserved)).await;
         let Ok((elsewhere, mut refused, left)) = done else { return problems };
         if !elsewhere.is_empty() {
             refused.extend(self.bind_containers(&elsewhere, &open).await);
@@ -217,7 +217,7 @@ impl CoreBinder {
         let bound = self.bound.lock().await;
         if bound.any && !self.reservable.is_empty() {
             // The next sweep removes what remains.
-            let _ = tokio::task::spawn_blocking(|| cgroup::host().sweep_cores()).await;
+            let _ = blocking::spawn(|| cgroup::host().sweep_cores()).await;
         }
     }
 

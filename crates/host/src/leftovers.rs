@@ -279,7 +279,7 @@ pub async fn table(since: Instant) -> Table {
     }
     let at = Instant::now();
     let before = last.as_ref().map(|(_, table)| table.clone()).unwrap_or_default();
-    let table = tokio::task::spawn_blocking(move || Arc::new(scan(&before))).await.unwrap_or_default();
+    let table = blocking::spawn(move || Arc::new(scan(&before))).await.unwrap_or_default();
     *last = Some((at, table.clone()));
     table
 }
@@ -421,7 +421,7 @@ fn read_sessions(places: &Places, boot: &str) -> HashMap<i32, Arc<Path>> {
 /// Reads the session notes that former agents have left for this node's tasks.
 pub async fn recall(places: &Places) {
     let places = places.clone();
-    let read = tokio::task::spawn_blocking(move || read_sessions(&places, &boot()));
+    let read = blocking::spawn(move || read_sessions(&places, &boot()));
     let read = read.await.unwrap_or_default();
     noted().extend(read);
 }
@@ -441,7 +441,7 @@ pub async fn take_in(places: &Places, owner: &Owner, cgroup: Option<TaskCgroup>)
             };
             if let Some(session) = table.iter().filter(leads).max_by_key(|seen| seen.start).map(|seen| seen.pid) {
                 let (places, owner) = (places.clone(), owner.clone());
-                drop(tokio::task::spawn_blocking(move || note_session(&places, &owner, session)).await);
+                drop(blocking::spawn(move || note_session(&places, &owner, session)).await);
             }
             return;
         };
@@ -450,7 +450,7 @@ pub async fn take_in(places: &Places, owner: &Owner, cgroup: Option<TaskCgroup>)
         };
         let node = places.node.clone();
         let found: Vec<(i32, u64)> = table.iter().filter(of_task).map(|seen| (seen.pid, seen.start)).collect();
-        let moved = tokio::task::spawn_blocking(move || {
+        let moved = blocking::spawn(move || {
             found
                 .into_iter()
                 .filter(|(pid, start)| {

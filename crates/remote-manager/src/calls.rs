@@ -308,7 +308,7 @@ async fn ready(prepared: Option<Result<Arc<Prepared>, String>>) -> Result<(TaskC
             let unpacked = if prepared.fetched_bytes() == 0 {
                 prepared.unpack()
             } else {
-                tokio::task::spawn_blocking(move || prepared.unpack()).await.unwrap_or_else(|e| Err(e.to_string()))
+                blocking::spawn(move || prepared.unpack()).await.unwrap_or_else(|e| Err(e.to_string()))
             };
             unpacked.map_err(|why| Answer::NotSent(format!("what was prepared cannot be read: {why}")))
         }

@@ -62,7 +62,7 @@ impl Drop for Dir {
         // The removal of the allocation's directory covers a failure.
         let remove = move || drop(fs::remove_dir_all(root));
         match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn_blocking(remove)),
+            Ok(_) => drop(blocking::spawn(remove)),
             Err(_) => remove(),
         }
     }
@@ -116,7 +116,7 @@ impl Fetching<'_> {
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(io::Error::other(e)))
+    blocking::spawn(work).await.unwrap_or_else(|e| Err(io::Error::other(e)))
 }
 
 /// Removes the preparations of a former agent. This agent has one at a time.

@@ -216,7 +216,7 @@ fn failure(error: RemoteError) -> Failure {
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> std::io::Result<T> + Send + 'static) -> Result<T, Failure> {
-    match tokio::task::spawn_blocking(work).await {
+    match blocking::spawn(work).await {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(error)) => Err(Failure::Here(error.to_string())),
         Err(error) => Err(Failure::Here(error.to_string())),

@@ -358,7 +358,7 @@ impl Plain<'_> {
         let until = tokio::time::Instant::now() + READING_PATIENCE;
         loop {
             let (place, instance) = (place.clone(), instance.clone());
-            let found = tokio::task::spawn_blocking(move || place.seen_ended(&instance)).await.ok()?;
+            let found = blocking::spawn(move || place.seen_ended(&instance)).await.ok()?;
             if found.is_some() || tokio::time::Instant::now() > until {
                 return found;
             }

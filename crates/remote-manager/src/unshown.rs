@@ -75,13 +75,13 @@ mod tests {
             let path = pipe.path().to_owned();
             // A writer that closes does not end it.
             let write = move || File::options().write(true).open(path)?.write_all(format!("{who}\n").as_bytes());
-            tokio::task::spawn_blocking(write).await.expect("joined").expect("written");
+            blocking::spawn(write).await.expect("joined").expect("written");
             heard(&format!("{who}\n")).await;
         }
         assert_eq!(pipe.text(), "one\ntwo\n");
         let (path, many) = (pipe.path().to_owned(), "x".repeat(100_000));
         let write = move || File::options().write(true).open(path)?.write_all(format!("{many}end\n").as_bytes());
-        tokio::task::spawn_blocking(write).await.expect("joined").expect("written");
+        blocking::spawn(write).await.expect("joined").expect("written");
         heard("end\n").await;
         assert_eq!(pipe.text().len(), evidence::TAIL);
     }

@@ -53,7 +53,7 @@ pub(crate) async fn disk_loop(disk: Arc<Disk>, store: Arc<dyn Store>, runner: Ar
                 () = runner.stopping().cancelled() => return,
             }
             let store = store.clone();
-            match tokio::task::spawn_blocking(move || store.probe()).await {
+            match blocking::spawn(move || store.probe()).await {
                 Ok(Ok(())) => {
                     disk.taken();
                     tracing::info!("the disk takes writes again");

@@ -456,7 +456,7 @@ fn join_secret(
 
 /// Runs what waits for the disk or for threads away from the runtime's own threads.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    joined(tokio::task::spawn_blocking(work).await)
+    joined(blocking::spawn(work).await)
 }
 
 /// What a task that nobody cancels has come to.

@@ -39,7 +39,7 @@ impl ServerHandle {
     /// When the store cannot be read, or is damaged.
     pub async fn save_snapshot(&self, release: &str) -> Result<Saved, ServerError> {
         let (inner, cluster, release) = (self.inner.clone(), self.cluster_id().to_string(), release.to_owned());
-        let made = tokio::task::spawn_blocking(move || {
+        let made = blocking::spawn(move || {
             let mut contents = inner.store.load().map_err(|error| ServerError::Store(error.to_string()))?;
             contents.rows.retain(|row| row.table != Table::SigningKeys);
             let keys = inner.keyring.export()?.into_iter();

@@ -69,23 +69,22 @@ pub fn play(plan: &Plan) -> Outcome {
     Outcome { took: begun.elapsed(), ..outcome }
 }
 
+/// A history with a second thread in it cannot be repeated.
+const SECOND_THREAD: &str = "work was given to a thread beside the simulation (see `blocking::spawn`)";
+
 fn played(plan: &Plan) -> Outcome {
     let root = tempfile::Builder::new().prefix("drover-sim-").tempdir_in(memory()).expect("a directory");
     let machine = Machine::new(plan.seed);
     machine.enter();
     assert!(machine::installed() && machine.rules(), "the clock of the C library was not replaced");
     let history = History::new(machine.clone());
-    let (entering, ticking, base) = (machine.clone(), machine.clone(), Arc::new(OnceLock::new()));
+    let (second, ticking, base) = (history.clone(), machine.clone(), Arc::new(OnceLock::new()));
     let since = base.clone();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)
-        // One: what is done in the background ends in the order in which it was begun. It is looked at when nothing
-        // else is left to do, and holds the clock meanwhile.
-        .max_blocking_threads(1)
-        .thread_keep_alive(Duration::from_secs(24 * 3600))
         .global_queue_interval(u32::MAX)
-        .on_thread_start(move || entering.enter())
+        .on_thread_start(move || second.violated(SECOND_THREAD))
         .on_thread_unpark(move || {
             let now = tokio::time::Instant::now();
             ticking.set_now(now.duration_since(*since.get_or_init(|| now)));

@@ -32,7 +32,6 @@ pub(crate) struct Machine {
     /// What servers make of it.
     steady: Mutex<Steady>,
     seed: u64,
-    threads: AtomicU64,
 }
 
 thread_local! {
@@ -52,14 +51,13 @@ impl Machine {
                 })
             },
         });
-        let [now, threads] = [AtomicU64::new(0), AtomicU64::new(0)];
-        Arc::new(Self { now, wrong: AtomicI64::new(0), steady: Mutex::default(), seed, threads })
+        blocking::simulate(|| here(|_| ()).is_some());
+        Arc::new(Self { now: AtomicU64::new(0), wrong: AtomicI64::new(0), steady: Mutex::default(), seed })
     }
 
     /// The calling thread belongs to the simulation from now on.
     pub(crate) fn enter(self: &Arc<Self>) {
-        let thread = self.threads.fetch_add(1, Ordering::Relaxed);
-        DRAWN.set(mix(self.seed ^ mix(thread)));
+        DRAWN.set(mix(self.seed));
         HERE.set(Some(self.clone()));
     }
 

@@ -343,12 +343,12 @@ impl Runs {
             apis.end(over.alloc.id, &over.task, &secrets);
             secrets::unmount_at(&secrets)
         };
-        if let Ok(Err(error)) = tokio::task::spawn_blocking(end).await {
+        if let Ok(Err(error)) = blocking::spawn(end).await {
             tracing::warn!(alloc = %place.alloc.id, task = %place.task, %error, "the secrets of a dead task stay \
                 until its directory goes");
         }
         if let Some(cgroup) = self.containment.cgroup(place) {
-            match tokio::task::spawn_blocking(move || cgroup.destroy()).await {
+            match blocking::spawn(move || cgroup.destroy()).await {
                 Ok(Ok(_)) => {
                     released.push(Write::Release { kind: "cgroup", key: format!("{}.{}", place.alloc.id, place.task) })
                 }
@@ -369,7 +369,7 @@ impl Runs {
         leftovers::end_alloc(&self.containment.places, place.alloc.id).await;
         place.network.release();
         network::end(&self.networks, &place.network).await;
-        match tokio::task::spawn_blocking(move || dirs.destroy()).await {
+        match blocking::spawn(move || dirs.destroy()).await {
             Ok(Ok(())) | Err(_) => {}
             Ok(Err(error)) => {
                 tracing::warn!(alloc = %place.alloc.id, %error, "the allocation's directory was not removed, the next \

@@ -46,10 +46,7 @@ impl Outputs {
 
     async fn make_place(&self, place: &TaskPlace, task: &Task) -> Result<(), String> {
         let dirs = place.dirs.clone();
-        tokio::task::spawn_blocking(move || dirs.create())
-            .await
-            .map_err(|e| e.to_string())?
-            .map_err(|e| e.to_string())?;
+        blocking::spawn(move || dirs.create()).await.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
         self.collectors.collect(place, task).await
     }
 

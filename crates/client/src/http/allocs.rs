@@ -139,8 +139,7 @@ pub(super) async fn pause() -> Response {
 
 pub(super) async fn host_stats(State(handle): State<ClientHandle>, query: Query) -> Result<Response, RequestError> {
     let at = handle.clone();
-    let sampled =
-        tokio::task::spawn_blocking(move || host::stats::host(&at.config().alloc_dir, at.inner.cpu.core_mhz())).await;
+    let sampled = blocking::spawn(move || host::stats::host(&at.config().alloc_dir, at.inner.cpu.core_mhz())).await;
     Ok(answer(&sampled.map_err(|e| RequestError::Failed(e.to_string()))?, query.pretty()))
 }
 

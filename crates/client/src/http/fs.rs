@@ -34,7 +34,7 @@ fn path(query: &Query, required: bool) -> Result<String, RequestError> {
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, files::FileError> + Send + 'static,
 ) -> Result<T, RequestError> {
-    match tokio::task::spawn_blocking(work).await {
+    match blocking::spawn(work).await {
         Ok(result) => result.map_err(|e| RequestError::Failed(e.to_string())),
         Err(e) => Err(RequestError::Failed(e.to_string())),
     }
@@ -84,7 +84,7 @@ pub(super) async fn readat(
 /// The bytes of a file; what goes wrong is said in the body, the headers have left by then.
 fn whole(root: PathBuf, path: String, offset: u64, limit: Option<u64>) -> axum::body::Body {
     let (sink, body) = frames::channel(true);
-    tokio::task::spawn_blocking(move || {
+    blocking::spawn(move || {
         let (file, _) = match files::open_file(&root, &path) {
             Ok(open) => open,
             Err(e) => return drop(sink.blocking_send(Item::Trouble(e.to_string()))),

@@ -88,7 +88,7 @@ async fn collected(dirs: AllocDirs, task: Arc<str>) -> bool {
             .any(|kind| RotatedLog::new(dirs.logs(), format!("{task}.{kind}")).segments().is_ok_and(|s| !s.is_empty()));
         collected && Kept::find(&dirs, &task).is_none()
     };
-    tokio::task::spawn_blocking(work).await.unwrap_or_default()
+    blocking::spawn(work).await.unwrap_or_default()
 }
 
 /// The task has ended for good: nothing more will be written.
@@ -257,7 +257,7 @@ impl Remote {
 
     async fn find(&self) -> Option<Kept> {
         let (dirs, task) = (self.dirs.clone(), self.task.clone());
-        tokio::task::spawn_blocking(move || Kept::find(&dirs, &task)).await.unwrap_or_default()
+        blocking::spawn(move || Kept::find(&dirs, &task)).await.unwrap_or_default()
     }
 
     fn unreadable(&self, why: &str) -> String {
@@ -289,7 +289,7 @@ impl Remote {
         let log = kept.log(self.kind);
         loop {
             let (log, at) = (log.clone(), *place);
-            let read = tokio::task::spawn_blocking(move || {
+            let read = blocking::spawn(move || {
                 let from = if at.from_end { log.end()?.saturating_sub(at.offset) } else { at.offset };
                 log.read(from, FRAME_BYTES)
             });

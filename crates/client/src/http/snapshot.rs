@@ -41,7 +41,7 @@ pub(super) async fn snapshot(
     };
     let dirs = AllocDirs::new(&handle.config().alloc_dir, id);
     let (sender, pieces) = mpsc::channel(8);
-    tokio::task::spawn_blocking(move || {
+    blocking::spawn(move || {
         let mut to = io::BufWriter::with_capacity(PIECE, Sender(sender.clone()));
         if let Err(error) = archive::pack(&dirs, &tasks, &mut to).and_then(|()| io::Write::flush(&mut to)) {
             // The answer is broken off: what was received is not taken for complete.

@@ -45,7 +45,7 @@ impl Tls {
     ) -> Result<Dialled<TcpStream>, String> {
         let roots = match self.skip_verify {
             true => None,
-            false => Some(tokio::task::spawn_blocking(roots).await.map_err(|e| e.to_string())??),
+            false => Some(blocking::spawn(roots).await.map_err(|e| e.to_string())??),
         };
         self.speak(roots, stream, host, protocol).await
     }

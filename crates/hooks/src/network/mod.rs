@@ -251,7 +251,7 @@ impl AllocNetwork {
                 self.write(&record).await?;
             }
             None => {
-                let made = tokio::task::spawn_blocking(move || netns::create(&own)).await;
+                let made = blocking::spawn(move || netns::create(&own)).await;
                 let made = made.unwrap_or_else(|e| Err(std::io::Error::other(e)));
                 made.map_err(|e| {
                     setup(format!("make a network namespace: {e}; it needs root and a kernel with network namespaces"))
@@ -280,7 +280,7 @@ impl AllocNetwork {
 
     async fn write(&self, record: &Record) -> Result<(), StartFailure> {
         let (record, dir) = (record.clone(), self.dir.clone());
-        let written = tokio::task::spawn_blocking(move || record.write(&dir)).await;
+        let written = blocking::spawn(move || record.write(&dir)).await;
         let written = written.unwrap_or_else(|e| Err(std::io::Error::other(e)));
         written.map_err(|e| setup(format!("write the record of the network in {}: {e}", self.dir.display())))
     }
@@ -462,7 +462,7 @@ pub async fn end(with: &Networks, dir: &Path) -> Result<(), String> {
     }
     drop(log);
     let dir = dir.to_owned();
-    let removed = tokio::task::spawn_blocking(move || {
+    let removed = blocking::spawn(move || {
         netns::remove(&dir.join("ns"))?;
         record::remove(&dir)
     });

@@ -96,7 +96,7 @@ impl Templates {
             services.mark_unchanged();
             let now = now_ns();
             let work = plan.clone();
-            let outcome = tokio::task::spawn_blocking(move || first(&work, now)).await;
+            let outcome = blocking::spawn(move || first(&work, now)).await;
             let missing = match outcome.unwrap_or_else(|e| Err((format!("rendering broke off: {e}"), true))) {
                 Ok(First::Done(variables)) => return Ok(variables),
                 Ok(First::Missing(missing)) => missing,
@@ -174,7 +174,7 @@ pub async fn bundle(
     loop {
         version.mark_unchanged();
         let work = plan.clone();
-        let bundled = tokio::task::spawn_blocking(move || bundle_now(&work)).await;
+        let bundled = blocking::spawn(move || bundle_now(&work)).await;
         match bundled.unwrap_or_else(|e| Err(Unbundled::Later(format!("rendering broke off: {e}")))) {
             Err(Unbundled::Later(_)) if plan.services.unknown() && begin.elapsed() < TELL_AFTER => {
                 let _ = tokio::time::timeout(TELL_AFTER, version.changed()).await;

@@ -319,5 +319,5 @@ fn open(plan: &Plan) -> Result<Directories, String> {
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, String> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(format!("rendering broke off: {e}")))
+    blocking::spawn(work).await.unwrap_or_else(|e| Err(format!("rendering broke off: {e}")))
 }

@@ -45,7 +45,7 @@ pub async fn look(
     known: HashSet<AllocId>,
 ) -> Vec<Thing> {
     let table = leftovers::table(Instant::now()).await;
-    let looked = tokio::task::spawn_blocking(move || {
+    let looked = blocking::spawn(move || {
         let mut known = known;
         known.extend(alloc_dirs(&config).into_iter().map(|(id, _)| id));
         let mut things = processes(&*plugins, &places, &table, &known);

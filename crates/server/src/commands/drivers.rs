@@ -98,7 +98,7 @@ impl ServerHandle {
     /// a thread that serves others.
     pub(super) async fn check_drivers(&self, job: &Job) -> DriverVerdict {
         let (schemas, state, job) = (self.inner.schemas.clone(), self.snapshot(), job.clone());
-        let checked = tokio::task::spawn_blocking(move || configurations(&state, &schemas, &job)).await;
+        let checked = blocking::spawn(move || configurations(&state, &schemas, &job)).await;
         checked.unwrap_or_else(|error| {
             tracing::error!(%error, "the check of a job's driver configurations broke off; the nodes check them");
             DriverVerdict::default()

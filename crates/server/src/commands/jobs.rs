@@ -95,7 +95,7 @@ impl ServerHandle {
         let (request, most) = (PlanJob { job, ..request }, self.config().most_of_a_job());
         // Scoring every node takes a while on large clusters.
         let preview = move || plan::preview(&state, request, most, (now_ns(), seed()), &mut new_id);
-        let preview = tokio::task::spawn_blocking(preview).await.unwrap_or_else(|error| Err(error.to_string()));
+        let preview = blocking::spawn(preview).await.unwrap_or_else(|error| Err(error.to_string()));
         let preview = preview.map_err(|why| ServerError::Internal { what: "the dry run", why })?;
         Ok(PlanPreview { warnings, ..preview })
     }

@@ -81,7 +81,7 @@ impl ServerHandle {
         change: impl FnOnce(&Keyring) -> Result<T, KeyringError> + Send + 'static,
     ) -> Result<T, ServerError> {
         let keyring = self.inner.keyring.clone();
-        match tokio::task::spawn_blocking(move || change(&keyring)).await {
+        match blocking::spawn(move || change(&keyring)).await {
             Ok(changed) => changed.map_err(ServerError::from),
             Err(error) => Err(ServerError::Internal { what: "changing the signing keys", why: error.to_string() }),
         }
