@@ -235,8 +235,14 @@ impl Watch for Service {
     type WatchStream = Answers<WatchResponse>;
 
     async fn watch(&self, request: Request<Streaming<WatchRequest>>) -> Result<Response<Self::WatchStream>, Status> {
-        self.enter(&request).await?;
+        let entered = self.enter(&request).await;
         let first = request.into_inner().message().await?.and_then(|first| first.request);
+        if let Err(refused) = entered {
+            // etcd asks for rights within the stream, and says so there.
+            let cancel_reason = format!("rpc error: code = Unauthenticated desc = {}", refused.message());
+            let answer = WatchResponse { created: true, canceled: true, cancel_reason, ..WatchResponse::default() };
+            return Ok(Response::new(Box::pin(tokio_stream::once(Ok(answer)))));
+        }
         let Some(watch_request::Request::Create(create)) = first else {
             return Err(Status::invalid_argument("a watch is expected"));
         };

@@ -280,9 +280,8 @@ impl Client {
             match ended {
                 Attempt::NotSent(text) => why.push(format!("{}: {text}", address.name)),
                 Attempt::Failed(status) => match said(&status) {
-                    Said::Refused(Reason::Token) if !renewed && self.0.user.is_some() => {
+                    Said::Refused(Reason::Token) if !renewed && self.forget_token() => {
                         renewed = true;
-                        self.0.token.lock().unwrap_or_else(PoisonError::into_inner).take();
                         continue;
                     }
                     Said::Refused(reason) => {
@@ -303,6 +302,12 @@ impl Client {
             turn += 1;
         }
         Err(unanswered.unwrap_or_else(|| Error::Unreachable(why.join("; "))))
+    }
+
+    /// The next call gets a new token; false where there is no user, who could have another one.
+    pub(crate) fn forget_token(&self) -> bool {
+        self.0.token.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.0.user.is_some()
     }
 
     /// Adds the token of the user.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Status, Streaming, metadata::AsciiMetadataValue};
+use tonic::{Code, Request, Status, Streaming, metadata::AsciiMetadataValue};
 
 use crate::{
     Client, Error, Reason,
@@ -56,6 +56,15 @@ impl Client {
             start_revision: start,
             ..WatchCreateRequest::default()
         };
+        match self.open_watch(create.clone()).await {
+            Err(WatchError::Ended(error)) if error.refused() == Some(Reason::Token) && self.forget_token() => {
+                self.open_watch(create).await
+            }
+            opened => opened,
+        }
+    }
+
+    async fn open_watch(&self, create: WatchCreateRequest) -> Result<Watch, WatchError> {
         let (channel, endpoint) = self.channel().await?;
         let failed = |why: String| Error::Unanswered { endpoint: endpoint.clone(), why };
         let opening = async {
@@ -152,8 +161,14 @@ fn canceled(response: WatchResponse, endpoint: &str) -> WatchError {
     if response.compact_revision > 0 {
         return WatchError::Compacted(response.compact_revision);
     }
-    Error::Unanswered { endpoint: endpoint.to_owned(), why: format!("the watch ended: {}", response.cancel_reason) }
-        .into()
+    let why = format!("the watch ended: {}", response.cancel_reason);
+    // Who shows a token that has ended gets one of these in the stream, no status (server/etcdserver/api/v3rpc/watch.go,
+    // isWatchPermitted).
+    let denied = ["permission denied", "invalid auth token", "revision of auth store is old"];
+    if denied.iter().any(|text| response.cancel_reason.contains(text)) {
+        return Error::Refused { reason: Reason::Token, code: Code::PermissionDenied, text: why }.into();
+    }
+    Error::Unanswered { endpoint: endpoint.to_owned(), why }.into()
 }
 
 fn ended(status: &Status, endpoint: &str) -> Error {

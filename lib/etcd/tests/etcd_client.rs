@@ -157,6 +157,12 @@ async fn a_token_is_renewed_when_it_has_ended() {
     known.put("k", "1", 0).await.unwrap();
     fake.forget_tokens();
     known.put("k", "2", 0).await.unwrap();
+    fake.forget_tokens();
+    let mut watch = known.watch("k", "", 0).await.unwrap();
+    known.put("k", "3", 0).await.unwrap();
+    assert_eq!(soon(watch.next()).await.unwrap().events.len(), 1);
+    let stranger = client(&fake).watch("k", "", 0).await;
+    assert!(matches!(&stranger, Err(WatchError::Ended(Error::Refused { .. }))), "without a user: {:?}", stranger.err());
     assert!(!format!("{:?}{known:?}", user("secret")).contains("secret"), "passwords stay out of logs");
     let refused = with(user("wrong")).put("k", "3", 0).await.unwrap_err();
     assert!(matches!(refused, Error::Refused { .. }), "{refused}");
