@@ -129,7 +129,8 @@ impl HostChannel {
         };
         let words = Arc::new(Mutex::new(String::new()));
         let listening = tokio::spawn(listen(stderr, words.clone()));
-        let opened = tokio::time::timeout(patience.greeting, greet(&mut stdin, &mut stdout, nonce)).await;
+        let until = tokio::time::Instant::now() + patience.greeting;
+        let opened = tokio::time::timeout_at(until, greet(&mut stdin, &mut stdout, nonce)).await;
         let (hello, received) = match opened {
             Ok(Ok(greeted)) => greeted,
             Ok(Err(Greeting::Told(error))) => {
@@ -141,7 +142,13 @@ impl HostChannel {
                 return Err(with_words(error, &words));
             }
             Ok(Err(Greeting::Ended(noise))) => {
-                let end = child.wait().await.map(|status| status.to_string()).unwrap_or_default();
+                let end = match tokio::time::timeout_at(until, child.wait()).await {
+                    Ok(end) => end.map(|status| status.to_string()).unwrap_or_default(),
+                    Err(_) => {
+                        let _ = child.start_kill();
+                        "its end of the pipe is closed, but it runs on".into()
+                    }
+                };
                 let _ = tokio::time::timeout(FAREWELL, listening).await;
                 return Err(OpenError::Ended(ended(&end, &lock(&words), &noise)));
             }

@@ -221,20 +221,23 @@ impl Executor {
         let Some(given) = self.epoch else {
             return Ok(());
         };
-        loop {
-            if self.inner.shared.outcome.borrow().is_none() {
-                match self.ask(request::Op::Claim(Claim {})).await {
-                    Err(Error::NotRunning { .. }) => {}
-                    other => return other.map(drop),
+        let dir = &self.inner.shared.state_dir;
+        let claimed = async {
+            loop {
+                if self.inner.shared.outcome.borrow().is_none() {
+                    match self.ask(request::Op::Claim(Claim {})).await {
+                        Err(Error::NotRunning { .. }) => {}
+                        other => return other.map(drop),
+                    }
                 }
+                // The executor leaves a moment after its last message.
+                if let Some(_lock) = contain::try_lock(dir)? {
+                    return contain::claim(dir, given);
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            let dir = self.inner.shared.state_dir.clone();
-            // The executor leaves a moment after its last message.
-            if let Some(_lock) = contain::try_lock(&dir)? {
-                return contain::claim(&dir, given);
-            }
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        };
+        self.within(DEATH, claimed).await
     }
 
     /// Present resource use of the whole tree.
@@ -253,10 +256,9 @@ impl Executor {
             return self.wait().await;
         }
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-        let asked = self.send(request::Op::Stop(Stop { signal, grace_ms })).await;
         let deadline = grace.saturating_add(DEATH);
         let outcome = tokio::time::timeout(deadline, async {
-            match asked {
+            match self.inner.shared.send(self.epoch, request::Op::Stop(Stop { signal, grace_ms }), &[]).await {
                 Ok(answer) => match answer.await {
                     Ok(reply::Body::Exited(_)) | Err(_) => self.wait().await,
                     Ok(reply::Body::Failure(failure)) => {
@@ -304,19 +306,23 @@ impl Executor {
 
     /// Sends a request with descriptors.
     pub(crate) async fn ask_with(&self, op: request::Op, fds: &[BorrowedFd<'_>]) -> Result<reply::Body, Error> {
-        let state_dir = || self.inner.shared.state_dir.clone();
-        let answer = self.inner.shared.send(self.epoch, op, fds).await?;
-        match tokio::time::timeout(ANSWER, answer).await {
-            Ok(Ok(reply::Body::Failure(failure))) => Err(Error::refused(&state_dir(), self.epoch, failure)),
-            Ok(Ok(body)) => Ok(body),
-            // The connection has ended, and so has the executor.
-            Ok(Err(_)) => Err(Error::NotRunning { state_dir: state_dir() }),
-            Err(_) => Err(Error::Unresponsive { state_dir: state_dir(), seconds: ANSWER.as_secs() }),
-        }
+        let state_dir = &self.inner.shared.state_dir;
+        let answered = async {
+            match self.inner.shared.send(self.epoch, op, fds).await?.await {
+                Ok(reply::Body::Failure(failure)) => Err(Error::refused(state_dir, self.epoch, failure)),
+                Ok(body) => Ok(body),
+                // The connection has ended, and so has the executor.
+                Err(_) => Err(Error::NotRunning { state_dir: state_dir.clone() }),
+            }
+        };
+        self.within(ANSWER, answered).await
     }
 
-    async fn send(&self, op: request::Op) -> Result<oneshot::Receiver<reply::Body>, Error> {
-        self.inner.shared.send(self.epoch, op, &[]).await
+    /// [`Error::Unresponsive`] where that much patience is not enough.
+    async fn within<T>(&self, patience: Duration, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let state_dir = || self.inner.shared.state_dir.clone();
+        let late = |_| Err(Error::Unresponsive { state_dir: state_dir(), seconds: patience.as_secs() });
+        tokio::time::timeout(patience, work).await.unwrap_or_else(late)
     }
 
     fn unexpected(&self) -> Error {
@@ -409,6 +415,9 @@ async fn left(state_dir: &Path, patience: Duration) -> bool {
 }
 
 impl Shared {
+    /// Sends a request. Its callers bound the wait: an executor that stands still reads nothing once its socket is full,
+    /// and until it is found ended the connection may be gone. Cancel safe: the kernel takes a frame whole or not at
+    /// all.
     #[expect(clippy::await_holding_invalid_type, reason = "frames are written whole, one after the other")]
     async fn send(
         &self,
@@ -421,11 +430,10 @@ impl Shared {
         let mut frame = Vec::new();
         encode_frame(&Request { id, epoch, op: Some(op) }, &mut frame);
         let gone = || Error::NotRunning { state_dir: self.state_dir.clone() };
-        let begun = Instant::now();
         loop {
             let mut writer = self.writer.lock().await;
             if let Some(half) = writer.as_mut() {
-                self.pending().insert(id, answer);
+                self.awaits(id, answer);
                 if write(half, &frame, fds).await.is_err() {
                     self.pending().remove(&id);
                     return Err(gone());
@@ -433,12 +441,19 @@ impl Shared {
                 return Ok(answered);
             }
             drop(writer);
-            if self.outcome.borrow().is_some() || begun.elapsed() > ANSWER {
+            if self.outcome.borrow().is_some() {
                 return Err(gone());
             }
             // The connection has just ended; soon there is a new one, or the workload's end is known.
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
+    }
+
+    /// Somebody awaits the answer to a request; those who do not any more are forgotten.
+    fn awaits(&self, id: u64, answer: oneshot::Sender<reply::Body>) {
+        let mut pending = self.pending();
+        pending.retain(|_, waiter| !waiter.is_closed());
+        pending.insert(id, answer);
     }
 
     fn pending(&self) -> std::sync::MutexGuard<'_, HashMap<u64, oneshot::Sender<reply::Body>>> {
@@ -601,6 +616,37 @@ pub(crate) async fn receive(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Longer than any wait of a caller; of a paused clock.
+    const EVER: Duration = Duration::from_secs(3600);
+
+    #[tokio::test(start_paused = true)]
+    async fn an_executor_that_stands_still_holds_no_caller_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let executor = Executor::connected(dir.path(), ours, Vec::new(), HelloReply::default(), None);
+        // As many as a socket takes, and more.
+        for n in 0..600 {
+            let answer = tokio::time::timeout(EVER, executor.signal(0)).await;
+            assert!(matches!(answer, Ok(Err(Error::Unresponsive { .. }))), "request {n}: {answer:?}");
+        }
+        assert!(executor.inner.shared.pending().len() <= 2, "the wait of the connection, and the newest request");
+        let stopped = tokio::time::timeout(EVER, executor.stop(15, Duration::from_secs(5))).await;
+        assert!(matches!(stopped, Ok(Err(Error::Unresponsive { .. }))), "{stopped:?}");
+        drop(theirs);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_of_an_ended_workload_waits_for_its_lock_but_not_for_ever() {
+        let dir = tempfile::tempdir().unwrap();
+        let executor = Executor::finished(dir.path(), ResultRecord::default()).at_epoch(3);
+        let held = contain::try_lock(dir.path()).unwrap().unwrap();
+        let claimed = tokio::time::timeout(EVER, executor.claim()).await;
+        assert!(matches!(claimed, Ok(Err(Error::Unresponsive { .. }))), "{claimed:?}");
+        drop(held);
+        executor.claim().await.unwrap();
+        assert_eq!(executor.accepted_epoch().unwrap(), 3);
+    }
 
     /// Between two looks of the remover, an executor has made its cgroup and was killed.
     #[tokio::test]

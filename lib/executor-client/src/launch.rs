@@ -216,12 +216,19 @@ impl Launcher {
         ours.set_nonblocking(true).map_err(Error::io("prepare the socket for", state_dir))?;
         let mut ours = UnixStream::from_std(ours).map_err(Error::io("register the socket for", state_dir))?;
         let mut child = self.spawn(verb, state_dir, theirs.into()).await?;
-        // If the executor exits early, its own reason is better than this error.
-        let _ = ours.write_all(frame).await;
         let mut buffer = Vec::new();
-        let first = tokio::time::timeout(START, receive(&mut ours, &mut buffer, state_dir)).await;
-        // It has forked; this half exits at once and must not stay a zombie.
-        let _ = child.wait().await;
+        let first = tokio::time::timeout(START, async {
+            // If the executor exits early, its own reason is better than this error.
+            let _ = ours.write_all(frame).await;
+            receive(&mut ours, &mut buffer, state_dir).await
+        })
+        .await;
+        if first.is_err() {
+            // It hangs before it has forked, or has forked: then this ends nothing that counts.
+            let _ = child.start_kill();
+        }
+        // It has forked; this half exits at once and must not stay a zombie. After a drop the runtime looks after it.
+        let _ = tokio::time::timeout(START, child.wait()).await;
         let failed =
             |message: &str| Error::Launch { state_dir: state_dir.to_owned(), message: message.into(), errno: 0 };
         let reply = match first
@@ -311,5 +318,28 @@ fn start_failure(state_dir: &Path, command: &Path, epoch: Option<u64>, failure: 
         ErrorCode::Exec => Error::refused(state_dir, epoch, failure).in_starting(command.as_os_str()),
         ErrorCode::StaleEpoch => Error::refused(state_dir, epoch, failure),
         _ => Error::Launch { state_dir: state_dir.to_owned(), message: failure.message, errno: failure.errno },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_executor_that_hangs_at_its_start_is_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let (binary, begun) = (dir.path().join("hangs"), dir.path().join("pid"));
+        testkit::program(&binary, &format!("#!/bin/sh\necho $$ > {}\nexec sleep 600\n", begun.display()));
+        let launcher = Launcher { binary, cgroups: CgroupHost::detect() };
+        let (state, spec) =
+            (dir.path().join("state"), LaunchSpec { command: "/bin/true".into(), ..Default::default() });
+        // The clock is paused: an hour is over when nothing else goes on.
+        let launched = tokio::time::timeout(Duration::from_secs(3600), launcher.launch(&state, spec)).await;
+        assert!(matches!(launched, Ok(Err(Error::Unresponsive { .. }))), "{launched:?}");
+        testkit::until("its end", || {
+            let pid = std::fs::read_to_string(&begun).unwrap_or_default();
+            // It may have been killed before its first line.
+            pid.is_empty() || !Path::new("/proc").join(pid.trim()).join("exe").exists()
+        });
     }
 }

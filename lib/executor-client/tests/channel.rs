@@ -189,6 +189,19 @@ async fn a_reader_that_waits_holds_up_nobody_else() {
 }
 
 #[tokio::test]
+async fn a_far_end_that_closes_its_output_and_lives_on_is_given_up() {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", "exec >&-; exec sleep 600"]).kill_on_drop(true);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    let pid = child.id().unwrap();
+    let patience = Patience { greeting: Duration::from_secs(2), ..PATIENCE };
+    let opened = soon(HostChannel::open(child, "n", patience)).await;
+    assert!(matches!(&opened, Err(OpenError::Ended(why)) if why.contains("runs on")), "{opened:?}");
+    eventually("its end", || !Path::new(&format!("/proc/{pid}/exe")).exists()).await;
+}
+
+#[tokio::test]
 async fn another_channel_sees_the_same_and_the_end_of_one_is_said() {
     let host = Host::new().await;
     let key = host.ensure("t", "exec sleep 1000").await;
