@@ -162,8 +162,8 @@ fn canceled(response: WatchResponse, endpoint: &str) -> WatchError {
         return WatchError::Compacted(response.compact_revision);
     }
     let why = format!("the watch ended: {}", response.cancel_reason);
-    // Who shows a token that has ended gets one of these in the stream, no status (server/etcdserver/api/v3rpc/watch.go,
-    // isWatchPermitted).
+    // Who shows a token that has ended gets one of these in the stream, no status (isWatchPermitted in
+    // server/etcdserver/api/v3rpc/watch.go).
     let denied = ["permission denied", "invalid auth token", "revision of auth store is old"];
     if denied.iter().any(|text| response.cancel_reason.contains(text)) {
         return Error::Refused { reason: Reason::Token, code: Code::PermissionDenied, text: why }.into();

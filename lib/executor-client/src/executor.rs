@@ -415,9 +415,9 @@ async fn left(state_dir: &Path, patience: Duration) -> bool {
 }
 
 impl Shared {
-    /// Sends a request. Its callers bound the wait: an executor that stands still reads nothing once its socket is full,
-    /// and until it is found ended the connection may be gone. Cancel safe: the kernel takes a frame whole or not at
-    /// all.
+    /// Sends a request. Its callers bound the wait: an executor that stands still reads nothing, until its socket is
+    /// full, and the connection may be gone before the executor is found ended. Cancel safe: the kernel takes a frame
+    /// whole or not at all.
     #[expect(clippy::await_holding_invalid_type, reason = "frames are written whole, one after the other")]
     async fn send(
         &self,
