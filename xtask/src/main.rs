@@ -92,6 +92,10 @@ usage: cargo xtask COMMAND
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    if args.is_empty() || args[0] == "help" || args.iter().any(|arg| ["-h", "--help"].contains(arg)) {
+        eprint!("{HELP}");
+        return Ok(());
+    }
     match args.as_slice() {
         ["lint"] => tidy::lint(),
         ["lint", "--tree"] => tidy::check(),
@@ -123,10 +127,6 @@ fn main() -> Result<()> {
         ["peer", "nomad", out] => peer::nomad(&peer::NOMAD_1_9, std::path::Path::new(out)),
         ["peer", "nomad", out, name] => peer::nomad(peer::release(name)?, std::path::Path::new(out)),
         ["peer", "raw_exec", out] => peer::GO_RAW_EXEC.build(std::path::Path::new(out)),
-        ["help" | "-h" | "--help"] | [] => {
-            eprint!("{HELP}");
-            Ok(())
-        }
         other => bail!("no such command: {}\n\n{HELP}", other.join(" ")),
     }
 }
