@@ -385,6 +385,9 @@ pub fn report(
 }
 
 /// Decides on an operator's order for a slot, or refuses it with the reason.
+///
+/// # Errors
+/// Why the order cannot be carried out now. Nothing changes then.
 pub fn order(
     state: &State,
     slot: &SlotKey,

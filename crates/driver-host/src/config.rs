@@ -41,6 +41,9 @@ fn text(diagnostics: &[Diagnostic]) -> String {
 }
 
 /// Validates a configuration against a schema and encodes it for the plugin. Needs no running plugin.
+///
+/// # Errors
+/// When the schema itself is invalid, or the configuration does not fit it; each finding has its place.
 pub fn encode_config(schema: &wire::Spec, config: &Value, variables: &Variables) -> Result<Vec<u8>, ConfigError> {
     encode(&check(schema)?, config, variables)
 }

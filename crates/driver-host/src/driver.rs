@@ -125,6 +125,9 @@ impl Driver {
     }
 
     /// Evaluates a task's `config` (the JSON of the job) to the bytes of `TaskConfig.msgpack_driver_config`.
+    ///
+    /// # Errors
+    /// [`ConfigError::NoSchema`] before the plugin has run once; else as [`crate::encode_config`].
     pub fn encode_task_config(
         &self,
         config: &serde_json::Value,
@@ -234,6 +237,9 @@ impl Driver {
     /// may have started: destroy it before another attempt. After the last two the process may still be working on the
     /// start: end it first with [`Driver::end_process_of`]. [`CallError::recoverable`] says whether the restart policy
     /// applies.
+    ///
+    /// # Errors
+    /// See [`CallError`]. After [`CallError::NotReady`] and an answer of the driver no task has started.
     pub async fn start_task_in(&self, turn: &Turn, mut config: TaskConfig) -> Result<Started, CallError> {
         build::fill_resources(&mut config);
         let request = StartTaskRequest { task: Some(config.clone()) };
@@ -281,6 +287,9 @@ impl Driver {
     }
 
     /// Makes a new process of the plugin (or a new agent) adopt a task. Success means that [`Driver::wait_task`] works.
+    ///
+    /// # Errors
+    /// See [`CallError`]. The task may run all the same, except after [`CallError::TaskNotFound`].
     pub async fn recover_task(&self, handle: TaskHandle) -> Result<(), CallError> {
         let task_id = handle.config.as_ref().map(|config| config.id.clone()).unwrap_or_default();
         let request = RecoverTaskRequest { task_id: task_id.clone(), handle: Some(handle) };
@@ -296,6 +305,9 @@ impl Driver {
     }
 
     /// Waits for the end of a task, without a deadline; ends with [`CallError::PluginGone`] when the plugin does.
+    ///
+    /// # Errors
+    /// See [`CallError`]. None of them says that the task has ended, except [`CallError::TaskNotFound`].
     pub async fn wait_task(&self, id: &str) -> Result<TaskExit, CallError> {
         let request = WaitTaskRequest { task_id: id.to_owned() };
         let answer =
@@ -315,6 +327,9 @@ impl Driver {
     }
 
     /// Sends the signal (empty: the driver's default), waits, kills; returns after the task's death.
+    ///
+    /// # Errors
+    /// See [`CallError`]. The task may have ended or may still end.
     pub async fn stop_task(&self, id: &str, signal: &str, timeout: Duration) -> Result<(), CallError> {
         let request = StopTaskRequest {
             task_id: id.to_owned(),
@@ -327,6 +342,9 @@ impl Driver {
     }
 
     /// Frees a task at the driver. True if the driver knew the task; an unknown one is a success, too.
+    ///
+    /// # Errors
+    /// See [`CallError`]. The call may be repeated.
     pub async fn destroy_task(&self, id: &str, force: bool) -> Result<bool, CallError> {
         let request = DestroyTaskRequest { task_id: id.to_owned(), force };
         let limit = self.shared.timing.task_call;
@@ -341,6 +359,9 @@ impl Driver {
     }
 
     /// Asks for the state of a task.
+    ///
+    /// # Errors
+    /// See [`CallError`].
     pub async fn inspect_task(&self, id: &str) -> Result<Inspection, CallError> {
         let request = InspectTaskRequest { task_id: id.to_owned() };
         let limit = self.shared.timing.short_call;
@@ -351,6 +372,9 @@ impl Driver {
     }
 
     /// Sends a signal such as `SIGHUP`.
+    ///
+    /// # Errors
+    /// See [`CallError`]. After [`CallError::Timeout`] the signal may still arrive.
     pub async fn signal_task(&self, id: &str, signal: &str) -> Result<(), CallError> {
         let request = SignalTaskRequest { task_id: id.to_owned(), signal: signal.to_owned() };
         let limit = self.shared.timing.short_call;
@@ -359,6 +383,9 @@ impl Driver {
     }
 
     /// Runs a command in a task and returns its output.
+    ///
+    /// # Errors
+    /// See [`CallError`]. The command may have run, or may still run.
     pub async fn exec_task(&self, id: &str, command: Vec<String>, timeout: Duration) -> Result<ExecResult, CallError> {
         let request = ExecTaskRequest { task_id: id.to_owned(), command, timeout: Some(build::duration(timeout)) };
         let limit = timeout.saturating_add(self.shared.timing.short_call);
@@ -373,6 +400,9 @@ impl Driver {
     }
 
     /// Samples of resource use, the first one at once. Ends with an error or with the plugin; a drop cancels.
+    ///
+    /// # Errors
+    /// [`CallError::NotReady`]. All others come as the last item.
     pub fn stats(&self, id: &str, interval: Duration) -> Result<StatsStream, CallError> {
         let session = self.session()?;
         let (out, samples) = mpsc::channel(1);
@@ -413,6 +443,9 @@ impl Driver {
     }
 
     /// Creates the network of an allocation; the flag says whether it is new.
+    ///
+    /// # Errors
+    /// See [`CallError`]. The call may be repeated: the flag of its answer tells whether the network was there.
     pub async fn create_network(
         &self,
         alloc_id: &str,
@@ -429,6 +462,9 @@ impl Driver {
     }
 
     /// Removes the network of an allocation.
+    ///
+    /// # Errors
+    /// See [`CallError`]. The call may be repeated.
     pub async fn destroy_network(&self, alloc_id: &str, spec: Option<NetworkIsolationSpec>) -> Result<(), CallError> {
         let request = DestroyNetworkRequest { alloc_id: alloc_id.to_owned(), isolation_spec: spec };
         let limit = self.shared.timing.task_call;

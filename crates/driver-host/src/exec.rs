@@ -70,6 +70,9 @@ impl ExecSession {
 
 impl Driver {
     /// Starts an interactive command in a task.
+    ///
+    /// # Errors
+    /// [`CallError::NotReady`]. All others come as the last output.
     pub fn exec_streaming(&self, id: &str, command: Vec<String>, tty: bool) -> Result<ExecSession, CallError> {
         let session = self.session()?;
         let setup = Setup { task_id: id.to_owned(), command, tty };

@@ -289,6 +289,9 @@ struct Plugin {
 impl DriverHost {
     /// Starts all plugins, in parallel and in the background; the fingerprint of a failed one has the reason. Must be
     /// called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When a directory cannot be made or has too long a path, or two plugins have one name. Nothing was started.
     pub fn start(options: HostOptions) -> Result<Self, StartHostError> {
         let HostOptions { plugins, socket_dir, state_dir, agent, timing, anew } = options;
         let socket_dir = prepare(&socket_dir)?;
@@ -388,6 +391,9 @@ impl DriverHost {
     /// Reloads the plugins in their present configuration. Replaces a changed one once the new one is known to come up.
     /// Starts new ones, ends removed ones, and retries failed ones at once. Does not touch tasks; the node recovers
     /// each with the new process. Returns when all that is done. One reload runs at a time.
+    ///
+    /// # Errors
+    /// When two plugins have one name. Nothing was changed.
     #[expect(clippy::await_holding_invalid_type, reason = "one reload runs at a time")]
     pub async fn reload(&self, plugins: Vec<PluginSpec>) -> Result<BTreeMap<String, Reloaded>, StartHostError> {
         let names = checked_names(&plugins)?;

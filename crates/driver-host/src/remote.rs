@@ -67,6 +67,10 @@ impl Remote {
 
     /// Create or get: idempotent for the same key. If the request keeps intents, an answer with an intent means that
     /// nothing was created.
+    ///
+    /// # Errors
+    /// [`RemoteError`]. After [`RemoteError::CouldNotAsk`] the instance may exist; the same call with the same key
+    /// finds it.
     pub async fn ensure(&self, request: EnsureRequest) -> Result<EnsureResponse, RemoteError> {
         let keeps_intent = request.keeps_intent;
         let limit = self.driver.shared.timing.start_task;
@@ -79,11 +83,17 @@ impl Remote {
     }
 
     /// Looks an instance up by its key; [`RemoteError::Gone`] only on the provider's positive answer.
+    ///
+    /// # Errors
+    /// [`RemoteError`]. Only [`RemoteError::Gone`] says something of the instance.
     pub async fn find(&self, key: &str, owner: &str) -> Result<(Handle, Observation), RemoteError> {
         self.look_up(FindRequest { key: key.to_owned(), owner: owner.to_owned(), ..FindRequest::default() }).await
     }
 
     /// As [`Remote::find`], with the known facts of the key.
+    ///
+    /// # Errors
+    /// As [`Remote::find`].
     pub async fn look_up(&self, request: FindRequest) -> Result<(Handle, Observation), RemoteError> {
         let limit = self.driver.shared.timing.task_call;
         let answer = self.call("Find", limit, |mut client| async move { client.find(request).await }).await?;
@@ -94,6 +104,9 @@ impl Remote {
     }
 
     /// One page of the owner's instances at the provider.
+    ///
+    /// # Errors
+    /// [`RemoteError`]; none of them means that there are no instances.
     pub async fn list(&self, owner: &str, page_token: &str, page_size: u32) -> Result<ListResponse, RemoteError> {
         let request = ListRequest { owner: owner.to_owned(), page_token: page_token.to_owned(), page_size };
         let limit = self.driver.shared.timing.task_call;
@@ -101,6 +114,9 @@ impl Remote {
     }
 
     /// One observation for each handle, in their order.
+    ///
+    /// # Errors
+    /// [`RemoteError`], of the whole call: what is known of a single instance is in its observation.
     pub async fn observe(&self, handles: Vec<Handle>) -> Result<Vec<Observation>, RemoteError> {
         let asked = handles.len();
         let limit = self.driver.shared.timing.task_call;
@@ -116,11 +132,17 @@ impl Remote {
     }
 
     /// Observations as they change, the present ones first. A drop cancels.
+    ///
+    /// # Errors
+    /// [`RemoteError::CouldNotAsk`] when the plugin does not run. All others come as the last item.
     pub fn watch(&self, handles: Vec<Handle>) -> Result<RemoteStream<Observation>, RemoteError> {
         self.stream("Watch", |mut client| async move { client.watch(ObserveRequest { handles }).await })
     }
 
     /// Stops an instance; idempotent. Success means that it has confirmedly ended.
+    ///
+    /// # Errors
+    /// [`RemoteError`]. After [`RemoteError::CouldNotAsk`] the instance may run or end later.
     pub async fn stop(
         &self,
         handle: Handle,
@@ -143,6 +165,9 @@ impl Remote {
 
     /// Seals a key: after the answer no create with the key takes effect. Returns an existing instance without touching
     /// it; `None` when there is none, which is then final.
+    ///
+    /// # Errors
+    /// [`RemoteError`], never [`RemoteError::Gone`]. The key may be sealed or not; the call may be repeated.
     pub async fn seal(&self, key: &str, epoch: u64, owner: &str) -> Result<Option<(Handle, Observation)>, RemoteError> {
         let request = SealRequest { key: key.to_owned(), epoch, owner: owner.to_owned() };
         let limit = self.driver.shared.timing.task_call;
@@ -160,6 +185,10 @@ impl Remote {
     }
 
     /// The exit result is stored: the provider may forget the instance.
+    ///
+    /// # Errors
+    /// [`RemoteError`]. The call may be repeated; [`RemoteError::Gone`] then means that the provider has forgotten the
+    /// instance.
     pub async fn acknowledge(&self, handle: Handle, epoch: u64) -> Result<(), RemoteError> {
         let request = AcknowledgeRequest { handle: Some(handle), epoch };
         let limit = self.driver.shared.timing.task_call;
@@ -168,6 +197,9 @@ impl Remote {
     }
 
     /// Bytes of one output stream.
+    ///
+    /// # Errors
+    /// [`RemoteError::CouldNotAsk`] when the plugin does not run. All others come as the last item.
     pub fn logs(&self, handle: Handle, query: LogsQuery) -> Result<RemoteStream<LogChunk>, RemoteError> {
         let request = LogsRequest {
             handle: Some(handle),
@@ -180,6 +212,9 @@ impl Remote {
     }
 
     /// Sends a signal.
+    ///
+    /// # Errors
+    /// [`RemoteError`]. After [`RemoteError::CouldNotAsk`] the signal may still arrive.
     pub async fn signal(&self, handle: Handle, epoch: u64, signal: &str) -> Result<(), RemoteError> {
         let request = SignalRequest { handle: Some(handle), epoch, signal: signal.to_owned() };
         let limit = self.driver.shared.timing.short_call;
@@ -188,6 +223,9 @@ impl Remote {
     }
 
     /// Renews files of a running instance; idempotent.
+    ///
+    /// # Errors
+    /// [`RemoteError`]. The instance may have the new files or still the old ones; the call may be repeated.
     pub async fn refresh(&self, handle: Handle, epoch: u64, bundle: Bundle) -> Result<(), RemoteError> {
         let request = RefreshRequest { handle: Some(handle), epoch, bundle: Some(bundle) };
         let limit = self.driver.shared.timing.task_call;
@@ -196,6 +234,9 @@ impl Remote {
     }
 
     /// One sample of resource use; `None` when there is none.
+    ///
+    /// # Errors
+    /// [`RemoteError`].
     pub async fn stats(&self, handle: Handle) -> Result<Option<TaskStats>, RemoteError> {
         let request = StatsRequest { handle: Some(handle) };
         let limit = self.driver.shared.timing.short_call;
@@ -204,6 +245,9 @@ impl Remote {
     }
 
     /// Starts an interactive command in an instance.
+    ///
+    /// # Errors
+    /// [`RemoteError::CouldNotAsk`] when the plugin does not run. All others come as the last output.
     pub fn exec(
         &self,
         handle: Handle,

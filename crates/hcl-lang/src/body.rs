@@ -86,6 +86,9 @@ impl Content {
 }
 
 /// Parses a file: JSON when it begins with a brace, native syntax otherwise.
+///
+/// # Errors
+/// The first fault of the syntax, with its place.
 pub fn parse_file(source: &Source) -> Result<Body, Diagnostic> {
     if source.text().trim_start().starts_with('{') {
         if source.text().len() > parse::JSON_SOURCE_MAX {
@@ -102,6 +105,9 @@ pub fn parse_file(source: &Source) -> Result<Body, Diagnostic> {
 }
 
 /// A body from a JSON value: an object, or an array of objects.
+///
+/// # Errors
+/// When the value is neither, with its place.
 pub fn json_body(node: &JsonNode, source: &Source, scope: Scope) -> Result<Body, Diagnostic> {
     let mut objects = Vec::new();
     match &node.kind {
@@ -599,6 +605,9 @@ struct DynamicSpec<'a> {
 }
 
 /// A JSON value as an expression: every string is a template, keys too.
+///
+/// # Errors
+/// The first template in it that cannot be parsed.
 pub fn json_expr(node: &JsonNode, source: &Source) -> Result<Expr, Diagnostic> {
     let kind = match &node.kind {
         JsonKind::Null => ExprKind::Literal(Value::NULL),

@@ -18,6 +18,9 @@ impl Default for Budget {
 
 impl Budget {
     /// Takes `amount`, or says that it is used up.
+    ///
+    /// # Errors
+    /// [`OverBudget`]; nothing is left then.
     pub fn charge(&self, amount: u64) -> Result<(), OverBudget> {
         let mut rest = self.0.load(Ordering::Relaxed);
         loop {

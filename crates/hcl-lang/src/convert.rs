@@ -39,6 +39,9 @@ impl ConvertError {
 }
 
 /// Converts `value` to `ty`.
+///
+/// # Errors
+/// The first part of the value that does not convert, with its path.
 pub fn convert(value: &Value, ty: &Type) -> Result<Value, ConvertError> {
     if matches!(ty, Type::Any) {
         return Ok(value.clone());

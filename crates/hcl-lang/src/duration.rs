@@ -11,6 +11,9 @@ pub struct DurationError {
 }
 
 /// Reads a duration, in nanoseconds.
+///
+/// # Errors
+/// When the text is none, or exceeds what 64 bits of nanoseconds hold.
 pub fn parse_duration(text: &str) -> Result<i64, DurationError> {
     let fail = |reason| Err(DurationError { text: text.chars().take(80).collect(), reason });
     let (negative, mut rest) = match text.strip_prefix('-') {

@@ -120,6 +120,9 @@ impl Expression {
     }
 
     /// Evaluates it.
+    ///
+    /// # Errors
+    /// The first fault, with its place: an unknown name, a wrong type, a failed function, too much work or depth.
     pub fn evaluate(&self, context: &Context) -> Result<Value, Diagnostic> {
         let evaluator = Evaluator { context, source: &self.source };
         let value = evaluator.eval(&self.expr, &self.scope, 0)?;
@@ -131,6 +134,9 @@ impl Expression {
     }
 
     /// Evaluates it and converts the result.
+    ///
+    /// # Errors
+    /// As [`Expression::evaluate`], and when the value does not convert.
     pub fn evaluate_as(&self, context: &Context, ty: &Type) -> Result<Value, Diagnostic> {
         let value = self.evaluate(context)?;
         convert(&value, ty).map_err(|e| self.diagnostic("Unsuitable value", e.to_string()))

@@ -11,6 +11,9 @@ use crate::parse::parse_body;
 use crate::source::Source;
 
 /// Lays out a file anew. Formatting twice changes nothing; the meaning never changes.
+///
+/// # Errors
+/// When the file cannot be parsed; its text is not touched.
 pub fn format(source: &Source) -> Result<String, Diagnostic> {
     let before = parse_body(source)?;
     let text = layout(source.text());

@@ -141,6 +141,9 @@ impl Object {
 }
 
 /// Reads a file: JSON when it begins with a brace, HCL1 otherwise.
+///
+/// # Errors
+/// When the file is too large, or for the first fault of its syntax, with its place.
 pub fn parse(source: &Source) -> Result<Object, Diagnostic> {
     if source.text().len() > SOURCE_MAX {
         return Err(Diagnostic::error("File too large", format!("{} has more than {SOURCE_MAX} bytes", source.name())));

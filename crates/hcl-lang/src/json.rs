@@ -97,6 +97,9 @@ impl JsonNode {
 }
 
 /// Parses a JSON document.
+///
+/// # Errors
+/// The first fault of the syntax, with its place; too much depth is one.
 pub fn parse(source: &Source) -> Result<JsonNode, Diagnostic> {
     let mut parser = Parser { source, bytes: source.text().as_bytes(), at: 0 };
     parser.space();

@@ -28,6 +28,9 @@ pub const JSON_SOURCE_MAX: usize = 16 << 20;
 const STEPS_MAX: usize = 64;
 
 /// Parses a file.
+///
+/// # Errors
+/// When the file is too large or nests too deep, or for the first fault of its syntax, with its place.
 pub fn parse_body(source: &Source) -> Result<NativeBody, Diagnostic> {
     check_size(source)?;
     with_room(source.text(), || body_in_place(source))
@@ -69,6 +72,9 @@ fn without_empty_heredocs(text: &str) -> Cow<'_, str> {
 }
 
 /// Parses a single expression, such as the value of `-var`.
+///
+/// # Errors
+/// As [`parse_body`].
 pub fn parse_expr(source: &Source) -> Result<Expr, Diagnostic> {
     check_size(source)?;
     with_room(source.text(), || expr_in_place(source))

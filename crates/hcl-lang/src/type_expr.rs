@@ -9,6 +9,9 @@ use crate::types::Type;
 use crate::value::Value;
 
 /// Reads a type expression such as `map(list(string))`.
+///
+/// # Errors
+/// When the expression is no type, with the place of what is wrong.
 pub fn type_from_expr(expr: &Expr, source: &Source) -> Result<Type, Diagnostic> {
     let fail = |expr: &Expr, detail: String| {
         Err(Diagnostic::error("Invalid type", detail)

@@ -186,12 +186,18 @@ impl Drivers {
     }
 
     /// Waits for a process of the plugin that is newer than `generation`; an error says why none came in time.
+    ///
+    /// # Errors
+    /// Why there is none: the last failure of the plugin, as a sentence.
     pub async fn ready(&self, driver: &Driver, generation: u64) -> Result<(), String> {
         let ready = tokio::time::timeout(self.config.patience.driver, driver.wait_ready(generation)).await;
         ready.map(drop).map_err(|_| unavailable(driver, "its plugin does not come up"))
     }
 
     /// As [`Drivers::ready`], and longer (`patience.again`) where the plugin is between two processes.
+    ///
+    /// # Errors
+    /// As [`Drivers::ready`].
     pub async fn back(&self, driver: &Driver, generation: u64) -> Result<(), String> {
         let patience = &self.config.patience;
         let mut wait = std::pin::pin!(driver.wait_ready(generation));

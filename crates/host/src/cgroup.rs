@@ -197,6 +197,9 @@ pub fn remove_parents(made: Vec<PathBuf>) -> Vec<PathBuf> {
 
 /// Kills the members of one cgroup and removes the cgroup with everything below. Blocking. Returns the number of
 /// members killed.
+///
+/// # Errors
+/// When a member resists SIGKILL or a directory cannot be removed. What is left can be destroyed by another call.
 pub fn destroy_dir(dir: &Path) -> io::Result<usize> {
     let killed = kill_members(dir)?;
     remove_below(dir, PATIENCE).map(|()| killed)

@@ -186,6 +186,9 @@ fn unescaped(point: &str) -> PathBuf {
 }
 
 /// Detaches a mount. A process that still uses it keeps it until it lets go.
+///
+/// # Errors
+/// When nothing is mounted there, or the agent may not unmount.
 pub fn unmount(point: &Path) -> io::Result<()> {
     use rustix::mount::{UnmountFlags, unmount};
     Ok(unmount(point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?)

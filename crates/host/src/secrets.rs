@@ -19,6 +19,9 @@ const DEFAULT_MIB: i64 = 1;
 const FLAGS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOEXEC);
 
 /// Whether this node may mount, or the reason why not. Tried once, with a mount that is attached nowhere.
+///
+/// # Errors
+/// The reason, as a sentence.
 pub fn supported() -> Result<(), &'static str> {
     static TRIED: LazyLock<Result<(), String>> = LazyLock::new(|| {
         let tried = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)

@@ -78,6 +78,9 @@ impl Parsed {
 }
 
 /// Reads a job file. All errors are collected, not only the first.
+///
+/// # Errors
+/// Every fault that was found, with its place.
 pub fn parse(input: &ParseInput<'_>) -> Result<Parsed, Vec<Diagnostic>> {
     let source = Source::new(input.path, input.text);
     let mut diagnostics = Vec::new();

@@ -130,6 +130,9 @@ impl std::fmt::Debug for JoinWith {
 
 impl JoinWith {
     /// The credential for a connection.
+    ///
+    /// # Errors
+    /// When the file cannot be read; the text names the setting.
     pub fn credential(&self) -> Result<Option<String>, String> {
         let text = match self {
             Self::Nothing => return Ok(None),

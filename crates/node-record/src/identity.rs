@@ -27,6 +27,9 @@ pub struct Identity {
 }
 
 /// Reads the identity, or makes and stores one.
+///
+/// # Errors
+/// When a new identity cannot be stored: it must not be used then.
 pub async fn load(store: &LocalStore) -> Result<Identity, StoreError> {
     let read = |name| store.meta(name);
     if let (Some(id), Some(secret_id)) = (read("node_id").and_then(|t| t.parse::<NodeId>().ok()), read("secret_id"))

@@ -172,6 +172,10 @@ type Stalled = Arc<(Mutex<bool>, Condvar)>;
 
 impl LocalStore {
     /// Opens or makes the database and reads everything. Blocking.
+    ///
+    /// # Errors
+    /// When the database cannot be opened or read, is of a newer release ([`StoreError::TooNew`]), or has lost what a
+    /// node needs ([`StoreError::Damaged`]). Damaged rows of tasks are no error: they are removed and told.
     pub fn open(dir: &Path) -> Result<(Self, Restored), StoreError> {
         Self::open_with(dir, true)
     }
@@ -238,11 +242,17 @@ impl LocalStore {
     }
 
     /// Commits; when it returns, the records survive the agent. A drop does not undo a queued commit.
+    ///
+    /// # Errors
+    /// When the database refuses the commit, or is closed: nothing of it was written.
     pub async fn commit(&self, writes: Vec<Write>) -> Result<(), StoreError> {
         self.submit(writes).await
     }
 
     /// Queues a commit, in the order of the calls. When the returned future is ready, the records survive the agent.
+    ///
+    /// # Errors
+    /// As [`LocalStore::commit`].
     pub fn submit(&self, writes: Vec<Write>) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
         let (done, answer) = oneshot::channel();
         let changes: Vec<((String, String), bool)> = writes.iter().filter_map(entry).collect();

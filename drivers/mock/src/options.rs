@@ -126,6 +126,9 @@ impl TaskOptions {
     }
 
     /// `label:port` pairs.
+    ///
+    /// # Errors
+    /// When a pair is none, or its port no number.
     pub fn ports(&self) -> Result<BTreeMap<String, i32>, Error> {
         let pair = |text: &str| {
             let parsed = text

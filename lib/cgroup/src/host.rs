@@ -171,6 +171,10 @@ impl CgroupHost {
 
     /// Binds a running workload to these cores (`0-3,7`), with all present and future processes; false when there is no
     /// such workload. [`CgroupHost::sweep_cores`] removes what this makes in a version 1 hierarchy.
+    ///
+    /// # Errors
+    /// [`Unsupported`](std::io::ErrorKind::Unsupported) without the controller cpuset; else when the kernel refuses
+    /// the cores or a process. Processes may be bound in part; a repeated call binds the rest.
     pub fn confine(&self, name: &str, cpus: &str) -> std::io::Result<bool> {
         let Some(parent) = self.cores_parent() else {
             return Err(std::io::Error::new(
@@ -185,6 +189,9 @@ impl CgroupHost {
     /// Adds these cores to a running workload that was bound; leaves any other one alone and makes nothing for it. The
     /// reason: entering a version 1 hierarchy waits for every fork on the machine, and gathering an endlessly forking
     /// workload takes as long as it forks. False when there is no such workload.
+    ///
+    /// # Errors
+    /// As [`CgroupHost::confine`].
     pub fn widen(&self, name: &str, cpus: &str) -> std::io::Result<bool> {
         let never_bound =
             self.mode() != CgroupMode::V2 && self.cores_parent().is_some_and(|parent| !parent.join(name).exists());

@@ -70,6 +70,9 @@ impl Paths {
 }
 
 /// Creates the directories and writes the limits.
+///
+/// # Errors
+/// When a directory cannot be made, or the kernel refuses a limit. What was made stays for [`remove`].
 pub fn create(spec: &Cgroup) -> io::Result<()> {
     let paths = Paths::of_spec(spec);
     if let Some(dir) = &paths.unified {
@@ -134,12 +137,18 @@ fn weight(shares: u64) -> u64 {
 }
 
 /// Opens the version 2 directory for a clone into it.
+///
+/// # Errors
+/// When the directory is not there, or cannot be opened.
 pub fn open_unified(paths: &Paths) -> io::Result<Option<File>> {
     paths.unified.as_deref().map(|dir| File::open(dir).map_err(|e| explain(e, "open cgroup", dir))).transpose()
 }
 
 /// The `cgroup.procs` files that a workload enters itself before its first instruction. These are all files, if it
 /// cannot be cloned into a cgroup or has a limit of processes.
+///
+/// # Errors
+/// When a file cannot be opened for writing.
 pub fn entries(paths: &Paths) -> io::Result<Vec<File>> {
     if paths.unified.is_some() && paths.v1("pids").is_none() {
         return Ok(Vec::new());
@@ -156,6 +165,9 @@ pub fn needs_gathering(paths: &Paths) -> bool {
 }
 
 /// Brings every process of the version 2 directory into the version 1 ones beside it.
+///
+/// # Errors
+/// When the processes cannot be listed, or one that lives cannot be moved.
 pub fn gather(paths: &Paths) -> io::Result<()> {
     let Some(unified) = paths.unified.as_deref() else {
         return Ok(());
@@ -298,6 +310,9 @@ pub fn counters(paths: &Paths) -> Counters {
 
 /// Removes the directories, with those that the workload made below them. They must have no processes. Also removes an
 /// unused parent.
+///
+/// # Errors
+/// When a directory cannot be removed, for processes in it say; the others are removed all the same.
 pub fn remove(paths: &Paths) -> io::Result<()> {
     let mut result = Ok(());
     for dir in paths.unified.iter().chain(paths.v1.iter().map(|(_, dir)| dir)) {

@@ -11,6 +11,9 @@ use serde_json::{Map, Value};
 const DEPTH_MAX: usize = 64;
 
 /// Encodes a configuration under its schema; absent options become nil.
+///
+/// # Errors
+/// When the configuration does not fit the schema; the text names the place.
 pub fn encode_json(schema: &Spec, config: &Value) -> Result<Vec<u8>, String> {
     let Value::Object(body) = config else {
         return Err(format!("the configuration is no object but {config}"));

@@ -76,6 +76,9 @@ impl TaskKit {
     pub const PRESETS: [&'static str; 6] = ["command", "docker", "docker_remote", "mock", "mock_remote", "remote_exec"];
 
     /// A kit as a person writes it.
+    ///
+    /// # Errors
+    /// When the value has not the fields of a kit, or its `script` no place for the script.
     pub fn from_json(value: Value) -> Result<Self, KitError> {
         let kit: TaskKit = serde_json::from_value(value)?;
         match &kit.script {
@@ -85,6 +88,9 @@ impl TaskKit {
     }
 
     /// A kit by name.
+    ///
+    /// # Errors
+    /// When there is no kit of that name.
     pub fn preset(name: &str) -> Result<Self, KitError> {
         let command = || json!({"command": "/bin/sh", "args": ["-c", "@SCRIPT@"]});
         Ok(match name {

@@ -122,6 +122,9 @@ pub enum HandshakeError {
 
 /// Reads the handshake line: 5, 6 or 7 fields; a sixth that is not empty would be a certificate, and none was asked
 /// for.
+///
+/// # Errors
+/// See [`HandshakeError`]; what it quotes of the line is cut and harmless to print.
 pub fn parse(line: &str) -> Result<Address, HandshakeError> {
     let line = line.trim();
     let fields: Vec<&str> = line.split('|').collect();

@@ -39,6 +39,9 @@ impl Config {
     }
 
     /// Decodes into the author's type with serde. A type that derives [`crate::DriverConfig`] has its own `decode`.
+    ///
+    /// # Errors
+    /// As [`decode`].
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Error> {
         decode(&self.bytes)
     }
@@ -52,6 +55,10 @@ impl AsRef<[u8]> for Config {
 
 /// Decodes a configuration such as `task.msgpack_driver_config` with serde; for types that do not derive
 /// [`crate::DriverConfig`]. No bytes at all count as an empty object.
+///
+/// # Errors
+/// [`Error::invalid`] when the bytes are no msgpack, nest too deep, or do not fit the type; the text names the field
+/// and what is wrong with it.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     deserialize(value(bytes)?).map_err(|e| Error::invalid(format!("the configuration does not fit: {e}")))
 }
@@ -77,6 +84,9 @@ pub(crate) fn deserialize<T: DeserializeOwned>(value: Value) -> Result<T, String
 
 /// Merges the wire form of a [`crate::schema::map_attr`] – a list of maps, a map, or nothing. Later maps win. For
 /// `#[serde(default, deserialize_with = "driver_sdk::config::merged_map")]`.
+///
+/// # Errors
+/// When it is none of the three, or a value is no string.
 pub fn merged_map<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -93,6 +103,9 @@ pub fn merged_map<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap
 
 /// A duration as operators write it: `90s`, `1h30m`, `1.5s`, `250ms`, `0`. Absent and empty are zero. For
 /// `#[serde(default, deserialize_with = "driver_sdk::config::duration")]`.
+///
+/// # Errors
+/// When the text is none; the error shows how to write one.
 pub fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     let text = Option::<String>::deserialize(deserializer)?.unwrap_or_default();
     parse_duration(&text).ok_or_else(|| {

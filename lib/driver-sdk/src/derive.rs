@@ -197,17 +197,26 @@ pub enum Absent<T> {
 
 impl Object {
     /// Takes the entries of a map; nil values are absent.
+    ///
+    /// # Errors
+    /// When the value is no map with strings as keys.
     pub fn new(value: Value) -> Result<Self, Misfit> {
         let entries = map(value)?.into_iter().filter(|(_, value)| !value.is_nil());
         Ok(Self(entries.collect()))
     }
 
     /// The value of a key.
+    ///
+    /// # Errors
+    /// When the value does not fit the type, or is absent and required; the misfit names the key.
     pub fn take<T: FieldType>(&mut self, key: &str, absent: Absent<T>) -> Result<T, Misfit> {
         self.take_with(key, absent, T::read, T::absent)
     }
 
     /// The value of a key whose type only serde can decode.
+    ///
+    /// # Errors
+    /// As [`Object::take`].
     pub fn take_deserialized<T: DeserializeOwned>(&mut self, key: &str, absent: Absent<T>) -> Result<T, Misfit> {
         self.take_with(key, absent, deserialized, || None)
     }

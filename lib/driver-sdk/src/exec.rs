@@ -77,24 +77,36 @@ impl ExecOutputSink {
     }
 
     /// Bytes of standard output.
+    ///
+    /// # Errors
+    /// [`ClientGone`]; the program may be ended.
     pub async fn stdout(&self, data: Vec<u8>) -> Result<(), ClientGone> {
         let stdout = Some(ExecTaskStreamingIoOperation { data, close: false });
         self.send(ExecTaskStreamingResponse { stdout, ..Default::default() }).await
     }
 
     /// Bytes of standard error.
+    ///
+    /// # Errors
+    /// [`ClientGone`]; the program may be ended.
     pub async fn stderr(&self, data: Vec<u8>) -> Result<(), ClientGone> {
         let stderr = Some(ExecTaskStreamingIoOperation { data, close: false });
         self.send(ExecTaskStreamingResponse { stderr, ..Default::default() }).await
     }
 
     /// Standard output has ended.
+    ///
+    /// # Errors
+    /// [`ClientGone`]; the program may be ended.
     pub async fn stdout_closed(&self) -> Result<(), ClientGone> {
         let stdout = Some(ExecTaskStreamingIoOperation { data: Vec::new(), close: true });
         self.send(ExecTaskStreamingResponse { stdout, ..Default::default() }).await
     }
 
     /// Standard error has ended.
+    ///
+    /// # Errors
+    /// [`ClientGone`]; the program may be ended.
     pub async fn stderr_closed(&self) -> Result<(), ClientGone> {
         let stderr = Some(ExecTaskStreamingIoOperation { data: Vec::new(), close: true });
         self.send(ExecTaskStreamingResponse { stderr, ..Default::default() }).await

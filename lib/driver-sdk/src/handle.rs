@@ -176,11 +176,17 @@ pub mod bytes {
     use serde::{Deserializer, Serializer, de::Visitor};
 
     /// Encodes bytes.
+    ///
+    /// # Errors
+    /// Those of the serializer.
     pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_bytes(bytes)
     }
 
     /// Decodes bytes.
+    ///
+    /// # Errors
+    /// Those of the deserializer, and when there are no bytes.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
         struct Bytes;
         impl Visitor<'_> for Bytes {

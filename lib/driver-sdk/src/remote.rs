@@ -148,6 +148,10 @@ impl Bundle {
     }
 
     /// Refuses files that differ from those sent.
+    ///
+    /// # Errors
+    /// [`RemoteError::wrong_request`]: the files were changed or lost on their way, and the host has to send them
+    /// again.
     pub fn verify(&self) -> Result<(), RemoteError> {
         if self.files.is_empty() && self.digest.is_empty() {
             return Ok(());

@@ -121,6 +121,9 @@ impl std::fmt::Debug for HostChannel {
 impl HostChannel {
     /// Waits for the greeting of a child with piped standard input, output and error, and takes the child over. Sends
     /// the executor to a far end that lacks this release's.
+    ///
+    /// # Errors
+    /// [`OpenError`]. The child has ended then, or is killed.
     pub async fn open(mut child: Child, nonce: &str, patience: Patience) -> Result<HostChannel, OpenError> {
         let (Some(mut stdin), Some(mut stdout), Some(stderr)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())
@@ -211,6 +214,9 @@ impl HostChannel {
     }
 
     /// Sends a request with a single answer.
+    ///
+    /// # Errors
+    /// As [`HostCall::next`].
     pub async fn ask(&self, op: Op) -> Result<Body, CallError> {
         self.call(op).next().await
     }
@@ -243,6 +249,10 @@ impl HostCall {
     }
 
     /// The next part of the answer. Cancel safe. [`HostCall::taken`] lets the host send more data.
+    ///
+    /// # Errors
+    /// [`CallError::Refused`] is the host's answer. After [`CallError::Closed`] nobody knows whether the host has done
+    /// what it was asked for.
     pub async fn next(&mut self) -> Result<Body, CallError> {
         loop {
             if let Some(body) = self.step().await? {
@@ -252,6 +262,9 @@ impl HostCall {
     }
 
     /// As [`HostCall::next`]; `None` when the host takes more data now. Cancel safe.
+    ///
+    /// # Errors
+    /// As [`HostCall::next`].
     pub async fn step(&mut self) -> Result<Option<Body>, CallError> {
         loop {
             let Some(body) = self.replies.recv().await else {
@@ -290,6 +303,9 @@ impl HostCall {
     }
 
     /// Sends data as fast as the host takes it. Returns an answer that comes before everything was sent.
+    ///
+    /// # Errors
+    /// As [`HostCall::next`]. How much of the data has arrived is not known then.
     pub async fn send_all(&mut self, mut data: &[u8]) -> Result<Option<Body>, CallError> {
         loop {
             data = &data[self.send_some(data)..];

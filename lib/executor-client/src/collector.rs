@@ -33,6 +33,10 @@ pub struct LogCollector {
 impl LogCollector {
     /// Starts the collector of `state_dir`, or finds a running one. When this returns, a writer that opens a FIFO finds
     /// a reader.
+    ///
+    /// # Errors
+    /// When a FIFO cannot be made, or an earlier collector of the directory neither answers nor ends; else those of
+    /// [`Launcher::launch`]. FIFOs that were made stay.
     pub async fn start(launcher: &Launcher, state_dir: &Path, spec: CollectSpec) -> Result<LogCollector, Error> {
         for fifo in [&spec.stdout_fifo, &spec.stderr_fifo] {
             make_fifo(fifo).map_err(|e| Error::io("create the fifo", fifo)(e.into()))?;
@@ -58,6 +62,9 @@ impl LogCollector {
     }
 
     /// The running collector of `state_dir`; `None` when there is none.
+    ///
+    /// # Errors
+    /// Those of [`Executor::attach`] but [`Error::Absent`].
     pub async fn attach(state_dir: &Path) -> Result<Option<LogCollector>, Error> {
         match Executor::attach(state_dir).await {
             Ok(executor) if executor.ended().is_none() => Ok(Some(LogCollector { executor })),
@@ -78,6 +85,10 @@ impl LogCollector {
 
     /// Stores the rest of the FIFOs, and waits up to `patience` for writers to leave. Then ends the collector and
     /// removes its state directory. Files and FIFOs stay.
+    ///
+    /// # Errors
+    /// Those of [`Executor::stop`] and [`Executor::destroy`]. The state directory is still there, and another call
+    /// goes on.
     pub async fn stop(&self, patience: Duration) -> Result<(), Error> {
         self.executor.stop(0, patience).await?;
         self.executor.destroy().await

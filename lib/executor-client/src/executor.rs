@@ -74,6 +74,11 @@ impl std::fmt::Debug for Executor {
 impl Executor {
     /// Finds the workload of `state_dir`. If its executor was killed, first ends its leftovers, and [`Executor::ended`]
     /// says `lost`. [`Error::Absent`] when nothing ever started there.
+    ///
+    /// # Errors
+    /// [`Error::Unresponsive`] and [`Error::Io`] say nothing about the workload, which may run. [`Error::Damaged`]:
+    /// the executor was killed and its record cannot be read; [`Launcher::recover`](crate::Launcher::recover) ends the
+    /// workload all the same. [`Error::Uncontained`]: processes of a killed executor's workload resist SIGKILL.
     pub async fn attach(state_dir: &Path) -> Result<Executor, Error> {
         let begun = Instant::now();
         let mut pause = Duration::from_millis(1);
@@ -186,6 +191,9 @@ impl Executor {
     }
 
     /// Like [`Executor::ended`], but reads the state directory: never misses an end that another controller knows.
+    ///
+    /// # Errors
+    /// When the stored result cannot be read or is damaged.
     pub fn look(&self) -> Result<Option<ExitResult>, Error> {
         match self.ended() {
             Some(result) => Ok(Some(result)),
@@ -194,12 +202,18 @@ impl Executor {
     }
 
     /// The highest epoch that the workload has accepted.
+    ///
+    /// # Errors
+    /// When the file of the epoch cannot be read.
     pub fn accepted_epoch(&self) -> Result<u64, Error> {
         let dir = &self.inner.shared.state_dir;
         epoch::load(dir).map_err(Error::io("read the epoch in", dir))
     }
 
     /// Returns when the workload and its tree have ended. Cancel safe; any number of callers may wait.
+    ///
+    /// # Errors
+    /// [`Error::Fate`] when nobody can tell how it ended: the state directory is gone, or its record is damaged.
     pub async fn wait(&self) -> Result<ExitResult, Error> {
         let mut outcome = self.inner.shared.outcome.subscribe();
         let known = outcome.wait_for(Option::is_some).await.map(|o| o.clone());
@@ -212,11 +226,19 @@ impl Executor {
     }
 
     /// Sends a signal to the workload's first process.
+    ///
+    /// # Errors
+    /// [`Error::NotRunning`] after its end, [`Error::StaleEpoch`] when another manager has a higher epoch. After
+    /// [`Error::Unresponsive`] the signal may still arrive.
     pub async fn signal(&self, signal: i32) -> Result<(), Error> {
         self.ask(request::Op::Signal(executor_proto::Signal { signal })).await.map(drop)
     }
 
     /// Records this handle's epoch, so that lower ones are refused from now on. Works on ended workloads, too.
+    ///
+    /// # Errors
+    /// [`Error::StaleEpoch`] when a higher epoch was recorded. [`Error::Unresponsive`] when the executor stands still,
+    /// or does not leave after its workload's end; the epoch may be recorded or not, and another call finds out.
     pub async fn claim(&self) -> Result<(), Error> {
         let Some(given) = self.epoch else {
             return Ok(());
@@ -241,6 +263,9 @@ impl Executor {
     }
 
     /// Present resource use of the whole tree.
+    ///
+    /// # Errors
+    /// [`Error::NotRunning`] after its end, [`Error::Unresponsive`] when the executor stands still.
     pub async fn stats(&self) -> Result<StatsReply, Error> {
         match self.ask(request::Op::Stats(executor_proto::Stats {})).await? {
             reply::Body::Stats(stats) => Ok(stats),
@@ -250,6 +275,10 @@ impl Executor {
 
     /// Sends `signal`, gives the workload `grace` to end, then kills its whole tree. Returns when all of it has ended;
     /// for an ended workload at once.
+    ///
+    /// # Errors
+    /// [`Error::StaleEpoch`] when another manager has a higher epoch: nothing was sent to the workload.
+    /// [`Error::Unresponsive`] when something is left after the executor itself was killed; another call waits again.
     pub async fn stop(&self, signal: i32, grace: Duration) -> Result<ExitResult, Error> {
         if self.inner.shared.outcome.borrow().is_some() {
             self.claim().await?;
@@ -290,11 +319,17 @@ impl Executor {
     }
 
     /// Kills the whole tree at once.
+    ///
+    /// # Errors
+    /// As [`Executor::stop`].
     pub async fn kill(&self) -> Result<ExitResult, Error> {
         self.stop(0, Duration::ZERO).await
     }
 
     /// Ends the workload if it runs, and removes its state directory. Output files stay.
+    ///
+    /// # Errors
+    /// As [`Executor::stop`], and when the directory cannot be removed. What is left of it is found by another call.
     pub async fn destroy(&self) -> Result<(), Error> {
         self.kill().await?;
         remove(&self.inner.shared.state_dir).await
@@ -342,6 +377,9 @@ pub fn is_live(state_dir: &Path) -> bool {
 
 /// Ends the workload of `state_dir`, if any, and removes the directory; ignores an absent one. For callers without a
 /// handle. Kills an executor that does not answer.
+///
+/// # Errors
+/// As [`Executor::attach`] and [`Executor::destroy`].
 pub async fn destroy(state_dir: &Path) -> Result<(), Error> {
     match Executor::attach(state_dir).await {
         Ok(executor) => executor.destroy().await,

@@ -27,6 +27,9 @@ pub fn installed_name() -> String {
 
 /// Copies the executor into `dir` under a name made of its content, and returns the path. Executors of earlier releases
 /// keep their files, so an upgrade does not touch running ones. Safe for concurrent processes.
+///
+/// # Errors
+/// When `dir` cannot be made or written, for want of room say. No half of a program is left under the final name.
 pub fn install(dir: &Path) -> Result<PathBuf, Error> {
     static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock();

@@ -99,6 +99,9 @@ pub struct Launcher {
 
 impl Launcher {
     /// Installs the executor below `bin_dir` and detects the host's cgroups.
+    ///
+    /// # Errors
+    /// As [`install`].
     pub fn new(bin_dir: impl AsRef<Path>) -> Result<Launcher, Error> {
         Ok(Launcher { binary: install(bin_dir.as_ref())?, cgroups: CgroupHost::detect() })
     }
@@ -121,6 +124,9 @@ impl Launcher {
 
     /// Finds the workload of `state_dir` again, as [`Executor::attach`] does. If its executor was killed and its record
     /// is damaged, `id` and `policy` of the launch identify its processes.
+    ///
+    /// # Errors
+    /// Those of [`Executor::attach`] but [`Error::Damaged`] of the executor's record.
     pub async fn recover(&self, state_dir: &Path, id: &str, policy: &CgroupPolicy) -> Result<Executor, Error> {
         let damaged = match Executor::attach(state_dir).await {
             Err(Error::Damaged { why, .. }) => why,
@@ -139,6 +145,11 @@ impl Launcher {
 
     /// Starts the workload, or finds the one that `state_dir` already holds. After a crash of the caller at any point,
     /// another call leads to exactly one workload.
+    ///
+    /// # Errors
+    /// [`Error::Exec`]: the program cannot be executed. [`Error::Launch`]: the executor could not make what the
+    /// workload needs. [`Error::StaleEpoch`]: another manager has a higher epoch. Then nothing runs. After
+    /// [`Error::Unresponsive`] and [`Error::Io`] something may run: the same call again finds it, or starts it.
     pub async fn launch(&self, state_dir: &Path, spec: LaunchSpec) -> Result<Launched, Error> {
         let command = spec.command.clone();
         let cgroup = spec.cgroup.as_ref().and_then(|policy| self.cgroups.place(policy));

@@ -39,6 +39,9 @@ pub use executor_proto::host;
 pub use executor_proto::{ErrorCode, MARKER_VARIABLE, PidStats, ResultRecord as ExitResult, StatsReply as Stats};
 
 /// Looks a user up as [`executor::program::find_user`] does, which may ask the network.
+///
+/// # Errors
+/// [`Error::NoSuchUser`].
 pub async fn find_user(name: &str) -> Result<User, Error> {
     let owned = name.to_owned();
     match tokio::task::spawn_blocking(move || ::executor::program::find_user(&owned)).await {

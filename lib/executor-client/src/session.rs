@@ -57,6 +57,9 @@ pub struct SessionInput {
 
 impl SessionInput {
     /// Passes on all of `data`, waiting while the program does not read. Drops data without a reader.
+    ///
+    /// # Errors
+    /// When the pipe or terminal fails otherwise than by its reader's end. Part of the data may have been passed on.
     pub async fn write(&mut self, data: &[u8]) -> io::Result<()> {
         let Some(sender) = &mut self.sender else {
             return Ok(());
@@ -71,6 +74,9 @@ impl SessionInput {
     }
 
     /// Ends the input. A terminal stays open and gets its end-of-input character.
+    ///
+    /// # Errors
+    /// As [`SessionInput::write`], for a terminal.
     pub async fn close(&mut self) -> io::Result<()> {
         if self.terminal {
             return self.write(&[END_OF_TRANSMISSION]).await;
@@ -80,6 +86,9 @@ impl SessionInput {
     }
 
     /// Sets the size of the program's terminal; does nothing without one.
+    ///
+    /// # Errors
+    /// When the terminal does not take the size.
     pub fn resize(&self, columns: u16, rows: u16) -> io::Result<()> {
         if let Some(master) = self.sender.as_ref().filter(|_| self.terminal) {
             rustix::termios::tcsetwinsize(master, Winsize { ws_row: rows, ws_col: columns, ..SIZE })?;
@@ -94,6 +103,9 @@ pub struct SessionOutput(Option<pipe::Receiver>);
 
 impl SessionOutput {
     /// The next bytes, at most `max`; none at the end. Cancel safe.
+    ///
+    /// # Errors
+    /// When the pipe or terminal fails; its end is none.
     pub async fn read(&mut self, max: usize) -> io::Result<Vec<u8>> {
         let Some(receiver) = &mut self.0 else {
             return Ok(Vec::new());
@@ -150,6 +162,9 @@ pub struct SessionControl {
 
 impl SessionControl {
     /// Returns when the session's program has ended. Its output may still be on its way. Cancel safe.
+    ///
+    /// # Errors
+    /// [`Error::NotRunning`] when the executor has gone without a message, and the workload with it.
     pub async fn wait(&mut self) -> Result<ExecExit, Error> {
         let state_dir = self.executor.state_dir();
         loop {
@@ -169,6 +184,11 @@ impl SessionControl {
 impl Executor {
     /// Runs a program in the cgroup and isolation of the workload, as its user, with the workload's environment and
     /// directory.
+    ///
+    /// # Errors
+    /// [`Error::Outdated`] when the executor is of a release without sessions, [`Error::Exec`] when the program cannot
+    /// be executed, [`Error::NotRunning`] after the workload's end. After [`Error::Unresponsive`] the program may
+    /// still be started; it ends at once then, because nobody holds its session.
     pub async fn exec(&self, spec: ExecSpec) -> Result<ExecSession, Error> {
         if self.protocol() < EXEC_SINCE {
             return Err(Error::Outdated {

@@ -39,6 +39,9 @@ pub fn encode_frame<M: Message>(message: &M, out: &mut Vec<u8>) {
 }
 
 /// Takes the first whole message off the front of `buffer`; `None` when more bytes are needed.
+///
+/// # Errors
+/// When the frame is too long or no such message. The buffer is unchanged, and the connection of no use any more.
 pub fn split_frame<M: Message + Default>(buffer: &mut Vec<u8>) -> Result<Option<M>, FrameError> {
     let Some(prefix) = buffer.first_chunk::<4>() else {
         return Ok(None);

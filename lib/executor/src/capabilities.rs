@@ -73,6 +73,9 @@ pub fn bit(name: &str) -> Option<u64> {
 }
 
 /// The set of all `names`; `all` stands for every one. The error is the first unknown name.
+///
+/// # Errors
+/// The first unknown name.
 pub fn set<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<u64, String> {
     names.into_iter().try_fold(0, |set, name| match name {
         name if name.eq_ignore_ascii_case("all") => Ok(set | ALL),

@@ -36,6 +36,10 @@ pub enum Fate {
 
 /// Reads the fate of the workload in `state_dir`, and ends a dead executor's leftovers. `known` replaces an unreadable
 /// record. Blocking: killing may take seconds.
+///
+/// # Errors
+/// [`Error::Absent`] when nothing ever started there. [`Error::Damaged`] without a record that can be read or is
+/// `known`. [`Error::Uncontained`] when processes resist SIGKILL; another call tries again.
 pub fn fate(state_dir: &Path, known: Option<&StateRecord>) -> Result<Fate, Error> {
     if let Some(result) = read_result(state_dir)? {
         return Ok(Fate::Ended(result));
@@ -87,6 +91,9 @@ pub fn fate(state_dir: &Path, known: Option<&StateRecord>) -> Result<Fate, Error
 }
 
 /// The lock of a directory without an executor; `None` while another process holds it.
+///
+/// # Errors
+/// [`Error::Absent`] without the directory; else when it cannot be opened or locked.
 pub fn try_lock(state_dir: &Path) -> Result<Option<File>, Error> {
     let dir = match File::open(state_dir) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
@@ -102,17 +109,26 @@ pub fn try_lock(state_dir: &Path) -> Result<Option<File>, Error> {
 }
 
 /// The result, if there is one.
+///
+/// # Errors
+/// When the file cannot be read, or is damaged.
 pub fn read_result(state_dir: &Path) -> Result<Option<ResultRecord>, Error> {
     read_json(&state_dir.join(files::RESULT))
 }
 
 /// Stores a result durably. The caller holds the lock.
+///
+/// # Errors
+/// When the file cannot be written; the former one is unharmed.
 pub fn store_result(state_dir: &Path, result: &ResultRecord) -> Result<(), Error> {
     replace(state_dir, files::RESULT, result.to_json().as_bytes(), Durability::Durable)
         .map_err(Error::io("store the result of the workload in", state_dir))
 }
 
 /// The executor's record, if there is one.
+///
+/// # Errors
+/// When the file cannot be read, or is damaged.
 pub fn read_record(state_dir: &Path) -> Result<Option<StateRecord>, Error> {
     read_json(&state_dir.join(files::STATE))
 }
@@ -129,6 +145,10 @@ fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, E
 
 /// Bars any start in `state_dir`, where nothing has started so far: a later launch finds the workload ended. Returns
 /// the result in the directory afterwards, or `None` when a workload runs.
+///
+/// # Errors
+/// [`Error::StaleEpoch`] when a higher epoch was recorded; else when a file cannot be read or written. A start is not
+/// barred then.
 pub fn retire(state_dir: &Path, epoch: Option<u64>, reason: &str) -> Result<Option<ResultRecord>, Error> {
     let Some(_lock) = try_lock(state_dir)? else {
         return Ok(None);
@@ -155,6 +175,9 @@ pub fn retire(state_dir: &Path, epoch: Option<u64>, reason: &str) -> Result<Opti
 }
 
 /// Records an epoch in a directory. The caller holds its lock.
+///
+/// # Errors
+/// [`Error::StaleEpoch`] when a higher epoch was recorded; else when the file cannot be read or written.
 pub fn claim(state_dir: &Path, given: u64) -> Result<(), Error> {
     match epoch::claim(state_dir, given).map_err(Error::io("record the epoch in", state_dir))? {
         Verdict::Stale(current) => Err(Error::StaleEpoch { state_dir: state_dir.to_owned(), given, current }),

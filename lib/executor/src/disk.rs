@@ -15,6 +15,10 @@ pub enum Durability {
 }
 
 /// Writes `bytes` to `dir/name` with mode 0600.
+///
+/// # Errors
+/// When the file cannot be written or renamed; the former one is unharmed. After a failed sync of the directory the
+/// new one is there, but perhaps not after a loss of power.
 pub fn replace(dir: &Path, name: &str, bytes: &[u8], durability: Durability) -> io::Result<()> {
     let temporary = dir.join(format!(".{name}.new"));
     let target = dir.join(name);

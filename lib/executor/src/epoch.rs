@@ -31,6 +31,9 @@ pub fn judge(accepted: u64, given: u64) -> Verdict {
 
 /// The epoch recorded in `state_dir`; 0 when there is none. An invalid file is an error: a low guess would let a stale
 /// manager act.
+///
+/// # Errors
+/// When the file cannot be read, or holds no number.
 pub fn load(state_dir: &Path) -> io::Result<u64> {
     match std::fs::read_to_string(state_dir.join(files::EPOCH)) {
         Ok(text) => text
@@ -43,11 +46,17 @@ pub fn load(state_dir: &Path) -> io::Result<u64> {
 }
 
 /// Records `epoch` durably.
+///
+/// # Errors
+/// When the file cannot be written; the former epoch stands.
 pub fn store(state_dir: &Path, epoch: u64) -> io::Result<()> {
     replace(state_dir, files::EPOCH, format!("{epoch}\n").as_bytes(), Durability::Durable)
 }
 
 /// Judges `given` against the record and raises the record if it is higher.
+///
+/// # Errors
+/// As [`load`] and [`store`].
 pub fn claim(state_dir: &Path, given: u64) -> io::Result<Verdict> {
     let verdict = judge(load(state_dir)?, given);
     if verdict == Verdict::Raise {

@@ -396,6 +396,9 @@ fn hide(path: &Path) -> Result<(), Failed> {
 }
 
 /// Whether this host can isolate workloads; the error says why not. Tries it without leaving a trace.
+///
+/// # Errors
+/// The reason why not, as a sentence.
 pub fn supported() -> Result<(), String> {
     if !rustix::process::geteuid().is_root() {
         return Err("isolation needs root".into());

@@ -45,22 +45,34 @@ impl RotatedLog {
     }
 
     /// Present files, oldest first.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
     pub fn segments(&self) -> io::Result<Vec<Segment>> {
         rotate::segments(&self.dir, &self.name)
     }
 
     /// Absolute offset of the oldest byte kept.
+    ///
+    /// # Errors
+    /// As [`RotatedLog::segments`].
     pub fn start(&self) -> io::Result<u64> {
         Ok(self.segments()?.first().map_or(0, |s| s.base))
     }
 
     /// Absolute offset after the newest byte.
+    ///
+    /// # Errors
+    /// As [`RotatedLog::segments`].
     pub fn end(&self) -> io::Result<u64> {
         Ok(self.segments()?.last().map_or(0, |s| s.base + s.size))
     }
 
     /// Up to `max` bytes from `offset`, or from the oldest byte kept if rotation has dropped that one. An empty chunk
     /// means the present end.
+    ///
+    /// # Errors
+    /// When the directory or a file cannot be read. A file that rotation removes meanwhile is no error.
     pub fn read(&self, offset: u64, max: usize) -> io::Result<Chunk> {
         loop {
             let dir = LogDir::open(&self.dir)?;

@@ -59,6 +59,9 @@ impl ProcessStat {
 }
 
 /// Every process of the machine. Processes that begin or end meanwhile may be missing.
+///
+/// # Errors
+/// When `/proc` cannot be listed.
 pub fn all() -> io::Result<Vec<ProcessStat>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc")? {
@@ -148,6 +151,9 @@ fn has_none(pid: i32) -> bool {
 }
 
 /// Id of the machine's present boot.
+///
+/// # Errors
+/// When the kernel does not tell.
 pub fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }

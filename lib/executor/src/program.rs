@@ -10,6 +10,10 @@ use crate::error::Error;
 
 /// Finds `command` as tasks expect: in `<task dir>/local`, in the task directory, as an absolute path, then along
 /// `search_path` (a `PATH`). Makes it executable if it lies in the task directory: downloads lack that bit.
+///
+/// # Errors
+/// [`Error::Exec`] when there is no such program, with the places that were searched; [`Error::Io`] when it cannot be
+/// made executable.
 pub fn find_program(task_dir: &Path, command: &str, search_path: Option<&OsStr>) -> Result<PathBuf, Error> {
     let relative = command.trim_start_matches('/');
     let is_file = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|m| m.is_file());
@@ -46,6 +50,10 @@ pub fn find_program(task_dir: &Path, command: &str, search_path: Option<&OsStr>)
 
 /// Makes `command` executable in `local` or in the task directory itself, as [`find_program`] does, without leaving
 /// that directory. For tasks that see it as their root and may have put links there.
+///
+/// # Errors
+/// When the directory cannot be opened, or the file's mode not changed. A missing program is no error here: its start
+/// tells.
 pub fn make_executable(task_dir: &Path, command: &str) -> Result<(), Error> {
     use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
     let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::DIRECTORY;
@@ -71,6 +79,9 @@ pub fn make_executable(task_dir: &Path, command: &str) -> Result<(), Error> {
 }
 
 /// Looks a user up by name or number, with its groups. Asks the name services if the files do not have it.
+///
+/// # Errors
+/// [`Error::NoSuchUser`].
 pub fn find_user(name: &str) -> Result<User, Error> {
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();

@@ -22,6 +22,9 @@ pub struct Index {
 
 impl Index {
     /// Reads the index of stream `name`; an absent one is empty, and unreadable lines are skipped.
+    ///
+    /// # Errors
+    /// When the index is there and cannot be read.
     pub fn load(dir: &Path, name: &str) -> io::Result<Index> {
         Index::load_from(&LogDir::open(dir)?, name)
     }
@@ -77,6 +80,9 @@ fn file_name(name: &str, number: u64) -> String {
 }
 
 /// Present files of the stream, oldest first.
+///
+/// # Errors
+/// When the directory cannot be read.
 pub fn segments(dir: &Path, name: &str) -> io::Result<Vec<Segment>> {
     segments_in(&LogDir::open(dir)?, name)
 }
@@ -114,6 +120,9 @@ pub struct Writer {
 
 impl Writer {
     /// Continues the newest file of the stream, or begins the first.
+    ///
+    /// # Errors
+    /// When the directory cannot be read or the newest file not opened for writing.
     pub fn open(dir: &Path, name: &str, max_files: u32, max_bytes: u64) -> io::Result<Writer> {
         let dir = LogDir::open(dir)?;
         let newest = segments_in(&dir, name)?.last().copied().unwrap_or(Segment { number: 0, base: 0, size: 0 });
@@ -134,6 +143,9 @@ impl Writer {
     }
 
     /// Begins an empty stream whose first byte has the absolute offset `base`; earlier bytes are not kept.
+    ///
+    /// # Errors
+    /// As [`Writer::open`], and when the index cannot be written.
     pub fn begin(dir: &Path, name: &str, base: u64, max_files: u32, max_bytes: u64) -> io::Result<Writer> {
         let mut writer = Writer::open(dir, name, max_files, max_bytes)?;
         Index { entries: vec![(writer.number, base)] }.store(&writer.dir, name)?;
@@ -142,6 +154,10 @@ impl Writer {
     }
 
     /// Writes a first part of `data` and returns its length: less than all where a file ends.
+    ///
+    /// # Errors
+    /// When the file cannot be written, or the next one not begun. What was written before stays, and the next call
+    /// goes on after it.
     pub fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         if self.full {
             self.rotate()?;

@@ -22,6 +22,9 @@ pub enum Fork {
 }
 
 /// Forks. Must only be called while the process has one thread.
+///
+/// # Errors
+/// The kernel's refusal: there is no child then.
 pub fn fork() -> io::Result<Fork> {
     // SAFETY: fork has no memory preconditions. One thread exists, so the child's copy of memory is consistent.
     match unsafe { libc::fork() } {
@@ -38,6 +41,9 @@ pub fn exit_now(status: i32) -> ! {
 }
 
 /// Takes over a descriptor that this process was started with.
+///
+/// # Errors
+/// When the descriptor is not open.
 pub fn inherited(fd: i32) -> io::Result<OwnedFd> {
     // SAFETY: F_DUPFD_CLOEXEC works on any number and fails with EBADF when it is not open.
     let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) };
@@ -58,6 +64,9 @@ pub fn close_from(first: u32) {
 }
 
 /// Blocks the signals that must not end an executor, and returns the descriptor that reports SIGCHLD and SIGHUP.
+///
+/// # Errors
+/// When the kernel gives no descriptor. The signals are blocked all the same.
 pub fn signal_fd() -> io::Result<OwnedFd> {
     // SAFETY: the sets are initialised by sigemptyset before use; signalfd and sigprocmask only read them.
     unsafe {
@@ -219,6 +228,9 @@ pub type Failed = (Stage, i32);
 
 impl Waiting {
     /// Lets the process execute its program. Returns when that has happened or failed.
+    ///
+    /// # Errors
+    /// The outer one when the process has vanished; the inner one is the step at which the program did not start.
     pub fn go(mut self) -> io::Result<Result<(), Failed>> {
         self.line.write_all(&[1])?;
         let mut report = Vec::new();
@@ -234,6 +246,9 @@ impl Waiting {
 }
 
 /// Creates the process for `program`. Must only be called while this process has one thread.
+///
+/// # Errors
+/// When there is no new process. Its own failures come with [`Waiting::go`].
 pub fn spawn(program: Program<'_>) -> io::Result<Waiting> {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
     let (ours, theirs) = (File::from(OwnedFd::from(ours)), File::from(OwnedFd::from(theirs)));
@@ -294,6 +309,9 @@ pub struct NewNamespaces {
 
 /// Creates a process in new namespaces: `None` in it, its pid and pidfd here. Must only be called while this process
 /// has one thread.
+///
+/// # Errors
+/// When there is no new process, for want of rights say.
 pub fn holder(new: NewNamespaces, cgroup: Option<&File>) -> io::Result<Option<(i32, OwnedFd)>> {
     let mut namespaces = libc::CLONE_NEWNS as u64;
     for (wanted, flag) in
@@ -310,6 +328,9 @@ pub fn holder(new: NewNamespaces, cgroup: Option<&File>) -> io::Result<Option<(i
 }
 
 /// Gives the calling thread mounts of its own.
+///
+/// # Errors
+/// The kernel's refusal.
 pub fn unshare_mounts() -> io::Result<()> {
     // SAFETY: concerns the root, the directory and the mounts of this thread, no memory and no descriptors.
     if unsafe { libc::unshare(libc::CLONE_NEWNS) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -340,6 +361,9 @@ pub struct MountAttributes {
 }
 
 /// Changes the properties of the mount `tree` and of all below it.
+///
+/// # Errors
+/// The kernel's refusal: nothing is changed then.
 pub fn set_mount_attributes(tree: BorrowedFd<'_>, attributes: MountAttributes) -> io::Result<()> {
     const EMPTY_PATH: u32 = libc::AT_EMPTY_PATH as u32;
     const RECURSIVE: u32 = 0x8000;
@@ -555,6 +579,9 @@ fn prepare(program: &Program<'_>, line: &mut File, parent: i32, enter_unified: b
 
 /// Has the kernel kill this process when the executor dies, also when it already has. `parent` is 0 in another pid
 /// namespace.
+///
+/// # Errors
+/// When the parent has died before, as `ESRCH`.
 pub fn tie_to(parent: i32) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     let present = rustix::process::getppid().map_or(0, |p| p.as_raw_nonzero().get());

@@ -13,11 +13,17 @@ pub struct DeniedIds {
 
 impl DeniedIds {
     /// Checks that both are lists of ranges.
+    ///
+    /// # Errors
+    /// When a part of one is neither an id nor a range; the text names the setting.
     pub fn validate(&self) -> Result<(), Error> {
         self.denies(0, &[0]).map(drop)
     }
 
     /// Why tasks must not run under the ids of this process, if so.
+    ///
+    /// # Errors
+    /// As [`DeniedIds::validate`], and when the kernel does not tell the groups.
     pub fn denies_own(&self) -> Result<Option<String>, Error> {
         let gids = rustix::process::getgroups()
             .map_err(|e| Error::failed(format!("could not read the groups of the plugin: {e}")))?;
@@ -27,6 +33,9 @@ impl DeniedIds {
     }
 
     /// Why tasks must not run under these ids, if so.
+    ///
+    /// # Errors
+    /// As [`DeniedIds::validate`].
     pub fn denies(&self, uid: u32, gids: &[u32]) -> Result<Option<String>, Error> {
         let uids = ranges("denied_host_uids", &self.uids)?;
         let denied_gids = ranges("denied_host_gids", &self.gids)?;

@@ -23,6 +23,9 @@ pub fn environment(task: &TaskConfig, denied: impl Fn(&str) -> bool) -> Vec<(OsS
 
 /// The user that the task names, or `default`, or with neither the plugin's own; refused when the plugin denies its
 /// ids.
+///
+/// # Errors
+/// When this host has no such user, or its ids are denied; the text says which.
 pub async fn user(task: &TaskConfig, default: &str, denied: &DeniedIds) -> Result<Option<User>, Error> {
     let name = if task.user.is_empty() { default } else { &task.user };
     if name.is_empty() {
@@ -43,6 +46,9 @@ pub async fn user(task: &TaskConfig, default: &str, denied: &DeniedIds) -> Resul
 }
 
 /// Rotated files as the host wants them.
+///
+/// # Errors
+/// As [`driver_sdk::log_policy`].
 pub fn log_policy(task: &TaskConfig) -> Result<Option<LogPolicy>, Error> {
     let wanted = driver_sdk::log_policy(task)?;
     Ok(wanted.map(|wanted| LogPolicy {

@@ -126,6 +126,9 @@ const DEPTH_MAX: usize = 32;
 
 impl Spec {
     /// Checks the schema itself: drivers make mistakes too.
+    ///
+    /// # Errors
+    /// Every fault of the schema.
     pub fn check(&self) -> Result<Checked, Vec<Diagnostic>> {
         let mut diagnostics = Vec::new();
         let node = check(self, "", "schema", 0, &mut diagnostics);
@@ -270,12 +273,18 @@ fn node_context(vars: &Vars) -> Context {
 }
 
 /// Validates `config` by `spec`. Strings in it are templates over `vars`.
+///
+/// # Errors
+/// Every fault of the schema, or every fault of the configuration with its place.
 pub fn decode(spec: &Spec, config: &serde_json::Value, vars: &Vars) -> Result<Value, Vec<Diagnostic>> {
     spec.check()?.decode(config, vars)
 }
 
 impl Checked {
     /// Validates `config`. Strings in it are templates over `vars`.
+    ///
+    /// # Errors
+    /// Every fault of the configuration, with its place.
     pub fn decode(&self, config: &serde_json::Value, vars: &Vars) -> Result<Value, Vec<Diagnostic>> {
         // The configuration was taken apart long ago; errors point into a text of what is left of it.
         let text = serde_json::to_string_pretty(config)

@@ -28,6 +28,9 @@ fn open() -> std::io::Result<OwnedFd> {
 }
 
 /// Sets an interface of the calling thread's network namespace up.
+///
+/// # Errors
+/// The kernel's refusal, such as for want of rights, or no answer within 2 s.
 pub fn bring_up(index: u32) -> std::io::Result<()> {
     const UP: u32 = 1;
     let socket = open()?;

@@ -116,6 +116,9 @@ pub struct PortMapping {
 
 impl NetworkList {
     /// Reads a list, or the configuration of a single plugin.
+    ///
+    /// # Errors
+    /// When the text is no JSON of a list, has no name or no plugin, or a plugin has no type.
     pub fn parse(text: &str) -> Result<Self, String> {
         let value: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
         let list = if value.get("plugins").is_some() {
@@ -212,6 +215,9 @@ pub struct Runner<'a> {
 
 impl Runner<'_> {
     /// Joins the namespace to the network and returns the last plugin's result.
+    ///
+    /// # Errors
+    /// See [`CniError`]. Earlier plugins of the list have done their part: [`Runner::del`] takes it back.
     pub async fn add(&self, list: &NetworkList) -> Result<Value, CniError> {
         let mut result: Option<Value> = None;
         for at in 0..list.plugins.len() {
@@ -228,6 +234,9 @@ impl Runner<'_> {
     }
 
     /// Takes the namespace out of the network, the last plugin first. Calls all plugins and returns the first refusal.
+    ///
+    /// # Errors
+    /// See [`CniError`]. Another call is allowed: plugins answer a second DEL with success.
     pub async fn del(&self, list: &NetworkList, result: Option<&Value>) -> Result<(), CniError> {
         let mut first = Ok(());
         for at in (0..list.plugins.len()).rev() {
@@ -238,6 +247,9 @@ impl Runner<'_> {
     }
 
     /// Asks plugin `at` to CHECK its part of the network. `result` is the last plugin's.
+    ///
+    /// # Errors
+    /// See [`CniError`]; the plugin's refusal is among them.
     pub async fn check(&self, list: &NetworkList, at: usize, result: Option<&Value>) -> Result<(), CniError> {
         self.call("CHECK", kind(&list.plugins[at]), &list.request(at, result, self.ports)).await.map(drop)
     }

@@ -38,6 +38,9 @@ pub fn supported() -> bool {
 }
 
 /// Makes a namespace with its loopback interface up, and mounts it on `path`, which it creates. Blocking.
+///
+/// # Errors
+/// When the file cannot be made, or the kernel refuses a namespace or the mount. The file stays for [`remove`].
 pub fn create(path: &Path) -> io::Result<()> {
     File::create(path)?;
     let at = path.to_owned();
@@ -54,6 +57,9 @@ pub fn is_namespace(path: &Path) -> bool {
 }
 
 /// Unmounts a namespace and removes its file. Idempotent, blocking.
+///
+/// # Errors
+/// When the namespace cannot be unmounted or the file not removed.
 pub fn remove(path: &Path) -> io::Result<()> {
     while is_namespace(path) {
         dirs::unmount(path)?;

@@ -40,6 +40,9 @@ pub struct Wanted {
 }
 
 /// Network of a group; `None` = the host's network. `text` replaces `${…}`.
+///
+/// # Errors
+/// When the job asks for a mode, a host name or a port that cannot be.
 pub fn wanted(group: &TaskGroup, alloc: &Allocation, text: impl Fn(&str) -> String) -> Result<Option<Wanted>, String> {
     let Some(network) = group.networks.first() else { return Ok(None) };
     let mode = match network.mode.as_str() {

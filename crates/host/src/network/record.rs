@@ -53,6 +53,9 @@ pub struct Record {
 
 impl Record {
     /// Reads the record of a directory; `None` when it is gone, or when the agent was killed before it wrote one.
+    ///
+    /// # Errors
+    /// When the record cannot be read or is damaged.
     pub fn read(dir: &Path) -> io::Result<Option<Self>> {
         match fs::read(dir.join(NAME)) {
             Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(io::Error::other),
@@ -62,6 +65,9 @@ impl Record {
     }
 
     /// Writes it durably: the addresses that plugins have assigned survive a loss of power too.
+    ///
+    /// # Errors
+    /// When the directory cannot be made or written; a former record is unharmed.
     pub fn write(&self, dir: &Path) -> io::Result<()> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let half = dir.join(format!(".{NAME}"));
@@ -78,6 +84,9 @@ impl Record {
 
 /// Takes the lock that says that no plugin is at work on a network, and returns the file that carries it. Plugins
 /// inherit it.
+///
+/// # Errors
+/// When the file cannot be opened, or a plugin of an earlier agent still works on the network.
 pub async fn lock(dir: &Path) -> Result<File, String> {
     let path = dir.join(LOG);
     let failed = |e: io::Error| format!("lock {}: {e}", path.display());
@@ -110,6 +119,9 @@ pub fn directories(parent: &Path) -> Vec<(AllocId, PathBuf)> {
 }
 
 /// Removes a directory whose namespace is gone. The record goes last: it alone explains the other files.
+///
+/// # Errors
+/// When a file or the directory cannot be removed; the record is still there, or another call finds nothing.
 pub fn remove(dir: &Path) -> io::Result<()> {
     let gone = |done: io::Result<()>| match done {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
