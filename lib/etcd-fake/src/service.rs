@@ -44,6 +44,10 @@ pub enum Fault {
     Last,
 }
 
+fn no_leader() -> Status {
+    Status::unavailable("etcdserver: no leader")
+}
+
 fn no_space() -> Status {
     Status::resource_exhausted("etcdserver: mvcc: database space exceeded")
 }
@@ -272,7 +276,16 @@ impl Watch for Service {
             loop {
                 newest.mark_unchanged();
                 loop {
-                    let _ = frozen.wait_for(|frozen| !*frozen).await;
+                    // A stream that was broken meanwhile tells nothing more.
+                    let broken = tokio::select! {
+                        biased;
+                        _ = lives.changed() => true,
+                        _ = frozen.wait_for(|frozen| !*frozen) => false,
+                    };
+                    if broken {
+                        let _ = tx.send(Err(no_leader())).await;
+                        return;
+                    }
                     if service.switches().silent {
                         break;
                     }
@@ -287,11 +300,12 @@ impl Watch for Service {
                     }
                 }
                 tokio::select! {
-                    changed = newest.changed() => if changed.is_err() { return },
+                    biased;
                     _ = lives.changed() => {
-                        let _ = tx.send(Err(Status::unavailable("etcdserver: no leader"))).await;
+                        let _ = tx.send(Err(no_leader())).await;
                         return;
                     }
+                    changed = newest.changed() => if changed.is_err() { return },
                     () = tx.closed() => return,
                 }
             }
