@@ -5,7 +5,14 @@ use std::ops::RangeInclusive;
 
 use serde::{Serialize, de::DeserializeOwned};
 
-#[allow(clippy::all, missing_docs, rust_2018_idioms, unreachable_pub, reason = "generated code")]
+#[allow(
+    clippy::all,
+    clippy::missing_errors_doc,
+    missing_docs,
+    rust_2018_idioms,
+    unreachable_pub,
+    reason = "generated code"
+)]
 mod generated {
     include!(concat!(env!("OUT_DIR"), "/node_rpc.rs"));
 }

@@ -12,7 +12,14 @@ pub mod handshake;
 pub mod values;
 
 // Generated code has the proto files' comments where there is something to say.
-#[allow(missing_docs, unreachable_pub, clippy::all, rust_2018_idioms, reason = "generated code")]
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::all,
+    clippy::missing_errors_doc,
+    rust_2018_idioms,
+    reason = "generated code"
+)]
 mod generated {
     include!(concat!(env!("OUT_DIR"), "/protocols.rs"));
 }

@@ -15,7 +15,14 @@ pub mod ops;
 mod streams;
 
 /// The messages and services, as generated from `proto/`; the server's side is for fakes.
-#[allow(clippy::all, missing_docs, rust_2018_idioms, unreachable_pub, reason = "generated code")]
+#[allow(
+    clippy::all,
+    clippy::missing_errors_doc,
+    missing_docs,
+    rust_2018_idioms,
+    unreachable_pub,
+    reason = "generated code"
+)]
 pub mod proto {
     include!(concat!(env!("OUT_DIR"), "/etcd_rpc.rs"));
     pub use self::etcdserverpb::*;

@@ -8,6 +8,9 @@ use executor_client::{CgroupHost, LaunchSpec};
 /// The operator's configuration of a plugin.
 pub trait ProcessConfig: Clone + Default + DriverConfig + Send + Sync + 'static {
     /// Checks what the schema cannot.
+    ///
+    /// # Errors
+    /// What is wrong, as a sentence that names the setting.
     fn validate(&self) -> Result<(), Error>;
 
     /// Whether the plugin offers itself at all.

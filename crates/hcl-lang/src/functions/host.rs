@@ -8,14 +8,29 @@ pub trait Host: Send + Sync + fmt::Debug {
     /// Whether functions that touch files may run.
     fn files_allowed(&self) -> bool;
     /// Reads a file.
+    ///
+    /// # Errors
+    /// When it cannot be read or may not be, as a sentence without the path.
     fn read(&self, path: &str) -> Result<Vec<u8>, String>;
-    /// Whether a regular file is there; an error when something else is.
+    /// Whether a regular file is there.
+    ///
+    /// # Errors
+    /// As [`Host::read`], and when something else is there.
     fn exists(&self, path: &str) -> Result<bool, String>;
     /// Regular files below `path`, as paths relative to it.
+    ///
+    /// # Errors
+    /// As [`Host::read`].
     fn list(&self, path: &str) -> Result<Vec<String>, String>;
     /// An absolute form of `path`.
+    ///
+    /// # Errors
+    /// As [`Host::read`].
     fn absolute(&self, path: &str) -> Result<String, String>;
     /// The user's home directory.
+    ///
+    /// # Errors
+    /// When there is none, or it may not be told.
     fn home(&self) -> Result<String, String>;
     /// Random bytes, for ids and salts.
     fn random(&self) -> [u8; 16];
