@@ -165,7 +165,7 @@ const DISPATCHED: &str = "parameterized {; payload = \"optional\"; meta_required
 fn given() -> Vec<Scenario> {
     let service = Job::service;
     let again = || restart_by_hand().look(sorted_out("g[0]", "t"));
-    let env = "env | grep -v '^PATH=' | grep -v '^PWD=' | grep -v '^OLDPWD=' | grep -v '^DROVER_INTEROP' | grep -v \
+    let env = "env | grep -v '^PATH=' | grep -v '^PWD=' | grep -v '^OLDPWD=' | grep -v '^DROVER_' | grep -v \
         '^NOMAD_SHORT_ALLOC_ID'";
     vec![
         Scenario::shared(
