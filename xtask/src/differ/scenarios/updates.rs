@@ -136,7 +136,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             "failing-once-before-the-deadline",
             [
                 run(Job::service()
-                    .update("min_healthy_time = \"4s\"; healthy_deadline = \"20s\"; progress_deadline = \"30s\"")
+                    .update("min_healthy_time = \"8s\"; healthy_deadline = \"20s\"; progress_deadline = \"30s\"")
                     .reschedule("delay = \"5s\"; delay_function = \"constant\"; unlimited = true"))
                 .until(Until::Seconds(2.5)),
                 Step::from(Tell("g[0]", "t", 1)).until(Until::Deployment("successful")),
@@ -158,7 +158,8 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             [
                 run(with(version(1).count(2), "")).count("running", 2),
                 run(with(version(2).count(2), "")
-                    .update("min_healthy_time = \"2s\"; healthy_deadline = \"20s\"; progress_deadline = \"30s\""))
+                    .update("min_healthy_time = \"6s\"; healthy_deadline = \"20s\"; progress_deadline = \"30s\""))
+                // On a slow machine neither has a healthy one when they are looked at.
                 .until(Until::Seconds(1.0)),
                 Step::from(Request(
                     "PUT",
