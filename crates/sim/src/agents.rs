@@ -71,6 +71,8 @@ pub(crate) struct Node {
     number: usize,
     dir: PathBuf,
     starts: u64,
+    /// Partitions that are open: one begun later ends later, and an agent that starts within one is in it.
+    holes: u32,
     agent: Option<Agent>,
 }
 
@@ -109,7 +111,7 @@ impl Lease {
 impl Node {
     pub(crate) fn new(number: usize, root: &Path) -> Self {
         let (name, dir) = (format!("n{number}"), root.join(format!("n{number}")));
-        Self { name, number, dir, starts: 0, agent: None }
+        Self { name, number, dir, starts: 0, holes: 0, agent: None }
     }
 
     pub(crate) fn runs(&self) -> bool {
@@ -123,6 +125,7 @@ impl Node {
     pub(crate) async fn start(&mut self, servers: &[net::Server], provider: &Arc<Provider>, delay: Duration) {
         self.starts += 1;
         let (killed, link) = (Arc::new(AtomicBool::new(false)), Link::new(self.number, delay));
+        link.set_hole(self.holes > 0);
         let lease = Lease::default();
         let far = Far { provider: provider.clone(), caller: self.number, killed: killed.clone(), lease: lease.clone() };
         let plugin = Arc::new(Mutex::new(CancellationToken::new()));
@@ -172,8 +175,10 @@ impl Node {
         let _ = std::fs::remove_dir_all(state);
     }
 
-    pub(crate) fn set_hole(&self, hole: bool) {
-        self.agent.iter().for_each(|agent| agent.link.set_hole(hole));
+    /// A partition begins, or one of them ends.
+    pub(crate) fn set_hole(&mut self, hole: bool) {
+        self.holes = if hole { self.holes + 1 } else { self.holes.saturating_sub(1) };
+        self.agent.iter().for_each(|agent| agent.link.set_hole(self.holes > 0));
     }
 
     pub(crate) fn break_line(&self) {

@@ -12,7 +12,7 @@ use tokio::{
     sync::mpsc,
 };
 
-use crate::signal::Signal;
+use crate::{plan::NODES, signal::Signal};
 
 const BUFFER: usize = 256 * 1024;
 
@@ -28,15 +28,15 @@ pub(crate) struct Server {
 struct ServerLine {
     /// The server stands still.
     frozen: bool,
-    /// The nodes, by their bits, to which nothing passes.
-    cut: u32,
+    /// How many cuts keep everything from each node.
+    cuts: [u32; NODES],
     /// How often its connections were broken.
     breaks: u64,
 }
 
 impl ServerLine {
     fn carries(self, node: usize) -> bool {
-        !self.frozen && self.cut & (1 << node) == 0
+        !self.frozen && self.cuts[node] == 0
     }
 }
 
@@ -50,9 +50,12 @@ impl Server {
         self.line.change(|line| line.frozen = frozen);
     }
 
-    /// Cuts it off from one node, or no longer.
+    /// Cuts it off from one node, or ends one of these cuts.
     pub(crate) fn set_cut(&self, node: usize, cut: bool) {
-        self.line.change(|line| line.cut = if cut { line.cut | 1 << node } else { line.cut & !(1 << node) });
+        self.line.change(|line| {
+            let cuts = &mut line.cuts[node];
+            *cuts = if cut { *cuts + 1 } else { cuts.saturating_sub(1) };
+        });
     }
 
     /// Breaks all its connections.
