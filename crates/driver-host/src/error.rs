@@ -308,10 +308,11 @@ impl RemoteError {
         match status.code() {
             Code::NotFound => RemoteError::Gone(message),
             Code::Aborted => RemoteError::StaleEpoch { accepted: errors::accepted_epoch(status), message },
-            Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange | Code::Unimplemented => {
+            Code::InvalidArgument | Code::FailedPrecondition | Code::Unimplemented => {
                 RemoteError::WrongRequest(message)
             }
-            // An unclear failure must never look like an answer.
+            // An unclear failure must never look like an answer. OutOfRange is one: tonic makes it of an answer that is
+            // too large, and the call may have taken effect.
             _ => RemoteError::CouldNotAsk(message),
         }
     }
@@ -344,6 +345,7 @@ mod tests {
             (Code::InvalidArgument, "wrong"),
             (Code::FailedPrecondition, "wrong"),
             (Code::Unimplemented, "wrong"),
+            (Code::OutOfRange, "could not ask"),
             (Code::Unavailable, "could not ask"),
             (Code::DeadlineExceeded, "could not ask"),
             (Code::ResourceExhausted, "could not ask"),
