@@ -25,7 +25,16 @@ fn say(what: &str) {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Failure> {
+async fn main() {
+    let played = play().await;
+    if let Err(error) = &played {
+        let _ = writeln!(std::io::stderr(), "{error}");
+    }
+    // A return would wait for the thread that reads the input, until there is some.
+    std::process::exit(i32::from(played.is_err()));
+}
+
+async fn play() -> Result<(), Failure> {
     const USAGE: &str = "usage: rogue_node HOST:PORT JOIN_SECRET|- FILE [GENERATION INDEX]";
     let mut args: Vec<String> = std::env::args().skip(1).collect();
     let claimed = args.split_off(args.len().min(3));
@@ -65,6 +74,8 @@ async fn main() -> Result<(), Failure> {
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     let mut beat = tokio::time::interval(std::time::Duration::from_millis(300));
     let mut seq = 0;
+    // What the server says last is heard, also when it listens no more.
+    let mut listens = true;
     loop {
         seq += 1;
         tokio::select! {
@@ -82,11 +93,11 @@ async fn main() -> Result<(), Failure> {
             line = lines.next_line() => {
                 let Some(line) = line? else { return Ok(()) };
                 let (verb, rest) = line.split_once(' ').unwrap_or((&line, ""));
-                tx.send(said(verb, rest, seq)?.into()).await?;
+                listens = tx.send(said(verb, rest, seq)?.into()).await.is_ok();
             }
-            _ = beat.tick() => {
+            _ = beat.tick(), if listens => {
                 let heartbeat = Heartbeat { seq, ..Heartbeat::default() };
-                tx.send(FromNodeMessage::Heartbeat(heartbeat).into()).await?;
+                listens = tx.send(FromNodeMessage::Heartbeat(heartbeat).into()).await.is_ok();
             }
         }
     }
