@@ -32,6 +32,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("raw-exec", &["driver-sdk", "executor-client", "process-driver"]),
     ("remote-exec", &["driver-sdk", "executor-client", "process-driver"]),
     // Pure: no runtime, clock, randomness, files, network.
+    ("access", &["hcl-lang"]),
     ("model", &["model-derive"]),
     ("model-derive", &[]),
     ("hcl-lang", &[]),
@@ -162,7 +163,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
 /// Crates that know no clock, randomness, files, network or runtime; `tidy::purity` checks what they use and what they
 /// link at any depth.
 pub(crate) const PURE: &[&str] =
-    &["model", "hcl-lang", "jobspec", "state", "scheduler", "lifecycle", "control", "template"];
+    &["access", "model", "hcl-lang", "jobspec", "state", "scheduler", "lifecycle", "control", "template"];
 
 #[cfg(test)]
 mod tests {

@@ -79,6 +79,7 @@ const IMPURE_LINKED: &[(&str, &[&str], &str)] = &[
         &["chacha20", "getrandom", "libc", "rand"],
         "random bytes of `DiskHost`; bcrypt links getrandom for salts that it is always given",
     ),
+    ("access", &["chacha20", "getrandom", "libc", "rand"], "through hcl-lang"),
     ("jobspec", &["chacha20", "getrandom", "libc", "rand"], "through hcl-lang"),
 ];
 
