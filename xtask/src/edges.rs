@@ -33,6 +33,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("remote-exec", &["driver-sdk", "executor-client", "process-driver"]),
     // Pure: no runtime, clock, randomness, files, network.
     ("access", &["hcl-lang"]),
+    ("filter", &[]),
+    ("login", &["filter"]),
     ("model", &["model-derive"]),
     ("model-derive", &[]),
     ("hcl-lang", &[]),
@@ -43,7 +45,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("control", &["lifecycle", "model", "scheduler", "state", "template"]),
     ("template", &[]),
     // Shells around them.
-    ("api", &["model", "tls"]),
+    ("api", &["filter", "model", "tls"]),
     ("artifact", &[]),
     ("store", &["clock", "etcd", "model", "state", "tls"]),
     ("driver-host", &["blocking", "driver-proto", "hcl-lang", "open-files", "processes"]),
@@ -162,8 +164,19 @@ const ALLOWED: &[(&str, &[&str])] = &[
 
 /// Crates that know no clock, randomness, files, network or runtime; `tidy::purity` checks what they use and what they
 /// link at any depth.
-pub(crate) const PURE: &[&str] =
-    &["access", "model", "hcl-lang", "jobspec", "state", "scheduler", "lifecycle", "control", "template"];
+pub(crate) const PURE: &[&str] = &[
+    "access",
+    "filter",
+    "login",
+    "model",
+    "hcl-lang",
+    "jobspec",
+    "state",
+    "scheduler",
+    "lifecycle",
+    "control",
+    "template",
+];
 
 #[cfg(test)]
 mod tests {

@@ -16,12 +16,13 @@ use anyhow::{Context, Result, ensure};
 use crate::{local::target_dir, process::Run, workspace};
 
 /// What each of them begins with, by the files that hold examples of it.
-const TARGETS: [(&str, &[&str]); 7] = [
+const TARGETS: [(&str, &[&str]); 8] = [
     ("job_file", &["examples", "crates/jobspec/tests/data"]),
     ("hcl_format", &["examples", "examples/agents", "crates/jobspec/tests/data"]),
     ("acl_policy", &[]),
     ("template", &["crates/template/tests/golden"]),
     ("api_text", &[]),
+    ("login_token", &[]),
     ("artifact_source", &[]),
     ("executor_frames", &[]),
 ];

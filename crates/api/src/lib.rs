@@ -8,7 +8,6 @@
 pub mod call;
 pub mod client;
 mod endpoints;
-pub mod filter;
 pub mod go_json;
 pub mod node_rpc;
 pub mod paging;
@@ -16,6 +15,7 @@ pub mod query;
 pub mod shapes;
 pub mod with;
 
+pub use ::filter;
 pub use call::Call;
 pub use client::{ApiClient, ClientError, ClientOptions, RequestOptions};
 pub use with::With;

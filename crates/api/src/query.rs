@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use model::{GoDuration, Namespace};
 
-use crate::filter::{Filter, SyntaxError};
+pub use filter::parse_bool;
+use filter::{Filter, SyntaxError};
 
 /// Longest time a blocking query may wait; also the default.
 pub const MAX_WAIT: Duration = Duration::from_secs(300);
@@ -207,16 +208,6 @@ impl ListOptions {
             next_token: query.text("next_token").to_owned(),
             reverse: query.bool("reverse")?,
         })
-    }
-}
-
-/// Go's booleans.
-#[must_use]
-pub fn parse_bool(text: &str) -> Option<bool> {
-    match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
-        _ => None,
     }
 }
 

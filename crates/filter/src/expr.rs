@@ -1,33 +1,9 @@
-//! The `filter=` language of list queries (go-bexpr): `Status == "running" and "web" in Tags`.
-//!
-//! ```text
-//! expression = and { "or" and }            and = not { "and" not }            not = "not" not | "(" expression ")" |
-//! term term       = ("any"|"all") selector "as" name [, name] "{" expression "}"
-//!            | selector (== | != | [not] contains | [not] matches) value
-//!            | selector "is" ["not"] "empty"
-//!            | value ["not"] "in" selector
-//! selector   = Name { .Name | ["key"] } | "/json/pointer"          value = "text" | `text` | number | bare word
-//! ```
-//!
-//! Rows are looked at in their serialised form ([`Datum`]), which keeps the difference between objects with fixed
-//! fields (an unknown field is an error) and maps (an absent key is an answer).
-
-mod datum;
-mod eval;
-mod parse;
-
-pub use datum::Datum;
+//! An expression as it was read, and what can be wrong with it.
 
 /// Longest expression that is read; deeper or longer ones are refused before they cost anything.
 pub const MAX_LENGTH: usize = 8 * 1024;
 /// Deepest nesting of parentheses, `not` and `any`/`all`.
 pub const MAX_DEPTH: usize = 64;
-
-/// A filter, ready to be applied to rows.
-#[derive(Clone, Debug)]
-pub struct Filter {
-    root: Expr,
-}
 
 /// Why a text is not a filter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -91,38 +67,8 @@ pub enum EvalError {
     Row(String),
 }
 
-impl Filter {
-    /// Reads a filter.
-    ///
-    /// # Errors
-    /// When the text breaks the grammar.
-    pub fn parse(text: &str) -> Result<Self, SyntaxError> {
-        if text.len() > MAX_LENGTH {
-            return Err(SyntaxError::TooLong(text.len()));
-        }
-        parse::parse(text).map(|root| Self { root })
-    }
-
-    /// Does the row match?
-    ///
-    /// # Errors
-    /// When the filter names a field that the row does not have, or compares what cannot be compared.
-    pub fn matches<T: serde::Serialize + ?Sized>(&self, row: &T) -> Result<bool, EvalError> {
-        let datum = Datum::of(row).map_err(|e| EvalError::Row(e.to_string()))?;
-        self.matches_datum(&datum)
-    }
-
-    /// As [`Self::matches`], for a row in serialised form.
-    ///
-    /// # Errors
-    /// As [`Self::matches`].
-    pub fn matches_datum(&self, datum: &Datum) -> Result<bool, EvalError> {
-        eval::eval(&self.root, datum)
-    }
-}
-
 #[derive(Clone, Debug)]
-enum Expr {
+pub(crate) enum Expr {
     And(Box<Expr>, Box<Expr>),
     Or(Box<Expr>, Box<Expr>),
     Not(Box<Expr>),
@@ -132,14 +78,14 @@ enum Expr {
 
 /// The path to a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Selector {
-    parts: Vec<String>,
+pub(crate) struct Selector {
+    pub(crate) parts: Vec<String>,
     /// As it was written.
-    text: String,
+    pub(crate) text: String,
 }
 
 impl Selector {
-    fn pointer(&self) -> String {
+    pub(crate) fn pointer(&self) -> String {
         self.parts.iter().fold(String::new(), |mut text, part| {
             text.push('/');
             text.push_str(&part.replace('~', "~0").replace('/', "~1"));
@@ -149,7 +95,7 @@ impl Selector {
 }
 
 #[derive(Clone, Debug)]
-enum Operator {
+pub(crate) enum Operator {
     Equal(String),
     NotEqual(String),
     /// `value in selector`, also written `selector contains value`.
@@ -163,11 +109,8 @@ enum Operator {
 
 /// What the variables of `any`/`all` are called. Of a map the single name is the key, of a list the element.
 #[derive(Clone, Debug, Default)]
-struct Names {
-    single: Option<String>,
-    index: Option<String>,
-    value: Option<String>,
+pub(crate) struct Names {
+    pub(crate) single: Option<String>,
+    pub(crate) index: Option<String>,
+    pub(crate) value: Option<String>,
 }
-
-#[cfg(test)]
-mod tests;

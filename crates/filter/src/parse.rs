@@ -8,7 +8,7 @@ use winnow::{
     token::{any, one_of, take_until, take_while},
 };
 
-use super::{Expr, MAX_DEPTH, Names, Operator, Selector, SyntaxError};
+use crate::expr::{Expr, MAX_DEPTH, Names, Operator, Selector, SyntaxError};
 
 type Input<'a> = LocatingSlice<&'a str>;
 

@@ -1,6 +1,7 @@
 //! Applying a filter to a row.
 
-use super::{Datum, EvalError, Expr, Names, Operator, Selector};
+use crate::datum::Datum;
+use crate::expr::{EvalError, Expr, Names, Operator, Selector};
 
 /// The variables of the enclosing `any`/`all`, innermost last.
 type Scope<'a> = Vec<(String, Datum)>;
@@ -127,7 +128,7 @@ fn equal(selector: &Selector, value: &Datum, literal: &str) -> Result<bool, Eval
         || EvalError::Coercion { literal: literal.to_owned(), selector: selector.text.clone(), kind: value.kind() };
     Ok(match value {
         Datum::Text(text) => text == literal,
-        Datum::Bool(b) => *b == go_bool(literal).ok_or_else(bad)?,
+        Datum::Bool(b) => *b == parse_bool(literal).ok_or_else(bad)?,
         Datum::Signed(n) => *n == literal.parse::<i64>().map_err(|_| bad())?,
         Datum::Unsigned(n) => *n == literal.parse::<u64>().map_err(|_| bad())?,
         #[allow(clippy::float_cmp, reason = "the filter asks for equality")]
@@ -163,6 +164,11 @@ fn member(selector: &Selector, value: &Datum, literal: &str) -> Result<bool, Eva
 }
 
 /// What Go takes for a boolean.
-fn go_bool(text: &str) -> Option<bool> {
-    crate::query::parse_bool(text)
+#[must_use]
+pub fn parse_bool(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
 }
