@@ -31,6 +31,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("mock", &["driver-sdk"]),
     ("raw-exec", &["driver-sdk", "executor-client", "process-driver"]),
     ("remote-exec", &["driver-sdk", "executor-client", "process-driver"]),
+    ("slurm", &["driver-sdk"]),
     // Pure: no runtime, clock, randomness, files, network.
     ("access", &["hcl-lang"]),
     ("filter", &[]),

@@ -1,0 +1,96 @@
+//! Runs the commands of Slurm.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use driver_sdk::RemoteError;
+use tokio::process::Command;
+
+use crate::answer::last_lines;
+use crate::config::PluginConfig;
+
+/// What a command has said.
+#[derive(Debug, Clone)]
+pub(crate) struct Said {
+    /// It ended with code 0.
+    pub(crate) success: bool,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Said {
+    /// The output, if it succeeded.
+    ///
+    /// # Errors
+    /// [`RemoteError::CouldNotAsk`] with what the command complained about.
+    pub(crate) fn output(self, command: &str) -> Result<String, RemoteError> {
+        match self.success {
+            true => Ok(self.stdout),
+            false => Err(RemoteError::could_not_ask(format!("{command}: {}", last_lines(&self.stderr)))),
+        }
+    }
+}
+
+/// How the commands are found and what they are told.
+#[derive(Debug, Clone)]
+pub(crate) struct Commands {
+    config: PluginConfig,
+}
+
+impl Commands {
+    pub(crate) fn new(config: &PluginConfig) -> Self {
+        Self { config: config.clone() }
+    }
+
+    /// A command with the cluster's option, before its own.
+    pub(crate) fn command(&self, name: &str) -> Command {
+        let program = self.config.bin_dir.as_ref().map_or_else(|| PathBuf::from(name), |dir| dir.join(name));
+        let mut command = Command::new(program);
+        for (variable, _) in std::env::vars_os() {
+            let text = variable.to_string_lossy();
+            // The launch of this plugin concerns nobody else, and defaults of the person who started the agent would
+            // change what the commands do.
+            let ours = ["PLUGIN_", "NOMAD_", "DROVER_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_"];
+            if ours.iter().any(|prefix| text.starts_with(prefix)) {
+                command.env_remove(&variable);
+            }
+        }
+        command.env("LC_ALL", "C").stdin(Stdio::null());
+        if let Some(conf) = &self.config.conf {
+            command.env("SLURM_CONF", conf);
+        }
+        if let Some(cluster) = self.config.cluster.as_ref().filter(|c| !c.is_empty()) {
+            command.arg("-M").arg(cluster);
+        }
+        command
+    }
+
+    /// Runs a command to its end.
+    ///
+    /// # Errors
+    /// [`RemoteError::CouldNotAsk`]: it cannot be started, or took too long. What it was asked may still happen.
+    ///
+    /// A drop ends the command.
+    pub(crate) async fn run(&self, name: &str, args: &[String]) -> Result<Said, RemoteError> {
+        let mut command = self.command(name);
+        command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        let limit = self.config.command_timeout;
+        let output = match tokio::time::timeout(limit, command.output()).await {
+            Ok(Ok(output)) => output,
+            Ok(Err(why)) => {
+                return Err(RemoteError::could_not_ask(format!(
+                    "{name} cannot be run: {why}; install Slurm's commands on this node, or set `bin_dir`"
+                )));
+            }
+            Err(_) => {
+                return Err(RemoteError::could_not_ask(format!(
+                    "{name} gave no answer within {} s (`command_timeout`)",
+                    limit.as_secs_f64()
+                )));
+            }
+        };
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        tracing::trace!(name, ?args, code = output.status.code(), "ran");
+        Ok(Said { success: output.status.success(), stdout: text(&output.stdout), stderr: text(&output.stderr) })
+    }
+}

@@ -1,0 +1,128 @@
+//! Configuration of the plugin and of a task.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use driver_sdk::{DriverConfig, Error};
+
+/// The operator's `plugin "slurm" { config { … } }`.
+#[derive(Clone, Debug, PartialEq, DriverConfig)]
+#[config(default, impl_default)]
+pub(crate) struct PluginConfig {
+    /// Directory of the run directories, an absolute path. Managers and compute nodes see the same files there. Without
+    /// it the driver offers nothing.
+    pub(crate) base: Option<PathBuf>,
+    /// Name of the cluster, as `-M` takes it. Without it: the one of Slurm's configuration.
+    pub(crate) cluster: Option<String>,
+    /// Slurm's configuration file (`SLURM_CONF`). Without it: the one that the commands find themselves.
+    pub(crate) conf: Option<PathBuf>,
+    /// Directory of the commands (`sbatch`, `squeue`, …). Without it they are looked for along `PATH`.
+    pub(crate) bin_dir: Option<PathBuf>,
+    /// Partition of tasks that name none. Without it: the cluster's default.
+    pub(crate) partition: Option<String>,
+    /// Account of tasks that name none.
+    pub(crate) account: Option<String>,
+    /// MHz of one CPU of the cluster: what divides a task's `cpu` into CPUs.
+    #[config(default = 2500)]
+    pub(crate) cpu_mhz: u64,
+    /// How often running tasks are looked at; one `squeue` shows all of them.
+    #[config(default = "2s")]
+    pub(crate) poll_interval: Duration,
+    /// How long a command may take.
+    #[config(default = "30s")]
+    pub(crate) command_timeout: Duration,
+    /// How long a sealed key is kept; longer than any call may be on its way.
+    #[config(default = "168h")]
+    pub(crate) keep_sealed: Duration,
+    /// CPU capacity to be packed by the scheduler; 0 = not declared.
+    #[config(default = 0)]
+    pub(crate) pool_cpu_mhz: u64,
+    /// Memory capacity to be packed by the scheduler; 0 = not declared.
+    #[config(default = 0)]
+    pub(crate) pool_memory_mib: u64,
+}
+
+impl PluginConfig {
+    /// Checks what the schema cannot.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if let Some(base) = &self.base
+            && !base.is_absolute()
+        {
+            return Err(Error::invalid(format!("base {:?} must be an absolute path", base.display())));
+        }
+        if self.poll_interval < Duration::from_millis(500) {
+            return Err(Error::invalid("poll_interval must be at least 500ms: two calls a second are the limit"));
+        }
+        if self.command_timeout.is_zero() || self.cpu_mhz == 0 {
+            return Err(Error::invalid("command_timeout and cpu_mhz must be more than 0"));
+        }
+        Ok(())
+    }
+}
+
+/// A task's `config { … }`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, DriverConfig)]
+pub(crate) struct TaskOptions {
+    /// The program: a path, or a name to look for along `PATH` of the compute node.
+    pub(crate) command: String,
+    /// Its arguments.
+    #[config(default)]
+    pub(crate) args: Vec<String>,
+    /// Working directory; a relative one lies in the task's directory, which is the default.
+    pub(crate) work_dir: Option<String>,
+    /// Partition.
+    pub(crate) partition: Option<String>,
+    /// Account to charge.
+    pub(crate) account: Option<String>,
+    /// Quality of service.
+    pub(crate) qos: Option<String>,
+    /// Features that nodes must have, as `--constraint` takes them.
+    pub(crate) constraint: Option<String>,
+    /// Reservation to run in.
+    pub(crate) reservation: Option<String>,
+    /// Generic resources, as `--gres` takes them (`gpu:a100:2`).
+    pub(crate) gres: Option<String>,
+    /// GPUs for the job, as `--gpus` takes them.
+    pub(crate) gpus: Option<String>,
+    /// Nodes of the job. The command runs on the first one; it reaches the others by `srun`.
+    #[config(default = 1)]
+    pub(crate) nodes: u64,
+    /// Tasks of the job, for `srun` within it.
+    #[config(default = 1)]
+    pub(crate) ntasks: u64,
+    /// CPUs of each of them. Without it: `cpu` of `resources` divided by `cpu_mhz` of the plugin.
+    pub(crate) cpus: Option<u64>,
+    /// Time limit, as `--time` takes it (`12:00:00`, `UNLIMITED`). Without it the partition's own ends the task.
+    pub(crate) time: Option<String>,
+    /// Environment modules to load before the command.
+    #[config(default)]
+    pub(crate) modules: Vec<String>,
+    /// Lines of shell to run before the command.
+    #[config(default)]
+    pub(crate) prolog: Vec<String>,
+    /// Shell that runs `prolog`, loads `modules` and begins the command.
+    #[config(default = "/bin/sh")]
+    pub(crate) shell: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use driver_sdk::config::Config;
+
+    #[test]
+    fn what_no_cluster_bears_is_refused() {
+        let read = |json: serde_json::Value| {
+            PluginConfig::decode(Config::new(rmp_serde::to_vec(&json).expect("bytes"))).expect("fits")
+        };
+        assert!(read(serde_json::json!({})).check().is_ok());
+        for wrong in [
+            serde_json::json!({"base": "runs"}),
+            serde_json::json!({"poll_interval": "100ms"}),
+            serde_json::json!({"cpu_mhz": 0}),
+            serde_json::json!({"command_timeout": "0s"}),
+        ] {
+            assert!(read(wrong.clone()).check().is_err(), "{wrong}");
+        }
+    }
+}

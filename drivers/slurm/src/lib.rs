@@ -1,0 +1,45 @@
+//! Driver `slurm`: commands as jobs of a Slurm cluster, which outlive the node that manages them.
+//!
+//! Slurm has no unique names and no conditional writes, and forgets an ended job within minutes. So each instance has a
+//! *run directory* on a file system that the managers and the compute nodes share. The batch script claims it before it
+//! starts anything, and leaves the exit result there. Slurm only places and kills.
+//!
+//! ```text
+//! config.rs    what the operator and a job may say
+//! plan.rs      task → options of sbatch, and what is refused: pure
+//! gate.rs      the batch script that claims, and the task's own script: pure
+//! tables.rs    what squeue and sacct print, and the states of Slurm: pure
+//! answer.rs    error texts of the commands as one of the three answers: pure
+//! look.rs      run directory and queue → observation: pure
+//! command.rs   runs the commands
+//! queue.rs     one squeue for all who ask, at most two a second
+//! place.rs     the run directory: claims, epochs, results
+//! files.rs     files of a task, brought and renewed
+//! site.rs      one cluster: submits, looks, stops, acknowledges
+//! logs.rs      output by byte offset
+//! driver.rs    the driver
+//! ```
+//!
+//! Must never know: the server, the node agent, jobs. Begin reading at [`Driver`], then at `gate.rs` for how exactly
+//! one instance is made.
+
+mod answer;
+mod command;
+mod config;
+mod driver;
+mod files;
+mod gate;
+mod logs;
+mod look;
+mod place;
+mod plan;
+mod queue;
+mod site;
+mod tables;
+
+pub use driver::Driver;
+
+/// Serves the driver to the host that started this process.
+pub async fn serve() -> std::process::ExitCode {
+    driver_sdk::serve_remote(Driver::new()).await
+}

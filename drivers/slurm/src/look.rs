@@ -1,0 +1,213 @@
+//! What a run directory and the queue say together about an instance.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use driver_sdk::{InstanceState, Observation, TaskExit};
+
+use crate::place::{Claim, Exit, Files};
+use crate::queue::Jobs;
+use crate::tables::{Job, Phase};
+
+/// How long a submission that was answered may be missing from the queue before it counts as lost.
+const APPEARS_WITHIN: Duration = Duration::from_secs(15);
+
+/// What is known, or what else has to be asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// This is it.
+    Known(InstanceState, String),
+    /// It has ended like this.
+    Exited(Exit),
+    /// No submission is left and none has started: the directory can be closed, and then it is over.
+    Close(String),
+    /// Its job has ended, or the controller says so; the exit result has to be looked for once more. Without one, it
+    /// has ended only if these nodes are heard; an empty expression: it has ended in any case.
+    Ended { why: String, out_of_memory: bool, nodes: String },
+    /// Its job is not in the queue any more.
+    Absent { id: u64, nodes: String },
+}
+
+/// What the files say by themselves; `None` when the queue has to be asked.
+pub(crate) fn alone(files: &Files) -> Option<Step> {
+    let gone = |why: &str| Some(Step::Known(InstanceState::Gone, why.to_owned()));
+    match (&files.claim, &files.exit) {
+        _ if files.acknowledged => gone("its end was acknowledged"),
+        (Some(Claim::Sealed), _) => gone("the key is sealed and has no instance"),
+        (Some(Claim::Over(why)), _) => Some(Step::Exited(Exit { code: 1, at: 0, why: why.clone(), oom: false })),
+        (Some(Claim::Job { .. }), Some(exit)) => Some(Step::Exited(exit.clone())),
+        (Some(Claim::Job { .. }) | None, _) => None,
+    }
+}
+
+/// What files and queue say.
+pub(crate) fn together(files: &Files, jobs: &Jobs, name: &str) -> Step {
+    if let Some(step) = alone(files) {
+        return step;
+    }
+    match &files.claim {
+        Some(Claim::Job { id, nodes, .. }) => match jobs.job(name, *id) {
+            Some(job) => of_job(job, nodes),
+            None => Step::Absent { id: *id, nodes: nodes.clone() },
+        },
+        _ => {
+            let unstarted = |job: &&Job| matches!(job.phase(), Phase::Waiting | Phase::Running | Phase::Unclear);
+            if let Some(job) = jobs.named(name).iter().find(unstarted) {
+                return Step::Known(InstanceState::Creating, job.told());
+            }
+            match jobs.named(name).last() {
+                Some(job) => Step::Close(format!("the job {} ended before the task started: {}", job.id, job.told())),
+                None if files.sent_for.is_some_and(|age| age < APPEARS_WITHIN) => {
+                    Step::Known(InstanceState::Creating, "the job has been submitted".to_owned())
+                }
+                None => Step::Close("Slurm does not know the job any more, and it had not started".to_owned()),
+            }
+        }
+    }
+}
+
+/// What the state of the claimant's job says.
+pub(crate) fn of_job(job: &Job, nodes: &str) -> Step {
+    let told = job.told();
+    match job.phase() {
+        Phase::Running => Step::Known(InstanceState::Running, String::new()),
+        Phase::Ended => Step::Ended {
+            why: format!("Slurm says {told}, and no exit result was left"),
+            out_of_memory: job.state.starts_with("OUT_OF_MEMORY"),
+            nodes: String::new(),
+        },
+        Phase::Waiting => Step::Ended {
+            why: format!("the job was put back into the queue, {told}; the task does not start a second time"),
+            out_of_memory: false,
+            nodes: nodes.to_owned(),
+        },
+        Phase::NodeLost => Step::Ended {
+            why: format!("Slurm says {told}: a node was lost"),
+            out_of_memory: false,
+            nodes: nodes.to_owned(),
+        },
+        Phase::Unclear => Step::Known(InstanceState::Unknown, format!("Slurm says {told} of the job {}", job.id)),
+    }
+}
+
+/// The observation of a final or an open state.
+pub(crate) fn observation(key: &str, files: &Files, jobs: Option<&Jobs>, name: &str, step: &Step) -> Observation {
+    let mut seen = Observation { key: key.to_owned(), epoch: files.epoch, ..Observation::default() };
+    let job = match &files.claim {
+        Some(Claim::Job { id, at, nodes, .. }) => {
+            seen.started_at = time(*at);
+            if !nodes.is_empty() {
+                seen.attributes.insert("nodes".into(), nodes.clone());
+            }
+            Some(*id)
+        }
+        _ => files.job,
+    };
+    if let Some(id) = job {
+        seen.provider_id = format!("job {id}");
+        seen.attributes.insert("job_id".into(), id.to_string());
+    }
+    let state = job.and_then(|id| jobs?.job(name, id)).map(Job::told);
+    if let Some(state) = &state {
+        seen.attributes.insert("slurm_state".into(), state.clone());
+    }
+    match step {
+        Step::Known(state, why) => {
+            seen.state = *state;
+            seen.reason.clone_from(why);
+        }
+        Step::Exited(exit) => {
+            seen.state = InstanceState::Exited;
+            seen.finished_at = time(exit.at);
+            seen.reason.clone_from(&exit.why);
+            seen.exit = TaskExit {
+                exit_code: exit.code,
+                signal: if (129..=192).contains(&exit.code) { exit.code - 128 } else { 0 },
+                oom_killed: exit.oom,
+                error: (!exit.why.is_empty()).then(|| exit.why.clone()),
+            };
+        }
+        Step::Close(why) | Step::Ended { why, .. } => {
+            seen.state = InstanceState::Unknown;
+            seen.reason.clone_from(why);
+        }
+        Step::Absent { id, .. } => {
+            seen.state = InstanceState::Unknown;
+            seen.reason = format!(
+                "Slurm does not know the job {id} any more, it has left no exit result, and nothing proves that it \
+                    has ended"
+            );
+        }
+    }
+    seen
+}
+
+/// How a run ended that has left no result: only SIGKILL, or the end of its node, leaves none.
+pub(crate) fn killed(why: String, oom: bool, now: SystemTime) -> Exit {
+    let at = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    Exit { code: 137, at, why, oom }
+}
+
+fn time(seconds: u64) -> Option<SystemTime> {
+    (seconds > 0).then(|| UNIX_EPOCH + Duration::from_secs(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tables;
+
+    fn claimed() -> Files {
+        let claim = Claim::Job { id: 7, restarts: 0, at: 100, nodes: "n1".into() };
+        Files { epoch: 2, claim: Some(claim), job: Some(7), ..Files::default() }
+    }
+
+    fn jobs(text: &str) -> Jobs {
+        Jobs::of(tables::squeue(text))
+    }
+
+    #[test]
+    fn a_result_decides_without_the_queue() {
+        let exit = Exit { code: 7, at: 200, why: String::new(), oom: false };
+        let files = Files { exit: Some(exit.clone()), ..claimed() };
+        assert_eq!(alone(&files), Some(Step::Exited(exit)));
+        let gone = Files { acknowledged: true, ..files };
+        assert!(matches!(alone(&gone), Some(Step::Known(InstanceState::Gone, _))));
+        assert_eq!(alone(&claimed()), None);
+        let seen = observation("k", &claimed(), None, "k", &Step::Exited(killed("x".into(), false, UNIX_EPOCH)));
+        assert_eq!((seen.exit.exit_code, seen.exit.signal, seen.provider_id.as_str()), (137, 9, "job 7"));
+    }
+
+    #[test]
+    fn a_purge_is_no_end() {
+        let step = together(&claimed(), &jobs("8|other|RUNNING|n1|None"), "k");
+        assert_eq!(step, Step::Absent { id: 7, nodes: "n1".into() });
+        assert_eq!(observation("k", &claimed(), None, "k", &step).state, InstanceState::Unknown);
+        // The number is used again, for something else.
+        assert_eq!(together(&claimed(), &jobs("7|other|RUNNING|n1|None"), "k"), step);
+    }
+
+    #[test]
+    fn a_lost_node_proves_nothing() {
+        for state in ["NODE_FAIL", "PENDING", "REQUEUE_HOLD"] {
+            let step = together(&claimed(), &jobs(&format!("7|k|{state}|n1|x")), "k");
+            assert!(matches!(&step, Step::Ended { nodes, .. } if nodes == "n1"), "{state}: {step:?}");
+            assert_eq!(observation("k", &claimed(), None, "k", &step).state, InstanceState::Unknown);
+        }
+        let ended = together(&claimed(), &jobs("7|k|TIMEOUT|n1|TimeLimit"), "k");
+        assert!(matches!(&ended, Step::Ended { nodes, .. } if nodes.is_empty()), "{ended:?}");
+        let left = together(&claimed(), &jobs("7|k|COMPLETING|n1|None"), "k");
+        assert_eq!(left, Step::Known(InstanceState::Running, String::new()));
+    }
+
+    #[test]
+    fn what_has_not_started_waits_with_its_reason_or_is_closed() {
+        let asked = Files { job: Some(7), sent_for: Some(Duration::from_secs(60)), ..Files::default() };
+        let waits = together(&asked, &jobs("7|k|PENDING||Resources"), "k");
+        assert_eq!(waits, Step::Known(InstanceState::Creating, "PENDING (Resources)".into()));
+        for text in ["7|k|CANCELLED||None", ""] {
+            assert!(matches!(together(&asked, &jobs(text), "k"), Step::Close(_)), "{text}");
+        }
+        let just = Files { sent_for: Some(Duration::from_secs(1)), ..asked };
+        assert!(matches!(together(&just, &jobs(""), "k"), Step::Known(InstanceState::Creating, _)));
+    }
+}

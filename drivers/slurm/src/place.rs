@@ -1,0 +1,453 @@
+//! The run directory of an instance. All work on files; run it on a thread that may block.
+//!
+//! ```text
+//! identity                    the runtime's own name
+//! instances/NAME/about.json   owner, key, slot; what makes it an instance
+//!                epoch        highest accepted epoch
+//!                lock         held (flock) while an epoch is compared and the change is made
+//!                claim        who may start: a job, or nobody any more
+//!                sending, job a submission was begun; its number
+//!                gate.sh task.sh env beside.sh task/ alloc/ out err exit
+//!                acknowledged the result was stored: only the claim is kept
+//! ```
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use driver_sdk::RemoteError;
+use rustix::fs::FlockOperation;
+use serde::{Deserialize, Serialize};
+
+/// What is done or refused.
+pub(crate) type Answer<T> = Result<T, RemoteError>;
+
+/// What an instance is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct About {
+    pub(crate) key: String,
+    pub(crate) owner: String,
+    pub(crate) slot: String,
+    pub(crate) task: String,
+}
+
+/// Who has the claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// A job of Slurm: number, restart count, start in seconds since 1970, nodes.
+    Job { id: u64, restarts: u64, at: u64, nodes: String },
+    /// Nobody, before there was an instance.
+    Sealed,
+    /// Nobody, although the instance had been asked for; why.
+    Over(String),
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Exit {
+    pub(crate) code: i32,
+    /// Seconds since 1970; 0 when it never started.
+    pub(crate) at: u64,
+    /// Why, where the code does not say enough.
+    pub(crate) why: String,
+    pub(crate) oom: bool,
+}
+
+/// Everything that the files say.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Files {
+    pub(crate) epoch: u64,
+    pub(crate) claim: Option<Claim>,
+    pub(crate) exit: Option<Exit>,
+    /// Number that `sbatch` has answered.
+    pub(crate) job: Option<u64>,
+    /// Age of the newest submission.
+    pub(crate) sent_for: Option<Duration>,
+    pub(crate) acknowledged: bool,
+}
+
+fn unclear(what: &str, path: &Path) -> impl FnOnce(io::Error) -> RemoteError {
+    let text = format!("could not {what} {}", path.display());
+    move |why| RemoteError::could_not_ask(format!("{text}: {why}"))
+}
+
+/// A name that nobody else uses, on any node.
+pub(crate) fn unique() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    format!("{host}.{}.{now}.{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// The text of a file that may be missing. Opened by name, which makes a network file system ask the server.
+fn read(path: &Path) -> Answer<Option<String>> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(why) if why.kind() == ErrorKind::NotFound => Ok(None),
+        Err(why) => Err(unclear("read", path)(why)),
+    }
+}
+
+/// Writes a file at once: readers see all of it or what was there.
+pub(crate) fn put(path: &Path, mode: u32, data: &[u8]) -> Answer<()> {
+    let temporary = path.with_extension(format!("tmp.{}", unique()));
+    let write = || {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
+        file.write_all(data)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    };
+    write().map_err(|why| {
+        let _ = fs::remove_file(&temporary);
+        unclear("write", path)(why)
+    })
+}
+
+/// Makes a file with this content unless there is one; whether it did. Reading decides.
+fn claim(path: &Path, text: &str) -> Answer<bool> {
+    let temporary = path.with_extension(format!("tmp.{}", unique()));
+    let own = format!("{text} {}", unique());
+    let link = || -> io::Result<bool> {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+        writeln!(file, "{own}")?;
+        file.sync_all()?;
+        match fs::hard_link(&temporary, path) {
+            Err(why) if why.kind() != ErrorKind::AlreadyExists => return Err(why),
+            _ => {}
+        }
+        let mut found = String::new();
+        File::open(path)?.read_to_string(&mut found)?;
+        Ok(found.trim_end() == own)
+    };
+    let linked = link();
+    let _ = fs::remove_file(&temporary);
+    linked.map_err(unclear("claim", path))
+}
+
+/// The runtime: a directory that all managers and compute nodes share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Base {
+    pub(crate) root: PathBuf,
+    pub(crate) identity: String,
+}
+
+impl Base {
+    /// Opens a runtime; makes it where there is none.
+    pub(crate) fn open(root: &Path) -> Answer<Base> {
+        let instances = root.join("instances");
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&instances).map_err(unclear("make", &instances))?;
+        let path = root.join("identity");
+        if read(&path)?.is_none() {
+            let mut random = [0_u8; 8];
+            File::open("/dev/urandom")
+                .and_then(|mut file| file.read_exact(&mut random))
+                .map_err(unclear("read", Path::new("/dev/urandom")))?;
+            let id: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+            claim(&path, &id)?;
+        }
+        let text = read(&path)?.unwrap_or_default();
+        let identity = text.split_whitespace().next().unwrap_or_default().to_owned();
+        match identity.len() {
+            16 => Ok(Base { root: root.to_owned(), identity }),
+            _ => Err(RemoteError::could_not_ask(format!("{} holds no identity", path.display()))),
+        }
+    }
+
+    /// Refuses to conclude anything from a directory that is not this runtime, such as one that is not mounted.
+    pub(crate) fn here(&self) -> Answer<()> {
+        let path = self.root.join("identity");
+        let found = read(&path)?.unwrap_or_default();
+        match found.split_whitespace().next() == Some(self.identity.as_str()) {
+            true => Ok(()),
+            false => Err(RemoteError::could_not_ask(format!(
+                "{} is not the runtime {}: is the file system mounted?",
+                self.root.display(),
+                self.identity
+            ))),
+        }
+    }
+
+    pub(crate) fn place(&self, name: &str) -> Place {
+        Place { dir: self.root.join("instances").join(name) }
+    }
+
+    /// Names of all run directories. Writing into the directory makes a network file system forget what it kept of it.
+    pub(crate) fn names(&self) -> Answer<Vec<String>> {
+        let dir = self.root.join("instances");
+        probe(&dir)?;
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&dir).map_err(unclear("list", &dir))? {
+            let entry = entry.map_err(unclear("list", &dir))?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if !name.starts_with('.') {
+                names.push(name);
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+}
+
+/// Changes a directory and changes it back.
+fn probe(dir: &Path) -> Answer<()> {
+    let path = dir.join(format!(".look.{}", unique()));
+    fs::write(&path, b"").and_then(|()| fs::remove_file(&path)).map_err(unclear("write into", dir))
+}
+
+/// One run directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) dir: PathBuf,
+}
+
+impl Place {
+    fn file(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    pub(crate) fn about(&self) -> Answer<Option<About>> {
+        let path = self.file("about.json");
+        let Some(text) = read(&path)? else { return Ok(None) };
+        serde_json::from_str(&text)
+            .map(Some)
+            .map_err(|why| RemoteError::could_not_ask(format!("{} cannot be read: {why}", path.display())))
+    }
+
+    /// As [`Place::about`], of this owner only.
+    pub(crate) fn about_of(&self, key: &str, owner: &str) -> Answer<Option<About>> {
+        match self.about()? {
+            Some(about) if about.owner != owner => Err(RemoteError::wrong_request(format!(
+                "the instance {key} belongs to another cluster, {}",
+                about.owner
+            ))),
+            about => Ok(about),
+        }
+    }
+
+    /// Makes the directory of an instance that nobody has asked for yet.
+    pub(crate) fn make(&self, about: &About) -> Answer<()> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir).map_err(unclear("make", &self.dir))?;
+        let text = serde_json::to_string(about).map_err(RemoteError::could_not_ask)?;
+        match self.about_of(&about.key, &about.owner)? {
+            Some(_) => Ok(()),
+            None => put(&self.file("about.json"), 0o600, text.as_bytes()),
+        }
+    }
+
+    pub(crate) fn files(&self) -> Answer<Files> {
+        let number = |text: Option<String>| text.and_then(|t| t.trim().parse().ok());
+        let exit = read(&self.file("exit"))?.and_then(|text| {
+            let mut words = text.trim_end().splitn(3, ' ');
+            let (code, at) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+            let why = words.next().unwrap_or_default();
+            let oom = why.strip_prefix("oom ");
+            Some(Exit { code, at, why: oom.unwrap_or(why).to_owned(), oom: oom.is_some() })
+        });
+        let sent = fs::metadata(self.file("job")).or_else(|_| fs::metadata(self.file("sending"))).ok();
+        Ok(Files {
+            epoch: number(read(&self.file("epoch"))?).unwrap_or(0),
+            claim: read(&self.file("claim"))?.map(|text| read_claim(&text)).transpose()?,
+            exit,
+            job: number(read(&self.file("job"))?),
+            // A clock that is ahead over there makes it just now.
+            sent_for: sent.and_then(|s| s.modified().ok()).map(|at| at.elapsed().unwrap_or_default()),
+            acknowledged: read(&self.file("acknowledged"))?.is_some(),
+        })
+    }
+
+    /// As [`Place::files`], and what is missing is missing: a network file system forgets what it kept of the
+    /// directory.
+    pub(crate) fn files_for_sure(&self) -> Answer<Files> {
+        match probe(&self.dir) {
+            Ok(()) => self.files(),
+            Err(_) if !self.dir.exists() => Ok(Files { acknowledged: true, ..Files::default() }),
+            Err(why) => Err(why),
+        }
+    }
+
+    /// Holds the lock of the directory, refuses an older epoch, and takes a newer one over before the change is made.
+    pub(crate) fn under<T>(&self, epoch: u64, change: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        let path = self.file("lock");
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(unclear("open", &path))?;
+        rustix::fs::flock(&lock, FlockOperation::LockExclusive).map_err(|why| {
+            RemoteError::could_not_ask(format!(
+                "could not lock {}: {why}; mount the file system with locks that all nodes share",
+                path.display()
+            ))
+        })?;
+        let accepted = self.files()?.epoch;
+        if epoch < accepted {
+            return Err(RemoteError::StaleEpoch { given: epoch, accepted });
+        }
+        if epoch > accepted {
+            put(&self.file("epoch"), 0o600, epoch.to_string().as_bytes())?;
+        }
+        change()
+    }
+
+    /// Takes the claim so that no job starts, if no job has it; says who has it.
+    pub(crate) fn close(&self, claim_as: &Claim) -> Answer<Claim> {
+        let text = match claim_as {
+            Claim::Sealed => "sealed".to_owned(),
+            Claim::Over(why) => format!("over {}", why.replace('\n', " ").replace(' ', "\u{a0}")),
+            Claim::Job { .. } => return Err(RemoteError::wrong_request("only a job claims for a job")),
+        };
+        claim(&self.file("claim"), &text)?;
+        let path = self.file("claim");
+        let found =
+            read(&path)?.ok_or_else(|| RemoteError::could_not_ask(format!("{} has disappeared", path.display())))?;
+        read_claim(&found)
+    }
+
+    /// Writes down how a run has ended that could not do it itself.
+    pub(crate) fn ended(&self, exit: &Exit) -> Answer<()> {
+        let oom = if exit.oom { "oom " } else { "" };
+        let text = format!("{} {} {oom}{}\n", exit.code, exit.at, exit.why.replace('\n', " "));
+        put(&self.file("exit"), 0o600, text.as_bytes())
+    }
+
+    /// Whether a submission was begun whose answer may not be known.
+    pub(crate) fn was_sending(&self) -> bool {
+        self.file("sending").exists()
+    }
+
+    /// Notes that a submission is about to be sent; whether it is the first one whose answer is not known.
+    pub(crate) fn sending(&self) -> Answer<bool> {
+        let path = self.file("sending");
+        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
+            Ok(file) => file.sync_all().map(|()| true).map_err(unclear("write", &path)),
+            Err(why) if why.kind() == ErrorKind::AlreadyExists => Ok(false),
+            Err(why) => Err(unclear("make", &path)(why)),
+        }
+    }
+
+    /// Notes the number of the job.
+    pub(crate) fn sent(&self, id: u64) -> Answer<()> {
+        put(&self.file("job"), 0o600, id.to_string().as_bytes())
+    }
+
+    /// Keeps the claim and what it belongs to, removes the rest.
+    pub(crate) fn acknowledge(&self) -> Answer<()> {
+        put(&self.file("acknowledged"), 0o600, b"")?;
+        for entry in fs::read_dir(&self.dir).map_err(unclear("list", &self.dir))? {
+            let path = entry.map_err(unclear("list", &self.dir))?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if ["claim", "about.json", "epoch", "lock", "acknowledged"].contains(&name.as_str()) {
+                continue;
+            }
+            remove(&path).map_err(unclear("remove", &path))?;
+        }
+        Ok(())
+    }
+
+    /// Removes the directory: no submission of it can be on its way.
+    pub(crate) fn remove(&self) -> Answer<()> {
+        remove(&self.dir).map_err(unclear("remove", &self.dir))
+    }
+
+    /// How long ago the key was sealed or acknowledged.
+    pub(crate) fn closed_for(&self) -> Option<Duration> {
+        let at = fs::metadata(self.file("acknowledged")).or_else(|_| fs::metadata(self.file("claim"))).ok()?;
+        at.modified().ok()?.elapsed().ok()
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    let removed = match fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+        Err(why) => Err(why),
+    };
+    match removed {
+        Err(why) if why.kind() == ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+fn read_claim(text: &str) -> Answer<Claim> {
+    let words: Vec<&str> = text.split(' ').map(str::trim).collect();
+    let claim = match words[..] {
+        ["sealed", ..] => Some(Claim::Sealed),
+        ["over", why, ..] => Some(Claim::Over(why.replace('\u{a0}', " "))),
+        [me, "job", at, nodes] => me.split_once('.').and_then(|(id, restarts)| {
+            Some(Claim::Job {
+                id: id.parse().ok()?,
+                restarts: restarts.parse().ok()?,
+                at: at.parse().ok()?,
+                nodes: if nodes == "-" { String::new() } else { nodes.to_owned() },
+            })
+        }),
+        _ => None,
+    };
+    claim.ok_or_else(|| RemoteError::could_not_ask(format!("the claim {text:?} cannot be read")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(dir: &Path) -> Place {
+        let about = About { key: "k".into(), owner: "o".into(), slot: "s".into(), task: "t".into() };
+        let place = Base::open(dir).expect("opened").place("k");
+        place.make(&about).expect("made");
+        place
+    }
+
+    #[test]
+    fn one_identity_and_none_of_an_empty_mount() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let base = Base::open(dir.path()).expect("opened");
+        assert_eq!(Base::open(dir.path()).expect("opened again"), base);
+        base.here().expect("here");
+        fs::remove_file(dir.path().join("identity")).expect("removed");
+        assert!(matches!(base.here(), Err(RemoteError::CouldNotAsk(_))));
+    }
+
+    #[test]
+    fn the_first_claim_stands() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let place = place(dir.path());
+        assert_eq!(place.files().expect("read").claim, None);
+        let over = Claim::Over("stopped before it started".into());
+        assert_eq!(place.close(&over), Ok(over.clone()));
+        assert_eq!(place.close(&Claim::Sealed), Ok(over.clone()));
+        assert_eq!(place.files().expect("read").claim, Some(over));
+        let job = Claim::Job { id: 7, restarts: 1, at: 99, nodes: "n[1-2]".into() };
+        assert_eq!(read_claim("7.1 job 99 n[1-2]\n"), Ok(job));
+        assert!(read_claim("").is_err() && read_claim("7 job 1 n").is_err());
+    }
+
+    #[test]
+    fn an_older_epoch_changes_nothing() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let place = place(dir.path());
+        place.under(5, || Ok(())).expect("accepted");
+        place.under(5, || Ok(())).expect("the same again");
+        let refused = place.under(3, || -> Answer<()> { panic!("it was let in") });
+        assert_eq!(refused, Err(RemoteError::StaleEpoch { given: 3, accepted: 5 }));
+    }
+
+    #[test]
+    fn an_acknowledged_key_keeps_its_claim_only() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let place = place(dir.path());
+        place.close(&Claim::Sealed).expect("closed");
+        fs::create_dir(place.dir.join("task")).expect("made");
+        fs::write(place.dir.join("task/x"), "x").expect("written");
+        place.acknowledge().expect("acknowledged");
+        place.acknowledge().expect("again");
+        let files = place.files_for_sure().expect("read");
+        assert!(files.acknowledged && files.claim == Some(Claim::Sealed));
+        assert!(!place.dir.join("task").exists());
+        assert!(place.closed_for().is_some());
+    }
+}

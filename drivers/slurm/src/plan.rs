@@ -1,0 +1,180 @@
+//! From a task to the options of `sbatch`.
+
+use std::path::Path;
+
+use driver_sdk::proto::driver::network_isolation_spec::NetworkIsolationMode;
+use driver_sdk::{RemoteError, TaskConfig};
+
+use crate::config::{PluginConfig, TaskOptions};
+
+/// Refuses what no job of Slurm can have.
+pub(crate) fn refused(task: &TaskConfig, options: &TaskOptions) -> Result<(), RemoteError> {
+    let refuse = |what: &str| Err(RemoteError::wrong_request(format!("slurm cannot offer {what}")));
+    if let Some(spec) = &task.network_isolation_spec
+        && spec.mode() != NetworkIsolationMode::Host
+    {
+        return refuse("a network of the group's own; use network mode \"host\"");
+    }
+    if !task.mounts.is_empty() {
+        return refuse("volume mounts; name paths of the shared file system in the task");
+    }
+    if !task.devices.is_empty() {
+        return refuse("devices of a node; use `gres` or `gpus` in the task's config");
+    }
+    if !task.user.is_empty() {
+        return refuse("another user: jobs run as the user of the agent; remove `user`, or run an agent as that user");
+    }
+    let linux = task.resources.as_ref().and_then(|r| r.linux_resources.as_ref());
+    if linux.is_some_and(|l| !l.cpuset_cpus.is_empty()) {
+        return refuse("reserved cores of a node; use `cpus` in the task's config instead of `cores`");
+    }
+    if options.command.is_empty() {
+        return Err(RemoteError::wrong_request("config.command must not be empty"));
+    }
+    if options.nodes == 0 || options.ntasks == 0 || options.cpus == Some(0) {
+        return Err(RemoteError::wrong_request("nodes, ntasks and cpus must be at least 1"));
+    }
+    let named = [
+        ("partition", &options.partition),
+        ("account", &options.account),
+        ("qos", &options.qos),
+        ("constraint", &options.constraint),
+        ("reservation", &options.reservation),
+        ("gres", &options.gres),
+        ("gpus", &options.gpus),
+        ("time", &options.time),
+    ];
+    for (name, value) in named {
+        if value.as_ref().is_some_and(|v| v.contains(['\n', '\0'])) {
+            return Err(RemoteError::wrong_request(format!("config.{name} must be one line")));
+        }
+    }
+    Ok(())
+}
+
+/// Options of `sbatch` for a task whose run directory is `dir`.
+pub(crate) fn options(
+    name: &str,
+    comment: &str,
+    dir: &Path,
+    task: &TaskConfig,
+    options: &TaskOptions,
+    config: &PluginConfig,
+) -> Vec<String> {
+    let allocated = task.resources.as_ref().and_then(|r| r.allocated_resources.as_ref());
+    let positive = |n: i64| u64::try_from(n).unwrap_or(0);
+    let mhz = allocated.and_then(|a| a.cpu.as_ref()).map_or(0, |c| positive(c.cpu_shares));
+    let memory = allocated.and_then(|a| a.memory.as_ref());
+    let mib = memory.map_or(0, |m| positive(m.memory_mb).max(positive(m.memory_max_mb)));
+    let cpus = options.cpus.unwrap_or_else(|| mhz.div_ceil(config.cpu_mhz).max(1));
+    let mut all: Vec<String> = vec![
+        "--parsable".into(),
+        // Sites may put jobs back into the queue by default.
+        "--no-requeue".into(),
+        // The agent's environment stays here.
+        "--export=NONE".into(),
+        "--open-mode=append".into(),
+        "--input=/dev/null".into(),
+        format!("--job-name={name}"),
+        format!("--comment={comment}"),
+        format!("--chdir={}", dir.display()),
+        format!("--output={}", dir.join("gate.log").display()),
+        format!("--nodes={}", options.nodes),
+        format!("--ntasks={}", options.ntasks),
+        format!("--cpus-per-task={cpus}"),
+    ];
+    if mib > 0 {
+        all.push(format!("--mem={mib}M"));
+    }
+    let mut option = |name: &str, value: Option<&String>| {
+        if let Some(value) = value.filter(|v| !v.is_empty()) {
+            all.push(format!("--{name}={value}"));
+        }
+    };
+    option("partition", options.partition.as_ref().or(config.partition.as_ref()));
+    option("account", options.account.as_ref().or(config.account.as_ref()));
+    option("qos", options.qos.as_ref());
+    option("constraint", options.constraint.as_ref());
+    option("reservation", options.reservation.as_ref());
+    option("gres", options.gres.as_ref());
+    option("gpus", options.gpus.as_ref());
+    option("time", options.time.as_ref());
+    all
+}
+
+/// A key as a name of a job and of a directory: other characters than `[a-z0-9-]` become `_` and their hexadecimal
+/// number, so that no two keys share a name.
+pub(crate) fn name(key: &str) -> String {
+    key.bytes().fold(String::new(), |mut name, byte| {
+        match byte {
+            b'a'..=b'z' | b'0'..=b'9' | b'-' => name.push(char::from(byte)),
+            other => name.push_str(&format!("_{other:02x}")),
+        }
+        name
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use driver_sdk::proto::driver::{
+        AllocatedCpuResources, AllocatedMemoryResources, AllocatedTaskResources, Resources,
+    };
+
+    use super::*;
+
+    fn task(mhz: i64, mib: i64) -> TaskConfig {
+        let allocated = AllocatedTaskResources {
+            cpu: Some(AllocatedCpuResources { cpu_shares: mhz, ..AllocatedCpuResources::default() }),
+            memory: Some(AllocatedMemoryResources { memory_mb: mib, ..AllocatedMemoryResources::default() }),
+            ..AllocatedTaskResources::default()
+        };
+        let resources = Resources { allocated_resources: Some(allocated), ..Resources::default() };
+        TaskConfig { resources: Some(resources), ..TaskConfig::default() }
+    }
+
+    fn wanted() -> TaskOptions {
+        TaskOptions { command: "x".into(), nodes: 1, ntasks: 1, ..TaskOptions::default() }
+    }
+
+    #[test]
+    fn resources_become_options() {
+        let config = PluginConfig { partition: Some("batch".into()), ..PluginConfig::default() };
+        let wanted = TaskOptions { gres: Some("gpu:2".into()), time: Some("1:00:00".into()), ..wanted() };
+        let all = options("k", "c", Path::new("/r/k"), &task(5001, 300), &wanted, &config);
+        for one in [
+            "--cpus-per-task=3",
+            "--mem=300M",
+            "--partition=batch",
+            "--gres=gpu:2",
+            "--time=1:00:00",
+            "--no-requeue",
+            "--export=NONE",
+            "--job-name=k",
+            "--chdir=/r/k",
+        ] {
+            assert!(all.iter().any(|o| o == one), "{one} in {all:?}");
+        }
+        let own = TaskOptions { cpus: Some(8), partition: Some("gpu".into()), ..wanted };
+        let all = options("k", "c", Path::new("/r/k"), &task(100, 0), &own, &config);
+        assert!(all.contains(&"--cpus-per-task=8".into()) && all.contains(&"--partition=gpu".into()), "{all:?}");
+        assert!(!all.iter().any(|o| o.starts_with("--mem")), "{all:?}");
+    }
+
+    #[test]
+    fn what_no_job_can_have_is_refused_by_name() {
+        let user = TaskConfig { user: "root".into(), ..TaskConfig::default() };
+        assert!(refused(&user, &wanted()).expect_err("refused").to_string().contains("`user`"));
+        assert!(refused(&TaskConfig::default(), &TaskOptions { nodes: 0, ..wanted() }).is_err());
+        assert!(refused(&TaskConfig::default(), &TaskOptions { qos: Some("a\nb".into()), ..wanted() }).is_err());
+        assert!(refused(&TaskConfig::default(), &wanted()).is_ok());
+    }
+
+    #[test]
+    fn no_two_keys_share_a_name() {
+        assert_eq!(name("0a1b-c2"), "0a1b-c2");
+        assert_eq!(name("a/b"), "a_2fb");
+        assert_eq!(name("../x"), "_2e_2e_2fx");
+        assert_ne!(name("a_2fb"), name("a/b"));
+        assert_ne!(name("A"), name("a"));
+    }
+}

@@ -1,0 +1,607 @@
+//! One cluster: submissions, looks, ends, acknowledgements.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use driver_sdk::{
+    DriverConfig as _, DriverState, Ensure, Ensured, Instance, InstanceState, Observation, Page, RemoteError,
+    RemoteHandle, StopTask,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::command::Commands;
+use crate::config::{PluginConfig, TaskOptions};
+use crate::look::{self, Step};
+use crate::place::{About, Answer, Base, Claim, Files, Place};
+use crate::queue::{Jobs, Queue};
+use crate::tables::{self, Job, Phase};
+use crate::{answer, files, gate, plan};
+
+/// How long after SIGKILL an end may take before a stop is given up and asked for again.
+const STOP_SLACK: Duration = Duration::from_secs(60);
+/// How long a submission waits for a start that comes at once.
+const AT_ONCE: Duration = Duration::from_secs(3);
+/// How often a stop looks for the exit result.
+const STOP_LOOK: Duration = Duration::from_millis(100);
+/// How often a stop that has not ended the job says so again.
+const STOP_AGAIN: Duration = Duration::from_secs(5);
+/// How long a command beside a task, or a signal to it, waits for its start.
+const CLAIMS_WITHIN: Duration = Duration::from_secs(10);
+/// How often accounting is asked for jobs that the controller has forgotten.
+const ACCOUNTS_APART: Duration = Duration::from_secs(5);
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Work on files, which may block for long.
+pub(crate) async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> Answer<T> + Send + 'static) -> Answer<T> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|why| Err(RemoteError::could_not_ask(why)))
+}
+
+/// The token that finds an instance again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HandleV1 {
+    /// Identity of the runtime's directory.
+    pub(crate) runtime: String,
+    /// Idempotency key.
+    pub(crate) key: String,
+    /// Cluster id.
+    pub(crate) owner: String,
+}
+
+impl DriverState for HandleV1 {
+    const VERSION: u16 = 1;
+}
+
+/// One cluster as this process reaches it.
+pub(crate) struct Site {
+    pub(crate) config: PluginConfig,
+    pub(crate) base: Base,
+    pub(crate) commands: Commands,
+    queue: Queue,
+    starting: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    accounts: tokio::sync::Mutex<Option<Instant>>,
+}
+
+impl Site {
+    /// Opens the runtime's directory; blocks.
+    pub(crate) fn open(config: &PluginConfig, root: &std::path::Path) -> Answer<Self> {
+        let commands = Commands::new(config);
+        Ok(Self {
+            config: config.clone(),
+            base: Base::open(root)?,
+            queue: Queue::new(commands.clone()),
+            commands,
+            starting: Mutex::default(),
+            accounts: tokio::sync::Mutex::default(),
+        })
+    }
+
+    /// Identity of the runtime, the same on every node that shares the directory.
+    pub(crate) fn provider(&self) -> String {
+        let cluster = self.config.cluster.as_deref().filter(|c| !c.is_empty()).unwrap_or("default");
+        format!("slurm/{cluster}/{}", self.base.identity)
+    }
+
+    pub(crate) fn place(&self, key: &str) -> Place {
+        self.base.place(&plan::name(key))
+    }
+
+    pub(crate) fn handle(&self, key: &str, owner: &str) -> HandleV1 {
+        HandleV1 { runtime: self.base.identity.clone(), key: key.to_owned(), owner: owner.to_owned() }
+    }
+
+    /// The place of a handle, if this is its runtime.
+    pub(crate) fn resolve(&self, handle: &RemoteHandle) -> Answer<(HandleV1, Place)> {
+        let handle = HandleV1::from_remote_handle(handle)?;
+        if handle.runtime != self.base.identity {
+            return Err(RemoteError::could_not_ask(format!(
+                "the instance lives in the runtime {}, and `base` of this node is {}",
+                handle.runtime, self.base.identity
+            )));
+        }
+        let place = self.place(&handle.key);
+        Ok((handle, place))
+    }
+
+    /// What the files of an existing instance say; `None` where there is none.
+    pub(crate) async fn files(&self, handle: &HandleV1) -> Answer<Option<(About, Files)>> {
+        let (base, place, handle) = (self.base.clone(), self.place(&handle.key), handle.clone());
+        on_disk(move || {
+            base.here()?;
+            match place.about_of(&handle.key, &handle.owner)? {
+                Some(about) => Ok(Some((about, place.files()?))),
+                None => Ok(None),
+            }
+        })
+        .await
+    }
+
+    /// Looks at several instances with one call of `squeue` at most.
+    pub(crate) async fn look(&self, handles: &[HandleV1]) -> Vec<Observation> {
+        let mut read = Vec::with_capacity(handles.len());
+        for handle in handles {
+            read.push(self.files(handle).await);
+        }
+        let open = |read: &Answer<Option<(About, Files)>>| match read {
+            Ok(Some((_, files))) => look::alone(files).is_none(),
+            _ => false,
+        };
+        let jobs = if read.iter().any(open) { Some(self.queue.now().await) } else { None };
+        let mut seen = Vec::with_capacity(handles.len());
+        for (handle, files) in handles.iter().zip(read) {
+            let observed = match files {
+                Ok(Some((_, files))) => self.look_at(handle, files, jobs.as_ref()).await,
+                Ok(None) => Ok(Observation {
+                    key: handle.key.clone(),
+                    state: InstanceState::Gone,
+                    reason: "there is no such run directory".to_owned(),
+                    ..Observation::default()
+                }),
+                Err(why) => Err(why),
+            };
+            seen.push(observed.unwrap_or_else(|why| Observation::unknown(handle.key.as_str(), why)));
+        }
+        seen
+    }
+
+    /// One look, with the queue as it was read after the files.
+    async fn look_at(&self, handle: &HandleV1, files: Files, jobs: Option<&Answer<Arc<Jobs>>>) -> Answer<Observation> {
+        let (name, place) = (plan::name(&handle.key), self.place(&handle.key));
+        let queue = match (look::alone(&files), jobs) {
+            (Some(step), _) => return Ok(look::observation(&handle.key, &files, None, &name, &step)),
+            (None, Some(Ok(jobs))) => jobs.clone(),
+            (None, Some(Err(why))) => return Err(why.clone()),
+            (None, None) => self.queue.now().await?,
+        };
+        let mut files = files;
+        let mut step = look::together(&files, &queue, &name);
+        // A job may have claimed since its directory was read.
+        if !matches!(step, Step::Known(InstanceState::Running | InstanceState::Unknown, _)) {
+            let again = place.clone();
+            files = on_disk(move || again.files_for_sure()).await?;
+            step = look::together(&files, &queue, &name);
+        }
+        if let Step::Absent { id, nodes } = &step {
+            step = match self.account(*id, &name).await {
+                Some(job) if job.phase() != Phase::Running => look::of_job(&job, nodes),
+                Some(_) => step,
+                None => Step::Ended {
+                    why: format!("Slurm does not know the job {id} any more, and it has left no exit result"),
+                    out_of_memory: false,
+                    nodes: if nodes.is_empty() { "?".into() } else { nodes.clone() },
+                },
+            };
+        }
+        match step.clone() {
+            Step::Close(why) => {
+                let closing = place.clone();
+                let closed = on_disk(move || closing.close(&Claim::Over(why))).await?;
+                files.claim = Some(closed);
+                step = look::alone(&files).unwrap_or(Step::Known(InstanceState::Running, String::new()));
+            }
+            Step::Ended { why, out_of_memory, nodes } if nodes.is_empty() || self.heard(&nodes).await => {
+                let exit = look::killed(why, out_of_memory, SystemTime::now());
+                let (writing, written) = (place.clone(), exit.clone());
+                on_disk(move || writing.ended(&written)).await?;
+                step = Step::Exited(exit);
+            }
+            _ => {}
+        }
+        Ok(look::observation(&handle.key, &files, Some(&queue), &name, &step))
+    }
+
+    /// What accounting says of a job that the controller has forgotten. Where there is none, it says nothing.
+    #[expect(clippy::await_holding_invalid_type, reason = "one question to accounting at a time")]
+    async fn account(&self, id: u64, name: &str) -> Option<Job> {
+        let mut last = self.accounts.lock().await;
+        if let Some(at) = *last {
+            tokio::time::sleep_until((at + ACCOUNTS_APART).into()).await;
+        }
+        *last = Some(Instant::now());
+        // Without a start, only what was there since midnight is shown.
+        let args = ["-X", "-n", "-P", "-S", "2000-01-01", "-j", &id.to_string(), "-o", tables::SACCT_FORMAT];
+        let said = self.commands.run("sacct", &args.map(str::to_owned)).await.ok()?;
+        if !said.success {
+            return None;
+        }
+        tables::sacct(&said.stdout).into_iter().rfind(|job| job.id == id && job.name == name)
+    }
+
+    /// Whether the controller hears all of these nodes: then it has ended what ran there.
+    async fn heard(&self, nodes: &str) -> bool {
+        let args = ["-h", "-N", "-n", nodes, "-o", "%T"].map(str::to_owned);
+        let said = self.commands.run("sinfo", &args).await;
+        said.is_ok_and(|said| said.success && tables::all_heard(&said.stdout))
+    }
+
+    async fn one(&self, handle: &HandleV1) -> Answer<Observation> {
+        match self.look(std::slice::from_ref(handle)).await.pop() {
+            Some(seen) => Ok(seen),
+            None => Err(RemoteError::could_not_ask("it was not looked at")),
+        }
+    }
+
+    async fn existing(&self, handle: &HandleV1) -> Answer<Ensured> {
+        let observed = self.one(handle).await?;
+        match observed.state {
+            InstanceState::Gone => Err(RemoteError::sealed(format!("the key {}: {}", handle.key, observed.reason))),
+            _ => Ok(Ensured { handle: handle.remote_handle()?, observed, created: false }),
+        }
+    }
+
+    /// Creates or gets.
+    #[expect(clippy::await_holding_invalid_type, reason = "one start of a key at a time")]
+    pub(crate) async fn ensure(&self, request: Ensure) -> Answer<Ensured> {
+        let options = TaskOptions::decode(&request.task.msgpack_driver_config).map_err(RemoteError::wrong_request)?;
+        plan::refused(&request.task, &options)?;
+        request.bundle.verify()?;
+        let turn = lock(&self.starting).entry(request.key.clone()).or_default().clone();
+        let _turn = turn.lock().await;
+        let ensured = self.start(request, options).await;
+        let mut starting = lock(&self.starting);
+        // Ours and the map's: nobody else waits.
+        starting.retain(|_, turn| Arc::strong_count(turn) > 2);
+        ensured
+    }
+
+    async fn start(&self, request: Ensure, options: TaskOptions) -> Answer<Ensured> {
+        let handle = self.handle(&request.key, &request.owner);
+        let (place, name) = (self.place(&request.key), plan::name(&request.key));
+        let about = About {
+            key: request.key.clone(),
+            owner: request.owner.clone(),
+            slot: request.slot.clone(),
+            task: request.task.name.clone(),
+        };
+        let (base, making, epoch) = (self.base.clone(), place.clone(), request.epoch);
+        let found = on_disk(move || {
+            base.here()?;
+            making.make(&about)?;
+            making.under(epoch, || making.files_for_sure())
+        })
+        .await?;
+        if found.acknowledged || found.claim.is_some() || found.job.is_some() {
+            return self.existing(&handle).await;
+        }
+        // An earlier submission whose answer was lost.
+        let asked = place.clone();
+        if on_disk(move || Ok(asked.was_sending())).await?
+            && let Some(job) = self.queue.now().await?.live(&name)
+        {
+            let (noting, id) = (place.clone(), job.id);
+            on_disk(move || noting.sent(id)).await?;
+            return self.existing(&handle).await;
+        }
+        let laying = (place.clone(), request.clone(), options.clone());
+        let alone = on_disk(move || {
+            let (place, request, options) = laying;
+            lay_out(&place, &request, &options)?;
+            place.under(request.epoch, || place.sending())
+        })
+        .await?;
+        let comment = format!("drover;{};{};{}", request.owner, request.key, request.epoch);
+        let mut args = plan::options(&name, &comment, &place.dir, &request.task, &options, &self.config);
+        args.push(place.dir.join("gate.sh").display().to_string());
+        let said = self.commands.run("sbatch", &args).await?;
+        // A complaint beside a number is none.
+        let id = said.stdout.lines().rev().find_map(|line| line.trim().split(';').next()?.parse::<u64>().ok());
+        let Some(id) = id.filter(|_| said.success) else {
+            let refusal = answer::submit(&said.stderr);
+            // Nothing was ever taken: nothing has to stay.
+            if alone && answer::refused(&said.stderr) {
+                on_disk(move || place.remove()).await?;
+            }
+            return Err(refusal);
+        };
+        let noting = place.clone();
+        on_disk(move || noting.sent(id)).await?;
+        // What starts at once is answered as running, with its start.
+        let begun = Instant::now();
+        let files = loop {
+            let reading = place.clone();
+            let files = on_disk(move || reading.files()).await?;
+            if files.claim.is_some() || begun.elapsed() > AT_ONCE {
+                break files;
+            }
+            tokio::time::sleep(STOP_LOOK / 2).await;
+        };
+        let step = look::alone(&files).unwrap_or_else(|| match files.claim {
+            Some(_) => Step::Known(InstanceState::Running, String::new()),
+            None => Step::Known(InstanceState::Creating, "the job has been submitted".to_owned()),
+        });
+        let observed = look::observation(&request.key, &files, None, &name, &step);
+        Ok(Ensured { handle: handle.remote_handle()?, observed, created: true })
+    }
+
+    /// Finds an instance by its key.
+    pub(crate) async fn find(
+        &self,
+        key: &str,
+        owner: &str,
+        create_follows: bool,
+    ) -> Answer<(RemoteHandle, Observation)> {
+        let handle = self.handle(key, owner);
+        let gone = |why: &str| Err(RemoteError::gone(format!("{} has no instance {key}: {why}", self.provider())));
+        let Some((_, files)) = self.files(&handle).await? else {
+            return gone("no run directory");
+        };
+        if files.claim.is_none() && files.job.is_none() {
+            let place = self.place(key);
+            if !on_disk(move || Ok(place.was_sending())).await? {
+                return gone("nothing was submitted");
+            }
+            match self.queue.now().await?.live(&plan::name(key)) {
+                Some(job) => {
+                    let (place, id) = (self.place(key), job.id);
+                    on_disk(move || place.sent(id)).await?;
+                }
+                // Any number of submissions make one instance.
+                None if create_follows => return gone("the queue shows no submission"),
+                None => {}
+            }
+        }
+        let observed = self.one(&handle).await?;
+        match observed.state {
+            InstanceState::Gone => gone(&observed.reason),
+            _ => Ok((handle.remote_handle()?, observed)),
+        }
+    }
+
+    /// Instances of an owner, or of all, after a name.
+    pub(crate) async fn list(&self, owner: &str, after: &str, size: usize) -> Answer<Page> {
+        let (base, owner, after) = (self.base.clone(), owner.to_owned(), after.to_owned());
+        let (size, keep) = (size.max(1), self.config.keep_sealed);
+        let (listed, more) = on_disk(move || {
+            base.here()?;
+            let mut listed: Vec<(String, About)> = Vec::new();
+            for name in base.names()? {
+                let place = base.place(&name);
+                let Some(about) = place.about()? else { continue };
+                let files = place.files()?;
+                if files.acknowledged || files.claim == Some(Claim::Sealed) {
+                    if place.closed_for().is_some_and(|age| age > keep) {
+                        place.remove()?;
+                    }
+                    continue;
+                }
+                let asked_for = files.claim.is_some() || files.job.is_some() || place.was_sending();
+                if !asked_for || name <= after || !(owner.is_empty() || about.owner == owner) {
+                    continue;
+                }
+                if listed.len() == size {
+                    return Ok((listed, true));
+                }
+                listed.push((name, about));
+            }
+            Ok((listed, false))
+        })
+        .await?;
+        let handles: Vec<HandleV1> = listed.iter().map(|(_, about)| self.handle(&about.key, &about.owner)).collect();
+        let seen = self.look(&handles).await;
+        let mut page = Page::default();
+        if more {
+            page.next_page_token = listed.last().map(|(name, _)| name.clone()).unwrap_or_default();
+        }
+        for (((_, about), handle), observed) in listed.into_iter().zip(handles).zip(seen) {
+            if observed.state == InstanceState::Gone {
+                continue;
+            }
+            page.instances.push(Instance {
+                key: about.key,
+                owner: about.owner,
+                slot: about.slot,
+                epoch: observed.epoch,
+                handle: handle.remote_handle()?,
+                observed,
+            });
+        }
+        Ok(page)
+    }
+
+    /// Makes sure that nothing starts with a key that has nothing yet.
+    pub(crate) async fn seal(&self, key: &str, epoch: u64, owner: &str) -> Answer<Option<(RemoteHandle, Observation)>> {
+        let (base, place) = (self.base.clone(), self.place(key));
+        let about = About { key: key.to_owned(), owner: owner.to_owned(), slot: String::new(), task: String::new() };
+        let sealed = on_disk(move || {
+            base.here()?;
+            place.make(&about)?;
+            place.under(epoch, || {
+                let files = place.files_for_sure()?;
+                match (&files.claim, files.job) {
+                    _ if files.acknowledged => Ok(true),
+                    (None, None) => Ok(place.close(&Claim::Sealed)? == Claim::Sealed),
+                    (claim, _) => Ok(*claim == Some(Claim::Sealed)),
+                }
+            })
+        })
+        .await?;
+        if sealed {
+            self.cancel_name(key).await;
+            return Ok(None);
+        }
+        let handle = self.handle(key, owner);
+        let seen = self.one(&handle).await?;
+        match seen.state {
+            InstanceState::Gone => Ok(None),
+            _ => Ok(Some((handle.remote_handle()?, seen))),
+        }
+    }
+
+    /// Takes submissions that cannot start anything any more out of the queue.
+    async fn cancel_name(&self, key: &str) {
+        let user = rustix::process::geteuid().as_raw().to_string();
+        let args = [format!("--name={}", plan::name(key)), format!("--user={user}")];
+        match self.commands.run("scancel", &args).await {
+            Ok(said) if said.success || answer::no_such_job(&said.stderr) => {}
+            Ok(said) => tracing::info!(key, said.stderr, "submissions of a closed key stay in the queue"),
+            Err(why) => tracing::info!(key, %why, "submissions of a closed key stay in the queue"),
+        }
+    }
+
+    /// A signal to a job's script and everything below it.
+    pub(crate) async fn send(&self, id: u64, signal: &str) -> Answer<()> {
+        let args = ["--full".to_owned(), format!("--signal={signal}"), id.to_string()];
+        let said = self.commands.run("scancel", &args).await?;
+        if said.stderr.contains("Unknown job signal") || said.stderr.contains("Invalid job signal") {
+            return Err(RemoteError::wrong_request(format!("Slurm does not know the signal {signal:?}")));
+        }
+        match said.success || answer::no_such_job(&said.stderr) {
+            true => Ok(()),
+            false => said.output("scancel").map(drop),
+        }
+    }
+
+    /// The job that has the claim, if any, after the epoch was accepted.
+    pub(crate) async fn claimant(&self, handle: &HandleV1, epoch: u64) -> Answer<(u64, Files)> {
+        let Some((_, files)) = self.files(handle).await? else {
+            return Err(RemoteError::gone(format!("there is no instance {}", handle.key)));
+        };
+        if files.acknowledged {
+            return Err(RemoteError::gone(format!("the end of {} was acknowledged", handle.key)));
+        }
+        let place = self.place(&handle.key);
+        on_disk(move || place.under(epoch, || Ok(()))).await?;
+        // What was just submitted runs in a moment.
+        let begun = Instant::now();
+        let mut files = files;
+        loop {
+            match (&files.claim, &files.exit) {
+                (Some(Claim::Job { id, .. }), None) => return Ok((*id, files)),
+                (None, _) if begun.elapsed() < CLAIMS_WITHIN => {}
+                (None, _) => {
+                    return Err(RemoteError::could_not_ask(format!("the instance {} has not started yet", handle.key)));
+                }
+                _ => return Err(RemoteError::wrong_request(format!("the instance {} does not run", handle.key))),
+            }
+            tokio::time::sleep(STOP_LOOK).await;
+            let place = self.place(&handle.key);
+            files = on_disk(move || place.files()).await?;
+        }
+    }
+
+    /// Ends an instance; answers when it has ended.
+    pub(crate) async fn stop(&self, handle: &HandleV1, epoch: u64, stop: &StopTask) -> Answer<Observation> {
+        let Some((_, files)) = self.files(handle).await? else {
+            return self.one(handle).await;
+        };
+        if files.acknowledged {
+            return self.one(handle).await;
+        }
+        let place = self.place(&handle.key);
+        let claim = on_disk(move || {
+            place.under(epoch, || place.close(&Claim::Over("it was stopped before it started".to_owned())))
+        })
+        .await?;
+        let Claim::Job { id, .. } = claim else {
+            self.cancel_name(&handle.key).await;
+            return self.one(handle).await;
+        };
+        let name = if stop.signal.is_empty() { "TERM" } else { stop.signal.trim_start_matches("SIG") };
+        let begun = Instant::now();
+        let (mut told, mut killed): (bool, Option<Instant>) = (false, None);
+        loop {
+            if let Some((_, files)) = self.files(handle).await?
+                && let Some(step) = look::alone(&files)
+                // Children that it has left end with the job.
+                && self.left(&handle.key, id).await?
+            {
+                return Ok(look::observation(&handle.key, &files, None, &plan::name(&handle.key), &step));
+            }
+            if !told {
+                self.send(id, name).await?;
+                told = true;
+            }
+            let seen = self.one(handle).await?;
+            if seen.state == InstanceState::Gone
+                || (seen.state == InstanceState::Exited && self.left(&handle.key, id).await?)
+            {
+                return Ok(seen);
+            }
+            let waited = begun.elapsed();
+            if waited > stop.timeout + STOP_SLACK {
+                return Err(RemoteError::could_not_ask(format!(
+                    "the job {id} was killed and has not ended after {} s: {}",
+                    waited.as_secs(),
+                    if seen.reason.is_empty() { "it still runs" } else { &seen.reason }
+                )));
+            }
+            if waited > stop.timeout && killed.is_none_or(|at| at.elapsed() > STOP_AGAIN) {
+                self.send(id, "KILL").await?;
+                // Also the steps, and whatever the site does at the end of a job.
+                let said = self.commands.run("scancel", &[id.to_string()]).await?;
+                if !said.success && !answer::no_such_job(&said.stderr) {
+                    said.output("scancel")?;
+                }
+                killed = Some(Instant::now());
+            }
+            tokio::time::sleep(STOP_LOOK).await;
+        }
+    }
+
+    /// Whether a job has ended with all its processes, as far as the controller knows.
+    async fn left(&self, key: &str, id: u64) -> Answer<bool> {
+        let jobs = self.queue.now().await?;
+        Ok(jobs.job(&plan::name(key), id).is_none_or(|job| job.phase() != Phase::Running))
+    }
+
+    /// Forgets an ended instance; its key stays sealed.
+    pub(crate) async fn acknowledge(&self, handle: &HandleV1, epoch: u64) -> Answer<()> {
+        let seen = self.one(handle).await?;
+        match seen.state {
+            InstanceState::Gone => return Ok(()),
+            InstanceState::Exited => {}
+            InstanceState::Unknown => return Err(RemoteError::could_not_ask(seen.reason)),
+            InstanceState::Creating | InstanceState::Running => {
+                return Err(RemoteError::wrong_request(format!(
+                    "instance {} has not ended; stop it before its result is acknowledged",
+                    handle.key
+                )));
+            }
+        }
+        let place = self.place(&handle.key);
+        on_disk(move || place.under(epoch, || place.acknowledge())).await?;
+        self.cancel_name(&handle.key).await;
+        Ok(())
+    }
+
+    /// Use of CPU (seconds) and memory (bytes) of a running job.
+    pub(crate) async fn usage(&self, id: u64) -> Answer<Option<(f64, u64)>> {
+        let args = ["-n", "-P", "-j", &format!("{id}.batch"), "-o", "avecpu,maxrss"].map(str::to_owned);
+        let said = self.commands.run("sstat", &args).await?;
+        Ok(said.stdout.lines().find_map(|line| {
+            let (cpu, memory) = line.trim().split_once('|')?;
+            Some((tables::seconds(cpu)?, tables::bytes(memory)?))
+        }))
+    }
+}
+
+/// Everything that a job needs, before it is submitted.
+fn lay_out(place: &Place, request: &Ensure, options: &TaskOptions) -> Answer<()> {
+    files::lay_out(place, &request.bundle)?;
+    let (task, alloc) = (place.dir.join("task"), place.dir.join("alloc"));
+    let work_dir = match options.work_dir.as_deref().filter(|d| !d.is_empty()) {
+        None => task.clone(),
+        Some(dir) => task.join(dir),
+    };
+    if work_dir.starts_with(&task) {
+        let unclear = |why| RemoteError::could_not_ask(format!("could not make {}: {why}", work_dir.display()));
+        std::fs::create_dir_all(&work_dir).map_err(unclear)?;
+    }
+    let mut env: BTreeMap<String, String> = request.task.env.clone().into_iter().collect();
+    // The manager's paths of these directories do not exist there.
+    let dirs: [(&str, PathBuf); 3] =
+        [("TASK", task.join("local")), ("SECRETS", task.join("secrets")), ("ALLOC", alloc)];
+    for (name, dir) in dirs {
+        env.insert(format!("NOMAD_{name}_DIR"), dir.display().to_string());
+    }
+    // What stands in it is searched for programs; the cluster's own comes without one.
+    let put = |name: &str, mode: u32, text: String| crate::place::put(&place.dir.join(name), mode, text.as_bytes());
+    put("env", 0o600, gate::environment(&env))?;
+    put("task.sh", 0o700, gate::task(&place.dir, &work_dir, options))?;
+    put("beside.sh", 0o700, gate::beside(&place.dir, &work_dir))?;
+    put("gate.sh", 0o700, gate::gate(&place.dir))
+}
