@@ -47,6 +47,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("template", &[]),
     // Shells around them.
     ("api", &["filter", "model", "tls"]),
+    ("oidc", &["login", "tls"]),
     ("artifact", &[]),
     ("store", &["clock", "etcd", "model", "state", "tls"]),
     ("driver-host", &["blocking", "driver-proto", "hcl-lang", "open-files", "processes"]),

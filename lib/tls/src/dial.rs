@@ -104,6 +104,14 @@ impl Roots {
         pem::system_roots().map(|roots| Self(Arc::new(roots)))
     }
 
+    /// Those of texts in PEM. `setting` is the name by which the person has given them.
+    ///
+    /// # Errors
+    /// When they hold no authority.
+    pub fn of_pem(setting: &str, texts: &[String]) -> Result<Self, Error> {
+        pem::text_roots(setting, texts).map(|roots| Self(Arc::new(roots)))
+    }
+
     /// Those of a file. Blocks.
     ///
     /// # Errors

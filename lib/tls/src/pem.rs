@@ -87,6 +87,20 @@ pub(crate) fn roots(file: &Path, dir: &Path) -> Result<RootCertStore, Error> {
     Ok(all)
 }
 
+/// The authorities of texts.
+pub(crate) fn text_roots(setting: &str, texts: &[String]) -> Result<RootCertStore, Error> {
+    let wrong = |why: String| Error::Settings(format!("{setting}: {why}"));
+    let mut roots = RootCertStore::empty();
+    for certificate in texts.iter().flat_map(|text| CertificateDer::pem_slice_iter(text.as_bytes())) {
+        let certificate = certificate.map_err(|e| wrong(format!("is not PEM: {e}")))?;
+        roots.add(certificate).map_err(|e| wrong(format!("holds a certificate that is no authority: {e}")))?;
+    }
+    if roots.is_empty() {
+        return Err(wrong("holds no certificate; it must begin with -----BEGIN CERTIFICATE-----".to_owned()));
+    }
+    Ok(roots)
+}
+
 /// The authorities of this system.
 pub(crate) fn system_roots() -> Result<RootCertStore, Error> {
     let found = rustls_native_certs::load_native_certs();
