@@ -9,6 +9,8 @@
 //!
 //! Begin reading at [`job::Job`], then [`alloc::Allocation`] and [`remote::RemoteTask`].
 
+pub mod acl;
+pub mod acl_login;
 pub mod alloc;
 pub mod canonical;
 pub mod charge;
@@ -35,6 +37,7 @@ pub mod resources;
 pub mod scaling;
 pub mod scheduler_config;
 pub mod schema;
+pub mod secret;
 pub mod service;
 pub mod signing;
 pub mod task;
@@ -44,6 +47,8 @@ pub mod unsupported;
 pub mod updates;
 pub mod validate;
 
+pub use acl::{AclPolicy, AclRole, AclRolePolicy, AclToken, AclTokenRole, JobAcl, OneTimeToken};
+pub use acl_login::{AclAuthMethod, AclAuthMethodConfig, AclBindingRule};
 pub use alloc::{
     AllocClientUpdate, AllocDeploymentStatus, Allocation, ClientStatus, DesiredStatus, DesiredTransition, Happening,
     TaskEvent, TaskRunState, TaskState,
@@ -73,6 +78,7 @@ pub use remote::{
 };
 pub use resources::{AllocatedResources, AllocatedTask, NodeResources, Resources};
 pub use scheduler_config::SchedulerConfig;
+pub use secret::Secret;
 pub use service::{Check, CheckResult, CheckStatus, RemoteServices, Service, ServiceEntry, ServiceRegistration};
 pub use task::Task;
 pub use updates::{spec_hash, specification_changed, tasks_updated};

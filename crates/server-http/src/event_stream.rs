@@ -128,10 +128,16 @@ fn view(event: &Event) -> Result<EventView<'_>, go_json::Error> {
         Payload::RemoteTask(record) => go_json::to_string(record, false)?,
         Payload::Service(registration) => go_json::to_string(registration, false)?,
         Payload::NodePool(pool) => go_json::to_string(&crate::nodes::pool_view(pool), false)?,
+        Payload::AclPolicy(policy) => go_json::to_string(policy, false)?,
+        Payload::AclToken(token) => go_json::to_string(token, false)?,
+        Payload::AclRole(role) => go_json::to_string(role, false)?,
+        Payload::AclAuthMethod(method) => go_json::to_string(method, false)?,
+        Payload::AclBindingRule(rule) => go_json::to_string(rule, false)?,
         Payload::Recovery(meta) => go_json::to_string(&crate::operator::recovery_view(meta), false)?,
     };
-    let payload =
-        RawValue::from_string(format!("{{\"{}\":{object}}}", event.topic.as_str())).map_err(go_json::Error::Encode)?;
+    // Nomad names this one object otherwise than its topic.
+    let name = if event.topic == Topic::AclAuthMethod { "AuthMethod" } else { event.topic.as_str() };
+    let payload = RawValue::from_string(format!("{{\"{name}\":{object}}}")).map_err(go_json::Error::Encode)?;
     Ok(EventView {
         topic: event.topic.as_str(),
         kind: event.kind,

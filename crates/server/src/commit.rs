@@ -289,6 +289,10 @@ impl Committer {
             Ok(applied) => applied,
             Err(error) => return tell(answers, Err(ServerError::conflict(error.to_string()))),
         };
+        let (needs, in_use) = (applied.tables.since(), self.store.format());
+        if needs > in_use {
+            return tell(answers, Err(ServerError::Format { needs, in_use }));
+        }
         let next = Arc::new(next);
         let commit = Arc::new(Commit { before: state, state: next.clone(), applied });
         let changes = commit.applied.changes.len();
@@ -305,7 +309,7 @@ impl Committer {
         }
         let rows = {
             let (commit, turns, followed) = (commit.clone(), self.in_flight.store.clone(), self.store.followed());
-            // There is one format so far. The encoder of a second one is chosen here, by the number.
+            // Formats differ in tables only so far. The encoder of a row is chosen here, by the number.
             Box::new(move |_format| {
                 turns.stumble();
                 if followed { commit.applied.rows_told(&commit.state) } else { commit.applied.rows(&commit.state) }

@@ -81,6 +81,8 @@ pub struct ServerConfig {
     pub search: SearchLimits,
     /// Versions kept of each job.
     pub job_tracked_versions: usize,
+    /// Access control.
+    pub acl: AclConfig,
     /// A loop that has work and makes no progress for this long is taken for dead. Time in which the whole process
     /// stood still does not count.
     pub stuck_after: Duration,
@@ -112,6 +114,30 @@ impl Default for IntroductionConfig {
             default_ttl: Duration::from_secs(5 * 60),
             max_ttl: Duration::from_secs(30 * 60),
             identity_ttl: Duration::from_secs(24 * 3600),
+        }
+    }
+}
+
+/// Access control of the API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AclConfig {
+    /// Requests need rights; else every request may do everything.
+    pub enabled: bool,
+    /// Shortest time to live that a token may ask for.
+    pub token_min_expiration: Duration,
+    /// Longest time to live that a token may ask for.
+    pub token_max_expiration: Duration,
+    /// How long after its end an expired token is collected.
+    pub token_gc_threshold: Duration,
+}
+
+impl Default for AclConfig {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            token_min_expiration: Duration::from_secs(60),
+            token_max_expiration: Duration::from_secs(24 * 3600),
+            token_gc_threshold: Duration::from_secs(3600),
         }
     }
 }
@@ -213,6 +239,7 @@ impl Default for ServerConfig {
             job_default_priority: 50,
             search: SearchLimits::default(),
             job_tracked_versions: 6,
+            acl: AclConfig::default(),
             stuck_after: Duration::from_secs(60),
             runtime: None,
             end_process_when_broken: false,

@@ -44,6 +44,18 @@ pub enum ServerError {
         /// Why.
         String,
     ),
+    /// Another server of the cluster does not read what would be written.
+    #[error(
+        "nothing was changed: this needs format {needs} of the servers' state, which is in format {in_use} while a \
+         server of the cluster reads no higher one; replace that server by this release, or take it out, then try \
+         again (`drover operator servers` lists them)"
+    )]
+    Format {
+        /// The format that has what would be written.
+        needs: state::Format,
+        /// The format in use.
+        in_use: state::Format,
+    },
     /// A part of the server failed.
     #[error("{what} failed inside the server: {why}")]
     Internal {
@@ -90,7 +102,7 @@ impl ServerError {
                 | Refused::Conflict(_)
                 | Refused::RegistrationDisabled(_),
             ) => ErrorClass::Conflict,
-            Self::ShuttingDown | Self::Recovering(_) => ErrorClass::Unavailable,
+            Self::ShuttingDown | Self::Recovering(_) | Self::Format { .. } => ErrorClass::Unavailable,
             Self::Store(_) | Self::Internal { .. } => ErrorClass::Internal,
         }
     }

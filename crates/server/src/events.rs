@@ -15,7 +15,7 @@ use crate::commit::Commit;
 /// One event, as `/v1/event/stream` shows it.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// Job, Evaluation, Allocation, Deployment, Node, RemoteTask, Service, NodePool, Recovery.
+    /// One of [`Topic::ALL`].
     pub topic: Topic,
     /// What happened, such as `JobRegistered`.
     pub kind: &'static str,
@@ -50,6 +50,16 @@ pub enum Payload {
     Service(Arc<model::ServiceRegistration>),
     /// A node pool.
     NodePool(Arc<state::NodePool>),
+    /// A policy.
+    AclPolicy(Arc<model::AclPolicy>),
+    /// A token without its secret.
+    AclToken(Arc<model::AclToken>),
+    /// A role.
+    AclRole(Arc<model::AclRole>),
+    /// A method to log in, without its secrets.
+    AclAuthMethod(Arc<model::AclAuthMethod>),
+    /// A binding rule.
+    AclBindingRule(Arc<model::AclBindingRule>),
     /// A recovery of the servers: the cluster as it is now.
     Recovery(Arc<state::ClusterMeta>),
 }
@@ -73,13 +83,23 @@ pub enum Topic {
     Service,
     /// Node pools.
     NodePool,
+    /// Policies.
+    AclPolicy,
+    /// Tokens.
+    AclToken,
+    /// Roles.
+    AclRole,
+    /// Methods to log in.
+    AclAuthMethod,
+    /// Binding rules.
+    AclBindingRule,
     /// Beginning and end of a recovery of the servers.
     Recovery,
 }
 
 impl Topic {
     /// Every topic.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 14] = [
         Self::Job,
         Self::Evaluation,
         Self::Allocation,
@@ -88,6 +108,11 @@ impl Topic {
         Self::RemoteTask,
         Self::Service,
         Self::NodePool,
+        Self::AclPolicy,
+        Self::AclToken,
+        Self::AclRole,
+        Self::AclAuthMethod,
+        Self::AclBindingRule,
         Self::Recovery,
     ];
 
@@ -103,6 +128,11 @@ impl Topic {
             Self::RemoteTask => "RemoteTask",
             Self::Service => "Service",
             Self::NodePool => "NodePool",
+            Self::AclPolicy => "ACLPolicy",
+            Self::AclToken => "ACLToken",
+            Self::AclRole => "ACLRole",
+            Self::AclAuthMethod => "ACLAuthMethod",
+            Self::AclBindingRule => "ACLBindingRule",
             Self::Recovery => "Recovery",
         }
     }
@@ -175,6 +205,13 @@ impl Event {
             }
             Payload::Service(_) => size_of::<model::ServiceRegistration>(),
             Payload::NodePool(_) => size_of::<state::NodePool>(),
+            Payload::AclPolicy(policy) => size_of::<model::AclPolicy>() + policy.rules.len(),
+            Payload::AclToken(token) => {
+                size_of::<model::AclToken>() + TEXT * (token.policies.len() + token.roles.len())
+            }
+            Payload::AclRole(role) => size_of::<model::AclRole>() + TEXT * role.policies.len(),
+            Payload::AclAuthMethod(_) => size_of::<model::AclAuthMethod>() + size_of::<model::AclAuthMethodConfig>(),
+            Payload::AclBindingRule(_) => size_of::<model::AclBindingRule>(),
             Payload::Recovery(_) => size_of::<state::ClusterMeta>(),
         };
         size_of::<Self>() + TEXT * (1 + self.filter_keys.len()) + object
@@ -317,6 +354,37 @@ fn event_of(change: &Changed, index: StoreIndex) -> Option<Event> {
         Object::NodePool(pool) => {
             (Topic::NodePool, pool.name.clone(), Namespace::default(), vec![], Payload::NodePool(pool.clone()))
         }
+        Object::AclPolicy(policy) => {
+            (Topic::AclPolicy, policy.name.clone(), Namespace::default(), vec![], Payload::AclPolicy(policy.clone()))
+        }
+        Object::AclToken(token) => (
+            Topic::AclToken,
+            token.accessor_id.clone(),
+            Namespace::default(),
+            vec![],
+            Payload::AclToken(Arc::new(token.redacted())),
+        ),
+        Object::AclRole(role) => (
+            Topic::AclRole,
+            role.id.clone(),
+            Namespace::default(),
+            vec![role.name.as_str().into()],
+            Payload::AclRole(role.clone()),
+        ),
+        Object::AclAuthMethod(method) => (
+            Topic::AclAuthMethod,
+            method.name.clone(),
+            Namespace::default(),
+            vec![],
+            Payload::AclAuthMethod(Arc::new(method.redacted())),
+        ),
+        Object::AclBindingRule(rule) => (
+            Topic::AclBindingRule,
+            rule.id.clone(),
+            Namespace::default(),
+            vec![rule.auth_method.clone()],
+            Payload::AclBindingRule(rule.clone()),
+        ),
         Object::ClusterMeta(meta) if matches!(change.cause, Cause::RecoveryStarted | Cause::RecoveryEnded) => {
             // The generation that begins with its end: beginning and end have one key.
             let generation = meta.recovery.as_ref().map_or(meta.generation, |recovery| recovery.generation);
@@ -336,7 +404,8 @@ fn event_of(change: &Changed, index: StoreIndex) -> Option<Event> {
         | Object::Namespace(_)
         | Object::SchedulerConfig(_)
         | Object::ClusterMeta(_)
-        | Object::SigningKey(_) => return None,
+        | Object::SigningKey(_)
+        | Object::OneTimeToken(_) => return None,
     };
     let filter_keys = filter_keys.into_iter().filter(|key| !key.is_empty()).collect();
     Some(Event { topic, kind: change.cause.as_str(), key, namespace, filter_keys, index, payload })

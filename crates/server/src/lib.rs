@@ -55,7 +55,7 @@ mod watches;
 mod worker;
 
 pub use answering::Answering;
-pub use config::{GcConfig, IntroductionConfig, SearchLimits, ServerConfig};
+pub use config::{AclConfig, GcConfig, IntroductionConfig, SearchLimits, ServerConfig};
 pub use control::introduction::Enforcement;
 pub use error::{ErrorClass, Kind, ServerError};
 pub use follower::{FollowError, Follower};

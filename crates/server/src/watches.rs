@@ -31,8 +31,9 @@ impl Watched {
     }
 
     /// A change of the objects of a table that have this key: the id of a node, an evaluation, an allocation, a
-    /// deployment or a slot, the name of a namespace or node pool, the [`model::JobKey`] of what belongs to a job, or
-    /// namespace and name of a service.
+    /// deployment or a slot, the name of a namespace, node pool, policy or method to log in, the accessor of a token,
+    /// the id of a role or binding rule, the [`model::JobKey`] of what belongs to a job, or namespace and name of a
+    /// service.
     #[must_use]
     pub fn object(table: Table, key: &impl Hash) -> Self {
         Self::Object(table, number(key))
@@ -57,6 +58,11 @@ fn keys(object: &Object) -> impl Iterator<Item = u64> {
         Object::Service(r) => Some(number(&(&r.namespace, &r.service_name))),
         Object::Namespace(namespace) => Some(number(&namespace.name)),
         Object::NodePool(pool) => Some(number(&pool.name)),
+        Object::AclPolicy(policy) => Some(number(&policy.name)),
+        Object::AclToken(token) => Some(number(&token.accessor_id)),
+        Object::AclRole(role) => Some(number(&role.id)),
+        Object::AclAuthMethod(method) => Some(number(&method.name)),
+        Object::AclBindingRule(rule) => Some(number(&rule.id)),
         Object::Job(_)
         | Object::JobVersion(_)
         | Object::RetainedJob(_)
@@ -65,7 +71,8 @@ fn keys(object: &Object) -> impl Iterator<Item = u64> {
         | Object::ScalingEvents(_)
         | Object::SchedulerConfig(_)
         | Object::ClusterMeta(_)
-        | Object::SigningKey(_) => None,
+        | Object::SigningKey(_)
+        | Object::OneTimeToken(_) => None,
     };
     own.into_iter().chain(object.job_key().map(|key| number(&key)))
 }

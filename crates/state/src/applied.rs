@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use model::{
+    acl::{AclPolicy, AclRole, AclToken, OneTimeToken},
+    acl_login::{AclAuthMethod, AclBindingRule},
     alloc::Allocation,
     deployment::Deployment,
     eval::Evaluation,
@@ -100,6 +102,18 @@ pub enum Object {
     ClusterMeta(Arc<ClusterMeta>),
     /// Signing key.
     SigningKey(Arc<SigningKey>),
+    /// Policy.
+    AclPolicy(Arc<AclPolicy>),
+    /// Token, with its secret.
+    AclToken(Arc<AclToken>),
+    /// Role.
+    AclRole(Arc<AclRole>),
+    /// Method to log in, with its secrets.
+    AclAuthMethod(Arc<AclAuthMethod>),
+    /// Binding rule.
+    AclBindingRule(Arc<AclBindingRule>),
+    /// One-time token, with its secret.
+    OneTimeToken(Arc<OneTimeToken>),
 }
 
 impl Object {
@@ -124,6 +138,12 @@ impl Object {
             Self::SchedulerConfig(_) => Table::SchedulerConfig,
             Self::ClusterMeta(_) => Table::Meta,
             Self::SigningKey(_) => Table::SigningKeys,
+            Self::AclPolicy(_) => Table::AclPolicies,
+            Self::AclToken(_) => Table::AclTokens,
+            Self::AclRole(_) => Table::AclRoles,
+            Self::AclAuthMethod(_) => Table::AclAuthMethods,
+            Self::AclBindingRule(_) => Table::AclBindingRules,
+            Self::OneTimeToken(_) => Table::AclOneTimeTokens,
         }
     }
     /// The job that it belongs to.
@@ -144,7 +164,13 @@ impl Object {
             | Self::NodePool(_)
             | Self::SchedulerConfig(_)
             | Self::ClusterMeta(_)
-            | Self::SigningKey(_) => None,
+            | Self::SigningKey(_)
+            | Self::AclPolicy(_)
+            | Self::AclToken(_)
+            | Self::AclRole(_)
+            | Self::AclAuthMethod(_)
+            | Self::AclBindingRule(_)
+            | Self::OneTimeToken(_) => None,
         }
     }
 }
@@ -214,6 +240,26 @@ causes! {
     NamespaceUpserted,
     /// A namespace is gone.
     NamespaceDeleted,
+    /// A policy was created or changed.
+    ACLPolicyUpserted,
+    /// A policy is gone.
+    ACLPolicyDeleted,
+    /// A token was created or changed.
+    ACLTokenUpserted,
+    /// A token is gone.
+    ACLTokenDeleted,
+    /// A role was created or changed.
+    ACLRoleUpserted,
+    /// A role is gone.
+    ACLRoleDeleted,
+    /// A method to log in was created or changed.
+    ACLAuthMethodUpserted,
+    /// A method to log in is gone.
+    ACLAuthMethodDeleted,
+    /// A binding rule was created or changed.
+    ACLBindingRuleUpserted,
+    /// A binding rule is gone.
+    ACLBindingRuleDeleted,
     /// Settings have changed.
     SettingsUpdated,
     /// The state is from the past and is recovered from now on, or a server goes on with that after its start.

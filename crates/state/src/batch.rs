@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use model::{
+    acl::{AclPolicy, AclRole, AclToken, OneTimeToken},
+    acl_login::{AclAuthMethod, AclBindingRule},
     alloc::{AllocClientUpdate, Allocation, DesiredTransition},
     deployment::Deployment,
     eval::Evaluation,
@@ -49,8 +51,8 @@ impl Batch {
         self
     }
     /// Whether any change must wait during a recovery of a state from the past. On such a state nothing is created,
-    /// stopped, moved, collected or counted as lost. Nodes' reports on themselves always pass. So do signing keys, and
-    /// new evaluations, which nobody processes before the end.
+    /// stopped, moved, collected or counted as lost. Nodes' reports on themselves always pass. So do signing keys,
+    /// access control (a leaked token must be revocable), and new evaluations, which nobody processes before the end.
     #[must_use]
     pub fn waits_for_recovery(&self) -> bool {
         let taken = |change: &Change| {
@@ -65,6 +67,19 @@ impl Batch {
                     | Change::SetClusterMeta(_)
                     | Change::PutSigningKey(_)
                     | Change::DeleteSigningKey(_)
+                    | Change::PutAclPolicy(_)
+                    | Change::DeleteAclPolicy(_)
+                    | Change::PutAclToken(_)
+                    | Change::DeleteAclToken(_)
+                    | Change::PutAclRole(_)
+                    | Change::DeleteAclRole(_)
+                    | Change::PutAclAuthMethod(_)
+                    | Change::DeleteAclAuthMethod(_)
+                    | Change::PutAclBindingRule(_)
+                    | Change::DeleteAclBindingRule(_)
+                    | Change::PutOneTimeToken(_)
+                    | Change::DeleteOneTimeToken(_)
+                    | Change::AclBootstrapped
             )
         };
         !self.recovers && !self.changes.iter().all(taken)
@@ -279,6 +294,32 @@ pub enum Change {
     PutSigningKey(Box<SigningKey>),
     /// Forget a signing key.
     DeleteSigningKey(Uuid),
+    /// Create or change a policy; its hash is filled in.
+    PutAclPolicy(Box<AclPolicy>),
+    /// Forget a policy. Roles and tokens that name it keep the name, as with one that never was.
+    DeleteAclPolicy(Arc<str>),
+    /// Create or change a token; its hash is filled in.
+    PutAclToken(Box<AclToken>),
+    /// Forget a token, with what would be exchanged for it.
+    DeleteAclToken(Arc<str>),
+    /// Create or change a role; its hash is filled in. Tokens follow a new name.
+    PutAclRole(Box<AclRole>),
+    /// Forget a role. Its tokens lose the link.
+    DeleteAclRole(Arc<str>),
+    /// Create or change a method to log in; its hash is filled in.
+    PutAclAuthMethod(Box<AclAuthMethod>),
+    /// Forget a method to log in, with its binding rules.
+    DeleteAclAuthMethod(Arc<str>),
+    /// Create or change a binding rule; its hash is filled in.
+    PutAclBindingRule(Box<AclBindingRule>),
+    /// Forget a binding rule.
+    DeleteAclBindingRule(Arc<str>),
+    /// Make a one-time token.
+    PutOneTimeToken(Box<OneTimeToken>),
+    /// Forget a one-time token, by the SHA-256 of its secret.
+    DeleteOneTimeToken([u8; 32]),
+    /// A first management token was made: the index of this batch is the next reset index.
+    AclBootstrapped,
     /// Keeps a node's copy of a job for the allocations that run it, with its version and indexes, unless that version
     /// is known.
     RecoverJob {

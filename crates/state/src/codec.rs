@@ -233,6 +233,12 @@ pub(crate) fn object_key(object: &Object) -> Vec<u8> {
         Object::SchedulerConfig(_) => b"config".to_vec(),
         Object::ClusterMeta(_) => b"cluster".to_vec(),
         Object::SigningKey(k) => k.id.as_bytes().to_vec(),
+        Object::AclPolicy(p) => p.name.as_bytes().to_vec(),
+        Object::AclToken(t) => t.accessor_id.as_bytes().to_vec(),
+        Object::AclRole(r) => r.id.as_bytes().to_vec(),
+        Object::AclAuthMethod(m) => m.name.as_bytes().to_vec(),
+        Object::AclBindingRule(r) => r.id.as_bytes().to_vec(),
+        Object::OneTimeToken(t) => t.one_time_secret_id.digest().to_vec(),
     }
 }
 
@@ -253,6 +259,12 @@ fn object_value(state: &State, object: &Object) -> Option<Vec<u8>> {
         Object::SchedulerConfig(c) => json(c),
         Object::ClusterMeta(m) => json(&**m),
         Object::SigningKey(k) => json(k),
+        Object::AclPolicy(p) => json(p),
+        Object::AclToken(t) => json(t),
+        Object::AclRole(r) => json(r),
+        Object::AclAuthMethod(m) => json(m),
+        Object::AclBindingRule(r) => json(r),
+        Object::OneTimeToken(t) => json(t),
     })
 }
 
@@ -293,6 +305,12 @@ impl State {
             .chain(self.namespaces.values().cloned().map(Object::Namespace))
             .chain(self.pools.values().cloned().map(Object::NodePool))
             .chain(self.signing_keys.values().cloned().map(Object::SigningKey))
+            .chain(self.acl.policies.values().cloned().map(Object::AclPolicy))
+            .chain(self.acl.tokens.values().cloned().map(Object::AclToken))
+            .chain(self.acl.roles.values().cloned().map(Object::AclRole))
+            .chain(self.acl.auth_methods.values().cloned().map(Object::AclAuthMethod))
+            .chain(self.acl.binding_rules.values().cloned().map(Object::AclBindingRule))
+            .chain(self.acl.one_time.values().cloned().map(Object::OneTimeToken))
             .chain([Object::SchedulerConfig(self.scheduler_config.clone()), Object::ClusterMeta(self.cluster.clone())]);
         let row = |object: Object| Row {
             table: object.table(),

@@ -15,10 +15,12 @@ use serde::{Deserialize, Serialize};
 /// Number of a format.
 ///
 /// 1: tables and rows as [`crate::Table`] and the codec of this crate have them; allocations with tags up to 33.
+///
+/// 2: the tables for which [`crate::Table::since`] says so.
 pub type Format = u32;
 
 /// The formats that this release reads. It writes each of them.
-pub const FORMATS: Versions = Versions { lowest: 1, highest: 1 };
+pub const FORMATS: Versions = Versions { lowest: 1, highest: 2 };
 
 /// The versions of something that a server knows: all from the lowest to the highest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,6 +9,8 @@
 //!
 //! Begin reading at [`State`], then [`Change`] (everything that can happen) and [`AppliedSet`] (what did happen).
 
+mod acl;
+mod acl_tables;
 mod applied;
 mod apply;
 mod batch;

@@ -3,6 +3,8 @@
 use std::{collections::HashMap, sync::Arc};
 
 use model::{
+    acl::{AclPolicy, AclRole, AclToken, OneTimeToken},
+    acl_login::{AclAuthMethod, AclBindingRule},
     alloc::Allocation,
     deployment::Deployment,
     eval::Evaluation,
@@ -257,6 +259,37 @@ impl Loader {
                 s.signing_keys.insert(k.id, k.clone());
                 Object::SigningKey(k)
             }
+            Table::AclPolicies => {
+                let p: Arc<AclPolicy> = Arc::new(read(value)?);
+                s.acl.put_policy(p.clone());
+                Object::AclPolicy(p)
+            }
+            Table::AclTokens => {
+                let t: Arc<AclToken> = Arc::new(read(value)?);
+                s.acl.put_token(t.clone());
+                Object::AclToken(t)
+            }
+            Table::AclRoles => {
+                let r: Arc<AclRole> = Arc::new(read(value)?);
+                s.acl.put_role(r.clone());
+                Object::AclRole(r)
+            }
+            Table::AclAuthMethods => {
+                let m: Arc<AclAuthMethod> = Arc::new(read(value)?);
+                s.acl.auth_methods.insert(m.name.clone(), m.clone());
+                Object::AclAuthMethod(m)
+            }
+            Table::AclBindingRules => {
+                let r: Arc<AclBindingRule> = Arc::new(read(value)?);
+                s.acl.put_rule(r.clone());
+                Object::AclBindingRule(r)
+            }
+            Table::AclOneTimeTokens => {
+                let t: Arc<OneTimeToken> = Arc::new(read(value)?);
+                s.acl.put_one_time(t.clone());
+                Object::OneTimeToken(t)
+            }
+            Table::AclBootstrap => return broken("the table has no rows"),
         }))
     }
 
@@ -319,6 +352,16 @@ impl Loader {
             Table::Namespaces => s.namespaces.remove(&Namespace::from(name(key)?)).map(Object::Namespace),
             Table::NodePools => s.pools.remove(name(key)?).map(Object::NodePool),
             Table::SigningKeys => s.signing_keys.remove(&id(key)?).map(Object::SigningKey),
+            Table::AclPolicies => s.acl.remove_policy(name(key)?).map(Object::AclPolicy),
+            Table::AclTokens => s.acl.remove_token(name(key)?).map(Object::AclToken),
+            Table::AclRoles => s.acl.remove_role(name(key)?).map(Object::AclRole),
+            Table::AclAuthMethods => s.acl.auth_methods.remove(name(key)?).map(Object::AclAuthMethod),
+            Table::AclBindingRules => s.acl.remove_rule(name(key)?).map(Object::AclBindingRule),
+            Table::AclOneTimeTokens => {
+                let digest = key.try_into().or_else(|_| broken("the key is no digest"))?;
+                s.acl.remove_one_time(digest).map(Object::OneTimeToken)
+            }
+            Table::AclBootstrap => return broken("the table has no rows"),
         })
     }
 

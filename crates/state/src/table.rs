@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::format::Format;
+
 macro_rules! tables {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
         /// A table.
@@ -62,6 +64,20 @@ tables! {
     ScalingEvents = "scaling_events",
     /// Keys that workload identities are signed with, of servers that share a store. Encrypted.
     SigningKeys = "signing_keys",
+    /// Policies.
+    AclPolicies = "acl_policies",
+    /// Tokens.
+    AclTokens = "acl_tokens",
+    /// Roles.
+    AclRoles = "acl_roles",
+    /// Methods to log in.
+    AclAuthMethods = "acl_auth_methods",
+    /// Rules that bind logins.
+    AclBindingRules = "acl_binding_rules",
+    /// Tokens to be exchanged once.
+    AclOneTimeTokens = "acl_one_time_tokens",
+    /// No rows: its index is that of the last bootstrap.
+    AclBootstrap = "acl_bootstrap",
 }
 
 impl Table {
@@ -71,6 +87,23 @@ impl Table {
     #[must_use]
     pub const fn slot(self) -> usize {
         self as usize
+    }
+}
+
+impl Table {
+    /// The format that its rows came with: a server that does not read it does not know the table.
+    #[must_use]
+    pub const fn since(self) -> Format {
+        match self {
+            Self::AclPolicies
+            | Self::AclTokens
+            | Self::AclRoles
+            | Self::AclAuthMethods
+            | Self::AclBindingRules
+            | Self::AclOneTimeTokens
+            | Self::AclBootstrap => 2,
+            _ => 1,
+        }
     }
 }
 
@@ -100,6 +133,11 @@ impl TableSet {
     #[must_use]
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
+    }
+    /// The format that rows of its members need.
+    #[must_use]
+    pub fn since(self) -> Format {
+        self.iter().map(Table::since).max().unwrap_or(1)
     }
     /// All members, in the order of [`Table::ALL`].
     pub fn iter(self) -> impl Iterator<Item = Table> {

@@ -24,6 +24,7 @@ use uuid::Uuid;
 
 use crate::{
     ALL_NODE_POOL, DEFAULT_NAMESPACE, DEFAULT_NODE_POOL,
+    acl_tables::Acl,
     fleet::Fleet,
     lineage::ClusterMeta,
     table::{Table, TableSet},
@@ -104,6 +105,7 @@ pub struct State {
     pub(crate) scheduler_config: Arc<SchedulerConfig>,
     pub(crate) cluster: Arc<ClusterMeta>,
     pub(crate) signing_keys: OrdMap<Uuid, Arc<SigningKey>>,
+    pub(crate) acl: Acl,
     pub(crate) fleet: Fleet,
 }
 
@@ -251,6 +253,7 @@ impl State {
             }),
             cluster: Arc::default(),
             signing_keys: OrdMap::new(),
+            acl: Acl::default(),
             fleet: Fleet::default(),
         }
     }

@@ -22,6 +22,8 @@ use model::{
 };
 use proptest::prelude::*;
 
+use self::acl::{AclStep, acl_changes, acl_step, acl_view, check_acl};
+
 use crate::{
     ApplyError, Batch, Cause, Change, Expect, NodeUse, Row, State, Submission, Table, codec::object_key,
     tables::JobCounts,
@@ -78,6 +80,7 @@ enum Step {
         remote: Option<(u64, Vec<u8>)>,
     },
     DropService(u8),
+    Acl(AclStep),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -111,6 +114,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (0..4_u8, prop::option::of(names()), prop::option::of((0..3_u64, names())))
             .prop_map(|(alloc, local, remote)| Step::Services { alloc, local, remote }),
         1 => (0..8_u8).prop_map(Step::DropService),
+        6 => acl_step().prop_map(Step::Acl),
     ]
 }
 
@@ -264,6 +268,7 @@ fn changes(state: &State, step: &Step) -> Vec<Change> {
                 ..AllocClientUpdate::default()
             }])]
         }
+        Step::Acl(step) => acl_changes(state, step),
         Step::DropService(n) => {
             state.services().nth(usize::from(*n)).map(|r| Change::DeleteService(r.id.clone())).into_iter().collect()
         }
@@ -414,6 +419,7 @@ fn view(s: &State) -> Vec<String> {
     out.extend(s.services_by_slot.iter().map(|x| format!("{x:?}")));
     out.extend(s.pools.iter().map(|x| format!("{x:?}")));
     out.extend(s.signing_keys.iter().map(|x| format!("{x:?}")));
+    out.extend(acl_view(s));
     out.push(format!("{:?}", s.fleet.runtimes));
     out
 }
@@ -461,6 +467,7 @@ fn check_creation(s: &State) {
 }
 
 fn check_indexes(s: &State) {
+    check_acl(s);
     check_creation(s);
     let all: Vec<_> = s.allocs().cloned().collect();
     for n in 0..4 {
@@ -676,4 +683,5 @@ fn put_job(state: &mut State, count: i32) {
     apply(state, vec![Change::UpsertJob { job: Box::new(job(0, count)), submission: None }]);
 }
 
+mod acl;
 mod cases;

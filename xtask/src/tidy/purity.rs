@@ -69,7 +69,7 @@ const LINKED: &[&str] = &[
     "regex-automata", "regex-syntax", "ryu", "safe_arch", "serde", "serde_core", "serde_json", "sha1", "sha1_smol",
     "sha2", "subtle",
     "thiserror", "typenum", "unicode-ident", "unicode-segmentation", "unicode-width", "uuid", "vecmap-rs", "wide",
-    "winnow", "yaml_serde", "zmij",
+    "winnow", "yaml_serde", "zeroize", "zmij",
 ];
 
 /// Packages with an effect that pure crates link all the same: which, from where, why.

@@ -1,5 +1,6 @@
 //! Applying batches: the one place where a state changes.
 
+mod acl;
 mod allocs;
 mod deployments;
 mod evals;
@@ -159,6 +160,19 @@ impl Applier<'_> {
             }
             Change::PutSigningKey(key) => self.put_signing_key(*key),
             Change::DeleteSigningKey(id) => self.delete_signing_key(id),
+            Change::PutAclPolicy(policy) => self.put_acl_policy(*policy),
+            Change::DeleteAclPolicy(name) => self.delete_acl_policy(&name),
+            Change::PutAclToken(token) => self.put_acl_token(*token),
+            Change::DeleteAclToken(accessor) => self.delete_acl_token(&accessor),
+            Change::PutAclRole(role) => self.put_acl_role(*role),
+            Change::DeleteAclRole(id) => self.delete_acl_role(&id),
+            Change::PutAclAuthMethod(method) => self.put_acl_auth_method(*method),
+            Change::DeleteAclAuthMethod(name) => self.delete_acl_auth_method(&name),
+            Change::PutAclBindingRule(rule) => self.put_acl_binding_rule(*rule),
+            Change::DeleteAclBindingRule(id) => self.delete_acl_binding_rule(&id),
+            Change::PutOneTimeToken(token) => self.put_one_time_token(*token),
+            Change::DeleteOneTimeToken(digest) => self.delete_one_time_token(&digest),
+            Change::AclBootstrapped => self.acl_bootstrapped(),
             Change::RecoverJob { job, current } => self.recover_job(&job, current),
         }
     }
