@@ -7,6 +7,7 @@
 //!
 //! | module | decides |
 //! |---|---|
+//! | [`acl`] | which policies, tokens and roles may be written, the first token, one-time tokens |
 //! | [`collection`] | which old ended objects are collected |
 //! | [`continuity`] | whether a server's state goes on from the newest one, or may be from the past |
 //! | [`deployments`] | the fate of deployments, by themselves and by order |
@@ -25,6 +26,7 @@
 //!
 //! Begin reading at [`Decision`], then [`collection`].
 
+pub mod acl;
 pub mod admission;
 mod boot;
 pub mod collection;
