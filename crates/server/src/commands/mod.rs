@@ -1,6 +1,7 @@
 //! The write API: each command reads its request, lets `control` decide on the newest state, and answers once that is
 //! durable.
 
+mod acl;
 mod allocs;
 mod deployments;
 mod drivers;
