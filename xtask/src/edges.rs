@@ -128,7 +128,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     // Over the server's handle; what composes the agent serves it.
-    ("server-http", &["api", "control", "jobspec", "lifecycle", "model", "server", "state", "tls"]),
+    ("ui", &[]),
+    ("server-http", &["api", "control", "jobspec", "lifecycle", "model", "server", "state", "tls", "ui"]),
     (
         "cli",
         &[

@@ -67,7 +67,7 @@ const ABSENT: &[(&[&str], &str)] = &[
     ),
     (&["server", "join"], "Servers do not join each other: those with the same etcd and prefix are one cluster."),
     (&["setup"], "There is no integration with Consul or Vault that could be set up."),
-    (&["ui"], "There is no web interface yet."),
+    (&["ui"], "The web UI is at /ui/ of every agent's address; no command opens it."),
     (&["var"], "There are no variables yet."),
     (
         &["volume"],

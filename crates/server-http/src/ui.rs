@@ -1,43 +1,57 @@
-//! What stands at `/ui/` until there is a web UI: a page that says so and lists the endpoints.
+//! The web UI: its files never change under their address, every other address below `/ui/` is the page that holds
+//! all others.
 
-use http::{HeaderName, HeaderValue, StatusCode};
-
-use crate::{
-    reply::{HttpError, Reply},
-    request::Ctx,
-    routes::ROUTES,
+use http::{
+    HeaderName, HeaderValue, StatusCode,
+    header::{CACHE_CONTROL, CONTENT_ENCODING, ETAG, IF_NONE_MATCH},
 };
 
-const POLICY: HeaderName = HeaderName::from_static("content-security-policy");
+use crate::{
+    compress,
+    reply::{HttpError, Reply},
+    request::Ctx,
+};
+
+const POLICY: HeaderValue = HeaderValue::from_static(
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; connect-src 'self'; \
+     base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
+     trusted-types 'none'",
+);
 
 pub(crate) async fn redirect(_: Ctx) -> Result<Reply, HttpError> {
     Ok(Reply::redirect(StatusCode::TEMPORARY_REDIRECT, "/ui/"))
 }
 
 pub(crate) async fn page(ctx: Ctx) -> Result<Reply, HttpError> {
-    Ok(Reply::bytes("text/html; charset=utf-8", html(&ctx.app.options.version)).with_header(
-        POLICY,
-        HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'; form-action 'none'; base-uri 'none'"),
-    ))
+    if let Some(hashed) = ctx.uri.path().strip_prefix("/ui/-/") {
+        let asset = ::ui::asset(hashed).ok_or_else(|| HttpError::new(StatusCode::NOT_FOUND, ""))?;
+        let lasting = HeaderValue::from_static("public, max-age=31536000, immutable");
+        let reply = if compress::wanted(&ctx.headers) && !asset.gzip.is_empty() {
+            Reply::bytes(asset.content_type, asset.gzip.as_slice())
+                .with_header(CONTENT_ENCODING, HeaderValue::from_static("gzip"))
+        } else {
+            Reply::bytes(asset.content_type, asset.bytes)
+        };
+        return Ok(guarded(reply).with_header(CACHE_CONTROL, lasting));
+    }
+    let shell = ::ui::shell();
+    let etag = HeaderValue::from_str(&shell.etag).map_err(HttpError::internal)?;
+    let known = ctx.headers.get(IF_NONE_MATCH).is_some_and(|have| have == etag);
+    let reply = if known {
+        Reply::empty(StatusCode::NOT_MODIFIED)
+    } else {
+        Reply::bytes("text/html; charset=utf-8", shell.html.as_str())
+    };
+    Ok(guarded(reply).with_header(ETAG, etag).with_header(CACHE_CONTROL, HeaderValue::from_static("no-cache")))
 }
 
-fn html(version: &str) -> String {
-    use std::fmt::Write as _;
-    let mut html = String::from(
-        "<!doctype html><html lang=\"en\"><head><meta \
-            charset=\"utf-8\"><title>Drover</title></head><body><h1>Drover</h1>\
-         <p>This release has no web UI. The HTTP API answers here:</p><ul>",
-    );
-    for route in ROUTES.iter().filter(|r| r.pattern.starts_with("/v1") || r.pattern.starts_with("/.")) {
-        let verbs: Vec<&str> = route.verbs.iter().map(|(v, _)| v.shown()).collect();
-        let pattern = route.pattern.replace('*', ":");
-        // Plain reads can be followed.
-        if verbs.contains(&"GET") && !pattern.contains(':') {
-            let _ = write!(html, "<li>{} <a href=\"{pattern}\">{pattern}</a></li>", verbs.join(", "));
-        } else {
-            let _ = write!(html, "<li>{} {pattern}</li>", verbs.join(", "));
-        }
-    }
-    let _ = write!(html, "</ul><p>Version {}</p></body></html>", version.replace(['<', '&'], ""));
-    html
+/// What a browser may do with it: load nothing from elsewhere, run no text as a script, show it in no frame.
+fn guarded(reply: Reply) -> Reply {
+    let header = |name| HeaderName::from_static(name);
+    reply
+        .with_header(header("content-security-policy"), POLICY)
+        .with_header(header("x-content-type-options"), HeaderValue::from_static("nosniff"))
+        .with_header(header("referrer-policy"), HeaderValue::from_static("no-referrer"))
+        .with_header(header("cross-origin-opener-policy"), HeaderValue::from_static("same-origin"))
+        .with_header(header("x-frame-options"), HeaderValue::from_static("DENY"))
 }

@@ -40,6 +40,7 @@ mod stock_suites;
 mod stock_tls;
 mod suite;
 mod three_servers;
+mod ui;
 mod vm;
 
 use std::time::Instant;
@@ -121,6 +122,7 @@ const CHECKS: &[Check] = &[
         "a page of another origin in a real browser changes and reads nothing, a trusted one may",
         browser::check,
     ),
+    ("ui", "addresses, states, reasons and lanes of managers of the web UI, under Node.js", ui::check),
     ("completion", "zsh and fish offer what the agent has, and act on no name", completion::check),
     (
         "docker",

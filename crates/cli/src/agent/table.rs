@@ -78,7 +78,8 @@ const VAULT: &str = "Vault is not part of this release";
 const VAULT_ON: &str = "Vault is not part of this release: its secrets would be missing in jobs; leave the block out";
 const KMS: &str =
     "external key management is not part of this release: the server's signing keys lie in its data directory";
-const UI: &str = "the web UI is not part of this release";
+const UI: &str =
+    "the web UI is always served at /ui/, with a fixed content security policy and without labels or links";
 const AUTOPILOT: &str = "there is one server, or etcd says which one leads: autopilot has nothing to do";
 const SINK: &str = "metrics are not pushed in this release; have /v1/metrics?format=prometheus collected \
     (telemetry.prometheus_metrics = true)";

@@ -177,8 +177,17 @@ async fn reads_carry_the_index_and_redirects_are_clean() {
         assert_eq!((raw.status.as_u16(), raw.header("location")), (status, to), "{path}");
     }
     let ui = c.get("/ui/jobs").await;
-    assert!(ui.text().contains("has no web UI") && ui.text().contains("/v1/jobs"));
-    assert!(!ui.header("content-security-policy").is_empty());
+    assert!(ui.text().contains("<div id=\"app\">"), "{}", ui.text());
+    assert!(ui.header("content-security-policy").contains("trusted-types 'none'"));
+    assert_eq!((ui.header("x-frame-options"), ui.header("x-content-type-options")), ("DENY", "nosniff"));
+    let again = c.send(Method::GET, "/ui/remote", &[("if-none-match", ui.header("etag"))], "").await;
+    assert_eq!(again.status, StatusCode::NOT_MODIFIED);
+    let text = ui.text();
+    let script = text.split('"').find(|part| part.ends_with("/app.js")).expect("the page names its script");
+    let script = c.get(script).await;
+    assert_eq!((script.status, script.header("content-type")), (StatusCode::OK, "text/javascript; charset=utf-8"));
+    assert!(script.header("cache-control").contains("immutable"));
+    assert_eq!(c.get("/ui/-/0000000000000000/app.js").await.status, StatusCode::NOT_FOUND);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

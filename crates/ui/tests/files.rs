@@ -1,0 +1,64 @@
+//! What is embedded is what lies in `web/`, vendored files are those of their releases, and no text becomes markup.
+
+use std::{fs, io::Read as _, path::Path};
+
+use sha2::{Digest as _, Sha256};
+
+fn web() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("web")
+}
+
+fn files_below(dir: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(dir).expect("directory") {
+        let path = entry.expect("entry").path();
+        if path.is_dir() {
+            files_below(&path, found);
+        } else {
+            let name = path.strip_prefix(web()).expect("below web").to_string_lossy().into_owned();
+            found.push(name);
+        }
+    }
+}
+
+#[test]
+fn every_file_is_embedded_and_its_compressed_form_is_the_same() {
+    let mut found = Vec::new();
+    files_below(&web(), &mut found);
+    for name in found.iter().filter(|name| name.ends_with(".js") || name.ends_with(".css")) {
+        let asset = ui::asset(&format!("{}/{name}", ui::hash())).unwrap_or_else(|| panic!("{name} is not embedded"));
+        let mut bytes = Vec::new();
+        flate2::read::GzDecoder::new(&asset.gzip[..]).read_to_end(&mut bytes).expect("gzip");
+        assert!(bytes == asset.bytes, "{name}");
+    }
+    assert!(ui::asset("0000000000000000/app.js").is_none() && ui::asset("app.js").is_none());
+    assert!(ui::shell().html.contains(&format!("/ui/-/{}/app.js", ui::hash())) && !ui::shell().html.contains("@HASH@"));
+}
+
+#[test]
+fn vendored_files_are_those_of_the_manifest() {
+    let manifest = fs::read_to_string(web().join("vendor/MANIFEST")).expect("manifest");
+    let mut listed = 0;
+    for line in manifest.lines().filter(|line| !line.starts_with('#')) {
+        let [file, sha256] = line.split(' ').take(2).collect::<Vec<_>>()[..] else { panic!("{line}") };
+        let bytes = fs::read(web().join("vendor").join(file)).expect("vendored file");
+        let hash: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hash, sha256, "{file}");
+        listed += 1;
+    }
+    let scripts = fs::read_dir(web().join("vendor")).expect("vendor").flatten();
+    let scripts = scripts.filter(|entry| entry.path().extension().is_some_and(|extension| extension == "js"));
+    assert_eq!(scripts.count(), listed, "each vendored script has its line");
+}
+
+#[test]
+fn no_text_becomes_markup() {
+    let mut found = Vec::new();
+    files_below(&web(), &mut found);
+    for name in found.iter().filter(|name| !name.starts_with("vendor/")) {
+        let text = fs::read_to_string(web().join(name)).expect("text");
+        for word in ["innerHTML", "dangerouslySet", "outerHTML", "insertAdjacent", "document.write", "eval(", " style="]
+        {
+            assert!(!text.contains(word), "{name} has {word}");
+        }
+    }
+}

@@ -1,0 +1,37 @@
+// Run: cargo xtask interop ui
+import assert from "node:assert/strict";
+import test from "node:test";
+import { plain, span, unplaced } from "../web/lib/format.js";
+import { lanes } from "../web/lib/lanes.js";
+import { jobHref, parse, slotHref } from "../web/lib/routes.js";
+
+test("addresses of Nomad's web UI lead to the same objects", () => {
+  assert.deepEqual(parse("/ui/"), { page: "jobs" });
+  assert.deepEqual(parse("/ui/jobs/run"), { page: "run" });
+  assert.deepEqual(parse("/ui/jobs/web", "namespace=prod"), { page: "job", id: "web", namespace: "prod", tab: "" });
+  for (const id of ["a/b", "a@b", "x y%", "<b>"]) {
+    const found = parse(jobHref(id, "prod", "versions"));
+    assert.deepEqual(found, { page: "job", id, namespace: "prod", tab: "versions" });
+  }
+  assert.equal(parse(slotHref("default/j.g[0]/t")).id, "default/j.g[0]/t");
+  assert.equal(parse("/ui/nonsense").page, "missing");
+});
+
+test("a name cannot hide what it is", () => {
+  assert.equal(plain("a\u202eb\u0000"), "a\\u{202e}b\\u{0}");
+  assert.equal(plain("zwölf <b>"), "zwölf <b>");
+});
+
+test("spans and reasons", () => {
+  assert.deepEqual([span(900), span(61000), span(90000000)], ["1 s", "1 min 1 s", "1 d 1 h"]);
+  assert.match(unplaced({ NodesEvaluated: 2, DimensionExhausted: { cpu: 2 } }).join(), /2 without enough cpu/);
+  assert.match(unplaced({}).join(), /no node is ready/);
+});
+
+test("a killed manager is a gap and a new lane", () => {
+  const at = (s, Epoch, Message) => ({ Time: s * 1e9, Epoch, Message });
+  const task = { StartedAt: 10e9, History: [at(9, 1, "committed"), at(20, 1, "unmanaged: lost"), at(22, 2, "adopted")] };
+  const all = lanes(task, 30000);
+  assert.deepEqual(all.lanes.map((l) => [l.epoch, l.from, l.to]), [[1, 10000, 20000], [2, 22000, 30000]]);
+  assert.deepEqual(all.gaps, [{ from: 20000, to: 22000 }]);
+});

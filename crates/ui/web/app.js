@@ -1,0 +1,68 @@
+// The shell: navigation, theme, keys, and which page is shown.
+import { render } from "./vendor/preact.js";
+import { useEffect, useState } from "./vendor/hooks.js";
+import { html } from "./lib/html.js";
+import { parse } from "./lib/routes.js";
+import { Evaluations, Job, Jobs, Run } from "./pages/jobs.js";
+import { Allocation, Client, Clients, Login, Remote, Slot } from "./pages/places.js";
+
+const Missing = () => html`<h1 tabindex="-1">There is no such page</h1><p><a href="/ui/jobs">Jobs</a></p>`;
+const PAGES = { jobs: Jobs, run: Run, job: Job, allocation: Allocation, clients: Clients, client: Client, remote: Remote,
+  slot: Slot, evaluations: Evaluations, login: Login, missing: Missing };
+const NAV = [["jobs", "Jobs", "j"], ["remote", "Remote", "m"], ["clients", "Clients", "c"],
+  ["evaluations", "Evaluations", "e"], ["settings/tokens", "Log in", ""]];
+
+const dark = () => (localStorage.getItem("drover-theme") ??
+  (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
+document.documentElement.dataset.theme = dark();
+
+function App() {
+  const [at, go] = useState(() => location.pathname + location.search);
+  const [theme, setTheme] = useState(dark);
+  useEffect(() => {
+    const moved = () => go(location.pathname + location.search);
+    const visit = (href) => { history.pushState(null, "", href); moved(); scrollTo(0, 0); };
+    const click = (e) => {
+      const link = e.target.closest?.("a");
+      if (!link || e.defaultPrevented || e.button || e.ctrlKey || e.metaKey || e.shiftKey || link.target) return;
+      const url = new URL(link.href, location.href);
+      if (url.origin !== location.origin || !url.pathname.startsWith("/ui/") || url.hash) return;
+      e.preventDefault();
+      visit(url.pathname + url.search);
+    };
+    let second = false;
+    const key = (e) => {
+      if (e.target.closest?.("input, textarea, select, dialog") || e.ctrlKey || e.metaKey || e.altKey) return;
+      const to = second && NAV.find(([, , letter]) => letter && letter === e.key);
+      second = e.key === "g";
+      if (to) visit(`/ui/${to[0]}`);
+      const search = e.key === "/" && document.querySelector("input[type=search]");
+      if (search) { e.preventDefault(); search.focus(); }
+    };
+    addEventListener("popstate", moved);
+    document.addEventListener("click", click);
+    document.addEventListener("keydown", key);
+    return () => {
+      removeEventListener("popstate", moved);
+      document.removeEventListener("click", click);
+      document.removeEventListener("keydown", key);
+    };
+  }, []);
+  const [path, query] = at.split("?");
+  const route = parse(path, query);
+  useEffect(() => { document.querySelector("h1")?.focus({ preventScroll: true }); }, [path]);
+  useEffect(() => { document.title = `${route.id ?? route.page} – Drover`; }, [at]);
+  const flip = () => {
+    const next = theme === "dark" ? "light" : "dark";
+    localStorage.setItem("drover-theme", next);
+    document.documentElement.dataset.theme = next;
+    setTheme(next);
+  };
+  return html`<a class="skip" href="#main">Skip to the page</a>
+    <header><a class="name" href="/ui/jobs">Drover</a><nav aria-label="Pages">${NAV.map(([to, title]) => html`
+      <a href=${`/ui/${to}`} aria-current=${path.startsWith(`/ui/${to}`) ? "page" : null}>${title}</a>`)}</nav>
+      <button onClick=${flip}>${theme === "dark" ? "Light" : "Dark"}</button></header>
+    <main id="main"><${PAGES[route.page]} ...${route} key=${route.page + (route.id ?? "")} /></main>`;
+}
+
+render(html`<${App} />`, document.getElementById("app"));

@@ -1,0 +1,52 @@
+// Values as people read them. Pure: the time of day is an argument.
+
+/** Control and bidirectional characters made visible, so that a name cannot hide what it is. */
+export function plain(text) {
+  return String(text ?? "").replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2066-\u2069]/g,
+    (c) => `\\u{${c.codePointAt(0).toString(16)}}`);
+}
+
+/** A span in milliseconds in its two largest units. */
+export function span(ms) {
+  const s = Math.max(0, Math.round(ms / 1000));
+  if (s < 60) return `${s} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min ${s % 60} s`;
+  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
+  return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
+}
+
+/** How long ago a time in Unix nanoseconds is; empty for none. */
+export function ago(ns, nowMs) {
+  return ns > 0 ? span(nowMs - ns / 1e6) : "";
+}
+
+export function bytes(n) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let i = 0;
+  while (n >= 1024 && i < units.length - 1) { n /= 1024; i += 1; }
+  return `${i === 0 ? n : n.toFixed(1)} ${units[i]}`;
+}
+
+/** Word, mark and class of a state: a colour never says anything alone. */
+export function state(word) {
+  const w = String(word ?? "").toLowerCase();
+  const kind = { running: "good", ready: "good", complete: "idle", successful: "good", eligible: "good", healthy: "good",
+    dead: "idle", stopped: "idle", exited: "idle", failed: "bad", lost: "bad", down: "bad", unmanaged: "warn",
+    unknown: "warn", pending: "warn", blocked: "warn", ineligible: "warn", draining: "warn", held: "warn",
+    disconnected: "warn", initializing: "warn", cancelled: "idle", canceled: "idle", paused: "warn" }[w] ?? "idle";
+  return { word: w || "–", kind, mark: { good: "●", bad: "✕", warn: "▲", idle: "○" }[kind] };
+}
+
+/** Why a group was not placed: one sentence for each step of the scheduler's choice. */
+export function unplaced(metric) {
+  const m = metric ?? {};
+  const out = [`${m.NodesEvaluated ?? 0} nodes were looked at, ${m.NodesFiltered ?? 0} were filtered, ` +
+    `${m.NodesExhausted ?? 0} had no room`];
+  const each = (map, say) => Object.entries(map ?? {}).forEach(([what, n]) => out.push(say(what, n)));
+  if ((m.NodesEvaluated ?? 0) === 0) out.push("no node is ready in the job's pool and datacenters");
+  each(m.ConstraintFiltered, (what, n) => `${n} filtered by ${what}`);
+  each(m.ClassFiltered, (what, n) => `${n} of class ${what} filtered`);
+  each(m.DimensionExhausted, (what, n) => `${n} without enough ${what}`);
+  if (m.CoalescedFailures > 0) out.push(`${m.CoalescedFailures} more allocations fail for the same reason`);
+  return out;
+}

@@ -1,0 +1,33 @@
+// The lanes of a remote task's managers, from the events of its record. Pure.
+
+/**
+ * One lane for each epoch that the events show, and the gaps in which nobody managed the task, in milliseconds. A gap
+ * begins with the event "unmanaged: …" and ends with the next epoch; the record says since when one lasts now.
+ */
+export function lanes(task, nowMs) {
+  const events = (task.History ?? []).map((e) => ({ at: e.Time / 1e6, epoch: e.Epoch, message: e.Message }));
+  events.sort((a, b) => a.at - b.at);
+  const out = [];
+  const gaps = [];
+  for (const event of events) {
+    const last = out[out.length - 1];
+    if (last && last.epoch === event.epoch) {
+      if (event.message.startsWith("unmanaged")) last.to = event.at;
+      continue;
+    }
+    if (last) {
+      if (last.to < event.at) gaps.push({ from: last.to, to: event.at });
+      last.to = Math.min(last.to, event.at);
+    }
+    out.push({ epoch: event.epoch, from: event.at, to: nowMs, message: event.message });
+  }
+  const gap = task.Unmanaged && task.UnmanagedSince > 0 ? task.UnmanagedSince / 1e6 : 0;
+  const last = out[out.length - 1];
+  if (gap && last) last.to = Math.max(last.from, gap);
+  if (gap) gaps.push({ from: gap, to: nowMs });
+  // The record's history may begin before this instance: the axis is the instance's.
+  const from = task.StartedAt > 0 ? task.StartedAt / 1e6 : out[0]?.from ?? nowMs;
+  const shown = out.filter((lane) => lane.to > from).map((lane) => ({ ...lane, from: Math.max(lane.from, from) }));
+  const seen = gaps.filter((g) => g.to > from).map((g) => ({ ...g, from: Math.max(g.from, from) }));
+  return { lanes: shown, gaps: seen, now: gap > 0, from, to: nowMs };
+}

@@ -1,0 +1,77 @@
+// Parts that several pages share.
+import { useEffect, useState } from "../vendor/hooks.js";
+import { html } from "./html.js";
+import { plain, span, state } from "./format.js";
+
+export const State = ({ word }) => {
+  const s = state(word);
+  return html`<span class=${`state ${s.kind}`}><span aria-hidden="true">${s.mark}</span> ${plain(s.word)}</span>`;
+};
+
+export const Problem = ({ error }) => html`<div class="box bad" role="alert"><p>${plain(error.message)}</p>
+  ${error.status === 403 && html`<p><a href=${`/ui/settings/tokens?back=${encodeURIComponent(location.pathname)}`}>
+    Log in with a token</a></p>`}</div>`;
+
+/** What a page shows until, and while, it has no fresh answer. */
+export const Loaded = ({ live, children }) => html`<div>
+  ${live.error && html`<${Problem} error=${live.error} />`}
+  ${live.data && live.stale > 0 && html`<p class="warn">▲ stale for ${span(Date.now() - live.stale)}: the agent does not
+    answer; trying again</p>`}
+  ${live.data ? children(live.data) : !live.error && html`<p class="soft" role="status">Loading…</p>`}</div>`;
+
+const PAGE = 200;
+
+/** A table that never holds more than some hundred rows in the document. */
+export function Table({ heads, rows, row, none }) {
+  const [shown, show] = useState(PAGE);
+  if (rows.length === 0) return html`<div class="box soft">${none}</div>`;
+  return html`<div class="table" tabindex="0" role="region" aria-label="Table"><table aria-rowcount=${rows.length}>
+    <thead><tr>${heads.map((head) => html`<th scope="col" class=${head.startsWith("*") ? "wide" : ""}>
+      ${head.replace("*", "")}</th>`)}</tr></thead>
+    <tbody>${rows.slice(Math.max(0, shown - PAGE * 2), shown).map(row)}</tbody></table></div>
+    ${rows.length > PAGE && html`<p class="tools"><span class="soft">
+      ${Math.max(0, shown - PAGE * 2) + 1}–${Math.min(shown, rows.length)} of ${rows.length}</span>
+      ${shown > PAGE && html`<button onClick=${() => show(shown - PAGE)}>Back</button>`}
+      ${shown < rows.length && html`<button onClick=${() => show(shown + PAGE)}>More</button>`}</p>`}`;
+}
+
+export const Search = ({ value, onInput }) => html`<input type="search" value=${value} aria-label="Filter"
+  placeholder="Filter ( / )" onInput=${(e) => onInput(e.target.value)} />`;
+
+/** The filter of a list: it is in the address, so that a link shows the same. */
+export function useFilter() {
+  const [value, set] = useState(new URLSearchParams(location.search).get("q") ?? "");
+  return [value, (next) => {
+    set(next);
+    const url = new URL(location.href);
+    if (next) url.searchParams.set("q", next); else url.searchParams.delete("q");
+    history.replaceState(null, "", url);
+  }];
+}
+
+/** A button that asks first, and shows what the server says. */
+export function Act({ label, question, run, danger }) {
+  const [open, set] = useState(false);
+  const [said, say] = useState(null);
+  const [busy, work] = useState(false);
+  const go = async () => {
+    work(true);
+    try { await run(); set(false); say(null); } catch (error) { say(error); }
+    work(false);
+  };
+  return html`<button class=${danger ? "danger" : ""} onClick=${() => set(true)}>${label}</button>
+    ${open && html`<${Dialog} close=${() => set(false)}><p>${plain(question)}</p>
+      ${said && html`<${Problem} error=${said} />`}
+      <p class="tools"><button class=${danger ? "danger" : ""} disabled=${busy} onClick=${go}>${label}</button>
+      <button onClick=${() => set(false)}>Leave it</button></p><//>`}`;
+}
+
+function Dialog({ close, children }) {
+  const [node, set] = useState(null);
+  useEffect(() => { if (node && !node.open) node.showModal(); }, [node]);
+  return html`<dialog ref=${set} onClose=${close}>${children}</dialog>`;
+}
+
+export const Cli = ({ line, raw }) => html`<footer>Command line: <code>${plain(line)}</code>${" · "}
+  <button onClick=${() => navigator.clipboard?.writeText(line)}>Copy</button>${" · "}
+  <a href=${raw} target="_blank" rel="noopener">JSON</a></footer>`;

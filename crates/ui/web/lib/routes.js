@@ -1,0 +1,31 @@
+// Which page an address means. Nomad's addresses are kept, so that links from elsewhere lead here. Pure.
+
+const decode = (part) => { try { return decodeURIComponent(part); } catch { return part; } };
+
+/** `{page, id, namespace, tab, task}` of a path such as `/ui/jobs/web@prod/versions`. */
+export function parse(path, query = "") {
+  const parts = path.replace(/^\/ui\/?/, "").split("/").filter(Boolean).map(decode);
+  const params = new URLSearchParams(query);
+  const [first = "jobs", id, ...rest] = parts;
+  if (first === "jobs" && id === "run") return { page: "run" };
+  if (first === "jobs" && id) {
+    const at = id.lastIndexOf("@");
+    const name = at > 0 ? id.slice(0, at) : id;
+    const namespace = at > 0 ? id.slice(at + 1) : params.get("namespace") || "default";
+    return { page: "job", id: name, namespace, tab: rest[0] ?? "" };
+  }
+  if (first === "allocations" && id) {
+    return { page: "allocation", id, task: rest[0] ?? "", tab: rest[1] === "logs" ? "logs" : "" };
+  }
+  if (first === "clients" && id) return { page: "client", id };
+  if (first === "remote" && parts.length > 1) return { page: "slot", id: parts.slice(1).join("/") };
+  if (first === "settings" && id === "tokens") return { page: "login" };
+  const known = { jobs: "jobs", clients: "clients", remote: "remote", evaluations: "evaluations" };
+  return { page: known[first] ?? "missing" };
+}
+
+export const jobHref = (id, namespace, tab = "") =>
+  `/ui/jobs/${encodeURIComponent(`${id}@${namespace}`)}${tab ? `/${tab}` : ""}`;
+export const allocHref = (id) => `/ui/allocations/${encodeURIComponent(id)}`;
+export const nodeHref = (id) => `/ui/clients/${encodeURIComponent(id)}`;
+export const slotHref = (slot) => `/ui/remote/${slot.split("/").map(encodeURIComponent).join("/")}`;

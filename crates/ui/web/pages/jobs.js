@@ -1,0 +1,140 @@
+import { useState } from "../vendor/hooks.js";
+import { html } from "../lib/html.js";
+import { Refused, useLive, write } from "../lib/api.js";
+import { plain, unplaced, ago } from "../lib/format.js";
+import { allocHref, jobHref, nodeHref } from "../lib/routes.js";
+import { Act, Cli, Loaded, Problem, Search, State, Table, useFilter } from "../lib/parts.js";
+
+const tally = (job) => {
+  const sum = { Running: 0, Starting: 0, Queued: 0, Failed: 0, Lost: 0, Complete: 0, Unknown: 0 };
+  Object.values(job.JobSummary?.Summary ?? {}).forEach((group) =>
+    Object.keys(sum).forEach((name) => { sum[name] += group[name] ?? 0; }));
+  return sum;
+};
+
+export function Jobs() {
+  const live = useLive(["/v1/jobs?namespace=*"]);
+  const [filter, setFilter] = useFilter();
+  return html`<h1 tabindex="-1">Jobs</h1>
+    <div class="tools"><${Search} value=${filter} onInput=${setFilter} /><a href="/ui/jobs/run">Run a job</a></div>
+    <${Loaded} live=${live}>${([jobs]) => {
+      const rows = jobs.filter((j) => `${j.ID} ${j.Namespace} ${j.Type} ${j.Status}`.toLowerCase()
+        .includes(filter.toLowerCase()));
+      return html`<${Table} rows=${rows} heads=${["Job", "State", "Running", "Not as it should be", "*Type", "*Namespace"]}
+        none=${jobs.length ? "No job matches the filter." : "No job has been registered yet."}
+        row=${(job) => { const n = tally(job); return html`<tr key=${`${job.Namespace}/${job.ID}`}>
+          <td class="name"><a href=${jobHref(job.ID, job.Namespace)}>${plain(job.ID)}</a></td>
+          <td><${State} word=${job.Stop ? "stopped" : job.Status} /></td><td class="num">${n.Running}</td>
+          <td>${[["Queued", "not placed", "warn"], ["Starting", "starting", "idle"], ["Failed", "failed", "bad"],
+            ["Lost", "lost", "bad"], ["Unknown", "unknown", "warn"]].filter(([k]) => n[k] > 0)
+            .map(([k, word, kind]) => html`<span class=${`state ${kind}`}>${n[k]} ${word} </span>`)}</td>
+          <td class="wide">${job.Type}</td><td class="wide">${plain(job.Namespace)}</td></tr>`; }} />`;
+    }}<//><${Cli} line="drover job status" raw="/v1/jobs?namespace=*" />`;
+}
+
+const TABS = [["", "Overview"], ["allocations", "Allocations"], ["deployments", "Deployments"],
+  ["evaluations", "Evaluations"], ["versions", "Versions"], ["definition", "Definition"]];
+
+export function Job({ id, namespace, tab }) {
+  const path = `/v1/job/${encodeURIComponent(id)}`;
+  const ns = `?namespace=${encodeURIComponent(namespace)}`;
+  const parts = { "": ["allocations", "evaluations"], allocations: ["allocations"], deployments: ["deployments"],
+    evaluations: ["evaluations"], versions: ["versions"] }[tab] ?? [];
+  const live = useLive([path + ns, ...parts.map((part) => `${path}/${part}${ns}`)]);
+  const [counts, setCounts] = useState({});
+  return html`<h1 tabindex="-1">${plain(id)}</h1><nav class="tabs" aria-label="Parts of the job">
+    ${TABS.map(([name, title]) => html`<a href=${jobHref(id, namespace, name)}
+      aria-current=${tab === name ? "page" : null}>${title}</a>`)}</nav>
+    <${Loaded} live=${live} key=${tab}>${([job, ...more]) => {
+      if (tab === "definition") return html`<div class="box"><pre>${JSON.stringify(job, null, 2)}</pre></div>`;
+      if (tab === "versions") return html`<${Table} heads=${["Version", "Submitted", "Stable", ""]}
+        rows=${more[0]?.Versions ?? []} none="There is no version." row=${(v) => html`<tr key=${v.Version}>
+        <td class="num">${v.Version}</td><td>${ago(v.SubmitTime, Date.now())} ago</td><td>${v.Stable ? "yes" : "no"}</td>
+        <td>${v.Version === job.Version ? html`<span class="soft">current</span>` : html`<${Act} label="Revert"
+          question=${`Register version ${v.Version} of ${id} again?`} run=${() => write(`${path}/revert${ns}`,
+            { JobID: id, JobVersion: v.Version })} />`}</td></tr>`} />`;
+      if (tab === "deployments") return html`<${Table} heads=${["Deployment", "State", "Version", "Reason"]}
+        rows=${more[0] ?? []} none="There has been no deployment." row=${(d) => html`<tr key=${d.ID}>
+        <td class="num">${d.ID.slice(0, 8)}</td><td><${State} word=${d.Status} /></td><td>${d.JobVersion}</td>
+        <td>${plain(d.StatusDescription)} ${["running", "paused"].includes(d.Status) && html`
+          <${Act} label="Promote" question="Promote all canaries of this deployment?" run=${() =>
+            write(`/v1/deployment/promote/${d.ID}`, { DeploymentID: d.ID, All: true })} />
+          <${Act} label="Fail" danger question="Fail this deployment?" run=${() =>
+            write(`/v1/deployment/fail/${d.ID}`, {})} />`}</td></tr>`} />`;
+      if (tab === "evaluations") return html`<${Evals} evals=${more[0] ?? []} />`;
+      if (tab === "allocations") return html`<${Allocs} allocs=${more[0] ?? []} />`;
+      const waiting = (more[1] ?? []).find((e) => e.Status === "blocked");
+      return html`<div class="box"><dl><dt>State</dt><dd><${State} word=${job.Stop ? "stopped" : job.Status} /></dd>
+        <dt>Type</dt><dd>${job.Type}, priority ${job.Priority}</dd><dt>Version</dt><dd>${job.Version}</dd>
+        <dt>Groups</dt><dd>${(job.TaskGroups ?? []).map((g) => `${plain(g.Name)} × ${g.Count}`).join(", ")}</dd></dl></div>
+        ${waiting && html`<${Why} failed=${waiting.FailedTGAllocs} />`}
+        <div class="tools">${job.Stop ? html`<span class="soft">The job is stopped.</span>` : html`<${Act} label="Stop" danger
+          question=${`Stop ${id}? Its allocations end.`} run=${() => write(path + ns, undefined, "DELETE")} />`}
+          ${(job.TaskGroups ?? []).map((g) => {
+            const count = counts[g.Name] ?? g.Count;
+            return html`<label>${plain(g.Name)} <input type="number" min="0" value=${count}
+              onInput=${(e) => setCounts({ ...counts, [g.Name]: Number(e.target.value) })} /></label>
+              <${Act} label="Scale" question=${`Set the count of ${g.Name} to ${count}?`} run=${() =>
+                write(`${path}/scale${ns}`, { Count: count, Target: { Job: id, Group: g.Name },
+                  Message: "from the web UI" })} />`;
+          })}</div>
+        <h2>Allocations</h2><${Allocs} allocs=${more[0] ?? []} />`;
+    }}<//><${Cli} line=${`drover job status -namespace ${namespace} ${id}`} raw=${path + ns} />`;
+}
+
+/** The scheduler's reasons, group by group. */
+export const Why = ({ failed }) => html`<div class="box bad"><b>Not everything is placed</b>
+  ${Object.entries(failed ?? {}).map(([group, metric]) => html`<p><b>${plain(group)}</b></p>
+    <ul>${unplaced(metric).map((line) => html`<li>${plain(line)}</li>`)}</ul>`)}</div>`;
+
+export const Allocs = ({ allocs }) => html`<${Table} rows=${[...allocs].sort((a, b) => b.CreateIndex - a.CreateIndex)}
+  heads=${["Allocation", "State", "Name", "Node", "*Version", "Age"]} none="There is no allocation." row=${(a) => html`
+  <tr key=${a.ID}><td class="num"><a href=${allocHref(a.ID)}>${a.ID.slice(0, 8)}</a></td>
+  <td><${State} word=${a.ClientStatus} /></td><td class="name">${plain(a.Name)}</td>
+  <td><a href=${nodeHref(a.NodeID)}>${plain(a.NodeName || a.NodeID.slice(0, 8))}</a></td>
+  <td class="wide num">${a.JobVersion}</td><td class="num">${ago(a.CreateTime, Date.now())}</td></tr>`} />`;
+
+export const Evals = ({ evals }) => html`<${Table} rows=${[...evals].sort((a, b) => b.ModifyIndex - a.ModifyIndex)}
+  heads=${["Evaluation", "State", "Job", "Trigger", "Why not placed"]} none="There is no evaluation." row=${(e) => html`
+  <tr key=${e.ID}><td class="num">${e.ID.slice(0, 8)}</td><td><${State} word=${e.Status} /></td>
+  <td class="name">${e.JobID ? html`<a href=${jobHref(e.JobID, e.Namespace)}>${plain(e.JobID)}</a>` : "–"}</td>
+  <td>${plain(e.TriggeredBy)}</td><td>${Object.entries(e.FailedTGAllocs ?? {}).map(([group, metric]) => html`
+    <div>${plain(`${group}: ${unplaced(metric).join("; ")}`)}</div>`)}</td></tr>`} />`;
+
+export function Evaluations() {
+  const live = useLive(["/v1/evaluations?namespace=*"]);
+  return html`<h1 tabindex="-1">Evaluations</h1><${Loaded} live=${live}>${([evals]) =>
+    html`<${Evals} evals=${evals} />`}<//><${Cli} line="drover eval list" raw="/v1/evaluations?namespace=*" />`;
+}
+
+/** Edit, plan, run: the plan's index is checked, so that nobody's change is overwritten unseen. */
+export function Run() {
+  const [text, setText] = useState("");
+  const [plan, setPlan] = useState(null);
+  const [error, setError] = useState(null);
+  const [done, setDone] = useState(null);
+  const guard = (step) => async () => { setError(null); try { await step(); } catch (e) { setError(e); } };
+  const look = guard(async () => {
+    const job = await write("/v1/jobs/parse", { JobHCL: text, Canonicalize: true });
+    const path = `/v1/job/${encodeURIComponent(job.ID)}/plan?namespace=${encodeURIComponent(job.Namespace || "default")}`;
+    setPlan({ job, answer: await write(path, { Job: job, Diff: true }) });
+  });
+  const run = guard(async () => {
+    if (!plan) throw new Refused(0, "plan the job first");
+    await write(`/v1/jobs?namespace=${encodeURIComponent(plan.job.Namespace || "default")}`, { Job: plan.job,
+      EnforceIndex: true, JobModifyIndex: plan.answer.JobModifyIndex, Submission: { Source: text, Format: "hcl2" } });
+    setDone(plan.job);
+  });
+  return html`<h1 tabindex="-1">Run a job</h1>${error && html`<${Problem} error=${error} />`}
+    <textarea aria-label="Job file" spellcheck="false" value=${text}
+      onInput=${(e) => { setText(e.target.value); setPlan(null); setDone(null); }}></textarea>
+    <p class="tools"><button onClick=${look}>Plan</button>${plan && html`<button onClick=${run}>Run</button>`}</p>
+    ${done && html`<div class="box" role="status">Registered: <a href=${jobHref(done.ID, done.Namespace || "default")}>
+      ${plain(done.ID)}</a></div>`}
+    ${plan && html`<div class="box"><b>${plain(plan.answer.Diff?.Type || "None")}</b>
+      ${Object.entries(plan.answer.Annotations?.DesiredTGUpdates ?? {}).map(([group, n]) => html`<p>${plain(group)}:
+        ${Object.entries(n).filter(([, v]) => v > 0).map(([k, v]) => `${k} ${v}`).join(", ") || "nothing changes"}</p>`)}
+      ${plan.answer.Warnings && html`<p class="warn">${plain(plan.answer.Warnings)}</p>`}</div>
+      ${plan.answer.FailedTGAllocs && html`<${Why} failed=${plan.answer.FailedTGAllocs} />`}`}`;
+}
+

@@ -1,0 +1,193 @@
+import { useEffect, useRef, useState } from "../vendor/hooks.js";
+import { html } from "../lib/html.js";
+import { ask, setToken, token, useLive, write } from "../lib/api.js";
+import { ago, bytes, plain, span } from "../lib/format.js";
+import { lanes } from "../lib/lanes.js";
+import { allocHref, jobHref, nodeHref, slotHref } from "../lib/routes.js";
+import { Act, Cli, Loaded, Problem, Search, State, Table, useFilter } from "../lib/parts.js";
+import { Allocs } from "./jobs.js";
+
+export function Allocation({ id, task }) {
+  const path = `/v1/allocation/${encodeURIComponent(id)}`;
+  const live = useLive([path]);
+  return html`<${Loaded} live=${live}>${([a]) => {
+    const tasks = Object.entries(a.TaskStates ?? {});
+    const shown = task || tasks[0]?.[0] || "";
+    return html`<h1 tabindex="-1">${plain(a.Name)}</h1><div class="box"><dl>
+      <dt>State</dt><dd><${State} word=${a.ClientStatus} /> ${plain(a.ClientDescription)}</dd>
+      <dt>Job</dt><dd><a href=${jobHref(a.JobID, a.Namespace)}>${plain(a.JobID)}</a>, version ${a.Job?.Version}</dd>
+      <dt>Node</dt><dd><a href=${nodeHref(a.NodeID)}>${plain(a.NodeName)}</a></dd>
+      <dt>Age</dt><dd>${ago(a.CreateTime, Date.now())}</dd>
+      ${a.PreviousAllocation && html`<dt>Replaces</dt><dd><a href=${allocHref(a.PreviousAllocation)}>
+        ${a.PreviousAllocation.slice(0, 8)}</a></dd>`}
+      ${a.NextAllocation && html`<dt>Replaced by</dt><dd><a href=${allocHref(a.NextAllocation)}>
+        ${a.NextAllocation.slice(0, 8)}</a></dd>`}</dl></div>
+      <div class="tools"><${Act} label="Restart" question=${`Restart the tasks of ${a.Name} in place?`}
+        run=${() => write(`/v1/client/allocation/${a.ID}/restart`, { AllTasks: false, TaskName: "" })} />
+        <${Act} label="Stop" danger question=${`Stop ${a.Name}? It is placed again, perhaps elsewhere.`}
+        run=${() => write(`${path}/stop`, {})} /></div>
+      <h2>What happened</h2><${Table} heads=${["When", "Task", "Event", "What"]} none="Nothing yet."
+        rows=${tasks.flatMap(([name, t]) => (t.Events ?? []).map((e) => ({ ...e, name }))).sort((x, y) => y.Time - x.Time)}
+        row=${(e) => html`<tr><td class="num">${ago(e.Time, Date.now())} ago</td><td>${plain(e.name)}</td>
+          <td>${plain(e.Type)}</td><td>${plain(e.DisplayMessage || e.Message)}</td></tr>`} />
+      <h2>Logs</h2><div class="tabs">${tasks.map(([name]) => html`<a href=${`${allocHref(id)}/${encodeURIComponent(name)}/logs`}
+        aria-current=${name === shown ? "page" : null}>${plain(name)}</a>`)}</div>
+      ${shown && html`<${Logs} alloc=${a.ID} task=${shown} key=${shown} />`}
+      <${Cli} line=${`drover alloc status ${a.ID}`} raw=${path} />`;
+  }}<//>`;
+}
+
+const KEPT = 400_000;
+
+/** The end of a log, followed. What no longer fits is dropped, and the page says how much. */
+function Logs({ alloc, task }) {
+  const [kind, setKind] = useState("stdout");
+  const [text, setText] = useState("");
+  const [dropped, setDropped] = useState(0);
+  const [filter, setFilter] = useState("");
+  const [error, setError] = useState(null);
+  const box = useRef(null);
+  useEffect(() => {
+    const stop = new AbortController();
+    setText(""); setDropped(0); setError(null);
+    (async () => {
+      try {
+        const reply = await ask(`/v1/client/fs/logs/${alloc}?task=${encodeURIComponent(task)}&type=${kind}` +
+          "&follow=true&plain=true&origin=end&offset=50000", { signal: stop.signal });
+        const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
+        for (;;) {
+          const { done, value } = await reader.read();
+          if (done || stop.signal.aborted) return;
+          setText((old) => {
+            const all = old + value;
+            if (all.length > KEPT) setDropped((n) => n + all.length - KEPT);
+            return all.slice(-KEPT);
+          });
+        }
+      } catch (e) { if (!stop.signal.aborted) setError(e); }
+    })();
+    return () => stop.abort();
+  }, [alloc, task, kind]);
+  useEffect(() => { if (box.current) box.current.scrollTop = box.current.scrollHeight; }, [text]);
+  const lines = filter ? text.split("\n").filter((line) => line.includes(filter)).join("\n") : text;
+  return html`<div class="tools"><select aria-label="Output" value=${kind} onChange=${(e) => setKind(e.target.value)}>
+    <option>stdout</option><option>stderr</option></select><${Search} value=${filter} onInput=${setFilter} /></div>
+    ${error && html`<${Problem} error=${error} />`}
+    ${dropped > 0 && html`<p class="soft">${bytes(dropped)} of earlier output dropped here; the node keeps it</p>`}
+    <div class="box"><pre class="log" ref=${box} tabindex="0" aria-label="Log">${plain(lines) || "No output."}</pre></div>`;
+}
+
+export function Clients() {
+  const live = useLive(["/v1/nodes"]);
+  const [filter, setFilter] = useFilter();
+  return html`<h1 tabindex="-1">Clients</h1><div class="tools"><${Search} value=${filter} onInput=${setFilter} /></div>
+    <${Loaded} live=${live}>${([nodes]) => html`<${Table} none="No node matches."
+      rows=${nodes.filter((n) => `${n.Name} ${n.ID} ${n.Status} ${n.NodePool} ${n.Datacenter}`.includes(filter))}
+      heads=${["Node", "State", "Scheduling", "*Pool", "*Datacenter", "*Address"]} row=${(n) => html`<tr key=${n.ID}>
+      <td class="name"><a href=${nodeHref(n.ID)}>${plain(n.Name)}</a></td><td><${State} word=${n.Status} /></td>
+      <td><${State} word=${n.Drain ? "draining" : n.SchedulingEligibility} /></td><td class="wide">${plain(n.NodePool)}</td>
+      <td class="wide">${plain(n.Datacenter)}</td><td class="wide">${plain(n.Address)}</td></tr>`} />`}<//>
+    <${Cli} line="drover node status" raw="/v1/nodes" />`;
+}
+
+export function Client({ id }) {
+  const path = `/v1/node/${encodeURIComponent(id)}`;
+  const live = useLive([path, `${path}/allocations`]);
+  return html`<${Loaded} live=${live}>${([n, allocs]) => html`<h1 tabindex="-1">${plain(n.Name)}</h1>
+    <div class="box"><dl><dt>State</dt><dd><${State} word=${n.Status} /> ${plain(n.StatusDescription)}</dd>
+    <dt>Scheduling</dt><dd><${State} word=${n.DrainStrategy ? "draining" : n.SchedulingEligibility} /></dd>
+    ${n.DrainStrategy && html`<dt>Drain</dt><dd>${allocs.filter((a) => a.ClientStatus === "running").length} of
+      ${allocs.length} allocations still run</dd>`}
+    <dt>Id</dt><dd>${n.ID}</dd><dt>Pool</dt><dd>${plain(n.NodePool)}</dd></dl></div>
+    <div class="tools">${n.DrainStrategy ? html`<${Act} label="End drain" question="End the drain of this node?"
+      run=${() => write(`${path}/drain`, { DrainSpec: null, MarkEligible: true })} />` : html`<${Act} label="Drain" danger
+      question=${`Drain ${n.Name}? Its allocations move to other nodes within an hour.`} run=${() =>
+        write(`${path}/drain`, { DrainSpec: { Deadline: 3600e9, IgnoreSystemJobs: false } })} />`}</div>
+    <h2>Drivers</h2><${Table} heads=${["Driver", "State", "Why"]} none="It has no driver."
+      rows=${Object.entries(n.Drivers ?? {}).filter(([, d]) => d.Detected)} row=${([name, d]) => html`<tr key=${name}>
+      <td class="name">${plain(name)}</td><td><${State} word=${d.Healthy ? "healthy" : "failed"} /></td>
+      <td>${plain(d.HealthDescription)}</td></tr>`} />
+    <h2>Allocations</h2><${Allocs} allocs=${allocs} /><${Cli} line=${`drover node status ${n.ID}`} raw=${path} />`}<//>`;
+}
+
+export function Remote() {
+  const live = useLive(["/v1/remote/tasks?namespace=*", "/v1/remote/unbound"]);
+  const [filter, setFilter] = useFilter();
+  return html`<h1 tabindex="-1">Remote tasks</h1><${Loaded} live=${live}>${([tasks, sweeps]) => {
+    const counts = [["unmanaged", tasks.filter((t) => t.Unmanaged).length],
+      ["unknown", tasks.filter((t) => t.Observed?.State === "Unknown").length],
+      ["stopping", tasks.filter((t) => t.Desired === "stop").length],
+      ["orphaned instances", sweeps.reduce((n, s) => n + (s.Unbound ?? []).length, 0)],
+      ["providers not reached", sweeps.filter((s) => s.Error).length]];
+    const words = (t) => `${t.SlotName} ${t.ProviderId} ${t.Driver} ${t.ManagerName} ${t.Observed?.State}
+      ${t.Unmanaged ? "unmanaged" : ""} ${t.Desired === "stop" ? "stopping" : ""}`.toLowerCase();
+    return html`<div class="counts">${counts.map(([word, n]) => html`<div class=${`count ${n ? "warn" : ""}`}>
+      <b>${n}</b>${word}</div>`)}</div>
+      <div class="tools"><${Search} value=${filter} onInput=${setFilter} /></div>
+      <${Table} rows=${tasks.filter((t) => words(t).includes(filter.toLowerCase()))}
+      heads=${["Slot", "Observed", "Manager", "Epoch", "*Provider's name", "*Driver"]} none="There is no remote task here."
+      row=${(t) => html`<tr key=${t.SlotName}><td class="name"><a href=${slotHref(t.SlotName)}>${plain(t.SlotName)}</a></td>
+      <td><${State} word=${t.Observed?.State} /></td><td>${t.Unmanaged ? html`<${State} word="unmanaged" />` :
+        plain(t.ManagerName)}</td><td class="num">${t.Epoch}</td><td class="wide">${plain(t.ProviderId)}</td>
+      <td class="wide">${plain(t.Driver)}</td></tr>`} />
+      ${sweeps.filter((s) => s.Error).map((s) => html`<div class="box bad">${plain(`${s.Driver} ${s.Provider}: ${s.Error}`)}
+        </div>`)}`;
+  }}<//><${Cli} line="drover remote status" raw="/v1/remote/tasks?namespace=*" />`;
+}
+
+export function Slot({ id }) {
+  const path = `/v1/remote/task/${id.split("/").map(encodeURIComponent).join("/")}`;
+  const live = useLive([path]);
+  return html`<${Loaded} live=${live}>${([t]) => html`<h1 tabindex="-1">${plain(t.SlotName)}</h1>
+    <${Bars} task=${t} /><div class="box"><dl>
+    <dt>Observed</dt><dd><${State} word=${t.Observed?.State} /></dd>
+    <dt>Manager</dt><dd>${t.Unmanaged ? html`<${State} word="unmanaged" />` : plain(t.ManagerName)}</dd>
+    <dt>Epoch</dt><dd>${t.Epoch}</dd><dt>Driver</dt><dd>${plain(t.Driver)}</dd>
+    <dt>Provider's name</dt><dd>${plain(t.ProviderId) || "–"}</dd><dt>Incarnation</dt><dd>${t.IncarnationID}</dd>
+    <dt>Allocation</dt><dd><a href=${allocHref(t.AllocID)}>${String(t.AllocID).slice(0, 8)}</a></dd></dl></div>
+    <div class="tools"><${Act} label="Restart" danger question=${`Replace the instance of ${t.SlotName}?`}
+      run=${() => write(path.replace("/task/", "/restart/"), {})} /></div>
+    <h2>What happened</h2><${Table} heads=${["When", "Epoch", "What"]} none="Nothing yet."
+      rows=${[...(t.History ?? [])].reverse()} row=${(e) => html`<tr><td class="num">${ago(e.Time, Date.now())} ago</td>
+      <td class="num">${e.Epoch}</td><td>${plain(e.Message)}</td></tr>`} />
+    <${Cli} line=${`drover remote status ${t.SlotName}`} raw=${path} />`}<//>`;
+}
+
+/** The instance as one bar, the managers below it. The table of events says the same in words. */
+function Bars({ task }) {
+  const all = lanes(task, Date.now());
+  const x = (ms) => ((ms - all.from) / Math.max(1, all.to - all.from)) * 1000;
+  const high = 52 + all.lanes.length * 28;
+  return html`<div class="box"><svg class="lanes" viewBox=${`0 0 1000 ${high}`} role="img"
+    aria-label="The instance and its managers over time">
+    <rect class="instance" x="0" y="4" width="1000" height="26" rx="4" />
+    <text class="onbar" x="8" y="22">incarnation ${String(task.IncarnationID).slice(0, 8)} ${span(all.to - all.from)}</text>
+    ${all.lanes.map((lane, i) => {
+      const [left, right, y] = [x(lane.from), x(lane.to), 44 + i * 28];
+      const [inside, before] = [right - left > 180, left > 700];
+      return html`<rect class="lane" x=${left} y=${y} height="20" rx="3" width=${Math.max(3, right - left)} />
+        <text class=${inside ? "onbar" : ""} x=${inside ? left + 8 : before ? left - 8 : right + 8} y=${y + 15}
+          text-anchor=${before && !inside ? "end" : "start"}>${`epoch ${lane.epoch}, ${span(lane.to - lane.from)}`}
+          <title>${plain(lane.message)}</title></text>`;
+    })}
+    ${all.gaps.map((gap) => html`<rect class="gap" x=${x(gap.from)} y="36" height=${high - 44}
+      width=${Math.max(3, x(gap.to) - x(gap.from))} />`)}</svg>
+    ${all.gaps.map((gap, i) => html`<p class="warn">▲ unmanaged for ${span(gap.to - gap.from)}${all.now &&
+      i === all.gaps.length - 1 ? " until now; the instance goes on" : ", then adopted; the instance went on"}</p>`)}</div>`;
+}
+
+export function Login() {
+  const [value, set] = useState("");
+  const [has, setHas] = useState(token() !== "");
+  const go = () => {
+    setToken(value.trim());
+    setHas(value.trim() !== "");
+    const back = new URLSearchParams(location.search).get("back") ?? "";
+    if (back.startsWith("/ui/") && value) location.assign(back);
+  };
+  return html`<h1 tabindex="-1">Log in</h1><div class="box"><p>${has ? "This tab has a token." :
+    "This tab has no token."} It is kept until the tab is closed.</p>
+    <p class="tools"><input type="password" autocomplete="off" aria-label="Token" value=${value}
+      onInput=${(e) => set(e.target.value)} /><button onClick=${go}>Use this token</button>
+      ${has && html`<button onClick=${() => { setToken(""); setHas(false); }}>Forget it</button>`}</p></div>`;
+}
