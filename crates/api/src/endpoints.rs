@@ -55,7 +55,8 @@ macro_rules! endpoints {
     "/v1/job/*id/dispatch" (id)
         Put [job_dispatch (JobDispatchRequest) -> JobDispatchResponse = job_writes::dispatch, "Dispatches a \
             parameterized job."];
-    "/v1/job/*id/periodic/force" (id) Put [refused refused::periodic_force];
+    "/v1/job/*id/periodic/force" (id)
+        Put [job_periodic_force -> PeriodicForceResponse = job_writes::force, "Launches a periodic job now."];
     "/v1/job/*id/services" (id) Get [job_services -> Vec<ServiceRegistration> = services::of_job, "Lists the services \
         of a job."];
     "/v1/job/*id/actions" (id) Get [job_actions -> Vec<Value> = jobs::actions, "Lists the actions of a job."];

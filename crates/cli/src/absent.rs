@@ -13,10 +13,6 @@ const ABSENT: &[(&[&str], &str)] = &[
     ),
     (&["job", "action"], ACTIONS),
     (
-        &["job", "periodic"],
-        "There are no periodic jobs yet; `drover job dispatch` starts a parameterized one, from cron for instance.",
-    ),
-    (
         &["job", "tag"],
         "Versions cannot be named yet; `drover job history` shows their numbers, `drover job revert` takes one.",
     ),
@@ -116,7 +112,7 @@ mod tests {
     #[test]
     fn the_reason_is_told_for_every_word_below() {
         assert_eq!(reason(&[], "var"), Some("There are no variables yet."));
-        assert!(reason(&["job"], "periodic").is_some_and(|why| why.contains("cron")));
+        assert!(reason(&["job"], "tag").is_some_and(|why| why.contains("job history")));
         assert!(reason(&["operator", "raft"], "info").is_some() && reason(&["operator", "raft"], "infos").is_none());
         assert_eq!(reason(&["job"], "var"), None);
     }

@@ -77,6 +77,7 @@ drover check remote -only manager-killed    replay one of them with the mock pro
         }
         ["driver", verb] => driver(verb)?,
         ["eval", verb] => eval(verb)?,
+        ["job", "periodic", "force"] => "drover job periodic force nightly    launch it now, whatever runs of it",
         ["job", verb] => job(verb)?,
         ["namespace", verb] => namespace(verb)?,
         ["node", verb] => node(verb)?,
@@ -215,6 +216,7 @@ fn job(verb: &str) -> Option<&'static str> {
 drover job dispatch encode    dispatch a parameterized job
 drover job dispatch -meta file=a.wav encode in    pass metadata, and a payload from file `in`"
         }
+        "periodic" => "drover job periodic force nightly    launch a periodic job now",
         "eval" => "drover job eval hello    evaluate a job again",
         "history" => {
             "\

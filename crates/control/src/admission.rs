@@ -4,7 +4,12 @@ mod remote;
 mod templates;
 
 use lifecycle::remote::Times;
-use model::{Constraint, Job, job::job_status};
+use model::{
+    Constraint, Job,
+    job::job_status,
+    periodic::{PeriodicError, Schedule, Zones},
+    validate::Problem,
+};
 use state::{ALL_NODE_POOL, State};
 
 use crate::Refused;
@@ -27,6 +32,8 @@ pub struct Rules<'a> {
     pub max_priority: i32,
     /// Allocations that a job may ask for, over all its groups; 0 = no limit.
     pub max_count: u32,
+    /// The time zones that jobs may name.
+    pub zones: Zones,
 }
 
 /// A job that may register, with its warnings.
@@ -71,7 +78,12 @@ pub fn admit(mut job: Job, rules: &Rules<'_>) -> Result<Admitted, Refused> {
         )));
     }
     add_implied_constraints(&mut job);
-    let operands = scheduler::rule_mistakes(&job);
+    let mut operands = scheduler::rule_mistakes(&job);
+    let times = job.launches().map(|periodic| Schedule::of(periodic, rules.zones));
+    // The other mistakes of the block are found without knowing any zone.
+    if let Some(Err(error @ PeriodicError::Zone(_))) = times {
+        operands.0.push(Problem::Text(error.to_string()));
+    }
     let warnings = match model::validate::validate(&job) {
         Ok(warnings) if operands.0.is_empty() => warnings.0,
         Ok(_) => return Err(Refused::Job(operands)),

@@ -69,18 +69,21 @@ pub fn dispatch(
     check_count(&child, rules.max_count)?;
     model::scaling::number_policies(&mut child, None, stamp.index, || ids().to_string());
     let eval = eval_of(&child, Trigger::JobRegister, None, stamp, ids);
-    let answer = Dispatched {
+    let mut answer = Dispatched {
         job_id: child.id.clone(),
         job_create_index: stamp.index,
-        eval_id: eval.id,
-        eval_create_index: stamp.index,
         index: stamp.index,
+        ..Dispatched::default()
     };
+    // The clock launches a child that is periodic itself.
+    let scheduled = !child.is_template();
     let child = Box::new(Job { submit_time: stamp.now, ..child });
-    Ok(Decided {
-        batch: vec![Change::UpsertJob { job: child, submission: None }, Change::UpsertEvals(vec![eval])].into(),
-        answer,
-    })
+    let mut batch = Batch::from(Change::UpsertJob { job: child, submission: None });
+    if scheduled {
+        (answer.eval_id, answer.eval_create_index) = (eval.id, stamp.index);
+        batch.push(Change::UpsertEvals(vec![eval]));
+    }
+    Ok(Decided { batch, answer })
 }
 
 /// The child that an earlier request with this token has created, as long as the cluster knows it.

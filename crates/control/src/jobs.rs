@@ -210,6 +210,21 @@ pub(crate) fn put(
             job.id, known.kind, job.kind
         )));
     }
+    if let Some(known) = known {
+        for (block, before, now) in [
+            ("periodic", known.periodic.is_some(), job.periodic.is_some()),
+            ("parameterized", known.parameterized_job.is_some(), job.parameterized_job.is_some()),
+        ] {
+            if before != now {
+                let (from, to) = if now { ("without", "with") } else { ("with", "without") };
+                return Err(Refused::Conflict(format!(
+                    "cannot update job {} from one {from} a {block} block to one {to} it: register it under another id, \
+                        or purge it first",
+                    job.id
+                )));
+            }
+        }
+    }
     model::scaling::number_policies(&mut job, known.map(|job| &**job), stamp.index, || ids().to_string());
     let template = job.is_template();
     let same = known.filter(|known| !model::updates::specification_changed(known, &job));

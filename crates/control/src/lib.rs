@@ -19,6 +19,7 @@
 //! | [`supervision`] | changes of the records of remote tasks |
 //! | [`jobs`], [`dispatch`], [`scaling`], [`plan`] | the effects of requests about jobs |
 //! | [`admission`] | which jobs may register, with which warnings |
+//! | [`periodic`] | which jobs the clock launches, when, and what is left out |
 //! | [`reports`] | the effects of nodes' reports on their allocations |
 //! | [`evaluations`] | how evaluations begin, wake and are given up |
 //! | [`takeover`] | what a recovery takes over from nodes and providers |
@@ -41,6 +42,7 @@ pub mod introduction;
 pub mod jobs;
 pub mod leases;
 pub mod nodes;
+pub mod periodic;
 pub mod plan;
 mod refused;
 pub mod reports;

@@ -129,10 +129,18 @@ pub struct JobSummary {
     pub summary: BTreeMap<Arc<str>, GroupSummary>,
     /// Launched and dispatched jobs, for their parent.
     pub children: Option<JobChildren>,
+    /// The launch of a periodic job that was made or left out last; Unix seconds. For the servers alone.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub last_launch: i64,
     /// Index of its creation.
     pub create_index: StoreIndex,
     /// Index of its last change.
     pub modify_index: StoreIndex,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &i64) -> bool {
+    *number == 0
 }
 
 /// Counts of a group.

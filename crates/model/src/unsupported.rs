@@ -25,12 +25,6 @@ const NO_CONSUL: &str = "there is no Consul integration";
 const ONLY_CONSUL: &str = "it means something to Consul only; leave it out";
 
 pub(crate) const JOB: &[Refused<Job>] = &[
-    Refused {
-        feature: "periodic",
-        reason: "Drover does not launch jobs by the clock yet; register the job from a timer of your own",
-        // Switched off, it is a job that is kept and never launched.
-        used: |j| j.periodic.as_ref().is_some_and(|p| p.enabled != Some(false)),
-    },
     Refused { feature: "multiregion", reason: "it is a Nomad Enterprise feature", used: |j| j.multiregion.is_some() },
     Refused { feature: "consul_token", reason: NO_CONSUL, used: |j| !j.consul_token.is_empty() },
     Refused { feature: "vault_token", reason: NO_VAULT, used: |j| !j.vault_token.is_empty() },

@@ -71,7 +71,7 @@ fn check_job(job: &Job, e: &mut ValidationErrors) {
         "" => e.text("Missing job type"),
         other => e.text(format!("Invalid job type: {other:?}")),
     }
-    for wrong in crate::dispatch::mistakes(job) {
+    for wrong in crate::dispatch::mistakes(job).into_iter().chain(crate::periodic::mistakes(job)) {
         e.text(wrong);
     }
     e.when(!(1..=MAX_PRIORITY).contains(&job.priority), || format!("Job priority must be between [1, {MAX_PRIORITY}]"));

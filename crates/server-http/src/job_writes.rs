@@ -5,7 +5,8 @@ use std::sync::Arc;
 use api::shapes::{
     IndexResponse, JobDeregisterResponse, JobDispatchRequest, JobDispatchResponse, JobEvaluateRequest, JobParseRequest,
     JobPlanRequest, JobPlanResponse, JobRegisterRequest, JobRegisterResponse, JobRevertRequest, JobStabilityRequest,
-    JobSubmission, JobValidateRequest, JobValidateResponse, PlanAnnotations, ScaleRequest, eval_detail,
+    JobSubmission, JobValidateRequest, JobValidateResponse, PeriodicForceResponse, PlanAnnotations, ScaleRequest,
+    eval_detail,
 };
 use model::{Job, Namespace, dispatch::Dispatch, job::job_type};
 use server::{
@@ -256,10 +257,18 @@ async fn dispatched(ctx: &Ctx, request: JobDispatchRequest) -> Result<Reply, Htt
     )
 }
 
+pub(crate) async fn force(ctx: Ctx) -> Result<Reply, HttpError> {
+    let made = ctx.server().launch_job(ctx.job_key()).await?;
+    let answer =
+        PeriodicForceResponse { eval_id: made.eval_id, eval_create_index: made.eval_create_index, index: made.index };
+    ctx.written(made.index, &answer)
+}
+
 pub(crate) async fn plan(ctx: Ctx) -> Result<Reply, HttpError> {
     let name = ctx.param("id").to_owned();
     let request: JobPlanRequest = ctx.json().await?;
     let job = job_of(&ctx, request.job, Some(&name))?;
+    let launch = ctx.server().next_launch_of(&job).and_then(|at| jiff::Timestamp::from_second(at).ok());
     let preview = ctx.server().plan_job(PlanJob { job, diff: request.diff }).await?;
     let response = JobPlanResponse {
         annotations: Some(PlanAnnotations {
@@ -267,7 +276,7 @@ pub(crate) async fn plan(ctx: Ctx) -> Result<Reply, HttpError> {
             preempted_allocs: Vec::new(),
         }),
         failed_tg_allocs: preview.failed_groups,
-        next_periodic_launch: None,
+        next_periodic_launch: launch.map(|at| at.to_string()),
         job_modify_index: preview.job_modify_index,
         created_evals: preview.created_evals.into_iter().map(|e| eval_detail(&Arc::new(e))).collect(),
         diff: preview.diff,

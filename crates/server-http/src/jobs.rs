@@ -82,7 +82,7 @@ fn children(state: &State, s: &JobSummary) -> JobChildren {
 
 /// What is unmanaged runs: it neither waits for room nor is lost.
 fn summary_view(state: &State, s: &JobSummary) -> JobSummary {
-    let mut view = JobSummary { children: Some(children(state, s)), ..s.clone() };
+    let mut view = JobSummary { children: Some(children(state, s)), last_launch: 0, ..s.clone() };
     for (name, remote) in state.unmanaged(&model::JobKey::new(s.namespace.clone(), s.job_id.clone())) {
         if let Some(group) = view.summary.get_mut(&name) {
             group.queued = (group.queued - remote.running).max(0);

@@ -4,7 +4,6 @@
 use http::StatusCode;
 
 use crate::{
-    jobs,
     reply::{HttpError, Reply},
     request::Ctx,
 };
@@ -65,19 +64,4 @@ pub(crate) async fn oidc_discovery(_: Ctx) -> Result<Reply, HttpError> {
 /// Volumes and plugins of any type that clients ask for in passing: there are none, truthfully.
 pub(crate) async fn empty_list(ctx: Ctx) -> Result<Reply, HttpError> {
     ctx.read(1, &Vec::<()>::new())
-}
-
-/// No registered job is launched by the clock: those that would be are refused at registration.
-pub(crate) async fn periodic_force(ctx: Ctx) -> Result<Reply, HttpError> {
-    let key = ctx.job_key();
-    match ctx.server().snapshot().job(&key) {
-        None => Err(jobs::not_found()),
-        Some(job) if job.periodic.is_none() => {
-            Err(HttpError::internal(format_args!("can't force launch non-periodic job {:?}", key.id.as_str())))
-        }
-        Some(_) => Err(HttpError::internal(format_args!(
-            "can't force launch periodic job {:?}: it is disabled",
-            key.id.as_str()
-        ))),
-    }
 }

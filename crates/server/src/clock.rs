@@ -76,3 +76,8 @@ pub(crate) fn seed() -> u64 {
 pub(crate) fn ns(d: Duration) -> TimestampNs {
     i64::try_from(d.as_nanos()).unwrap_or(i64::MAX)
 }
+
+/// A time zone of this machine's database, by its name.
+pub(crate) fn zone(name: &str) -> Option<jiff::tz::TimeZone> {
+    jiff::tz::TimeZone::get(name).ok()
+}

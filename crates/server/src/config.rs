@@ -279,6 +279,7 @@ impl ServerConfig {
             default_priority: self.job_default_priority,
             max_priority: self.job_max_priority,
             max_count: self.job_max_count,
+            zones: crate::clock::zone,
         }
     }
 

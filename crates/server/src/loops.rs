@@ -92,6 +92,8 @@ loops! {
         "tries again", "ends; goes on at the next start";
     RUN_MARK = "mark" " of the running server", Report, "every 5 s", "the server's mark in memory (tmpfs)",
         "removes the mark, says so, keeps none", "writes the mark once more";
+    PERIODIC = "periodic"  " jobs", Work, "the next launch, changed periodic jobs", "the times of the next launches",
+        "tries again in a second", "ends; the next leader makes what was missed";
     COLLECTION = "collection" "", Report, "the clock", "what may be garbage, and when it is old",
         "tries again at the next interval", "ends";
     HTTP = "http" "", Report, "requests of clients; they are counted as one loop", "nothing",

@@ -10,7 +10,7 @@ use crate::{
     commit::{Commit, CommitQueue},
     config::ServerConfig,
     published::Published,
-    reconciler::{Collection, Deployments, Drains, Leases, Reconciler, Supervision, part::Part as _},
+    reconciler::{Collection, Deployments, Drains, Launches, Leases, Reconciler, Supervision, part::Part as _},
     run_mark::Keeper,
     runner::Runner,
     sweep::Sweeps,
@@ -24,6 +24,7 @@ pub(crate) struct Parts {
     pub(crate) leases: Arc<Leases>,
     pub(crate) drains: Arc<Drains>,
     pub(crate) deployments: Arc<Deployments>,
+    pub(crate) launches: Arc<Launches>,
     pub(crate) supervision: Arc<Supervision>,
     pub(crate) collection: Arc<Collection>,
     pub(crate) sweeps: Arc<Sweeps>,
@@ -46,6 +47,7 @@ impl Parts {
             leases: Arc::new(Leases::new(config, queue.clone(), published.clone(), runner.clone())),
             drains: Arc::default(),
             deployments: Arc::default(),
+            launches: Arc::default(),
             supervision: Arc::new(Supervision::new(sweeps.clone(), queue.clone())),
             collection: Arc::new(Collection::new(&config.gc)),
             sweeps,
@@ -62,6 +64,7 @@ impl Parts {
         reconciler.start(&self.leases);
         reconciler.start(&self.drains);
         reconciler.start(&self.deployments);
+        reconciler.start(&self.launches);
         reconciler.start(&self.supervision);
         reconciler.start(&self.collection);
     }
@@ -73,6 +76,7 @@ impl Parts {
         self.supervision.fill(state);
         self.drains.fill(state);
         self.deployments.fill(state);
+        self.launches.fill(state);
         self.collection.fill(state);
     }
 
@@ -99,6 +103,7 @@ impl Parts {
         self.sweeps.follow(commit);
         self.drains.follow(commit);
         self.deployments.follow(commit);
+        self.launches.follow(commit);
         self.collection.follow(commit);
     }
 }

@@ -228,6 +228,14 @@ pub enum Change {
         event: Box<ScalingEvent>,
     },
 
+    /// Records that a launch of a periodic job was made or left out.
+    RecordLaunch {
+        /// Job.
+        key: JobKey,
+        /// The launch; Unix seconds.
+        at: i64,
+    },
+
     /// Create or change evaluations. A completed one settles the queued counts of its job.
     UpsertEvals(Vec<Evaluation>),
     /// Forget evaluations.

@@ -133,6 +133,19 @@ pub struct JobRegisterResponse {
     pub next_token: String,
 }
 
+/// The answer to a launch that a person asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct PeriodicForceResponse {
+    /// The evaluation of the child.
+    #[serde(rename = "EvalID")]
+    pub eval_id: EvalId,
+    /// Its index.
+    pub eval_create_index: StoreIndex,
+    /// Index of the commit.
+    pub index: StoreIndex,
+}
+
 /// The answer to a deregistration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]

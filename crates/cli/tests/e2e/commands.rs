@@ -114,18 +114,11 @@ fn errors_of_job_files_show_the_place() {
     for part in ["wrong.nomad.hcl:3:", "cuont = 2", "count"] {
         assert!(error.contains(part), "{part:?} in\n{error}");
     }
-    for (text, reason) in [
-        (
-            "job \"x\" { periodic { crons = [\"* * * * *\"] }\n group \"g\" { task \"t\" { driver = \"raw_exec\"\n \
-                config { command = \"/bin/true\" } } } }",
-            "periodic",
-        ),
-        (
-            "job \"x\" { group \"g\" { consul { namespace = \"n\" }\n task \"t\" { driver = \"raw_exec\"\n config { \
+    for (text, reason) in [(
+        "job \"x\" { group \"g\" { consul { namespace = \"n\" }\n task \"t\" { driver = \"raw_exec\"\n config { \
                 command = \"/bin/true\" } } } }",
-            "consul",
-        ),
-    ] {
+        "consul",
+    )] {
         fs::write(&file, text.replace("{ ", "{\n").replace(" }", "\n}")).expect("the file");
         let out = agent.cli(&["job", "run", &file.display().to_string()]);
         let error = String::from_utf8_lossy(&out.stderr);

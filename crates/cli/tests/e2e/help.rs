@@ -49,7 +49,6 @@ fn help_is_data_and_a_mistyped_command_is_told_from_it() {
         (&["members"][..], 127, &["drover has no command \"members\"", "drover server members"][..]),
         (&["job", "drain"], 1, &["`drover job` has no command \"drain\"", "drover node drain", "drover help job"]),
         (&["volume", "status"], 127, &["drover has no command \"volume\"", "host_volume"]),
-        (&["job", "periodic", "force", "x"], 1, &["no command \"periodic\"", "dispatch"]),
         (&["jbo"], 127, &["Did you mean:\n  drover job"]),
         (&["job", "status", "-bogus"], 1, &["--bogus"]),
         (&["alloc", "logs"], 1, &["required"]),

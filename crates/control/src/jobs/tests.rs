@@ -10,7 +10,8 @@ use crate::{
     scaling::{self, ScaleJob},
 };
 
-const RULES: Rules<'static> = Rules { region: "global", default_priority: 50, max_priority: 80, max_count: 10 };
+const RULES: Rules<'static> =
+    Rules { region: "global", default_priority: 50, max_priority: 80, max_count: 10, zones: |_| None };
 
 fn job() -> Job {
     let task = model::Task { name: "t".into(), driver: "mock".into(), ..model::Task::default() };

@@ -326,13 +326,35 @@ fn what_was_refused_without_need_is_accepted() {
     }
 }
 
+#[test]
+fn times_that_are_none_are_refused() {
+    let of = |kind: &str, periodic: serde_json::Value| {
+        errors(&small(json!({"Type": kind, "Periodic": periodic}), json!({}), json!({})))
+    };
+    for (periodic, why) in [
+        (json!({}), "no cron expression"),
+        (json!({"Spec": "@daily", "Specs": ["@hourly"]}), "both cron and crons"),
+        (json!({"Specs": ["@daily", "61 * * * *"]}), "61 is not between 0 and 59"),
+        (json!({"Spec": "1,2", "SpecType": "test"}), "SpecType \"test\""),
+    ] {
+        let errors = of("batch", periodic.clone());
+        assert!(errors.len() == 1 && errors[0].contains(why), "{periodic}: {errors:?}");
+        let mut off = periodic.clone();
+        off["Enabled"] = json!(false);
+        let off = of("batch", off);
+        assert_eq!(off, Vec::<String>::new(), "nothing of a block that is off is looked at");
+    }
+    assert_eq!(of("batch", json!({"Spec": "@daily"})), Vec::<String>::new());
+    let errors = of("service", json!({"Spec": "@daily"}));
+    assert!(errors.len() == 1 && errors[0].contains("\"batch\" or \"sysbatch\""), "{errors:?}");
+}
+
 /// Every line of the table of refused features is reached by a job that uses the feature, and names it with its reason.
 #[test]
 fn refused_features_are_refused_by_name() {
     let none = || json!({});
     let jobs = vec![
         small(json!({"Type": "sysbatch"}), none(), none()),
-        small(json!({"Periodic": {"Spec": "@daily"}}), none(), none()),
         small(json!({"ParameterizedJob": {}}), none(), none()),
         small(json!({"Multiregion": {"Regions": []}}), none(), none()),
         small(

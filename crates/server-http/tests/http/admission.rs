@@ -107,6 +107,52 @@ async fn a_periodic_job_that_is_switched_off_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_clock_launches_a_periodic_job() {
+    let c = Cluster::start().await;
+    let mut often = plain("often");
+    often["Type"] = json!("batch");
+    // Each second; nothing ends, as there is no node.
+    often["Periodic"] = json!({"Specs": ["* * * * * * *"], "ProhibitOverlap": true, "TimeZone": "UTC"});
+    let plan = c.put("/v1/job/often/plan", &json!({"Job": often})).await.json();
+    assert!(plan["NextPeriodicLaunch"].as_str().is_some_and(|at| at.ends_with('Z')), "{plan}");
+    let made = c.put("/v1/jobs", &json!({"Job": often})).await;
+    assert_eq!((made.status, &made.json()["EvalID"]), (StatusCode::OK, &json!("")), "{}", made.text());
+    let launches = "/v1/jobs?prefix=often/periodic-";
+    let launched = c.until(launches, "launched", |jobs| jobs.get(0).is_some()).await;
+    let child = &launched[0];
+    assert_eq!(
+        (&child["ParentID"], &child["Periodic"], &child["Status"]),
+        (&json!("often"), &json!(false), &json!("pending"))
+    );
+    let evals = c.get(&format!("/v1/job/{}/evaluations", child["ID"].as_str().expect("an id"))).await.json();
+    assert_eq!((&evals[0]["TriggeredBy"], &evals[1]), (&json!("periodic-job"), &json!(null)));
+    let parent = c.get("/v1/jobs").await.json();
+    let parent = parent.as_array().and_then(|jobs| jobs.iter().find(|job| job["ID"] == "often")).cloned().expect("it");
+    assert_eq!((&parent["Periodic"], &parent["JobSummary"]["Children"]["Pending"]), (&json!(true), &json!(1)));
+    assert_eq!(parent["JobSummary"].get("LastLaunch"), None, "what the servers note is theirs");
+    // It may not overlap, but a person may ask for more.
+    let mut forced = c.put("/v1/job/often/periodic/force", &json!({})).await;
+    while forced.text().contains("in this second") {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        forced = c.put("/v1/job/often/periodic/force", &json!({})).await;
+    }
+    assert_eq!((forced.status, forced.json()["EvalID"].as_str().map(str::len)), (StatusCode::OK, Some(36)));
+    assert_eq!(c.get(launches).await.json().as_array().map(Vec::len), Some(2));
+    let raw = c.put("/v1/job/often/evaluate", &json!({"JobID": "often"})).await;
+    assert!(raw.text().contains("is a template"), "{}", raw.text());
+    often["Periodic"]["TimeZone"] = json!("Mars/Base");
+    let raw = c.put("/v1/jobs", &json!({"Job": often})).await;
+    assert!(raw.status == StatusCode::BAD_REQUEST || raw.status == StatusCode::INTERNAL_SERVER_ERROR, "{}", raw.text());
+    assert!(raw.text().contains("\"Mars/Base\" is not in the time zone database"), "{}", raw.text());
+    often["Periodic"] = json!(null);
+    let raw = c.put("/v1/jobs", &json!({"Job": often})).await;
+    assert!(raw.text().contains("register it under another id"), "{}", raw.text());
+    // Its children stay when it stops.
+    let stopped = c.send(http::Method::DELETE, "/v1/job/often", &[], "").await;
+    assert_eq!((stopped.status, c.get(launches).await.json().as_array().map(Vec::len)), (StatusCode::OK, Some(2)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_driver_that_no_node_has_is_told() {
     let c = Cluster::start().await;
     let _n = FakeNode::join(&c, node("one")).await;

@@ -3,13 +3,13 @@
 use control::{
     Refused,
     admission::{self, Admitted, admit, check_references},
-    dispatch, jobs, plan, scaling,
+    dispatch, jobs, periodic, plan, scaling,
 };
 use model::{Job, JobKey, StoreIndex};
 use state::State;
 
 use crate::{
-    clock::{new_id, now_ns, seed},
+    clock::{new_id, now_ns, seed, zone},
     config::ServerConfig,
     error::ServerError,
     handle::ServerHandle,
@@ -152,6 +152,26 @@ impl ServerHandle {
         let own = self.clone();
         self.decide(move |state, stamp, ids| dispatch::dispatch(state, &request, &own.config().admission(), stamp, ids))
             .await
+    }
+
+    /// Launches a periodic job now, whatever runs of it.
+    ///
+    /// # Errors
+    /// When there is no such job, the clock does not launch it, or it was launched in this second.
+    pub async fn launch_job(&self, key: JobKey) -> Result<EvalCreated, ServerError> {
+        self.decide(move |state, stamp, ids| periodic::force(state, &key, stamp, ids)).await
+    }
+
+    /// When the clock launches this job next, in the state as it is or as the plan would make it; Unix seconds.
+    #[must_use]
+    pub fn next_launch(&self, key: &JobKey) -> Option<i64> {
+        periodic::next(&self.snapshot(), key, zone)
+    }
+
+    /// When the clock would launch a job first that is registered now; Unix seconds.
+    #[must_use]
+    pub fn next_launch_of(&self, job: &Job) -> Option<i64> {
+        periodic::next_of(job, now_ns(), zone)
     }
 
     /// Changes the count of a group, or records a message about it.

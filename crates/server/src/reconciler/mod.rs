@@ -7,6 +7,7 @@
 mod collection;
 mod deployments;
 mod drains;
+mod launches;
 mod leases;
 pub(crate) mod part;
 mod supervision;
@@ -15,7 +16,8 @@ use std::sync::Arc;
 
 use self::part::{Look, Part, RETRY};
 pub(crate) use self::{
-    collection::Collection, deployments::Deployments, drains::Drains, leases::Leases, supervision::Supervision,
+    collection::Collection, deployments::Deployments, drains::Drains, launches::Launches, leases::Leases,
+    supervision::Supervision,
 };
 use crate::{commit::CommitQueue, published::Published, runner::Runner};
 

@@ -128,6 +128,14 @@ impl Applier<'_> {
         self.set.delete(Cause::JobDeregistered, Object::Job(job));
     }
 
+    /// Of two records the later launch stays.
+    pub(super) fn record_launch(&mut self, key: &JobKey, at: i64) {
+        if self.state.jobs.contains_key(key) {
+            let summary = self.summary(key);
+            summary.last_launch = summary.last_launch.max(at);
+        }
+    }
+
     pub(super) fn record_scaling(&mut self, key: &JobKey, group: &Arc<str>, event: ScalingEvent) {
         if !self.state.jobs.contains_key(key) {
             return;

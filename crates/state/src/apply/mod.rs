@@ -124,6 +124,7 @@ impl Applier<'_> {
             Change::DeleteJob(key) => self.delete_job(&key),
             Change::JobStability { key, version, stable } => self.job_stability(&key, version, stable),
             Change::JobVersionTag { key, version, tag } => self.job_tag(&key, version, tag.as_ref()),
+            Change::RecordLaunch { key, at } => self.record_launch(&key, at),
             Change::RecordScaling { key, group, event } => self.record_scaling(&key, &group, *event),
             Change::UpsertEvals(evals) => evals.iter().for_each(|e| self.upsert_eval(e)),
             Change::DeleteEvals(ids) => ids.iter().for_each(|id| self.delete_eval(*id)),

@@ -386,14 +386,6 @@ pub(super) const EXCEPTIONS: &[Known] = &[
     ),
     // Jobs.
     known(
-        "periodic",
-        "1 run/answer/* || 2 POST job JOB periodic force/answer",
-        "*",
-        "*",
-        "A periodic job is refused by name as long as nothing would launch it: one that was taken and never ran would \
-            deceive.",
-    ),
-    known(
         "system-fits-nowhere || system-waits-for-room",
         "*/job/Status",
         "running",

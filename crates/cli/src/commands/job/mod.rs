@@ -9,6 +9,7 @@ mod history;
 mod init;
 mod inspect;
 mod lists;
+mod periodic;
 mod plan;
 mod restart;
 mod run;
@@ -66,6 +67,9 @@ pub(crate) enum Command {
     Init(init::Init),
     /// Print a registered job as JSON, or its source
     Inspect(inspect::Inspect),
+    /// Launch jobs that the clock launches
+    #[command(subcommand)]
+    Periodic(periodic::Periodic),
     /// Show what a submission of a job file would change
     Plan(plan::Plan),
     /// Promote the canaries of a job and roll out their version
@@ -133,6 +137,7 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
         Command::Scale(args) => change::scale(args).await,
         Command::ScalingEvents(args) => lists::scaling_events(args).await,
         Command::Start(args) => change::start(args).await,
+        Command::Periodic(command) => periodic::run(command).await,
         Command::Plan(args) => plan::run(args).await,
         Command::Run(args) => run::run(args).await,
         Command::Status { api, shape, short, all_allocs, evals, id } => {

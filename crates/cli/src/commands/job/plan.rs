@@ -100,6 +100,10 @@ async fn plan(args: Plan) -> Result<bool> {
             output::line(&format!("  {text}"));
         }
     }
+    if let Some(launch) = &plan.next_periodic_launch {
+        let next = super::periodic::next_launch_at(launch, crate::when::now_ns());
+        output::line(&format!("- If submitted now, next periodic launch would be at {next}."));
+    }
     if !plan.warnings.is_empty() {
         output::line(&format!("\nJob Warnings:\n{}", plan.warnings));
     }

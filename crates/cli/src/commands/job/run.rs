@@ -136,7 +136,9 @@ fn registered(job: &Job) -> String {
         return format!("Job {id:?} is registered; start it with: drover job dispatch {id}");
     }
     if job.periodic.is_some() {
-        return format!("Job {id:?} is registered; it is started at its times");
+        let next = super::periodic::next_launch(job, crate::when::now_ns());
+        let next = next.unwrap_or_else(|| "never, as it is switched off or stopped".to_owned());
+        return format!("Job {id:?} is registered; next launch: {next}");
     }
     format!("Job {id:?} is registered; no evaluation was created")
 }
@@ -154,7 +156,11 @@ mod tests {
             told(json!({"ID": "x", "ParameterizedJob": {}})),
             "Job \"x\" is registered; start it with: drover job dispatch x"
         );
-        assert_eq!(told(json!({"ID": "x", "Periodic": {}})), "Job \"x\" is registered; it is started at its times");
+        assert_eq!(
+            told(json!({"ID": "x", "Periodic": {"Enabled": false}})),
+            "Job \"x\" is registered; next launch: never, as it is switched off or stopped"
+        );
+        assert!(told(json!({"ID": "x", "Periodic": {"Spec": "@daily"}})).ends_with("from now)"));
         assert_eq!(told(json!({"ID": "x", "Periodic": null})), "Job \"x\" is registered; no evaluation was created");
     }
 

@@ -6,6 +6,7 @@ use anyhow::Result;
 use api::{call, shapes::RemoteTaskView};
 use model::{Allocation, ClientStatus, Job, records::JobChildren};
 
+use super::periodic;
 use crate::{
     commands::{Shape, alloc_table, cause, deployment, placement, remote as remote_tasks},
     conn::Conn,
@@ -74,6 +75,9 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, parts: Parts) -> 
         ("Status", status),
         ("Version", job.version.to_string()),
     ]);
+    if let Some(next) = periodic::next_launch(&job, when::now_ns()) {
+        output::pairs(&[("Next Periodic Launch", next)]);
+    }
     if parts.short {
         return Ok(ExitCode::SUCCESS);
     }
@@ -197,27 +201,33 @@ fn unmanaged_since(tasks: &[RemoteTaskView]) -> Option<i64> {
     tasks.iter().filter(runs).map(|t| t.unmanaged_since).min()
 }
 
-/// What was made from a parameterized job.
+/// What was made from a parameterized or periodic job.
 async fn children(conn: &Conn, job: &Job, counts: JobChildren) -> Result<ExitCode> {
-    let rules = job.parameterized_job.clone().unwrap_or_default();
-    output::heading("Parameterized Job");
-    output::pairs(&[
-        ("Payload", rules.payload),
-        ("Required Metadata", rules.meta_required.join(", ")),
-        ("Optional Metadata", rules.meta_optional.join(", ")),
-    ]);
-    output::heading("Parameterized Job Summary");
+    let rules = job.parameterized_job.as_ref().filter(|_| !job.dispatched);
+    if let Some(rules) = rules {
+        output::heading("Parameterized Job");
+        output::pairs(&[
+            ("Payload", rules.payload.clone()),
+            ("Required Metadata", rules.meta_required.join(", ")),
+            ("Optional Metadata", rules.meta_optional.join(", ")),
+        ]);
+    }
+    let (summary, list, none) = match rules {
+        Some(_) => ("Parameterized Job Summary", "Dispatched Jobs", "No dispatched instances of parameterized job"),
+        None => ("Children Job Summary", "Previously Launched Jobs", "No instances of periodic job"),
+    };
+    output::heading(summary);
     let mut table = Table::new(["Pending", "Running", "Dead"]);
     table.row([counts.pending, counts.running, counts.dead].map(|n| n.to_string()));
     table.print();
-    output::heading("Dispatched Jobs");
+    output::heading(list);
     let found = conn.ask(call::jobs().with("prefix", format!("{}/", job.id))).await?;
     let mut table = Table::new(["ID", "Status", "Submit Date"]);
     for j in found.iter().filter(|j| j.parent_id == job.id.as_str()) {
         table.row([j.id.to_string(), j.status.clone(), when::stamp(j.submit_time)]);
     }
     if table.is_empty() {
-        output::line("No dispatched instances of parameterized job")
+        output::line(none)
     } else {
         table.print()
     }
