@@ -129,7 +129,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     // Over the server's handle; what composes the agent serves it.
     ("ui", &[]),
-    ("server-http", &["api", "control", "jobspec", "lifecycle", "model", "server", "state", "tls", "ui"]),
+    ("server-http", &["access", "api", "control", "jobspec", "lifecycle", "model", "server", "state", "tls", "ui"]),
     (
         "cli",
         &[

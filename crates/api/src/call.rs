@@ -136,7 +136,7 @@ const fn fits(pattern: &str, names: &[&str]) -> bool {
 }
 
 macro_rules! calls {
-    ($($pattern:literal $params:tt $($verb:ident $entry:tt)+;)+) => {
+    ($($pattern:literal $params:tt $($verb:ident $needs:tt $entry:tt)+;)+) => {
         $($(calls!(@one $verb $pattern $params $entry);)+)+
     };
     (@one $verb:ident $pattern:literal ($($param:ident)*) [$name:ident -> $reply:ty = $handler:path, $doc:literal]) => {

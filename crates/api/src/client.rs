@@ -1,6 +1,7 @@
 //! The HTTP client: what commands, tests and other agents speak to an agent with.
 
 mod exec;
+mod gate;
 mod stream;
 mod transport;
 
@@ -12,6 +13,7 @@ use model::{GoDuration, StoreIndex};
 use serde::{Serialize, de::DeserializeOwned};
 
 pub use exec::ExecSocket;
+pub use gate::{Gate, tunnel_behind};
 pub use stream::{BodyStream, Frames, JsonStream};
 use tls::{ClientFiles, Dialer};
 pub use transport::{Address, AddressError, Body, ConnectError, Connection, tunnel, why};

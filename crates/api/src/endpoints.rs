@@ -3,7 +3,8 @@
 
 /// Hands the table of all endpoints to the macro `$then`. The first pattern that fits a path decides; `:name` is one
 /// part of the path, `*name` one or more. After the pattern come the names of its parameters, then what it does with
-/// each method: `Get`, `Put` (PUT and POST), `OnlyPut`, `Delete` or `Any`.
+/// each method: `Get`, `Put` (PUT and POST), `OnlyPut`, `Delete` or `Any`. Behind the method stands in parentheses what
+/// its caller needs, while ACLs are on; what can stand there and means what is in `crates/server-http/src/needs.rs`.
 ///
 /// - `[name (Body) -> Reply = handler, "doc"]`: the call `name` takes a body and answers with a reply; `handler` is a
 ///   path in the server.
@@ -14,302 +15,395 @@ macro_rules! endpoints {
     ($then:ident) => { $then! {
     // Jobs.
     "/v1/jobs" ()
-        Get [jobs -> Vec<JobListStub> = jobs::list, "Lists jobs."]
-        Put [job_register (JobRegisterRequest) -> JobRegisterResponse = job_writes::register, "Registers a job."];
-    "/v1/jobs/parse" () Put [job_parse (JobParseRequest) -> Value = job_writes::parse, "Turns the text of a job file \
+        Get (ns ListJobs) [jobs -> Vec<JobListStub> = jobs::list, "Lists jobs."]
+        Put (handler "`submit-job` or `register-job` in the namespace of the job; a mount of each host volume")
+            [job_register (JobRegisterRequest) -> JobRegisterResponse = job_writes::register, "Registers a job."];
+    "/v1/jobs/parse" ()
+        Put (ns ParseJob SubmitJob)
+            [job_parse (JobParseRequest) -> Value = job_writes::parse, "Turns the text of a job file \
         into a job."];
-    "/v1/jobs/statuses" () Get [refused refused::job_statuses] Put [refused refused::job_statuses];
+    "/v1/jobs/statuses" () Get (ns ReadJob) [refused refused::job_statuses]
+        Put (ns ReadJob) [refused refused::job_statuses];
     "/v1/validate/job" ()
-        Put [job_validate (JobValidateRequest) -> JobValidateResponse = job_writes::validate, "Checks a job without \
+        Put (handler "`read-job` in the namespace of the job")
+            [job_validate (JobValidateRequest) -> JobValidateResponse = job_writes::validate, "Checks a job without \
             registering it."];
     "/v1/job/*id/plan" (id)
-        Put [job_plan (JobPlanRequest) -> JobPlanResponse = job_writes::plan, "Shows what a registration of a job \
+        Put (handler "`submit-job` or `plan-job` in the namespace of the job")
+            [job_plan (JobPlanRequest) -> JobPlanResponse = job_writes::plan, "Shows what a registration of a job \
             would change."];
     "/v1/job/*id/evaluate" (id)
-        Put [job_evaluate (JobEvaluateRequest) -> JobRegisterResponse = job_writes::evaluate, "Evaluates a job again."];
-    "/v1/job/*id/allocations" (id) Get [job_allocations -> Vec<Allocation> = jobs::allocations,
+        Put (ns SubmitJob EvaluateJob)
+            [job_evaluate (JobEvaluateRequest) -> JobRegisterResponse = job_writes::evaluate, "Evaluates a job again."];
+    "/v1/job/*id/allocations" (id) Get (ns ReadJob) [job_allocations -> Vec<Allocation> = jobs::allocations,
         "Lists the allocations of a job."];
-    "/v1/job/*id/evaluations" (id) Get [job_evaluations -> Vec<Evaluation> = jobs::evaluations,
+    "/v1/job/*id/evaluations" (id) Get (ns ReadJob) [job_evaluations -> Vec<Evaluation> = jobs::evaluations,
         "Lists the evaluations of a job."];
-    "/v1/job/*id/deployments" (id) Get [job_deployments -> Vec<Deployment> = jobs::deployments,
+    "/v1/job/*id/deployments" (id) Get (ns ReadJob) [job_deployments -> Vec<Deployment> = jobs::deployments,
         "Lists the deployments of a job."];
     "/v1/job/*id/deployment" (id)
-        Get [job_deployment -> Option<Deployment> = jobs::latest_deployment, "Reads the latest deployment of a job."];
-    "/v1/job/*id/summary" (id) Get [job_summary -> JobSummary = jobs::summary, "Counts the allocations of a job."];
-    "/v1/job/*id/versions/:name/tag" (id name) Put [refused refused::version_tags]
-        Delete [refused refused::version_tags];
-    "/v1/job/*id/versions" (id) Get [job_versions -> JobVersions = jobs::versions, "Lists the versions of a job."];
-    "/v1/job/*id/submission" (id) Get [job_submission -> Submission = jobs::submission, "Reads the source text \
+        Get (ns ReadJob)
+            [job_deployment -> Option<Deployment> = jobs::latest_deployment, "Reads the latest deployment of a job."];
+    "/v1/job/*id/summary" (id)
+        Get (ns ReadJob) [job_summary -> JobSummary = jobs::summary, "Counts the allocations of a job."];
+    "/v1/job/*id/versions/:name/tag" (id name) Put (ns SubmitJob TagJobVersion) [refused refused::version_tags]
+        Delete (ns SubmitJob TagJobVersion) [refused refused::version_tags];
+    "/v1/job/*id/versions" (id)
+        Get (ns ReadJob) [job_versions -> JobVersions = jobs::versions, "Lists the versions of a job."];
+    "/v1/job/*id/submission" (id)
+        Get (ns ReadJob) [job_submission -> Submission = jobs::submission, "Reads the source text \
         of a job."];
     "/v1/job/*id/revert" (id)
-        Put [job_revert (JobRevertRequest) -> JobRegisterResponse = job_writes::revert, "Returns a job to an earlier \
+        Put (ns SubmitJob RevertJob)
+            [job_revert (JobRevertRequest) -> JobRegisterResponse = job_writes::revert, "Returns a job to an earlier \
             version."];
     "/v1/job/*id/stable" (id)
-        Put [job_stable (JobStabilityRequest) -> IndexResponse = job_writes::stable, "Marks a version of a job \
+        Put (ns SubmitJob StableJob)
+            [job_stable (JobStabilityRequest) -> IndexResponse = job_writes::stable, "Marks a version of a job \
             as stable."];
     "/v1/job/*id/scale" (id)
-        Get [job_scale_status -> JobScaleStatus = jobs::scale_status, "Reads the counts and scaling events of a job."]
-        Put [job_scale (ScaleRequest) -> JobRegisterResponse = job_writes::scale, "Sets the count of a group."];
+        Get (ns ReadJob ReadJobScaling)
+            [job_scale_status -> JobScaleStatus = jobs::scale_status, "Reads the counts and scaling events of a job."]
+        Put (ns ScaleJob SubmitJob)
+            [job_scale (ScaleRequest) -> JobRegisterResponse = job_writes::scale, "Sets the count of a group."];
     "/v1/job/*id/dispatch/payload" (id)
-        Put [other job_writes::dispatch_payload, "Dispatches a parameterized job; the body is its payload."];
+        Put (ns DispatchJob)
+            [other job_writes::dispatch_payload, "Dispatches a parameterized job; the body is its payload."];
     "/v1/job/*id/dispatch" (id)
-        Put [job_dispatch (JobDispatchRequest) -> JobDispatchResponse = job_writes::dispatch, "Dispatches a \
+        Put (ns DispatchJob)
+            [job_dispatch (JobDispatchRequest) -> JobDispatchResponse = job_writes::dispatch, "Dispatches a \
             parameterized job."];
     "/v1/job/*id/periodic/force" (id)
-        Put [job_periodic_force -> PeriodicForceResponse = job_writes::force, "Launches a periodic job now."];
-    "/v1/job/*id/services" (id) Get [job_services -> Vec<ServiceRegistration> = services::of_job, "Lists the services \
+        Put (ns DispatchJob SubmitJob ForcePeriodicJob)
+            [job_periodic_force -> PeriodicForceResponse = job_writes::force, "Launches a periodic job now."];
+    "/v1/job/*id/services" (id)
+        Get (ns ReadJob) [job_services -> Vec<ServiceRegistration> = services::of_job, "Lists the services \
         of a job."];
-    "/v1/job/*id/actions" (id) Get [job_actions -> Vec<Value> = jobs::actions, "Lists the actions of a job."];
-    "/v1/job/*id/action" (id) Get [refused refused::action];
+    "/v1/job/*id/actions" (id)
+        Get (ns ReadJob) [job_actions -> Vec<Value> = jobs::actions, "Lists the actions of a job."];
+    "/v1/job/*id/action" (id) Get (ns AllocExec) [refused refused::action];
     "/v1/job/*id" (id)
-        Get [job -> Job = jobs::get, "Reads a job."]
-        Put [job_update (JobRegisterRequest) -> JobRegisterResponse = job_writes::register_named, "Registers a job \
+        Get (ns ReadJob) [job -> Job = jobs::get, "Reads a job."]
+        Put (handler "`submit-job` or `register-job` in the namespace of the job; a mount of each host volume")
+            [job_update (JobRegisterRequest) -> JobRegisterResponse = job_writes::register_named, "Registers a job \
             under this id."]
-        Delete [job_stop -> JobDeregisterResponse = job_writes::deregister, "Stops a job."];
+        Delete (job_stop) [job_stop -> JobDeregisterResponse = job_writes::deregister, "Stops a job."];
 
     // Allocations, evaluations, deployments.
-    "/v1/allocations" () Get [allocs -> Vec<Allocation> = allocs::list, "Lists allocations."];
-    "/v1/allocation/:id/stop" (id) Put [alloc_stop -> AllocStopResponse = allocs::stop, "Stops an allocation and \
+    "/v1/allocations" () Get (ns ReadJob) [allocs -> Vec<Allocation> = allocs::list, "Lists allocations."];
+    "/v1/allocation/:id/stop" (id)
+        Put (alloc AllocLifecycle) [alloc_stop -> AllocStopResponse = allocs::stop, "Stops an allocation and \
         places it again."];
     "/v1/allocation/:alloc/checks" (alloc)
-        Get [alloc_checks -> BTreeMap<String, CheckResult> = proxy::checks_of_alloc, "Reads the checks of an \
+        Get (alloc ReadJob)
+            [alloc_checks -> BTreeMap<String, CheckResult> = proxy::checks_of_alloc, "Reads the checks of an \
             allocation's services."];
     "/v1/allocation/:id/services" (id)
-        Get [alloc_services -> Vec<ServiceRegistration> = services::of_alloc, "Lists the services of an allocation."];
-    "/v1/allocation/:id" (id) Get [alloc -> AllocDetail = allocs::get, "Reads an allocation."];
-    "/v1/evaluations" () Get [evals -> Vec<Evaluation> = evals::list,
-        "Lists evaluations."] Delete [refused refused::eval_delete];
-    "/v1/evaluations/count" () Get [eval_count -> Count = evals::count, "Counts evaluations."];
+        Get (alloc ReadJob)
+            [alloc_services -> Vec<ServiceRegistration> = services::of_alloc, "Lists the services of an allocation."];
+    "/v1/allocation/:id" (id) Get (alloc ReadJob) [alloc -> AllocDetail = allocs::get, "Reads an allocation."];
+    "/v1/evaluations" () Get (ns ReadJob) [evals -> Vec<Evaluation> = evals::list,
+        "Lists evaluations."] Delete (management) [refused refused::eval_delete];
+    "/v1/evaluations/count" () Get (ns ReadJob) [eval_count -> Count = evals::count, "Counts evaluations."];
     "/v1/evaluation/:id/allocations" (id)
-        Get [eval_allocations -> Vec<Allocation> = evals::allocations, "Lists the allocations of an evaluation."];
-    "/v1/evaluation/:id" (id) Get [eval -> Evaluation = evals::get, "Reads an evaluation."];
-    "/v1/deployments" () Get [deployments -> Vec<Deployment> = deployments::list, "Lists deployments."];
+        Get (eval ReadJob)
+            [eval_allocations -> Vec<Allocation> = evals::allocations, "Lists the allocations of an evaluation."];
+    "/v1/evaluation/:id" (id) Get (eval ReadJob) [eval -> Evaluation = evals::get, "Reads an evaluation."];
+    "/v1/deployments" () Get (ns ReadJob) [deployments -> Vec<Deployment> = deployments::list, "Lists deployments."];
     "/v1/deployment/allocations/:id" (id)
-        Get [deployment_allocations -> Vec<Allocation> = deployments::allocations, "Lists the allocations of a \
+        Get (deployment ReadJob)
+            [deployment_allocations -> Vec<Allocation> = deployments::allocations, "Lists the allocations of a \
             deployment."];
     "/v1/deployment/fail/:id" (id)
-        Put [deployment_fail -> DeploymentUpdateResponse = deployments::fail, "Fails a deployment."];
+        Put (deployment SubmitJob FailDeployment)
+            [deployment_fail -> DeploymentUpdateResponse = deployments::fail, "Fails a deployment."];
     "/v1/deployment/pause/:id" (id)
-        Put [deployment_pause (DeploymentPauseRequest) -> DeploymentUpdateResponse = deployments::pause,
+        Put (deployment SubmitJob PauseDeployment)
+            [deployment_pause (DeploymentPauseRequest) -> DeploymentUpdateResponse = deployments::pause,
             "Pauses or resumes a deployment."];
     "/v1/deployment/promote/:id" (id)
-        Put [deployment_promote (DeploymentPromoteRequest) -> DeploymentUpdateResponse = deployments::promote,
+        Put (deployment SubmitJob PromoteDeployment)
+            [deployment_promote (DeploymentPromoteRequest) -> DeploymentUpdateResponse = deployments::promote,
             "Promotes canaries."];
     "/v1/deployment/allocation-health/:id" (id)
-        Put [deployment_health (DeploymentHealthRequest) -> DeploymentUpdateResponse
+        Put (deployment SubmitJob SetAllocHealthDeployment)
+            [deployment_health (DeploymentHealthRequest) -> DeploymentUpdateResponse
             = deployments::set_health, "Sets the health of allocations."];
-    "/v1/deployment/unblock/:id" (id) Put [refused refused::deployment_unblock];
-    "/v1/deployment/:id" (id) Get [deployment -> Deployment = deployments::get, "Reads a deployment."];
+    "/v1/deployment/unblock/:id" (id)
+        Put (deployment SubmitJob UnblockDeployment) [refused refused::deployment_unblock];
+    "/v1/deployment/:id" (id)
+        Get (deployment ReadJob) [deployment -> Deployment = deployments::get, "Reads a deployment."];
 
     // Nodes and pools.
-    "/v1/nodes" () Get [nodes -> Vec<Node> = nodes::list, "Lists nodes."];
+    "/v1/nodes" () Get (node Read) [nodes -> Vec<Node> = nodes::list, "Lists nodes."];
     "/v1/node/pools" ()
-        Get [node_pools -> Vec<NodePoolView> = nodes::pools, "Lists node pools."]
-        Put [refused refused::node_pools];
-    "/v1/node/pool/*name/nodes" (name) Get [node_pool_nodes -> Vec<Node> = nodes::pool_nodes, "Lists the nodes \
+        Get (any_pool Read) [node_pools -> Vec<NodePoolView> = nodes::pools, "Lists node pools."]
+        Put (management) [refused refused::node_pools];
+    "/v1/node/pool/*name/nodes" (name)
+        Get (pool_nodes) [node_pool_nodes -> Vec<Node> = nodes::pool_nodes, "Lists the nodes \
         of a pool."];
-    "/v1/node/pool/*name/jobs" (name) Get [node_pool_jobs -> Vec<JobListStub> = nodes::pool_jobs, "Lists the jobs \
+    "/v1/node/pool/*name/jobs" (name)
+        Get (pool_jobs) [node_pool_jobs -> Vec<JobListStub> = nodes::pool_jobs, "Lists the jobs \
         of a pool."];
     "/v1/node/pool/*name" (name)
-        Get [node_pool -> NodePoolView = nodes::pool, "Reads a node pool."]
-        Put [refused refused::node_pools]
-        Delete [refused refused::node_pools];
-    "/v1/node/:id/allocations" (id) Get [node_allocations -> Vec<Allocation> = nodes::allocations,
+        Get (pool Read) [node_pool -> NodePoolView = nodes::pool, "Reads a node pool."]
+        Put (pool Write) [refused refused::node_pools]
+        Delete (pool Delete) [refused refused::node_pools];
+    "/v1/node/:id/allocations" (id) Get (node Read) [node_allocations -> Vec<Allocation> = nodes::allocations,
         "Lists the allocations of a node."];
     "/v1/node/:id/drain" (id)
-        Put [node_drain (NodeDrainRequest) -> NodeUpdateResponse = nodes::drain, "Begins or ends the drain of a node."];
+        Put (node Write)
+            [node_drain (NodeDrainRequest) -> NodeUpdateResponse = nodes::drain, "Begins or ends the drain of a node."];
     "/v1/node/:id/eligibility" (id)
-        Put [node_eligibility (NodeEligibilityRequest) -> NodeUpdateResponse
+        Put (node Write) [node_eligibility (NodeEligibilityRequest) -> NodeUpdateResponse
             = nodes::eligibility, "Makes a node eligible for scheduling, or not."];
     "/v1/node/:id/evaluate" (id)
-        Put [node_evaluate -> NodeUpdateResponse = nodes::evaluate, "Evaluates the jobs of a node again."];
-    "/v1/node/:id/purge" (id) Put [node_purge -> NodeUpdateResponse = nodes::purge, "Deletes the record of a node."];
-    "/v1/node/:id" (id) Get [node -> Node = nodes::get, "Reads a node."];
+        Put (node Write) [node_evaluate -> NodeUpdateResponse = nodes::evaluate, "Evaluates the jobs of a node again."];
+    "/v1/node/:id/purge" (id)
+        Put (node Write) [node_purge -> NodeUpdateResponse = nodes::purge, "Deletes the record of a node."];
+    "/v1/node/:id" (id) Get (node Read) [node -> Node = nodes::get, "Reads a node."];
 
     // Drivers: ours, not in the API that we follow.
     "/v1/drivers/schemas" ()
-        Get [driver_schemas -> Vec<DriverSchemas> = drivers::schemas, "Reads the configuration schemas that nodes \
+        Get (valid)
+            [driver_schemas -> Vec<DriverSchemas> = drivers::schemas, "Reads the configuration schemas that nodes \
             have reported."];
 
     // Remote tasks: ours, not in the API that we follow.
-    "/v1/remote/tasks" () Get [remote_tasks -> Vec<RemoteTaskView> = remote::list, "Lists remote tasks."];
-    "/v1/remote/unbound" () Get [remote_unbound -> Vec<RemoteSweep> = remote::unbound, "Lists orphaned instances of \
+    "/v1/remote/tasks" () Get (ns ReadJob) [remote_tasks -> Vec<RemoteTaskView> = remote::list, "Lists remote tasks."];
+    "/v1/remote/unbound" ()
+        Get (node Read) [remote_unbound -> Vec<RemoteSweep> = remote::unbound, "Lists orphaned instances of \
         providers."];
     "/v1/remote/unbound/:key" (key)
-        Delete [remote_unbound_forget -> IndexResponse = remote::forget_unbound, "Stops reporting an orphaned \
+        Delete (management)
+            [remote_unbound_forget -> IndexResponse = remote::forget_unbound, "Stops reporting an orphaned \
             instance."];
     "/v1/remote/unbound/:key/adopt" (key)
-        Put [remote_unbound_adopt -> RemoteAdopted = remote::adopt, "Adopts an orphaned instance into its slot."];
+        Put (management)
+            [remote_unbound_adopt -> RemoteAdopted = remote::adopt, "Adopts an orphaned instance into its slot."];
     "/v1/remote/unbound/:key/stop" (key)
-        Put [remote_unbound_stop -> IndexResponse = remote::stop_unbound, "Stops an orphaned instance."];
+        Put (management) [remote_unbound_stop -> IndexResponse = remote::stop_unbound, "Stops an orphaned instance."];
     "/v1/remote/task/*slot" (slot)
-        Get [remote_task -> RemoteTaskView = remote::get, "Reads a remote task."]
-        Delete [remote_forget -> IndexResponse = remote::forget, "Deletes the record of a remote task without \
+        Get (slot ReadJob) [remote_task -> RemoteTaskView = remote::get, "Reads a remote task."]
+        Delete (management)
+            [remote_forget -> IndexResponse = remote::forget, "Deletes the record of a remote task without \
             confirmation."];
     "/v1/remote/restart/*slot" (slot)
-        Put [remote_restart -> IndexResponse = remote::restart, "Replaces the instance of a remote task."];
+        Put (slot AllocLifecycle)
+            [remote_restart -> IndexResponse = remote::restart, "Replaces the instance of a remote task."];
     "/v1/remote/gone/*slot" (slot)
-        Put [remote_gone -> IndexResponse = remote::gone, "Declares that the instance of a remote task is gone."];
+        Put (management)
+            [remote_gone -> IndexResponse = remote::gone, "Declares that the instance of a remote task is gone."];
 
     // Client endpoints: answered by the agent itself when the node is its own, else by the node.
     "/v1/client/fs/:operation/:alloc" (operation alloc)
-        Get [alloc_files -> Raw = proxy::by_alloc, "Lists, describes, reads or follows files and logs of an \
+        Get (files) [alloc_files -> Raw = proxy::by_alloc, "Lists, describes, reads or follows files and logs of an \
             allocation."];
     "/v1/client/allocation/:alloc/stats" (alloc)
-        Get [alloc_stats -> AllocResourceUsage = proxy::by_alloc, "Reads the resource usage of an allocation."];
+        Get (alloc ReadJob)
+            [alloc_stats -> AllocResourceUsage = proxy::by_alloc, "Reads the resource usage of an allocation."];
     "/v1/client/allocation/:alloc/signal" (alloc)
-        Put [alloc_signal (AllocSignalRequest) -> Raw = proxy::by_alloc, "Sends a signal to tasks."];
+        Put (alloc AllocLifecycle)
+            [alloc_signal (AllocSignalRequest) -> Raw = proxy::by_alloc, "Sends a signal to tasks."];
     "/v1/client/allocation/:alloc/restart" (alloc)
-        Put [alloc_restart (AllocRestartRequest) -> Raw = proxy::restart, "Restarts tasks in place."];
+        Put (alloc AllocLifecycle)
+            [alloc_restart (AllocRestartRequest) -> Raw = proxy::restart, "Restarts tasks in place."];
     "/v1/client/allocation/:alloc/gc" (alloc)
-        Get [alloc_gc -> Raw = proxy::by_alloc, "Collects an ended allocation on its node."];
+        Get (alloc SubmitJob GcAllocation)
+            [alloc_gc -> Raw = proxy::by_alloc, "Collects an ended allocation on its node."];
     "/v1/client/allocation/:alloc/checks" (alloc)
-        Get [alloc_node_checks -> BTreeMap<String, CheckResult> = proxy::by_alloc, "Reads the checks of an \
+        Get (alloc ReadJob)
+            [alloc_node_checks -> BTreeMap<String, CheckResult> = proxy::by_alloc, "Reads the checks of an \
             allocation's services."];
-    "/v1/client/allocation/:alloc/exec" (alloc) Get [alloc_exec -> Raw = exec::exec, "Runs a command in a task, over \
+    "/v1/client/allocation/:alloc/exec" (alloc)
+        Get (handler "`alloc-exec` in the namespace of the allocation; `alloc-node-exec` too, where the driver does \
+            not isolate tasks") [alloc_exec -> Raw = exec::exec, "Runs a command in a task, over \
         a websocket."];
     "/v1/client/allocation/:alloc/snapshot" (alloc)
-        Get [alloc_snapshot -> Raw = proxy::by_alloc, "Archives the directory of an allocation."];
+        Get (alloc ReadFs) [alloc_snapshot -> Raw = proxy::by_alloc, "Archives the directory of an allocation."];
     "/v1/client/identity" ()
-        Get [node_identity -> NodeIdentity = proxy::by_node, "Reads the claims of a node's identity."];
+        Get (node Read) [node_identity -> NodeIdentity = proxy::by_node, "Reads the claims of a node's identity."];
     "/v1/client/identity/renew" ()
-        Put [node_identity_renew (IdentityRenewRequest) -> Value = proxy::named_in_body, "Gives a node a new identity \
+        Put (node Write)
+            [node_identity_renew (IdentityRenewRequest) -> Value = proxy::named_in_body, "Gives a node a new identity \
             with its next heartbeat."];
-    "/v1/client/allocation/:alloc/pause" (alloc) Get [refused refused::alloc_pause] Put [refused refused::alloc_pause];
-    "/v1/client/stats" () Get [node_stats -> HostStats = proxy::by_node, "Reads the resource usage of a node's host."];
+    "/v1/client/allocation/:alloc/pause" (alloc) Get (alloc ReadJob) [refused refused::alloc_pause]
+        Put (alloc SubmitJob PauseAllocation) [refused refused::alloc_pause];
+    "/v1/client/stats" ()
+        Get (node Read) [node_stats -> HostStats = proxy::by_node, "Reads the resource usage of a node's host."];
     "/v1/client/audit" ()
-        Get [node_audit -> NodeAudit = proxy::by_node, "Compares what exists on a node with its records."]
-        Put [node_sweep -> NodeAudit = proxy::by_node, "Ends everything that no record of a node claims."];
-    "/v1/client/drivers/reload" () Put [drivers_reload -> DriverReload = proxy::by_node, "Reloads changed \
+        Get (node Read) [node_audit -> NodeAudit = proxy::by_node, "Compares what exists on a node with its records."]
+        Put (node Write) [node_sweep -> NodeAudit = proxy::by_node, "Ends everything that no record of a node claims."];
+    "/v1/client/drivers/reload" () Put (node Write) [drivers_reload -> DriverReload = proxy::by_node, "Reloads changed \
         plugin files."];
     "/v1/client/gc" ()
-        Get [node_gc_legacy -> Raw = proxy::by_node, "Collects the ended allocations of a node."]
-        Put [node_gc -> Raw = proxy::by_node, "Collects the ended allocations of a node."];
+        Get (node Write) [node_gc_legacy -> Raw = proxy::by_node, "Collects the ended allocations of a node."]
+        Put (node Write) [node_gc -> Raw = proxy::by_node, "Collects the ended allocations of a node."];
     "/v1/client/metadata" ()
-        Get [node_meta -> BTreeMap<String, Option<BTreeMap<String, Option<String>>>> = proxy::by_node,
+        Get (node Read) [node_meta -> BTreeMap<String, Option<BTreeMap<String, Option<String>>>> = proxy::by_node,
             "Reads a node's metadata."]
-        Put [node_meta_apply (Value) -> Value = proxy::named_in_body, "Changes a node's metadata."];
+        Put (node Write) [node_meta_apply (Value) -> Value = proxy::named_in_body, "Changes a node's metadata."];
 
     // The agent.
-    "/.well-known/jwks.json" () Get [jwks -> JsonWebKeys = keyring::jwks, "Reads the public keys of workload \
+    "/.well-known/jwks.json" () Get (open) [jwks -> JsonWebKeys = keyring::jwks, "Reads the public keys of workload \
         identities."];
-    "/v1/identity" () Get [identity -> Value = keyring::identity, "Checks a workload identity."];
-    "/.well-known/openid-configuration" () Get [refused refused::oidc_discovery];
-    "/v1/agent/self" () Get [agent_self -> AgentSelf = agent::agent_self, "Reads the agent's configuration and \
+    "/v1/identity" () Get (open) [identity -> Value = keyring::identity, "Checks a workload identity."];
+    "/.well-known/openid-configuration" () Get (open) [refused refused::oidc_discovery];
+    "/v1/agent/self" ()
+        Get (agent Read) [agent_self -> AgentSelf = agent::agent_self, "Reads the agent's configuration and \
         statistics."];
-    "/v1/agent/members" () Get [agent_members -> Members = agent::members, "Lists servers."];
+    "/v1/agent/members" () Get (node Read) [agent_members -> Members = agent::members, "Lists servers."];
     "/v1/agent/servers" ()
-        Get [agent_servers -> Vec<String> = agent::servers, "Lists the addresses of the servers."]
-        Put [refused refused::set_servers];
-    "/v1/agent/join" () Put [agent_join -> Value = agent::join, "Joins no server: a cluster has one."];
-    "/v1/agent/force-leave" () Put [agent_force_leave -> Raw = agent::force_leave, "Forces no server to leave: a \
+        Get (agent Read) [agent_servers -> Vec<String> = agent::servers, "Lists the addresses of the servers."]
+        Put (agent Write) [refused refused::set_servers];
+    "/v1/agent/join" () Put (agent Write) [agent_join -> Value = agent::join, "Joins no server: a cluster has one."];
+    "/v1/agent/force-leave" ()
+        Put (agent Write) [agent_force_leave -> Raw = agent::force_leave, "Forces no server to leave: a \
         cluster has one."];
-    "/v1/agent/health" () Get [agent_health -> Health = agent::health, "Reads the health of the agent and its loops."];
+    "/v1/agent/health" ()
+        Get (open) [agent_health -> Health = agent::health, "Reads the health of the agent and its loops."];
     "/v1/operator/recovery" ()
-        Get [recovery -> RecoveryView = operator::recovery, "Shows whether the servers recover, and what they \
+        Get (operator Read)
+            [recovery -> RecoveryView = operator::recovery, "Shows whether the servers recover, and what they \
             wait for."]
-        Put [recovery_end -> Raw = operator::end_recovery, "Ends the recovery."];
-    "/v1/operator/recovery/excuse/:node" (node) Put [recovery_excuse -> Raw = operator::excuse, "Counts a missing \
+        Put (management) [recovery_end -> Raw = operator::end_recovery, "Ends the recovery."];
+    "/v1/operator/recovery/excuse/:node" (node)
+        Put (management) [recovery_excuse -> Raw = operator::excuse, "Counts a missing \
         node as down in the recovery."];
-    "/v1/agent/reload" () Put [agent_reload -> Raw = agent::reload, "Reads the agent's configuration again."];
-    "/v1/agent/monitor" () Get [agent_monitor -> Raw = monitor::monitor, "Follows the agent's log."];
-    "/v1/agent/monitor/export" () Get [refused refused::monitor_export];
-    "/v1/agent/host" () Get [refused refused::debug];
-    "/v1/agent/pprof/:profile" (profile) Get [refused refused::debug];
-    "/v1/agent/schedulers" () Get [agent_schedulers -> Value = agent::schedulers, "Reads the number of scheduler \
+    "/v1/agent/reload" ()
+        Put (agent Write) [agent_reload -> Raw = agent::reload, "Reads the agent's configuration again."];
+    "/v1/agent/monitor" () Get (agent Read) [agent_monitor -> Raw = monitor::monitor, "Follows the agent's log."];
+    "/v1/agent/monitor/export" () Get (agent Read) [refused refused::monitor_export];
+    "/v1/agent/host" () Get (agent Read) [refused refused::debug];
+    "/v1/agent/pprof/:profile" (profile) Get (agent Write) [refused refused::debug];
+    "/v1/agent/schedulers" ()
+        Get (agent Read) [agent_schedulers -> Value = agent::schedulers, "Reads the number of scheduler \
         workers."];
-    "/debug/pprof/*rest" (rest) Get [refused refused::debug];
-    "/v1/agent/schedulers/config" () Get [refused refused::schedulers_config] Put [refused refused::schedulers_config];
-    "/v1/agent/keyring/:operation" (operation) Get [refused refused::gossip_keyring]
-        Put [refused refused::gossip_keyring];
-    "/v1/metrics" () Get [metrics -> Metrics = metrics::metrics, "Reads metrics, as JSON or for Prometheus."];
-    "/v1/regions" () Get [regions -> Vec<String> = agent::regions, "Lists regions."];
-    "/v1/status/leader" () Get [leader -> String = agent::leader, "Reads the address of the leader."];
-    "/v1/status/peers" () Get [peers -> Vec<String> = agent::peers, "Lists the addresses of the servers."];
+    "/debug/pprof/*rest" (rest) Get (agent Write) [refused refused::debug];
+    "/v1/agent/schedulers/config" () Get (agent Read) [refused refused::schedulers_config]
+        Put (agent Write) [refused refused::schedulers_config];
+    "/v1/agent/keyring/:operation" (operation) Get (agent Write) [refused refused::gossip_keyring]
+        Put (agent Write) [refused refused::gossip_keyring];
+    "/v1/metrics" () Get (open) [metrics -> Metrics = metrics::metrics, "Reads metrics, as JSON or for Prometheus."];
+    "/v1/regions" () Get (open) [regions -> Vec<String> = agent::regions, "Lists regions."];
+    "/v1/status/leader" () Get (open) [leader -> String = agent::leader, "Reads the address of the leader."];
+    "/v1/status/peers" () Get (open) [peers -> Vec<String> = agent::peers, "Lists the addresses of the servers."];
 
     // System and operator.
-    "/v1/system/gc" () OnlyPut [system_gc -> Raw = operator::gc, "Collects what has ended."];
+    "/v1/system/gc" () OnlyPut (management) [system_gc -> Raw = operator::gc, "Collects what has ended."];
     "/v1/system/reconcile/summaries" ()
-        OnlyPut [reconcile_summaries -> Raw = operator::reconcile_summaries, "Recounts the allocations of all jobs."];
+        OnlyPut (management)
+            [reconcile_summaries -> Raw = operator::reconcile_summaries, "Recounts the allocations of all jobs."];
     "/v1/operator/scheduler/configuration" ()
-        Get [scheduler_config -> SchedulerConfigResponse = operator::scheduler_config, "Reads the scheduler's \
+        Get (operator Read)
+            [scheduler_config -> SchedulerConfigResponse = operator::scheduler_config, "Reads the scheduler's \
             settings."]
-        Put [scheduler_config_set (SchedulerConfig) -> SchedulerConfigUpdate = operator::set_scheduler_config,
+        Put (operator Write)
+            [scheduler_config_set (SchedulerConfig) -> SchedulerConfigUpdate = operator::set_scheduler_config,
             "Changes the scheduler's settings."];
     "/v1/operator/raft/configuration" ()
-        Get [raft_configuration -> RaftConfiguration = operator::raft_configuration, "Lists servers, as if they were \
+        Get (management)
+            [raft_configuration -> RaftConfiguration = operator::raft_configuration, "Lists servers, as if they were \
             peers of Raft."];
-    "/v1/operator/raft/peer" () Delete [raft_remove_peer -> Raw = operator::raft_remove_peer, "Removes no peer: \
+    "/v1/operator/raft/peer" ()
+        Delete (management) [raft_remove_peer -> Raw = operator::raft_remove_peer, "Removes no peer: \
         servers do not use Raft."];
     "/v1/operator/raft/transfer-leadership" ()
-        Put [transfer_leadership -> LeadershipTransfer = autopilot::transfer_leadership, "Has the leader make room for \
+        Put (management)
+            [transfer_leadership -> LeadershipTransfer = autopilot::transfer_leadership, "Has the leader make room for \
             another server."];
-    "/v1/operator/autopilot/configuration" () Get [refused refused::autopilot] Put [refused refused::autopilot];
+    "/v1/operator/autopilot/configuration" () Get (operator Read) [refused refused::autopilot]
+        Put (operator Write) [refused refused::autopilot];
     "/v1/operator/autopilot/health" ()
-        Get [operator_health -> OperatorHealth = autopilot::health, "Shows how the servers and the members of their \
+        Get (operator Read)
+            [operator_health -> OperatorHealth = autopilot::health, "Shows how the servers and the members of their \
             store are; 429 when one of them is not well."];
-    "/v1/operator/snapshot" () Get [snapshot -> Raw = operator::snapshot, "Saves the state of the \
-        servers."] Put [refused refused::restore];
-    "/v1/operator/keyring/keys" () Get [keys -> Vec<RootKeyMeta> = keyring::list, "Lists signing keys."];
-    "/v1/operator/keyring/rotate" () Put [key_rotate -> KeyRotated = keyring::rotate, "Makes a new signing key."];
-    "/v1/operator/keyring/key/:id" (id) Delete [key_delete -> KeyDeleted = keyring::delete, "Deletes a signing key."];
-    "/v1/operator/upgrade-check/*kind" (kind) Get [refused refused::upgrade_check];
-    "/v1/operator/utilization" () Put [refused refused::enterprise];
-    "/v1/operator/license" () Get [refused refused::license] Put [refused refused::enterprise];
+    "/v1/operator/snapshot" ()
+        Get (operator_can SnapshotSave) [snapshot -> Raw = operator::snapshot, "Saves the state of the \
+        servers."] Put (management) [refused refused::restore];
+    "/v1/operator/keyring/keys" ()
+        Get (operator_can KeyringRead) [keys -> Vec<RootKeyMeta> = keyring::list, "Lists signing keys."];
+    "/v1/operator/keyring/rotate" ()
+        Put (operator_can KeyringRotate) [key_rotate -> KeyRotated = keyring::rotate, "Makes a new signing key."];
+    "/v1/operator/keyring/key/:id" (id)
+        Delete (operator_can KeyringDelete) [key_delete -> KeyDeleted = keyring::delete, "Deletes a signing key."];
+    "/v1/operator/upgrade-check/*kind" (kind) Get (operator Read) [refused refused::upgrade_check];
+    "/v1/operator/utilization" () Put (operator Write) [refused refused::enterprise];
+    "/v1/operator/license" () Get (operator_can LicenseRead) [refused refused::license]
+        Put (operator Write) [refused refused::enterprise];
 
     // Scaling policies.
-    "/v1/scaling/policies" () Get [scaling_policies -> Vec<ScalingPolicyStub> = scaling::list, "Lists scaling \
+    "/v1/scaling/policies" ()
+        Get (scaling_policies) [scaling_policies -> Vec<ScalingPolicyStub> = scaling::list, "Lists scaling \
         policies."];
-    "/v1/scaling/policy/:id" (id) Get [scaling_policy -> ScalingPolicyDetail = scaling::get, "Reads a scaling policy."];
+    "/v1/scaling/policy/:id" (id)
+        Get (scaling_policy) [scaling_policy -> ScalingPolicyDetail = scaling::get, "Reads a scaling policy."];
 
     // Services.
-    "/v1/services" () Get [services -> Vec<NamespaceServices> = services::list, "Lists services, by namespace."];
-    "/v1/service/:name" (name) Get [service -> Vec<ServiceRegistration> = services::get, "Lists the instances of a \
+    "/v1/services" ()
+        Get (services) [services -> Vec<NamespaceServices> = services::list, "Lists services, by namespace."];
+    "/v1/service/:name" (name)
+        Get (services) [service -> Vec<ServiceRegistration> = services::get, "Lists the instances of a \
         service."];
-    "/v1/service/:name/:id" (name id) Delete [service_delete -> IndexResponse = services::delete,
+    "/v1/service/:name/:id" (name id)
+        Delete (ns SubmitJob DeleteServiceRegistration) [service_delete -> IndexResponse = services::delete,
         "Deletes a registration of a service."];
 
     // Namespaces, search, events.
-    "/v1/namespaces" () Get [namespaces -> Vec<NamespaceRecord> = operator::namespaces, "Lists namespaces."];
-    "/v1/namespace" () Put [refused refused::namespace_writes];
+    "/v1/namespaces" ()
+        Get (handler "nothing: those in which the caller has a capability are listed")
+            [namespaces -> Vec<NamespaceRecord> = operator::namespaces, "Lists namespaces."];
+    "/v1/namespace" () Put (management) [refused refused::namespace_writes];
     "/v1/namespace/:name" (name)
-        Get [namespace -> NamespaceRecord = operator::namespace, "Reads a namespace."]
-        Put [refused refused::namespace_writes]
-        Delete [refused refused::namespace_writes];
-    "/v1/search" () Put [search (SearchRequest) -> SearchResponse = search::prefix, "Finds objects by the beginning \
+        Get (namespace) [namespace -> NamespaceRecord = operator::namespace, "Reads a namespace."]
+        Put (management) [refused refused::namespace_writes]
+        Delete (management) [refused refused::namespace_writes];
+    "/v1/search" ()
+        Put (handler "what reading the objects needs, by context; others are left out")
+            [search (SearchRequest) -> SearchResponse = search::prefix, "Finds objects by the beginning \
         of their ids."];
     "/v1/search/fuzzy" ()
-        Put [search_fuzzy (SearchRequest) -> FuzzySearchResponse = search::fuzzy, "Finds objects by parts of \
+        Put (handler "what reading the objects needs, by context; others are left out")
+            [search_fuzzy (SearchRequest) -> FuzzySearchResponse = search::fuzzy, "Finds objects by parts of \
             their names."];
-    "/v1/event/stream" () Get [events -> Raw = event_stream::stream, "Follows events."];
+    "/v1/event/stream" ()
+        Get (handler "what reading the objects needs, by topic; others are left out")
+            [events -> Raw = event_stream::stream, "Follows events."];
 
     // What this release does not have, by name.
-    "/v1/vars" () Get [refused refused::variables];
-    "/v1/var/*path" (path) Any [refused refused::variables];
-    "/v1/volumes" () Get [volumes -> Vec<Value> = refused::empty_list, "Lists volumes: there \
-        are none."] Put [refused refused::volumes];
-    "/v1/volumes/*rest" (rest) Any [refused refused::volumes];
-    "/v1/volume/*rest" (rest) Any [refused refused::volumes];
-    "/v1/plugins" () Get [volume_plugins -> Vec<Value> = refused::empty_list, "Lists plugins for volumes: there \
+    "/v1/vars" () Get (valid) [refused refused::variables];
+    "/v1/var/*path" (path) Any (valid) [refused refused::variables];
+    "/v1/volumes" ()
+        Get (ns CsiListVolume ListJobs) [volumes -> Vec<Value> = refused::empty_list, "Lists volumes: there \
+        are none."] Put (management) [refused refused::volumes];
+    "/v1/volumes/*rest" (rest) Any (management) [refused refused::volumes];
+    "/v1/volume/*rest" (rest) Any (management) [refused refused::volumes];
+    "/v1/plugins" ()
+        Get (plugin List) [volume_plugins -> Vec<Value> = refused::empty_list, "Lists plugins for volumes: there \
         are none."];
-    "/v1/plugin/*rest" (rest) Any [refused refused::volumes];
+    "/v1/plugin/*rest" (rest) Any (plugin Read) [refused refused::volumes];
     "/v1/acl/identity/client-introduction-token" ()
-        Put [introduce (IntroductionRequest) -> IntroductionToken = nodes::introduce, "Makes an introduction token, \
+        Put (node Write)
+            [introduce (IntroductionRequest) -> IntroductionToken = nodes::introduce, "Makes an introduction token, \
             which admits new nodes."];
-    "/v1/acl/*rest" (rest) Any [refused refused::acl];
-    "/v1/quotas" () Any [refused refused::enterprise];
-    "/v1/quota-usages" () Any [refused refused::enterprise];
-    "/v1/quota" () Any [refused refused::enterprise];
-    "/v1/quota/*rest" (rest) Any [refused refused::enterprise];
-    "/v1/sentinel/*rest" (rest) Any [refused refused::enterprise];
-    "/v1/recommendations" () Any [refused refused::enterprise];
-    "/v1/recommendations/*rest" (rest) Any [refused refused::enterprise];
-    "/v1/recommendation" () Any [refused refused::enterprise];
-    "/v1/recommendation/*rest" (rest) Any [refused refused::enterprise];
+    "/v1/acl/explain" ()
+        Put (handler "a valid token; about another token a management token")
+            [acl_explain (AclExplainRequest) -> AclExplanation = explain::explain, "Says which rule of a token's \
+            policies allows or denies a request. Ours."];
+    "/v1/acl/*rest" (rest) Any (open) [refused refused::acl];
+    "/v1/quotas" () Any (management) [refused refused::enterprise];
+    "/v1/quota-usages" () Any (management) [refused refused::enterprise];
+    "/v1/quota" () Any (management) [refused refused::enterprise];
+    "/v1/quota/*rest" (rest) Any (management) [refused refused::enterprise];
+    "/v1/sentinel/*rest" (rest) Any (management) [refused refused::enterprise];
+    "/v1/recommendations" () Any (management) [refused refused::enterprise];
+    "/v1/recommendations/*rest" (rest) Any (management) [refused refused::enterprise];
+    "/v1/recommendation" () Any (management) [refused refused::enterprise];
+    "/v1/recommendation/*rest" (rest) Any (management) [refused refused::enterprise];
 
     // The web UI.
-    "/ui" () Get [other ui::redirect, ""];
-    "/ui/" () Get [other ui::page, ""];
-    "/ui/*rest" (rest) Get [other ui::page, ""];
+    "/ui" () Get (open) [other ui::redirect, ""];
+    "/ui/" () Get (open) [other ui::page, ""];
+    "/ui/*rest" (rest) Get (open) [other ui::page, ""];
     } };
 }

@@ -1,5 +1,6 @@
 //! Shapes of requests and responses. Objects of the model travel unchanged; these types add the rest.
 
+mod acl_explain;
 mod agent;
 mod allocs;
 mod audit;
@@ -13,6 +14,7 @@ mod node_identity;
 mod remote;
 mod services;
 
+pub use acl_explain::*;
 pub use agent::*;
 pub use allocs::*;
 pub use audit::*;

@@ -139,12 +139,12 @@ fn settings(table: &[Row]) -> String {
 
 /// Every endpoint of the API: what it does with each method, and whether this release has it.
 fn endpoints() -> String {
-    let mut out = String::from("| path | method | what it does |\n|---|---|---|\n");
+    let mut out = String::from("| path | method | what it does | what its caller needs |\n|---|---|---|---|\n");
     for endpoint in server_http::endpoints().filter(|endpoint| !endpoint.pattern.starts_with("/ui")) {
         for verb in endpoint.verbs {
             let what = if verb.refused { "*refused by name*" } else { verb.doc };
-            let _ =
-                writeln!(out, "| {} | {} | {} |", code(&endpoint.pattern.replace('*', ":")), verb.method, cell(what));
+            let path = code(&endpoint.pattern.replace('*', ":"));
+            let _ = writeln!(out, "| {path} | {} | {} | {} |", verb.method, cell(what), cell(&verb.needs));
         }
     }
     out

@@ -12,8 +12,8 @@ use state::{State, Table};
 use uuid::Uuid;
 
 use crate::{
-    pages::{self, in_namespace},
-    remote,
+    caller::READS_JOBS,
+    pages, remote,
     reply::{HttpError, Reply},
     request::{Ctx, uuid_prefix},
 };
@@ -24,9 +24,9 @@ pub(crate) async fn list(ctx: Ctx) -> Result<Reply, HttpError> {
     let resources = ctx.query.bool("resources")?;
     let task_states = ctx.query.bool_or("task_states", true)?;
     let (state, index) = ctx.watch_table(Table::Allocs).await?;
-    let namespace = ctx.query.namespace();
+    let visible = ctx.visible(&state, READS_JOBS);
     ctx.beside(move |ctx| {
-        let wanted = |a: &&Arc<Allocation>| in_namespace(&namespace, &a.namespace);
+        let wanted = |a: &&Arc<Allocation>| visible.shows(&a.namespace);
         // With a prefix people look for an id, else for what came last.
         let page = if prefix.is_empty() {
             let rows = |from: Option<(u64, Uuid)>, reverse| {

@@ -11,7 +11,8 @@ use state::Table;
 use uuid::Uuid;
 
 use crate::{
-    pages::{self, in_namespace},
+    caller::READS_JOBS,
+    pages,
     reply::{HttpError, Reply},
     request::{Ctx, uuid_prefix},
 };
@@ -20,9 +21,9 @@ pub(crate) async fn list(ctx: Ctx) -> Result<Reply, HttpError> {
     let options = ctx.list_options()?;
     let prefix = uuid_prefix(&options.prefix, "deployment")?;
     let (state, index) = ctx.watch_table(Table::Deployments).await?;
-    let namespace = ctx.query.namespace();
+    let visible = ctx.visible(&state, READS_JOBS);
     ctx.beside(move |ctx| {
-        let wanted = |d: &&Arc<Deployment>| in_namespace(&namespace, &d.namespace);
+        let wanted = |d: &&Arc<Deployment>| visible.shows(&d.namespace);
         let page = if prefix.is_empty() {
             let rows = |from: Option<(u64, Uuid)>, reverse| {
                 state.deployments_by_creation(from.map(|(index, id)| (index, DeploymentId(id))), reverse)

@@ -19,8 +19,10 @@ use http::{
 use tracing::level_filters::LevelFilter;
 
 use crate::{
+    caller::{Caller, denied, token},
     compress,
     guard::Guard,
+    needs::{Asked, Needs},
     reply::{HttpError, Reply},
     request::{App, Ctx},
     routes::{self, Verb},
@@ -138,7 +140,7 @@ async fn answer(app: &Arc<App>, request: Request<Body>) -> Result<Reply, HttpErr
     let Some((route, params)) = routes::find(&path) else {
         return Err(HttpError::new(StatusCode::NOT_FOUND, ""));
     };
-    let Some(run) = Verb::of(&head.method).and_then(|verb| route.handler(verb)) else {
+    let Some((needs, run)) = Verb::of(&head.method).and_then(|verb| route.answering(verb)) else {
         return Err(HttpError::new(StatusCode::METHOD_NOT_ALLOWED, "Invalid method"));
     };
     let query = Query::parse(head.uri.query().unwrap_or_default())?;
@@ -148,9 +150,31 @@ async fn answer(app: &Arc<App>, request: Request<Body>) -> Result<Reply, HttpErr
     }
     // Whoever serves this router has decided that it may answer; the parameter is checked all the same.
     query.flag("stale")?;
+    let caller = Caller::of(app.options.authority.as_ref(), &app.server, token(&head.headers));
+    // What is open to all is open with any token.
+    let caller = if matches!(needs, Needs::Open) {
+        caller.or_else(|_| Ok::<_, HttpError>(Caller::nobody(app)))
+    } else {
+        caller
+    }?;
+    let asked = Asked { params: &params, query: &query };
+    if !needs.met(&asked, &app.server.snapshot(), &mut |need| caller.may(need)) {
+        return Err(denied());
+    }
     let upgrade = Mutex::new(head.extensions.remove());
     let (method, uri, headers) = (head.method, head.uri, head.headers);
-    let ctx = Ctx { app: app.clone(), method, uri, params, query, headers, body: Mutex::new(body), upgrade };
+    let ctx = Ctx {
+        app: app.clone(),
+        method,
+        uri,
+        params,
+        query,
+        headers,
+        caller,
+        body: Mutex::new(body),
+        gate: None,
+        upgrade,
+    };
     app.answering.guarded(run(ctx)).await.unwrap_or_else(|said| {
         tracing::error!(pattern = route.pattern, said, "a handler of the HTTP API has panicked");
         Err(HttpError::internal(format_args!(

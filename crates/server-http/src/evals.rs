@@ -8,7 +8,8 @@ use state::{State, Table};
 use uuid::Uuid;
 
 use crate::{
-    pages::{self, in_namespace},
+    caller::READS_JOBS,
+    pages,
     reply::{HttpError, Reply},
     request::{Ctx, uuid_prefix},
 };
@@ -17,7 +18,7 @@ use crate::{
 const MAX_RELATED: usize = 64;
 
 /// What `status`, `job` and the namespace select.
-fn selected(ctx: &Ctx) -> Result<impl Fn(&&Arc<Evaluation>) -> bool + Send + 'static, HttpError> {
+fn selected(ctx: &Ctx, state: &State) -> Result<impl Fn(&&Arc<Evaluation>) -> bool + Send + 'static, HttpError> {
     let (status, job) = (ctx.query.text("status").to_owned(), ctx.query.text("job").to_owned());
     let selected = !status.is_empty() || !job.is_empty();
     if selected && !ctx.query.text("filter").is_empty() {
@@ -25,11 +26,11 @@ fn selected(ctx: &Ctx) -> Result<impl Fn(&&Arc<Evaluation>) -> bool + Send + 'st
             "query parameters 'job' and 'status' can't be used with the filter expression",
         ));
     }
-    let namespace = ctx.query.namespace();
+    let visible = ctx.visible(state, READS_JOBS);
     // None = a status that no evaluation has.
     let known: Option<EvalStatus> = serde_json::from_value(status.as_str().into()).ok();
     Ok(move |e: &&Arc<Evaluation>| {
-        in_namespace(&namespace, &e.namespace)
+        visible.shows(&e.namespace)
             && (job.is_empty() || e.job_id == job.as_str())
             && (status.is_empty() || known == Some(e.status))
     })
@@ -39,7 +40,7 @@ pub(crate) async fn list(ctx: Ctx) -> Result<Reply, HttpError> {
     let options = ctx.list_options()?;
     let prefix = uuid_prefix(&options.prefix, "eval")?;
     let (state, index) = ctx.watch_table(Table::Evals).await?;
-    let wanted = selected(&ctx)?;
+    let wanted = selected(&ctx, &state)?;
     ctx.beside(move |ctx| {
         let page = if prefix.is_empty() {
             let rows = |from: Option<(u64, Uuid)>, reverse| {
@@ -60,7 +61,7 @@ pub(crate) async fn count(ctx: Ctx) -> Result<Reply, HttpError> {
     let options = ctx.list_options()?;
     let prefix = uuid_prefix(&options.prefix, "eval")?;
     let (state, index) = ctx.watch_table(Table::Evals).await?;
-    let wanted = selected(&ctx)?;
+    let wanted = selected(&ctx, &state)?;
     ctx.beside(move |ctx| {
         let mut count = 0;
         for eval in state.evals().filter(wanted) {

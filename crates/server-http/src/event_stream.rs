@@ -1,7 +1,8 @@
 //! The event stream: a JSON object per line, `{}` as a sign of life.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use access::{Level, Need};
 use api::{go_json, shapes::node_detail};
 use axum::body::Body;
 use bytes::Bytes;
@@ -15,22 +16,27 @@ use server::{
 };
 
 use crate::{
+    caller::{Caller, READS_JOBS, Unchecked, token},
     reply::{HttpError, Reply},
-    request::Ctx,
+    request::{App, Ctx},
 };
 
-pub(crate) async fn stream(ctx: Ctx) -> Result<Reply, HttpError> {
+pub(crate) async fn stream(ctx: Unchecked) -> Result<Reply, HttpError> {
     let index = ctx
+        .said()
         .query
         .number("index")
         .map_err(|_| HttpError::bad_request("Unable to parse index: it must be an unsigned integer"))?;
-    let filter = filter(&ctx)?;
+    let mut filter = filter(ctx.said())?;
+    let namespace = ctx.said().query.namespace();
+    let ctx = ctx.filtering(|caller| permit(&mut filter, caller, namespace.as_str()))?;
+    let watch = Watch { app: ctx.app.clone(), token: token(&ctx.headers).to_owned() };
     let server = ctx.server().clone();
     let subscription = server.subscribe(filter, index.unwrap_or(0));
     let heartbeat = ctx.app.options.event_heartbeat;
     let body = Body::from_stream(stream::unfold(State::First(subscription), move |state| {
-        let server = server.clone();
-        async move { next(state, heartbeat, &server).await }
+        let (server, watch) = (server.clone(), watch.clone());
+        async move { next(state, heartbeat, &server, &watch).await }
     }));
     Ok(Reply::body("application/json", body).read_at(ctx.server().snapshot().latest_index()))
 }
@@ -45,6 +51,7 @@ async fn next(
     state: State,
     heartbeat: Duration,
     server: &ServerHandle,
+    watch: &Watch,
 ) -> Option<(Result<Bytes, go_json::Error>, State)> {
     let mut subscription = match state {
         State::First(subscription) => {
@@ -55,11 +62,49 @@ async fn next(
     let stopping = server.stopping();
     let line = tokio::select! {
         // Both are cancel safe: nothing is lost when the other one wins.
-        batch = subscription.next() => line(&batch?),
+        batch = subscription.next() => line(&watch.permitted(batch?)?),
         () = tokio::time::sleep(heartbeat) => Ok(Bytes::from_static(b"{}\n")),
         () = stopping.cancelled() => return None,
     };
     Some((line, State::Open(subscription)))
+}
+
+/// What an event needs. Those of nodes belong to every namespace.
+fn need(topic: Topic, namespace: &str) -> Need<'_> {
+    match topic {
+        Topic::Node => Need::Node(Level::Read),
+        Topic::NodePool => Need::Management,
+        Topic::Recovery => Need::Operator(Level::Read),
+        Topic::Job | Topic::Evaluation | Topic::Allocation | Topic::Deployment | Topic::RemoteTask | Topic::Service => {
+            Need::Namespace { namespace, any_of: READS_JOBS }
+        }
+    }
+}
+
+/// Keeps the topics that the caller may follow; false = there are none.
+fn permit(filter: &mut EventFilter, caller: &Caller, namespace: &str) -> bool {
+    if filter.topics.is_empty() {
+        filter.topics = Topic::ALL.into_iter().map(|topic| (topic, vec!["*".to_owned()])).collect();
+    }
+    filter.topics.retain(|topic, _| caller.may(&need(*topic, namespace)));
+    !filter.topics.is_empty()
+}
+
+/// Judges each event when it comes: a token may expire, and its policies may change, while a stream is open.
+#[derive(Clone)]
+struct Watch {
+    app: Arc<App>,
+    token: String,
+}
+
+impl Watch {
+    /// What of a batch the caller may see now; None = it may see nothing any more, and the stream ends.
+    fn permitted(&self, mut batch: EventBatch) -> Option<EventBatch> {
+        let caller = Caller::of(self.app.options.authority.as_ref(), &self.app.server, &self.token).ok()?;
+        let may = |event: &Event| caller.may(&need(event.topic, event.namespace.as_str()));
+        batch.events.retain(may);
+        Some(batch)
+    }
 }
 
 /// The topics that are asked for: `Topic`, `Topic:key`, `*`.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use access::{Capability, HostVolumeCapability, Need};
 use api::shapes::{
     IndexResponse, JobDeregisterResponse, JobDispatchRequest, JobDispatchResponse, JobEvaluateRequest, JobParseRequest,
     JobPlanRequest, JobPlanResponse, JobRegisterRequest, JobRegisterResponse, JobRevertRequest, JobStabilityRequest,
@@ -15,16 +16,17 @@ use server::{
 };
 
 use crate::{
+    caller::{READS_JOBS, Unchecked},
     reply::{HttpError, Reply},
     request::Ctx,
 };
 
-pub(crate) async fn register(ctx: Ctx) -> Result<Reply, HttpError> {
+pub(crate) async fn register(ctx: Unchecked) -> Result<Reply, HttpError> {
     put_job(ctx, None).await
 }
 
-pub(crate) async fn register_named(ctx: Ctx) -> Result<Reply, HttpError> {
-    let name = ctx.param("id").to_owned();
+pub(crate) async fn register_named(ctx: Unchecked) -> Result<Reply, HttpError> {
+    let name = ctx.said().param("id").to_owned();
     put_job(ctx, Some(name)).await
 }
 
@@ -61,9 +63,10 @@ fn placed(ctx: &Ctx, job: Option<Job>, name: Option<&str>) -> Result<Job, HttpEr
     Ok(job)
 }
 
-async fn put_job(ctx: Ctx, name: Option<String>) -> Result<Reply, HttpError> {
-    let request: JobRegisterRequest = ctx.json().await?;
-    let job = job_of(&ctx, request.job, name.as_deref())?;
+async fn put_job(ctx: Unchecked, name: Option<String>) -> Result<Reply, HttpError> {
+    let request: JobRegisterRequest = ctx.said().json().await?;
+    let job = job_of(ctx.said(), request.job, name.as_deref())?;
+    let ctx = ctx.check_all(to_register(&job, &[Capability::SubmitJob, Capability::RegisterJob]))?;
     let submission = request.submission.map(|s| submission_of(&job, s));
     let made = ctx
         .server()
@@ -87,6 +90,18 @@ async fn put_job(ctx: Ctx, name: Option<String>) -> Result<Reply, HttpError> {
             ..JobRegisterResponse::default()
         },
     )
+}
+
+/// What a registration needs: one of these in the job's own namespace, and the mount of each host volume.
+fn to_register<'j>(job: &'j Job, any_of: &'j [Capability]) -> impl Iterator<Item = Need<'j>> {
+    use HostVolumeCapability::{MountReadonly, MountReadwrite};
+    const READ: &[HostVolumeCapability] = &[MountReadonly, MountReadwrite];
+    let volumes = job.task_groups.iter().flat_map(|group| group.volumes.values());
+    let mounts = volumes.filter(|volume| volume.kind == "host").map(|volume| Need::HostVolume {
+        name: &volume.source,
+        any_of: if volume.read_only { READ } else { &READ[1..] },
+    });
+    std::iter::once(Need::Namespace { namespace: job.namespace.as_str(), any_of }).chain(mounts)
 }
 
 fn submission_of(job: &Job, s: JobSubmission) -> Submission {
@@ -264,10 +279,11 @@ pub(crate) async fn force(ctx: Ctx) -> Result<Reply, HttpError> {
     ctx.written(made.index, &answer)
 }
 
-pub(crate) async fn plan(ctx: Ctx) -> Result<Reply, HttpError> {
-    let name = ctx.param("id").to_owned();
-    let request: JobPlanRequest = ctx.json().await?;
-    let job = job_of(&ctx, request.job, Some(&name))?;
+pub(crate) async fn plan(ctx: Unchecked) -> Result<Reply, HttpError> {
+    let name = ctx.said().param("id").to_owned();
+    let request: JobPlanRequest = ctx.said().json().await?;
+    let job = job_of(ctx.said(), request.job, Some(&name))?;
+    let ctx = ctx.check_all(to_register(&job, &[Capability::SubmitJob, Capability::PlanJob]))?;
     let launch = ctx.server().next_launch_of(&job).and_then(|at| jiff::Timestamp::from_second(at).ok());
     let preview = ctx.server().plan_job(PlanJob { job, diff: request.diff }).await?;
     let response = JobPlanResponse {
@@ -286,10 +302,11 @@ pub(crate) async fn plan(ctx: Ctx) -> Result<Reply, HttpError> {
     ctx.written(preview.index, &response)
 }
 
-pub(crate) async fn validate(ctx: Ctx) -> Result<Reply, HttpError> {
-    let request: JobValidateRequest = ctx.json().await?;
+pub(crate) async fn validate(ctx: Unchecked) -> Result<Reply, HttpError> {
+    let request: JobValidateRequest = ctx.said().json().await?;
     // A missing id is something to be told with the rest.
-    let job = placed(&ctx, request.job, None)?;
+    let job = placed(ctx.said(), request.job, None)?;
+    let ctx = ctx.check(&Need::Namespace { namespace: job.namespace.as_str(), any_of: READS_JOBS })?;
     let nameless = job.id.is_empty();
     let mut verdict = ctx.server().validate_job(job).await?;
     if nameless {

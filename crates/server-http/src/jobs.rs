@@ -13,6 +13,7 @@ use model::{Allocation, Job, job::job_status, records::JobChildren};
 use state::{State, Table, TableSet};
 
 use crate::{
+    caller::LISTS_JOBS,
     pages, remote,
     reply::{HttpError, Reply},
     request::Ctx,
@@ -28,9 +29,9 @@ pub(crate) async fn list_where(ctx: Ctx, wanted: impl Fn(&Job) -> bool + Send + 
     let with_meta = ctx.query.bool("meta")?;
     let tables = TableSet::from_iter([Table::Jobs, Table::JobSummaries]);
     let (state, index) = ctx.watch_tables(tables).await?;
-    let namespace = ctx.query.namespace();
+    let visible = ctx.visible(&state, LISTS_JOBS);
     ctx.beside(move |ctx| {
-        let page = pages::of_jobs(&state, &options, &namespace, wanted)?;
+        let page = pages::of_jobs(&state, &options, &visible, wanted)?;
         let stubs: Vec<JobListStub> = page.rows.iter().map(|job| stub(&state, job, with_meta)).collect();
         Ok(ctx.read(index, &stubs)?.next_token(page.next_token.as_deref()))
     })

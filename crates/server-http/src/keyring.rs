@@ -69,7 +69,7 @@ pub(crate) async fn identity(ctx: Ctx) -> Result<Reply, HttpError> {
 }
 
 /// Why a token of ours is good for nothing any more.
-fn lapsed(claims: &serde_json::Value, now: i64, stands: bool) -> Option<String> {
+pub(crate) fn lapsed(claims: &serde_json::Value, now: i64, stands: bool) -> Option<String> {
     if claims["exp"].as_i64().is_some_and(|exp| exp <= now) {
         return Some("the token has expired".to_owned());
     }

@@ -10,8 +10,10 @@
 
 mod agent;
 mod allocs;
+mod authority;
 mod autopilot;
 mod blocking;
+mod caller;
 mod compress;
 mod connections;
 mod contact;
@@ -21,6 +23,7 @@ mod drivers;
 mod evals;
 mod event_stream;
 mod exec;
+mod explain;
 mod guard;
 mod job_writes;
 mod jobs;
@@ -29,6 +32,7 @@ mod limits;
 mod members;
 mod metrics;
 mod monitor;
+mod needs;
 mod nodes;
 mod operator;
 mod options;
@@ -51,6 +55,8 @@ use std::sync::Arc;
 use axum::Router;
 use server::ServerHandle;
 
+pub use authority::{Records, TokenRights, authority};
+pub use caller::Authority;
 pub use contact::Contact;
 pub use dispatch::as_every_answer;
 pub use guard::{Guard, NotFromBrowser};

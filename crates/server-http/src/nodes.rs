@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use access::{Need, NodePoolCapability};
 use api::{
     paging::page,
     shapes::{
@@ -16,7 +17,8 @@ use uuid::Uuid;
 
 use crate::{
     allocs,
-    pages::{self, in_namespace},
+    caller::READS_JOBS,
+    pages,
     reply::{HttpError, Reply},
     request::{Ctx, uuid_prefix},
 };
@@ -86,8 +88,9 @@ pub(crate) async fn allocations(ctx: Ctx) -> Result<Reply, HttpError> {
     let (state, index) = ctx.watch_table(Table::Allocs).await?;
     // What is no id of a node has no allocations, as in Nomad.
     let Ok(id) = ctx.node_id("id") else { return ctx.read(index, &Vec::<AllocDetail>::new()) };
-    let namespace = ctx.query.get("namespace").map(|_| ctx.query.namespace());
-    let wanted = |a: &model::Allocation| namespace.as_ref().is_none_or(|n| in_namespace(n, &a.namespace));
+    let namespace = ctx.query.get("namespace").map_or_else(|| "*".into(), |_| ctx.query.namespace());
+    let visible = ctx.visible_where(&state, namespace, |namespace| Need::Namespace { namespace, any_of: READS_JOBS });
+    let wanted = |a: &model::Allocation| visible.shows(&a.namespace);
     let times = ctx.server().config().times();
     let list: Vec<AllocDetail> =
         state.allocs_by_node(id).filter(|a| wanted(a)).map(|a| allocs::detail(&state, a, &times)).collect();
@@ -171,7 +174,9 @@ pub(crate) fn pool_view(p: &NodePool) -> NodePoolView {
 pub(crate) async fn pools(ctx: Ctx) -> Result<Reply, HttpError> {
     let options = ctx.list_options()?;
     let (state, index) = ctx.watch_table(Table::NodePools).await?;
-    let rows = state.node_pools().filter(|p| p.name.starts_with(&options.prefix)).map(|p| pool_view(p));
+    let may = |name| ctx.caller.may(&Need::NodePool { name, capability: NodePoolCapability::Read });
+    let wanted = state.node_pools().filter(|p| p.name.starts_with(&options.prefix) && may(&p.name));
+    let rows = wanted.map(|p| pool_view(p));
     let page = page(rows, &options, |p| p.name.clone())?;
     Ok(ctx.read(index, &page.rows)?.next_token(page.next_token.as_deref()))
 }

@@ -13,14 +13,10 @@ use state::State;
 use uuid::Uuid;
 
 use crate::{
+    caller::Visible,
     reply::{HttpError, Reply},
     request::Ctx,
 };
-
-/// Is an object of this namespace asked for? `*` asks for all of them.
-pub(crate) fn in_namespace(wanted: &Namespace, namespace: &Namespace) -> bool {
-    wanted == "*" || wanted == namespace
-}
 
 /// Where ids begin (or, downwards, end) that have this text in front, or come after (before) it. A text may be
 /// anything: then it is a place a little too early, and [`cut`] passes over what stands between.
@@ -64,35 +60,42 @@ pub(crate) fn by_creation<T: Serialize, I: Iterator<Item = T>>(
     })
 }
 
-/// The page of the jobs of a namespace (`*` = of all) by namespace and id.
+/// Where the page of the jobs of one namespace begins.
+fn first(namespace: &Namespace, prefix: &str, token: Option<JobKey>, reverse: bool) -> JobKey {
+    if reverse {
+        // No name stands between one and the same with a zero byte behind it.
+        let end = JobKey::new(format!("{namespace}\0"), JobId::from(""));
+        token.map_or_else(|| end.clone(), |token| token.min(end.clone()))
+    } else {
+        let beginning = JobKey::new(namespace.clone(), JobId::from(prefix));
+        token.map_or_else(|| beginning.clone(), |token| token.max(beginning.clone()))
+    }
+}
+
+/// The page of the jobs that an answer may hold, by namespace and id.
 pub(crate) fn of_jobs<'s>(
     state: &'s State,
     options: &ListOptions,
-    namespace: &Namespace,
+    visible: &Visible,
     wanted: impl Fn(&Job) -> bool,
 ) -> Result<Page<&'s Arc<Job>>, PageError> {
     let token = start::<(String, String)>(options)?.map(|(namespace, id)| JobKey::new(namespace, JobId::from(id)));
-    let every = namespace == "*";
     let prefix = options.prefix.as_str();
-    let from = if every {
-        token
-    } else if options.reverse {
-        // No name stands between one and the same with a zero byte behind it.
-        let end = JobKey::new(format!("{namespace}\0"), JobId::from(""));
-        Some(token.map_or_else(|| end.clone(), |token| token.min(end.clone())))
-    } else {
-        let beginning = JobKey::new(namespace.clone(), JobId::from(prefix));
-        Some(token.map_or_else(|| beginning.clone(), |token| token.max(beginning.clone())))
+    let one = visible.one();
+    let from = match one {
+        None => token,
+        Some(namespace) => Some(first(namespace, prefix, token, options.reverse)),
     };
     let has = |job: &Job| job.id.as_str().starts_with(prefix);
     // Beyond the prefix, in the direction of travel, there is nothing of it any more.
     let beyond = |job: &Job| {
-        !every && (job.namespace != *namespace || (!has(job) && (options.reverse == (job.id.as_str() < prefix))))
+        one.is_some_and(|one| job.namespace != *one)
+            || (one.is_some() && !has(job) && (options.reverse == (job.id.as_str() < prefix)))
     };
     let rows = state
         .jobs_onward(from, options.reverse)
         .take_while(|job| !beyond(job))
-        .filter(|job| has(job) && in_namespace(namespace, &job.namespace) && wanted(job));
+        .filter(|job| has(job) && visible.shows(&job.namespace) && wanted(job));
     cut(rows, options, |job| (job.namespace.to_string(), job.id.to_string()))
 }
 

@@ -4,7 +4,7 @@
 use std::sync::{Arc, PoisonError};
 
 use api::{
-    client::{Address, Connection, tunnel, why},
+    client::{Address, Connection, tunnel, tunnel_behind, why},
     go_json,
 };
 use axum::body::Body;
@@ -123,7 +123,7 @@ pub(crate) async fn named_in_body(ctx: Ctx) -> Result<Reply, HttpError> {
 
 pub(crate) async fn forward(ctx: Ctx, node_id: NodeId) -> Result<Reply, HttpError> {
     let body = ctx.take_body();
-    let Ctx { app, method, uri, mut headers, upgrade, .. } = ctx;
+    let Ctx { app, method, uri, mut headers, gate, upgrade, .. } = ctx;
     let upgrade =
         upgrade.into_inner().unwrap_or_else(PoisonError::into_inner).filter(|_| headers.contains_key(UPGRADE));
     // What this side does for its client.
@@ -137,6 +137,9 @@ pub(crate) async fn forward(ctx: Ctx, node_id: NodeId) -> Result<Reply, HttpErro
         *request.headers_mut() = headers;
         if let Some(upgrade) = upgrade {
             request.extensions_mut().insert(upgrade);
+        }
+        if let Some(gate) = gate {
+            request.extensions_mut().insert(gate);
         }
         return match local.router.clone().oneshot(request).await {
             Ok(response) => Ok(Reply::foreign(response)),
@@ -165,7 +168,10 @@ pub(crate) async fn forward(ctx: Ctx, node_id: NodeId) -> Result<Reply, HttpErro
     }
     let mut response = connection.send(request).await.map_err(|e| no_path(&node, why(&e)))?;
     if let Some(upgrade) = upgrade.filter(|_| response.status() == StatusCode::SWITCHING_PROTOCOLS) {
-        tunnel(upgrade, &mut response);
+        match gate {
+            None => tunnel(upgrade, &mut response),
+            Some(gate) => tunnel_behind(gate, upgrade, &mut response),
+        }
         return Ok(Reply::foreign(response.map(|_| Body::empty())));
     }
     let (mut head, body) = response.into_parts();

@@ -14,7 +14,7 @@ use server::sweep::{Adopted, Which};
 use state::{State, Table};
 
 use crate::{
-    pages::in_namespace,
+    caller::READS_JOBS,
     reply::{HttpError, Reply},
     request::Ctx,
 };
@@ -50,12 +50,12 @@ pub(crate) async fn list(ctx: Ctx) -> Result<Reply, HttpError> {
     let (state, index) = ctx.watch_table(Table::RemoteTasks).await?;
     // By the text of the slot, which is not the order of the state: all are sorted.
     ctx.beside(move |ctx| {
-        let namespace = ctx.query.namespace();
+        let visible = ctx.visible(&state, READS_JOBS);
         let job = ctx.query.text("job");
         let times = ctx.server().config().times();
         let rows = state
             .remote_tasks()
-            .filter(|r| in_namespace(&namespace, &r.slot.namespace) && (job.is_empty() || r.slot.job_id == job))
+            .filter(|r| visible.shows(&r.slot.namespace) && (job.is_empty() || r.slot.job_id == job))
             .filter(|r| options.prefix.is_empty() || r.slot.to_string().starts_with(&options.prefix))
             .map(|record| Row { state: &state, record, times });
         let page = page(rows, &options, |row| row.record.slot.to_string())?;

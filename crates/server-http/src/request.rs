@@ -6,6 +6,7 @@ use std::{
 };
 
 use api::{
+    client::Gate,
     go_json,
     query::{ListOptions, Query},
 };
@@ -18,6 +19,7 @@ use server::{Answering, ServerHandle};
 use tokio::sync::Semaphore;
 
 use crate::{
+    caller::Caller,
     options::HttpOptions,
     reply::{HttpError, Reply},
 };
@@ -76,8 +78,12 @@ pub(crate) struct Ctx {
     pub(crate) params: Vec<(&'static str, String)>,
     pub(crate) query: Query,
     pub(crate) headers: HeaderMap,
+    /// Who sends it.
+    pub(crate) caller: Caller,
     /// Taken by whoever reads it. The lock makes a request shareable between threads, which a body is not.
     pub(crate) body: Mutex<Body>,
+    /// Decides a session by its first message, which brings its token.
+    pub(crate) gate: Option<Gate>,
     /// The connection after its upgrade, when the client asks for one.
     pub(crate) upgrade: Mutex<Option<hyper::upgrade::OnUpgrade>>,
 }

@@ -4,8 +4,11 @@ use futures::future::BoxFuture;
 use http::Method;
 
 use crate::{
-    agent, allocs, autopilot, deployments, drivers, evals, event_stream, exec, job_writes, jobs, keyring, metrics,
-    monitor, nodes, operator, proxy, refused, remote,
+    agent, allocs, autopilot,
+    caller::Unchecked,
+    deployments, drivers, evals, event_stream, exec, explain, job_writes, jobs, keyring, metrics, monitor,
+    needs::{Needs, needs},
+    nodes, operator, proxy, refused, remote,
     reply::{HttpError, Reply},
     request::Ctx,
     scaling, search, services, ui,
@@ -72,12 +75,13 @@ pub(crate) type Handler = fn(Ctx) -> BoxFuture<'static, Result<Reply, HttpError>
 /// An endpoint.
 pub(crate) struct Route {
     pub(crate) pattern: &'static str,
-    pub(crate) verbs: &'static [(Verbs, Handler)],
+    pub(crate) verbs: &'static [(Verbs, Needs, Handler)],
 }
 
 impl Route {
-    pub(crate) fn handler(&self, verb: Verb) -> Option<Handler> {
-        self.verbs.iter().find(|(verbs, _)| verbs.contain(verb)).map(|(_, handler)| *handler)
+    /// What answers, and what it needs.
+    pub(crate) fn answering(&self, verb: Verb) -> Option<(Needs, Handler)> {
+        self.verbs.iter().find(|(verbs, ..)| verbs.contain(verb)).map(|(_, needs, handler)| (*needs, *handler))
     }
 }
 
@@ -91,12 +95,14 @@ pub struct Endpoint {
 }
 
 /// What an endpoint does with a method.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Answered {
     /// `GET`, `PUT` (which stands for POST too), `DELETE` or `any`.
     pub method: &'static str,
     /// It answers only that this release does not do it, and why.
     pub refused: bool,
+    /// What its caller needs while ACLs are on, in Markdown.
+    pub needs: String,
     /// What it does, in a sentence; empty where there is nothing to say.
     pub doc: &'static str,
 }
@@ -105,23 +111,29 @@ pub struct Answered {
 pub fn endpoints() -> impl Iterator<Item = Endpoint> {
     ROUTES.iter().zip(TOLD).map(|(route, told)| {
         let verbs = route.verbs.iter().zip(*told);
-        let verbs =
-            verbs.map(|((verbs, _), (refused, doc))| Answered { method: verbs.shown(), refused: *refused, doc });
+        let verbs = verbs.map(|((verbs, needs, _), (refused, doc))| Answered {
+            method: verbs.shown(),
+            refused: *refused,
+            needs: needs.shown(),
+            doc,
+        });
         Endpoint { pattern: route.pattern, verbs: verbs.collect() }
     })
 }
 
 macro_rules! routes {
-    ($($pattern:literal $params:tt $($verb:ident $entry:tt)+;)*) => {
+    ($($pattern:literal $params:tt $($verb:ident $needs:tt $entry:tt)+;)*) => {
         pub(crate) const ROUTES: &[Route] = &[$(
-            Route { pattern: $pattern, verbs: &[$((Verbs::$verb, routes!(@handler $entry))),+] },
+            Route { pattern: $pattern, verbs: &[$((Verbs::$verb, needs!($needs), routes!(@handler $needs $entry))),+] },
         )*];
         /// What the reference says of each, as they stand in [`ROUTES`]: it is refused, and what it does.
         const TOLD: &[&[(bool, &str)]] = &[$(&[$(routes!(@told $entry)),+]),*];
     };
-    (@handler [refused $handler:path]) => { |ctx| Box::pin($handler(ctx)) };
-    (@handler [other $handler:path, $doc:literal]) => { |ctx| Box::pin($handler(ctx)) };
-    (@handler [$name:ident $(($body:ty))? -> $reply:ty = $handler:path,
+    (@handler (handler $needs:literal) [$name:ident $(($body:ty))? -> $reply:ty = $handler:path,
+        $doc:literal]) => { |ctx| Box::pin($handler(Unchecked::new(ctx))) };
+    (@handler $needs:tt [refused $handler:path]) => { |ctx| Box::pin($handler(ctx)) };
+    (@handler $needs:tt [other $handler:path, $doc:literal]) => { |ctx| Box::pin($handler(ctx)) };
+    (@handler $needs:tt [$name:ident $(($body:ty))? -> $reply:ty = $handler:path,
         $doc:literal]) => { |ctx| Box::pin($handler(ctx)) };
     (@told [refused $handler:path]) => { (true, "") };
     (@told [other $handler:path, $doc:literal]) => { (false, $doc) };
@@ -244,9 +256,13 @@ mod tests {
     #[test]
     fn methods() {
         let (gc, _) = find("/v1/system/gc").expect("route");
-        assert!(gc.handler(Verb::Put).is_some() && gc.handler(Verb::Post).is_none() && gc.handler(Verb::Get).is_none());
+        assert!(
+            gc.answering(Verb::Put).is_some()
+                && gc.answering(Verb::Post).is_none()
+                && gc.answering(Verb::Get).is_none()
+        );
         let (jobs, _) = find("/v1/jobs").expect("route");
-        assert!(jobs.handler(Verb::Post).is_some() && jobs.handler(Verb::Delete).is_none());
+        assert!(jobs.answering(Verb::Post).is_some() && jobs.answering(Verb::Delete).is_none());
         assert!(Verb::of(&Method::PATCH).is_none());
     }
 

@@ -1,5 +1,6 @@
 //! Scaling policies: what autoscalers read of jobs.
 
+use access::Need;
 use api::{
     paging::page,
     shapes::{ScalingPolicyDetail, ScalingPolicyStub},
@@ -9,7 +10,7 @@ use server::Watched;
 use state::{State, Table};
 
 use crate::{
-    pages::in_namespace,
+    needs::LISTS_SCALING as SCALING,
     reply::{HttpError, Reply},
     request::Ctx,
 };
@@ -22,9 +23,12 @@ fn all(state: &State) -> impl Iterator<Item = (&Job, &Scaling)> {
 pub(crate) async fn list(ctx: Ctx) -> Result<Reply, HttpError> {
     let options = ctx.list_options()?;
     let (state, index) = ctx.watch_table(Table::Jobs).await?;
-    let (namespace, job, kind) = (ctx.query.namespace(), ctx.query.text("job"), ctx.query.text("type"));
+    let (job, kind) = (ctx.query.text("job"), ctx.query.text("type"));
+    let visible = SCALING.map(|all_of| {
+        ctx.visible_where(&state, ctx.query.namespace(), |namespace| Need::NamespaceAll { namespace, all_of })
+    });
     let wanted = |(of, policy): &(&Job, &Scaling)| {
-        in_namespace(&namespace, &of.namespace)
+        visible.iter().any(|visible| visible.shows(&of.namespace))
             && (job.is_empty() || of.id == *job)
             && policy.kind.starts_with(kind)
             && policy.id.starts_with(&options.prefix)

@@ -15,8 +15,8 @@ use server::Watched;
 use state::{State, Table};
 
 use crate::{
+    caller::of_services,
     jobs,
-    pages::in_namespace,
     reply::{HttpError, Reply},
     request::Ctx,
 };
@@ -24,12 +24,9 @@ use crate::{
 pub(crate) async fn list(ctx: Ctx) -> Result<Reply, HttpError> {
     let options = ctx.list_options()?;
     let (state, index) = ctx.watch_table(Table::Services).await?;
-    let namespace = ctx.query.namespace();
+    let visible = ctx.visible_where(&state, ctx.query.namespace(), of_services);
     let mut tags: BTreeMap<Namespace, BTreeMap<Arc<str>, BTreeSet<String>>> = BTreeMap::new();
-    for r in state
-        .services()
-        .filter(|r| in_namespace(&namespace, &r.namespace) && r.service_name.starts_with(&options.prefix))
-    {
+    for r in state.services().filter(|r| visible.shows(&r.namespace) && r.service_name.starts_with(&options.prefix)) {
         tags.entry(r.namespace.clone())
             .or_default()
             .entry(r.service_name.clone())
@@ -61,7 +58,8 @@ pub(crate) async fn get(ctx: Ctx) -> Result<Reply, HttpError> {
     let state = ctx.watch(watched, index_of).await?;
     let index = index_of(&state);
     let rows: Vec<Arc<ServiceRegistration>> = if namespace == "*" {
-        state.services().filter(|r| *r.service_name == *name).cloned().collect()
+        let visible = ctx.visible_where(&state, namespace.clone(), of_services);
+        state.services().filter(|r| *r.service_name == *name && visible.shows(&r.namespace)).cloned().collect()
     } else {
         state.services_by_name(&namespace, &name).cloned().collect()
     };

@@ -120,7 +120,7 @@ mod tests {
             assert!(reads.contains(pattern), "{pattern} is no endpoint that reads");
         }
         for route in ROUTES.iter().filter(|route| FROM_STATE.contains(&route.pattern)) {
-            assert!(route.handler(Verb::Get).is_some(), "{}", route.pattern);
+            assert!(route.answering(Verb::Get).is_some(), "{}", route.pattern);
         }
     }
 

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use api::client::Gate;
 use api::shapes::{ExecHandshake, ExecInput as Input, ExecIo, ExecOutput as Output, ExecResult};
 use axum::{
     extract::{
@@ -35,6 +36,7 @@ pub(super) async fn exec(
     State(handle): State<ClientHandle>,
     Path(alloc): Path<String>,
     query: Query,
+    gate: Option<axum::Extension<Gate>>,
     upgrade: Result<WebSocketUpgrade, axum::extract::ws::rejection::WebSocketUpgradeRejection>,
 ) -> Response {
     let upgrade = match upgrade {
@@ -44,11 +46,11 @@ pub(super) async fn exec(
     // What is wrong with the request is said after the upgrade: clients read the reason of the close frame.
     upgrade
         .max_message_size(MAX_MESSAGE)
-        .on_upgrade(move |socket| async move { serve(socket, &handle, &alloc, &query).await })
+        .on_upgrade(move |socket| async move { serve(socket, &handle, &alloc, &query, gate.map(|gate| gate.0)).await })
 }
 
-async fn serve(mut socket: WebSocket, handle: &ClientHandle, alloc: &str, query: &Query) {
-    let session = match open(&mut socket, handle, alloc, query).await {
+async fn serve(mut socket: WebSocket, handle: &ClientHandle, alloc: &str, query: &Query, gate: Option<Gate>) {
+    let session = match open(&mut socket, handle, alloc, query, gate).await {
         Ok(session) => session,
         Err(error) => {
             let (mut sink, mut stream) = socket.split();
@@ -109,17 +111,22 @@ async fn open(
     handle: &ClientHandle,
     alloc: &str,
     query: &Query,
+    gate: Option<Gate>,
 ) -> Result<ExecSession, RequestError> {
+    let mut token = String::new();
     if query.flag("ws_handshake")? {
         let first = match socket.recv().await {
             Some(Ok(Message::Text(text))) => serde_json::from_str::<ExecHandshake>(&text).ok(),
             _ => None,
         };
         match first {
-            Some(ExecHandshake { version: 1, .. }) => {}
+            Some(ExecHandshake { version: 1, auth_token }) => token = auth_token,
             Some(other) => return Err(RequestError::Invalid(format!("unexpected handshake value: {}", other.version))),
             None => return Err(RequestError::Invalid("no handshake has come first".into())),
         }
+    }
+    if gate.is_some_and(|gate| !gate.admits(token.trim())) {
+        return Err(RequestError::Failed("Permission denied".to_owned()));
     }
     if handle.config().disable_remote_exec {
         let why = "Permission denied: commands in tasks are turned off on this node (client.disable_remote_exec)";

@@ -1,6 +1,7 @@
 //! The HTTP API of a real server in this process, over real sockets: headers, texts, status codes, and what clients
 //! do with them.
 
+mod acl;
 mod admission;
 mod answers;
 mod broken;

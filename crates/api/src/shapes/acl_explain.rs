@@ -1,0 +1,52 @@
+//! Which rule allows or denies a request. Ours, not in the API that we follow.
+
+use serde::{Deserialize, Serialize};
+
+/// `PUT /v1/acl/explain`: a request that is not carried out.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct AclExplainRequest {
+    /// Its method.
+    pub method: String,
+    /// Its path, with its query.
+    pub path: String,
+    /// Secret of the token that it shows; empty = that of the question.
+    pub token: String,
+}
+
+impl std::fmt::Debug for AclExplainRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AclExplainRequest")
+            .field("method", &self.method)
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is decided of a request, and why.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct AclExplanation {
+    /// The endpoint that its path names.
+    pub endpoint: String,
+    /// What the endpoint needs, in Markdown.
+    pub needs: String,
+    /// It is allowed, as far as method and path tell.
+    pub allowed: bool,
+    /// What else decides, which only a whole request tells; empty = nothing.
+    pub depends: String,
+    /// The decisions that were made, in order.
+    pub rules: Vec<AclRule>,
+}
+
+/// One decision.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct AclRule {
+    /// What was needed.
+    pub need: String,
+    /// It is given.
+    pub allowed: bool,
+    /// Policy, block and capability that allow or deny it.
+    pub why: String,
+}

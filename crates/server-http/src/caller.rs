@@ -1,0 +1,214 @@
+//! Who sends a request, and what that caller may.
+
+use std::{collections::HashSet, fmt, sync::Arc};
+
+use access::{Access, Capability, Decision, Need};
+use api::client::Gate;
+use http::{HeaderMap, StatusCode, header::AUTHORIZATION};
+use model::Namespace;
+use server::ServerHandle;
+use state::State;
+
+use crate::{
+    reply::HttpError,
+    request::{App, Ctx},
+};
+
+/// The answer to whoever may not.
+pub(crate) const DENIED: &str = "Permission denied";
+
+/// Who knows tokens: the rights of whoever shows one, at this moment. The text is empty when none is shown; None = it
+/// is no valid token. A server without it has no ACLs: it answers everybody.
+pub type Authority = Arc<dyn Fn(&ServerHandle, &str) -> Option<Arc<Access>> + Send + Sync>;
+
+/// Who sends a request. Without ACLs everybody may everything.
+#[derive(Clone)]
+pub(crate) struct Caller(Option<Arc<Access>>);
+
+impl fmt::Debug for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Caller").field(&self.0.is_some()).finish()
+    }
+}
+
+/// The token of a request: the header of its own, else a bearer token. Empty = none is shown.
+pub(crate) fn token(headers: &HeaderMap) -> &str {
+    let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim).unwrap_or_default();
+    let own = text("x-nomad-token");
+    if !own.is_empty() {
+        return own;
+    }
+    let bearer = text(AUTHORIZATION.as_str()).split_once(' ');
+    bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map_or("", |(_, token)| token.trim())
+}
+
+pub(crate) fn denied() -> HttpError {
+    HttpError::new(StatusCode::FORBIDDEN, DENIED)
+}
+
+impl Caller {
+    /// Whoever shows this token.
+    pub(crate) fn of(authority: Option<&Authority>, server: &ServerHandle, token: &str) -> Result<Self, HttpError> {
+        match authority {
+            None => Ok(Self(None)),
+            Some(known) => known(server, token).map(|access| Self(Some(access))).ok_or_else(denied),
+        }
+    }
+
+    /// Somebody without rights.
+    pub(crate) fn nobody(app: &App) -> Self {
+        Self(app.options.authority.as_ref().map(|_| Arc::new(Access::none())))
+    }
+
+    /// May the caller?
+    pub(crate) fn may(&self, need: &Need<'_>) -> bool {
+        self.0.as_ref().is_none_or(|access| access.allows(need))
+    }
+
+    /// The decision with its reason; None = there are no ACLs.
+    pub(crate) fn decision(&self, need: &Need<'_>) -> Option<Decision<'_>> {
+        self.0.as_ref().map(|access| access.decide(need))
+    }
+
+    /// Refuses what the caller may not.
+    pub(crate) fn check(&self, need: &Need<'_>) -> Result<(), HttpError> {
+        if self.may(need) { Ok(()) } else { Err(denied()) }
+    }
+
+    /// Everything is allowed, to whatever namespace it belongs.
+    fn sees_all(&self) -> bool {
+        self.0.as_ref().is_none_or(|access| access.is_management())
+    }
+}
+
+/// The namespaces whose objects an answer may hold: those that are asked for and that the caller may see. It comes
+/// from [`Ctx::visible`] only.
+pub(crate) enum Visible {
+    /// One, which was decided before the handler ran.
+    One(Namespace),
+    /// All.
+    All,
+    /// These of all.
+    Some(HashSet<Namespace>),
+}
+
+impl Visible {
+    /// May an object of this namespace be shown?
+    pub(crate) fn shows(&self, namespace: &Namespace) -> bool {
+        match self {
+            Self::One(one) => one == namespace,
+            Self::All => true,
+            Self::Some(some) => some.contains(namespace),
+        }
+    }
+
+    /// The one namespace that is asked for.
+    pub(crate) fn one(&self) -> Option<&Namespace> {
+        match self {
+            Self::One(one) => Some(one),
+            Self::All | Self::Some(_) => None,
+        }
+    }
+}
+
+/// What the services of a namespace need.
+pub(crate) fn of_services(namespace: &str) -> Need<'_> {
+    Need::Services(namespace)
+}
+
+/// What lists need of each namespace.
+pub(crate) const LISTS_JOBS: &[Capability] = &[Capability::ListJobs];
+/// What objects of jobs need.
+pub(crate) const READS_JOBS: &[Capability] = &[Capability::ReadJob];
+
+impl Ctx {
+    /// The namespaces of the request in which the caller has one of these.
+    pub(crate) fn visible(&self, state: &State, any_of: &'static [Capability]) -> Visible {
+        self.visible_where(state, self.query.namespace(), |namespace| Need::Namespace { namespace, any_of })
+    }
+
+    /// The same for a namespace that need not be the request's.
+    pub(crate) fn visible_where(&self, state: &State, wanted: Namespace, need: impl Fn(&str) -> Need<'_>) -> Visible {
+        if wanted != "*" {
+            return match self.caller.may(&need(wanted.as_str())) {
+                true => Visible::One(wanted),
+                false => Visible::Some(HashSet::new()),
+            };
+        }
+        if self.caller.sees_all() {
+            return Visible::All;
+        }
+        let names = state.namespaces().map(|n| n.name.clone());
+        Visible::Some(names.filter(|name| self.caller.may(&need(name.as_str()))).collect())
+    }
+}
+
+/// A request whose handler decides whether it may be answered. Parts of it can be read; its server is reached by a
+/// decision only.
+pub(crate) struct Unchecked(Ctx);
+
+impl Unchecked {
+    pub(crate) fn new(ctx: Ctx) -> Self {
+        Self(ctx)
+    }
+
+    /// What the request says, to decide with.
+    pub(crate) fn said(&self) -> &Ctx {
+        &self.0
+    }
+
+    /// The request, if its caller may.
+    pub(crate) fn check(self, need: &Need<'_>) -> Result<Ctx, HttpError> {
+        self.0.caller.check(need)?;
+        Ok(self.0)
+    }
+
+    /// The request, if its caller may all of this.
+    pub(crate) fn check_all<'n>(self, needs: impl IntoIterator<Item = Need<'n>>) -> Result<Ctx, HttpError> {
+        for need in needs {
+            self.0.caller.check(&need)?;
+        }
+        Ok(self.0)
+    }
+
+    /// The request, whose answer goes on only once its first message has passed the gate.
+    pub(crate) fn behind(self, gate: Gate) -> Ctx {
+        Ctx { gate: Some(gate), ..self.0 }
+    }
+
+    /// The request, only to tell its sender that it is refused.
+    pub(crate) fn into_refusal(self) -> Ctx {
+        self.0
+    }
+
+    /// The request, for an answer that leaves out what its caller may not see. `some` = there is something that it may.
+    pub(crate) fn filtering(self, some: impl FnOnce(&Caller) -> bool) -> Result<Ctx, HttpError> {
+        if some(&self.0.caller) { Ok(self.0) } else { Err(denied()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use api::client::Gate;
+    use http::{HeaderMap, HeaderName, HeaderValue};
+
+    use super::token;
+
+    #[test]
+    fn the_token_of_a_request() {
+        for (headers, shown) in [
+            (&[][..], ""),
+            (&[("x-nomad-token", " a ")], "a"),
+            (&[("authorization", "bEARER b")], "b"),
+            (&[("authorization", "Basic b")], ""),
+            (&[("x-nomad-token", "a"), ("authorization", "Bearer b")], "a"),
+            (&[("x-nomad-token", " "), ("authorization", "Bearer b")], "b"),
+        ] {
+            let map: HeaderMap = headers
+                .iter()
+                .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
+                .collect();
+            assert_eq!(token(&map), shown, "{headers:?}");
+        }
+    }
+}
