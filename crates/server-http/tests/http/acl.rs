@@ -13,7 +13,7 @@ use std::{
 use access::Identity;
 use api::client::{Address, Connection};
 use bytes::Bytes;
-use http::{Method, Request, StatusCode};
+use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
 use server_http::{HttpOptions, Limits, Records, TokenRights};
