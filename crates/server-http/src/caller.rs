@@ -189,7 +189,6 @@ impl Unchecked {
 
 #[cfg(test)]
 mod tests {
-    use api::client::Gate;
     use http::{HeaderMap, HeaderName, HeaderValue};
 
     use super::token;

@@ -73,7 +73,12 @@ async fn next(
 fn need(topic: Topic, namespace: &str) -> Need<'_> {
     match topic {
         Topic::Node => Need::Node(Level::Read),
-        Topic::NodePool => Need::Management,
+        Topic::NodePool
+        | Topic::AclPolicy
+        | Topic::AclToken
+        | Topic::AclRole
+        | Topic::AclAuthMethod
+        | Topic::AclBindingRule => Need::Management,
         Topic::Recovery => Need::Operator(Level::Read),
         Topic::Job | Topic::Evaluation | Topic::Allocation | Topic::Deployment | Topic::RemoteTask | Topic::Service => {
             Need::Namespace { namespace, any_of: READS_JOBS }
