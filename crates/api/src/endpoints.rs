@@ -138,7 +138,8 @@ macro_rules! endpoints {
     "/v1/nodes" () Get (node Read) [nodes -> Vec<Node> = nodes::list, "Lists nodes."];
     "/v1/node/pools" ()
         Get (any_pool Read) [node_pools -> Vec<NodePoolView> = nodes::pools, "Lists node pools."]
-        Put (management) [refused refused::node_pools];
+        Put (management)
+            [node_pools_put (NodePool) -> Raw = nodes::put_pool, "Creates or changes a node pool."];
     "/v1/node/pool/*name/nodes" (name)
         Get (pool_nodes) [node_pool_nodes -> Vec<Node> = nodes::pool_nodes, "Lists the nodes \
         of a pool."];
@@ -147,8 +148,10 @@ macro_rules! endpoints {
         of a pool."];
     "/v1/node/pool/*name" (name)
         Get (pool Read) [node_pool -> NodePoolView = nodes::pool, "Reads a node pool."]
-        Put (pool Write) [refused refused::node_pools]
-        Delete (pool Delete) [refused refused::node_pools];
+        Put (pool Write)
+            [node_pool_put (NodePool) -> Raw = nodes::put_pool_named, "Creates or changes a node pool."]
+        Delete (pool Delete)
+            [node_pool_delete -> Raw = nodes::delete_pool, "Deletes a node pool that nothing uses."];
     "/v1/node/:id/allocations" (id) Get (node Read) [node_allocations -> Vec<Allocation> = nodes::allocations,
         "Lists the allocations of a node."];
     "/v1/node/:id/drain" (id)
@@ -353,11 +356,15 @@ macro_rules! endpoints {
     "/v1/namespaces" ()
         Get (handler "nothing: those in which the caller has a capability are listed")
             [namespaces -> Vec<NamespaceRecord> = operator::namespaces, "Lists namespaces."];
-    "/v1/namespace" () Put (management) [refused refused::namespace_writes];
+    "/v1/namespace" ()
+        Put (management)
+            [namespaces_put (NamespaceRecord) -> Raw = operator::put_namespace, "Creates or changes a namespace."];
     "/v1/namespace/:name" (name)
         Get (namespace) [namespace -> NamespaceRecord = operator::namespace, "Reads a namespace."]
-        Put (management) [refused refused::namespace_writes]
-        Delete (management) [refused refused::namespace_writes];
+        Put (management)
+            [namespace_put (NamespaceRecord) -> Raw = operator::put_namespace_named, "Creates or changes a namespace."]
+        Delete (management)
+            [namespace_delete -> Raw = operator::delete_namespace, "Deletes a namespace that nothing uses."];
     "/v1/search" ()
         Put (handler "what reading the objects needs, by context; others are left out")
             [search (SearchRequest) -> SearchResponse = search::prefix, "Finds objects by the beginning \

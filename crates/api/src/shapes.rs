@@ -24,7 +24,7 @@ pub use exec::*;
 pub use files::*;
 pub use jobs::*;
 pub use keyring::*;
-pub use model::records::{JobSummary, NamespaceRecord, Submission};
+pub use model::records::{JobSummary, NamespaceRecord, NodePool, Submission};
 pub use node_identity::*;
 pub use remote::*;
 pub use services::*;

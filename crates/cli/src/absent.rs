@@ -18,11 +18,6 @@ const ABSENT: &[(&[&str], &str)] = &[
     ),
     (&["license"], "Drover needs no licence."),
     (&["login"], NO_ACCESS_CONTROL),
-    (&["namespace", "apply"], NAMESPACES),
-    (&["namespace", "delete"], NAMESPACES),
-    (&["node", "pool", "apply"], NODE_POOLS),
-    (&["node", "pool", "delete"], NODE_POOLS),
-    (&["node", "pool", "init"], NODE_POOLS),
     (&["operator", "autopilot", "get-config"], NO_AUTOPILOT),
     (&["operator", "autopilot", "set-config"], NO_AUTOPILOT),
     (&["operator", "client-state"], "A running node tells what it has: `drover node audit`."),
@@ -75,10 +70,8 @@ const ABSENT: &[(&[&str], &str)] = &[
 const NO_ACCESS_CONTROL: &str = "There is no access control yet: whoever reaches an agent may do everything.";
 const ACTIONS: &str = "Actions of tasks cannot be run yet; `drover exec JOB -- COMMAND` runs a command beside a task.";
 const ENTERPRISE: &str = "Only Nomad Enterprise has what it is for.";
-const NAMESPACES: &str = "Namespaces cannot be changed yet; there is one, \"default\".";
 const NO_GOSSIP: &str =
     "Servers and nodes do not gossip: servers that share a store have one key, server.encrypt in their configuration.";
-const NODE_POOLS: &str = "Pools of nodes cannot be changed yet; one is there as soon as a node names it.";
 const NO_AUTOPILOT: &str = "There is nothing to configure: etcd decides which server leads. `drover operator autopilot \
     health` shows how the servers are.";
 const NO_RAFT: &str = "There is no Raft between servers: etcd decides which one leads. `drover operator autopilot \

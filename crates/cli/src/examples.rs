@@ -259,6 +259,12 @@ drover stop -purge hello    stop a job and delete it"
 
 fn namespace(verb: &str) -> Option<&'static str> {
     Some(match verb {
+        "apply" => {
+            "\
+drover namespace apply -description Staging staging    create a namespace, or change its description
+drover namespace apply staging.hcl    create or replace a namespace from a file"
+        }
+        "delete" => "drover namespace delete staging    delete a namespace that nothing uses",
         "inspect" => "drover namespace inspect default    print a namespace as JSON",
         "list" => "drover namespace list    list all namespaces",
         "status" => "drover namespace status default    show one namespace",
@@ -316,6 +322,9 @@ drover node intro create -node-name n7 -node-pool gpu -ttl 10m    admit only tha
 drover node meta apply -node-id n1 rack=r2    set a key
 drover node meta apply -node-id n1 -unset rack    remove a key"
         }
+        ("pool", "apply") => "drover node pool apply pool.nomad.hcl    create or replace a node pool",
+        ("pool", "delete") => "drover node pool delete gpu    delete a node pool that nothing uses",
+        ("pool", "init") => "drover node pool init    write an example, pool.nomad.hcl",
         ("pool", "info") => "drover node pool info default    show one node pool",
         ("pool", "jobs") => "drover node pool jobs default    list its jobs",
         ("pool", "list") => "drover node pool list    list all node pools",

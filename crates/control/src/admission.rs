@@ -12,7 +12,7 @@ use model::{
 };
 use state::{ALL_NODE_POOL, State};
 
-use crate::Refused;
+use crate::{Refused, spaces};
 
 pub use remote::undeliverable;
 
@@ -194,28 +194,16 @@ pub fn warnings(state: &State, job: &Job, times: &Times) -> Vec<String> {
 /// When its namespace or node pool does not exist, or when the job asks for something that is forbidden or missing
 /// there.
 pub fn check_references(state: &State, job: &Job) -> Result<(), Refused> {
-    if state.namespace(&job.namespace).is_none() {
-        return Err(Refused::Invalid(format!("job {:?} is in nonexistent namespace {:?}", job.id, job.namespace)));
-    }
+    let Some(namespace) = state.namespace(&job.namespace) else {
+        let why = format!("job {:?} is in nonexistent namespace {:?}", job.id, job.namespace);
+        return Err(Refused::several(&[why]));
+    };
     if state.node_pool(&job.node_pool).is_none() && job.node_pool != ALL_NODE_POOL {
         return Err(Refused::Invalid(format!("job {:?} is in nonexistent node pool {:?}", job.id, job.node_pool)));
     }
-    let capabilities = state.namespace(&job.namespace).and_then(|namespace| namespace.capabilities.as_ref());
-    if let Some(capabilities) = capabilities {
-        let allowed = |driver: &String| {
-            (capabilities.enabled_task_drivers.is_empty() || capabilities.enabled_task_drivers.contains(driver))
-                && !capabilities.disabled_task_drivers.contains(driver)
-        };
-        let tasks = job.task_groups.iter().flat_map(|group| &group.tasks);
-        let refused: Vec<&str> = tasks.filter(|task| !allowed(&task.driver)).map(|task| &*task.driver).collect();
-        if !refused.is_empty() {
-            return Err(Refused::Invalid(format!(
-                "job {:?} uses drivers that the namespace {:?} does not allow: {}",
-                job.id,
-                job.namespace,
-                refused.join(", ")
-            )));
-        }
+    let beyond = spaces::beyond_capabilities(namespace, job);
+    if !beyond.is_empty() {
+        return Err(Refused::several(&beyond));
     }
     let undeliverable = remote::undeliverable(state, job);
     if !undeliverable.is_empty() {

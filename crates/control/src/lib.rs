@@ -15,6 +15,7 @@
 //! | [`introduction`] | which nodes the servers take, by what they show |
 //! | [`leases`] | which leases have run out, and whether the servers are to blame |
 //! | [`nodes`] | which nodes may register, and the effects of their facts, readiness and loss |
+//! | [`spaces`] | changes of namespaces and node pools, and what jobs of a namespace may use |
 //! | [`sessions`] | which session of a node is heard |
 //! | [`supervision`] | changes of the records of remote tasks |
 //! | [`jobs`], [`dispatch`], [`scaling`], [`plan`] | the effects of requests about jobs |
@@ -49,6 +50,7 @@ pub mod reports;
 pub mod runtimes;
 pub mod scaling;
 pub mod sessions;
+pub mod spaces;
 pub mod supervision;
 pub mod takeover;
 

@@ -131,6 +131,18 @@ impl Refused {
     pub fn not_found(kind: Kind, name: impl fmt::Display) -> Self {
         Self::NotFound { kind, name: name.to_string() }
     }
+    /// [`Refused::Invalid`] for one or more reasons, in the layout that stock clients print.
+    pub(crate) fn several(reasons: &[String]) -> Self {
+        Self::Invalid(list(reasons))
+    }
+}
+
+/// Reasons in the layout that stock clients print.
+pub(crate) fn list(reasons: &[String]) -> String {
+    let head =
+        if reasons.len() == 1 { "1 error occurred:".to_owned() } else { format!("{} errors occurred:", reasons.len()) };
+    let lines: String = reasons.iter().map(|why| format!("\n\t* {why}")).collect();
+    format!("{head}{lines}\n\n")
 }
 
 fn enforce_text(expected: StoreIndex, actual: Option<StoreIndex>) -> String {

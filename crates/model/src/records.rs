@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    go_duration::GoDuration,
     ids::{JobId, Namespace, StoreIndex},
     job::Meta,
     scaling::ScalingEvent,
@@ -60,6 +61,9 @@ pub struct NodePool {
     pub description: String,
     /// Free metadata.
     pub meta: Meta,
+    /// How long an identity of its nodes is valid; 0 = the servers' default.
+    #[serde(rename = "NodeIdentityTTL")]
+    pub node_identity_ttl: GoDuration,
     /// Overrides of the cluster's scheduler settings.
     pub scheduler_configuration: Option<NodePoolScheduler>,
     /// Index of its creation.

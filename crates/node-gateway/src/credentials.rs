@@ -74,7 +74,10 @@ pub(crate) fn renewed(gateway: &Gateway, node: &Node, term: Option<Term>, asked:
         return None;
     }
     let settings = &gateway.settings;
-    let signing = Signing { region: &settings.region, now, ttl: settings.identity_ttl, id: gateway.backend.new_id() };
+    let state = gateway.backend.published();
+    let of_pool = state.node_pool(&node.pool).map(|pool| pool.node_identity_ttl).filter(|ttl| ttl.nanos() > 0);
+    let ttl = of_pool.map_or(settings.identity_ttl, |ttl| ttl.to_std());
+    let signing = Signing { region: &settings.region, now, ttl, id: gateway.backend.new_id() };
     let claims = NodeClaims::identity(node, signing);
     match gateway.backend.sign_node(&claims) {
         Ok(token) => Some((Issued { key, claims }.term(), token)),

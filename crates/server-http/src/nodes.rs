@@ -10,6 +10,7 @@ use api::{
         NodePoolView, NodeUpdateResponse, node_detail,
     },
 };
+use http::StatusCode;
 use model::{Eligibility, Node, NodeId, node::Attributes};
 use server::requests::{DrainNode, NodeChanged};
 use state::{ALL_NODE_POOL, NodePool, Table};
@@ -164,6 +165,7 @@ pub(crate) fn pool_view(p: &NodePool) -> NodePoolView {
         name: p.name.to_string(),
         description: p.description.clone(),
         meta: p.meta.clone(),
+        node_identity_ttl: p.node_identity_ttl,
         scheduler_configuration: p.scheduler_configuration.as_ref().and_then(|c| serde_json::to_value(c).ok()),
         hash: None,
         create_index: p.create_index,
@@ -191,6 +193,29 @@ pub(crate) async fn pool(ctx: Ctx) -> Result<Reply, HttpError> {
         ctx.watch_object(Table::NodePools, &name, |s| s.node_pool(&name).cloned(), |p| p.modify_index).await?;
     let pool = pool.ok_or_else(|| pool_not_found().read_at(index))?;
     ctx.read(index, &pool_view(&pool))
+}
+
+pub(crate) async fn put_pool(ctx: Ctx) -> Result<Reply, HttpError> {
+    store_pool(ctx, None).await
+}
+
+pub(crate) async fn put_pool_named(ctx: Ctx) -> Result<Reply, HttpError> {
+    let name = ctx.param("name").to_owned();
+    store_pool(ctx, Some(name)).await
+}
+
+async fn store_pool(ctx: Ctx, named: Option<String>) -> Result<Reply, HttpError> {
+    let pool: NodePool = ctx.json().await?;
+    if named.is_some_and(|named| *pool.name != *named) {
+        return Err(HttpError::bad_request("Node pool name does not match request path"));
+    }
+    let index = ctx.server().put_node_pool(pool).await?;
+    Ok(Reply::empty(StatusCode::OK).written_at(index))
+}
+
+pub(crate) async fn delete_pool(ctx: Ctx) -> Result<Reply, HttpError> {
+    let index = ctx.server().delete_node_pool(ctx.param("name").into()).await?;
+    Ok(Reply::empty(StatusCode::OK).written_at(index))
 }
 
 pub(crate) async fn pool_nodes(ctx: Ctx) -> Result<Reply, HttpError> {

@@ -2,6 +2,7 @@
 
 use access::Need;
 use api::{
+    go_json,
     paging::page,
     shapes::{
         RaftConfiguration, RaftServer, RecoveryNode, RecoveryView, SchedulerConfigResponse, SchedulerConfigUpdate,
@@ -186,4 +187,38 @@ pub(crate) async fn namespace(ctx: Ctx) -> Result<Reply, HttpError> {
         ctx.watch_object(Table::Namespaces, &name, |s| s.namespace(&name).cloned(), |n| n.modify_index).await?;
     let found = found.ok_or_else(|| HttpError::not_found("Namespace not found").read_at(index))?;
     ctx.read(index, &*found)
+}
+
+pub(crate) async fn put_namespace(ctx: Ctx) -> Result<Reply, HttpError> {
+    store_namespace(ctx, None).await
+}
+
+pub(crate) async fn put_namespace_named(ctx: Ctx) -> Result<Reply, HttpError> {
+    let name = ctx.param("name").to_owned();
+    store_namespace(ctx, Some(name)).await
+}
+
+async fn store_namespace(ctx: Ctx, named: Option<String>) -> Result<Reply, HttpError> {
+    let body: serde_json::Value = ctx.json().await?;
+    for claims in ["RequiredExtraClaims", "OptionalExtraClaims"] {
+        if body.get(claims).and_then(serde_json::Value::as_object).is_some_and(|given| !given.is_empty()) {
+            return Err(HttpError::unsupported(
+                format_args!("{claims} of namespaces"),
+                "identities have the claims of their task alone; leave it out",
+            ));
+        }
+    }
+    // Read anew from its text: that reader takes null for a default, as Go does.
+    let record: NamespaceRecord = go_json::from_slice(&serde_json::to_vec(&body).map_err(HttpError::internal)?)
+        .map_err(|e| HttpError::bad_request(format_args!("failed to decode the request's body: {e}")))?;
+    if named.is_some_and(|named| record.name.as_str() != named) {
+        return Err(HttpError::bad_request("Namespace name does not match request path"));
+    }
+    let index = ctx.server().put_namespace(record).await?;
+    Ok(Reply::empty(StatusCode::OK).written_at(index))
+}
+
+pub(crate) async fn delete_namespace(ctx: Ctx) -> Result<Reply, HttpError> {
+    let index = ctx.server().delete_namespace(Namespace::from(ctx.param("name"))).await?;
+    Ok(Reply::empty(StatusCode::OK).written_at(index))
 }

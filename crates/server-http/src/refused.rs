@@ -22,8 +22,6 @@ unsupported! {
     variables: "variables", "it has no encrypted store for them; use template or env in the job";
     volumes: "volumes and CSI plugins", "use host volumes of the node's configuration";
     action: "actions of jobs", "run the command with alloc exec";
-    node_pools: "creating, changing and deleting node pools", "the built-in pools are default and all";
-    namespace_writes: "creating, changing and deleting namespaces", "the only namespace is default";
     monitor_export: "the agent's older log", "read its log_file or its journal; /v1/agent/monitor follows the log \
         from now on";
     debug: "profiling over HTTP", "use the system's profilers on the agent's process";

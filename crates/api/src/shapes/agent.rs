@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use model::go_duration::GoDuration;
 use serde::{Deserialize, Serialize};
 
 /// `GET /v1/agent/self`.
@@ -166,6 +167,9 @@ pub struct NodePoolView {
     pub description: String,
     /// Free metadata.
     pub meta: BTreeMap<String, String>,
+    /// How long an identity of its nodes is valid, in nanoseconds; 0 = the servers' default.
+    #[serde(rename = "NodeIdentityTTL", skip_serializing_if = "unset")]
+    pub node_identity_ttl: GoDuration,
     /// Overrides of the scheduler's settings.
     pub scheduler_configuration: Option<serde_json::Value>,
     /// Null, as for all pools that are built in.
@@ -174,4 +178,8 @@ pub struct NodePoolView {
     pub create_index: u64,
     /// Index of its last change.
     pub modify_index: u64,
+}
+
+fn unset(ttl: &GoDuration) -> bool {
+    ttl.nanos() == 0
 }

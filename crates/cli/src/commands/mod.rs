@@ -39,6 +39,7 @@ pub(crate) mod server;
 pub(crate) mod service;
 mod signals;
 pub(crate) mod snapshot;
+mod spec_file;
 mod stats;
 pub(crate) mod status;
 pub(crate) mod system;

@@ -1,16 +1,77 @@
-//! `drover namespace list|status|inspect`.
+//! `drover namespace apply|delete|list|status|inspect`.
 
 use std::process::ExitCode;
 
-use anyhow::Result;
-use api::call;
+use anyhow::{Context as _, Result, bail};
+use api::{call, shapes::NamespaceRecord};
+use serde_json::{Value, json};
 
-use super::{ApiArgs, Format, Page};
+use super::{
+    ApiArgs, Format, Page,
+    spec_file::{self, Fields, Kind},
+};
 use crate::output;
+
+/// What a file of a namespace may say.
+const FIELDS: Fields = &[
+    ("name", "Name", Kind::Text),
+    ("description", "Description", Kind::Text),
+    ("quota", "Quota", Kind::Text),
+    ("meta", "Meta", Kind::Map),
+    (
+        "capabilities",
+        "Capabilities",
+        Kind::Block(&[
+            ("enabled_task_drivers", "EnabledTaskDrivers", Kind::List),
+            ("disabled_task_drivers", "DisabledTaskDrivers", Kind::List),
+            ("enabled_network_modes", "EnabledNetworkModes", Kind::List),
+            ("disabled_network_modes", "DisabledNetworkModes", Kind::List),
+        ]),
+    ),
+    (
+        "node_pool_config",
+        "NodePoolConfiguration",
+        Kind::Block(&[
+            ("default", "Default", Kind::Text),
+            ("allowed", "Allowed", Kind::List),
+            ("denied", "Denied", Kind::List),
+        ]),
+    ),
+    ("vault", "VaultConfiguration", Kind::Map),
+    ("consul", "ConsulConfiguration", Kind::Map),
+    ("required_extra_claims", "RequiredExtraClaims", Kind::Map),
+    ("optional_extra_claims", "OptionalExtraClaims", Kind::Map),
+];
 
 /// Verbs.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
+    /// Create or change a namespace
+    ///
+    /// A file replaces the whole namespace. A name changes what the flags say, and creates the namespace if needed.
+    Apply {
+        #[command(flatten)]
+        api: ApiArgs,
+        /// Free text, at most 256 bytes
+        #[arg(long)]
+        description: Option<String>,
+        /// Name of a quota; quotas are a Nomad Enterprise feature, so the servers know none
+        #[arg(long)]
+        quota: Option<String>,
+        /// The file holds the API's JSON instead of HCL
+        #[arg(long)]
+        json: bool,
+        /// Name of the namespace, or a file that describes it; `-` reads standard input
+        #[arg(value_name = "NAME|FILE")]
+        what: String,
+    },
+    /// Delete a namespace that nothing uses
+    Delete {
+        #[command(flatten)]
+        api: ApiArgs,
+        /// The namespace
+        name: String,
+    },
     /// List the namespaces
     List {
         #[command(flatten)]
@@ -43,6 +104,36 @@ pub(crate) enum Command {
 /// Runs a verb.
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
+        Command::Apply { api, description, quota, json, what } => {
+            let conn = api.conn()?;
+            let file = what == "-" || std::path::Path::new(&what).is_file();
+            if json && !file {
+                bail!("-json reads a file, and there is no file {what:?}");
+            }
+            let mut namespace = match file {
+                true => spec_file::read(&what, json, FIELDS)?,
+                false => {
+                    let known = conn.ask(call::namespaces().with("prefix", &what).reading::<Vec<Value>>()).await?;
+                    let known = known.into_iter().find(|namespace| namespace["Name"] == *what);
+                    known.unwrap_or_else(|| json!({ "Name": what }))
+                }
+            };
+            if let Some(description) = description {
+                namespace["Description"] = description.into();
+            }
+            if let Some(quota) = quota {
+                namespace["Quota"] = quota.into();
+            }
+            let name = namespace["Name"].as_str().context("the file names no namespace: add name")?.to_owned();
+            conn.tell(call::namespaces_put(&NamespaceRecord::default()).carrying(&namespace)).await?;
+            output::line(&format!("Successfully applied namespace {name:?}!"));
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Delete { api, name } => {
+            api.conn()?.tell(call::namespace_delete(&name)).await?;
+            output::line(&format!("Successfully deleted namespace {name:?}!"));
+            Ok(ExitCode::SUCCESS)
+        }
         Command::List { api, page, format } => {
             let columns = [("Name", "Name"), ("Description", "Description")];
             super::node_pool::rows(&api.conn()?, &page, call::namespaces(), &format, &columns, "No namespaces", false)

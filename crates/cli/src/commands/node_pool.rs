@@ -1,20 +1,110 @@
-//! `drover node pool list|info|nodes|jobs`.
+//! `drover node pool apply|delete|init|list|info|nodes|jobs`.
 
-use std::process::ExitCode;
+use std::{io::Write as _, process::ExitCode};
 
-use anyhow::Result;
-use api::call::{self, Call};
+use anyhow::{Context as _, Result};
+use api::{
+    call::{self, Call},
+    shapes::NodePool,
+};
 use serde_json::Value;
 
-use super::{ApiArgs, Format, Page, Shape};
+use super::{
+    ApiArgs, Format, Page, Shape,
+    spec_file::{self, Fields, Kind},
+};
 use crate::{
     conn::Conn,
     output::{self, Table},
 };
 
+/// What a `node_pool` block of a file may say; its label is the name.
+const FIELDS: Fields = &[
+    ("description", "Description", Kind::Text),
+    ("node_identity_ttl", "NodeIdentityTTL", Kind::Duration),
+    ("meta", "Meta", Kind::Map),
+    (
+        "scheduler_config",
+        "SchedulerConfiguration",
+        Kind::Block(&[
+            ("scheduler_algorithm", "SchedulerAlgorithm", Kind::Text),
+            ("memory_oversubscription_enabled", "MemoryOversubscriptionEnabled", Kind::Bool),
+        ]),
+    ),
+];
+
+const EXAMPLE_HCL: &str = r#"node_pool "example" {
+  description = "Nodes with a GPU"
+
+  # How long an identity of a node is valid.
+  node_identity_ttl = "24h"
+
+  meta {
+    owner = "platform"
+  }
+
+  # Overrides the settings of the cluster.
+  scheduler_config {
+    scheduler_algorithm             = "spread"
+    memory_oversubscription_enabled = false
+  }
+}
+"#;
+
+const EXAMPLE_JSON: &str = r#"{
+  "Name": "example",
+  "Description": "Nodes with a GPU",
+  "NodeIdentityTTL": "24h",
+  "Meta": {
+    "owner": "platform"
+  },
+  "SchedulerConfiguration": {
+    "SchedulerAlgorithm": "spread",
+    "MemoryOversubscriptionEnabled": false
+  }
+}
+"#;
+
+/// Language of an example.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum Language {
+    Hcl,
+    Json,
+}
+
 /// Verbs.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
+    /// Create or change a node pool
+    ///
+    /// The file replaces the whole node pool. `drover node pool init` writes an example.
+    Apply {
+        #[command(flatten)]
+        api: ApiArgs,
+        /// The file holds the API's JSON instead of HCL
+        #[arg(long)]
+        json: bool,
+        /// The file; `-` reads standard input
+        file: String,
+    },
+    /// Delete a node pool that nothing uses
+    Delete {
+        #[command(flatten)]
+        api: ApiArgs,
+        /// Name of the node pool
+        pool: String,
+    },
+    /// Write an example of a node pool's file
+    Init {
+        /// Language of the example
+        #[arg(long, default_value = "hcl")]
+        out: Language,
+        /// Print nothing
+        #[arg(long)]
+        quiet: bool,
+        /// The new file (default: `pool.nomad.hcl` or `pool.nomad.json`)
+        file: Option<String>,
+    },
     /// List the node pools
     List {
         #[command(flatten)]
@@ -60,6 +150,35 @@ pub(crate) enum Command {
 /// Runs a verb.
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
+        Command::Apply { api, json, file } => {
+            let pool = match json {
+                true => spec_file::read(&file, true, FIELDS)?,
+                false => spec_file::labelled(&file, "node_pool", FIELDS)?,
+            };
+            let name = pool["Name"].as_str().context("the file names no node pool: add Name")?.to_owned();
+            api.conn()?.tell(call::node_pools_put(&NodePool::default()).carrying(&pool)).await?;
+            output::line(&format!("Successfully applied node pool {name:?}!"));
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Delete { api, pool } => {
+            api.conn()?.tell(call::node_pool_delete(&pool)).await?;
+            output::line(&format!("Successfully deleted node pool {pool:?}!"));
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Init { out, quiet, file } => {
+            let (default, text) = match out {
+                Language::Hcl => ("pool.nomad.hcl", EXAMPLE_HCL),
+                Language::Json => ("pool.nomad.json", EXAMPLE_JSON),
+            };
+            let path = file.unwrap_or_else(|| default.to_owned());
+            // Never over a file of somebody.
+            let mut file = std::fs::File::create_new(&path).with_context(|| format!("could not create {path:?}"))?;
+            file.write_all(text.as_bytes()).with_context(|| format!("could not write {path:?}"))?;
+            if !quiet {
+                output::line(&format!("Example node pool specification written to {path}"));
+            }
+            Ok(ExitCode::SUCCESS)
+        }
         Command::List { api, page, format } => {
             rows(
                 &api.conn()?,
@@ -78,7 +197,11 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
                 return conn.show(&format, call::node_pool(pool)).await;
             }
             let pool = conn.ask(call::node_pool(pool)).await?;
-            output::pairs(&[("Name", pool.name), ("Description", pool.description)]);
+            let ttl = match pool.node_identity_ttl.nanos() {
+                0 => "24h0m0s".to_owned(),
+                _ => pool.node_identity_ttl.to_string(),
+            };
+            output::pairs(&[("Name", pool.name), ("Description", pool.description), ("Node Identity TTL", ttl)]);
             output::heading("Metadata");
             super::print_map(&pool.meta, "No metadata");
             Ok(ExitCode::SUCCESS)

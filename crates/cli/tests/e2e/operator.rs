@@ -85,6 +85,47 @@ fn what_operators_look_at_and_set() {
 }
 
 #[test]
+fn namespaces_and_node_pools_come_from_files_and_go() {
+    let agent = Agent::start("");
+    let fails = |args: &[&str], says: &str| {
+        let output = agent.cli(args);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), said.contains(says)), (Some(1), true), "{args:?}: {said}");
+    };
+    let file = |name: &str, text: &str| {
+        let path = agent.dir().join(name);
+        std::fs::write(&path, text).expect("written");
+        path.to_str().expect("text").to_owned()
+    };
+    assert!(agent.cli_ok(&["namespace", "apply", "dev"]).contains("Successfully applied namespace \"dev\"!"));
+    let text = "name = \"dev\"\nmeta { team = \"web\" }\ncapabilities { enabled_task_drivers = [\"exec\"] }\n";
+    agent.cli_ok(&["namespace", "apply", &file("dev.hcl", text)]);
+    agent.cli_ok(&["namespace", "apply", "-description", "of developers", "dev"]);
+    let shown = agent.cli_ok(&["namespace", "status", "dev"]);
+    for part in ["= of developers", "Enabled Drivers        = exec", "team = web"] {
+        assert!(shown.contains(part), "{part:?} is not in\n{shown}");
+    }
+    fails(&["namespace", "apply", "-quota", "x", "dev"], "using non-existent quota");
+    fails(&["namespace", "apply", &file("wrong.hcl", "nam = 1")], "unknown field \"nam\"");
+    agent.cli_ok(&["namespace", "delete", "dev"]);
+    fails(&["namespace", "delete", "dev"], "namespace not found");
+
+    let example = agent.dir().join("pool.hcl");
+    let example = example.to_str().expect("text");
+    agent.cli_ok(&["node", "pool", "init", example]);
+    fails(&["node", "pool", "init", example], "could not create");
+    assert!(agent.cli_ok(&["node", "pool", "apply", example]).contains("applied node pool \"example\"!"));
+    let shown = agent.cli_ok(&["node", "pool", "info", "example"]);
+    assert!(shown.contains("Node Identity TTL = 24h0m0s") && shown.contains("owner = platform"), "{shown}");
+    let json = agent.dir().join("pool.json");
+    let json = json.to_str().expect("text");
+    agent.cli_ok(&["node", "pool", "init", "-out", "json", "-quiet", json]);
+    agent.cli_ok(&["node", "pool", "apply", "-json", json]);
+    agent.cli_ok(&["node", "pool", "delete", "example"]);
+    fails(&["node", "pool", "delete", "default"], "built-in node pool");
+}
+
+#[test]
 fn a_snapshot_is_saved_online_inspected_and_restored_into_an_empty_directory() {
     let mut agent = Agent::start("");
     let job = |id: &str| {

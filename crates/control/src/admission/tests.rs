@@ -57,7 +57,7 @@ fn a_job_belongs_to_a_namespace_and_a_pool_that_are_there() {
     assert_eq!(admitted(|_| {}), None);
     assert_eq!(
         admitted(|job| job.namespace = "ops".into()).unwrap(),
-        "job \"web\" is in nonexistent namespace \"ops\""
+        "1 error occurred:\n\t* job \"web\" is in nonexistent namespace \"ops\"\n\n"
     );
     assert_eq!(
         admitted(|job| job.node_pool = "gpu".into()).unwrap(),

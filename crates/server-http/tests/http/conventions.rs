@@ -348,7 +348,12 @@ async fn malformed_bodies_are_refused_with_the_place() {
         ),
         ("/v1/jobs", r#"{"Job":{"ID":"x","Region":"mars"}}"#, 500, "No path to region"),
         ("/v1/jobs", r#"{"Job":{"ID":"x","Name":"x","Type":"service"}}"#, 500, ""),
-        ("/v1/jobs?namespace=nowhere", valid.as_str(), 500, "job \"x\" is in nonexistent namespace \"nowhere\""),
+        (
+            "/v1/jobs?namespace=nowhere",
+            valid.as_str(),
+            500,
+            "1 error occurred:\n\t* job \"x\" is in nonexistent namespace \"nowhere\"\n\n",
+        ),
         ("/v1/job/y", r#"{"Job":{"ID":"x"}}"#, 400, "Job ID does not match name"),
         ("/v1/job/y/plan", r#"{"Job":{"ID":"x"}}"#, 400, "Job ID does not match name"),
         ("/v1/job/y/plan", "{}", 400, "Job must be specified"),

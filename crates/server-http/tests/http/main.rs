@@ -14,4 +14,5 @@ mod nodes;
 mod pages;
 mod scaling;
 mod services;
+mod spaces;
 mod streams;

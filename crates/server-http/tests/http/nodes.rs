@@ -159,7 +159,6 @@ async fn the_agent_and_its_operator() {
         (500, "id \"nobody\" was not found in the Raft configuration")
     );
     assert_eq!(c.get("/v1/namespace/default").await.json()["Name"], "default");
-    assert_eq!(c.put("/v1/namespace", &json!({"Name": "new"})).await.status, StatusCode::NOT_IMPLEMENTED);
 
     c.register(&job("measured", 0)).await;
     let metrics = c.get("/v1/metrics").await.json();

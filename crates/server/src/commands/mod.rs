@@ -11,6 +11,7 @@ mod keyring;
 mod nodes;
 mod operator;
 mod services;
+mod spaces;
 
 use control::{Decided, Ids, Refused, Stamp};
 use state::State;

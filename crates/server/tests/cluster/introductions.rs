@@ -268,3 +268,19 @@ async fn identities_are_renewed_by_heartbeats_and_outlive_the_record_of_their_no
     // On a very slow machine it may have expired meanwhile.
     assert!(back.is_ok() || SystemTime::now() >= end, "{:?}", back.err());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_pool_says_how_long_identities_of_its_nodes_are_valid() {
+    let s = &server_that(Enforcement::Strict).await;
+    let node_identity_ttl = model::go_duration::GoDuration(3_600_000_000_000);
+    let pool = state::NodePool { name: "gpu".into(), node_identity_ttl, ..state::NodePool::default() };
+    s.put_node_pool(pool).await.expect("a pool");
+    for (n, pool, seconds) in [(1, "default", 24 * 3600), (2, "gpu", 3600)] {
+        let introduction = &*s.introduce("", pool, None).expect("a token");
+        let node = Node { pool: pool.to_owned(), ..node(n) };
+        let open = call(s, &node, Shows { introduction, ..Shows::default() }).await.expect("taken");
+        let claims = claims(&open.identity);
+        let life = claims["exp"].as_u64().expect("exp") - claims["iat"].as_u64().expect("iat");
+        assert_eq!(life, seconds, "{pool}");
+    }
+}

@@ -1,0 +1,156 @@
+//! Files that describe one object of the API, such as a namespace or a node pool: HCL, or the API's JSON.
+
+use std::io::Read as _;
+
+use anyhow::{Context as _, Result, bail};
+use hcl_lang::{
+    Source,
+    hcl1::{self, Node, NodeKind, Object},
+};
+use serde_json::{Map, Value};
+
+use crate::failure;
+
+/// What a field holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    /// Text.
+    Text,
+    /// True or false.
+    Bool,
+    /// A list of texts.
+    List,
+    /// A duration, as text.
+    Duration,
+    /// Free names with texts.
+    Map,
+    /// A block with these fields.
+    Block(Fields),
+}
+
+/// Fields of a block: their names in HCL, in the API, and what they hold.
+pub(crate) type Fields = &'static [(&'static str, &'static str, Kind)];
+
+/// The text of a file, or of standard input for `-`, with its name in messages.
+pub(crate) fn text_of(path: &str) -> Result<(String, String)> {
+    if path != "-" {
+        let text = std::fs::read_to_string(path).with_context(|| format!("could not read {path:?}"))?;
+        return Ok((path.to_owned(), text));
+    }
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text).context("could not read standard input")?;
+    Ok(("<stdin>".to_owned(), text))
+}
+
+/// The object in a file, in the API's form.
+///
+/// # Errors
+/// When the file cannot be read, or has a field that the object does not.
+pub(crate) fn read(path: &str, json: bool, fields: Fields) -> Result<Value> {
+    let (name, text) = text_of(path)?;
+    if json {
+        return serde_json::from_str(&text).with_context(|| format!("{name} is not JSON"));
+    }
+    let source = Source::new(&name, &text);
+    let file = hcl1::parse(&source).map_err(|why| failure::of_findings(&[why]))?;
+    block(&name, "", &file, fields)
+}
+
+/// The object in the one block of a file with this name; the label of the block is the name of the object.
+///
+/// # Errors
+/// Those of [`read`], and when the file holds anything else.
+pub(crate) fn labelled(path: &str, wanted: &str, fields: Fields) -> Result<Value> {
+    let (name, text) = text_of(path)?;
+    let source = Source::new(&name, &text);
+    let file = hcl1::parse(&source).map_err(|why| failure::of_findings(&[why]))?;
+    let [item] = file.items.as_slice() else {
+        bail!("{name}: must hold one block {wanted} \"NAME\", it holds {} items", file.items.len());
+    };
+    let labels: Vec<&str> = item.labels().collect();
+    let ([label], true, NodeKind::Object(object)) = (labels.as_slice(), item.key() == wanted, &item.value.kind) else {
+        bail!("{name}: must hold a block {wanted} \"NAME\", found {:?}", item.key());
+    };
+    let mut value = block(&name, "", object, fields)?;
+    value["Name"] = (*label).into();
+    Ok(value)
+}
+
+fn block(file: &str, at: &str, object: &Object, fields: Fields) -> Result<Value> {
+    let mut out = Map::new();
+    for item in &object.items {
+        let key = item.key();
+        let Some((_, api, kind)) = fields.iter().find(|(name, ..)| *name == key) else {
+            let known: Vec<&str> = fields.iter().map(|(name, ..)| *name).collect();
+            bail!("{file}: unknown field {:?}; known are {}", format!("{at}{key}"), known.join(", "));
+        };
+        let value = value(file, &format!("{at}{key}"), &item.value, *kind)?;
+        if out.insert((*api).to_owned(), value).is_some() {
+            bail!("{file}: {:?} is given twice; join both", format!("{at}{key}"));
+        }
+    }
+    Ok(Value::Object(out))
+}
+
+fn value(file: &str, at: &str, node: &Node, kind: Kind) -> Result<Value> {
+    match (kind, &node.kind) {
+        (Kind::Block(fields), NodeKind::Object(object)) => block(file, &format!("{at}."), object, fields),
+        (Kind::Text | Kind::Duration, NodeKind::String(_)) | (Kind::Bool, NodeKind::Bool(_)) => Ok(node.to_json()),
+        (Kind::List, NodeKind::List(items)) if items.iter().all(|i| matches!(i.kind, NodeKind::String(_))) => {
+            Ok(node.to_json())
+        }
+        (Kind::Map, NodeKind::Object(object)) => {
+            let text = |node: &Node| match node.to_json() {
+                Value::String(text) => Value::String(text),
+                other => Value::String(other.to_string()),
+            };
+            Ok(object.items.iter().map(|item| (item.key().to_owned(), text(&item.value))).collect::<Map<_, _>>().into())
+        }
+        (kind, _) => {
+            let wanted = match kind {
+                Kind::Text => "a string",
+                Kind::Bool => "true or false",
+                Kind::List => "a list of strings",
+                Kind::Duration => "a duration, such as \"24h\"",
+                Kind::Map | Kind::Block(_) => "a block",
+            };
+            bail!("{file}: {at:?} must be {wanted}, it is {}", node.kind_name())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIELDS: Fields = &[
+        ("name", "Name", Kind::Text),
+        ("meta", "Meta", Kind::Map),
+        ("capabilities", "Capabilities", Kind::Block(&[("enabled", "Enabled", Kind::List)])),
+    ];
+
+    fn of(text: &str) -> Result<Value> {
+        let file = hcl1::parse(&Source::new("f", text)).expect("HCL");
+        block("f", "", &file, FIELDS)
+    }
+
+    #[test]
+    fn files_become_the_apis_objects() {
+        let read = of("name = \"dev\"\nmeta { a = 1 }\ncapabilities { enabled = [\"docker\"] }").expect("it is one");
+        let wanted = serde_json::json!({"Name": "dev", "Meta": {"a": "1"}, "Capabilities": {"Enabled": ["docker"]}});
+        assert_eq!(read, wanted);
+    }
+
+    #[test]
+    fn what_a_file_says_wrongly_is_named() {
+        for (text, says) in [
+            ("nam = \"x\"", "unknown field \"nam\"; known are name, meta, capabilities"),
+            ("capabilities { on = [] }", "unknown field \"capabilities.on\""),
+            ("name = 1", "\"name\" must be a string, it is a number"),
+            ("name = \"a\"\nname = \"b\"", "\"name\" is given twice"),
+        ] {
+            let said = of(text).expect_err(text).to_string();
+            assert!(said.contains(says), "{said}");
+        }
+    }
+}
