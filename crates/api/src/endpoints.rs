@@ -251,7 +251,9 @@ macro_rules! endpoints {
     "/.well-known/jwks.json" () Get (open) [jwks -> JsonWebKeys = keyring::jwks, "Reads the public keys of workload \
         identities."];
     "/v1/identity" () Get (open) [identity -> Value = keyring::identity, "Checks a workload identity."];
-    "/.well-known/openid-configuration" () Get (open) [refused refused::oidc_discovery];
+    "/.well-known/openid-configuration" () Get (open)
+        [openid_configuration -> OpenIdConfiguration = keyring::discovery,
+        "Says who issues workload identities and where their keys are."];
     "/v1/agent/self" ()
         Get (agent Read) [agent_self -> AgentSelf = agent::agent_self, "Reads the agent's configuration and \
         statistics."];
@@ -325,11 +327,11 @@ macro_rules! endpoints {
         Get (operator_can SnapshotSave) [snapshot -> Raw = operator::snapshot, "Saves the state of the \
         servers."] Put (management) [refused refused::restore];
     "/v1/operator/keyring/keys" ()
-        Get (operator_can KeyringRead) [keys -> Vec<RootKeyMeta> = keyring::list, "Lists signing keys."];
+        Get (operator_can KeyringRead) [keys -> Vec<RootKeyMeta> = keyring::list, "Lists root keys."];
     "/v1/operator/keyring/rotate" ()
-        Put (operator_can KeyringRotate) [key_rotate -> KeyRotated = keyring::rotate, "Makes a new signing key."];
+        Put (operator_can KeyringRotate) [key_rotate -> KeyRotated = keyring::rotate, "Makes a new root key."];
     "/v1/operator/keyring/key/:id" (id)
-        Delete (operator_can KeyringDelete) [key_delete -> KeyDeleted = keyring::delete, "Deletes a signing key."];
+        Delete (operator_can KeyringDelete) [key_delete -> KeyDeleted = keyring::delete, "Deletes a root key."];
     "/v1/operator/upgrade-check/*kind" (kind) Get (operator Read) [refused refused::upgrade_check];
     "/v1/operator/utilization" () Put (operator Write) [refused refused::enterprise];
     "/v1/operator/license" () Get (operator_can LicenseRead) [refused refused::license]
@@ -378,8 +380,14 @@ macro_rules! endpoints {
             [events -> Raw = event_stream::stream, "Follows events."];
 
     // What this release does not have, by name.
-    "/v1/vars" () Get (valid) [refused refused::variables];
-    "/v1/var/*path" (path) Any (valid) [refused refused::variables];
+    "/v1/vars" ()
+        Get (handler "`list` of the paths of variables; others are left out")
+            [variables -> Vec<VariableView> = variables::list, "Lists variables, without their items."];
+    "/v1/var/*path" (path)
+        Get (handler "`read` of the path") [variable -> VariableView = variables::get, "Reads a variable."]
+        Put (handler "`write` of the path")
+            [variable_put (VariableView) -> VariableView = variables::put, "Writes a variable."]
+        Delete (handler "`destroy` of the path") [other variables::delete, "Deletes a variable."];
     "/v1/volumes" ()
         Get (ns CsiListVolume ListJobs) [volumes -> Vec<Value> = refused::empty_list, "Lists volumes: there \
         are none."] Put (management) [refused refused::volumes];

@@ -13,6 +13,7 @@ mod keyring;
 mod node_identity;
 mod remote;
 mod services;
+mod variables;
 
 pub use acl_explain::*;
 pub use agent::*;
@@ -28,6 +29,7 @@ pub use model::records::{JobSummary, NamespaceRecord, NodePool, Submission};
 pub use node_identity::*;
 pub use remote::*;
 pub use services::*;
+pub use variables::*;
 
 /// Bytes in base64, as Go writes them; null when absent.
 pub mod base64_bytes {

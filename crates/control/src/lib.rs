@@ -47,12 +47,14 @@ pub mod periodic;
 pub mod plan;
 mod refused;
 pub mod reports;
+pub mod root_keys;
 pub mod runtimes;
 pub mod scaling;
 pub mod sessions;
 pub mod spaces;
 pub mod supervision;
 pub mod takeover;
+pub mod variables;
 
 use model::{StoreIndex, TimestampNs};
 use state::Batch;

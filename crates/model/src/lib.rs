@@ -48,6 +48,7 @@ pub mod template_rules;
 pub mod unsupported;
 pub mod updates;
 pub mod validate;
+pub mod variables;
 
 pub use acl::{AclPolicy, AclRole, AclRolePolicy, AclToken, AclTokenRole, JobAcl, OneTimeToken};
 pub use acl_login::{AclAuthMethod, AclAuthMethodConfig, AclBindingRule};

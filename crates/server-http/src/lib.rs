@@ -49,6 +49,7 @@ mod serve;
 mod services;
 mod stale;
 mod ui;
+mod variables;
 
 use std::sync::Arc;
 

@@ -19,7 +19,6 @@ macro_rules! unsupported {
 unsupported! {
     job_statuses: "/v1/jobs/statuses", "poll /v1/jobs with index=N instead";
     version_tags: "tagging job versions", "refer to versions by number";
-    variables: "variables", "it has no encrypted store for them; use template or env in the job";
     volumes: "volumes and CSI plugins", "use host volumes of the node's configuration";
     action: "actions of jobs", "run the command with alloc exec";
     monitor_export: "the agent's older log", "read its log_file or its journal; /v1/agent/monitor follows the log \
@@ -53,10 +52,6 @@ pub(crate) async fn license(_: Ctx) -> Result<Reply, HttpError> {
 
 pub(crate) async fn acl(_: Ctx) -> Result<Reply, HttpError> {
     Err(HttpError::bad_request("ACL support disabled: this release has none"))
-}
-
-pub(crate) async fn oidc_discovery(_: Ctx) -> Result<Reply, HttpError> {
-    Err(HttpError::not_found("OIDC Discovery endpoint not enabled"))
 }
 
 /// Volumes and plugins of any type that clients ask for in passing: there are none, truthfully.

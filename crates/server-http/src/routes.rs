@@ -11,7 +11,7 @@ use crate::{
     nodes, operator, proxy, refused, remote,
     reply::{HttpError, Reply},
     request::Ctx,
-    scaling, search, services, ui,
+    scaling, search, services, ui, variables,
 };
 
 /// Methods; PUT and POST are the same where nothing else is said.
@@ -132,6 +132,9 @@ macro_rules! routes {
     (@handler (handler $needs:literal) [$name:ident $(($body:ty))? -> $reply:ty = $handler:path,
         $doc:literal]) => { |ctx| Box::pin($handler(Unchecked::new(ctx))) };
     (@handler $needs:tt [refused $handler:path]) => { |ctx| Box::pin($handler(ctx)) };
+    (@handler (handler $needs:literal) [other $handler:path, $doc:literal]) => {
+        |ctx| Box::pin($handler(Unchecked::new(ctx)))
+    };
     (@handler $needs:tt [other $handler:path, $doc:literal]) => { |ctx| Box::pin($handler(ctx)) };
     (@handler $needs:tt [$name:ident $(($body:ty))? -> $reply:ty = $handler:path,
         $doc:literal]) => { |ctx| Box::pin($handler(ctx)) };

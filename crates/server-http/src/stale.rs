@@ -86,6 +86,7 @@ mod tests {
         "/v1/client/gc",
         "/v1/client/metadata",
         "/.well-known/jwks.json",
+        "/.well-known/openid-configuration",
         "/v1/identity",
         "/v1/agent/self",
         "/v1/agent/members",

@@ -56,6 +56,8 @@ pub struct ServerConfig {
     pub failed_follow_up: Duration,
     /// Batches of events kept for late subscribers.
     pub event_batches: usize,
+    /// Who issues workload identities (`iss`), as relying parties reach it; None = discovery is off.
+    pub oidc_issuer: Option<String>,
     /// Thresholds of the collection.
     pub gc: GcConfig,
     /// How often providers are asked what this cluster has there.
@@ -227,6 +229,7 @@ impl Default for ServerConfig {
             delivery_limit: 3,
             failed_follow_up: Duration::from_secs(60),
             event_batches: 100,
+            oidc_issuer: None,
             gc: GcConfig::default(),
             sweep_interval: Duration::from_secs(60),
             job_max_priority: 100,

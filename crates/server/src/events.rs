@@ -405,7 +405,8 @@ fn event_of(change: &Changed, index: StoreIndex) -> Option<Event> {
         | Object::SchedulerConfig(_)
         | Object::ClusterMeta(_)
         | Object::SigningKey(_)
-        | Object::OneTimeToken(_) => return None,
+        | Object::OneTimeToken(_)
+        | Object::Variable(_) => return None,
     };
     let filter_keys = filter_keys.into_iter().filter(|key| !key.is_empty()).collect();
     Some(Event { topic, kind: change.cause.as_str(), key, namespace, filter_keys, index, payload })

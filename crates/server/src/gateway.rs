@@ -103,6 +103,7 @@ pub(crate) fn compose(inner: &Inner, sessions: Arc<Sessions>, servers: AllServer
         store: inner.store.clone(),
         schemas: inner.schemas.clone(),
         keyring: inner.keyring.clone(),
+        issuer: config.oidc_issuer.clone(),
         introductions: inner.introductions.clone(),
         recovering: inner.recovering.clone(),
         runner: inner.runner.clone(),
@@ -111,6 +112,15 @@ pub(crate) fn compose(inner: &Inner, sessions: Arc<Sessions>, servers: AllServer
     };
     let stopping = inner.runner.stopping().clone();
     Arc::new(Gateway { settings, sessions, backend: Arc::new(backend), stopping })
+}
+
+/// The claims of a task's token with who issues it.
+#[derive(serde::Serialize)]
+struct Issued<'a> {
+    #[serde(flatten)]
+    claims: &'a Claims<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    iss: Option<&'a str>,
 }
 
 /// What sessions ask the servers for.
@@ -128,6 +138,8 @@ struct Servers {
     store: Arc<dyn Store>,
     schemas: Arc<DriverSchemas>,
     keyring: Arc<Keyring>,
+    /// `iss` of the tokens of tasks.
+    issuer: Option<String>,
     introductions: Arc<Introductions>,
     recovering: Arc<Recovering>,
     runner: Arc<Runner>,
@@ -262,7 +274,7 @@ impl Backend for Servers {
     }
 
     fn sign(&self, claims: &Claims<'_>) -> Result<String, String> {
-        self.keyring.sign(claims).map_err(|error| error.to_string())
+        self.keyring.sign(&Issued { claims, iss: self.issuer.as_deref() }).map_err(|error| error.to_string())
     }
 
     fn sign_node(&self, claims: &NodeClaims) -> Result<String, String> {

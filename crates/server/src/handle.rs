@@ -55,6 +55,8 @@ pub(crate) struct Inner {
     pub(crate) join: Option<JoinSecret>,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) keyring: Arc<Keyring>,
+    /// The root keys have been rotated.
+    pub(crate) rotated: Arc<tokio::sync::Notify>,
     pub(crate) introductions: Arc<Introductions>,
     pub(crate) queue: CommitQueue,
     pub(crate) published: Published,
@@ -120,6 +122,7 @@ impl Inner {
             store,
             introductions: Arc::new(Introductions::new(config.introduction.enforcement)),
             keyring,
+            rotated: Arc::default(),
             queue,
             published,
             events: Arc::new(EventLog::new(config.event_batches)),

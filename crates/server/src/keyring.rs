@@ -1,7 +1,8 @@
-//! The keys that workload identities are signed with.
+//! Root keys: they sign workload identities and encrypt variables.
 //!
-//! One key is active and signs; the others are inactive: they stay published so that what they have signed can be
-//! verified, until somebody deletes them. The newest key is the active one. Ids are never used twice.
+//! One key is active: it signs and encrypts. The others stay published so that what they have signed can be verified,
+//! and open the variables that they have encrypted, until they are deleted. A prepublished key waits for its turn.
+//! The newest of the others is the active one. Ids are never used twice.
 //!
 //! A server with a store of its own keeps each key in a file of its own, `<data dir>/keystore/<key id>.json`, readable
 //! by the server's user only. Private keys are in these files, in snapshots and in memory, nowhere else: not in the
@@ -15,6 +16,7 @@
 mod files;
 mod key;
 mod rows;
+mod secret;
 
 use std::{
     fmt, fs,
@@ -23,7 +25,6 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use aws_lc_rs::signature::{ED25519, UnparsedPublicKey};
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 pub use model::signing::{Algorithm, KeyState};
 use model::{StoreIndex, TimestampNs, signing::SigningKey};
@@ -32,9 +33,11 @@ use state::{State, Table};
 use tokio::sync::watch;
 use uuid::Uuid;
 
+pub(crate) use self::key::Made;
 pub use self::{
     files::Damaged,
     key::{KeyMeta, KeyringError},
+    secret::rsa_parts,
 };
 use self::{
     files::{SUFFIX, file_of, read_dir, remove_key, write_key},
@@ -55,7 +58,7 @@ enum Kept {
     State(SharedKey),
 }
 
-/// The keys at one moment, the newest first; the first is the active one.
+/// The keys at one moment: the active one, the others with the newest first, and prepublished ones.
 struct Ring {
     keys: Vec<Key>,
     /// Index of the last change.
@@ -117,16 +120,21 @@ impl Keyring {
         // Indexes never go back, also when the state was replaced beside its keys.
         let index = keys.iter().map(|k| k.meta.modify_index).fold(index.max(1), u64::max);
         let this = Self::new(dir.map_or(Kept::Memory, Kept::Files), index, damaged);
-        match keys.first().map(|k| k.meta.state) {
-            // The newest key may also be inactive: the active one has been lost, with its file.
-            None | Some(KeyState::Inactive) => {
+        match keys.first().filter(|key| key.meta.state == KeyState::Active).map(|key| key.meta.encrypts) {
+            Some(true) => {
+                let others = keys[1..].iter().filter(|k| k.meta.state == KeyState::Active);
+                let changes: Vec<_> = others.map(|k| (k.meta.id, KeyState::Inactive)).collect();
+                this.mark(&mut keys, &changes, index);
                 this.ring.store(Arc::new(Ring { keys, index }));
-                let made = this.rotate(now, index)?;
-                tracing::info!(key = %made.id, "made a key for signing workload identities");
             }
-            Some(KeyState::Active) => {
-                this.deactivate(&mut keys[1..], index);
+            // The newest key may also be inactive: the active one has been lost, with its file. Or a release has made
+            // it that had no variables.
+            Some(false) | None => {
+                let active = keys.iter().filter(|k| k.meta.state == KeyState::Active);
+                let changes: Vec<_> = active.map(|k| (k.meta.id, KeyState::Inactive)).collect();
                 this.ring.store(Arc::new(Ring { keys, index }));
+                let made = this.rotate(&Made { now, publish_time: 0, encrypts: true }, &changes, index)?;
+                tracing::info!(key = %made.id, "made a root key");
             }
         }
         Ok(this)
@@ -148,11 +156,12 @@ impl Keyring {
 
     /// What the first commit of a server that shares its keys has to add to the state: nothing where there is an active
     /// key. Else a new one, or the keys of the directory `dir`, if the state has none: the server kept them there when
-    /// it had a store of its own. Waits for the disk.
+    /// it had a store of its own. `encrypts`: all servers read the format of keys that encrypt variables. Waits for the
+    /// disk.
     ///
     /// # Errors
     /// When the directory cannot be read or the crypto library makes no key.
-    pub fn first(&self, dir: Option<&Path>, now: TimestampNs) -> Result<Vec<SigningKey>, KeyringError> {
+    pub fn first(&self, dir: Option<&Path>, now: TimestampNs, encrypts: bool) -> Result<Vec<SigningKey>, KeyringError> {
         let Kept::State(shared) = &self.kept else { return Ok(Vec::new()) };
         let newest = self.ring.load().keys.first().map(|key| key.meta.state);
         if newest == Some(KeyState::Active) {
@@ -167,21 +176,21 @@ impl Keyring {
             }
         }
         if rows.first().is_none_or(|row| row.state != KeyState::Active) {
-            let (made, _) = fresh(shared, now)?;
-            tracing::info!(key = %made.id, "made a key for signing workload identities");
+            let (made, _) = fresh(shared, &Made { now, publish_time: 0, encrypts })?;
+            tracing::info!(key = %made.id, "made a root key");
             rows.push(made);
         }
         Ok(rows)
     }
 
-    /// For a server that shares its keys, a new active key to commit, without its indexes; None = keys are kept here
-    /// and [`Self::rotate`] makes one.
+    /// For a server that shares its keys, a new key to commit, without its indexes; None = keys are kept here and
+    /// [`Self::rotate`] makes one. Takes up to a second.
     ///
     /// # Errors
     /// When the crypto library makes no key.
-    pub(crate) fn to_commit(&self, now: TimestampNs) -> Result<Option<(SigningKey, KeyMeta)>, KeyringError> {
+    pub(crate) fn to_commit(&self, made: &Made) -> Result<Option<(SigningKey, KeyMeta)>, KeyringError> {
         match &self.kept {
-            Kept::State(shared) => fresh(shared, now).map(Some),
+            Kept::State(shared) => fresh(shared, made).map(Some),
             Kept::Memory | Kept::Files(_) => Ok(None),
         }
     }
@@ -202,7 +211,7 @@ impl Keyring {
         let mut keys = Vec::new();
         for row in state.signing_keys() {
             match known.keys.iter().find(|key| key.meta.id == row.id) {
-                Some(key) => keys.push(rows::with_pair(row, key.pair.clone())),
+                Some(key) => keys.push(rows::with_secrets(row, key.signer.clone(), key.data.clone())),
                 None => match rows::key_of(shared, row) {
                     Ok(key) => keys.push(key),
                     Err(error) => tracing::error!(%error, "a signing key is not used; tokens signed with it cannot \
@@ -214,7 +223,8 @@ impl Keyring {
         self.publish(Ring { keys, index });
     }
 
-    /// The keys, the newest first, with the index of their last change.
+    /// The keys with the index of their last change: the active one, the others with the newest first, and
+    /// prepublished ones.
     #[must_use]
     pub fn keys(&self) -> (Vec<KeyMeta>, StoreIndex) {
         let ring = self.ring.load();
@@ -247,12 +257,13 @@ impl Keyring {
     /// When the claims are not JSON, or the crypto library fails.
     pub fn sign<T: Serialize + ?Sized>(&self, claims: &T) -> Result<String, KeyringError> {
         let ring = self.ring.load();
-        let key = ring.keys.first().ok_or(KeyringError::Crypto("finding an active key"))?;
+        let active = |key: &&Key| key.meta.state == KeyState::Active;
+        let key = ring.keys.first().filter(active).ok_or(KeyringError::Crypto("finding an active key"))?;
         let header = serde_json::json!({"alg": key.meta.algorithm.name(), "kid": key.meta.id, "typ": "JWT"});
         let mut token = URL_SAFE_NO_PAD.encode(serde_json::to_vec(&header)?);
         token.push('.');
         URL_SAFE_NO_PAD.encode_string(serde_json::to_vec(claims)?, &mut token);
-        let signature = key.pair.try_sign(token.as_bytes()).map_err(|_| KeyringError::Crypto("signing a token"))?;
+        let signature = key.signer.sign(token.as_bytes())?;
         token.push('.');
         URL_SAFE_NO_PAD.encode_string(signature, &mut token);
         Ok(token)
@@ -268,25 +279,52 @@ impl Keyring {
         let kid: Uuid = header["kid"].as_str()?.parse().ok()?;
         let ring = self.ring.load();
         let key = ring.keys.iter().find(|k| k.meta.id == kid && header["alg"] == k.meta.algorithm.name())?;
-        match key.meta.algorithm {
-            Algorithm::EdDsa => UnparsedPublicKey::new(&ED25519, &key.meta.public)
-                .verify(signed.as_bytes(), &decode(signature)?)
-                .ok()?,
+        if !secret::verifies(key.meta.algorithm, &key.meta.public, signed.as_bytes(), &decode(signature)?) {
+            return None;
         }
         serde_json::from_slice(&decode(claims)?).ok()
     }
 
-    /// Makes a new active key; the others are inactive from now on. Waits for the disk. `index` is the change's own
-    /// in the state. Not for keys in the state.
+    /// Encrypts the items of a variable with the active key: the id of the key, and nonce, ciphertext and tag.
+    ///
+    /// # Errors
+    /// [`KeyringError::NoDataKey`] while there is no key that encrypts.
+    pub fn seal(&self, clear: &[u8]) -> Result<(Uuid, Vec<u8>), KeyringError> {
+        let ring = self.ring.load();
+        let key = ring.keys.first().filter(|key| key.meta.state == KeyState::Active).ok_or(KeyringError::NoDataKey)?;
+        let data = key.data.as_ref().ok_or(KeyringError::NoDataKey)?;
+        Ok((key.meta.id, data.seal(key.meta.id, clear)?))
+    }
+
+    /// Decrypts the items of the variable at `path`.
+    ///
+    /// # Errors
+    /// When the key is not there, or has not made this.
+    pub fn unseal(&self, id: Uuid, sealed: &[u8], path: &str) -> Result<Vec<u8>, KeyringError> {
+        let wrong = |why| KeyringError::Sealed { id, path: path.to_owned(), why };
+        let ring = self.ring.load();
+        let key =
+            ring.keys.iter().find(|k| k.meta.id == id).ok_or_else(|| wrong("the server does not have the key"))?;
+        let data = key.data.as_ref().ok_or_else(|| wrong("the key encrypts no variables"))?;
+        data.open(id, sealed).ok_or_else(|| wrong("it was encrypted under another key, or is damaged"))
+    }
+
+    /// Makes a new key, and gives others the states that follow from it. Waits for the disk. `index` is the change's
+    /// own in the state. Not for keys in the state.
     ///
     /// # Errors
     /// When the new key could not be made or written; nothing has changed then.
-    pub(crate) fn rotate(&self, now: TimestampNs, index: StoreIndex) -> Result<KeyMeta, KeyringError> {
+    pub(crate) fn rotate(
+        &self,
+        made: &Made,
+        changes: &[(Uuid, KeyState)],
+        index: StoreIndex,
+    ) -> Result<KeyMeta, KeyringError> {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let ring = self.ring.load();
         // Rotations that came at once may get here in another order than they got their indexes.
         let index = if ring.keys.is_empty() { index.max(ring.index) } else { index.max(ring.index + 1) };
-        let key = Key::generate(new_id(), now, index)?;
+        let key = Key::generate(new_id(), made, index)?;
         let meta = key.meta.clone();
         if let Kept::Files(dir) = &self.kept
             && let Err(error) = write_key(dir, &key)
@@ -298,13 +336,26 @@ impl Keyring {
         let mut keys = Vec::with_capacity(ring.keys.len() + 1);
         keys.push(key);
         keys.extend(ring.keys.iter().cloned());
-        self.deactivate(&mut keys[1..], index);
+        self.mark(&mut keys[1..], changes, index);
+        sort(&mut keys);
         self.publish(Ring { keys, index });
         Ok(meta)
     }
 
-    /// Deletes an inactive key: what it has signed can no longer be verified. None when there is no such key. Waits
-    /// for the disk. Not for keys in the state.
+    /// Gives keys other states. Waits for the disk. Not for keys in the state.
+    pub(crate) fn set_states(&self, changes: &[(Uuid, KeyState)], index: StoreIndex) -> StoreIndex {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let ring = self.ring.load();
+        let index = index.max(ring.index + 1);
+        let mut keys = ring.keys.clone();
+        self.mark(&mut keys, changes, index);
+        sort(&mut keys);
+        self.publish(Ring { keys, index });
+        index
+    }
+
+    /// Deletes a key: what it has signed can no longer be verified. None when there is no such key. Waits for the disk.
+    /// The caller knows that no variable needs it. Not for keys in the state.
     ///
     /// # Errors
     /// When the key is the active one, or its file could not be removed; nothing has changed then.
@@ -330,8 +381,8 @@ impl Keyring {
     pub fn deletable(&self, id: Uuid) -> Result<bool, KeyringError> {
         match self.ring.load().keys.iter().find(|k| k.meta.id == id).map(|k| k.meta.state) {
             None => Ok(false),
-            Some(KeyState::Inactive) => Ok(true),
             Some(KeyState::Active) => Err(KeyringError::Active),
+            Some(_) => Ok(true),
         }
     }
 
@@ -341,25 +392,29 @@ impl Keyring {
         self.changed.send_replace(index);
     }
 
-    /// Marks keys as inactive. A mark that cannot be written is none that is missed: a newer key exists, which says
-    /// the same at the next start.
-    fn deactivate(&self, keys: &mut [Key], index: StoreIndex) {
-        for key in keys.iter_mut().filter(|k| k.meta.state == KeyState::Active) {
-            key.meta.state = KeyState::Inactive;
+    /// Gives keys other states. A mark that cannot be written is none that is missed: where a key was active a newer one
+    /// exists, which says the same at the next start.
+    fn mark(&self, keys: &mut [Key], changes: &[(Uuid, KeyState)], index: StoreIndex) {
+        for key in keys {
+            let Some((_, state)) = changes.iter().find(|(id, state)| *id == key.meta.id && *state != key.meta.state)
+            else {
+                continue;
+            };
+            key.meta.state = *state;
             key.meta.modify_index = index;
             if let Kept::Files(dir) = &self.kept
                 && let Err(error) = write_key(dir, key)
             {
-                tracing::warn!(key = %key.meta.id, %error, "marking a key as inactive in its file failed; the next \
-                    start does it");
+                tracing::warn!(key = %key.meta.id, state = state.name(), %error, "writing the new state of a root key \
+                    to its file failed; the next start tells it from the newer keys");
             }
         }
     }
 }
 
-/// A new active key for the state, and what will be known of it; its index is that of its commit.
-fn fresh(shared: &SharedKey, now: TimestampNs) -> Result<(SigningKey, KeyMeta), KeyringError> {
-    let key = Key::generate(new_id(), now, 0)?;
+/// A new key for the state, and what will be known of it; its index is that of its commit.
+fn fresh(shared: &SharedKey, made: &Made) -> Result<(SigningKey, KeyMeta), KeyringError> {
+    let key = Key::generate(new_id(), made, 0)?;
     Ok((rows::row_of(shared, &key)?, key.meta))
 }
 

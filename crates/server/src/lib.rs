@@ -37,6 +37,7 @@ mod published;
 mod reconciler;
 mod recovery;
 pub mod requests;
+mod root_keys;
 mod run_mark;
 mod runner;
 pub mod samples;
@@ -55,6 +56,7 @@ mod watches;
 mod worker;
 
 pub use answering::Answering;
+pub use commands::variables::{Items, VariableWritten};
 pub use config::{AclConfig, GcConfig, IntroductionConfig, SearchLimits, ServerConfig};
 pub use control::introduction::Enforcement;
 pub use error::{ErrorClass, Kind, ServerError};

@@ -19,6 +19,7 @@ use tokio::net::TcpListener;
 
 use crate::{
     clock::{go_on_from, new_id, now_ns},
+    commands::keyring::RootKeys,
     commit::{self, CommitQueue, CommitThread, Decided},
     config::ServerConfig,
     disk,
@@ -32,6 +33,7 @@ use crate::{
     parts::Parts,
     published::Published,
     reconciler::Reconciler,
+    root_keys,
     run_mark::{self, Keeper},
     runner::Runner,
     sessions::NodeSessions,
@@ -177,8 +179,9 @@ impl Server {
         .await?;
         go_on_from(&state);
         // After the store, whose lock guards the directory of the keys too.
+        let encrypts = store.format() >= state::VARIABLES;
         let (keys, shared, of) = (config.data_dir.clone(), config.shared.clone(), state.clone());
-        let (keyring, first_keys) = blocking(move || keyring_of(keys, shared, &of)).await?;
+        let (keyring, first_keys) = blocking(move || keyring_of(encrypts, keys, shared, &of)).await?;
         let (kind, shared, dir) = (config.join.clone(), config.shared.clone(), config.data_dir.clone());
         let join = blocking(move || join_secret(kind, shared.as_ref(), dir)).await?;
         let listen = |source| StartError::Listen { address: config.rpc_bind, source };
@@ -308,6 +311,8 @@ impl Server {
         let runner = &inner.runner;
         let reconciler = Reconciler::new(runner.clone(), inner.queue.clone(), inner.published.clone());
         inner.parts.start(state, &reconciler);
+        let root_keys = root_keys::root_keys_loop(RootKeys::of(inner), inner.rotated.clone(), runner.clone());
+        runner.spawn_loop(&loops::ROOT_KEYS, root_keys);
         runner.spawn_loop(&loops::SWEEP, inner.sweeper.clone().run());
         runner.spawn_loop(&loops::RECOVERY, inner.recovering.clone().run());
         runner.spawn_loop(&loops::DISK, disk::disk_loop(inner.disk.clone(), inner.store.clone(), runner.clone()));
@@ -411,6 +416,7 @@ fn run_mark_in(
 
 /// The keys that identities are signed with, and those that the first commit has to add to the state.
 fn keyring_of(
+    encrypts: bool,
     data_dir: Option<PathBuf>,
     shared: Option<SharedKey>,
     state: &State,
@@ -419,7 +425,7 @@ fn keyring_of(
     match (shared, state.signing_keys().next()) {
         (Some(shared), _) => {
             let keyring = Keyring::of_state(shared, state)?;
-            let first = keyring.first(dir.as_deref(), now_ns())?;
+            let first = keyring.first(dir.as_deref(), now_ns(), encrypts)?;
             Ok((keyring, first))
         }
         (None, Some(key)) => Err(KeyringError::Unshared { id: key.id }),

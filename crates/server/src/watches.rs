@@ -63,6 +63,7 @@ fn keys(object: &Object) -> impl Iterator<Item = u64> {
         Object::AclRole(role) => Some(number(&role.id)),
         Object::AclAuthMethod(method) => Some(number(&method.name)),
         Object::AclBindingRule(rule) => Some(number(&rule.id)),
+        Object::Variable(v) => Some(number(&(&v.namespace, &v.path))),
         Object::Job(_)
         | Object::JobVersion(_)
         | Object::RetainedJob(_)

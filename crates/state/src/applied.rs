@@ -16,6 +16,7 @@ use model::{
     scheduler_config::SchedulerConfig,
     service::ServiceRegistration,
     signing::SigningKey,
+    variables::Variable,
 };
 
 use crate::{
@@ -114,6 +115,8 @@ pub enum Object {
     AclBindingRule(Arc<AclBindingRule>),
     /// One-time token, with its secret.
     OneTimeToken(Arc<OneTimeToken>),
+    /// Variable.
+    Variable(Arc<Variable>),
 }
 
 impl Object {
@@ -144,6 +147,7 @@ impl Object {
             Self::AclAuthMethod(_) => Table::AclAuthMethods,
             Self::AclBindingRule(_) => Table::AclBindingRules,
             Self::OneTimeToken(_) => Table::AclOneTimeTokens,
+            Self::Variable(_) => Table::Variables,
         }
     }
     /// The job that it belongs to.
@@ -170,7 +174,8 @@ impl Object {
             | Self::AclRole(_)
             | Self::AclAuthMethod(_)
             | Self::AclBindingRule(_)
-            | Self::OneTimeToken(_) => None,
+            | Self::OneTimeToken(_)
+            | Self::Variable(_) => None,
         }
     }
 }

@@ -17,6 +17,7 @@ use model::{
     scaling::ScalingEvent,
     scheduler_config::SchedulerConfig,
     signing::SigningKey,
+    variables::{Variable, VariableKey},
 };
 use uuid::Uuid;
 
@@ -52,7 +53,7 @@ impl Batch {
     }
     /// Whether any change must wait during a recovery of a state from the past. On such a state nothing is created,
     /// stopped, moved, collected or counted as lost. Nodes' reports on themselves always pass. So do signing keys,
-    /// access control (a leaked token must be revocable), and new evaluations, which nobody processes before the end.
+    /// variables, access control (a leaked token must be revocable), and new evaluations, which nobody processes before the end.
     #[must_use]
     pub fn waits_for_recovery(&self) -> bool {
         let taken = |change: &Change| {
@@ -80,6 +81,9 @@ impl Batch {
                     | Change::PutOneTimeToken(_)
                     | Change::DeleteOneTimeToken(_)
                     | Change::AclBootstrapped
+                    | Change::PutVariable(_)
+                    | Change::DeleteVariable(_)
+                    | Change::ResealVariable { .. }
             )
         };
         !self.recovers && !self.changes.iter().all(taken)
@@ -328,6 +332,19 @@ pub enum Change {
     DeleteOneTimeToken([u8; 32]),
     /// A first management token was made: the index of this batch is the next reset index.
     AclBootstrapped,
+    /// Create or change a variable; its indexes and times are filled in.
+    PutVariable(Box<Variable>),
+    /// Forget a variable.
+    DeleteVariable(VariableKey),
+    /// The same items encrypted with another key. Nothing else of the variable changes, its indexes included.
+    ResealVariable {
+        /// Variable.
+        key: VariableKey,
+        /// The key that has encrypted it now.
+        key_id: Uuid,
+        /// The encrypted items.
+        data: String,
+    },
     /// Keeps a node's copy of a job for the allocations that run it, with its version and indexes, unless that version
     /// is known.
     RecoverJob {

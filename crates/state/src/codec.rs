@@ -239,6 +239,8 @@ pub(crate) fn object_key(object: &Object) -> Vec<u8> {
         Object::AclAuthMethod(m) => m.name.as_bytes().to_vec(),
         Object::AclBindingRule(r) => r.id.as_bytes().to_vec(),
         Object::OneTimeToken(t) => t.one_time_secret_id.digest().to_vec(),
+        // Neither name nor path holds a zero byte.
+        Object::Variable(v) => format!("{}\0{}", v.namespace, v.path).into_bytes(),
     }
 }
 
@@ -265,6 +267,7 @@ fn object_value(state: &State, object: &Object) -> Option<Vec<u8>> {
         Object::AclAuthMethod(m) => json(m),
         Object::AclBindingRule(r) => json(r),
         Object::OneTimeToken(t) => json(t),
+        Object::Variable(v) => json(v),
     })
 }
 
@@ -311,6 +314,7 @@ impl State {
             .chain(self.acl.auth_methods.values().cloned().map(Object::AclAuthMethod))
             .chain(self.acl.binding_rules.values().cloned().map(Object::AclBindingRule))
             .chain(self.acl.one_time.values().cloned().map(Object::OneTimeToken))
+            .chain(self.variables.values().cloned().map(Object::Variable))
             .chain([Object::SchedulerConfig(self.scheduler_config.clone()), Object::ClusterMeta(self.cluster.clone())]);
         let row = |object: Object| Row {
             table: object.table(),

@@ -16,11 +16,15 @@ use serde::{Deserialize, Serialize};
 ///
 /// 1: tables and rows as [`crate::Table`] and the codec of this crate have them; allocations with tags up to 33.
 ///
-/// 2: the tables for which [`crate::Table::since`] says so.
+/// 2: root keys that sign with RS256 and encrypt ([`model::signing`]), and the tables for which
+/// [`crate::Table::since`] says so.
 pub type Format = u32;
 
 /// The formats that this release reads. It writes each of them.
 pub const FORMATS: Versions = Versions { lowest: 1, highest: 2 };
+
+/// The format from which on the state may hold variables and keys that encrypt them.
+pub const VARIABLES: Format = 2;
 
 /// The versions of something that a server knows: all from the lowest to the highest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -17,6 +17,7 @@ use model::{
     scheduler_config::{PreemptionConfig, SchedulerConfig},
     service::ServiceRegistration,
     signing::SigningKey,
+    variables::{Variable, VariableKey},
 };
 use serde::de::DeserializeOwned;
 
@@ -290,6 +291,11 @@ impl Loader {
                 Object::OneTimeToken(t)
             }
             Table::AclBootstrap => return broken("the table has no rows"),
+            Table::Variables => {
+                let v: Arc<Variable> = Arc::new(read(value)?);
+                s.variables.insert(v.key(), v.clone());
+                Object::Variable(v)
+            }
         }))
     }
 
@@ -362,6 +368,12 @@ impl Loader {
                 s.acl.remove_one_time(digest).map(Object::OneTimeToken)
             }
             Table::AclBootstrap => return broken("the table has no rows"),
+            Table::Variables => {
+                let Some((namespace, path)) = name(key)?.split_once('\0') else {
+                    return broken("no path of a variable");
+                };
+                s.variables.remove(&VariableKey::new(namespace, path)).map(Object::Variable)
+            }
         })
     }
 

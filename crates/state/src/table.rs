@@ -78,6 +78,8 @@ tables! {
     AclOneTimeTokens = "acl_one_time_tokens",
     /// No rows: its index is that of the last bootstrap.
     AclBootstrap = "acl_bootstrap",
+    /// Variables, encrypted.
+    Variables = "variables",
 }
 
 impl Table {
@@ -101,7 +103,8 @@ impl Table {
             | Self::AclAuthMethods
             | Self::AclBindingRules
             | Self::AclOneTimeTokens
-            | Self::AclBootstrap => 2,
+            | Self::AclBootstrap
+            | Self::Variables => 2,
             _ => 1,
         }
     }

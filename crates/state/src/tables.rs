@@ -19,6 +19,7 @@ use model::{
     scheduler_config::SchedulerConfig,
     service::ServiceRegistration,
     signing::SigningKey,
+    variables::{Variable, VariableKey},
 };
 use uuid::Uuid;
 
@@ -106,6 +107,7 @@ pub struct State {
     pub(crate) cluster: Arc<ClusterMeta>,
     pub(crate) signing_keys: OrdMap<Uuid, Arc<SigningKey>>,
     pub(crate) acl: Acl,
+    pub(crate) variables: OrdMap<VariableKey, Arc<Variable>>,
     pub(crate) fleet: Fleet,
 }
 
@@ -254,6 +256,7 @@ impl State {
             cluster: Arc::default(),
             signing_keys: OrdMap::new(),
             acl: Acl::default(),
+            variables: OrdMap::new(),
             fleet: Fleet::default(),
         }
     }
@@ -565,5 +568,19 @@ impl State {
     /// All signing keys, by id. None where the server keeps its keys in files.
     pub fn signing_keys(&self) -> impl Iterator<Item = &Arc<SigningKey>> {
         self.signing_keys.values()
+    }
+    /// A variable.
+    #[must_use]
+    pub fn variable(&self, key: &VariableKey) -> Option<&Arc<Variable>> {
+        self.variables.get(key)
+    }
+    /// All variables, by namespace and path.
+    pub fn variables(&self) -> impl Iterator<Item = &Arc<Variable>> {
+        self.variables.values()
+    }
+    /// The variables by namespace and path, from one on; downwards when `reverse`.
+    #[must_use]
+    pub fn variables_onward(&self, from: Option<VariableKey>, reverse: bool) -> Rows<'_, &Arc<Variable>> {
+        along(self.variables.range(onward(from, reverse)).map(|(_, v)| v), reverse)
     }
 }

@@ -148,6 +148,8 @@ pub(crate) struct Server {
     pub(crate) default_scheduler_config: Option<SchedulerDefaults>,
     /// What is asked of new nodes.
     pub(crate) client_introduction: ClientIntroduction,
+    /// Who issues workload identities.
+    pub(crate) oidc_issuer: Option<String>,
     /// The key of servers that share a store, base64.
     pub(crate) encrypt: Option<Hidden>,
     /// Servers to join: only this one may be named.
@@ -577,7 +579,7 @@ mod tests {
         assert!(error[0].0.starts_with("acl.enabled is refused: "), "{error:?}");
         typed(json!({"acl": {"enabled": false}, "consul": {"enabled": false}, "ui": {}})).expect("off is what we do");
         assert_eq!(typed(json!({"plugin_dir": []})).expect_err("type").len(), 1);
-        let _: Mistake = typed(json!({"server": {"oidc_issuer": "https://x"}})).expect_err("refused").remove(0);
+        let _: Mistake = typed(json!({"sentinel": {"import": {"x": {}}}})).expect_err("refused").remove(0);
     }
 
     #[test]

@@ -72,12 +72,12 @@ const ENTERPRISE: &str = "this is a feature of Nomad Enterprise";
 const NO_CSI: &str = "there are no CSI volumes in this release";
 const NO_DYNAMIC_VOLUMES: &str =
     "there are no dynamic host volumes in this release; a host_volume block names a directory";
-const KEYS: &str = "the server keeps its signing keys until somebody rotates them";
+const KEYS: &str = "the server keeps its root keys until somebody rotates or deletes them";
 const CONSUL: &str = "services are kept in Drover's own registry (provider = \"nomad\" in the job)";
 const VAULT: &str = "Vault is not part of this release";
 const VAULT_ON: &str = "Vault is not part of this release: its secrets would be missing in jobs; leave the block out";
 const KMS: &str =
-    "external key management is not part of this release: the server's signing keys lie in its data directory";
+    "external key management is not part of this release: the server's root keys lie in its data directory";
 const UI: &str =
     "the web UI is always served at /ui/, with a fixed content security policy and without labels or links";
 const AUTOPILOT: &str = "there is one server, or etcd says which one leads: autopilot has nothing to do";
@@ -243,7 +243,7 @@ pub(crate) const TABLE: &[Row] = &[
     row("server.client_introduction.enforcement", Text, Works),
     row("server.client_introduction.default_identity_ttl", Span, Works),
     row("server.client_introduction.max_identity_ttl", Span, Works),
-    row("server.oidc_issuer", Text, Refused("discovery for OpenID Connect is not part of this release")),
+    row("server.oidc_issuer", Text, Works),
     row("server.start_timeout", Span, Idle("the server's keys are there before it listens")),
     row("server.log_file", Text, Refused("an agent has one log")),
     row("server.remote_sweep_interval", Span, Works),
@@ -517,7 +517,7 @@ pub(crate) const TABLE: &[Row] = &[
     row("vault.default_identity.extra_claims", Map, Idle(VAULT)),
 
     row("keyring", Block, Works),
-    row("keyring.aead", Foreign, Idle("the server's signing keys lie in its data directory, or in a shared store \
+    row("keyring.aead", Foreign, Idle("the server's root keys lie in its data directory, or in a shared store \
         encrypted under server.encrypt")),
     row("keyring.awskms", Foreign, Refused(KMS)),
     row("keyring.azurekeyvault", Foreign, Refused(KMS)),

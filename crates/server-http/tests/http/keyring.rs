@@ -1,6 +1,6 @@
 //! The keys that workload identities are signed with: published, listed, rotated, deleted, kept.
 
-use aws_lc_rs::signature::{ED25519, UnparsedPublicKey};
+use aws_lc_rs::signature::{RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents};
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ fn verified_by_a_library(jwks: &Value, token: &str) -> bool {
     let set: jsonwebtoken::jwk::JwkSet = serde_json::from_value(jwks.clone()).expect("a list of keys");
     let kid = jsonwebtoken::decode_header(token).expect("a header").kid.expect("a key");
     let Some(key) = set.find(&kid) else { return false };
-    let mut validation = jsonwebtoken::Validation::new(jsonwebtoken::Algorithm::EdDSA);
+    let mut validation = jsonwebtoken::Validation::new(jsonwebtoken::Algorithm::RS256);
     validation.required_spec_claims.clear();
     let key = jsonwebtoken::DecodingKey::from_jwk(key).expect("a usable key");
     jsonwebtoken::decode::<Value>(token, &key, &validation).is_ok()
@@ -39,8 +39,9 @@ fn verify(jwks: &Value, token: &str) -> Option<Value> {
     let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).ok();
     let header: Value = serde_json::from_slice(&decode(parts[0])?).ok()?;
     let key = jwks["keys"].as_array()?.iter().find(|k| k["kid"] == header["kid"])?;
-    let public = UnparsedPublicKey::new(&ED25519, decode(key["x"].as_str()?)?);
-    public.verify(format!("{}.{}", parts[0], parts[1]).as_bytes(), &decode(parts[2])?).ok()?;
+    let public = RsaPublicKeyComponents { n: decode(key["n"].as_str()?)?, e: decode(key["e"].as_str()?)? };
+    let signed = format!("{}.{}", parts[0], parts[1]);
+    public.verify(&RSA_PKCS1_2048_8192_SHA256, signed.as_bytes(), &decode(parts[2])?).ok()?;
     serde_json::from_slice(&decode(parts[1])?).ok()
 }
 
@@ -50,20 +51,17 @@ async fn keys_are_published_rotated_and_deleted() {
     let raw = c.get("/.well-known/jwks.json").await;
     assert_eq!((raw.header("content-type"), raw.header("cache-control")), ("application/json", "public, max-age=60"));
     let jwks = raw.json();
-    let x = jwks["keys"][0]["x"].as_str().expect("x").to_owned();
+    let n = jwks["keys"][0]["n"].as_str().expect("n").to_owned();
     let kid = jwks["keys"][0]["kid"].as_str().expect("kid").to_owned();
-    assert_eq!(
-        jwks,
-        json!({"keys": [{"kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "use": "sig", "kid": kid, "x": x}]})
-    );
-    assert_eq!(URL_SAFE_NO_PAD.decode(&x).expect("base64url").len(), 32);
+    assert_eq!(jwks, json!({"keys": [{"kty": "RSA", "alg": "RS256", "use": "sig", "kid": kid, "n": n, "e": "AQAB"}]}));
+    assert_eq!(URL_SAFE_NO_PAD.decode(&n).expect("base64url").len(), 256);
 
     let raw = c.get(KEYS).await;
     let row = raw.json()[0].clone();
     let index = row["CreateIndex"].as_u64().expect("index");
     assert_eq!(
         row,
-        json!({"KeyID": kid, "Algorithm": "EdDSA", "State": "active", "CreateTime": row["CreateTime"],
+        json!({"KeyID": kid, "Algorithm": "aes256-gcm", "State": "active", "CreateTime": row["CreateTime"],
             "CreateIndex": index, "ModifyIndex": index,
             "PublishTime": 0})
     );
@@ -116,11 +114,9 @@ async fn what_a_rotation_cannot_do_is_refused_by_name() {
     let c = Cluster::start().await;
     let before = c.get(KEYS).await.json();
     for (query, status, part) in [
-        ("full=true", 501, "no variables to encrypt again"),
-        ("full", 501, "a full rotation"),
+        ("full=true&publish_time=1900000000000000000", 500, "cannot be prepublished and full rotated"),
         ("full=maybe", 400, "full"),
-        ("algo=aes256-gcm", 501, "keys for \"aes256-gcm\""),
-        ("publish_time=1900000000000000000", 501, "publishing a key before its use"),
+        ("algo=EdDSA", 501, "keys for \"EdDSA\""),
         ("publish_time=soon", 400, "publish_time"),
     ] {
         let raw = c.put(&format!("{ROTATE}?{query}"), &Value::Null).await;
@@ -128,7 +124,7 @@ async fn what_a_rotation_cannot_do_is_refused_by_name() {
     }
     assert_eq!(c.get(KEYS).await.json(), before, "nothing was rotated");
     assert_eq!(c.get(ROTATE).await.status, StatusCode::METHOD_NOT_ALLOWED);
-    for query in ["algo=EdDSA&full=false&publish_time=0", ""] {
+    for query in ["algo=aes256-gcm&full=false&publish_time=0", ""] {
         assert_eq!(c.send(Method::POST, &format!("{ROTATE}?{query}"), &[], "").await.status, StatusCode::OK, "{query}");
     }
     assert_eq!(states(&c.get(KEYS).await.json()).len(), 3);

@@ -16,3 +16,4 @@ mod scaling;
 mod services;
 mod spaces;
 mod streams;
+mod variables;

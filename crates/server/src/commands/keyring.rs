@@ -1,22 +1,24 @@
-//! Commands on the keys that workload identities are signed with. Keys of a server that shares them are part of the
+//! Commands on root keys. Keys of a server that shares them are part of the
 //! state. Those in files are not, but each change of them takes an index of the state as well: a server that may no
 //! longer write is refused, and those who wait for an index see the change.
 
 use std::{sync::Arc, time::Duration};
 
+use control::root_keys::{Standing, beside_a_new_one};
 use model::{
-    StoreIndex,
+    StoreIndex, TimestampNs,
     signing::{KeyState, SigningKey},
 };
 use state::{Batch, Change, State, Table};
+use store::Store;
 use uuid::Uuid;
 
 use crate::{
     clock::now_ns,
-    commit::{Decided, Stamp},
+    commit::{CommitQueue, Decided, Stamp},
     error::ServerError,
-    handle::ServerHandle,
-    keyring::{KeyMeta, Keyring, KeyringError},
+    handle::{Inner, ServerHandle},
+    keyring::{KeyMeta, Keyring, KeyringError, Made},
 };
 
 impl ServerHandle {
@@ -44,54 +46,145 @@ impl ServerHandle {
     /// # Errors
     /// When the key could not be made or kept; nothing has changed then.
     pub async fn rotate_key(&self) -> Result<KeyMeta, ServerError> {
-        if let Some((row, made)) = self.keyring().to_commit(now_ns())? {
-            return self.inner.queue.commit(move |state, stamp| Ok(rotated(state, row, made, stamp))).await;
-        }
-        let stamp = self.take_index().await?;
-        self.change_keys(move |keyring| keyring.rotate(stamp.now, stamp.index)).await
+        self.rotate_root_key(false, 0).await
     }
 
-    /// Deletes an inactive key; the index of the change, or of the last one when there is no such key.
+    /// Makes a new root key. `full`: the variables are encrypted with it in the background. `publish_time` (Unix ns):
+    /// it is published now and becomes active then; 0 = at once.
     ///
     /// # Errors
-    /// When the key is the active one or could not be removed; nothing has changed then.
+    /// When both are asked for, or the key could not be made or kept; nothing has changed then.
+    pub async fn rotate_root_key(&self, full: bool, publish_time: TimestampNs) -> Result<KeyMeta, ServerError> {
+        if full && publish_time != 0 {
+            let why = "keyring cannot be prepublished and full rotated at the same time";
+            return Err(ServerError::invalid(why.to_owned()));
+        }
+        let keys = RootKeys::of(&self.inner);
+        let made = keys.make(full, publish_time).await?;
+        self.inner.rotated.notify_one();
+        Ok(made)
+    }
+
+    /// Deletes a key that is not active and that no variable needs; the index of the change, or of the last one when
+    /// there is no such key.
+    ///
+    /// # Errors
+    /// When the key is the active one, is needed or could not be removed; nothing has changed then.
     pub async fn delete_key(&self, id: Uuid) -> Result<StoreIndex, ServerError> {
         if self.keyring().in_state() {
             return self.inner.queue.commit(move |state, stamp| deleted(state, id, stamp)).await;
         }
         let mut deleted = None;
         if self.keyring().deletable(id)? {
-            let stamp = self.take_index().await?;
-            deleted = self.change_keys(move |keyring| keyring.delete(id, stamp.index)).await?;
+            // Writes of variables take the active key, so no new one will need this key.
+            let stamp = self
+                .inner
+                .queue
+                .commit(move |state, stamp| unused(state, id).map(|()| index_only(state, stamp)))
+                .await?;
+            let keyring = self.inner.keyring.clone();
+            deleted = away(move || keyring.delete(id, stamp.index)).await?;
         }
         Ok(deleted.unwrap_or_else(|| self.keyring().keys().1))
     }
+}
 
-    /// A commit that changes nothing but the index.
-    async fn take_index(&self) -> Result<Stamp, ServerError> {
-        let decide = |state: &Arc<State>, stamp| {
-            Ok(Decided { batch: Change::SetClusterMeta(Box::new((**state.cluster()).clone())).into(), answer: stamp })
-        };
-        self.inner.queue.commit(decide).await
+/// Changes of the root keys, for commands and for the loop.
+#[derive(Clone, Debug)]
+pub(crate) struct RootKeys {
+    pub(crate) keyring: Arc<Keyring>,
+    pub(crate) queue: CommitQueue,
+    pub(crate) store: Arc<dyn Store>,
+}
+
+impl RootKeys {
+    pub(crate) fn of(inner: &Inner) -> Self {
+        Self { keyring: inner.keyring.clone(), queue: inner.queue.clone(), store: inner.store.clone() }
     }
 
-    /// Changes the keys away from the runtime: files are written.
-    async fn change_keys<T: Send + 'static>(
-        &self,
-        change: impl FnOnce(&Keyring) -> Result<T, KeyringError> + Send + 'static,
-    ) -> Result<T, ServerError> {
-        let keyring = self.inner.keyring.clone();
-        match blocking::spawn(move || change(&keyring)).await {
-            Ok(changed) => changed.map_err(ServerError::from),
-            Err(error) => Err(ServerError::Internal { what: "changing the signing keys", why: error.to_string() }),
+    /// Whether all servers of the store read keys that encrypt, and variables.
+    pub(crate) fn may_encrypt(&self) -> bool {
+        self.store.format() >= state::VARIABLES
+    }
+
+    /// The keys as `control` decides on them.
+    pub(crate) fn standing(&self) -> Vec<Standing> {
+        self.keyring.keys().0.iter().map(standing).collect()
+    }
+
+    /// Makes a key.
+    pub(crate) async fn make(&self, full: bool, publish_time: TimestampNs) -> Result<KeyMeta, ServerError> {
+        let made = Made { now: now_ns(), publish_time, encrypts: self.may_encrypt() };
+        let keyring = self.keyring.clone();
+        if let Some((row, meta)) = away(move || keyring.to_commit(&made)).await? {
+            return self.queue.commit(move |state, stamp| Ok(rotated(state, row, meta, full, stamp))).await;
         }
+        let stamp = self.queue.commit(|state, stamp| Ok(index_only(state, stamp))).await?;
+        let changes = beside_a_new_one(&self.standing(), full, publish_time != 0);
+        let keyring = self.keyring.clone();
+        away(move || keyring.rotate(&Made { now: stamp.now, ..made }, &changes, stamp.index)).await
+    }
+
+    /// Gives keys other states.
+    pub(crate) async fn set_states(&self, changes: Vec<(Uuid, KeyState)>) -> Result<(), ServerError> {
+        if self.keyring.in_state() {
+            let decide = move |state: &Arc<State>, _| {
+                let row = |(id, next): (Uuid, KeyState)| {
+                    let key = state.signing_key(id)?;
+                    Some(Change::PutSigningKey(Box::new(SigningKey { state: next, ..SigningKey::clone(key) })))
+                };
+                Ok(Decided { batch: Batch::new(changes.into_iter().filter_map(row).collect()), answer: () })
+            };
+            return self.queue.commit(decide).await;
+        }
+        let stamp = self.queue.commit(|state, stamp| Ok(index_only(state, stamp))).await?;
+        let keyring = self.keyring.clone();
+        away(move || Ok(keyring.set_states(&changes, stamp.index))).await.map(|_| ())
     }
 }
 
-/// Adds the key to the state; the others are inactive from now on.
-fn rotated(state: &State, row: SigningKey, made: KeyMeta, stamp: Stamp) -> Decided<KeyMeta> {
-    let active = state.signing_keys().filter(|key| key.state == KeyState::Active);
-    let before = active.map(|key| SigningKey { state: KeyState::Inactive, ..SigningKey::clone(key) });
+fn standing(key: &KeyMeta) -> Standing {
+    Standing { id: key.id, state: key.state, publish_time: key.publish_time, encrypts: key.encrypts }
+}
+
+/// A commit that changes nothing but the index.
+fn index_only(state: &State, stamp: Stamp) -> Decided<Stamp> {
+    Decided { batch: Change::SetClusterMeta(Box::new((**state.cluster()).clone())).into(), answer: stamp }
+}
+
+/// Works on keys away from the runtime: files are written, and keys take their time to be made.
+async fn away<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, KeyringError> + Send + 'static,
+) -> Result<T, ServerError> {
+    match blocking::spawn(work).await {
+        Ok(done) => done.map_err(ServerError::from),
+        Err(error) => Err(ServerError::Internal { what: "changing the root keys", why: error.to_string() }),
+    }
+}
+
+/// Whether no variable is encrypted with the key.
+fn unused(state: &State, id: Uuid) -> Result<(), ServerError> {
+    match state.variables().any(|variable| variable.key_id == id) {
+        true => Err(KeyringError::InUse.into()),
+        false => Ok(()),
+    }
+}
+
+/// Adds the key to the state, and gives the others the states that follow.
+fn rotated(state: &State, row: SigningKey, made: KeyMeta, full: bool, stamp: Stamp) -> Decided<KeyMeta> {
+    let keys: Vec<Standing> = state
+        .signing_keys()
+        .map(|key| Standing {
+            id: key.id,
+            state: key.state,
+            publish_time: key.publish_time,
+            encrypts: key.wrapped_data_key.is_some(),
+        })
+        .collect();
+    let others = beside_a_new_one(&keys, full, made.publish_time != 0);
+    let before = others
+        .into_iter()
+        .filter_map(|(id, next)| Some(SigningKey { state: next, ..SigningKey::clone(state.signing_key(id)?) }));
     let row = SigningKey { create_time: stamp.now, ..row };
     let changes = std::iter::once(row).chain(before).map(|key| Change::PutSigningKey(Box::new(key)));
     let answer = KeyMeta { create_time: stamp.now, create_index: stamp.index, modify_index: stamp.index, ..made };
@@ -102,16 +195,19 @@ fn rotated(state: &State, row: SigningKey, made: KeyMeta, stamp: Stamp) -> Decid
 fn deleted(state: &State, id: Uuid, stamp: Stamp) -> Result<Decided<StoreIndex>, ServerError> {
     match state.signing_key(id).map(|key| key.state) {
         None => Ok(Decided { batch: Batch::default(), answer: state.index(Table::SigningKeys) }),
-        Some(KeyState::Inactive) => Ok(Decided { batch: Change::DeleteSigningKey(id).into(), answer: stamp.index }),
         Some(KeyState::Active) => Err(KeyringError::Active.into()),
+        Some(_) => {
+            unused(state, id)?;
+            Ok(Decided { batch: Change::DeleteSigningKey(id).into(), answer: stamp.index })
+        }
     }
 }
 
 impl From<KeyringError> for ServerError {
     fn from(error: KeyringError) -> Self {
         match error {
-            KeyringError::Active => Self::conflict(error.to_string()),
-            other => Self::Internal { what: "changing the signing keys", why: other.to_string() },
+            KeyringError::Active | KeyringError::InUse | KeyringError::NoDataKey => Self::conflict(error.to_string()),
+            other => Self::Internal { what: "working with the root keys", why: other.to_string() },
         }
     }
 }

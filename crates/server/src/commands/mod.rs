@@ -7,11 +7,12 @@ mod deployments;
 mod drivers;
 mod introductions;
 mod jobs;
-mod keyring;
+pub(crate) mod keyring;
 mod nodes;
 mod operator;
 mod services;
 mod spaces;
+pub(crate) mod variables;
 
 use control::{Decided, Ids, Refused, Stamp};
 use state::State;

@@ -1,8 +1,7 @@
 //! A signing key, the text of its file, and why something could not be done with keys.
 
-use std::{io, path::PathBuf, sync::Arc};
+use std::{io, path::PathBuf};
 
-use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use model::{
     StoreIndex, TimestampNs,
@@ -10,6 +9,8 @@ use model::{
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
+
+use super::secret::{DataKey, Signer};
 
 /// Why the keyring did not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +33,25 @@ pub enum KeyringError {
         /// What was attempted.
         &'static str,
     ),
+    /// Nothing can be encrypted now.
+    #[error(
+        "no root key encrypts variables yet: the servers of this store do not all run a release that has them; upgrade \
+            the others and try again"
+    )]
+    NoDataKey,
+    /// A variable needs the key.
+    #[error("root key in use, cannot delete: variables are encrypted with it; rotate with -full first")]
+    InUse,
+    /// A variable cannot be read.
+    #[error("the variable {path:?} does not open with the root key {id}: {why}")]
+    Sealed {
+        /// The key.
+        id: Uuid,
+        /// The variable.
+        path: String,
+        /// What is wrong.
+        why: &'static str,
+    },
     /// The claims are not JSON.
     #[error("writing the claims of a token as JSON failed: {0}")]
     Claims(
@@ -79,7 +99,11 @@ pub struct KeyMeta {
     pub create_index: StoreIndex,
     /// Index of the last change of its state.
     pub modify_index: StoreIndex,
-    /// The public half: the 32 bytes of RFC 8032.
+    /// When a prepublished key becomes active, Unix ns; 0 = it was active from the beginning.
+    pub publish_time: TimestampNs,
+    /// Whether it encrypts variables. Keys of releases before format 2 do not.
+    pub encrypts: bool,
+    /// The public half: the 32 bytes of RFC 8032, or `RSAPublicKey` of RFC 8017 in DER.
     pub public: Vec<u8>,
 }
 
@@ -87,7 +111,8 @@ pub struct KeyMeta {
 #[derive(Clone)]
 pub(super) struct Key {
     pub(super) meta: KeyMeta,
-    pub(super) pair: Arc<Ed25519KeyPair>,
+    pub(super) signer: Signer,
+    pub(super) data: Option<DataKey>,
 }
 
 /// What a file holds. Unknown fields make it unreadable: they would be lost when the state changes.
@@ -103,28 +128,33 @@ struct KeyFile {
     modify_index: StoreIndex,
     /// PKCS #8 with the public half (RFC 5958), base64: a damaged secret does not fit its public half.
     private_key: String,
+    /// The data key, base64. Absent from keys that encrypt nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    data_key: Option<String>,
+    #[serde(default)]
+    publish_time: TimestampNs,
 }
 
 impl Key {
-    /// Makes an active key.
-    pub(super) fn generate(id: Uuid, now: TimestampNs, index: StoreIndex) -> Result<Self, KeyringError> {
-        let pair = Ed25519KeyPair::generate().map_err(|_| KeyringError::Crypto("making a key"))?;
+    /// Makes a key: RSA with a data key, or one that releases of format 1 read.
+    pub(super) fn generate(id: Uuid, made: &Made, index: StoreIndex) -> Result<Self, KeyringError> {
+        let (algorithm, data) = match made.encrypts {
+            true => (Algorithm::Rs256, Some(DataKey::generate()?)),
+            false => (Algorithm::EdDsa, None),
+        };
+        let signer = Signer::generate(algorithm)?;
         let meta = KeyMeta {
             id,
-            algorithm: Algorithm::EdDsa,
-            state: KeyState::Active,
-            create_time: now,
+            algorithm,
+            state: if made.publish_time == 0 { KeyState::Active } else { KeyState::Prepublished },
+            create_time: made.now,
             create_index: index,
             modify_index: index,
-            public: pair.public_key().as_ref().to_vec(),
+            publish_time: made.publish_time,
+            encrypts: data.is_some(),
+            public: signer.public(),
         };
-        Ok(Self { meta, pair: Arc::new(pair) })
-    }
-
-    /// The private key: PKCS #8 with the public half.
-    pub(super) fn secret(&self) -> Result<Vec<u8>, KeyringError> {
-        let der = self.pair.to_pkcs8().map_err(|_| KeyringError::Crypto("encoding a private key"))?;
-        Ok(der.as_ref().to_vec())
+        Ok(Self { meta, signer, data })
     }
 
     /// What is in its file.
@@ -137,7 +167,9 @@ impl Key {
             create_time: meta.create_time,
             create_index: meta.create_index,
             modify_index: meta.modify_index,
-            private_key: STANDARD.encode(self.secret()?),
+            private_key: STANDARD.encode(self.signer.secret()?),
+            data_key: self.data.as_ref().map(|data| STANDARD.encode(data.bytes())),
+            publish_time: meta.publish_time,
         };
         Ok(serde_json::to_vec_pretty(&file)?)
     }
@@ -153,8 +185,14 @@ impl Key {
             return Err(format!("it holds the key {}: a key's file has the name of its key", file.key_id));
         }
         let der = STANDARD.decode(&file.private_key).map_err(|_| "its private key is not base64".to_owned())?;
-        let pair = Ed25519KeyPair::from_pkcs8(&der)
-            .map_err(|e| format!("its private key is not a whole Ed25519 key in PKCS #8: {e}"))?;
+        let signer = Signer::read(file.algorithm, &der)?;
+        let data = match &file.data_key {
+            None => None,
+            Some(text) => {
+                let data = STANDARD.decode(text).ok().and_then(|bytes| DataKey::read(&bytes));
+                Some(data.ok_or_else(|| "its data key is not 32 bytes in base64".to_owned())?)
+            }
+        };
         let meta = KeyMeta {
             id: file.key_id,
             algorithm: file.algorithm,
@@ -162,13 +200,27 @@ impl Key {
             create_time: file.create_time,
             create_index: file.create_index,
             modify_index: file.modify_index,
-            public: pair.public_key().as_ref().to_vec(),
+            publish_time: file.publish_time,
+            encrypts: data.is_some(),
+            public: signer.public(),
         };
-        Ok(Self { meta, pair: Arc::new(pair) })
+        Ok(Self { meta, signer, data })
     }
 }
 
-/// Puts the newest key first.
+/// What a new key is to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Made {
+    /// When it is made.
+    pub(crate) now: TimestampNs,
+    /// When it becomes active; 0 = at once.
+    pub(crate) publish_time: TimestampNs,
+    /// With RSA and a data key, which servers of format 1 do not read.
+    pub(crate) encrypts: bool,
+}
+
+/// Puts the active key first, then the newest one.
 pub(super) fn sort(keys: &mut [Key]) {
-    keys.sort_by_key(|k| std::cmp::Reverse((k.meta.create_index, k.meta.create_time, k.meta.id)));
+    let ahead = |k: &Key| k.meta.state == KeyState::Prepublished;
+    keys.sort_by_key(|k| (ahead(k), std::cmp::Reverse((k.meta.create_index, k.meta.create_time, k.meta.id))));
 }

@@ -2,10 +2,7 @@
 
 use std::{fs::Permissions, os::unix::fs::PermissionsExt as _};
 
-use aws_lc_rs::{
-    encoding::{AsBigEndian as _, Curve25519SeedBin},
-    signature::{ED25519, UnparsedPublicKey},
-};
+use aws_lc_rs::signature::{RSA_PKCS1_2048_8192_SHA256, UnparsedPublicKey};
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use state::Change;
@@ -14,6 +11,13 @@ use super::{files::UNFINISHED, *};
 
 fn open(dir: &Path) -> Keyring {
     Keyring::open(Some(dir.to_owned()), 1_000, 10).expect("opens")
+}
+
+/// As a rotation from outside.
+fn rotate(keyring: &Keyring, now: TimestampNs, index: StoreIndex) -> Result<KeyMeta, KeyringError> {
+    let active = keyring.keys().0.into_iter().filter(|k| k.state == KeyState::Active);
+    let changes: Vec<_> = active.map(|k| (k.id, KeyState::Inactive)).collect();
+    keyring.rotate(&Made { now, publish_time: 0, encrypts: true }, &changes, index)
 }
 
 fn ids(keyring: &Keyring) -> Vec<(Uuid, KeyState)> {
@@ -30,9 +34,11 @@ fn verify(keys: &[KeyMeta], token: &str) -> Option<Value> {
     let (header, claims) = signed.split_once('.')?;
     let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).ok();
     let header: Value = serde_json::from_slice(&decode(header)?).ok()?;
-    assert_eq!((&header["alg"], &header["typ"]), (&json!("EdDSA"), &json!("JWT")));
+    assert_eq!((&header["alg"], &header["typ"]), (&json!("RS256"), &json!("JWT")));
     let key = keys.iter().find(|k| header["kid"] == json!(k.id))?;
-    UnparsedPublicKey::new(&ED25519, &key.public).verify(signed.as_bytes(), &decode(signature)?).ok()?;
+    UnparsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, &key.public)
+        .verify(signed.as_bytes(), &decode(signature)?)
+        .ok()?;
     serde_json::from_slice(&decode(claims)?).ok()
 }
 
@@ -42,7 +48,9 @@ fn tokens_are_verified_with_what_is_published() {
     let claims = json!({"sub": "global:default:web:server", "aud": ["x"], "exp": 7});
     let token = keyring.sign(&claims).expect("signs");
     let (keys, index) = keyring.keys();
-    assert_eq!((keys.len(), keys[0].public.len(), index), (1, 32, 1));
+    assert_eq!((keys.len(), index), (1, 1));
+    let (modulus, exponent) = rsa_parts(&keys[0].public).expect("an RSA key");
+    assert_eq!((modulus.len(), exponent), (256, [1, 0, 1].as_slice()));
     assert_eq!(verify(&keys, &token), Some(claims.clone()));
     assert_eq!(keyring.verify(&token), Some(claims.clone()));
     let forged = token.replacen('.', ".e", 1);
@@ -57,7 +65,7 @@ fn tokens_are_verified_with_what_is_published() {
         assert_eq!(keyring.verify(other), None, "{other}");
     }
 
-    let new = keyring.rotate(2, 5).expect("rotates");
+    let new = rotate(&keyring, 2, 5).expect("rotates");
     let (keys, _) = keyring.keys();
     assert_eq!(verify(&keys, &token), Some(claims.clone()), "what the old key has signed stays valid");
     let newer = keyring.sign(&claims).expect("signs");
@@ -76,7 +84,7 @@ fn keys_survive_restarts_in_files_of_their_own() {
     let made = first.keys();
     assert_eq!((made.0[0].create_time, made.0[0].create_index, made.1), (1_000, 10, 10));
     assert_eq!(open(&keys).keys(), made, "nothing is made or changed at a restart");
-    first.rotate(2_000, 12).expect("rotates");
+    rotate(&first, 2_000, 12).expect("rotates");
     let rotated = first.keys();
     assert_eq!(
         rotated.0.iter().map(|k| (k.state, k.create_index, k.modify_index)).collect::<Vec<_>>(),
@@ -95,9 +103,7 @@ fn keys_survive_restarts_in_files_of_their_own() {
     // The secret is in the file and in nothing that is shown.
     let text = fs::read_to_string(file_of(&keys, made.0[0].id)).expect("reads");
     let secret = serde_json::from_str::<Value>(&text).expect("JSON")["PrivateKey"].as_str().expect("text").to_owned();
-    let seed: Curve25519SeedBin<'_> =
-        second.ring.load().keys[1].pair.seed().expect("seed").as_be_bytes().expect("bytes");
-    let seed = seed.as_ref().to_vec();
+    let seed = second.ring.load().keys[1].data.as_ref().expect("a data key").bytes().to_vec();
     let shown = format!("{second:?} {:?}", second.keys());
     assert!(!shown.contains(&secret) && !shown.contains(&format!("{seed:?}")), "{shown}");
     assert!(shown.contains(&made.0[0].id.to_string()), "{shown}");
@@ -123,7 +129,7 @@ fn damaged_files_are_named_and_left_as_they_are() {
         ("record of a key (Eof", |v| v.to_string()[..40].to_owned()),
         ("record of a key (Eof", |_| String::new()),
         ("record of a key (Data", |v| {
-            v["Algorithm"] = json!("RS256");
+            v["Algorithm"] = json!("none");
             v.to_string()
         }),
         ("record of a key (Data", |v| {
@@ -138,14 +144,15 @@ fn damaged_files_are_named_and_left_as_they_are() {
             v["PrivateKey"] = json!("?");
             v.to_string()
         }),
-        ("not a whole Ed25519 key", |v| {
+        ("not a whole RSA key", |v| {
             v["PrivateKey"] = json!("AAAA");
             v.to_string()
         }),
         // One bit of the secret: it is still a key, but not the one that was published.
-        ("not a whole Ed25519 key", |v| {
+        ("not a whole RSA key", |v| {
             let mut der = STANDARD.decode(v["PrivateKey"].as_str().expect("text")).expect("base64");
-            der[20] ^= 1;
+            // Within the modulus: near the end a change could leave a key that still works.
+            der[60] ^= 1;
             v["PrivateKey"] = json!(STANDARD.encode(der));
             v.to_string()
         }),
@@ -154,7 +161,7 @@ fn damaged_files_are_named_and_left_as_they_are() {
         let dir = tempfile::tempdir().expect("dir");
         let first = open(dir.path());
         let old = ids(&first)[0].0;
-        let active = first.rotate(2_000, 12).expect("rotates").id;
+        let active = rotate(&first, 2_000, 12).expect("rotates").id;
         let path = file_of(dir.path(), active);
         let whole = fs::read_to_string(&path).expect("reads");
         let text = damage(&mut serde_json::from_str(&whole).expect("JSON"));
@@ -195,7 +202,7 @@ fn a_crash_in_a_rotation_leaves_one_active_key() {
     let keyring = open(dir.path());
     let old = ids(&keyring)[0].0;
     let before = fs::read(file_of(dir.path(), old)).expect("reads");
-    let new = keyring.rotate(2_000, 12).expect("rotates").id;
+    let new = rotate(&keyring, 2_000, 12).expect("rotates").id;
     // The new key was written, the old one not yet marked; another one was being written.
     fs::write(file_of(dir.path(), old), before).expect("writes");
     let unfinished = dir.path().join(format!("{}{UNFINISHED}", Uuid::nil()));
@@ -214,7 +221,7 @@ fn rules_of_deletion() {
     let old = ids(&keyring)[0].0;
     assert!(matches!(keyring.delete(old, 11), Err(KeyringError::Active)), "the active key stays");
     assert_eq!(keyring.delete(Uuid::nil(), 11).expect("no such key"), None);
-    let new = keyring.rotate(2_000, 12).expect("rotates").id;
+    let new = rotate(&keyring, 2_000, 12).expect("rotates").id;
     assert!(matches!(keyring.delete(new, 13), Err(KeyringError::Active)));
     assert_eq!(keyring.delete(old, 13).expect("deletes"), Some(13));
     assert!(!file_of(dir.path(), old).exists());
@@ -231,7 +238,7 @@ fn a_key_that_cannot_be_written_changes_nothing() {
     // Rights would not stop a privileged test; a directory that is gone does.
     let moved = dir.path().join("moved");
     fs::rename(&keys, &moved).expect("renames");
-    let error = keyring.rotate(2_000, 12).expect_err("no directory");
+    let error = rotate(&keyring, 2_000, 12).expect_err("no directory");
     assert!(matches!(&error, KeyringError::File { attempt: "writing the key", .. }), "{error}");
     assert_eq!(keyring.keys(), before);
     fs::rename(&moved, &keys).expect("renames");
@@ -249,8 +256,8 @@ async fn changes_wake_those_who_wait_and_indexes_never_go_back() {
         async move { keyring.changed_after(10).await }
     });
     // A rotation with an older index: those that come at once may be carried out in any order.
-    let first = keyring.rotate(2, 12).expect("rotates");
-    let second = keyring.rotate(2, 11).expect("rotates");
+    let first = rotate(&keyring, 2, 12).expect("rotates");
+    let second = rotate(&keyring, 2, 11).expect("rotates");
     assert!(second.create_index > first.create_index);
     assert_eq!(keyring.keys().0[0].id, second.id);
     testkit::soon(waiting).await.expect("no panic");
@@ -272,19 +279,22 @@ fn put(state: &State, keys: Vec<SigningKey>) -> State {
 fn keys_in_the_state_are_used_once_they_are_there() {
     let empty = State::new();
     let keyring = Keyring::of_state(shared(1), &empty).expect("opens");
-    let first = keyring.first(None, 1_000).expect("makes one");
+    let first = keyring.first(None, 1_000, true).expect("makes one");
     assert!(keyring.sign(&json!({})).is_err() && keyring.keys().0.is_empty(), "it is not committed");
     let one = put(&empty, first);
     keyring.follow(&one);
     let token = keyring.sign(&json!({"n": 1})).expect("signs");
     assert_eq!(keyring.keys().1, one.index(Table::SigningKeys));
-    assert!(keyring.first(None, 2_000).expect("reads").is_empty(), "there is one");
+    assert!(keyring.first(None, 2_000, true).expect("reads").is_empty(), "there is one");
 
     // Another server of the same key: the same keys, and one of them marked.
     let other = Keyring::of_state(shared(1), &one).expect("opens");
     assert_eq!(other.keys(), keyring.keys());
     assert_eq!(other.verify(&token), Some(json!({"n": 1})));
-    let (row, _) = other.to_commit(3_000).expect("makes one").expect("for the state");
+    let (row, _) = other
+        .to_commit(&Made { now: 3_000, publish_time: 0, encrypts: true })
+        .expect("makes one")
+        .expect("for the state");
     let old = ids(&other)[0].0;
     let marked = SigningKey { state: KeyState::Inactive, ..SigningKey::clone(one.signing_key(old).expect("there")) };
     let two = put(&one, vec![row.clone(), marked]);
@@ -294,27 +304,65 @@ fn keys_in_the_state_are_used_once_they_are_there() {
     keyring.follow(&one);
     assert_eq!(keyring.keys().0.len(), 2, "an older state says nothing");
     let shown = format!("{keyring:?} {:?} {row:?}", keyring.keys());
-    let seed = keyring.ring.load().keys[0].secret().expect("encodes");
+    let seed = keyring.ring.load().keys[0].signer.secret().expect("encodes");
     assert!(!shown.contains(&STANDARD.encode(&seed)) && !shown.contains(&format!("{seed:?}")), "{shown}");
 }
 
 #[test]
 fn a_key_that_does_not_open_is_named() {
     let keyring = Keyring::of_state(shared(1), &State::new()).expect("opens");
-    let state = put(&State::new(), keyring.first(None, 1_000).expect("makes one"));
+    let state = put(&State::new(), keyring.first(None, 1_000, true).expect("makes one"));
     keyring.follow(&state);
     let kept = ids(&keyring);
     let error = Keyring::of_state(shared(2), &state).expect_err("another key").to_string();
     assert!(error.contains(&kept[0].0.to_string()) && error.contains("server.encrypt"), "{error}");
     // One that comes later is left out, and the others go on.
     let (strange, _) = Keyring::of_state(shared(2), &State::new())
-        .and_then(|other| other.to_commit(2_000))
+        .and_then(|other| other.to_commit(&Made { now: 2_000, publish_time: 0, encrypts: true }))
         .expect("makes one")
         .expect("for the state");
-    let (row, _) = keyring.to_commit(3_000).expect("makes one").expect("for the state");
+    let (row, _) = keyring
+        .to_commit(&Made { now: 3_000, publish_time: 0, encrypts: true })
+        .expect("makes one")
+        .expect("for the state");
     let swapped = SigningKey { id: Uuid::from_u128(7), ..row.clone() };
     keyring.follow(&put(&state, vec![strange, row.clone(), swapped]));
     assert_eq!(keyring.keys().0.len(), 2, "of {:?}", keyring.keys());
     assert!(ids(&keyring).iter().all(|(id, _)| *id == row.id || *id == kept[0].0));
     assert!(keyring.sign(&json!({})).is_ok());
+}
+
+#[test]
+fn a_variable_opens_with_its_key_only() {
+    let keyring = Keyring::open(None, 1, 0).expect("opens");
+    let (id, sealed) = keyring.seal(b"planted secret").expect("seals");
+    assert!(!sealed.windows(7).any(|part| part == b"planted"));
+    assert_ne!(keyring.seal(b"planted secret").expect("seals").1, sealed, "no nonce is used twice");
+    let new = rotate(&keyring, 2, 5).expect("rotates").id;
+    assert_eq!(keyring.unseal(id, &sealed, "a").expect("opens"), b"planted secret", "the old key opens it");
+    assert_eq!(keyring.seal(b"x").expect("seals").0, new, "the new key encrypts");
+    let mut changed = sealed.clone();
+    changed[13] ^= 1;
+    for (what, id, bytes) in
+        [("another key", new, &sealed), ("another text", id, &changed), ("no key", Uuid::nil(), &sealed)]
+    {
+        let error = keyring.unseal(id, bytes, "my/path").expect_err(what).to_string();
+        assert!(error.contains("my/path") && !error.contains("planted"), "{what}: {error}");
+    }
+}
+
+#[test]
+fn a_key_of_an_older_release_is_published_and_a_new_one_encrypts() {
+    let dir = tempfile::tempdir().expect("dir");
+    let id = new_id();
+    let old = Key::generate(id, &Made { now: 1, publish_time: 0, encrypts: false }, 3).expect("makes one");
+    fs::write(file_of(dir.path(), id), old.text().expect("encodes")).expect("writes");
+    let keyring = open(dir.path());
+    let (keys, _) = keyring.keys();
+    assert_eq!(
+        (keys.len(), keys[1].id, keys[1].state, keys[1].algorithm),
+        (2, id, KeyState::Inactive, Algorithm::EdDsa)
+    );
+    assert!(keys[0].encrypts && keyring.seal(b"x").is_ok());
+    assert_eq!(keyring.keys(), open(dir.path()).keys());
 }

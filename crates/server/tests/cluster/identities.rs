@@ -53,7 +53,7 @@ async fn tokens_are_for_the_node_that_has_the_task() {
         let kid = decode_header(token).expect("a header").kid.expect("a key");
         let key = keys.iter().find(|k| k.id.to_string() == kid).expect("a published key");
         let key = DecodingKey::from_ed_components(&URL_SAFE_NO_PAD.encode(&key.public)).expect("a public key");
-        let mut validation = Validation::new(Algorithm::EdDSA);
+        let mut validation = Validation::new(Algorithm::RS256);
         validation.set_audience(&[audience]);
         validation.validate_nbf = true;
         validation.required_spec_claims.clear();

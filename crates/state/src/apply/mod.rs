@@ -174,6 +174,9 @@ impl Applier<'_> {
             Change::PutOneTimeToken(token) => self.put_one_time_token(*token),
             Change::DeleteOneTimeToken(digest) => self.delete_one_time_token(&digest),
             Change::AclBootstrapped => self.acl_bootstrapped(),
+            Change::PutVariable(variable) => self.put_variable(*variable),
+            Change::DeleteVariable(key) => self.delete_variable(&key),
+            Change::ResealVariable { key, key_id, data } => self.reseal_variable(&key, key_id, data),
             Change::RecoverJob { job, current } => self.recover_job(&job, current),
         }
     }

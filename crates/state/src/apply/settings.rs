@@ -1,4 +1,4 @@
-//! Namespaces, node pools, settings and signing keys.
+//! Namespaces, node pools, settings, root keys and variables.
 
 use std::sync::Arc;
 
@@ -7,6 +7,7 @@ use model::{
     records::{NamespaceRecord, NodePool},
     scheduler_config::SchedulerConfig,
     signing::SigningKey,
+    variables::{Variable, VariableKey},
 };
 use uuid::Uuid;
 
@@ -71,6 +72,32 @@ impl Applier<'_> {
     pub(super) fn delete_signing_key(&mut self, id: Uuid) {
         if let Some(key) = self.state.signing_keys.remove(&id) {
             self.set.delete(Cause::SettingsUpdated, Object::SigningKey(key));
+        }
+    }
+
+    pub(super) fn put_variable(&mut self, variable: Variable) {
+        let key = variable.key();
+        let (create_index, create_time) = match self.state.variables.get(&key) {
+            Some(before) => (before.create_index, before.create_time),
+            None => (self.index, self.now),
+        };
+        let (modify_index, modify_time) = (self.index, self.now);
+        let variable = Arc::new(Variable { create_index, create_time, modify_index, modify_time, ..variable });
+        self.state.variables.insert(key, variable.clone());
+        self.set.put(Cause::SettingsUpdated, Object::Variable(variable));
+    }
+
+    pub(super) fn delete_variable(&mut self, key: &VariableKey) {
+        if let Some(variable) = self.state.variables.remove(key) {
+            self.set.delete(Cause::SettingsUpdated, Object::Variable(variable));
+        }
+    }
+
+    pub(super) fn reseal_variable(&mut self, key: &VariableKey, key_id: Uuid, data: String) {
+        if let Some(before) = self.state.variables.get(key) {
+            let variable = Arc::new(Variable { key_id, data, ..Variable::clone(before) });
+            self.state.variables.insert(key.clone(), variable.clone());
+            self.set.put(Cause::SettingsUpdated, Object::Variable(variable));
         }
     }
 }

@@ -104,6 +104,8 @@ fn signing_keys_have_a_row_each_and_the_index_of_their_making() {
         create_index,
         modify_index: 0,
         wrapped_key: format!("secret {n}"),
+        wrapped_data_key: None,
+        publish_time: 0,
     };
     let put = |n, create_index| Change::PutSigningKey(Box::new(key(n, create_index)));
     let indexes = |s: &State| s.signing_keys().map(|k| (k.id, k.create_index, k.modify_index)).collect::<Vec<_>>();

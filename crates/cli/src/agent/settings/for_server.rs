@@ -61,6 +61,14 @@ pub(super) fn server_config(
     config.run_dir = run_dir(r, s.run_dir.as_deref());
     config.name = name.to_owned();
     config.region = region.to_owned();
+    config.oidc_issuer = s.oidc_issuer.clone().filter(|issuer| !issuer.is_empty());
+    if let Some(issuer) = &config.oidc_issuer
+        && !issuer.strip_prefix("https://").is_some_and(|host| !host.is_empty() && !host.contains(['?', '#', ' ']))
+    {
+        r.wrong(format!(
+            "server.oidc_issuer must be an https:// address without a query, as relying parties reach it; it is {issuer:?}"
+        ));
+    }
     config.datacenter = datacenter.to_owned();
     config.rpc_bind = rpc;
     config.rpc_conns_per_client = file.limits.rpc_max_conns_per_client.unwrap_or(RPC_CONNS_PER_CLIENT) as usize;
