@@ -59,7 +59,10 @@ const ABSENT: &[(&[&str], &str)] = &[
     (&["server", "join"], "Servers do not join each other: those with the same etcd and prefix are one cluster."),
     (&["setup"], "There is no integration with Consul or Vault that could be set up."),
     (&["ui"], "The web UI is at /ui/ of every agent's address; no command opens it."),
-    (&["var"], "There are no variables yet."),
+    (
+        &["var"],
+        "Variables have no commands yet; `drover operator api /v1/vars` and `/v1/var/PATH` read and write them.",
+    ),
     (
         &["volume"],
         "There are no CSI and no dynamic volumes yet. A node offers directories with `host_volume` in its \
@@ -104,7 +107,12 @@ mod tests {
 
     #[test]
     fn the_reason_is_told_for_every_word_below() {
-        assert_eq!(reason(&[], "var"), Some("There are no variables yet."));
+        assert_eq!(
+            reason(&[], "var"),
+            Some(
+                "Variables have no commands yet; `drover operator api /v1/vars` and `/v1/var/PATH` read and write them."
+            )
+        );
         assert!(reason(&["job"], "tag").is_some_and(|why| why.contains("job history")));
         assert!(reason(&["operator", "raft"], "info").is_some() && reason(&["operator", "raft"], "infos").is_none());
         assert_eq!(reason(&["job"], "var"), None);

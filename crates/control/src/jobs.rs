@@ -218,8 +218,8 @@ pub(crate) fn put(
             if before != now {
                 let (from, to) = if now { ("without", "with") } else { ("with", "without") };
                 return Err(Refused::Conflict(format!(
-                    "cannot update job {} from one {from} a {block} block to one {to} it: register it under another id, \
-                        or purge it first",
+                    "cannot update job {} from one {from} a {block} block to one {to} it: register it under another \
+                        id, or purge it first",
                     job.id
                 )));
             }

@@ -22,6 +22,8 @@ pub struct HttpOptions {
     pub agent_config: serde_json::Value,
     /// Answer `/v1/metrics?format=prometheus`.
     pub prometheus: bool,
+    /// Serve the web UI.
+    pub ui: bool,
     /// What a person should know of who can reach this agent; None = nobody but this machine.
     pub exposed: Option<String>,
     /// Whom the API answers.
@@ -57,6 +59,7 @@ impl Default for HttpOptions {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             agent_config: serde_json::Value::Object(serde_json::Map::new()),
             prometheus: true,
+            ui: true,
             exposed: None,
             guard: Guard::default(),
             authority: None,

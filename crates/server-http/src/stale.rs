@@ -103,6 +103,8 @@ mod tests {
         "/v1/operator/autopilot/health",
         "/v1/volumes",
         "/v1/plugins",
+        "/v1/vars",
+        "/v1/var/*path",
         "/ui",
         "/ui/",
         "/ui/*rest",

@@ -18,11 +18,21 @@ const POLICY: HeaderValue = HeaderValue::from_static(
      trusted-types 'none'",
 );
 
-pub(crate) async fn redirect(_: Ctx) -> Result<Reply, HttpError> {
+/// Refuses where the operator has switched the web UI off.
+fn served(ctx: &Ctx) -> Result<(), HttpError> {
+    if ctx.app.options.ui {
+        return Ok(());
+    }
+    Err(HttpError::not_found("the web UI is switched off: ui { enabled = false } in the agent's configuration"))
+}
+
+pub(crate) async fn redirect(ctx: Ctx) -> Result<Reply, HttpError> {
+    served(&ctx)?;
     Ok(Reply::redirect(StatusCode::TEMPORARY_REDIRECT, "/ui/"))
 }
 
 pub(crate) async fn page(ctx: Ctx) -> Result<Reply, HttpError> {
+    served(&ctx)?;
     if let Some(hashed) = ctx.uri.path().strip_prefix("/ui/-/") {
         let asset = ::ui::asset(hashed).ok_or_else(|| HttpError::new(StatusCode::NOT_FOUND, ""))?;
         let lasting = HeaderValue::from_static("public, max-age=31536000, immutable");

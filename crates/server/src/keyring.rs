@@ -392,8 +392,8 @@ impl Keyring {
         self.changed.send_replace(index);
     }
 
-    /// Gives keys other states. A mark that cannot be written is none that is missed: where a key was active a newer one
-    /// exists, which says the same at the next start.
+    /// Gives keys other states. A mark that cannot be written is none that is missed: where a key was active a newer
+    /// one exists, which says the same at the next start.
     fn mark(&self, keys: &mut [Key], changes: &[(Uuid, KeyState)], index: StoreIndex) {
         for key in keys {
             let Some((_, state)) = changes.iter().find(|(id, state)| *id == key.meta.id && *state != key.meta.state)

@@ -53,7 +53,8 @@ impl Batch {
     }
     /// Whether any change must wait during a recovery of a state from the past. On such a state nothing is created,
     /// stopped, moved, collected or counted as lost. Nodes' reports on themselves always pass. So do signing keys,
-    /// variables, access control (a leaked token must be revocable), and new evaluations, which nobody processes before the end.
+    /// variables, access control (a leaked token must be revocable), and new evaluations, which nobody processes before
+    /// the end.
     #[must_use]
     pub fn waits_for_recovery(&self) -> bool {
         let taken = |change: &Change| {

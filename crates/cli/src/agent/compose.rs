@@ -367,6 +367,7 @@ fn http_options(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         agent_config: agent_config(settings, true, client.map(Client::handle).as_ref(), None),
         prometheus: settings.prometheus,
+        ui: settings.ui,
         response_headers: response_headers(settings)?,
         guard: guard(settings, http)?,
         exposed,

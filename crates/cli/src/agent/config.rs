@@ -53,6 +53,8 @@ pub(crate) struct AgentFile {
     pub(crate) drover: Own,
     /// TLS of the HTTP API and the node RPC.
     pub(crate) tls: Tls,
+    /// The web UI.
+    pub(crate) ui: Ui,
     /// SIGINT means `client.drain_on_shutdown`.
     pub(crate) leave_on_interrupt: Option<bool>,
     /// SIGTERM means `client.drain_on_shutdown`.
@@ -495,6 +497,14 @@ pub(crate) struct Tls {
     pub(crate) tls_min_version: String,
 }
 
+/// The web UI.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Ui {
+    /// False: nothing is served below `/ui/`.
+    pub(crate) enabled: Option<bool>,
+}
+
 /// Settings that a stock agent does not know.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -579,7 +589,7 @@ mod tests {
         assert!(error[0].0.starts_with("acl.enabled is refused: "), "{error:?}");
         typed(json!({"acl": {"enabled": false}, "consul": {"enabled": false}, "ui": {}})).expect("off is what we do");
         assert_eq!(typed(json!({"plugin_dir": []})).expect_err("type").len(), 1);
-        let _: Mistake = typed(json!({"sentinel": {"import": {"x": {}}}})).expect_err("refused").remove(0);
+        let _: Mistake = typed(json!({"server": {"non_voting_server": true}})).expect_err("refused").remove(0);
     }
 
     #[test]

@@ -51,6 +51,8 @@ pub(crate) struct Settings {
     pub(crate) http_headers: BTreeMap<String, String>,
     /// Serve Prometheus' text format.
     pub(crate) prometheus: bool,
+    /// Serve the web UI.
+    pub(crate) ui: bool,
     /// Level of the log.
     pub(crate) log_level: String,
     /// Log as JSON.
@@ -187,6 +189,7 @@ pub(crate) fn settings(
         tls,
         http_headers: file.http_api_response_headers,
         prometheus: file.telemetry.prometheus_metrics.unwrap_or(dev),
+        ui: file.ui.enabled.unwrap_or(true),
         log_level,
         log_json: args.log_json || file.log_json.unwrap_or(false),
         name,

@@ -78,8 +78,7 @@ const VAULT: &str = "Vault is not part of this release";
 const VAULT_ON: &str = "Vault is not part of this release: its secrets would be missing in jobs; leave the block out";
 const KMS: &str =
     "external key management is not part of this release: the server's root keys lie in its data directory";
-const UI: &str =
-    "the web UI is always served at /ui/, with a fixed content security policy and without labels or links";
+const UI: &str = "the web UI at /ui/ has a fixed content security policy, and neither labels nor links";
 const AUTOPILOT: &str = "there is one server, or etcd says which one leads: autopilot has nothing to do";
 const SINK: &str = "metrics are not pushed in this release; have /v1/metrics?format=prometheus collected \
     (telemetry.prometheus_metrics = true)";
@@ -534,8 +533,8 @@ pub(crate) const TABLE: &[Row] = &[
     row("autopilot.disable_upgrade_migration", Bool, Idle(AUTOPILOT)),
     row("autopilot.enable_custom_upgrades", Bool, Idle(AUTOPILOT)),
 
-    row("ui", Block, Idle(UI)),
-    row("ui.enabled", Bool, Idle(UI)),
+    row("ui", Block, Works),
+    row("ui.enabled", Bool, Works),
     row("ui.show_cli_hints", Bool, Idle(UI)),
     row("ui.content_security_policy", Block, Idle(UI)),
     row("ui.content_security_policy.connect_src", Texts, Idle(UI)),

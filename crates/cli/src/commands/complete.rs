@@ -119,6 +119,7 @@ fn operand(path: &[&str], id: &str) -> Option<Takes> {
         (["job", "init" | "plan" | "run" | "validate"], "path") | (["job", "dispatch"], "payload") => files,
         (["job", ..], "id" | "ids" | "job") => of(&[Jobs]),
         (["job", ..], "version" | "group_and_count") => free,
+        (["namespace", "apply"], "what") | (["node", "pool", "apply" | "init"], "file") => files,
         (["namespace", ..], "name") => of(&[Namespaces]),
         (["node", "pool", ..], "pool") => of(&[NodePools]),
         (["node", "meta", ..], "pairs") => free,

@@ -53,6 +53,13 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("guides/stock-nomad.md", "cargo build", "`cargo xtask interop stock-nomad-1.9` builds the drivers"),
     ("guides/stock-nomad.md", "install", "`cargo xtask interop stock-nomad-1.9` puts them into a directory of plugins"),
     ("guides/introduce-nodes.md", "install", "the tests of introductions put tokens where nodes look for them"),
+    ("guides/remote-tasks-on-slurm.md", "cargo build", "the program is built with the tests"),
+    ("guides/remote-tasks-on-slurm.md", "install", "it is installed as that of ECS is"),
+    (
+        "guides/remote-tasks-on-slurm.md",
+        "sudo -u drover",
+        "there is no Slurm; its commands are played by the driver's tests",
+    ),
     ("guides/remote-tasks-on-ecs.md", "cargo build", "the program is built with the tests"),
     ("guides/remote-tasks-on-ecs.md", "install", "`cargo xtask interop ecs` puts it into a directory of plugins"),
     (

@@ -194,8 +194,8 @@ proptest! {
         looks in prop::collection::vec((1i64..400, any::<bool>()), 1..40), step in 1u32..30,
     ) {
         let mut world = World::with(job("j", &format!("*/{step} * * * *")));
-        let schedule = Schedule::of(&world.state.job(&key("j")).expect("job").periodic.clone().expect("periodic"), zones);
-        let schedule = schedule.expect("valid");
+        let job = world.state.job(&key("j")).expect("it is registered").clone();
+        let schedule = Schedule::of(job.launches().expect("it is periodic"), zones).expect("valid");
         let (mut now, mut expected) = (MIDNIGHT, Vec::new());
         for (wait, dies) in looks {
             let before = now;

@@ -99,7 +99,12 @@ async fn status_codes_and_headers() {
             "not supported by this release: profiling over HTTP; use the system's profilers on the agent's process",
         ),
         (Method::GET, "/v1/operator/license", 204, ""),
-        (Method::GET, "/.well-known/openid-configuration", 404, "OIDC Discovery endpoint not enabled"),
+        (
+            Method::GET,
+            "/.well-known/openid-configuration",
+            404,
+            "OIDC Discovery endpoint disabled: set server.oidc_issuer to enable it",
+        ),
         (Method::GET, "/v1/client/stats", 400, "this agent runs no node: name one with node_id"),
         (
             Method::GET,
@@ -116,14 +121,7 @@ async fn status_codes_and_headers() {
             assert_eq!(raw.header("content-type"), "text/plain; charset=utf-8", "{method} {path}");
         }
     }
-    for path in [
-        "/v1/vars",
-        "/v1/var/a/b",
-        "/v1/volumes/external",
-        "/v1/agent/monitor",
-        "/v1/agent/monitor/export",
-        "/v1/agent/pprof/heap",
-    ] {
+    for path in ["/v1/volumes/external", "/v1/agent/monitor", "/v1/agent/monitor/export", "/v1/agent/pprof/heap"] {
         let raw = c.get(path).await;
         assert_eq!(raw.status, StatusCode::NOT_IMPLEMENTED, "{path}");
         assert!(raw.text().starts_with("not supported by this release: "), "{path}: {}", raw.text());
@@ -203,7 +201,7 @@ async fn pretty_gzip_and_other_origins() {
     let raw = c.send(Method::GET, "/v1/namespaces", &[("accept-encoding", "gzip;q=0")], "").await;
     assert_eq!(raw.header("content-encoding"), "");
     // No page of another origin may read an answer, unless the operator says so.
-    for path in ["/v1/jobs", "/v1/client/stats", "/v1/client/metadata", "/v1/vars", "/v1/client/fs/cat/x"] {
+    for path in ["/v1/jobs", "/v1/client/stats", "/v1/client/metadata", "/v1/client/fs/cat/x"] {
         for method in [Method::GET, Method::OPTIONS] {
             let raw = c.send(method, path, &[("origin", "http://elsewhere")], "").await;
             assert_eq!(raw.header("access-control-allow-origin"), "", "{path}");
@@ -568,4 +566,15 @@ async fn corners_that_clients_know() {
     assert!(rotated["Index"].as_u64().is_some_and(|index| index > 0), "{rotated}");
     let enabled = c.get("/v1/agent/schedulers").await.json()["schedulers"][0]["enabled_schedulers"].clone();
     assert_eq!(enabled, json!(["service", "batch", "system", "sysbatch"]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_web_ui_can_be_switched_off() {
+    let served = Cluster::start().await;
+    assert_eq!(served.get("/ui/").await.status, StatusCode::OK);
+    let off = Cluster::with(HttpOptions { ui: false, ..HttpOptions::default() }, Limits::default()).await;
+    for path in ["/ui", "/ui/", "/ui/jobs/x"] {
+        let raw = off.get(path).await;
+        assert!(raw.status == StatusCode::NOT_FOUND && raw.text().contains("switched off"), "{path}: {}", raw.text());
+    }
 }

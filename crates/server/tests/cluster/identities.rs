@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use api::node_rpc::{IdentitiesSigned, SignIdentities};
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use model::{AllocId, GoDuration, task::Identity};
 use serde_json::{Value, json};
@@ -52,7 +51,7 @@ async fn tokens_are_for_the_node_that_has_the_task() {
     let verify = |token: &str, audience: &str| {
         let kid = decode_header(token).expect("a header").kid.expect("a key");
         let key = keys.iter().find(|k| k.id.to_string() == kid).expect("a published key");
-        let key = DecodingKey::from_ed_components(&URL_SAFE_NO_PAD.encode(&key.public)).expect("a public key");
+        let key = DecodingKey::from_rsa_der(&key.public);
         let mut validation = Validation::new(Algorithm::RS256);
         validation.set_audience(&[audience]);
         validation.validate_nbf = true;

@@ -66,7 +66,8 @@ pub(super) fn server_config(
         && !issuer.strip_prefix("https://").is_some_and(|host| !host.is_empty() && !host.contains(['?', '#', ' ']))
     {
         r.wrong(format!(
-            "server.oidc_issuer must be an https:// address without a query, as relying parties reach it; it is {issuer:?}"
+            "server.oidc_issuer must be an https:// address without a query, as relying parties reach it; it is \
+                {issuer:?}"
         ));
     }
     config.datacenter = datacenter.to_owned();
