@@ -166,7 +166,8 @@ mod tests {
                 prop_assert!(!path.is_empty() && path.len() <= 128 && !path.contains(['.', ' ', '\0']));
                 let below = path.strip_prefix("nomad/");
                 prop_assert!(path != "nomad");
-                let template = |b: &str| b.strip_prefix("job-templates/").is_some_and(|n| !n.is_empty() && !n.contains('/'));
+                let one = |name: &str| !name.is_empty() && !name.contains('/');
+                let template = |b: &str| b.strip_prefix("job-templates/").is_some_and(one);
                 let allowed = |b: &str| b == "sentinel" || b == "jobs" || b.starts_with("jobs/") || template(b);
                 prop_assert!(below.is_none_or(allowed), "{}", path);
             }
