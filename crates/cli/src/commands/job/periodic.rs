@@ -38,7 +38,7 @@ pub(crate) async fn run(command: Periodic) -> Result<ExitCode> {
     let id = find(&conn, &id).await?;
     let made = conn.ask(call::job_periodic_force(&id)).await?;
     // The evaluation is the child's.
-    let child = conn.ask(call::eval(&made.eval_id.to_string())).await?.job_id.to_string();
+    let child = conn.ask(call::eval(made.eval_id)).await?.job_id.to_string();
     followed(&conn, &child, made.eval_id, detach, &Shape { verbose, ..Shape::default() }).await
 }
 
