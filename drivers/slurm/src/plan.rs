@@ -124,7 +124,7 @@ mod tests {
 
     fn task(mhz: i64, mib: i64) -> TaskConfig {
         let allocated = AllocatedTaskResources {
-            cpu: Some(AllocatedCpuResources { cpu_shares: mhz, ..AllocatedCpuResources::default() }),
+            cpu: Some(AllocatedCpuResources { cpu_shares: mhz }),
             memory: Some(AllocatedMemoryResources { memory_mb: mib, ..AllocatedMemoryResources::default() }),
             ..AllocatedTaskResources::default()
         };

@@ -100,7 +100,7 @@ fn a_launch_makes_a_child_with_its_evaluation_once() {
     let child = world.state.job(&key(&format!("hourly/periodic-{first}"))).expect("the child");
     assert_eq!((child.parent_id.as_str(), &*child.kind, child.periodic.is_none()), ("hourly", "batch", true));
     let evals: Vec<_> = world.state.evals_by_job(&child.key()).collect();
-    assert_eq!((evals.len(), evals[0].trigger.clone()), (1, Trigger::PeriodicJob));
+    assert_eq!((evals.len(), evals[0].trigger), (1, Trigger::PeriodicJob));
     assert_eq!(next(&world.state, &key("hourly"), zones), Some(first + 3_600));
 }
 
