@@ -387,7 +387,7 @@ macro_rules! endpoints {
         Get (handler "`read` of the path") [variable -> VariableView = variables::get, "Reads a variable."]
         Put (handler "`write` of the path")
             [variable_put (VariableView) -> VariableView = variables::put, "Writes a variable."]
-        Delete (handler "`destroy` of the path") [other variables::delete, "Deletes a variable."];
+        Delete (handler "`destroy` of the path") [variable_delete -> Raw = variables::delete, "Deletes a variable."];
     "/v1/volumes" ()
         Get (ns CsiListVolume ListJobs) [volumes -> Vec<Value> = refused::empty_list, "Lists volumes: there \
         are none."] Put (management) [refused refused::volumes];

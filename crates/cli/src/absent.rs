@@ -60,8 +60,8 @@ const ABSENT: &[(&[&str], &str)] = &[
     (&["setup"], "There is no integration with Consul or Vault that could be set up."),
     (&["ui"], "The web UI is at /ui/ of every agent's address; no command opens it."),
     (
-        &["var"],
-        "Variables have no commands yet; `drover operator api /v1/vars` and `/v1/var/PATH` read and write them.",
+        &["var", "lock"],
+        "Variables cannot be locked yet; `drover var put -check-index=N` writes only what nobody has changed since.",
     ),
     (
         &["volume"],
@@ -107,12 +107,7 @@ mod tests {
 
     #[test]
     fn the_reason_is_told_for_every_word_below() {
-        assert_eq!(
-            reason(&[], "var"),
-            Some(
-                "Variables have no commands yet; `drover operator api /v1/vars` and `/v1/var/PATH` read and write them."
-            )
-        );
+        assert!(reason(&["var"], "lock").is_some() && reason(&["var"], "locks").is_none());
         assert!(reason(&["job"], "tag").is_some_and(|why| why.contains("job history")));
         assert!(reason(&["operator", "raft"], "info").is_some() && reason(&["operator", "raft"], "infos").is_none());
         assert_eq!(reason(&["job"], "var"), None);

@@ -6,7 +6,7 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::Result;
 use api::{
     call::{Call, Raw},
-    client::{ApiClient, BodyStream, ClientOptions, ExecSocket, Frames},
+    client::{Answer, ApiClient, BodyStream, ClientOptions, ExecSocket, Frames},
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -129,6 +129,14 @@ impl Conn {
     pub(crate) async fn page<T: DeserializeOwned>(&self, call: Call<Vec<T>>) -> Result<(Vec<T>, String)> {
         let answer = self.0.call(call).await?;
         Ok((answer.value, answer.meta.next_token))
+    }
+    /// The same with all that the headers say.
+    pub(crate) async fn answer<T: DeserializeOwned>(&self, call: Call<T>) -> Result<Answer<T>> {
+        Ok(self.0.call(call).await?)
+    }
+    /// The namespace of requests: as the flags say, else the environment, else `default`.
+    pub(crate) fn namespace(&self) -> &str {
+        Some(self.0.options().namespace.as_str()).filter(|namespace| !namespace.is_empty()).unwrap_or("default")
     }
     /// Asks, and does not look at the answer.
     pub(crate) async fn tell<T>(&self, call: Call<T>) -> Result<()> {

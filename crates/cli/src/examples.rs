@@ -96,6 +96,7 @@ drover server members -detailed    include their tags"
         }
         ["tls", "ca", verb] => authority(verb)?,
         ["tls", "cert", verb] => certificate(verb)?,
+        ["var", verb] => var(verb)?,
         _ => return None,
     })
 }
@@ -425,6 +426,32 @@ drover service info web    show the addresses of a service
 drover service info -verbose web    include ids, tags and metadata"
         }
         "list" => "drover service list    list all services",
+        _ => return None,
+    })
+}
+
+fn var(verb: &str) -> Option<&'static str> {
+    Some(match verb {
+        "get" => {
+            "\
+drover var get nomad/jobs/web    show a variable
+drover var get -item password nomad/jobs/web    print one value, for a script
+drover var get -out hcl nomad/jobs/web > web.hcl    write a file that `var put` takes"
+        }
+        "init" => "drover var init    write an example, spec.nsv.hcl",
+        "list" => {
+            "\
+drover var list    list all variables
+drover var list -out terse nomad/jobs    print the paths below nomad/jobs"
+        }
+        "purge" => "drover var purge nomad/jobs/web    delete a variable",
+        "put" => {
+            "\
+drover var put nomad/jobs/web user=web password=-    create a variable; the password comes from standard input
+drover var put -force nomad/jobs/web cert=@web.pem    replace it by the content of a file, whatever was there
+drover var put @web.hcl user=www    write what a file describes, with another user
+drover var get nomad/jobs/web | drover var put - user=www    change one item, unless somebody else did"
+        }
         _ => return None,
     })
 }

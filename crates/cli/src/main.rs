@@ -113,6 +113,9 @@ enum Command {
     /// Make and show certificates
     #[command(subcommand)]
     Tls(commands::tls::Command),
+    /// Work with variables
+    #[command(subcommand)]
+    Var(commands::var::Command),
     /// Show the version
     Version(commands::version::Args),
 }
@@ -177,6 +180,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
                 Command::Service(c) => commands::service::run(c).await,
                 Command::Status(args) => commands::status::run(args).await,
                 Command::System(c) => commands::system::run(c).await,
+                Command::Var(c) => commands::var::run(c).await,
                 Command::Agent(_)
                 | Command::ArtifactFetch
                 | Command::Driver(_)

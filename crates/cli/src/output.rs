@@ -56,7 +56,7 @@ pub(crate) fn visible(text: &str) -> Cow<'_, str> {
 }
 
 /// Steers a terminal, or turns the direction of what follows.
-fn odd(c: char) -> bool {
+pub(crate) fn odd(c: char) -> bool {
     c.is_control() && !matches!(c, '\n' | '\t')
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -17,6 +17,9 @@ const PATIENCE: Duration = Duration::from_millis(900);
 /// What tells the scripts to offer names of files.
 const FILES: &str = ":files";
 
+/// How many variables are offered at most.
+const MOST: usize = 100;
+
 /// Shortest beginning that a fuzzy search takes.
 const FUZZY: usize = 2;
 
@@ -43,6 +46,7 @@ enum Source {
     Slots,
     /// Instances that no record knows.
     Unbound,
+    Variables,
 }
 
 /// What an operand or the value of a flag may be.
@@ -101,7 +105,7 @@ fn lines(offer: Offer) -> Vec<String> {
 /// What an operand of a command may be, by the command's path and the operand's name. `None`: the table does not know
 /// it.
 fn operand(path: &[&str], id: &str) -> Option<Takes> {
-    use Source::{Allocs, Deployments, Evals, Jobs, Namespaces, NodePools, Nodes, Services, Slots, Unbound};
+    use Source::{Allocs, Deployments, Evals, Jobs, Namespaces, NodePools, Nodes, Services, Slots, Unbound, Variables};
     let of = |sources| Takes { sources, ..Takes::default() };
     let files = Takes { files: true, ..Takes::default() };
     // Text, numbers, names of what is inside of an object.
@@ -133,7 +137,9 @@ fn operand(path: &[&str], id: &str) -> Option<Takes> {
         (["service", ..], "service") => of(&[Services]),
         (["service", "delete"], "id") => free,
         (["status"], "id") => of(&[Jobs, Allocs, Nodes, Evals, Deployments]),
-        (["tls", ..], "file") => files,
+        (["tls", ..], "file") | (["var", "init"], "file") => files,
+        (["var", "put"], "operands") => of(&[Variables]),
+        (["var", ..], "path" | "prefix") => of(&[Variables]),
         _ => return None,
     })
 }
@@ -343,6 +349,10 @@ async fn of(conn: &Conn, source: Source, prefix: &str) -> Result<Vec<String>> {
         Source::Unbound => {
             let sweeps = conn.ask(call::remote_unbound().with("sweep", false)).await?;
             sweeps.into_iter().flat_map(|s| s.unbound).map(|i| i.key).collect()
+        }
+        Source::Variables => {
+            let rows = conn.ask(call::variables().with("prefix", prefix).with("per_page", MOST)).await?;
+            rows.into_iter().map(|variable| variable.path).collect()
         }
     })
 }

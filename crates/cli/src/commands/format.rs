@@ -30,18 +30,20 @@ impl Format {
     pub(crate) fn print<T: Serialize + ?Sized>(&self, value: &T) -> Result<()> {
         let Some(text) = &self.template else { return output::json(&value) };
         let document = serde_json::to_value(value).context("the object has no JSON form")?;
-        output::line(&rendered(text, &document)?);
+        output::line(&rendered("-t", text, &document)?);
         Ok(())
     }
 }
 
-/// The document by the template. A name that the document does not have is a mistake, as it is for a stock client.
-fn rendered(text: &str, document: &serde_json::Value) -> Result<String> {
+/// The document by the template of a flag. A name that the document does not have is a mistake, as it is for a stock
+/// client.
+pub(crate) fn rendered(flag: &str, text: &str, document: &serde_json::Value) -> Result<String> {
     let now_ns = i64::try_from(jiff::Timestamp::now().as_nanosecond()).unwrap_or_default();
     let settings = Settings { error_on_missing_key: true, now_ns, limits: Limits::default() };
-    let made = Template::parse("-t", text, &Syntax::default())
+    let made = Template::parse(flag, text, &Syntax::default())
         .and_then(|template| template.render_document(document, &settings));
-    Ok(String::from_utf8_lossy(&made.context("could not print by the template of -t")?).into_owned())
+    Ok(String::from_utf8_lossy(&made.with_context(|| format!("could not print by the template of {flag}"))?)
+        .into_owned())
 }
 
 #[cfg(test)]
@@ -64,10 +66,10 @@ mod tests {
             ("{{if gt .Priority 10}}{{sprig_upper .ID}}{{end}}", "WEB"),
             ("{{define \"g\"}}<{{.}}>{{end}}{{template \"g\" .ID}}", "<web>"),
         ] {
-            assert_eq!(rendered(text, &job).expect(text), expected, "{text}");
+            assert_eq!(rendered("-t", text, &job).expect(text), expected, "{text}");
         }
         let list = json!([{"ID": "one"}, {"ID": "two"}]);
-        assert_eq!(rendered("{{range .}}{{.ID}}\n{{end}}", &list).expect("a list"), "one\ntwo\n");
+        assert_eq!(rendered("-t", "{{range .}}{{.ID}}\n{{end}}", &list).expect("a list"), "one\ntwo\n");
         for (text, why) in [
             ("{{.Id}}", "no entry for the key \"Id\""),
             ("{{.ID", "-t"),
@@ -76,7 +78,7 @@ mod tests {
             ("{{env \"HOME\"}}", "only the document is here"),
             ("{{range loop 100000000}}{{.}}{{end}}", "steps"),
         ] {
-            let error = format!("{:#}", rendered(text, &job).expect_err(text));
+            let error = format!("{:#}", rendered("-t", text, &job).expect_err(text));
             assert!(error.contains("could not print by the template of -t") && error.contains(why), "{text}: {error}");
         }
     }

@@ -44,6 +44,9 @@ mod stats;
 pub(crate) mod status;
 pub(crate) mod system;
 pub(crate) mod tls;
+pub(crate) mod var;
+mod var_show;
+mod var_spec;
 pub(crate) mod version;
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! `drover node pool apply|delete|init|list|info|nodes|jobs`.
 
-use std::{io::Write as _, process::ExitCode};
+use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use api::{
@@ -171,9 +171,7 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
                 Language::Json => ("pool.nomad.json", EXAMPLE_JSON),
             };
             let path = file.unwrap_or_else(|| default.to_owned());
-            // Never over a file of somebody.
-            let mut file = std::fs::File::create_new(&path).with_context(|| format!("could not create {path:?}"))?;
-            file.write_all(text.as_bytes()).with_context(|| format!("could not write {path:?}"))?;
+            spec_file::write_new(&path, text)?;
             if !quiet {
                 output::line(&format!("Example node pool specification written to {path}"));
             }

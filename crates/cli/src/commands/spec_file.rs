@@ -1,6 +1,6 @@
 //! Files that describe one object of the API, such as a namespace or a node pool: HCL, or the API's JSON.
 
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 
 use anyhow::{Context as _, Result, bail};
 use hcl_lang::{
@@ -18,6 +18,8 @@ pub(crate) enum Kind {
     Text,
     /// True or false.
     Bool,
+    /// A number.
+    Number,
     /// A list of texts.
     List,
     /// A duration, as text.
@@ -51,9 +53,26 @@ pub(crate) fn read(path: &str, json: bool, fields: Fields) -> Result<Value> {
     if json {
         return serde_json::from_str(&text).with_context(|| format!("{name} is not JSON"));
     }
-    let source = Source::new(&name, &text);
+    parsed(&name, &text, fields)
+}
+
+/// The object in a text of HCL, in the API's form. `name` is that of the text in messages.
+///
+/// # Errors
+/// When it is no HCL, or has a field that the object does not.
+pub(crate) fn parsed(name: &str, text: &str, fields: Fields) -> Result<Value> {
+    let source = Source::new(name, text);
     let file = hcl1::parse(&source).map_err(|why| failure::of_findings(&[why]))?;
-    block(&name, "", &file, fields)
+    block(name, "", &file, fields)
+}
+
+/// Writes an example. Never over a file of somebody.
+///
+/// # Errors
+/// When there is such a file, or it cannot be written.
+pub(crate) fn write_new(path: &str, text: &str) -> Result<()> {
+    let mut file = std::fs::File::create_new(path).with_context(|| format!("could not create {path:?}"))?;
+    file.write_all(text.as_bytes()).with_context(|| format!("could not write {path:?}"))
 }
 
 /// The object in the one block of a file with this name; the label of the block is the name of the object.
@@ -95,7 +114,9 @@ fn block(file: &str, at: &str, object: &Object, fields: Fields) -> Result<Value>
 fn value(file: &str, at: &str, node: &Node, kind: Kind) -> Result<Value> {
     match (kind, &node.kind) {
         (Kind::Block(fields), NodeKind::Object(object)) => block(file, &format!("{at}."), object, fields),
-        (Kind::Text | Kind::Duration, NodeKind::String(_)) | (Kind::Bool, NodeKind::Bool(_)) => Ok(node.to_json()),
+        (Kind::Text | Kind::Duration, NodeKind::String(_))
+        | (Kind::Bool, NodeKind::Bool(_))
+        | (Kind::Number, NodeKind::Number(_)) => Ok(node.to_json()),
         (Kind::List, NodeKind::List(items)) if items.iter().all(|i| matches!(i.kind, NodeKind::String(_))) => {
             Ok(node.to_json())
         }
@@ -110,6 +131,7 @@ fn value(file: &str, at: &str, node: &Node, kind: Kind) -> Result<Value> {
             let wanted = match kind {
                 Kind::Text => "a string",
                 Kind::Bool => "true or false",
+                Kind::Number => "a number",
                 Kind::List => "a list of strings",
                 Kind::Duration => "a duration, such as \"24h\"",
                 Kind::Map | Kind::Block(_) => "a block",

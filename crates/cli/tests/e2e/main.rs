@@ -43,3 +43,4 @@ mod stock_config;
 mod store_copy;
 mod task_api;
 mod tls;
+mod variables;

@@ -1,0 +1,133 @@
+//! `drover var` as scripts use it: what it writes, what it prints for programs, and what it does when somebody else
+//! was faster.
+
+use std::{
+    io::Write as _,
+    process::{Command, Output, Stdio},
+};
+
+use serde_json::Value;
+
+use crate::agent::{Agent, drover, printed};
+
+/// A command that reads this from its standard input.
+fn with_stdin(agent: &Agent, args: &[&str], text: &str) -> Output {
+    let mut child = Command::new(drover())
+        .args(args)
+        .env("DROVER_ADDR", agent.address())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("drover");
+    child.stdin.take().expect("stdin").write_all(text.as_bytes()).expect("written");
+    child.wait_with_output().expect("output")
+}
+
+fn refused(agent: &Agent, args: &[&str], says: &str) {
+    let out = agent.cli(args);
+    let said = printed(&out);
+    assert_eq!((out.status.code(), said.contains(says)), (Some(1), true), "{args:?}: {said}");
+}
+
+#[test]
+fn variables_are_written_shown_listed_and_purged() {
+    let agent = Agent::start("");
+    let json = |args: &[&str]| serde_json::from_str::<Value>(&agent.cli_ok(args)).expect("JSON");
+
+    // For programs the answer is JSON, and the message goes out of the way; `none` is what a terminal gets.
+    let written = json(&["var", "put", "team/web", "user=web", "port=80"]);
+    assert_eq!((&written["Path"], &written["Items"]["port"]), (&"team/web".into(), &"80".into()));
+    let first = written["ModifyIndex"].as_u64().expect("an index");
+    let said = agent.cli_ok(&["var", "put", "-out", "none", "/team/db/", "user=db"]);
+    assert!(said.starts_with("Created variable \"team/db\" with modify index "), "{said}");
+
+    // Somebody has written it: a second create does not replace it, nor does an old index.
+    refused(&agent, &["var", "put", "team/web", "user=other"], "Check-and-Set conflict on variable \"team/web\"");
+    refused(
+        &agent,
+        &["var", "put", "-check-index", "1", "team/web", "user=other"],
+        &format!("check-index 1 does not match the server-side index {first}"),
+    );
+    assert_eq!(json(&["var", "get", "team/web"])["Items"]["user"], "web");
+    let index = first.to_string();
+    let second = json(&["var", "put", "-check-index", &index, "team/web", "user=other"]);
+    assert_eq!(second["Items"], serde_json::json!({"user": "other"}), "the items replace all");
+    json(&["var", "put", "-force", "team/web", "user=web", "pass word=p \"q\"\n${x}"]);
+
+    // What is printed can be written: one item changed on the way, and taken away.
+    for form in ["json", "hcl"] {
+        let text = agent.cli_ok(&["var", "get", "-out", form, "team/web"]);
+        let changed = with_stdin(&agent, &["var", "put", "-in", form, "-", "user=x", "more=1"], &text);
+        assert!(changed.status.success(), "{form}: {}", printed(&changed));
+        let shown = json(&["var", "get", "team/web"]);
+        assert_eq!(
+            shown["Items"],
+            serde_json::json!({"user": "x", "more": "1", "pass word": "p \"q\"\n${x}"}),
+            "{form}"
+        );
+        let stale = with_stdin(&agent, &["var", "put", "-in", form, "-"], &text);
+        assert_eq!(stale.status.code(), Some(1), "{form}: {}", printed(&stale));
+        let fresh = agent.cli_ok(&["var", "get", "-out", form, "team/web"]);
+        assert!(with_stdin(&agent, &["var", "put", "-in", form, "-", "more="], &fresh).status.success(), "{form}");
+        // A copy elsewhere is a new variable.
+        assert!(
+            with_stdin(&agent, &["var", "put", "-in", form, &format!("copy/{form}"), "-"], &fresh).status.success()
+        );
+    }
+    let value = with_stdin(&agent, &["var", "put", "-force", "one", "key=-"], "from stdin\n");
+    assert!(value.status.success(), "{}", printed(&value));
+    assert_eq!(agent.cli_ok(&["var", "get", "-item", "key", "one"]), "from stdin\n");
+    let out = agent.cli(&["var", "put", "-force", "-out", "table", "one", "a.b=1"]);
+    assert!(printed(&out).contains("Warning: item \"a.b\" has '.' in its name"), "{}", printed(&out));
+
+    let table = agent.cli_ok(&["var", "get", "-out", "table", "team/db"]);
+    for part in ["Namespace   = default\n", "Path        = team/db\n", "Check Index = ", "\nItems\nuser = db\n"] {
+        assert!(table.contains(part), "{part:?} is not in {table}");
+    }
+    let by_template = ["var", "get", "-out", "go-template", "-template", "{{.Path}}:{{.Items.user}}", "team/db"];
+    assert_eq!(agent.cli_ok(&by_template), "team/db:db\n");
+    refused(&agent, &["var", "get", "-out", "go-template", "team/db"], "give -template");
+    refused(
+        &agent,
+        &["var", "get", "-item", "nope", "team/db"],
+        "Variable does not contain \"nope\" item; it has user",
+    );
+    refused(&agent, &["var", "get", "team/nope"], "Variable not found: nothing is at \"team/nope\"");
+    refused(&agent, &["var", "put", "nomad/x", "k=v"], "only paths at \"nomad/jobs\"");
+    refused(&agent, &["var", "put", "-namespace", "*", "a", "k=v"], "wildcard namespace");
+
+    // Lists: of a namespace or all, by prefix, in pages.
+    agent.cli_ok(&["namespace", "apply", "dev"]);
+    agent.cli_ok(&["var", "put", "-namespace", "dev", "team/dev", "k=v"]);
+    assert_eq!(agent.cli_ok(&["var", "list", "-out", "terse", "team"]), "team/db\nteam/web\n");
+    let all = agent.cli_ok(&["var", "list", "-namespace", "*", "-out", "terse", "team"]);
+    assert_eq!(all, "default  team/db\ndefault  team/web\ndev      team/dev\n");
+    let rows = json(&["var", "list", "team"]);
+    assert_eq!((rows[1]["Path"].as_str(), rows[1].get("Items")), (Some("team/web"), None), "{rows}");
+    let page = json(&["var", "list", "-per-page", "1", "team"]);
+    assert_eq!(page["Data"][0]["Path"], "team/db");
+    let next = page["QueryMeta"]["NextToken"].as_str().expect("a token").to_owned();
+    assert_eq!(json(&["var", "list", "-per-page", "1", "-page-token", &next, "team"])["Data"][0]["Path"], "team/web");
+    let out = agent.cli(&["var", "list", "-out", "table", "-per-page", "1", "team"]);
+    let (table, told) = (String::from_utf8_lossy(&out.stdout).into_owned(), String::from_utf8_lossy(&out.stderr));
+    assert!(table.starts_with("Namespace  Path     Last Updated\ndefault    team/db  "), "{table}");
+    assert!(told.contains(&format!("Next page token: {next}")), "{told}");
+    assert!(printed(&agent.cli(&["var", "list", "-out", "table", "zzz"])).contains("No matching variables found"));
+    assert_eq!(agent.cli_ok(&["complete", "--", "var", "get", "team/"]), "team/db\nteam/web\n");
+
+    refused(&agent, &["var", "purge", "-check-index", "1", "team/web"], "Check-and-Set conflict");
+    assert_eq!(agent.cli_ok(&["var", "purge", "team/web"]), "Successfully purged variable \"team/web\"!\n");
+    refused(&agent, &["var", "get", "team/web"], "Variable not found");
+    refused(&agent, &["var", "put", "-check-index", "7", "team/web", "k=v"], "To create it, use -check-index=0");
+
+    // The example is one that can be written.
+    for form in ["hcl", "json"] {
+        let file = agent.dir().join(format!("example.{form}"));
+        let file = file.to_str().expect("text");
+        agent.cli_ok(&["var", "init", "-out", form, file]);
+        refused(&agent, &["var", "init", "-out", form, file], "could not create");
+        agent.cli_ok(&["var", "put", "-force", &format!("@{file}")]);
+        assert_eq!(agent.cli_ok(&["var", "get", "-item", "user", "nomad/jobs/example"]), "web");
+    }
+}
