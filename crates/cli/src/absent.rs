@@ -39,7 +39,6 @@ const ABSENT: &[(&[&str], &str)] = &[
             list-peers` shows it.",
     ),
     (&["operator", "raft", "state"], NO_RAFT),
-    (&["operator", "root"], "`drover operator api /v1/operator/keyring/keys` lists the keys that sign identities."),
     (
         &["plugin"],
         "There are no CSI plugins yet. `drover node status NODE` shows drivers, `drover driver check` examines one.",

@@ -360,6 +360,14 @@ drover operator recover -status    show whether the servers recover, and what th
 drover operator recover -excuse n3    do not wait for node n3, which is gone for good
 drover operator recover -yes    end the recovery without the missing answers"
         }
+        ["root", "keyring", "list"] => "drover operator root keyring list    list the root keys",
+        ["root", "keyring", "remove"] => "drover operator root keyring remove 1f6c    delete a key that nothing needs",
+        ["root", "keyring", "rotate"] => {
+            "\
+drover operator root keyring rotate -now    use a new key from now on
+drover operator root keyring rotate -now -full    encrypt all variables again with it
+drover operator root keyring rotate -prepublish 1h    publish a new key now, use it in an hour"
+        }
         ["scheduler", "get-config"] => "drover operator scheduler get-config    show the scheduler configuration",
         ["snapshot", "save"] => "drover operator snapshot save drover.snap    save the state of the server",
         ["snapshot", "inspect"] => {

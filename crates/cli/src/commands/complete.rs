@@ -41,6 +41,7 @@ enum Source {
     Namespaces,
     NodePools,
     Nodes,
+    RootKeys,
     Services,
     /// Slots of remote tasks.
     Slots,
@@ -105,7 +106,9 @@ fn lines(offer: Offer) -> Vec<String> {
 /// What an operand of a command may be, by the command's path and the operand's name. `None`: the table does not know
 /// it.
 fn operand(path: &[&str], id: &str) -> Option<Takes> {
-    use Source::{Allocs, Deployments, Evals, Jobs, Namespaces, NodePools, Nodes, Services, Slots, Unbound, Variables};
+    use Source::{
+        Allocs, Deployments, Evals, Jobs, Namespaces, NodePools, Nodes, RootKeys, Services, Slots, Unbound, Variables,
+    };
     let of = |sources| Takes { sources, ..Takes::default() };
     let files = Takes { files: true, ..Takes::default() };
     // Text, numbers, names of what is inside of an object.
@@ -130,6 +133,7 @@ fn operand(path: &[&str], id: &str) -> Option<Takes> {
         (["node", ..], "id") => of(&[Nodes]),
         (["operator", "api"], "path" | "body") => free,
         (["operator", "snapshot", ..], "file") => files,
+        (["operator", "root", ..], "key") => of(&[RootKeys]),
         (["remote", "adopt" | "stop"], "instance") => of(&[Unbound]),
         (["remote", "gone" | "restart"], "slot") => of(&[Slots]),
         (["remote", "forget"], "what") => of(&[Slots, Unbound]),
@@ -335,6 +339,7 @@ async fn of(conn: &Conn, source: Source, prefix: &str) -> Result<Vec<String>> {
             }
             nodes
         }
+        Source::RootKeys => conn.ask(call::keys()).await?.into_iter().map(|key| key.key_id).collect(),
         Source::Services => conn
             .ask(call::services())
             .await?

@@ -28,6 +28,7 @@ mod node_identity;
 mod node_meta;
 mod node_pool;
 pub(crate) mod operator;
+mod operator_keyring;
 mod operator_recover;
 mod operator_servers;
 mod operator_store;

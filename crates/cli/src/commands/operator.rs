@@ -29,6 +29,9 @@ pub(crate) enum Command {
     Raft(super::operator_servers::Raft),
     /// Show or end the recovery of the servers from an older state
     Recover(super::operator_recover::Recover),
+    /// Work with the keys that encrypt variables and sign identities
+    #[command(subcommand)]
+    Root(super::operator_keyring::Root),
     /// Show or change the settings of the scheduler
     #[command(subcommand)]
     Scheduler(Scheduler),
@@ -139,6 +142,7 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
         }
         Command::Autopilot(command) => super::operator_servers::autopilot(command).await,
         Command::Raft(command) => super::operator_servers::raft(command).await,
+        Command::Root(command) => super::operator_keyring::run(command).await,
         Command::Recover(args) => super::operator_recover::run(args).await,
         Command::Scheduler(Scheduler::GetConfig { api, format }) => {
             let conn = api.conn()?;

@@ -131,3 +131,39 @@ fn variables_are_written_shown_listed_and_purged() {
         assert_eq!(agent.cli_ok(&["var", "get", "-item", "user", "nomad/jobs/example"]), "web");
     }
 }
+
+#[test]
+fn root_keys_are_listed_rotated_and_removed() {
+    let agent = Agent::start("");
+    let states = || -> Vec<(String, String)> {
+        let shown = agent.cli_ok(&["operator", "root", "keyring", "list", "-verbose"]);
+        let mut lines = shown.lines();
+        assert!(lines.next().is_some_and(|header| header.starts_with("Key ")), "{shown}");
+        let words = lines.map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        words.map(|words| (words[0].clone(), words[1].clone())).collect()
+    };
+    let first = states();
+    assert_eq!(first.iter().map(|(_, state)| state.as_str()).collect::<Vec<_>>(), ["active"]);
+    let first = first[0].0.clone();
+    agent.cli_ok(&["var", "put", "a", "k=v"]);
+
+    refused(&agent, &["operator", "root", "keyring", "rotate"], "-now");
+    refused(&agent, &["operator", "root", "keyring", "remove", &first[..8]], "active root key cannot be deleted");
+    let ahead = agent.cli_ok(&["operator", "root", "keyring", "rotate", "-prepublish", "1h"]);
+    assert!(ahead.contains(" prepublished ") && !ahead.contains("<none>"), "{ahead}");
+    let made = agent.cli_ok(&["operator", "root", "keyring", "rotate", "-now", "-verbose"]);
+    assert!(made.contains(" active ") && !made.contains(&first), "{made}");
+    let now = states();
+    assert_eq!(now.len(), 3, "{now:?}");
+    assert!(now.contains(&(first.clone(), "inactive".to_owned())), "{now:?}");
+
+    // The variable needs it until all is encrypted again.
+    refused(&agent, &["operator", "root", "keyring", "remove", &first], "root key in use");
+    agent.cli_ok(&["operator", "root", "keyring", "rotate", "-now", "-full"]);
+    crate::agent::until("the old key to be free", || {
+        agent.cli(&["operator", "root", "keyring", "remove", &first]).status.success().then_some(())
+    });
+    assert!(!states().iter().any(|(key, _)| *key == first));
+    assert_eq!(agent.cli_ok(&["var", "get", "-item", "k", "a"]), "v");
+    refused(&agent, &["operator", "root", "keyring", "remove", "ffffffff-0"], "root key not found");
+}
