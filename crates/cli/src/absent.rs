@@ -60,7 +60,8 @@ const ABSENT: &[(&[&str], &str)] = &[
     (&["ui"], "The web UI is at /ui/ of every agent's address; no command opens it."),
     (
         &["var", "lock"],
-        "Variables cannot be locked yet; `drover var put -check-index=N` writes only what nobody has changed since.",
+        "It is not there yet; acquire and renew the lock of a variable over HTTP, with \
+            `PUT /v1/var/PATH?lock-acquire` and `?lock-renew`.",
     ),
     (
         &["volume"],

@@ -14,6 +14,7 @@
 //! | [`drains`] | when nodes drain, what leaves them, and when |
 //! | [`introduction`] | which nodes the servers take, by what they show |
 //! | [`leases`] | which leases have run out, and whether the servers are to blame |
+//! | [`locks`], [`variables`] | which variables may be written and locked by whom, and when locks end |
 //! | [`nodes`] | which nodes may register, and the effects of their facts, readiness and loss |
 //! | [`spaces`] | changes of namespaces and node pools, and what jobs of a namespace may use |
 //! | [`sessions`] | which session of a node is heard |
@@ -42,6 +43,7 @@ mod fixture;
 pub mod introduction;
 pub mod jobs;
 pub mod leases;
+pub mod locks;
 pub mod nodes;
 pub mod periodic;
 pub mod plan;

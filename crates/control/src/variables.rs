@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use model::{
     StoreIndex,
-    variables::{Variable, VariableKey},
+    variables::{Variable, VariableKey, VariableLock},
 };
 use state::{Change, State};
+use uuid::Uuid;
 
-use crate::{Decided, Refused};
+use crate::{Decided, Refused, Stamp};
 
 /// Bytes of keys and values of one variable, together.
 pub const MAX_BYTES: usize = 65_536;
@@ -63,13 +64,30 @@ pub fn check_items(items: &BTreeMap<String, String>) -> Result<(), Refused> {
     Ok(())
 }
 
+/// The items of a variable, encrypted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sealed {
+    /// The root key.
+    pub key_id: Uuid,
+    /// See [`Variable::data`].
+    pub data: String,
+}
+
 /// What became of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// It is done, or there was nothing to do.
-    Done,
+    /// It is done: the variable as it is now.
+    Done(Box<Variable>),
+    /// The variable is deleted, or there was none to delete.
+    Gone,
     /// The variable is not as the writer expects it: as it is, or there is none.
     Conflict(Option<Box<Variable>>),
+    /// Somebody else holds its lock, or the writer does not say that it is the holder.
+    Locked,
+    /// The writer says that it holds a lock, and nobody does.
+    Unlocked,
+    /// The writer says that it holds a lock, and there is no such variable.
+    Absent,
 }
 
 /// Whether the variable is as the writer expects it. 0 = there is none.
@@ -77,37 +95,98 @@ fn fits(current: Option<&Variable>, cas: Option<StoreIndex>) -> bool {
     cas.is_none_or(|cas| current.map_or(0, |variable| variable.modify_index) == cas)
 }
 
-fn conflict(current: Option<&Variable>) -> Decided<Written> {
-    let answer = Written::Conflict(current.map(|variable| Box::new(variable.clone())));
+fn refused(answer: Written) -> Decided<Written> {
     Decided { batch: state::Batch::default(), answer }
 }
 
-/// Writes a variable.
+fn conflict(current: Option<&Variable>) -> Decided<Written> {
+    refused(Written::Conflict(current.map(|variable| Box::new(variable.clone()))))
+}
+
+/// The variable as this commit leaves it.
+pub(crate) fn written(
+    state: &State,
+    stamp: Stamp,
+    key: &VariableKey,
+    sealed: Sealed,
+    lock: Option<VariableLock>,
+) -> Variable {
+    let before = state.variable(key).map(|before| (before.create_index, before.create_time));
+    let (create_index, create_time) = before.unwrap_or((stamp.index, stamp.now));
+    Variable {
+        namespace: key.namespace.clone(),
+        path: key.path.clone(),
+        key_id: sealed.key_id,
+        data: sealed.data,
+        create_index,
+        create_time,
+        modify_index: stamp.index,
+        modify_time: stamp.now,
+        lock,
+    }
+}
+
+pub(crate) fn done(variable: Variable) -> Decided<Written> {
+    let variable = Box::new(variable);
+    Decided { batch: Change::PutVariable(variable.clone()).into(), answer: Written::Done(variable) }
+}
+
+pub(crate) fn check_namespace(state: &State, key: &VariableKey) -> Result<(), Refused> {
+    let VariableKey { namespace, path } = key;
+    if namespace == "*" {
+        return Err(Refused::BadRequest("can not target wildcard (\"*\")namespace".to_owned()));
+    }
+    if state.namespace(namespace).is_none() {
+        return Err(Refused::BadRequest(format!("variable {path:?} is in nonexistent namespace \"{namespace}\"")));
+    }
+    Ok(())
+}
+
+/// Whether a write with this id may pass the lock that stands on the variable; else what becomes of the write.
+pub(crate) fn passes(current: Option<&Variable>, id: Option<&str>) -> Result<(), Written> {
+    match (current.and_then(|variable| variable.lock.as_ref()), id) {
+        (Some(lock), Some(id)) if *lock.id == *id => Ok(()),
+        (Some(_), _) => Err(Written::Locked),
+        // The writer believes that it holds a lock, and does not.
+        (None, Some(_)) => Err(Written::Unlocked),
+        (None, None) => Ok(()),
+    }
+}
+
+/// Writes a variable. `lock`: the id of the lock that the writer holds. The lock stays as it is.
 ///
 /// # Errors
 /// When its namespace does not exist.
-pub fn put(state: &State, variable: Variable, cas: Option<StoreIndex>) -> Result<Decided<Written>, Refused> {
-    if state.namespace(&variable.namespace).is_none() {
-        let name = &variable.namespace;
-        return Err(Refused::BadRequest(format!(
-            "variable {:?} is in nonexistent namespace \"{name}\"",
-            variable.path
-        )));
+pub fn put(
+    state: &State,
+    stamp: Stamp,
+    key: &VariableKey,
+    sealed: Sealed,
+    cas: Option<StoreIndex>,
+    lock: Option<&str>,
+) -> Result<Decided<Written>, Refused> {
+    check_namespace(state, key)?;
+    let current = state.variable(key).map(|variable| &**variable);
+    if let Err(answer) = passes(current, lock) {
+        return Ok(refused(answer));
     }
-    let current = state.variable(&variable.key()).map(|variable| &**variable);
     if !fits(current, cas) {
         return Ok(conflict(current));
     }
-    Ok(Decided { batch: Change::PutVariable(Box::new(variable)).into(), answer: Written::Done })
+    Ok(done(written(state, stamp, key, sealed, current.and_then(|variable| variable.lock.clone()))))
 }
 
-/// Deletes a variable. One that does not exist is deleted.
+/// Deletes a variable, and its lock with it. One that does not exist is deleted. `lock`: the id of the lock that the
+/// writer holds.
 #[must_use]
-pub fn delete(state: &State, key: VariableKey, cas: Option<StoreIndex>) -> Decided<Written> {
+pub fn delete(state: &State, key: VariableKey, cas: Option<StoreIndex>, lock: Option<&str>) -> Decided<Written> {
     let current = state.variable(&key).map(|variable| &**variable);
+    if let Err(answer) = passes(current, lock) {
+        return refused(answer);
+    }
     match current {
-        None if cas.unwrap_or(0) == 0 => Decided { batch: state::Batch::default(), answer: Written::Done },
-        Some(_) if fits(current, cas) => Decided { batch: Change::DeleteVariable(key).into(), answer: Written::Done },
+        None if cas.unwrap_or(0) == 0 => refused(Written::Gone),
+        Some(_) if fits(current, cas) => Decided { batch: Change::DeleteVariable(key).into(), answer: Written::Gone },
         _ => conflict(current),
     }
 }
@@ -174,26 +253,19 @@ mod tests {
         }
     }
 
-    fn variable(namespace: &str) -> Variable {
-        Variable {
-            namespace: namespace.into(),
-            path: "a".into(),
-            key_id: uuid::Uuid::nil(),
-            data: String::new(),
-            create_index: 0,
-            create_time: 0,
-            modify_index: 0,
-            modify_time: 0,
-            lock: None,
-        }
+    fn sealed() -> Sealed {
+        Sealed { key_id: Uuid::nil(), data: String::new() }
     }
 
     #[test]
     fn check_and_set() {
+        let stamp = Stamp { index: 7, now: 1 };
+        let key = VariableKey::new("default", "a");
         let empty = State::new();
         let mut one = empty.clone();
-        one.apply(7, 0, Change::PutVariable(Box::new(variable("default"))).into()).expect("applies");
-        let key = variable("default").key();
+        let first = put(&empty, stamp, &key, sealed(), None, None).expect("a namespace");
+        one.apply(7, 1, first.batch).expect("applies");
+        let stamp = Stamp { index: 9, now: 2 };
         // The state, the index that is expected, whether a write and a delete are done, and whether that changes it.
         for (state, cas, put_done, deleted, changes) in [
             (&empty, None, true, true, false),
@@ -204,16 +276,26 @@ mod tests {
             (&one, Some(6), false, false, false),
             (&one, Some(7), true, true, true),
         ] {
-            let written = put(state, variable("default"), cas).expect("a namespace");
-            assert_eq!((written.answer == Written::Done, written.batch.is_empty()), (put_done, !put_done), "{cas:?}");
-            let gone = delete(state, key.clone(), cas);
-            assert_eq!((gone.answer == Written::Done, !gone.batch.is_empty()), (deleted, changes), "{cas:?}");
-            if let Written::Conflict(current) = written.answer {
-                assert_eq!(current.map(|v| v.modify_index), state.variable(&key).map(|v| v.modify_index));
+            let written = put(state, stamp, &key, sealed(), cas, None).expect("a namespace");
+            let is_done = matches!(written.answer, Written::Done(_));
+            assert_eq!((is_done, written.batch.is_empty()), (put_done, !put_done), "{cas:?}");
+            let gone = delete(state, key.clone(), cas, None);
+            assert_eq!((gone.answer == Written::Gone, !gone.batch.is_empty()), (deleted, changes), "{cas:?}");
+            match written.answer {
+                Written::Conflict(current) => assert_eq!(current.as_deref(), state.variable(&key).map(|v| &**v)),
+                Written::Done(told) => {
+                    let mut after = State::clone(state);
+                    after.apply(stamp.index, stamp.now, written.batch).expect("applies");
+                    assert_eq!(Some(&*told), after.variable(&key).map(|v| &**v), "what is told is what is there");
+                }
+                other => panic!("{other:?}"),
             }
         }
-        let error = put(&one, variable("nope"), None).expect_err("no namespace").to_string();
-        assert!(error.contains("nonexistent namespace \"nope\""), "{error}");
+        for (namespace, part) in [("nope", "nonexistent namespace \"nope\""), ("*", "can not target wildcard")] {
+            let error = put(&one, stamp, &VariableKey::new(namespace, "a"), sealed(), None, None);
+            let error = error.expect_err("no namespace").to_string();
+            assert!(error.contains(part), "{error}");
+        }
     }
 
     #[test]

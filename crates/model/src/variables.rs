@@ -5,7 +5,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::ids::{Namespace, StoreIndex, TimestampNs};
+use crate::{
+    go_duration::GoDuration,
+    ids::{Namespace, StoreIndex, TimestampNs},
+};
 
 /// Where a variable is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,17 +28,27 @@ impl VariableKey {
 }
 
 /// A lock that somebody holds on a variable.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct VariableLock {
     /// What its holder shows: whoever knows it holds the lock.
     #[serde(rename = "ID")]
-    pub id: Uuid,
-    /// The holder has to renew it within twice that time, ns.
+    pub id: Arc<str>,
+    /// The holder has to renew it within twice that time.
     #[serde(rename = "TTL")]
-    pub ttl: i64,
-    /// How long nobody gets the lock after that, ns.
-    pub lock_delay: i64,
+    pub ttl: GoDuration,
+    /// How long nobody gets the lock after that.
+    pub lock_delay: GoDuration,
+}
+
+/// Without its id, which opens the lock.
+impl std::fmt::Debug for VariableLock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("VariableLock")
+            .field("ttl", &self.ttl)
+            .field("lock_delay", &self.lock_delay)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A variable as the state has it: its items are encrypted.

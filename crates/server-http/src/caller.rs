@@ -76,7 +76,7 @@ impl Caller {
     }
 
     /// Everything is allowed, to whatever namespace it belongs.
-    fn sees_all(&self) -> bool {
+    pub(crate) fn sees_all(&self) -> bool {
         self.0.as_ref().is_none_or(|access| access.is_management())
     }
 }

@@ -3,14 +3,14 @@
 use access::{Need, VariableCapability};
 use api::{
     paging::{cut, start},
-    shapes::VariableView,
+    shapes::{LockView, VariableView},
 };
 use http::StatusCode;
 use model::{
-    Namespace,
+    GoDuration, Namespace,
     variables::{Variable, VariableKey},
 };
-use server::{VariableWritten, Watched};
+use server::{NotRenewed, Watched, Written};
 use state::Table;
 
 use crate::{
@@ -19,10 +19,15 @@ use crate::{
     request::Ctx,
 };
 
-/// Operations on locks, which this release does not have.
-const LOCKS: [&str; 3] = ["lock-acquire", "lock-renew", "lock-release"];
+/// What a request does with the lock of its variable.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Operation {
+    Acquire,
+    Renew,
+    Release,
+}
 
-/// A variable without its items.
+/// A variable without its items and its lock.
 fn stub(variable: &Variable) -> VariableView {
     VariableView {
         namespace: variable.namespace.clone(),
@@ -35,9 +40,19 @@ fn stub(variable: &Variable) -> VariableView {
     }
 }
 
+/// The lock of a variable, for those who may see its id.
+fn lock(variable: &Variable) -> Option<LockView> {
+    variable.lock.as_ref().map(|lock| LockView { id: lock.id.to_string(), ttl: lock.ttl, lock_delay: lock.lock_delay })
+}
+
+/// A variable without its items. Who knows the id of a lock holds it, so only those see it who may do everything.
+fn seen(caller: &Caller, variable: &Variable) -> VariableView {
+    VariableView { lock: lock(variable).filter(|_| caller.sees_all()), ..stub(variable) }
+}
+
 /// A variable with its items.
 fn whole(ctx: &Ctx, variable: &Variable) -> Result<VariableView, HttpError> {
-    Ok(VariableView { items: Some(ctx.server().variable_items(variable)?), ..stub(variable) })
+    Ok(VariableView { items: Some(ctx.server().variable_items(variable)?), ..seen(&ctx.caller, variable) })
 }
 
 /// The variable that the request names.
@@ -59,11 +74,21 @@ fn cas(ctx: &Ctx) -> Result<Option<u64>, HttpError> {
     }
 }
 
-fn no_locks(ctx: &Ctx) -> Result<(), HttpError> {
-    match LOCKS.into_iter().find(|name| ctx.query.get(name).is_some()) {
-        Some(name) => Err(HttpError::unsupported(name, "variables have no locks yet; use cas to write after a read")),
-        None => Ok(()),
+fn operation(ctx: &Ctx) -> Result<Option<Operation>, HttpError> {
+    let all =
+        [("lock-acquire", Operation::Acquire), ("lock-renew", Operation::Renew), ("lock-release", Operation::Release)];
+    let mut asked = all.into_iter().filter(|(name, _)| ctx.query.get(name).is_some()).map(|(_, operation)| operation);
+    let first = asked.next();
+    match (asked.next(), first.is_some() && ctx.query.get("cas").is_some()) {
+        (Some(_), _) => Err(HttpError::bad_request("multiple lock operations")),
+        (_, true) => Err(HttpError::bad_request("CAS can't be used with lock operations")),
+        (None, false) => Ok(first),
     }
+}
+
+/// The id of the lock that the writer says to hold.
+fn id(lock: Option<&LockView>) -> Option<String> {
+    lock.map(|lock| lock.id.clone()).filter(|id| !id.is_empty())
 }
 
 /// The right to do something to a variable.
@@ -92,7 +117,7 @@ pub(crate) async fn list(ctx: Unchecked) -> Result<Reply, HttpError> {
     };
     let from = start::<(String, String)>(&options)?;
     let from = from.map(|(namespace, path)| VariableKey::new(Namespace::from(namespace), &path));
-    let rows = state.variables_onward(from, options.reverse).filter(wanted).map(|v| stub(v));
+    let rows = state.variables_onward(from, options.reverse).filter(wanted).map(|v| seen(&ctx.caller, v));
     let page = cut(rows, &options, |v| (v.namespace.to_string(), v.path.clone()))?;
     Ok(ctx.read(index, &page.rows)?.next_token(page.next_token.as_deref()))
 }
@@ -115,40 +140,101 @@ pub(crate) async fn put(ctx: Unchecked) -> Result<Reply, HttpError> {
     let named = key(ctx.said())?;
     let body: VariableView = ctx.said().json().await?;
     let namespace = if body.namespace.as_str().is_empty() { named.namespace } else { body.namespace.clone() };
-    let key = VariableKey { namespace: namespace.clone(), path: named.path };
+    let key = VariableKey { namespace, path: named.path };
     let ctx = ctx.check(&right(key.namespace.as_str(), &key.path, VariableCapability::Write))?;
-    no_locks(&ctx)?;
-    let cas = cas(&ctx)?;
-    if body.lock.is_some_and(|lock| !lock.is_null()) {
-        return Err(HttpError::unsupported("Lock", "variables have no locks yet; use cas to write after a read"));
-    }
-    let items = body.items.unwrap_or_default();
-    match ctx.server().put_variable(namespace.clone(), key.path.to_string(), items, cas).await? {
-        VariableWritten::Done(variable) => ctx.written(variable.modify_index, &whole(&ctx, &variable)?),
-        VariableWritten::Conflict(current) => {
-            conflict(&ctx, &VariableKey { namespace, path: key.path }, current.as_deref())
-        }
+    match operation(&ctx)? {
+        None => set(&ctx, key, body).await,
+        Some(Operation::Acquire) => acquire(&ctx, key, body).await,
+        Some(Operation::Renew) => renew(&ctx, &key, &body),
+        Some(Operation::Release) => release(&ctx, key, body).await,
     }
 }
 
-/// `DELETE /v1/var/:path`.
+async fn set(ctx: &Ctx, key: VariableKey, body: VariableView) -> Result<Reply, HttpError> {
+    let cas = cas(ctx)?;
+    let zero = GoDuration::ZERO;
+    if body.lock.as_ref().is_some_and(|lock| lock.ttl != zero || lock.lock_delay != zero) {
+        return Err(HttpError::bad_request("variable should not contain lock definition"));
+    }
+    let lock = id(body.lock.as_ref());
+    let written = ctx.server().put_variable(key.clone(), body.items.unwrap_or_default(), cas, lock).await?;
+    answer(ctx, &key, written, |variable| held(ctx, variable))
+}
+
+async fn acquire(ctx: &Ctx, key: VariableKey, body: VariableView) -> Result<Reply, HttpError> {
+    let lock = body.lock.unwrap_or_default();
+    let id = id(Some(&lock));
+    let written = ctx.server().acquire_lock(key.clone(), body.items, id.as_deref(), lock.ttl, lock.lock_delay).await?;
+    answer(ctx, &key, written, |variable| held(ctx, variable))
+}
+
+/// Nothing is stored: the agent answers with that only while no other server can have begun to lead.
+fn renew(ctx: &Ctx, key: &VariableKey, body: &VariableView) -> Result<Reply, HttpError> {
+    let Some(id) = id(body.lock.as_ref()) else {
+        return Err(HttpError::new(StatusCode::INTERNAL_SERVER_ERROR, "missing lock ID"));
+    };
+    let (status, why) = match ctx.server().renew_lock(key, &id) {
+        Ok(variable) => {
+            let view = VariableView { lock: lock(&variable), ..stub(&variable) };
+            return ctx.written(variable.modify_index, &view);
+        }
+        Err(NotRenewed::Absent) => (StatusCode::NOT_FOUND, NO_VARIABLE),
+        Err(NotRenewed::Unlocked) => (StatusCode::CONFLICT, NO_LOCK),
+        Err(NotRenewed::Locked) => (StatusCode::CONFLICT, "attempting to modify locked variable"),
+    };
+    Err(HttpError::new(status, why))
+}
+
+async fn release(ctx: &Ctx, key: VariableKey, body: VariableView) -> Result<Reply, HttpError> {
+    let Some(id) = id(body.lock.as_ref()) else {
+        return Err(HttpError::bad_request("missing lock information"));
+    };
+    if body.items.is_some_and(|items| !items.is_empty()) {
+        return Err(HttpError::bad_request("lock release operation doesn't take variable items"));
+    }
+    match ctx.server().release_lock(key.clone(), id).await? {
+        Written::Unlocked => Err(HttpError::new(StatusCode::INTERNAL_SERVER_ERROR, NO_LOCK)),
+        written => answer(ctx, &key, written, |variable| Ok(stub(variable))),
+    }
+}
+
+/// `DELETE /v1/var/:path`. The body may name the lock that the writer holds.
 pub(crate) async fn delete(ctx: Unchecked) -> Result<Reply, HttpError> {
     let key = key(ctx.said())?;
+    let body: VariableView = ctx.said().json_or_default().await?;
     let ctx = ctx.check(&right(key.namespace.as_str(), &key.path, VariableCapability::Destroy))?;
-    no_locks(&ctx)?;
-    let cas = cas(&ctx)?;
-    match ctx.server().delete_variable(key.clone(), cas).await? {
-        None => Ok(Reply::empty(StatusCode::NO_CONTENT)),
-        Some(current) => conflict(&ctx, &key, current.as_deref()),
+    if operation(&ctx)?.is_some() {
+        return Err(HttpError::bad_request("lock operations need the method PUT; DELETE takes the variable away"));
     }
+    let cas = cas(&ctx)?;
+    let written = ctx.server().delete_variable(key.clone(), cas, id(body.lock.as_ref())).await?;
+    answer(&ctx, &key, written, |variable| Ok(stub(variable)))
 }
 
-/// 409 with the variable as it is, its items only for those who may read them; zeros where there is none.
-fn conflict(ctx: &Ctx, key: &VariableKey, current: Option<&Variable>) -> Result<Reply, HttpError> {
-    let view = match current {
-        Some(variable) if may(&ctx.caller, key, VariableCapability::Read) => whole(ctx, variable)?,
-        Some(variable) => stub(variable),
-        None => {
+const NO_VARIABLE: &str = "variable doesn't exist";
+const NO_LOCK: &str = "variable doesn't hold a lock";
+
+/// A variable as the holder of its lock sees it.
+fn held(ctx: &Ctx, variable: &Variable) -> Result<VariableView, HttpError> {
+    Ok(VariableView { lock: lock(variable), ..whole(ctx, variable)? })
+}
+
+/// What became of a write. Conflicts are 409 with the variable as it is, its items only for those who may read them;
+/// with zeros where there is none, and where somebody else holds its lock.
+fn answer(
+    ctx: &Ctx,
+    key: &VariableKey,
+    written: Written,
+    done: impl FnOnce(&Variable) -> Result<VariableView, HttpError>,
+) -> Result<Reply, HttpError> {
+    let view = match written {
+        Written::Done(variable) => return ctx.written(variable.modify_index, &done(&variable)?),
+        Written::Gone => return Ok(Reply::empty(StatusCode::NO_CONTENT)),
+        Written::Absent => return Err(HttpError::new(StatusCode::INTERNAL_SERVER_ERROR, NO_VARIABLE)),
+        Written::Unlocked => return Err(HttpError::new(StatusCode::CONFLICT, NO_LOCK)),
+        Written::Conflict(Some(current)) if may(&ctx.caller, key, VariableCapability::Read) => whole(ctx, &current)?,
+        Written::Conflict(Some(current)) => stub(&current),
+        Written::Conflict(None) | Written::Locked => {
             VariableView { namespace: key.namespace.clone(), path: key.path.to_string(), ..VariableView::default() }
         }
     };

@@ -56,7 +56,7 @@ mod watches;
 mod worker;
 
 pub use answering::Answering;
-pub use commands::variables::{Items, VariableWritten};
+pub use commands::variables::{Items, NotRenewed, Written};
 pub use config::{AclConfig, GcConfig, IntroductionConfig, SearchLimits, ServerConfig};
 pub use control::introduction::Enforcement;
 pub use error::{ErrorClass, Kind, ServerError};

@@ -94,6 +94,9 @@ loops! {
         "removes the mark, says so, keeps none", "writes the mark once more";
     PERIODIC = "periodic"  " jobs", Work, "the next launch, changed periodic jobs", "the times of the next launches",
         "tries again in a second", "ends; the next leader makes what was missed";
+    LOCKS = "locks" " of variables", Work, "the end of the next lock, changed variables",
+        "when each lock ends; a server that begins to lead gives them their whole time", "tries again in a second",
+        "ends";
     ROOT_KEYS = "root keys" "", Report, "a rotation, every minute", "nothing", "tries again in a minute", "ends";
     COLLECTION = "collection" "", Report, "the clock", "what may be garbage, and when it is old",
         "tries again at the next interval", "ends";

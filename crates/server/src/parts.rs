@@ -10,7 +10,7 @@ use crate::{
     commit::{Commit, CommitQueue},
     config::ServerConfig,
     published::Published,
-    reconciler::{Collection, Deployments, Drains, Launches, Leases, Reconciler, Supervision, part::Part as _},
+    reconciler::{Collection, Deployments, Drains, Launches, Leases, Locks, Reconciler, Supervision, part::Part as _},
     run_mark::Keeper,
     runner::Runner,
     sweep::Sweeps,
@@ -25,6 +25,7 @@ pub(crate) struct Parts {
     pub(crate) drains: Arc<Drains>,
     pub(crate) deployments: Arc<Deployments>,
     pub(crate) launches: Arc<Launches>,
+    pub(crate) locks: Arc<Locks>,
     pub(crate) supervision: Arc<Supervision>,
     pub(crate) collection: Arc<Collection>,
     pub(crate) sweeps: Arc<Sweeps>,
@@ -48,6 +49,7 @@ impl Parts {
             drains: Arc::default(),
             deployments: Arc::default(),
             launches: Arc::default(),
+            locks: Arc::default(),
             supervision: Arc::new(Supervision::new(sweeps.clone(), queue.clone())),
             collection: Arc::new(Collection::new(&config.gc)),
             sweeps,
@@ -65,6 +67,7 @@ impl Parts {
         reconciler.start(&self.drains);
         reconciler.start(&self.deployments);
         reconciler.start(&self.launches);
+        reconciler.start(&self.locks);
         reconciler.start(&self.supervision);
         reconciler.start(&self.collection);
     }
@@ -77,6 +80,7 @@ impl Parts {
         self.drains.fill(state);
         self.deployments.fill(state);
         self.launches.fill(state);
+        self.locks.fill(state);
         self.collection.fill(state);
     }
 
@@ -104,6 +108,7 @@ impl Parts {
         self.drains.follow(commit);
         self.deployments.follow(commit);
         self.launches.follow(commit);
+        self.locks.follow(commit);
         self.collection.follow(commit);
     }
 }

@@ -318,13 +318,20 @@ async fn while_it_leads(State(mut checked): State<Checked>, request: Request, ne
     if !held(&mut checked).await {
         return unconfirmed();
     }
-    let reads = request.method().is_safe();
+    let unstored = request.method().is_safe() || renews_a_lock(request.uri());
     let response = next.run(request).await;
     // The process may have stood still since then, and the answer be of a state that another server has changed.
-    if reads && response.status() != StatusCode::SWITCHING_PROTOCOLS && !held(&mut checked).await {
+    if unstored && response.status() != StatusCode::SWITCHING_PROTOCOLS && !held(&mut checked).await {
         return unconfirmed();
     }
     response
+}
+
+/// Whether the request renews the lock of a variable. That is not stored, so the store does not refuse it to a server
+/// that leads no more: it must not be answered once another one may have begun to count the time of the lock.
+fn renews_a_lock(uri: &http::Uri) -> bool {
+    let query = uri.query().unwrap_or_default();
+    query.split('&').any(|pair| pair.split('=').next() == Some("lock-renew"))
 }
 
 /// Waits until nobody else can have taken over; false = etcd does not say so in time.

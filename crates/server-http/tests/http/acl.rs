@@ -348,3 +348,30 @@ async fn an_exec_session_is_decided_by_its_token() {
     assert!(no_token.contains("Permission denied"), "{no_token}");
     g.c.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_id_of_a_lock_is_shown_to_its_holder_and_to_managers() {
+    let g = Guarded::start().await;
+    let rules = |capabilities: &str| {
+        format!("namespace \"default\" {{ variables {{ path \"*\" {{ capabilities = [{capabilities}] }} }} }}")
+    };
+    for (name, capabilities) in [("all", r#""read", "list", "write", "destroy""#), ("reader", r#""read", "list""#)] {
+        g.book.policy(name, &rules(capabilities));
+        g.book.token(name, Book::client(&[name]));
+    }
+    let lock = json!({"Items": {"k": "v"}, "Lock": {"ID": "opens-it"}});
+    for operation in ["lock-acquire", "lock-renew", "lock-release"] {
+        let (status, text) = g.ask("reader", "PUT", &format!("/v1/var/a?{operation}"), &lock).await;
+        assert_eq!(status, StatusCode::FORBIDDEN, "{operation}: {text}");
+    }
+    let (status, text) = g.ask("all", "PUT", "/v1/var/a?lock-acquire", &lock).await;
+    assert!(status == StatusCode::OK && text.contains("opens-it"), "{status} {text}");
+    for path in ["/v1/var/a", "/v1/vars"] {
+        for (caller, sees) in [("management", true), ("all", false), ("reader", false)] {
+            let (status, text) = g.ask(caller, "GET", path, &json!(null)).await;
+            assert!(status == StatusCode::OK && text.contains("opens-it") == sees, "{caller} {path}: {text}");
+        }
+    }
+    let (status, text) = g.ask("all", "PUT", "/v1/var/a?cas=1", &lock).await;
+    assert!(status == StatusCode::CONFLICT && !text.contains("opens-it"), "{status} {text}");
+}

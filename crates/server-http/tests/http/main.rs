@@ -10,6 +10,7 @@ mod conventions;
 mod dispatch;
 mod jobs;
 mod keyring;
+mod locks;
 mod nodes;
 mod pages;
 mod scaling;

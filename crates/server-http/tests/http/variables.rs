@@ -1,6 +1,7 @@
 //! Variables over HTTP: written, read, listed, checked and set, encrypted wherever they lie.
 
 use http::{Method, StatusCode};
+use model::variables::VariableKey;
 use serde_json::{Value, json};
 use server::{Server, ServerConfig};
 
@@ -93,8 +94,7 @@ async fn wrong_requests_are_refused_with_the_rule() {
         ("a?cas=x", items("1"), 400, "can not parse cas"),
         ("a?namespace=nope", items("1"), 400, "nonexistent namespace \"nope\""),
         ("a?namespace=*", items("1"), 400, "can not target wildcard"),
-        ("a?lock-acquire", items("1"), 501, "lock-acquire"),
-        ("a", json!({"Items": {"k": "1"}, "Lock": {"TTL": "15s"}}), 501, "Lock"),
+        ("a", json!({"Items": {"k": "1"}, "Lock": {"TTL": "15s"}}), 400, "should not contain lock definition"),
     ] {
         let raw = c.put(&format!("/v1/var/{path}"), &body).await;
         assert!(raw.status.as_u16() == status && raw.text().contains(part), "{path}: {} {}", raw.status, raw.text());
@@ -156,8 +156,8 @@ async fn variables_survive_a_restart_encrypted_on_disk() {
     let config = || ServerConfig { data_dir: Some(dir.path().to_owned()), workers: 1, ..ServerConfig::default() };
     let server = Server::start(config()).await.expect("starts");
     let items = server::Items::from([("k".to_owned(), PLANTED.to_owned())]);
-    let put = server.handle().put_variable("default".into(), "a".to_owned(), items.clone(), None).await;
-    assert!(matches!(put, Ok(server::VariableWritten::Done(_))), "{put:?}");
+    let put = server.handle().put_variable(VariableKey::new("default", "a"), items.clone(), None, None).await;
+    assert!(matches!(put, Ok(server::Written::Done(_))), "{put:?}");
     server.shutdown().await;
     for entry in std::fs::read_dir(dir.path()).expect("lists").flatten().filter(|e| e.path().is_file()) {
         let bytes = std::fs::read(entry.path()).expect("reads");
@@ -165,7 +165,7 @@ async fn variables_survive_a_restart_encrypted_on_disk() {
     }
     let server = Server::start(config()).await.expect("starts again");
     let state = server.handle().snapshot();
-    let variable = state.variable(&model::variables::VariableKey::new("default", "a")).expect("there");
+    let variable = state.variable(&VariableKey::new("default", "a")).expect("there");
     assert_eq!(server.handle().variable_items(variable).expect("opens"), items);
     server.shutdown().await;
 }

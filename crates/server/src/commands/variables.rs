@@ -4,16 +4,21 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use control::variables::{Written, check_items, check_path, delete, put};
+pub use control::variables::Written;
+use control::{
+    locks::{acquire, asked, release},
+    variables::{Sealed, check_items, check_path, delete, put},
+};
 use model::{
-    Namespace, StoreIndex,
+    GoDuration, StoreIndex,
     signing::KeyState,
-    variables::{Variable, VariableKey},
+    variables::{Variable, VariableKey, VariableLock},
 };
 use state::{Change, State};
 use uuid::Uuid;
 
 use crate::{
+    clock::new_id,
     commit::{CommitQueue, Decided, Stamp},
     error::ServerError,
     handle::ServerHandle,
@@ -23,13 +28,29 @@ use crate::{
 /// The items of a variable.
 pub type Items = BTreeMap<String, String>;
 
-/// What became of a write of a variable.
+/// What a write does to a variable.
 #[derive(Debug)]
-pub enum VariableWritten {
-    /// It is written; as it is now.
-    Done(Box<Variable>),
-    /// It is not as the writer expects it: as it is; None = there is none.
-    Conflict(Option<Box<Variable>>),
+enum Write {
+    /// Sets the items.
+    Items {
+        /// Only if that is its modify index.
+        cas: Option<StoreIndex>,
+        /// Of the lock that the writer holds.
+        lock: Option<String>,
+    },
+    /// Acquires its lock.
+    Acquire(VariableLock),
+}
+
+/// Why a lock was not renewed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotRenewed {
+    /// There is no such variable.
+    Absent,
+    /// Nobody holds its lock.
+    Unlocked,
+    /// It is not that lock, or its time is over.
+    Locked,
 }
 
 impl ServerHandle {
@@ -41,52 +62,65 @@ impl ServerHandle {
         open(&self.inner.keyring, variable)
     }
 
-    /// Writes a variable. `cas`: only if that is its modify index; 0 = only if there is none.
+    /// Writes a variable. `cas`: only if that is its modify index; 0 = only if there is none. `lock`: the id of the
+    /// lock that the writer holds.
     ///
     /// # Errors
     /// When path or items break a rule, the namespace does not exist, or no key encrypts yet.
     pub async fn put_variable(
         &self,
-        namespace: Namespace,
-        path: String,
+        key: VariableKey,
         items: Items,
         cas: Option<StoreIndex>,
-    ) -> Result<VariableWritten, ServerError> {
-        check_path(&path)?;
+        lock: Option<String>,
+    ) -> Result<Written, ServerError> {
+        check_path(&key.path)?;
         check_items(&items)?;
-        if namespace == "*" {
-            let why = "can not target wildcard (\"*\")namespace".to_owned();
-            return Err(control::Refused::BadRequest(why).into());
+        self.write(key, Some(items), Write::Items { cas, lock }).await
+    }
+
+    /// Acquires the lock of a variable, which is made when there is none. Without `items` it keeps its own. `id`: what
+    /// the holder wants to show, or shows already. Zero times are the defaults.
+    ///
+    /// # Errors
+    /// As [`ServerHandle::put_variable`], and when a time or the id is out of its bounds.
+    pub async fn acquire_lock(
+        &self,
+        key: VariableKey,
+        items: Option<Items>,
+        id: Option<&str>,
+        ttl: GoDuration,
+        delay: GoDuration,
+    ) -> Result<Written, ServerError> {
+        check_path(&key.path)?;
+        if let Some(items) = items.as_ref().filter(|items| !items.is_empty()) {
+            check_items(items)?;
         }
-        let key = VariableKey::new(namespace, &path);
-        let clear = serde_json::to_vec(&items).map_err(KeyringError::from)?;
+        let id = id.map_or_else(|| new_id::<Uuid>().to_string(), str::to_owned);
+        self.write(key, items, Write::Acquire(asked(&id, ttl, delay)?)).await
+    }
+
+    async fn write(&self, key: VariableKey, items: Option<Items>, what: Write) -> Result<Written, ServerError> {
+        let keep = items.is_none();
+        let clear = serde_json::to_vec(&items.unwrap_or_default()).map_err(KeyringError::from)?;
+        let what = Arc::new(what);
         loop {
-            let (key_id, sealed) = self.inner.keyring.seal(&clear)?;
-            let variable = Variable {
-                namespace: key.namespace.clone(),
-                path: key.path.clone(),
-                key_id,
-                data: STANDARD.encode(sealed),
-                create_index: 0,
-                create_time: 0,
-                modify_index: 0,
-                modify_time: 0,
-                lock: None,
-            };
-            let keyring = self.inner.keyring.clone();
+            let (key_id, data) = self.inner.keyring.seal(&clear)?;
+            let sealed = Sealed { key_id, data: STANDARD.encode(data) };
+            let (keyring, locks) = (self.inner.keyring.clone(), self.inner.parts.locks.clone());
+            let (key, what) = (key.clone(), what.clone());
             let decide = move |state: &Arc<State>, stamp: Stamp| {
                 // A key that is not active any more may be deleted at any time.
                 if !active(&keyring, state, key_id) {
                     return Ok(Decided { batch: state::Batch::default(), answer: None });
                 }
-                let before = state.variable(&variable.key()).map(|before| (before.create_index, before.create_time));
-                let (create_index, create_time) = before.unwrap_or((stamp.index, stamp.now));
-                let (modify_index, modify_time) = (stamp.index, stamp.now);
-                let after = Variable { create_index, create_time, modify_index, modify_time, ..variable.clone() };
-                let Decided { batch, answer } = put(state, variable, cas)?;
-                let answer = match answer {
-                    Written::Done => VariableWritten::Done(Box::new(after)),
-                    Written::Conflict(current) => VariableWritten::Conflict(current),
+                let Decided { batch, answer } = match &*what {
+                    Write::Items { cas, lock } => put(state, stamp, &key, sealed, *cas, lock.as_deref())?,
+                    Write::Acquire(lock) => {
+                        let renewed = locks.renew(&key, &lock.id);
+                        let items = (!keep).then(|| sealed.clone());
+                        acquire(state, stamp, &key, items, sealed, lock.clone(), renewed)?
+                    }
                 };
                 Ok(Decided { batch, answer: Some(answer) })
             };
@@ -96,8 +130,31 @@ impl ServerHandle {
         }
     }
 
-    /// Deletes a variable; one that does not exist is deleted. `cas`: only if that is its modify index. None = done;
-    /// else how it is, if there is one.
+    /// Gives the lock of that id its whole time again; the variable. Nothing is stored: only the server that leads may
+    /// answer with that, and only while no other one can have begun to lead.
+    ///
+    /// # Errors
+    /// When that lock does not stand any more.
+    pub fn renew_lock(&self, key: &VariableKey, id: &str) -> Result<Arc<Variable>, NotRenewed> {
+        let state = self.snapshot();
+        let variable = state.variable(key).ok_or(NotRenewed::Absent)?;
+        let lock = variable.lock.as_ref().ok_or(NotRenewed::Unlocked)?;
+        if *lock.id == *id && self.inner.parts.locks.renew(key, id) {
+            return Ok(variable.clone());
+        }
+        Err(NotRenewed::Locked)
+    }
+
+    /// Gives up the lock of a variable.
+    ///
+    /// # Errors
+    /// When the change is not stored.
+    pub async fn release_lock(&self, key: VariableKey, id: String) -> Result<Written, ServerError> {
+        self.inner.queue.commit(move |state, stamp| Ok(release(state, stamp, &key, &id))).await
+    }
+
+    /// Deletes a variable; one that does not exist is deleted. `cas`: only if that is its modify index. `lock`: the id
+    /// of the lock that the writer holds.
     ///
     /// # Errors
     /// When the change is not stored.
@@ -105,12 +162,9 @@ impl ServerHandle {
         &self,
         key: VariableKey,
         cas: Option<StoreIndex>,
-    ) -> Result<Option<Option<Box<Variable>>>, ServerError> {
-        let written = self.inner.queue.commit(move |state, _| Ok(delete(state, key, cas))).await?;
-        Ok(match written {
-            Written::Done => None,
-            Written::Conflict(current) => Some(current),
-        })
+        lock: Option<String>,
+    ) -> Result<Written, ServerError> {
+        self.inner.queue.commit(move |state, _| Ok(delete(state, key, cas, lock.as_deref()))).await
     }
 }
 

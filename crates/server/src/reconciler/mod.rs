@@ -9,6 +9,7 @@ mod deployments;
 mod drains;
 mod launches;
 mod leases;
+mod locks;
 pub(crate) mod part;
 mod supervision;
 
@@ -16,7 +17,7 @@ use std::sync::Arc;
 
 use self::part::{Look, Part, RETRY};
 pub(crate) use self::{
-    collection::Collection, deployments::Deployments, drains::Drains, launches::Launches, leases::Leases,
+    collection::Collection, deployments::Deployments, drains::Drains, launches::Launches, leases::Leases, locks::Locks,
     supervision::Supervision,
 };
 use crate::{commit::CommitQueue, published::Published, runner::Runner};
