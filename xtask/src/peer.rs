@@ -267,6 +267,10 @@ pub(crate) const GO_TEMPLATES: GoProgram =
 pub(crate) const GO_LINEARIZABLE: GoProgram =
     GoProgram { name: "go-linearizable", from: "xtask/interop/go-linearizable", main: "main.go" };
 
+/// A relying party of workload identities, made of go-oidc.
+pub(crate) const GO_VERIFIER: GoProgram =
+    GoProgram { name: "go-verifier", from: "xtask/interop/go-verifier", main: "main.go" };
+
 impl GoProgram {
     /// Its files, and what Go calls them.
     fn files(&self) -> [(PathBuf, &'static str); 2] {

@@ -12,7 +12,7 @@ use model::{
 };
 use state::{ALL_NODE_POOL, State};
 
-use crate::{Refused, spaces};
+use crate::{Refused, extra_claims, spaces};
 
 pub use remote::undeliverable;
 
@@ -201,7 +201,8 @@ pub fn check_references(state: &State, job: &Job) -> Result<(), Refused> {
     if state.node_pool(&job.node_pool).is_none() && job.node_pool != ALL_NODE_POOL {
         return Err(Refused::Invalid(format!("job {:?} is in nonexistent node pool {:?}", job.id, job.node_pool)));
     }
-    let beyond = spaces::beyond_capabilities(namespace, job);
+    let mut beyond = spaces::beyond_capabilities(namespace, job);
+    beyond.extend(extra_claims::unknown(namespace, job));
     if !beyond.is_empty() {
         return Err(Refused::several(&beyond));
     }

@@ -12,6 +12,7 @@
 //! | [`continuity`] | whether a server's state goes on from the newest one, or may be from the past |
 //! | [`deployments`] | the fate of deployments, by themselves and by order |
 //! | [`drains`] | when nodes drain, what leaves them, and when |
+//! | [`extra_claims`] | which claims of its namespace a workload identity carries |
 //! | [`introduction`] | which nodes the servers take, by what they show |
 //! | [`leases`] | which leases have run out, and whether the servers are to blame |
 //! | [`locks`], [`variables`] | which variables may be written and locked by whom, and when locks end |
@@ -38,6 +39,7 @@ pub mod deployments;
 pub mod dispatch;
 pub mod drains;
 pub mod evaluations;
+pub mod extra_claims;
 #[cfg(test)]
 mod fixture;
 pub mod introduction;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use model::{Job, Namespace, StoreIndex, job::job_status};
 use state::{ALL_NODE_POOL, Change, DEFAULT_NAMESPACE, DEFAULT_NODE_POOL, NamespaceRecord, NodePool, State};
 
-use crate::{Decided, Refused, Stamp, refused::list};
+use crate::{Decided, Refused, Stamp, extra_claims, refused::list};
 
 /// Longest name of a namespace or node pool, in characters.
 const NAME_MAX: usize = 128;
@@ -25,6 +25,7 @@ pub fn put_namespace(record: NamespaceRecord, stamp: Stamp) -> Result<Decided<St
     if record.description.len() > DESCRIPTION_MAX {
         wrong.push(format!("description longer than {DESCRIPTION_MAX}"));
     }
+    wrong.extend(extra_claims::mistakes(&record));
     if !wrong.is_empty() {
         return Err(Refused::Invalid(format!("Invalid namespace {name:?}: {}", list(&wrong))));
     }

@@ -78,6 +78,12 @@ pub(crate) fn warnings(task: &Task) -> Vec<String> {
                 "Identity {name:?} has no aud: whoever verifies its tokens cannot tell for whom they are meant"
             ));
         }
+        if name != DEFAULT_IDENTITY && identity.ttl == GoDuration::ZERO {
+            found.push(format!(
+                "Identity {name:?} has no ttl: its tokens never expire, and libraries of OpenID Connect refuse \
+                    such tokens"
+            ));
+        }
         if identity.env && identity.ttl != GoDuration::ZERO && identity.change_mode != change_mode::RESTART {
             found.push(format!(
                 "Identity {name:?} with env = true and a ttl: the variable keeps its first token, which ends; use \
@@ -120,6 +126,9 @@ mod tests {
         }
         let twice = Task { identities: vec![good.clone(), good.clone()], ..Task::default() };
         assert!(mistakes(&twice)[0].contains("two of this name"));
+        let endless = Identity { ttl: GoDuration::ZERO, ..good.clone() };
+        assert!(warnings(&Task { identities: vec![endless], ..Task::default() })[0].contains("never expire"));
+        assert_eq!(warnings(&Task { identities: vec![good.clone()], ..Task::default() }), Vec::<String>::new());
         let loose = Identity { audience: Vec::new(), env: true, ..good };
         assert_eq!(warnings(&Task { identities: vec![loose], ..Task::default() }).len(), 2);
     }

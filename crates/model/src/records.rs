@@ -29,6 +29,10 @@ pub struct NamespaceRecord {
     pub vault_configuration: Option<serde_json::Value>,
     /// Enterprise.
     pub consul_configuration: Option<serde_json::Value>,
+    /// Claims of every workload identity in it, with their values, which may hold placeholders.
+    pub required_extra_claims: Meta,
+    /// Claims that an identity gets by naming them in `extra_claims`.
+    pub optional_extra_claims: Meta,
     /// Free metadata.
     pub meta: Meta,
     /// Index of its creation.

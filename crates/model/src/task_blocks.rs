@@ -242,7 +242,7 @@ pub struct Identity {
     /// How long a token lives.
     #[serde(rename = "TTL")]
     pub ttl: GoDuration,
-    /// Claims of the namespace that its tokens carry.
+    /// Optional claims of the namespace that its tokens carry, by name.
     #[serde(rename = "ExtraClaims", skip_serializing_if = "Vec::is_empty")]
     #[job(left_out)]
     pub extra_claims: Vec<String>,

@@ -109,11 +109,6 @@ pub(crate) const TASK: &[Refused<Task>] = &[
             t.templates.iter().any(|t| t.change_script.as_ref().is_some_and(|s| s.run_on_first_render == Some(true)))
         },
     },
-    Refused {
-        feature: "identity.extra_claims",
-        reason: "namespaces have no claims of their own",
-        used: |t| t.identity.iter().chain(&t.identities).any(|i| !i.extra_claims.is_empty()),
-    },
     Refused { feature: "vault", reason: NO_VAULT, used: |t| t.vault.is_some() },
     Refused { feature: "consul", reason: NO_CONSUL, used: |t| t.consul.is_some() },
     Refused { feature: "csi_plugin", reason: "CSI volumes are not attached yet", used: |t| t.csi_plugin.is_some() },

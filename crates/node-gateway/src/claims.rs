@@ -1,6 +1,8 @@
 //! The claims of a workload identity's token.
 
-use model::{AllocId, Allocation, JobId, Namespace, TimestampNs, task::Identity};
+use std::collections::BTreeMap;
+
+use model::{AllocId, Allocation, Job, Namespace, TimestampNs, task::Identity};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -15,9 +17,11 @@ pub struct Claims<'a> {
     jti: Uuid,
     sub: String,
     nomad_namespace: &'a Namespace,
-    nomad_job_id: &'a JobId,
+    nomad_job_id: &'a str,
     nomad_allocation_id: AllocId,
     nomad_task: &'a str,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    extra_claims: BTreeMap<String, String>,
 }
 
 /// One audience is a text, several are a list (RFC 7519, 4.1.3).
@@ -30,17 +34,19 @@ enum Audience<'a> {
 
 pub(crate) const SECOND: TimestampNs = 1_000_000_000;
 
-/// The claims of a task's identity.
+/// The claims of a task's identity. What a job has dispatched or launched carries the id of that job, so that a rule of
+/// a verifier holds for all of them.
 pub(crate) fn of<'a>(
     region: &str,
-    alloc: &'a Allocation,
+    (alloc, job): (&'a Allocation, &'a Job),
     task: &'a str,
     identity: &'a Identity,
-    now: TimestampNs,
-    jti: Uuid,
+    extra_claims: BTreeMap<String, String>,
+    (now, jti): (TimestampNs, Uuid),
 ) -> Claims<'a> {
     let iat = now / SECOND;
     let group = &alloc.task_group;
+    let job_id = if job.parent_id.is_empty() { alloc.job_id.as_str() } else { &job.parent_id };
     Claims {
         aud: match identity.audience.as_slice() {
             [one] => Audience::One(one),
@@ -50,11 +56,12 @@ pub(crate) fn of<'a>(
         nbf: iat,
         exp: (identity.ttl.nanos() > 0).then(|| (now.saturating_add(identity.ttl.nanos()) + SECOND - 1) / SECOND),
         jti,
-        sub: format!("{region}:{}:{}:{group}:{task}:{}", alloc.namespace, alloc.job_id, identity.name),
+        sub: format!("{region}:{}:{job_id}:{group}:{task}:{}", alloc.namespace, identity.name),
         nomad_namespace: &alloc.namespace,
-        nomad_job_id: &alloc.job_id,
+        nomad_job_id: job_id,
         nomad_allocation_id: alloc.id,
         nomad_task: task,
+        extra_claims,
     }
 }
 
@@ -80,10 +87,13 @@ mod tests {
             ttl: GoDuration::from_secs(60),
             ..Identity::default()
         };
-        let said = |identity: &Identity| {
-            let claims = super::of("global", &alloc, "t", identity, 1_000 * SECOND + 5, Uuid::from_u128(1));
+        let job = Job::default();
+        let with = |job: &Job, extra: BTreeMap<String, String>, identity: &Identity| {
+            let stamp = (1_000 * SECOND + 5, Uuid::from_u128(1));
+            let claims = super::of("global", (&alloc, job), "t", identity, extra, stamp);
             serde_json::to_value(claims).expect("JSON")
         };
+        let said = |identity: &Identity| with(&job, BTreeMap::new(), identity);
         let mut wanted = json!({
             "aud": "sts", "iat": 1000, "nbf": 1000, "exp": 1061, "jti": "00000000-0000-0000-0000-000000000001",
             "sub": "global:ns:web:g:t:aws",
@@ -95,5 +105,11 @@ mod tests {
         wanted["aud"] = json!(["a", "b"]);
         wanted.as_object_mut().expect("object").remove("exp");
         assert_eq!(said(&many), wanted);
+        // A child of a periodic or parameterized job, with claims of its namespace.
+        let child = Job { parent_id: "nightly".into(), ..Job::default() };
+        wanted["nomad_job_id"] = json!("nightly");
+        wanted["sub"] = json!("global:ns:nightly:g:t:aws");
+        wanted["extra_claims"] = json!({"team": "blue"});
+        assert_eq!(with(&child, BTreeMap::from([("team".into(), "blue".into())]), &many), wanted);
     }
 }

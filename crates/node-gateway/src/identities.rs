@@ -1,6 +1,7 @@
 //! Tokens of workload identities, signed for the node that has the task.
 
 use api::node_rpc::{IdentitiesSigned, SignIdentities, SignedIdentity};
+use control::extra_claims::{self, Bearer};
 use model::{AllocId, NodeId, identity_rules};
 
 use crate::{
@@ -30,14 +31,23 @@ fn signed(gateway: &Gateway, node: NodeId, ask: &SignIdentities) -> Result<Vec<S
     let job = alloc.job.as_ref().ok_or_else(|| refused(format!("allocation {} has no job", id.short())))?;
     let task = job.group(&alloc.task_group).and_then(|g| g.task(&ask.task));
     let task = task.ok_or_else(|| refused(format!("allocation {} has no task {:?}", id.short(), ask.task)))?;
+    let namespace = state.namespace(&alloc.namespace);
+    let bearer = Bearer {
+        region: &gateway.settings.region,
+        job,
+        alloc,
+        task: &ask.task,
+        node: state.node(node).map(|node| &**node),
+    };
     let now = gateway.backend.now();
     ask.identities
         .iter()
         .map(|name| {
             let identity = identity_rules::identities(task).find(|i| i.name == *name);
             let identity = identity.ok_or_else(|| refused(format!("task {:?} has no identity {name:?}", ask.task)))?;
-            let claims =
-                claims::of(&gateway.settings.region, alloc, &ask.task, identity, now, gateway.backend.new_id());
+            let extra = namespace.map(|namespace| extra_claims::of(namespace, identity, &bearer)).unwrap_or_default();
+            let stamp = (now, gateway.backend.new_id());
+            let claims = claims::of(&gateway.settings.region, (alloc, job), &ask.task, identity, extra, stamp);
             let expires_ns = claims.exp.map_or(0, |exp| exp.saturating_mul(SECOND));
             // A full disk or another temporary failure: keys are in memory, so the node is not at fault.
             let token = gateway.backend.sign(&claims).map_err(|why| (why, true))?;

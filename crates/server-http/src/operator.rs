@@ -2,7 +2,6 @@
 
 use access::Need;
 use api::{
-    go_json,
     paging::page,
     shapes::{
         RaftConfiguration, RaftServer, RecoveryNode, RecoveryView, SchedulerConfigResponse, SchedulerConfigUpdate,
@@ -199,18 +198,7 @@ pub(crate) async fn put_namespace_named(ctx: Ctx) -> Result<Reply, HttpError> {
 }
 
 async fn store_namespace(ctx: Ctx, named: Option<String>) -> Result<Reply, HttpError> {
-    let body: serde_json::Value = ctx.json().await?;
-    for claims in ["RequiredExtraClaims", "OptionalExtraClaims"] {
-        if body.get(claims).and_then(serde_json::Value::as_object).is_some_and(|given| !given.is_empty()) {
-            return Err(HttpError::unsupported(
-                format_args!("{claims} of namespaces"),
-                "identities have the claims of their task alone; leave it out",
-            ));
-        }
-    }
-    // Read anew from its text: that reader takes null for a default, as Go does.
-    let record: NamespaceRecord = go_json::from_slice(&serde_json::to_vec(&body).map_err(HttpError::internal)?)
-        .map_err(|e| HttpError::bad_request(format_args!("failed to decode the request's body: {e}")))?;
+    let record: NamespaceRecord = ctx.json().await?;
     if named.is_some_and(|named| record.name.as_str() != named) {
         return Err(HttpError::bad_request("Namespace name does not match request path"));
     }

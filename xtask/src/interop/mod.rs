@@ -25,6 +25,7 @@ mod go_driver;
 mod go_exec;
 mod go_remote;
 mod go_templates;
+mod identity_verifier;
 pub(crate) mod job;
 pub(crate) mod linearizable;
 mod registry;
@@ -179,6 +180,12 @@ const CHECKS: &[Check] = &[
         "go-templates",
         "Go's text/template with consul-template renders the golden cases as they are recorded",
         go_templates::check,
+    ),
+    (
+        "identity-verifier",
+        "go-oidc and PyJWT find the keys by the issuer, accept tokens of local and remote tasks, before and after a \
+            rotation, and refuse changed ones",
+        identity_verifier::check,
     ),
     ("stock-api-tests", "the tests of the Go api module, unedited, against our agent", stock_suites::api),
     (

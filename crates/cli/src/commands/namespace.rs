@@ -156,9 +156,15 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
                 ("Enabled Network Modes", list(&can.enabled_network_modes, "*")),
                 ("Disabled Network Modes", list(&can.disabled_network_modes, "")),
             ]);
-            if !ns.meta.is_empty() {
-                output::heading("Metadata");
-                super::print_map(&ns.meta, "No metadata");
+            for (heading, entries) in [
+                ("Metadata", &ns.meta),
+                ("Required Extra Claims", &ns.required_extra_claims),
+                ("Optional Extra Claims", &ns.optional_extra_claims),
+            ] {
+                if !entries.is_empty() {
+                    output::heading(heading);
+                    super::print_map(entries, "");
+                }
             }
             Ok(ExitCode::SUCCESS)
         }

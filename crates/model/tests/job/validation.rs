@@ -367,7 +367,7 @@ fn refused_features_are_refused_by_name() {
             none(),
             none(),
             json!({
-                "Secrets": [{"Name": "s", "Provider": "nomad", "Path": "p"}], "Identity": {"ExtraClaims": ["c"]},
+                "Secrets": [{"Name": "s", "Provider": "nomad", "Path": "p"}],
                 "Templates": [{"DestPath": "a", "ChangeScript": {"RunOnFirstRender": true}}],
                 "Services": [{"Name": "s", "Provider": "nomad", "Cluster": "c", "Kind": "api-gateway"}],
             }),

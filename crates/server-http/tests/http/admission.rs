@@ -31,7 +31,7 @@ async fn nothing_that_has_no_effect_is_taken_in_silence() {
         (
             "/TaskGroups/0/Tasks/0/Identity",
             json!({"Name": "default", "ExtraClaims": ["c"]}),
-            "identity.extra_claims is not supported",
+            "namespace \"default\" has no optional claim \"c\"",
         ),
         ("/TaskGroups/0/Services", json!([{"Name": "s", "Provider": "nomad", "Kind": "k"}]), "kind is not supported"),
         (

@@ -38,8 +38,8 @@ async fn namespaces_are_written_read_and_deleted() {
     refused(&c, "/v1/namespace", &json!({"Name": "bad_name"}), 500, "Invalid namespace \"bad_name\": 1 error").await;
     let quota = json!({"Name": "q", "Quota": "x"});
     refused(&c, "/v1/namespace", &quota, 500, "namespace \"q\" using non-existent quota \"x\"").await;
-    let claims = json!({"Name": "q", "RequiredExtraClaims": {"a": "b"}});
-    refused(&c, "/v1/namespace", &claims, 501, "RequiredExtraClaims").await;
+    let claims = json!({"Name": "q", "RequiredExtraClaims": {"a": "${node.name}"}});
+    refused(&c, "/v1/namespace", &claims, 500, "required_extra_claims: ${node.name} of \"a\" is not known").await;
     let nowhere = c.get("/v1/namespace/q").await;
     assert_eq!((nowhere.status.as_u16(), nowhere.text().as_str()), (404, "Namespace not found"));
 
@@ -57,6 +57,20 @@ async fn namespaces_are_written_read_and_deleted() {
     assert_eq!(c.get("/v1/job/web").await.status, StatusCode::NOT_FOUND);
     assert_eq!(c.get("/v1/jobs?namespace=*").await.json()[0]["Namespace"], "dev");
     assert_eq!(c.get("/v1/jobs?namespace=nope").await.json(), json!([]));
+
+    // Claims for the identities of its jobs.
+    let claims = json!({"Name": "dev", "RequiredExtraClaims": {"a": "${job.id}"}, "OptionalExtraClaims": {"b": "B"}});
+    assert_eq!(c.put("/v1/namespace", &claims).await.status, StatusCode::OK);
+    let read = c.get("/v1/namespace/dev").await.json();
+    assert_eq!(
+        (&read["RequiredExtraClaims"], &read["OptionalExtraClaims"]),
+        (&claims["RequiredExtraClaims"], &json!({"b": "B"}))
+    );
+    web["TaskGroups"][0]["Tasks"][0]["Identity"] = json!({"Name": "default", "ExtraClaims": ["b", "c"]});
+    let none = "namespace \"dev\" has no optional claim \"c\"; it has b";
+    refused(&c, "/v1/jobs?namespace=dev", &json!({ "Job": web }), 500, none).await;
+    web["TaskGroups"][0]["Tasks"][0]["Identity"]["ExtraClaims"] = json!(["b"]);
+    assert_eq!(c.put("/v1/jobs?namespace=dev", &json!({ "Job": web })).await.status, StatusCode::OK);
 
     let (status, text) = deleted(&c, "/v1/namespace/dev").await;
     assert_eq!((status, text.contains("namespace \"dev\" has non-terminal jobs in regions: [global]")), (500, true));

@@ -7,6 +7,7 @@ use api::node_rpc::{IdentitiesSigned, SignIdentities};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use model::{AllocId, GoDuration, task::Identity};
 use serde_json::{Value, json};
+use state::NamespaceRecord;
 
 use crate::fake::{FakeNode, Fate, Provider, job, live, node, start_patient, submit, until};
 
@@ -31,8 +32,17 @@ async fn tokens_are_for_the_node_that_has_the_task() {
         FakeNode::join(handle, node(1), Fate::Runs, &provider).await,
         FakeNode::join(handle, node(2), Fate::Runs, &provider).await,
     ];
+    let claims = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
+    let space = NamespaceRecord {
+        name: "default".into(),
+        required_extra_claims: claims("node", "${node.id}"),
+        optional_extra_claims: claims("job", "${job.id}"),
+        ..NamespaceRecord::default()
+    };
+    handle.put_namespace(space).await.expect("claims");
     let mut web = job("web", 1);
     web.task_groups[0].tasks[0].identities = vec![Identity {
+        extra_claims: vec!["job".into()],
         name: "aws".into(),
         audience: vec!["sts".into()],
         file: true,
@@ -76,6 +86,7 @@ async fn tokens_are_for_the_node_that_has_the_task() {
             &json!("default")
         )
     );
+    assert_eq!(claims["extra_claims"], json!({"node": alloc.node_id.to_string(), "job": "web"}));
     let (iat, exp) = (claims["iat"].as_i64().expect("iat"), claims["exp"].as_i64().expect("exp"));
     assert!((600..=601).contains(&(exp - iat)) && aws.expires_ns == exp * 1_000_000_000, "{claims:?}");
     assert!(verify(&aws.token, "another").is_err(), "it is for somebody else");
@@ -86,6 +97,7 @@ async fn tokens_are_for_the_node_that_has_the_task() {
     assert!(verify(&forged, "sts").is_err());
     let claims = verify(&default.token, "nomadproject.io").expect("it verifies");
     assert!(!claims.contains_key("exp") && default.expires_ns == 0);
+    assert_eq!(claims["extra_claims"], json!({"node": alloc.node_id.to_string()}), "it names no optional one");
 
     for (node, task, identity, part) in [
         (other, "t", "aws", "does not belong to this node"),
