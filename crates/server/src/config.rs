@@ -60,6 +60,8 @@ pub struct ServerConfig {
     pub oidc_issuer: Option<String>,
     /// Thresholds of the collection.
     pub gc: GcConfig,
+    /// When root keys are replaced and deleted.
+    pub root_keys: RootKeyConfig,
     /// How often providers are asked what this cluster has there.
     pub sweep_interval: Duration,
     /// Largest priority of a job.
@@ -161,6 +163,27 @@ impl Default for SearchLimits {
     }
 }
 
+/// When root keys are replaced and deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RootKeyConfig {
+    /// How long a key signs and encrypts; above 0. The next key is published after half of that.
+    pub rotation_threshold: Duration,
+    /// How long a key is kept after that, if nobody needs it.
+    pub gc_threshold: Duration,
+    /// How often the servers look for keys that nobody needs; above 0.
+    pub gc_interval: Duration,
+}
+
+impl Default for RootKeyConfig {
+    fn default() -> Self {
+        Self {
+            rotation_threshold: Duration::from_secs(720 * 3600),
+            gc_threshold: Duration::from_secs(3600),
+            gc_interval: Duration::from_secs(600),
+        }
+    }
+}
+
 /// From what age objects that have ended are collected.
 #[derive(Clone, Debug)]
 pub struct GcConfig {
@@ -231,6 +254,7 @@ impl Default for ServerConfig {
             event_batches: 100,
             oidc_issuer: None,
             gc: GcConfig::default(),
+            root_keys: RootKeyConfig::default(),
             sweep_interval: Duration::from_secs(60),
             job_max_priority: 100,
             join: node_gateway::join::Join::Open,

@@ -57,7 +57,7 @@ mod worker;
 
 pub use answering::Answering;
 pub use commands::variables::{Items, NotRenewed, Written};
-pub use config::{AclConfig, GcConfig, IntroductionConfig, SearchLimits, ServerConfig};
+pub use config::{AclConfig, GcConfig, IntroductionConfig, RootKeyConfig, SearchLimits, ServerConfig};
 pub use control::introduction::Enforcement;
 pub use error::{ErrorClass, Kind, ServerError};
 pub use follower::{FollowError, Follower};

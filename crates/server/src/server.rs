@@ -18,7 +18,7 @@ use store::{Lost, MemoryStore, SqliteOptions, SqliteStore, Store};
 use tokio::net::TcpListener;
 
 use crate::{
-    clock::{go_on_from, new_id, now_ns},
+    clock::{go_on_from, new_id, now_ns, ns},
     commands::keyring::RootKeys,
     commit::{self, CommitQueue, CommitThread, Decided},
     config::ServerConfig,
@@ -311,7 +311,16 @@ impl Server {
         let runner = &inner.runner;
         let reconciler = Reconciler::new(runner.clone(), inner.queue.clone(), inner.published.clone());
         inner.parts.start(state, &reconciler);
-        let root_keys = root_keys::root_keys_loop(RootKeys::of(inner), inner.rotated.clone(), runner.clone());
+        let keys = &inner.config.root_keys;
+        let config = root_keys::KeyConfig {
+            times: control::root_keys::Times {
+                rotation: ns(keys.rotation_threshold),
+                gc: ns(keys.gc_threshold),
+                node_identity: ns(inner.config.introduction.identity_ttl),
+            },
+            gc_interval: keys.gc_interval,
+        };
+        let root_keys = root_keys::root_keys_loop(RootKeys::of(inner), config, inner.rotated.clone(), runner.clone());
         runner.spawn_loop(&loops::ROOT_KEYS, root_keys);
         runner.spawn_loop(&loops::SWEEP, inner.sweeper.clone().run());
         runner.spawn_loop(&loops::RECOVERY, inner.recovering.clone().run());

@@ -152,6 +152,12 @@ pub(crate) struct Server {
     pub(crate) client_introduction: ClientIntroduction,
     /// Who issues workload identities.
     pub(crate) oidc_issuer: Option<String>,
+    /// How long a root key is used.
+    pub(crate) root_key_rotation_threshold: Option<String>,
+    /// How long a root key is kept after that.
+    pub(crate) root_key_gc_threshold: Option<String>,
+    /// How often old root keys are looked for.
+    pub(crate) root_key_gc_interval: Option<String>,
     /// The key of servers that share a store, base64.
     pub(crate) encrypt: Option<Hidden>,
     /// Servers to join: only this one may be named.

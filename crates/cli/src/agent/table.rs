@@ -72,7 +72,6 @@ const ENTERPRISE: &str = "this is a feature of Nomad Enterprise";
 const NO_CSI: &str = "there are no CSI volumes in this release";
 const NO_DYNAMIC_VOLUMES: &str =
     "there are no dynamic host volumes in this release; a host_volume block names a directory";
-const KEYS: &str = "the server keeps its root keys until somebody rotates or deletes them";
 const CONSUL: &str = "services are kept in Drover's own registry (provider = \"nomad\" in the job)";
 const VAULT: &str = "Vault is not part of this release";
 const VAULT_ON: &str = "Vault is not part of this release: its secrets would be missing in jobs; leave the block out";
@@ -168,9 +167,9 @@ pub(crate) const TABLE: &[Row] = &[
     row("server.csi_volume_claim_gc_threshold", Span, Idle(NO_CSI)),
     row("server.csi_plugin_gc_threshold", Span, Idle(NO_CSI)),
     row("server.acl_token_gc_threshold", Span, Idle(NO_ACL)),
-    row("server.root_key_gc_interval", Span, Idle(KEYS)),
-    row("server.root_key_gc_threshold", Span, Idle(KEYS)),
-    row("server.root_key_rotation_threshold", Span, Idle(KEYS)),
+    row("server.root_key_gc_interval", Span, Works),
+    row("server.root_key_gc_threshold", Span, Works),
+    row("server.root_key_rotation_threshold", Span, Works),
     row("server.job_tracked_versions", Int, Works),
     row("server.job_default_priority", Int, Works),
     row("server.job_max_priority", Int, Works),

@@ -4,7 +4,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use control::root_keys::{Standing, beside_a_new_one};
+use control::root_keys::{Standing, Times, beside_a_new_one, encrypts_any, unneeded};
 use model::{
     StoreIndex, TimestampNs,
     signing::{KeyState, SigningKey},
@@ -71,21 +71,7 @@ impl ServerHandle {
     /// # Errors
     /// When the key is the active one, is needed or could not be removed; nothing has changed then.
     pub async fn delete_key(&self, id: Uuid) -> Result<StoreIndex, ServerError> {
-        if self.keyring().in_state() {
-            return self.inner.queue.commit(move |state, stamp| deleted(state, id, stamp)).await;
-        }
-        let mut deleted = None;
-        if self.keyring().deletable(id)? {
-            // Writes of variables take the active key, so no new one will need this key.
-            let stamp = self
-                .inner
-                .queue
-                .commit(move |state, stamp| unused(state, id).map(|()| index_only(state, stamp)))
-                .await?;
-            let keyring = self.inner.keyring.clone();
-            deleted = away(move || keyring.delete(id, stamp.index)).await?;
-        }
-        Ok(deleted.unwrap_or_else(|| self.keyring().keys().1))
+        RootKeys::of(&self.inner).delete(id).await
     }
 }
 
@@ -125,6 +111,31 @@ impl RootKeys {
         away(move || keyring.rotate(&Made { now: stamp.now, ..made }, &changes, stamp.index)).await
     }
 
+    /// Deletes a key that is not active and that no variable needs; the index of the change, or of the last one when
+    /// there is no such key.
+    pub(crate) async fn delete(&self, id: Uuid) -> Result<StoreIndex, ServerError> {
+        if self.keyring.in_state() {
+            return self.queue.commit(move |state, stamp| deleted(state, id, stamp)).await;
+        }
+        let mut deleted = None;
+        if self.keyring.deletable(id)? {
+            // Writes of variables take the active key, so no new one will need this key.
+            let stamp =
+                self.queue.commit(move |state, stamp| unused(state, id).map(|()| index_only(state, stamp))).await?;
+            let keyring = self.keyring.clone();
+            deleted = away(move || keyring.delete(id, stamp.index)).await?;
+        }
+        Ok(deleted.unwrap_or_else(|| self.keyring.keys().1))
+    }
+
+    /// The keys that nobody needs any more.
+    pub(crate) fn unneeded(&self, times: &Times) -> Vec<Uuid> {
+        let state = self.queue.newest();
+        let pools = state.node_pools().map(|pool| pool.node_identity_ttl.nanos()).max().unwrap_or_default();
+        let times = Times { node_identity: times.node_identity.max(pools), ..*times };
+        unneeded(&state, &self.standing(), &times, now_ns())
+    }
+
     /// Gives keys other states.
     pub(crate) async fn set_states(&self, changes: Vec<(Uuid, KeyState)>) -> Result<(), ServerError> {
         if self.keyring.in_state() {
@@ -144,7 +155,13 @@ impl RootKeys {
 }
 
 fn standing(key: &KeyMeta) -> Standing {
-    Standing { id: key.id, state: key.state, publish_time: key.publish_time, encrypts: key.encrypts }
+    Standing {
+        id: key.id,
+        state: key.state,
+        create_time: key.create_time,
+        publish_time: key.publish_time,
+        encrypts: key.encrypts,
+    }
 }
 
 /// A commit that changes nothing but the index.
@@ -164,7 +181,7 @@ async fn away<T: Send + 'static>(
 
 /// Whether no variable is encrypted with the key.
 fn unused(state: &State, id: Uuid) -> Result<(), ServerError> {
-    match state.variables().any(|variable| variable.key_id == id) {
+    match encrypts_any(state, id) {
         true => Err(KeyringError::InUse.into()),
         false => Ok(()),
     }
@@ -177,6 +194,7 @@ fn rotated(state: &State, row: SigningKey, made: KeyMeta, full: bool, stamp: Sta
         .map(|key| Standing {
             id: key.id,
             state: key.state,
+            create_time: key.create_time,
             publish_time: key.publish_time,
             encrypts: key.wrapped_data_key.is_some(),
         })

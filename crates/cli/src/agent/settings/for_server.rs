@@ -3,13 +3,14 @@
 use std::{
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use model::GoDuration;
-use server::{Enforcement, IntroductionConfig, SearchLimits, ServerConfig, shared::SharedKey};
+use server::{Enforcement, IntroductionConfig, RootKeyConfig, SearchLimits, ServerConfig, shared::SharedKey};
 
 use super::{
-    super::config::{AgentFile, ClientIntroduction, Search},
+    super::config::{AgentFile, ClientIntroduction, Search, Server},
     host_name,
     reader::Reader,
 };
@@ -130,6 +131,7 @@ pub(super) fn server_config(
             ));
         }
     }
+    root_keys(r, s, &mut config.root_keys);
     search(r, &s.search, &mut config.search);
     introduction(r, &s.client_introduction, &mut config.introduction);
     let key = shared_key(r, file);
@@ -146,6 +148,27 @@ pub(super) fn server_config(
         r.idle("server.encrypt", "only servers that share a store use it, and this one has a store of its own");
     }
     config
+}
+
+fn root_keys(r: &mut Reader, given: &Server, config: &mut RootKeyConfig) {
+    let rotation = given.root_key_rotation_threshold.as_deref();
+    config.rotation_threshold = r.duration("server.root_key_rotation_threshold", rotation, config.rotation_threshold);
+    let gc = given.root_key_gc_threshold.as_deref();
+    config.gc_threshold = r.duration("server.root_key_gc_threshold", gc, config.gc_threshold);
+    let interval = given.root_key_gc_interval.as_deref();
+    config.gc_interval = r.duration("server.root_key_gc_interval", interval, config.gc_interval);
+    // A key that has not been published before it signs would be refused by whoever has fetched the list a moment ago.
+    let least = Duration::from_secs(2 * 60);
+    if config.rotation_threshold < least {
+        r.wrong(format!(
+            "server.root_key_rotation_threshold must be at least 2m, so that verifiers learn of the next key in time; \
+                it is {:?}",
+            config.rotation_threshold
+        ));
+    }
+    if config.gc_interval.is_zero() {
+        r.wrong("server.root_key_gc_interval must be above 0".to_owned());
+    }
 }
 
 fn introduction(r: &mut Reader, given: &ClientIntroduction, config: &mut IntroductionConfig) {
