@@ -28,6 +28,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("docker", &["driver-sdk", "tls"]),
     ("ecs", &["driver-sdk"]),
     ("exec", &["driver-sdk", "executor-client", "process-driver"]),
+    ("kubernetes", &["driver-sdk"]),
     ("mock", &["driver-sdk"]),
     ("raw-exec", &["driver-sdk", "executor-client", "process-driver"]),
     ("remote-exec", &["driver-sdk", "executor-client", "process-driver"]),

@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -35,6 +35,9 @@ use crate::{
 /// Hosts of the plain protocol have no cluster identity.
 const OWNER: &str = "plain-driver-protocol";
 const RETRY_AFTER: Duration = Duration::from_secs(2);
+/// How long a start waits for an instance that the runtime has accepted. One that waits for room begins later.
+const START_PATIENCE: Duration = Duration::from_secs(10);
+const START_LOOK: Duration = Duration::from_millis(200);
 /// Time limit for the rest of the log after the task's end.
 const LAST_LINES: Duration = Duration::from_secs(5);
 
@@ -353,7 +356,16 @@ impl Driver for PlainRemote {
             intent: Vec::new(),
         };
         self.observer.create_turn().await.map_err(error)?;
-        let ensured = self.remote.ensure(ensure).await.map_err(error)?;
+        let mut ensured = self.remote.ensure(ensure).await.map_err(error)?;
+        // Hosts of this protocol take the answer for the beginning of the task.
+        let asked = Instant::now();
+        while ensured.observed.state == InstanceState::Creating && asked.elapsed() < START_PATIENCE {
+            tokio::time::sleep(START_LOOK).await;
+            match self.observer.observe(vec![ensured.handle.clone()]).await.map(|mut seen| seen.pop()) {
+                Ok(Some(seen)) if seen.state != InstanceState::Unknown => ensured.observed = seen,
+                _ => break,
+            }
+        }
         let state = StateV1 { key: key.clone(), schema: ensured.handle.schema, data: ensured.handle.data.clone() };
         let started = state.started()?;
         let network = network(&ensured.observed);

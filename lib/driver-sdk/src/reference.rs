@@ -1,6 +1,6 @@
 //! A schema as a table for people: key, type, whether it is required, default, meaning.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use driver_proto::hclspec as wire;
@@ -28,6 +28,21 @@ pub fn rows(spec: &Spec) -> Vec<Row> {
     let mut walk = Walk { descriptions: spec.descriptions(), rows: Vec::new() };
     walk.spec(spec.wire(), "", "", None);
     walk.rows
+}
+
+/// The keys without blocks, which are named by what is in them. A page about a driver names just these.
+pub fn keys(spec: &Spec) -> BTreeSet<String> {
+    let all: Vec<String> = rows(spec).into_iter().map(|row| row.key).collect();
+    let is_block = |key: &String| all.iter().any(|other| other.starts_with(&format!("{key}.")));
+    all.iter().filter(|key| !is_block(key)).cloned().collect()
+}
+
+/// Names in the first column of the tables below a heading of a Markdown page, for comparison with [`keys`]. Empty if
+/// there is no such heading.
+pub fn named(page: &str, heading: &str) -> BTreeSet<String> {
+    let section = page.split("\n## ").find(|section| section.starts_with(heading)).unwrap_or_default();
+    let cells = section.lines().filter(|line| line.starts_with("| `")).filter_map(|line| line.split('|').nth(1));
+    cells.flat_map(|cell| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>()).collect()
 }
 
 /// Keys without a description. A driver's own tests should find none.

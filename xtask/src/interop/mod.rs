@@ -27,6 +27,7 @@ mod go_remote;
 mod go_templates;
 mod identity_verifier;
 pub(crate) mod job;
+mod kubernetes;
 pub(crate) mod linearizable;
 mod registry;
 mod remote;
@@ -142,6 +143,12 @@ const CHECKS: &[Check] = &[
         "two nodes manage ECS tasks at moto's server behind a proxy that loses answers, throttles and talks rubbish: \
             one task for each slot",
         ecs::check,
+    ),
+    (
+        "kubernetes",
+        "two nodes manage a pod of a real Kubernetes with the account of the manifest: drained, killed, API server and \
+            kubelet killed, it is the same container; and the conformance suite",
+        kubernetes::check,
     ),
     (
         "etcd",

@@ -60,6 +60,17 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "sudo -u drover",
         "there is no Slurm; its commands are played by the driver's tests",
     ),
+    ("guides/remote-tasks-on-kubernetes.md", "cargo build", "the program is built with the tests"),
+    (
+        "guides/remote-tasks-on-kubernetes.md",
+        "install",
+        "`cargo xtask interop kubernetes` puts it into a directory of plugins",
+    ),
+    (
+        "guides/remote-tasks-on-kubernetes.md",
+        "kubectl apply",
+        "`cargo xtask interop kubernetes` applies it to a real API server",
+    ),
     ("guides/remote-tasks-on-ecs.md", "cargo build", "the program is built with the tests"),
     ("guides/remote-tasks-on-ecs.md", "install", "`cargo xtask interop ecs` puts it into a directory of plugins"),
     (

@@ -1,0 +1,289 @@
+//! The calls of the API, each with its time limit and its meaning.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use http::Request;
+use k8s_openapi::List;
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::Client;
+use kube::core::WatchEvent;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::answer::{Trouble, trouble};
+
+/// Objects of a listing that one request asks for.
+pub(crate) const PAGE: usize = 500;
+/// How long the server keeps a watch open.
+const WATCH_SECONDS: u64 = 290;
+
+/// One namespace of one cluster.
+#[derive(Clone)]
+pub(crate) struct Api {
+    pub(crate) client: Client,
+    pub(crate) namespace: String,
+    limit: Duration,
+}
+
+/// A part of a listing.
+pub(crate) struct Listed {
+    pub(crate) pods: Vec<Pod>,
+    /// Token of the next part; empty at the end.
+    pub(crate) next: String,
+    /// Where a watch goes on from.
+    pub(crate) version: String,
+}
+
+/// Escapes a value of a query or a part of a path.
+pub(crate) fn escape(text: &str) -> String {
+    text.bytes().fold(String::new(), |mut out, byte| {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(char::from(byte)),
+            other => out.push_str(&format!("%{other:02X}")),
+        }
+        out
+    })
+}
+
+fn query(pairs: &[(&str, String)]) -> String {
+    pairs.iter().map(|(name, value)| format!("{name}={}", escape(value))).collect::<Vec<_>>().join("&")
+}
+
+impl Api {
+    pub(crate) fn new(client: Client, namespace: String, limit: Duration) -> Self {
+        Self { client, namespace, limit }
+    }
+
+    fn path(&self, kind: &str, rest: &str) -> String {
+        format!("/api/v1/namespaces/{}/{kind}{rest}", self.namespace)
+    }
+
+    /// One request with its time limit. `name`: whose absence a 404 may tell.
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        method: &str,
+        path: &str,
+        kind: &str,
+        body: Vec<u8>,
+        name: Option<&str>,
+    ) -> Result<T, Trouble> {
+        let mut request = Request::builder().method(method).uri(path);
+        if !body.is_empty() {
+            request = request.header("content-type", kind);
+        }
+        let request = request.body(body).map_err(Trouble::could_not_ask)?;
+        // Read here: the client would write an answer that it cannot read into the log, and a secret is an answer.
+        match tokio::time::timeout(self.limit, self.client.request_text(request)).await {
+            Ok(Ok(text)) => serde_json::from_str(&text)
+                .map_err(|why| Trouble::could_not_ask(format!("the answer of the API server cannot be read: {why}"))),
+            Ok(Err(why)) => Err(trouble(&why, name)),
+            Err(_) => Err(Trouble::could_not_ask(format!(
+                "the API server has not answered within {} s",
+                self.limit.as_secs().max(1)
+            ))),
+        }
+    }
+
+    /// An answer about this pod, and about no other.
+    fn that(name: &str, pod: Pod) -> Result<Pod, Trouble> {
+        if pod.metadata.name.as_deref() == Some(name) && pod.metadata.uid.as_ref().is_some_and(|uid| !uid.is_empty()) {
+            return Ok(pod);
+        }
+        Err(Trouble::could_not_ask(format!(
+            "the answer is about the pod {:?}, asked was for {name:?}",
+            pod.metadata.name.as_deref().unwrap_or_default()
+        )))
+    }
+
+    /// UID of a namespace of the cluster.
+    pub(crate) async fn namespace_uid(&self, name: &str) -> Result<String, Trouble> {
+        let path = format!("/api/v1/namespaces/{}", escape(name));
+        let found: Value = self.ask("GET", &path, "", Vec::new(), Some(name)).await?;
+        let uid = found["metadata"]["uid"].as_str().filter(|uid| !uid.is_empty());
+        uid.map(str::to_owned).ok_or_else(|| Trouble::could_not_ask("the answer about kube-system has no UID"))
+    }
+
+    pub(crate) async fn create_pod(&self, name: &str, pod: &Value) -> Result<Pod, Trouble> {
+        let body = pod.to_string().into_bytes();
+        let made: Pod = self.ask("POST", &self.path("pods", ""), "application/json", body, None).await?;
+        Self::that(name, made)
+    }
+
+    /// A pod by name, as the store has it now.
+    pub(crate) async fn pod(&self, name: &str) -> Result<Option<Pod>, Trouble> {
+        let path = self.path("pods", &format!("/{}", escape(name)));
+        match self.ask::<Pod>("GET", &path, "", Vec::new(), Some(name)).await {
+            Ok(pod) => Self::that(name, pod).map(Some),
+            Err(Trouble::Absent) => Ok(None),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Changes a pod by a JSON patch; a test that does not hold is [`Trouble::Invalid`].
+    pub(crate) async fn patch_pod(&self, name: &str, operations: &[Value]) -> Result<Pod, Trouble> {
+        let path = self.path("pods", &format!("/{}", escape(name)));
+        let body = json!(operations).to_string().into_bytes();
+        let kind = "application/json-patch+json";
+        let changed: Pod = self.ask("PATCH", &path, kind, body, Some(name)).await?;
+        Self::that(name, changed)
+    }
+
+    /// Deletes a pod if it is still this one; never with a grace period of zero.
+    pub(crate) async fn delete_pod(
+        &self,
+        name: &str,
+        uid: &str,
+        version: Option<&str>,
+        grace: Option<u64>,
+    ) -> Result<(), Trouble> {
+        let mut options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}});
+        if let Some(version) = version {
+            options["preconditions"]["resourceVersion"] = json!(version);
+        }
+        if let Some(grace) = grace {
+            options["gracePeriodSeconds"] = json!(grace.max(1));
+        }
+        let path = self.path("pods", &format!("/{}", escape(name)));
+        let body = options.to_string().into_bytes();
+        self.ask::<Value>("DELETE", &path, "application/json", body, Some(name)).await.map(drop)
+    }
+
+    /// Pods by a selector of labels. An empty `version` asks the store itself.
+    pub(crate) async fn list_pods(&self, selector: &str, limit: usize, next: &str) -> Result<Listed, Trouble> {
+        let mut pairs = vec![("labelSelector", selector.to_owned()), ("limit", limit.to_string())];
+        if !next.is_empty() {
+            pairs.push(("continue", next.to_owned()));
+        }
+        let path = self.path("pods", &format!("?{}", query(&pairs)));
+        let page: List<Pod> = self.ask("GET", &path, "", Vec::new(), None).await?;
+        // Every listing of a server has one; an empty object has not, and would say that there is nothing.
+        if page.metadata.resource_version.as_ref().is_none_or(String::is_empty) {
+            return Err(Trouble::could_not_ask("the answer of the API server is no listing"));
+        }
+        Ok(Listed {
+            next: page.metadata.continue_.unwrap_or_default(),
+            version: page.metadata.resource_version.unwrap_or_default(),
+            pods: page.items,
+        })
+    }
+
+    /// What happens to pods of a selector after a version.
+    pub(crate) async fn watch_pods(
+        &self,
+        selector: &str,
+        version: &str,
+    ) -> Result<impl futures::Stream<Item = Result<WatchEvent<Pod>, Trouble>> + use<>, Trouble> {
+        use futures::StreamExt as _;
+        let path = self.path(
+            "pods",
+            &format!(
+                "?{}",
+                query(&[
+                    ("watch", "true".to_owned()),
+                    ("allowWatchBookmarks", "true".to_owned()),
+                    ("labelSelector", selector.to_owned()),
+                    ("resourceVersion", version.to_owned()),
+                    ("timeoutSeconds", WATCH_SECONDS.to_string()),
+                ])
+            ),
+        );
+        let request = Request::get(path).body(Vec::new()).map_err(Trouble::could_not_ask)?;
+        let opened = tokio::time::timeout(self.limit, self.client.request_events::<Pod>(request)).await;
+        let events = opened
+            .map_err(|_| Trouble::could_not_ask("the API server has not answered the watch in time"))?
+            .map_err(|why| trouble(&why, None))?;
+        Ok(events.map(|event: Result<WatchEvent<Pod>, kube::Error>| event.map_err(|why| trouble(&why, None))))
+    }
+
+    /// Makes the secret of a pod, or puts this data into the one that is there.
+    pub(crate) async fn put_secret(
+        &self,
+        name: &str,
+        pod: &Pod,
+        labels: &BTreeMap<String, String>,
+        data: &BTreeMap<String, Vec<u8>>,
+    ) -> Result<(), Trouble> {
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        let data: BTreeMap<&String, k8s_openapi::ByteString> =
+            data.iter().map(|(key, value)| (key, k8s_openapi::ByteString(value.clone()))).collect();
+        let secret = json!({
+            "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+            "metadata": {"name": name, "labels": labels,
+                "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}]},
+            "data": data,
+        });
+        let body = secret.to_string().into_bytes();
+        match self.ask::<Value>("POST", &self.path("secrets", ""), "application/json", body.clone(), None).await {
+            // By an earlier try of this create, whose environment may have been another; nobody has read it yet.
+            Err(Trouble::Taken) => {
+                let path = self.path("secrets", &format!("/{}", escape(name)));
+                self.ask::<Value>("PUT", &path, "application/json", body, Some(name)).await.map(drop)
+            }
+            other => other.map(drop),
+        }
+    }
+
+    /// The secret of a pod; `None` when there is none.
+    pub(crate) async fn secret(&self, name: &str) -> Result<Option<Secret>, Trouble> {
+        let path = self.path("secrets", &format!("/{}", escape(name)));
+        match self.ask::<Secret>("GET", &path, "", Vec::new(), Some(name)).await {
+            Ok(found) => Ok(Some(found)),
+            Err(Trouble::Absent) => Ok(None),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Replaces a secret, unless somebody else has changed it since it was read.
+    pub(crate) async fn replace_secret(&self, name: &str, secret: &Secret) -> Result<(), Trouble> {
+        let path = self.path("secrets", &format!("/{}", escape(name)));
+        let body = serde_json::to_vec(secret).map_err(Trouble::could_not_ask)?;
+        self.ask::<Value>("PUT", &path, "application/json", body, Some(name)).await.map(drop)
+    }
+
+    /// Removes a secret; one that is not there is as good.
+    pub(crate) async fn delete_secret(&self, name: &str) -> Result<(), Trouble> {
+        let path = self.path("secrets", &format!("/{}", escape(name)));
+        match self.ask::<Value>("DELETE", &path, "", Vec::new(), Some(name)).await {
+            Ok(_) | Err(Trouble::Absent) => Ok(()),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// The log of the container from a time on, each line after its time. Without a limit of its own: a reader that
+    /// follows waits for as long as the container runs.
+    pub(crate) async fn log(
+        &self,
+        name: &str,
+        since: Option<&str>,
+        follow: bool,
+    ) -> Result<impl futures::AsyncBufRead + use<>, Trouble> {
+        let mut pairs = vec![("container", crate::marks::CONTAINER.to_owned()), ("timestamps", "true".to_owned())];
+        if follow {
+            pairs.push(("follow", "true".to_owned()));
+        }
+        if let Some(since) = since {
+            pairs.push(("sinceTime", since.to_owned()));
+        }
+        let path = self.path("pods", &format!("/{}/log?{}", escape(name), query(&pairs)));
+        let request = Request::get(path).body(Vec::new()).map_err(Trouble::could_not_ask)?;
+        let opened = tokio::time::timeout(self.limit, self.client.request_stream(request)).await;
+        opened
+            .map_err(|_| Trouble::could_not_ask("the API server has not answered with the log in time"))?
+            .map_err(|why| trouble(&why, Some(name)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_leads_out_of_a_query() {
+        assert_eq!(escape("a&b=c d/é"), "a%26b%3Dc%20d%2F%C3%A9");
+        assert_eq!(
+            query(&[("labelSelector", "a=b,!c".into()), ("limit", "5".into())]),
+            "labelSelector=a%3Db%2C%21c&limit=5"
+        );
+    }
+}

@@ -1,0 +1,330 @@
+//! The driver.
+
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, SystemTime};
+
+use driver_sdk::config::Config;
+use driver_sdk::exec::ExecIo;
+use driver_sdk::schema::Spec;
+use driver_sdk::{
+    AgentConfig, Bundle, Context, Description, DriverConfig, DriverState as _, Ensure, Ensured, Error, Fingerprint,
+    LogChunk, LogsQuery, Lookup, Observation, ObservationSink, Page, PluginInfo, RemoteDriver, RemoteError,
+    RemoteHandle, StopTask, TaskExit, async_trait,
+};
+use tokio::sync::mpsc;
+
+use crate::api::Api;
+use crate::cluster;
+use crate::config::PluginConfig;
+use crate::exec;
+use crate::feed::Feeds;
+use crate::options::TaskOptions;
+use crate::site::{Answer, HandleV1, Site, lock};
+
+/// What hosts wait for a fingerprint.
+const FINGERPRINT_WITHIN: Duration = Duration::from_millis(800);
+
+/// A site and what runs for it, which ends when another one takes its place.
+struct Managed {
+    site: Arc<Site>,
+    feeds: Feeds,
+    sweeping: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Managed {
+    fn drop(&mut self) {
+        self.sweeping.abort();
+    }
+}
+
+/// The driver `kubernetes`.
+#[derive(Default)]
+pub struct Driver {
+    context: OnceLock<Context>,
+    config: Mutex<PluginConfig>,
+    managed: Mutex<Option<Arc<Managed>>>,
+    /// Why there is no site.
+    missing: Mutex<String>,
+    /// The last answer about the API server.
+    health: Arc<Mutex<Option<Answer<()>>>>,
+}
+
+impl Driver {
+    /// A driver without a cluster; `set_config` names it.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Lets the names go of acknowledged and sealed keys whose time is over at `now`; says of how many. The driver does
+    /// so by itself every few minutes.
+    ///
+    /// # Errors
+    /// The API server could not be asked.
+    pub async fn sweep(&self, now: SystemTime) -> Result<usize, RemoteError> {
+        let now = jiff::Timestamp::try_from(now).map_err(RemoteError::wrong_request)?;
+        self.site()?.sweep(now).await
+    }
+
+    fn managed(&self) -> Answer<Arc<Managed>> {
+        let managed = lock(&self.managed).clone();
+        managed.ok_or_else(|| RemoteError::could_not_ask(lock(&self.missing).clone()))
+    }
+
+    fn site(&self) -> Answer<Arc<Site>> {
+        self.managed().map(|managed| managed.site.clone())
+    }
+
+    fn resolve(&self, handle: &RemoteHandle) -> Answer<(Arc<Site>, HandleV1)> {
+        let site = self.site()?;
+        let handle = site.resolve(handle)?;
+        Ok((site, handle))
+    }
+
+    /// The pod of a handle under this epoch, for calls that the server cannot refuse by it.
+    async fn beside(&self, handle: &RemoteHandle, epoch: u64) -> Answer<(Arc<Site>, HandleV1)> {
+        let (site, handle) = self.resolve(handle)?;
+        site.claim(&handle, epoch).await?;
+        Ok((site, handle))
+    }
+}
+
+/// The site of a configuration. Its identity is asked for here, because a host asks what a driver reaches only once;
+/// hosts try again for as long as this fails.
+async fn open(config: &PluginConfig) -> Answer<Site> {
+    let reached = cluster::reach(config).await?;
+    let api = Api::new(reached.client, reached.namespace, config.request_timeout);
+    let asked = api.namespace_uid("kube-system").await.map_err(RemoteError::from);
+    let (cluster, verified) = match (asked, config.cluster.clone().filter(|c| !c.is_empty())) {
+        (Ok(found), Some(given)) if found != given => {
+            return Err(RemoteError::wrong_request(format!(
+                "{} leads to the cluster {found}, the plugin's configuration names {given}",
+                reached.server
+            )));
+        }
+        (Ok(found), _) => (found, true),
+        (Err(_), Some(given)) => (given, false),
+        (Err(why), None) => {
+            return Err(RemoteError::could_not_ask(format!(
+                "the identity of the cluster at {} could not be read (the UID of the namespace kube-system): {why}; \
+                    let the account read it, or give it as `cluster` in the plugin's configuration",
+                reached.server
+            )));
+        }
+    };
+    Ok(Site::new(api, config.clone(), cluster, verified))
+}
+
+#[async_trait]
+impl RemoteDriver for Driver {
+    fn info(&self) -> PluginInfo {
+        PluginInfo::new("kubernetes", env!("CARGO_PKG_VERSION"))
+    }
+
+    fn attach(&self, context: Context) {
+        let _ = self.context.set(context);
+    }
+
+    fn config_schema(&self) -> Option<Spec> {
+        Some(PluginConfig::schema())
+    }
+
+    async fn set_config(&self, config: Config, agent: Option<AgentConfig>) -> Result<(), Error> {
+        let config = PluginConfig::decode(config)?;
+        config.check()?;
+        let nowhere = |why: &str| {
+            *lock(&self.managed) = None;
+            why.clone_into(&mut lock(&self.missing));
+        };
+        *lock(&self.config) = config.clone();
+        if !config.enabled {
+            nowhere("the driver is disabled on this node; set `enabled = true` in the plugin's configuration");
+            return Ok(());
+        }
+        // Without a node the configuration is only being checked.
+        if agent.is_none() {
+            nowhere("the plugin's configuration was checked and not put into force");
+            return Ok(());
+        }
+        match open(&config).await {
+            Ok(site) => {
+                let site = Arc::new(site);
+                let looking = site.clone();
+                let sweeping = tokio::spawn(async move { looking.sweep_on().await });
+                *lock(&self.health) = None;
+                *lock(&self.managed) = Some(Arc::new(Managed { site, feeds: Feeds::default(), sweeping }));
+                Ok(())
+            }
+            Err(why) => {
+                nowhere(&why.to_string());
+                Err(Error::recoverable(why))
+            }
+        }
+    }
+
+    fn task_config_schema(&self) -> Spec {
+        TaskOptions::schema()
+    }
+
+    async fn fingerprint(&self) -> Fingerprint {
+        let Ok(site) = self.site() else {
+            return Fingerprint::undetected(lock(&self.missing).clone());
+        };
+        let (asked, context, health) = (site.clone(), self.context.get().cloned(), self.health.clone());
+        let (answered, answer) = tokio::sync::oneshot::channel();
+        tokio::spawn(async move {
+            let seen = async {
+                asked.same_cluster().await?;
+                // Whether this account may look at pods of this namespace.
+                asked.api.list_pods(&crate::site::selector(""), 1, "").await?;
+                Ok(())
+            };
+            let seen: Answer<()> = seen.await;
+            *lock(&health) = Some(seen.clone());
+            // Whoever has given up waiting asks again, and then it is known.
+            if answered.send(seen).is_err()
+                && let Some(context) = context
+            {
+                context.refingerprint();
+            }
+        });
+        let fresh = tokio::time::timeout(FINGERPRINT_WITHIN, answer).await.ok().and_then(Result::ok);
+        let known = lock(&self.health).clone();
+        match fresh.or(known) {
+            Some(Err(why)) => Fingerprint::unhealthy(why.to_string()),
+            None => Fingerprint::unhealthy("the API server has not answered yet"),
+            Some(Ok(())) => Fingerprint::healthy()
+                .with("driver.kubernetes", "true")
+                .with("driver.kubernetes.cluster", &site.cluster)
+                .with("driver.kubernetes.namespace", &site.api.namespace)
+                .with("driver.kubernetes.provider", site.provider()),
+        }
+    }
+
+    fn fingerprint_interval(&self) -> Duration {
+        Duration::from_secs(15)
+    }
+
+    fn describe(&self) -> Description {
+        let config = lock(&self.config).clone();
+        Description {
+            provider: self.site().map(|site| site.provider()).unwrap_or_default(),
+            keyed_create: true,
+            find: true,
+            list: true,
+            list_owners: true,
+            // Epoch and effect travel in one request, which the API server refuses when the epoch has moved.
+            conditional_writes: true,
+            seal: true,
+            retained_exit_results: true,
+            logs: true,
+            exec: true,
+            signals: true,
+            stats: false,
+            file_upload: true,
+            refresh: true,
+            volumes: true,
+            watch: true,
+            handle_schema_min: HandleV1::VERSION.into(),
+            handle_schema_max: HandleV1::VERSION.into(),
+            pool_cpu_mhz: config.pool_cpu_mhz,
+            pool_memory_mib: config.pool_memory_mib,
+            staleness: Duration::ZERO,
+        }
+    }
+
+    async fn ensure(&self, request: Ensure) -> Answer<Ensured> {
+        self.site()?.ensure(request).await
+    }
+
+    async fn find(&self, key: &str, owner: &str) -> Answer<(RemoteHandle, Observation)> {
+        self.site()?.find(key, owner).await
+    }
+
+    async fn look_up(&self, lookup: Lookup) -> Answer<(RemoteHandle, Observation)> {
+        self.site()?.find(&lookup.key, &lookup.owner).await
+    }
+
+    async fn list(&self, owner: &str, page_token: &str, page_size: usize) -> Answer<Page> {
+        self.site()?.list(owner, page_token, page_size).await
+    }
+
+    async fn observe(&self, handles: &[RemoteHandle]) -> Answer<Vec<Observation>> {
+        let site = self.site()?;
+        let read: Vec<Answer<HandleV1>> = handles.iter().map(|handle| site.resolve(handle)).collect();
+        let asked: Vec<HandleV1> = read.iter().flatten().cloned().collect();
+        let mut seen = site.observe(&asked).await.into_iter();
+        let mut answer = |handle: Answer<HandleV1>| match handle {
+            Ok(handle) => seen.next().unwrap_or_else(|| Observation::unknown(handle.key, "it was not looked at")),
+            Err(why) => Observation::unknown("", why),
+        };
+        Ok(read.into_iter().map(&mut answer).collect())
+    }
+
+    async fn watch(&self, handles: Vec<RemoteHandle>, sink: ObservationSink) -> Answer<()> {
+        let managed = self.managed()?;
+        let mut by_owner: std::collections::HashMap<String, Vec<HandleV1>> = std::collections::HashMap::new();
+        for handle in &handles {
+            let handle = managed.site.resolve(handle)?;
+            by_owner.entry(handle.owner.clone()).or_default().push(handle);
+        }
+        let watches = by_owner.into_iter().map(|(owner, handles)| {
+            let (feed, sink) = (managed.feeds.of(&managed.site, &owner), sink.clone());
+            async move { feed.watch(handles, sink).await }
+        });
+        futures::future::join_all(watches).await;
+        Ok(())
+    }
+
+    async fn stop(&self, handle: &RemoteHandle, epoch: u64, stop: StopTask) -> Answer<Observation> {
+        let (site, handle) = self.resolve(handle)?;
+        site.stop(&handle, epoch, &stop).await
+    }
+
+    async fn seal(&self, key: &str, epoch: u64, owner: &str) -> Answer<Option<(RemoteHandle, Observation)>> {
+        self.site()?.seal(key, epoch, owner).await
+    }
+
+    async fn acknowledge(&self, handle: &RemoteHandle, epoch: u64) -> Answer<()> {
+        let (site, handle) = self.resolve(handle)?;
+        site.acknowledge(&handle, epoch).await
+    }
+
+    async fn logs(&self, handle: &RemoteHandle, query: LogsQuery, sink: mpsc::Sender<LogChunk>) -> Answer<()> {
+        let (site, handle) = self.resolve(handle)?;
+        site.logs(&handle, query, &sink).await
+    }
+
+    async fn signal(&self, handle: &RemoteHandle, epoch: u64, signal: &str) -> Answer<()> {
+        let name = signal.trim_start_matches("SIG");
+        if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric()) {
+            return Err(RemoteError::wrong_request(format!(
+                "{signal:?} is not the name of a signal; use one such as SIGHUP"
+            )));
+        }
+        if name == "KILL" {
+            return Err(RemoteError::wrong_request(
+                "the first process of a container takes no SIGKILL from inside, and Kubernetes sends none by itself; \
+                    stop the task",
+            ));
+        }
+        let (site, handle) = self.beside(handle, epoch).await?;
+        exec::signal(&site.api, &handle.name, name).await
+    }
+
+    async fn refresh(&self, handle: &RemoteHandle, epoch: u64, bundle: Bundle) -> Answer<()> {
+        let (site, handle) = self.resolve(handle)?;
+        site.refresh(&handle, epoch, &bundle).await
+    }
+
+    async fn exec(
+        &self,
+        handle: &RemoteHandle,
+        epoch: u64,
+        command: Vec<String>,
+        tty: bool,
+        io: ExecIo,
+    ) -> Answer<TaskExit> {
+        let (site, handle) = self.beside(handle, epoch).await?;
+        exec::run(&site.api, &handle.name, command, tty, io).await
+    }
+}

@@ -1,0 +1,352 @@
+//! One watch of all pods of an owner, however many of them are asked for.
+//!
+//! What the watch last said stays true until the API server has been silent for a while. Absence is never taken from
+//! the watch: a cache may lag, so the store is asked itself.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use driver_sdk::{InstanceState, Observation, ObservationSink};
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::Pod;
+use kube::core::WatchEvent;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
+
+use crate::answer::Trouble;
+use crate::marks::Marks;
+use crate::site::{HandleV1, Site, lock, selector};
+
+/// How long the API server may be silent before its pods count as unknown.
+const PATIENCE: Duration = Duration::from_secs(12);
+/// First delay after a watch that failed; it doubles.
+const RETRY: Duration = Duration::from_millis(250);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// A pod that somebody watches.
+struct Watched {
+    handle: HandleV1,
+    listeners: Vec<(u64, mpsc::UnboundedSender<Observation>)>,
+    last: Option<Observation>,
+    /// The pod while time alone may change what it says.
+    pod: Option<Box<Pod>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// By UID.
+    watched: HashMap<String, Watched>,
+    /// Pods that the running watch has shown.
+    shown: HashSet<String>,
+    /// The listing before the watch is complete.
+    complete: bool,
+    listeners: u64,
+}
+
+/// The pods of one owner.
+pub(crate) struct Feed {
+    owner: String,
+    state: Mutex<State>,
+    /// Pods of which the store is to be asked.
+    doubtful: Mutex<HashSet<String>>,
+    wake: Notify,
+}
+
+/// Whether an observation replaces the last one.
+fn is_news(last: Option<&Observation>, seen: &Observation) -> bool {
+    match last {
+        // Since when matters, not each text.
+        Some(last) if seen.state == InstanceState::Unknown => last.state != InstanceState::Unknown,
+        last => last != Some(seen),
+    }
+}
+
+impl State {
+    fn tell(&mut self, uid: &str, seen: Observation) {
+        let Some(entry) = self.watched.get_mut(uid) else { return };
+        if is_news(entry.last.as_ref(), &seen) {
+            entry.listeners.retain(|(_, listener)| listener.send(seen.clone()).is_ok());
+            entry.last = Some(seen);
+        }
+    }
+}
+
+/// Takes its listener's interest back, however the watch ends.
+struct Interest {
+    feed: Arc<Feed>,
+    uids: Vec<String>,
+    listener: u64,
+}
+
+impl Drop for Interest {
+    fn drop(&mut self) {
+        let mut state = lock(&self.feed.state);
+        for uid in &self.uids {
+            if let Some(entry) = state.watched.get_mut(uid) {
+                entry.listeners.retain(|(id, _)| *id != self.listener);
+                if entry.listeners.is_empty() {
+                    state.watched.remove(uid);
+                }
+            }
+        }
+    }
+}
+
+impl Feed {
+    fn new(owner: &str) -> Self {
+        Self { owner: owner.to_owned(), state: Mutex::default(), doubtful: Mutex::default(), wake: Notify::new() }
+    }
+
+    fn doubt(&self, uids: impl IntoIterator<Item = String>) {
+        lock(&self.doubtful).extend(uids);
+        self.wake.notify_one();
+    }
+
+    /// Pushes what is known of these pods and every change, until nobody listens.
+    pub(crate) async fn watch(self: &Arc<Self>, handles: Vec<HandleV1>, sink: ObservationSink) {
+        let (told, mut heard) = mpsc::unbounded_channel();
+        let uids: Vec<String> = handles.iter().map(|h| h.uid.clone()).collect();
+        let interest = {
+            let mut state = lock(&self.state);
+            state.listeners += 1;
+            let listener = state.listeners;
+            for handle in handles {
+                let uid = handle.uid.clone();
+                let entry = state.watched.entry(uid).or_insert(Watched {
+                    handle,
+                    listeners: Vec::new(),
+                    last: None,
+                    pod: None,
+                });
+                if let Some(last) = &entry.last {
+                    let _ = told.send(last.clone());
+                }
+                entry.listeners.push((listener, told.clone()));
+            }
+            Interest { feed: self.clone(), uids, listener }
+        };
+        drop(told);
+        // The watch keeps only what somebody asked for: new ones are looked at once.
+        let new: Vec<String> = {
+            let state = lock(&self.state);
+            let unseen = |uid: &&String| state.watched.get(*uid).is_some_and(|w| w.last.is_none());
+            interest.uids.iter().filter(unseen).cloned().collect()
+        };
+        self.doubt(new);
+        loop {
+            tokio::select! {
+                seen = heard.recv() => match seen {
+                    Some(seen) => if sink.send(seen).await.is_err() { return },
+                    None => return,
+                },
+                () = sink.closed() => return,
+            }
+        }
+    }
+
+    fn changed(&self, site: &Site, pod: Pod) {
+        let Some(uid) = pod.metadata.uid.clone() else { return };
+        let mut state = lock(&self.state);
+        state.shown.insert(uid.clone());
+        if !state.watched.contains_key(&uid) {
+            return;
+        }
+        let Some(marks) = Marks::of(&pod).filter(|marks| marks.owner == self.owner) else { return };
+        let seen = site.see(&pod, &marks);
+        if let Some(entry) = state.watched.get_mut(&uid) {
+            entry.pod = pod.metadata.deletion_timestamp.is_some().then(|| Box::new(pod));
+        }
+        state.tell(&uid, seen);
+    }
+
+    /// One listing and the watch after it; returns when that has ended.
+    async fn follow(&self, site: &Site, heard: &Mutex<Instant>) -> Result<(), Trouble> {
+        lock(&self.state).shown.clear();
+        let (pods, mut version) = site.all(&self.owner).await?;
+        for pod in pods {
+            self.changed(site, pod);
+        }
+        *lock(heard) = Instant::now();
+        let absent: Vec<String> = {
+            let mut state = lock(&self.state);
+            state.complete = true;
+            state.watched.keys().filter(|uid| !state.shown.contains(*uid)).cloned().collect()
+        };
+        self.doubt(absent);
+        loop {
+            let events = site.api.watch_pods(&selector(&self.owner), &version).await?;
+            let mut events = std::pin::pin!(events);
+            while let Some(event) = events.next().await {
+                *lock(heard) = Instant::now();
+                let (pod, is_there) = match event? {
+                    WatchEvent::Added(pod) | WatchEvent::Modified(pod) => (pod, true),
+                    WatchEvent::Deleted(pod) => (pod, false),
+                    WatchEvent::Bookmark(mark) => {
+                        version = mark.metadata.resource_version;
+                        continue;
+                    }
+                    WatchEvent::Error(status) => return Err(crate::answer::status(&status, None)),
+                };
+                version = pod.metadata.resource_version.clone().unwrap_or(version);
+                match is_there {
+                    true => self.changed(site, pod),
+                    // Out of the selection or out of the store: only the store knows.
+                    false => self.doubt(pod.metadata.uid),
+                }
+            }
+            // The server ends a watch after its time: it goes on from there.
+        }
+    }
+
+    /// Asks the store about those of which the watch says nothing.
+    async fn settle(&self, site: &Site) {
+        loop {
+            let doubtful: Vec<String> = lock(&self.doubtful).drain().collect();
+            let handles: Vec<HandleV1> = {
+                let state = lock(&self.state);
+                doubtful.iter().filter_map(|uid| Some(state.watched.get(uid)?.handle.clone())).collect()
+            };
+            if handles.is_empty() {
+                self.wake.notified().await;
+                // They come in bursts.
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                continue;
+            }
+            let seen = site.observe(&handles).await;
+            let mut again = Vec::new();
+            {
+                let mut state = lock(&self.state);
+                for (handle, seen) in handles.iter().zip(seen) {
+                    if seen.state == InstanceState::Unknown && seen.provider_id.is_empty() {
+                        again.push(handle.uid.clone());
+                    }
+                    // One lost answer is no news: the pulse decides when the server counts as silent. About a pod that
+                    // nobody has told of yet there is nothing else to say.
+                    let first = state.watched.get(&handle.uid).is_some_and(|w| w.last.is_none());
+                    if seen.state != InstanceState::Unknown || first || !seen.provider_id.is_empty() || state.complete {
+                        state.tell(&handle.uid, seen);
+                    }
+                }
+            }
+            if !again.is_empty() {
+                tokio::time::sleep(RETRY_MAX).await;
+                self.doubt(again);
+            }
+        }
+    }
+
+    /// Looks whether the server answers, and at what changes with time alone.
+    async fn pulse(&self, site: &Site, heard: &Mutex<Instant>) {
+        let mut silent = false;
+        loop {
+            tokio::time::sleep(site.config.pulse).await;
+            let answer = site.api.list_pods(&selector(&self.owner), 1, "").await;
+            let why = match answer {
+                Ok(_) => {
+                    *lock(heard) = Instant::now();
+                    if silent {
+                        silent = false;
+                        let all: Vec<String> = lock(&self.state).watched.keys().cloned().collect();
+                        self.doubt(all);
+                    }
+                    let mut state = lock(&self.state);
+                    let due: Vec<(String, Observation)> = state
+                        .watched
+                        .iter()
+                        .filter_map(|(uid, w)| {
+                            let pod = w.pod.as_ref()?;
+                            Some((uid.clone(), site.see(pod, &Marks::of(pod)?)))
+                        })
+                        .collect();
+                    for (uid, seen) in due {
+                        state.tell(&uid, seen);
+                    }
+                    continue;
+                }
+                Err(why) => driver_sdk::RemoteError::from(why),
+            };
+            if lock(heard).elapsed() < PATIENCE {
+                continue;
+            }
+            silent = true;
+            let mut state = lock(&self.state);
+            let live: Vec<(String, String)> = state
+                .watched
+                .iter()
+                .filter(|(_, w)| {
+                    // An end is told once and does not change any more.
+                    !w.last.as_ref().is_some_and(|l| matches!(l.state, InstanceState::Exited | InstanceState::Gone))
+                })
+                .map(|(uid, w)| (uid.clone(), w.handle.key.clone()))
+                .collect();
+            for (uid, key) in live {
+                state.tell(&uid, Observation::unknown(key, &why));
+            }
+        }
+    }
+
+    /// Watches for as long as it is polled.
+    async fn run(&self, site: &Site) {
+        let heard = Mutex::new(Instant::now());
+        let following = async {
+            let mut delay = RETRY;
+            loop {
+                let begun = Instant::now();
+                match self.follow(site, &heard).await {
+                    Ok(()) | Err(Trouble::Expired) => tracing::debug!("the watch begins anew"),
+                    Err(why) => tracing::warn!(?why, "the watch of the pods has failed; it begins anew"),
+                }
+                lock(&self.state).complete = false;
+                delay = if begun.elapsed() > RETRY_MAX { RETRY } else { (delay * 2).min(RETRY_MAX) };
+                tokio::time::sleep(delay).await;
+            }
+        };
+        tokio::join!(following, self.settle(site), self.pulse(site, &heard));
+    }
+}
+
+/// Ends with the site.
+struct Running {
+    feed: Arc<Feed>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// The feeds of a site, one for each owner that was asked for: a node belongs to one cluster, so usually one.
+#[derive(Default)]
+pub(crate) struct Feeds(Mutex<HashMap<String, Running>>);
+
+impl Feeds {
+    /// The feed of an owner, running.
+    pub(crate) fn of(&self, site: &Arc<Site>, owner: &str) -> Arc<Feed> {
+        let mut all = lock(&self.0);
+        let running = all.entry(owner.to_owned()).or_insert_with(|| {
+            let feed = Arc::new(Feed::new(owner));
+            let (looking, site) = (feed.clone(), site.clone());
+            Running { feed, task: tokio::spawn(async move { looking.run(&site).await }) }
+        });
+        running.feed.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_news_are_told() {
+        let seen = |state| Observation { state, ..Observation::default() };
+        let running = seen(InstanceState::Running);
+        assert!(is_news(None, &running) && !is_news(Some(&running), &running));
+        assert!(is_news(Some(&running), &seen(InstanceState::Exited)));
+        let unknown = Observation::unknown("k", "why");
+        assert!(is_news(Some(&running), &unknown) && is_news(None, &unknown));
+        assert!(!is_news(Some(&unknown), &Observation::unknown("k", "another")));
+    }
+}

@@ -1,0 +1,47 @@
+//! Driver `kubernetes`: tasks as pods of a Kubernetes cluster, which outlive the node that manages them.
+//!
+//! The API server is a linearizable store with unique names and conditional writes, so one key has one pod, and a stale
+//! manager is refused by the server itself. What it cannot know is whether a container runs: only the kubelet does. An
+//! end counts when a container was seen as terminated, never because an object is absent.
+//!
+//! ```text
+//! config.rs, options.rs   what the operator and a job may say
+//! plan.rs, files.rs       task → pod and secret: pure
+//! marks.rs                names, labels and annotations: owner, key, slot, epoch: pure
+//! look.rs                 what a pod says about its instance: pure
+//! answer.rs               errors of the API as one of the three answers: pure
+//! cluster.rs              which cluster: connection and identity
+//! api.rs                  the calls
+//! site.rs                 one namespace: creates, finds, stops, seals, acknowledges
+//! sweep.rs                lets names of acknowledged instances go after their time
+//! feed.rs                 one watch of all pods of an owner
+//! logs.rs                 output by byte offset
+//! exec.rs                 commands in the container
+//! driver.rs               the driver
+//! ```
+//!
+//! Must never know: the server, the node agent, jobs. Begin reading at [`Driver`], then at `look.rs` for what counts as
+//! an end.
+
+mod answer;
+mod api;
+mod cluster;
+mod config;
+mod driver;
+mod exec;
+mod feed;
+mod files;
+mod logs;
+mod look;
+mod marks;
+mod options;
+mod plan;
+mod site;
+mod sweep;
+
+pub use driver::Driver;
+
+/// Serves the driver to the host that started this process.
+pub async fn serve() -> std::process::ExitCode {
+    driver_sdk::serve_remote(Driver::new()).await
+}

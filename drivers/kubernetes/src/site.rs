@@ -1,0 +1,592 @@
+//! One namespace as this node uses it: pods by key and by handle, creates, ends, acknowledgements.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use driver_sdk::{
+    Bundle, DriverState, Ensure, Ensured, Instance, InstanceState, Observation, Page, RemoteError, RemoteHandle,
+    StopTask,
+};
+use k8s_openapi::api::core::v1::Pod;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::answer::Trouble;
+use crate::api::{Api, PAGE};
+use crate::config::PluginConfig;
+use crate::look::{self, observation};
+use crate::marks::{self, Marks};
+use crate::options::TaskOptions;
+use crate::{files, plan};
+
+pub(crate) type Answer<T> = Result<T, RemoteError>;
+
+/// Tries of a change that somebody else gets in the way of.
+const TRIES: usize = 8;
+/// How often a stop looks whether the pod has ended.
+const STOP_LOOK: Duration = Duration::from_millis(400);
+/// What a kubelet may need beyond the grace period.
+const STOP_SLACK: Duration = Duration::from_secs(60);
+/// Handles that are looked at one by one rather than in a listing.
+const FEW: usize = 8;
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The token that finds an instance again. Name and UID are its identity: the same name with another UID is another
+/// instance.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HandleV1 {
+    /// UID of the cluster.
+    pub(crate) cluster: String,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    pub(crate) key: String,
+    pub(crate) owner: String,
+}
+
+impl DriverState for HandleV1 {
+    const VERSION: u16 = 1;
+}
+
+/// The namespace and what this node knows of it.
+pub(crate) struct Site {
+    pub(crate) api: Api,
+    pub(crate) config: PluginConfig,
+    /// UID of the cluster.
+    pub(crate) cluster: String,
+    /// Whether this node's account may read that UID.
+    pub(crate) verified: bool,
+    /// UIDs of pods whose end this process has seen.
+    ended: Mutex<HashSet<String>>,
+}
+
+/// One operation of a JSON patch on an annotation.
+fn annotation(operation: &str, name: &str, value: &str) -> Value {
+    json!({"op": operation, "path": format!("/metadata/annotations/{}", name.replace('/', "~1")), "value": value})
+}
+
+fn uid(pod: &Pod) -> &str {
+    pod.metadata.uid.as_deref().unwrap_or_default()
+}
+
+/// Selects what this owner has and is not done with; all owners for an empty one.
+pub(crate) fn selector(owner: &str) -> String {
+    let owner =
+        if owner.is_empty() { marks::OWNER.to_owned() } else { format!("{}={}", marks::OWNER, marks::label(owner)) };
+    format!("{owner},!{}", marks::DONE)
+}
+
+impl Site {
+    pub(crate) fn new(api: Api, config: PluginConfig, cluster: String, verified: bool) -> Self {
+        Self { api, config, cluster, verified, ended: Mutex::default() }
+    }
+
+    pub(crate) fn provider(&self) -> String {
+        crate::cluster::provider(&self.cluster, &self.api.namespace)
+    }
+
+    /// The address may lead to another cluster than it did: then nothing that it says of absence counts.
+    pub(crate) async fn same_cluster(&self) -> Answer<()> {
+        if !self.verified {
+            return Ok(());
+        }
+        let here = self.api.namespace_uid("kube-system").await?;
+        if here == self.cluster {
+            return Ok(());
+        }
+        Err(RemoteError::could_not_ask(format!(
+            "the address leads to the cluster {here} now, this node manages {}; run `drover node drivers reload` if \
+                that is meant",
+            self.cluster
+        )))
+    }
+
+    pub(crate) fn resolve(&self, handle: &RemoteHandle) -> Answer<HandleV1> {
+        let handle = HandleV1::from_remote_handle(handle)?;
+        if (handle.cluster.as_str(), handle.namespace.as_str()) == (self.cluster.as_str(), self.api.namespace.as_str())
+        {
+            return Ok(handle);
+        }
+        Err(RemoteError::could_not_ask(format!(
+            "the instance lives in {}, this node reaches {}",
+            crate::cluster::provider(&handle.cluster, &handle.namespace),
+            self.provider()
+        )))
+    }
+
+    fn handle(&self, pod: &Pod, marks: &Marks) -> HandleV1 {
+        HandleV1 {
+            cluster: self.cluster.clone(),
+            namespace: self.api.namespace.clone(),
+            name: pod.metadata.name.clone().unwrap_or_default(),
+            uid: uid(pod).to_owned(),
+            key: marks.key.clone(),
+            owner: marks.owner.clone(),
+        }
+    }
+
+    /// What a pod says now.
+    pub(crate) fn see(&self, pod: &Pod, marks: &Marks) -> Observation {
+        let seen = observation(pod, marks, SystemTime::now());
+        if seen.state == InstanceState::Exited {
+            lock(&self.ended).insert(uid(pod).to_owned());
+        }
+        seen
+    }
+
+    /// The marks of a pod that must be of this key and owner.
+    fn ours(pod: &Pod, key: &str, owner: &str) -> Answer<Marks> {
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        match Marks::of(pod) {
+            Some(marks) if marks.key == key && marks.owner == owner => Ok(marks),
+            Some(marks) => Err(RemoteError::wrong_request(format!(
+                "the pod {name} is the cluster {:?}'s and of the key {:?}; it is not touched",
+                marks.owner, marks.key
+            ))),
+            None => Err(RemoteError::wrong_request(format!(
+                "a pod {name} exists that this driver did not make; it is not touched"
+            ))),
+        }
+    }
+
+    /// The pod of a handle; `None` when the store has no pod of that name and UID.
+    pub(crate) async fn look_at(&self, handle: &HandleV1) -> Answer<Option<(Pod, Marks)>> {
+        let Some(pod) = self.api.pod(&handle.name).await?.filter(|pod| uid(pod) == handle.uid) else {
+            return Ok(None);
+        };
+        let marks = Self::ours(&pod, &handle.key, &handle.owner)?;
+        Ok(Some((pod, marks)))
+    }
+
+    /// What to say of a pod that the store does not have.
+    pub(crate) async fn missing(&self, handle: &HandleV1) -> Observation {
+        if let Err(why) = self.same_cluster().await {
+            return Observation::unknown(handle.key.as_str(), why);
+        }
+        if lock(&self.ended).contains(&handle.uid) {
+            let reason = "the pod has ended and was removed".to_owned();
+            return Observation {
+                key: handle.key.clone(),
+                state: InstanceState::Gone,
+                reason,
+                ..Observation::default()
+            };
+        }
+        Observation::unknown(
+            handle.key.as_str(),
+            format!(
+                "the pod {}/{} was removed although the driver held it, or the store was restored from a backup. \
+                    Whether its container runs is not known: look at its node, then `drover remote gone`",
+                handle.namespace, handle.name
+            ),
+        )
+    }
+
+    /// No change under an epoch that is older than one that was used.
+    fn accept(marks: &Marks, epoch: u64) -> Answer<()> {
+        if marks.epoch > epoch {
+            return Err(RemoteError::StaleEpoch { given: epoch, accepted: marks.epoch });
+        }
+        Ok(())
+    }
+
+    /// Changes a pod under an epoch, in one request that the server refuses if the epoch or the pod is another by then.
+    async fn change(
+        &self,
+        mut pod: Pod,
+        mut marks: Marks,
+        epoch: u64,
+        operations: impl Fn(&Pod) -> Vec<Value>,
+    ) -> Answer<(Pod, Marks)> {
+        let name = pod.metadata.name.clone().unwrap_or_default();
+        let mut refused = String::new();
+        for _ in 0..TRIES {
+            Self::accept(&marks, epoch)?;
+            let mut all = vec![
+                json!({"op": "test", "path": "/metadata/uid", "value": uid(&pod)}),
+                annotation("test", marks::EPOCH, &marks.epoch.to_string()),
+                annotation("replace", marks::EPOCH, &epoch.to_string()),
+            ];
+            let wanted = operations(&pod);
+            if wanted.is_empty() && marks.epoch == epoch {
+                return Ok((pod, marks));
+            }
+            all.extend(wanted);
+            match self.api.patch_pod(&name, &all).await {
+                Ok(changed) => {
+                    let marks = Self::ours(&changed, &marks.key, &marks.owner)?;
+                    return Ok((changed, marks));
+                }
+                // A test does not hold, or the object would not be valid: looking again tells which.
+                Err(Trouble::Invalid(why)) => refused = why,
+                Err(Trouble::Moved) => {}
+                Err(other) => return Err(other.into()),
+            }
+            let before = (uid(&pod).to_owned(), pod.metadata.resource_version.clone());
+            let Some(now) = self.api.pod(&name).await? else {
+                return Err(RemoteError::could_not_ask(format!("the pod {name} was removed meanwhile")));
+            };
+            if uid(&now) != before.0 {
+                return Err(RemoteError::could_not_ask(format!("the pod {name} is another one by now")));
+            }
+            if now.metadata.resource_version == before.1 && !refused.is_empty() {
+                return Err(Trouble::Invalid(refused).into());
+            }
+            marks = Self::ours(&now, &marks.key, &marks.owner)?;
+            pod = now;
+        }
+        Err(RemoteError::could_not_ask(format!("the pod {name} changes all the time ({refused}); it is tried again")))
+    }
+
+    /// The pod of a handle under this epoch, for what the server cannot refuse itself.
+    pub(crate) async fn claim(&self, handle: &HandleV1, epoch: u64) -> Answer<(Pod, Marks)> {
+        let Some((pod, marks)) = self.look_at(handle).await? else {
+            return Err(match self.missing(handle).await {
+                seen if seen.state == InstanceState::Gone => RemoteError::gone(seen.reason),
+                seen => RemoteError::could_not_ask(seen.reason),
+            });
+        };
+        if marks.done.is_some() {
+            return Err(RemoteError::gone(format!("there is no instance {}", handle.key)));
+        }
+        self.change(pod, marks, epoch, |_| Vec::new()).await
+    }
+
+    pub(crate) async fn ensure(&self, request: Ensure) -> Answer<Ensured> {
+        let options = TaskOptions::read(&request.task.msgpack_driver_config).map_err(RemoteError::wrong_request)?;
+        let plan = plan::plan(&request, &options, &self.config)?;
+        let (pod, created) = match self.api.create_pod(&plan.name, &plan.pod).await {
+            Ok(pod) => (pod, true),
+            Err(refused @ (Trouble::Invalid(_) | Trouble::Wrong(_))) => return Err(refused.into()),
+            // Taken; or the answer is lost, and the pod may be there.
+            Err(trouble) => match self.api.pod(&plan.name).await {
+                Ok(Some(pod)) => (pod, request.first && trouble != Trouble::Taken),
+                _ => return Err(trouble.into()),
+            },
+        };
+        let marks = Self::ours(&pod, &request.key, &request.owner)?;
+        if let Some(done) = &marks.done {
+            return Err(RemoteError::sealed(format!("the key is {done}; a new start needs a new key")));
+        }
+        let (pod, marks) = self.change(pod, marks, request.epoch, |_| Vec::new()).await?;
+        let (pod, marks) = self.begin(pod, marks, request.epoch, &plan).await?;
+        let handle = self.handle(&pod, &marks).remote_handle()?;
+        Ok(Ensured { handle, observed: self.see(&pod, &marks), created })
+    }
+
+    /// Brings what the pod mounts, and lets it be placed. It waits until then, so a manager that dies in between leaves
+    /// nothing that runs, and the next one goes on from there.
+    async fn begin(&self, pod: Pod, marks: Marks, epoch: u64, plan: &plan::Plan) -> Answer<(Pod, Marks)> {
+        if !look::is_gated(&pod) || marks.stop || pod.metadata.deletion_timestamp.is_some() {
+            return Ok((pod, marks));
+        }
+        if !plan.secret.is_empty() {
+            self.api.put_secret(&plan.name, &pod, &marks.labels(), &plan.secret).await?;
+        }
+        let open = |pod: &Pod| match look::gate(pod) {
+            Some(at) if pod.metadata.deletion_timestamp.is_none() => vec![
+                json!({"op": "test", "path": format!("/spec/schedulingGates/{at}/name"), "value": marks::GATE}),
+                json!({"op": "remove", "path": format!("/spec/schedulingGates/{at}")}),
+            ],
+            _ => Vec::new(),
+        };
+        self.change(pod, marks, epoch, open).await
+    }
+
+    pub(crate) async fn find(&self, key: &str, owner: &str) -> Answer<(RemoteHandle, Observation)> {
+        let none = || RemoteError::gone(format!("{} has no pod of the key {key}", self.provider()));
+        let Some(pod) = self.api.pod(&marks::name(key)).await? else {
+            self.same_cluster().await?;
+            return Err(none());
+        };
+        let marks = Self::ours(&pod, key, owner)?;
+        if marks.done.is_some() {
+            return Err(none());
+        }
+        Ok((self.handle(&pod, &marks).remote_handle()?, self.see(&pod, &marks)))
+    }
+
+    pub(crate) async fn list(&self, owner: &str, page_token: &str, page_size: usize) -> Answer<Page> {
+        let size = if page_size == 0 { PAGE } else { page_size.min(PAGE) };
+        let listed = self.api.list_pods(&selector(owner), size, page_token).await?;
+        if page_token.is_empty() {
+            self.same_cluster().await?;
+        }
+        let mut page = Page { next_page_token: listed.next, ..Page::default() };
+        for pod in &listed.pods {
+            let Some(marks) = Marks::of(pod).filter(|m| owner.is_empty() || m.owner == owner) else { continue };
+            page.instances.push(Instance {
+                handle: self.handle(pod, &marks).remote_handle()?,
+                observed: self.see(pod, &marks),
+                key: marks.key,
+                owner: marks.owner,
+                slot: marks.slot,
+                epoch: marks.epoch,
+            });
+        }
+        Ok(page)
+    }
+
+    async fn look_one(&self, handle: &HandleV1) -> Observation {
+        match self.look_at(handle).await {
+            Ok(Some((pod, marks))) => self.see(&pod, &marks),
+            Ok(None) => self.missing(handle).await,
+            Err(why) => Observation::unknown(handle.key.as_str(), why),
+        }
+    }
+
+    /// All pods of an owner that are not done.
+    pub(crate) async fn all(&self, owner: &str) -> Result<(Vec<Pod>, String), Trouble> {
+        let (mut pods, mut next) = (Vec::new(), String::new());
+        loop {
+            let listed = self.api.list_pods(&selector(owner), PAGE, &next).await?;
+            pods.extend(listed.pods);
+            next = listed.next;
+            if next.is_empty() {
+                return Ok((pods, listed.version));
+            }
+        }
+    }
+
+    /// One observation for each handle, in the order asked, as the store has it now.
+    pub(crate) async fn observe(&self, handles: &[HandleV1]) -> Vec<Observation> {
+        let mut known = std::collections::HashMap::new();
+        if handles.len() > FEW {
+            let owners: HashSet<&str> = handles.iter().map(|h| h.owner.as_str()).collect();
+            for owner in owners {
+                match self.all(owner).await {
+                    Ok((pods, _)) => {
+                        let seen = pods.iter().filter_map(|p| Some((uid(p).to_owned(), self.see(p, &Marks::of(p)?))));
+                        known.extend(seen);
+                    }
+                    Err(why) => {
+                        let why = RemoteError::from(why);
+                        return handles.iter().map(|h| Observation::unknown(h.key.as_str(), &why)).collect();
+                    }
+                }
+            }
+        }
+        let looks = handles.iter().map(|handle| {
+            let seen = known.get(&handle.uid).cloned();
+            async move {
+                match seen {
+                    Some(seen) => seen,
+                    None => self.look_one(handle).await,
+                }
+            }
+        });
+        futures::future::join_all(looks).await
+    }
+
+    pub(crate) async fn stop(&self, handle: &HandleV1, epoch: u64, stop: &StopTask) -> Answer<Observation> {
+        let begun = Instant::now();
+        let mut told: Option<Instant> = None;
+        let mut signalled = false;
+        let mut deadline = begun + stop.timeout + STOP_SLACK;
+        loop {
+            let Some((pod, marks)) = self.look_at(handle).await? else {
+                return match self.missing(handle).await {
+                    seen if seen.state == InstanceState::Unknown => Err(RemoteError::could_not_ask(seen.reason)),
+                    seen => Ok(seen),
+                };
+            };
+            let seen = self.see(&pod, &marks);
+            if matches!(seen.state, InstanceState::Exited | InstanceState::Gone) {
+                // That nobody orders it under an older epoch any more.
+                Self::accept(&marks, epoch)?;
+                return Ok(seen);
+            }
+            Self::accept(&marks, epoch)?;
+            let placed = look::node(&pod).is_some();
+            // With a signal of choice the time is over already.
+            let grace = if signalled { 1 } else { stop.timeout.as_secs_f64().ceil().max(1.0) as u64 };
+            if told.is_none() && placed && !signalled && !matches!(stop.signal.as_str(), "" | "SIGTERM" | "SIGKILL") {
+                signalled = true;
+                self.change(pod, marks, epoch, |_| Vec::new()).await?;
+                self.signal_and_wait(handle, stop).await;
+                continue;
+            }
+            match told {
+                None if self.order(pod, marks, epoch, grace).await? => {
+                    told = Some(Instant::now());
+                    deadline = Instant::now() + stop.timeout + STOP_SLACK;
+                }
+                // The pod has changed meanwhile, or is told already.
+                None | Some(_) => {}
+            }
+            if Instant::now() > deadline {
+                let why = if seen.reason.is_empty() { format!("{:?}", seen.state) } else { seen.reason };
+                return Err(RemoteError::could_not_ask(format!(
+                    "the stop is ordered and stands in the pod {}, and no kubelet has confirmed an end yet: {why}",
+                    handle.name
+                )));
+            }
+            tokio::time::sleep(STOP_LOOK).await;
+        }
+    }
+
+    /// Sends a signal of choice and waits for the end that it leads to. The kubelet itself sends only the one that the
+    /// image names.
+    async fn signal_and_wait(&self, handle: &HandleV1, stop: &StopTask) {
+        let name = stop.signal.trim_start_matches("SIG");
+        if let Err(why) = crate::exec::signal(&self.api, &handle.name, name).await {
+            tracing::warn!(pod = handle.name, signal = stop.signal, %why, "the signal cannot be sent; the pod ends");
+            return;
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < stop.timeout {
+            tokio::time::sleep(STOP_LOOK).await;
+            match self.look_at(handle).await {
+                Ok(Some((pod, marks))) if self.see(&pod, &marks).state == InstanceState::Running => {}
+                _ => return,
+            }
+        }
+    }
+
+    /// Orders the end in the pod itself, where it stands whoever manages it. False: the pod has changed, look again.
+    ///
+    /// A deadline ends the container as a deletion would, and leaves its log, but takes the grace period with which the
+    /// pod was made. A deletion brings its own, and takes the log with it.
+    async fn order(&self, pod: Pod, marks: Marks, epoch: u64, grace: u64) -> Answer<bool> {
+        let by_deadline = |pod: &Pod| {
+            let own = pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds);
+            look::node(pod).is_some() && own.and_then(|own| u64::try_from(own).ok()) == Some(grace)
+        };
+        let is_due = |pod: &Pod| pod.spec.as_ref().and_then(|s| s.active_deadline_seconds) == Some(1);
+        let mark = |pod: &Pod| {
+            let mut all = Vec::new();
+            if !Marks::of(pod).is_some_and(|m| m.stop) {
+                all.push(annotation("add", marks::STOP, &epoch.to_string()));
+            }
+            // It counts from the start on a node; a pod without a node is deleted below.
+            if by_deadline(pod) && !is_due(pod) {
+                all.push(json!({"op": "add", "path": "/spec/activeDeadlineSeconds", "value": 1}));
+            }
+            all
+        };
+        let (pod, _) = self.change(pod, marks, epoch, mark).await?;
+        if by_deadline(&pod) {
+            return Ok(is_due(&pod));
+        }
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        let placed = look::node(&pod).is_some();
+        // Only as it was seen: it must not be placed meanwhile. A pod on a node changes all the time, and stays there.
+        let version = pod.metadata.resource_version.as_deref().filter(|_| !placed);
+        match self.api.delete_pod(name, uid(&pod), version, placed.then_some(grace)).await {
+            Ok(()) => Ok(true),
+            Err(Trouble::Moved | Trouble::Absent) => Ok(false),
+            Err(other) => Err(other.into()),
+        }
+    }
+
+    fn forget_at(&self) -> String {
+        let at = jiff::Timestamp::now() + self.config.keep_sealed;
+        at.to_string()
+    }
+
+    pub(crate) async fn seal(&self, key: &str, epoch: u64, owner: &str) -> Answer<Option<(RemoteHandle, Observation)>> {
+        let name = marks::name(key);
+        let stone = plan::tombstone(key, epoch, owner, &self.forget_at());
+        let pod = match self.api.create_pod(&name, &stone).await {
+            Ok(pod) => pod,
+            Err(refused @ (Trouble::Invalid(_) | Trouble::Wrong(_))) => return Err(refused.into()),
+            Err(trouble) => match self.api.pod(&name).await {
+                Ok(Some(pod)) => pod,
+                _ => return Err(trouble.into()),
+            },
+        };
+        let marks = Self::ours(&pod, key, owner)?;
+        if marks.done.is_some() {
+            self.bury(&pod).await?;
+            return Ok(None);
+        }
+        let (pod, marks) = self.change(pod, marks, epoch, |_| Vec::new()).await?;
+        Ok(Some((self.handle(&pod, &marks).remote_handle()?, self.see(&pod, &marks))))
+    }
+
+    /// Deletes what is done with. The object stays, held, and keeps the name.
+    pub(crate) async fn bury(&self, pod: &Pod) -> Answer<()> {
+        if pod.metadata.deletion_timestamp.is_some() {
+            return Ok(());
+        }
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        match self.api.delete_pod(name, uid(pod), None, None).await {
+            Ok(()) | Err(Trouble::Absent | Trouble::Moved) => Ok(()),
+            Err(other) => Err(other.into()),
+        }
+    }
+
+    pub(crate) async fn acknowledge(&self, handle: &HandleV1, epoch: u64) -> Answer<()> {
+        let Some((pod, marks)) = self.look_at(handle).await? else {
+            return match self.missing(handle).await {
+                seen if seen.state == InstanceState::Unknown => Err(RemoteError::could_not_ask(seen.reason)),
+                _ => Ok(()),
+            };
+        };
+        let (pod, _) = if marks.done.is_some() {
+            (pod, marks)
+        } else {
+            let seen = self.see(&pod, &marks);
+            match seen.state {
+                InstanceState::Exited | InstanceState::Gone => {}
+                InstanceState::Unknown => return Err(RemoteError::could_not_ask(seen.reason)),
+                _ => {
+                    return Err(RemoteError::wrong_request(format!("the instance {} has not ended", handle.key)));
+                }
+            }
+            let done = |_: &Pod| {
+                let path = format!("/metadata/labels/{}", marks::DONE.replace('/', "~1"));
+                vec![
+                    json!({"op": "add", "path": path, "value": "acknowledged"}),
+                    annotation("add", marks::FORGET, &self.forget_at()),
+                ]
+            };
+            self.change(pod, marks, epoch, done).await?
+        };
+        self.bury(&pod).await?;
+        // It may hold secrets, and the pod keeps its name for a while.
+        self.api.delete_secret(&handle.name).await?;
+        Ok(())
+    }
+
+    pub(crate) async fn refresh(&self, handle: &HandleV1, epoch: u64, bundle: &Bundle) -> Answer<()> {
+        let (pod, marks) = self.claim(handle, epoch).await?;
+        let seen = self.see(&pod, &marks);
+        match seen.state {
+            InstanceState::Exited | InstanceState::Gone => {
+                return Err(RemoteError::wrong_request(format!("the instance {} has ended", handle.key)));
+            }
+            InstanceState::Unknown => return Err(RemoteError::could_not_ask(seen.reason)),
+            InstanceState::Creating | InstanceState::Running => {}
+        }
+        for _ in 0..TRIES {
+            let Some(mut secret) = self.api.secret(&handle.name).await? else {
+                return Err(RemoteError::wrong_request("the instance was made without files, so none can be renewed"));
+            };
+            // The epoch in the secret refuses what a replaced manager has read before it was replaced.
+            let accepted = secret.metadata.annotations.as_ref().and_then(|all| all.get(marks::EPOCH)?.parse().ok());
+            if let Some(accepted) = accepted.filter(|accepted| *accepted > epoch) {
+                return Err(RemoteError::StaleEpoch { given: epoch, accepted });
+            }
+            secret.metadata.annotations.get_or_insert_default().insert(marks::EPOCH.into(), epoch.to_string());
+            let data = secret.data.take().unwrap_or_default().into_iter().map(|(key, value)| (key, value.0)).collect();
+            let data = files::renewed(data, bundle)?;
+            secret.data = Some(data.into_iter().map(|(key, value)| (key, k8s_openapi::ByteString(value))).collect());
+            match self.api.replace_secret(&handle.name, &secret).await {
+                Ok(()) => {
+                    // A change of the pod makes its kubelet look at once rather than within a minute.
+                    let stamp = jiff::Timestamp::now().to_string();
+                    let told = |_: &Pod| vec![annotation("add", marks::REFRESHED, &stamp)];
+                    return self.change(pod, marks, epoch, told).await.map(drop);
+                }
+                Err(Trouble::Moved) => {}
+                Err(other) => return Err(other.into()),
+            }
+        }
+        Err(RemoteError::could_not_ask("somebody else changes the secret all the time; it is tried again"))
+    }
+}

@@ -1,0 +1,502 @@
+//! An API server in memory: unique names, versions, conditional patches, finalizers, watches; and faults on order.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::State as Shared;
+use axum::http::{Method, StatusCode, Uri};
+use axum::response::{IntoResponse as _, Response};
+use driver_sdk::config::Config;
+use driver_sdk::{AgentConfig, Ensure, Observation, RemoteDriver as _, RemoteHandle, StopTask};
+use kubernetes::Driver;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+/// What comes instead of the server's own answer.
+#[derive(Clone)]
+pub(crate) enum Said {
+    Status(u16, &'static str, &'static str),
+    Text(u16, &'static str),
+    /// The first half of the answer, then the end of the connection.
+    Truncated,
+    /// No answer at all.
+    Silence,
+    /// The request takes effect twice, as behind a proxy that repeats it.
+    Doubled,
+}
+
+/// A fault.
+pub(crate) struct Fault {
+    pub(crate) method: Method,
+    /// A part of path and query.
+    pub(crate) path: &'static str,
+    pub(crate) said: Said,
+    /// The request takes effect all the same.
+    pub(crate) after: bool,
+    pub(crate) times: usize,
+}
+
+/// What happens between a manager's look and its call.
+pub(crate) type Meanwhile = Box<dyn FnOnce(&mut Store) + Send>;
+
+/// What the server has.
+#[derive(Default)]
+pub(crate) struct Store {
+    pub(crate) pods: BTreeMap<String, Value>,
+    pub(crate) secrets: BTreeMap<String, Value>,
+    pub(crate) cluster: String,
+    /// Method, path and query of each call.
+    pub(crate) calls: Vec<String>,
+    /// Bodies of deletions.
+    pub(crate) deletions: Vec<Value>,
+    pub(crate) faults: Vec<Fault>,
+    /// Before the next call of this method takes effect.
+    pub(crate) meanwhile: Vec<(Method, Meanwhile)>,
+    pub(crate) log: String,
+    version: u64,
+    uids: u64,
+    events: Vec<(u64, &'static str, Value)>,
+    /// Watches from older versions than this are refused.
+    compacted: u64,
+    /// Pods that were made, ever.
+    pub(crate) made: usize,
+    /// Watches end when it grows.
+    cut: u64,
+}
+
+/// The running server.
+pub(crate) struct Api {
+    pub(crate) store: Arc<Mutex<Store>>,
+    changed: Arc<Notify>,
+    port: u16,
+    serving: Mutex<Option<tokio::task::JoinHandle<()>>>,
+    dir: tempfile::TempDir,
+}
+
+fn failure(code: u16, reason: &str, message: &str, name: &str) -> (u16, Value) {
+    let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason,
+        "message": message, "details": {"name": name, "kind": "pods"}});
+    (code, body)
+}
+
+/// Applies a JSON patch as far as the driver uses it.
+fn patched(mut object: Value, operations: &[Value]) -> Option<Value> {
+    for one in operations {
+        let path = one["path"].as_str()?;
+        let (parent, last) = path.rsplit_once('/')?;
+        let last = last.replace("~1", "/");
+        match one["op"].as_str()? {
+            "test" => {
+                if object.pointer(path)? != &one["value"] {
+                    return None;
+                }
+            }
+            "add" | "replace" => match object.pointer_mut(parent)? {
+                Value::Object(fields) => {
+                    if one["op"] == "replace" && !fields.contains_key(&last) {
+                        return None;
+                    }
+                    fields.insert(last, one["value"].clone());
+                }
+                _ => return None,
+            },
+            "remove" => match object.pointer_mut(parent)? {
+                Value::Array(items) => {
+                    let at = last.parse::<usize>().ok().filter(|at| *at < items.len())?;
+                    items.remove(at);
+                }
+                Value::Object(fields) => drop(fields.remove(&last)?),
+                _ => return None,
+            },
+            _ => return None,
+        }
+    }
+    Some(object)
+}
+
+fn selected(pod: &Value, selector: &str) -> bool {
+    let labels = &pod["metadata"]["labels"];
+    selector.split(',').filter(|s| !s.is_empty()).all(|one| match (one.strip_prefix('!'), one.split_once('=')) {
+        (Some(name), _) => labels.get(name).is_none(),
+        (None, Some((name, value))) => labels[name] == value,
+        (None, None) => labels.get(one).is_some(),
+    })
+}
+
+fn plain(text: &str) -> String {
+    let (bytes, mut out, mut at) = (text.as_bytes(), Vec::new(), 0);
+    while at < bytes.len() {
+        if bytes[at] == b'%' {
+            out.push(u8::from_str_radix(&text[at + 1..at + 3], 16).expect("hexadecimal"));
+            at += 3;
+        } else {
+            out.push(bytes[at]);
+            at += 1;
+        }
+    }
+    String::from_utf8(out).expect("text")
+}
+
+impl Store {
+    /// Records a change.
+    pub(crate) fn put(&mut self, kind: &'static str, mut pod: Value) -> Value {
+        self.version += 1;
+        pod["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        let name = pod["metadata"]["name"].as_str().expect("a name").to_owned();
+        if kind == "DELETED" {
+            self.pods.remove(&name);
+        } else {
+            self.pods.insert(name, pod.clone());
+        }
+        self.events.push((self.version, kind, pod.clone()));
+        pod
+    }
+
+    /// Changes a pod as its kubelet would, or a person.
+    pub(crate) fn change(&mut self, name: &str, change: impl FnOnce(&mut Value)) {
+        let mut pod = self.pods.get(name).cloned().expect("a pod");
+        change(&mut pod);
+        self.put("MODIFIED", pod);
+    }
+
+    /// Events before now cannot be had any more.
+    pub(crate) fn compact(&mut self) {
+        self.compacted = self.version;
+        self.events.clear();
+    }
+
+    fn create(&mut self, body: &Value) -> (u16, Value) {
+        let name = body["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        if self.pods.contains_key(&name) {
+            return failure(409, "AlreadyExists", &format!("pods {name:?} already exists"), &name);
+        }
+        self.uids += 1;
+        self.made += 1;
+        let mut pod = body.clone();
+        pod["metadata"]["uid"] = json!(format!("uid-{}", self.uids));
+        pod["metadata"]["namespace"] = json!("tasks");
+        pod["status"] = json!({"phase": "Pending",
+            "conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]});
+        (201, self.put("ADDED", pod))
+    }
+
+    fn delete(&mut self, name: &str, body: &Value) -> (u16, Value) {
+        self.deletions.push(body.clone());
+        let Some(pod) = self.pods.get(name).cloned() else {
+            return failure(404, "NotFound", "not found", name);
+        };
+        for field in ["uid", "resourceVersion"] {
+            let wanted = &body["preconditions"][field];
+            if !wanted.is_null() && wanted != &pod["metadata"][field] {
+                return failure(409, "Conflict", "Precondition failed", name);
+            }
+        }
+        let mut pod = pod;
+        if pod["metadata"]["deletionTimestamp"].is_null() {
+            pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        }
+        let kept = pod["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());
+        (200, self.put(if kept { "MODIFIED" } else { "DELETED" }, pod))
+    }
+
+    fn patch(&mut self, name: &str, body: &Value) -> (u16, Value) {
+        let Some(pod) = self.pods.get(name).cloned() else {
+            return failure(404, "NotFound", "not found", name);
+        };
+        let Some(now) = patched(pod, body.as_array().expect("operations")) else {
+            return failure(422, "Invalid", "the server rejected our request due to an error in our request", name);
+        };
+        let held = now["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());
+        let goes = !now["metadata"]["deletionTimestamp"].is_null() && !held;
+        (200, self.put(if goes { "DELETED" } else { "MODIFIED" }, now))
+    }
+
+    fn list(&self, query: &BTreeMap<String, String>) -> (u16, Value) {
+        let selector = query.get("labelSelector").map_or("", String::as_str);
+        let after = query.get("continue").cloned().unwrap_or_default();
+        let limit: usize = query.get("limit").and_then(|l| l.parse().ok()).unwrap_or(usize::MAX);
+        let mut rest = self.pods.iter().filter(|(name, pod)| **name > after && selected(pod, selector));
+        let page: Vec<_> = rest.by_ref().take(limit).collect();
+        let next = rest.next().and(page.last()).map(|(name, _)| (*name).clone()).unwrap_or_default();
+        let items: Vec<&Value> = page.iter().map(|(_, pod)| *pod).collect();
+        (
+            200,
+            json!({"kind": "PodList", "apiVersion": "v1",
+            "metadata": {"resourceVersion": self.version.to_string(), "continue": next}, "items": items}),
+        )
+    }
+
+    fn secret(&mut self, method: &Method, name: &str, body: &Value) -> (u16, Value) {
+        let absent = || failure(404, "NotFound", "not found", name);
+        match method.as_str() {
+            "POST" => {
+                let name = body["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+                if self.secrets.contains_key(&name) {
+                    return failure(409, "AlreadyExists", "already exists", &name);
+                }
+                self.secrets.insert(name, body.clone());
+                (201, body.clone())
+            }
+            "PUT" => {
+                self.secrets.insert(name.to_owned(), body.clone());
+                (200, body.clone())
+            }
+            "DELETE" => self.secrets.remove(name).map_or_else(absent, |_| (200, json!({"kind": "Status"}))),
+            _ => self.secrets.get(name).map_or_else(absent, |secret| (200, secret.clone())),
+        }
+    }
+
+    fn answer(&mut self, method: &Method, path: &str, query: &BTreeMap<String, String>, body: &Value) -> (u16, Value) {
+        let parts: Vec<&str> = path.split('/').filter(|p| !p.is_empty()).collect();
+        let name = parts.get(5).copied().unwrap_or_default();
+        match (method.as_str(), parts.get(4).copied()) {
+            ("GET", None) => {
+                (200, json!({"kind": "Namespace", "metadata": {"name": "kube-system", "uid": self.cluster}}))
+            }
+            (_, Some("secrets")) => self.secret(method, name, body),
+            ("POST", Some("pods")) => self.create(body),
+            ("DELETE", Some("pods")) => self.delete(name, body),
+            ("PATCH", Some("pods")) => self.patch(name, body),
+            ("GET", Some("pods")) if name.is_empty() => self.list(query),
+            ("GET", Some("pods")) => match self.pods.get(name) {
+                Some(pod) => (200, pod.clone()),
+                None => failure(404, "NotFound", &format!("pods {name:?} not found"), name),
+            },
+            _ => failure(404, "NotFound", "the server could not find the requested resource", ""),
+        }
+    }
+}
+
+fn written(code: u16, text: String) -> Response {
+    (StatusCode::from_u16(code).expect("a status"), [("content-type", "application/json")], text).into_response()
+}
+
+/// A watch: the events since a version, and what comes.
+fn watching(api: Arc<Mutex<Store>>, changed: Arc<Notify>, query: BTreeMap<String, String>) -> Response {
+    let from: u64 = query.get("resourceVersion").and_then(|v| v.parse().ok()).unwrap_or(0);
+    let selector = query.get("labelSelector").cloned().unwrap_or_default();
+    let cut = api.lock().expect("unpoisoned").cut;
+    let stream = futures::stream::unfold((from, false), move |(at, over)| {
+        let (api, changed, selector) = (api.clone(), changed.clone(), selector.clone());
+        async move {
+            if over {
+                return None;
+            }
+            loop {
+                let waiting = changed.notified();
+                let mut waiting = std::pin::pin!(waiting);
+                waiting.as_mut().enable();
+                {
+                    let store = api.lock().expect("unpoisoned");
+                    if store.cut != cut {
+                        return None;
+                    }
+                    if at < store.compacted {
+                        let (_, status) = failure(410, "Expired", "too old resource version", "");
+                        return Some((json!({"type": "ERROR", "object": status}), (at, true)));
+                    }
+                    let next = store.events.iter().find(|(version, ..)| *version > at).cloned();
+                    if let Some((version, kind, pod)) = next {
+                        // Out of the selection is a deletion to whoever watches it.
+                        let kind = if selected(&pod, &selector) { kind } else { "DELETED" };
+                        return Some((json!({"type": kind, "object": pod}), (version, false)));
+                    }
+                }
+                waiting.await;
+            }
+        }
+    });
+    use futures::StreamExt as _;
+    let lines = stream.map(|event| Ok::<_, std::convert::Infallible>(format!("{event}\n")));
+    Response::new(Body::from_stream(lines))
+}
+
+type Both = (Arc<Mutex<Store>>, Arc<Notify>);
+
+async fn serve(Shared((api, changed)): Shared<Both>, method: Method, uri: Uri, body: Bytes) -> Response {
+    let query: BTreeMap<String, String> = uri
+        .query()
+        .unwrap_or_default()
+        .split('&')
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(name, value)| (name.to_owned(), plain(value)))
+        .collect();
+    let json: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let (said, after) = {
+        let mut store = api.lock().expect("unpoisoned");
+        store.calls.push(format!("{method} {uri}"));
+        if let Some(at) = store.meanwhile.iter().position(|(m, _)| *m == method) {
+            let (_, happens) = store.meanwhile.remove(at);
+            happens(&mut store);
+        }
+        let whole = uri.to_string();
+        let fault = store.faults.iter_mut().find(|f| f.times > 0 && f.method == method && whole.contains(f.path));
+        match fault {
+            Some(fault) => {
+                fault.times -= 1;
+                (Some(fault.said.clone()), fault.after)
+            }
+            None => (None, true),
+        }
+    };
+    if query.contains_key("watch") && said.is_none() {
+        return watching(api, changed, query);
+    }
+    if uri.path().ends_with("/log") && said.is_none() {
+        return written(200, api.lock().expect("unpoisoned").log.clone());
+    }
+    let answer = || api.lock().expect("unpoisoned").answer(&method, uri.path(), &query, &json);
+    let mut own = if after { answer() } else { (200, json!({})) };
+    if matches!(said, Some(Said::Doubled)) {
+        own = answer();
+    }
+    changed.notify_waiters();
+    match said {
+        None | Some(Said::Doubled) => written(own.0, own.1.to_string()),
+        Some(Said::Status(code, reason, message)) => written(code, failure(code, reason, message, "").1.to_string()),
+        Some(Said::Text(code, text)) => written(code, text.to_owned()),
+        Some(Said::Truncated) => {
+            let text = own.1.to_string();
+            written(own.0, text[..text.len() / 2].to_owned())
+        }
+        Some(Said::Silence) => {
+            tokio::time::sleep(Duration::from_secs(3600)).await;
+            written(500, String::new())
+        }
+    }
+}
+
+impl Api {
+    pub(crate) async fn start() -> Api {
+        let store = Store { cluster: "cluster-1".into(), ..Store::default() };
+        let dir = tempfile::tempdir().expect("a directory");
+        let api = Api {
+            store: Arc::new(Mutex::new(store)),
+            changed: Arc::default(),
+            port: testkit::free_port(),
+            serving: Mutex::default(),
+            dir,
+        };
+        let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": format!("http://127.0.0.1:{}", api.port)}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "tasks"}}]});
+        std::fs::write(api.dir.path().join("config"), config.to_string()).expect("written");
+        api.come().await;
+        api
+    }
+
+    pub(crate) async fn come(&self) {
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", self.port)).await.expect("bound");
+        let router = axum::Router::new().fallback(serve).with_state((self.store.clone(), self.changed.clone()));
+        let serving = tokio::spawn(async move { axum::serve(listener, router).await.expect("served") });
+        *self.serving.lock().expect("unpoisoned") = Some(serving);
+    }
+
+    /// Goes away with all connections.
+    pub(crate) async fn go(&self) {
+        let serving = self.serving.lock().expect("unpoisoned").take();
+        if let Some(serving) = serving {
+            serving.abort();
+            let _ = serving.await;
+        }
+        self.cut();
+        // A connection that is kept is no other server: every call is refused from here on.
+        let mut store = self.store();
+        store.faults.clear();
+        for method in [Method::GET, Method::POST, Method::PATCH, Method::DELETE] {
+            store.faults.push(Fault {
+                method,
+                path: "",
+                said: Said::Text(502, "away"),
+                after: false,
+                times: usize::MAX,
+            });
+        }
+    }
+
+    /// Ends all watches.
+    pub(crate) fn cut(&self) {
+        self.store().cut += 1;
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn store(&self) -> MutexGuard<'_, Store> {
+        self.store.lock().expect("unpoisoned")
+    }
+
+    /// A change that watches see.
+    pub(crate) fn change(&self, name: &str, change: impl FnOnce(&mut Value)) {
+        self.store().change(name, change);
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn say(&self, method: Method, path: &'static str, said: Said, after: bool, times: usize) {
+        self.store().faults.push(Fault { method, path, said, after, times });
+    }
+
+    pub(crate) fn options(&self) -> Value {
+        json!({"enabled": true, "kubeconfig": self.dir.path().join("config"), "request_timeout": "1s", "pulse": "1s"})
+    }
+
+    pub(crate) async fn manager_with(&self, options: Value) -> Result<Driver, driver_sdk::Error> {
+        let driver = Driver::new();
+        let config = Config::new(rmp_serde::to_vec(&options).expect("bytes"));
+        driver.set_config(config, Some(AgentConfig::default())).await?;
+        Ok(driver)
+    }
+
+    pub(crate) async fn manager(&self) -> Driver {
+        self.manager_with(self.options()).await.expect("configured")
+    }
+
+    /// What a kubelet says of a pod that runs.
+    pub(crate) fn runs(&self, name: &str) {
+        self.change(name, |pod| {
+            pod["spec"]["nodeName"] = json!("n1");
+            pod["status"] = json!({"phase": "Running", "podIP": "10.0.0.9",
+                "containerStatuses": [container(json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}}))]});
+        });
+    }
+
+    /// What a kubelet says of a pod that has ended.
+    pub(crate) fn ends(&self, name: &str, code: i32) {
+        self.change(name, |pod| {
+            pod["status"]["phase"] = json!(if code == 0 { "Succeeded" } else { "Failed" });
+            let state =
+                json!({"terminated": {"exitCode": code, "reason": "Error", "finishedAt": "2026-01-01T00:01:00Z"}});
+            pod["status"]["containerStatuses"] = json!([container(state)]);
+        });
+    }
+}
+
+impl Drop for Api {
+    fn drop(&mut self) {
+        if let Some(serving) = self.serving.lock().expect("unpoisoned").take() {
+            serving.abort();
+        }
+    }
+}
+
+pub(crate) fn container(state: Value) -> Value {
+    json!({"name": "task", "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": state})
+}
+
+pub(crate) fn ensure(key: &str, epoch: u64) -> Ensure {
+    let options = json!({"image": "i", "command": "run", "grace_period": "5s"});
+    let mut request = Ensure { key: key.into(), epoch, owner: "o".into(), slot: "s".into(), ..Ensure::default() };
+    request.task.name = "t".into();
+    request.task.env.insert("TOKEN".into(), "hidden".into());
+    request.task.msgpack_driver_config = rmp_serde::to_vec(&options).expect("bytes");
+    request
+}
+
+pub(crate) fn stop() -> StopTask {
+    StopTask { signal: String::new(), timeout: Duration::from_secs(5) }
+}
+
+pub(crate) async fn look(driver: &Driver, handle: &RemoteHandle) -> Observation {
+    driver.observe(std::slice::from_ref(handle)).await.expect("observed").remove(0)
+}

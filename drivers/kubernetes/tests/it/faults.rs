@@ -1,0 +1,187 @@
+//! Lost, doubled, garbled and refused answers: one pod for each key, and never a word about what is not known.
+
+use axum::http::Method;
+use driver_sdk::{Bundle, BundleFile, InstanceState, RemoteDriver as _, RemoteError};
+use serde_json::json;
+
+use crate::fake::{Api, Said, ensure, look, stop};
+
+const POD: &str = "drover-k";
+
+/// Answers that say nothing.
+fn unclear() -> Vec<(&'static str, Said)> {
+    vec![
+        ("throttled", Said::Status(429, "TooManyRequests", "slow down")),
+        ("an error", Said::Status(500, "InternalError", "etcdserver: request timed out")),
+        ("a webhook that is away", Said::Status(500, "InternalError", "failed calling webhook")),
+        ("too old", Said::Status(410, "Expired", "too old")),
+        ("an old copy", Said::Status(504, "Timeout", "Too large resource version")),
+        ("bad credentials", Said::Status(401, "Unauthorized", "Unauthorized")),
+        ("no permission", Said::Status(403, "Forbidden", "User \"u\" cannot get resource \"pods\"")),
+        ("a proxy without the server", Said::Text(502, "<html>Bad Gateway</html>")),
+        ("a proxy that knows nothing", Said::Text(404, "404 page not found")),
+        ("another resource", Said::Status(404, "NotFound", "the server could not find the requested resource")),
+        ("garbage", Said::Text(200, "\u{1}\u{2} no JSON")),
+        ("an empty object", Said::Text(200, "{}")),
+        ("half an answer", Said::Truncated),
+        ("silence", Said::Silence),
+    ]
+}
+
+#[tokio::test]
+async fn no_unclear_answer_says_that_a_task_has_ended() {
+    let api = Api::start().await;
+    let driver = api.manager().await;
+    let made = driver.ensure(ensure("k", 1)).await.expect("made");
+    api.runs(POD);
+    for (what, said) in unclear() {
+        api.store().faults.clear();
+        api.say(Method::GET, "/pods", said, true, usize::MAX);
+        let seen = look(&driver, &made.handle).await;
+        assert_eq!(seen.state, InstanceState::Unknown, "{what}: {seen:?}");
+        assert!(!seen.reason.is_empty(), "{what}");
+        let found = driver.find("k", "o").await;
+        assert!(matches!(found, Err(RemoteError::CouldNotAsk(_))), "{what}: {found:?}");
+        let listed = driver.list("o", "", 0).await;
+        // A page without items is what a garbled answer must not become.
+        assert!(matches!(listed, Err(RemoteError::CouldNotAsk(_))), "{what}: {listed:?}");
+        let stopped = driver.stop(&made.handle, 1, stop()).await;
+        assert!(matches!(stopped, Err(RemoteError::CouldNotAsk(_))), "{what}: {stopped:?}");
+        let acknowledged = driver.acknowledge(&made.handle, 1).await;
+        assert!(matches!(acknowledged, Err(RemoteError::CouldNotAsk(_))), "{what}: {acknowledged:?}");
+    }
+    api.store().faults.clear();
+    assert_eq!(look(&driver, &made.handle).await.state, InstanceState::Running);
+}
+
+#[tokio::test]
+async fn a_create_whose_answer_is_lost_makes_one_pod() {
+    let all = unclear().into_iter().chain([("twice", Said::Doubled)]);
+    for (what, said) in all {
+        let api = Api::start().await;
+        let driver = api.manager().await;
+        api.say(Method::POST, "/pods", said, true, 1);
+        let ensured = driver.ensure(ensure("k", 1)).await.expect(what);
+        assert_eq!(api.store().made, 1, "{what}");
+        assert_eq!(ensured.observed.state, InstanceState::Creating, "{what}");
+        assert_eq!(api.store().pods[POD]["spec"]["schedulingGates"], json!([]), "{what}");
+        let next = api.manager().await;
+        assert_eq!(next.ensure(ensure("k", 2)).await.expect(what).handle, ensured.handle, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn a_create_that_was_not_taken_makes_nothing_and_is_tried_again() {
+    for (what, said) in unclear() {
+        let api = Api::start().await;
+        let driver = api.manager().await;
+        api.say(Method::POST, "/pods", said, false, 1);
+        let refused = driver.ensure(ensure("k", 1)).await;
+        assert!(matches!(refused, Err(RemoteError::CouldNotAsk(_))), "{what}: {refused:?}");
+        assert!(api.store().pods.is_empty(), "{what}");
+        assert!(driver.ensure(ensure("k", 1)).await.expect(what).created, "{what}");
+    }
+    let api = Api::start().await;
+    let driver = api.manager().await;
+    let full = Said::Status(403, "Forbidden", "pods \"drover-k\" is forbidden: exceeded quota: q");
+    api.say(Method::POST, "/pods", full, false, 1);
+    assert!(matches!(driver.ensure(ensure("k", 1)).await, Err(RemoteError::CouldNotAsk(_))));
+    let wrong = Said::Status(422, "Invalid", "spec.containers[0].image: Required value");
+    api.say(Method::POST, "/pods", wrong, false, 1);
+    assert!(matches!(driver.ensure(ensure("k", 1)).await, Err(RemoteError::WrongRequest(_))));
+}
+
+#[tokio::test]
+async fn a_manager_that_dies_in_a_create_leaves_a_pod_that_waits_for_the_next() {
+    for path in ["/secrets", "/pods/drover-k"] {
+        let api = Api::start().await;
+        let (first, second) = (api.manager().await, api.manager().await);
+        let method = if path == "/secrets" { Method::POST } else { Method::PATCH };
+        api.say(method, path, Said::Status(500, "InternalError", "dead"), false, 1);
+        assert!(matches!(first.ensure(ensure("k", 1)).await, Err(RemoteError::CouldNotAsk(_))));
+        assert_eq!(api.store().pods[POD]["spec"]["schedulingGates"].as_array().map(Vec::len), Some(1));
+        // Whoever looks sees that it is being made; the create of the next manager goes on.
+        let (_, seen) = second.find("k", "o").await.expect("found");
+        assert_eq!(seen.state, InstanceState::Creating);
+        second.ensure(ensure("k", 2)).await.expect("made");
+        let store = api.store();
+        assert_eq!(store.pods[POD]["spec"]["schedulingGates"], json!([]), "{path}");
+        assert_eq!((store.made, store.secrets.len()), (1, 1));
+    }
+}
+
+#[tokio::test]
+async fn a_pod_that_vanished_is_unknown_unless_its_end_was_seen() {
+    let api = Api::start().await;
+    let driver = api.manager().await;
+    let made = driver.ensure(ensure("k", 1)).await.expect("made");
+    api.runs(POD);
+    let running = api.store().pods[POD].clone();
+    // By a person, with the finalizer; or by a restore of the store.
+    api.store().pods.clear();
+    let seen = look(&driver, &made.handle).await;
+    assert_eq!(seen.state, InstanceState::Unknown);
+    assert!(seen.reason.contains("remote gone"), "{}", seen.reason);
+    assert!(matches!(driver.acknowledge(&made.handle, 1).await, Err(RemoteError::CouldNotAsk(_))));
+    // The same name with another UID is another instance.
+    let mut other = running.clone();
+    other["metadata"]["uid"] = json!("uid-other");
+    api.store().put("ADDED", other);
+    assert_eq!(look(&driver, &made.handle).await.state, InstanceState::Unknown);
+    api.store().put("MODIFIED", running);
+    api.ends(POD, 0);
+    assert_eq!(look(&driver, &made.handle).await.state, InstanceState::Exited);
+    api.store().pods.clear();
+    assert_eq!(look(&driver, &made.handle).await.state, InstanceState::Gone);
+}
+
+#[tokio::test]
+async fn another_cluster_under_the_address_says_nothing_of_absence() {
+    let api = Api::start().await;
+    let driver = api.manager().await;
+    assert_eq!(driver.describe().provider, "kubernetes/cluster-1/tasks");
+    api.store().cluster = "cluster-2".into();
+    let absent = driver.find("k", "o").await;
+    assert!(matches!(&absent, Err(RemoteError::CouldNotAsk(why)) if why.contains("cluster-2")), "{absent:?}");
+    let there = api.manager().await;
+    let made = there.ensure(ensure("k", 1)).await.expect("made");
+    let elsewhere = look(&driver, &made.handle).await;
+    assert_eq!(elsewhere.state, InstanceState::Unknown);
+}
+
+#[tokio::test]
+async fn a_node_does_not_begin_without_the_identity_of_the_cluster() {
+    let api = Api::start().await;
+    let denied = Said::Status(403, "Forbidden", "User \"u\" cannot get resource \"namespaces\"");
+    api.say(Method::GET, "/namespaces/kube-system", denied, false, usize::MAX);
+    let error = api.manager_with(api.options()).await.map(drop).expect_err("no identity").to_string();
+    assert!(error.contains("cluster"), "{error}");
+    let mut named = api.options();
+    named["cluster"] = json!("cluster-1");
+    let driver = api.manager_with(named.clone()).await.expect("configured");
+    assert_eq!(driver.describe().provider, "kubernetes/cluster-1/tasks");
+    assert!(matches!(driver.find("k", "o").await, Err(RemoteError::Gone(_))));
+    api.store().faults.clear();
+    named["cluster"] = json!("cluster-9");
+    assert!(api.manager_with(named).await.is_err(), "another cluster than the operator means");
+}
+
+#[tokio::test]
+async fn files_are_renewed_against_what_was_read_and_never_new() {
+    let api = Api::start().await;
+    let driver = api.manager().await;
+    let file =
+        |path: &str, data: &[u8]| Bundle::new(vec![BundleFile { path: path.into(), mode: 0o600, data: data.to_vec() }]);
+    let mut request = ensure("k", 1);
+    request.bundle = file("secrets/token", b"old");
+    let made = driver.ensure(request).await.expect("made");
+    api.runs(POD);
+    api.say(Method::PUT, "/secrets", Said::Status(409, "Conflict", "modified"), false, 1);
+    driver.refresh(&made.handle, 1, file("secrets/token", b"new")).await.expect("renewed");
+    let data = api.store().secrets[POD]["data"]["file.secrets_2ftoken"].clone();
+    assert_eq!(data, json!("bmV3"));
+    let stale = driver.refresh(&made.handle, 0, file("secrets/token", b"x")).await;
+    assert!(matches!(stale, Err(RemoteError::StaleEpoch { .. })), "{stale:?}");
+    let new = driver.refresh(&made.handle, 1, file("secrets/other", b"x")).await;
+    assert!(matches!(new, Err(RemoteError::WrongRequest(_))), "{new:?}");
+}

@@ -1,0 +1,123 @@
+//! One watch for all.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use driver_sdk::{InstanceState, Observation, RemoteDriver as _, RemoteHandle};
+use kubernetes::Driver;
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use crate::fake::{Api, ensure};
+
+/// A watch of one pod.
+struct Watch {
+    heard: mpsc::Receiver<Observation>,
+    watching: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.watching.abort();
+    }
+}
+
+impl Watch {
+    fn of(driver: &Arc<Driver>, handles: Vec<RemoteHandle>) -> Self {
+        let (sink, heard) = mpsc::channel(64);
+        let driver = driver.clone();
+        let watching = tokio::spawn(async move { driver.watch(handles, sink).await.expect("watched") });
+        Self { heard, watching }
+    }
+
+    async fn until(&mut self, state: InstanceState) -> Observation {
+        let waiting = async {
+            loop {
+                let seen = self.heard.recv().await.expect("the watch goes on");
+                if seen.state == state {
+                    return seen;
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(40), waiting).await.expect("in time")
+    }
+}
+
+fn calls(api: &Api, part: &str) -> usize {
+    api.store().calls.iter().filter(|call| call.contains(part)).count()
+}
+
+#[tokio::test]
+async fn fifty_are_seen_with_one_watch() {
+    let api = Api::start().await;
+    let driver = Arc::new(api.manager().await);
+    let mut handles = Vec::new();
+    for n in 0..50 {
+        handles.push(driver.ensure(ensure(&format!("k{n}"), 1)).await.expect("made").handle);
+    }
+    let mut watches: Vec<Watch> = handles.iter().map(|handle| Watch::of(&driver, vec![handle.clone()])).collect();
+    for watch in &mut watches {
+        watch.until(InstanceState::Creating).await;
+    }
+    for (n, watch) in watches.iter_mut().enumerate() {
+        api.runs(&format!("drover-k{n}"));
+        assert_eq!(watch.until(InstanceState::Running).await.address, "10.0.0.9");
+    }
+    for (n, watch) in watches.iter_mut().enumerate() {
+        api.ends(&format!("drover-k{n}"), 3);
+        assert_eq!(watch.until(InstanceState::Exited).await.exit.exit_code, 3);
+    }
+    assert_eq!(calls(&api, "watch=true"), 1);
+    let single = api.store().calls.iter().filter(|c| c.starts_with("GET") && c.contains("/pods/drover-")).count();
+    assert!(single <= 50, "{single} looks at single pods");
+}
+
+#[tokio::test]
+async fn a_watch_that_is_cut_or_too_old_begins_anew() {
+    let api = Api::start().await;
+    let driver = Arc::new(api.manager().await);
+    let made = driver.ensure(ensure("k", 1)).await.expect("made");
+    api.runs("drover-k");
+    let mut watch = Watch::of(&driver, vec![made.handle.clone()]);
+    watch.until(InstanceState::Running).await;
+    testkit::eventually("a watch", || calls(&api, "watch=true") == 1).await;
+    // Cut, and what happened meanwhile cannot be had.
+    {
+        let mut store = api.store();
+        store.change("drover-k", |pod| pod["status"]["phase"] = json!("Running"));
+        store.compact();
+    }
+    api.cut();
+    testkit::eventually("another watch", || calls(&api, "watch=true") >= 2).await;
+    api.ends("drover-k", 5);
+    assert_eq!(watch.until(InstanceState::Exited).await.exit.exit_code, 5);
+}
+
+#[tokio::test]
+async fn deleted_is_no_end_and_silence_is_unknown_until_it_is_over() {
+    let api = Api::start().await;
+    let driver = Arc::new(api.manager().await);
+    let (gone, stays) = (
+        driver.ensure(ensure("gone", 1)).await.expect("made").handle,
+        driver.ensure(ensure("stays", 1)).await.expect("made").handle,
+    );
+    api.runs("drover-gone");
+    api.runs("drover-stays");
+    let mut watch = Watch::of(&driver, vec![gone]);
+    let mut other = Watch::of(&driver, vec![stays]);
+    watch.until(InstanceState::Running).await;
+    other.until(InstanceState::Running).await;
+    testkit::eventually("a watch", || calls(&api, "watch=true") == 1).await;
+    {
+        let mut store = api.store();
+        let pod = store.pods["drover-gone"].clone();
+        store.put("DELETED", pod);
+    }
+    api.change("drover-stays", |pod| pod["status"]["hostIP"] = json!("1.1.1.1"));
+    assert!(watch.until(InstanceState::Unknown).await.reason.contains("removed"));
+    api.go().await;
+    other.until(InstanceState::Unknown).await;
+    api.store().faults.clear();
+    api.come().await;
+    other.until(InstanceState::Running).await;
+}

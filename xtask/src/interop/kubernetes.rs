@@ -1,0 +1,321 @@
+//! The driver `kubernetes` against a real Kubernetes: nodes, plugins, API server and kubelet are killed, the pod stays
+//! one and runs on.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::{
+    cluster::{Agent, Role, SHORT_LEASE, drover},
+    docker_jobs::{COUNTER, none_lost_or_doubled, numbers},
+    job::Job,
+    remote::{self, allocation, running},
+    suite,
+};
+use crate::{
+    builds,
+    local::{BOUND, kill, target_dir, until},
+    packages::{self, Skip, Wanted},
+    peer,
+    process::Run,
+    workspace,
+};
+
+/// The release of Kubernetes that the script builds.
+const VERSION: &str = "1.34.3";
+const IMAGE: &str = "peer.test/busybox:1";
+/// Namespace and account of the manifest that operators get.
+const NAMESPACE: &str = "drover-tasks";
+/// Pods that are not done with.
+const LIVE: &str = "drover.dev/owner,!drover.dev/done";
+
+/// What the suite fails on, and why.
+const KNOWN: &[(&str, &str)] = &[
+    ("exec/abort", "a command goes on when its session is closed: the API has no call that ends it"),
+    (
+        "logs/complete",
+        "the API has one stream for both outputs: what is written to standard error is on standard output",
+    ),
+    ("stop/result", "the first process of a container takes no SIGKILL from inside, and the API sends no signals"),
+];
+
+/// The check.
+pub(crate) fn check() -> Result<()> {
+    packages::need_root("kubelets and containers need root")?;
+    packages::need_go()?;
+    packages::need(&[
+        Wanted::new("openssl", "openssl"),
+        Wanted::new("curl", "curl"),
+        Wanted::new("ip", "iproute2"),
+        Wanted::new("nsenter", "util-linux"),
+    ])?;
+    if !Path::new("/sys/fs/cgroup/pids").exists() && !Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+        return Err(Skip::because("there are no cgroups that a kubelet could use").into());
+    }
+    let programs = programs()?;
+    builds::build(&["drover-driver-kubernetes"])?;
+    let plugin = target_dir().join("debug/drover-driver-kubernetes");
+    let cluster = Cluster::start(&programs)?;
+    cluster
+        .conforms(&plugin)
+        .with_context(|| format!("the conformance suite; logs of the cluster: {}", cluster.log()))?;
+    let server = Agent::start_as("k8s-server", Role::Server, &[], SHORT_LEASE)?;
+    let mut nodes = vec![cluster.node("k8s-n1", &server, &plugin)?];
+    let result = story(&server, &mut nodes, &plugin, &cluster);
+    let tails: Vec<String> = [&server].into_iter().chain(&nodes).map(Agent::log_tail).collect();
+    result.with_context(|| format!("the ends of the agents' logs:\n{}\n{}", tails.join("\n--\n"), cluster.log()))
+}
+
+/// The programs of the cluster, built once per target directory and version.
+fn programs() -> Result<PathBuf> {
+    let dir = target_dir().join("interop").join(format!("kubernetes-{VERSION}"));
+    fs::create_dir_all(target_dir().join("interop"))?;
+    peer::cached(&dir, |out| script(&["build", &out.display().to_string()]).run_patiently())
+}
+
+fn script(args: &[&str]) -> Run {
+    let file = workspace::root().join("xtask/interop/kubernetes/peer.sh").display().to_string();
+    let own = packages::go().ok().and_then(|go| go.parent().map(|dir| dir.display().to_string())).unwrap_or_default();
+    let path = format!("{}:{own}", std::env::var("PATH").unwrap_or_default());
+    Run::new("bash", [file.as_str()].iter().chain(args).copied()).env("PATH", path)
+}
+
+/// A running cluster of one node, and the account that the driver has there.
+struct Cluster {
+    dir: PathBuf,
+    kubectl: PathBuf,
+    account: PathBuf,
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        drop(script(&["stop", &self.dir.display().to_string()]).quiet().run());
+        drop(fs::remove_file(&self.account));
+    }
+}
+
+impl Cluster {
+    fn start(programs: &Path) -> Result<Self> {
+        let dir = std::env::temp_dir().join(format!("drover-k8s-{}", std::process::id()));
+        let account = dir.with_extension("account");
+        let cluster = Self { kubectl: programs.join("bin/kubectl"), account, dir };
+        script(&["start", &programs.display().to_string(), &cluster.dir.display().to_string()]).output()?;
+        // What operators get, to the letter.
+        let manifest = workspace::root().join("examples/kubernetes/rbac.yaml").display().to_string();
+        cluster.kubectl(&["apply", "-f", &manifest])?;
+        let token = cluster.kubectl(&["create", "token", "drover", "-n", NAMESPACE])?;
+        let admin = fs::read_to_string(cluster.dir.join("kubeconfig"))?;
+        let users = admin.find("users:").context("a kubeconfig with users")?;
+        let clusters = &admin[..users];
+        fs::write(
+            &cluster.account,
+            format!(
+                "{clusters}users: [{{name: drover, user: {{token: {}}}}}]\ncontexts: [{{name: drover, context: \
+                    {{cluster: peer, user: drover, namespace: {NAMESPACE}}}}}]\ncurrent-context: drover\n",
+                token.trim()
+            ),
+        )?;
+        Ok(cluster)
+    }
+
+    fn kubectl(&self, args: &[&str]) -> Result<String> {
+        let config = format!("--kubeconfig={}", self.dir.join("kubeconfig").display());
+        Run::new(&self.kubectl, [config.as_str()].iter().chain(args).copied()).output()
+    }
+
+    /// SIGKILL for a part of the cluster; what runs in pods runs on.
+    fn kill(&self, part: &str) -> Result<()> {
+        script(&["kill", &self.dir.display().to_string(), part]).run()
+    }
+
+    fn again(&self, part: &str) -> Result<()> {
+        script(&["again", &self.dir.display().to_string(), part]).run()
+    }
+
+    fn log(&self) -> String {
+        let lines = ["kube-apiserver", "n1.kubelet"].map(|part| {
+            let text = fs::read_to_string(self.dir.join(format!("log/{part}.log"))).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            lines[lines.len().saturating_sub(5)..].join("\n")
+        });
+        lines.join("\n--\n")
+    }
+
+    /// Body of the plugin's `config`.
+    fn plugin(&self) -> String {
+        format!("enabled = true\nkubeconfig = {:?}\npulse = \"1s\"", self.account)
+    }
+
+    fn node(&self, name: &str, server: &Agent, plugin: &Path) -> Result<Agent> {
+        let more = format!("plugin \"kubernetes\" {{\n  config {{\n{}\n  }}\n}}", self.plugin());
+        Agent::start_as(name, Role::Node(server), &[("kubernetes", plugin)], &more)
+    }
+
+    /// Pods of a selector, as JSON.
+    fn pods(&self, selector: &str) -> Result<Vec<Value>> {
+        let text = self.kubectl(&["get", "pods", "-n", NAMESPACE, "-l", selector, "-o", "json"])?;
+        Ok(serde_json::from_str::<Value>(&text)?["items"].as_array().cloned().unwrap_or_default())
+    }
+
+    /// UID and container of the only live pod.
+    fn one(&self) -> Result<(String, String)> {
+        let pods = self.pods(LIVE)?;
+        ensure!(pods.len() == 1, "one pod expected, there are {}", pods.len());
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        Ok((text(&pods[0]["metadata"]["uid"]), text(&pods[0]["status"]["containerStatuses"][0]["containerID"])))
+    }
+
+    fn until_empty(&self) -> Result<()> {
+        until("no live pod", BOUND, || Ok(self.pods(LIVE)?.is_empty().then_some(())))
+    }
+
+    /// Everything that hosts rely on, of the plugin as it is.
+    fn conforms(&self, plugin: &Path) -> Result<()> {
+        let (config, tasks) = (self.dir.join("plugin.hcl"), self.dir.join("tasks.json"));
+        fs::write(&config, self.plugin())?;
+        let task = |grace: &str, script: &str| {
+            json!({"image": IMAGE, "command": "/bin/sh",
+            "args": ["-c", script], "grace_period": grace})
+        };
+        let roles = json!({
+            "script": task("1s", "@SCRIPT@"),
+            "prints": task("1s", "printf %s '@TEXT@'"),
+            "stubborn": task("30s", "trap '' INT TERM; while :; do sleep 1; done"),
+            "fails": {"image": IMAGE, "runtime_class": "no-such-class"},
+        });
+        fs::write(&tasks, roles.to_string())?;
+        let report = suite::run(["-config".into(), config.into(), "-task".into(), tasks.into(), plugin.into()])?;
+        let known = |id: &str| KNOWN.iter().any(|(known, _)| *known == id);
+        let failed: Vec<_> = report.failed.iter().filter(|(id, _)| !known(id)).collect();
+        ensure!(failed.is_empty(), "{failed:#?}");
+        let stale: Vec<&str> = KNOWN.iter().map(|(id, _)| *id).filter(|id| !report.failed.contains_key(*id)).collect();
+        ensure!(stale.is_empty(), "in the list of known faults, and did not fail: {stale:?}");
+        ensure!(report.passed > 90, "too few checks passed: {}", report.passed);
+        eprintln!("    {} checks of the conformance suite passed", report.passed);
+        let left = self.pods(LIVE)?;
+        let running = left.iter().filter(|pod| pod["status"]["phase"] == "Running").count();
+        ensure!(running == 0, "the suite has left {running} pods running");
+        // What its failed checks have not acknowledged.
+        for pod in left {
+            let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+            self.kubectl(&["patch", "pod", "-n", NAMESPACE, name, "--type=json", "-p", LET_GO])?;
+            self.kubectl(&["delete", "pod", "-n", NAMESPACE, name, "--ignore-not-found", "--wait=false"])?;
+        }
+        self.until_empty()
+    }
+}
+
+/// The line of the driver's page.
+const LET_GO: &str = r#"[{"op":"remove","path":"/metadata/finalizers"}]"#;
+
+fn story(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cluster: &Cluster) -> Result<()> {
+    server.until_healthy(&["kubernetes"], 1)?;
+    server.submit(&job())?;
+    let first = until("a running instance", BOUND, || running(server))?;
+    let pod = cluster.one()?;
+    ensure!(first["ProviderId"].as_str().is_some_and(|id| id.starts_with(&format!("{NAMESPACE}/drover-"))), "{first}");
+    let status = drover(&server.address(), &["remote", "status", "far"])?;
+    ensure!(status.to_lowercase().contains("exactly one"), "the guarantee is another one: {status}");
+    let alloc = allocation(server)?;
+    counts(server, &alloc)?;
+    let said = server.exec(&alloc, &["/bin/sh", "-c", "echo $GREETING; cat /secrets/token; exit 5"])?;
+    ensure!((said.0, said.1.as_str()) == (5, "hello\nfetched\n"), "exec answered {said:?}");
+    server.put(&format!("/v1/client/allocation/{alloc}/signal"), &json!({"Task": "t", "Signal": "SIGUSR1"}))?;
+    until("the signal's echo", BOUND, || Ok(server.output(&alloc, "stdout")?.contains("got-usr1").then_some(())))?;
+
+    // A drain with room.
+    nodes.push(cluster.node("k8s-n2", server, plugin)?);
+    server.until_healthy(&["kubernetes"], 2)?;
+    let manager = remote::manager(server)?;
+    server.drain(&manager, json!({"Deadline": 60_000_000_000_i64}))?;
+    remote::until_moved(server, &manager, "the drain")?;
+    same(server, cluster, &pod, "the drain")?;
+    server.drain(&manager, Value::Null)?;
+
+    // kill -9 of the plugin, and of the manager with everything that belongs to it.
+    let manager = remote::manager(server)?;
+    let at = nodes.iter().position(|n| n.name() == manager).context("no agent of ours is the manager")?;
+    nodes[at].pids(|command| command.contains("plugins/kubernetes")).into_iter().try_for_each(kill)?;
+    same(server, cluster, &pod, "kill -9 of the plugin")?;
+    drop(nodes.remove(at));
+    remote::until_moved(server, &manager, "kill -9")?;
+    same(server, cluster, &pod, "kill -9 of its node")?;
+
+    // The API server goes and comes back: nothing is concluded from its silence.
+    cluster.kill("kube-apiserver")?;
+    until("an instance that is unknown", BOUND, || {
+        Ok((remote::record(server)?["Observed"]["State"] == "Unknown").then_some(()))
+    })?;
+    cluster.again("kube-apiserver")?;
+    until("a running instance after the API server", BOUND, || running(server))?;
+    same(server, cluster, &pod, "kill -9 of the API server")?;
+
+    // So does the kubelet.
+    cluster.kill("n1.kubelet")?;
+    cluster.again("n1.kubelet")?;
+    same(server, cluster, &pod, "kill -9 of the kubelet")?;
+
+    // Stopped by the job: confirmed, and no process is left.
+    server.delete("/v1/job/far")?;
+    cluster.until_empty()?;
+    server.until_no_record()?;
+    ends(server, cluster)
+}
+
+/// Exit codes and reasons, each once.
+fn ends(server: &Agent, cluster: &Cluster) -> Result<()> {
+    let table = [
+        ("well", "exit 0", "complete", 0, ""),
+        ("exits", "exit 3", "failed", 3, ""),
+        ("memory", "tail -c 200m /dev/zero | tail -c 200m", "failed", 137, "OOM"),
+    ];
+    for (id, script, status, code, said) in table {
+        let config = json!({"image": IMAGE, "command": "/bin/sh", "args": ["-c", format!("exec 2>&1; {script}")]});
+        server.submit(&Job::new(id, "batch", "kubernetes", config).once().body())?;
+        let events = until(&format!("{id}: an allocation that is {status}"), BOUND, || {
+            server.alloc(id, status)?.map(|alloc| server.events(&alloc)).transpose()
+        })?;
+        let told = events.into_iter().find(|e| e["Type"] == "Terminated").unwrap_or_default();
+        ensure!(told["ExitCode"] == code, "{id}: the exit code is {code}, the event says {told}");
+        ensure!(told.to_string().contains(said), "{id}: the event does not say {said:?}: {told}");
+        server.delete(&format!("/v1/job/{id}"))?;
+        server.until_no_record()?;
+    }
+    // A pod that waits says why, and a stop ends it.
+    let config = json!({"image": "peer.test/no-such-image:1", "image_pull_policy": "Never"});
+    server.submit(&Job::new("waits", "service", "kubernetes", config).undeployed().body())?;
+    until("the reason why a pod waits", BOUND, || {
+        Ok(server.get("/v1/remote/tasks")?.to_string().contains("ErrImageNeverPull").then_some(()))
+    })?;
+    server.delete("/v1/job/waits")?;
+    cluster.until_empty()?;
+    server.until_no_record()
+}
+
+/// The pod and its container are the same, and the log goes on without a gap.
+fn same(server: &Agent, cluster: &Cluster, pod: &(String, String), after: &str) -> Result<()> {
+    let alloc = until(&format!("an allocation after {after}"), BOUND, || Ok(allocation(server).ok()))?;
+    counts(server, &alloc).with_context(|| format!("after {after}"))?;
+    ensure!(cluster.one()? == *pod, "another pod or container after {after}");
+    Ok(())
+}
+
+fn counts(server: &Agent, alloc: &str) -> Result<()> {
+    let read = || Ok(numbers(&server.output(alloc, "stdout")?).last().copied());
+    let before = until("lines of the instance", BOUND, read)?;
+    until("further lines of the instance", BOUND, || Ok(read()?.filter(|n| *n > before + 5)))?;
+    none_lost_or_doubled(&server.output(alloc, "stdout")?)
+}
+
+fn job() -> Value {
+    let config = json!({"image": IMAGE, "command": "/bin/sh", "args": ["-c", COUNTER], "grace_period": "1s"});
+    let task = json!({
+        "KillTimeout": 1_000_000_000_i64, "Env": {"GREETING": "hello"},
+        "Templates": [{"EmbeddedTmpl": "fetched\n", "DestPath": "secrets/token"}],
+    });
+    Job::new("far", "service", "kubernetes", config).undeployed().task(task).body()
+}
