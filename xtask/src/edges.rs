@@ -44,7 +44,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("state", &["model"]),
     ("scheduler", &["model", "state"]),
     ("lifecycle", &["model"]),
-    ("control", &["lifecycle", "model", "scheduler", "state", "template"]),
+    ("control", &["lifecycle", "login", "model", "scheduler", "state", "template"]),
     ("template", &[]),
     // Shells around them.
     ("api", &["filter", "model", "tls"]),
@@ -120,8 +120,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "hcl-lang",
             "jobspec",
             "lifecycle",
+            "login",
             "model",
             "node-gateway",
+            "oidc",
             "scheduler",
             "state",
             "store",
@@ -130,7 +132,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     // Over the server's handle; what composes the agent serves it.
     ("ui", &[]),
-    ("server-http", &["access", "api", "control", "jobspec", "lifecycle", "model", "server", "state", "tls", "ui"]),
+    (
+        "server-http",
+        &["access", "api", "control", "jobspec", "lifecycle", "login", "model", "server", "state", "tls", "ui"],
+    ),
     (
         "cli",
         &[

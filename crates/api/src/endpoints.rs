@@ -405,6 +405,43 @@ macro_rules! endpoints {
         Put (handler "a valid token; about another token a management token")
             [acl_explain (AclExplainRequest) -> AclExplanation = explain::explain, "Says which rule of a token's \
             policies allows or denies a request. Ours."];
+    "/v1/acl/auth-methods" ()
+        Get (open) [acl_auth_methods -> Vec<AclAuthMethodStub> = auth_methods::list, "Lists methods to log in."];
+    "/v1/acl/auth-method" ()
+        Put (management)
+            [acl_auth_method_put (AclAuthMethod) -> AclAuthMethod = auth_methods::put, "Creates or changes a method to \
+            log in."];
+    "/v1/acl/auth-method/:name" (name)
+        Get (management)
+            [acl_auth_method -> AclAuthMethod = auth_methods::get, "Reads a method to log in, without its secrets."]
+        Put (management)
+            [acl_auth_method_update (AclAuthMethod) -> AclAuthMethod = auth_methods::put_named, "Creates or changes a \
+            method to log in."]
+        Delete (management)
+            [acl_auth_method_delete -> Raw = auth_methods::delete, "Deletes a method to log in with its binding \
+            rules."];
+    "/v1/acl/binding-rules" ()
+        Get (management) [acl_binding_rules -> Vec<AclBindingRuleStub> = binding_rules::list, "Lists binding rules."];
+    "/v1/acl/binding-rule" ()
+        Put (management)
+            [acl_binding_rule_put (AclBindingRule) -> AclBindingRule = binding_rules::put, "Creates a binding rule."];
+    "/v1/acl/binding-rule/:id" (id)
+        Get (management) [acl_binding_rule -> AclBindingRule = binding_rules::get, "Reads a binding rule."]
+        Put (management)
+            [acl_binding_rule_update (AclBindingRule) -> AclBindingRule = binding_rules::put_named, "Changes a \
+            binding rule."]
+        Delete (management) [acl_binding_rule_delete -> Raw = binding_rules::delete, "Deletes a binding rule."];
+    "/v1/acl/login" ()
+        Put (open)
+            [acl_login (AclLoginRequest) -> AclToken = login::login, "Exchanges the token of an identity provider for \
+            one of the servers."];
+    "/v1/acl/oidc/auth-url" ()
+        Put (open)
+            [oidc_auth_url (OidcAuthUrlRequest) -> OidcAuthUrl = login::auth_url, "Begins a login by browser."];
+    "/v1/acl/oidc/complete-auth" ()
+        Put (open)
+            [oidc_complete_auth (OidcCompleteAuthRequest) -> AclToken = login::complete_auth, "Ends a login by browser \
+            with a token."];
     "/v1/acl/*rest" (rest) Any (open) [refused refused::acl];
     "/v1/quotas" () Any (management) [refused refused::enterprise];
     "/v1/quota-usages" () Any (management) [refused refused::enterprise];

@@ -1,6 +1,7 @@
 //! Shapes of requests and responses. Objects of the model travel unchanged; these types add the rest.
 
 mod acl_explain;
+mod acl_login;
 mod agent;
 mod allocs;
 mod audit;
@@ -16,6 +17,7 @@ mod services;
 mod variables;
 
 pub use acl_explain::*;
+pub use acl_login::*;
 pub use agent::*;
 pub use allocs::*;
 pub use audit::*;

@@ -17,9 +17,9 @@ use crate::{Decided, Ids, Refused, Stamp};
 pub const ONE_TIME_VALID: Duration = Duration::from_secs(600);
 
 /// Longest description, bytes.
-const MAX_DESCRIPTION: usize = 256;
+pub(crate) const MAX_DESCRIPTION: usize = 256;
 /// Longest name of a token, bytes.
-const MAX_TOKEN_NAME: usize = 256;
+pub(crate) const MAX_TOKEN_NAME: usize = 256;
 
 /// Bounds of the time to live of a token.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +31,7 @@ pub struct Ttl {
 }
 
 /// What is wrong with an object, as clients know it.
-fn several(what: &str, wrong: &[String]) -> Result<(), Refused> {
+pub(crate) fn several(what: &str, wrong: &[String]) -> Result<(), Refused> {
     if wrong.is_empty() {
         return Ok(());
     }
@@ -40,12 +40,12 @@ fn several(what: &str, wrong: &[String]) -> Result<(), Refused> {
     Err(Refused::BadRequest(format!("{what} 0 invalid: {count} occurred:{list}\n\n")))
 }
 
-fn bad<T>(text: impl Into<String>) -> Result<T, Refused> {
+pub(crate) fn bad<T>(text: impl Into<String>) -> Result<T, Refused> {
     Err(Refused::BadRequest(text.into()))
 }
 
 /// Whether a policy or role may have this name.
-fn named(name: &str) -> bool {
+pub(crate) fn named(name: &str) -> bool {
     (1..=128).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
 }
 

@@ -8,6 +8,7 @@
 //! | module | decides |
 //! |---|---|
 //! | [`acl`] | which policies, tokens and roles may be written, the first token, one-time tokens |
+//! | [`acl_login`] | which methods to log in and binding rules may be written, what a login gets |
 //! | [`collection`] | which old ended objects are collected |
 //! | [`continuity`] | whether a server's state goes on from the newest one, or may be from the past |
 //! | [`deployments`] | the fate of deployments, by themselves and by order |
@@ -31,6 +32,7 @@
 //! Begin reading at [`Decision`], then [`collection`].
 
 pub mod acl;
+pub mod acl_login;
 pub mod admission;
 mod boot;
 pub mod collection;

@@ -1,33 +1,54 @@
 //! Who has to wait after failed logins: each source may fail a few times at once, and then at a steady pace.
+//!
+//! An attempt counts as failed while it lasts. Whoever sends many at once gets no more of them than one after the
+//! other.
 
 use std::collections::HashMap;
 
-/// Failures of one source that cost no wait.
-const BURST: u32 = 10;
-/// One failure is forgiven after so many milliseconds.
-const FORGIVEN_AFTER: u64 = 6_000;
 /// Sources that are remembered; beyond, those that have the least to wait for are forgotten.
 const REMEMBERED: usize = 10_000;
 
+/// How often may be failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// Failures at once.
+    pub burst: u32,
+    /// One failure is forgiven after so many milliseconds.
+    pub forgiven_after: u64,
+}
+
+/// The pace of one source: 10 failures at once, and then 10 in a minute.
+pub const OF_ONE: Pace = Pace { burst: 10, forgiven_after: 6_000 };
+/// The pace of all sources together: 300 failures at once, and then 5 in a second.
+pub const OF_ALL: Pace = Pace { burst: 300, forgiven_after: 200 };
+
 /// The failures of each source. Time is in milliseconds of any clock that does not go back.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Attempts {
+    pace: Pace,
     /// When the last failure of a source is forgiven.
     clean_at: HashMap<String, u64>,
 }
 
 impl Attempts {
+    /// Nobody has failed yet.
+    #[must_use]
+    pub fn at(pace: Pace) -> Self {
+        Self { pace, clean_at: HashMap::new() }
+    }
+
     /// Whether the source may try now; otherwise after how many whole seconds.
     ///
     /// # Errors
     /// The seconds to wait, at least one.
     pub fn may(&self, source: &str, now: u64) -> Result<(), u64> {
         let clean_at = self.clean_at.get(source).copied().unwrap_or(0);
-        let allowed_from = clean_at.saturating_sub(u64::from(BURST - 1) * FORGIVEN_AFTER);
+        let spared = u64::from(self.pace.burst.saturating_sub(1)) * self.pace.forgiven_after;
+        let allowed_from = clean_at.saturating_sub(spared);
         if allowed_from <= now { Ok(()) } else { Err((allowed_from - now).div_ceil(1000)) }
     }
 
-    /// Counts a failure.
+    /// Counts a failure, or an attempt that may become one.
     pub fn failed(&mut self, source: &str, now: u64) {
         if self.clean_at.len() >= REMEMBERED && !self.clean_at.contains_key(source) {
             self.clean_at.retain(|_, clean_at| *clean_at > now);
@@ -38,7 +59,14 @@ impl Attempts {
             }
         }
         let clean_at = self.clean_at.entry(source.to_owned()).or_insert(now);
-        *clean_at = (*clean_at).max(now) + FORGIVEN_AFTER;
+        *clean_at = (*clean_at).max(now) + self.pace.forgiven_after;
+    }
+
+    /// Takes one failure back: what was counted as one when it began has succeeded.
+    pub fn succeeded(&mut self, source: &str) {
+        if let Some(clean_at) = self.clean_at.get_mut(source) {
+            *clean_at = clean_at.saturating_sub(self.pace.forgiven_after);
+        }
     }
 }
 
@@ -48,8 +76,8 @@ mod tests {
 
     #[test]
     fn ten_failures_are_free_and_then_one_in_six_seconds() {
-        let mut attempts = Attempts::default();
-        for _ in 0..BURST {
+        let mut attempts = Attempts::at(OF_ONE);
+        for _ in 0..OF_ONE.burst {
             assert_eq!(attempts.may("a", 5_000), Ok(()));
             attempts.failed("a", 5_000);
         }
@@ -63,9 +91,26 @@ mod tests {
     }
 
     #[test]
+    fn what_succeeds_is_not_counted() {
+        let mut attempts = Attempts::at(OF_ONE);
+        for i in 0..1_000 {
+            assert_eq!(attempts.may("a", i), Ok(()), "{i}");
+            attempts.failed("a", i);
+            attempts.succeeded("a");
+        }
+        for _ in 0..OF_ONE.burst {
+            attempts.failed("a", 2_000);
+        }
+        assert_eq!(attempts.may("a", 2_000), Err(6), "as many at once as one after the other");
+        attempts.succeeded("a");
+        assert_eq!(attempts.may("a", 2_000), Ok(()));
+        attempts.succeeded("nobody");
+    }
+
+    #[test]
     fn sources_without_end_take_no_memory_without_end() {
-        let mut attempts = Attempts::default();
-        for _ in 0..BURST {
+        let mut attempts = Attempts::at(OF_ONE);
+        for _ in 0..OF_ONE.burst {
             attempts.failed("first", 0);
         }
         for i in 0..REMEMBERED + 50 {

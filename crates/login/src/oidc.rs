@@ -40,6 +40,9 @@ pub enum Mismatch {
         PATIENCE / 60
     )]
     Late,
+    /// It has ended before.
+    #[error("no OIDC request found for client nonce: the login has ended already; log in again")]
+    Ended,
     /// It was begun with something else.
     #[error("no OIDC request found for client nonce: the login was begun with another {0}; log in again")]
     Other(

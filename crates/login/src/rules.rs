@@ -199,7 +199,7 @@ pub fn bind_name(template: &str, identity: &Identity) -> Result<String, String> 
             Piece::Text(text) => name.push_str(text),
             Piece::Variable(at, variable) => {
                 let value = variable.strip_prefix("value.").and_then(|key| identity.value.get(key));
-                let value = value.ok_or_else(|| format!("1:{at}: unknown variable accessed: {variable}"))?;
+                let value = value.ok_or_else(|| unknown(at, variable))?;
                 name.push_str(&value.to_lowercase());
             }
         }
@@ -213,6 +213,31 @@ pub fn bind_name(template: &str, identity: &Identity) -> Result<String, String> 
 /// Why not.
 pub fn check_bind_name(template: &str) -> Result<(), String> {
     pieces(template).map(drop)
+}
+
+/// The name of a token of this method. Values of the identity stay as they are; one that it does not have is left out:
+/// a name for people locks nobody out.
+///
+/// # Errors
+/// When the template is broken, or names something else than the method and values.
+pub fn token_name(template: &str, kind: &str, method: &str, identity: &Identity) -> Result<String, String> {
+    let mut name = String::new();
+    for piece in pieces(template)? {
+        match piece {
+            Piece::Text(text) => name.push_str(text),
+            Piece::Variable(_, "auth_method_type") => name.push_str(kind),
+            Piece::Variable(_, "auth_method_name") => name.push_str(method),
+            Piece::Variable(at, variable) => {
+                let key = variable.strip_prefix("value.").ok_or_else(|| unknown(at, variable))?;
+                name.push_str(identity.value.get(key).map_or("", String::as_str));
+            }
+        }
+    }
+    Ok(name)
+}
+
+fn unknown(at: usize, variable: &str) -> String {
+    format!("1:{at}: unknown variable accessed: {variable}")
 }
 
 #[cfg(test)]
@@ -297,6 +322,19 @@ mod tests {
             assert_eq!(bind_name(template, &identity()), name.map(str::to_owned).map_err(str::to_owned), "{template}");
         }
         assert!(check_bind_name("${}").is_err() && check_bind_name("${value.x}").is_ok());
+    }
+
+    #[test]
+    fn a_token_is_named_by_its_method_and_values() {
+        for (template, name) in [
+            ("${auth_method_type}-${auth_method_name}", Ok("JWT-github")),
+            ("${value.unit} ${value.nope}", Ok("Eng ")),
+            ("${list.groups}", Err("1:3: unknown variable accessed: list.groups")),
+            ("${value.unit", Err("1:1: expected \"}\" after \"${\"")),
+        ] {
+            let found = token_name(template, "JWT", "github", &identity());
+            assert_eq!(found, name.map(str::to_owned).map_err(str::to_owned), "{template}");
+        }
     }
 
     proptest! {

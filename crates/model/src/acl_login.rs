@@ -12,6 +12,11 @@ use crate::{
     secret::Secret,
 };
 
+/// What a method can be.
+pub const METHOD_TYPES: [&str; 2] = ["JWT", "OIDC"];
+/// Where tokens of a method can count.
+pub const LOCALITIES: [&str; 2] = ["local", "global"];
+
 /// A method to log in.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]

@@ -96,6 +96,11 @@ impl Busy {
 }
 
 impl Place {
+    /// Whose connection it is.
+    pub(crate) fn client(&self) -> IpAddr {
+        self.client
+    }
+
     pub(crate) fn idle(&self) -> bool {
         self.doing.load(Ordering::Acquire) == IDLE
     }

@@ -143,6 +143,9 @@ async fn answer(app: &Arc<App>, request: Request<Body>) -> Result<Reply, HttpErr
     let Some((needs, run)) = Verb::of(&head.method).and_then(|verb| route.answering(verb)) else {
         return Err(HttpError::new(StatusCode::METHOD_NOT_ALLOWED, "Invalid method"));
     };
+    if app.options.authority.is_none() && !app.server.config().acl.enabled && of_acls(route.pattern) {
+        return Err(HttpError::bad_request("ACL support disabled"));
+    }
     let query = Query::parse(head.uri.query().unwrap_or_default())?;
     let region = query.text("region");
     if !region.is_empty() && region != app.server.config().region {
@@ -161,6 +164,7 @@ async fn answer(app: &Arc<App>, request: Request<Body>) -> Result<Reply, HttpErr
     if !needs.met(&asked, &app.server.snapshot(), &mut |need| caller.may(need)) {
         return Err(denied());
     }
+    let sender = head.extensions.remove();
     let upgrade = Mutex::new(head.extensions.remove());
     let (method, uri, headers) = (head.method, head.uri, head.headers);
     let ctx = Ctx {
@@ -171,6 +175,7 @@ async fn answer(app: &Arc<App>, request: Request<Body>) -> Result<Reply, HttpErr
         query,
         headers,
         caller,
+        sender,
         body: Mutex::new(body),
         gate: None,
         upgrade,
@@ -182,6 +187,11 @@ async fn answer(app: &Arc<App>, request: Request<Body>) -> Result<Reply, HttpErr
             route.pattern
         )))
     })
+}
+
+/// Whether there is nothing to say under a path while everybody may everything. Introductions of nodes are no ACLs.
+fn of_acls(pattern: &str) -> bool {
+    pattern.starts_with("/v1/acl/") && !pattern.starts_with("/v1/acl/identity/")
 }
 
 /// The path that a client should have used, when it is another one: doubled slashes and dots are not part of names,

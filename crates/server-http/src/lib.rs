@@ -10,8 +10,11 @@
 
 mod agent;
 mod allocs;
+mod attempts;
+mod auth_methods;
 mod authority;
 mod autopilot;
+mod binding_rules;
 mod blocking;
 mod caller;
 mod compress;
@@ -29,6 +32,7 @@ mod job_writes;
 mod jobs;
 mod keyring;
 mod limits;
+mod login;
 mod members;
 mod metrics;
 mod monitor;

@@ -117,11 +117,12 @@ pub(crate) struct HttpError {
     status: StatusCode,
     text: String,
     index: Option<u64>,
+    header: Option<(HeaderName, HeaderValue)>,
 }
 
 impl HttpError {
     pub(crate) fn new(status: StatusCode, text: impl fmt::Display) -> Self {
-        Self { status, text: text.to_string(), index: None }
+        Self { status, text: text.to_string(), index: None, header: None }
     }
     pub(crate) fn bad_request(text: impl fmt::Display) -> Self {
         Self::new(StatusCode::BAD_REQUEST, text)
@@ -141,6 +142,11 @@ impl HttpError {
         self.index = Some(index);
         self
     }
+    /// With a header of its own.
+    pub(crate) fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.header = Some((name, value));
+        self
+    }
     #[cfg(test)]
     pub(crate) fn status(&self) -> StatusCode {
         self.status
@@ -158,6 +164,7 @@ impl HttpError {
         if let Some(index) = self.index {
             read_headers(headers, index);
         }
+        headers.extend(self.header);
         response
     }
 }

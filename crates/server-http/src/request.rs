@@ -1,6 +1,7 @@
 //! A request on its way to its handler.
 
 use std::{
+    net::IpAddr,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -19,6 +20,7 @@ use server::{Answering, ServerHandle};
 use tokio::sync::Semaphore;
 
 use crate::{
+    attempts::Failures,
     caller::Caller,
     options::HttpOptions,
     reply::{HttpError, Reply},
@@ -61,14 +63,27 @@ pub(crate) struct App {
     pub(crate) readers: Arc<Semaphore>,
     /// Tells the server of each answer.
     pub(crate) answering: Answering,
+    /// Failed attempts to log in.
+    pub(crate) failures: Failures,
 }
 
 impl App {
     pub(crate) fn new(server: ServerHandle, options: HttpOptions) -> Self {
         let at_once = std::thread::available_parallelism().map_or(2, |n| n.get().max(2));
-        Self { answering: server.answering(), server, options, readers: Arc::new(Semaphore::new(at_once)) }
+        Self {
+            answering: server.answering(),
+            server,
+            options,
+            readers: Arc::new(Semaphore::new(at_once)),
+            failures: Failures::default(),
+        }
     }
 }
+
+/// The address that a request comes from; of one that another agent has passed on, that agent's. Over a unix socket
+/// it is unspecified.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sender(pub(crate) IpAddr);
 
 /// A request on its way to its handler.
 pub(crate) struct Ctx {
@@ -80,6 +95,8 @@ pub(crate) struct Ctx {
     pub(crate) headers: HeaderMap,
     /// Who sends it.
     pub(crate) caller: Caller,
+    /// Where it comes from; None = from within this process.
+    pub(crate) sender: Option<Sender>,
     /// Taken by whoever reads it. The lock makes a request shareable between threads, which a body is not.
     pub(crate) body: Mutex<Body>,
     /// Decides a session by its first message, which brings its token.

@@ -4,9 +4,9 @@ use futures::future::BoxFuture;
 use http::Method;
 
 use crate::{
-    agent, allocs, autopilot,
+    agent, allocs, auth_methods, autopilot, binding_rules,
     caller::Unchecked,
-    deployments, drivers, evals, event_stream, exec, explain, job_writes, jobs, keyring, metrics, monitor,
+    deployments, drivers, evals, event_stream, exec, explain, job_writes, jobs, keyring, login, metrics, monitor,
     needs::{Needs, needs},
     nodes, operator, proxy, refused, remote,
     reply::{HttpError, Reply},

@@ -21,6 +21,7 @@ use tower::ServiceExt as _;
 use crate::{
     connections::{Clients, Counted, Held, long, patient},
     limits::Limits,
+    request::Sender,
 };
 
 /// How much of a request is read that is not looked at.
@@ -179,7 +180,8 @@ async fn placed<T: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let service = hyper::service::service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
         let (router, clients, place) = (router.clone(), clients.clone(), own.clone());
         async move {
-            let request: Request = request.map(Body::new);
+            let mut request: Request = request.map(Body::new);
+            request.extensions_mut().insert(Sender(place.client()));
             let Some(busy) = clients.begin(&place, long(&request), limits) else {
                 return Ok::<_, Infallible>(too_many_streams());
             };

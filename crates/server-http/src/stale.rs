@@ -52,6 +52,10 @@ const FROM_STATE: &[&str] = &[
     "/v1/namespaces",
     "/v1/namespace/:name",
     "/v1/event/stream",
+    "/v1/acl/auth-methods",
+    "/v1/acl/auth-method/:name",
+    "/v1/acl/binding-rules",
+    "/v1/acl/binding-rule/:id",
 ];
 
 /// Whether a server that does not lead may answer this request from its copy of the state.

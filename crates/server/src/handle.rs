@@ -17,6 +17,7 @@ use store::Store;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    commands::login::Logins,
     commit::CommitQueue,
     config::ServerConfig,
     disk::Disk,
@@ -74,6 +75,7 @@ pub(crate) struct Inner {
     pub(crate) plans: Arc<PlanCounts>,
     /// Handlers of the HTTP API that have panicked.
     pub(crate) handler_panics: AtomicU64,
+    pub(crate) logins: Logins,
 }
 
 /// What servers differ in that lead, and that follow.
@@ -137,6 +139,7 @@ impl Inner {
             samples: Arc::default(),
             plans: Arc::default(),
             handler_panics: AtomicU64::default(),
+            logins: Logins::default(),
             config,
         }
     }

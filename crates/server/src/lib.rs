@@ -56,6 +56,7 @@ mod watches;
 mod worker;
 
 pub use answering::Answering;
+pub use commands::login::{LoginError, LoginReturn};
 pub use commands::variables::{Items, NotRenewed, Written};
 pub use config::{AclConfig, GcConfig, IntroductionConfig, RootKeyConfig, SearchLimits, ServerConfig};
 pub use control::introduction::Enforcement;

@@ -8,6 +8,7 @@ use state::{Batch, Change};
 
 use crate::{
     commit::Decided,
+    config::AclConfig,
     error::{Refused, ServerError},
     handle::ServerHandle,
 };
@@ -16,8 +17,13 @@ use crate::{
 const BOOTSTRAP_RESET_FILE: &str = "acl-bootstrap-reset";
 
 /// What was written is gone again: somebody has deleted it in the same instant.
-fn gone(what: &'static str) -> ServerError {
+pub(super) fn gone(what: &'static str) -> ServerError {
     ServerError::Internal { what, why: "it was deleted while it was being written".to_owned() }
+}
+
+/// How long tokens may live.
+pub(super) fn ttl(limits: &AclConfig) -> Ttl {
+    Ttl { min: limits.token_min_expiration, max: limits.token_max_expiration }
 }
 
 impl ServerHandle {
@@ -45,8 +51,7 @@ impl ServerHandle {
     /// # Errors
     /// What is wrong with it.
     pub async fn put_acl_token(&self, token: AclToken) -> Result<Arc<AclToken>, ServerError> {
-        let limits = &self.inner.config.acl;
-        let ttl = Ttl { min: limits.token_min_expiration, max: limits.token_max_expiration };
+        let ttl = ttl(&self.inner.config.acl);
         let accessor = self.decide(move |state, stamp, ids| acl::put_token(state, token, ttl, stamp, ids)).await?;
         self.snapshot().acl_token(&accessor).cloned().ok_or_else(|| gone("writing the token"))
     }

@@ -8,6 +8,7 @@ mod drivers;
 mod introductions;
 mod jobs;
 pub(crate) mod keyring;
+pub(crate) mod login;
 mod nodes;
 mod operator;
 mod services;
