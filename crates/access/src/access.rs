@@ -92,6 +92,8 @@ pub(crate) enum Standing {
 pub struct Access {
     pub(crate) standing: Standing,
     pub(crate) identity: Option<Identity>,
+    /// The node whose identity is shown: its id.
+    pub(crate) node_id: Option<String>,
     pub(crate) namespaces: ByName<Granted<Capability>>,
     /// By namespace, a zero byte, path.
     pub(crate) variables: ByName<Granted<VariableCapability>>,
@@ -115,6 +117,7 @@ impl Access {
         Self {
             standing,
             identity: None,
+            node_id: None,
             namespaces: ByName::default(),
             variables: ByName::default(),
             node_pools: ByName::default(),
@@ -156,6 +159,11 @@ impl Access {
     #[must_use]
     pub fn with_identity(self, identity: Identity) -> Self {
         Self { identity: Some(identity), ..self }
+    }
+
+    /// What a node may do by being that node: nothing but what concerns itself.
+    pub fn of_node(id: String) -> Self {
+        Self { node_id: Some(id), ..Self::with(Standing::Valid) }
     }
 
     /// May do everything.

@@ -56,6 +56,13 @@ pub enum Need<'a> {
     Agent(Level),
     /// `node`
     Node(Level),
+    /// `node`, or the identity of this node.
+    ThisNode {
+        /// The id of the node.
+        id: &'a str,
+        /// The level.
+        level: Level,
+    },
     /// `agent` or `node`.
     AgentOrNode(Level),
     /// `quota`
@@ -107,6 +114,7 @@ impl fmt::Display for Need<'_> {
             }
             Self::Agent(level) => write!(f, "agent {}", level.name()),
             Self::Node(level) => write!(f, "node {}", level.name()),
+            Self::ThisNode { id, level } => write!(f, "node {}, or the identity of node {id}", level.name()),
             Self::AgentOrNode(level) => write!(f, "agent {0} or node {0}", level.name()),
             Self::Quota(level) => write!(f, "quota {}", level.name()),
             Self::Plugin(level) => write!(f, "plugin {}", level.name()),
@@ -150,6 +158,8 @@ pub enum Why<'a> {
     OnlyManagement,
     /// The identity of a task has it without a policy.
     Identity,
+    /// The identity of a node has it for itself.
+    Itself,
     /// A block of these policies decides.
     Block {
         /// Kind of the block, such as `namespace`.
@@ -177,6 +187,7 @@ impl fmt::Display for Why<'_> {
             Self::NoToken => f.write_str("no valid token was shown"),
             Self::OnlyManagement => f.write_str("the token is no management token"),
             Self::Identity => f.write_str("the identity of a task may, without a policy"),
+            Self::Itself => f.write_str("a node may this to itself"),
             Self::Block { kind, label, gives, policies } => {
                 let several = if policies.len() == 1 { "policy" } else { "policies" };
                 write!(f, "{several} {}: {kind}", policies.join(", "))?;
@@ -277,7 +288,8 @@ impl Access {
             Need::AnyNodePool(capability) => anywhere("node_pool", &self.node_pools, &[capability]),
             Need::HostVolume { name, any_of } => by_name("host_volume", &self.host_volumes, name, any_of),
             Need::Agent(level) => leveled("agent", &self.agent, level),
-            Need::Node(level) => leveled("node", &self.node, level),
+            Need::ThisNode { id, .. } if self.node_id.as_deref() == Some(id) => yes(Why::Itself),
+            Need::Node(level) | Need::ThisNode { level, .. } => leveled("node", &self.node, level),
             Need::AgentOrNode(level) => {
                 let agent = leveled("agent", &self.agent, level);
                 if agent.allowed { agent } else { leveled("node", &self.node, level) }

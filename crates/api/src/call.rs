@@ -9,8 +9,8 @@ use std::{collections::BTreeMap, fmt::Display, marker::PhantomData, time::Durati
 use bytes::Bytes;
 use http::Method;
 use model::{
-    AclAuthMethod, AclBindingRule, AclToken, Allocation, CheckResult, Deployment, Evaluation, Job, Node,
-    SchedulerConfig, ServiceRegistration, StoreIndex,
+    AclAuthMethod, AclBindingRule, AclPolicy, AclRole, AclToken, Allocation, CheckResult, Deployment, Evaluation, Job,
+    Node, SchedulerConfig, ServiceRegistration, StoreIndex,
 };
 use serde::Serialize;
 use serde_json::Value;

@@ -442,6 +442,52 @@ macro_rules! endpoints {
         Put (open)
             [oidc_complete_auth (OidcCompleteAuthRequest) -> AclToken = login::complete_auth, "Ends a login by browser \
             with a token."];
+    "/v1/acl/bootstrap" ()
+        Put (open)
+            [acl_bootstrap (AclBootstrapRequest) -> AclToken = acl_tokens::bootstrap, "Makes the first management \
+            token."];
+    "/v1/acl/policies" ()
+        Get (handler "nothing; other policies than one's own are left out but for a management token")
+            [acl_policies -> Vec<AclPolicyStub> = acl_policies::list, "Lists policies."];
+    "/v1/acl/policy/self" ()
+        Get (valid) [acl_policy_self -> Vec<AclPolicyStub> = acl_policies::own, "Lists the policies that give the \
+        caller its rights."];
+    "/v1/acl/policy/:name" (name)
+        Get (handler "a token that has the policy, or a management token; nothing for `anonymous`")
+            [acl_policy -> AclPolicyView = acl_policies::get, "Reads a policy."]
+        Put (management) [acl_policy_put (AclPolicy) -> Raw = acl_policies::put, "Creates or changes a policy."]
+        Delete (management) [acl_policy_delete -> Raw = acl_policies::delete, "Deletes a policy."];
+    "/v1/acl/tokens" ()
+        Get (management) [acl_tokens -> Vec<AclTokenStub> = acl_tokens::list, "Lists tokens, without their secrets."];
+    "/v1/acl/token" ()
+        Put (management) [acl_token_put (AclToken) -> AclToken = acl_tokens::put, "Creates a token."];
+    "/v1/acl/token/self" ()
+        Get (handler "nothing") [acl_token_self -> AclToken = acl_tokens::own, "Reads the caller's own token."];
+    "/v1/acl/token/onetime" ()
+        Put (valid) [acl_one_time -> OneTimeTokenMade = acl_tokens::one_time, "Makes a one-time token for the \
+        caller's own."];
+    "/v1/acl/token/onetime/exchange" ()
+        Put (open)
+            [acl_one_time_exchange (OneTimeTokenExchange) -> OneTimeTokenExchanged = acl_tokens::exchange, "Exchanges \
+            a one-time token for the token that it stands for."];
+    "/v1/acl/token/:accessor" (accessor)
+        Get (handler "the token itself, or a management token")
+            [acl_token -> AclToken = acl_tokens::get, "Reads a token."]
+        Put (management)
+            [acl_token_update (AclToken) -> AclToken = acl_tokens::put_named, "Changes a token."]
+        Delete (management) [acl_token_delete -> Raw = acl_tokens::delete, "Deletes a token."];
+    "/v1/acl/roles" ()
+        Get (handler "nothing; other roles than one's own are left out but for a management token")
+            [acl_roles -> Vec<AclRole> = acl_roles::list, "Lists roles."];
+    "/v1/acl/role" () Put (management) [acl_role_put (AclRole) -> AclRole = acl_roles::put, "Creates a role."];
+    "/v1/acl/role/name/:name" (name)
+        Get (handler "a token that has the role, or a management token")
+            [acl_role_by_name -> AclRole = acl_roles::by_name, "Reads a role by its name."];
+    "/v1/acl/role/:id" (id)
+        Get (handler "a token that has the role, or a management token")
+            [acl_role -> AclRole = acl_roles::get, "Reads a role."]
+        Put (management) [acl_role_update (AclRole) -> AclRole = acl_roles::put_named, "Changes a role."]
+        Delete (management) [acl_role_delete -> Raw = acl_roles::delete, "Deletes a role."];
     "/v1/acl/*rest" (rest) Any (open) [refused refused::acl];
     "/v1/quotas" () Any (management) [refused refused::enterprise];
     "/v1/quota-usages" () Any (management) [refused refused::enterprise];

@@ -11,6 +11,7 @@ mod endpoints;
 pub mod go_json;
 pub mod node_rpc;
 pub mod paging;
+pub mod pass;
 pub mod query;
 pub mod shapes;
 pub mod with;

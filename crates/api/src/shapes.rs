@@ -1,5 +1,6 @@
 //! Shapes of requests and responses. Objects of the model travel unchanged; these types add the rest.
 
+mod acl;
 mod acl_explain;
 mod acl_login;
 mod agent;
@@ -16,6 +17,7 @@ mod remote;
 mod services;
 mod variables;
 
+pub use acl::*;
 pub use acl_explain::*;
 pub use acl_login::*;
 pub use agent::*;

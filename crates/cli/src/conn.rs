@@ -103,8 +103,9 @@ impl Conn {
         Ok(Self(ApiClient::new(options)?))
     }
     /// To an address, whatever the environment says, with the certificates of an agent.
-    pub(crate) fn to(address: &str, tls: Option<tls::Dialer>) -> Result<Self> {
-        let options = ClientOptions { address: address.to_owned(), ..ClientOptions::default() };
+    pub(crate) fn to(address: &str, tls: Option<tls::Dialer>, token: Option<String>) -> Result<Self> {
+        let token = token.unwrap_or_default();
+        let options = ClientOptions { address: address.to_owned(), token, ..ClientOptions::default() };
         Ok(Self(ApiClient::with_dialer(options, tls)?))
     }
     /// Asks.

@@ -99,6 +99,12 @@ impl ClientHandle {
         Some(session.http).filter(|h| session.connected && !h.is_empty())
     }
 
+    /// Whether the servers decide who may ask this node for something, as they told last.
+    #[must_use]
+    pub fn acl(&self) -> bool {
+        self.inner.session().acl
+    }
+
     /// Services of the cluster as this node reads them.
     #[must_use]
     pub fn discovery(&self) -> &Discovery {

@@ -81,6 +81,8 @@ pub(crate) struct SessionStatus {
     pub(crate) elsewhere: String,
     /// Since when the oldest of the servers' lists and orders waits for the mark to be written.
     pub(crate) waits_since: Option<BootInstant>,
+    /// The servers decide who may ask this node for something; as the last session told.
+    pub(crate) acl: bool,
 }
 
 impl SessionStatus {
@@ -434,6 +436,7 @@ impl Session {
                 holds: holds.clone(),
                 elsewhere: String::new(),
                 waits_since: None,
+                acl: welcome.acl,
             };
         });
         let cluster = welcome.cluster_id.parse().unwrap_or(ClusterId::NIL);

@@ -49,7 +49,7 @@ pub(crate) fn named(name: &str) -> bool {
     (1..=128).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
 }
 
-/// Creates or changes a policy whose rules have been read. Answers with the index.
+/// Creates or changes a policy. Answers with the index.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -68,6 +68,9 @@ pub fn put_policy(policy: AclPolicy, stamp: Stamp) -> Result<Decided<u64>, Refus
             (&job.task, &job.group, "group must be set to set task"),
         ];
         wrong.extend(needs.into_iter().filter(|(of, on, _)| !of.is_empty() && on.is_empty()).map(|n| n.2.to_owned()));
+    }
+    if let Err(error) = access::parse(&policy.rules) {
+        wrong.push(format!("failed to parse rules: {error}"));
     }
     several("policy", &wrong)?;
     Ok(Decided { batch: Change::PutAclPolicy(Box::new(policy)).into(), answer: stamp.index })
@@ -301,13 +304,14 @@ pub fn exchange(state: &State, secret: &str, now: TimestampNs) -> Option<Decided
     Some(Decided { batch: Change::DeleteOneTimeToken(once.one_time_secret_id.digest()).into(), answer: token })
 }
 
-/// What is collected: tokens that have expired for longer than `threshold`, and one-time tokens that have expired.
+/// What is collected: tokens that have expired for longer than `threshold`, and one-time tokens that have expired. At
+/// most `most` changes.
 #[must_use]
-pub fn collect(state: &State, threshold: Duration, now: TimestampNs) -> Vec<Change> {
+pub fn collect(state: &State, threshold: Duration, now: TimestampNs, most: usize) -> Vec<Change> {
     let ago = now.saturating_sub(i64::try_from(threshold.as_nanos()).unwrap_or(i64::MAX));
     let tokens = state.acl_tokens_expired_at(ago).map(|token| Change::DeleteAclToken(token.accessor_id.clone()));
     let once = state.one_time_tokens().filter(|once| once.expired(now));
-    tokens.chain(once.map(|once| Change::DeleteOneTimeToken(once.one_time_secret_id.digest()))).collect()
+    tokens.chain(once.map(|once| Change::DeleteOneTimeToken(once.one_time_secret_id.digest()))).take(most).collect()
 }
 
 #[cfg(test)]

@@ -26,6 +26,8 @@ pub struct Settings {
     pub identity_ttl: Duration,
     /// Certificates of this server; None = no TLS.
     pub tls: Option<tls::Agent>,
+    /// Requests of clients need rights.
+    pub acl: bool,
     /// Limits of the listener.
     pub limits: Limits,
     /// The servers that nodes may connect to.

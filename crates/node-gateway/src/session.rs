@@ -194,6 +194,7 @@ async fn greet(
         identity: token,
         servers: servers.clone(),
         protocol,
+        acl: gateway.settings.acl,
     };
     let recovers = meta.recovery.is_some() || mark_lost;
     if let Some(node) = registered {

@@ -1,144 +1,208 @@
 //! Whose token a request shows, and the rights that come of it.
 //!
-//! Rights are compiled once for each token and state of the ACL tables: a change of a policy, a role or a token counts
-//! with the next request. Expiry is judged at each use, and so is the end of a task whose identity is shown.
+//! Rights are compiled once for each token and state of the policies and roles: a change of a policy, a role or a
+//! token counts with the next request. Expiry is judged at each use, and so is the end of a task whose identity is
+//! shown.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex, PoisonError},
 };
 
 use access::{Access, Identity, Rules};
-use model::{AllocId, JobKey};
+use model::{AclToken, AllocId, JobKey, NodeId, StoreIndex, acl::ANONYMOUS};
+use serde_json::Value;
 use server::ServerHandle;
-use state::State;
+use state::{State, Table};
 
-use crate::{caller::Authority, keyring::lapsed};
+use crate::keyring::lapsed;
 
 /// Callers whose rights are kept; beyond, all are compiled again.
 const KEPT: usize = 4096;
-/// The policy of callers without a token.
-const ANONYMOUS: &str = "anonymous";
 
-/// A token as its record has it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TokenRights {
-    /// It may everything.
-    pub management: bool,
-    /// When it expires, in nanoseconds since 1970; None = never.
-    pub expires: Option<i64>,
-    /// Names of its policies, also those that come by its roles.
-    pub policies: Vec<String>,
+/// Who is behind a token, and what that caller may.
+pub(crate) struct Known {
+    /// The rights.
+    pub(crate) access: Access,
+    /// The token; None = none was shown, or the identity of a task.
+    pub(crate) token: Option<Arc<AclToken>>,
+    /// The policies that the rights come from, also those of roles.
+    pub(crate) policies: BTreeSet<Arc<str>>,
 }
 
-/// Where tokens and policies are kept.
-pub trait Records: Send + Sync {
-    /// Index of the newest change of tokens, policies and roles.
-    fn index(&self, state: &State) -> u64;
-    /// The token with this secret.
-    fn token(&self, state: &State, secret: &str) -> Option<TokenRights>;
-    /// The rules of a policy; None = there is no such policy, and then it gives nothing.
-    fn rules(&self, state: &State, policy: &str) -> Option<String>;
-    /// The policies that are attached to the allocations of this task. A job made by dispatch or by time has those of
-    /// its parent.
-    fn attached(&self, state: &State, task: &Identity) -> Vec<String>;
+impl Known {
+    /// Nobody: only what is open to all.
+    pub(crate) fn nobody() -> Self {
+        Self { access: Access::none(), token: None, policies: BTreeSet::new() }
+    }
 }
 
-/// Who is behind a token, and until when.
-#[derive(Clone)]
-struct Known {
-    access: Arc<Access>,
-    expires: Option<i64>,
-}
-
+/// What was compiled, for these policies and roles.
 #[derive(Default)]
 struct Kept {
-    index: u64,
-    by_token: HashMap<String, Known>,
+    /// Index of the newest change of a policy or role.
+    index: StoreIndex,
+    /// By accessor of the token, empty for callers without one; with the token's index.
+    by_accessor: HashMap<Arc<str>, (StoreIndex, Arc<Known>)>,
+    /// The rules of policies.
+    rules: HashMap<Arc<str>, Option<Arc<Rules>>>,
 }
 
-/// The authority over tokens that are kept there.
-pub fn authority(records: impl Records + 'static) -> Authority {
-    let kept = Mutex::new(Kept::default());
-    Arc::new(move |server, token| {
+/// Knows the tokens of a cluster with ACLs.
+#[derive(Default)]
+pub(crate) struct Authority {
+    kept: Mutex<Kept>,
+}
+
+impl Authority {
+    /// Whoever shows this text, which is empty when none is shown; None = it is no valid token.
+    pub(crate) fn caller(&self, server: &ServerHandle, shown: &str) -> Option<Arc<Known>> {
         let now = i64::try_from(jiff::Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX);
         // A JWT has three parts; its task may have ended, whatever was known of it before.
-        if token.contains('.') {
-            return of_task(&records, server, token, now);
+        if shown.contains('.') {
+            let claims = server.keyring().verify(shown)?;
+            return match claims["nomad_node_id"].is_null() {
+                true => self.of_task(server, &claims, now),
+                false => of_node(&server.snapshot(), &claims, now),
+            };
         }
         let state = server.snapshot();
-        let index = records.index(&state);
-        let unexpired = |known: Known| known.expires.is_none_or(|at| at > now).then_some(known.access);
+        let token = match shown {
+            "" => None,
+            secret => Some(state.acl_token_by_secret(secret).filter(|token| !token.expired(now))?),
+        };
+        let (accessor, modified) =
+            token.map_or_else(|| (Arc::from(""), 0), |token| (token.accessor_id.clone(), token.modify_index));
+        let index = state.index(Table::AclPolicies).max(state.index(Table::AclRoles));
         {
-            let kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
             if kept.index == index
-                && let Some(known) = kept.by_token.get(token)
+                && let Some((at, known)) = kept.by_accessor.get(&accessor)
+                && *at == modified
             {
-                return unexpired(known.clone());
+                return Some(known.clone());
             }
         }
-        let known = of_token(&records, &state, token)?;
-        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        // A slower request may come with an older state: it leaves what is newer.
-        if kept.index < index || kept.by_token.len() >= KEPT {
-            *kept = Kept { index, by_token: HashMap::new() };
-        }
+        let known = Arc::new(match token {
+            None => {
+                let policies = [Arc::from(ANONYMOUS)].into();
+                let rules = self.compiled(&state, index, &policies);
+                let access = Access::anonymous(rules.iter().map(|(name, rules)| (&**name, &**rules)));
+                Known { access, token: None, policies }
+            }
+            Some(token) if token.management() => {
+                Known { access: Access::management(), token: Some(token.clone()), policies: BTreeSet::new() }
+            }
+            Some(token) => {
+                let policies = policies_of(&state, token);
+                Known { access: self.of_policies(&state, index, &policies), token: Some(token.clone()), policies }
+            }
+        });
+        let mut kept = self.at(index);
         if kept.index == index {
-            kept.by_token.insert(token.to_owned(), known.clone());
-        }
-        unexpired(known)
-    })
-}
-
-fn compiled(records: &dyn Records, state: &State, names: &[String]) -> Vec<(String, Rules)> {
-    let read = |name: &String| {
-        let text = records.rules(state, name)?;
-        match access::parse(&text) {
-            Ok(rules) => Some((name.clone(), rules)),
-            // What was written before a release that reads it differently.
-            Err(error) => {
-                tracing::error!(policy = %name, %error, "an ACL policy cannot be read and gives nothing");
-                None
+            if kept.by_accessor.len() >= KEPT {
+                kept.by_accessor.clear();
             }
+            kept.by_accessor.insert(accessor, (modified, known.clone()));
         }
-    };
-    names.iter().filter_map(read).collect()
-}
-
-fn of_policies(records: &dyn Records, state: &State, names: &[String]) -> Access {
-    let rules = compiled(records, state, names);
-    Access::of(rules.iter().map(|(name, rules)| (name.as_str(), rules)))
-}
-
-fn of_token(records: &dyn Records, state: &State, token: &str) -> Option<Known> {
-    if token.is_empty() {
-        let rules = compiled(records, state, &[ANONYMOUS.to_owned()]);
-        let access = Access::anonymous(rules.iter().map(|(name, rules)| (name.as_str(), rules)));
-        return Some(Known { access: Arc::new(access), expires: None });
+        drop(kept);
+        Some(known)
     }
-    let TokenRights { management, expires, policies } = records.token(state, token)?;
-    let access = if management { Access::management() } else { of_policies(records, state, &policies) };
-    Some(Known { access: Arc::new(access), expires })
+
+    /// What is kept, emptied where it is older than this index. A slower request may come with an older state: it
+    /// leaves what is newer.
+    fn at(&self, index: StoreIndex) -> std::sync::MutexGuard<'_, Kept> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.index < index {
+            *kept = Kept { index, ..Kept::default() };
+        }
+        kept
+    }
+
+    /// The rules of these policies. One that does not exist gives nothing.
+    fn compiled(&self, state: &State, index: StoreIndex, names: &BTreeSet<Arc<str>>) -> Vec<(Arc<str>, Arc<Rules>)> {
+        let rules = |name: &Arc<str>| {
+            let mut kept = self.at(index);
+            if kept.index == index
+                && let Some(rules) = kept.rules.get(name)
+            {
+                return rules.clone();
+            }
+            drop(kept);
+            let read = state.acl_policy(name).and_then(|policy| match access::parse(&policy.rules) {
+                Ok(rules) => Some(Arc::new(rules)),
+                // What was written before a release that reads it differently.
+                Err(error) => {
+                    tracing::error!(policy = %name, %error, "an ACL policy cannot be read and gives nothing");
+                    None
+                }
+            });
+            kept = self.at(index);
+            if kept.index == index {
+                kept.rules.insert(name.clone(), read.clone());
+            }
+            read
+        };
+        names.iter().filter_map(|name| Some((name.clone(), rules(name)?))).collect()
+    }
+
+    fn of_policies(&self, state: &State, index: StoreIndex, names: &BTreeSet<Arc<str>>) -> Access {
+        let rules = self.compiled(state, index, names);
+        Access::of(rules.iter().map(|(name, rules)| (&**name, &**rules)))
+    }
+
+    /// The rights of a task whose identity is shown, while its allocation is not terminal.
+    fn of_task(&self, server: &ServerHandle, claims: &Value, now: i64) -> Option<Arc<Known>> {
+        let state = server.snapshot();
+        let id = claims["nomad_allocation_id"].as_str().and_then(|id| id.parse().ok()).map(AllocId)?;
+        let alloc = state.alloc(id).filter(|alloc| !alloc.client_terminal())?;
+        if lapsed(claims, now / 1_000_000_000, true).is_some() {
+            return None;
+        }
+        // The claims name the parent of a child; the allocation is what stands.
+        let job = state.job(&JobKey::new(alloc.namespace.clone(), alloc.job_id.clone()));
+        let parent = job.filter(|job| !job.parent_id.is_empty()).map(|job| job.parent_id.to_string());
+        let task = Identity {
+            namespace: alloc.namespace.to_string(),
+            job: parent.unwrap_or_else(|| alloc.job_id.to_string()),
+            group: alloc.task_group.to_string(),
+            task: claims["nomad_task"].as_str().map(str::to_owned),
+        };
+        let index = state.index(Table::AclPolicies).max(state.index(Table::AclRoles));
+        let policies = attached(&state, &task);
+        let access = self.of_policies(&state, index, &policies).with_identity(task);
+        Some(Arc::new(Known { access, token: None, policies }))
+    }
 }
 
-/// The rights of a task whose identity is shown, while its allocation is not terminal.
-fn of_task(records: &dyn Records, server: &ServerHandle, token: &str, now: i64) -> Option<Arc<Access>> {
-    let claims = server.keyring().verify(token)?;
-    let state = server.snapshot();
-    let id = claims["nomad_allocation_id"].as_str().and_then(|id| id.parse().ok()).map(AllocId)?;
-    let alloc = state.alloc(id).filter(|alloc| !alloc.client_terminal())?;
-    if lapsed(&claims, now / 1_000_000_000, true).is_some() {
+/// The rights of a node whose identity is shown, while it is registered.
+fn of_node(state: &State, claims: &Value, now: i64) -> Option<Arc<Known>> {
+    let id: NodeId = claims["nomad_node_id"].as_str()?.parse().ok()?;
+    state.node(id)?;
+    if lapsed(claims, now / 1_000_000_000, true).is_some() {
         return None;
     }
-    // The claims name the parent of a child; the allocation is what stands.
-    let job = state.job(&JobKey::new(alloc.namespace.clone(), alloc.job_id.clone()));
-    let parent = job.filter(|job| !job.parent_id.is_empty()).map(|job| job.parent_id.to_string());
-    let task = Identity {
-        namespace: alloc.namespace.to_string(),
-        job: parent.unwrap_or_else(|| alloc.job_id.to_string()),
-        group: alloc.task_group.to_string(),
-        task: claims["nomad_task"].as_str().map(str::to_owned),
+    let access = Access::of_node(id.to_string());
+    Some(Arc::new(Known { access, token: None, policies: BTreeSet::new() }))
+}
+
+/// The policies of a token, also those of its roles.
+pub(crate) fn policies_of(state: &State, token: &AclToken) -> BTreeSet<Arc<str>> {
+    let roles = token.roles.iter().filter_map(|link| state.acl_role(&link.id));
+    let of_roles = roles.flat_map(|role| role.policies.iter().map(|policy| policy.name.as_str().into()));
+    token.policies.iter().map(|name| name.as_str().into()).chain(of_roles).collect()
+}
+
+/// The policies that are attached to the allocations of a task. A job made by dispatch or by time has those of its
+/// parent.
+fn attached(state: &State, task: &Identity) -> BTreeSet<Arc<str>> {
+    let of_jobs = state.acl_policies_of_job(&task.namespace, &task.job);
+    let of_namespace = state.acl_policies_of_job(&task.namespace, "");
+    let concerns = |policy: &&Arc<model::AclPolicy>| {
+        policy.job_acl.as_ref().is_some_and(|job| {
+            (job.group.is_empty() || job.group == task.group)
+                && (job.task.is_empty() || task.task.as_ref() == Some(&job.task))
+        })
     };
-    let access = of_policies(records, &state, &records.attached(&state, &task)).with_identity(task);
-    Some(Arc::new(access))
+    of_jobs.chain(of_namespace).filter(concerns).map(|policy| policy.name.clone()).collect()
 }

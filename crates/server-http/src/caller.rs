@@ -2,14 +2,15 @@
 
 use std::{collections::HashSet, fmt, sync::Arc};
 
-use access::{Access, Capability, Decision, Need};
+use access::{Capability, Decision, Need};
 use api::client::Gate;
-use http::{HeaderMap, StatusCode, header::AUTHORIZATION};
+use http::{HeaderMap, HeaderName, StatusCode, header::AUTHORIZATION};
 use model::Namespace;
 use server::ServerHandle;
 use state::State;
 
 use crate::{
+    authority::{Authority, Known},
     reply::HttpError,
     request::{App, Ctx},
 };
@@ -17,13 +18,9 @@ use crate::{
 /// The answer to whoever may not.
 pub(crate) const DENIED: &str = "Permission denied";
 
-/// Who knows tokens: the rights of whoever shows one, at this moment. The text is empty when none is shown; None = it
-/// is no valid token. A server without it has no ACLs: it answers everybody.
-pub type Authority = Arc<dyn Fn(&ServerHandle, &str) -> Option<Arc<Access>> + Send + Sync>;
-
 /// Who sends a request. Without ACLs everybody may everything.
 #[derive(Clone)]
-pub(crate) struct Caller(Option<Arc<Access>>);
+pub(crate) struct Caller(Option<Arc<Known>>);
 
 impl fmt::Debug for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -31,10 +28,13 @@ impl fmt::Debug for Caller {
     }
 }
 
+/// The header of tokens.
+pub(crate) const TOKEN: HeaderName = HeaderName::from_static("x-nomad-token");
+
 /// The token of a request: the header of its own, else a bearer token. Empty = none is shown.
 pub(crate) fn token(headers: &HeaderMap) -> &str {
     let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim).unwrap_or_default();
-    let own = text("x-nomad-token");
+    let own = text(TOKEN.as_str());
     if !own.is_empty() {
         return own;
     }
@@ -51,23 +51,28 @@ impl Caller {
     pub(crate) fn of(authority: Option<&Authority>, server: &ServerHandle, token: &str) -> Result<Self, HttpError> {
         match authority {
             None => Ok(Self(None)),
-            Some(known) => known(server, token).map(|access| Self(Some(access))).ok_or_else(denied),
+            Some(known) => known.caller(server, token).map(|known| Self(Some(known))).ok_or_else(denied),
         }
     }
 
     /// Somebody without rights.
     pub(crate) fn nobody(app: &App) -> Self {
-        Self(app.options.authority.as_ref().map(|_| Arc::new(Access::none())))
+        Self(app.authority.as_ref().map(|_| Arc::new(Known::nobody())))
+    }
+
+    /// Who it is; None = there are no ACLs.
+    pub(crate) fn known(&self) -> Option<&Known> {
+        self.0.as_deref()
     }
 
     /// May the caller?
     pub(crate) fn may(&self, need: &Need<'_>) -> bool {
-        self.0.as_ref().is_none_or(|access| access.allows(need))
+        self.0.as_ref().is_none_or(|known| known.access.allows(need))
     }
 
     /// The decision with its reason; None = there are no ACLs.
     pub(crate) fn decision(&self, need: &Need<'_>) -> Option<Decision<'_>> {
-        self.0.as_ref().map(|access| access.decide(need))
+        self.0.as_ref().map(|known| known.access.decide(need))
     }
 
     /// Refuses what the caller may not.
@@ -77,7 +82,7 @@ impl Caller {
 
     /// Everything is allowed, to whatever namespace it belongs.
     pub(crate) fn sees_all(&self) -> bool {
-        self.0.as_ref().is_none_or(|access| access.is_management())
+        self.0.as_ref().is_none_or(|known| known.access.is_management())
     }
 }
 

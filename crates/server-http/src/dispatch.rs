@@ -143,7 +143,7 @@ async fn answer(app: &Arc<App>, request: Request<Body>) -> Result<Reply, HttpErr
     let Some((needs, run)) = Verb::of(&head.method).and_then(|verb| route.answering(verb)) else {
         return Err(HttpError::new(StatusCode::METHOD_NOT_ALLOWED, "Invalid method"));
     };
-    if app.options.authority.is_none() && !app.server.config().acl.enabled && of_acls(route.pattern) {
+    if app.authority.is_none() && of_acls(route.pattern) {
         return Err(HttpError::bad_request("ACL support disabled"));
     }
     let query = Query::parse(head.uri.query().unwrap_or_default())?;
@@ -153,7 +153,7 @@ async fn answer(app: &Arc<App>, request: Request<Body>) -> Result<Reply, HttpErr
     }
     // Whoever serves this router has decided that it may answer; the parameter is checked all the same.
     query.flag("stale")?;
-    let caller = Caller::of(app.options.authority.as_ref(), &app.server, token(&head.headers));
+    let caller = Caller::of(app.authority.as_ref(), &app.server, token(&head.headers));
     // What is open to all is open with any token.
     let caller = if matches!(needs, Needs::Open) {
         caller.or_else(|_| Ok::<_, HttpError>(Caller::nobody(app)))

@@ -105,7 +105,7 @@ struct Watch {
 impl Watch {
     /// What of a batch the caller may see now; None = it may see nothing any more, and the stream ends.
     fn permitted(&self, mut batch: EventBatch) -> Option<EventBatch> {
-        let caller = Caller::of(self.app.options.authority.as_ref(), &self.app.server, &self.token).ok()?;
+        let caller = Caller::of(self.app.authority.as_ref(), &self.app.server, &self.token).ok()?;
         let may = |event: &Event| caller.may(&need(event.topic, event.namespace.as_str()));
         batch.events.retain(may);
         Some(batch)

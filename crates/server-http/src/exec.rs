@@ -45,9 +45,8 @@ pub(crate) async fn exec(ctx: Unchecked) -> Result<Reply, HttpError> {
         return answer(ctx.into_refusal(), close_code::ERROR, DENIED.to_owned()).await;
     }
     let app = said.app.clone();
-    let gate = Gate::new(move |token| {
-        Caller::of(app.options.authority.as_ref(), &app.server, token).is_ok_and(|caller| may(&caller))
-    });
+    let gate =
+        Gate::new(move |token| Caller::of(app.authority.as_ref(), &app.server, token).is_ok_and(|caller| may(&caller)));
     passed_on(ctx.behind(gate)).await
 }
 

@@ -19,10 +19,7 @@ pub(crate) async fn explain(ctx: Unchecked) -> Result<Reply, HttpError> {
     let request: AclExplainRequest = ctx.said().json().await?;
     let own = request.token.is_empty() || request.token == token(&ctx.said().headers);
     let ctx = ctx.check(if own { &Need::Valid } else { &Need::Management })?;
-    let authority = ctx.app.options.authority.as_ref();
-    if authority.is_none() {
-        return Err(HttpError::bad_request("ACL support disabled"));
-    }
+    let authority = ctx.app.authority.as_ref();
     let caller = match own {
         true => ctx.caller.clone(),
         false => Caller::of(authority, ctx.server(), request.token.trim())

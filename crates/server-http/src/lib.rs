@@ -8,6 +8,9 @@
 //! What a server knows and does comes from its handle; this crate knows nothing of how. Begin reading at
 //! [`router`], then [`dispatch`].
 
+mod acl_policies;
+mod acl_roles;
+mod acl_tokens;
 mod agent;
 mod allocs;
 mod attempts;
@@ -60,8 +63,6 @@ use std::sync::Arc;
 use axum::Router;
 use server::ServerHandle;
 
-pub use authority::{Records, TokenRights, authority};
-pub use caller::Authority;
 pub use contact::Contact;
 pub use dispatch::as_every_answer;
 pub use guard::{Guard, NotFromBrowser};

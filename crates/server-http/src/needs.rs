@@ -174,7 +174,10 @@ impl Needs {
                 may(&Need::NodePool { name: asked.param("name"), capability: NodePoolCapability::Read })
                     && may(&Need::Node(Level::Read))
             }
-            Self::Node(level) => may(&Need::Node(level)),
+            Self::Node(level) => match asked.param("id") {
+                "" => may(&Need::Node(level)),
+                id => may(&Need::ThisNode { id, level }),
+            },
             Self::Agent(level) => may(&Need::Agent(level)),
             Self::Operator(level) => may(&Need::Operator(level)),
             Self::OperatorCan(capability) => may(&Need::OperatorCapability(capability)),

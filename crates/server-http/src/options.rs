@@ -9,7 +9,7 @@ use http::{HeaderName, HeaderValue};
 use model::NodeId;
 use tracing::level_filters::LevelFilter;
 
-use crate::{caller::Authority, contact::Contact, guard::Guard};
+use crate::{contact::Contact, guard::Guard};
 
 /// What the agent around the server tells the API.
 #[derive(Clone)]
@@ -28,8 +28,6 @@ pub struct HttpOptions {
     pub exposed: Option<String>,
     /// Whom the API answers.
     pub guard: Guard,
-    /// Who knows tokens; None = there are no ACLs, and everybody may everything.
-    pub authority: Option<Authority>,
     /// Put on every answer.
     pub response_headers: Vec<(HeaderName, HeaderValue)>,
     /// Largest body of a request.
@@ -62,7 +60,6 @@ impl Default for HttpOptions {
             ui: true,
             exposed: None,
             guard: Guard::default(),
-            authority: None,
             response_headers: Vec::new(),
             max_body_bytes: 16 << 20,
             event_heartbeat: Duration::from_secs(30),

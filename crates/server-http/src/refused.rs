@@ -50,8 +50,9 @@ pub(crate) async fn license(_: Ctx) -> Result<Reply, HttpError> {
     Ok(Reply::empty(StatusCode::NO_CONTENT))
 }
 
+/// Other endpoints of access control.
 pub(crate) async fn acl(_: Ctx) -> Result<Reply, HttpError> {
-    Err(HttpError::bad_request("ACL support disabled: this release has none"))
+    Err(HttpError::not_found("no such endpoint of access control"))
 }
 
 /// Volumes and plugins of any type that clients ask for in passing: there are none, truthfully.

@@ -21,6 +21,7 @@ use tokio::sync::Semaphore;
 
 use crate::{
     attempts::Failures,
+    authority::Authority,
     caller::Caller,
     options::HttpOptions,
     reply::{HttpError, Reply},
@@ -59,6 +60,8 @@ fn few_objects(json: &[u8]) -> Result<(), HttpError> {
 pub(crate) struct App {
     pub(crate) server: ServerHandle,
     pub(crate) options: HttpOptions,
+    /// Knows tokens; None = there are no ACLs, and everybody may everything.
+    pub(crate) authority: Option<Authority>,
     /// Turns to make lists in.
     pub(crate) readers: Arc<Semaphore>,
     /// Tells the server of each answer.
@@ -70,10 +73,12 @@ pub(crate) struct App {
 impl App {
     pub(crate) fn new(server: ServerHandle, options: HttpOptions) -> Self {
         let at_once = std::thread::available_parallelism().map_or(2, |n| n.get().max(2));
+        let authority = server.config().acl.enabled.then(Authority::default);
         Self {
             answering: server.answering(),
             server,
             options,
+            authority,
             readers: Arc::new(Semaphore::new(at_once)),
             failures: Failures::default(),
         }

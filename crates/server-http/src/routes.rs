@@ -4,7 +4,7 @@ use futures::future::BoxFuture;
 use http::Method;
 
 use crate::{
-    agent, allocs, auth_methods, autopilot, binding_rules,
+    acl_policies, acl_roles, acl_tokens, agent, allocs, auth_methods, autopilot, binding_rules,
     caller::Unchecked,
     deployments, drivers, evals, event_stream, exec, explain, job_writes, jobs, keyring, login, metrics, monitor,
     needs::{Needs, needs},
@@ -231,7 +231,9 @@ mod tests {
             ("/v1/node/pool/a/b/nodes", "/v1/node/pool/*name/nodes", "name=a/b"),
             ("/v1/node/n/drain", "/v1/node/:id/drain", "id=n"),
             ("/v1/remote/task/default/j.g[0]/t", "/v1/remote/task/*slot", "slot=default/j.g[0]/t"),
-            ("/v1/acl/token/self", "/v1/acl/*rest", "rest=token/self"),
+            ("/v1/acl/token/self", "/v1/acl/token/self", ""),
+            ("/v1/acl/token/x", "/v1/acl/token/:accessor", "accessor=x"),
+            ("/v1/acl/nothing/such", "/v1/acl/*rest", "rest=nothing/such"),
             ("/ui/", "/ui/", ""),
             ("/ui/jobs/x", "/ui/*rest", "rest=jobs/x"),
         ] {

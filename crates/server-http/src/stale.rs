@@ -56,6 +56,15 @@ const FROM_STATE: &[&str] = &[
     "/v1/acl/auth-method/:name",
     "/v1/acl/binding-rules",
     "/v1/acl/binding-rule/:id",
+    "/v1/acl/policies",
+    "/v1/acl/policy/self",
+    "/v1/acl/policy/:name",
+    "/v1/acl/tokens",
+    "/v1/acl/token/self",
+    "/v1/acl/token/:accessor",
+    "/v1/acl/roles",
+    "/v1/acl/role/name/:name",
+    "/v1/acl/role/:id",
 ];
 
 /// Whether a server that does not lead may answer this request from its copy of the state.

@@ -86,6 +86,7 @@ pub(crate) fn compose(inner: &Inner, sessions: Arc<Sessions>, servers: AllServer
         join: inner.join.clone(),
         identity_ttl: config.introduction.identity_ttl,
         tls: config.tls.clone(),
+        acl: config.acl.enabled,
         limits: config.rpc_limits(),
         servers,
     };

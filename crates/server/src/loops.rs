@@ -97,6 +97,7 @@ loops! {
     LOCKS = "locks" " of variables", Work, "the end of the next lock, changed variables",
         "when each lock ends; a server that begins to lead gives them their whole time", "tries again in a second",
         "ends";
+    TOKENS = "tokens" "", Report, "every minute", "nothing", "tries again in a second", "ends";
     ROOT_KEYS = "root keys" "", Report, "a rotation, every minute", "nothing", "tries again in a minute", "ends";
     COLLECTION = "collection" "", Report, "the clock", "what may be garbage, and when it is old",
         "tries again at the next interval", "ends";

@@ -10,7 +10,9 @@ use crate::{
     commit::{Commit, CommitQueue},
     config::ServerConfig,
     published::Published,
-    reconciler::{Collection, Deployments, Drains, Launches, Leases, Locks, Reconciler, Supervision, part::Part as _},
+    reconciler::{
+        Collection, Deployments, Drains, Launches, Leases, Locks, Reconciler, Supervision, Tokens, part::Part as _,
+    },
     run_mark::Keeper,
     runner::Runner,
     sweep::Sweeps,
@@ -28,6 +30,7 @@ pub(crate) struct Parts {
     pub(crate) locks: Arc<Locks>,
     pub(crate) supervision: Arc<Supervision>,
     pub(crate) collection: Arc<Collection>,
+    pub(crate) tokens: Arc<Tokens>,
     pub(crate) sweeps: Arc<Sweeps>,
 }
 
@@ -52,6 +55,7 @@ impl Parts {
             locks: Arc::default(),
             supervision: Arc::new(Supervision::new(sweeps.clone(), queue.clone())),
             collection: Arc::new(Collection::new(&config.gc)),
+            tokens: Arc::new(Tokens::new(config.acl.token_gc_threshold)),
             sweeps,
         }
     }
@@ -70,6 +74,7 @@ impl Parts {
         reconciler.start(&self.locks);
         reconciler.start(&self.supervision);
         reconciler.start(&self.collection);
+        reconciler.start(&self.tokens);
     }
 
     /// Lets every part start again from a snapshot but those that a running server must not: the broker, whose

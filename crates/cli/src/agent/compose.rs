@@ -115,6 +115,7 @@ pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader, follower
     };
     let relay = among.as_ref().map(|(server, _)| Arc::new(Relay::new(server.rpc_limits(), server.tls.clone())));
     let front = forward::Front {
+        acl: settings.acl,
         leader: rpc_bind.map(|_| led),
         relay: relay.clone(),
         tls: settings.tls.clone(),
@@ -214,8 +215,9 @@ pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader, follower
         let scheme = if tls.as_ref().is_some_and(|tls| tls.settings().http) { "https" } else { "http" };
         let api = format!("{scheme}://{}", reachable(http));
         let dialer = tls.as_ref().map(|tls| tls.dialer(tls::Peer::Agent));
+        let identity = client.handle().signed_identity().token();
         tokio::select! {
-            drained = settings.leave.drain(&api, dialer, client.handle().node_id()) => match drained {
+            drained = settings.leave.drain(&api, dialer, client.handle().node_id(), identity) => match drained {
                 Ok(()) => tracing::info!("everything has moved off this node"),
                 Err(error) => tracing::error!(error = format!("{error:#}"), "the node was not drained, its \
                     tasks run on"),
@@ -332,7 +334,7 @@ fn agent_config(
         "BindAddr": settings.http.ip().to_string(),
         "Client": {"Enabled": node.is_some()},
         "Server": {"Enabled": server},
-        "ACL": {"Enabled": false},
+        "ACL": {"Enabled": settings.acl},
         "TLSConfig": tls_config(settings.tls.as_ref()),
         "Telemetry": {"PrometheusMetrics": settings.prometheus},
     });

@@ -55,6 +55,8 @@ pub(crate) struct AgentFile {
     pub(crate) tls: Tls,
     /// The web UI.
     pub(crate) ui: Ui,
+    /// Access control.
+    pub(crate) acl: Acl,
     /// SIGINT means `client.drain_on_shutdown`.
     pub(crate) leave_on_interrupt: Option<bool>,
     /// SIGTERM means `client.drain_on_shutdown`.
@@ -158,6 +160,8 @@ pub(crate) struct Server {
     pub(crate) root_key_gc_threshold: Option<String>,
     /// How often old root keys are looked for.
     pub(crate) root_key_gc_interval: Option<String>,
+    /// How long after its end an expired ACL token is collected.
+    pub(crate) acl_token_gc_threshold: Option<String>,
     /// The key of servers that share a store, base64.
     pub(crate) encrypt: Option<Hidden>,
     /// Servers to join: only this one may be named.
@@ -511,6 +515,18 @@ pub(crate) struct Ui {
     pub(crate) enabled: Option<bool>,
 }
 
+/// Access control.
+#[derive(Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Acl {
+    /// Requests need a token with the rights for them.
+    pub(crate) enabled: Option<bool>,
+    /// Shortest time to live that a token may ask for.
+    pub(crate) token_min_expiration_ttl: Option<String>,
+    /// Longest time to live that a token may ask for.
+    pub(crate) token_max_expiration_ttl: Option<String>,
+}
+
 /// Settings that a stock agent does not know.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -590,9 +606,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_honoured_is_refused_by_name_unless_it_is_off() {
-        let error = typed(json!({"acl": {"enabled": true}, "enable_syslog": true})).expect_err("refused");
+        let error = typed(json!({"vault": {"enabled": true}, "enable_syslog": true})).expect_err("refused");
         assert_eq!(error.len(), 2, "{error:?}");
-        assert!(error[0].0.starts_with("acl.enabled is refused: "), "{error:?}");
+        assert!(error.iter().any(|e| e.0.starts_with("enable_syslog is refused: ")), "{error:?}");
         typed(json!({"acl": {"enabled": false}, "consul": {"enabled": false}, "ui": {}})).expect("off is what we do");
         assert_eq!(typed(json!({"plugin_dir": []})).expect_err("type").len(), 1);
         let _: Mistake = typed(json!({"server": {"non_voting_server": true}})).expect_err("refused").remove(0);

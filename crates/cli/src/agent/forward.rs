@@ -6,7 +6,8 @@ use std::{collections::HashMap, sync::Arc};
 
 use api::{
     client::tunnel,
-    shapes::{AgentSelf, Health, HealthPart},
+    pass,
+    shapes::{AclExplainRequest, AclExplanation, AgentSelf, Health, HealthPart},
 };
 use axum::{
     Router,
@@ -18,8 +19,8 @@ use axum::{
 };
 use client::ClientHandle;
 use http::{
-    HeaderName, HeaderValue, Method, StatusCode, Uri,
-    header::{CONTENT_TYPE, HOST, ORIGIN, UPGRADE},
+    HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri,
+    header::{AUTHORIZATION, CONTENT_TYPE, HOST, ORIGIN, UPGRADE},
 };
 use model::AllocId;
 use serde_json::Value;
@@ -42,8 +43,14 @@ const PASSED_ON_MOST: u32 = 2;
 /// Largest body that is looked into for the node that it names.
 const BODY_MAX: usize = 1 << 20;
 
+fn now_s() -> i64 {
+    jiff::Timestamp::now().as_second()
+}
+
 /// What the agent knows besides its node.
 pub(crate) struct Front {
+    /// The agent's configuration says that the cluster has ACLs.
+    pub(crate) acl: bool,
     /// Of a server that does not lead: who does. None = the agent is a node alone, whose session says it.
     pub(crate) leader: Option<watch::Receiver<Option<Member>>>,
     /// Of such a server: what passes sessions of nodes on.
@@ -71,7 +78,12 @@ pub(crate) struct Front {
 /// The agent's log, of this node unless another one or a server is named.
 const MONITOR: &str = "/v1/agent/monitor";
 
+/// What everybody may ask.
+const OPEN: &[&str] = &["/v1/metrics", "/v1/agent/health"];
+
 struct Forward {
+    /// The agent's configuration says that the cluster has ACLs.
+    acl: bool,
     node: Option<ClientHandle>,
     leader: Option<watch::Receiver<Option<Member>>>,
     http: ToServer,
@@ -90,6 +102,61 @@ impl Forward {
 }
 
 impl Forward {
+    /// Whether requests need rights.
+    fn acl(&self) -> bool {
+        self.acl || self.node.as_ref().is_some_and(ClientHandle::acl)
+    }
+
+    /// Whether a server has decided this request.
+    fn vouched(&self, request: &Request) -> bool {
+        let shown = request.headers().get(pass::PASS).and_then(|shown| shown.to_str().ok());
+        let (Some(node), Some(shown)) = (&self.node, shown) else { return false };
+        let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+        pass::admits(&node.node().secret_id, now_s(), request.method(), path, shown)
+    }
+
+    /// Has a request that names no node name this one, which is what its sender means.
+    fn name_this_node(&self, request: &mut Request) -> Result<(), String> {
+        let (uri, Some(node)) = (request.uri(), &self.node) else { return Ok(()) };
+        if !of_a_node(uri.path()) || names_a_server(uri.query().unwrap_or_default()) {
+            return Ok(());
+        }
+        let query = api::query::Query::parse(uri.query().unwrap_or_default()).map_err(|e| e.to_string())?;
+        if !query.text("node_id").is_empty() {
+            return Ok(());
+        }
+        let text = uri.to_string();
+        let between = if uri.query().is_some() { '&' } else { '?' };
+        *request.uri_mut() = format!("{text}{between}node_id={}", node.node_id())
+            .parse()
+            .map_err(|error| format!("the path cannot be read: {error}"))?;
+        Ok(())
+    }
+
+    /// Asks the servers whether the sender of a request about this agent may send it.
+    async fn ask(self: Arc<Self>, method: Method, uri: Uri, headers: HeaderMap) -> Result<(), Box<Response>> {
+        let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+        let asked = AclExplainRequest { method: method.to_string(), path, token: String::new() };
+        let body = api::go_json::to_vec(&asked, false).unwrap_or_default();
+        let mut question = Request::new(Body::from(body));
+        *question.method_mut() = Method::PUT;
+        *question.uri_mut() = Uri::from_static("/v1/acl/explain");
+        for name in [AUTHORIZATION, HeaderName::from_static("x-nomad-token")] {
+            if let Some(value) = headers.get(&name) {
+                question.headers_mut().insert(name, value.clone());
+            }
+        }
+        let answer = forward(State(self), question).await;
+        if !answer.status().is_success() {
+            return Err(Box::new(answer));
+        }
+        let bytes = axum::body::to_bytes(answer.into_body(), BODY_MAX).await.unwrap_or_default();
+        match api::go_json::from_slice::<AclExplanation>(&bytes) {
+            Ok(said) if said.allowed => Ok(()),
+            _ => Err(Box::new(refused(StatusCode::FORBIDDEN, "Permission denied".to_owned()))),
+        }
+    }
+
     /// Resolves when this server leads no longer. Never for a node alone, whose session says it.
     async fn led_by_another(&self, server: &str) {
         let Some(mut leader) = self.leader.clone() else { return std::future::pending().await };
@@ -106,7 +173,7 @@ pub(crate) fn router(node: Option<ClientHandle>, front: Front) -> Router {
     let dialer = tls.as_ref().map(|tls| tls.dialer(tls::Peer::Server));
     let leader = front.leader;
     let (http, stale) = (to_server::client(dialer), front.stale);
-    let state = Arc::new(Forward { node: node.clone(), leader: leader.clone(), http, stale });
+    let state = Arc::new(Forward { acl: front.acl, node: node.clone(), leader: leader.clone(), http, stale });
     let (measured, prometheus, relay) = (node.clone(), front.prometheus, front.relay);
     // An agent's metrics are its own: whoever collects them asks every agent.
     let metrics = move |Query(query): Query<HashMap<String, String>>| async move {
@@ -210,8 +277,38 @@ fn health(
     (status, axum::Json(health)).into_response()
 }
 
-/// The client endpoints of allocations that are not here, and those of other nodes.
+/// The client endpoints of allocations that are not here, those of other nodes, and where the cluster has ACLs all that
+/// no server has decided.
 async fn elsewhere(State(state): State<Arc<Forward>>, request: Request, next: Next) -> Response {
+    if state.acl() {
+        return decided(state, request, next).await;
+    }
+    here_or_elsewhere(state, request, next).await
+}
+
+/// Whoever may ask this agent is decided by the servers: they know tokens and policies.
+async fn decided(state: Arc<Forward>, mut request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    if OPEN.contains(&path) {
+        return here_or_elsewhere(state, request, next).await;
+    }
+    if path.starts_with("/v1/client/") || path == MONITOR {
+        if state.vouched(&request) {
+            return next.run(request).await;
+        }
+        if let Err(why) = state.name_this_node(&mut request) {
+            return refused(StatusCode::BAD_REQUEST, why);
+        }
+        return forward(State(state), request).await;
+    }
+    let (method, uri, headers) = (request.method().clone(), request.uri().clone(), request.headers().clone());
+    match state.clone().ask(method, uri, headers).await {
+        Ok(()) => here_or_elsewhere(state, request, next).await,
+        Err(answer) => *answer,
+    }
+}
+
+async fn here_or_elsewhere(state: Arc<Forward>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     if let Some(alloc) = alloc_of(path) {
         return if state.node.as_ref().is_some_and(|node| node.has_alloc(alloc)) {
@@ -411,8 +508,13 @@ mod tests {
         let leader =
             Member { id: "l".into(), name: "leader".into(), rpc: String::new(), http: address, ..Member::default() };
         let (_tell, leader) = watch::channel(Some(leader));
-        let state =
-            Forward { node: None, leader: Some(leader), http: to_server::client(None), stale: Stale::default() };
+        let state = Forward {
+            acl: false,
+            node: None,
+            leader: Some(leader),
+            http: to_server::client(None),
+            stale: Stale::default(),
+        };
         let request = Request::builder().method(method).uri("/v1/jobs").body(Body::empty()).expect("a request");
         let answer = forward(State(Arc::new(state)), request).await;
         let status = answer.status();

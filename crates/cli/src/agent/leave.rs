@@ -24,8 +24,15 @@ pub(crate) struct Leave {
 impl Leave {
     /// Drains the node by the agent's own API and returns when everything has moved. Cancel safe: the drain goes on
     /// at the servers.
-    pub(crate) async fn drain(&self, api: &str, tls: Option<tls::Dialer>, node: NodeId) -> Result<()> {
-        let conn = Conn::to(api, tls)?;
+    /// `identity`: what the node shows where the cluster has ACLs.
+    pub(crate) async fn drain(
+        &self,
+        api: &str,
+        tls: Option<tls::Dialer>,
+        node: NodeId,
+        identity: Option<String>,
+    ) -> Result<()> {
+        let conn = Conn::to(api, tls, identity)?;
         let deadline = self.deadline.map_or(GoDuration(-1), GoDuration::from);
         let request = NodeDrainRequest {
             node_id: node.to_string(),

@@ -67,6 +67,8 @@ pub(crate) struct Settings {
     pub(crate) log_location: bool,
     /// Where the log is kept beside standard error.
     pub(crate) log_file: Option<Rotation>,
+    /// Requests need a token with the rights for them.
+    pub(crate) acl: bool,
     /// Settings of the scheduler, until somebody sets them.
     pub(crate) scheduler: Option<SchedulerDefaults>,
     /// What was taken and has no effect.
@@ -183,6 +185,7 @@ pub(crate) fn settings(
         client,
         http,
         http_advertise,
+        acl: file.acl.enabled.unwrap_or_default(),
         http_hosts: file.drover.http_hosts,
         http_max_conns_per_client: file.limits.http_max_conns_per_client.map_or(100, |n| n as usize),
         http_handshake,

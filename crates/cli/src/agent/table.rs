@@ -67,7 +67,7 @@ const SYSLOG: &str = "logs go to standard error and to log_file; let the service
 const RAFT: &str = "there is no Raft: the store is SQLite, or etcd, which has its own";
 const RPC: &str = "the node RPC is HTTP/2 with limits of its own";
 const SUITES: &str = "the server prefers the order of its own suites";
-const NO_ACL: &str = "access control is off";
+const NOT_CACHED: &str = "servers decide each request by the newest policies, so nothing is kept";
 const ENTERPRISE: &str = "this is a feature of Nomad Enterprise";
 const NO_CSI: &str = "there are no CSI volumes in this release";
 const NO_DYNAMIC_VOLUMES: &str =
@@ -166,7 +166,7 @@ pub(crate) const TABLE: &[Row] = &[
     row("server.csi_volume_claim_gc_interval", Span, Idle(NO_CSI)),
     row("server.csi_volume_claim_gc_threshold", Span, Idle(NO_CSI)),
     row("server.csi_plugin_gc_threshold", Span, Idle(NO_CSI)),
-    row("server.acl_token_gc_threshold", Span, Idle(NO_ACL)),
+    row("server.acl_token_gc_threshold", Span, Works),
     row("server.root_key_gc_interval", Span, Works),
     row("server.root_key_gc_threshold", Span, Works),
     row("server.root_key_rotation_threshold", Span, Works),
@@ -381,14 +381,13 @@ pub(crate) const TABLE: &[Row] = &[
     row("client.template.nomad_retry.max_backoff", Span, Idle("templates wait without an end for what is missing")),
 
     row("acl", Block, Works),
-    row("acl.enabled", Bool, Refused("access control is not part of this release; the API listens on loopback unless \
-        told otherwise")),
-    row("acl.token_ttl", Span, Idle(NO_ACL)),
-    row("acl.policy_ttl", Span, Idle(NO_ACL)),
-    row("acl.role_ttl", Span, Idle(NO_ACL)),
-    row("acl.replication_token", Text, Idle(NO_ACL)),
-    row("acl.token_min_expiration_ttl", Span, Idle(NO_ACL)),
-    row("acl.token_max_expiration_ttl", Span, Idle(NO_ACL)),
+    row("acl.enabled", Bool, Works),
+    row("acl.token_ttl", Span, Idle(NOT_CACHED)),
+    row("acl.policy_ttl", Span, Idle(NOT_CACHED)),
+    row("acl.role_ttl", Span, Idle(NOT_CACHED)),
+    row("acl.replication_token", Text, Idle("there is one region, and nothing to copy tokens from")),
+    row("acl.token_min_expiration_ttl", Span, Works),
+    row("acl.token_max_expiration_ttl", Span, Works),
     row("tls", Block, Works),
     row("tls.http", Bool, Works),
     row("tls.rpc", Bool, Works),

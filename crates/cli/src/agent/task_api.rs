@@ -26,18 +26,30 @@ async fn with_token(mut request: Request, next: Next) -> Response {
     let Some(token) = token(request.headers()) else {
         return (StatusCode::UNAUTHORIZED, "Unauthorized").into_response();
     };
-    let question = Request::get("/v1/identity").header("x-nomad-token", token).body(Body::empty());
-    let Ok(mut question) = question else {
+    let Ok(mut question) = question(token) else {
         return (StatusCode::UNAUTHORIZED, "Unauthorized").into_response();
     };
     // Clients write what they like for the host of a socket.
     question.extensions_mut().insert(NotFromBrowser);
     let answer = next.clone().run(question).await;
+    if answer.status() == StatusCode::BAD_REQUEST {
+        // A token of ACLs in a cluster that has none.
+        return (StatusCode::FORBIDDEN, "Forbidden").into_response();
+    }
     if !answer.status().is_success() {
         return answer;
     }
     request.extensions_mut().insert(NotFromBrowser);
     next.run(request).await
+}
+
+/// Whether a token is one: the identity of a task, or where the cluster has ACLs any other.
+fn question(token: &str) -> http::Result<Request> {
+    if token.contains('.') {
+        return Request::get("/v1/identity").header("x-nomad-token", token).body(Body::empty());
+    }
+    let about = r#"{"Method": "GET", "Path": "/v1/status/leader"}"#;
+    Request::put("/v1/acl/explain").header("x-nomad-token", token).body(Body::from(about))
 }
 
 fn token(headers: &HeaderMap) -> Option<&str> {

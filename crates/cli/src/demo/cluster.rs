@@ -84,7 +84,7 @@ impl Cluster {
     }
     /// A connection to the server.
     pub(crate) fn conn(&self) -> Result<Conn> {
-        Conn::to(&self.address(), None)
+        Conn::to(&self.address(), None, None)
     }
     /// Nothing is ended when this value goes.
     pub(crate) fn keep(&mut self) {

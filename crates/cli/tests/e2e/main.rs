@@ -1,6 +1,7 @@
 //! The real binary, from the outside: agents as processes, jobs from `examples/`, faults by signal. Nothing is left
 //! behind: every agent lives in a directory of its own, and whatever names that directory is ended with it.
 
+mod access;
 mod agent;
 mod artifacts;
 mod charges;

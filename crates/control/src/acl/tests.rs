@@ -219,7 +219,7 @@ fn a_one_time_token_is_exchanged_once_in_its_time() {
     assert!(exchange(&state, "x", NOW).is_none());
     assert!(exchange(&state, &once.answer, NOW + valid).is_none());
     let mut later = state.clone();
-    let old = collect(&later, Duration::ZERO, NOW + valid);
+    let old = collect(&later, Duration::ZERO, NOW + valid, 9);
     apply(&mut later, Batch::new(old));
     assert_eq!((later.one_time_tokens().count(), later.acl_tokens().count()), (0, 1));
     let exchanged = exchange(&state, &once.answer, NOW + valid - 1).expect("in time");
@@ -236,8 +236,8 @@ fn an_expired_token_is_collected_after_the_threshold() {
     apply(&mut state, made.batch);
     let end = NOW + 3_600_000_000_000;
     let threshold = Duration::from_secs(60);
-    assert!(collect(&state, threshold, end + 59_999_999_999).is_empty());
-    let old = collect(&state, threshold, end + 60_000_000_000);
+    assert!(collect(&state, threshold, end + 59_999_999_999, 9).is_empty());
+    let old = collect(&state, threshold, end + 60_000_000_000, 9);
     apply(&mut state, Batch::new(old));
     assert_eq!(state.acl_tokens().count(), 0);
 }

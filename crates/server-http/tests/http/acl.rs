@@ -1,23 +1,14 @@
 //! Who may what, over the whole table of endpoints: each of them is asked by each kind of caller.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    fmt::Write as _,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 
-use access::Identity;
 use api::client::{Address, Connection};
 use bytes::Bytes;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
-use server_http::{HttpOptions, Limits, Records, TokenRights};
-use state::State;
+use server::{AclConfig, ServerConfig};
+use server_http::{HttpOptions, Limits};
 
 use crate::cluster::{Cluster, FakeNode, job, node};
 
@@ -39,74 +30,27 @@ const WRITE: &str = r#"
 "#;
 const ELSEWHERE: &str = r#"namespace "elsewhere" { policy = "write" }"#;
 
-/// Tokens and policies in memory. Until it is turned on, everybody is a manager.
-#[derive(Default)]
-struct Book {
-    index: AtomicU64,
-    tokens: Mutex<HashMap<String, TokenRights>>,
-    policies: Mutex<BTreeMap<String, String>>,
-    attached: Mutex<Vec<(Identity, String)>>,
-}
-
-impl Book {
-    fn token(&self, secret: &str, rights: TokenRights) {
-        self.tokens.lock().expect("lock").insert(secret.to_owned(), rights);
-        self.index.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn policy(&self, name: &str, rules: &str) {
-        self.policies.lock().expect("lock").insert(name.to_owned(), rules.to_owned());
-        self.index.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn client(policies: &[&str]) -> TokenRights {
-        TokenRights { policies: policies.iter().map(|p| (*p).to_owned()).collect(), ..TokenRights::default() }
-    }
-}
-
-struct Shared(Arc<Book>);
-
-impl Records for Shared {
-    fn index(&self, _: &State) -> u64 {
-        self.0.index.load(Ordering::Relaxed)
-    }
-    fn token(&self, _: &State, secret: &str) -> Option<TokenRights> {
-        self.0.tokens.lock().expect("lock").get(secret).cloned()
-    }
-    fn rules(&self, _: &State, policy: &str) -> Option<String> {
-        self.0.policies.lock().expect("lock").get(policy).cloned()
-    }
-    fn attached(&self, _: &State, task: &Identity) -> Vec<String> {
-        let attached = self.0.attached.lock().expect("lock");
-        attached.iter().filter(|(to, _)| to == task).map(|(_, policy)| policy.clone()).collect()
-    }
-}
-
 const CALLERS: [&str; 8] = ["none", "unknown", "expired", "elsewhere", "read", "write", "management", "task"];
 
 struct Guarded {
     c: Cluster,
-    book: Arc<Book>,
+    /// Secrets of the callers that have a token.
+    secrets: BTreeMap<&'static str, String>,
     alloc: String,
     eval: String,
     deployment: String,
-    identity: String,
     _node: FakeNode,
 }
 
 impl Guarded {
-    /// A cluster with a running job, and then with ACLs.
+    /// A cluster with ACLs and a running job.
     async fn start() -> Self {
-        let book = Arc::new(Book::default());
-        // Until there are tokens, as an open cluster.
-        let open = Arc::new(AtomicU64::new(1));
-        let (known, still_open) = (server_http::authority(Shared(book.clone())), open.clone());
-        let manager = Arc::new(access::Access::management());
-        let authority: server_http::Authority = Arc::new(move |server, token| {
-            if still_open.load(Ordering::Relaxed) == 1 { Some(manager.clone()) } else { known(server, token) }
-        });
-        let options = HttpOptions { authority: Some(authority), ..HttpOptions::default() };
-        let c = Cluster::with(options, Limits::default()).await;
+        let acl = AclConfig { enabled: true, token_min_expiration: Duration::from_millis(1), ..AclConfig::default() };
+        let config = ServerConfig { acl, ..ServerConfig::default() };
+        let mut c = Cluster::of(config, HttpOptions::default(), Limits::default()).await;
+        let first = c.done("/v1/acl/bootstrap", &json!({})).await;
+        let management = first["SecretID"].as_str().expect("a secret").to_owned();
+        c.show(&management);
         let node = FakeNode::join(&c, node("n")).await;
         let registered = c.register(&job("web", 1)).await;
         let running = |list: &Value| list[0]["ClientStatus"] == "running";
@@ -116,22 +60,37 @@ impl Guarded {
         let claims = json!({"nomad_allocation_id": alloc, "nomad_task": "server", "nomad_namespace": "default",
             "nomad_job_id": "web"});
         let identity = c.server.handle().keyring().sign(&claims).expect("signs");
-        for (name, rules) in [("read", READ), ("write", WRITE), ("elsewhere", ELSEWHERE)] {
-            book.policy(name, rules);
-            book.token(name, Book::client(&[name]));
-        }
-        book.token("expired", TokenRights { expires: Some(1), ..Book::client(&["write"]) });
-        book.token("management", TokenRights { management: true, ..TokenRights::default() });
-        open.store(0, Ordering::Relaxed);
-        Self {
+        let unknown = "5c3c2f5a-9a3e-4b0e-8e55-0a6a3c1f2d11".to_owned();
+        let secrets = BTreeMap::from([("management", management), ("unknown", unknown), ("task", identity)]);
+        let mut g = Self {
             c,
-            book,
+            secrets,
             alloc,
             eval: registered["EvalID"].as_str().expect("an id").to_owned(),
             deployment: deployments[0]["ID"].as_str().unwrap_or("7f3b1f4e-0000-4000-8000-000000000000").to_owned(),
-            identity,
             _node: node,
+        };
+        for (name, rules) in [("read", READ), ("write", WRITE), ("elsewhere", ELSEWHERE)] {
+            g.policy(name, rules, &Value::Null).await;
+            g.token(name, name, "").await;
         }
+        g.token("expired", "write", "1ms").await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        g
+    }
+
+    /// Writes a policy. `job`: whose identities have it.
+    async fn policy(&self, name: &str, rules: &str, job: &Value) {
+        let policy = json!({"Name": name, "Rules": rules, "JobACL": job});
+        self.c.done(&format!("/v1/acl/policy/{name}"), &policy).await;
+    }
+
+    /// Makes the token of a caller; its accessor.
+    async fn token(&mut self, caller: &'static str, policy: &str, ttl: &str) -> String {
+        let token = json!({"Name": caller, "Type": "client", "Policies": [policy], "ExpirationTTL": ttl});
+        let made = self.c.done("/v1/acl/token", &token).await;
+        self.secrets.insert(caller, made["SecretID"].as_str().expect("a secret").to_owned());
+        made["AccessorID"].as_str().expect("an accessor").to_owned()
     }
 
     /// Status and text of an answer; of a stream the status alone.
@@ -139,9 +98,8 @@ impl Guarded {
         let address = Address::parse(&self.c.address).expect("address");
         let mut connection: Connection<Full<Bytes>> = Connection::open(&address, None).await.expect("connects");
         let mut request = Request::builder().method(method).uri(path).header("host", &self.c.address);
-        let token = if caller == "task" { self.identity.as_str() } else { caller };
         if caller != "none" {
-            request = request.header("x-nomad-token", token);
+            request = request.header("x-nomad-token", self.secrets.get(caller).map_or(caller, String::as_str));
         }
         let body = Full::new(Bytes::from(body.to_string()));
         let response = connection.send(request.body(body).expect("request")).await.expect("answers");
@@ -250,33 +208,55 @@ async fn lists_hold_what_the_caller_may_see_and_hide_the_rest() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_of_a_policy_or_token_counts_with_the_next_request() {
-    let g = Guarded::start().await;
-    let status = async |caller: &str, path: &str| g.ask(caller, "GET", path, &Value::Null).await.0.as_u16();
-    assert_eq!(status("read", "/v1/jobs").await, 200);
-    g.book.policy("read", "namespace \"default\" { policy = \"deny\" }");
-    assert_eq!(status("read", "/v1/jobs").await, 403);
-    g.book.token("late", Book::client(&["write"]));
-    assert_eq!(status("late", "/v1/jobs").await, 200);
-    assert_eq!(status("none", "/v1/jobs").await, 403);
-    g.book.policy("anonymous", READ);
-    assert_eq!(status("none", "/v1/jobs").await, 200);
-    assert_eq!(status("unknown", "/v1/jobs").await, 403, "a wrong token is not as good as none");
-    g.book.token("late", TokenRights { expires: Some(1), ..Book::client(&["write"]) });
-    assert_eq!(status("late", "/v1/jobs").await, 403);
+    let mut g = Guarded::start().await;
+    let status =
+        async |g: &Guarded, caller: &str, path: &str| g.ask(caller, "GET", path, &Value::Null).await.0.as_u16();
+    assert_eq!(status(&g, "read", "/v1/jobs").await, 200);
+    g.policy("read", "namespace \"default\" { policy = \"deny\" }", &Value::Null).await;
+    assert_eq!(status(&g, "read", "/v1/jobs").await, 403);
+    let late = g.token("late", "write", "").await;
+    assert_eq!(status(&g, "late", "/v1/jobs").await, 200);
+    assert_eq!(status(&g, "none", "/v1/jobs").await, 403);
+    g.policy("anonymous", READ, &Value::Null).await;
+    assert_eq!(status(&g, "none", "/v1/jobs").await, 200);
+    assert_eq!(status(&g, "unknown", "/v1/jobs").await, 403, "a wrong token is not as good as none");
+    // A token that changes its policies, by its role as well.
+    let role = json!({"Name": "writers", "Policies": [{"Name": "write"}]});
+    let role = g.c.done("/v1/acl/role", &role).await;
+    let changed = json!({"AccessorID": late, "Type": "client", "Roles": [{"ID": role["ID"]}], "Policies": []});
+    g.c.done(&format!("/v1/acl/token/{late}"), &changed).await;
+    assert_eq!(status(&g, "late", "/v1/jobs").await, 200);
+    let id = role["ID"].as_str().expect("an id");
+    let narrowed = json!({"ID": id, "Name": "writers", "Policies": [{"Name": "elsewhere"}]});
+    g.c.done(&format!("/v1/acl/role/{id}"), &narrowed).await;
+    assert_eq!(status(&g, "late", "/v1/jobs").await, 403);
+    let deleted = g.ask("management", "DELETE", &format!("/v1/acl/token/{late}"), &Value::Null).await;
+    assert_eq!(deleted.0, StatusCode::OK, "{deleted:?}");
+    assert_eq!(status(&g, "late", "/v1/namespaces").await, 403, "a token that is gone is a wrong one");
     // The policy of a job is that of its tasks.
-    assert_eq!(status("task", "/v1/job/web").await, 403);
-    let task =
-        Identity { namespace: "default".into(), job: "web".into(), group: "web".into(), task: Some("server".into()) };
-    g.book.attached.lock().expect("lock").push((task, "write".to_owned()));
-    assert_eq!(status("task", "/v1/job/web").await, 200);
-    assert_eq!(status("task", "/v1/services?namespace=*").await, 200);
-    let forged = g.identity.replacen('.', ".e", 1);
+    assert_eq!(status(&g, "task", "/v1/job/web").await, 403);
+    for job in [
+        json!({"Namespace": "default", "JobID": "other"}),
+        json!({"Namespace": "default", "JobID": "web", "Group": "web", "Task": "another"}),
+    ] {
+        g.policy("attached", WRITE, &job).await;
+        assert_eq!(status(&g, "task", "/v1/job/web").await, 403, "{job}");
+    }
+    for job in [
+        json!({"Namespace": "default"}),
+        json!({"Namespace": "default", "JobID": "web", "Group": "web", "Task": "server"}),
+    ] {
+        g.policy("attached", WRITE, &job).await;
+        assert_eq!(status(&g, "task", "/v1/job/web").await, 200, "{job}");
+    }
+    assert_eq!(status(&g, "task", "/v1/services?namespace=*").await, 200);
+    let forged = g.secrets["task"].replacen('.', ".e", 1);
     assert_eq!(g.ask(&forged, "GET", "/v1/services", &Value::Null).await.0, StatusCode::FORBIDDEN);
     // The identity ends with its allocation.
     assert_eq!(g.ask("management", "DELETE", "/v1/job/web", &Value::Null).await.0, StatusCode::OK);
     let ended = async || {
         for _ in 0..200 {
-            if status("task", "/v1/services").await == 403 {
+            if status(&g, "task", "/v1/services").await == 403 {
                 return true;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -298,11 +278,12 @@ async fn the_rule_that_decides_is_explained() {
     assert_eq!((status, &said["Allowed"], &said["Endpoint"]), (200, &json!(false), &json!("/v1/job/*id")), "{said}");
     assert_eq!(said["Rules"][0]["Why"], "policy read: namespace \"default\" does not give it");
     let path = format!("/v1/allocation/{}", g.alloc);
-    let other = json!({"Method": "GET", "Path": path, "Token": "elsewhere"});
+    let other = json!({"Method": "GET", "Path": path, "Token": g.secrets["elsewhere"]});
     assert_eq!(explain("read", other.clone()).await.0, 403, "another's token");
     let (_, said) = explain("management", other).await;
     assert_eq!(said["Rules"][0]["Need"], "read-job in namespace \"default\"");
-    let (_, said) = explain("management", json!({"Method": "GET", "Path": "/v1/nodes", "Token": "write"})).await;
+    let (_, said) =
+        explain("management", json!({"Method": "GET", "Path": "/v1/nodes", "Token": g.secrets["write"]})).await;
     assert_eq!((&said["Allowed"], &said["Rules"][0]["Why"]), (&json!(true), &json!("policy write: node gives write")));
     assert_eq!(explain("management", json!({"Method": "GET", "Path": "/v1/nothing"})).await.0, 404);
     assert_eq!(explain("none", json!({"Method": "GET", "Path": "/v1/jobs"})).await.0, 403);
@@ -316,7 +297,8 @@ async fn an_exec_session_is_decided_by_its_token() {
     // What the other end says after the upgrade, and after this first message.
     let said = async |token: &str, query: &str, first: &str| {
         let mut stream = tokio::net::TcpStream::connect(&g.c.address).await.expect("connects");
-        let shown = if token.is_empty() { String::new() } else { format!("x-nomad-token: {token}\r\n") };
+        let secret = g.secrets.get(token);
+        let shown = secret.map(|secret| format!("x-nomad-token: {secret}\r\n")).unwrap_or_default();
         let request = format!(
             "GET /v1/client/allocation/{}/exec?command=%5B%22x%22%5D{query} HTTP/1.1\r\nhost: {}\r\n{shown}\
              connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
@@ -351,13 +333,13 @@ async fn an_exec_session_is_decided_by_its_token() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_id_of_a_lock_is_shown_to_its_holder_and_to_managers() {
-    let g = Guarded::start().await;
+    let mut g = Guarded::start().await;
     let rules = |capabilities: &str| {
         format!("namespace \"default\" {{ variables {{ path \"*\" {{ capabilities = [{capabilities}] }} }} }}")
     };
     for (name, capabilities) in [("all", r#""read", "list", "write", "destroy""#), ("reader", r#""read", "list""#)] {
-        g.book.policy(name, &rules(capabilities));
-        g.book.token(name, Book::client(&[name]));
+        g.policy(name, &rules(capabilities), &Value::Null).await;
+        g.token(name, name, "").await;
     }
     let lock = json!({"Items": {"k": "v"}, "Lock": {"ID": "opens-it"}});
     for operation in ["lock-acquire", "lock-renew", "lock-release"] {
@@ -374,4 +356,98 @@ async fn the_id_of_a_lock_is_shown_to_its_holder_and_to_managers() {
     }
     let (status, text) = g.ask("all", "PUT", "/v1/var/a?cas=1", &lock).await;
     assert!(status == StatusCode::CONFLICT && !text.contains("opens-it"), "{status} {text}");
+    g.c.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_are_made_shown_and_exchanged() {
+    let mut g = Guarded::start().await;
+    let accessor = g.token("own", "write", "2h").await;
+    let ask = async |caller: &str, method: &str, path: &str, body: Value| {
+        let (status, text) = g.ask(caller, method, path, &body).await;
+        (status.as_u16(), serde_json::from_str::<Value>(&text).unwrap_or(Value::String(text)))
+    };
+    // A second bootstrap, and secrets that are none.
+    let (status, text) = ask("none", "PUT", "/v1/acl/bootstrap", json!({})).await;
+    let text = text.as_str().expect("a text");
+    assert!(status == 400 && text.starts_with("ACL bootstrap already done (reset index: "), "{status} {text}");
+    // Lists have no secrets, and only managers read them.
+    let (_, list) = ask("management", "GET", "/v1/acl/tokens", Value::Null).await;
+    assert!(list.as_array().is_some_and(|list| list.len() == 6 && list.iter().all(|t| t.get("SecretID").is_none())));
+    assert_eq!(ask("write", "GET", "/v1/acl/tokens", Value::Null).await.0, 403);
+    let (_, page) = ask("management", "GET", "/v1/acl/tokens?per_page=2", Value::Null).await;
+    assert_eq!(page.as_array().map(Vec::len), Some(2));
+    // Its owner reads a token, whoever else has none of it.
+    let path = format!("/v1/acl/token/{accessor}");
+    let (status, own) = ask("own", "GET", &path, Value::Null).await;
+    assert_eq!((status, own["SecretID"].as_str()), (200, Some(&*g.secrets["own"])), "{own}");
+    assert_eq!((own["ExpirationTTL"].as_str(), own["Policies"][0].as_str()), (Some("2h0m0s"), Some("write")));
+    assert_eq!(ask("write", "GET", &path, Value::Null).await.0, 403);
+    assert_eq!(ask("own", "GET", "/v1/acl/token/self", Value::Null).await.1["AccessorID"], json!(accessor));
+    let (_, nobody) = ask("none", "GET", "/v1/acl/token/self", Value::Null).await;
+    assert_eq!((&nobody["AccessorID"], &nobody["SecretID"]), (&json!("anonymous"), &json!("")));
+    assert_eq!(ask("unknown", "GET", "/v1/acl/token/self", Value::Null).await.0, 403);
+    // One's own policies, and those of others.
+    let names = |list: &Value| {
+        let names = list.as_array().map(|list| list.iter().map(|p| p["Name"].as_str().unwrap_or("?").to_owned()));
+        names.map(Iterator::collect::<Vec<_>>).unwrap_or_default()
+    };
+    assert_eq!(names(&ask("own", "GET", "/v1/acl/policies", Value::Null).await.1), ["write"]);
+    assert_eq!(names(&ask("own", "GET", "/v1/acl/policy/self", Value::Null).await.1), ["write"]);
+    let all = ask("management", "GET", "/v1/acl/policies", Value::Null).await.1;
+    assert_eq!(names(&all), ["elsewhere", "read", "write"]);
+    assert_eq!(ask("own", "GET", "/v1/acl/policy/read", Value::Null).await.0, 403);
+    let (_, policy) = ask("own", "GET", "/v1/acl/policy/write", Value::Null).await;
+    assert_eq!(policy["RulesJSON"]["Namespaces"][0]["Name"], "default", "{policy}");
+    // What is wrong with a policy is said.
+    for (name, body, why) in [
+        ("x", json!({"Name": "y"}), "ACL policy name does not match request path"),
+        ("a_b", json!({"Name": "a_b"}), "policy 0 invalid: 1 error occurred:\n\t* invalid name 'a_b'\n\n"),
+        ("x", json!({"Name": "x", "Rules": "agent { policy = \"full\" }"}), "failed to parse rules: "),
+        ("x", json!({"Name": "x", "Rules": "foo { }"}), "Invalid or duplicate policy keys: foo"),
+    ] {
+        let (status, text) = ask("management", "PUT", &format!("/v1/acl/policy/{name}"), body).await;
+        assert!(status == 400 && text.as_str().is_some_and(|text| text.contains(why)), "{why}: {status} {text}");
+    }
+    // A one-time token stands for its owner's, once.
+    let (_, made) = ask("own", "PUT", "/v1/acl/token/onetime", json!({})).await;
+    let secret = made["OneTimeToken"]["OneTimeSecretID"].clone();
+    let exchange = json!({ "OneTimeSecretID": secret });
+    let (status, exchanged) = ask("none", "PUT", "/v1/acl/token/onetime/exchange", exchange.clone()).await;
+    assert_eq!((status, &exchanged["Token"]["SecretID"]), (200, &json!(g.secrets["own"])), "{exchanged}");
+    assert_eq!(ask("none", "PUT", "/v1/acl/token/onetime/exchange", exchange).await.0, 403);
+    assert_eq!(ask("none", "PUT", "/v1/acl/token/onetime", json!({})).await.0, 403, "nobody has a token");
+    assert_eq!(ask("task", "PUT", "/v1/acl/token/onetime", json!({})).await.0, 403, "nor has a task");
+    g.c.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_drains_itself_and_no_other() {
+    let g = Guarded::start().await;
+    let nodes = g.c.get("/v1/nodes").await.json();
+    let id = nodes[0]["ID"].as_str().expect("an id");
+    let sign = |id: &str, exp: i64| {
+        let claims = json!({"aud": "nomadproject.io", "sub": format!("node:global:default:{id}:default"), "exp": exp,
+            "nomad_node_id": id, "nomad_node_pool": "default"});
+        g.c.server.handle().keyring().sign(&claims).expect("signs")
+    };
+    let other = "7f3b1f4e-0000-4000-8000-000000000000";
+    let (own, late, foreign) = (sign(id, i64::MAX / 2), sign(id, 1), sign(other, i64::MAX / 2));
+    let drain = json!({"DrainSpec": {"Deadline": 1_000_000_000_i64, "IgnoreSystemJobs": false}});
+    let status = async |token: &str, method: &str, path: String| g.ask(token, method, &path, &drain).await.0.as_u16();
+    for (token, named, wanted) in [
+        (&late, id, 403),
+        (&own, other, 403),
+        // No node of the cluster.
+        (&foreign, other, 403),
+        (&foreign, id, 403),
+        (&own, id, 200),
+    ] {
+        assert_eq!(status(token, "PUT", format!("/v1/node/{named}/drain")).await, wanted, "{token} {named}");
+        assert_eq!(status(token, "GET", format!("/v1/node/{named}")).await, wanted, "{token} {named}");
+    }
+    for path in ["/v1/nodes", "/v1/jobs", "/v1/agent/self"] {
+        assert_eq!(status(&own, "GET", path.to_owned()).await, 403, "{path}");
+    }
+    g.c.end().await;
 }

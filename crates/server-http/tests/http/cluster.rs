@@ -29,6 +29,8 @@ pub(crate) struct Cluster {
     pub(crate) server: Server,
     pub(crate) address: String,
     pub(crate) client: ApiClient,
+    /// Shown with each request; empty = none.
+    token: String,
     stop: CancellationToken,
     _listener: AbortOnDropHandle<()>,
 }
@@ -73,7 +75,15 @@ impl Cluster {
         let serve = tokio::spawn(server_http::serve(listener, router, limits, None, stop.clone()));
         let client =
             ApiClient::new(ClientOptions { address: address.clone(), ..ClientOptions::default() }).expect("client");
-        Self { server, address, client, stop, _listener: AbortOnDropHandle::new(serve) }
+        Self { server, address, client, token: String::new(), stop, _listener: AbortOnDropHandle::new(serve) }
+    }
+
+    /// Shows this token from now on.
+    pub(crate) fn show(&mut self, token: &str) {
+        token.clone_into(&mut self.token);
+        let options =
+            ClientOptions { address: self.address.clone(), token: token.to_owned(), ..ClientOptions::default() };
+        self.client = ApiClient::new(options).expect("client");
     }
 
     pub(crate) async fn end(self) {
@@ -91,6 +101,9 @@ impl Cluster {
         let address = Address::parse(&self.address).expect("address");
         let mut connection: Connection<Full<Bytes>> = Connection::open(&address, None).await.expect("connects");
         let mut request = Request::builder().method(method).uri(path).header("host", &self.address);
+        if !self.token.is_empty() {
+            request = request.header("x-nomad-token", &self.token);
+        }
         for (name, value) in headers {
             request = request.header(*name, *value);
         }

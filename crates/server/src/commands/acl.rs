@@ -27,7 +27,7 @@ pub(super) fn ttl(limits: &AclConfig) -> Ttl {
 }
 
 impl ServerHandle {
-    /// Creates or changes a policy whose rules the caller has read.
+    /// Creates or changes a policy.
     ///
     /// # Errors
     /// What is wrong with it.

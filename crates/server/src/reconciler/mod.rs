@@ -12,13 +12,14 @@ mod leases;
 mod locks;
 pub(crate) mod part;
 mod supervision;
+mod tokens;
 
 use std::sync::Arc;
 
 use self::part::{Look, Part, RETRY};
 pub(crate) use self::{
     collection::Collection, deployments::Deployments, drains::Drains, launches::Launches, leases::Leases, locks::Locks,
-    supervision::Supervision,
+    supervision::Supervision, tokens::Tokens,
 };
 use crate::{commit::CommitQueue, published::Published, runner::Runner};
 

@@ -7,7 +7,9 @@ use std::{
 };
 
 use model::GoDuration;
-use server::{Enforcement, IntroductionConfig, RootKeyConfig, SearchLimits, ServerConfig, shared::SharedKey};
+use server::{
+    AclConfig, Enforcement, IntroductionConfig, RootKeyConfig, SearchLimits, ServerConfig, shared::SharedKey,
+};
 
 use super::{
     super::config::{AgentFile, ClientIntroduction, Search, Server},
@@ -134,6 +136,7 @@ pub(super) fn server_config(
     root_keys(r, s, &mut config.root_keys);
     search(r, &s.search, &mut config.search);
     introduction(r, &s.client_introduction, &mut config.introduction);
+    access(r, file, &mut config.acl);
     let key = shared_key(r, file);
     if s.store.as_deref() == Some("etcd") {
         if s.encrypt.as_ref().is_none_or(|key| key.0.is_empty()) {
@@ -192,6 +195,24 @@ fn introduction(r: &mut Reader, given: &ClientIntroduction, config: &mut Introdu
             GoDuration::from(config.max_ttl)
         ));
     }
+}
+
+fn access(r: &mut Reader, file: &AgentFile, config: &mut AclConfig) {
+    let given = &file.acl;
+    config.enabled = given.enabled.unwrap_or_default();
+    let least = given.token_min_expiration_ttl.as_deref();
+    config.token_min_expiration = r.duration("acl.token_min_expiration_ttl", least, config.token_min_expiration);
+    let most = given.token_max_expiration_ttl.as_deref();
+    config.token_max_expiration = r.duration("acl.token_max_expiration_ttl", most, config.token_max_expiration);
+    if config.token_min_expiration > config.token_max_expiration {
+        r.wrong(format!(
+            "acl.token_min_expiration_ttl {} must not be above acl.token_max_expiration_ttl {}",
+            GoDuration::from(config.token_min_expiration),
+            GoDuration::from(config.token_max_expiration)
+        ));
+    }
+    let kept = file.server.acl_token_gc_threshold.as_deref();
+    config.token_gc_threshold = r.duration("server.acl_token_gc_threshold", kept, config.token_gc_threshold);
 }
 
 /// The key of servers that share a store. It is read wherever it is given: a mistake in it is one today, too.

@@ -1,0 +1,67 @@
+//! How a server shows a node that it has decided a request, and a node shows the servers that it is itself: a code over
+//! the request, made with the secret that only the two know. It is no secret itself and good for one path and a short
+//! time.
+
+use aws_lc_rs::hmac;
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use http::{HeaderName, Method};
+
+/// The header of a pass.
+pub const PASS: HeaderName = HeaderName::from_static("x-drover-pass");
+/// The id of the node that makes the pass; absent where a server does.
+pub const PASS_NODE: HeaderName = HeaderName::from_static("x-drover-node");
+
+/// How far the clocks of the two may be apart, and how long a request may take, in seconds.
+const VALID_S: i64 = 120;
+
+fn said(at: i64, method: &Method, path: &str) -> String {
+    format!("{at}\n{method}\n{path}")
+}
+
+/// A pass for a request. `now`: Unix seconds; `path`: with the query.
+#[must_use]
+pub fn pass(secret: &str, now: i64, method: &Method, path: &str) -> String {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
+    let code = hmac::sign(&key, said(now, method, path).as_bytes());
+    format!("{now}.{}", URL_SAFE_NO_PAD.encode(code))
+}
+
+/// Whether this pass was made with the secret for this request, not long ago. An empty secret admits nobody.
+#[must_use]
+pub fn admits(secret: &str, now: i64, method: &Method, path: &str, shown: &str) -> bool {
+    let Some((at, code)) = shown.split_once('.') else { return false };
+    let (Ok(at), Ok(code)) = (at.parse::<i64>(), URL_SAFE_NO_PAD.decode(code)) else { return false };
+    if secret.is_empty() || now.saturating_sub(at).saturating_abs() > VALID_S {
+        return false;
+    }
+    let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
+    hmac::verify(&key, said(at, method, path).as_bytes(), &code).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pass_is_good_for_its_request_its_time_and_its_node() {
+        let path = "/v1/client/fs/logs/1?task=a";
+        let shown = pass("s", 1_000, &Method::GET, path);
+        assert!(admits("s", 1_000, &Method::GET, path, &shown));
+        assert!(admits("s", 1_120, &Method::GET, path, &shown) && admits("s", 880, &Method::GET, path, &shown));
+        for (secret, now, method, path, shown) in [
+            ("t", 1_000, Method::GET, path, shown.as_str()),
+            ("", 1_000, Method::GET, path, &pass("", 1_000, &Method::GET, path)),
+            ("s", 1_121, Method::GET, path, &shown),
+            ("s", 879, Method::GET, path, &shown),
+            ("s", 1_000, Method::PUT, path, &shown),
+            ("s", 1_000, Method::GET, "/v1/client/fs/logs/2?task=a", &shown),
+            ("s", 1_000, Method::GET, path, ""),
+            ("s", 1_000, Method::GET, path, "1000."),
+            ("s", 1_000, Method::GET, path, "1000.%"),
+            ("s", 1_000, Method::GET, path, &format!("999.{}", &shown[5..])),
+            ("s", i64::MAX, Method::GET, path, "-9223372036854775808.AA"),
+        ] {
+            assert!(!admits(secret, now, &method, path, shown), "{secret} {now} {method} {path} {shown}");
+        }
+    }
+}

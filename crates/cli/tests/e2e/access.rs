@@ -1,0 +1,125 @@
+//! Access control over real agents: a server and a node of its own, each asked by people with and without a token.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use testkit::free_port;
+
+use crate::agent::{Agent, until};
+
+/// Status and body of a request with a token; empty = none.
+fn ask(agent: &Agent, token: &str, method: &str, path: &str, body: &Value) -> (u16, String) {
+    let headers = [("x-nomad-token", token)];
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let answer = agent.ask(method, path, if token.is_empty() { &[] } else { &headers }, &body).expect("an answer");
+    (answer.status, answer.body)
+}
+
+fn get(agent: &Agent, token: &str, path: &str) -> Option<Value> {
+    let (status, body) = ask(agent, token, "GET", path, &Value::Null);
+    (status == 200).then(|| serde_json::from_str(&body).ok()).flatten()
+}
+
+fn bootstrap(agent: &Agent) -> String {
+    let made = agent.put("/v1/acl/bootstrap", &json!({}));
+    made["SecretID"].as_str().expect("a secret").to_owned()
+}
+
+/// The allocation of a job when it runs.
+fn running(agent: &Agent, token: &str, job: &str) -> Value {
+    until(&format!("{job} to run"), || {
+        let allocs = get(agent, token, &format!("/v1/job/{job}/allocations"))?;
+        allocs.as_array()?.iter().find(|alloc| alloc["ClientStatus"] == "running").cloned()
+    })
+}
+
+fn sleeper(job: &str) -> Value {
+    let config = json!({"command": "/bin/sh", "args": ["-c", "echo canary; exec sleep 1000"]});
+    let task = json!({"Name": "t", "Driver": "raw_exec", "Config": config});
+    let group = json!({"Name": "g", "Count": 1, "Tasks": [task]});
+    json!({"Job": {"ID": job, "Name": job, "Type": "service", "Datacenters": ["*"], "TaskGroups": [group]}})
+}
+
+#[test]
+fn an_open_cluster_gets_acls_and_no_task_restarts() {
+    let mut agent = Agent::start("");
+    agent.put("/v1/jobs", &sleeper("kept"));
+    let before = running(&agent, "", "kept");
+    let pids = || agent.executors().into_keys().collect::<Vec<_>>();
+    let executors = pids();
+    assert_eq!(executors.len(), 1);
+    agent.kill();
+    let file = agent.dir().join("agent.hcl");
+    let text = std::fs::read_to_string(&file).expect("the configuration");
+    std::fs::write(&file, format!("{text}\nacl {{\n  enabled = true\n}}\n")).expect("written");
+    assert!(agent.spawn(), "{}", agent.log());
+    until("an answer", || ask(&agent, "", "GET", "/v1/jobs", &Value::Null).0.eq(&403).then_some(()));
+    let manager = bootstrap(&agent);
+    let after = running(&agent, &manager, "kept");
+    assert_eq!((&after["ID"], &after["TaskStates"]["t"]["Restarts"]), (&before["ID"], &json!(0)));
+    let now = agent.executors().into_keys().collect::<Vec<_>>();
+    assert_eq!(now, executors, "the task runs in the process that it ran in");
+    assert_eq!(ask(&agent, &manager, "DELETE", "/v1/job/kept?purge=true", &Value::Null).0, 200);
+    until("the task's end", || agent.executors().is_empty().then_some(()));
+}
+
+/// The node's configuration does not say that there are ACLs: its server does.
+#[test]
+fn a_node_answers_whom_its_server_lets() {
+    let rpc = free_port();
+    let part = |rest: String| move |dir: &Path| format!("data_dir = {:?}\n{rest}\n", dir.join("data"));
+    let of_server = "server {\n  enabled = true\n}\nacl {\n  enabled = true\n}";
+    let server = Agent::of_file(part(format!("ports {{\n  http = 0\n  rpc = {rpc}\n}}\n{of_server}")), &[]);
+    let manager = bootstrap(&server);
+    let of_node = format!(
+        "ports {{\n  http = 0\n}}\nclient {{\n  enabled = true\n  servers = [\"127.0.0.1:{rpc}\"]\n}}\nplugin \
+         \"raw_exec\" {{\n  config {{\n    enabled = true\n  }}\n}}"
+    );
+    let node = Agent::of_file(part(of_node), &[]);
+    until("a ready node", || {
+        let nodes = get(&server, &manager, "/v1/nodes")?;
+        nodes
+            .as_array()?
+            .iter()
+            .any(|node| node["Status"] == "ready" && node["Drivers"]["raw_exec"]["Healthy"] == true)
+            .then_some(())
+    });
+    let put = ask(&server, &manager, "PUT", "/v1/jobs", &sleeper("far"));
+    assert_eq!(put.0, 200, "{}", put.1);
+    let alloc = running(&server, &manager, "far");
+    let id = alloc["ID"].as_str().expect("an id");
+    let rules = "namespace \"default\" { policy = \"read\" capabilities = [\"read-logs\"] }";
+    let policy = ask(&server, &manager, "PUT", "/v1/acl/policy/logs", &json!({"Name": "logs", "Rules": rules}));
+    assert_eq!(policy.0, 200, "{}", policy.1);
+    let token = json!({"Name": "reader", "Type": "client", "Policies": ["logs"]});
+    let (_, made) = ask(&server, &manager, "PUT", "/v1/acl/token", &token);
+    let made: Value = serde_json::from_str(&made).expect("a token");
+    let reader = made["SecretID"].as_str().expect("a secret");
+    let logs = format!("/v1/client/fs/logs/{id}?task=t&type=stdout&plain=true");
+    let files = format!("/v1/client/fs/ls/{id}?path=/");
+    for (asked, who) in [(&server, "the server"), (&node, "the node")] {
+        let (status, body) = ask(asked, reader, "GET", &logs, &Value::Null);
+        assert_eq!((status, body.trim()), (200, "canary"), "{who}");
+        assert_eq!(ask(asked, reader, "GET", &files, &Value::Null).0, 403, "{who}");
+        assert_eq!(ask(asked, &manager, "GET", &files, &Value::Null).0, 200, "{who}");
+        for path in [&*logs, "/v1/agent/self", "/v1/agent/servers", "/v1/jobs"] {
+            assert_eq!(ask(asked, "", "GET", path, &Value::Null).0, 403, "{who} {path}");
+        }
+        for path in ["/v1/agent/health", "/v1/metrics", "/v1/status/leader"] {
+            assert_eq!(ask(asked, "", "GET", path, &Value::Null).0, 200, "{who} {path}");
+        }
+    }
+    // What concerns the node as a whole, asked at the node itself.
+    for (token, status) in [("", 403), (reader, 403), (&*manager, 200)] {
+        for path in ["/v1/client/stats", "/v1/agent/self"] {
+            assert_eq!(ask(&node, token, "GET", path, &Value::Null).0, status, "{path}");
+        }
+    }
+    // A pass that no server has made.
+    let forged = "1.AAAA";
+    let headers = [("x-drover-pass", forged), ("x-drover-node", "")];
+    let answer = node.ask("GET", &logs, &headers, "").expect("an answer");
+    assert_eq!(answer.status, 403, "{}", answer.body);
+    assert_eq!(ask(&server, &manager, "DELETE", "/v1/job/far?purge=true", &Value::Null).0, 200);
+    until("the task's end", || node.executors().is_empty().then_some(()));
+}
