@@ -15,8 +15,6 @@ use serde_json::Value;
 use server::ServerHandle;
 use state::{State, Table};
 
-use crate::keyring::lapsed;
-
 /// Callers whose rights are kept; beyond, all are compiled again.
 const KEPT: usize = 4096;
 
@@ -205,4 +203,17 @@ fn attached(state: &State, task: &Identity) -> BTreeSet<Arc<str>> {
         })
     };
     of_jobs.chain(of_namespace).filter(concerns).map(|policy| policy.name.clone()).collect()
+}
+
+/// Why a token of ours is good for nothing any more.
+pub(crate) fn lapsed(claims: &serde_json::Value, now: i64, stands: bool) -> Option<String> {
+    if claims["exp"].as_i64().is_some_and(|exp| exp <= now) {
+        return Some("the token has expired".to_owned());
+    }
+    (!stands).then(|| {
+        format!(
+            "the allocation {} that the token was given to has ended",
+            claims["nomad_allocation_id"].as_str().unwrap_or_default()
+        )
+    })
 }

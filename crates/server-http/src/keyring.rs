@@ -10,6 +10,7 @@ use model::AllocId;
 use server::keyring::{Algorithm, KeyMeta, rsa_parts};
 
 use crate::{
+    authority::lapsed,
     blocking::jitter,
     reply::{HttpError, Reply},
     request::{Ctx, uuid},
@@ -89,19 +90,6 @@ pub(crate) async fn identity(ctx: Ctx) -> Result<Reply, HttpError> {
         Some(why) => Err(refused(format!("Permission denied: {why}"))),
         None => ctx.plain(&claims),
     }
-}
-
-/// Why a token of ours is good for nothing any more.
-pub(crate) fn lapsed(claims: &serde_json::Value, now: i64, stands: bool) -> Option<String> {
-    if claims["exp"].as_i64().is_some_and(|exp| exp <= now) {
-        return Some("the token has expired".to_owned());
-    }
-    (!stands).then(|| {
-        format!(
-            "the allocation {} that the token was given to has ended",
-            claims["nomad_allocation_id"].as_str().unwrap_or_default()
-        )
-    })
 }
 
 pub(crate) async fn list(ctx: Ctx) -> Result<Reply, HttpError> {

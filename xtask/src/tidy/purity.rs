@@ -80,6 +80,7 @@ const IMPURE_LINKED: &[(&str, &[&str], &str)] = &[
         "random bytes of `DiskHost`; bcrypt links getrandom for salts that it is always given",
     ),
     ("access", &["chacha20", "getrandom", "libc", "rand"], "through hcl-lang"),
+    ("control", &["chacha20", "getrandom", "libc", "rand"], "through access, which reads policies with hcl-lang"),
     ("jobspec", &["chacha20", "getrandom", "libc", "rand"], "through hcl-lang"),
 ];
 
