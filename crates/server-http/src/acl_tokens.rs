@@ -23,8 +23,9 @@ use crate::{
 
 /// `PUT /v1/acl/bootstrap`: the first management token of the cluster.
 pub(crate) async fn bootstrap(ctx: Ctx) -> Result<Reply, HttpError> {
+    let attempt = ctx.app.failures.begin(ctx.sender)?;
     let request: AclBootstrapRequest = ctx.json_or_default().await?;
-    let token = ctx.server().bootstrap_acl(request.bootstrap_secret.reveal().to_owned()).await?;
+    let token = attempt.ended(ctx.server().bootstrap_acl(request.bootstrap_secret.reveal().to_owned()).await)?;
     ctx.written(token.modify_index, &*token)
 }
 

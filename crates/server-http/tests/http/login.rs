@@ -242,9 +242,11 @@ async fn whoever_fails_too_often_waits() {
         assert_eq!(g.log_in(&good).await.status, StatusCode::OK, "{n}: who succeeds does not wait");
     }
     let body = json!({"AuthMethodName": "none", "LoginToken": "x"});
-    for n in 0..10 {
+    for n in 0..5 {
         let raw = g.c.put("/v1/acl/login", &body).await;
         assert_eq!((raw.status.as_u16(), &*raw.text()), (400, "auth-method \"none\" not found"), "{n}");
+        let raw = g.c.put("/v1/acl/bootstrap", &json!({})).await;
+        assert!(raw.status == 400 && raw.text().starts_with("ACL bootstrap already done"), "{n}: {}", raw.text());
     }
     let waits = g.log_in(&good).await;
     let seconds: u64 = waits.header("retry-after").parse().expect("seconds");
@@ -252,6 +254,7 @@ async fn whoever_fails_too_often_waits() {
     let said = format!("too many failed attempts to log in from 127.0.0.1; try again in {seconds} s");
     assert_eq!(waits.text(), said);
     assert_eq!(g.begin("n").await.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(g.c.put("/v1/acl/bootstrap", &json!({})).await.status, StatusCode::TOO_MANY_REQUESTS);
     // Whoever has a token already is not concerned.
     assert_eq!(g.send(Method::GET, "/v1/acl/auth-method/j", &Value::Null).await.status, StatusCode::OK);
     testkit::poll("the wait to end", async || g.log_in(&good).await.status == StatusCode::OK).await;
@@ -389,6 +392,17 @@ async fn methods_and_rules_are_written_read_listed_and_deleted() {
     let nowhere = json!({"AuthMethod": "nope", "BindType": "management"});
     let nowhere = g.send(Method::PUT, "/v1/acl/binding-rule", &nowhere).await;
     assert_eq!((nowhere.status.as_u16(), &*nowhere.text()), (400, "ACL auth method nope not found"));
+    // A manager alone reads and writes; who has no token sees the list of methods.
+    for (method, path) in [
+        (Method::GET, "/v1/acl/binding-rules"),
+        (Method::GET, "/v1/acl/auth-method/o"),
+        (Method::PUT, "/v1/acl/auth-method"),
+        (Method::DELETE, "/v1/acl/auth-method/o"),
+        (Method::PUT, "/v1/acl/binding-rule"),
+    ] {
+        let raw = g.c.send(method.clone(), path, &[], "{}").await;
+        assert_eq!((raw.status.as_u16(), &*raw.text()), (403, "Permission denied"), "{method} {path}");
+    }
     // With the method its rules are gone.
     assert_eq!(g.send(Method::DELETE, "/v1/acl/auth-method/o", &Value::Null).await.status, StatusCode::OK);
     let gone = g.send(Method::GET, &path, &Value::Null).await;
