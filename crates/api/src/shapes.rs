@@ -29,7 +29,7 @@ pub use exec::*;
 pub use files::*;
 pub use jobs::*;
 pub use keyring::*;
-pub use model::records::{JobSummary, NamespaceRecord, NodePool, Submission};
+pub use model::records::{JobSummary, NamespaceLimits, NamespaceRecord, NamespaceUse, NodePool, Submission};
 pub use node_identity::*;
 pub use remote::*;
 pub use services::*;

@@ -10,6 +10,7 @@ use model::{
     periodic::{PeriodicError, Schedule, Zones},
     validate::Problem,
 };
+use scheduler::limits::never_fits;
 use state::{ALL_NODE_POOL, State};
 
 use crate::{Refused, extra_claims, spaces};
@@ -203,6 +204,12 @@ pub fn check_references(state: &State, job: &Job) -> Result<(), Refused> {
     }
     let mut beyond = spaces::beyond_capabilities(namespace, job);
     beyond.extend(extra_claims::unknown(namespace, job));
+    let remote = |driver: &str| state.fleet().runtimes(driver).next().is_some();
+    beyond.extend(
+        never_fits(namespace, job, remote)
+            .into_iter()
+            .map(|why| format!("job {:?} can never run whole: {why}; lower its needs or raise the limit", job.id)),
+    );
     if !beyond.is_empty() {
         return Err(Refused::several(&beyond));
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use model::{Job, Namespace, StoreIndex, job::job_status};
+use model::{Job, Namespace, StoreIndex, job::job_status, records::NamespaceUse};
 use state::{ALL_NODE_POOL, Change, DEFAULT_NAMESPACE, DEFAULT_NODE_POOL, NamespaceRecord, NodePool, State};
 
 use crate::{Decided, Refused, Stamp, extra_claims, refused::list};
@@ -26,6 +26,13 @@ pub fn put_namespace(record: NamespaceRecord, stamp: Stamp) -> Result<Decided<St
         wrong.push(format!("description longer than {DESCRIPTION_MAX}"));
     }
     wrong.extend(extra_claims::mistakes(&record));
+    if let Some(limits) = &record.limits {
+        let none = NamespaceUse::default();
+        let below = limits.each(&none, &none).filter(|(_, _, limit, _)| *limit < 0);
+        wrong.extend(below.map(|(what, _, limit, _)| {
+            format!("limits: {what} must be at least 0, it is {limit}; leave it out for no limit")
+        }));
+    }
     if !wrong.is_empty() {
         return Err(Refused::Invalid(format!("Invalid namespace {name:?}: {}", list(&wrong))));
     }

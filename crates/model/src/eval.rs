@@ -140,6 +140,9 @@ pub struct Evaluation {
     /// Why groups found no room.
     #[serde(rename = "FailedTGAllocs")]
     pub failed_groups: BTreeMap<Arc<str>, AllocMetric>,
+    /// The namespace whose limits leave no room; empty = another reason.
+    #[serde(rename = "QuotaLimitReached", skip_serializing_if = "Namespace::is_empty")]
+    pub limit_reached: Namespace,
     /// Classes that were feasible or not, for waking.
     #[serde(rename = "ClassEligibility")]
     pub class_eligibility: BTreeMap<String, bool>,

@@ -8,6 +8,7 @@ use crate::{
     go_duration::GoDuration,
     ids::{JobId, Namespace, StoreIndex},
     job::Meta,
+    resources::AllocatedResources,
     scaling::ScalingEvent,
 };
 
@@ -29,6 +30,9 @@ pub struct NamespaceRecord {
     pub vault_configuration: Option<serde_json::Value>,
     /// Enterprise.
     pub consul_configuration: Option<serde_json::Value>,
+    /// What its jobs may use together; None = as much as there is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limits: Option<NamespaceLimits>,
     /// Claims of every workload identity in it, with their values, which may hold placeholders.
     pub required_extra_claims: Meta,
     /// Claims that an identity gets by naming them in `extra_claims`.
@@ -53,6 +57,85 @@ pub struct NamespaceCapabilities {
     pub enabled_network_modes: Vec<String>,
     /// None of these network modes.
     pub disabled_network_modes: Vec<String>,
+}
+
+/// What the jobs of a namespace may use together. Drover's own; None = no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NamespaceLimits {
+    /// Allocations that are to run.
+    #[serde(rename = "Allocations")]
+    pub allocations: Option<i64>,
+    /// MHz of their tasks, remote ones too.
+    #[serde(rename = "CPU")]
+    pub cpu: Option<i64>,
+    /// MiB of memory of their tasks, remote ones too.
+    #[serde(rename = "MemoryMB")]
+    pub memory_mb: Option<i64>,
+    /// Remote tasks.
+    #[serde(rename = "RemoteTasks")]
+    pub remote_tasks: Option<i64>,
+}
+
+/// What the allocations of a namespace use that are to run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NamespaceUse {
+    /// Their number.
+    #[serde(rename = "Allocations")]
+    pub allocations: i64,
+    /// MHz.
+    #[serde(rename = "CPU")]
+    pub cpu: i64,
+    /// MiB.
+    #[serde(rename = "MemoryMB")]
+    pub memory_mb: i64,
+    /// Remote tasks among theirs.
+    #[serde(rename = "RemoteTasks")]
+    pub remote_tasks: i64,
+}
+
+impl NamespaceUse {
+    /// What one allocation uses.
+    #[must_use]
+    pub fn of(resources: &AllocatedResources) -> Self {
+        let mut sum = Self { allocations: 1, ..Self::default() };
+        for task in resources.tasks.values() {
+            sum.cpu = sum.cpu.saturating_add(task.cpu.cpu_shares);
+            sum.memory_mb = sum.memory_mb.saturating_add(task.memory.memory_mb);
+            sum.remote_tasks = sum.remote_tasks.saturating_add(i64::from(task.remote));
+        }
+        sum
+    }
+
+    /// The sum of this and `times` that; less of it where that is negative.
+    #[must_use]
+    pub fn plus(self, other: &Self, times: i64) -> Self {
+        let sum = |a: i64, b: i64| a.saturating_add(b.saturating_mul(times));
+        Self {
+            allocations: sum(self.allocations, other.allocations),
+            cpu: sum(self.cpu, other.cpu),
+            memory_mb: sum(self.memory_mb, other.memory_mb),
+            remote_tasks: sum(self.remote_tasks, other.remote_tasks),
+        }
+    }
+}
+
+impl NamespaceLimits {
+    /// Each limit that is set: what it limits, its unit with a blank before it, the limit, and that part of two uses.
+    pub fn each(
+        &self,
+        a: &NamespaceUse,
+        b: &NamespaceUse,
+    ) -> impl Iterator<Item = (&'static str, &'static str, i64, (i64, i64))> {
+        let rows = [
+            ("allocations", "", self.allocations, (a.allocations, b.allocations)),
+            ("cpu", " MHz", self.cpu, (a.cpu, b.cpu)),
+            ("memory", " MiB", self.memory_mb, (a.memory_mb, b.memory_mb)),
+            ("remote_tasks", "", self.remote_tasks, (a.remote_tasks, b.remote_tasks)),
+        ];
+        rows.into_iter().filter_map(|(what, unit, limit, uses)| Some((what, unit, limit?, uses)))
+    }
 }
 
 /// A node pool.

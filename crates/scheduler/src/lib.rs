@@ -14,6 +14,7 @@ mod cores;
 mod disconnect;
 mod feasible;
 mod ids;
+pub mod limits;
 mod network;
 mod outcome;
 mod overlay;
@@ -127,6 +128,8 @@ pub fn completed(eval: &Evaluation, decision: &Decision) -> Evaluation {
         failed_groups: decision.failed_groups.clone(),
         queued: decision.queued.clone(),
         blocked_eval: blocked,
+        // The blocked one says it.
+        limit_reached: model::Namespace::default(),
         deployment_id: decision.plan.deployment.as_ref().map_or(eval.deployment_id, |d| d.id),
         snapshot_index: decision.plan.snapshot_index,
         ..eval.clone()

@@ -17,6 +17,7 @@ use state::State;
 
 use crate::{
     ids::Ids,
+    limits::Room,
     overlay::Overlay,
     reconcile::{GroupRequests, Wanted, why},
 };
@@ -57,7 +58,11 @@ pub(crate) fn place(
         return;
     }
     let cx = Context { state, eval, job, now };
-    let mut progress = Progress { overlay: Overlay::new(state), job_use: JobUse::new(state, &eval.job_key()) };
+    let mut progress = Progress {
+        overlay: Overlay::new(state),
+        job_use: JobUse::new(state, &eval.job_key()),
+        room: Room::of(state, &job.namespace),
+    };
     for name in nowhere {
         let Some(group) = job.group(&name) else { continue };
         let nothing = GroupRequests {
@@ -105,6 +110,9 @@ pub(crate) fn place(
 }
 
 fn release(state: &State, id: AllocId, progress: &mut Progress<'_>) {
+    if let (Some(room), Some(a)) = (&mut progress.room, state.alloc(id)) {
+        room.release(a);
+    }
     if let Some(a) = state.alloc(id).filter(|a| a.occupies())
         && let Some(slot) = progress.overlay.remove(a)
         && counts(a)
@@ -147,6 +155,7 @@ fn place_group<'a>(
             why.quota_exhausted.push(format!("job_max_count: {beyond} more are asked for than a job may have"));
         }
         decision.failed_groups.insert(group.name.clone(), why);
+        blocked.limited |= placer.limited();
         placer.eligibility(blocked);
     }
 }
@@ -179,6 +188,7 @@ fn blocked_eval(
         status: EvalStatus::Blocked,
         status_description: "created to place remaining allocations".into(),
         previous_eval: woken.map_or(eval.id, |e| e.previous_eval),
+        limit_reached: if blocked.limited { job.namespace.clone() } else { model::Namespace::default() },
         class_eligibility: if blocked.escaped { BTreeMap::new() } else { blocked.classes },
         escaped_computed_class: blocked.escaped,
         failed_groups: decision.failed_groups.clone(),

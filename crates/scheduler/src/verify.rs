@@ -18,7 +18,7 @@ use model::{
 use state::{NodeCapacity, NodeUse, State};
 
 use crate::{
-    cores,
+    cores, limits,
     pools::{PoolAsk, Pools},
 };
 
@@ -47,10 +47,26 @@ pub fn verify_plan(state: &State, plan: &Plan) -> Verified {
             refused.insert(*node, why);
         }
     }
+    // A refusal keeps what the refused placements replace, which takes room in the namespace.
+    while limits::concern(state, plan) {
+        let more = limits::refusals(state, &without(plan, &refused));
+        if more.is_empty() {
+            break;
+        }
+        refused.extend(more);
+    }
     if refused.is_empty() {
         return Verified { plan: plan.clone(), refused };
     }
+    Verified { plan: without(plan, &refused), refused }
+}
+
+/// What is left of a plan.
+fn without(plan: &Plan, refused: &BTreeMap<NodeId, String>) -> Plan {
     let mut left = plan.clone();
+    if refused.is_empty() {
+        return left;
+    }
     if plan.all_at_once {
         left.placements.clear();
     } else {
@@ -61,7 +77,7 @@ pub fn verify_plan(state: &State, plan: &Plan) -> Verified {
     let replaced: HashSet<AllocId> =
         plan.placements.values().flatten().map(|a| a.previous_allocation).filter(|p| !p.is_nil()).collect();
     left.stops.retain(|s| s.client_status.is_some() || !replaced.contains(&s.id) || placed.contains(&s.id));
-    Verified { plan: left, refused }
+    left
 }
 
 fn check_node(

@@ -2,6 +2,7 @@
 
 use access::Need;
 use api::{
+    go_json,
     paging::page,
     shapes::{
         RaftConfiguration, RaftServer, RecoveryNode, RecoveryView, SchedulerConfigResponse, SchedulerConfigUpdate,
@@ -182,10 +183,17 @@ pub(crate) async fn namespaces(ctx: Unchecked) -> Result<Reply, HttpError> {
 
 pub(crate) async fn namespace(ctx: Ctx) -> Result<Reply, HttpError> {
     let name = Namespace::from(ctx.param("name"));
-    let (found, index, _) =
+    let (found, index, state) =
         ctx.watch_object(Table::Namespaces, &name, |s| s.namespace(&name).cloned(), |n| n.modify_index).await?;
     let found = found.ok_or_else(|| HttpError::not_found("Namespace not found").read_at(index))?;
-    ctx.read(index, &*found)
+    if found.limits.is_none() {
+        return ctx.read(index, &*found);
+    }
+    // What its limits count stands beside them.
+    let json = go_json::to_vec(&*found, false).map_err(HttpError::internal)?;
+    let mut shown: serde_json::Value = serde_json::from_slice(&json).map_err(HttpError::internal)?;
+    shown["Usage"] = serde_json::to_value(state.namespace_use(&name)).map_err(HttpError::internal)?;
+    ctx.read(index, &shown)
 }
 
 pub(crate) async fn put_namespace(ctx: Ctx) -> Result<Reply, HttpError> {

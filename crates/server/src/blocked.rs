@@ -1,8 +1,9 @@
 //! Blocked evaluations: those that found no room wait here and are woken by what may have made room for them.
 //!
 //! Room appears when a node becomes ready or changes, and when an allocation ends. Both have a class; an evaluation
-//! knows which classes were infeasible for it and is not woken by those. Like the broker, this holds no truth of its
-//! own: it follows the applied commits.
+//! knows which classes were infeasible for it and is not woken by those. Within the limits of a namespace it appears
+//! when one of its allocations ends or is stopped, and when the namespace changes. Like the broker, this holds no truth
+//! of its own: it follows the applied commits.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -13,7 +14,7 @@ use control::{
     Stamp,
     evaluations::{Due, stir},
 };
-use model::{EvalId, EvalStatus, Evaluation, JobKey, Node, NodeId, StoreIndex};
+use model::{EvalId, EvalStatus, Evaluation, JobKey, Namespace, Node, NodeId, StoreIndex};
 use state::{Object, State};
 use tokio::sync::Notify;
 
@@ -29,6 +30,8 @@ struct Inner {
     by_job: HashMap<JobKey, BTreeMap<(StoreIndex, EvalId), ()>>,
     /// When room last appeared, by class: an evaluation that was scheduled on an older snapshot has not seen it.
     room_since: HashMap<String, StoreIndex>,
+    /// The same within the limits of a namespace.
+    limits_since: HashMap<Namespace, StoreIndex>,
     wake: BTreeSet<EvalId>,
     superseded: BTreeSet<EvalId>,
 }
@@ -69,8 +72,17 @@ impl Blocked {
         let mut classes: BTreeSet<String> = BTreeSet::new();
         // Of the many allocations of one node only the first costs a look-up.
         let mut freed: BTreeSet<NodeId> = BTreeSet::new();
+        let mut namespaces: BTreeSet<Namespace> = BTreeSet::new();
         for change in &commit.applied.changes {
+            if let Object::Alloc(alloc) = &change.object
+                && (change.deleted || alloc.terminal())
+                && !namespaces.contains(&alloc.namespace)
+                && commit.before.alloc(alloc.id).is_some_and(|before| !before.terminal())
+            {
+                namespaces.insert(alloc.namespace.clone());
+            }
             match &change.object {
+                Object::Namespace(record) => drop(namespaces.insert(record.name.clone())),
                 Object::Eval(eval) if !change.deleted && eval.status == EvalStatus::Blocked => inner.add(eval),
                 Object::Eval(eval) => inner.remove(eval),
                 Object::Node(node)
@@ -98,6 +110,12 @@ impl Blocked {
                 inner.blocked.values().filter(|eval| may_fit(eval, &class)).map(|eval| eval.id).collect();
             inner.wake.extend(woken);
             inner.room_since.insert(class, index);
+        }
+        for namespace in namespaces {
+            let woken: Vec<EvalId> =
+                inner.blocked.values().filter(|eval| eval.limit_reached == namespace).map(|eval| eval.id).collect();
+            inner.wake.extend(woken);
+            inner.limits_since.insert(namespace, index);
         }
         let due = !inner.wake.is_empty() || !inner.superseded.is_empty();
         drop(inner);
@@ -156,7 +174,8 @@ impl Part for Blocked {
 
 impl Inner {
     fn add(&mut self, eval: &Arc<Evaluation>) {
-        let missed = self.room_since.iter().any(|(class, since)| *since > eval.snapshot_index && may_fit(eval, class));
+        let missed = self.room_since.iter().any(|(class, since)| *since > eval.snapshot_index && may_fit(eval, class))
+            || self.limits_since.get(&eval.limit_reached).is_some_and(|since| *since > eval.snapshot_index);
         if missed {
             self.wake.insert(eval.id);
         }
@@ -257,6 +276,50 @@ mod tests {
         assert!(w.woken().is_empty());
         w.block(2, "b", &[], seen - 1);
         assert_eq!(w.woken(), [2]);
+    }
+
+    #[test]
+    fn room_within_limits_wakes_those_that_wait_for_their_namespace() {
+        let mut w = World::new();
+        let alloc = |id, namespace: &str, desired_status| model::Allocation {
+            id: Uuid::from_u128(id).into(),
+            namespace: namespace.into(),
+            desired_status,
+            ..model::Allocation::default()
+        };
+        let run = model::DesiredStatus::Run;
+        w.apply(vec![Change::UpsertAllocs(vec![alloc(1, "dev", run), alloc(2, "dev", run), alloc(3, "prod", run)])]);
+        let waits = |w: &mut World, id: u128, job: &str, namespace: &str, snapshot_index| {
+            w.apply(vec![Change::UpsertEvals(vec![Evaluation {
+                id: EvalId(Uuid::from_u128(id)),
+                namespace: namespace.into(),
+                job_id: job.into(),
+                status: EvalStatus::Blocked,
+                limit_reached: namespace.into(),
+                snapshot_index,
+                ..Evaluation::default()
+            }])]);
+        };
+        waits(&mut w, 1, "a", "dev", 1000);
+        waits(&mut w, 2, "b", "prod", 1000);
+        w.block(3, "c", &[], 1000);
+        assert!(w.woken().is_empty());
+        // One that is to stop makes room at once; that it then ends makes none.
+        w.apply(vec![Change::UpsertAllocs(vec![alloc(1, "dev", model::DesiredStatus::Stop)])]);
+        assert_eq!(w.woken(), [1]);
+        let stopped = w.index;
+        w.apply(vec![Change::UpsertAllocs(vec![model::Allocation {
+            client_status: model::ClientStatus::Complete,
+            ..alloc(1, "dev", model::DesiredStatus::Stop)
+        }])]);
+        assert!(w.woken().is_empty());
+        w.apply(vec![Change::DeleteAllocs(vec![Uuid::from_u128(3).into()])]);
+        assert_eq!(w.woken(), [2]);
+        // One that was scheduled before has not seen the room.
+        waits(&mut w, 4, "d", "dev", stopped - 1);
+        assert_eq!(w.woken(), [4]);
+        w.apply(vec![Change::PutNamespace(state::NamespaceRecord { name: "dev".into(), ..Default::default() })]);
+        assert_eq!(w.woken(), [1, 4], "its limits may have been raised");
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod follow;
 mod format;
 mod lineage;
 mod load;
+mod namespace_use;
 mod row;
 mod runtimes;
 mod services;
@@ -41,8 +42,8 @@ pub use format::{FORMATS, Format, VARIABLES, Versions};
 pub use lineage::{Ancestor, ClusterMeta, Mark, Recovery};
 pub use load::LoadError;
 pub use model::records::{
-    GroupSummary, JobChildren, JobScalingEvents, JobSummary, NamespaceCapabilities, NamespaceRecord, NodePool,
-    NodePoolScheduler, Submission,
+    GroupSummary, JobChildren, JobScalingEvents, JobSummary, NamespaceCapabilities, NamespaceLimits, NamespaceRecord,
+    NamespaceUse, NodePool, NodePoolScheduler, Submission,
 };
 pub use row::Row;
 pub use runtimes::Runtime;

@@ -521,6 +521,7 @@ impl Loader {
         if a.occupies() {
             s.fleet.take(&a);
         }
+        s.count_in_namespace(None, Some(&a));
         s.allocs.insert(a.id, AllocEntry { alloc: a.clone(), resources_ref, metrics_ref });
         a
     }
@@ -592,6 +593,7 @@ impl State {
         if a.occupies() {
             self.fleet.release(a);
         }
+        self.count_in_namespace(Some(a), None);
     }
 
     /// An allocation uses a shared value no more. Its end is a row of its own.

@@ -14,7 +14,7 @@ use model::{
     ids::{AllocId, DeploymentId, EvalId, JobId, JobKey, Namespace, NodeId, SlotKey, SlotParts, StoreIndex},
     job::Job,
     node::Node,
-    records::{JobScalingEvents, JobSummary, NamespaceRecord, NodePool, Submission},
+    records::{JobScalingEvents, JobSummary, NamespaceRecord, NamespaceUse, NodePool, Submission},
     remote::RemoteTask,
     scheduler_config::SchedulerConfig,
     service::ServiceRegistration,
@@ -102,6 +102,8 @@ pub struct State {
     /// Index of the last change of a service with registrations; missing from a load until the next change.
     pub(crate) service_index: OrdMap<(Namespace, Arc<str>), StoreIndex>,
     pub(crate) namespaces: OrdMap<Namespace, Arc<NamespaceRecord>>,
+    /// Of namespaces that use something.
+    pub(crate) namespace_use: OrdMap<Namespace, NamespaceUse>,
     pub(crate) pools: OrdMap<Arc<str>, Arc<NodePool>>,
     pub(crate) scheduler_config: Arc<SchedulerConfig>,
     pub(crate) cluster: Arc<ClusterMeta>,
@@ -247,6 +249,7 @@ impl State {
             services_by_slot: OrdSet::new(),
             service_index: OrdMap::new(),
             namespaces: std::iter::once((namespace.name.clone(), Arc::new(namespace))).collect(),
+            namespace_use: OrdMap::new(),
             pools: pools.into_iter().map(|p| (p.name.clone(), p)).collect(),
             scheduler_config: Arc::new(SchedulerConfig {
                 create_index: FIRST_INDEX,

@@ -25,7 +25,7 @@ use proptest::prelude::*;
 use self::acl::{AclStep, acl_changes, acl_step, acl_view, check_acl};
 
 use crate::{
-    ApplyError, Batch, Cause, Change, Expect, NodeUse, Row, State, Submission, Table, codec::object_key,
+    ApplyError, Batch, Cause, Change, Expect, NamespaceUse, NodeUse, Row, State, Submission, Table, codec::object_key,
     tables::JobCounts,
 };
 
@@ -382,6 +382,7 @@ fn view(s: &State) -> Vec<String> {
     let mut out = vec![format!("{:?}", s.table_index)];
     let job = |j: &Arc<Job>| serde_json::to_string(j).expect("plain data");
     out.extend(s.nodes.values().map(|n| format!("{n:?} {:?}", s.usage(n.id))));
+    out.extend(s.namespace_use.iter().map(|x| format!("{x:?}")));
     out.extend(s.jobs.values().map(job));
     out.extend(s.versions.iter().map(|(k, j)| format!("{k:?} {}", job(j))));
     out.extend(s.retained.iter().map(|(k, j)| format!("{k:?} {}", job(j))));
@@ -470,6 +471,13 @@ fn check_indexes(s: &State) {
     check_acl(s);
     check_creation(s);
     let all: Vec<_> = s.allocs().cloned().collect();
+    let mut by_namespace = BTreeMap::new();
+    for a in all.iter().filter(|a| !a.terminal()) {
+        let sum: &mut NamespaceUse = by_namespace.entry(a.namespace.clone()).or_default();
+        *sum = sum.plus(&NamespaceUse::of(&a.resources), 1);
+    }
+    let kept: BTreeMap<_, _> = s.namespace_use.iter().map(|(name, sum)| (name.clone(), *sum)).collect();
+    assert_eq!(kept, by_namespace, "use of namespaces");
     for n in 0..4 {
         let node = NodeId(uuid(1, n));
         let by: Vec<_> = s.allocs_by_node(node).map(|a| a.id).collect();

@@ -24,6 +24,7 @@ test("a name cannot hide what it is", () => {
 
 test("spans and reasons", () => {
   assert.deepEqual([span(900), span(61000), span(90000000)], ["1 s", "1 min 1 s", "1 d 1 h"]);
+  assert.match(unplaced({ QuotaExhausted: ["cpu of namespace dev: 9 of 9 MHz in use"] }).join(), /limit reached: cpu of/);
   assert.match(unplaced({ NodesEvaluated: 2, DimensionExhausted: { cpu: 2 } }).join(), /2 without enough cpu/);
   assert.match(unplaced({}).join(), /no node is ready/);
 });

@@ -3,7 +3,10 @@
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
-use api::{call, shapes::NamespaceRecord};
+use api::{
+    call, go_json,
+    shapes::{NamespaceLimits, NamespaceRecord, NamespaceUse},
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -35,6 +38,16 @@ const FIELDS: Fields = &[
             ("default", "Default", Kind::Text),
             ("allowed", "Allowed", Kind::List),
             ("denied", "Denied", Kind::List),
+        ]),
+    ),
+    (
+        "limits",
+        "Limits",
+        Kind::Block(&[
+            ("allocations", "Allocations", Kind::Number),
+            ("cpu", "CPU", Kind::Number),
+            ("memory", "MemoryMB", Kind::Number),
+            ("remote_tasks", "RemoteTasks", Kind::Number),
         ]),
     ),
     ("vault", "VaultConfiguration", Kind::Map),
@@ -144,7 +157,9 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             api.conn()?.show(&format, call::namespace(name)).await
         }
         Command::Status { api, name, .. } => {
-            let ns = api.conn()?.ask(call::namespace(name)).await?;
+            let value = api.conn()?.ask(call::namespace(name).reading::<Value>()).await?;
+            let used: NamespaceUse = serde_json::from_value(value["Usage"].clone()).unwrap_or_default();
+            let ns: NamespaceRecord = go_json::from_value(value).context("the server's answer is no namespace")?;
             let list = |all: &[String], none: &str| if all.is_empty() { none.to_owned() } else { all.join(",") };
             let can = ns.capabilities.unwrap_or_default();
             output::pairs(&[
@@ -156,6 +171,10 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
                 ("Enabled Network Modes", list(&can.enabled_network_modes, "*")),
                 ("Disabled Network Modes", list(&can.disabled_network_modes, "")),
             ]);
+            if let Some(limits) = &ns.limits {
+                output::heading("Limits");
+                output::pairs(&limit_rows(limits, &used));
+            }
             for (heading, entries) in [
                 ("Metadata", &ns.meta),
                 ("Required Extra Claims", &ns.required_extra_claims),
@@ -169,4 +188,18 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// What is used of each limit.
+fn limit_rows(limits: &NamespaceLimits, used: &NamespaceUse) -> [(&'static str, String); 4] {
+    let row = |limit: Option<i64>, used: i64, unit: &str| match limit {
+        Some(limit) => format!("{used} of {limit}{unit}"),
+        None => format!("{used}{unit}, no limit"),
+    };
+    [
+        ("Allocations", row(limits.allocations, used.allocations, "")),
+        ("CPU", row(limits.cpu, used.cpu, " MHz")),
+        ("Memory", row(limits.memory_mb, used.memory_mb, " MiB")),
+        ("Remote Tasks", row(limits.remote_tasks, used.remote_tasks, "")),
+    ]
 }

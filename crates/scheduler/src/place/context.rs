@@ -14,13 +14,15 @@ use model::{
 };
 use state::State;
 
-use crate::overlay::Overlay;
+use crate::{limits::Room, overlay::Overlay};
 
 /// The classes of nodes that could take the blocked requests; a change there wakes the evaluation.
 #[derive(Default)]
 pub(crate) struct Blocked {
     pub(crate) classes: BTreeMap<String, bool>,
     pub(crate) escaped: bool,
+    /// The limits of the namespace leave no room.
+    pub(crate) limited: bool,
 }
 
 /// The subject of one evaluation.
@@ -36,6 +38,8 @@ pub(crate) struct Context<'a> {
 pub(crate) struct Progress<'a> {
     pub(crate) overlay: Overlay<'a>,
     pub(crate) job_use: JobUse,
+    /// None = the namespace has no limits.
+    pub(crate) room: Option<Room>,
 }
 
 /// Number of a snapshot's allocations by slot of their node.

@@ -9,6 +9,7 @@ use model::{
     job::TaskGroup,
     metrics::{AllocMetric, NodeScore},
     node::Node,
+    records::NamespaceUse,
     resources::{AllocatedCpu, AllocatedMemory, AllocatedResources, AllocatedShared, AllocatedTask},
 };
 
@@ -17,6 +18,7 @@ use crate::{
     cores,
     feasible::GroupRules,
     ids::Ids,
+    limits::Room,
     network::{NetworkAsk, NetworkGrant},
     overlay::Overlay,
     pools::{PoolAsk, Pools},
@@ -87,6 +89,10 @@ pub(super) struct GroupPlacer<'a, 'o> {
     distinct_hosts: Option<bool>,
     /// On some nodes, tasks of the group are remote.
     any_remote: bool,
+    /// Room within the limits of the namespace.
+    room: &'o mut Option<Room>,
+    /// Why its limits left no room for a placement.
+    limit: Option<String>,
 }
 
 impl<'a, 'o> GroupPlacer<'a, 'o> {
@@ -98,7 +104,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         ids: &'o mut Ids,
     ) -> Self {
         let Context { state, job, .. } = cx;
-        let Progress { overlay, job_use } = progress;
+        let Progress { overlay, job_use, room } = progress;
         let fleet = overlay.fleet;
         let rules = GroupRules::new(state, job, group);
         let spreads: Vec<_> = job.spreads.iter().chain(&group.spreads).collect();
@@ -138,6 +144,8 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             exhausted: false,
             distinct_hosts,
             any_remote: false,
+            room,
+            limit: None,
         };
         p.find_candidates();
         p
@@ -433,11 +441,19 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         let live = r.previous.as_ref().filter(|p| r.stop.is_some() && !p.terminal()).cloned();
         if let Some(p) = &live {
             self.lend(p, true);
+            if let Some(room) = self.room {
+                room.release(p);
+            }
             self.exhausted = false;
         }
         let placed = self.choose(r);
         match (&placed, live) {
-            (None, Some(p)) => self.lend(&p, false),
+            (None, Some(p)) => {
+                self.lend(&p, false);
+                if let Some(room) = self.room {
+                    room.take(&p.resources);
+                }
+            }
             (Some(_), _) => self.placed += 1,
             _ => {}
         }
@@ -489,6 +505,14 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
                 self.exclude(i);
                 continue;
             }
+            // What runs already at a provider has its room.
+            if !adopting
+                && let Some(room) = self.room.as_ref()
+                && let Err(why) = room.fits(&self.demand(slot))
+            {
+                self.limit = Some(why);
+                return None;
+            }
             let grant = if self.ports.is_empty() {
                 NetworkGrant::default()
             } else {
@@ -505,6 +529,21 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             let metrics = self.metrics(i, &r.penalty);
             return Some(self.allocate(r, i, grant, carried, metrics));
         }
+    }
+
+    /// What a new allocation on that node counts in its namespace.
+    fn demand(&self, slot: u32) -> NamespaceUse {
+        let (ask, _) = self.feasible(slot);
+        let mut demand = NamespaceUse::of(&ask.given);
+        if ask.cores > 0 {
+            demand.cpu += ask.cores * cores::mhz_per_core(self.node(slot));
+        }
+        demand
+    }
+
+    /// Whether the limits of the namespace left no room.
+    pub(super) fn limited(&self) -> bool {
+        self.limit.is_some()
     }
 
     fn exclude(&mut self, i: usize) {
@@ -553,6 +592,9 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             ..Allocation::default()
         };
         self.overlay.add(&alloc);
+        if let Some(room) = self.room {
+            room.take(&alloc.resources);
+        }
         self.job_use.add(&self.group.name, slot);
         if let Some(p) = &mut self.pools {
             p.add(&pool);
@@ -654,6 +696,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
     pub(super) fn failure(&self, failed: i64) -> AllocMetric {
         let mut m = self.base.clone();
         m.coalesced_failures = failed - 1;
+        m.quota_exhausted.extend(self.limit.clone());
         self.explain(&mut m, &self.needs(), true);
         m
     }

@@ -3,6 +3,7 @@
 mod canaries;
 mod disconnect;
 mod feasibility;
+mod limits;
 mod properties;
 mod ranking;
 mod reconciling;

@@ -108,3 +108,22 @@ async fn node_pools_are_written_read_and_deleted() {
     assert_eq!(deleted(&c, "/v1/node/pool/gpu").await, (500, "node pool \"gpu\" not found".to_owned()));
     assert_eq!(deleted(&c, "/v1/node/pool/default").await.0, 400);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_namespace_limits_its_jobs_and_says_what_they_use() {
+    let c = Cluster::start().await;
+    let wrong = json!({"Name": "dev", "Limits": {"CPU": -1}});
+    refused(&c, "/v1/namespace", &wrong, 500, "limits: cpu must be at least 0, it is -1").await;
+    let limits = json!({"Allocations": 1, "CPU": null, "MemoryMB": null, "RemoteTasks": null});
+    assert_eq!(c.put("/v1/namespace", &json!({"Name": "dev", "Limits": limits})).await.status, StatusCode::OK);
+    let read = c.get("/v1/namespace/dev").await.json();
+    let none = json!({"Allocations": 0, "CPU": 0, "MemoryMB": 0, "RemoteTasks": 0});
+    assert_eq!((&read["Limits"], &read["Usage"]), (&limits, &none));
+    // A namespace without limits has the shape of a stock one.
+    let stock = c.get("/v1/namespace/default").await.json();
+    assert!(stock.get("Limits").is_none() && stock.get("Usage").is_none(), "{stock}");
+    let web = json!(job("web", 2));
+    let no = "can never run whole: it asks for 2 of allocations, and namespace \"dev\" is limited to 1";
+    refused(&c, "/v1/jobs?namespace=dev", &json!({ "Job": web }), 500, no).await;
+    refused(&c, "/v1/job/web/plan?namespace=dev", &json!({ "Job": web }), 500, no).await;
+}

@@ -219,6 +219,7 @@ impl Applier<'_> {
         if !new.deployment_id.is_nil() && old.is_none_or(|o| o.deployment_id != new.deployment_id) {
             s.allocs_by_deployment.insert((new.deployment_id, new.id));
         }
+        s.count_in_namespace(old.map(|o| &**o), Some(new));
         // The place of an allocation never changes.
         match (old.is_some_and(|o| !o.terminal()), !new.terminal()) {
             (false, true) => drop(s.live_by_place.insert((place_of(new), new.id))),
@@ -263,6 +264,7 @@ impl Applier<'_> {
         if a.occupies() {
             s.fleet.release(&a);
         }
+        s.count_in_namespace(Some(&a), None);
         self.count_in_summary(&key, Some(&*a), None);
         self.edit_counts(&key, |c| {
             c.allocs = c.allocs.saturating_sub(1);

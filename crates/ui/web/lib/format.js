@@ -47,6 +47,7 @@ export function unplaced(metric) {
   each(m.ConstraintFiltered, (what, n) => `${n} filtered by ${what}`);
   each(m.ClassFiltered, (what, n) => `${n} of class ${what} filtered`);
   each(m.DimensionExhausted, (what, n) => `${n} without enough ${what}`);
+  (m.QuotaExhausted ?? []).forEach((limit) => out.push(`limit reached: ${limit}`));
   if (m.CoalescedFailures > 0) out.push(`${m.CoalescedFailures} more allocations fail for the same reason`);
   return out;
 }
