@@ -44,7 +44,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("state", &["model"]),
     ("scheduler", &["model", "state"]),
     ("lifecycle", &["model"]),
-    ("control", &["lifecycle", "login", "model", "scheduler", "state", "template"]),
+    ("control", &["access", "lifecycle", "login", "model", "scheduler", "state", "template"]),
     ("template", &[]),
     // Shells around them.
     ("api", &["filter", "model", "tls"]),
