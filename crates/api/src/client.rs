@@ -294,6 +294,46 @@ impl ApiClient {
         self.json(method, &path, &options, body).await
     }
 
+    /// The same client as whoever shows this token. It shares the connections.
+    #[must_use]
+    pub fn with_token(&self, token: &str) -> Self {
+        let mut client = self.clone();
+        token.clone_into(&mut client.options.token);
+        client
+    }
+
+    /// Asks an endpoint for an object; None with its headers when there is none. A blocking query for what does not
+    /// exist goes on from their index.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn call_if_there<R: DeserializeOwned>(&self, call: Call<R>) -> Result<Answer<Option<R>>, ClientError> {
+        let Call { method, path, options, body, .. } = call;
+        let body =
+            body.map_err(|source| ClientError::Request { method: method.clone(), path: path.clone(), source })?;
+        let uri = self.uri(&path, &options);
+        let (response, connection) = self.ask(method.clone(), &uri, &HeaderMap::new(), body).await?;
+        let (head, body) = response.into_parts();
+        let text = transport::collect(body).await.map_err(|source| ClientError::Broken {
+            method: method.clone(),
+            path: path.clone(),
+            source,
+        })?;
+        self.pool.put(connection);
+        let meta = Meta::of(&head.headers);
+        match head.status {
+            StatusCode::NOT_FOUND => Ok(Answer { value: None, meta }),
+            status if status.is_success() => {
+                let value =
+                    go_json::from_slice(&text).map_err(|source| ClientError::Answer { method, path, source })?;
+                Ok(Answer { value: Some(value), meta })
+            }
+            status => {
+                Err(ClientError::Status { status, message: String::from_utf8_lossy(&text).trim_end().to_owned() })
+            }
+        }
+    }
+
     /// Asks an endpoint whose answer is taken as it is, or does not matter.
     ///
     /// # Errors

@@ -8,9 +8,9 @@ use std::{
 
 use driver_host::Within;
 use hooks::{
-    api_socket::ApiSocket, artifacts::Artifacts, checks::Checks, collectors::Collectors, containment::Containment,
-    directories::Directories, discovery::Discovery, drivers::Drivers, identities::Identities, launch::Launch,
-    network::Networks, service_watch::ServiceWatches, sticky::FormerData, task_api::TaskApis, task_config::TaskConfigs,
+    api_socket::ApiSocket, artifacts::Artifacts, checks::Checks, cluster_watch::ClusterWatches, collectors::Collectors,
+    containment::Containment, directories::Directories, discovery::Discovery, drivers::Drivers, identities::Identities,
+    launch::Launch, network::Networks, sticky::FormerData, task_api::TaskApis, task_config::TaskConfigs,
     templates::Templates, tokens::Tokens,
 };
 use host::{cgroup, cpuset::CoreBinder, env, fingerprint, leftovers::Places, node_env::NodeEnv, seeds::Seeds};
@@ -203,7 +203,7 @@ impl Client {
             Networks { config: config.clone(), drivers: drivers.clone(), env: env.clone(), stop: stop.clone() };
         let networks = Arc::new(networks);
         let (cores, lease, outbox) = (Arc::new(cores), Lease::default(), Arc::new(Outbox::default()));
-        let services = ServiceWatches::new(discovery.clone());
+        let watches = ClusterWatches::new(discovery.clone(), tokens.clone());
         let task_apis = Arc::new(TaskApis::new(stop.clone()));
         let collectors = Arc::new(Collectors::new(store.clone(), config.collectors_dir(), config.executors_dir()));
         let identities = Arc::new(Identities { tokens, drivers: drivers.clone(), seeds: seeds.clone() });
@@ -217,7 +217,7 @@ impl Client {
         let templates = Arc::new(Templates {
             config: config.templates.clone(),
             env: env.clone(),
-            services: services.clone(),
+            watches: watches.clone(),
             drivers: drivers.clone(),
             seeds: seeds.clone(),
         });
@@ -273,14 +273,8 @@ impl Client {
             starter: Arc::new(starter),
             runs: Arc::new(runs),
         });
-        let supplies = Supplies {
-            env: env.clone(),
-            artifacts,
-            identities,
-            services,
-            templates: config.templates.clone(),
-            configs,
-        };
+        let supplies =
+            Supplies { env: env.clone(), artifacts, identities, watches, templates: config.templates.clone(), configs };
         let reset = Arc::new(Notify::new());
         let means = remote_manager::Means {
             manager: remote.clone(),

@@ -6,12 +6,12 @@ use driver_host::{Capabilities, Driver, FsIsolation, TaskConfig};
 use futures::future::BoxFuture;
 use hooks::{
     artifacts::{Artifacts, Fetching},
+    cluster_watch::ClusterWatches,
     drivers::Drivers,
     identities::{Identities, TokenVariables},
     network::TaskNetwork,
-    service_watch::ServiceWatches,
     task_config::{Input, TaskConfigs, path_view},
-    templates::{self, TaskData, TaskServices, Unbundled},
+    templates::{self, TaskData, TaskReads, Unbundled},
     tokens::TokenError,
 };
 use host::{
@@ -47,7 +47,7 @@ pub(crate) struct Supplies {
     pub(crate) artifacts: Arc<Artifacts>,
     pub(crate) identities: Arc<Identities>,
     /// What templates read, and how they are rendered.
-    pub(crate) services: ServiceWatches,
+    pub(crate) watches: ClusterWatches,
     pub(crate) templates: TemplateConfig,
     pub(crate) configs: Arc<TaskConfigs>,
 }
@@ -92,8 +92,9 @@ impl remote_manager::Supplies for Supplies {
             // The agent's own environment means nothing over there.
             let vars = self.env.own_vars(of, &dirs, view);
             let region = self.env.region().to_owned();
-            let services = TaskServices::new(self.services.clone(), of.alloc.namespace.clone(), region.clone());
-            let data = TaskData { node: self.env.node(), region, tokens: TokenVariables::Given(tokens), services };
+            let (alloc, namespace) = (of.alloc.id, of.alloc.namespace.clone());
+            let reads = TaskReads::new(self.watches.clone(), alloc, &of.task.name, namespace, region.clone());
+            let data = TaskData { node: self.env.node(), region, tokens: TokenVariables::Given(tokens), reads };
             let bundled = templates::bundle(of.task, &self.templates, &dirs, view, &vars, data).await;
             let (files, variables) = bundled.map_err(|unbundled| match unbundled {
                 Unbundled::Refused(why) => Unprepared::Refused(why),

@@ -1,4 +1,4 @@
-//! Services of the cluster as a node reads them: the data of template functions such as `nomadService`.
+//! Services and variables of the cluster as a node reads them: the data of template functions such as `nomadService`.
 //!
 //! A read asks the server of the node's session over HTTP, with the last known index. The server answers when *that
 //! service* has changed, or after a while with the same data. So a watcher loops over [`Discovery::service`] and passes
@@ -10,26 +10,26 @@ use std::{
     time::Duration,
 };
 
-use api::{ApiClient, ClientError, ClientOptions, call, shapes::NamespaceServices};
+use api::{
+    ApiClient, ClientError, ClientOptions, call,
+    shapes::{NamespaceServices, VariableView},
+};
 use model::{Namespace, ServiceRegistration, StoreIndex};
 
 /// How long one read waits for a change.
 const WAIT: Duration = Duration::from_secs(60);
 
-/// Why services could not be read. Every variant is temporary: try again after a pause.
+/// Why the servers were not read. Every variant is temporary: try again after a pause.
 #[derive(Debug, thiserror::Error)]
 pub enum DiscoveryError {
     /// The node has no session.
-    #[error("services cannot be read: no server is heard at present")]
+    #[error("no server is heard at present")]
     NoServer,
     /// The server has no HTTP address for nodes.
-    #[error(
-        "services cannot be read: the server of the node's session does not say where it answers HTTP; set \
-            advertise.http there"
-    )]
+    #[error("the server of the node's session does not say where it answers HTTP; set advertise.http there")]
     NoAddress,
     /// The server did not answer, or refused.
-    #[error("services cannot be read: {0}")]
+    #[error("{0}")]
     Client(#[from] ClientError),
 }
 
@@ -37,7 +37,7 @@ pub enum DiscoveryError {
 /// server names none, `None` without a session.
 pub(crate) type SessionServer = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
-/// A reader of services. Cheap to clone; connections are shared.
+/// A reader of services and variables. Cheap to clone; connections are shared.
 #[derive(Clone)]
 pub struct Discovery {
     region: String,
@@ -105,6 +105,39 @@ impl Discovery {
         index: StoreIndex,
     ) -> Result<(Vec<NamespaceServices>, StoreIndex), DiscoveryError> {
         let answer = self.client()?.call(call::services().in_namespace(namespace).after(index, WAIT)).await?;
+        Ok((answer.value, answer.meta.index))
+    }
+
+    /// A variable, and its index; None = there is none. Waits as [`Self::service`] does. The servers decide by the
+    /// token whether it may be read.
+    ///
+    /// # Errors
+    /// See [`DiscoveryError`].
+    pub(crate) async fn variable(
+        &self,
+        token: &str,
+        namespace: &Namespace,
+        path: &str,
+        index: StoreIndex,
+    ) -> Result<(Option<VariableView>, StoreIndex), DiscoveryError> {
+        let call = call::variable(path).in_namespace(namespace).after(index, WAIT);
+        let answer = self.client()?.with_token(token).call_if_there(call).await?;
+        Ok((answer.value, answer.meta.index))
+    }
+
+    /// The variables whose paths begin so and that the token may list. Waits as [`Self::service`] does.
+    ///
+    /// # Errors
+    /// See [`DiscoveryError`].
+    pub(crate) async fn variables(
+        &self,
+        token: &str,
+        namespace: &Namespace,
+        prefix: &str,
+        index: StoreIndex,
+    ) -> Result<(Vec<VariableView>, StoreIndex), DiscoveryError> {
+        let call = call::variables().with("prefix", prefix).in_namespace(namespace).after(index, WAIT);
+        let answer = self.client()?.with_token(token).call(call).await?;
         Ok((answer.value, answer.meta.index))
     }
 

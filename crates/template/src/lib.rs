@@ -1,8 +1,8 @@
 //! Go's text/template with consul-template's functions: what the `template` block of a job file is written in.
 //!
 //! A text is parsed once ([`Template::parse`], which finds everything that is wrong with it) and rendered against a
-//! [`Source`] of data as often as that changes. Pure: the clock is an argument, files and services come from the
-//! source, and every render ends within its [`Limits`].
+//! [`Source`] of data as often as that changes. Pure: the clock is an argument, files, services and variables come
+//! from the source, and every render ends within its [`Limits`].
 //!
 //! ```text
 //! text ─ lexer ─ parser ─► definitions ─ machine ─► Ready(text) | Waiting(for what)
@@ -25,6 +25,7 @@ mod services;
 mod settings;
 mod source;
 mod value;
+mod variables;
 
 use std::collections::BTreeSet;
 
@@ -34,6 +35,7 @@ pub use funcs::{REFUSED, Refused, function_names};
 pub use services::{ServiceName, ServicePlace, ServiceQuery};
 pub use settings::{Limits, Settings};
 pub use source::{Lookup, Source};
+pub use variables::{Variable, VariableMeta, VariableQuery};
 
 /// How a text is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -127,6 +129,12 @@ impl Source for NoSource {
         Lookup::Refused(NOTHING_ELSE.to_owned())
     }
     fn service_names(&mut self, _: Option<&str>) -> Lookup<Vec<ServiceName>> {
+        Lookup::Refused(NOTHING_ELSE.to_owned())
+    }
+    fn variable(&mut self, _: &VariableQuery) -> Lookup<Option<Variable>> {
+        Lookup::Refused(NOTHING_ELSE.to_owned())
+    }
+    fn variables(&mut self, _: &VariableQuery) -> Lookup<Vec<VariableMeta>> {
         Lookup::Refused(NOTHING_ELSE.to_owned())
     }
 }

@@ -357,7 +357,7 @@ impl<'a> Machine<'a> {
 
     fn field(&mut self, value: &Value, name: &str, at: usize) -> Result<Value, Fault> {
         match value {
-            Value::Map(map) => match map.entries.get(name.as_bytes()) {
+            Value::Map(map) => match map.member(name) {
                 Some(found) => Ok(found.clone()),
                 None if map.record => {
                     let names: Vec<_> = map.entries.keys().map(|k| String::from_utf8_lossy(k)).collect();

@@ -259,6 +259,9 @@ fn formatted(out: &mut Out, value: &Value, spec: &Spec) -> Result<(), String> {
             out.push("]")
         }
         Value::Map(map) => {
+            if let Some(text) = map.text() {
+                return formatted(out, &Value::text(text), spec);
+            }
             out.push("map[")?;
             for (n, (key, item)) in map.entries.iter().enumerate() {
                 if n > 0 {

@@ -1,6 +1,9 @@
 //! Where a render has its data from.
 
-use crate::services::{ServiceName, ServicePlace, ServiceQuery};
+use crate::{
+    services::{ServiceName, ServicePlace, ServiceQuery},
+    variables::{Variable, VariableMeta, VariableQuery},
+};
 
 /// Where a render has its data from. What is not there yet is [`Lookup::Missing`]: the render goes on to find
 /// everything that it waits for.
@@ -13,6 +16,10 @@ pub trait Source {
     fn service(&mut self, query: &ServiceQuery) -> Lookup<Vec<ServicePlace>>;
     /// All services, of the task's region or another one.
     fn service_names(&mut self, region: Option<&str>) -> Lookup<Vec<ServiceName>>;
+    /// A variable of the cluster; `None` where there is none.
+    fn variable(&mut self, query: &VariableQuery) -> Lookup<Option<Variable>>;
+    /// The variables whose paths begin so; none are an answer as well.
+    fn variables(&mut self, query: &VariableQuery) -> Lookup<Vec<VariableMeta>>;
 }
 
 /// An answer of a [`Source`].

@@ -35,7 +35,30 @@ pub(crate) struct Map {
     pub(crate) of_strings: bool,
     /// A thing with fixed fields: another name is a mistake.
     pub(crate) record: bool,
+    /// What a Go type has besides its entries.
+    pub(crate) methods: Option<Box<Methods>>,
     depth: u16,
+}
+
+/// Methods of a Go type without arguments. They come before entries of the same name.
+#[derive(Debug, Default)]
+pub(crate) struct Methods {
+    pub(crate) of: BTreeMap<&'static str, Value>,
+    /// What `String()` gives: how it is printed.
+    pub(crate) text: Option<Rc<[u8]>>,
+}
+
+impl Map {
+    /// A field or method of that name.
+    pub(crate) fn member(&self, name: &str) -> Option<&Value> {
+        let method = self.methods.as_ref().and_then(|methods| methods.of.get(name));
+        method.or_else(|| self.entries.get(name.as_bytes()))
+    }
+
+    /// How it is printed, when not as a map.
+    pub(crate) fn text(&self) -> Option<&[u8]> {
+        self.methods.as_ref()?.text.as_deref()
+    }
 }
 
 /// Values that a template keeps for itself.
@@ -98,17 +121,29 @@ impl Value {
     /// Fails when it is nested too deep.
     pub(crate) fn map(entries: BTreeMap<Rc<[u8]>, Value>) -> Result<Self, String> {
         let depth = deeper(entries.values())?;
-        Ok(Self::Map(Rc::new(Map { entries, of_strings: false, record: false, depth })))
+        Ok(Self::Map(Rc::new(Map { entries, of_strings: false, record: false, methods: None, depth })))
     }
 
     /// Fails when it is nested too deep.
     pub(crate) fn record(entries: BTreeMap<Rc<[u8]>, Value>) -> Result<Self, String> {
         let depth = deeper(entries.values())?;
-        Ok(Self::Map(Rc::new(Map { entries, of_strings: false, record: true, depth })))
+        Ok(Self::Map(Rc::new(Map { entries, of_strings: false, record: true, methods: None, depth })))
     }
 
     pub(crate) fn string_map(entries: BTreeMap<Rc<[u8]>, Value>) -> Self {
-        Self::Map(Rc::new(Map { entries, of_strings: true, record: false, depth: 1 }))
+        Self::Map(Rc::new(Map { entries, of_strings: true, record: false, methods: None, depth: 1 }))
+    }
+
+    /// The same map, or record, with methods. Anything else stays as it is.
+    pub(crate) fn with_methods(self, methods: Methods) -> Self {
+        match self {
+            Self::Map(map) => {
+                let Map { entries, of_strings, record, depth, .. } = &*map;
+                let (entries, methods) = (entries.clone(), Some(Box::new(methods)));
+                Self::Map(Rc::new(Map { entries, of_strings: *of_strings, record: *record, methods, depth: *depth }))
+            }
+            other => other,
+        }
     }
 
     fn depth(&self) -> u16 {

@@ -2,7 +2,10 @@
 //! error in both.
 
 use serde_json::Value;
-use template::{Limits, Lookup, Outcome, ServiceName, ServicePlace, ServiceQuery, Settings, Source, Syntax, Template};
+use template::{
+    Limits, Lookup, Outcome, ServiceName, ServicePlace, ServiceQuery, Settings, Source, Syntax, Template, Variable,
+    VariableMeta, VariableQuery,
+};
 
 struct Environment;
 
@@ -24,6 +27,14 @@ impl Source for Environment {
     }
 
     fn service_names(&mut self, _: Option<&str>) -> Lookup<Vec<ServiceName>> {
+        Lookup::Missing
+    }
+
+    fn variable(&mut self, _: &VariableQuery) -> Lookup<Option<Variable>> {
+        Lookup::Missing
+    }
+
+    fn variables(&mut self, _: &VariableQuery) -> Lookup<Vec<VariableMeta>> {
         Lookup::Missing
     }
 }

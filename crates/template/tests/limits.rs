@@ -1,7 +1,10 @@
 //! No text makes the engine panic, hang or eat memory: generated texts, and those that were made to do it.
 
 use proptest::prelude::*;
-use template::{Limits, Lookup, Outcome, ServiceName, ServicePlace, ServiceQuery, Settings, Source, Syntax, Template};
+use template::{
+    Limits, Lookup, Outcome, ServiceName, ServicePlace, ServiceQuery, Settings, Source, Syntax, Template, Variable,
+    VariableMeta, VariableQuery,
+};
 
 struct Nothing;
 
@@ -40,6 +43,38 @@ impl Source for Nothing {
 
     fn service_names(&mut self, _: Option<&str>) -> Lookup<Vec<ServiceName>> {
         Lookup::Known(vec![ServiceName { name: "web".into(), tags: vec!["b".into(), "a".into()] }])
+    }
+
+    fn variable(&mut self, query: &VariableQuery) -> Lookup<Option<Variable>> {
+        let items = [("user", "web"), ("Keys", "an item"), ("password", "p\"w")];
+        match query.path.as_str() {
+            "nomad/jobs/web" => Lookup::Known(Some(Variable {
+                meta: meta("nomad/jobs/web"),
+                items: items.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+            })),
+            "absent" => Lookup::Known(None),
+            "theirs" => Lookup::Refused("it belongs to another job".into()),
+            _ => Lookup::Missing,
+        }
+    }
+
+    fn variables(&mut self, query: &VariableQuery) -> Lookup<Vec<VariableMeta>> {
+        match query.path.as_str() {
+            "" | "nomad/" => Lookup::Known(vec![meta("nomad/jobs"), meta("nomad/jobs/web")]),
+            "none" => Lookup::Known(Vec::new()),
+            _ => Lookup::Missing,
+        }
+    }
+}
+
+fn meta(path: &str) -> VariableMeta {
+    VariableMeta {
+        namespace: "default".into(),
+        path: path.into(),
+        create_index: 7,
+        modify_index: 9,
+        create_time: 1_234_567_890_500_000_000,
+        modify_time: 1_234_567_891_000_000_000,
     }
 }
 
@@ -231,10 +266,9 @@ fn mistakes_are_shown_where_they_are() {
                 tolower \"A\" }})",
         ),
         (
-            "{{ nomadVar \"a\" }}",
-            "template local/x line 1 column 4: the function nomadVar is not supported: there is no store of variables \
-                yet; pass values through the env block \
-             or a file (in: {{ nomadVar \"a\" }})",
+            "{{ keyExists \"a\" }}",
+            "template local/x line 1 column 4: the function keyExists is not supported: there is no Consul integration \
+             (in: {{ keyExists \"a\" }})",
         ),
         ("a\n\n{{ if true }}", "template local/x line 3 column 4: this if is not closed with end (in: {{ if true }})"),
         (
@@ -321,5 +355,60 @@ fn services_are_read_from_the_source() {
 fn a_variable_that_is_not_there_yet_is_waited_for_by_name() {
     for call in ["env \"LATER\"", "mustEnv \"LATER\"", "envOrDefault \"LATER\" \"else\""] {
         assert_eq!(render(&format!("{{{{ {call} }}}}")), Err("waits for {\"env(LATER)\"}".to_owned()), "{call}");
+    }
+}
+
+#[test]
+fn variables_are_read_from_the_source() {
+    for (text, wanted) in [
+        ("{{ with nomadVar \"nomad/jobs/web\" }}{{ .user }}:{{ .password }}{{ end }}", "web:p\"w"),
+        ("{{ (nomadVar \"/nomad/jobs/web/\").user }}", "web"),
+        (
+            "{{ range $k, $v := nomadVar \"nomad/jobs/web\" }}{{ $k }}={{ $v }} {{ end }}",
+            "Keys=an item password=p\"w user=web ",
+        ),
+        (
+            "{{ range (nomadVar \"nomad/jobs/web\").Tuples }}{{ .K }}={{ .V }} {{ end }}",
+            "Keys=an item password=p\"w user=web ",
+        ),
+        // A method comes before an item of its name, as in Go.
+        ("{{ (nomadVar \"nomad/jobs/web\").Keys | join \",\" }}", "Keys,password,user"),
+        ("{{ index (nomadVar \"nomad/jobs/web\") \"Keys\" }}", "an item"),
+        ("{{ (nomadVar \"nomad/jobs/web\").Values | join \",\" }}", "an item,p\"w,web"),
+        ("{{ len (nomadVar \"nomad/jobs/web\") }}", "3"),
+        (
+            "{{ with nomadVar \"nomad/jobs/web\" }}{{ .Metadata.ModifyIndex }} {{ with .Parent }}{{ .Path }} \
+                {{ .Items.user }}{{ end }}{{ end }}",
+            "9 nomad/jobs/web web",
+        ),
+        ("{{ (nomadVar \"nomad/jobs/web\").nothing }}", ""),
+        (
+            "{{ (nomadVar \"nomad/jobs/web\") | toJSON }}",
+            "{\"Keys\":\"an item\",\"password\":\"p\\\"w\",\"user\":\"web\"}",
+        ),
+        ("{{ nomadVarExists \"nomad/jobs/web\" }} {{ nomadVarExists \"absent\" }}", "true false"),
+        ("{{ range nomadVarList }}{{ . }} {{ end }}", "nomad/jobs nomad/jobs/web "),
+        (
+            "{{ range nomadVarList \"nomad/\" }}{{ .Namespace }} {{ .CreateIndex }} {{ .CreateTime }};{{ end }}",
+            "default 7 2009-02-13 23:31:30.5 +0000 UTC;default 7 2009-02-13 23:31:30.5 +0000 UTC;",
+        ),
+        ("{{ range nomadVarList \"none\" }}x{{ else }}none{{ end }}", "none"),
+        ("{{ range nomadVarListSafe \"nomad/\" }}{{ .Path }} {{ end }}", "nomad/jobs nomad/jobs/web "),
+        ("{{ with nomadVar \"\" }}x{{ else }}nothing{{ end }}{{ nomadVarExists \"\" }}", "nothingfalse"),
+    ] {
+        assert_eq!(render(text).as_deref(), Ok(wanted), "{text}");
+    }
+    for (text, part) in [
+        ("{{ (nomadVar \"absent\").user }}", "waits for {\"nomadVar(absent)\"}"),
+        ("{{ nomadVarExists \"later\" }}", "waits for {\"nomadVarExists(later)\"}"),
+        ("{{ nomadVarListSafe \"none\" }}", "waits for {\"nomadVarListSafe(none)\"}"),
+        ("{{ nomadVarList \"later\" }}", "waits for {\"nomadVarList(later)\"}"),
+        ("{{ nomadVar \"theirs\" }}", "nomadVar: it belongs to another job"),
+        ("{{ nomadVar \"a b\" }}", "does not name variables: PATH@NAMESPACE.REGION"),
+        ("{{ nomadVarList \"a@b@c\" }}", "does not name variables: PREFIX@NAMESPACE.REGION"),
+        ("{{ range nomadVarList }}{{ .Pat }}{{ end }}", "there is no field Pat; there are CreateIndex,"),
+    ] {
+        let said = render(text).expect_err(text);
+        assert!(said.contains(part), "{text}: {said}");
     }
 }

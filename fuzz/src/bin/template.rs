@@ -1,7 +1,10 @@
 //! Templates: parsed and rendered over a small world, within bounds.
 #![no_main]
 
-use template::{Limits, Lookup, ServiceName, ServicePlace, ServiceQuery, Settings, Source, Syntax, Template};
+use template::{
+    Limits, Lookup, ServiceName, ServicePlace, ServiceQuery, Settings, Source, Syntax, Template, Variable,
+    VariableMeta, VariableQuery,
+};
 
 struct World;
 
@@ -24,6 +27,16 @@ impl Source for World {
 
     fn service_names(&mut self, _: Option<&str>) -> Lookup<Vec<ServiceName>> {
         Lookup::Known(Vec::new())
+    }
+
+    fn variable(&mut self, query: &VariableQuery) -> Lookup<Option<Variable>> {
+        let items = [("k".to_owned(), query.path.clone()), (query.path.clone(), String::new())].into();
+        let meta = VariableMeta { path: query.path.clone(), ..VariableMeta::default() };
+        Lookup::Known((query.path != "none").then_some(Variable { meta, items }))
+    }
+
+    fn variables(&mut self, query: &VariableQuery) -> Lookup<Vec<VariableMeta>> {
+        Lookup::Known(vec![VariableMeta { path: query.path.clone(), ..VariableMeta::default() }])
     }
 }
 

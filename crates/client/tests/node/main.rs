@@ -26,4 +26,5 @@ mod servers;
 mod services;
 mod task_api;
 mod tasks;
+mod template_variables;
 mod templates;

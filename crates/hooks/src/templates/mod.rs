@@ -2,16 +2,16 @@
 //!
 //! ```text
 //! start ── render until nothing is missing ── write ── remember ── driver
-//! running ─ files, services or tokens that were read have changed ─ render ─ write ─ splay ─ restart | signal |
-//! script ─ remember
+//! running ─ files, services, variables or tokens that were read have changed ─ render ─ write ─ splay ─ restart |
+//! signal | script ─ remember
 //! ```
 //!
 //! A result counts as applied once its change has been made. If an agent dies in between, the next one makes the change
 //! again.
 
 mod plan;
+mod reads;
 mod record;
-mod services;
 mod watch;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -30,13 +30,13 @@ use node_config::TemplateConfig;
 
 pub use self::plan::TaskData;
 use self::plan::{Attempt, Directories, Plan};
-pub use self::services::TaskServices;
+pub use self::reads::TaskReads;
 pub use crate::hook::Unbundled;
 use crate::{
+    cluster_watch::ClusterWatches,
     drivers::Drivers,
     hook::{Given, Hook, Prepared, Starting},
     place::TaskPlace,
-    service_watch::ServiceWatches,
     task_config,
     token_record::TokenVariables,
 };
@@ -51,8 +51,8 @@ pub struct Templates {
     pub config: TemplateConfig,
     /// Source of the function `env`.
     pub env: NodeEnv,
-    /// Source of the service functions.
-    pub services: ServiceWatches,
+    /// Source of the functions of services and variables.
+    pub watches: ClusterWatches,
     /// Pass changes on to tasks: signals, scripts.
     pub drivers: Arc<Drivers>,
     /// Spread changes over time.
@@ -74,10 +74,11 @@ impl Templates {
         let view = task_config::path_view(capabilities);
         let dirs = place.task_dirs();
         let region = self.env.region().to_owned();
-        let services = TaskServices::new(self.services.clone(), place.alloc.namespace.clone(), region.clone());
+        let (alloc, namespace) = (place.alloc.id, place.alloc.namespace.clone());
+        let reads = TaskReads::new(self.watches.clone(), alloc, &spec.task.name, namespace, region.clone());
         let tokens = TokenVariables::of_record(spec.task, &dirs.root);
         let (of_task, of_node) = (self.env.vars(spec, &dirs, view), self.env.vars(spec, &dirs, PathView::Host));
-        let data = TaskData { node: self.env.node(), region, tokens, services };
+        let data = TaskData { node: self.env.node(), region, tokens, reads };
         Plan::new(spec.task, &self.config, &dirs, view, &of_task, &of_node, data)
     }
 
@@ -91,9 +92,9 @@ impl Templates {
         let plan = Arc::new(self.plan_of(place, spec, capabilities).map_err(|why| failed(why, false))?);
         let begin = tokio::time::Instant::now();
         let mut told = String::new();
-        let mut services = plan.services.version();
+        let mut version = plan.reads.version();
         loop {
-            services.mark_unchanged();
+            version.mark_unchanged();
             let now = now_ns();
             let work = plan.clone();
             let outcome = blocking::spawn(move || first(&work, now)).await;
@@ -109,7 +110,7 @@ impl Templates {
             tokio::select! {
                 () = interrupted.cancelled() => return Err(StartFailure::Interrupted),
                 () = tokio::time::sleep(self.config.poll) => {}
-                Ok(()) = services.changed() => {}
+                Ok(()) = version.changed() => {}
             }
         }
     }
@@ -156,7 +157,8 @@ fn first(plan: &Plan, now: i64) -> Result<First, (String, bool)> {
 pub(crate) type Bundled = (Vec<BundleFile>, BTreeMap<String, String>);
 
 /// Renders templates of a task that runs elsewhere. Waits for their data only briefly: the caller asks again. Later
-/// changes do not reach the task, so this refuses a template of services whose job wants a reaction to changes.
+/// changes do not reach the task, so this refuses a template of services or variables whose job wants a reaction to
+/// changes.
 ///
 /// # Errors
 /// Which template cannot travel, and whether it could later.
@@ -170,13 +172,13 @@ pub async fn bundle(
 ) -> Result<Bundled, Unbundled> {
     let plan = Arc::new(Plan::new(task, config, dirs, view, vars, vars, data).map_err(Unbundled::Refused)?);
     let begin = tokio::time::Instant::now();
-    let mut version = plan.services.version();
+    let mut version = plan.reads.version();
     loop {
         version.mark_unchanged();
         let work = plan.clone();
         let bundled = blocking::spawn(move || bundle_now(&work)).await;
         match bundled.unwrap_or_else(|e| Err(Unbundled::Later(format!("rendering broke off: {e}")))) {
-            Err(Unbundled::Later(_)) if plan.services.unknown() && begin.elapsed() < TELL_AFTER => {
+            Err(Unbundled::Later(_)) if plan.reads.unknown() && begin.elapsed() < TELL_AFTER => {
                 let _ = tokio::time::timeout(TELL_AFTER, version.changed()).await;
             }
             bundled => return bundled,
@@ -205,18 +207,18 @@ fn bundle_now(plan: &Plan) -> Result<Bundled, Unbundled> {
         let attempt = plan::render(plan, planned, None, now);
         let (Attempt::Ready(plan::Rendered { inputs, .. }) | Attempt::Waiting(_, inputs) | Attempt::Failed(_, inputs)) =
             &attempt;
-        if follows && !inputs.services.is_empty() {
-            let why = "it reads services, and nothing follows their changes where the task runs";
+        if follows && !inputs.asked.is_empty() {
+            let why = "it reads services or variables, and nothing follows their changes where the task runs";
             return Err(refused(&format!(
-                "{why}; write change_mode = \"noop\" (or once = true), or let the workload ask the registry"
+                "{why}; write change_mode = \"noop\" (or once = true), or let the workload ask the servers"
             )));
         }
         let rendered = match attempt {
             Attempt::Ready(rendered) => rendered,
             Attempt::Waiting(what, inputs) => {
                 let why = format!("waits for {}", what.into_iter().collect::<Vec<_>>().join(", "));
-                // Services may appear later; files do not.
-                return Err(if inputs.services.is_empty() { refused(&why) } else { Unbundled::Later(named(&why)) });
+                // Services and variables may appear later; files do not.
+                return Err(if inputs.asked.is_empty() { refused(&why) } else { Unbundled::Later(named(&why)) });
             }
             Attempt::Failed(why, _) => return Err(refused(&why)),
         };
@@ -242,14 +244,15 @@ mod tests {
         let vars = hcl_lang::Vars { env: [("WHO".to_owned(), "me".to_owned())].into(), ..hcl_lang::Vars::default() };
         let dirs = host::dirs::AllocDirs::new(Path::new("/d"), AllocId(uuid::Uuid::from_u128(1))).task("t");
         let discovery = crate::discovery::Discovery::new("global".into(), Arc::new(|| None));
-        let services = TaskServices::new(ServiceWatches::new(discovery), "default".into(), "global".into());
+        let watches = ClusterWatches::new(discovery, crate::tokens::Tokens::new().0);
+        let reads = TaskReads::new(watches, AllocId::default(), "t", "default".into(), "global".into());
         let tokens = TokenVariables::Given([("NOMAD_TOKEN".to_owned(), "e30".to_owned())].into());
         let node = model::Node {
             name: "n1".into(),
             attributes: [("kernel.name".into(), "linux".into())].into(),
             ..model::Node::default()
         };
-        let data = TaskData { node: Arc::new(node), region: "global".into(), tokens, services };
+        let data = TaskData { node: Arc::new(node), region: "global".into(), tokens, reads };
         bundle(&task, &TemplateConfig::default(), &dirs, PathView::Host, &vars, data).await
     }
 
@@ -281,6 +284,8 @@ mod tests {
                 "its source is a file",
             ),
             (template("local/x", "{{ nomadServices }}"), "nothing follows their changes"),
+            (template("local/x", "{{ nomadVarList }}"), "nothing follows their changes"),
+            (template("local/x", "{{ nomadVar \"a@b.eu\" }}"), "variables of the region \"eu\" cannot be read here"),
             (template("local/x", "{{ nomadService \"web@eu\" }}"), "belongs to the region \"global\""),
             (Template { uid: Some(0), ..template("local/x", "") }, "users of this node"),
             (template("/d/00000000-0000-0000-0000-000000000001/alloc/x", ""), "shared"),
@@ -289,12 +294,12 @@ mod tests {
             assert!(matches!(&refused, Err(Unbundled::Refused(why)) if why.contains(part)), "{part}: {refused:?}");
         }
         // No server answers here: the creation is repeated.
-        let later =
-            bundled(Template { change_mode: Some("noop".into()), ..template("local/x", "{{ nomadService \"web\" }}") })
-                .await;
-        assert!(
-            matches!(&later, Err(Unbundled::Later(why)) if why.contains("nomadService(web), services cannot be read")),
-            "{later:?}"
-        );
+        for (data, part) in [
+            ("{{ nomadService \"web\" }}", "nomadService(web), services cannot be read"),
+            ("{{ nomadVar \"a\" }}", "nomadVar(a), variables cannot be read"),
+        ] {
+            let later = bundled(Template { change_mode: Some("noop".into()), ..template("local/x", data) }).await;
+            assert!(matches!(&later, Err(Unbundled::Later(why)) if why.contains(part)), "{part}: {later:?}");
+        }
     }
 }

@@ -17,13 +17,16 @@ use host::{
 use model::{Node, Task, template_rules::change_mode};
 use node_config::TemplateConfig;
 use sha2::{Digest, Sha256};
-use template::{Lookup, Outcome, ServiceName, ServicePlace, ServiceQuery, Settings, Source, Syntax};
+use template::{
+    Lookup, Outcome, ServiceName, ServicePlace, ServiceQuery, Settings, Source, Syntax, Variable, VariableMeta,
+    VariableQuery,
+};
 
-use super::services::{Asked, TaskServices};
+use super::reads::{Asked, TaskReads};
 use crate::{
+    cluster_watch::{ClusterData, ClusterKey},
     files::{Look, Root, Stamp},
     paths::{Place, place},
-    service_watch::{ServiceData, ServiceKey},
     token_record::TokenVariables,
 };
 
@@ -86,8 +89,8 @@ pub struct TaskData {
     pub region: String,
     /// Variables that hold tokens.
     pub tokens: TokenVariables,
-    /// Services that the templates may read.
-    pub services: TaskServices,
+    /// Services and variables that the templates may read.
+    pub reads: TaskReads,
 }
 
 /// All templates of a task.
@@ -102,7 +105,7 @@ pub(super) struct Plan {
     pub(super) dirs: TaskDirs,
     pub(super) view: PathView,
     pub(super) sandbox: bool,
-    pub(super) services: Arc<TaskServices>,
+    pub(super) reads: Arc<TaskReads>,
 }
 
 impl Plan {
@@ -128,7 +131,7 @@ impl Plan {
             dirs: dirs.clone(),
             view,
             sandbox,
-            services: Arc::new(data.services),
+            reads: Arc::new(data.reads),
         })
     }
 }
@@ -208,14 +211,14 @@ pub(super) struct Rendered {
 pub(super) struct Inputs {
     /// Files with their stamps; `None` = absent.
     pub(super) files: BTreeMap<String, Option<Stamp>>,
-    pub(super) services: Asked,
+    pub(super) asked: Asked,
     /// Renewed tokens, by variable; `None` = the task has none yet.
     pub(super) tokens: BTreeMap<String, Option<String>>,
 }
 
 impl Inputs {
     pub(super) fn is_empty(&self) -> bool {
-        self.files.is_empty() && self.services.is_empty() && self.tokens.is_empty()
+        self.files.is_empty() && self.asked.is_empty() && self.tokens.is_empty()
     }
 }
 
@@ -244,9 +247,9 @@ impl TaskSource<'_> {
 }
 
 impl TaskSource<'_> {
-    fn known(&mut self, key: ServiceKey) -> Option<Arc<ServiceData>> {
-        let data = self.plan.services.known(&key).data;
-        self.inputs.services.insert(key, data.clone());
+    fn known(&mut self, key: ClusterKey) -> Option<Arc<ClusterData>> {
+        let data = self.plan.reads.known(&key).data;
+        self.inputs.asked.insert(key, data.clone());
         data
     }
 }
@@ -301,26 +304,56 @@ impl Source for TaskSource<'_> {
     }
 
     fn service(&mut self, query: &ServiceQuery) -> Lookup<Vec<ServicePlace>> {
-        let key = match self.plan.services.places(query) {
+        let key = match self.plan.reads.places(query) {
             Ok(key) => key,
             Err(why) => return Lookup::Refused(why),
         };
         match self.known(key).as_deref() {
-            Some(ServiceData::Places(places)) => Lookup::Known(places.clone()),
+            Some(ClusterData::Places(places)) => Lookup::Known(places.clone()),
             _ => Lookup::Missing,
         }
     }
 
     fn service_names(&mut self, region: Option<&str>) -> Lookup<Vec<ServiceName>> {
-        let key = match self.plan.services.names(region) {
+        let key = match self.plan.reads.names(region) {
             Ok(key) => key,
             Err(why) => return Lookup::Refused(why),
         };
         match self.known(key).as_deref() {
-            Some(ServiceData::Names(names)) => Lookup::Known(names.clone()),
+            Some(ClusterData::Names(names)) => Lookup::Known(names.clone()),
             _ => Lookup::Missing,
         }
     }
+
+    fn variable(&mut self, query: &VariableQuery) -> Lookup<Option<Variable>> {
+        let key = match self.plan.reads.variable(query) {
+            Ok(key) => key,
+            Err(why) => return Lookup::Refused(why),
+        };
+        match self.known(key).as_deref() {
+            Some(ClusterData::Variable(found)) => Lookup::Known(found.clone()),
+            Some(ClusterData::Denied) => Lookup::Refused(denied(&query.path)),
+            _ => Lookup::Missing,
+        }
+    }
+
+    fn variables(&mut self, query: &VariableQuery) -> Lookup<Vec<VariableMeta>> {
+        let key = match self.plan.reads.variables(query) {
+            Ok(key) => key,
+            Err(why) => return Lookup::Refused(why),
+        };
+        match self.known(key).as_deref() {
+            Some(ClusterData::Variables(rows)) => Lookup::Known(rows.clone()),
+            _ => Lookup::Missing,
+        }
+    }
+}
+
+fn denied(path: &str) -> String {
+    format!(
+        "the task may not read the variable {path:?}; it reads nomad/jobs, nomad/jobs/JOB and below by itself, and \
+            others by an ACL policy of its job"
+    )
 }
 
 /// Renders one template. Blocking. Without `directories` it can read no file.
@@ -360,9 +393,7 @@ pub(super) fn render(plan: &Plan, planned: &Planned, directories: Option<&Direct
             let digest = Sha256::digest(&content).iter().map(|b| format!("{b:02x}")).collect();
             Attempt::Ready(Rendered { content, digest, inputs: source.inputs })
         }
-        Ok(Outcome::Waiting(what)) => {
-            Attempt::Waiting(plan.services.explain(what, &source.inputs.services), source.inputs)
-        }
+        Ok(Outcome::Waiting(what)) => Attempt::Waiting(plan.reads.explain(what, &source.inputs.asked), source.inputs),
         Err(e) => Attempt::Failed(e.to_string(), source.inputs),
     }
 }
@@ -376,9 +407,7 @@ pub(super) fn changed(plan: &Plan, directories: &Directories, inputs: &Inputs) -
     for variable in inputs.tokens.keys() {
         source.env(variable);
     }
-    source.inputs.files != inputs.files
-        || source.inputs.tokens != inputs.tokens
-        || plan.services.differ(&inputs.services)
+    source.inputs.files != inputs.files || source.inputs.tokens != inputs.tokens || plan.reads.differ(&inputs.asked)
 }
 
 /// Parses a rendered environment file into variables.

@@ -1,5 +1,5 @@
-//! Templates of a running task. The watch looks at files and tokens every few seconds, and hears of services at once.
-//! It renders what has changed.
+//! Templates of a running task. The watch looks at files and tokens every few seconds, and hears of services and
+//! variables at once. It renders what has changed.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -59,7 +59,7 @@ impl Templates {
 
         // Rendering with the time of the last result gives the same content for the same data. So a recovered task
         // stays as it is.
-        let mut version = plan.services.version();
+        let mut version = plan.reads.version();
         let begin = tokio::time::Instant::now();
         let first = loop {
             version.mark_unchanged();
@@ -73,8 +73,8 @@ impl Templates {
                 Ok(work.templates.iter().map(render).collect::<Vec<_>>())
             })
             .await?;
-            // No message while services are still on their way.
-            if !plan.services.unknown() || begin.elapsed() >= TELL_AFTER {
+            // No message while answers are still on their way.
+            if !plan.reads.unknown() || begin.elapsed() >= TELL_AFTER {
                 break first;
             }
             let _ = tokio::time::timeout(TELL_AFTER, version.changed()).await;
@@ -116,12 +116,12 @@ impl Templates {
         }
     }
 
-    /// Waits until the next look at files, or a change of services.
+    /// Waits until the next look at files, or a change of services or variables.
     async fn pause(&self, plan: &Plan, known: &BTreeMap<String, Known>) {
-        let mut version = plan.services.version();
+        let mut version = plan.reads.version();
         let poll = tokio::time::sleep(self.config.poll);
         tokio::pin!(poll);
-        while !plan.services.any() || !known.values().any(|k| plan.services.differ(&k.inputs.services)) {
+        while !plan.reads.any() || !known.values().any(|k| plan.reads.differ(&k.inputs.asked)) {
             tokio::select! {
                 () = &mut poll => return,
                 Ok(()) = version.changed() => {}

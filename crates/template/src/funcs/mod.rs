@@ -10,12 +10,21 @@ pub(crate) mod scratch;
 mod services;
 mod sprig;
 mod text;
+mod variables;
 
 pub(crate) use call::{Call, Function, Runs};
 pub use refused::{REFUSED, Refused};
 
-const TABLES: [&[Function]; 7] =
-    [builtin::TABLE, collections::TABLE, math::TABLE, parse::TABLE, services::TABLE, sprig::TABLE, text::TABLE];
+const TABLES: [&[Function]; 8] = [
+    builtin::TABLE,
+    collections::TABLE,
+    math::TABLE,
+    parse::TABLE,
+    services::TABLE,
+    sprig::TABLE,
+    text::TABLE,
+    variables::TABLE,
+];
 
 /// What a name stands for.
 pub(crate) enum Found {

@@ -12,10 +12,6 @@ pub struct Refused {
 /// All of them.
 pub const REFUSED: &[Refused] = &[
     Refused {
-        functions: &["nomadVar", "nomadVarExists", "nomadVarList", "nomadVarListSafe"],
-        reason: "there is no store of variables yet; pass values through the env block or a file",
-    },
-    Refused {
         functions: &[
             "key",
             "keyExists",

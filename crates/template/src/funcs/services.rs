@@ -66,7 +66,8 @@ fn sorted(mut tags: Vec<String>) -> Value {
     Value::strings(tags)
 }
 
-fn record<const N: usize>(c: &mut Call<'_, '_>, fields: [(&'static str, Value); N]) -> Returned {
+/// A thing with these fields.
+pub(super) fn record<const N: usize>(c: &mut Call<'_, '_>, fields: [(&'static str, Value); N]) -> Returned {
     let size = |v: &Value| match v {
         Value::Str(text) => text.len(),
         Value::List(list) => list.items.len() * 32,

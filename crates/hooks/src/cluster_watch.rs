@@ -1,19 +1,25 @@
-//! Services that templates of this node read. One blocking read serves all tasks that ask for the same service.
+//! Services and variables that templates of this node read. One blocking read serves all tasks that ask for the same
+//! service. Of variables each task has its own: it reads them with the rights of its identity.
 //!
 //! A read continues while it has followers. Afterwards the node keeps its last answer for a while. A task that restarts
 //! while no server answers gets that, instead of waiting for the servers.
 
 use std::{
     collections::HashMap,
+    fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use model::{Namespace, ServiceRegistration};
-use template::{ServiceName, ServicePlace};
+use api::shapes::VariableView;
+use model::{AllocId, Namespace, ServiceRegistration, StoreIndex, canonical::DEFAULT_IDENTITY};
+use template::{ServiceName, ServicePlace, Variable, VariableMeta};
 use tokio::{runtime::Handle, sync::watch, task::AbortHandle};
 
-use crate::discovery::{Discovery, DiscoveryError};
+use crate::{
+    discovery::{Discovery, DiscoveryError},
+    tokens::Tokens,
+};
 
 /// Pauses after a read that failed: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
@@ -22,25 +28,41 @@ const KEPT: usize = 256;
 
 /// What a read asks for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum ServiceKey {
+pub(crate) enum ClusterKey {
     /// The registrations of a service, or `NUMBER|KEY` of them.
     Places { namespace: Namespace, name: String, choose: Option<String> },
     /// The services of a namespace.
     Names { namespace: Namespace },
+    /// A variable.
+    Variable { reader: Reader, namespace: Namespace, path: String },
+    /// The variables whose paths begin so.
+    Variables { reader: Reader, namespace: Namespace, prefix: String },
+}
+
+/// A task that reads variables.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Reader {
+    pub(crate) alloc: AllocId,
+    pub(crate) task: String,
 }
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ServiceData {
+pub(crate) enum ClusterData {
     Places(Vec<ServicePlace>),
     Names(Vec<ServiceName>),
+    /// None = there is no such variable.
+    Variable(Option<Variable>),
+    Variables(Vec<VariableMeta>),
+    /// The task may not read it.
+    Denied,
 }
 
 /// The known state of a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
     /// The newest answer; `None` = none yet.
-    pub(crate) data: Option<Arc<ServiceData>>,
+    pub(crate) data: Option<Arc<ClusterData>>,
     /// Why there is no newer one.
     pub trouble: Option<String>,
 }
@@ -51,7 +73,7 @@ struct Entry {
     followers: usize,
     reader: Option<AbortHandle>,
     /// The last answer from an earlier time with followers; used when no server answers.
-    former: Option<Arc<ServiceData>>,
+    former: Option<Arc<ClusterData>>,
     /// When the last follower left; orders the keys without followers.
     left: u64,
 }
@@ -59,28 +81,30 @@ struct Entry {
 #[derive(Debug)]
 struct Inner {
     discovery: Discovery,
-    entries: Mutex<HashMap<ServiceKey, Entry>>,
+    /// Where tokens come from that variables are read with.
+    tokens: Tokens,
+    entries: Mutex<HashMap<ClusterKey, Entry>>,
     version: watch::Sender<u64>,
 }
 
 /// All watches of a node. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct ServiceWatches(Arc<Inner>);
+pub struct ClusterWatches(Arc<Inner>);
 
 /// One follower of a key; dropping it ends the following.
 #[derive(Debug)]
 pub(crate) struct Following {
-    watches: ServiceWatches,
-    key: ServiceKey,
+    watches: ClusterWatches,
+    key: ClusterKey,
 }
 
-impl ServiceWatches {
+impl ClusterWatches {
     /// Reads nothing until the first `follow`.
-    pub fn new(discovery: Discovery) -> Self {
-        Self(Arc::new(Inner { discovery, entries: Mutex::default(), version: watch::Sender::new(0) }))
+    pub fn new(discovery: Discovery, tokens: Tokens) -> Self {
+        Self(Arc::new(Inner { discovery, tokens, entries: Mutex::default(), version: watch::Sender::new(0) }))
     }
 
-    fn entries(&self) -> MutexGuard<'_, HashMap<ServiceKey, Entry>> {
+    fn entries(&self) -> MutexGuard<'_, HashMap<ClusterKey, Entry>> {
         self.0.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -90,7 +114,7 @@ impl ServiceWatches {
     }
 
     /// Follows a key. Must be called within a runtime.
-    pub(crate) fn follow(&self, key: ServiceKey) -> Following {
+    pub(crate) fn follow(&self, key: ClusterKey) -> Following {
         let mut entries = self.entries();
         let entry = entries.entry(key.clone()).or_insert_with(|| Entry {
             known: Known::default(),
@@ -108,7 +132,7 @@ impl ServiceWatches {
         Following { watches: self.clone(), key }
     }
 
-    fn publish(&self, key: &ServiceKey, read: Result<ServiceData, String>) {
+    fn publish(&self, key: &ClusterKey, read: Result<ClusterData, String>) {
         let changed = {
             let mut entries = self.entries();
             // The answer came while the last follower left.
@@ -136,16 +160,23 @@ impl ServiceWatches {
     }
 
     /// Reads as long as the key has followers.
-    async fn read(self, key: ServiceKey) {
+    async fn read(self, key: ClusterKey) {
         let mut index = 0;
         let mut pause = PAUSES.0;
+        let mut token = None;
         loop {
             let read = match &key {
-                ServiceKey::Places { namespace, name, choose } => {
-                    let read = self.0.discovery.chosen(namespace, name, choose.as_deref(), index).await;
-                    read.map(|(rows, index)| (ServiceData::Places(rows.into_iter().map(place).collect()), index))
+                ClusterKey::Variable { reader, .. } | ClusterKey::Variables { reader, .. } => {
+                    self.variable(reader, &key, &mut token, index).await
                 }
-                ServiceKey::Names { namespace } => {
+                ClusterKey::Places { namespace, name, choose } => {
+                    let read = self.0.discovery.chosen(namespace, name, choose.as_deref(), index).await;
+                    let places = |(rows, index): (Vec<_>, _)| {
+                        (ClusterData::Places(rows.into_iter().map(place).collect()), index)
+                    };
+                    read.map(places).map_err(|error| format!("services cannot be read: {error}"))
+                }
+                ClusterKey::Names { namespace } => {
                     let read = self.0.discovery.services(namespace, index).await;
                     let names = |rows: Vec<api::shapes::NamespaceServices>| {
                         let all = rows.into_iter().filter(|r| r.namespace == *namespace).flat_map(|r| r.services);
@@ -154,10 +185,17 @@ impl ServiceWatches {
                         names.sort_unstable_by(|a, b| a.name.cmp(&b.name));
                         names
                     };
-                    read.map(|(rows, index)| (ServiceData::Names(names(rows)), index))
+                    read.map(|(rows, index)| (ClusterData::Names(names(rows)), index))
+                        .map_err(|error| format!("services cannot be read: {error}"))
                 }
             };
             match read {
+                // Its rights may change, and with them nothing that could be waited for.
+                Ok((data, 0)) => {
+                    self.publish(&key, Ok(data));
+                    tokio::time::sleep(pause).await;
+                    (index, pause) = (0, (pause * 2).min(PAUSES.1));
+                }
                 Ok((data, newer)) => {
                     pause = PAUSES.0;
                     // A lower index belongs to another server state: read from its beginning. Index 0 would not wait.
@@ -165,14 +203,58 @@ impl ServiceWatches {
                     self.publish(&key, Ok(data));
                 }
                 Err(error) => {
-                    if !matches!(error, DiscoveryError::NoServer) {
-                        tracing::debug!(?key, %error, "services were not read, will try again");
-                    }
-                    self.publish(&key, Err(error.to_string()));
+                    tracing::debug!(?key, error, "the servers were not read, will try again");
+                    self.publish(&key, Err(error));
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(PAUSES.1);
                 }
             }
+        }
+    }
+}
+
+impl ClusterWatches {
+    /// Reads one variable, or a list of them, as a task may. The index is 0 where it may not. `token`: of the task's
+    /// identity, from the read before.
+    async fn variable(
+        &self,
+        reader: &Reader,
+        key: &ClusterKey,
+        token: &mut Option<String>,
+        index: StoreIndex,
+    ) -> Result<(ClusterData, StoreIndex), String> {
+        let failed = |why: &dyn fmt::Display| format!("variables cannot be read: {why}");
+        let shown = match token.take() {
+            Some(token) => token,
+            None => {
+                let identity = vec![DEFAULT_IDENTITY.to_owned()];
+                let signed = self.0.tokens.sign(reader.alloc, &reader.task, identity).await;
+                let signed = signed.map_err(|error| failed(&error))?;
+                signed.into_iter().next().ok_or_else(|| failed(&"the servers have signed no token"))?.token
+            }
+        };
+        let read = match key {
+            ClusterKey::Variable { namespace, path, .. } => {
+                let read = self.0.discovery.variable(&shown, namespace, path, index).await;
+                read.map(|(found, index)| (ClusterData::Variable(found.map(variable)), index))
+            }
+            ClusterKey::Variables { namespace, prefix, .. } => {
+                let read = self.0.discovery.variables(&shown, namespace, prefix, index).await;
+                read.map(|(rows, index)| (ClusterData::Variables(rows.iter().map(meta).collect()), index))
+            }
+            ClusterKey::Places { .. } | ClusterKey::Names { .. } => Err(DiscoveryError::NoServer),
+        };
+        match read {
+            Ok(read) => {
+                *token = Some(shown);
+                Ok(read)
+            }
+            // With the next read a new token is asked for: the key of this one may be gone.
+            Err(DiscoveryError::Client(error)) if error.status().is_some_and(|s| s.as_u16() == 403) => match key {
+                ClusterKey::Variables { .. } => Ok((ClusterData::Variables(Vec::new()), 0)),
+                _ => Ok((ClusterData::Denied, 0)),
+            },
+            Err(error) => Err(failed(&error)),
         }
     }
 }
@@ -210,6 +292,21 @@ impl Drop for Following {
     }
 }
 
+fn meta(v: &VariableView) -> VariableMeta {
+    VariableMeta {
+        namespace: v.namespace.to_string(),
+        path: v.path.clone(),
+        create_index: v.create_index,
+        modify_index: v.modify_index,
+        create_time: v.create_time,
+        modify_time: v.modify_time,
+    }
+}
+
+fn variable(v: VariableView) -> Variable {
+    Variable { meta: meta(&v), items: v.items.unwrap_or_default() }
+}
+
 fn place(r: ServiceRegistration) -> ServicePlace {
     ServicePlace {
         id: r.id.to_string(),
@@ -237,7 +334,7 @@ mod tests {
 
     const BOUND: Duration = Duration::from_secs(60);
 
-    async fn until(watches: &ServiceWatches, what: &str, fits: impl Fn() -> bool) {
+    async fn until(watches: &ClusterWatches, what: &str, fits: impl Fn() -> bool) {
         let mut version = watches.version();
         let wait = async {
             while !fits() {
@@ -249,7 +346,7 @@ mod tests {
 
     fn ports(following: &Following) -> Option<Vec<i64>> {
         match following.known().data.as_deref() {
-            Some(ServiceData::Places(places)) => Some(places.iter().map(|p| p.port).collect()),
+            Some(ClusterData::Places(places)) => Some(places.iter().map(|p| p.port).collect()),
             _ => None,
         }
     }
@@ -259,7 +356,7 @@ mod tests {
         let address = Arc::new(Mutex::new(None));
         let session = address.clone();
         let discovery = Discovery::new(String::new(), Arc::new(move || session.lock().expect("lock").clone()));
-        let watches = ServiceWatches::new(discovery);
+        let watches = ClusterWatches::new(discovery, Tokens::new().0);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         *address.lock().expect("lock") = Some(listener.local_addr().expect("address").to_string());
         let state = watch::Sender::new(1_u64);
@@ -292,7 +389,7 @@ mod tests {
                 });
             }
         });
-        let key = ServiceKey::Places { namespace: "default".into(), name: "web".into(), choose: None };
+        let key = ClusterKey::Places { namespace: "default".into(), name: "web".into(), choose: None };
         let one = watches.follow(key.clone());
         let two = watches.follow(key.clone());
         until(&watches, "the first answer", || ports(&one) == Some(vec![1001])).await;
@@ -315,7 +412,7 @@ mod tests {
         assert!(three.known().trouble.is_some_and(|why| why.contains("no server is heard")));
 
         // Never known: there is no former answer.
-        let other = watches.follow(ServiceKey::Names { namespace: "default".into() });
+        let other = watches.follow(ClusterKey::Names { namespace: "default".into() });
         until(&watches, "the reason", || other.known().trouble.is_some()).await;
         assert_eq!(other.known().data, None);
         drop(other);
