@@ -550,6 +550,7 @@ impl Site {
         self.bury(&pod).await?;
         // It may hold secrets, and the pod keeps its name for a while.
         self.api.delete_secret(&handle.name).await?;
+        lock(&self.ended).remove(&handle.uid);
         Ok(())
     }
 

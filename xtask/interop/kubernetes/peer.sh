@@ -339,7 +339,9 @@ nodeLeaseDurationSeconds: 8
 syncFrequency: 10s
 maxPods: 250
 serializeImagePulls: false
-evictionHard: {memory.available: 50Mi, nodefs.available: 1%, nodefs.inodesFree: 1%, imagefs.available: 1%}
+# Others fill the disk of this machine now and then; a share of it says nothing about this node.
+evictionHard: {memory.available: 50Mi, nodefs.available: 50Mi, imagefs.available: 50Mi}
+evictionPressureTransitionPeriod: 5s
 imageGCHighThresholdPercent: 100
 containerLogMaxSize: ${LOG_MAX:-10Mi}
 containerLogMonitorInterval: 3s

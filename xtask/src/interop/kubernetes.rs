@@ -271,7 +271,7 @@ fn ends(server: &Agent, cluster: &Cluster) -> Result<()> {
     let table = [
         ("well", "exit 0", "complete", 0, ""),
         ("exits", "exit 3", "failed", 3, ""),
-        ("memory", "tail -c 200m /dev/zero | tail -c 200m", "failed", 137, "OOM"),
+        ("memory", "exec tail -c 200m /dev/zero", "failed", 137, "OOM"),
     ];
     for (id, script, status, code, said) in table {
         let config = json!({"image": IMAGE, "command": "/bin/sh", "args": ["-c", format!("exec 2>&1; {script}")]});
