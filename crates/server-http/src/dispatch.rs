@@ -19,6 +19,8 @@ use http::{
 use tracing::level_filters::LevelFilter;
 
 use crate::{
+    audit::{About, Audit, Auth, Kind, Pair},
+    authority::Known,
     caller::{Caller, denied, token},
     compress,
     guard::Guard,
@@ -34,13 +36,16 @@ pub(crate) async fn dispatch(State(app): State<Arc<App>>, request: Request<Body>
     let begun = Instant::now();
     let measured = (!request.uri().query().is_some_and(|query| query.contains("index="))).then_some(begun);
     let told = Told::of(&request, begun);
-    let answered = match early(&app.options.guard, &request) {
-        Some(early) => early,
-        None => answer(&app, request).await,
-    };
-    let mut response = match answered {
-        Ok(reply) => reply.into_response(),
-        Err(error) => error.into_response(),
+    let mut response = match begin(app.options.audit.as_ref(), &request, who(&app, &request)).await {
+        Err(unwritten) => unwritten.into_response(),
+        Ok(pair) => {
+            let answered = match early(&app.options.guard, &request) {
+                Some(early) => early,
+                None => answer(&app, request, pair.as_ref().map(Pair::about).unwrap_or_default()).await,
+            };
+            let response = answered.map_or_else(HttpError::into_response, Reply::into_response);
+            end(pair, response).await
+        }
     };
     if let Some(contacts) = &app.options.contacts {
         contacts().tell(response.headers_mut());
@@ -53,6 +58,72 @@ pub(crate) async fn dispatch(State(app): State<Arc<App>>, request: Request<Body>
         response.headers_mut().insert(name, value.clone());
     }
     compress::apply(response, gzip)
+}
+
+/// Who sends a request, for the audit log.
+fn who(app: &App, request: &Request<Body>) -> Auth {
+    let Some(authority) = &app.authority else { return Auth::default() };
+    match Caller::of(Some(authority), &app.server, token(request.headers())) {
+        Ok(caller) => caller.known().map(auth).unwrap_or_default(),
+        Err(_) => Auth { kind: Kind::Invalid, ..Auth::default() },
+    }
+}
+
+/// Whoever the ACLs know, for the audit log.
+fn auth(known: &Known) -> Auth {
+    let policies = known.policies.iter().map(ToString::to_string).collect();
+    let of = |kind, name| Auth { kind, name, policies, ..Auth::default() };
+    match (&known.token, known.access.identity()) {
+        (Some(token), _) => {
+            let kind = if token.management() { Kind::Management } else { Kind::Client };
+            Auth { accessor_id: token.accessor_id.to_string(), ..of(kind, token.name.clone()) }
+        }
+        (None, Some(task)) => {
+            let parts = [Some(&task.namespace), Some(&task.job), Some(&task.group), task.task.as_ref()];
+            let name = parts.into_iter().flatten().map(String::as_str).collect::<Vec<_>>().join("/");
+            of(Kind::Workload, name)
+        }
+        (None, None) => of(Kind::Anonymous, String::new()),
+    }
+}
+
+/// The first event of a request, where there is an audit log.
+fn begin(
+    audit: Option<&Audit>,
+    request: &Request<Body>,
+    auth: Auth,
+) -> impl Future<Output = Result<Option<Pair>, HttpError>> + use<> {
+    let begun = audit.map(|audit| audit.begin(request, auth));
+    async move {
+        match begun {
+            None => Ok(None),
+            Some(begun) => begun.await.map(Some),
+        }
+    }
+}
+
+/// The second one.
+async fn end(pair: Option<Pair>, response: Response<Body>) -> Response<Body> {
+    match pair {
+        None => response,
+        Some(pair) => pair.complete(response).await,
+    }
+}
+
+/// Has a router whose requests this agent answers leave events. For agents without a server: what they pass on leaves
+/// events where it is answered.
+pub fn audited(router: Router, audit: Option<Audit>) -> Router {
+    match audit {
+        None => router,
+        Some(audit) => router.layer(middleware::from_fn_with_state(audit, pair_of)),
+    }
+}
+
+async fn pair_of(State(audit): State<Audit>, request: Request<Body>, next: Next) -> Response<Body> {
+    match audit.begin(&request, Auth::default()).await {
+        Err(unwritten) => unwritten.into_response(),
+        Ok(pair) => pair.complete(next.run(request).await).await,
+    }
 }
 
 /// What the log tells of a request at debug: without its query, which may hold a token.
@@ -86,22 +157,28 @@ fn early(guard: &Guard, request: &Request<Body>) -> Option<Result<Reply, HttpErr
 /// Gives the answers of another router what every answer of this API has: refusals of web pages, redirects to clean
 /// paths, headers of the operator, gzip. For agents without a server, which answer some requests by themselves and
 /// pass the others on.
-pub fn as_every_answer(router: Router, headers: Vec<(HeaderName, HeaderValue)>, guard: Guard) -> Router {
-    router.layer(middleware::from_fn_with_state(Arc::new((headers, guard)), dressed))
+pub fn as_every_answer(
+    router: Router,
+    headers: Vec<(HeaderName, HeaderValue)>,
+    guard: Guard,
+    audit: Option<Audit>,
+) -> Router {
+    router.layer(middleware::from_fn_with_state(Arc::new((headers, guard, audit)), dressed))
 }
 
-type Dress = Arc<(Vec<(HeaderName, HeaderValue)>, Guard)>;
+type Dress = Arc<(Vec<(HeaderName, HeaderValue)>, Guard, Option<Audit>)>;
 
 async fn dressed(State(dress): State<Dress>, request: Request<Body>, next: Next) -> Response<Body> {
-    let (headers, guard) = &*dress;
+    let (headers, guard, audit) = &*dress;
     let gzip = compress::wanted(request.headers());
     let told = Told::of(&request, Instant::now());
-    let mut response = match early(guard, &request) {
-        Some(Ok(reply)) => reply.into_response(),
-        Some(Err(error)) => error.into_response(),
-        None => match cleaned(request.uri().path()) {
-            Some(clean) => to_clean(&clean, request.uri().query()).into_response(),
-            None => next.run(request).await,
+    let clean = || cleaned(request.uri().path()).map(|clean| Ok(to_clean(&clean, request.uri().query())));
+    let mut response = match early(guard, &request).or_else(clean) {
+        None => next.run(request).await,
+        // What is answered here and now.
+        Some(answer) => match begin(audit.as_ref(), &request, Auth::default()).await {
+            Err(unwritten) => unwritten.into_response(),
+            Ok(pair) => end(pair, answer.map_or_else(HttpError::into_response, Reply::into_response)).await,
         },
     };
     told.log(&response);
@@ -122,7 +199,7 @@ fn preflight() -> Reply {
         .with_header(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("*"))
 }
 
-async fn answer(app: &Arc<App>, request: Request<Body>) -> Result<Reply, HttpError> {
+async fn answer(app: &Arc<App>, request: Request<Body>, about: About) -> Result<Reply, HttpError> {
     let (mut head, body) = request.into_parts();
     let path = head.uri.path().to_owned();
     if percent_decode(&path, false).is_none() {
@@ -176,6 +253,7 @@ async fn answer(app: &Arc<App>, request: Request<Body>) -> Result<Reply, HttpErr
         headers,
         caller,
         sender,
+        about,
         body: Mutex::new(body),
         gate: None,
         upgrade,

@@ -50,6 +50,7 @@ fn placed(ctx: &Ctx, job: Option<Job>, name: Option<&str>) -> Result<Job, HttpEr
     } else if job.namespace.is_empty() {
         job.namespace = Namespace::from(state::DEFAULT_NAMESPACE);
     }
+    ctx.about.says("job", &job.id, &job.namespace);
     if job.kind == job_type::SYSTEM && job.task_groups.iter().any(|group| group.scaling.is_some()) {
         return Err(HttpError::bad_request("Task groups with job type system do not support scaling blocks"));
     }

@@ -14,6 +14,7 @@ mod acl_tokens;
 mod agent;
 mod allocs;
 mod attempts;
+mod audit;
 mod auth_methods;
 mod authority;
 mod autopilot;
@@ -63,11 +64,12 @@ use std::sync::Arc;
 use axum::Router;
 use server::ServerHandle;
 
+pub use audit::{Audit, Counts, Filter, Guarantee, Order, Orders, Sink, Stage};
 pub use contact::Contact;
-pub use dispatch::as_every_answer;
+pub use dispatch::{as_every_answer, audited};
 pub use guard::{Guard, NotFromBrowser};
 pub use limits::Limits;
-pub use metrics::{metric_of_relay, metrics_of_node, metrics_of_tls};
+pub use metrics::{metric_of_relay, metrics_of_audit, metrics_of_node, metrics_of_tls};
 pub use monitor::MonitorQuery;
 pub use options::{
     AskStore, Contacts, FollowLog, HttpOptions, LocalNode, LogQuery, NodeMetrics, NodeStats, Reload, ServerMember,

@@ -13,6 +13,7 @@ use server::{requests::ServerStats, samples::Sample};
 use state::State;
 
 use crate::{
+    audit::Audit,
     reply::{HttpError, Reply},
     request::Ctx,
 };
@@ -79,6 +80,16 @@ pub fn metrics_of_tls(tls: Option<&tls::Agent>) -> Vec<Gauge> {
     tls.map(tls::Agent::expiries).unwrap_or_default().into_iter().map(gauge).collect()
 }
 
+/// The gauge `drover.audit.lost`: events of the audit log since the start that a sink could not write.
+pub fn metrics_of_audit(audit: Option<&Audit>) -> Vec<Gauge> {
+    let gauge = |(sink, lost): (&str, u64)| Gauge {
+        name: "drover.audit.lost".to_owned(),
+        value: real(lost),
+        labels: [("sink".to_owned(), sink.to_owned())].into(),
+    };
+    audit.iter().flat_map(|audit| audit.lost()).map(gauge).collect()
+}
+
 impl View {
     fn of(gauges: Vec<Gauge>, counters: &[(&'static str, u64)], samples: &[Sample]) -> Self {
         let distribution = |s: &Sample| Sampled {
@@ -119,6 +130,7 @@ pub(crate) async fn metrics(ctx: Ctx) -> Result<Reply, HttpError> {
         gauges.extend(metrics());
     }
     gauges.extend(metrics_of_tls(ctx.app.options.tls.as_ref()));
+    gauges.extend(metrics_of_audit(ctx.app.options.audit.as_ref()));
     if prometheus {
         return Ok(Reply::bytes(PROMETHEUS, text_format(&gauges, &counters, &stats.samples)));
     }

@@ -206,6 +206,7 @@ pub(crate) async fn put_pool_named(ctx: Ctx) -> Result<Reply, HttpError> {
 
 async fn store_pool(ctx: Ctx, named: Option<String>) -> Result<Reply, HttpError> {
     let pool: NodePool = ctx.json().await?;
+    ctx.about.says("node_pool", &pool.name, "");
     if named.is_some_and(|named| *pool.name != *named) {
         return Err(HttpError::bad_request("Node pool name does not match request path"));
     }

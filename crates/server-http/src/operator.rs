@@ -207,6 +207,7 @@ pub(crate) async fn put_namespace_named(ctx: Ctx) -> Result<Reply, HttpError> {
 
 async fn store_namespace(ctx: Ctx, named: Option<String>) -> Result<Reply, HttpError> {
     let record: NamespaceRecord = ctx.json().await?;
+    ctx.about.says("namespace", &record.name, "");
     if named.is_some_and(|named| record.name.as_str() != named) {
         return Err(HttpError::bad_request("Namespace name does not match request path"));
     }

@@ -9,7 +9,7 @@ use http::{HeaderName, HeaderValue};
 use model::NodeId;
 use tracing::level_filters::LevelFilter;
 
-use crate::{contact::Contact, guard::Guard};
+use crate::{audit::Audit, contact::Contact, guard::Guard};
 
 /// What the agent around the server tells the API.
 #[derive(Clone)]
@@ -28,6 +28,8 @@ pub struct HttpOptions {
     pub exposed: Option<String>,
     /// Whom the API answers.
     pub guard: Guard,
+    /// Who is told of every request; None = nobody.
+    pub audit: Option<Audit>,
     /// Put on every answer.
     pub response_headers: Vec<(HeaderName, HeaderValue)>,
     /// Largest body of a request.
@@ -60,6 +62,7 @@ impl Default for HttpOptions {
             ui: true,
             exposed: None,
             guard: Guard::default(),
+            audit: None,
             response_headers: Vec::new(),
             max_body_bytes: 16 << 20,
             event_heartbeat: Duration::from_secs(30),

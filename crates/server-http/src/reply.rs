@@ -111,6 +111,15 @@ fn read_headers(headers: &mut HeaderMap, index: u64) {
     headers.insert(LAST_CONTACT, HeaderValue::from_static("0"));
 }
 
+/// Why a request is refused, for the audit log. Only texts that hold nothing of a body stand here.
+#[derive(Clone, Debug)]
+pub(crate) struct Why(pub(crate) String);
+
+/// Texts of these hold nothing of a request's body.
+fn tells(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 401 | 403 | 404 | 405 | 429 | 501 | 503)
+}
+
 /// A refusal: plain text with a status.
 #[derive(Debug)]
 pub(crate) struct HttpError {
@@ -157,8 +166,12 @@ impl HttpError {
     }
 
     pub(crate) fn into_response(self) -> Response<Body> {
+        let why = (tells(self.status) && !self.text.is_empty()).then(|| Why(self.text.clone()));
         let mut response = Response::new(if self.text.is_empty() { Body::empty() } else { Body::from(self.text) });
         *response.status_mut() = self.status;
+        if let Some(why) = why {
+            response.extensions_mut().insert(why);
+        }
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
         if let Some(index) = self.index {

@@ -21,6 +21,7 @@ use tokio::sync::Semaphore;
 
 use crate::{
     attempts::Failures,
+    audit::About,
     authority::Authority,
     caller::Caller,
     options::HttpOptions,
@@ -102,6 +103,8 @@ pub(crate) struct Ctx {
     pub(crate) caller: Caller,
     /// Where it comes from; None = from within this process.
     pub(crate) sender: Option<Sender>,
+    /// Where its handler says which object it is about, for the audit log.
+    pub(crate) about: About,
     /// Taken by whoever reads it. The lock makes a request shareable between threads, which a body is not.
     pub(crate) body: Mutex<Body>,
     /// Decides a session by its first message, which brings its token.

@@ -19,6 +19,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt as _;
 
 use crate::{
+    audit::Peer,
     connections::{Clients, Counted, Held, long, patient},
     limits::Limits,
     request::Sender,
@@ -60,7 +61,7 @@ pub async fn serve(
                 stream.set_nodelay(true).ok();
                 let (router, stop, kill, clients) = (router.clone(), stop.clone(), kill.clone(), clients.clone());
                 match tls.clone() {
-                    None => tasks.spawn(placed(stream, router, limits, stop, kill, clients, held)),
+                    None => tasks.spawn(placed((stream, Some(peer)), router, limits, stop, kill, clients, held)),
                     Some(tls) => tasks.spawn(async move {
                         let place = held.1.clone();
                         let handshake = secured(stream, peer, limits, tls);
@@ -70,7 +71,7 @@ pub async fn serve(
                             () = stop.cancelled() => None,
                         };
                         if let Some(stream) = secured {
-                            placed(stream, router, limits, stop, kill, clients, held).await;
+                            placed((stream, Some(peer)), router, limits, stop, kill, clients, held).await;
                         }
                     }),
                 };
@@ -142,7 +143,7 @@ pub async fn serve_unix(listener: UnixListener, router: Router, limits: Limits, 
         };
         match clients.enter(BEHIND_SOCKET, limits) {
             Some(held) => drop(tasks.spawn(placed(
-                stream,
+                (stream, None),
                 router.clone(),
                 limits,
                 stop.clone(),
@@ -167,7 +168,7 @@ async fn finish(tasks: &TaskTracker, kill: &CancellationToken, limits: Limits) {
 
 /// A connection that has a place. While no request is in flight on it, it may be ended for somebody else.
 async fn placed<T: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-    stream: T,
+    (stream, peer): (T, Option<SocketAddr>),
     router: Router,
     limits: Limits,
     stop: CancellationToken,
@@ -182,6 +183,9 @@ async fn placed<T: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         async move {
             let mut request: Request = request.map(Body::new);
             request.extensions_mut().insert(Sender(place.client()));
+            if let Some(peer) = peer {
+                request.extensions_mut().insert(Peer(peer));
+            }
             let Some(busy) = clients.begin(&place, long(&request), limits) else {
                 return Ok::<_, Infallible>(too_many_streams());
             };

@@ -24,6 +24,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    audit,
     cluster::{self, Cluster},
     config::SchedulerDefaults,
     exposure::{Listener, exposed},
@@ -52,6 +53,9 @@ pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader, follower
         .with_context(|| format!("could not listen for HTTP on {} (ports.http, addresses.http)", settings.http))?;
     let http = listener.local_addr()?;
     let advertised = settings.http_advertise.clone().unwrap_or_else(|| reachable(http).to_string());
+
+    let audit = settings.audit.as_ref().map(|audit| audit::start(audit, advertised.clone())).transpose()?;
+    reloader = reloader.with_audit(audit.clone());
 
     let rpc_bind = settings.server.as_ref().map(|config| config.rpc_bind);
     if let Some(config) = &mut settings.server {
@@ -105,6 +109,7 @@ pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader, follower
     let exposed = exposed(&listening);
     let options = http_options(&settings, client.as_ref(), http, exposed.clone())?;
     let options = HttpOptions { reload: Some(reload.clone()), follow_log: Some(followers.over_http()), ..options };
+    let options = HttpOptions { audit: audit.clone(), ..options };
     let node = client.as_ref().map(Client::handle);
     let (leader, led) = watch::channel(None);
     let stale = Stale::default();
@@ -123,6 +128,7 @@ pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader, follower
         config: agent_config(&settings, rpc_bind.is_some(), node.as_ref(), of),
         headers: response_headers(&settings)?,
         guard: guard(&settings, http)?,
+        audit: audit.clone(),
         reload,
         exposed: exposed.clone(),
         follow_log: followers.over_http(),
@@ -239,6 +245,9 @@ pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader, follower
         among.stop().await;
     }
     drop(serving.await);
+    if let Some(audit) = audit {
+        audit.flush().await;
+    }
     Ok(code)
 }
 
@@ -336,6 +345,7 @@ fn agent_config(
         "Server": {"Enabled": server},
         "ACL": {"Enabled": settings.acl},
         "TLSConfig": tls_config(settings.tls.as_ref()),
+        "Audit": {"Enabled": settings.audit.is_some()},
         "Telemetry": {"PrometheusMetrics": settings.prometheus},
     });
     if let Some((region, datacenter)) = of {

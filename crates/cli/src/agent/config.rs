@@ -57,6 +57,8 @@ pub(crate) struct AgentFile {
     pub(crate) ui: Ui,
     /// Access control.
     pub(crate) acl: Acl,
+    /// The audit log.
+    pub(crate) audit: Audit,
     /// SIGINT means `client.drain_on_shutdown`.
     pub(crate) leave_on_interrupt: Option<bool>,
     /// SIGTERM means `client.drain_on_shutdown`.
@@ -525,6 +527,56 @@ pub(crate) struct Acl {
     pub(crate) token_min_expiration_ttl: Option<String>,
     /// Longest time to live that a token may ask for.
     pub(crate) token_max_expiration_ttl: Option<String>,
+}
+
+/// The audit log.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Audit {
+    /// Requests leave events.
+    pub(crate) enabled: Option<bool>,
+    /// Where events go, by name; none = to a file in `data_dir`.
+    pub(crate) sink: BTreeMap<String, AuditSink>,
+    /// Which events are left out, by name.
+    pub(crate) filter: BTreeMap<String, AuditFilter>,
+}
+
+/// Where events go.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct AuditSink {
+    /// `file`, or Drover's own `socket`.
+    #[serde(rename = "type")]
+    pub(crate) kind: Option<String>,
+    /// `enforced` or `best-effort`.
+    pub(crate) delivery_guarantee: Option<String>,
+    /// `json`.
+    pub(crate) format: Option<String>,
+    /// Permissions of the file, octal.
+    pub(crate) mode: Option<String>,
+    /// The file or socket.
+    pub(crate) path: Option<String>,
+    /// A file that is larger is put aside; 0 = any size.
+    pub(crate) rotate_bytes: Option<u64>,
+    /// A file that is older is put aside; one day.
+    pub(crate) rotate_duration: Option<String>,
+    /// How many files are kept aside; 0 = all.
+    pub(crate) rotate_max_files: Option<u32>,
+}
+
+/// Which events are left out.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct AuditFilter {
+    /// `HTTPEvent`.
+    #[serde(rename = "type")]
+    pub(crate) kind: Option<String>,
+    /// Paths with stars.
+    pub(crate) endpoints: Vec<String>,
+    /// Stages.
+    pub(crate) stages: Vec<String>,
+    /// Methods.
+    pub(crate) operations: Vec<String>,
 }
 
 /// Settings that a stock agent does not know.

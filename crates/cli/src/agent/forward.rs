@@ -25,7 +25,7 @@ use http::{
 use model::AllocId;
 use serde_json::Value;
 use server::Relay;
-use server_http::{Guard, MonitorQuery};
+use server_http::{Audit, Guard, MonitorQuery};
 use store::Member;
 use tokio::sync::watch;
 use tower::ServiceExt as _;
@@ -65,6 +65,8 @@ pub(crate) struct Front {
     pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
     /// Whom the API answers.
     pub(crate) guard: Guard,
+    /// Who is told of the requests that are answered here.
+    pub(crate) audit: Option<Audit>,
     /// Reads the configuration again.
     pub(crate) reload: server_http::Reload,
     /// What a person should know of who can reach this agent; None = nobody but this machine.
@@ -175,12 +177,14 @@ pub(crate) fn router(node: Option<ClientHandle>, front: Front) -> Router {
     let (http, stale) = (to_server::client(dialer), front.stale);
     let state = Arc::new(Forward { acl: front.acl, node: node.clone(), leader: leader.clone(), http, stale });
     let (measured, prometheus, relay) = (node.clone(), front.prometheus, front.relay);
+    let (audit, counted) = (front.audit.clone(), front.audit);
     // An agent's metrics are its own: whoever collects them asks every agent.
     let metrics = move |Query(query): Query<HashMap<String, String>>| async move {
         let format = query.get("format").map(String::as_str).unwrap_or_default();
         let of_node = measured.iter().flat_map(ClientHandle::metrics);
         let of_relay = relay.iter().map(|relay| server_http::metric_of_relay(relay.sessions()));
-        let gauges = of_node.chain(of_relay).chain(server_http::metrics_of_tls(tls.as_ref())).collect();
+        let gauges = of_node.chain(of_relay).chain(server_http::metrics_of_tls(tls.as_ref()));
+        let gauges = gauges.chain(server_http::metrics_of_audit(counted.as_ref())).collect();
         match server_http::metrics_of_node(gauges, format, prometheus) {
             Ok((kind, body)) => ([(CONTENT_TYPE, kind)], body).into_response(),
             Err((status, why)) => refused(status, why),
@@ -226,10 +230,11 @@ pub(crate) fn router(node: Option<ClientHandle>, front: Front) -> Router {
         .route("/v1/agent/self", get(agent_self))
         .route("/v1/agent/health", get(health))
         .route("/v1/agent/monitor", get(monitor))
-        .route("/v1/agent/servers", get(servers))
+        .route("/v1/agent/servers", get(servers));
+    let routes = server_http::audited(routes, audit.clone())
         .layer(middleware::from_fn_with_state(state.clone(), elsewhere))
         .fallback_service(Router::new().fallback(forward).with_state(state));
-    server_http::as_every_answer(routes, front.headers, front.guard)
+    server_http::as_every_answer(routes, front.headers, front.guard, audit)
 }
 
 /// `GET /v1/agent/self`: this agent, not the server that it talks to. A node is no member of anything.

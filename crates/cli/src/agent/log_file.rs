@@ -34,7 +34,7 @@ impl Rotation {
         if text.ends_with('/') { Path::new(text).join(DEFAULT_NAME) } else { PathBuf::from(text) }
     }
 
-    fn due(&self, written: u64, age: Duration) -> bool {
+    pub(super) fn due(&self, written: u64, age: Duration) -> bool {
         (self.bytes > 0 && written >= self.bytes) || age >= self.age
     }
 
@@ -45,8 +45,30 @@ impl Rotation {
         (format!("{stem}-"), format!(".{extension}"))
     }
 
-    fn directory(&self) -> &Path {
+    pub(super) fn directory(&self) -> &Path {
         self.path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    }
+
+    /// Where the file is put aside now: a name that is not taken.
+    pub(super) fn free_aside(&self, now: SystemTime) -> PathBuf {
+        let (before, after) = self.around();
+        let mut nanos = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        loop {
+            let path = self.directory().join(format!("{before}{nanos}{after}"));
+            if !path.exists() {
+                return path;
+            }
+            nanos += 1;
+        }
+    }
+
+    /// Removes what is put aside and one too many.
+    pub(super) fn remove_surplus(&self) -> io::Result<()> {
+        let entries = fs::read_dir(self.directory())?.flatten();
+        for name in self.surplus(entries.map(|entry| entry.file_name().to_string_lossy().into_owned())) {
+            fs::remove_file(self.directory().join(name))?;
+        }
+        Ok(())
     }
 
     /// Which of the files of the directory are put aside and one too many; the oldest ones go.
@@ -94,16 +116,9 @@ fn open(path: &Path) -> io::Result<Open> {
 }
 
 fn rotate(rotation: &Rotation, open_file: &mut Open) -> io::Result<()> {
-    let (before, after) = rotation.around();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-    fs::rename(&rotation.path, rotation.directory().join(format!("{before}{now}{after}")))?;
+    fs::rename(&rotation.path, rotation.free_aside(SystemTime::now()))?;
     *open_file = open(&rotation.path)?;
-    let names =
-        fs::read_dir(rotation.directory())?.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-    for name in rotation.surplus(names) {
-        fs::remove_file(rotation.directory().join(name))?;
-    }
-    Ok(())
+    rotation.remove_surplus()
 }
 
 impl Write for LogFile {

@@ -1,6 +1,7 @@
 //! `drover agent`: composes server, node and HTTP listener into one process, as its configuration says.
 
 mod args;
+mod audit;
 mod cluster;
 mod compose;
 mod config;

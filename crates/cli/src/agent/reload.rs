@@ -6,6 +6,7 @@ use std::{collections::BTreeSet, path::Path, time::SystemTime};
 use anyhow::Result;
 use client::{ClientHandle, ConfiguredPlugins};
 use serde_json::Value;
+use server_http::Audit;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
@@ -45,11 +46,18 @@ pub(crate) struct Reloader {
     tree: Value,
     /// The certificates in use.
     tls: Option<tls::Agent>,
+    /// Its files are opened anew.
+    audit: Option<Audit>,
 }
 
 impl Reloader {
     pub(crate) fn new(args: AgentArgs, dev_dir: Option<&Path>, tree: Value, tls: Option<tls::Agent>) -> Self {
-        Self { args, dev_dir: dev_dir.map(Path::to_owned), tree, tls }
+        Self { args, dev_dir: dev_dir.map(Path::to_owned), tree, tls, audit: None }
+    }
+
+    /// The same for an agent with an audit log.
+    pub(crate) fn with_audit(self, audit: Option<Audit>) -> Self {
+        Self { audit, ..self }
     }
 
     /// Reads and checks the files; a mistake anywhere changes nothing.
@@ -83,6 +91,10 @@ impl Reloader {
 
     /// Takes over what can be taken over, and logs what was done and what was not. The error says why nothing was.
     pub(crate) async fn reload(&mut self, node: Option<&ClientHandle>) -> Result<(), String> {
+        // Whatever the configuration says now: a tool has moved the file away, and waits.
+        if let Some(audit) = &self.audit {
+            audit.reopen().await;
+        }
         let (plugins, others) = match self.read() {
             Ok(read) => read,
             Err(error) => {

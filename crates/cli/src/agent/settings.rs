@@ -18,6 +18,7 @@ use server::{
 use self::{for_node::client_config, for_server::server_config, reader::Reader};
 use super::{
     args::AgentArgs,
+    audit::AuditSettings,
     config::{AgentFile, Mistake, SchedulerDefaults},
     exposure::{self, Listener},
     leave::Leave,
@@ -65,6 +66,8 @@ pub(crate) struct Settings {
     pub(crate) dev: bool,
     /// Say where in the program a line of the log comes from.
     pub(crate) log_location: bool,
+    /// The audit log; None = there is none.
+    pub(crate) audit: Option<AuditSettings>,
     /// Where the log is kept beside standard error.
     pub(crate) log_file: Option<Rotation>,
     /// Requests need a token with the rights for them.
@@ -162,6 +165,7 @@ pub(crate) fn settings(
     }
     let leave = leave(&mut r, &file);
     let log_file = log_file(&mut r, &file);
+    let audit = audit::read(&mut r, &file.audit, &data_dir);
     if let Some(algorithm) =
         file.server.default_scheduler_config.as_ref().and_then(|c| c.scheduler_algorithm.as_deref())
         && !["", "binpack", "spread"].contains(&algorithm)
@@ -200,6 +204,7 @@ pub(crate) fn settings(
         dev,
         log_location: file.log_include_location.unwrap_or(false),
         log_file,
+        audit,
         scheduler: file.server.default_scheduler_config.clone(),
         notes,
     })
@@ -332,6 +337,7 @@ pub(super) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
+mod audit;
 mod for_node;
 mod for_server;
 mod reader;

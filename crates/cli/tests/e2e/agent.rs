@@ -26,10 +26,11 @@ client {
 }";
 
 /// A mounted file system of a few MiB; unmounted when dropped.
+#[derive(Debug)]
 pub(crate) struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    fn mount(dir: &Path, size_mb: u32) -> Option<Self> {
+    pub(crate) fn mount(dir: &Path, size_mb: u32) -> Option<Self> {
         fs::create_dir_all(dir).expect("a directory");
         let options = CString::new(format!("size={size_mb}m,mode=0711")).expect("no NUL");
         match rustix::mount::mount("tmpfs", dir, "tmpfs", rustix::mount::MountFlags::empty(), options.as_c_str()) {

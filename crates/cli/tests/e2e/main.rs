@@ -4,6 +4,7 @@
 mod access;
 mod agent;
 mod artifacts;
+mod audit;
 mod charges;
 mod check_remote;
 mod commands;

@@ -4,6 +4,7 @@
 mod acl;
 mod admission;
 mod answers;
+mod audit;
 mod broken;
 mod cluster;
 mod conventions;

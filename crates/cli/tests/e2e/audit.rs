@@ -1,0 +1,111 @@
+//! The audit log of running agents: full disks, files that are moved away, and what an agent that is only a node
+//! answers.
+
+use std::{fs, path::Path};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use testkit::Dir;
+
+use crate::agent::{Agent, SmallDisk, until};
+
+/// The block of an agent with one sink.
+fn block(path: &Path, guarantee: &str) -> String {
+    format!(
+        "audit {{\n  enabled = true\n  sink \"main\" {{\n    type = \"file\"\n    delivery_guarantee = \
+         {guarantee:?}\n    path = {path:?}\n  }}\n  filter \"metrics\" {{\n    type = \"HTTPEvent\"\n    \
+         endpoints = [\"/v1/metrics\"]\n    stages = [\"*\"]\n    operations = [\"*\"]\n  }}\n}}"
+    )
+}
+
+/// The events of a file with this path of a request.
+fn events(file: &Path, endpoint: &str) -> Vec<Value> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let events = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("a whole line of JSON"));
+    events.filter(|event| event["payload"]["request"]["endpoint"] == endpoint).collect()
+}
+
+fn lost(agent: &Agent) -> f64 {
+    let metrics = agent.get("/v1/metrics").expect("metrics");
+    let gauges = metrics["Gauges"].as_array().expect("gauges");
+    let gauge = gauges.iter().find(|g| g["Name"] == "drover.audit.lost" && g["Labels"]["sink"] == "main");
+    gauge.expect("a gauge")["Value"].as_f64().expect("a number")
+}
+
+#[test]
+fn a_full_disk_refuses_requests_or_drops_events_as_configured() {
+    for guarantee in ["enforced", "best-effort"] {
+        let dir = Dir::new("audit");
+        let Some(disk) = SmallDisk::mount(&dir.path().join("disk"), 1) else { return };
+        let file = dir.path().join("disk/audit.log");
+        let agent = Agent::start(&block(&file, guarantee));
+        assert_eq!(agent.http("GET", "/v1/jobs", "").expect("an answer").0, 200);
+        assert_eq!(events(&file, "/v1/jobs").len(), 2, "{guarantee}");
+        disk.fill();
+        let before = lost(&agent);
+        let answers: Vec<_> = (0..40).filter_map(|_| agent.http("GET", "/v1/nodes", "")).collect();
+        // What was left of the last page of the file may take some.
+        let refused: Vec<_> = answers.iter().filter(|(status, _)| *status != 200).collect();
+        if guarantee == "enforced" {
+            let (status, text) = refused.last().expect("refused");
+            assert_eq!(*status, 500);
+            assert!(text.contains("audit log: sink \"main\": No space left on device"), "{text}");
+        } else {
+            assert!(refused.is_empty() && answers.len() == 40, "{refused:?}");
+        }
+        assert!(lost(&agent) > before, "{guarantee}: it is counted");
+        // Whole lines: `events` reads each.
+        events(&file, "/v1/nodes");
+        disk.make_room();
+        assert_eq!(agent.http("GET", "/v1/allocations", "").expect("an answer").0, 200, "{guarantee}");
+        until("the event", || (events(&file, "/v1/allocations").len() == 2).then_some(()));
+        let complaints = agent.log().matches("an event of the audit log could not be written").count();
+        assert_eq!(complaints, 1, "{guarantee}: one line for all of them\n{}", agent.log());
+    }
+}
+
+#[test]
+fn a_file_that_a_tool_has_moved_away_is_opened_anew_on_sighup() {
+    let dir = Dir::new("audit");
+    let file = dir.path().join("audit.log");
+    let agent = Agent::start(&block(&file, "enforced"));
+    agent.http("GET", "/v1/jobs", "").expect("an answer");
+    let moved = dir.path().join("audit.log.1");
+    fs::rename(&file, &moved).expect("moved");
+    agent.http("GET", "/v1/evaluations", "").expect("an answer");
+    assert_eq!((events(&moved, "/v1/evaluations").len(), file.exists()), (2, false));
+    kill_process(Pid::from_raw(agent.pid()).expect("a pid"), Signal::HUP).expect("SIGHUP");
+    until("the new file", || file.exists().then_some(()));
+    agent.http("GET", "/v1/allocations", "").expect("an answer");
+    assert_eq!(events(&file, "/v1/allocations").len(), 2);
+    assert_eq!(events(&moved, "/v1/jobs").len(), 2);
+}
+
+#[test]
+fn a_node_writes_what_it_answers_itself_and_the_server_the_rest() {
+    let dir = Dir::new("audit");
+    let (of_server, of_node) = (dir.path().join("server.log"), dir.path().join("node.log"));
+    let server = Agent::start(&format!("name = \"first\"\n{}", block(&of_server, "enforced")));
+    let node = Agent::start_node(&server, &format!("name = \"second\"\n{}", block(&of_node, "enforced")));
+    let id = node.get("/v1/agent/self").expect("itself")["stats"]["client"]["node_id"].as_str().map(str::to_owned);
+    let id = id.expect("an id");
+    node.http("GET", "/v1/client/stats", "").expect("an answer");
+    assert_eq!((events(&of_node, "/v1/client/stats").len(), events(&of_server, "/v1/client/stats").len()), (2, 0));
+    // Passed on to the server, which answers.
+    node.http("GET", "/v1/deployments", "").expect("an answer");
+    assert_eq!((events(&of_node, "/v1/deployments").len(), events(&of_server, "/v1/deployments").len()), (0, 2));
+    // Asked of the server, which decides and passes on to the node, which answers.
+    let path = "/v1/client/metadata";
+    let answer = server.http("GET", &format!("{path}?node_id={id}&token=canary-2f"), "").expect("an answer");
+    assert_eq!(answer.0, 200, "{}", answer.1);
+    for file in [&of_server, &of_node] {
+        let pair = events(file, path);
+        assert_eq!(pair.len(), 2, "{}", file.display());
+        let query = pair[0]["payload"]["request"]["query"].as_str().expect("a query");
+        assert_eq!(query, format!("node_id={id}&token=<redacted>"));
+        assert_eq!(pair[1]["payload"]["response"]["status_code"], 200);
+    }
+    // A page is refused by the node alone.
+    let refused = node.ask("PUT", "/v1/jobs", &[("Origin", "http://evil.example")], "").expect("an answer");
+    assert_eq!((refused.status, events(&of_node, "/v1/jobs").len(), events(&of_server, "/v1/jobs").len()), (403, 2, 0));
+}
