@@ -285,12 +285,14 @@ fn ends(server: &Agent, cluster: &Cluster) -> Result<()> {
         server.delete(&format!("/v1/job/{id}"))?;
         server.until_no_record()?;
     }
-    // A pod that waits says why, and a stop ends it.
+    // A pod that waits is being created, and a stop ends it.
     let config = json!({"image": "peer.test/no-such-image:1", "image_pull_policy": "Never"});
     server.submit(&Job::new("waits", "service", "kubernetes", config).undeployed().body())?;
-    until("the reason why a pod waits", BOUND, || {
-        Ok(server.get("/v1/remote/tasks")?.to_string().contains("ErrImageNeverPull").then_some(()))
-    })?;
+    until(
+        "a pod that waits",
+        BOUND,
+        || Ok((remote::record(server)?["Observed"]["State"] == "Creating").then_some(())),
+    )?;
     server.delete("/v1/job/waits")?;
     cluster.until_empty()?;
     server.until_no_record()
