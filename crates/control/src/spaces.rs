@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use model::{Job, Namespace, StoreIndex, job::job_status, records::NamespaceUse};
+use model::{Job, Namespace, StoreIndex, job::job_status, records::NamespaceUse, variables::VariableKey};
 use state::{ALL_NODE_POOL, Change, DEFAULT_NAMESPACE, DEFAULT_NODE_POOL, NamespaceRecord, NodePool, State};
 
 use crate::{Decided, Refused, Stamp, extra_claims, refused::list};
@@ -92,6 +92,10 @@ pub fn delete_namespace(
     }
     if state.allocs().any(|alloc| alloc.namespace == *name && !alloc.client_terminal()) {
         uses.push(format!("namespace {shown:?} has non-terminal allocations in regions: [{region}]"));
+    }
+    let from = VariableKey::new(name.clone(), "");
+    if state.variables_onward(Some(from), false).next().is_some_and(|variable| variable.namespace == *name) {
+        uses.push(format!("namespace {shown:?} has variables associated with it in regions: [{region}]"));
     }
     // A slot whose instance may still exist needs its record.
     let open = |slot: &model::RemoteTask| slot.slot.job().namespace == *name && !slot.settled();

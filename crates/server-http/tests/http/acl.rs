@@ -451,3 +451,42 @@ async fn a_node_drains_itself_and_no_other() {
     }
     g.c.end().await;
 }
+
+/// What templates ask the servers for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_reads_the_variables_of_its_job_and_those_of_its_policies() {
+    let g = Guarded::start().await;
+    let own = ["nomad/jobs", "nomad/jobs/web", "nomad/jobs/web/web", "nomad/jobs/web/web/server"];
+    let others = ["nomad/jobs/webs", "nomad/jobs/other", "nomad/jobs/web/other", "nomad/jobs/web/web/other", "db"];
+    for path in own.into_iter().chain(others) {
+        let put = g.ask("management", "PUT", &format!("/v1/var/{path}"), &json!({"Items": {"k": path}})).await;
+        assert_eq!(put.0, StatusCode::OK, "{path}: {}", put.1);
+    }
+    for (paths, status) in [(&own[..], StatusCode::OK), (&others[..], StatusCode::FORBIDDEN)] {
+        for path in paths {
+            assert_eq!(g.ask("task", "GET", &format!("/v1/var/{path}"), &Value::Null).await.0, status, "{path}");
+        }
+    }
+    let listed = async || {
+        let (_, text) = g.ask("task", "GET", "/v1/vars", &Value::Null).await;
+        let rows: Vec<Value> = serde_json::from_str(&text).expect("a list");
+        rows.iter().map(|row| row["Path"].as_str().expect("a path").to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(listed().await, own);
+    // A lock has a holder, which writes.
+    let lock = g.ask("task", "PUT", "/v1/var/nomad/jobs/web?lock-acquire", &json!({})).await;
+    assert_eq!(lock.0, StatusCode::FORBIDDEN, "{}", lock.1);
+    g.book.policy("db", r#"namespace "default" { variables { path "db" { capabilities = ["read", "write"] } } }"#);
+    let task = Identity {
+        namespace: "default".to_owned(),
+        job: "web".to_owned(),
+        group: "web".to_owned(),
+        task: Some("server".to_owned()),
+    };
+    g.book.attached.lock().expect("lock").push((task, "db".to_owned()));
+    g.book.index.fetch_add(1, Ordering::Relaxed);
+    let (status, text) = g.ask("task", "GET", "/v1/var/db", &Value::Null).await;
+    assert!(status == StatusCode::OK && text.contains("\"k\":\"db\""), "{status} {text}");
+    let (status, text) = g.ask("task", "PUT", "/v1/var/db?lock-acquire", &json!({})).await;
+    assert!(status == StatusCode::OK && text.contains("\"ID\""), "its holder sees the id: {status} {text}");
+}

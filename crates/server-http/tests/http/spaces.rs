@@ -76,6 +76,11 @@ async fn namespaces_are_written_read_and_deleted() {
     assert_eq!((status, text.contains("namespace \"dev\" has non-terminal jobs in regions: [global]")), (500, true));
     let purged = c.send(Method::DELETE, "/v1/job/web?purge=true&namespace=dev", &[], "").await;
     assert_eq!(purged.status, StatusCode::OK);
+    c.done("/v1/var/z?namespace=dev", &json!({"Items": {"k": "v"}})).await;
+    let (status, text) = deleted(&c, "/v1/namespace/dev").await;
+    let used = "namespace \"dev\" has variables associated with it in regions: [global]";
+    assert_eq!((status, text.contains(used)), (500, true), "{text}");
+    c.send(Method::DELETE, "/v1/var/z?namespace=dev", &[], "").await;
     assert_eq!(deleted(&c, "/v1/namespace/dev").await, (200, String::new()));
     assert_eq!(deleted(&c, "/v1/namespace/dev").await, (500, "namespace not found".to_owned()));
     assert_eq!(deleted(&c, "/v1/namespace/default").await, (500, "can not delete default namespace".to_owned()));
