@@ -2,7 +2,6 @@
 
 /// The words of a command, or of all that begin with them, and what is said about it.
 const ABSENT: &[(&[&str], &str)] = &[
-    (&["acl"], NO_ACCESS_CONTROL),
     (&["action"], ACTIONS),
     (&["alloc", "pause"], ENTERPRISE),
     (&["deployment", "unblock"], ENTERPRISE),
@@ -17,7 +16,6 @@ const ABSENT: &[(&[&str], &str)] = &[
         "Versions cannot be named yet; `drover job history` shows their numbers, `drover job revert` takes one.",
     ),
     (&["license"], "Drover needs no licence."),
-    (&["login"], NO_ACCESS_CONTROL),
     (&["operator", "autopilot", "get-config"], NO_AUTOPILOT),
     (&["operator", "autopilot", "set-config"], NO_AUTOPILOT),
     (&["operator", "client-state"], "A running node tells what it has: `drover node audit`."),
@@ -59,18 +57,12 @@ const ABSENT: &[(&[&str], &str)] = &[
     (&["setup"], "There is no integration with Consul or Vault that could be set up."),
     (&["ui"], "The web UI is at /ui/ of every agent's address; no command opens it."),
     (
-        &["var", "lock"],
-        "It is not there yet; acquire and renew the lock of a variable over HTTP, with \
-            `PUT /v1/var/PATH?lock-acquire` and `?lock-renew`.",
-    ),
-    (
         &["volume"],
         "There are no CSI and no dynamic volumes yet. A node offers directories with `host_volume` in its \
             configuration.",
     ),
 ];
 
-const NO_ACCESS_CONTROL: &str = "There is no access control yet: whoever reaches an agent may do everything.";
 const ACTIONS: &str = "Actions of tasks cannot be run yet; `drover exec JOB -- COMMAND` runs a command beside a task.";
 const ENTERPRISE: &str = "Only Nomad Enterprise has what it is for.";
 const NO_GOSSIP: &str =
@@ -107,7 +99,6 @@ mod tests {
 
     #[test]
     fn the_reason_is_told_for_every_word_below() {
-        assert!(reason(&["var"], "lock").is_some() && reason(&["var"], "locks").is_none());
         assert!(reason(&["job"], "tag").is_some_and(|why| why.contains("job history")));
         assert!(reason(&["operator", "raft"], "info").is_some() && reason(&["operator", "raft"], "infos").is_none());
         assert_eq!(reason(&["job"], "var"), None);

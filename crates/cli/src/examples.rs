@@ -67,6 +67,12 @@ drover status 4f2a    show the allocation, node, evaluation or deployment with t
 drover version
 drover version -json"
         }
+        ["login"] => {
+            "\
+drover login    log in by browser with the cluster's default method
+drover login -method ci -login-token @token.jwt    log in with a token of an identity provider"
+        }
+        ["acl", words @ ..] if !words.is_empty() => acl(words)?,
         ["alloc", verb] => alloc(verb)?,
         ["deployment", verb] => deployment(verb)?,
         ["check", "remote"] => {
@@ -452,6 +458,11 @@ drover var get -out hcl nomad/jobs/web > web.hcl    write a file that `var put` 
 drover var list    list all variables
 drover var list -out terse nomad/jobs    print the paths below nomad/jobs"
         }
+        "lock" => {
+            "\
+drover var lock locks/backup ./backup.sh    run it while nobody else does
+drover var lock -ttl 30s -shell=false locks/leader ./lead -v    without a shell"
+        }
         "purge" => "drover var purge nomad/jobs/web    delete a variable",
         "put" => {
             "\
@@ -460,6 +471,65 @@ drover var put -force nomad/jobs/web cert=@web.pem    replace it by the content 
 drover var put @web.hcl user=www    write what a file describes, with another user
 drover var get nomad/jobs/web | drover var put - user=www    change one item, unless somebody else did"
         }
+        _ => return None,
+    })
+}
+
+fn acl(words: &[&str]) -> Option<&'static str> {
+    Some(match words {
+        ["bootstrap"] => {
+            "\
+drover acl bootstrap    make the first token; keep its secret
+drover acl bootstrap -t '{{.SecretID}}' > secret    write its secret into a file"
+        }
+        ["explain"] => {
+            "\
+drover acl explain GET /v1/jobs    say whether the own token may list jobs, and why
+drover acl explain -of 8f1c2d6e-… PUT '/v1/jobs?namespace=dev'    ask about another token"
+        }
+        ["auth-method", "create"] => {
+            "\
+drover acl auth-method create -name ci -type JWT -token-locality local -max-token-ttl 1h -config @ci.json"
+        }
+        ["auth-method", "delete"] => "drover acl auth-method delete ci    delete a method with its binding rules",
+        ["auth-method", "info"] => "drover acl auth-method info ci    show a method",
+        ["auth-method", "list"] => "drover acl auth-method list    list the methods; needs no token",
+        ["auth-method", "update"] => {
+            "drover acl auth-method update -max-token-ttl 8h ci    change how long tokens last"
+        }
+        ["binding-rule", "create"] => {
+            "\
+drover acl binding-rule create -auth-method ci -bind-type role -bind-name deploy -selector 'value.ref==main'"
+        }
+        ["binding-rule", "delete"] => "drover acl binding-rule delete 1f6c…    delete a rule",
+        ["binding-rule", "info"] => "drover acl binding-rule info 1f6c…    show a rule",
+        ["binding-rule", "list"] => "drover acl binding-rule list    list the rules",
+        ["binding-rule", "update"] => "drover acl binding-rule update -bind-name ops 1f6c…    bind to another role",
+        ["policy", "apply"] => {
+            "\
+drover acl policy apply -description Developers dev dev.policy.hcl    create or replace a policy
+drover acl policy apply -namespace default -job web web-vars vars.policy.hcl    give it to the tasks of job web"
+        }
+        ["policy", "delete"] => "drover acl policy delete dev    delete a policy",
+        ["policy", "info"] => "drover acl policy info dev    show a policy with its rules",
+        ["policy", "list"] => "drover acl policy list    list the policies",
+        ["policy", "self"] => "drover acl policy self    list the policies of the own token",
+        ["role", "create"] => "drover acl role create -name ops -policy dev -policy nodes    join policies to a role",
+        ["role", "delete"] => "drover acl role delete 1f6c…    delete a role",
+        ["role", "info"] => "drover acl role info -by-name ops    show a role",
+        ["role", "list"] => "drover acl role list    list the roles",
+        ["role", "update"] => "drover acl role update -policy quotas 1f6c…    add a policy to a role",
+        ["token", "create"] => {
+            "\
+drover acl token create -name alice -policy dev    create a token with a policy
+drover acl token create -name ci -role-name ops -ttl 8h    create one with a role, for eight hours
+drover acl token create -name root -type management    create one that may do everything"
+        }
+        ["token", "delete"] => "drover acl token delete 8f1c…    delete a token by its accessor id",
+        ["token", "info"] => "drover acl token info 8f1c…    show a token by its accessor id",
+        ["token", "list"] => "drover acl token list    list the tokens, without their secrets",
+        ["token", "self"] => "drover acl token self    show the own token",
+        ["token", "update"] => "drover acl token update -policy ops 8f1c…    replace the policies of a token",
         _ => return None,
     })
 }

@@ -43,6 +43,9 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Work with access control: tokens, policies, roles, methods to log in
+    #[command(subcommand)]
+    Acl(commands::acl::Command),
     /// Run an agent: server, node, or both
     Agent(agent::AgentArgs),
     /// Show the state of this agent
@@ -85,6 +88,8 @@ enum Command {
     /// Work with jobs
     #[command(subcommand)]
     Job(commands::job::Command),
+    /// Exchange a login at an identity provider for a token
+    Login(commands::login::Args),
     /// Follow an agent's log
     Monitor(commands::agent_monitor::Args),
     /// Work with namespaces
@@ -162,6 +167,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Version(args) => commands::version::run(&args),
         other => tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
             match other {
+                Command::Acl(c) => commands::acl::run(c).await,
                 Command::AgentInfo(args) => commands::agent_info::run(args).await,
                 Command::Alloc(c) => commands::alloc::run(c).await,
                 Command::Check(c) => check::run(c).await,
@@ -171,6 +177,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
                 Command::Deployment(c) => commands::deployment::run(c).await,
                 Command::Eval(c) => commands::eval::run(c).await,
                 Command::Job(c) => commands::job::run(c).await,
+                Command::Login(args) => commands::login::run(args).await,
                 Command::Monitor(args) => commands::agent_monitor::run(args).await,
                 Command::Namespace(c) => commands::namespace::run(c).await,
                 Command::Operator(c) => commands::operator::run(c).await,

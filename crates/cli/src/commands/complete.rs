@@ -34,13 +34,21 @@ pub(crate) struct Args {
 /// Objects of the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
+    /// Accessors of tokens.
+    Accessors,
     Allocs,
+    AuthMethods,
+    BindingRules,
     Deployments,
     Evals,
     Jobs,
     Namespaces,
     NodePools,
     Nodes,
+    Policies,
+    RoleNames,
+    /// Ids of roles.
+    Roles,
     RootKeys,
     Services,
     /// Slots of remote tasks.
@@ -107,13 +115,21 @@ fn lines(offer: Offer) -> Vec<String> {
 /// it.
 fn operand(path: &[&str], id: &str) -> Option<Takes> {
     use Source::{
-        Allocs, Deployments, Evals, Jobs, Namespaces, NodePools, Nodes, RootKeys, Services, Slots, Unbound, Variables,
+        Accessors, Allocs, AuthMethods, BindingRules, Deployments, Evals, Jobs, Namespaces, NodePools, Nodes, Policies,
+        Roles, RootKeys, Services, Slots, Unbound, Variables,
     };
     let of = |sources| Takes { sources, ..Takes::default() };
     let files = Takes { files: true, ..Takes::default() };
     // Text, numbers, names of what is inside of an object.
     let free = Takes::default();
     Some(match (path, id) {
+        (["acl", "auth-method", ..], "name") => of(&[AuthMethods]),
+        (["acl", "binding-rule", ..], "id") => of(&[BindingRules]),
+        (["acl", "bootstrap" | "policy" | "token", ..], "file") => files,
+        (["acl", "explain"], "method" | "path") => free,
+        (["acl", "policy", ..], "name") => of(&[Policies]),
+        (["acl", "role", ..], "id") => of(&[Roles]),
+        (["acl", "token", ..], "accessor") => of(&[Accessors]),
         (["alloc", ..], "id") => of(&[Allocs, Jobs]),
         (["alloc", ..], "task" | "path" | "command") => free,
         (["config", "validate"], "paths") | (["fmt"], "paths") => files,
@@ -143,6 +159,7 @@ fn operand(path: &[&str], id: &str) -> Option<Takes> {
         (["status"], "id") => of(&[Jobs, Allocs, Nodes, Evals, Deployments]),
         (["tls", ..], "file") | (["var", "init"], "file") => files,
         (["var", "put"], "operands") => of(&[Variables]),
+        (["var", "lock"], "command") => free,
         (["var", ..], "path" | "prefix") => of(&[Variables]),
         _ => return None,
     })
@@ -156,7 +173,11 @@ fn value(path: &[&str], id: &str) -> Takes {
         (_, "ca_cert" | "ca_path" | "client_cert" | "client_key") | (["tls", ..], "ca" | "key") => {
             Takes { files: true, ..Takes::default() }
         }
-        (["eval", ..], "job") => of(&[Source::Jobs]),
+        (["acl", "binding-rule", ..], "auth_method") | (["login"], "method") => of(&[Source::AuthMethods]),
+        (["acl", "role" | "token", ..], "policies") => of(&[Source::Policies]),
+        (["acl", "token", ..], "role_ids") => of(&[Source::Roles]),
+        (["acl", "token", ..], "role_names") => of(&[Source::RoleNames]),
+        (["acl", "policy", ..] | ["eval", ..], "job") => of(&[Source::Jobs]),
         (["node", ..], "node_pool") => of(&[Source::NodePools]),
         (["node", ..] | ["monitor"], "node_id") => of(&[Source::Nodes]),
         (["check", ..], "driver") => Takes { names: BUILT_IN, files: true, ..Takes::default() },
@@ -322,6 +343,12 @@ async fn found(offer: &Offer) -> Vec<String> {
 
 async fn of(conn: &Conn, source: Source, prefix: &str) -> Result<Vec<String>> {
     Ok(match source {
+        Source::Accessors => listed(conn, call::acl_tokens(), "AccessorID").await?,
+        Source::AuthMethods => listed(conn, call::acl_auth_methods(), "Name").await?,
+        Source::BindingRules => listed(conn, call::acl_binding_rules(), "ID").await?,
+        Source::Policies => listed(conn, call::acl_policies(), "Name").await?,
+        Source::RoleNames => listed(conn, call::acl_roles(), "Name").await?,
+        Source::Roles => listed(conn, call::acl_roles(), "ID").await?,
         Source::Allocs => search(conn, "allocs", prefix, Some("*")).await?,
         Source::Deployments => search(conn, "deployment", prefix, Some("*")).await?,
         Source::Evals => search(conn, "evals", prefix, Some("*")).await?,
@@ -360,6 +387,12 @@ async fn of(conn: &Conn, source: Source, prefix: &str) -> Result<Vec<String>> {
             rows.into_iter().map(|variable| variable.path).collect()
         }
     })
+}
+
+/// A field of each row of a list.
+async fn listed<T>(conn: &Conn, list: call::Call<Vec<T>>, field: &str) -> Result<Vec<String>> {
+    let rows: Vec<serde_json::Value> = conn.ask(list.reading()).await?;
+    Ok(rows.iter().filter_map(|row| row[field].as_str().map(str::to_owned)).collect())
 }
 
 async fn search(conn: &Conn, context: &str, prefix: &str, namespace: Option<&str>) -> Result<Vec<String>> {
@@ -410,7 +443,10 @@ mod tests {
 
     #[test]
     fn operands_and_flags_take_what_they_name() {
-        use Source::{Allocs, Deployments, Evals, Jobs, Namespaces, Nodes, Slots, Unbound};
+        use Source::{
+            Accessors, Allocs, Deployments, Evals, Jobs, Namespaces, Nodes, Policies, RoleNames, Slots, Unbound,
+            Variables,
+        };
         for (line, sources, files) in [
             ("job status we", &[Jobs][..], false),
             ("job stop a b c", &[Jobs], false),
@@ -444,6 +480,12 @@ mod tests {
             ("fmt ", &[], true),
             ("job dispatch web ", &[], true),
             ("job status web ", &[], false),
+            ("var get team/", &[Variables], false),
+            ("acl token info ", &[Accessors], false),
+            ("acl token create -policy ", &[Policies], false),
+            ("acl token create -role-name ", &[RoleNames], false),
+            ("acl policy apply dev ", &[], true),
+            ("login -method ", &[Source::AuthMethods], false),
             ("version ", &[], false),
             ("no such ", &[], false),
         ] {

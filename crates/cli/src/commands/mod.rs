@@ -1,5 +1,12 @@
 //! One file per verb. What they share is here: looking identifiers up by prefix, errors for people.
 
+pub(crate) mod acl;
+mod acl_auth_method;
+mod acl_binding_rule;
+mod acl_policy;
+mod acl_role;
+mod acl_shared;
+mod acl_token;
 pub(crate) mod agent_info;
 pub(crate) mod agent_monitor;
 pub(crate) mod alloc;
@@ -20,6 +27,8 @@ pub(crate) mod fmt;
 pub(crate) mod format;
 pub(crate) mod job;
 pub(crate) mod job_file;
+pub(crate) mod login;
+mod login_callback;
 pub(crate) mod monitor;
 pub(crate) mod namespace;
 pub(crate) mod node;
@@ -46,6 +55,7 @@ pub(crate) mod status;
 pub(crate) mod system;
 pub(crate) mod tls;
 pub(crate) mod var;
+mod var_lock;
 mod var_show;
 mod var_spec;
 pub(crate) mod version;

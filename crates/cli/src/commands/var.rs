@@ -1,4 +1,4 @@
-//! `drover var put|get|list|purge|init`.
+//! `drover var put|get|list|purge|init|lock`.
 
 use std::{io::IsTerminal as _, process::ExitCode, time::Instant};
 
@@ -122,6 +122,10 @@ pub(crate) enum Command {
         /// Path of the variable
         path: String,
     },
+    /// Hold the lock of a variable while a command runs
+    ///
+    /// The lock is waited for. The exit code is that of the command. A command whose lock is lost is stopped.
+    Lock(super::var_lock::Args),
     /// Write an example of a variable's file
     Init {
         /// Language of the example
@@ -162,6 +166,7 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             output::line(&format!("Successfully purged variable {path:?}!"));
             Ok(ExitCode::SUCCESS)
         }
+        Command::Lock(args) => super::var_lock::run(args).await,
         Command::Init { out, quiet, file } => {
             let (default, text) = match out {
                 Language::Hcl => ("spec.nsv.hcl", EXAMPLE_HCL),
@@ -178,7 +183,7 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
 }
 
 /// A connection for what is done to one variable.
-fn one_namespace(api: &ApiArgs) -> Result<Conn> {
+pub(super) fn one_namespace(api: &ApiArgs) -> Result<Conn> {
     let conn = api.conn()?;
     ensure!(
         conn.namespace() != "*",

@@ -60,6 +60,7 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "sudo -u drover",
         "there is no Slurm; its commands are played by the driver's tests",
     ),
+    ("guides/secure-a-cluster.md", "", "a test of its own plays the page, with agents that it ends and starts again"),
     ("guides/remote-tasks-on-kubernetes.md", "cargo build", "the program is built with the tests"),
     (
         "guides/remote-tasks-on-kubernetes.md",

@@ -2,6 +2,7 @@
 //! behind: every agent lives in a directory of its own, and whatever names that directory is ended with it.
 
 mod access;
+mod acl_commands;
 mod agent;
 mod artifacts;
 mod audit;
@@ -39,6 +40,7 @@ mod plugins;
 mod reference;
 mod remote;
 mod remote_checks;
+mod secure_guide;
 mod servers;
 mod services;
 mod stock_config;

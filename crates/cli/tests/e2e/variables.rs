@@ -167,3 +167,63 @@ fn root_keys_are_listed_rotated_and_removed() {
     assert_eq!(agent.cli_ok(&["var", "get", "-item", "k", "a"]), "v");
     refused(&agent, &["operator", "root", "keyring", "remove", "ffffffff-0"], "root key not found");
 }
+
+#[test]
+fn a_command_runs_while_its_lock_is_held_and_only_one_at_a_time() {
+    let agent = Agent::start("");
+    let file = |name: &str| agent.dir().join(name);
+    let lock = |args: &[&str]| {
+        let mut command = Command::new(drover());
+        command.args(["var", "lock", "-delay", "1s"]).args(args).env("DROVER_ADDR", agent.address());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("drover")
+    };
+    let there = |name: &str| crate::agent::until(&format!("{name} to be there"), || file(name).exists().then_some(()));
+    agent.cli_ok(&["var", "put", "locks/one", "k=v"]);
+
+    // The second waits for the first, whose variable nobody else writes meanwhile. Exit codes are those of the
+    // commands.
+    let wait = |name: &str, code: i32| {
+        let (begun, end) = (file(&format!("{name}-begun")), file(&format!("{name}-end")));
+        format!("touch {begun:?}; while [ ! -e {end:?} ]; do sleep 0.05; done; exit {code}")
+    };
+    let first = lock(&["locks/one", &wait("first", 7)]);
+    there("first-begun");
+    let second = lock(&["-verbose", "locks/one", &wait("second", 0)]);
+    refused(&agent, &["var", "put", "-force", "locks/one", "k=other"], "it is locked");
+    refused(&agent, &["var", "purge", "locks/one"], "it is locked");
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert!(!file("second-begun").exists(), "the lock is held by the first");
+    std::fs::write(file("first-end"), "").expect("written");
+    let out = first.wait_with_output().expect("output");
+    assert_eq!(out.status.code(), Some(7), "{}", printed(&out));
+    there("second-begun");
+    std::fs::write(file("second-end"), "").expect("written");
+    let out = second.wait_with_output().expect("output");
+    assert_eq!((out.status.code(), printed(&out).contains("somebody else holds the lock")), (Some(0), true));
+    assert_eq!(agent.cli_ok(&["var", "get", "-item", "k", "locks/one"]), "v", "the items stay");
+    agent.cli_ok(&["var", "put", "-force", "locks/one", "k=free"]);
+
+    // Words are words without a shell; a variable that is not there is made.
+    let out = lock(&["-shell=false", "locks/two", "/bin/echo", "-n", "$HOME"]).wait_with_output().expect("output");
+    assert_eq!((out.status.code(), String::from_utf8_lossy(&out.stdout).as_ref()), (Some(0), "$HOME"));
+    let out = lock(&["-shell=false", "locks/two", "/no/such/program"]).wait_with_output().expect("output");
+    assert_eq!((out.status.code(), printed(&out).contains("could not start")), (Some(1), true), "{}", printed(&out));
+    agent.cli_ok(&["var", "put", "-force", "locks/two", "k=free"]);
+
+    // What is asked to end asks its command, and gives the lock back.
+    let third = lock(&["locks/one", &format!("trap 'exit 9' TERM; {}", wait("third", 0))]);
+    there("third-begun");
+    crate::agent::signal(i32::try_from(third.id()).expect("a pid"), rustix::process::Signal::TERM);
+    let out = third.wait_with_output().expect("output");
+    assert_eq!(out.status.code(), Some(9), "{}", printed(&out));
+    agent.cli_ok(&["var", "put", "-force", "locks/one", "k=free"]);
+
+    // A lock that is lost ends the command.
+    let fourth = lock(&["-ttl", "10s", "locks/one", &wait("fourth", 0)]);
+    there("fourth-begun");
+    let held: Value = serde_json::from_str(&agent.cli_ok(&["var", "get", "locks/one"])).expect("JSON");
+    let body = serde_json::json!({"Lock": {"ID": held["Lock"]["ID"]}});
+    agent.put("/v1/var/locks/one?lock-release", &body);
+    let out = fourth.wait_with_output().expect("output");
+    assert_eq!((out.status.code(), printed(&out).contains("is lost")), (Some(1), true), "{}", printed(&out));
+}

@@ -476,17 +476,12 @@ async fn a_task_reads_the_variables_of_its_job_and_those_of_its_policies() {
     // A lock has a holder, which writes.
     let lock = g.ask("task", "PUT", "/v1/var/nomad/jobs/web?lock-acquire", &json!({})).await;
     assert_eq!(lock.0, StatusCode::FORBIDDEN, "{}", lock.1);
-    g.book.policy("db", r#"namespace "default" { variables { path "db" { capabilities = ["read", "write"] } } }"#);
-    let task = Identity {
-        namespace: "default".to_owned(),
-        job: "web".to_owned(),
-        group: "web".to_owned(),
-        task: Some("server".to_owned()),
-    };
-    g.book.attached.lock().expect("lock").push((task, "db".to_owned()));
-    g.book.index.fetch_add(1, Ordering::Relaxed);
+    let rules = r#"namespace "default" { variables { path "db" { capabilities = ["read", "write"] } } }"#;
+    let job = json!({"Namespace": "default", "JobID": "web", "Group": "web", "Task": "server"});
+    g.policy("db", rules, &job).await;
     let (status, text) = g.ask("task", "GET", "/v1/var/db", &Value::Null).await;
     assert!(status == StatusCode::OK && text.contains("\"k\":\"db\""), "{status} {text}");
     let (status, text) = g.ask("task", "PUT", "/v1/var/db?lock-acquire", &json!({})).await;
     assert!(status == StatusCode::OK && text.contains("\"ID\""), "its holder sees the id: {status} {text}");
+    g.c.end().await;
 }

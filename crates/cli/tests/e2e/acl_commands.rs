@@ -1,0 +1,271 @@
+//! `drover acl` and `drover login` on an agent with access control: who may do what, and what the commands print.
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpStream,
+    path::PathBuf,
+    process::{Command, Output, Stdio},
+};
+
+use serde_json::{Value, json};
+
+use crate::agent::{Agent, drover, printed, until};
+
+/// An agent with access control, and the secret of its first token.
+struct Secured {
+    agent: Agent,
+    root: String,
+}
+
+impl Secured {
+    fn start() -> Self {
+        let text = "ports {\n  http = 0\n  rpc = 0\n}\nserver {\n  enabled = true\n}\nacl {\n  enabled = true\n}\n";
+        let agent = Agent::of_file(|dir| format!("data_dir = {:?}\n{text}", dir.join("data")), &[]);
+        let mut secured = Self { agent, root: String::new() };
+        let shown = until("the first token", || {
+            let out = secured.run("", &["acl", "bootstrap"]);
+            out.status.success().then(|| printed(&out))
+        });
+        secured.root = field(&shown, "Secret ID");
+        assert_eq!(field(&shown, "Policies"), "n/a", "{shown}");
+        secured
+    }
+
+    fn run(&self, token: &str, args: &[&str]) -> Output {
+        self.command(token, args).stdin(Stdio::null()).output().expect("drover")
+    }
+
+    fn command(&self, token: &str, args: &[&str]) -> Command {
+        let mut command = Command::new(drover());
+        command.args(args).env("DROVER_ADDR", self.agent.address()).env("NOMAD_TOKEN", token);
+        command
+    }
+
+    #[track_caller]
+    fn ok(&self, token: &str, args: &[&str]) -> String {
+        let out = self.run(token, args);
+        assert!(out.status.success(), "{args:?}: {}", printed(&out));
+        String::from_utf8(out.stdout).expect("text")
+    }
+
+    #[track_caller]
+    fn json(&self, token: &str, args: &[&str]) -> Value {
+        serde_json::from_str(&self.ok(token, &[args, &["-json"]].concat())).expect("JSON")
+    }
+
+    #[track_caller]
+    fn refused(&self, token: &str, args: &[&str], says: &str) {
+        let out = self.run(token, args);
+        let said = printed(&out);
+        assert_eq!((out.status.code(), said.contains(says)), (Some(1), true), "{args:?}: {said}");
+    }
+
+    fn file(&self, name: &str, text: &str) -> String {
+        let path: PathBuf = self.agent.dir().join(name);
+        std::fs::write(&path, text).expect("written");
+        path.to_str().expect("text").to_owned()
+    }
+}
+
+/// The value behind a name and an equal sign.
+#[track_caller]
+fn field(text: &str, name: &str) -> String {
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix("= "));
+    value.unwrap_or_else(|| panic!("no {name} in {text}")).to_owned()
+}
+
+#[test]
+fn policies_roles_and_tokens_are_made_and_say_who_may_do_what() {
+    let secured = Secured::start();
+    let root = secured.root.as_str();
+    secured.refused("", &["acl", "bootstrap"], "ACL bootstrap already done");
+    secured.refused("", &["job", "status"], "Permission denied");
+    secured.ok(root, &["job", "status"]);
+    assert!(secured.ok("", &["job", "status", "-token", root]).len() > 2, "the flag wins over the environment");
+
+    // A policy.
+    let rules = "namespace \"default\" {\n  policy = \"read\"\n}\n";
+    let file = secured.file("read.policy.hcl", rules);
+    let wrote = secured.ok(root, &["acl", "policy", "apply", "-description", "Readers", "read", &file]);
+    assert_eq!(wrote, "Successfully wrote \"read\" ACL policy!\n");
+    let odd = secured.file("odd.policy.hcl", "namespace \"default\" { policy = \"reed\" }");
+    secured.refused(root, &["acl", "policy", "apply", "odd", &odd], "Invalid namespace policy");
+    let shown = secured.ok(root, &["acl", "policy", "info", "read"]);
+    assert!(shown.contains("Description = Readers\n") && shown.ends_with(&format!("Rules\n\n{rules}")), "{shown}");
+    secured.ok(root, &["acl", "policy", "apply", "-namespace", "default", "-job", "web", "of-web", &file]);
+    let shown = secured.ok(root, &["acl", "policy", "info", "of-web"]);
+    assert!(shown.contains("Associated Workload\nNamespace = default\nJobID     = web\n"), "{shown}");
+    assert_eq!(secured.json(root, &["acl", "policy", "info", "of-web"])["JobACL"]["JobID"], "web");
+    let listed = secured.ok(root, &["acl", "policy", "list"]);
+    assert!(listed.starts_with("Name    Description\n") && listed.contains("read    Readers"), "{listed}");
+    secured.refused(root, &["acl", "policy", "info", "none"], "ACL policy not found");
+
+    // A token with it may read, and not more. It is told why.
+    let made = secured.ok(root, &["acl", "token", "create", "-name", "alice", "-policy", "read", "-ttl", "8h"]);
+    let (alice, accessor) = (field(&made, "Secret ID"), field(&made, "Accessor ID"));
+    assert_eq!((&*field(&made, "Policies"), &*field(&made, "Type")), ("[read]", "client"));
+    assert_ne!(field(&made, "Expiry Time"), "<none>");
+    secured.ok(&alice, &["job", "status"]);
+    secured.refused(&alice, &["namespace", "apply", "dev"], "Permission denied");
+    let why = secured.ok(&alice, &["acl", "explain", "GET", "/v1/jobs"]);
+    assert!(field(&why, "Result") == "allowed" && why.contains("policy read: "), "{why}");
+    let out = secured.run(&alice, &["acl", "explain", "PUT", "/v1/system/gc"]);
+    assert_eq!((out.status.code(), &*field(&printed(&out), "Result")), (Some(1), "denied"), "{}", printed(&out));
+    let out = secured.run(root, &["acl", "explain", "-of", &alice, "-json", "DELETE", "job/web"]);
+    let said: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    assert_eq!(
+        (out.status.code(), &said["Allowed"], &said["Endpoint"]),
+        (Some(1), &json!(false), &json!("/v1/job/*id"))
+    );
+    assert_eq!(field(&secured.ok(&alice, &["acl", "token", "self"]), "Accessor ID"), accessor);
+    assert!(secured.ok(&alice, &["acl", "policy", "self"]).contains("Readers"));
+    secured.refused(&alice, &["acl", "token", "list"], "Permission denied");
+
+    // A role gives more, under its name.
+    let nodes = secured.file("nodes.policy.hcl", "node {\n  policy = \"read\"\n}\n");
+    secured.ok(root, &["acl", "policy", "apply", "nodes", &nodes]);
+    secured.refused(root, &["acl", "role", "create", "-name", "ops"], "At least one policy name must be specified");
+    let role = secured.ok(root, &["acl", "role", "create", "-name", "ops", "-policy", "read", "-description", "d"]);
+    let role = field(&role, "ID");
+    let updated = secured.ok(root, &["acl", "role", "update", "-policy", "nodes", &role]);
+    assert_eq!((&*field(&updated, "Policies"), &*field(&updated, "Description")), ("nodes,read", "d"));
+    assert_eq!(field(&secured.ok(root, &["acl", "role", "info", "-by-name", "ops"]), "ID"), role);
+    assert!(secured.ok(root, &["acl", "role", "list"]).contains("ops   d            nodes,read"));
+    secured.refused(&alice, &["node", "status"], "Permission denied");
+    let changed = secured.ok(root, &["acl", "token", "update", "-role-name", "ops", "-name", "alice2", &accessor]);
+    assert!(changed.contains(&format!("Roles\nID                                    Name\n{role}  ops")), "{changed}");
+    assert_eq!((&*field(&changed, "Name"), &*field(&changed, "Policies")), ("alice2", "[read]"));
+    secured.ok(&alice, &["node", "status"]);
+    let replaced = secured.ok(root, &["acl", "role", "update", "-no-merge", "-name", "ops", "-policy", "read", &role]);
+    assert_eq!((&*field(&replaced, "Policies"), &*field(&replaced, "Description")), ("read", "<none>"));
+    secured.refused(&alice, &["node", "status"], "Permission denied");
+
+    // What completion offers.
+    let offered = |words: &[&str]| secured.ok(root, &[&["complete", "--"], words].concat());
+    assert_eq!(offered(&["acl", "policy", "info", "rea"]), "read\n");
+    assert_eq!(offered(&["acl", "token", "info", &accessor[..8]]), format!("{accessor}\n"));
+    assert_eq!(offered(&["acl", "token", "create", "-role-name", ""]), "ops\n");
+
+    // A secret of one's own, by file; and the ends of all.
+    let (id, secret) = ("8f1c2d6e-0000-4000-8000-000000000001", "8f1c2d6e-0000-4000-8000-000000000002");
+    let file = secured.file("secret", &format!("{secret}\n"));
+    secured.ok(root, &["acl", "token", "create", "-accessor", id, "-policy", "read", &file]);
+    secured.ok(secret, &["job", "status"]);
+    let listed = secured.ok(root, &["acl", "token", "list"]);
+    assert!(listed.starts_with("Name             Type        Global  Accessor ID"), "{listed}");
+    assert!(listed.contains(id) && !listed.contains(secret) && listed.contains("Bootstrap Token  management  true"));
+    assert_eq!(secured.ok(root, &["acl", "token", "delete", id]), format!("Token {id} successfully deleted\n"));
+    secured.refused(secret, &["job", "status"], "Permission denied");
+    secured.ok(root, &["acl", "role", "delete", &role]);
+    secured.refused(root, &["acl", "role", "info", &role], "ACL role not found");
+    secured.ok(root, &["acl", "policy", "delete", "read"]);
+    secured.refused(&alice, &["job", "status"], "Permission denied");
+}
+
+/// The provider of the servers' own tests.
+#[path = "../../../server-http/tests/http/provider.rs"]
+#[allow(dead_code, reason = "the tests of the servers use more of it")]
+mod provider;
+
+#[test]
+fn people_and_programs_log_in_by_an_identity_provider() {
+    let secured = Secured::start();
+    let root = secured.root.as_str();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let provider = runtime.block_on(provider::Provider::start());
+    secured.refused("", &["login"], "the cluster has no auth methods");
+    let rules = secured.file("read.policy.hcl", "namespace \"default\" {\n  policy = \"read\"\n}\n");
+    secured.ok(root, &["acl", "policy", "apply", "read", &rules]);
+
+    // A program, which has a token of the provider.
+    let config = json!({
+        "JWKSURL": format!("{}/keys", provider.url), "BoundAudiences": ["drover"], "BoundIssuer": [provider.url],
+        "ClaimMappings": {"sub": "user"},
+    });
+    let config = format!("@{}", secured.file("ci.json", &config.to_string()));
+    let of_method = ["-token-locality", "local", "-max-token-ttl", "1h", "-config"];
+    let create = |name, kind, config: &str| {
+        let args = ["acl", "auth-method", "create", "-name", name, "-type", kind];
+        secured.ok(root, &[&args[..], &of_method, &[config]].concat())
+    };
+    let made = create("ci", "JWT", &config);
+    assert_eq!((&*field(&made, "Max Token TTL"), &*field(&made, "Bound Audiences")), ("1h0m0s", "drover"));
+    let wrong = ["acl", "auth-method", "create", "-name", "x", "-type", "JWT"];
+    secured.refused(
+        root,
+        &[&wrong[..], &of_method, &["{\"BoundIsuer\": []}"]].concat(),
+        "did you mean \"BoundIssuer\"?",
+    );
+    let rule = ["acl", "binding-rule", "create", "-auth-method", "ci", "-bind-type", "policy", "-bind-name", "read"];
+    let rule = field(&secured.ok(root, &[&rule[..], &["-selector", "value.user==\"ann\""]].concat()), "ID");
+    assert_eq!(field(&secured.ok(root, &["acl", "binding-rule", "info", &rule]), "Bind Name"), "read");
+    let claims = |sub: &str| {
+        let now = provider::now();
+        json!({"iss": provider.url, "aud": "drover", "sub": sub, "iat": now, "exp": now + 60})
+    };
+    let ann = secured.file("ann.jwt", &format!("{}\n", provider.sign(&claims("ann"))));
+    let shown = secured.ok("", &["login", "-method", "ci", "-login-token", &format!("@{ann}")]);
+    assert!(shown.starts_with("Successfully logged in via JWT and ci\n\nAccessor ID"), "{shown}");
+    secured.ok(&field(&shown, "Secret ID"), &["job", "status"]);
+    let bob = provider.sign(&claims("bob"));
+    secured.refused("", &["login", "-method", "ci", "-login-token", &bob], "no role or policy bindings matched");
+    secured.refused("", &["login", "-method", "ci"], "needs -login-token");
+    secured.refused("", &["login", "-login-token", &bob], "name one with -method: ci");
+    let updated = secured.ok(root, &["acl", "auth-method", "update", "-default", "-max-token-ttl", "2h", "ci"]);
+    assert_eq!((&*field(&updated, "Default"), &*field(&updated, "Max Token TTL")), ("true", "2h0m0s"));
+    let listed = secured.ok("", &["acl", "auth-method", "list"]);
+    assert_eq!(listed, "Name  Type  Default\nci    JWT   true\n");
+    let token = secured.json("", &["login", "-login-token", &format!("@{ann}")]);
+    assert_eq!(token["Policies"], json!(["read"]));
+    secured.ok(root, &["acl", "binding-rule", "update", "-selector", "value.user==\"bob\"", &rule]);
+    secured.ok("", &["login", "-login-token", &bob]);
+    let rules = secured.ok(root, &["acl", "binding-rule", "list"]);
+    assert!(rules.contains(&rule) && rules.ends_with("ci\n"), "{rules}");
+
+    // A person, by browser.
+    let port = testkit::free_port();
+    let back = format!("http://127.0.0.1:{port}/oidc/callback");
+    let config = json!({
+        "OIDCDiscoveryURL": provider.url, "OIDCClientID": provider::CLIENT, "OIDCClientSecret": provider::SECRET,
+        "AllowedRedirectURIs": [back], "ClaimMappings": {"sub": "user"}, "OIDCDisableUserInfo": true,
+    });
+    let shown = create("sso", "OIDC", &config.to_string());
+    assert_eq!(field(&shown, "OIDC Client Secret"), "redacted");
+    let rule = ["acl", "binding-rule", "create", "-auth-method", "sso", "-bind-type", "management"];
+    secured.ok(root, &rule);
+    let callback = format!("127.0.0.1:{port}");
+    let login = ["login", "-method", "sso", "-oidc-callback-addr", &callback];
+    let begin = || {
+        let mut command = secured.command("", &login);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("drover");
+        let mut said = BufReader::new(child.stderr.take().expect("stderr")).lines().map_while(Result::ok);
+        let url = said.find(|line| line.starts_with("http://")).expect("an address to open");
+        (child, url, said)
+    };
+    let browse = |target: &str| {
+        let mut browser = TcpStream::connect(&callback).expect("the command listens");
+        browser.write_all(format!("GET {target} HTTP/1.1\r\nHost: {callback}\r\n\r\n").as_bytes()).expect("written");
+        let mut page = String::new();
+        browser.read_to_string(&mut page).expect("a page");
+        page
+    };
+    let (child, url, _said) = begin();
+    let (code, state) = provider.person_at(&url);
+    assert!(browse("/favicon.ico").starts_with("HTTP/1.1 404"));
+    assert!(browse(&format!("/oidc/callback?code={code}&state={state}")).contains("You are logged in"));
+    let out = child.wait_with_output().expect("output");
+    let shown = String::from_utf8(out.stdout).expect("text");
+    assert!(out.status.success() && shown.starts_with("Successfully logged in via OIDC and sso\n"), "{shown}");
+    assert_eq!(field(&shown, "Type"), "management");
+    secured.ok(&field(&shown, "Secret ID"), &["acl", "token", "list"]);
+
+    // One who is not let in by the provider.
+    let (child, _, said) = begin();
+    assert!(browse("/oidc/callback?error=access_denied&error_description=not+you").contains("has failed"));
+    assert_eq!(child.wait_with_output().expect("output").status.code(), Some(1));
+    let said: Vec<String> = said.collect();
+    assert!(said.iter().any(|line| line.contains("did not log you in: access_denied: not you")), "{said:?}");
+
+    assert!(secured.ok(root, &["acl", "auth-method", "delete", "ci"]).contains("ci successfully deleted"));
+    secured.refused(root, &["acl", "auth-method", "info", "ci"], "ACL auth-method not found");
+}
