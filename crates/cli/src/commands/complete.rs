@@ -499,7 +499,7 @@ mod tests {
         for (line, wanted) in [
             ("", &["job", "logs", "run", "status"][..]),
             ("jo", &["job"]),
-            ("lo", &["logs"]),
+            ("lo", &["login", "logs"]),
             ("job st", &["start", "status", "stop"]),
             ("help job pl", &["plan"]),
             ("job run -det", &["-detach"]),
