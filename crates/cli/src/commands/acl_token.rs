@@ -289,7 +289,7 @@ mod tests {
             ]
         );
         assert_eq!(lines(&token, i64::MAX)[6], "Expiry Time  = 2023-11-14T23:13:20Z (expired)");
-        assert!(table(&[token.clone()], i64::MAX).render()[1].ends_with("true"));
+        assert!(table(std::slice::from_ref(&token), i64::MAX).render()[1].ends_with("true"));
         let all = AclToken { kind: "management".to_owned(), expiration_time: Default::default(), ..token };
         assert_eq!(lines(&all, i64::MAX)[6], "Expiry Time  = <none>");
         assert_eq!(lines(&all, 0)[9..], ["Policies     = n/a", "Roles        = n/a"]);
