@@ -1,11 +1,14 @@
 //! Access control over real agents: a server and a node of its own, each asked by people with and without a token.
 
-use std::path::Path;
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+};
 
 use serde_json::{Value, json};
 use testkit::free_port;
 
-use crate::agent::{Agent, until};
+use crate::agent::{Agent, drover, printed, until};
 
 /// Status and body of a request with a token; empty = none.
 fn ask(agent: &Agent, token: &str, method: &str, path: &str, body: &Value) -> (u16, String) {
@@ -113,6 +116,18 @@ fn a_node_answers_whom_its_server_lets() {
     for (token, status) in [("", 403), (reader, 403), (&*manager, 200)] {
         for path in ["/v1/client/stats", "/v1/agent/self"] {
             assert_eq!(ask(&node, token, "GET", path, &Value::Null).0, status, "{path}");
+        }
+    }
+    // A command in the task, by the server and by the node: the session's token decides.
+    for (asked, who) in [(&server, "the server"), (&node, "the node")] {
+        for (token, may) in [(&*manager, true), (reader, false), ("", false)] {
+            let mut exec = Command::new(drover());
+            exec.args(["alloc", "exec", "-i=false", "-t=false", "-task", "t", id, "/bin/echo", "inside"]);
+            exec.env("DROVER_ADDR", asked.address()).env("DROVER_TOKEN", token).env_remove("NOMAD_TOKEN");
+            let out = exec.stdin(Stdio::null()).output().expect("drover");
+            let text = printed(&out);
+            assert_eq!(out.status.success(), may, "{who}: {text}");
+            assert!(text.contains(if may { "inside" } else { "Permission denied" }), "{who}: {text}");
         }
     }
     // A pass that no server has made.
