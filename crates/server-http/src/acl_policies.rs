@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use access::Need;
 use api::{
-    paging::cut,
-    paging::start,
+    paging::page,
     shapes::{AclPolicyStub, AclPolicyView},
 };
 use http::StatusCode;
@@ -28,19 +27,10 @@ pub(crate) async fn list(ctx: Unchecked) -> Result<Reply, HttpError> {
     let ctx = ctx.filtering(|_| true)?;
     let options = ctx.list_options()?;
     let (state, index) = ctx.watch_table(Table::AclPolicies).await?;
-    let from = start::<String>(&options)?;
-    let onward = |policy: &&Arc<AclPolicy>| match &from {
-        None => true,
-        Some(from) if options.reverse => *policy.name <= **from,
-        Some(from) => *policy.name >= **from,
-    };
-    let wanted = |policy: &&Arc<AclPolicy>| reads(&ctx.caller, &policy.name) && onward(policy);
-    let all = state.acl_policies_with_prefix(&options.prefix).filter(wanted);
-    let mut rows: Vec<AclPolicyStub> = all.map(|policy| AclPolicyStub::from(&**policy)).collect();
-    if options.reverse {
-        rows.reverse();
-    }
-    let page = cut(rows, &options, |policy| policy.name.to_string())?;
+    let wanted =
+        |policy: &&Arc<AclPolicy>| policy.name.starts_with(&options.prefix) && reads(&ctx.caller, &policy.name);
+    let rows = state.acl_policies().filter(wanted).map(|policy| AclPolicyStub::from(&**policy));
+    let page = page(rows, &options, |policy| policy.name.to_string())?;
     Ok(ctx.read(index, &page.rows)?.next_token(page.next_token.as_deref()))
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use access::Need;
-use api::paging::{cut, start};
+use api::paging::page;
 use http::StatusCode;
 use model::AclRole;
 use state::{State, Table};
@@ -25,22 +25,9 @@ pub(crate) async fn list(ctx: Unchecked) -> Result<Reply, HttpError> {
     let ctx = ctx.filtering(|_| true)?;
     let options = ctx.list_options()?;
     let (state, index) = ctx.watch_table(Table::AclRoles).await?;
-    let from = start::<String>(&options)?;
-    let wanted = |role: &&Arc<AclRole>| {
-        reads(&ctx.caller, &role.id)
-            && match &from {
-                None => true,
-                Some(from) if options.reverse => *role.id <= **from,
-                Some(from) => *role.id >= **from,
-            }
-    };
-    let mut rows: Vec<Arc<AclRole>> = state.acl_roles_with_prefix(&options.prefix).filter(wanted).cloned().collect();
-    if options.reverse {
-        rows.reverse();
-    }
-    let page = cut(rows, &options, |role| role.id.to_string())?;
-    let rows: Vec<&AclRole> = page.rows.iter().map(|role| &**role).collect();
-    Ok(ctx.read(index, &rows)?.next_token(page.next_token.as_deref()))
+    let wanted = |role: &&Arc<AclRole>| role.id.starts_with(&options.prefix) && reads(&ctx.caller, &role.id);
+    let page = page(state.acl_roles().filter(wanted).map(|role| &**role), &options, |role| role.id.to_string())?;
+    Ok(ctx.read(index, &page.rows)?.next_token(page.next_token.as_deref()))
 }
 
 /// `GET /v1/acl/role/:id`.

@@ -36,20 +36,14 @@ pub(crate) async fn list(ctx: Ctx) -> Result<Reply, HttpError> {
     let (state, index) = ctx.watch_table(Table::AclTokens).await?;
     ctx.beside(move |ctx| {
         let from = start::<String>(&options)?;
-        let wanted = |token: &&Arc<AclToken>| {
-            (!global || token.global)
-                && match &from {
-                    None => true,
-                    Some(from) if options.reverse => *token.accessor_id <= **from,
-                    Some(from) => *token.accessor_id >= **from,
-                }
-        };
-        let stub = |token: &Arc<AclToken>| AclTokenStub::from(&**token);
-        let mut rows: Vec<&Arc<AclToken>> = state.acl_tokens_with_prefix(&options.prefix).filter(wanted).collect();
-        if options.reverse {
-            rows.reverse();
-        }
-        let page = cut(rows.into_iter().map(stub), &options, |token| token.accessor_id.to_string())?;
+        // Downwards nothing tells where a prefix ends.
+        let first = Some(options.prefix.clone()).filter(|prefix| !options.reverse && !prefix.is_empty());
+        let from = from.into_iter().chain(first).max().map(Arc::from);
+        let wanted =
+            |token: &&Arc<AclToken>| token.accessor_id.starts_with(&options.prefix) && (!global || token.global);
+        let tokens = state.acl_tokens_onward(from, options.reverse).filter(wanted);
+        let rows = tokens.map(|token| AclTokenStub::from(&**token));
+        let page = cut(rows, &options, |token| token.accessor_id.to_string())?;
         Ok(ctx.read(index, &page.rows)?.next_token(page.next_token.as_deref()))
     })
     .await

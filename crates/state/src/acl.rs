@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use imbl::{OrdMap, OrdSet};
+use imbl::OrdSet;
 use model::{
     Secret,
     acl::{AclPolicy, AclRole, AclToken, OneTimeToken},
@@ -12,19 +12,13 @@ use model::{
 
 use crate::{
     Table,
-    tables::{FIRST_INDEX, State},
+    tables::{FIRST_INDEX, Rows, State, along, onward},
 };
 
 /// The second parts of the pairs that begin with this text.
 fn of<'a>(pairs: &'a OrdSet<(Arc<str>, Arc<str>)>, first: &str) -> impl Iterator<Item = &'a Arc<str>> + use<'a> {
     let first: Arc<str> = first.into();
     pairs.range((first.clone(), Arc::from(""))..).take_while(move |(f, _)| *f == first).map(|(_, second)| second)
-}
-
-/// The objects whose name begins with `prefix`, by name.
-fn named<'a, T>(all: &'a OrdMap<Arc<str>, Arc<T>>, prefix: &str) -> impl Iterator<Item = &'a Arc<T>> + use<'a, T> {
-    let prefix: Arc<str> = prefix.into();
-    all.range(prefix.clone()..).take_while(move |(name, _)| name.starts_with(&*prefix)).map(|(_, object)| object)
 }
 
 impl State {
@@ -36,10 +30,6 @@ impl State {
     /// All policies, by name.
     pub fn acl_policies(&self) -> impl DoubleEndedIterator<Item = &Arc<AclPolicy>> {
         self.acl.policies.values()
-    }
-    /// The policies whose name begins with `prefix`, by name.
-    pub fn acl_policies_with_prefix(&self, prefix: &str) -> impl Iterator<Item = &Arc<AclPolicy>> {
-        named(&self.acl.policies, prefix)
     }
     /// The policies that are attached to the identities of a job or, where `job` is empty, of all jobs of a namespace.
     /// Which groups and tasks each of them concerns stands in it.
@@ -68,9 +58,9 @@ impl State {
     pub fn acl_tokens(&self) -> impl DoubleEndedIterator<Item = &Arc<AclToken>> {
         self.acl.tokens.values()
     }
-    /// The tokens whose accessor begins with `prefix`, by accessor.
-    pub fn acl_tokens_with_prefix(&self, prefix: &str) -> impl Iterator<Item = &Arc<AclToken>> {
-        named(&self.acl.tokens, prefix)
+    /// The tokens by accessor, from this one on; `reverse`: down from it.
+    pub fn acl_tokens_onward(&self, from: Option<Arc<str>>, reverse: bool) -> Rows<'_, &Arc<AclToken>> {
+        along(self.acl.tokens.range(onward(from, reverse)).map(|(_, token)| token), reverse)
     }
     /// The tokens with a link to that role, by accessor.
     pub fn acl_tokens_by_role(&self, role: &str) -> impl Iterator<Item = &Arc<AclToken>> {
@@ -95,10 +85,6 @@ impl State {
     /// All roles, by id.
     pub fn acl_roles(&self) -> impl DoubleEndedIterator<Item = &Arc<AclRole>> {
         self.acl.roles.values()
-    }
-    /// The roles whose id begins with `prefix`, by id.
-    pub fn acl_roles_with_prefix(&self, prefix: &str) -> impl Iterator<Item = &Arc<AclRole>> {
-        named(&self.acl.roles, prefix)
     }
 
     /// A method to log in.

@@ -151,7 +151,7 @@ fn ids<K: Clone, I: Copy + From<uuid::Uuid>>(k: &K) -> RangeInclusive<(K, I)> {
 }
 
 /// The range of an index from a key on, in either direction: reading a page begins at its first row.
-fn onward<K: Ord + Clone>(from: Option<K>, reverse: bool) -> (Bound<K>, Bound<K>) {
+pub(crate) fn onward<K: Ord + Clone>(from: Option<K>, reverse: bool) -> (Bound<K>, Bound<K>) {
     match (from, reverse) {
         (None, _) => (Bound::Unbounded, Bound::Unbounded),
         (Some(key), false) => (Bound::Included(key), Bound::Unbounded),
@@ -159,7 +159,7 @@ fn onward<K: Ord + Clone>(from: Option<K>, reverse: bool) -> (Bound<K>, Bound<K>
     }
 }
 
-fn along<'a, T: 'a>(range: impl DoubleEndedIterator<Item = T> + Send + 'a, reverse: bool) -> Rows<'a, T> {
+pub(crate) fn along<'a, T: 'a>(range: impl DoubleEndedIterator<Item = T> + Send + 'a, reverse: bool) -> Rows<'a, T> {
     if reverse { Box::new(range.rev()) } else { Box::new(range) }
 }
 

@@ -65,6 +65,8 @@ pub fn end_everything_of(dir: &Path) -> BTreeMap<i32, String> {
         }
         std::thread::sleep(Duration::from_millis(20));
     };
+    let beside: Vec<PathBuf> = cgroups.iter().flat_map(|cgroup| of_same_node(cgroup)).collect();
+    cgroups.extend(beside);
     for cgroup in &cgroups {
         // A group is busy until its last member has been reaped.
         while let Err(error) = fs::remove_dir(cgroup) {
@@ -97,6 +99,20 @@ fn unmount_below(dir: &Path) {
 const OURS: &str = "drover";
 /// Parent of those that hosts make for tasks of Go drivers.
 const OF_GO_DRIVERS: &str = "nomad";
+
+/// The cgroups of the plugins of the node whose plugin this is the cgroup of: those of plugins that have ended before
+/// have no process to be found by.
+fn of_same_node(cgroup: &Path) -> Vec<PathBuf> {
+    let name = cgroup.file_name().and_then(|name| name.to_str()).filter(|name| name.starts_with("plugin-"));
+    let (Some((node, _)), Some(parent)) = (name.and_then(|name| name.split_once('.')), cgroup.parent()) else {
+        return Vec::new();
+    };
+    let of_node = |entry: &fs::DirEntry| {
+        let rest = entry.file_name().to_str().and_then(|name| Some(name.strip_prefix(node)?.starts_with('.')));
+        rest.unwrap_or_default()
+    };
+    fs::read_dir(parent).into_iter().flatten().flatten().filter(of_node).map(|entry| entry.path()).collect()
+}
 
 /// Directories of the tasks' cgroups that a process is in, in all hierarchies.
 fn cgroups_of(pid: i32) -> Vec<PathBuf> {
