@@ -15,6 +15,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("etcd", &["tls"]),
     // A test's other side; linked into no program.
     ("etcd-fake", &["etcd"]),
+    ("oidc-fake", &[]),
     ("executor", &["cgroup", "executor-proto"]),
     ("executor-client", &["cgroup", "executor", "executor-proto", "open-files"]),
     ("heap", &[]),

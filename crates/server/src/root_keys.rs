@@ -17,6 +17,9 @@ use crate::{
 
 /// How often the loop looks at least, without a rotation.
 const PERIOD: Duration = Duration::from_secs(60);
+/// The same while no key encrypts: in a new cluster of several servers the first one follows as soon as all servers are
+/// known to read its format. Until then nothing secret can be kept.
+const SOON: Duration = Duration::from_secs(1);
 /// Variables that one commit encrypts again.
 const AT_ONCE: usize = 64;
 
@@ -41,6 +44,7 @@ pub(crate) async fn root_keys_loop(keys: RootKeys, config: KeyConfig, rotated: A
             }
         }
         turns.waits("a rotation");
+        let period = if keys.standing().iter().any(|key| key.encrypts) { period } else { period.min(SOON) };
         tokio::select! {
             () = rotated.notified() => {}
             () = tokio::time::sleep(period) => {}

@@ -18,18 +18,22 @@ pub enum Step {
 const ENDS: &str = "<!-- The test ends the agent of ";
 
 /// The steps of a page: its blocks that are marked `console` or `sh`, or `hcl` with the name of a file in the first
-/// line.
+/// line, or `json` with the name in the text before, between backticks.
 ///
 /// # Panics
 /// A block is of another kind, a file has no name, or something is printed before any command.
 pub fn steps(page: &str) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut lines = page.lines();
+    let mut named = None;
     while let Some(line) = lines.next() {
         if let Some(rest) = line.strip_prefix(ENDS) {
             steps.push(Step::End(rest.trim_end_matches(" here. -->").to_owned()));
         }
-        let Some(kind) = line.strip_prefix("```") else { continue };
+        let Some(kind) = line.strip_prefix("```") else {
+            named = line.rsplit('`').nth(1).or(named).filter(|_| !line.starts_with('#'));
+            continue;
+        };
         let block: Vec<&str> = lines.by_ref().take_while(|l| *l != "```").collect();
         match kind {
             "console" => {
@@ -43,6 +47,10 @@ pub fn steps(page: &str) -> Vec<Step> {
             }
             "hcl" => {
                 let name = block[0].strip_prefix("# ").expect("the name of the file in its first line");
+                steps.push(Step::File(name.to_owned(), block.join("\n")));
+            }
+            "json" => {
+                let name = named.take().expect("the name of the file in the text before");
                 steps.push(Step::File(name.to_owned(), block.join("\n")));
             }
             "sh" => steps.extend(block.iter().map(|line| Step::Prepare((*line).to_owned()))),
@@ -84,6 +92,12 @@ pub fn missing(wanted: &[String], printed: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_cannot_name_itself_is_named_before() {
+        let page = "Write `a` into `b.json`:\n\n```json\n{}\n```\n";
+        assert_eq!(steps(page), [Step::File("b.json".into(), "{}".into())]);
+    }
 
     #[test]
     fn lines_are_compared_as_people_do() {

@@ -1,17 +1,25 @@
 //! `drover login`: exchanges what an identity provider says about a person or program for a token.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use api::{
     call,
+    client::ClientError,
     shapes::{AclLoginRequest, OidcAuthUrlRequest, OidcCompleteAuthRequest},
 };
+use http::StatusCode;
 use model::AclToken;
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::{ApiArgs, Format, acl_shared, acl_token, login_callback::Callback};
 use crate::{conn::Conn, output, when};
+
+/// How long a person who is back waits for a server that leads. A provider's code lives that long at least.
+const LEADERLESS: Duration = Duration::from_secs(60);
+/// Between two looks whether one leads.
+const AGAIN: Duration = Duration::from_millis(500);
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -99,7 +107,31 @@ async fn by_browser(conn: &Conn, method: &str, address: &str) -> Result<AclToken
         iss: back.iss,
         redirect_uri,
     };
-    conn.ask(call::oidc_complete_auth(&complete)).await
+    ended(conn, &complete).await
+}
+
+/// Ends a login. What it began with travels in its state: any server that leads can end it. While none does, the code
+/// waits.
+async fn ended(conn: &Conn, complete: &OidcCompleteAuthRequest) -> Result<AclToken> {
+    let (until, mut said) = (Instant::now() + LEADERLESS, false);
+    loop {
+        let error = match conn.ask(call::oidc_complete_auth(complete)).await {
+            Ok(token) => return Ok(token),
+            Err(error) => error,
+        };
+        if !leaderless(error.downcast_ref()) || Instant::now() >= until {
+            return Err(error.context("the login has not ended; log in again"));
+        }
+        if !std::mem::replace(&mut said, true) {
+            output::note(&format!("{error}; the login goes on when one leads"));
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+/// Whether the code may still be good: no server leads. Other failures have used it up.
+fn leaderless(error: Option<&ClientError>) -> bool {
+    error.is_some_and(|error| error.status() == Some(StatusCode::SERVICE_UNAVAILABLE))
 }
 
 /// What nobody can guess: the login that is completed is the one that was begun here.
@@ -130,6 +162,16 @@ mod tests {
         ] {
             assert!(chosen(methods, name, kind).expect_err(says).to_string().contains(says), "{says}");
         }
+    }
+
+    #[test]
+    fn a_code_is_shown_again_only_while_no_server_leads() {
+        let status = |status| ClientError::Status { status, message: "No cluster leader".into() };
+        assert!(leaderless(Some(&status(StatusCode::SERVICE_UNAVAILABLE))));
+        for seen in [StatusCode::INTERNAL_SERVER_ERROR, StatusCode::BAD_REQUEST, StatusCode::UNAUTHORIZED] {
+            assert!(!leaderless(Some(&status(seen))), "{seen}");
+        }
+        assert!(!leaderless(None));
     }
 
     #[test]

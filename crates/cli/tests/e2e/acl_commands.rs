@@ -1,8 +1,6 @@
-//! `drover acl` and `drover login` on an agent with access control: who may do what, and what the commands print.
+//! `drover acl` on an agent with access control: who may do what, and what the commands print.
 
 use std::{
-    io::{BufRead as _, BufReader, Read as _, Write as _},
-    net::TcpStream,
     path::PathBuf,
     process::{Command, Output, Stdio},
 };
@@ -12,13 +10,13 @@ use serde_json::{Value, json};
 use crate::agent::{Agent, drover, printed, until};
 
 /// An agent with access control, and the secret of its first token.
-struct Secured {
-    agent: Agent,
-    root: String,
+pub(crate) struct Secured {
+    pub(crate) agent: Agent,
+    pub(crate) root: String,
 }
 
 impl Secured {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let text = "ports {\n  http = 0\n  rpc = 0\n}\nserver {\n  enabled = true\n}\nacl {\n  enabled = true\n}\n";
         let agent = Agent::of_file(|dir| format!("data_dir = {:?}\n{text}", dir.join("data")), &[]);
         let mut secured = Self { agent, root: String::new() };
@@ -31,36 +29,36 @@ impl Secured {
         secured
     }
 
-    fn run(&self, token: &str, args: &[&str]) -> Output {
+    pub(crate) fn run(&self, token: &str, args: &[&str]) -> Output {
         self.command(token, args).stdin(Stdio::null()).output().expect("drover")
     }
 
-    fn command(&self, token: &str, args: &[&str]) -> Command {
+    pub(crate) fn command(&self, token: &str, args: &[&str]) -> Command {
         let mut command = Command::new(drover());
         command.args(args).env("DROVER_ADDR", self.agent.address()).env("NOMAD_TOKEN", token);
         command
     }
 
     #[track_caller]
-    fn ok(&self, token: &str, args: &[&str]) -> String {
+    pub(crate) fn ok(&self, token: &str, args: &[&str]) -> String {
         let out = self.run(token, args);
         assert!(out.status.success(), "{args:?}: {}", printed(&out));
         String::from_utf8(out.stdout).expect("text")
     }
 
     #[track_caller]
-    fn json(&self, token: &str, args: &[&str]) -> Value {
+    pub(crate) fn json(&self, token: &str, args: &[&str]) -> Value {
         serde_json::from_str(&self.ok(token, &[args, &["-json"]].concat())).expect("JSON")
     }
 
     #[track_caller]
-    fn refused(&self, token: &str, args: &[&str], says: &str) {
+    pub(crate) fn refused(&self, token: &str, args: &[&str], says: &str) {
         let out = self.run(token, args);
         let said = printed(&out);
         assert_eq!((out.status.code(), said.contains(says)), (Some(1), true), "{args:?}: {said}");
     }
 
-    fn file(&self, name: &str, text: &str) -> String {
+    pub(crate) fn file(&self, name: &str, text: &str) -> String {
         let path: PathBuf = self.agent.dir().join(name);
         std::fs::write(&path, text).expect("written");
         path.to_str().expect("text").to_owned()
@@ -69,7 +67,7 @@ impl Secured {
 
 /// The value behind a name and an equal sign.
 #[track_caller]
-fn field(text: &str, name: &str) -> String {
+pub(crate) fn field(text: &str, name: &str) -> String {
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix("= "));
     value.unwrap_or_else(|| panic!("no {name} in {text}")).to_owned()
 }
@@ -160,112 +158,4 @@ fn policies_roles_and_tokens_are_made_and_say_who_may_do_what() {
     secured.refused(root, &["acl", "role", "info", &role], "ACL role not found");
     secured.ok(root, &["acl", "policy", "delete", "read"]);
     secured.refused(&alice, &["job", "status"], "Permission denied");
-}
-
-/// The provider of the servers' own tests.
-#[path = "../../../server-http/tests/http/provider.rs"]
-#[allow(dead_code, reason = "the tests of the servers use more of it")]
-mod provider;
-
-#[test]
-fn people_and_programs_log_in_by_an_identity_provider() {
-    let secured = Secured::start();
-    let root = secured.root.as_str();
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let provider = runtime.block_on(provider::Provider::start());
-    secured.refused("", &["login"], "the cluster has no auth methods");
-    let rules = secured.file("read.policy.hcl", "namespace \"default\" {\n  policy = \"read\"\n}\n");
-    secured.ok(root, &["acl", "policy", "apply", "read", &rules]);
-
-    // A program, which has a token of the provider.
-    let config = json!({
-        "JWKSURL": format!("{}/keys", provider.url), "BoundAudiences": ["drover"], "BoundIssuer": [provider.url],
-        "ClaimMappings": {"sub": "user"},
-    });
-    let config = format!("@{}", secured.file("ci.json", &config.to_string()));
-    let of_method = ["-token-locality", "local", "-max-token-ttl", "1h", "-config"];
-    let create = |name, kind, config: &str| {
-        let args = ["acl", "auth-method", "create", "-name", name, "-type", kind];
-        secured.ok(root, &[&args[..], &of_method, &[config]].concat())
-    };
-    let made = create("ci", "JWT", &config);
-    assert_eq!((&*field(&made, "Max Token TTL"), &*field(&made, "Bound Audiences")), ("1h0m0s", "drover"));
-    let wrong = ["acl", "auth-method", "create", "-name", "x", "-type", "JWT"];
-    secured.refused(
-        root,
-        &[&wrong[..], &of_method, &["{\"BoundIsuer\": []}"]].concat(),
-        "did you mean \"BoundIssuer\"?",
-    );
-    let rule = ["acl", "binding-rule", "create", "-auth-method", "ci", "-bind-type", "policy", "-bind-name", "read"];
-    let rule = field(&secured.ok(root, &[&rule[..], &["-selector", "value.user==\"ann\""]].concat()), "ID");
-    assert_eq!(field(&secured.ok(root, &["acl", "binding-rule", "info", &rule]), "Bind Name"), "read");
-    let claims = |sub: &str| {
-        let now = provider::now();
-        json!({"iss": provider.url, "aud": "drover", "sub": sub, "iat": now, "exp": now + 60})
-    };
-    let ann = secured.file("ann.jwt", &format!("{}\n", provider.sign(&claims("ann"))));
-    let shown = secured.ok("", &["login", "-method", "ci", "-login-token", &format!("@{ann}")]);
-    assert!(shown.starts_with("Successfully logged in via JWT and ci\n\nAccessor ID"), "{shown}");
-    secured.ok(&field(&shown, "Secret ID"), &["job", "status"]);
-    let bob = provider.sign(&claims("bob"));
-    secured.refused("", &["login", "-method", "ci", "-login-token", &bob], "no role or policy bindings matched");
-    secured.refused("", &["login", "-method", "ci"], "needs -login-token");
-    secured.refused("", &["login", "-login-token", &bob], "name one with -method: ci");
-    let updated = secured.ok(root, &["acl", "auth-method", "update", "-default", "-max-token-ttl", "2h", "ci"]);
-    assert_eq!((&*field(&updated, "Default"), &*field(&updated, "Max Token TTL")), ("true", "2h0m0s"));
-    let listed = secured.ok("", &["acl", "auth-method", "list"]);
-    assert_eq!(listed, "Name  Type  Default\nci    JWT   true\n");
-    let token = secured.json("", &["login", "-login-token", &format!("@{ann}")]);
-    assert_eq!(token["Policies"], json!(["read"]));
-    secured.ok(root, &["acl", "binding-rule", "update", "-selector", "value.user==\"bob\"", &rule]);
-    secured.ok("", &["login", "-login-token", &bob]);
-    let rules = secured.ok(root, &["acl", "binding-rule", "list"]);
-    assert!(rules.contains(&rule) && rules.ends_with("ci\n"), "{rules}");
-
-    // A person, by browser.
-    let port = testkit::free_port();
-    let back = format!("http://127.0.0.1:{port}/oidc/callback");
-    let config = json!({
-        "OIDCDiscoveryURL": provider.url, "OIDCClientID": provider::CLIENT, "OIDCClientSecret": provider::SECRET,
-        "AllowedRedirectURIs": [back], "ClaimMappings": {"sub": "user"}, "OIDCDisableUserInfo": true,
-    });
-    let shown = create("sso", "OIDC", &config.to_string());
-    assert_eq!(field(&shown, "OIDC Client Secret"), "redacted");
-    let rule = ["acl", "binding-rule", "create", "-auth-method", "sso", "-bind-type", "management"];
-    secured.ok(root, &rule);
-    let callback = format!("127.0.0.1:{port}");
-    let login = ["login", "-method", "sso", "-oidc-callback-addr", &callback];
-    let begin = || {
-        let mut command = secured.command("", &login);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("drover");
-        let mut said = BufReader::new(child.stderr.take().expect("stderr")).lines().map_while(Result::ok);
-        let url = said.find(|line| line.starts_with("http://")).expect("an address to open");
-        (child, url, said)
-    };
-    let browse = |target: &str| {
-        let mut browser = TcpStream::connect(&callback).expect("the command listens");
-        browser.write_all(format!("GET {target} HTTP/1.1\r\nHost: {callback}\r\n\r\n").as_bytes()).expect("written");
-        let mut page = String::new();
-        browser.read_to_string(&mut page).expect("a page");
-        page
-    };
-    let (child, url, _said) = begin();
-    let (code, state) = provider.person_at(&url);
-    assert!(browse("/favicon.ico").starts_with("HTTP/1.1 404"));
-    assert!(browse(&format!("/oidc/callback?code={code}&state={state}")).contains("You are logged in"));
-    let out = child.wait_with_output().expect("output");
-    let shown = String::from_utf8(out.stdout).expect("text");
-    assert!(out.status.success() && shown.starts_with("Successfully logged in via OIDC and sso\n"), "{shown}");
-    assert_eq!(field(&shown, "Type"), "management");
-    secured.ok(&field(&shown, "Secret ID"), &["acl", "token", "list"]);
-
-    // One who is not let in by the provider.
-    let (child, _, said) = begin();
-    assert!(browse("/oidc/callback?error=access_denied&error_description=not+you").contains("has failed"));
-    assert_eq!(child.wait_with_output().expect("output").status.code(), Some(1));
-    let said: Vec<String> = said.collect();
-    assert!(said.iter().any(|line| line.contains("did not log you in: access_denied: not you")), "{said:?}");
-
-    assert!(secured.ok(root, &["acl", "auth-method", "delete", "ci"]).contains("ci successfully deleted"));
-    secured.refused(root, &["acl", "auth-method", "info", "ci"], "ACL auth-method not found");
 }

@@ -26,6 +26,7 @@ mod guides;
 mod help;
 mod introductions;
 mod job_verbs;
+mod logins;
 mod metrics;
 mod migrate;
 mod monitor;

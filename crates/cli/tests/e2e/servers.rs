@@ -29,13 +29,22 @@ pub(crate) fn server(etcd: &FakeEtcd, name: &str, key: &str) -> Agent {
 
 /// The same with its RPC at this port.
 fn server_at(etcd: &FakeEtcd, name: &str, key: &str, rpc: u16) -> Agent {
+    server_with(etcd, name, key, rpc, "")
+}
+
+/// A server that is a node as well, and asks for tokens.
+pub(crate) fn secured_server(etcd: &FakeEtcd, name: &str, key: &str) -> Agent {
+    server_with(etcd, name, key, free_port(), "acl {\n  enabled = true\n}\n")
+}
+
+fn server_with(etcd: &FakeEtcd, name: &str, key: &str, rpc: u16, more: &str) -> Agent {
     let endpoint = etcd.endpoint();
     let text = |dir: &Path| {
         format!(
             "name = {name:?}\ndata_dir = {:?}\nports {{\n  http = 0\n  rpc = {rpc}\n}}\nserver {{\n  enabled = true\n  \
              store = \"etcd\"\n  endpoints = [{endpoint:?}]\n  encrypt = {key:?}\n  min_heartbeat_ttl = \"2s\"\n  \
              heartbeat_grace = \"1s\"\n}}\nclient {{\n  enabled = true\n}}\nplugin \"raw_exec\" {{\n  config {{\n    \
-             enabled = true\n  }}\n}}\n",
+             enabled = true\n  }}\n}}\n{more}",
             dir.join("data")
         )
     };

@@ -1,14 +1,12 @@
 //! Logins over HTTP with a real provider beside the servers: its tokens, its keys, its browser.
 
 use http::{Method, StatusCode};
+use oidc_fake::{CLIENT, Pair, Provider, SECRET, confused, now, unsigned};
 use serde_json::{Value, json};
 use server::{AclConfig, ServerConfig};
 use server_http::{HttpOptions, Limits};
 
-use crate::{
-    cluster::{Cluster, Raw},
-    provider::{CLIENT, Pair, Provider, SECRET, confused, now, unsigned},
-};
+use crate::cluster::{Cluster, Raw};
 
 /// A cluster with ACLs, the provider, and the token of a manager.
 struct Guarded {

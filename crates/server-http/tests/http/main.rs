@@ -15,7 +15,6 @@ mod locks;
 mod login;
 mod nodes;
 mod pages;
-mod provider;
 mod scaling;
 mod services;
 mod spaces;

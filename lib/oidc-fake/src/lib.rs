@@ -1,12 +1,14 @@
-//! An identity provider: its documents and keys, the tokens that it signs, and logins by browser, with switches for
-//! what a provider may do wrong.
+//! An identity provider within a test: its documents and keys, the tokens that it signs, and logins by browser, with
+//! switches for what a provider may do wrong.
+//!
+//! Linked into no program that ships. Begin reading at [`Provider`]. It panics where a test has gone wrong: a request
+//! that no client of OpenID Connect would send.
 
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use api::query::Query;
 use aws_lc_rs::{
     digest::{SHA256, digest},
     hmac,
@@ -17,36 +19,56 @@ use aws_lc_rs::{
 use axum::{
     Router,
     body::{Body, to_bytes},
-    extract::Request,
+    extract::{Query, Request},
 };
 use base64::{
     Engine as _,
     engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD as URL},
 };
-use http::{Response, StatusCode, header::AUTHORIZATION};
+use http::{
+    Response, StatusCode, Uri,
+    header::{AUTHORIZATION, LOCATION},
+};
 use serde_json::{Value, json};
-use server_http::Limits;
 use tokio::net::TcpListener;
-use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+use tokio_util::task::AbortOnDropHandle;
 
-pub(crate) const CLIENT: &str = "drover";
-pub(crate) const SECRET: &str = "s3cr:et";
+/// The id of the servers at the provider.
+pub const CLIENT: &str = "drover";
+/// Their secret there; a part of it needs escapes.
+pub const SECRET: &str = "s3cr:et";
 
 /// A pair of keys.
-pub(crate) enum Pair {
+#[derive(Debug)]
+pub enum Pair {
+    /// Signs RS256.
     Rsa(RsaKeyPair),
+    /// Signs ES256.
     Ec(EcdsaKeyPair),
+    /// Signs EdDSA.
     Ed(Ed25519KeyPair),
 }
 
 impl Pair {
-    pub(crate) fn rsa() -> Self {
+    /// A new one: RSA of 2048 bits.
+    ///
+    /// # Panics
+    /// The system gives no random bytes.
+    pub fn rsa() -> Self {
         Self::Rsa(RsaKeyPair::generate(KeySize::Rsa2048).expect("a key"))
     }
-    pub(crate) fn ec() -> Self {
+    /// A new one: on the curve P-256.
+    ///
+    /// # Panics
+    /// The system gives no random bytes.
+    pub fn ec() -> Self {
         Self::Ec(EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).expect("a key"))
     }
-    pub(crate) fn ed() -> Self {
+    /// A new one: Ed25519.
+    ///
+    /// # Panics
+    /// The system gives no random bytes.
+    pub fn ed() -> Self {
         Self::Ed(Ed25519KeyPair::generate().expect("a key"))
     }
 
@@ -59,7 +81,7 @@ impl Pair {
     }
 
     /// As a JSON Web Key.
-    pub(crate) fn jwk(&self, kid: &str) -> Value {
+    pub fn jwk(&self, kid: &str) -> Value {
         match self {
             Self::Rsa(pair) => json!({
                 "kty": "RSA", "kid": kid, "use": "sig",
@@ -78,7 +100,10 @@ impl Pair {
     }
 
     /// A token of these claims.
-    pub(crate) fn sign(&self, kid: &str, claims: &Value) -> String {
+    ///
+    /// # Panics
+    /// The key does not sign.
+    pub fn sign(&self, kid: &str, claims: &Value) -> String {
         let text = unsigned(self.algorithm(), kid, claims);
         let signature = match self {
             Self::Rsa(pair) => {
@@ -94,20 +119,20 @@ impl Pair {
 }
 
 /// Header and claims of a token.
-pub(crate) fn unsigned(alg: &str, kid: &str, claims: &Value) -> String {
+pub fn unsigned(alg: &str, kid: &str, claims: &Value) -> String {
     let header = json!({"alg": alg, "kid": kid, "typ": "JWT"});
     format!("{}.{}", URL.encode(header.to_string()), URL.encode(claims.to_string()))
 }
 
 /// A token whose HMAC has a public text as its secret: who looks at the header alone takes it.
-pub(crate) fn confused(public: &str, kid: &str, claims: &Value) -> String {
+pub fn confused(public: &str, kid: &str, claims: &Value) -> String {
     let text = unsigned("HS256", kid, claims);
     let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, public.as_bytes()), text.as_bytes());
     format!("{text}.{}", URL.encode(tag))
 }
 
 /// Now, in seconds.
-pub(crate) fn now() -> i64 {
+pub fn now() -> i64 {
     jiff::Timestamp::now().as_second()
 }
 
@@ -131,16 +156,20 @@ struct Inner {
 }
 
 /// The provider; it ends when it is dropped.
-pub(crate) struct Provider {
-    pub(crate) url: String,
+pub struct Provider {
+    /// Its issuer, and where it listens.
+    pub url: String,
     key: Arc<Pair>,
     inner: Arc<Mutex<Inner>>,
     _serving: AbortOnDropHandle<()>,
 }
 
 impl Provider {
-    /// One that signs with an RSA key `1`.
-    pub(crate) async fn start() -> Self {
+    /// One that signs with an RSA key `1`, on a free port, in the runtime of the caller.
+    ///
+    /// # Panics
+    /// There is no free port.
+    pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         let key = Arc::new(Pair::rsa());
@@ -150,7 +179,7 @@ impl Provider {
             let (url, key, inner) = served.clone();
             async move { answer(&url, &key, &inner, request).await }
         });
-        let serve = server_http::serve(listener, router, Limits::default(), None, CancellationToken::new());
+        let serve = async move { axum::serve(listener, router).await.expect("it serves until it is dropped") };
         Self { url, key, inner, _serving: AbortOnDropHandle::new(tokio::spawn(serve)) }
     }
 
@@ -158,49 +187,88 @@ impl Provider {
         self.inner.lock().expect("a lock")
     }
 
-    pub(crate) fn publish(&self, keys: Vec<Value>) {
+    /// These are its keys from now on, as JSON Web Keys.
+    pub fn publish(&self, keys: Vec<Value>) {
         self.lock().keys = keys;
     }
 
-    pub(crate) fn sign(&self, claims: &Value) -> String {
+    /// A token of these claims, signed with its first key.
+    pub fn sign(&self, claims: &Value) -> String {
         self.key.sign("1", claims)
     }
 
-    pub(crate) fn jwk(&self) -> Value {
+    /// Its first key.
+    pub fn jwk(&self) -> Value {
         self.key.jwk("1")
     }
 
     /// How often a path was asked.
-    pub(crate) fn asked(&self, path: &str) -> usize {
+    pub fn asked(&self, path: &str) -> usize {
         self.lock().asked.get(path).copied().unwrap_or(0)
     }
 
     /// The claim is in every ID token from now on.
-    pub(crate) fn says(&self, claim: &str, value: Value) {
+    pub fn says(&self, claim: &str, value: Value) {
         self.lock().id_claims.insert(claim.to_owned(), value);
     }
 
-    pub(crate) fn tells_of(&self, user_info: Value) {
+    /// What its endpoint of further claims says from now on.
+    pub fn tells_of(&self, user_info: Value) {
         self.lock().user_info = user_info;
     }
 
     /// A person logs in at this address; code and state that the browser brings back.
-    pub(crate) fn person_at(&self, auth_url: &str) -> (String, String) {
+    ///
+    /// # Panics
+    /// The address is not one of this provider for its client.
+    pub fn person_at(&self, auth_url: &str) -> (String, String) {
         let rest = auth_url.strip_prefix(&format!("{}/authorize?", self.url)).expect("its own address");
-        let query = Query::parse(rest).expect("a query");
-        assert_eq!((query.text("response_type"), query.text("client_id")), ("code", CLIENT));
-        assert!(query.text("scope").split(' ').any(|scope| scope == "openid"), "{rest}");
-        let challenge = query.get("code_challenge").map(str::to_owned);
-        assert!(challenge.is_none() || query.text("code_challenge_method") == "S256", "{rest}");
-        let code = uuid::Uuid::new_v4().to_string();
-        let (nonce, redirect) = (query.text("nonce").to_owned(), query.text("redirect_uri").to_owned());
-        self.lock().waiting.insert(code.clone(), Waiting { challenge, nonce, redirect });
-        (code, query.text("state").to_owned())
+        let at = logged_in(&mut self.lock(), rest);
+        (at.code, at.state)
     }
 
     /// The verifier of a code that waits is another one from now on.
-    pub(crate) fn challenges(&self, code: &str) {
+    ///
+    /// # Panics
+    /// No such code waits.
+    pub fn challenges(&self, code: &str) {
         self.lock().waiting.get_mut(code).expect("a code that waits").challenge = Some("another".to_owned());
+    }
+}
+
+/// A person who has logged in.
+struct LoggedIn {
+    redirect: String,
+    code: String,
+    state: String,
+}
+
+/// A person who comes with this query needs no password here.
+fn logged_in(inner: &mut Inner, query: &str) -> LoggedIn {
+    let query = Pairs::parse(query);
+    assert_eq!((query.text("response_type"), query.text("client_id")), ("code", CLIENT));
+    assert!(query.text("scope").split(' ').any(|scope| scope == "openid"), "{query:?}");
+    let challenge = query.0.get("code_challenge").cloned();
+    assert!(challenge.is_none() || query.text("code_challenge_method") == "S256", "{query:?}");
+    let (code, redirect) = (uuid::Uuid::new_v4().to_string(), query.text("redirect_uri").to_owned());
+    let waiting = Waiting { challenge, nonce: query.text("nonce").to_owned(), redirect: redirect.clone() };
+    inner.waiting.insert(code.clone(), waiting);
+    LoggedIn { redirect, code, state: query.text("state").to_owned() }
+}
+
+/// The pairs of a query or form.
+#[derive(Debug)]
+struct Pairs(HashMap<String, String>);
+
+impl Pairs {
+    fn parse(text: &str) -> Self {
+        let uri: Uri = format!("/?{text}").parse().expect("a query");
+        Self(Query::try_from_uri(&uri).expect("pairs").0)
+    }
+
+    /// Empty = it is not there.
+    fn text(&self, name: &str) -> &str {
+        self.0.get(name).map(String::as_str).unwrap_or_default()
     }
 }
 
@@ -220,6 +288,13 @@ async fn answer(url: &str, key: &Pair, inner: &Mutex<Inner>, request: Request) -
                 "jwks_uri": format!("{url}/keys"),
             }),
         ),
+        "/authorize" => {
+            let LoggedIn { redirect, code, state } = logged_in(&mut inner, head.uri.query().unwrap_or_default());
+            // A sealed state is of letters that need no escapes.
+            let back = format!("{redirect}?code={code}&state={state}");
+            let answer = Response::builder().status(StatusCode::FOUND).header(LOCATION, back);
+            return answer.body(Body::empty()).expect("an answer");
+        }
         "/keys" => (200, json!({"keys": inner.keys})),
         "/token" => exchange(url, key, &mut inner, shown, std::str::from_utf8(&body).expect("a form")),
         "/userinfo" if shown == "Bearer access" => (200, inner.user_info.clone()),
@@ -232,7 +307,7 @@ async fn answer(url: &str, key: &Pair, inner: &Mutex<Inner>, request: Request) -
 
 /// The token endpoint: a code counts once, for its redirect, and for whoever knows its verifier.
 fn exchange(url: &str, key: &Pair, inner: &mut Inner, shown: &str, form: &str) -> (u16, Value) {
-    let form = Query::parse(form).expect("a form");
+    let form = Pairs::parse(form);
     let basic = format!("Basic {}", STANDARD.encode(format!("{CLIENT}:{}", SECRET.replace(':', "%3A"))));
     if shown != basic {
         return (401, json!({"error": "invalid_client", "error_description": "who are you"}));
@@ -242,7 +317,7 @@ fn exchange(url: &str, key: &Pair, inner: &mut Inner, shown: &str, form: &str) -
     if form.text("grant_type") != "authorization_code" || form.text("redirect_uri") != waiting.redirect {
         return refused("another redirect");
     }
-    let hashed = form.get("code_verifier").map(|verifier| URL.encode(digest(&SHA256, verifier.as_bytes())));
+    let hashed = form.0.get("code_verifier").map(|verifier| URL.encode(digest(&SHA256, verifier.as_bytes())));
     if hashed != waiting.challenge {
         return refused("another verifier");
     }
