@@ -62,6 +62,7 @@ pub(crate) async fn put(ctx: Ctx) -> Result<Reply, HttpError> {
     if *policy.name != *ctx.param("name") {
         return Err(HttpError::bad_request("ACL policy name does not match request path"));
     }
+    ctx.about.names("acl_policy", "", &policy.name);
     let index = ctx.server().put_acl_policy(policy).await?;
     Ok(Reply::empty(StatusCode::OK).written_at(index))
 }

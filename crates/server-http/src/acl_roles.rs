@@ -71,7 +71,9 @@ pub(crate) async fn put_named(ctx: Ctx) -> Result<Reply, HttpError> {
 }
 
 async fn written(ctx: &Ctx, role: AclRole) -> Result<Reply, HttpError> {
+    ctx.about.names("acl_role", &role.id, &role.name);
     let role = ctx.server().put_acl_role(role).await?;
+    ctx.about.names("acl_role", &role.id, &role.name);
     ctx.written(role.modify_index, &*role)
 }
 

@@ -21,11 +21,15 @@ use crate::{
     request::Ctx,
 };
 
+/// What a token is in the audit log. Its secret is never there.
+pub(crate) const TOKEN: &str = "acl_token";
+
 /// `PUT /v1/acl/bootstrap`: the first management token of the cluster.
 pub(crate) async fn bootstrap(ctx: Ctx) -> Result<Reply, HttpError> {
     let attempt = ctx.app.failures.begin(ctx.sender)?;
     let request: AclBootstrapRequest = ctx.json_or_default().await?;
     let token = attempt.ended(ctx.server().bootstrap_acl(request.bootstrap_secret.reveal().to_owned()).await)?;
+    ctx.about.names(TOKEN, &token.accessor_id, &token.name);
     ctx.written(token.modify_index, &*token)
 }
 
@@ -65,7 +69,9 @@ pub(crate) async fn put_named(ctx: Ctx) -> Result<Reply, HttpError> {
 }
 
 async fn written(ctx: &Ctx, token: AclToken) -> Result<Reply, HttpError> {
+    ctx.about.names(TOKEN, &token.accessor_id, &token.name);
     let token = ctx.server().put_acl_token(token).await?;
+    ctx.about.names(TOKEN, &token.accessor_id, &token.name);
     ctx.written(token.modify_index, &*token)
 }
 
@@ -125,5 +131,6 @@ pub(crate) async fn exchange(ctx: Ctx) -> Result<Reply, HttpError> {
     let request: OneTimeTokenExchange = ctx.json().await?;
     let exchanged = ctx.server().exchange_one_time_token(request.one_time_secret_id.reveal().to_owned()).await?;
     let (token, index) = exchanged.ok_or_else(denied)?;
+    ctx.about.names(TOKEN, &token.accessor_id, &token.name);
     ctx.written(index, &OneTimeTokenExchanged { index, token: (*token).clone() })
 }

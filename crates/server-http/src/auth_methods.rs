@@ -10,6 +10,9 @@ use crate::{
     request::Ctx,
 };
 
+/// What a method is in the audit log.
+pub(crate) const METHOD: &str = "acl_auth_method";
+
 /// `GET /v1/acl/auth-methods`: open to all, as a client has to know how to log in.
 pub(crate) async fn list(ctx: Ctx) -> Result<Reply, HttpError> {
     let options = ctx.list_options()?;
@@ -52,6 +55,7 @@ pub(crate) async fn put_named(ctx: Ctx) -> Result<Reply, HttpError> {
 }
 
 async fn write(ctx: &Ctx, method: AclAuthMethod) -> Result<Reply, HttpError> {
+    ctx.about.names(METHOD, "", &method.name);
     let written = ctx.server().put_acl_auth_method(method).await?;
     ctx.written(written.modify_index, &written.redacted())
 }

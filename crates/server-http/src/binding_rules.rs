@@ -6,6 +6,7 @@ use model::AclBindingRule;
 use state::Table;
 
 use crate::{
+    auth_methods::METHOD,
     reply::{HttpError, Reply},
     request::Ctx,
 };
@@ -52,7 +53,13 @@ pub(crate) async fn put_named(ctx: Ctx) -> Result<Reply, HttpError> {
 }
 
 async fn write(ctx: &Ctx, rule: AclBindingRule) -> Result<Reply, HttpError> {
+    // A rule has no name: until it has an id, its method stands for it.
+    match &*rule.id {
+        "" => ctx.about.names(METHOD, "", &rule.auth_method),
+        id => ctx.about.names("acl_binding_rule", id, ""),
+    }
     let written = ctx.server().put_acl_binding_rule(rule).await?;
+    ctx.about.names("acl_binding_rule", &written.id, "");
     ctx.written(written.modify_index, &*written)
 }
 

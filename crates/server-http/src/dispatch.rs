@@ -5,7 +5,10 @@ use std::{
     time::Instant,
 };
 
-use api::query::{Query, percent_decode};
+use api::{
+    query::{Query, percent_decode},
+    shapes::AclCaller,
+};
 use axum::{
     Router,
     body::Body,
@@ -70,7 +73,7 @@ fn who(app: &App, request: &Request<Body>) -> Auth {
 }
 
 /// Whoever the ACLs know, for the audit log.
-fn auth(known: &Known) -> Auth {
+pub(crate) fn auth(known: &Known) -> Auth {
     let policies = known.policies.iter().map(ToString::to_string).collect();
     let of = |kind, name| Auth { kind, name, policies, ..Auth::default() };
     match (&known.token, known.access.identity()) {
@@ -111,7 +114,7 @@ async fn end(pair: Option<Pair>, response: Response<Body>) -> Response<Body> {
 }
 
 /// Has a router whose requests this agent answers leave events. For agents without a server: what they pass on leaves
-/// events where it is answered.
+/// events where it is answered. Who sends a request is in its extensions, an [`AclCaller`].
 pub fn audited(router: Router, audit: Option<Audit>) -> Router {
     match audit {
         None => router,
@@ -120,7 +123,9 @@ pub fn audited(router: Router, audit: Option<Audit>) -> Router {
 }
 
 async fn pair_of(State(audit): State<Audit>, request: Request<Body>, next: Next) -> Response<Body> {
-    match audit.begin(&request, Auth::default()).await {
+    // Servers say who it is, where there are ACLs.
+    let auth = request.extensions().get::<AclCaller>().cloned().map(Auth::from).unwrap_or_default();
+    match audit.begin(&request, auth).await {
         Err(unwritten) => unwritten.into_response(),
         Ok(pair) => pair.complete(next.run(request).await).await,
     }

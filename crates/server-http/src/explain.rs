@@ -9,6 +9,7 @@ use http::{Method, StatusCode};
 
 use crate::{
     caller::{Caller, Unchecked, token},
+    dispatch::auth,
     needs::Asked,
     reply::{HttpError, Reply},
     routes::{self, Verb},
@@ -31,6 +32,8 @@ pub(crate) async fn explain(ctx: Unchecked) -> Result<Reply, HttpError> {
         .parse()
         .map_err(|_| HttpError::bad_request(format_args!("{:?} is no method", request.method)))?;
     let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
+    // Without the query, which may hold a token.
+    ctx.about.says("request", format_args!("{method} {path}"), "");
     let found = routes::find(path).and_then(|(route, params)| {
         let (needs, _) = Verb::of(&method).and_then(|verb| route.answering(verb))?;
         Some((route, params, needs))
@@ -47,5 +50,12 @@ pub(crate) async fn explain(ctx: Unchecked) -> Result<Reply, HttpError> {
         decision.allowed
     });
     let depends = needs.depends().map(str::to_owned).unwrap_or_default();
-    ctx.plain(&AclExplanation { endpoint: route.pattern.to_owned(), needs: needs.shown(), allowed, depends, rules })
+    ctx.plain(&AclExplanation {
+        endpoint: route.pattern.to_owned(),
+        needs: needs.shown(),
+        allowed,
+        depends,
+        rules,
+        caller: caller.known().map(|known| auth(known).into()).unwrap_or_default(),
+    })
 }

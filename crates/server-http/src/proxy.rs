@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError};
 use api::{
     client::{Address, Connection, tunnel, tunnel_behind, why},
     go_json, pass,
+    shapes::AclCaller,
 };
 use axum::body::Body;
 use http::{
@@ -17,6 +18,7 @@ use tower::ServiceExt as _;
 
 use crate::{
     caller::TOKEN,
+    dispatch::auth,
     reply::{HttpError, Reply},
     request::{Ctx, uuid},
 };
@@ -117,6 +119,7 @@ pub(crate) async fn named_in_body(ctx: Ctx) -> Result<Reply, HttpError> {
     let ctx = ctx.with_body(Body::from(bytes));
     if ctx.query.text("node_id").is_empty() && !named.node_id.is_empty() {
         let node_id = NodeId(uuid(&named.node_id, "node")?);
+        ctx.about.says("node", node_id, "");
         return forward(ctx, node_id).await;
     }
     by_node(ctx).await
@@ -124,7 +127,7 @@ pub(crate) async fn named_in_body(ctx: Ctx) -> Result<Reply, HttpError> {
 
 pub(crate) async fn forward(ctx: Ctx, node_id: NodeId) -> Result<Reply, HttpError> {
     let body = ctx.take_body();
-    let Ctx { app, method, uri, mut headers, gate, upgrade, .. } = ctx;
+    let Ctx { app, method, uri, mut headers, caller, gate, upgrade, .. } = ctx;
     let upgrade =
         upgrade.into_inner().unwrap_or_else(PoisonError::into_inner).filter(|_| headers.contains_key(UPGRADE));
     // What this side does for its client.
@@ -160,8 +163,8 @@ pub(crate) async fn forward(ctx: Ctx, node_id: NodeId) -> Result<Reply, HttpErro
     let path = uri.path_and_query().map_or("/", |p| p.as_str()).to_owned();
     let mut request = Request::builder().method(method).uri(path).body(body).map_err(HttpError::internal)?;
     *request.headers_mut() = headers;
-    if app.authority.is_some() {
-        vouch(&mut request, &node);
+    if let Some(known) = caller.known() {
+        vouch(&mut request, &node, &auth(known).into());
     }
     if let Ok(host) = HeaderValue::from_str(&address.host()) {
         request.headers_mut().insert(HOST, host);
@@ -193,14 +196,17 @@ pub(crate) async fn forward(ctx: Ctx, node_id: NodeId) -> Result<Reply, HttpErro
 
 /// Shows the node that this server has decided the request. Its sender's token has done its duty, and is not shown to
 /// whoever answers at the node's address.
-fn vouch(request: &mut Request<Body>, node: &Node) {
-    let path = request.uri().path_and_query().map_or("/", |p| p.as_str());
-    let pass = pass::pass(&node.secret_id, jiff::Timestamp::now().as_second(), request.method(), path);
+fn vouch(request: &mut Request<Body>, node: &Node, who: &AclCaller) {
+    let (now, path) = (jiff::Timestamp::now().as_second(), request.uri().path_and_query().map_or("/", |p| p.as_str()));
+    let pass = pass::pass(&node.secret_id, now, request.method(), path);
+    let caller = pass::caller(&node.secret_id, now, request.method(), path, who);
     for name in [TOKEN, AUTHORIZATION, pass::PASS_NODE] {
         request.headers_mut().remove(name);
     }
-    if let Ok(pass) = HeaderValue::from_str(&pass) {
-        request.headers_mut().insert(pass::PASS, pass);
+    for (name, value) in [(pass::PASS, pass), (pass::CALLER, caller)] {
+        if let Ok(value) = HeaderValue::from_str(&value) {
+            request.headers_mut().insert(name, value);
+        }
     }
 }
 

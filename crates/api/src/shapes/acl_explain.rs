@@ -37,6 +37,24 @@ pub struct AclExplanation {
     pub depends: String,
     /// The decisions that were made, in order.
     pub rules: Vec<AclRule>,
+    /// Who was decided about.
+    pub caller: AclCaller,
+}
+
+/// Who sends a request, as the servers know it: no secret is in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct AclCaller {
+    /// Accessor of the token; empty = none was shown, or the identity of a task.
+    #[serde(rename = "AccessorID")]
+    pub accessor_id: String,
+    /// Name of the token; of a task, its namespace, job, group and task.
+    pub name: String,
+    /// `anonymous`, `client`, `management` or `workload`.
+    #[serde(rename = "Type")]
+    pub kind: String,
+    /// The policies that the rights come from.
+    pub policies: Vec<String>,
 }
 
 /// One decision.

@@ -7,7 +7,7 @@ use std::{collections::HashMap, sync::Arc};
 use api::{
     client::tunnel,
     pass,
-    shapes::{AclExplainRequest, AclExplanation, AgentSelf, Health, HealthPart},
+    shapes::{AclCaller, AclExplainRequest, AclExplanation, AgentSelf, Health, HealthPart},
 };
 use axum::{
     Router,
@@ -109,12 +109,15 @@ impl Forward {
         self.acl || self.node.as_ref().is_some_and(ClientHandle::acl)
     }
 
-    /// Whether a server has decided this request.
-    fn vouched(&self, request: &Request) -> bool {
-        let shown = request.headers().get(pass::PASS).and_then(|shown| shown.to_str().ok());
-        let (Some(node), Some(shown)) = (&self.node, shown) else { return false };
+    /// Whether a server has decided this request; who sends it, as that server says. One of an earlier release says
+    /// nothing of that.
+    fn vouched(&self, request: &Request) -> Option<AclCaller> {
+        let shown = |name| request.headers().get(name).and_then(|shown: &HeaderValue| shown.to_str().ok());
+        let (node, pass) = (self.node.as_ref()?, shown(pass::PASS)?);
+        let (secret, now, method) = (&node.node().secret_id, now_s(), request.method());
         let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
-        pass::admits(&node.node().secret_id, now_s(), request.method(), path, shown)
+        let caller = || pass::caller_of(secret, now, method, path, shown(pass::CALLER)?);
+        pass::admits(secret, now, method, path, pass).then(|| caller().unwrap_or_default())
     }
 
     /// Has a request that names no node name this one, which is what its sender means.
@@ -135,8 +138,8 @@ impl Forward {
         Ok(())
     }
 
-    /// Asks the servers whether the sender of a request about this agent may send it.
-    async fn ask(self: Arc<Self>, method: Method, uri: Uri, headers: HeaderMap) -> Result<(), Box<Response>> {
+    /// Asks the servers whether the sender of a request about this agent may send it, and who that is.
+    async fn ask(self: Arc<Self>, method: Method, uri: Uri, headers: HeaderMap) -> Result<AclCaller, Box<Response>> {
         let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
         let asked = AclExplainRequest { method: method.to_string(), path, token: String::new() };
         let body = api::go_json::to_vec(&asked, false).unwrap_or_default();
@@ -154,7 +157,7 @@ impl Forward {
         }
         let bytes = axum::body::to_bytes(answer.into_body(), BODY_MAX).await.unwrap_or_default();
         match api::go_json::from_slice::<AclExplanation>(&bytes) {
-            Ok(said) if said.allowed => Ok(()),
+            Ok(said) if said.allowed => Ok(said.caller),
             _ => Err(Box::new(refused(StatusCode::FORBIDDEN, "Permission denied".to_owned()))),
         }
     }
@@ -298,7 +301,8 @@ async fn decided(state: Arc<Forward>, mut request: Request, next: Next) -> Respo
         return here_or_elsewhere(state, request, next).await;
     }
     if path.starts_with("/v1/client/") || path == MONITOR {
-        if state.vouched(&request) {
+        if let Some(caller) = state.vouched(&request) {
+            request.extensions_mut().insert(caller);
             return next.run(request).await;
         }
         if let Err(why) = state.name_this_node(&mut request) {
@@ -308,7 +312,10 @@ async fn decided(state: Arc<Forward>, mut request: Request, next: Next) -> Respo
     }
     let (method, uri, headers) = (request.method().clone(), request.uri().clone(), request.headers().clone());
     match state.clone().ask(method, uri, headers).await {
-        Ok(()) => here_or_elsewhere(state, request, next).await,
+        Ok(caller) => {
+            request.extensions_mut().insert(caller);
+            here_or_elsewhere(state, request, next).await
+        }
         Err(answer) => *answer,
     }
 }

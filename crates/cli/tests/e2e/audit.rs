@@ -115,3 +115,50 @@ fn a_node_writes_what_it_answers_itself_and_the_server_the_rest() {
     let refused = node.ask("PUT", "/v1/jobs", &[("Origin", "http://evil.example")], "").expect("an answer");
     assert_eq!((refused.status, events(&of_node, "/v1/jobs").len(), events(&of_server, "/v1/jobs").len()), (403, 2, 0));
 }
+
+#[test]
+fn a_node_names_the_callers_that_the_servers_know() {
+    let dir = Dir::new("audit");
+    let of_node = dir.path().join("node.log");
+    let acl = "acl {\n  enabled = true\n}\n";
+    let server = Agent::start(&format!("name = \"first\"\n{acl}"));
+    let put = |path: &str, token: &str, body: &str| {
+        let answer = server.ask("PUT", path, &[("x-nomad-token", token)], body).expect("an answer");
+        serde_json::from_str::<Value>(&answer.body).unwrap_or_else(|_| panic!("{}", answer.short()))
+    };
+    let text = |value: &Value| value.as_str().expect("a text").to_owned();
+    let root = until("the first token", || {
+        let answer = server.ask("PUT", "/v1/acl/bootstrap", &[], "{}").ok().filter(|answer| answer.status == 200)?;
+        Some(text(&serde_json::from_str::<Value>(&answer.body).ok()?["SecretID"]))
+    });
+    let node = Agent::start_node(&server, &format!("name = \"second\"\n{acl}{}", block(&of_node, "enforced")));
+    let policy = r#"{"Name": "look", "Rules": "agent { policy = \"read\" }\nnode { policy = \"read\" }"}"#;
+    let answer = server.ask("PUT", "/v1/acl/policy/look", &[("x-nomad-token", &root)], policy).expect("an answer");
+    assert_eq!(answer.status, 200, "{}", answer.short());
+    let ann = put("/v1/acl/token", &root, r#"{"Name": "ann", "Type": "client", "Policies": ["look"]}"#);
+    let secret = text(&ann["SecretID"]);
+    let auth = |endpoint: &str, token: &str| {
+        // Until the node has a session, it knows nobody.
+        until(endpoint, || {
+            let answer = node.ask("GET", endpoint, &[("x-nomad-token", token)], "").ok()?;
+            (answer.status == 200).then_some(())
+        });
+        let path = endpoint.split('?').next().expect("a path");
+        let pair = events(&of_node, path).split_off(events(&of_node, path).len() - 2);
+        assert_eq!(pair[0]["payload"]["auth"], pair[1]["payload"]["auth"], "{endpoint}");
+        pair[1]["payload"]["auth"].clone()
+    };
+    let known = serde_json::json!({"accessor_id": ann["AccessorID"], "name": "ann", "type": "client",
+        "policies": ["look"]});
+    // What the node asks the servers about, and what the servers pass on to it.
+    assert_eq!(auth("/v1/agent/self", &secret), known);
+    assert_eq!(auth("/v1/client/stats", &secret), known);
+    assert_eq!(auth("/v1/client/stats", &root)["type"], "management");
+    assert_eq!(auth("/v1/agent/health", &secret)["type"], "anonymous", "what is open to all asks nobody");
+    // Nobody names himself.
+    let forged = [("x-drover-caller", "1.AA.e30"), ("x-drover-pass", "1.AA"), ("x-nomad-token", &*secret)];
+    let answer = node.ask("GET", "/v1/client/stats", &forged, "").expect("an answer");
+    assert_eq!((answer.status, auth("/v1/client/stats", &secret)), (200, known));
+    let log = fs::read_to_string(&of_node).expect("the log");
+    assert!(![&secret, &root].iter().any(|secret| log.contains(secret.as_str())), "{log}");
+}

@@ -3,7 +3,7 @@
 //!
 //! Bodies never get here. Of a query only the values that cannot be secrets are told.
 
-use api::query::Query;
+use api::{query::Query, shapes::AclCaller};
 use http::{HeaderMap, HeaderValue, StatusCode, header::USER_AGENT};
 use jiff::Timestamp;
 use serde::Serialize;
@@ -87,6 +87,32 @@ pub(crate) struct Auth {
     pub(crate) policies: Vec<String>,
 }
 
+impl From<AclCaller> for Auth {
+    fn from(caller: AclCaller) -> Self {
+        let kind = match caller.kind.as_str() {
+            "client" => Kind::Client,
+            "management" => Kind::Management,
+            "workload" => Kind::Workload,
+            "invalid" => Kind::Invalid,
+            _ => Kind::Anonymous,
+        };
+        Self { accessor_id: caller.accessor_id, name: caller.name, kind, policies: caller.policies }
+    }
+}
+
+impl From<Auth> for AclCaller {
+    fn from(auth: Auth) -> Self {
+        let kind = match auth.kind {
+            Kind::Anonymous => "anonymous",
+            Kind::Invalid => "invalid",
+            Kind::Client => "client",
+            Kind::Management => "management",
+            Kind::Workload => "workload",
+        };
+        Self { accessor_id: auth.accessor_id, name: auth.name, kind: kind.to_owned(), policies: auth.policies }
+    }
+}
+
 /// How somebody is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -110,8 +136,11 @@ pub(crate) struct Object {
     /// Such as `job`.
     #[serde(rename = "type")]
     pub(crate) kind: &'static str,
-    /// Its name or id.
+    /// Its name, or its id where it has one.
     pub(crate) id: String,
+    /// Its name beside its id; empty = it has only one of them, or none is known.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) name: String,
     /// Empty = it belongs to none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) namespace: String,
@@ -283,6 +312,16 @@ mod tests {
         ];
         let headers: HeaderMap = headers.into_iter().collect();
         Asked::of(Uuid::from_u128(1), "PUT", "/v1/jobs", raw, &headers, "127.0.0.1:9".into())
+    }
+
+    #[test]
+    fn a_caller_is_the_same_on_every_agent() {
+        for kind in [Kind::Anonymous, Kind::Invalid, Kind::Client, Kind::Management, Kind::Workload] {
+            let auth = Auth { accessor_id: "a".into(), name: "n".into(), kind, policies: vec!["p".into()] };
+            let told = AclCaller::from(auth.clone());
+            assert_eq!(json!(told.kind), serde_json::to_value(kind).expect("JSON"));
+            assert_eq!(Auth::from(told), auth);
+        }
     }
 
     #[test]

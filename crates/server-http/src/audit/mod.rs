@@ -10,7 +10,7 @@ mod sink;
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use axum::body::Body;
@@ -30,12 +30,30 @@ pub(crate) struct Peer(pub(crate) SocketAddr);
 
 /// Where a handler says which object a request is about, when its path does not. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct About(Arc<OnceLock<Object>>);
+pub(crate) struct About(Arc<Mutex<Option<Object>>>);
 
 impl About {
-    /// It is about this object; the first word counts.
+    /// It is about this object; the last word counts.
     pub(crate) fn says(&self, kind: &'static str, id: impl ToString, namespace: impl ToString) {
-        let _ = self.0.set(Object { kind, id: id.to_string(), namespace: namespace.to_string() });
+        let (id, namespace) = (id.to_string(), namespace.to_string());
+        self.set(Object { kind, id, name: String::new(), namespace });
+    }
+
+    /// The same of an object with a name besides its id, in no namespace. Where the id is empty, the object has not been
+    /// made, and its name stands for it.
+    pub(crate) fn names(&self, kind: &'static str, id: &str, name: &str) {
+        let (id, name) = if id.is_empty() { (name, "") } else { (id, name) };
+        if !id.is_empty() {
+            self.set(Object { kind, id: id.into(), name: name.into(), namespace: String::new() });
+        }
+    }
+
+    fn set(&self, object: Object) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(object);
+    }
+
+    fn said(&self) -> Option<Object> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -167,7 +185,7 @@ impl Pair {
         let outcome = event::Outcome {
             status: Some(status),
             why: if failed { why.unwrap_or_else(usual) } else { String::new() },
-            object: about.0.get().cloned(),
+            object: about.said(),
         };
         // On its own: the client may go away meanwhile.
         let write = tokio::spawn(async move { audit.write(&asked, Some(&outcome)).await });
@@ -188,7 +206,7 @@ impl Drop for Pair {
     fn drop(&mut self) {
         let taken = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         let Some(Begun { audit, asked, about }) = taken else { return };
-        let outcome = event::Outcome { status: None, why: String::new(), object: about.0.get().cloned() };
+        let outcome = event::Outcome { status: None, why: String::new(), object: about.said() };
         if let Some(line) = audit.line(&asked, Some(&outcome)) {
             audit.0.sinks.iter().for_each(|sink| sink.hand_over(line.clone()));
         }

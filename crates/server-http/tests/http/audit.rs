@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
+use server::{AclConfig, ServerConfig};
 use server_http::{Audit, Filter, Guarantee, HttpOptions, Limits, Order, Orders, Sink};
 
 use crate::cluster::{Cluster, job};
@@ -137,6 +138,59 @@ async fn an_object_that_only_the_body_names_is_told() {
         assert_eq!(events[0]["payload"]["request"]["object"], Value::Null, "the body is not read yet");
         assert_eq!(events[1]["payload"]["request"]["object"], object, "{path}");
     }
+    c.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn objects_of_access_control_are_named_and_their_secrets_are_not() {
+    let (sink, mut orders) = Sink::new("memory", Guarantee::BestEffort);
+    let audit = Audit::new("192.0.2.1:4646".into(), Vec::new(), vec![sink]);
+    let options = HttpOptions { audit: Some(audit), ..HttpOptions::default() };
+    let config = ServerConfig { acl: AclConfig { enabled: true, ..AclConfig::default() }, ..ServerConfig::default() };
+    let c = Cluster::of(config, options, Limits::default()).await;
+    let (mut root, mut secrets) = (String::new(), Vec::new());
+    let method = json!({"Name": "sso", "Type": "OIDC", "TokenLocality": "local", "MaxTokenTTL": "1h",
+        "Config": {"OIDCDiscoveryURL": "https://id.example.com", "OIDCClientID": "drover", "OIDCClientSecret": CANARY,
+            "AllowedRedirectURIs": ["http://localhost:4649/oidc/callback"]}});
+    let rule = json!({"AuthMethod": "sso", "BindType": "role", "BindName": "ops"});
+    let nowhere = json!({"AuthMethod": "nowhere", "BindType": "role", "BindName": "ops"});
+    let login = json!({"AuthMethodName": "sso", "LoginToken": CANARY});
+    for (path, body, kind, id_is, name) in [
+        ("bootstrap", json!({}), "acl_token", "AccessorID", "Bootstrap Token"),
+        ("policy/read", json!({"Name": "read", "Rules": "node { policy = \"read\" }"}), "acl_policy", "read", ""),
+        ("role", json!({"Name": "ops", "Policies": [{"Name": "read"}]}), "acl_role", "ID", "ops"),
+        ("role", json!({"Name": "ops", "Policies": [{"Name": "read"}]}), "acl_role", "ops", ""),
+        ("token", json!({"Name": "ann", "Type": "client", "Policies": ["read"]}), "acl_token", "AccessorID", "ann"),
+        ("auth-method", method, "acl_auth_method", "sso", ""),
+        ("binding-rule", rule, "acl_binding_rule", "ID", ""),
+        ("binding-rule", nowhere, "acl_auth_method", "nowhere", ""),
+        ("login", login, "acl_auth_method", "sso", ""),
+        (
+            "explain",
+            json!({"Method": "GET", "Path": format!("/v1/jobs?token={CANARY}"), "Token": ""}),
+            "request",
+            "GET /v1/jobs",
+            "",
+        ),
+    ] {
+        let path = format!("/v1/acl/{path}");
+        let raw = c.send(Method::PUT, &path, &[("x-nomad-token", &root)], body.to_string()).await;
+        let answer: Value = serde_json::from_slice(&raw.body).unwrap_or_default();
+        if let Some(secret) = answer["SecretID"].as_str() {
+            secrets.push(secret.to_owned());
+            root = secrets[0].clone();
+        }
+        let text = lines(&mut orders).concat();
+        assert!(!text.contains(CANARY) && !secrets.iter().any(|secret| text.contains(secret)), "{text}");
+        let events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let id = answer[id_is].as_str().unwrap_or(id_is);
+        let mut object = json!({"type": kind, "id": id});
+        if !name.is_empty() {
+            object["name"] = name.into();
+        }
+        assert_eq!(events[1]["payload"]["request"]["object"], object, "{path}: {}", raw.text());
+    }
+    assert_eq!(secrets.len(), 2, "the first token and another one");
     c.end().await;
 }
 
