@@ -120,8 +120,18 @@ fn a_node_writes_what_it_answers_itself_and_the_server_the_rest() {
 fn a_node_names_the_callers_that_the_servers_know() {
     let dir = Dir::new("audit");
     let of_node = dir.path().join("node.log");
-    let acl = "acl {\n  enabled = true\n}\n";
-    let server = Agent::start(&format!("name = \"first\"\n{acl}"));
+    let of_agent = |name: &str, more: String| {
+        // Not one of those that a test waits for: without a token nobody is told of its node.
+        Agent::of_file(
+            |own| {
+                let data = own.join("data");
+                let acl = "acl {\n  enabled = true\n}";
+                format!("name = {name:?}\ndata_dir = {data:?}\nports {{\n  http = 0\n  rpc = 0\n}}\n{acl}\n{more}\n")
+            },
+            &[],
+        )
+    };
+    let server = of_agent("first", "server {\n  enabled = true\n}".to_owned());
     let put = |path: &str, token: &str, body: &str| {
         let answer = server.ask("PUT", path, &[("x-nomad-token", token)], body).expect("an answer");
         serde_json::from_str::<Value>(&answer.body).unwrap_or_else(|_| panic!("{}", answer.short()))
@@ -131,7 +141,12 @@ fn a_node_names_the_callers_that_the_servers_know() {
         let answer = server.ask("PUT", "/v1/acl/bootstrap", &[], "{}").ok().filter(|answer| answer.status == 200)?;
         Some(text(&serde_json::from_str::<Value>(&answer.body).ok()?["SecretID"]))
     });
-    let node = Agent::start_node(&server, &format!("name = \"second\"\n{acl}{}", block(&of_node, "enforced")));
+    let rpc = until("the server's RPC address", || {
+        let answer = server.ask("GET", "/v1/status/leader", &[("x-nomad-token", &root)], "").ok()?;
+        serde_json::from_str::<String>(&answer.body).ok().filter(|rpc| !rpc.is_empty())
+    });
+    let client = format!("client {{\n  enabled = true\n  servers = [{rpc:?}]\n}}\n");
+    let node = of_agent("second", client + &block(&of_node, "enforced"));
     let policy = r#"{"Name": "look", "Rules": "agent { policy = \"read\" }\nnode { policy = \"read\" }"}"#;
     let answer = server.ask("PUT", "/v1/acl/policy/look", &[("x-nomad-token", &root)], policy).expect("an answer");
     assert_eq!(answer.status, 200, "{}", answer.short());

@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn a_pair_of_events() {
         let asked = asked("namespace=prod");
-        let object = Object { kind: "job", id: "web".into(), namespace: "prod".into() };
+        let object = Object { kind: "job", id: "web".into(), name: String::new(), namespace: "prod".into() };
         let refused =
             Outcome { status: Some(StatusCode::FORBIDDEN), why: "Permission denied".into(), object: Some(object) };
         let event = |outcome: Option<&Outcome>| {
