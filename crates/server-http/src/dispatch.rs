@@ -23,7 +23,6 @@ use tracing::level_filters::LevelFilter;
 
 use crate::{
     audit::{About, Audit, Auth, Kind, Pair},
-    authority::Known,
     caller::{Caller, denied, token},
     compress,
     guard::Guard,
@@ -67,26 +66,8 @@ pub(crate) async fn dispatch(State(app): State<Arc<App>>, request: Request<Body>
 fn who(app: &App, request: &Request<Body>) -> Auth {
     let Some(authority) = &app.authority else { return Auth::default() };
     match Caller::of(Some(authority), &app.server, token(request.headers())) {
-        Ok(caller) => caller.known().map(auth).unwrap_or_default(),
+        Ok(caller) => caller.known().map(Auth::from).unwrap_or_default(),
         Err(_) => Auth { kind: Kind::Invalid, ..Auth::default() },
-    }
-}
-
-/// Whoever the ACLs know, for the audit log.
-pub(crate) fn auth(known: &Known) -> Auth {
-    let policies = known.policies.iter().map(ToString::to_string).collect();
-    let of = |kind, name| Auth { kind, name, policies, ..Auth::default() };
-    match (&known.token, known.access.identity()) {
-        (Some(token), _) => {
-            let kind = if token.management() { Kind::Management } else { Kind::Client };
-            Auth { accessor_id: token.accessor_id.to_string(), ..of(kind, token.name.clone()) }
-        }
-        (None, Some(task)) => {
-            let parts = [Some(&task.namespace), Some(&task.job), Some(&task.group), task.task.as_ref()];
-            let name = parts.into_iter().flatten().map(String::as_str).collect::<Vec<_>>().join("/");
-            of(Kind::Workload, name)
-        }
-        (None, None) => of(Kind::Anonymous, String::new()),
     }
 }
 

@@ -8,8 +8,8 @@ use api::{
 use http::{Method, StatusCode};
 
 use crate::{
+    audit::Auth,
     caller::{Caller, Unchecked, token},
-    dispatch::auth,
     needs::Asked,
     reply::{HttpError, Reply},
     routes::{self, Verb},
@@ -56,6 +56,6 @@ pub(crate) async fn explain(ctx: Unchecked) -> Result<Reply, HttpError> {
         allowed,
         depends,
         rules,
-        caller: caller.known().map(|known| auth(known).into()).unwrap_or_default(),
+        caller: caller.known().map(|known| Auth::from(known).into()).unwrap_or_default(),
     })
 }

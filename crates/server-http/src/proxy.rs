@@ -17,8 +17,8 @@ use model::{Node, NodeId, remote::slot_of};
 use tower::ServiceExt as _;
 
 use crate::{
+    audit::Auth,
     caller::TOKEN,
-    dispatch::auth,
     reply::{HttpError, Reply},
     request::{Ctx, uuid},
 };
@@ -164,7 +164,7 @@ pub(crate) async fn forward(ctx: Ctx, node_id: NodeId) -> Result<Reply, HttpErro
     let mut request = Request::builder().method(method).uri(path).body(body).map_err(HttpError::internal)?;
     *request.headers_mut() = headers;
     if let Some(known) = caller.known() {
-        vouch(&mut request, &node, &auth(known).into());
+        vouch(&mut request, &node, &Auth::from(known).into());
     }
     if let Ok(host) = HeaderValue::from_str(&address.host()) {
         request.headers_mut().insert(HOST, host);

@@ -10,6 +10,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::filter::Stage;
+use crate::authority::Known;
 
 /// Parameters whose values are told. Of all others only the name is: a new one that holds a secret is no leak.
 const TOLD: &[&str] = &[
@@ -85,6 +86,26 @@ pub(crate) struct Auth {
     /// What the caller's rights come from.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) policies: Vec<String>,
+}
+
+impl From<&Known> for Auth {
+    /// Whoever the ACLs know.
+    fn from(known: &Known) -> Self {
+        let policies = known.policies.iter().map(ToString::to_string).collect();
+        let of = |kind, name| Self { kind, name, policies, ..Auth::default() };
+        match (&known.token, known.access.identity()) {
+            (Some(token), _) => {
+                let kind = if token.management() { Kind::Management } else { Kind::Client };
+                Self { accessor_id: token.accessor_id.to_string(), ..of(kind, token.name.clone()) }
+            }
+            (None, Some(task)) => {
+                let parts = [Some(&task.namespace), Some(&task.job), Some(&task.group), task.task.as_ref()];
+                let name = parts.into_iter().flatten().map(String::as_str).collect::<Vec<_>>().join("/");
+                of(Kind::Workload, name)
+            }
+            (None, None) => of(Kind::Anonymous, String::new()),
+        }
+    }
 }
 
 impl From<AclCaller> for Auth {

@@ -39,8 +39,8 @@ impl About {
         self.set(Object { kind, id, name: String::new(), namespace });
     }
 
-    /// The same of an object with a name besides its id, in no namespace. Where the id is empty, the object has not been
-    /// made, and its name stands for it.
+    /// The same of an object with a name besides its id, in no namespace. Where the id is empty, the object has not
+    /// been made, and its name stands for it.
     pub(crate) fn names(&self, kind: &'static str, id: &str, name: &str) {
         let (id, name) = if id.is_empty() { (name, "") } else { (id, name) };
         if !id.is_empty() {
