@@ -138,6 +138,21 @@ impl NamespaceLimits {
     }
 }
 
+/// A duration as text, where empty text is 0, or as a number.
+fn empty_is_zero<'de, D: serde::Deserializer<'de>>(d: D) -> Result<GoDuration, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Text(String),
+        Duration(GoDuration),
+    }
+    match Written::deserialize(d)? {
+        Written::Text(text) if text.is_empty() => Ok(GoDuration::ZERO),
+        Written::Text(text) => text.parse().map_err(serde::de::Error::custom),
+        Written::Duration(duration) => Ok(duration),
+    }
+}
+
 /// A node pool.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
@@ -148,8 +163,9 @@ pub struct NodePool {
     pub description: String,
     /// Free metadata.
     pub meta: Meta,
-    /// How long an identity of its nodes is valid; 0 = the servers' default.
-    #[serde(rename = "NodeIdentityTTL")]
+    /// How long an identity of its nodes is valid; 0 = the servers' default. The Go client of Nomad 2.0 writes 0 as
+    /// empty text.
+    #[serde(rename = "NodeIdentityTTL", deserialize_with = "empty_is_zero")]
     pub node_identity_ttl: GoDuration,
     /// Overrides of the cluster's scheduler settings.
     pub scheduler_configuration: Option<NodePoolScheduler>,

@@ -62,9 +62,9 @@ pub(crate) async fn dispatch(State(app): State<Arc<App>>, request: Request<Body>
     compress::apply(response, gzip)
 }
 
-/// Who sends a request, for the audit log.
+/// Who sends a request, for the audit log; nobody where there is none.
 fn who(app: &App, request: &Request<Body>) -> Auth {
-    let Some(authority) = &app.authority else { return Auth::default() };
+    let (Some(authority), Some(_)) = (&app.authority, &app.options.audit) else { return Auth::default() };
     match Caller::of(Some(authority), &app.server, token(request.headers())) {
         Ok(caller) => caller.known().map(Auth::from).unwrap_or_default(),
         Err(_) => Auth { kind: Kind::Invalid, ..Auth::default() },

@@ -94,11 +94,16 @@ async fn node_pools_are_written_read_and_deleted() {
     assert_eq!((written.status, written.text().as_str()), (StatusCode::OK, ""));
     let read = c.get("/v1/node/pool/gpu").await.json();
     assert_eq!((&read["Description"], &read["NodeIdentityTTL"]), (&json!("d"), &json!(720 * 3_600_000_000_000_u64)));
-    let spread = json!({"Name": "gpu", "SchedulerConfiguration": {"SchedulerAlgorithm": "spread"}});
+    // As the Go client writes a pool without one.
+    let spread =
+        json!({"Name": "gpu", "NodeIdentityTTL": "", "SchedulerConfiguration": {"SchedulerAlgorithm": "spread"}});
     assert_eq!(c.put("/v1/node/pool/gpu", &spread).await.status, StatusCode::OK);
     let read = c.get("/v1/node/pool/gpu").await.json();
     let algorithm = &read["SchedulerConfiguration"]["SchedulerAlgorithm"];
     assert_eq!((&read["Description"], algorithm), (&json!(""), &json!("spread")));
+    assert_eq!(read["NodeIdentityTTL"], Value::Null);
+    let wrong = json!({"Name": "gpu", "NodeIdentityTTL": "soon"});
+    refused(&c, "/v1/node/pool/gpu", &wrong, 400, "NodeIdentityTTL: invalid duration \"soon\"").await;
 
     refused(&c, "/v1/node/pool/other", &pool, 400, "Node pool name does not match request path").await;
     refused(&c, "/v1/node/pools", &json!({"Name": "all"}), 400, "built-in node pool \"all\"").await;
