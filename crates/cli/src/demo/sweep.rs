@@ -100,8 +100,8 @@ const OURS: &str = "drover";
 /// Parent of those that hosts make for tasks of Go drivers.
 const OF_GO_DRIVERS: &str = "nomad";
 
-/// The cgroups of the plugins of the node whose plugin this is the cgroup of: those of plugins that have ended before
-/// have no process to be found by.
+/// All plugin cgroups of the node that made this one. A plugin that has ended leaves an empty cgroup, which no process
+/// leads to.
 fn of_same_node(cgroup: &Path) -> Vec<PathBuf> {
     let name = cgroup.file_name().and_then(|name| name.to_str()).filter(|name| name.starts_with("plugin-"));
     let (Some((node, _)), Some(parent)) = (name.and_then(|name| name.split_once('.')), cgroup.parent()) else {
