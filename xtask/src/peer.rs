@@ -77,6 +77,18 @@ pub(crate) fn api_module(release: &Release) -> Result<PathBuf> {
     module(release.name, &format!("github.com/hashicorp/nomad/api@{}", release.api))
 }
 
+/// Terraform, of the last release under a free licence; built once per target directory.
+pub(crate) fn terraform() -> Result<PathBuf> {
+    const VERSION: &str = "v1.5.7";
+    cached(&local::target_dir().join("interop").join(format!("terraform-{VERSION}")), |out| {
+        let out = absolute(out)?;
+        let source = module("terraform", &format!("github.com/hashicorp/terraform@{VERSION}"))?;
+        let flags = ["build", "-trimpath", "-o"].map(std::ffi::OsStr::new);
+        let build = Run::new(packages::go()?, flags.into_iter().chain([out.as_os_str(), ".".as_ref()]));
+        build.dir(source).run_patiently()
+    })
+}
+
 /// The tests of the `api` module, compiled once per target directory and version.
 pub(crate) fn api_tests(release: &Release) -> Result<PathBuf> {
     let file = local::target_dir().join("interop").join(format!("nomad-api-{}.test", release.api));

@@ -9,9 +9,9 @@ use std::{
 use driver_host::Within;
 use hooks::{
     api_socket::ApiSocket, artifacts::Artifacts, checks::Checks, cluster_watch::ClusterWatches, collectors::Collectors,
-    containment::Containment, directories::Directories, discovery::Discovery, drivers::Drivers, identities::Identities,
-    launch::Launch, network::Networks, sticky::FormerData, task_api::TaskApis, task_config::TaskConfigs,
-    templates::Templates, tokens::Tokens,
+    containment::Containment, directories::Directories, discovery::Discovery, displaced::Displaced, drivers::Drivers,
+    identities::Identities, launch::Launch, network::Networks, sticky::FormerData, task_api::TaskApis,
+    task_config::TaskConfigs, templates::Templates, tokens::Tokens,
 };
 use host::{cgroup, cpuset::CoreBinder, env, fingerprint, leftovers::Places, node_env::NodeEnv, seeds::Seeds};
 use lifecycle::remote::node::Stored;
@@ -225,6 +225,7 @@ impl Client {
         let containment = Arc::new(Containment { drivers: drivers.clone(), places: places.clone() });
         let starter = Starter {
             hooks: vec![
+                Arc::new(Displaced { present: Box::new(Here(allocs.clone())) }),
                 Arc::new(former),
                 Arc::new(Directories { store: store.clone() }),
                 api.clone(),

@@ -130,6 +130,7 @@ pub fn decide(state: &State, nodes: &BTreeSet<NodeId>, stamp: Stamp, ids: &mut I
                 description: why::MIGRATING.to_owned(),
                 client_status: None,
                 followup_eval_id: EvalId::NIL,
+                preempted_by: AllocId::NIL,
             }));
         }
         for alloc in &others {

@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use model::{AllocMetric, Evaluation, Job, StoreIndex, TimestampNs, Trigger, diff::JobDiff, plan::DesiredUpdates};
+use model::{
+    AllocMetric, Allocation, Evaluation, Job, StoreIndex, TimestampNs, Trigger, diff::JobDiff, plan::DesiredUpdates,
+};
 use state::{Batch, Change, State};
 
 use crate::{Ids, Stamp, jobs::eval_of};
@@ -21,6 +23,8 @@ pub struct PlanJob {
 pub struct PlanPreview {
     /// Counts by group.
     pub desired_updates: BTreeMap<Arc<str>, DesiredUpdates>,
+    /// Allocations of other jobs that would be displaced.
+    pub displaced: Vec<Arc<Allocation>>,
     /// Groups without room.
     pub failed_groups: BTreeMap<Arc<str>, AllocMetric>,
     /// Index of the registered job; 0 = it is new.
@@ -42,7 +46,7 @@ pub struct PlanPreview {
 pub fn preview(
     state: &State,
     PlanJob { mut job, diff }: PlanJob,
-    most: u32,
+    most_of_a_job: u32,
     (now, seed): (TimestampNs, u64),
     ids: &mut Ids<'_>,
 ) -> Result<PlanPreview, String> {
@@ -62,9 +66,12 @@ pub fn preview(
     let decision = match job.is_template() {
         true => model::plan::Decision::default(),
         false => {
-            scheduler::schedule_within(&imagined, &eval, stamp.now, seed, most).map_err(|error| error.to_string())?
+            let bounds = scheduler::Bounds { most_of_a_job, ..scheduler::Bounds::default() };
+            scheduler::schedule_within(&imagined, &eval, stamp.now, seed, bounds).map_err(|error| error.to_string())?
         }
     };
+    let displaced = decision.plan.stops.iter().filter(|stop| !stop.preempted_by.is_nil());
+    let displaced = displaced.filter_map(|stop| state.alloc(stop.id).cloned()).collect();
     let diff = diff.then(|| {
         let before = known.as_deref();
         let mut diff = model::diff::diff(before, Some(&job), true);
@@ -73,6 +80,7 @@ pub fn preview(
     });
     Ok(PlanPreview {
         desired_updates: decision.annotations,
+        displaced,
         failed_groups: decision.failed_groups,
         job_modify_index: known.map_or(0, |job| job.job_modify_index),
         created_evals: decision.new_evals,

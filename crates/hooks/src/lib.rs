@@ -18,6 +18,7 @@ pub mod collectors;
 pub mod containment;
 pub mod directories;
 pub mod discovery;
+pub mod displaced;
 pub mod drivers;
 mod files;
 pub mod hook;

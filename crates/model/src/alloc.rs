@@ -134,6 +134,9 @@ pub struct Allocation {
     /// Incarnations of its remote tasks, by task name.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub remote: Map<Arc<str>, IncarnationId>,
+    /// What it has displaced, or what has displaced it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preemption: Option<Box<Preemption>>,
     /// Index of its creation.
     pub create_index: StoreIndex,
     /// Index of its last change.
@@ -146,7 +149,27 @@ pub struct Allocation {
     pub modify_time: TimestampNs,
 }
 
+/// An allocation's part in preemption: a job of higher priority got the room of others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct Preemption {
+    /// The allocations that were displaced for it, all of its node.
+    pub preempted_allocations: Vec<AllocId>,
+    /// The allocation that it was displaced for; nil = it was not.
+    pub preempted_by_allocation: AllocId,
+}
+
 impl Allocation {
+    /// The allocations that were displaced for it.
+    #[must_use]
+    pub fn preempted(&self) -> &[AllocId] {
+        self.preemption.as_ref().map_or(&[], |p| &p.preempted_allocations)
+    }
+    /// The allocation that it was displaced for; nil = it was not.
+    #[must_use]
+    pub fn preempted_by(&self) -> AllocId {
+        self.preemption.as_ref().map_or(AllocId::NIL, |p| p.preempted_by_allocation)
+    }
     /// The job's full name.
     #[must_use]
     pub fn job_key(&self) -> JobKey {

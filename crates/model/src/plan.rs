@@ -24,6 +24,8 @@ pub struct PlannedStop {
     pub client_status: Option<ClientStatus>,
     /// Evaluation that will reschedule it.
     pub followup_eval_id: EvalId,
+    /// The allocation of the same plan that it is displaced for; nil = it is stopped.
+    pub preempted_by: AllocId,
 }
 
 /// A proposal. The applier commits what still fits, or nothing of it when `all_at_once`.
@@ -97,6 +99,9 @@ pub struct Decision {
     pub failed_groups: BTreeMap<Arc<str>, AllocMetric>,
     /// Allocations of each group still to be placed.
     pub queued: BTreeMap<Arc<str>, i64>,
+    /// One evaluation for each job that loses allocations to this plan: to be created with the part of the plan that
+    /// displaces them.
+    pub displaced: Vec<Evaluation>,
     /// What would be done, by group (dry run).
     pub annotations: BTreeMap<Arc<str>, DesiredUpdates>,
 }

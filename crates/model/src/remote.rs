@@ -373,6 +373,9 @@ pub struct RemoteTask {
     pub port_map: Map<Text, i32>,
     /// When the instance started.
     pub started_at: TimestampNs,
+    /// What the instance waits for while it is being created, in the provider's words ("ImagePullBackOff: …"); empty =
+    /// the provider says nothing.
+    pub waiting: Text,
     /// Restarts so far: they belong to the task, not to a node.
     pub restarts: u64,
     /// Start of the present restart interval; 0 = it begins with the next end.
@@ -493,6 +496,9 @@ pub struct RemoteReport {
     pub port_map: BTreeMap<String, i32>,
     /// Start of the instance.
     pub started_at: TimestampNs,
+    /// What an instance that is being created waits for, in the provider's words.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub waiting: String,
     /// The provider has let the instance go after an acknowledgement (or has nothing to let go).
     pub forgotten: bool,
     /// Not 0: the provider has refused this node's epoch because it has accepted this higher one.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::StoreIndex;
+use crate::{ids::StoreIndex, job::job_type};
 
 /// Scheduler settings, `/v1/operator/scheduler/configuration`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,7 +42,7 @@ impl Default for SchedulerConfig {
     }
 }
 
-/// Which kinds of job may displace others. None may in this release: all of it is off.
+/// Which kinds of job may displace allocations of lower priority where no node has room for theirs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct PreemptionConfig {
@@ -57,21 +57,14 @@ pub struct PreemptionConfig {
 }
 
 impl PreemptionConfig {
-    /// The name of the first switch that is on.
+    /// Whether jobs of this type may displace others.
     #[must_use]
-    pub fn switched_on(&self) -> Option<&'static str> {
-        let Self {
-            system_scheduler_enabled,
-            sys_batch_scheduler_enabled,
-            batch_scheduler_enabled,
-            service_scheduler_enabled,
-        } = self;
-        let switches = [
-            (system_scheduler_enabled, "SystemSchedulerEnabled"),
-            (sys_batch_scheduler_enabled, "SysBatchSchedulerEnabled"),
-            (batch_scheduler_enabled, "BatchSchedulerEnabled"),
-            (service_scheduler_enabled, "ServiceSchedulerEnabled"),
-        ];
-        switches.into_iter().find_map(|(on, name)| on.then_some(name))
+    pub fn allows(&self, kind: &str) -> bool {
+        match kind {
+            job_type::SYSTEM => self.system_scheduler_enabled,
+            job_type::SYSBATCH => self.sys_batch_scheduler_enabled,
+            job_type::BATCH => self.batch_scheduler_enabled,
+            _ => self.service_scheduler_enabled,
+        }
     }
 }

@@ -230,7 +230,7 @@ fn listed(i: ListedInstance, own: &str) -> RemoteInstance {
         observed: Observed::Unknown { since: now_ns(), why: "listed without an observation".into() },
         ..Sighting::default()
     });
-    let Sighting { observed, provider_id, attributes, address, port_map, started_at } = seen;
+    let Sighting { observed, provider_id, attributes, address, port_map, started_at, waiting: _ } = seen;
     let handle = i.handle.map(model_handle);
     let owner = if i.owner == own { String::new() } else { i.owner };
     RemoteInstance {

@@ -381,6 +381,7 @@ impl RemoteLoop {
             result: order.result.clone(),
             restarts: order.restarts,
             started_at: sighting.started_at,
+            waiting: sighting.waiting,
             refused,
             stopping: order.desired == DesiredRemote::Stop,
             epoch: if order.role == RemoteRole::Manage { order.epoch } else { 0 },

@@ -348,6 +348,7 @@ impl Plain<'_> {
             address: network.address,
             port_map: network.port_map,
             started_at: nanos(seen.started_at),
+            waiting: String::new(),
         };
         Answer::Instance { handle: handle.clone(), sighting: Box::new(sighting) }
     }

@@ -43,6 +43,7 @@ pub(crate) fn sighting(o: &Observation) -> Sighting {
         },
         InstanceState::Gone => Observed::Gone,
     };
+    let waiting = if observed == Observed::Creating { o.reason.clone() } else { String::new() };
     Sighting {
         observed,
         provider_id: o.provider_id.clone(),
@@ -50,6 +51,7 @@ pub(crate) fn sighting(o: &Observation) -> Sighting {
         address: o.address.clone(),
         port_map: o.port_map.clone().into_iter().collect(),
         started_at: nanos(o.started_at.as_ref()),
+        waiting,
     }
 }
 

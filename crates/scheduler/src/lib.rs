@@ -20,6 +20,7 @@ mod outcome;
 mod overlay;
 mod place;
 mod pools;
+mod preempt;
 pub mod rank;
 pub mod reconcile;
 mod remote;
@@ -43,7 +44,7 @@ use model::{
 pub use rules::rule_mistakes;
 use state::State;
 pub use system::mixed_groups;
-pub use verify::{Verified, verify_plan};
+pub use verify::{Verified, verify_plan, without_ended};
 pub use version::{VersionConstraint, VersionRules};
 
 /// Why the scheduler cannot decide an evaluation.
@@ -64,18 +65,32 @@ pub enum SchedulerError {
 /// Default limit of a job's allocations; registrations have the same limit (`job_max_count`).
 pub const MOST_OF_A_JOB: u32 = 50_000;
 
-/// Decides on an evaluation as [`schedule_within`] does, with the default limit.
+/// What bounds a decision.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Allocations that a job has at most. The decision only counts those beyond. So a count from before there was a
+    /// limit costs neither memory nor time.
+    pub most_of_a_job: u32,
+    /// Allocations may be displaced, where the scheduler configuration says so. False while a server of an older
+    /// release could not read that.
+    pub displaces: bool,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { most_of_a_job: MOST_OF_A_JOB, displaces: true }
+    }
+}
+
+/// Decides on an evaluation as [`schedule_within`] does, with the default bounds.
 ///
 /// # Errors
 /// When the scheduler does not support the job.
 pub fn schedule(state: &State, eval: &Evaluation, now: TimestampNs, seed: u64) -> Result<Decision, SchedulerError> {
-    schedule_within(state, eval, now, seed, MOST_OF_A_JOB)
+    schedule_within(state, eval, now, seed, Bounds::default())
 }
 
 /// Decides on an evaluation. Nothing but the arguments has an influence; `seed` breaks ties and makes new ids.
-///
-/// A job has at most `most` allocations. The decision only counts those beyond. So a count from before there was a
-/// limit costs neither memory nor time.
 ///
 /// # Errors
 /// When the scheduler does not support the job.
@@ -84,7 +99,7 @@ pub fn schedule_within(
     eval: &Evaluation,
     now: TimestampNs,
     seed: u64,
-    most: u32,
+    bounds: Bounds,
 ) -> Result<Decision, SchedulerError> {
     let key = eval.job_key();
     let job = state.job(&key).cloned();
@@ -97,7 +112,7 @@ pub fn schedule_within(
     let wanted = if system {
         system::reconcile(state, job.as_ref(), eval, now, &mut ids)
     } else {
-        reconcile::reconcile(state, job.as_ref(), eval, now, most, &mut ids)
+        reconcile::reconcile(state, job.as_ref(), eval, now, bounds.most_of_a_job, &mut ids)
     };
     let mut decision = Decision {
         plan: Plan {
@@ -110,7 +125,7 @@ pub fn schedule_within(
         },
         ..Decision::default()
     };
-    place::place(state, eval, job.as_ref(), wanted, now, &mut ids, &mut decision);
+    place::place(state, eval, job.as_ref(), wanted, now, bounds.displaces, &mut ids, &mut decision);
     Ok(decision)
 }
 

@@ -60,6 +60,18 @@ impl NetworkAsk {
         plain.then(|| u32::try_from(self.dynamic).unwrap_or(u32::MAX))
     }
 
+    /// The fixed ports that are asked for, with the node's addresses; None = the node itself has reserved one of them, or
+    /// has no such address.
+    pub(crate) fn fixed_at<'n>(&self, node: &'n NodeCapacity) -> Option<Vec<(&'n str, u16)>> {
+        let wanted = self.fixed.iter().filter(|p| !p.ignore_collision);
+        wanted
+            .map(|p| {
+                let (ip, port) = (node.address(&p.host_network)?, u16::try_from(p.value).ok()?);
+                (!node.port_reserved(ip, port)).then_some((ip, port))
+            })
+            .collect()
+    }
+
     /// Whether the node can grant everything. The error is the exhausted dimension.
     pub(crate) fn fits(&self, node: &NodeCapacity, taken: &PortSet) -> Result<(), String> {
         for p in &self.fixed {

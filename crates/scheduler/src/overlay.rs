@@ -100,6 +100,11 @@ impl<'a> Overlay<'a> {
         self.change(alloc, false)
     }
 
+    /// Whether the plan stops or displaces that allocation.
+    pub(crate) fn has_removed(&self, id: AllocId) -> bool {
+        self.removed.contains(&id)
+    }
+
     /// Cores in use. Computed when a group requests cores, which is rare.
     pub(crate) fn cores(&self, slot: NodeSlot) -> BTreeSet<u16> {
         let Some(node) = self.fleet.node(slot) else { return BTreeSet::new() };

@@ -3,10 +3,13 @@
 mod context;
 mod group;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use context::{Blocked, Context, JobUse, Progress, counts};
-use group::GroupPlacer;
+use group::{Displaced, GroupPlacer};
 use model::{
     eval::{EvalStatus, Evaluation, Trigger},
     ids::{AllocId, DeploymentId, EvalId, TimestampNs},
@@ -29,6 +32,7 @@ pub(crate) fn place(
     job: Option<&Arc<Job>>,
     wanted: Wanted,
     now: TimestampNs,
+    displaces: bool,
     ids: &mut Ids,
     decision: &mut Decision,
 ) {
@@ -57,11 +61,13 @@ pub(crate) fn place(
     if groups.is_empty() && nowhere.is_empty() {
         return;
     }
-    let cx = Context { state, eval, job, now };
+    let displaces = displaces && state.scheduler_config().preemption_config.allows(&job.kind);
+    let cx = Context { state, eval, job, now, displaces };
     let mut progress = Progress {
         overlay: Overlay::new(state),
         job_use: JobUse::new(state, &eval.job_key()),
         room: Room::of(state, &job.namespace),
+        displaced: Displaced::default(),
     };
     for name in nowhere {
         let Some(group) = job.group(&name) else { continue };
@@ -102,11 +108,32 @@ pub(crate) fn place(
         }
     } else {
         decision.plan.stops.append(&mut paired);
+        decision.displaced = displaced_evals(state, eval, &progress.displaced.stops, ids);
+        decision.plan.stops.append(&mut progress.displaced.stops);
     }
     // A group without any possible node waits for no room: a change of nodes triggers the next look.
     if decision.queued.values().any(|n| *n > 0) {
         decision.new_evals.push(blocked_eval(state, eval, job, blocked, decision, ids));
     }
+}
+
+/// One evaluation for each job that loses allocations: it looks for room elsewhere.
+fn displaced_evals(state: &State, eval: &Evaluation, stops: &[PlannedStop], ids: &mut Ids) -> Vec<Evaluation> {
+    let jobs: BTreeSet<_> = stops.iter().filter_map(|stop| state.alloc(stop.id)).map(|a| a.job_key()).collect();
+    let jobs = jobs.iter().filter_map(|key| state.job(key));
+    jobs.map(|job| Evaluation {
+        id: EvalId(ids.uuid()),
+        namespace: job.namespace.clone(),
+        priority: job.priority,
+        kind: job.kind.clone(),
+        trigger: Trigger::Preemption,
+        job_id: job.id.clone(),
+        job_modify_index: job.modify_index,
+        status: EvalStatus::Pending,
+        previous_eval: eval.id,
+        ..Evaluation::default()
+    })
+    .collect()
 }
 
 fn release(state: &State, id: AllocId, progress: &mut Progress<'_>) {
@@ -131,6 +158,7 @@ fn place_group<'a>(
     decision: &mut Decision,
 ) {
     let Some(group) = cx.job.group(&wanted.group) else { return };
+    let displaced_before = progress.displaced.stops.len();
     let mut placer = GroupPlacer::new(cx, group, wanted, progress, ids);
     let mut failed = 0;
     for request in &wanted.requests {
@@ -157,6 +185,10 @@ fn place_group<'a>(
         decision.failed_groups.insert(group.name.clone(), why);
         blocked.limited |= placer.limited();
         placer.eligibility(blocked);
+    }
+    let displaced = progress.displaced.stops.len() - displaced_before;
+    if displaced > 0 {
+        decision.annotations.entry(group.name.clone()).or_default().preemptions += displaced as u64;
     }
 }
 

@@ -13,7 +13,7 @@ use model::{
     alloc::Allocation,
     ids::{AllocId, NodeId},
     node::{Node, NodeStatus},
-    plan::Plan,
+    plan::{Plan, PlannedStop},
 };
 use state::{NodeCapacity, NodeUse, State};
 
@@ -77,7 +77,23 @@ fn without(plan: &Plan, refused: &BTreeMap<NodeId, String>) -> Plan {
     let replaced: HashSet<AllocId> =
         plan.placements.values().flatten().map(|a| a.previous_allocation).filter(|p| !p.is_nil()).collect();
     left.stops.retain(|s| s.client_status.is_some() || !replaced.contains(&s.id) || placed.contains(&s.id));
+    // Nobody is displaced for an allocation that does not come.
+    let coming: HashSet<AllocId> = left.placements.values().flatten().map(|a| a.id).collect();
+    left.stops.retain(|s| s.preempted_by.is_nil() || coming.contains(&s.preempted_by));
     left
+}
+
+/// Leaves out of a plan that is about to be committed the displacement of what has ended meanwhile: its room is free.
+pub fn without_ended(state: &State, plan: &mut Plan) {
+    let over = |s: &PlannedStop| !s.preempted_by.is_nil() && state.alloc(s.id).is_none_or(|a| a.terminal());
+    let gone: HashSet<AllocId> = plan.stops.iter().filter(|s| over(s)).map(|s| s.id).collect();
+    if gone.is_empty() {
+        return;
+    }
+    plan.stops.retain(|s| !gone.contains(&s.id));
+    for preemption in plan.placements.values_mut().flatten().filter_map(|a| a.preemption.as_mut()) {
+        preemption.preempted_allocations.retain(|id| !gone.contains(id));
+    }
 }
 
 fn check_node(

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use access::{Capability, HostVolumeCapability, Need};
 use api::shapes::{
-    IndexResponse, JobDeregisterResponse, JobDispatchRequest, JobDispatchResponse, JobEvaluateRequest, JobParseRequest,
-    JobPlanRequest, JobPlanResponse, JobRegisterRequest, JobRegisterResponse, JobRevertRequest, JobStabilityRequest,
-    JobSubmission, JobValidateRequest, JobValidateResponse, PeriodicForceResponse, PlanAnnotations, ScaleRequest,
-    eval_detail,
+    AllocListStub, IndexResponse, JobDeregisterResponse, JobDispatchRequest, JobDispatchResponse, JobEvaluateRequest,
+    JobParseRequest, JobPlanRequest, JobPlanResponse, JobRegisterRequest, JobRegisterResponse, JobRevertRequest,
+    JobStabilityRequest, JobSubmission, JobValidateRequest, JobValidateResponse, PeriodicForceResponse,
+    PlanAnnotations, ScaleRequest, eval_detail,
 };
 use model::{Job, Namespace, dispatch::Dispatch, job::job_type};
 use server::{
@@ -290,7 +290,7 @@ pub(crate) async fn plan(ctx: Unchecked) -> Result<Reply, HttpError> {
     let response = JobPlanResponse {
         annotations: Some(PlanAnnotations {
             desired_tg_updates: preview.desired_updates,
-            preempted_allocs: Vec::new(),
+            preempted_allocs: preview.displaced.iter().map(|a| AllocListStub::new(a, false, false)).collect(),
         }),
         failed_tg_allocs: preview.failed_groups,
         next_periodic_launch: launch.map(|at| at.to_string()),

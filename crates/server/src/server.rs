@@ -330,6 +330,7 @@ impl Server {
             queue: inner.queue.clone(),
             samples: inner.samples.clone(),
             counts: inner.plans.clone(),
+            store: inner.store.clone(),
             most_of_a_job: inner.config.most_of_a_job(),
         });
         runner.progress().starts(&loops::WORKERS);

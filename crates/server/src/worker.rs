@@ -5,6 +5,7 @@
 //! decided again on the state that the rest has led to.
 
 use std::{
+    collections::BTreeSet,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -13,8 +14,9 @@ use std::{
 };
 
 use control::evaluations::give_up;
-use model::{EvalStatus, Evaluation, Plan, Trigger, plan::Decision};
+use model::{EvalStatus, Evaluation, JobKey, Plan, TimestampNs, Trigger, plan::Decision};
 use state::{Batch, Change, State};
+use store::Store;
 
 use crate::{
     broker::{Broker, Delivery},
@@ -57,6 +59,7 @@ pub(crate) struct Worker {
     pub(crate) queue: CommitQueue,
     pub(crate) samples: Arc<Samples>,
     pub(crate) counts: Arc<PlanCounts>,
+    pub(crate) store: Arc<dyn Store>,
     /// Allocations that a job is given at most.
     pub(crate) most_of_a_job: u32,
 }
@@ -86,8 +89,10 @@ impl Worker {
                 _ => return Ok(()),
             };
             let begun = Instant::now();
+            let displaces = self.store.format() >= state::PREEMPTION;
+            let bounds = scheduler::Bounds { most_of_a_job: self.most_of_a_job, displaces };
             let decided = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                scheduler::schedule_within(&state, &eval, now_ns(), seed(), self.most_of_a_job)
+                scheduler::schedule_within(&state, &eval, now_ns(), seed(), bounds)
             }));
             let decision = match decided {
                 Ok(Ok(decision)) => decision,
@@ -132,16 +137,21 @@ impl Worker {
             let complete = refused.is_none();
             // Made while the decision is whole: the plan itself is moved into the commit.
             let done = complete.then(|| scheduler::completed(&eval, &decision));
-            let plan = match refused {
+            let mut plan = match refused {
                 None => decision.plan,
                 Some(rest) => {
                     own.counts.partial.fetch_add(1, Ordering::Relaxed);
                     rest
                 }
             };
+            scheduler::without_ended(state, &mut plan);
+            let displaced = displaced(state, &plan, decision.displaced, stamp.now);
             if !plan.is_no_op() {
                 own.counts.committed.fetch_add(1, Ordering::Relaxed);
                 batch.push(Change::ApplyPlan(Box::new(plan)));
+            }
+            if !displaced.is_empty() {
+                batch.push(Change::UpsertEvals(displaced));
             }
             if let Some(done) = done {
                 let mut evals = decision.new_evals;
@@ -192,6 +202,17 @@ impl Worker {
         });
         applied.await
     }
+}
+
+/// The evaluations of those jobs that lose allocations to a plan.
+fn displaced(state: &State, plan: &Plan, mut evals: Vec<Evaluation>, now: TimestampNs) -> Vec<Evaluation> {
+    let gone = plan.stops.iter().filter(|stop| !stop.preempted_by.is_nil());
+    let jobs: BTreeSet<JobKey> = gone.filter_map(|stop| state.alloc(stop.id)).map(|alloc| alloc.job_key()).collect();
+    evals.retain(|eval| jobs.contains(&eval.job_key()));
+    for eval in &mut evals {
+        (eval.create_time, eval.modify_time) = (now, now);
+    }
+    evals
 }
 
 /// What is left of a plan of which a part no longer fits; None when all of it does. A plan that was made on this very

@@ -60,6 +60,7 @@ pub(crate) mod tag {
     pub(crate) const CREATE_TIME: u8 = 31;
     pub(crate) const MODIFY_TIME: u8 = 32;
     pub(crate) const ALLOC_STATES: u8 = 33;
+    pub(crate) const PREEMPTION: u8 = 34;
 }
 
 pub(crate) const DESIRED: [DesiredStatus; 3] = [DesiredStatus::Run, DesiredStatus::Stop, DesiredStatus::Evict];
@@ -142,6 +143,7 @@ fn alloc_row(entry: &AllocEntry) -> Vec<u8> {
         network_status,
         alloc_states,
         remote,
+        preemption,
         create_index,
         modify_index,
         alloc_modify_index,
@@ -184,6 +186,7 @@ fn alloc_row(entry: &AllocEntry) -> Vec<u8> {
     f.json(tag::NETWORK_STATUS, network_status);
     f.json(tag::ALLOC_STATES, alloc_states);
     f.json(tag::REMOTE, remote);
+    f.json(tag::PREEMPTION, preemption);
     f.number(tag::CREATE_INDEX, *create_index);
     f.number(tag::MODIFY_INDEX, *modify_index);
     f.number(tag::ALLOC_MODIFY_INDEX, *alloc_modify_index);

@@ -20,11 +20,15 @@ use serde::{Deserialize, Serialize};
 /// [`crate::Table::since`] says so.
 pub type Format = u32;
 
+/// 3: allocations that were displaced, or for which others were (tag 34).
 /// The formats that this release reads. It writes each of them.
-pub const FORMATS: Versions = Versions { lowest: 1, highest: 2 };
+pub const FORMATS: Versions = Versions { lowest: 1, highest: 3 };
 
 /// The format from which on the state may hold variables and keys that encrypt them.
 pub const VARIABLES: Format = 2;
+
+/// The format from which on allocations may displace others.
+pub const PREEMPTION: Format = 3;
 
 /// The versions of something that a server knows: all from the lowest to the highest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -14,7 +14,6 @@ use model::{
     records::{JobScalingEvents, JobSummary, NamespaceRecord, NodePool, Submission},
     remote::RemoteTask,
     resources::AllocatedResources,
-    scheduler_config::{PreemptionConfig, SchedulerConfig},
     service::ServiceRegistration,
     signing::SigningKey,
     variables::{Variable, VariableKey},
@@ -249,10 +248,7 @@ impl Loader {
                 Object::ScalingEvents(e)
             }
             Table::SchedulerConfig => {
-                // Older servers stored switches without effect; a client that writes back what it reads would be
-                // refused.
-                let preemption_config = PreemptionConfig::default();
-                s.scheduler_config = Arc::new(SchedulerConfig { preemption_config, ..read::<SchedulerConfig>(value)? });
+                s.scheduler_config = Arc::new(read(value)?);
                 Object::SchedulerConfig(s.scheduler_config.clone())
             }
             Table::SigningKeys => {
@@ -448,6 +444,7 @@ impl Loader {
                 tag::RESCHEDULE => a.reschedule_tracker = read(bytes)?,
                 tag::NETWORK_STATUS => a.network_status = read(bytes)?,
                 tag::ALLOC_STATES => a.alloc_states = read(bytes)?,
+                tag::PREEMPTION => a.preemption = read(bytes)?,
                 tag::REMOTE => {
                     let remote: model::Map<Arc<str>, _> = read(bytes)?;
                     a.remote = remote.into_iter().map(|(k, v)| (self.names.get(&k), v)).collect();

@@ -16,7 +16,7 @@ use model::{
     node::Node,
     records::{JobScalingEvents, JobSummary, NamespaceRecord, NamespaceUse, NodePool, Submission},
     remote::RemoteTask,
-    scheduler_config::SchedulerConfig,
+    scheduler_config::{PreemptionConfig, SchedulerConfig},
     service::ServiceRegistration,
     signing::SigningKey,
     variables::{Variable, VariableKey},
@@ -252,6 +252,8 @@ impl State {
             namespace_use: OrdMap::new(),
             pools: pools.into_iter().map(|p| (p.name.clone(), p)).collect(),
             scheduler_config: Arc::new(SchedulerConfig {
+                // As in Nomad, until somebody says otherwise.
+                preemption_config: PreemptionConfig { system_scheduler_enabled: true, ..PreemptionConfig::default() },
                 create_index: FIRST_INDEX,
                 modify_index: FIRST_INDEX,
                 ..SchedulerConfig::default()

@@ -348,6 +348,7 @@ fn plan(
             description: "stopped".into(),
             client_status: lost.then_some(ClientStatus::Lost),
             followup_eval_id: EvalId::NIL,
+            preempted_by: AllocId::NIL,
         });
     }
     vec![Change::ApplyPlan(Box::new(p))]

@@ -8,13 +8,13 @@ use std::{
     time::Instant,
 };
 
-use anyhow::Result;
-use serde_json::Value;
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
 
 use super::members::Members;
 use crate::{
     interop::cluster::{self, Role},
-    local,
+    local::{self, until},
 };
 
 /// Which agent, and where its program is.
@@ -67,6 +67,8 @@ pub(crate) struct Agent {
     _members: Option<Members>,
     /// Keeps its connections: what is measured is the agent, not how fast it accepts.
     http: ureq::Agent,
+    /// Secret of a management token; empty: the agent is open.
+    secret: String,
 }
 
 /// Connections that are kept, and so how many requests are worth sending at once.
@@ -75,17 +77,40 @@ pub(crate) const CONNECTIONS: usize = 4;
 impl Agent {
     /// Starts a dev agent (server and node in one) and waits for its node.
     pub(crate) fn start(kind: Kind) -> Result<Self> {
-        let name = format!("bench-{}", kind.name.replace(' ', "-"));
+        let agent = Self::launch(kind, "", "")?;
+        agent.wait_for_node()?;
+        Ok(agent)
+    }
+
+    /// Starts a dev agent with access control and its first token, and waits for its node.
+    pub(crate) fn start_closed(kind: Kind) -> Result<Self> {
+        let mut agent = Self::launch(kind, "-closed", "acl {\n  enabled = true\n}\n")?;
+        let first = until("the first token", local::BOUND, || agent.put("/v1/acl/bootstrap", &json!({})).map(Some))?;
+        agent.secret = first["SecretID"].as_str().context("a first token without a secret")?.to_owned();
+        until("a ready node", local::BOUND, || {
+            let nodes = agent.get("/v1/nodes")?;
+            Ok(nodes.as_array().is_some_and(|all| all.iter().any(|node| node["Status"] == "ready")).then_some(()))
+        })?;
+        Ok(agent)
+    }
+
+    fn launch(kind: Kind, suffix: &str, settings: &str) -> Result<Self> {
+        let name = format!("bench-{}{suffix}", kind.name.replace(' ', "-"));
         let members = (kind.name == "on etcd").then(Members::start).transpose()?;
-        let more = members.as_ref().map(Members::settings).unwrap_or_default();
+        let more = members.as_ref().map(Members::settings).unwrap_or_default() + settings;
         let process = match kind.name {
-            "nomad" => cluster::Agent::start_configured(&kind.program, &name, stock_config)?,
+            "nomad" => cluster::Agent::start_configured(&kind.program, &name, |ports, dir| {
+                stock_config(ports, dir) + settings
+            })?,
             _ => cluster::Agent::start_program(&kind.program, &name, Role::Both, &more)?,
         };
         let connections = ureq::Agent::config_builder().max_idle_connections_per_host(CONNECTIONS).build();
-        let agent = Self { kind, process, _members: members, http: connections.into() };
-        agent.wait_for_node()?;
-        Ok(agent)
+        Ok(Self { kind, process, _members: members, http: connections.into(), secret: String::new() })
+    }
+
+    /// Secret of a token that may do everything; empty where none is needed.
+    pub(crate) fn secret(&self) -> &str {
+        &self.secret
     }
 
     /// Which one it is.
@@ -115,15 +140,29 @@ impl Agent {
     }
     /// GET.
     pub(crate) fn get(&self, path: &str) -> Result<Value> {
-        Ok(self.http.get(self.url(path)).call()?.body_mut().with_config().limit(u64::MAX).read_json()?)
+        Ok(self
+            .http
+            .get(self.url(path))
+            .header("X-Nomad-Token", &self.secret)
+            .call()?
+            .body_mut()
+            .with_config()
+            .limit(u64::MAX)
+            .read_json()?)
     }
     /// PUT.
     pub(crate) fn put(&self, path: &str, body: &Value) -> Result<Value> {
-        Ok(self.http.put(self.url(path)).send_json(body)?.body_mut().read_json()?)
+        Ok(self
+            .http
+            .put(self.url(path))
+            .header("X-Nomad-Token", &self.secret)
+            .send_json(body)?
+            .body_mut()
+            .read_json()?)
     }
     /// DELETE.
     pub(crate) fn delete(&self, path: &str) -> Result<Value> {
-        Ok(self.http.delete(self.url(path)).call()?.body_mut().read_json()?)
+        Ok(self.http.delete(self.url(path)).header("X-Nomad-Token", &self.secret).call()?.body_mut().read_json()?)
     }
     /// Lines of an endless answer.
     pub(crate) fn lines(&self, path: &str) -> Result<impl Iterator<Item = std::io::Result<String>> + Send + 'static> {

@@ -5,14 +5,17 @@
 //! Both are driven by the same requests over the same HTTP API. Figures are medians with their spread; nothing here is
 //! asserted: the table is the result.
 
+mod access;
 mod agent;
 mod drivers;
+mod load;
 mod measure;
 mod members;
 mod remote;
 mod scale;
 mod sessions;
 mod table;
+mod variables;
 mod volume;
 
 use anyhow::{Result, bail};
@@ -37,6 +40,8 @@ const BENCHES: &[Bench] = &[
     ("drivers", drivers::drivers),
     ("placements", measure::placements),
     ("leases", measure::leases),
+    ("access", access::access),
+    ("variables", variables::variables),
     ("remote", remote::remote),
     ("remote-scale", remote::scale),
 ];

@@ -288,11 +288,16 @@ fn ends(server: &Agent, cluster: &Cluster) -> Result<()> {
     // A pod that waits is being created, and a stop ends it.
     let config = json!({"image": "peer.test/no-such-image:1", "image_pull_policy": "Never"});
     server.submit(&Job::new("waits", "service", "kubernetes", config).undeployed().body())?;
-    until(
-        "a pod that waits",
-        BOUND,
-        || Ok((remote::record(server)?["Observed"]["State"] == "Creating").then_some(())),
-    )?;
+    until("a pod that waits, and why", BOUND, || {
+        let record = remote::record(server)?;
+        let waits = record["Waiting"].as_str().is_some_and(|why| why.contains("ErrImageNeverPull"));
+        Ok((record["Observed"]["State"] == "Creating" && waits).then_some(()))
+    })?;
+    let alloc = until("its allocation", BOUND, || server.alloc("waits", "pending"))?;
+    until("its task's event", BOUND, || {
+        let said = |event: &Value| event.to_string().contains("ErrImageNeverPull");
+        Ok(server.events(&alloc)?.iter().any(said).then_some(()))
+    })?;
     server.delete("/v1/job/waits")?;
     cluster.until_empty()?;
     server.until_no_record()

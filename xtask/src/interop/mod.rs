@@ -41,6 +41,7 @@ mod stock_nomad;
 mod stock_suites;
 mod stock_tls;
 mod suite;
+mod terraform;
 mod three_servers;
 mod ui;
 mod vm;
@@ -206,6 +207,11 @@ const CHECKS: &[Check] = &[
         "the stock end-to-end tests that need no cloud, unedited, with the stock command line and with ours",
         stock_e2e::check,
     ),
+    (
+        "terraform",
+        "the acceptance tests of the Terraform provider, unedited, with a real Terraform, against an agent with ACLs",
+        terraform::check,
+    ),
     ("stock-cli", "Nomad's own command line works with a Drover agent", stock_cli::check),
     (
         "stock-tls",
@@ -230,6 +236,7 @@ const CHECKS: &[Check] = &[
 const BY_NAME: &[(&str, &str)] = &[
     ("kubernetes", "its peer is built from some hundred modules, and not every registry has been seen to serve them"),
     ("identity-verifier", "not every registry has been seen to serve the module of go-oidc"),
+    ("terraform", "no registry serves the provider, so TERRAFORM_PROVIDER_SOURCE has to name a checkout of it"),
 ];
 
 /// The check that only computes, while all others wait for processes most of the time: it runs beside them.

@@ -104,8 +104,8 @@ impl AllocListStub {
             followup_eval_id: a.followup_eval_id,
             next_allocation: a.next_allocation,
             reschedule_tracker: a.reschedule_tracker.clone(),
-            preempted_allocations: Vec::new(),
-            preempted_by_allocation: AllocId::NIL,
+            preempted_allocations: a.preempted().to_vec(),
+            preempted_by_allocation: a.preempted_by(),
             create_index: a.create_index,
             modify_index: a.modify_index,
             create_time: a.create_time,
@@ -165,8 +165,8 @@ impl AllocExtra {
                 .iter()
                 .map(|(name, t)| (name.clone(), plain(t.cpu.cpu_shares, t.memory.memory_mb, 0, &t.networks)))
                 .collect(),
-            preempted_allocations: Vec::new(),
-            preempted_by_allocation: AllocId::NIL,
+            preempted_allocations: a.preempted().to_vec(),
+            preempted_by_allocation: a.preempted_by(),
             remote_tasks,
         }
     }

@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     audit,
     cluster::{self, Cluster},
-    config::SchedulerDefaults,
+    config::{PreemptionDefaults, SchedulerDefaults},
     exposure::{Listener, exposed},
     follow_log::LogFollowers,
     follow_state::{Following, Stale, contacts},
@@ -268,11 +268,24 @@ pub(super) async fn set_up_scheduler(server: &Server, defaults: Option<Scheduler
         memory_oversubscription_enabled: defaults.memory_oversubscription_enabled,
         reject_job_registration: defaults.reject_job_registration,
         pause_eval_broker: defaults.pause_eval_broker,
+        preemption_config: preemption(&defaults.preemption_config, &now.preemption_config),
         ..(*now).clone()
     };
     let request = server::requests::SetSchedulerConfig { config, cas: Some(now.modify_index) };
     server.handle().set_scheduler_config(request).await.context("could not apply server.default_scheduler_config")?;
     Ok(())
+}
+
+fn preemption(
+    said: &PreemptionDefaults,
+    now: &model::scheduler_config::PreemptionConfig,
+) -> model::scheduler_config::PreemptionConfig {
+    model::scheduler_config::PreemptionConfig {
+        system_scheduler_enabled: said.system_scheduler_enabled.unwrap_or(now.system_scheduler_enabled),
+        sys_batch_scheduler_enabled: said.sysbatch_scheduler_enabled.unwrap_or(now.sys_batch_scheduler_enabled),
+        batch_scheduler_enabled: said.batch_scheduler_enabled.unwrap_or(now.batch_scheduler_enabled),
+        service_scheduler_enabled: said.service_scheduler_enabled.unwrap_or(now.service_scheduler_enabled),
+    }
 }
 
 async fn failed(server: Option<&Server>, among: Option<&cluster::Running>) -> String {

@@ -247,6 +247,22 @@ pub(crate) struct SchedulerDefaults {
     pub(crate) reject_job_registration: bool,
     /// No evaluation is handed out.
     pub(crate) pause_eval_broker: bool,
+    /// Which kinds of job may displace others.
+    pub(crate) preemption_config: PreemptionDefaults,
+}
+
+/// Which kinds of job may displace others, until somebody sets it. What is not said is as in a cluster without the block.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct PreemptionDefaults {
+    /// System jobs.
+    pub(crate) system_scheduler_enabled: Option<bool>,
+    /// Sysbatch jobs.
+    pub(crate) sysbatch_scheduler_enabled: Option<bool>,
+    /// Batch jobs.
+    pub(crate) batch_scheduler_enabled: Option<bool>,
+    /// Service jobs.
+    pub(crate) service_scheduler_enabled: Option<bool>,
 }
 
 /// Node part.

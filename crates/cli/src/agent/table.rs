@@ -85,9 +85,6 @@ const METRICS: &str = "the metrics that it selects are not part of this release"
 const NO_FETCH: &str = "artifacts are not fetched that way";
 const NO_SOURCE: &str = "templates have no such source in this release";
 const CLOUD: &str = "there are no fingerprints of cloud providers in this release";
-const PREEMPTION: &str = "nothing is displaced in this release";
-/// It is what a stock server does by itself, so it stands in files whose author has not asked for anything.
-const NO_ROOM: &str = "nothing is displaced in this release: a system job that finds no room on a node waits for it";
 const REPORTING: &str = "Drover reports nothing to anyone";
 
 /// The table.
@@ -198,10 +195,10 @@ pub(crate) const TABLE: &[Row] = &[
     row("server.default_scheduler_config.node_limit_for_feasibility_checks", Int, Idle("the scheduler looks at as \
         many nodes as it needs")),
     row("server.default_scheduler_config.preemption_config", Block, Works),
-    row("server.default_scheduler_config.preemption_config.system_scheduler_enabled", Bool, Idle(NO_ROOM)),
-    row("server.default_scheduler_config.preemption_config.sysbatch_scheduler_enabled", Bool, Refused(PREEMPTION)),
-    row("server.default_scheduler_config.preemption_config.batch_scheduler_enabled", Bool, Refused(PREEMPTION)),
-    row("server.default_scheduler_config.preemption_config.service_scheduler_enabled", Bool, Refused(PREEMPTION)),
+    row("server.default_scheduler_config.preemption_config.system_scheduler_enabled", Bool, Works),
+    row("server.default_scheduler_config.preemption_config.sysbatch_scheduler_enabled", Bool, Works),
+    row("server.default_scheduler_config.preemption_config.batch_scheduler_enabled", Bool, Works),
+    row("server.default_scheduler_config.preemption_config.service_scheduler_enabled", Bool, Works),
     row("server.encrypt", Text, Works),
     row("server.protocol_version", Int, Idle(GOSSIP)),
     row("server.raft_protocol", Int, Idle(RAFT)),

@@ -448,6 +448,7 @@ pub(crate) fn summary(t: &RemoteTaskView, shape: &Shape) -> Vec<(&'static str, S
         Observed::Exited { reason, at, .. } => {
             format!("{} at {} {reason}", observed(&t.observed), when::stamp(*at))
         }
+        Observed::Creating if !t.waiting.is_empty() => format!("{}: {}", observed(&t.observed), t.waiting),
         other => observed(other),
     };
     let managed = match &t.extra.manager_name {

@@ -38,6 +38,7 @@ mod operator;
 mod page;
 mod pauses;
 mod plugins;
+mod preemption;
 mod reference;
 mod remote;
 mod remote_checks;

@@ -125,6 +125,7 @@ impl World {
             description: "alloc is being migrated".to_owned(),
             client_status: None,
             followup_eval_id: model::EvalId::NIL,
+            preempted_by: AllocId::NIL,
         };
         self.apply(Change::ApplyPlan(Box::new(model::Plan { stops: vec![stop], ..model::Plan::default() })));
     }

@@ -99,6 +99,7 @@ impl World {
                 description: String::new(),
                 client_status: None,
                 followup_eval_id: EvalId::NIL,
+                preempted_by: AllocId::NIL,
             };
             self.apply(Change::ApplyPlan(Box::new(Plan { stops: vec![stop], ..Plan::default() })));
             self.place(id.0.as_u128() - 0xa000 + 4, 2);

@@ -151,6 +151,8 @@ pub struct RemoteView {
     pub restarts: u64,
     /// When the instance started.
     pub started_at: TimestampNs,
+    /// What an instance that is being created waits for, in the provider's words.
+    pub waiting: String,
     /// Why the driver refuses the instance; empty = it does not.
     pub refused: String,
     /// The servers want it stopped.

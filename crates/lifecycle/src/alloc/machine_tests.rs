@@ -450,6 +450,22 @@ fn view(observed: Observed, verdict: RemoteVerdict) -> Event {
 }
 
 #[test]
+fn what_a_remote_instance_waits_for_is_told_once() {
+    let (mut p, _) = Play::begin(remote(), S);
+    let mut told = |waiting: &str, at| {
+        let view = RemoteView { observed: Observed::Creating, waiting: waiting.to_owned(), ..RemoteView::default() };
+        p.apply(Event::Remote { task: "t".into(), view: Box::new(view) }, at * S);
+        let events = &p.machine.update().task_states["t"].events;
+        events.iter().filter(|e| e.kind == "Driver").map(|e| e.display_message.to_string()).collect::<Vec<_>>()
+    };
+    let (pull, pause) = ("The instance is being created: no such image", "The instance is being created: a pause");
+    assert!(told("", 2).is_empty());
+    assert_eq!(told("no such image", 3), [pull]);
+    assert_eq!(told("a pause", 4), [pull, pause]);
+    assert_eq!(told("no such image", 5), [pull, pause]);
+}
+
+#[test]
 fn a_remote_task_follows_sightings_and_verdicts() {
     let exit = RemoteExit { code: 3, at: 5 * S, ..RemoteExit::default() };
     let ended = |verdict| {

@@ -37,6 +37,8 @@ pub struct Sighting {
     pub port_map: std::collections::BTreeMap<String, i32>,
     /// Start, 0 = unknown.
     pub started_at: TimestampNs,
+    /// What an instance that is being created waits for, in the provider's words; empty = it says nothing.
+    pub waiting: String,
 }
 
 /// A call to the driver. All but the read-only ones carry the epoch (rule 4).
@@ -715,7 +717,7 @@ impl Work<'_> {
     fn report(&mut self) {
         let Some(order) = &self.s.order else { return };
         let l = &self.s.local;
-        let Sighting { observed, provider_id, attributes, address, port_map, started_at } =
+        let Sighting { observed, provider_id, attributes, address, port_map, started_at, waiting } =
             l.sighting.clone().unwrap_or_default();
         let report = RemoteReport {
             slot: self.key.clone(),
@@ -731,6 +733,7 @@ impl Work<'_> {
             address,
             port_map,
             started_at,
+            waiting,
             forgotten: l.forgotten,
             refused: l.refused.clone(),
             stale_epoch: l.stale_epoch,

@@ -142,6 +142,20 @@ impl Work {
         }
     }
 
+    /// What the instance waits for, while that is all that is known of it.
+    fn wait_for(&mut self, report: &RemoteReport) {
+        let waiting = if self.r.observed == Observed::Creating { &*report.waiting } else { "" };
+        if *self.r.waiting == *waiting {
+            return;
+        }
+        self.r.waiting = waiting.into();
+        // Providers alternate between reasons (a failed pull, the pause before the next): each is told once.
+        let text = format!("being created: {waiting}");
+        if !waiting.is_empty() && !self.r.history.iter().any(|event| *event.message == *text) {
+            self.changed(text);
+        }
+    }
+
     fn observe(&mut self, report: &RemoteReport, role: RemoteRole) {
         if self.r.observed.ended() {
             // The end is a fact; a late or repeated observation cannot undo it nor count it twice.
@@ -198,5 +212,6 @@ impl Work {
                 }
             }
         }
+        self.wait_for(report);
     }
 }

@@ -293,6 +293,7 @@ pub(super) fn install(r: &mut RemoteTask, wanted: &RemoteWanted, manager: Manage
     r.address.clear();
     r.port_map.clear();
     r.started_at = 0;
+    r.waiting = Text::default();
     if !keep_counters {
         r.restarts = 0;
         r.restart_window_start = cx.now;

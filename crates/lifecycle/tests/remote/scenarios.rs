@@ -654,6 +654,31 @@ fn a31_a_handle_over_the_limit_is_refused_and_absence_erases_nothing() {
 }
 
 #[test]
+fn what_an_instance_waits_for_is_kept_until_it_runs_and_each_reason_is_told_once() {
+    let mut r = running(Config::default()).records[&0].clone();
+    r.observed = Observed::Intended;
+    let mut report = |observed, waiting: &str| {
+        let report = RemoteReport {
+            slot: slot_key(0),
+            incarnation: r.incarnation,
+            epoch: r.epoch,
+            provider: "fake".to_owned(),
+            observed,
+            waiting: waiting.to_owned(),
+            ..RemoteReport::default()
+        };
+        let event = Event::Report { from: node_id(0), report: Box::new(report) };
+        r = transition(&slot_key(0), Some(&r), &event, cx()).record.expect("it goes on");
+        let told = r.history.iter().filter(|event| event.message.starts_with("being created: ")).count();
+        (r.waiting.to_string(), told)
+    };
+    for (waiting, told) in [("", 0), ("a pull has failed", 1), ("the next pull waits", 2), ("a pull has failed", 2)] {
+        assert_eq!(report(Observed::Creating, waiting), (waiting.to_owned(), told));
+    }
+    assert_eq!(report(Observed::Running, "late words"), (String::new(), 2));
+}
+
+#[test]
 fn a34_a_stop_that_errs_is_retried_and_never_done_before_it_is_gone() {
     let mut w = running(Config::default());
     w.apply(&Action::StopJob);

@@ -14,6 +14,7 @@ use model::{
 };
 use state::State;
 
+use super::group::Displaced;
 use crate::{limits::Room, overlay::Overlay};
 
 /// The classes of nodes that could take the blocked requests; a change there wakes the evaluation.
@@ -32,6 +33,8 @@ pub(crate) struct Context<'a> {
     pub(crate) eval: &'a Evaluation,
     pub(crate) job: &'a Arc<Job>,
     pub(crate) now: TimestampNs,
+    /// Where no node has room, allocations of jobs with a lower priority may be displaced.
+    pub(crate) displaces: bool,
 }
 
 /// What the plan under way has taken so far.
@@ -40,6 +43,7 @@ pub(crate) struct Progress<'a> {
     pub(crate) job_use: JobUse,
     /// None = the namespace has no limits.
     pub(crate) room: Option<Room>,
+    pub(crate) displaced: Displaced,
 }
 
 /// Number of a snapshot's allocations by slot of their node.

@@ -1,5 +1,7 @@
 //! The requests of one group.
 
+mod displace;
+
 use std::{borrow::Cow, sync::Arc};
 
 use model::{
@@ -12,6 +14,9 @@ use model::{
     records::NamespaceUse,
     resources::{AllocatedCpu, AllocatedMemory, AllocatedResources, AllocatedShared, AllocatedTask},
 };
+
+pub(super) use displace::Displaced;
+use displace::Rooms;
 
 use super::context::{Blocked, Context, JobUse, Progress};
 use crate::{
@@ -93,6 +98,9 @@ pub(super) struct GroupPlacer<'a, 'o> {
     room: &'o mut Option<Room>,
     /// Why its limits left no room for a placement.
     limit: Option<String>,
+    /// What the plan displaces, and where more could be.
+    displaced: &'o mut Displaced,
+    rooms: Rooms,
 }
 
 impl<'a, 'o> GroupPlacer<'a, 'o> {
@@ -104,7 +112,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         ids: &'o mut Ids,
     ) -> Self {
         let Context { state, job, .. } = cx;
-        let Progress { overlay, job_use, room } = progress;
+        let Progress { overlay, job_use, room, displaced } = progress;
         let fleet = overlay.fleet;
         let rules = GroupRules::new(state, job, group);
         let spreads: Vec<_> = job.spreads.iter().chain(&group.spreads).collect();
@@ -146,6 +154,8 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             any_remote: false,
             room,
             limit: None,
+            displaced,
+            rooms: Rooms::default(),
         };
         p.find_candidates();
         p
@@ -469,7 +479,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         let preferred = r.previous.as_ref().filter(|_| self.sticky).and_then(|p| self.overlay.fleet.slot(p.node_id));
         let special = !needs.is_empty() || !r.penalty.is_empty() || preferred.is_some() || r.among.is_some();
         if !special && self.exhausted {
-            return None;
+            return self.displace(r, &needs, &carried);
         }
         // An existing instance already has its room at the provider.
         let adopting = !needs.is_empty();
@@ -495,7 +505,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             };
             let Some(i) = best else {
                 self.exhausted |= !special;
-                return None;
+                return self.displace(r, &needs, &carried);
             };
             let slot = self.ranking.candidates[i].slot;
             if !adopting

@@ -223,6 +223,7 @@ pub(crate) fn stop(a: &Allocation, description: &str, client_status: Option<Clie
         description: description.to_owned(),
         client_status,
         followup_eval_id: EvalId::NIL,
+        preempted_by: AllocId::NIL,
     }
 }
 

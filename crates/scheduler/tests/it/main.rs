@@ -4,6 +4,7 @@ mod canaries;
 mod disconnect;
 mod feasibility;
 mod limits;
+mod preemption;
 mod properties;
 mod ranking;
 mod reconciling;

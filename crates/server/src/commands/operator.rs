@@ -20,7 +20,7 @@ impl ServerHandle {
     /// Changes the scheduler's settings.
     ///
     /// # Errors
-    /// When a setting has no such value, or asks for preemption.
+    /// When a setting has no such value.
     pub async fn set_scheduler_config(&self, request: SetSchedulerConfig) -> Result<SchedulerConfigSet, ServerError> {
         let SetSchedulerConfig { mut config, cas } = request;
         if config.scheduler_algorithm.is_empty() {
@@ -30,12 +30,6 @@ impl ServerHandle {
             return Err(ServerError::invalid(format!(
                 "invalid scheduler algorithm {:?}: it is binpack or spread",
                 config.scheduler_algorithm
-            )));
-        }
-        if let Some(switch) = config.preemption_config.switched_on() {
-            return Err(ServerError::invalid(format!(
-                "PreemptionConfig.{switch} cannot be true: no job displaces another in this release; set it to false, \
-                    or leave it out"
             )));
         }
         self.decide(move |state, stamp, _| {

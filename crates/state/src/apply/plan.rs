@@ -49,7 +49,12 @@ impl Applier<'_> {
     fn stop_alloc(&mut self, stop: &PlannedStop) {
         let Some(entry) = self.state.allocs.get(&stop.id) else { return };
         let mut alloc = Allocation::clone(&entry.alloc);
-        alloc.desired_status = DesiredStatus::Stop;
+        if stop.preempted_by.is_nil() {
+            alloc.desired_status = DesiredStatus::Stop;
+        } else {
+            alloc.desired_status = DesiredStatus::Evict;
+            alloc.preemption.get_or_insert_default().preempted_by_allocation = stop.preempted_by;
+        }
         alloc.desired_description = stop.description.as_str().into();
         if let Some(status) = stop.client_status {
             alloc.client_status = status;

@@ -81,17 +81,20 @@ fn only_decisions_say_how_many_wait() {
 }
 
 #[test]
-fn stored_switches_of_preemption_are_off() {
-    let value = br#"{"SchedulerAlgorithm":"spread","PreemptionConfig":{"SystemSchedulerEnabled":true}}"#.to_vec();
+fn switches_of_preemption_are_kept_and_system_jobs_may_by_default() {
+    let fresh = State::new();
+    assert!(fresh.scheduler_config().preemption_config.allows("system"), "as in Nomad");
+    assert!(!["service", "batch", "sysbatch"].iter().any(|k| fresh.scheduler_config().preemption_config.allows(k)));
+    let value = br#"{"SchedulerAlgorithm":"spread","PreemptionConfig":{"BatchSchedulerEnabled":true}}"#.to_vec();
     let mut disk = Disk::default();
     let mut s = State::new();
     let set = apply(&mut s, vec![Change::SetSchedulerConfig(Default::default())]);
-    assert_eq!(s.scheduler_config().preemption_config.switched_on(), None, "by default as well");
     disk.write(set.rows(&s));
     let key = disk.0.keys().find(|(t, _)| *t == Table::SchedulerConfig).expect("written").clone();
     disk.0.insert(key, value);
     let config = disk.load().scheduler_config().clone();
-    assert_eq!((config.scheduler_algorithm.as_str(), config.preemption_config.switched_on()), ("spread", None));
+    let preemption = &config.preemption_config;
+    assert_eq!((preemption.allows("batch"), preemption.allows("system")), (true, false));
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! `drover job plan`.
 
-use std::process::ExitCode;
+use std::{collections::BTreeMap, process::ExitCode};
 
 use anyhow::{Context, Result};
 use api::{
     call,
     go_json::from_value,
-    shapes::{JobPlanRequest, JobPlanResponse},
+    shapes::{AllocListStub, JobPlanRequest, JobPlanResponse},
 };
 use model::diff::{DiffType, JobDiff};
 use serde_json::Value;
@@ -18,7 +18,8 @@ use crate::{
         job_file::{JobFile, JobFileArgs},
         placement,
     },
-    failure, output,
+    failure,
+    output::{self, Table},
 };
 
 /// Arguments of `job plan`.
@@ -100,6 +101,7 @@ async fn plan(args: Plan) -> Result<bool> {
             output::line(&format!("  {text}"));
         }
     }
+    displaced(plan.annotations.as_ref().map_or(&[], |annotations| &annotations.preempted_allocs));
     if let Some(launch) = &plan.next_periodic_launch {
         let next = super::periodic::next_launch_at(launch, crate::when::now_ns());
         output::line(&format!("- If submitted now, next periodic launch would be at {next}."));
@@ -116,11 +118,59 @@ async fn plan(args: Plan) -> Result<bool> {
     Ok(changes(&plan))
 }
 
+/// Displaced allocations that are named each; more are counted by job.
+const NAMED: usize = 10;
+
+/// Says which allocations of other jobs would be displaced.
+fn displaced(allocs: &[AllocListStub]) {
+    if allocs.is_empty() {
+        return;
+    }
+    output::heading("Preemptions:");
+    displaced_table(allocs).print();
+    output::line("");
+}
+
+fn displaced_table(allocs: &[AllocListStub]) -> Table {
+    if allocs.len() <= NAMED {
+        let mut table = Table::new(["Alloc ID", "Job ID", "Task Group"]);
+        for alloc in allocs {
+            table.row([alloc.id.to_string(), alloc.job_id.to_string(), alloc.task_group.to_string()]);
+        }
+        return table;
+    }
+    let mut table = Table::new(["Job ID", "Namespace", "Job Type", "Preemptions"]);
+    let mut jobs: BTreeMap<_, usize> = BTreeMap::new();
+    for alloc in allocs {
+        *jobs.entry((alloc.job_id.as_str(), alloc.namespace.as_str(), &*alloc.job_type)).or_default() += 1;
+    }
+    for ((job, namespace, kind), n) in jobs {
+        table.row([job, namespace, kind, &n.to_string()]);
+    }
+    table
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn few_displaced_allocations_are_named_and_many_are_counted_by_job() {
+        let alloc = |job: &str| AllocListStub {
+            job_id: model::JobId::from(job),
+            namespace: "default".into(),
+            job_type: "batch".into(),
+            task_group: "g".into(),
+            ..AllocListStub::default()
+        };
+        let mut allocs = vec![alloc("a")];
+        assert_eq!(displaced_table(&allocs).render()[0], "Alloc ID                              Job ID  Task Group");
+        allocs.extend((0..12).map(|_| alloc("b")));
+        let lines = displaced_table(&allocs).render();
+        assert_eq!(lines[1..], ["a       default    batch     1", "b       default    batch     12"]);
+    }
 
     #[test]
     fn only_what_is_created_or_destroyed_counts() {

@@ -71,6 +71,13 @@ impl Machine {
                         );
                     }
                 }
+                Observed::Creating if !view.waiting.is_empty() && before.waiting != view.waiting => {
+                    let said = format!("The instance is being created: {}", view.waiting);
+                    // Providers alternate between reasons: each is told once.
+                    if !state.events.iter().any(|event| *event.display_message == *said) {
+                        events::push(state, events::driver(now.time, &said, &BTreeMap::new()));
+                    }
+                }
                 Observed::Intended | Observed::Creating | Observed::Exited { .. } | Observed::Gone => {}
             },
             RemoteVerdict::Restarting { at, reason } => {
