@@ -289,7 +289,7 @@ impl Committer {
             Ok(applied) => applied,
             Err(error) => return tell(answers, Err(ServerError::conflict(error.to_string()))),
         };
-        let (needs, in_use) = (applied.tables.since(), self.store.format());
+        let (needs, in_use) = (applied.format(), self.store.format());
         if needs > in_use {
             return tell(answers, Err(ServerError::Format { needs, in_use }));
         }

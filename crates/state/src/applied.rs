@@ -20,6 +20,7 @@ use model::{
 };
 
 use crate::{
+    format::{Format, LIMITS, PREEMPTION},
     lineage::ClusterMeta,
     table::{Table, TableSet},
 };
@@ -44,6 +45,13 @@ impl AppliedSet {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
+    }
+    /// The format that its rows need: a server that reads no higher one does not know their table, or would ignore a
+    /// part of them that counts.
+    #[must_use]
+    pub fn format(&self) -> Format {
+        let rows = self.changes.iter().filter(|changed| !changed.deleted).map(|changed| changed.object.since());
+        rows.max().unwrap_or(1).max(self.tables.since())
     }
     pub(crate) fn put(&mut self, cause: Cause, object: Object) {
         self.tables.insert(object.table());
@@ -148,6 +156,14 @@ impl Object {
             Self::AclBindingRule(_) => Table::AclBindingRules,
             Self::OneTimeToken(_) => Table::AclOneTimeTokens,
             Self::Variable(_) => Table::Variables,
+        }
+    }
+    /// The format that its row needs, beyond that of its table.
+    fn since(&self) -> Format {
+        match self {
+            Self::Namespace(namespace) if namespace.limits.is_some() => LIMITS,
+            Self::Alloc(alloc) if alloc.preemption.is_some() => PREEMPTION,
+            _ => 1,
         }
     }
     /// The job that it belongs to.

@@ -18,14 +18,19 @@ use serde::{Deserialize, Serialize};
 ///
 /// 2: root keys that sign with RS256 and encrypt ([`model::signing`]), and the tables for which
 /// [`crate::Table::since`] says so.
+///
+/// 3: limits of namespaces, which a reader of format 2 would not keep to, and allocations that were displaced or for
+/// which others were (tag 34).
 pub type Format = u32;
 
-/// 3: allocations that were displaced, or for which others were (tag 34).
 /// The formats that this release reads. It writes each of them.
 pub const FORMATS: Versions = Versions { lowest: 1, highest: 3 };
 
 /// The format from which on the state may hold variables and keys that encrypt them.
 pub const VARIABLES: Format = 2;
+
+/// The format from which on namespaces may have limits: a leader that reads no higher one would ignore them.
+pub const LIMITS: Format = 3;
 
 /// The format from which on allocations may displace others.
 pub const PREEMPTION: Format = 3;

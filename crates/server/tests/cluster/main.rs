@@ -9,6 +9,7 @@ mod disconnect;
 mod durability;
 mod fake;
 mod follower;
+mod formats;
 mod identities;
 mod introductions;
 mod jobs;
