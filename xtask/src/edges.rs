@@ -50,11 +50,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
     // Shells around them.
     ("api", &["filter", "model", "tls"]),
     ("oidc", &["login", "tls"]),
+    ("vault", &["model", "tls"]),
     ("artifact", &[]),
     ("store", &["clock", "etcd", "model", "state", "tls"]),
     ("driver-host", &["blocking", "driver-proto", "hcl-lang", "open-files", "processes"]),
     // The node, from what it is told and what it writes down to what it does.
-    ("node-config", &["artifact", "model", "tls"]),
+    ("node-config", &["artifact", "model", "tls", "vault"]),
     ("node-record", &["api", "clock", "lifecycle", "model"]),
     (
         "host",
@@ -90,6 +91,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "remote-manager",
             "template",
             "tls",
+            "vault",
         ],
     ),
     (
@@ -107,6 +109,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "node-record",
             "remote-manager",
             "tls",
+            "vault",
         ],
     ),
     // The servers: nodes come in through the gateway, which knows nothing of what is behind it.

@@ -8,10 +8,25 @@ use std::{
 
 use driver_host::Within;
 use hooks::{
-    api_socket::ApiSocket, artifacts::Artifacts, checks::Checks, cluster_watch::ClusterWatches, collectors::Collectors,
-    containment::Containment, directories::Directories, discovery::Discovery, displaced::Displaced, drivers::Drivers,
-    identities::Identities, launch::Launch, network::Networks, sticky::FormerData, task_api::TaskApis,
-    task_config::TaskConfigs, templates::Templates, tokens::Tokens,
+    api_socket::ApiSocket,
+    artifacts::Artifacts,
+    checks::Checks,
+    cluster_watch::ClusterWatches,
+    collectors::Collectors,
+    containment::Containment,
+    directories::Directories,
+    discovery::Discovery,
+    displaced::Displaced,
+    drivers::Drivers,
+    identities::Identities,
+    launch::Launch,
+    network::Networks,
+    sticky::FormerData,
+    task_api::TaskApis,
+    task_config::TaskConfigs,
+    templates::Templates,
+    tokens::Tokens,
+    vault::{VaultTokens, Vaults},
 };
 use host::{cgroup, cpuset::CoreBinder, env, fingerprint, leftovers::Places, node_env::NodeEnv, seeds::Seeds};
 use lifecycle::remote::node::Stored;
@@ -45,6 +60,7 @@ use crate::{
     node::{NodeCommand, NodeLoop},
     session::{Connect, Session, SessionStatus},
     stats::TaskStatsCache,
+    vault_fingerprint,
 };
 
 /// What a node has around it: by default this machine.
@@ -203,7 +219,15 @@ impl Client {
             Networks { config: config.clone(), drivers: drivers.clone(), env: env.clone(), stop: stop.clone() };
         let networks = Arc::new(networks);
         let (cores, lease, outbox) = (Arc::new(cores), Lease::default(), Arc::new(Outbox::default()));
-        let watches = ClusterWatches::new(discovery.clone(), tokens.clone());
+        let vaults = Vaults::new(config.vault.clone(), config.templates.secrets_unread);
+        let watches = ClusterWatches::new(discovery.clone(), tokens.clone(), vaults.clone());
+        let vault = Arc::new(VaultTokens {
+            vaults,
+            tokens: tokens.clone(),
+            drivers: drivers.clone(),
+            watches: watches.clone(),
+            seeds: seeds.clone(),
+        });
         let task_apis = Arc::new(TaskApis::new(stop.clone()));
         let collectors = Arc::new(Collectors::new(store.clone(), config.collectors_dir(), config.executors_dir()));
         let identities = Arc::new(Identities { tokens, drivers: drivers.clone(), seeds: seeds.clone() });
@@ -232,6 +256,7 @@ impl Client {
                 networks.clone(),
                 artifacts.clone(),
                 identities.clone(),
+                vault.clone(),
                 templates.clone(),
             ],
             configs: configs.clone(),
@@ -246,6 +271,7 @@ impl Client {
             containment,
             collectors: collectors.clone(),
             api,
+            vault: vault.clone(),
             networks: networks.clone(),
             cores: cores.clone(),
             patience: config.patience.clone(),
@@ -270,6 +296,7 @@ impl Client {
             checks: Arc::new(Checks { drivers: drivers.clone(), remote: Box::new(ByManager(remote.clone())) }),
             templates,
             identities: identities.clone(),
+            vault,
             outputs: Arc::new(outputs),
             starter: Arc::new(starter),
             runs: Arc::new(runs),
@@ -366,6 +393,9 @@ impl Client {
             let _ = store.commit(forgotten).await;
         }
         node_loop.restore(origins);
+        if let Some(vault) = config.vault.clone() {
+            loops.push(tokio::spawn(vault_fingerprint::run(vault, node.clone(), stop.clone())));
+        }
         loops.push(tokio::spawn(node_loop.run()));
         cores.settle().await;
         if !around.simulated {

@@ -31,6 +31,7 @@ mod lock;
 mod node;
 mod session;
 mod stats;
+mod vault_fingerprint;
 
 pub use client::{Client, Surroundings};
 pub use error::{RequestError, StartError};
@@ -45,3 +46,4 @@ pub use node_config::{
     Patience, PluginCommand, PluginSettings, Reserved, TemplateConfig,
 };
 pub use session::Connect;
+pub use vault;

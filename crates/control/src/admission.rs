@@ -2,6 +2,7 @@
 
 mod remote;
 mod templates;
+mod vault;
 
 use lifecycle::remote::Times;
 use model::{
@@ -16,6 +17,7 @@ use state::{ALL_NODE_POOL, State};
 use crate::{Refused, extra_claims, spaces};
 
 pub use remote::undeliverable;
+pub use vault::VaultRules;
 
 /// Largest specification and source text in bytes: every server keeps them in memory, for several versions.
 const MAX_JOB_BYTES: usize = 8 * 1024 * 1024;
@@ -35,6 +37,8 @@ pub struct Rules<'a> {
     pub max_count: u32,
     /// The time zones that jobs may name.
     pub zones: Zones,
+    /// What tasks with a `vault` block get; `None` = Vault is off.
+    pub vault: Option<&'a VaultRules>,
 }
 
 /// A job that may register, with its warnings.
@@ -78,6 +82,7 @@ pub fn admit(mut job: Job, rules: &Rules<'_>) -> Result<Admitted, Refused> {
             job.id, job.region, rules.region
         )));
     }
+    let without_vault = vault::add(&mut job, rules.vault);
     add_implied_constraints(&mut job);
     let mut operands = scheduler::rule_mistakes(&job);
     let times = job.launches().map(|periodic| Schedule::of(periodic, rules.zones));
@@ -93,6 +98,9 @@ pub fn admit(mut job: Job, rules: &Rules<'_>) -> Result<Admitted, Refused> {
             return Err(Refused::Job(errors));
         }
     };
+    if !without_vault.0.is_empty() {
+        return Err(Refused::Job(without_vault));
+    }
     templates::check(&job).map_err(Refused::Job)?;
     if job.priority > rules.max_priority {
         return Err(Refused::Invalid(format!(
@@ -152,6 +160,8 @@ fn add_implied_constraints(job: &mut Job) {
                     .filter_map(|template| template.change_signal.as_deref())
                     .filter(|signal| !signal.is_empty()),
             );
+            let of_vault = task.vault.iter().filter(|vault| vault.change_mode.as_deref() == Some("signal"));
+            signals.extend(of_vault.filter_map(|vault| vault.change_signal.as_deref()).filter(|s| !s.is_empty()));
         }
         if signals.is_empty() {
             continue;

@@ -2,11 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use model::{Allocation, Job, Node, identity_rules::identities, task::Identity};
+use model::{
+    Allocation, Job, Node,
+    identity_rules::identities,
+    task::{Identity, Vault},
+    vault_rules::CLUSTER,
+};
 use state::NamespaceRecord;
 
 /// Placeholders that a value may hold, beside those of [`META`].
-const KNOWN: [&str; 11] = [
+const KNOWN: [&str; 14] = [
     "job.region",
     "job.namespace",
     "job.id",
@@ -18,6 +23,9 @@ const KNOWN: [&str; 11] = [
     "node.pool",
     "node.class",
     "task.name",
+    "vault.cluster",
+    "vault.namespace",
+    "vault.role",
 ];
 /// Begins the placeholder of an entry of the job's `meta`.
 const META: &str = "job.meta.";
@@ -35,6 +43,8 @@ pub struct Bearer<'a> {
     pub task: &'a str,
     /// The node of the allocation; of a remote task its manager. None = it is not known any more.
     pub node: Option<&'a Node>,
+    /// The task's `vault` block, where the token is one for Vault.
+    pub vault: Option<&'a Vault>,
 }
 
 /// The claims of an identity: those that its namespace requires, and the optional ones that it names. A name that the
@@ -43,12 +53,37 @@ pub struct Bearer<'a> {
 pub fn of(namespace: &NamespaceRecord, identity: &Identity, bearer: &Bearer<'_>) -> BTreeMap<String, String> {
     let optional = &namespace.optional_extra_claims;
     let named = identity.extra_claims.iter().filter_map(|name| optional.get_key_value(name));
-    namespace
-        .required_extra_claims
-        .iter()
-        .chain(named)
-        .map(|(name, value)| (name.clone(), filled(value, |placeholder| bearer.value(placeholder))))
-        .collect()
+    with_values(namespace.required_extra_claims.iter().chain(named), bearer)
+}
+
+/// These claims with the values of their placeholders.
+pub fn with_values<'a>(
+    claims: impl Iterator<Item = (&'a String, &'a String)>,
+    bearer: &Bearer<'_>,
+) -> BTreeMap<String, String> {
+    let value = |text: &String| filled(text, |placeholder| bearer.value(placeholder));
+    claims.map(|(name, text)| (name.clone(), value(text))).collect()
+}
+
+/// Mistakes in the claims that an agent's configuration gives to tokens for Vault, each in words. `field` names them.
+#[must_use]
+pub fn mistakes_of(field: &str, claims: &BTreeMap<String, String>) -> Vec<String> {
+    let mut found = Vec::new();
+    for (name, value) in claims {
+        if name.is_empty() {
+            found.push(format!("{field} has a claim without a name"));
+        }
+        filled(value, |placeholder| {
+            if !KNOWN.contains(&placeholder) && placeholder.strip_prefix(META).is_none_or(str::is_empty) {
+                found.push(format!(
+                    "{field}: ${{{placeholder}}} of {name:?} is not known; known are {}, {META}NAME",
+                    KNOWN.join(", ")
+                ));
+            }
+            None
+        });
+    }
+    found
 }
 
 impl Bearer<'_> {
@@ -67,6 +102,9 @@ impl Bearer<'_> {
             "node.pool" => of_node(|node| node.pool.to_string()),
             "node.class" => of_node(|node| node.class.to_string()),
             "task.name" => Some(self.task.to_owned()),
+            "vault.cluster" => self.vault.map(|_| CLUSTER.to_owned()),
+            "vault.namespace" => self.vault.map(|vault| vault.namespace.clone().unwrap_or_default()),
+            "vault.role" => self.vault.map(|vault| vault.role.clone()),
             other => self.job.meta.get(other.strip_prefix(META)?).cloned(),
         }
     }
@@ -98,28 +136,8 @@ fn next(text: &str) -> Option<(&str, &str, &str)> {
 
 /// Mistakes in the claims of a namespace, each in words.
 pub(crate) fn mistakes(namespace: &NamespaceRecord) -> Vec<String> {
-    let mut found = Vec::new();
-    for (field, claims) in [
-        ("required_extra_claims", &namespace.required_extra_claims),
-        ("optional_extra_claims", &namespace.optional_extra_claims),
-    ] {
-        for (name, value) in claims {
-            if name.is_empty() {
-                found.push(format!("{field} has a claim without a name"));
-            }
-            filled(value, |placeholder| {
-                if placeholder.starts_with("vault.") {
-                    found.push(format!("{field}: ${{{placeholder}}} of {name:?} has no value: jobs cannot use Vault"));
-                } else if !KNOWN.contains(&placeholder) && placeholder.strip_prefix(META).is_none_or(str::is_empty) {
-                    found.push(format!(
-                        "{field}: ${{{placeholder}}} of {name:?} is not known; known are {}, {META}NAME",
-                        KNOWN.join(", ")
-                    ));
-                }
-                None
-            });
-        }
-    }
+    let mut found = mistakes_of("required_extra_claims", &namespace.required_extra_claims);
+    found.extend(mistakes_of("optional_extra_claims", &namespace.optional_extra_claims));
     found
 }
 
@@ -194,13 +212,18 @@ mod tests {
             ..Allocation::default()
         };
         let job = Job { node_pool: "gpu".into(), meta: map(&[("team", "blue")]), ..Job::default() };
-        let bearer = Bearer { region: "global", job: &job, alloc: &alloc, task: "t", node: Some(&node) };
+        let bearer = Bearer { region: "global", job: &job, alloc: &alloc, task: "t", node: Some(&node), vault: None };
         let who =
             format!("global dev web gpu g {} {} dc1 gpu fast t blue ${{job.meta.none}} $ ${{ }}", alloc.id, node.id);
         assert_eq!(of(&space, &named(&[]), &bearer), map(&[("who", &who)]));
         assert_eq!(of(&space, &named(&["b", "gone"]), &bearer), map(&[("b", "B"), ("who", &who)]));
         let child = Job { parent_id: "parent".into(), ..job.clone() };
         let of_id = namespace(&[("job", "${job.id}"), ("node", "<${node.id}>")], &[]);
+        let vault = Vault { role: "reader".into(), ..Vault::default() };
+        let for_vault = Bearer { vault: Some(&vault), ..bearer };
+        let claims = map(&[("v", "${vault.cluster}/${vault.namespace}/${vault.role}")]);
+        assert_eq!(with_values(claims.iter(), &for_vault), map(&[("v", "default//reader")]));
+        assert_eq!(with_values(claims.iter(), &bearer), claims, "a token for somebody else");
         let lonely = Bearer { job: &child, node: None, ..bearer };
         assert_eq!(of(&of_id, &named(&[]), &lonely), map(&[("job", "parent"), ("node", "<>")]));
     }
@@ -211,7 +234,7 @@ mod tests {
         for (value, part) in [
             ("${node.name}", "${node.name} of \"c\" is not known; known are job.region"),
             ("${job.meta.}", "${job.meta.} of \"c\" is not known"),
-            ("${vault.role}", "jobs cannot use Vault"),
+            ("${vault.name}", "${vault.name} of \"c\" is not known"),
         ] {
             for space in [namespace(&[("c", value)], &[]), namespace(&[], &[("c", value)])] {
                 let found = mistakes(&space);

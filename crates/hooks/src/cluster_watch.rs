@@ -12,13 +12,14 @@ use std::{
 };
 
 use api::shapes::VariableView;
-use model::{AllocId, Namespace, ServiceRegistration, StoreIndex, canonical::DEFAULT_IDENTITY};
-use template::{ServiceName, ServicePlace, Variable, VariableMeta};
+use model::{Namespace, ServiceRegistration, StoreIndex, canonical::DEFAULT_IDENTITY};
+use template::{SecretData, SecretQuery, ServiceName, ServicePlace, Variable, VariableMeta};
 use tokio::{runtime::Handle, sync::watch, task::AbortHandle};
 
 use crate::{
     discovery::{Discovery, DiscoveryError},
     tokens::Tokens,
+    vault::{Read, Reader, SecretReader, Vaults, Wanted},
 };
 
 /// Pauses after a read that failed: the first, and the longest.
@@ -37,13 +38,21 @@ pub(crate) enum ClusterKey {
     Variable { reader: Reader, namespace: Namespace, path: String },
     /// The variables whose paths begin so.
     Variables { reader: Reader, namespace: Namespace, prefix: String },
+    /// A secret of Vault.
+    Secret { reader: Reader, query: SecretQuery },
+    /// The names of the secrets below a path.
+    SecretNames { reader: Reader, path: String },
 }
 
-/// A task that reads variables.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Reader {
-    pub(crate) alloc: AllocId,
-    pub(crate) task: String,
+impl ClusterKey {
+    /// The task whose token of Vault reads it. Such a key is read until its task is over, with or without followers:
+    /// reading it again may make another secret.
+    fn of_vault(&self) -> Option<&Reader> {
+        match self {
+            Self::Secret { reader, .. } | Self::SecretNames { reader, .. } => Some(reader),
+            _ => None,
+        }
+    }
 }
 
 /// An answer.
@@ -54,6 +63,9 @@ pub(crate) enum ClusterData {
     /// None = there is no such variable.
     Variable(Option<Variable>),
     Variables(Vec<VariableMeta>),
+    /// None = there is no such secret.
+    Secret(Option<Arc<SecretData>>),
+    SecretNames(Vec<String>),
     /// The task may not read it.
     Denied,
 }
@@ -83,6 +95,8 @@ struct Inner {
     discovery: Discovery,
     /// Where tokens come from that variables are read with.
     tokens: Tokens,
+    /// Secrets, and tokens that they are read with.
+    vaults: Vaults,
     entries: Mutex<HashMap<ClusterKey, Entry>>,
     version: watch::Sender<u64>,
 }
@@ -100,8 +114,8 @@ pub(crate) struct Following {
 
 impl ClusterWatches {
     /// Reads nothing until the first `follow`.
-    pub fn new(discovery: Discovery, tokens: Tokens) -> Self {
-        Self(Arc::new(Inner { discovery, tokens, entries: Mutex::default(), version: watch::Sender::new(0) }))
+    pub fn new(discovery: Discovery, tokens: Tokens, vaults: Vaults) -> Self {
+        Self(Arc::new(Inner { discovery, tokens, vaults, entries: Mutex::default(), version: watch::Sender::new(0) }))
     }
 
     fn entries(&self) -> MutexGuard<'_, HashMap<ClusterKey, Entry>> {
@@ -136,7 +150,8 @@ impl ClusterWatches {
         let changed = {
             let mut entries = self.entries();
             // The answer came while the last follower left.
-            let Some(entry) = entries.get_mut(key).filter(|e| e.followers > 0) else { return };
+            let wanted = |e: &&mut Entry| e.followers > 0 || key.of_vault().is_some();
+            let Some(entry) = entries.get_mut(key).filter(wanted) else { return };
             let before = entry.known.clone();
             match read {
                 Ok(data) => {
@@ -159,8 +174,45 @@ impl ClusterWatches {
         }
     }
 
+    /// Reads a secret until its task is over.
+    async fn read_secrets(self, key: ClusterKey) {
+        let (reader, wanted) = match &key {
+            ClusterKey::Secret { reader, query } => (reader, Wanted::Secret(query.clone())),
+            ClusterKey::SecretNames { reader, path } => (reader, Wanted::Names(path.clone())),
+            _ => return,
+        };
+        let spread = u64::from_le_bytes(reader.alloc.0.as_u64_pair().1.to_le_bytes());
+        let mut secret = SecretReader::new(&self.0.vaults, reader, wanted, spread);
+        loop {
+            let read = secret.next().await.map(|read| match read {
+                Read::Secret(found) => ClusterData::Secret(found.map(Arc::new)),
+                Read::Names(names) => ClusterData::SecretNames(names),
+            });
+            if let Err(error) = &read {
+                tracing::debug!(?key, error, "a secret was not read, will try again");
+            }
+            self.publish(&key, read);
+        }
+    }
+
+    /// A task is over: its secrets are read no more, and none is kept.
+    pub(crate) fn forget(&self, reader: &Reader) {
+        let theirs = |key: &ClusterKey| key.of_vault() == Some(reader);
+        self.entries().retain(|key, entry| {
+            if theirs(key)
+                && let Some(reader) = entry.reader.take()
+            {
+                reader.abort();
+            }
+            !theirs(key)
+        });
+    }
+
     /// Reads as long as the key has followers.
     async fn read(self, key: ClusterKey) {
+        if key.of_vault().is_some() {
+            return self.read_secrets(key).await;
+        }
         let mut index = 0;
         let mut pause = PAUSES.0;
         let mut token = None;
@@ -169,6 +221,7 @@ impl ClusterWatches {
                 ClusterKey::Variable { reader, .. } | ClusterKey::Variables { reader, .. } => {
                     self.variable(reader, &key, &mut token, index).await
                 }
+                ClusterKey::Secret { .. } | ClusterKey::SecretNames { .. } => return,
                 ClusterKey::Places { namespace, name, choose } => {
                     let read = self.0.discovery.chosen(namespace, name, choose.as_deref(), index).await;
                     let places = |(rows, index): (Vec<_>, _)| {
@@ -242,7 +295,7 @@ impl ClusterWatches {
                 let read = self.0.discovery.variables(&shown, namespace, prefix, index).await;
                 read.map(|(rows, index)| (ClusterData::Variables(rows.iter().map(meta).collect()), index))
             }
-            ClusterKey::Places { .. } | ClusterKey::Names { .. } => Err(DiscoveryError::NoServer),
+            _ => Err(DiscoveryError::NoServer),
         };
         match read {
             Ok(read) => {
@@ -270,8 +323,9 @@ impl Drop for Following {
         let mut entries = self.watches.entries();
         let left = entries.values().map(|e| e.left).max().unwrap_or(0) + 1;
         let Some(entry) = entries.get_mut(&self.key) else { return };
-        entry.followers -= 1;
-        if entry.followers > 0 {
+        // The task may be over, and its secrets forgotten, and asked for again.
+        entry.followers = entry.followers.saturating_sub(1);
+        if entry.followers > 0 || self.key.of_vault().is_some() {
             return;
         }
         if let Some(reader) = entry.reader.take() {
@@ -283,7 +337,7 @@ impl Drop for Following {
         if entry.former.is_none() {
             entries.remove(&self.key);
         }
-        let idle = entries.iter().filter(|(_, e)| e.followers == 0);
+        let idle = entries.iter().filter(|(k, e)| e.followers == 0 && k.of_vault().is_none());
         if idle.clone().count() > KEPT
             && let Some(oldest) = idle.min_by_key(|(_, e)| e.left).map(|(k, _)| k.clone())
         {
@@ -356,7 +410,7 @@ mod tests {
         let address = Arc::new(Mutex::new(None));
         let session = address.clone();
         let discovery = Discovery::new(String::new(), Arc::new(move || session.lock().expect("lock").clone()));
-        let watches = ClusterWatches::new(discovery, Tokens::new().0);
+        let watches = ClusterWatches::new(discovery, Tokens::new().0, Vaults::new(None, BOUND));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         *address.lock().expect("lock") = Some(listener.local_addr().expect("address").to_string());
         let state = watch::Sender::new(1_u64);

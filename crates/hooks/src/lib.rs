@@ -36,3 +36,4 @@ pub mod templates;
 mod token_record;
 pub mod tokens;
 mod users;
+pub mod vault;

@@ -10,7 +10,10 @@ use lifecycle::identities::{exposed, renew_at};
 use model::{Task, canonical::DEFAULT_IDENTITY};
 use serde::{Deserialize, Serialize};
 
-use crate::files::{Look, Root};
+use crate::{
+    files::{Look, Root},
+    vault::{VARIABLE, token},
+};
 
 /// A token of a task; times by this node's clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,6 +72,8 @@ pub enum TokenVariables {
         task_dir: PathBuf,
         /// By variable: its identity, and whether the token is renewed.
         of: BTreeMap<String, (String, bool)>,
+        /// Whether the task has a variable with its token of Vault.
+        vault: bool,
     },
 }
 
@@ -86,7 +91,8 @@ impl TokenVariables {
     pub(crate) fn of_record(task: &Task, task_dir: &Path) -> Self {
         let shown = exposed(task).filter(|i| i.env);
         let of = shown.map(|i| (variable(&i.name), (i.name.clone(), i.ttl.nanos() > 0))).collect();
-        Self::Recorded { task_dir: task_dir.to_owned(), of }
+        let vault = task.vault.as_ref().is_some_and(|vault| vault.env != Some(false));
+        Self::Recorded { task_dir: task_dir.to_owned(), of, vault }
     }
 
     /// The token in a variable; `None` when the variable holds no token. Blocking.
@@ -95,7 +101,10 @@ impl TokenVariables {
             Self::Given(tokens) => {
                 tokens.get(variable).map(|text| TokenVariable { text: Some(text.clone()), renewed: false })
             }
-            Self::Recorded { task_dir, of } => {
+            Self::Recorded { task_dir, vault: true, .. } if variable == VARIABLE => {
+                Some(TokenVariable { text: token(task_dir), renewed: true })
+            }
+            Self::Recorded { task_dir, of, .. } => {
                 let (identity, renewed) = of.get(variable)?;
                 Some(TokenVariable { text: load(task_dir).remove(identity).map(|token| token.text), renewed: *renewed })
             }

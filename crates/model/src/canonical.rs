@@ -247,6 +247,9 @@ impl Task {
         for Identity { change_signal, .. } in std::iter::once(identity).chain(&mut self.identities) {
             *change_signal = change_signal.to_uppercase();
         }
+        if let Some(signal) = self.vault.as_mut().and_then(|vault| vault.change_signal.as_mut()) {
+            *signal = signal.to_uppercase();
+        }
     }
 }
 

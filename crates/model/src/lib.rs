@@ -49,6 +49,7 @@ pub mod unsupported;
 pub mod updates;
 pub mod validate;
 pub mod variables;
+pub mod vault_rules;
 
 pub use acl::{AclPolicy, AclRole, AclRolePolicy, AclToken, AclTokenRole, JobAcl, OneTimeToken};
 pub use acl_login::{AclAuthMethod, AclAuthMethodConfig, AclBindingRule};

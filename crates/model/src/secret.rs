@@ -15,6 +15,11 @@ use zeroize::Zeroize as _;
 pub struct Secret(String);
 
 impl Secret {
+    /// None at all.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self(String::new())
+    }
     /// The text. Never write it into a log or an error.
     #[must_use]
     pub fn reveal(&self) -> &str {

@@ -283,13 +283,13 @@ impl Consul {
     }
 }
 
-/// Vault settings: kept, refused at submission until secrets are supported.
+/// The token of Vault that a task gets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, Described)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Vault {
-    /// Policies of the token.
+    /// Policies of the token: refused at submission, they belong to the role.
     pub policies: Vec<String>,
-    /// Role of the token.
+    /// Role of Vault's JWT method that the task logs in with.
     pub role: String,
     /// Namespace in Vault.
     #[job(default = "")]

@@ -20,20 +20,27 @@ pub(crate) struct Refused<T> {
     pub(crate) used: fn(&T) -> bool,
 }
 
-const NO_VAULT: &str = "there is no secrets integration yet";
 const NO_CONSUL: &str = "there is no Consul integration";
 const ONLY_CONSUL: &str = "it means something to Consul only; leave it out";
 
 pub(crate) const JOB: &[Refused<Job>] = &[
     Refused { feature: "multiregion", reason: "it is a Nomad Enterprise feature", used: |j| j.multiregion.is_some() },
     Refused { feature: "consul_token", reason: NO_CONSUL, used: |j| !j.consul_token.is_empty() },
-    Refused { feature: "vault_token", reason: NO_VAULT, used: |j| !j.vault_token.is_empty() },
+    Refused {
+        feature: "vault_token",
+        reason: "tasks log in to Vault with their workload identity, and nobody's token has a part in it; leave it out",
+        used: |j| !j.vault_token.is_empty(),
+    },
     Refused {
         feature: "ConsulNamespace",
         reason: NO_CONSUL,
         used: |j| !matches!(j.consul_namespace.as_str(), "" | "default"),
     },
-    Refused { feature: "VaultNamespace", reason: NO_VAULT, used: |j| !j.vault_namespace.is_empty() },
+    Refused {
+        feature: "VaultNamespace",
+        reason: "it belonged to the tokens of people; write namespace in the vault block of the tasks",
+        used: |j| !j.vault_namespace.is_empty(),
+    },
 ];
 
 pub(crate) const GROUP: &[Refused<TaskGroup>] = &[
@@ -109,7 +116,17 @@ pub(crate) const TASK: &[Refused<Task>] = &[
             t.templates.iter().any(|t| t.change_script.as_ref().is_some_and(|s| s.run_on_first_render == Some(true)))
         },
     },
-    Refused { feature: "vault", reason: NO_VAULT, used: |t| t.vault.is_some() },
+    Refused {
+        feature: "vault.policies",
+        reason: "tasks log in to Vault with their workload identity; give the policies to a role of Vault's JWT method, \
+            and name it as role",
+        used: |t| t.vault.as_ref().is_some_and(|v| !v.policies.is_empty()),
+    },
+    Refused {
+        feature: "vault.cluster",
+        reason: "several clusters of Vault are a Nomad Enterprise feature; leave it out",
+        used: |t| t.vault.as_ref().is_some_and(|v| !matches!(v.cluster.as_str(), "" | crate::vault_rules::CLUSTER)),
+    },
     Refused { feature: "consul", reason: NO_CONSUL, used: |t| t.consul.is_some() },
     Refused { feature: "csi_plugin", reason: "CSI volumes are not attached yet", used: |t| t.csi_plugin.is_some() },
     Refused { feature: "kind", reason: "Connect is not supported", used: |t| !t.kind.is_empty() },

@@ -20,7 +20,7 @@ use crate::{
     network::Network,
     policy::{Disconnect, Migrate, Pick, Reschedule, Restart, Update},
     task::{Lifecycle, Task},
-    template_rules, unsupported,
+    template_rules, unsupported, vault_rules,
 };
 
 /// Shortest interval of a restart policy and shortest pause of a reschedule policy.
@@ -480,7 +480,7 @@ fn check_task(g: &TaskGroup, t: &Task, e: &mut ValidationErrors) {
         inner.when(t.leader, || "a task with a lifecycle block cannot be the leader".to_owned());
         e.part("Lifecycle block validation failed", inner);
     }
-    for wrong in identity_rules::mistakes(t) {
+    for wrong in identity_rules::mistakes(t).into_iter().chain(vault_rules::mistakes(t)) {
         e.text(wrong);
     }
     names::check_actions(t, e);

@@ -79,6 +79,8 @@ pub struct ClientConfig {
     pub artifacts: ArtifactConfig,
     /// How templates are rendered.
     pub templates: TemplateConfig,
+    /// Where tasks get tokens and secrets from; None = this node has no Vault.
+    pub vault: Option<vault::Vault>,
     /// Collection of allocations that have ended.
     pub gc: GcConfig,
     /// Time between two samples of resource usage.
@@ -339,6 +341,8 @@ pub struct TemplateConfig {
     pub disable_file_sandbox: bool,
     /// How often missing data and files that templates have read are looked at.
     pub poll: Duration,
+    /// Longest time for which a secret of Vault without a lease is kept unread.
+    pub secrets_unread: Duration,
     /// Quiet time after a change and longest wait, for templates that do not say.
     pub wait: (Duration, Duration),
     /// Least quiet time and longest wait of any template that waits; `None` = as the job says.
@@ -351,6 +355,7 @@ impl Default for TemplateConfig {
             function_denylist: ["plugin", "writeToFile"].map(str::to_owned).to_vec(),
             disable_file_sandbox: false,
             poll: Duration::from_secs(3),
+            secrets_unread: Duration::from_secs(300),
             wait: (Duration::ZERO, Duration::ZERO),
             wait_bounds: (None, None),
         }
@@ -418,6 +423,7 @@ impl ClientConfig {
             options: BTreeMap::new(),
             artifacts: ArtifactConfig::default(),
             templates: TemplateConfig::default(),
+            vault: None,
             gc: GcConfig::default(),
             telemetry_interval: Duration::from_secs(1),
             max_kill_timeout: Duration::from_secs(30),

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use model::{AllocId, Allocation, Job, Namespace, TimestampNs, task::Identity};
+use model::{
+    AllocId, Allocation, Job, Namespace, TimestampNs,
+    task::{Identity, Vault},
+};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -20,6 +23,10 @@ pub struct Claims<'a> {
     nomad_job_id: &'a str,
     nomad_allocation_id: AllocId,
     nomad_task: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vault_namespace: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vault_role: Option<&'a str>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     extra_claims: BTreeMap<String, String>,
 }
@@ -34,12 +41,12 @@ enum Audience<'a> {
 
 pub(crate) const SECOND: TimestampNs = 1_000_000_000;
 
-/// The claims of a task's identity. What a job has dispatched or launched carries the id of that job, so that a rule of
+/// The claims of a task's identity; `vault` is the block of the task where the token is one for Vault. What a job has dispatched or launched carries the id of that job, so that a rule of
 /// a verifier holds for all of them.
 pub(crate) fn of<'a>(
     region: &str,
     (alloc, job): (&'a Allocation, &'a Job),
-    task: &'a str,
+    (task, vault): (&'a str, Option<&'a Vault>),
     identity: &'a Identity,
     extra_claims: BTreeMap<String, String>,
     (now, jti): (TimestampNs, Uuid),
@@ -61,6 +68,8 @@ pub(crate) fn of<'a>(
         nomad_job_id: job_id,
         nomad_allocation_id: alloc.id,
         nomad_task: task,
+        vault_namespace: vault.and_then(|vault| vault.namespace.as_deref()).filter(|text| !text.is_empty()),
+        vault_role: vault.map(|vault| vault.role.as_str()).filter(|role| !role.is_empty()),
         extra_claims,
     }
 }
@@ -88,12 +97,12 @@ mod tests {
             ..Identity::default()
         };
         let job = Job::default();
-        let with = |job: &Job, extra: BTreeMap<String, String>, identity: &Identity| {
+        let with = |job: &Job, vault: Option<&Vault>, extra: BTreeMap<String, String>, identity: &Identity| {
             let stamp = (1_000 * SECOND + 5, Uuid::from_u128(1));
-            let claims = super::of("global", (&alloc, job), "t", identity, extra, stamp);
+            let claims = super::of("global", (&alloc, job), ("t", vault), identity, extra, stamp);
             serde_json::to_value(claims).expect("JSON")
         };
-        let said = |identity: &Identity| with(&job, BTreeMap::new(), identity);
+        let said = |identity: &Identity| with(&job, None, BTreeMap::new(), identity);
         let mut wanted = json!({
             "aud": "sts", "iat": 1000, "nbf": 1000, "exp": 1061, "jti": "00000000-0000-0000-0000-000000000001",
             "sub": "global:ns:web:g:t:aws",
@@ -110,6 +119,14 @@ mod tests {
         wanted["nomad_job_id"] = json!("nightly");
         wanted["sub"] = json!("global:ns:nightly:g:t:aws");
         wanted["extra_claims"] = json!({"team": "blue"});
-        assert_eq!(with(&child, BTreeMap::from([("team".into(), "blue".into())]), &many), wanted);
+        let team = BTreeMap::from([("team".into(), "blue".into())]);
+        assert_eq!(with(&child, None, team.clone(), &many), wanted);
+        // One for Vault says what the task asks of it.
+        wanted["vault_role"] = json!("web");
+        let vault = Vault { role: "web".into(), namespace: Some(String::new()), ..Vault::default() };
+        assert_eq!(with(&child, Some(&vault), team.clone(), &many), wanted);
+        wanted["vault_namespace"] = json!("ns1");
+        let vault = Vault { namespace: Some("ns1".into()), ..vault };
+        assert_eq!(with(&child, Some(&vault), team, &many), wanted);
     }
 }

@@ -1,6 +1,6 @@
 //! The shared state of one server's sessions.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use model::ClusterId;
 use tokio_util::sync::CancellationToken;
@@ -22,6 +22,8 @@ pub struct Settings {
     pub heartbeat_interval: Duration,
     /// The secret that nodes must show; `None` = none.
     pub join: Option<JoinSecret>,
+    /// Claims of tokens for Vault (`vault.default_identity.extra_claims`), with placeholders.
+    pub vault_claims: BTreeMap<String, String>,
     /// How long the identity of a node is valid.
     pub identity_ttl: Duration,
     /// Certificates of this server; None = no TLS.

@@ -2,7 +2,7 @@
 
 use api::node_rpc::{IdentitiesSigned, SignIdentities, SignedIdentity};
 use control::extra_claims::{self, Bearer};
-use model::{AllocId, NodeId, identity_rules};
+use model::{AllocId, NodeId, identity_rules, vault_rules};
 
 use crate::{
     claims::{self, SECOND},
@@ -38,6 +38,7 @@ fn signed(gateway: &Gateway, node: NodeId, ask: &SignIdentities) -> Result<Vec<S
         alloc,
         task: &ask.task,
         node: state.node(node).map(|node| &**node),
+        vault: None,
     };
     let now = gateway.backend.now();
     ask.identities
@@ -45,9 +46,16 @@ fn signed(gateway: &Gateway, node: NodeId, ask: &SignIdentities) -> Result<Vec<S
         .map(|name| {
             let identity = identity_rules::identities(task).find(|i| i.name == *name);
             let identity = identity.ok_or_else(|| refused(format!("task {:?} has no identity {name:?}", ask.task)))?;
-            let extra = namespace.map(|namespace| extra_claims::of(namespace, identity, &bearer)).unwrap_or_default();
+            let vault = task.vault.as_ref().filter(|_| *name == vault_rules::IDENTITY);
+            let bearer = Bearer { vault, ..bearer };
+            let mut extra =
+                namespace.map(|namespace| extra_claims::of(namespace, identity, &bearer)).unwrap_or_default();
+            if vault.is_some() {
+                extra.extend(extra_claims::with_values(gateway.settings.vault_claims.iter(), &bearer));
+            }
             let stamp = (now, gateway.backend.new_id());
-            let claims = claims::of(&gateway.settings.region, (alloc, job), &ask.task, identity, extra, stamp);
+            let region = &gateway.settings.region;
+            let claims = claims::of(region, (alloc, job), (&ask.task, vault), identity, extra, stamp);
             let expires_ns = claims.exp.map_or(0, |exp| exp.saturating_mul(SECOND));
             // A full disk or another temporary failure: keys are in memory, so the node is not at fault.
             let token = gateway.backend.sign(&claims).map_err(|why| (why, true))?;

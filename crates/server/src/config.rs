@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use control::introduction::Enforcement;
+use control::{admission::VaultRules, introduction::Enforcement};
 use model::ClusterId;
 
 use crate::shared::SharedKey;
@@ -58,6 +58,8 @@ pub struct ServerConfig {
     pub event_batches: usize,
     /// Who issues workload identities (`iss`), as relying parties reach it; None = discovery is off.
     pub oidc_issuer: Option<String>,
+    /// What tasks with a `vault` block get; None = Vault is off.
+    pub vault: Option<VaultRules>,
     /// Thresholds of the collection.
     pub gc: GcConfig,
     /// When root keys are replaced and deleted.
@@ -253,6 +255,7 @@ impl Default for ServerConfig {
             failed_follow_up: Duration::from_secs(60),
             event_batches: 100,
             oidc_issuer: None,
+            vault: None,
             gc: GcConfig::default(),
             root_keys: RootKeyConfig::default(),
             sweep_interval: Duration::from_secs(60),
@@ -307,6 +310,7 @@ impl ServerConfig {
             max_priority: self.job_max_priority,
             max_count: self.job_max_count,
             zones: crate::clock::zone,
+            vault: self.vault.as_ref(),
         }
     }
 

@@ -84,6 +84,7 @@ pub(crate) fn compose(inner: &Inner, sessions: Arc<Sessions>, servers: AllServer
         lease_wait: config.lease_wait(),
         heartbeat_interval: config.heartbeat_interval,
         join: inner.join.clone(),
+        vault_claims: config.vault.as_ref().map(|vault| vault.extra_claims.clone()).unwrap_or_default(),
         identity_ttl: config.introduction.identity_ttl,
         tls: config.tls.clone(),
         acl: config.acl.enabled,

@@ -21,32 +21,23 @@ mod machine;
 mod means;
 mod parser;
 mod print;
+mod secrets;
 mod services;
 mod settings;
 mod source;
 mod value;
 mod variables;
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 pub use env_file::parse_env;
 pub use error::Error;
 pub use funcs::{REFUSED, Refused, function_names};
+pub use secrets::{SecretData, SecretQuery};
 pub use services::{ServiceName, ServicePlace, ServiceQuery};
-pub use settings::{Limits, Settings};
+pub use settings::{Limits, Settings, Syntax};
 pub use source::{Lookup, Source};
 pub use variables::{Variable, VariableMeta, VariableQuery};
-
-/// How a text is read.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Syntax {
-    /// Left delimiter; empty = `{{`.
-    pub left: String,
-    /// Right delimiter; empty = `}}`.
-    pub right: String,
-    /// Functions that may not be called.
-    pub denied: Vec<String>,
-}
 
 /// What came of a render.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,7 +65,7 @@ impl Template {
     pub fn parse(name: &str, text: &str, syntax: &Syntax) -> Result<Self, Error> {
         let or = |given: &str, default: &str| if given.is_empty() { default.to_owned() } else { given.to_owned() };
         let (left, right) = (or(&syntax.left, "{{"), or(&syntax.right, "}}"));
-        let definitions = parser::parse(text, &left, &right, &syntax.denied).map_err(|f| f.located(name, text))?;
+        let definitions = parser::parse(text, &left, &right, syntax).map_err(|f| f.located(name, text))?;
         Ok(Self { name: name.to_owned(), text: text.to_owned(), definitions })
     }
 
@@ -116,7 +107,7 @@ impl Template {
 /// For documents: nothing else is there.
 struct NoSource;
 
-const NOTHING_ELSE: &str = "only the document is here: there are no files, services or variables";
+const NOTHING_ELSE: &str = "only the document is here: there are no files, services, variables or secrets";
 
 impl Source for NoSource {
     fn env(&mut self, _: &str) -> Lookup<Option<String>> {
@@ -135,6 +126,12 @@ impl Source for NoSource {
         Lookup::Refused(NOTHING_ELSE.to_owned())
     }
     fn variables(&mut self, _: &VariableQuery) -> Lookup<Vec<VariableMeta>> {
+        Lookup::Refused(NOTHING_ELSE.to_owned())
+    }
+    fn secret(&mut self, _: &SecretQuery) -> Lookup<Option<Arc<SecretData>>> {
+        Lookup::Refused(NOTHING_ELSE.to_owned())
+    }
+    fn secret_names(&mut self, _: &str) -> Lookup<Vec<String>> {
         Lookup::Refused(NOTHING_ELSE.to_owned())
     }
 }

@@ -5,6 +5,7 @@ use crate::{
     error::Fault,
     funcs::{self, Found},
     lexer::{self, Keyword, Kind, Token},
+    settings::Syntax,
 };
 
 /// How deep blocks and parentheses may be nested.
@@ -16,8 +17,8 @@ const MAX_SOURCE: usize = 4 << 20;
 /// Most variables that are visible at one place.
 const MAX_VARIABLES: usize = 1000;
 
-/// Reads a text. `denied` are functions that may not be called here.
-pub(crate) fn parse(text: &str, left: &str, right: &str, denied: &[String]) -> Result<Definitions, Fault> {
+/// Reads a text between delimiters, with the functions that `syntax` allows.
+pub(crate) fn parse(text: &str, left: &str, right: &str, syntax: &Syntax) -> Result<Definitions, Fault> {
     if text.len() > MAX_SOURCE {
         return Err(Fault::new(0, format!("the template is longer than {} MiB", MAX_SOURCE >> 20)));
     }
@@ -25,7 +26,7 @@ pub(crate) fn parse(text: &str, left: &str, right: &str, denied: &[String]) -> R
     let mut parser = Parser {
         tokens,
         next: 0,
-        denied,
+        syntax,
         variables: vec!["$".into()],
         depth: 0,
         loops: 0,
@@ -61,7 +62,7 @@ enum Closed {
 struct Parser<'a> {
     tokens: Vec<Token>,
     next: usize,
-    denied: &'a [String],
+    syntax: &'a Syntax,
     variables: Vec<String>,
     depth: usize,
     loops: usize,
@@ -454,11 +455,15 @@ impl Parser<'_> {
     }
 
     fn function(&self, name: &str, at: usize) -> Result<&'static funcs::Function, Fault> {
-        if self.denied.iter().any(|d| d == name) {
+        if self.syntax.denied.iter().any(|d| d == name) {
             return Err(Fault::new(
                 at,
                 format!("the function {name} is denied on this node (client.template.function_denylist)"),
             ));
+        }
+        if self.syntax.without_vault && funcs::OF_VAULT.contains(&name) {
+            let why = "reads secrets with the token of a vault block, and the task has none; add vault {} to the task";
+            return Err(Fault::new(at, format!("the function {name} {why}")));
         }
         match funcs::find(name) {
             Found::Function(function) => Ok(function),

@@ -29,3 +29,16 @@ impl Default for Limits {
         Self { output: 16 << 20, allocated: 256 << 20, steps: 5_000_000, depth: 200 }
     }
 }
+
+/// How a text is read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Syntax {
+    /// Left delimiter; empty = `{{`.
+    pub left: String,
+    /// Right delimiter; empty = `}}`.
+    pub right: String,
+    /// Functions that may not be called.
+    pub denied: Vec<String>,
+    /// The task has no `vault` block, and so no token to read secrets with.
+    pub without_vault: bool,
+}

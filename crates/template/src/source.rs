@@ -1,6 +1,9 @@
 //! Where a render has its data from.
 
+use std::sync::Arc;
+
 use crate::{
+    secrets::{SecretData, SecretQuery},
     services::{ServiceName, ServicePlace, ServiceQuery},
     variables::{Variable, VariableMeta, VariableQuery},
 };
@@ -20,6 +23,10 @@ pub trait Source {
     fn variable(&mut self, query: &VariableQuery) -> Lookup<Option<Variable>>;
     /// The variables whose paths begin so; none are an answer as well.
     fn variables(&mut self, query: &VariableQuery) -> Lookup<Vec<VariableMeta>>;
+    /// A secret of Vault; `None` where there is none.
+    fn secret(&mut self, query: &SecretQuery) -> Lookup<Option<Arc<SecretData>>>;
+    /// The names of the secrets below a path; none are an answer as well.
+    fn secret_names(&mut self, path: &str) -> Lookup<Vec<String>>;
 }
 
 /// An answer of a [`Source`].

@@ -1,10 +1,12 @@
 //! Every case of golden.json, which a Go program made with text/template and consul-template: the same text, or an
 //! error in both.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 use template::{
-    Limits, Lookup, Outcome, ServiceName, ServicePlace, ServiceQuery, Settings, Source, Syntax, Template, Variable,
-    VariableMeta, VariableQuery,
+    Limits, Lookup, Outcome, SecretData, SecretQuery, ServiceName, ServicePlace, ServiceQuery, Settings, Source,
+    Syntax, Template, Variable, VariableMeta, VariableQuery,
 };
 
 struct Environment;
@@ -37,11 +39,19 @@ impl Source for Environment {
     fn variables(&mut self, _: &VariableQuery) -> Lookup<Vec<VariableMeta>> {
         Lookup::Missing
     }
+
+    fn secret(&mut self, _: &SecretQuery) -> Lookup<Option<Arc<SecretData>>> {
+        Lookup::Missing
+    }
+
+    fn secret_names(&mut self, _: &str) -> Lookup<Vec<String>> {
+        Lookup::Missing
+    }
 }
 
 fn render(case: &Value) -> Result<String, String> {
     let text = |name: &str| case[name].as_str().unwrap_or_default().to_owned();
-    let syntax = Syntax { left: text("Left"), right: text("Right"), denied: Vec::new() };
+    let syntax = Syntax { left: text("Left"), right: text("Right"), ..Syntax::default() };
     let template = Template::parse("t", &text("Template"), &syntax).map_err(|e| e.to_string())?;
     let settings = Settings { error_on_missing_key: case["Strict"] == true, now_ns: 0, limits: Limits::default() };
     match template.render(&mut Environment, &settings).map_err(|e| e.to_string())? {

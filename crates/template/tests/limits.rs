@@ -1,9 +1,11 @@
 //! No text makes the engine panic, hang or eat memory: generated texts, and those that were made to do it.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use template::{
-    Limits, Lookup, Outcome, ServiceName, ServicePlace, ServiceQuery, Settings, Source, Syntax, Template, Variable,
-    VariableMeta, VariableQuery,
+    Limits, Lookup, Outcome, SecretData, SecretQuery, ServiceName, ServicePlace, ServiceQuery, Settings, Source,
+    Syntax, Template, Variable, VariableMeta, VariableQuery,
 };
 
 struct Nothing;
@@ -62,6 +64,31 @@ impl Source for Nothing {
         match query.path.as_str() {
             "" | "nomad/" => Lookup::Known(vec![meta("nomad/jobs"), meta("nomad/jobs/web")]),
             "none" => Lookup::Known(Vec::new()),
+            _ => Lookup::Missing,
+        }
+    }
+
+    fn secret(&mut self, query: &SecretQuery) -> Lookup<Option<Arc<SecretData>>> {
+        let data = match query.path.as_str() {
+            "kv/data/db" => serde_json::json!({"data": {"user": "web", "port": 5432}, "metadata": {"version": 3}}),
+            "pki/issue/web" => serde_json::json!({"certificate": query.data.get("common_name")}),
+            "absent" => return Lookup::Known(None),
+            "theirs" => return Lookup::Refused("it is not yours".into()),
+            _ => return Lookup::Missing,
+        };
+        let data = data.as_object().cloned().unwrap_or_default();
+        Lookup::Known(Some(Arc::new(SecretData {
+            lease_id: "l".into(),
+            lease_seconds: 60,
+            data,
+            ..SecretData::default()
+        })))
+    }
+
+    fn secret_names(&mut self, path: &str) -> Lookup<Vec<String>> {
+        match path {
+            "kv" => Lookup::Known(vec!["db".into(), "team/".into()]),
+            "empty" => Lookup::Known(Vec::new()),
             _ => Lookup::Missing,
         }
     }
@@ -411,4 +438,36 @@ fn variables_are_read_from_the_source() {
         let said = render(text).expect_err(text);
         assert!(said.contains(part), "{text}: {said}");
     }
+}
+
+#[test]
+fn secrets_are_read_from_the_source() {
+    for (text, wanted) in [
+        ("{{ with secret \"kv/data/db\" }}{{ .Data.data.user }}:{{ .Data.data.port }}{{ end }}", "web:5432"),
+        ("{{ with secret \"/kv/data/db\" }}{{ .Data.metadata.version }} {{ .LeaseID }}{{ end }}", "3 l"),
+        ("{{ (secret \"kv/data/db\").LeaseDuration }}", "60"),
+        ("{{ range $k, $v := (secret \"kv/data/db\").Data.data }}{{ $k }}={{ $v }} {{ end }}", "port=5432 user=web "),
+        ("{{ with secret \"pki/issue/web\" \"common_name=a=b\" }}{{ .Data.certificate }}{{ end }}", "a=b"),
+        ("{{ range secrets \"kv/\" }}{{ . }} {{ end }}", "db team/ "),
+        ("{{ range secrets \"empty/\" }}x{{ else }}none{{ end }}", "none"),
+        ("{{ secret \"kv/data/db\" }}", "<secret>"),
+    ] {
+        assert_eq!(render(text).as_deref(), Ok(wanted), "{text}");
+    }
+    for (text, part) in [
+        ("{{ (secret \"absent\").Data.x }}", "waits for {\"secret(absent)\"}"),
+        ("{{ with secret \"later\" }}{{ end }}{{ secrets \"x\" }}", "waits for {\"secret(later)\", \"secrets(x)\"}"),
+        ("{{ secret \"theirs\" }}", "it is not yours"),
+        ("{{ secret \"a\" \"b\" }}", "what is written has the form name=value"),
+        ("{{ secret \"/\" }}", "is no path of a secret"),
+    ] {
+        let said = render(text).expect_err(text);
+        assert!(said.contains(part), "{text}: {said}");
+    }
+    let syntax = Syntax { without_vault: true, ..Syntax::default() };
+    let error = Template::parse("t", "{{ secrets \"x\" }}", &syntax).expect_err("without a token").to_string();
+    assert!(error.contains("the function secrets reads secrets with the token of a vault block"), "{error}");
+    assert!(
+        !format!("{:?}", SecretQuery { path: "p".into(), data: [("k".into(), "hush".into())].into() }).contains("hush")
+    );
 }

@@ -1,9 +1,11 @@
 //! Templates: parsed and rendered over a small world, within bounds.
 #![no_main]
 
+use std::sync::Arc;
+
 use template::{
-    Limits, Lookup, ServiceName, ServicePlace, ServiceQuery, Settings, Source, Syntax, Template, Variable,
-    VariableMeta, VariableQuery,
+    Limits, Lookup, SecretData, SecretQuery, ServiceName, ServicePlace, ServiceQuery, Settings, Source, Syntax, Template,
+    Variable, VariableMeta, VariableQuery,
 };
 
 struct World;
@@ -37,6 +39,16 @@ impl Source for World {
 
     fn variables(&mut self, query: &VariableQuery) -> Lookup<Vec<VariableMeta>> {
         Lookup::Known(vec![VariableMeta { path: query.path.clone(), ..VariableMeta::default() }])
+    }
+
+    fn secret(&mut self, query: &SecretQuery) -> Lookup<Option<Arc<SecretData>>> {
+        let data = query.data.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
+        let secret = SecretData { lease_id: query.path.clone(), data, ..SecretData::default() };
+        Lookup::Known((query.path != "none").then(|| Arc::new(secret)))
+    }
+
+    fn secret_names(&mut self, path: &str) -> Lookup<Vec<String>> {
+        Lookup::Known(vec![path.to_owned()])
     }
 }
 

@@ -150,14 +150,24 @@ impl Dialer {
     /// # Errors
     /// What cannot be used, and what to do.
     pub fn of_client(files: &ClientFiles) -> Result<Self, Error> {
+        const NAMES: ServiceSettings = ServiceSettings { ca: "-ca-cert", cert: "-client-cert", key: "-client-key" };
+        Self::of_files(files, NAMES, "-ca-path")
+    }
+
+    /// The same where the files were given by other names; `ca_path` is the one of the directory.
+    ///
+    /// # Errors
+    /// What cannot be used, and what to do.
+    pub fn of_files(files: &ClientFiles, names: ServiceSettings, ca_path: &'static str) -> Result<Self, Error> {
         let expected = if files.skip_verify {
             Expected::Anybody
         } else {
-            Expected::Dialled(Arc::new(pem::roots(&files.ca_cert, &files.ca_path)?))
+            let file = File { setting: names.ca, path: &files.ca_cert };
+            Expected::Dialled(Arc::new(pem::roots(file, File { setting: ca_path, path: &files.ca_path })?))
         };
         let own = Own {
-            certificate: File { setting: "-client-cert", path: &files.client_cert },
-            key: File { setting: "-client-key", path: &files.client_key },
+            certificate: File { setting: names.cert, path: &files.client_cert },
+            key: File { setting: names.key, path: &files.client_key },
         };
         own.dialer(expected, &files.server_name, Protocol::Http1)
     }

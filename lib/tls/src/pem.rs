@@ -65,14 +65,14 @@ impl File<'_> {
 }
 
 /// The authorities of a file or of all files of a directory, of this system where neither is named.
-pub(crate) fn roots(file: &Path, dir: &Path) -> Result<RootCertStore, Error> {
-    if !file.as_os_str().is_empty() {
-        return File { setting: "-ca-cert", path: file }.roots();
+pub(crate) fn roots(file: File<'_>, dir: File<'_>) -> Result<RootCertStore, Error> {
+    if !file.path.as_os_str().is_empty() {
+        return file.roots();
     }
+    let File { setting, path: dir } = dir;
     if dir.as_os_str().is_empty() {
         return system_roots();
     }
-    let setting = "-ca-path";
     let failed = |source| Error::Read { setting, path: dir.to_owned(), source };
     let entries = fs::read_dir(dir).and_then(|entries| entries.collect::<Result<Vec<_>, _>>()).map_err(failed)?;
     let mut paths: Vec<PathBuf> = entries.into_iter().map(|entry| entry.path()).filter(|path| path.is_file()).collect();

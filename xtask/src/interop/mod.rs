@@ -44,6 +44,7 @@ mod suite;
 mod terraform;
 mod three_servers;
 mod ui;
+mod vault;
 mod vm;
 
 use std::time::Instant;
@@ -188,6 +189,11 @@ const CHECKS: &[Check] = &[
         "go-templates",
         "Go's text/template with consul-template renders the golden cases as they are recorded",
         go_templates::check,
+    ),
+    (
+        "vault",
+        "tasks log in to an OpenBao by their identity: secrets in templates, updates, renewals, an outage, revocation",
+        vault::check,
     ),
     (
         "identity-verifier",

@@ -57,6 +57,8 @@ pub(crate) struct AgentFile {
     pub(crate) ui: Ui,
     /// Access control.
     pub(crate) acl: Acl,
+    /// Tokens and secrets of Vault for tasks.
+    pub(crate) vault: Vault,
     /// The audit log.
     pub(crate) audit: Audit,
     /// SIGINT means `client.drain_on_shutdown`.
@@ -393,6 +395,8 @@ pub(crate) struct Template {
     pub(crate) wait: Option<Wait>,
     /// Between what bounds jobs may say it.
     pub(crate) wait_bounds: Option<Wait>,
+    /// Longest time for which a secret of Vault without a lease is kept unread; 5 minutes.
+    pub(crate) vault_default_lease_duration: Option<String>,
 }
 
 /// How long changes are gathered.
@@ -545,6 +549,54 @@ pub(crate) struct Acl {
     pub(crate) token_max_expiration_ttl: Option<String>,
 }
 
+/// Tokens and secrets of Vault for tasks.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Vault {
+    /// Jobs may use Vault.
+    pub(crate) enabled: Option<bool>,
+    /// Where it answers; `https://vault.service.consul:8200`.
+    pub(crate) address: Option<String>,
+    /// Namespace of tasks that name none.
+    pub(crate) namespace: String,
+    /// Role of tasks that name none.
+    pub(crate) create_from_role: String,
+    /// Where the JWT method is mounted; `jwt-nomad`.
+    pub(crate) jwt_auth_backend_path: Option<String>,
+    /// Authorities, in one file.
+    pub(crate) ca_file: String,
+    /// Authorities, in the files of a directory.
+    pub(crate) ca_path: String,
+    /// Certificate that Vault is shown.
+    pub(crate) cert_file: String,
+    /// Its private key.
+    pub(crate) key_file: String,
+    /// Name that Vault's certificate must have, instead of the host in the address.
+    pub(crate) tls_server_name: String,
+    /// Take any certificate.
+    pub(crate) tls_skip_verify: bool,
+    /// Of tasks that bring no identity for Vault.
+    pub(crate) default_identity: Option<VaultIdentity>,
+}
+
+/// An identity that tasks log in to Vault with.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct VaultIdentity {
+    /// Audiences.
+    pub(crate) aud: Vec<String>,
+    /// The task sees the token as a variable.
+    pub(crate) env: bool,
+    /// The task sees the token as a file.
+    pub(crate) file: bool,
+    /// Path of the file.
+    pub(crate) filepath: String,
+    /// How long a token is valid.
+    pub(crate) ttl: Option<String>,
+    /// Claims of each token for Vault, by name.
+    pub(crate) extra_claims: BTreeMap<String, Value>,
+}
+
 /// The audit log.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -674,7 +726,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_honoured_is_refused_by_name_unless_it_is_off() {
-        let error = typed(json!({"vault": {"enabled": true}, "enable_syslog": true})).expect_err("refused");
+        let error = typed(json!({"server": {"non_voting_server": true}, "enable_syslog": true})).expect_err("refused");
         assert_eq!(error.len(), 2, "{error:?}");
         assert!(error.iter().any(|e| e.0.starts_with("enable_syslog is refused: ")), "{error:?}");
         typed(json!({"acl": {"enabled": false}, "consul": {"enabled": false}, "ui": {}})).expect("off is what we do");

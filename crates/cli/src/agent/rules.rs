@@ -8,15 +8,15 @@ use hcl_lang::{
     hcl1::{Node, NodeKind, Object},
     nearest,
 };
-use model::GoDuration;
+use model::{GoDuration, vault_rules::CLUSTER};
 use serde_json::{Map, Value, json};
 
 use super::{
-    config::Mistake,
+    config::{Mistake, merge},
     table::{self, Fate, Kind, Row},
 };
 
-/// Blocks whose label, where there is one, is left out: this release knows one of them.
+/// Blocks whose label, where there is one, is left out: this release knows one of them. Of Vault it is `default`.
 const LABEL_LEFT_OUT: &[&str] = &["consul", "vault"];
 
 /// What has no meaning here: the names by the reason.
@@ -209,9 +209,21 @@ fn off(value: &Value) -> bool {
 pub(crate) fn judge(tree: &Value) -> Judged {
     let mut judged = Judged { works: json!({}), notes: Notes::default(), mistakes: Vec::new() };
     if let Some(map) = tree.as_object() {
-        judged.works = judged.block(map, "", "");
+        judged.works = judged.block(&unlabelled(map), "", "");
     }
     judged
+}
+
+/// `vault "default" { … }` is `vault { … }`.
+fn unlabelled(map: &Map<String, Value>) -> Map<String, Value> {
+    let mut map = map.clone();
+    if let Some(Value::Object(vault)) = map.get_mut("vault")
+        && vault.get(CLUSTER).is_some_and(Value::is_object)
+        && let Some(labelled) = vault.remove(CLUSTER)
+    {
+        merge(map.entry("vault").or_insert_with(|| json!({})), labelled);
+    }
+    map
 }
 
 impl Judged {
@@ -222,7 +234,12 @@ impl Judged {
         for (name, value) in map {
             let (here, shown) = (join(path, name), join(shown, name));
             let Some(row) = table::find(&here) else {
-                if LABEL_LEFT_OUT.contains(&path) && value.is_object() {
+                if path == "vault" && value.is_object() {
+                    self.mistakes.push(Mistake(format!(
+                        "vault {name:?} is refused: several clusters of Vault are a feature of Nomad Enterprise; the \
+                            one that is supported is named {CLUSTER:?}"
+                    )));
+                } else if LABEL_LEFT_OUT.contains(&path) && value.is_object() {
                     self.block(value.as_object().unwrap_or(&Map::new()), path, &shown);
                 } else {
                     self.mistakes.push(Mistake(unknown(path, name).to_string()));
@@ -329,6 +346,9 @@ mod tests {
     fn sample(row: &Row) -> Value {
         if row.path == "server.authoritative_region" {
             return json!("global");
+        }
+        if row.path == "vault.name" {
+            return json!("other");
         }
         if matches!(row.fate, Fate::Only(["true"], _)) {
             return json!(false);
@@ -472,6 +492,14 @@ mod tests {
             let judged = judge(&given);
             assert!(judged.mistakes.is_empty() && judged.notes.lines().is_empty(), "{given}: {judged:?}");
         }
+    }
+
+    #[test]
+    fn vault_has_one_cluster_and_its_label_means_the_same() {
+        let judged = judge(&json!({"vault": {"address": "a", "default": {"enabled": true, "address": "b"}}}));
+        assert_eq!(judged.works, json!({"vault": {"enabled": true, "address": "b"}}), "{judged:?}");
+        let judged = judge(&json!({"vault": {"other": {"enabled": true}}}));
+        assert!(judged.mistakes[0].0.starts_with("vault \"other\" is refused: several clusters"), "{judged:?}");
     }
 
     #[test]

@@ -345,3 +345,4 @@ mod store;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod vault;

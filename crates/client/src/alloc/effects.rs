@@ -12,6 +12,7 @@ use hooks::{
     network::{Networks, hook as network},
     place::TaskPlace,
     task_config,
+    vault::VaultTokens,
 };
 use host::{cpuset::CoreBinder, leftovers, secrets};
 use lifecycle::alloc::machine::Exit;
@@ -36,6 +37,7 @@ pub(crate) struct Runs {
     pub(crate) containment: Arc<Containment>,
     pub(crate) collectors: Arc<Collectors>,
     pub(crate) api: Arc<ApiSocket>,
+    pub(crate) vault: Arc<VaultTokens>,
     pub(crate) networks: Arc<Networks>,
     pub(crate) cores: Arc<CoreBinder>,
     pub(crate) patience: Patience,
@@ -335,6 +337,7 @@ impl Runs {
 
     /// The task is dead: collector, fifos, secrets and cgroups go.
     pub(crate) async fn task_over(&self, place: &TaskPlace) {
+        self.vault.over(place).await;
         let mut released = self.collectors.end(place).await;
         self.cores.sweep().await;
         let secrets = place.task_dirs().secrets;

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use hooks::{checks::Checks, identities::Identities, network::Networks, templates::Templates};
+use hooks::{checks::Checks, identities::Identities, network::Networks, templates::Templates, vault::VaultTokens};
 use host::{cpuset::CoreBinder, node_env::NodeEnv, seeds::Seeds};
 use node_record::{outbox::Outbox, store::LocalStore};
 use remote_manager::RemoteManager;
@@ -24,6 +24,7 @@ pub(crate) struct Parts {
     pub(crate) checks: Arc<Checks>,
     pub(crate) templates: Arc<Templates>,
     pub(crate) identities: Arc<Identities>,
+    pub(crate) vault: Arc<VaultTokens>,
     pub(crate) outputs: Arc<Outputs>,
     pub(crate) starter: Arc<Starter>,
     pub(crate) runs: Arc<Runs>,

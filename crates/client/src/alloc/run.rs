@@ -639,12 +639,20 @@ impl AllocLoop {
             });
         }
         let Some(spec) = self.machine.group().and_then(|g| g.task(task)) else { return };
-        let (templates, tokens) = (!spec.templates.is_empty(), renewed(spec));
+        let (templates, tokens, vault) = (!spec.templates.is_empty(), renewed(spec), spec.vault.is_some());
         if templates {
             let templates = self.parts.templates.clone();
             let (place, run, over) = (self.place(task), run.to_owned(), over.clone());
             self.effects.spawn(async move {
                 over.run_until_cancelled(templates.watch(&place, &run)).await;
+                None
+            });
+        }
+        if vault {
+            let vault = self.parts.vault.clone();
+            let (place, run, over) = (self.place(task), run.to_owned(), over.clone());
+            self.effects.spawn(async move {
+                over.run_until_cancelled(vault.watch(&place, &run)).await;
                 None
             });
         }

@@ -16,7 +16,8 @@ pub(super) fn check(job: &Job) -> Result<(), ValidationErrors> {
     for group in &job.task_groups {
         let mut of_group = ValidationErrors::default();
         for task in &group.tasks {
-            let found = task.templates.iter().filter_map(mistake).map(Problem::Text).collect();
+            let found = task.templates.iter().filter_map(|t| mistake(t, task.vault.is_none()));
+            let found = found.map(Problem::Text).collect();
             part(&mut of_group, format!("Task {} validation failed", task.name), ValidationErrors(found));
         }
         part(&mut errors, format!("Task group {} validation failed", group.name), of_group);
@@ -30,9 +31,10 @@ fn part(into: &mut ValidationErrors, prefix: String, errors: ValidationErrors) {
     }
 }
 
-fn mistake(t: &model::task::Template) -> Option<String> {
+fn mistake(t: &model::task::Template, without_vault: bool) -> Option<String> {
     let text = |o: &Option<String>| o.clone().unwrap_or_default();
-    let syntax = Syntax { left: text(&t.left_delimiter), right: text(&t.right_delimiter), denied: Vec::new() };
+    let (left, right) = (text(&t.left_delimiter), text(&t.right_delimiter));
+    let syntax = Syntax { left, right, denied: Vec::new(), without_vault };
     Template::parse(&text(&t.destination), &text(&t.data), &syntax).err().map(|e| e.to_string())
 }
 
@@ -58,12 +60,15 @@ mod tests {
     #[test]
     fn mistakes_are_told_with_their_place() {
         assert_eq!(check(&job("port = {{ env \"NOMAD_PORT_http\" }}")), Ok(()));
-        let errors = check(&job("a\n b = {{ secret \"x\" }}\n")).expect_err("refused").flat();
+        let mut of_vault = job("a\n b = {{ secret \"x\" }}\n");
+        let errors = check(&of_vault).expect_err("refused").flat();
         assert_eq!(
             errors,
             ["Task group g validation failed: Task t validation failed: template local/app.conf line 2 column 9: \
-                    the function secret is not supported: there \
-                 is no secrets integration yet (in: b = {{ secret \"x\" }})"]
+                    the function secret reads secrets with the token of a vault block, and the task has none; add \
+                    vault {} to the task (in: b = {{ secret \"x\" }})"]
         );
+        of_vault.task_groups[0].tasks[0].vault = Some(model::task::Vault::default());
+        assert_eq!(check(&of_vault), Ok(()));
     }
 }

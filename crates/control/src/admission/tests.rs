@@ -5,7 +5,7 @@ use model::{Task, TaskGroup};
 use super::*;
 
 const RULES: Rules<'static> =
-    Rules { region: "global", default_priority: 50, max_priority: 80, max_count: 10, zones: |_| None };
+    Rules { region: "global", default_priority: 50, max_priority: 80, max_count: 10, zones: |_| None, vault: None };
 
 fn job() -> Job {
     let task = Task { name: "t".into(), driver: "mock".into(), ..Task::default() };

@@ -244,7 +244,8 @@ mod tests {
         let vars = hcl_lang::Vars { env: [("WHO".to_owned(), "me".to_owned())].into(), ..hcl_lang::Vars::default() };
         let dirs = host::dirs::AllocDirs::new(Path::new("/d"), AllocId(uuid::Uuid::from_u128(1))).task("t");
         let discovery = crate::discovery::Discovery::new("global".into(), Arc::new(|| None));
-        let watches = ClusterWatches::new(discovery, crate::tokens::Tokens::new().0);
+        let watches =
+            ClusterWatches::new(discovery, crate::tokens::Tokens::new().0, crate::vault::Vaults::new(None, TELL_AFTER));
         let reads = TaskReads::new(watches, AllocId::default(), "t", "default".into(), "global".into());
         let tokens = TokenVariables::Given([("NOMAD_TOKEN".to_owned(), "e30".to_owned())].into());
         let node = model::Node {

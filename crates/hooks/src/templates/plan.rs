@@ -18,8 +18,8 @@ use model::{Node, Task, template_rules::change_mode};
 use node_config::TemplateConfig;
 use sha2::{Digest, Sha256};
 use template::{
-    Lookup, Outcome, ServiceName, ServicePlace, ServiceQuery, Settings, Source, Syntax, Variable, VariableMeta,
-    VariableQuery,
+    Lookup, Outcome, SecretData, SecretQuery, ServiceName, ServicePlace, ServiceQuery, Settings, Source, Syntax,
+    Variable, VariableMeta, VariableQuery,
 };
 
 use super::reads::{Asked, TaskReads};
@@ -119,8 +119,8 @@ impl Plan {
         host: &Vars,
         data: TaskData,
     ) -> Result<Self, String> {
-        let templates =
-            task.templates.iter().map(|t| planned(t, config, dirs, view, host)).collect::<Result<_, _>>()?;
+        let templates = task.templates.iter().map(|t| planned(t, task.vault.is_none(), config, dirs, view, host));
+        let templates = templates.collect::<Result<_, _>>()?;
         let sandbox = !config.disable_file_sandbox;
         Ok(Self {
             templates,
@@ -138,6 +138,7 @@ impl Plan {
 
 fn planned(
     t: &model::task::Template,
+    without_vault: bool,
     config: &TemplateConfig,
     dirs: &TaskDirs,
     view: PathView,
@@ -176,6 +177,7 @@ fn planned(
             left: text(&t.left_delimiter),
             right: text(&t.right_delimiter),
             denied: config.function_denylist.clone(),
+            without_vault,
         },
         strict: t.error_on_missing_key == Some(true),
         env: t.env == Some(true),
@@ -344,6 +346,22 @@ impl Source for TaskSource<'_> {
         };
         match self.known(key).as_deref() {
             Some(ClusterData::Variables(rows)) => Lookup::Known(rows.clone()),
+            _ => Lookup::Missing,
+        }
+    }
+
+    fn secret(&mut self, query: &SecretQuery) -> Lookup<Option<Arc<SecretData>>> {
+        let key = self.plan.reads.secret(query);
+        match self.known(key).as_deref() {
+            Some(ClusterData::Secret(found)) => Lookup::Known(found.clone()),
+            _ => Lookup::Missing,
+        }
+    }
+
+    fn secret_names(&mut self, path: &str) -> Lookup<Vec<String>> {
+        let key = self.plan.reads.secret_names(path);
+        match self.known(key).as_deref() {
+            Some(ClusterData::SecretNames(names)) => Lookup::Known(names.clone()),
             _ => Lookup::Missing,
         }
     }

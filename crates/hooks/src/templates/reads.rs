@@ -6,10 +6,13 @@ use std::{
 };
 
 use model::{AllocId, Namespace};
-use template::{ServiceQuery, VariableQuery};
+use template::{SecretQuery, ServiceQuery, VariableQuery};
 use tokio::sync::watch;
 
-use crate::cluster_watch::{ClusterData, ClusterKey, ClusterWatches, Following, Known, Reader};
+use crate::{
+    cluster_watch::{ClusterData, ClusterKey, ClusterWatches, Following, Known},
+    vault::Reader,
+};
 
 /// What a template has read, with the answers; `None` = unknown yet.
 pub(super) type Asked = BTreeMap<ClusterKey, Option<Arc<ClusterData>>>;
@@ -74,6 +77,14 @@ impl TaskReads {
         self.here("variables", query.region.as_deref())?;
         let (reader, namespace) = (self.reader.clone(), self.namespace(query));
         Ok(ClusterKey::Variables { reader, namespace, prefix: query.path.clone() })
+    }
+
+    pub(super) fn secret(&self, query: &SecretQuery) -> ClusterKey {
+        ClusterKey::Secret { reader: self.reader.clone(), query: query.clone() }
+    }
+
+    pub(super) fn secret_names(&self, path: &str) -> ClusterKey {
+        ClusterKey::SecretNames { reader: self.reader.clone(), path: path.to_owned() }
     }
 
     /// The known state of a key; follows the key from now on. Needs a runtime.

@@ -22,6 +22,8 @@ pub mod kind {
     pub const IDENTITY: &str = "Identity";
     /// News about the task's templates.
     pub const TEMPLATE: &str = "Template";
+    /// News about the task's token of Vault.
+    pub const VAULT: &str = "Vault";
     /// News about the network of the task's group.
     pub const NETWORK: &str = "Network";
     /// It runs.
@@ -135,10 +137,7 @@ pub fn template(now: TimestampNs, what: &str) -> TaskEvent {
 
 /// A signal is sent because a template has changed.
 pub fn template_signaling(now: TimestampNs, signal: &str) -> TaskEvent {
-    let why = "Template re-rendered";
-    let text = format!("Task being sent signal {signal}: {why}");
-    with(event(kind::SIGNALING, text), [("task_signal", signal.to_owned()), ("task_signal_reason", why.to_owned())])
-        .at(now)
+    signaling_because(now, signal, "Template re-rendered")
 }
 
 /// News about the task's workload identities.
@@ -157,9 +156,21 @@ pub fn network(now: TimestampNs, what: &str) -> TaskEvent {
 
 /// A signal is sent because a token has been renewed.
 pub fn identity_signaling(now: TimestampNs, signal: &str, identity: &str) -> TaskEvent {
-    let why = format!("Token of identity {identity:?} renewed");
+    signaling_because(now, signal, &format!("Token of identity {identity:?} renewed"))
+}
+
+/// A signal is sent, and why.
+pub fn signaling_because(now: TimestampNs, signal: &str, why: &str) -> TaskEvent {
     let text = format!("Task being sent signal {signal}: {why}");
-    with(event(kind::SIGNALING, text), [("task_signal", signal.to_owned()), ("task_signal_reason", why)]).at(now)
+    with(event(kind::SIGNALING, text), [("task_signal", signal.to_owned()), ("task_signal_reason", why.to_owned())])
+        .at(now)
+}
+
+/// News about the task's token of Vault.
+pub fn vault(now: TimestampNs, what: &str) -> TaskEvent {
+    let mut e = with(event(kind::VAULT, what), [("message", what.to_owned())]);
+    e.message = what.to_owned();
+    e.at(now)
 }
 
 /// A check asks for a restart.

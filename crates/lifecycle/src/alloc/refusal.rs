@@ -6,7 +6,6 @@ use model::Task;
 #[must_use]
 pub fn refused(task: &Task) -> Option<String> {
     let what = [
-        (task.vault.is_some(), "vault"),
         (task.csi_plugin.is_some(), "csi_plugin"),
         (task.schedule.is_some(), "schedule"),
         (!task.resources.devices.is_empty(), "resources.device"),

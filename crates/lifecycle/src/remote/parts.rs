@@ -39,6 +39,11 @@ pub fn undeliverable(task: &Task, provider: &RemoteProvider) -> Vec<String> {
             task.resources.secrets_mb.is_some_and(|mib| mib > 0),
             "resources.secrets: the directory is the runtime's, with its own limits; leave the size out",
         ),
+        (
+            task.vault.is_some(),
+            "vault: a token is renewed by the node that holds it, and other nodes take over the management of the \
+                task; let the workload log in to Vault with the token of an identity block",
+        ),
         (files_of_node, "template.source: it is a file of a node, and the task runs elsewhere; write the text as data"),
         (
             users_of_node,

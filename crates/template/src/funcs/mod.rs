@@ -7,6 +7,7 @@ mod math;
 mod parse;
 mod refused;
 pub(crate) mod scratch;
+mod secrets;
 mod services;
 mod sprig;
 mod text;
@@ -14,12 +15,14 @@ mod variables;
 
 pub(crate) use call::{Call, Function, Runs};
 pub use refused::{REFUSED, Refused};
+pub(crate) use secrets::NAMES as OF_VAULT;
 
-const TABLES: [&[Function]; 8] = [
+const TABLES: [&[Function]; 9] = [
     builtin::TABLE,
     collections::TABLE,
     math::TABLE,
     parse::TABLE,
+    secrets::TABLE,
     services::TABLE,
     sprig::TABLE,
     text::TABLE,

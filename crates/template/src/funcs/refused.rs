@@ -39,7 +39,10 @@ pub const REFUSED: &[Refused] = &[
         ],
         reason: "there is no Consul integration",
     },
-    Refused { functions: &["secret", "secrets", "pkiCert"], reason: "there is no secrets integration yet" },
+    Refused {
+        functions: &["pkiCert"],
+        reason: "it keeps certificates in files that it reads again; use secret with common_name=…",
+    },
     Refused {
         functions: &["plugin"],
         reason: "it runs programs on the node outside of any task; run them in a prestart task",

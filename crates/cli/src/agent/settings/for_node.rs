@@ -271,6 +271,7 @@ pub(super) fn client_config(
     }
     config.stop_tasks_on_stop = dev;
     config.templates = template_config(r, &c.template);
+    config.vault = super::vault::of_node(r, &file.vault);
     config.artifacts = artifact_config(r, &c.artifact);
     config
 }
@@ -503,5 +504,7 @@ fn template_config(r: &mut Reader, t: &config::Template) -> TemplateConfig {
             bound("client.template.wait_bounds.max", bounds.max.as_deref()),
         );
     }
+    let unread = t.vault_default_lease_duration.as_deref();
+    config.secrets_unread = r.duration("client.template.vault_default_lease_duration", unread, config.secrets_unread);
     config
 }

@@ -134,6 +134,7 @@ pub(super) fn server_config(
         }
     }
     root_keys(r, s, &mut config.root_keys);
+    config.vault = super::vault::of_server(r, &file.vault);
     search(r, &s.search, &mut config.search);
     introduction(r, &s.client_introduction, &mut config.introduction);
     access(r, file, &mut config.acl);
