@@ -41,7 +41,7 @@ pub fn put_namespace(record: NamespaceRecord, stamp: Stamp) -> Result<Decided<St
     }
     for (field, given, instead) in [
         ("NodePoolConfiguration", &record.node_pool_configuration, "name node_pool in the jobs"),
-        ("VaultConfiguration", &record.vault_configuration, "jobs cannot use Vault"),
+        ("VaultConfiguration", &record.vault_configuration, "it chooses among clusters of Vault, and there is one"),
         ("ConsulConfiguration", &record.consul_configuration, "jobs cannot use Consul"),
     ] {
         if given.as_ref().is_some_and(given_json) {

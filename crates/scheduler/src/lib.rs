@@ -125,7 +125,7 @@ pub fn schedule_within(
         },
         ..Decision::default()
     };
-    place::place(state, eval, job.as_ref(), wanted, now, bounds.displaces, &mut ids, &mut decision);
+    place::place(state, eval, wanted, now, bounds.displaces, &mut ids, &mut decision);
     Ok(decision)
 }
 

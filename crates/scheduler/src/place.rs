@@ -3,10 +3,7 @@
 mod context;
 mod group;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use context::{Blocked, Context, JobUse, Progress, counts};
 use group::{Displaced, GroupPlacer};
@@ -29,7 +26,6 @@ use crate::{
 pub(crate) fn place(
     state: &State,
     eval: &Evaluation,
-    job: Option<&Arc<Job>>,
     wanted: Wanted,
     now: TimestampNs,
     displaces: bool,
@@ -56,7 +52,8 @@ pub(crate) fn place(
     for a in in_place {
         decision.plan.placements.entry(a.node_id).or_default().push(a);
     }
-    let Some(job) = job else { return };
+    let job = decision.plan.job.clone();
+    let Some(job) = &job else { return };
     decision.queued = job.task_groups.iter().map(|g| (g.name.clone(), 0)).collect();
     if groups.is_empty() && nowhere.is_empty() {
         return;

@@ -62,8 +62,12 @@ impl Vault {
     /// # Errors
     /// Which setting cannot be used, and why.
     pub fn new(settings: Settings) -> Result<Self, Unusable> {
+        Self::patient(settings, PATIENCE)
+    }
+
+    fn patient(settings: Settings, patience: Duration) -> Result<Self, Unusable> {
         let address = Address::of(&settings)?;
-        Ok(Self(Arc::new(Inner { settings, address, patience: PATIENCE })))
+        Ok(Self(Arc::new(Inner { settings, address, patience })))
     }
 
     /// How it is reached.

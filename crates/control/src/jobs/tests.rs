@@ -11,7 +11,7 @@ use crate::{
 };
 
 const RULES: Rules<'static> =
-    Rules { region: "global", default_priority: 50, max_priority: 80, max_count: 10, zones: |_| None };
+    Rules { region: "global", default_priority: 50, max_priority: 80, max_count: 10, zones: |_| None, vault: None };
 
 fn job() -> Job {
     let task = model::Task { name: "t".into(), driver: "mock".into(), ..model::Task::default() };
