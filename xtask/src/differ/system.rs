@@ -175,12 +175,12 @@ impl System {
     }
 }
 
-/// Nodes that are killed are missed soon, and busy ones are not missed. There is no preemption here, and its switches
-/// cannot be on: on the stock they are off, too.
+/// Nodes that are killed are missed soon, and busy ones are not missed. Jobs of each type may displace others.
 const SERVER: &str = "server {\n  enabled = true\n  bootstrap_expect = 1\n  min_heartbeat_ttl = \"2s\"\n  \
     heartbeat_grace = \"3s\"\n  \
                       default_scheduler_config {\n    preemption_config {\n      system_scheduler_enabled = \
-                      false\n    }\n  }\n}\n";
+                      true\n      sysbatch_scheduler_enabled = true\n      batch_scheduler_enabled = true\n      \
+                      service_scheduler_enabled = true\n    }\n  }\n}\n";
 
 fn node(lane: &str, n: usize, server: u16, dir: &Path) -> String {
     // Where everybody works there is room for everybody; elsewhere scenarios fill the nodes.

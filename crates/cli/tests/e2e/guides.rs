@@ -39,6 +39,7 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "drover operator snapshot restore",
         "needs a server that is stopped: the tests of operators restore one",
     ),
+    ("guides/vault.md", "vault ", "needs a Vault: the check `vault` of `cargo xtask interop` makes the same requests"),
     (
         "guides/several-servers.md",
         "drover operator raft transfer-leadership",

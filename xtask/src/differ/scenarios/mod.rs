@@ -3,6 +3,7 @@
 mod jobs;
 mod nodes;
 mod placement;
+mod preemption;
 mod restarts;
 mod services;
 mod steps;
@@ -22,6 +23,7 @@ pub(super) fn all() -> Vec<Scenario> {
         nodes::scenarios(),
         found,
         placement::scenarios(),
+        preemption::scenarios(),
         updates::scenarios(),
         restarts::scenarios(),
         tasks::scenarios(),

@@ -112,18 +112,17 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             "priority-of-waiting-jobs",
             [
                 run(service().count(3).task(BIG).update("max_parallel = 0")).count("running", 3),
-                run(Job::batch(TOLD).named("low").job("priority = 20").task(BIG)).look(Look::Job("low")),
-                run(Job::batch(TOLD).named("high").job("priority = 70").task(BIG)).look(Look::Job("high")),
+                run(Job::batch(TOLD).named("low").job("priority = 45").task(BIG)).look(Look::Job("low")),
+                run(Job::batch(TOLD).named("high").job("priority = 55").task(BIG)).look(Look::Job("high")),
                 Step::from(Scale("g", 2)).look(Look::Job("low")).look(Look::Job("high")),
             ],
         ),
-        // With the switches of preemption off, as they are on both systems here: ours can be switched on by nobody yet.
         Scenario::nodes(
             "system-waits-for-room",
             [
                 run(filler("!=").count(2).named("filler")).look(Look::Job("filler")),
                 run(filler("=")).count("running", 1),
-                run(Job::system().named("high").job("priority = 80").task(BIG)).look(Look::Job("high")),
+                run(Job::system().named("high").job("priority = 25").task(BIG)).look(Look::Job("high")),
                 stop().look(Look::Job("high")),
             ],
         ),
