@@ -368,7 +368,7 @@ pub struct RemoteTask {
     /// Attributes from the driver, for people ("pid" …).
     pub attributes: Map<Text, String>,
     /// Where the instance is reached.
-    pub address: String,
+    pub address: Text,
     /// Ports by label.
     pub port_map: Map<Text, i32>,
     /// When the instance started.
@@ -647,11 +647,13 @@ mod tests {
             r#""Handle":{"Schema":1,"Data":"00ff"},"Observed":{"State":"Running"},"ExitAcknowledged":false,"Forgotten":false,"#,
             r#""Verdict":{"Kind":"Active"},"Result":{"Code":1,"Signal":0,"OomKilled":false,"Reason":"r","At":4,"Vanished":false},"#,
             r#""Next":null,"StopReason":"s","Unhealthy":"u","ProviderId":"i","Attributes":{"host":"far","pid":"7"},"Address":"a","#,
-            r#""PortMap":{"http":80},"StartedAt":6,"Restarts":7,"RestartWindowStart":8,"RestartsInWindow":9,"Handovers":10,"#,
+            r#""PortMap":{"http":80},"StartedAt":6,"Waiting":"w","Restarts":7,"RestartWindowStart":8,"RestartsInWindow":9,"Handovers":10,"#,
             r#""History":[{"Time":11,"Epoch":1,"Message":"running"}],"CreateIndex":12,"ModifyIndex":13}"#
         );
         let record: RemoteTask = serde_json::from_str(json).unwrap();
         assert_eq!(serde_json::to_string(&record).unwrap(), json);
+        let older: RemoteTask = serde_json::from_str(&json.replace(r#""Waiting":"w","#, "")).unwrap();
+        assert_eq!(older, RemoteTask { waiting: Text::default(), ..record.clone() }, "from before it was told");
         assert_eq!((record.attributes.get("pid").map(String::as_str), record.port_map["http"]), (Some("7"), 80));
         let handle = record.handle.as_ref().unwrap();
         assert_eq!(

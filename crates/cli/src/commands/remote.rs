@@ -475,7 +475,7 @@ pub(crate) fn summary(t: &RemoteTaskView, shape: &Shape) -> Vec<(&'static str, S
         ("Epoch", t.epoch.to_string()),
         ("Hand-overs", t.handovers.to_string()),
         ("Restarts", restarts(t)),
-        ("Address", t.address.clone()),
+        ("Address", t.address.to_string()),
         ("Guarantee", format!("{}: {}", guarantee.level, guarantee.reason)),
     ];
     let spent = t.restart_charges.iter().map(|charge| format!("{} {}", when::stamp(charge.time), charge.cause));

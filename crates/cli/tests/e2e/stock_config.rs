@@ -258,10 +258,10 @@ fn mistakes_are_told_with_their_place_and_notes_by_validate() {
         keyring generate`";
     assert!(!fine && text.contains(refused) && !text.contains("c2hvcnQ"), "{text}");
     let (fine, text) = validate(
-        "data_dir = \"/x\"\nserver {\n  enabled = true\n}\nvault {\n  enabled = true\n}\nenable_syslog = true\n",
+        "data_dir = \"/x\"\nserver {\n  enabled = true\n}\nvault {\n  name = \"second\"\n}\nenable_syslog = true\n",
     );
     assert!(
-        !fine && text.contains("vault.enabled is refused: ") && text.contains("enable_syslog is refused: "),
+        !fine && text.contains("several clusters of Vault") && text.contains("enable_syslog is refused: "),
         "{text}"
     );
     let (fine, text) = validate("data_dir = \"/x\"\nserver {\n  enabled = true\n  bootstrap_expect = 3\n}\n");

@@ -132,7 +132,7 @@ impl Work {
             self.r.attributes = shared_keys(&report.attributes);
         }
         if !report.address.is_empty() {
-            self.r.address.clone_from(&report.address);
+            self.r.address = report.address.as_str().into();
         }
         if !report.port_map.is_empty() {
             self.r.port_map = shared_keys(&report.port_map);

@@ -235,7 +235,7 @@ fn imported(slot: &SlotKey, import: &RemoteImport, cx: Context) -> RemoteTask {
         },
         provider_id: instance.provider_id.clone(),
         attributes: shared_keys(&instance.attributes),
-        address: instance.address.clone(),
+        address: instance.address.as_str().into(),
         port_map: shared_keys(&instance.port_map),
         started_at: instance.started_at,
         ..RemoteTask::default()
@@ -290,7 +290,7 @@ pub(super) fn install(r: &mut RemoteTask, wanted: &RemoteWanted, manager: Manage
     r.verdict = RemoteVerdict::Active;
     r.provider_id.clear();
     r.attributes.clear();
-    r.address.clear();
+    r.address = Text::default();
     r.port_map.clear();
     r.started_at = 0;
     r.waiting = Text::default();

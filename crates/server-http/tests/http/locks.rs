@@ -138,8 +138,8 @@ async fn of_many_one_gets_a_lock() {
 async fn a_lock_that_nobody_renews_ends() {
     let c = Cluster::start().await;
     let lock = json!({"TTL": "10s", "LockDelay": "1s", "ID": "one"});
-    let held = acquire(&c, lock.clone()).await.json();
     let since = Instant::now();
+    let held = acquire(&c, lock.clone()).await.json();
     let waiting = format!("/v1/var/a?index={}&wait=60s", held["ModifyIndex"]);
     let freed = async {
         let freed = c.get(&waiting).await.json();

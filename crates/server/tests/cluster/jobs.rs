@@ -165,7 +165,7 @@ async fn what_is_never_rescheduled_stays_as_it_is() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn switches_of_preemption_are_refused_and_what_is_read_can_be_written() {
+async fn switches_of_preemption_are_kept_and_what_is_read_can_be_written() {
     let s = &start_patient().await;
     let read = || model::SchedulerConfig::clone(s.snapshot().scheduler_config());
     let set = |config| s.set_scheduler_config(server::requests::SetSchedulerConfig { config, cas: None });
@@ -174,10 +174,15 @@ async fn switches_of_preemption_are_refused_and_what_is_read_can_be_written() {
     assert!(set(config).await.unwrap().updated);
     let mut config = read();
     config.preemption_config.system_scheduler_enabled = true;
-    let error = set(config).await.unwrap_err();
-    assert_eq!(error.class(), ErrorClass::Invalid);
-    assert!(error.to_string().contains("PreemptionConfig.SystemSchedulerEnabled cannot be true"), "{error}");
-    assert_eq!(read().scheduler_algorithm, "spread");
+    config.preemption_config.batch_scheduler_enabled = true;
+    assert!(set(config).await.unwrap().updated);
+    let config = read();
+    let switches = &config.preemption_config;
+    assert_eq!(
+        (switches.system_scheduler_enabled, switches.batch_scheduler_enabled, switches.service_scheduler_enabled),
+        (true, true, false)
+    );
+    assert_eq!(config.scheduler_algorithm, "spread");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -111,8 +111,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             "preempted-for-nothing-that-fits-nowhere",
             [
                 run(service(20).task(BIG)).count("running", 1),
-                run(service(90).task("resources {; cpu = 20; memory = 9000; }").named("high"))
-                    .look(Look::Job("high")),
+                run(service(90).task("resources {; cpu = 20; memory = 9000; }").named("high")).look(Look::Job("high")),
             ],
         ),
     ]

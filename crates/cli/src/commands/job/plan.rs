@@ -159,6 +159,7 @@ mod tests {
     #[test]
     fn few_displaced_allocations_are_named_and_many_are_counted_by_job() {
         let alloc = |job: &str| AllocListStub {
+            id: "0123abcd-0000-0000-0000-000000000000".parse().expect("an id"),
             job_id: model::JobId::from(job),
             namespace: "default".into(),
             job_type: "batch".into(),
