@@ -118,8 +118,8 @@ pub(crate) const TASK: &[Refused<Task>] = &[
     },
     Refused {
         feature: "vault.policies",
-        reason: "tasks log in to Vault with their workload identity; give the policies to a role of Vault's JWT method, \
-            and name it as role",
+        reason: "tasks log in to Vault with their workload identity; give the policies to a role of Vault's JWT \
+            method, and name it as role",
         used: |t| t.vault.as_ref().is_some_and(|v| !v.policies.is_empty()),
     },
     Refused {

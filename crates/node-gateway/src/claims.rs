@@ -41,8 +41,8 @@ enum Audience<'a> {
 
 pub(crate) const SECOND: TimestampNs = 1_000_000_000;
 
-/// The claims of a task's identity; `vault` is the block of the task where the token is one for Vault. What a job has dispatched or launched carries the id of that job, so that a rule of
-/// a verifier holds for all of them.
+/// The claims of a task's identity; `vault` is the block of the task where the token is one for Vault. What a job has
+/// dispatched or launched carries the id of that job, so that a rule of a verifier holds for all of them.
 pub(crate) fn of<'a>(
     region: &str,
     (alloc, job): (&'a Allocation, &'a Job),

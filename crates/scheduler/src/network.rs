@@ -60,8 +60,8 @@ impl NetworkAsk {
         plain.then(|| u32::try_from(self.dynamic).unwrap_or(u32::MAX))
     }
 
-    /// The fixed ports that are asked for, with the node's addresses; None = the node itself has reserved one of them, or
-    /// has no such address.
+    /// The fixed ports that are asked for, with the node's addresses; None = the node itself has reserved one of them,
+    /// or has no such address.
     pub(crate) fn fixed_at<'n>(&self, node: &'n NodeCapacity) -> Option<Vec<(&'n str, u16)>> {
         let wanted = self.fixed.iter().filter(|p| !p.ignore_collision);
         wanted

@@ -2,17 +2,19 @@
 
 mod context;
 mod group;
+mod rooms;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use context::{Blocked, Context, JobUse, Progress, counts};
-use group::{Displaced, GroupPlacer};
+use group::GroupPlacer;
 use model::{
     eval::{EvalStatus, Evaluation, Trigger},
     ids::{AllocId, DeploymentId, EvalId, TimestampNs},
     job::Job,
     plan::{Decision, PlannedStop},
 };
+use rooms::Displaced;
 use state::State;
 
 use crate::{

@@ -1,8 +1,8 @@
 //! Preemption: which allocations of lower priority leave a node so that one of higher priority fits.
 //!
 //! The rules are Nomad's: only allocations of jobs whose priority is at least [`GAP`] lower go, the lowest priorities
-//! first, and among equals the one whose room comes nearest to what is still needed. One difference: at the end whatever
-//! turns out not to be needed stays, so that nothing is displaced in vain.
+//! first, and among equals the one whose room comes nearest to what is still needed. One difference: at the end
+//! whatever turns out not to be needed stays, so that nothing is displaced in vain.
 
 use model::{alloc::Allocation, resources::Usage};
 

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use template::{
-    Limits, Lookup, SecretData, SecretQuery, ServiceName, ServicePlace, ServiceQuery, Settings, Source, Syntax, Template,
-    Variable, VariableMeta, VariableQuery,
+    Limits, Lookup, SecretData, SecretQuery, ServiceName, ServicePlace, ServiceQuery, Settings, Source, Syntax,
+    Template, Variable, VariableMeta, VariableQuery,
 };
 
 struct World;

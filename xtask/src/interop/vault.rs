@@ -99,7 +99,8 @@ impl Bao {
         let config = format!(
             "storage \"raft\" {{\n  path = {:?}\n  node_id = \"one\"\n  performance_multiplier = 1\n}}\ncluster_addr = \
                 \"http://127.0.0.1:{cluster}\"\napi_addr = \"http://127.0.0.1:{port}\"\nlistener \"tcp\" {{\n  \
-                address = \"127.0.0.1:{port}\"\n  cluster_address = \"127.0.0.1:{cluster}\"\n  tls_disable = true\n}}\n",
+                address = \"127.0.0.1:{port}\"\n  cluster_address = \"127.0.0.1:{cluster}\"\n  \
+                tls_disable = true\n}}\n",
             dir.join("data")
         );
         fs::write(dir.join("server.hcl"), config)?;

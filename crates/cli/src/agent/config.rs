@@ -253,7 +253,7 @@ pub(crate) struct SchedulerDefaults {
     pub(crate) preemption_config: PreemptionDefaults,
 }
 
-/// Which kinds of job may displace others, until somebody sets it. What is not said is as in a cluster without the block.
+/// Which kinds of job may displace others, until somebody sets it. What is not said is as without the block.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct PreemptionDefaults {

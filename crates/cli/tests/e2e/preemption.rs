@@ -8,9 +8,10 @@ use crate::agent::{Agent, until};
 /// A job of one task that takes 300 of the node's 500 MiB.
 fn job(id: &str, priority: u32, script: &str) -> String {
     format!(
-        "job {id:?} {{\n  priority = {priority}\n  group \"g\" {{\n    task \"t\" {{\n      driver = \"raw_exec\"\n      \
-         kill_timeout = \"20s\"\n      config {{\n        command = \"/bin/sh\"\n        args = [\"-c\", \
-         {script:?}]\n      }}\n      resources {{\n        cpu = 10\n        memory = 300\n      }}\n    }}\n  }}\n}}\n"
+        "job {id:?} {{\n  priority = {priority}\n  group \"g\" {{\n    task \"t\" {{\n      \
+         driver = \"raw_exec\"\n      kill_timeout = \"20s\"\n      config {{\n        command = \"/bin/sh\"\n        \
+         args = [\"-c\", {script:?}]\n      }}\n      resources {{\n        cpu = 10\n        memory = 300\n      \
+         }}\n    }}\n  }}\n}}\n"
     )
 }
 

@@ -181,7 +181,7 @@ impl VaultTokens {
             true => Trouble::Later(format!("login with the role {role:?}: {error}")),
             false => Trouble::Later(error.to_string()),
         })?;
-        tracing::debug!(alloc = %place.alloc.id, task = %place.task, role, lease = ?granted.lease, "logged in to Vault");
+        tracing::debug!(alloc = %place.alloc.id, task = %place.task, role, lease = ?granted.lease, "logged in");
         Ok(Held::new(granted, namespace, now_ns()))
     }
 

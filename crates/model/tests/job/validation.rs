@@ -385,7 +385,8 @@ fn refused_features_are_refused_by_name() {
             none(),
             none(),
             json!({
-                "Templates": [{"VaultGrace": 5}], "Vault": {"Policies": ["p"], "Cluster": "c"}, "Consul": {}, "CSIPluginConfig": {},
+                "Templates": [{"VaultGrace": 5}], "Vault": {"Policies": ["p"], "Cluster": "c"},
+                "Consul": {}, "CSIPluginConfig": {},
                 "Identities": [{"Env": true}, {"Name": "x"}], "Kind": "connect-proxy:x",
                 "Schedule": {}
             }),

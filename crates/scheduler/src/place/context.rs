@@ -14,7 +14,7 @@ use model::{
 };
 use state::State;
 
-use super::group::Displaced;
+use super::rooms::Displaced;
 use crate::{limits::Room, overlay::Overlay};
 
 /// The classes of nodes that could take the blocked requests; a change there wakes the evaluation.

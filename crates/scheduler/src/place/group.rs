@@ -15,10 +15,10 @@ use model::{
     resources::{AllocatedCpu, AllocatedMemory, AllocatedResources, AllocatedShared, AllocatedTask},
 };
 
-pub(super) use displace::Displaced;
-use displace::Rooms;
-
-use super::context::{Blocked, Context, JobUse, Progress};
+use super::{
+    context::{Blocked, Context, JobUse, Progress},
+    rooms::{Displaced, Rooms, SHARED_FIRST, SHARED_LATER},
+};
 use crate::{
     cores,
     feasible::GroupRules,
@@ -36,10 +36,6 @@ use crate::{
 
 /// Number of nodes whose scores are shown.
 const SHOWN: usize = 5;
-/// Placements of a group that share one ranking account, at first and later: an account for each would outweigh the
-/// allocations.
-const SHARED_FIRST: usize = 16;
-const SHARED_LATER: usize = 64;
 
 /// What one allocation needs on a node of a class.
 struct Ask {

@@ -1,6 +1,6 @@
 //! Placements that displace others: where no node has room, a job of higher priority gets that of lower ones.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use model::{
     Map,
@@ -11,7 +11,10 @@ use model::{
     resources::Usage,
 };
 
-use super::{GroupPlacer, SHARED_FIRST, SHARED_LATER};
+use super::{
+    super::rooms::{Known, Made, SHARED_FIRST, SHARED_LATER, group_of},
+    GroupPlacer,
+};
 use crate::{
     cores,
     network::NetworkGrant,
@@ -21,50 +24,6 @@ use crate::{
     reconcile::Request,
     remote,
 };
-
-/// The group of a job.
-type Group = (JobKey, Arc<str>);
-
-/// What the plan under way displaces.
-#[derive(Default)]
-pub(in crate::place) struct Displaced {
-    pub(in crate::place) stops: Vec<PlannedStop>,
-    /// How many of each group.
-    of_groups: HashMap<Group, i32>,
-}
-
-/// How a node would get room.
-#[derive(Clone)]
-struct Made {
-    leaving: Vec<Arc<Allocation>>,
-    /// The node's score without the weight of its spread, and the number of its parts.
-    sum: f64,
-    parts: u8,
-    /// The part of it for the displacement.
-    part: f64,
-}
-
-/// What is known of a candidate.
-#[derive(Clone, Default)]
-enum Known {
-    #[default]
-    Nothing,
-    No,
-    Yes(Box<Made>),
-}
-
-/// The nodes where room could be made.
-#[derive(Default)]
-pub(super) struct Rooms {
-    /// By candidate; empty until the first is asked for.
-    known: Vec<Known>,
-    account: Option<(Arc<AllocMetric>, usize)>,
-    placed: usize,
-}
-
-fn group_of(alloc: &Allocation) -> Group {
-    (alloc.job_key(), alloc.task_group.clone())
-}
 
 /// Whether an allocation has a port of its node.
 fn holds(alloc: &Allocation, ip: &str, port: u16) -> bool {
