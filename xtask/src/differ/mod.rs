@@ -303,6 +303,7 @@ fn play_all(chosen: &[Scenario], systems: [&System; 2], time: usize) -> Vec<Play
         Mutex::new(chosen.iter().filter(|s| s.place == place).collect::<std::collections::VecDeque<_>>())
     };
     let (shared, nodes, alone) = (queue(Place::Shared), queue(Place::Nodes), queue(Place::Alone));
+    let displacing = queue(Place::Displacing);
     let work = |queue: &Mutex<std::collections::VecDeque<&Scenario>>, lane: &str| {
         loop {
             let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
@@ -328,6 +329,24 @@ fn play_all(chosen: &[Scenario], systems: [&System; 2], time: usize) -> Vec<Play
         }
     });
     work(&alone, SHARED);
+    // The switch is one for a system, and would change what the others show.
+    let switched = |on: bool| systems.iter().try_for_each(|system| system.let_jobs_displace(on));
+    if chosen.iter().any(|s| s.place == Place::Displacing) {
+        let result = switched(true).map(|()| {
+            std::thread::scope(|scope| {
+                for lane in LANES {
+                    let (work, displacing) = (&work, &displacing);
+                    scope.spawn(move || work(displacing, lane));
+                }
+            });
+        });
+        if let Err(error) = result.and_then(|()| switched(false)) {
+            let outcome = Err(format!("{error:#}"));
+            let one = Played { name: "the switches of preemption".to_owned(), seconds: 0.0, outcome };
+            print(&one);
+            played.lock().unwrap_or_else(PoisonError::into_inner).push(one);
+        }
+    }
     played.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -21,6 +21,8 @@ pub(super) enum Place {
     Nodes,
     /// The whole system: it does something to everything.
     Alone,
+    /// Nodes of its own, and jobs of each type may displace others.
+    Displacing,
 }
 
 /// Something happens, then both settle, then they are compared.
@@ -108,6 +110,10 @@ impl Scenario {
     /// On nodes of its own.
     pub(super) fn nodes(name: &str, steps: impl IntoIterator<Item = Step>) -> Self {
         Self::new(name, Place::Nodes, steps)
+    }
+    /// On nodes of its own, while jobs may displace others.
+    pub(super) fn displacing(name: &str, steps: impl IntoIterator<Item = Step>) -> Self {
+        Self::new(name, Place::Displacing, steps)
     }
     /// Whether it comes from a seed.
     pub(super) fn is_random(&self) -> bool {

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::{
@@ -169,18 +169,29 @@ impl System {
         Ok(self.node(name)?.agent.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Lets jobs of each type displace others of lower priority, or none.
+    pub(super) fn let_jobs_displace(&self, on: bool) -> Result<()> {
+        let path = "/v1/operator/scheduler/configuration";
+        let mut config = self.get(path)?["SchedulerConfig"].take();
+        for kind in ["System", "SysBatch", "Batch", "Service"] {
+            config["PreemptionConfig"][format!("{kind}SchedulerEnabled")] = on.into();
+        }
+        let (status, _, text) = self.ask("PUT", path, Some(&config))?;
+        ensure!(status == 200, "{}: PUT {path} answered {status}: {text}", self.kind.name());
+        Ok(())
+    }
+
     /// Where a node keeps an allocation.
     pub(super) fn alloc_dir(&self, node: &str, alloc: &str) -> Result<PathBuf> {
         Ok(self.node(node)?.dir.join("data/alloc").join(alloc))
     }
 }
 
-/// Nodes that are killed are missed soon, and busy ones are not missed. Jobs of each type may displace others.
+/// Nodes that are killed are missed soon, and busy ones are not missed. Nobody displaces others at first.
 const SERVER: &str = "server {\n  enabled = true\n  bootstrap_expect = 1\n  min_heartbeat_ttl = \"2s\"\n  \
     heartbeat_grace = \"3s\"\n  \
                       default_scheduler_config {\n    preemption_config {\n      system_scheduler_enabled = \
-                      true\n      sysbatch_scheduler_enabled = true\n      batch_scheduler_enabled = true\n      \
-                      service_scheduler_enabled = true\n    }\n  }\n}\n";
+                      false\n    }\n  }\n}\n";
 
 fn node(lane: &str, n: usize, server: u16, dir: &Path) -> String {
     // Where everybody works there is room for everybody; elsewhere scenarios fill the nodes.

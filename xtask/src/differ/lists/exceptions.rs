@@ -86,6 +86,21 @@ pub(super) const FORKS: &[Fork] = &[
 
 pub(super) const EXCEPTIONS: &[Known] = &[
     sometimes(
+        "preempt* || not-preempted*",
+        "*/evals/failed placements of the newest",
+        "g: [\"computed class ineligible\"] *",
+        "g: [\"${meta.number} = *",
+        "Reasons name the rule that no node keeps. The stock looks a second time, for allocations to displace, and then \
+            knows of each class of nodes only that it was left out before.",
+    ),
+    sometimes(
+        "preempted*",
+        "*/allocs/*/tasks/t/events",
+        "-",
+        "Task Setup: Waiting for the displaced allocation * to end",
+        "A task that waits for the end of those whose room it gets says so. The stock starts it beside them.",
+    ),
+    sometimes(
         "random*",
         "*POST allocation ALLOC stop/allocs/*/Migrate",
         "true",

@@ -1,5 +1,5 @@
-//! Jobs that displace others of lower priority. The switches of all four kinds are on for the whole run, on both
-//! systems. Each choice is determined: where several would do, the stock takes one by chance.
+//! Jobs that displace others of lower priority. Each choice is determined: where several would do, the stock takes one
+//! by chance.
 
 use super::{
     super::{
@@ -35,7 +35,7 @@ fn batch(priority: u8) -> Job {
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
-        Scenario::nodes(
+        Scenario::displacing(
             "preempted-by-a-service",
             [
                 run(service(20).task(BIG)).count("running", 1),
@@ -43,7 +43,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
                 stop().look(Look::Job("high")),
             ],
         ),
-        Scenario::nodes(
+        Scenario::displacing(
             "preempted-and-placed-again",
             [
                 run(service(20).task(BIG)).count("running", 1),
@@ -51,7 +51,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
                 run(service(70).task(BIG).named("high").count(0)).count("running", 1).look(Look::Job("high")),
             ],
         ),
-        Scenario::nodes(
+        Scenario::displacing(
             "not-preempted-within-ten",
             [
                 run(service(50).task(BIG)).count("running", 1),
@@ -59,7 +59,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
                 stop().look(Look::Job("high")),
             ],
         ),
-        Scenario::nodes(
+        Scenario::displacing(
             "preempted-lowest-first",
             [
                 run(service(30).task(SMALL)).count("running", 1),
@@ -68,7 +68,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
                 run(service(60).task(SMALL).named("high")).look(Look::Job("high")).look(Look::Job("lowest")),
             ],
         ),
-        Scenario::nodes(
+        Scenario::displacing(
             "preempted-batch",
             [
                 run(batch(20).task(BIG)).count("running", 1),
@@ -76,7 +76,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
                 stop().look(Look::Job("high")),
             ],
         ),
-        Scenario::nodes(
+        Scenario::displacing(
             "preempted-by-a-system-job",
             [
                 run(service(20).task(BIG)).count("running", 1),
@@ -84,7 +84,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
                 stop().look(Look::Job("high")),
             ],
         ),
-        Scenario::nodes(
+        Scenario::displacing(
             "preempted-system-job",
             [
                 run(prioritized(Job::system(), 20).task(BIG)).count("running", 3),
@@ -92,14 +92,14 @@ pub(super) fn scenarios() -> Vec<Scenario> {
                 run(service(50).task(BIG).named("high").count(0)).count("running", 3).look(Look::Job("high")),
             ],
         ),
-        Scenario::nodes(
+        Scenario::displacing(
             "preempted-for-a-port",
             [
                 run(service(20).task(SMALL).group(PORT)).count("running", 1),
                 run(service(60).task(SMALL).group(PORT).named("high")).look(Look::Job("high")),
             ],
         ),
-        Scenario::nodes(
+        Scenario::displacing(
             "preemption-planned",
             [
                 run(service(20).task(BIG)).count("running", 1),
@@ -107,7 +107,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
                 run(service(60).task(BIG).named("high").group(&on(2))).look(Look::Job("high")),
             ],
         ),
-        Scenario::nodes(
+        Scenario::displacing(
             "preempted-for-nothing-that-fits-nowhere",
             [
                 run(service(20).task(BIG)).count("running", 1),
