@@ -153,6 +153,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "driver-proto",
             "driver-sdk",
             "exec",
+            "executor",
             "hcl-lang",
             "heap",
             "host",

@@ -56,6 +56,7 @@ pub(crate) mod system;
 pub(crate) mod tls;
 pub(crate) mod var;
 mod var_lock;
+mod var_lock_guard;
 mod var_show;
 mod var_spec;
 pub(crate) mod version;

@@ -126,6 +126,9 @@ pub(crate) enum Command {
     ///
     /// The lock is waited for. The exit code is that of the command. A command whose lock is lost is stopped.
     Lock(super::var_lock::Args),
+    /// End a command when nobody can say that its lock is held: what `var lock` starts
+    #[command(hide = true)]
+    LockGuard(super::var_lock_guard::Args),
     /// Write an example of a variable's file
     Init {
         /// Language of the example
@@ -167,6 +170,7 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Lock(args) => super::var_lock::run(args).await,
+        Command::LockGuard(args) => super::var_lock_guard::run(args).await,
         Command::Init { out, quiet, file } => {
             let (default, text) = match out {
                 Language::Hcl => ("spec.nsv.hcl", EXAMPLE_HCL),

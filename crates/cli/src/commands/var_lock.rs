@@ -1,7 +1,9 @@
 //! `drover var lock`: holds the lock of a variable while a command runs.
 
 use std::{
-    os::unix::process::ExitStatusExt as _,
+    fs::File,
+    io::Write as _,
+    os::{fd::AsRawFd as _, unix::process::ExitStatusExt as _},
     process::{ExitCode, ExitStatus, Stdio},
     time::Duration,
 };
@@ -14,15 +16,19 @@ use api::{
 };
 use http::StatusCode;
 use model::GoDuration;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    io::{FdFlags, fcntl_setfd},
+    pipe::{PipeFlags, pipe_with},
+    process::{Pid, Signal, getpid, kill_process, set_child_subreaper},
+};
 use tokio::{
     process::{Child, Command},
     signal::unix::{SignalKind, signal},
-    time::Instant,
 };
 
 use super::{
     ApiArgs,
+    var_lock_guard::{GRACE, code, end_all, message, now},
     var_spec::{Given, Language},
 };
 use crate::{conn::Conn, output};
@@ -30,8 +36,8 @@ use crate::{conn::Conn, output};
 /// How often somebody else's lock is tried.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// How long the command may take to end when its lock is lost, before it is killed.
-const GRACE: Duration = Duration::from_secs(5);
+/// How much longer than the command's own time its guard may take to end it.
+const MARGIN: Duration = Duration::from_secs(2);
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -92,7 +98,7 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
     let mut terminate = signals(SignalKind::terminate())?;
     let mut hang_up = signals(SignalKind::hangup())?;
     let (held, mut since) = loop {
-        let asked = Instant::now();
+        let asked = now();
         match acquire(&conn, &variable).await? {
             Some(id) => break (id, asked),
             None => verbose(&format!("somebody else holds the lock of {:?}; trying again", variable.path)),
@@ -110,8 +116,8 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
         lock: Some(LockView { id: held, ..LockView::default() }),
         ..VariableView::default()
     };
-    let mut child = match started(command, args.shell) {
-        Ok(child) => child,
+    let (mut child, mut guard) = match started(command, args.shell) {
+        Ok(started) => started,
         Err(error) => {
             release(&conn, &lock).await;
             return Err(error);
@@ -119,27 +125,39 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
     };
 
     let ttl = args.ttl.to_std();
+    hold(&mut guard, since + ttl);
     let (mut failures, mut wait) = (0, ttl / 2);
     let (status, lost) = loop {
         tokio::select! {
-            status = child.wait() => break (status?, None),
+            status = child.wait() => {
+                let status = status?;
+                if status.signal().is_some() {
+                    // Somebody has killed the guard.
+                    end_all(GRACE).await;
+                }
+                let late = now().saturating_sub(since) >= ttl;
+                break (status, late.then(|| "it could not be renewed in time".to_owned()));
+            }
             // The terminal has told the command as well; its end is waited for.
             _ = interrupt.recv() => {}
             _ = terminate.recv() => tell(&child, Signal::TERM),
             _ = hang_up.recv() => tell(&child, Signal::HUP),
             () = tokio::time::sleep(wait) => {
-                let asked = Instant::now();
-                let patience = ttl.saturating_sub(since.elapsed());
+                let asked = now();
+                let patience = ttl.saturating_sub(now().saturating_sub(since));
                 let answer = tokio::time::timeout(patience, renew(&conn, &lock)).await;
                 let said = answer.unwrap_or_else(|_| Next::Lost("it could not be renewed in time".to_owned()));
-                match next(said, failures, args.max_retry, since.elapsed(), ttl) {
-                    Next::Held => (since, failures, wait) = (asked, 0, ttl / 2),
+                match next(said, failures, args.max_retry, now().saturating_sub(since), ttl) {
+                    Next::Held => {
+                        (since, failures, wait) = (asked, 0, ttl / 2);
+                        hold(&mut guard, since + ttl);
+                    }
                     Next::Retry => {
                         failures += 1;
                         wait = AGAIN.min(ttl / 10);
                         verbose(&format!("could not renew the lock, try {failures}"));
                     }
-                    Next::Lost(why) => break (ended(&mut child).await?, Some(why)),
+                    Next::Lost(why) => break (ended(&mut child, &mut guard).await?, Some(why)),
                 }
             }
         }
@@ -222,17 +240,23 @@ fn status(error: &anyhow::Error) -> Option<StatusCode> {
     error.downcast_ref::<ClientError>().and_then(ClientError::status)
 }
 
-fn started(command: &[String], shell: bool) -> Result<Child> {
-    let (program, args) = match (shell, command) {
+/// The command under its guard, and the pipe that tells the guard until when the lock is held.
+fn started(command: &[String], shell: bool) -> Result<(Child, File)> {
+    let words = match (shell, command) {
         (true, words) => {
             let shell = std::env::var("SHELL").ok().filter(|shell| !shell.is_empty());
-            (shell.unwrap_or_else(|| "/bin/sh".to_owned()), vec!["-c".to_owned(), words.join(" ")])
+            vec![shell.unwrap_or_else(|| "/bin/sh".to_owned()), "-c".to_owned(), words.join(" ")]
         }
-        (false, [program, args @ ..]) => (program.clone(), args.to_vec()),
-        (false, []) => bail!("no command to run while the lock is held"),
+        (false, words) => words.to_vec(),
     };
-    let child = Command::new(&program).args(args).stdin(Stdio::inherit()).kill_on_drop(true).spawn();
-    child.with_context(|| format!("could not start {program:?}"))
+    // If somebody kills the guard, what it guards is found below this process.
+    set_child_subreaper(Some(getpid())).context("could not become the parent of orphans")?;
+    let (guarded, told) = pipe_with(PipeFlags::CLOEXEC).context("could not make a pipe")?;
+    fcntl_setfd(&guarded, FdFlags::empty()).context("could not hand a pipe on")?;
+    let mut guard = Command::new("/proc/self/exe");
+    guard.args(["var", "lock-guard", &guarded.as_raw_fd().to_string(), "--"]).args(words);
+    let guard = guard.stdin(Stdio::inherit()).kill_on_drop(true).spawn().context("could not start the guard")?;
+    Ok((guard, File::from(told)))
 }
 
 fn tell(child: &Child, signal: Signal) {
@@ -242,20 +266,22 @@ fn tell(child: &Child, signal: Signal) {
     }
 }
 
-/// Stops the command: asked first, then killed.
-async fn ended(child: &mut Child) -> Result<ExitStatus> {
-    tell(child, Signal::TERM);
-    if let Ok(status) = tokio::time::timeout(GRACE, child.wait()).await {
+/// Tells the guard until when the lock is held; zero = it is lost.
+fn hold(guard: &mut File, until: Duration) {
+    // A guard that is gone has ended its command, or is missed where its end is waited for.
+    let _ = guard.write_all(&message(until));
+}
+
+/// Stops the command.
+async fn ended(child: &mut Child, guard: &mut File) -> Result<ExitStatus> {
+    hold(guard, Duration::ZERO);
+    if let Ok(status) = tokio::time::timeout(GRACE + MARGIN, child.wait()).await {
         return Ok(status?);
     }
     child.kill().await?;
-    Ok(child.wait().await?)
-}
-
-/// The exit code of a command, as shells tell it.
-fn code(status: ExitStatus) -> ExitCode {
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
-    ExitCode::from(u8::try_from(code & 0xff).unwrap_or(1))
+    let status = child.wait().await?;
+    end_all(Duration::ZERO).await;
+    Ok(status)
 }
 
 #[cfg(test)]

@@ -227,3 +227,72 @@ fn a_command_runs_while_its_lock_is_held_and_only_one_at_a_time() {
     let out = fourth.wait_with_output().expect("output");
     assert_eq!((out.status.code(), printed(&out).contains("is lost")), (Some(1), true), "{}", printed(&out));
 }
+
+/// A holder of a lock: its command writes the time into a file, from a process below its shell that asks for no end.
+struct Holder {
+    process: std::process::Child,
+    times: std::path::PathBuf,
+}
+
+impl Holder {
+    fn start(agent: &Agent, name: &str) -> Self {
+        let times = agent.dir().join(name);
+        let writes = format!("trap '' TERM HUP; while :; do date +%s%N >> {times:?}; sleep 0.02; done");
+        // The shell is one more process between the lock and those who believe in it.
+        let command = format!("({writes}) & wait");
+        let mut holder = Command::new(drover());
+        holder.args(["var", "lock", "-ttl", "10s", "-delay", "1s", "locks/a", &command]);
+        holder.env("DROVER_ADDR", agent.address()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Self { process: holder.spawn().expect("drover"), times }
+    }
+
+    fn times(&self) -> Vec<u64> {
+        let text = std::fs::read_to_string(&self.times).unwrap_or_default();
+        text.lines().filter_map(|line| line.parse().ok()).collect()
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        crate::agent::signal(i32::try_from(self.process.id()).expect("a pid"), signal);
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // Its guard ends the command.
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+#[test]
+fn nobody_works_under_a_lock_whose_holder_was_killed_or_stopped() {
+    let agent = Agent::start("");
+    let works = |holder: &Holder| {
+        let before = holder.times().len();
+        crate::agent::until("the command to work", || (holder.times().len() > before).then_some(()));
+    };
+    // The process is stopped: it cannot renew, and cannot end its command.
+    let stopped = Holder::start(&agent, "stopped");
+    works(&stopped);
+    stopped.signal(rustix::process::Signal::STOP);
+    let killed = Holder::start(&agent, "killed");
+    crate::agent::until("the lock to go to the next", || (!killed.times().is_empty()).then_some(()));
+    works(&killed);
+    let (last, first) = (stopped.times(), killed.times());
+    assert!(last.last() < first.first(), "the stopped one still works: {:?} is not before {:?}", last.last(), first[0]);
+
+    // One that is killed takes its command with it, at once.
+    killed.signal(rustix::process::Signal::KILL);
+    let mut times = usize::MAX;
+    crate::agent::until("the command to end with its holder", || {
+        let before = std::mem::replace(&mut times, killed.times().len());
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        (before == killed.times().len()).then_some(())
+    });
+
+    // The stopped one wakes, and says what has happened.
+    stopped.signal(rustix::process::Signal::CONT);
+    let mut stopped = stopped;
+    let status = stopped.process.wait().expect("its end");
+    assert_eq!(status.code(), Some(1));
+}
