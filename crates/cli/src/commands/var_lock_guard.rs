@@ -4,8 +4,8 @@
 //! ```text
 //! holder ── pipe: until when the lock is held ──► guard ── command ── …
 //! ```
-//! A holder that is killed closes the pipe; one that is stopped, or hangs, lets the time pass. Both would leave a command
-//! behind that believes in a lock that somebody else gets after two times to live.
+//! A holder that is killed closes the pipe; one that is stopped, or hangs, lets the time pass. Both would leave a
+//! command behind that believes in a lock that somebody else gets after two times to live.
 
 use std::{
     os::unix::process::ExitStatusExt as _,

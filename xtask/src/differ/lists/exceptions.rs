@@ -90,8 +90,8 @@ pub(super) const EXCEPTIONS: &[Known] = &[
         "*/evals/failed placements of the newest",
         "g: [\"computed class ineligible\"] *",
         "g: [\"${meta.number} = *",
-        "Reasons name the rule that no node keeps. The stock looks a second time, for allocations to displace, and then \
-            knows of each class of nodes only that it was left out before.",
+        "Reasons name the rule that no node keeps. The stock looks a second time, for allocations to displace, and \
+            then knows of each class of nodes only that it was left out before.",
     ),
     sometimes(
         "preempted*",
