@@ -10,6 +10,7 @@ mod charges;
 mod check_remote;
 mod commands;
 mod completion;
+mod core_dumps;
 mod credentials;
 mod demo;
 mod disk_full;
