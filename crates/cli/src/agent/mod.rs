@@ -37,8 +37,8 @@ use store::EtcdOptions;
 /// every thread that there was.
 const BLOCKING_THREADS: usize = 32;
 
-/// Keys and tokens of the cluster are in an agent's memory: the kernel writes no image of it, and shows it to root alone.
-/// What the agent starts is as always, because the kernel forgets this with the next program.
+/// Keys and tokens of the cluster are in an agent's memory: the kernel writes no image of it, and shows it to root
+/// alone. What the agent starts is as always, because the kernel forgets this with the next program.
 fn keep_memory_to_itself() {
     use rustix::process::{DumpableBehavior, set_dumpable_behavior};
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
