@@ -11,10 +11,8 @@ fn an_agent_leaves_no_core_dump_and_its_tasks_may() {
     let mut agent = Agent::start_after("ulimit -c unlimited", "");
     // The limits of tasks are those of the agent, as ever.
     agent.run(
-        "job \"t\" {\n  type = \"batch\"\n  group \"g\" {\n    restart {\n      attempts = 0\n      mode = \
-         \"fail\"\n    }\n    reschedule {\n      attempts = 0\n      unlimited = false\n    }\n    task \"t\" {\n      driver = \
-         \"raw_exec\"\n      config {\n        command = \"/bin/sh\"\n        args = [\"-c\", \"ulimit -c\"]\n      \
-         }\n    }\n  }\n}\n",
+        "job \"t\" {\n  type = \"batch\"\n  group \"g\" {\n    task \"t\" {\n      driver = \"raw_exec\"\n      \
+         config {\n        command = \"/bin/sh\"\n        args = [\"-c\", \"ulimit -c\"]\n      }\n    }\n  }\n}\n",
     );
     let alloc = agent.alloc("t", "complete");
     until("the limit of the task", || (agent.logs(&alloc, "t").trim() == "unlimited").then_some(()));
