@@ -15,7 +15,7 @@ use std::{
 };
 
 use model::{
-    GoDuration,
+    GoDuration, Secret,
     variables::{Variable, VariableKey, VariableLock},
 };
 use state::{Batch, Change, State};
@@ -69,7 +69,10 @@ pub fn acquire(
 ) -> Result<Decided<Written>, Refused> {
     check_namespace(state, key)?;
     let current = state.variable(key);
-    if current.and_then(|variable| variable.lock.as_ref()).is_some_and(|held| held.id != lock.id || !renewed) {
+    if current
+        .and_then(|variable| variable.lock.as_ref())
+        .is_some_and(|held| !Secret::same(&held.id, &lock.id) || !renewed)
+    {
         return Ok(Decided { batch: Batch::default(), answer: Written::Locked });
     }
     let kept = || current.map(|v| Sealed { key_id: v.key_id, data: v.data.clone() });
@@ -164,7 +167,7 @@ impl Locks {
 
     /// Gives the lock of that id its whole time again. False when the variable has no such lock, or its time is over.
     pub fn renew(&mut self, key: &VariableKey, id: &str, now: Boot) -> bool {
-        let Some(held) = self.held.get(key).filter(|held| *held.lock.id == *id && now < held.until) else {
+        let Some(held) = self.held.get(key).filter(|held| Secret::same(&held.lock.id, id) && now < held.until) else {
             return false;
         };
         let held = Held::new(&held.lock, now);

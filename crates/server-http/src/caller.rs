@@ -60,6 +60,15 @@ impl Caller {
         Self(app.authority.as_ref().map(|_| Arc::new(Known::nobody())))
     }
 
+    /// Has nothing changed between the two? They are rights of the same token.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (None, None) => true,
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+
     /// Who it is; None = there are no ACLs.
     pub(crate) fn known(&self) -> Option<&Known> {
         self.0.as_deref()

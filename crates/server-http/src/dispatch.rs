@@ -28,7 +28,7 @@ use crate::{
     guard::Guard,
     needs::{Asked, Needs},
     reply::{HttpError, Reply},
-    request::{App, Ctx},
+    request::{App, Ctx, Sender},
     routes::{self, Verb},
 };
 
@@ -216,18 +216,23 @@ async fn answer(app: &Arc<App>, request: Request<Body>, about: About) -> Result<
     }
     // Whoever serves this router has decided that it may answer; the parameter is checked all the same.
     query.flag("stale")?;
-    let caller = Caller::of(app.authority.as_ref(), &app.server, token(&head.headers));
-    // What is open to all is open with any token.
-    let caller = if matches!(needs, Needs::Open) {
-        caller.or_else(|_| Ok::<_, HttpError>(Caller::nobody(app)))
-    } else {
-        caller
-    }?;
-    let asked = Asked { params: &params, query: &query };
-    if !needs.met(&asked, &app.server.snapshot(), &mut |need| caller.may(need)) {
-        return Err(denied());
-    }
-    let sender = head.extensions.remove();
+    let shown = token(&head.headers).to_owned();
+    let decided = |params: &[(&'static str, String)], query: &Query| {
+        let caller = Caller::of(app.authority.as_ref(), &app.server, &shown);
+        // What is open to all is open with any token.
+        let caller = if matches!(needs, Needs::Open) {
+            caller.or_else(|_| Ok::<_, HttpError>(Caller::nobody(app)))
+        } else {
+            caller
+        }?;
+        let asked = Asked { params, query };
+        match needs.met(&asked, &app.server.snapshot(), &mut |need| caller.may(need)) {
+            true => Ok(caller),
+            false => Err(denied()),
+        }
+    };
+    let caller = decided(&params, &query)?;
+    let sender: Option<Sender> = head.extensions.remove();
     let upgrade = Mutex::new(head.extensions.remove());
     let (method, uri, headers) = (head.method, head.uri, head.headers);
     let ctx = Ctx {
@@ -244,13 +249,33 @@ async fn answer(app: &Arc<App>, request: Request<Body>, about: About) -> Result<
         gate: None,
         upgrade,
     };
-    app.answering.guarded(run(ctx)).await.unwrap_or_else(|said| {
-        tracing::error!(pattern = route.pattern, said, "a handler of the HTTP API has panicked");
-        Err(HttpError::internal(format_args!(
-            "could not answer {}: the server has a defect; see its log",
-            route.pattern
-        )))
-    })
+    // Rights may change while a query waits for a change of what it reads.
+    let waits = app.authority.is_some() && ctx.method == Method::GET && !ctx.query.text("index").is_empty();
+    let again = waits.then(|| ctx.once_more());
+    let guarded = async |ctx| {
+        app.answering.guarded(run(ctx)).await.unwrap_or_else(|said| {
+            tracing::error!(pattern = route.pattern, said, "a handler of the HTTP API has panicked");
+            Err(HttpError::internal(format_args!(
+                "could not answer {}: the server has a defect; see its log",
+                route.pattern
+            )))
+        })
+    };
+    let answered = guarded(ctx).await;
+    let Some(mut again) = again else { return answered };
+    let now = decided(&again.params, &again.query)?;
+    if now.is_same(&again.caller) {
+        return answered;
+    }
+    again.query = Query::parse(&without_index(again.uri.query().unwrap_or_default()))?;
+    again.caller = now;
+    guarded(again).await
+}
+
+/// A query that does not wait.
+fn without_index(query: &str) -> String {
+    let parts: Vec<&str> = query.split('&').filter(|part| !part.starts_with("index=")).collect();
+    parts.join("&")
 }
 
 /// Whether there is nothing to say under a path while everybody may everything. Introductions of nodes are no ACLs.

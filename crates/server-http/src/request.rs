@@ -114,6 +114,24 @@ pub(crate) struct Ctx {
 }
 
 impl Ctx {
+    /// The same request without a body, for a handler that decides anew.
+    pub(crate) fn once_more(&self) -> Self {
+        Self {
+            app: self.app.clone(),
+            method: self.method.clone(),
+            uri: self.uri.clone(),
+            params: self.params.clone(),
+            query: self.query.clone(),
+            headers: self.headers.clone(),
+            caller: self.caller.clone(),
+            sender: self.sender,
+            about: self.about.clone(),
+            body: Mutex::default(),
+            gate: None,
+            upgrade: Mutex::default(),
+        }
+    }
+
     pub(crate) fn server(&self) -> &ServerHandle {
         &self.app.server
     }

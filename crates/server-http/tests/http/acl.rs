@@ -268,6 +268,23 @@ async fn a_change_of_a_policy_or_token_counts_with_the_next_request() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_query_that_waits_is_decided_by_what_holds_when_it_answers() {
+    let g = Guarded::start().await;
+    let index = g.c.get("/v1/jobs").await.header("x-nomad-index").to_owned();
+    let path = format!("/v1/jobs?index={index}&wait=60s");
+    let waiting = g.ask("read", "GET", &path, &Value::Null);
+    let change = async {
+        // The query waits by then; if not, it is decided at its begin, with the same result.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        g.policy("read", "namespace \"default\" { policy = \"deny\" }", &Value::Null).await;
+        g.c.register(&job("secret-plans", 1)).await;
+    };
+    let ((status, text), ()) = tokio::join!(waiting, change);
+    assert!(status == StatusCode::FORBIDDEN && !text.contains("secret-plans"), "{status} {text}");
+    g.c.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_rule_that_decides_is_explained() {
     let g = Guarded::start().await;
     let explain = async |caller: &str, question: Value| {

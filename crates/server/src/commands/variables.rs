@@ -10,7 +10,7 @@ use control::{
     variables::{Sealed, check_items, check_path, delete, put},
 };
 use model::{
-    GoDuration, StoreIndex,
+    GoDuration, Secret, StoreIndex,
     signing::KeyState,
     variables::{Variable, VariableKey, VariableLock},
 };
@@ -139,7 +139,7 @@ impl ServerHandle {
         let state = self.snapshot();
         let variable = state.variable(key).ok_or(NotRenewed::Absent)?;
         let lock = variable.lock.as_ref().ok_or(NotRenewed::Unlocked)?;
-        if *lock.id == *id && self.inner.parts.locks.renew(key, id) {
+        if Secret::same(&lock.id, id) && self.inner.parts.locks.renew(key, id) {
             return Ok(variable.clone());
         }
         Err(NotRenewed::Locked)
