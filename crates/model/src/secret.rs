@@ -45,8 +45,8 @@ impl Secret {
     pub fn matches(&self, text: &str) -> bool {
         Self::same(&self.0, text)
     }
-    /// Whether two secrets that are kept as plain texts are the same: as [`Secret::matches`], for ids of nodes and locks
-    /// that only their owners know.
+    /// Whether two secrets that are kept as plain texts are the same: as [`Secret::matches`], for secrets of nodes and
+    /// ids of locks, which only their owners know.
     #[must_use]
     pub fn same(one: &str, other: &str) -> bool {
         one.as_bytes().ct_eq(other.as_bytes()).into()
