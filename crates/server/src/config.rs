@@ -75,6 +75,8 @@ pub struct ServerConfig {
     /// The key of all servers that share the store: it encrypts their signing keys there, and the join secret follows
     /// from it. None = the store is this server's own, and so are its keys.
     pub shared: Option<SharedKey>,
+    /// What root keys are encrypted under in files and snapshots.
+    pub wrapping: crate::keyring::Wrapping,
     /// Certificates of the agent; None = no TLS.
     pub tls: Option<tls::Agent>,
     /// Allocations that a job may ask for, all its groups together; 0 = any number.
@@ -263,6 +265,7 @@ impl Default for ServerConfig {
             join: node_gateway::join::Join::Open,
             introduction: IntroductionConfig::default(),
             shared: None,
+            wrapping: crate::keyring::Wrapping::default(),
             tls: None,
             job_max_count: scheduler::MOST_OF_A_JOB,
             job_max_source_bytes: 1024 * 1024,

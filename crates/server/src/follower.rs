@@ -74,8 +74,8 @@ impl Follower {
         let (queue, _) = CommitQueue::new(state.clone());
         let sessions: Arc<dyn NodeSessions> = Arc::new(Sessions::default());
         let keyring = match config.shared.clone() {
-            Some(shared) => Keyring::of_state(shared, &state)?,
-            None => Keyring::open(None, now_ns(), state.latest_index())?,
+            Some(shared) => Keyring::of_state(shared, config.wrapping.clone(), &state)?,
+            None => Keyring::open(None, config.wrapping.clone(), now_ns(), state.latest_index())?,
         };
         // It begins nothing, so nobody asks how old its state is.
         let parts = Parts::new(&config, &queue, &published, &runner, false, &Arc::default());

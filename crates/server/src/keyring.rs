@@ -6,9 +6,11 @@
 //!
 //! A server with a store of its own keeps each key in a file of its own, `<data dir>/keystore/<key id>.json`, readable
 //! by the server's user only. Private keys are in these files, in snapshots and in memory, nowhere else: not in the
-//! store, an answer, a log or a `Debug` text. A rotation writes the new key first and marks the old one afterwards, so
-//! a crash in between leaves two files that say "active", and the newer one is right. A file that cannot be read is
-//! reported by name and left as it is. A development server keeps its keys in memory.
+//! store, an answer, a log or a `Debug` text. With a `keyring` block they are encrypted in files and snapshots.
+//!
+//! A rotation writes the new key first and marks the old one afterwards, so a crash in between leaves two files that
+//! say "active", and the newer one is right. A file that cannot be read is reported by name and left as it is; one that
+//! is encrypted and that nothing here opens ends the start. A development server keeps its keys in memory.
 //!
 //! Servers that share a store keep their keys in the state, encrypted under the key that they share: what one has
 //! signed the others verify. Changes are commits, which this keyring follows.
@@ -17,6 +19,7 @@ mod files;
 mod key;
 mod rows;
 mod secret;
+mod wrapping;
 
 use std::{
     fmt, fs,
@@ -32,15 +35,17 @@ use serde::Serialize;
 use state::{State, Table};
 use tokio::sync::watch;
 use uuid::Uuid;
+use zeroize::Zeroizing;
 
 pub(crate) use self::key::Made;
 pub use self::{
     files::Damaged,
     key::{KeyMeta, KeyringError},
     secret::rsa_parts,
+    wrapping::Wrapping,
 };
 use self::{
-    files::{SUFFIX, file_of, read_dir, remove_key, write_key},
+    files::{Files, SUFFIX, file_of, read_dir, remove_key, write_key},
     key::{Key, sort},
 };
 use crate::{clock::new_id, shared::SharedKey};
@@ -68,6 +73,7 @@ struct Ring {
 /// The keys that workload identities are signed with.
 pub struct Keyring {
     kept: Kept,
+    wrapping: Wrapping,
     ring: ArcSwap<Ring>,
     /// Held by whoever changes the keys.
     changing: Mutex<()>,
@@ -94,9 +100,10 @@ impl fmt::Debug for Keyring {
 }
 
 impl Keyring {
-    fn new(kept: Kept, index: StoreIndex, damaged: Vec<Damaged>) -> Self {
+    fn new(kept: Kept, wrapping: Wrapping, index: StoreIndex, damaged: Vec<Damaged>) -> Self {
         Self {
             kept,
+            wrapping,
             ring: ArcSwap::from_pointee(Ring { keys: Vec::new(), index }),
             changing: Mutex::default(),
             changed: watch::Sender::new(index),
@@ -104,22 +111,35 @@ impl Keyring {
         }
     }
 
-    /// Reads the keys of a directory (None = in memory), and makes one when there is none that can be read. Waits for
-    /// the disk. `index` is that of the state. The caller owns the directory alone: it holds the lock of the data
-    /// directory.
+    /// Reads the keys of a directory (None = in memory), and makes one when there is none that can be read. What lies
+    /// there otherwise than `wrapping` says is written again. Waits for the disk. `index` is that of the state. The
+    /// caller owns the directory alone: it holds the lock of the data directory.
     ///
     /// # Errors
-    /// When the directory cannot be made or listed, or the first key not be written. Damaged files are no error: see
-    /// [`Self::damaged`].
-    pub fn open(dir: Option<PathBuf>, now: TimestampNs, index: StoreIndex) -> Result<Self, KeyringError> {
-        let (mut keys, damaged) = match &dir {
-            Some(dir) => read_dir(dir)?,
-            None => (Vec::new(), Vec::new()),
+    /// When the directory cannot be made or listed, a key is encrypted and nothing here opens it, or a key not be
+    /// written. Damaged files are no error: see [`Self::damaged`].
+    pub fn open(
+        dir: Option<PathBuf>,
+        wrapping: Wrapping,
+        now: TimestampNs,
+        index: StoreIndex,
+    ) -> Result<Self, KeyringError> {
+        let Files { mut keys, damaged, otherwise } = match &dir {
+            Some(dir) => read_dir(dir, &wrapping)?,
+            None => Files { keys: Vec::new(), damaged: Vec::new(), otherwise: Vec::new() },
         };
+        if let Some(dir) = &dir {
+            for key in keys.iter().filter(|key| otherwise.contains(&key.meta.id)) {
+                write_key(dir, key, &wrapping)?;
+                let now =
+                    if wrapping.active.is_some() { "encrypted under the key of the keyring block" } else { "plain" };
+                tracing::info!(key = %key.meta.id, now, "a root key was written again");
+            }
+        }
         sort(&mut keys);
         // Indexes never go back, also when the state was replaced beside its keys.
         let index = keys.iter().map(|k| k.meta.modify_index).fold(index.max(1), u64::max);
-        let this = Self::new(dir.map_or(Kept::Memory, Kept::Files), index, damaged);
+        let this = Self::new(dir.map_or(Kept::Memory, Kept::Files), wrapping, index, damaged);
         match keys.first().filter(|key| key.meta.state == KeyState::Active).map(|key| key.meta.encrypts) {
             Some(true) => {
                 let others = keys[1..].iter().filter(|k| k.meta.state == KeyState::Active);
@@ -141,15 +161,15 @@ impl Keyring {
     }
 
     /// The keys that the state has, for a server that shares them. Where it has none, this one signs nothing before
-    /// [`Self::first`] is committed and followed.
+    /// [`Self::first`] is committed and followed. `wrapping` is for snapshots.
     ///
     /// # Errors
     /// When one of them does not open with the shared key: it is that of another cluster.
-    pub fn of_state(shared: SharedKey, state: &State) -> Result<Self, KeyringError> {
+    pub fn of_state(shared: SharedKey, wrapping: Wrapping, state: &State) -> Result<Self, KeyringError> {
         let mut keys = state.signing_keys().map(|row| rows::key_of(&shared, row)).collect::<Result<Vec<_>, _>>()?;
         sort(&mut keys);
         let index = state.index(Table::SigningKeys);
-        let this = Self::new(Kept::State(shared), index, Vec::new());
+        let this = Self::new(Kept::State(shared), wrapping, index, Vec::new());
         this.ring.store(Arc::new(Ring { keys, index }));
         Ok(this)
     }
@@ -169,7 +189,7 @@ impl Keyring {
         }
         let mut rows = Vec::new();
         if let Some(dir) = dir.filter(|dir| newest.is_none() && dir.is_dir()) {
-            rows = rows::rows_of(shared, read_dir(dir)?.0)?;
+            rows = rows::rows_of(shared, read_dir(dir, &self.wrapping)?.keys)?;
             if !rows.is_empty() {
                 tracing::info!(dir = %dir.display(), keys = rows.len(), "the signing keys of this directory are kept \
                     in the shared store from now on, encrypted; the directory can be deleted once the server runs");
@@ -237,12 +257,14 @@ impl Keyring {
         &self.damaged
     }
 
-    /// Every key as its file holds it, with the name of the file: a secret, for a snapshot and nothing else.
+    /// Every key as its file holds it, with the name of the file: a secret, for a snapshot and nothing else. With a
+    /// `keyring` block its key encrypts them.
     ///
     /// # Errors
     /// When the crypto library does not encode a key.
     pub fn export(&self) -> Result<Vec<(String, Vec<u8>)>, KeyringError> {
-        self.ring.load().keys.iter().map(|key| Ok((format!("{}{SUFFIX}", key.meta.id), key.text()?))).collect()
+        let file = |key: &Key| Ok((format!("{}{SUFFIX}", key.meta.id), key.text(&self.wrapping)?.to_vec()));
+        self.ring.load().keys.iter().map(file).collect()
     }
 
     /// Resolves when the keys have changed after `index`. Cancel safe.
@@ -300,7 +322,7 @@ impl Keyring {
     ///
     /// # Errors
     /// When the key is not there, or has not made this.
-    pub fn unseal(&self, id: Uuid, sealed: &[u8], path: &str) -> Result<Vec<u8>, KeyringError> {
+    pub fn unseal(&self, id: Uuid, sealed: &[u8], path: &str) -> Result<Zeroizing<Vec<u8>>, KeyringError> {
         let wrong = |why| KeyringError::Sealed { id, path: path.to_owned(), why };
         let ring = self.ring.load();
         let key =
@@ -327,7 +349,7 @@ impl Keyring {
         let key = Key::generate(new_id(), made, index)?;
         let meta = key.meta.clone();
         if let Kept::Files(dir) = &self.kept
-            && let Err(error) = write_key(dir, &key)
+            && let Err(error) = write_key(dir, &key, &self.wrapping)
         {
             // It may have its name already and only not be known to be durable: the next start must not find it.
             let _ = fs::remove_file(file_of(dir, meta.id));
@@ -403,7 +425,7 @@ impl Keyring {
             key.meta.state = *state;
             key.meta.modify_index = index;
             if let Kept::Files(dir) = &self.kept
-                && let Err(error) = write_key(dir, key)
+                && let Err(error) = write_key(dir, key, &self.wrapping)
             {
                 tracing::warn!(key = %key.meta.id, state = state.name(), %error, "writing the new state of a root key \
                     to its file failed; the next start tells it from the newer keys");
@@ -422,8 +444,12 @@ fn fresh(shared: &SharedKey, made: &Made) -> Result<(SigningKey, KeyMeta), Keyri
 ///
 /// # Errors
 /// When the directory cannot be read, or within, when one of its files is no key.
-pub(crate) fn rows_of_dir(shared: &SharedKey, dir: &Path) -> Result<Result<Vec<SigningKey>, Damaged>, KeyringError> {
-    let (keys, damaged) = read_dir(dir)?;
+pub(crate) fn rows_of_dir(
+    shared: &SharedKey,
+    wrapping: &Wrapping,
+    dir: &Path,
+) -> Result<Result<Vec<SigningKey>, Damaged>, KeyringError> {
+    let Files { keys, damaged, .. } = read_dir(dir, wrapping)?;
     Ok(match damaged.into_iter().next() {
         Some(damaged) => Err(damaged),
         None => Ok(rows::rows_of(shared, keys)?),
@@ -436,13 +462,15 @@ pub(crate) fn rows_of_dir(shared: &SharedKey, dir: &Path) -> Result<Result<Vec<S
 /// When a key cannot be read, with its file.
 pub(crate) fn rows_of_files<'a>(
     shared: &SharedKey,
+    wrapping: &Wrapping,
     files: impl Iterator<Item = (&'a str, &'a [u8])>,
 ) -> Result<Vec<SigningKey>, String> {
     let mut keys = Vec::new();
     for (path, content) in files {
         let name = path.strip_prefix(DIR).and_then(|name| name.strip_prefix('/')?.strip_suffix(SUFFIX));
         let name = name.ok_or_else(|| format!("{path} is not the file of a signing key"))?;
-        keys.push(Key::read(content, name).map_err(|why| format!("{path}: {why}"))?);
+        let read = Key::read(content, name, wrapping).map_err(|why| format!("{path}: {}", String::from(why)))?;
+        keys.push(read.0);
     }
     rows::rows_of(shared, keys).map_err(|error| error.to_string())
 }

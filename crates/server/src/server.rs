@@ -26,7 +26,7 @@ use crate::{
     error::ServerError,
     gateway,
     handle::{Given, Inner, ServerHandle},
-    keyring::{self, Keyring, KeyringError},
+    keyring::{self, Keyring, KeyringError, Wrapping},
     known::Known,
     loops,
     observer::Followers,
@@ -181,7 +181,8 @@ impl Server {
         // After the store, whose lock guards the directory of the keys too.
         let encrypts = store.format() >= state::VARIABLES;
         let (keys, shared, of) = (config.data_dir.clone(), config.shared.clone(), state.clone());
-        let (keyring, first_keys) = blocking(move || keyring_of(encrypts, keys, shared, &of)).await?;
+        let wrapping = config.wrapping.clone();
+        let (keyring, first_keys) = blocking(move || keyring_of(encrypts, keys, shared, wrapping, &of)).await?;
         let (kind, shared, dir) = (config.join.clone(), config.shared.clone(), config.data_dir.clone());
         let join = blocking(move || join_secret(kind, shared.as_ref(), dir)).await?;
         let listen = |source| StartError::Listen { address: config.rpc_bind, source };
@@ -399,7 +400,7 @@ impl Drop for Server {
 /// [`StartError::Keyring`] when it does not: a server with this key cannot lead.
 pub fn check_key(store: &dyn Store, key: &SharedKey) -> Result<(), StartError> {
     let rows = store.load()?.rows.into_iter().filter(|row| row.table == Table::SigningKeys);
-    Keyring::of_state(key.clone(), &State::load(rows)?)?;
+    Keyring::of_state(key.clone(), Wrapping::default(), &State::load(rows)?)?;
     Ok(())
 }
 
@@ -429,17 +430,18 @@ fn keyring_of(
     encrypts: bool,
     data_dir: Option<PathBuf>,
     shared: Option<SharedKey>,
+    wrapping: Wrapping,
     state: &State,
 ) -> Result<(Keyring, Vec<SigningKey>), KeyringError> {
     let dir = data_dir.map(|dir| dir.join(keyring::DIR));
     match (shared, state.signing_keys().next()) {
         (Some(shared), _) => {
-            let keyring = Keyring::of_state(shared, state)?;
+            let keyring = Keyring::of_state(shared, wrapping, state)?;
             let first = keyring.first(dir.as_deref(), now_ns(), encrypts)?;
             Ok((keyring, first))
         }
         (None, Some(key)) => Err(KeyringError::Unshared { id: key.id }),
-        (None, None) => Ok((Keyring::open(dir, now_ns(), state.latest_index())?, Vec::new())),
+        (None, None) => Ok((Keyring::open(dir, wrapping, now_ns(), state.latest_index())?, Vec::new())),
     }
 }
 

@@ -1,5 +1,6 @@
-//! The key that servers of one store share, `server.encrypt`. From it they derive the key that wraps what nobody else
-//! who reads the store may know, and what each of them must have without telling the others.
+//! The key that servers of one store share, from `server.encrypt` or a `keyring` block. From it they derive the key
+//! that wraps what nobody else who reads the store may know, and what each of them must have without telling the
+//! others. A server with a store of its own may have one as well, for its files.
 
 use std::fmt;
 
@@ -12,6 +13,7 @@ use aws_lc_rs::{
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use node_gateway::join::JoinSecret;
 use uuid::Uuid;
+use zeroize::Zeroizing;
 
 /// What is derived for one purpose says nothing of what is derived for another. A number changes with the meaning of
 /// what is derived.
@@ -59,7 +61,7 @@ impl SharedKey {
     /// # Errors
     /// When it is none. The error does not repeat the text.
     pub fn read(text: &str) -> Result<Self, SharedKeyError> {
-        let bytes = STANDARD.decode(text.trim()).map_err(|_| SharedKeyError::Text)?;
+        let bytes = Zeroizing::new(STANDARD.decode(text.trim()).map_err(|_| SharedKeyError::Text)?);
         if !LENGTHS.contains(&bytes.len()) {
             return Err(SharedKeyError::Length(bytes.len()));
         }
@@ -76,14 +78,14 @@ impl SharedKey {
         Ok(STANDARD.encode(bytes))
     }
 
-    fn derive(&self, purpose: &[u8]) -> Result<[u8; 32], Unspecified> {
-        let mut key = [0; 32];
-        self.0.expand(&[purpose], HKDF_SHA256)?.fill(&mut key)?;
+    fn derive(&self, purpose: &[u8]) -> Result<Zeroizing<[u8; 32]>, Unspecified> {
+        let mut key = Zeroizing::new([0; 32]);
+        self.0.expand(&[purpose], HKDF_SHA256)?.fill(&mut *key)?;
         Ok(key)
     }
 
     fn wrapping(&self) -> Result<RandomizedNonceKey, Unspecified> {
-        RandomizedNonceKey::new(&AES_256_GCM, &self.derive(WRAPS_SIGNING_KEYS)?)
+        RandomizedNonceKey::new(&AES_256_GCM, &*self.derive(WRAPS_SIGNING_KEYS)?)
     }
 
     /// Encrypts the secret of a signing key with AES-256-GCM: a random nonce of 12 bytes, the ciphertext, the tag of
@@ -102,9 +104,9 @@ impl SharedKey {
     ///
     /// # Errors
     /// When another key has made it, for another id, or it was changed.
-    pub fn open(&self, id: Uuid, wrapped: &[u8]) -> Result<Vec<u8>, Unspecified> {
+    pub fn open(&self, id: Uuid, wrapped: &[u8]) -> Result<Zeroizing<Vec<u8>>, Unspecified> {
         let (nonce, sealed) = wrapped.split_first_chunk::<NONCE_LEN>().ok_or(Unspecified)?;
-        let mut sealed = sealed.to_vec();
+        let mut sealed = Zeroizing::new(sealed.to_vec());
         let opened = self.wrapping()?.open_in_place(Nonce::from(nonce), Aad::from(id.as_bytes()), &mut sealed)?.len();
         sealed.truncate(opened);
         Ok(sealed)
@@ -115,7 +117,7 @@ impl SharedKey {
     /// # Errors
     /// When the crypto library fails.
     pub fn join_secret(&self) -> Result<JoinSecret, Unspecified> {
-        Ok(JoinSecret::of_bytes(&self.derive(JOINS)?))
+        Ok(JoinSecret::of_bytes(&*self.derive(JOINS)?))
     }
 }
 
@@ -161,7 +163,7 @@ mod tests {
         let wrapped = key(1).wrap(id, secret).expect("wraps");
         assert_eq!(wrapped.len(), 12 + secret.len() + 16);
         assert!(!wrapped.windows(6).any(|part| part == b"secret"));
-        assert_eq!(key(1).open(id, &wrapped).expect("opens"), secret);
+        assert_eq!(&*key(1).open(id, &wrapped).expect("opens"), secret);
         let again = key(1).wrap(id, secret).expect("wraps");
         assert!(again != wrapped && again[..12] != wrapped[..12], "no nonce is used twice");
         let changed = |at: usize| {
@@ -191,7 +193,7 @@ mod tests {
         assert_eq!(secret.expose(), "8a812a170d09e99e958bd20cda0bd1804ed217ab99ec8d58fae5d7bb4e61dc77");
         assert_ne!(key(2).join_secret().expect("derives"), secret);
         let wrapped: Vec<u8> = STANDARD.decode("AAECAwQFBgcICQoLTwiWt6trcHqqL/AOQ6DT45v6GmI=").expect("base64");
-        assert_eq!(key(1).open(Uuid::from_u128(1), &wrapped).expect("opens"), b"kept");
+        assert_eq!(&*key(1).open(Uuid::from_u128(1), &wrapped).expect("opens"), b"kept");
         assert_eq!(format!("{:?}", key(1)), "<redacted>");
     }
 }

@@ -1,6 +1,7 @@
 //! Snapshots of a server's state: saved while it runs, restored into a directory or a shared store before it starts.
 //!
-//! Signing keys are files of a snapshot wherever the server keeps them, and not encrypted: it can be restored for a
+//! Signing keys are files of a snapshot wherever the server keeps them. They are encrypted only where the configuration
+//! has a `keyring` block, and a server with the same block opens them. Otherwise the snapshot can be restored for a
 //! server of either kind, also for one whose `server.encrypt` is another one.
 
 use std::{path::Path, sync::Arc};
@@ -16,7 +17,7 @@ use crate::{
     clock::{new_id, now_ns, rfc3339},
     error::ServerError,
     handle::ServerHandle,
-    keyring,
+    keyring::{self, Wrapping},
     shared::SharedKey,
 };
 
@@ -69,10 +70,15 @@ pub fn restore(bytes: &[u8], dir: &Path) -> Result<SnapshotMeta, SnapshotError> 
 ///
 /// # Errors
 /// When the snapshot is damaged or no state, or the store has a state or refuses.
-pub fn restore_into(bytes: &[u8], store: &dyn Store, shared: &SharedKey) -> Result<SnapshotMeta, SnapshotError> {
+pub fn restore_into(
+    bytes: &[u8],
+    store: &dyn Store,
+    shared: &SharedKey,
+    wrapping: &Wrapping,
+) -> Result<SnapshotMeta, SnapshotError> {
     let mut snapshot = decode(bytes)?;
     let files = std::mem::take(&mut snapshot.files);
-    let keys = keyring::rows_of_files(shared, files.iter().map(|file| (file.name.as_str(), &*file.content)))
+    let keys = keyring::rows_of_files(shared, wrapping, files.iter().map(|file| (file.name.as_str(), &*file.content)))
         .map_err(SnapshotError::Damaged)?;
     recovering(snapshot, keys)?.restore_into(store)
 }
@@ -85,10 +91,11 @@ pub fn restore_into_etcd(
     bytes: &[u8],
     options: EtcdOptions,
     shared: &SharedKey,
+    wrapping: &Wrapping,
 ) -> Result<SnapshotMeta, SnapshotError> {
     // What this server knows of another etcd does not count there.
     let store = EtcdStore::open_offline(EtcdOptions { mark: None, ..options }, Offline::Fill)?;
-    let meta = restore_into(bytes, &store, shared)?;
+    let meta = restore_into(bytes, &store, shared, wrapping)?;
     store.filled()?;
     Ok(meta)
 }

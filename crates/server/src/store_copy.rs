@@ -20,7 +20,7 @@ use store::{
 };
 
 use crate::{
-    keyring::{self, Damaged, Keyring, KeyringError},
+    keyring::{self, Damaged, Keyring, KeyringError, Wrapping},
     shared::SharedKey,
 };
 
@@ -125,7 +125,7 @@ pub enum CopyError {
 ///
 /// # Errors
 /// See [`CopyError`]; etcd then has nothing that a server starts on.
-pub fn to_shared(dir: &Path, options: EtcdOptions, key: &SharedKey) -> Result<Copied, CopyError> {
+pub fn to_shared(dir: &Path, options: EtcdOptions, key: &SharedKey, wrapping: &Wrapping) -> Result<Copied, CopyError> {
     let place = dir.join(SqliteStore::FILE).display().to_string();
     if !dir.join(SqliteStore::FILE).exists() {
         return Err(CopyError::Empty(place));
@@ -138,12 +138,13 @@ pub fn to_shared(dir: &Path, options: EtcdOptions, key: &SharedKey) -> Result<Co
     let contents = own.load()?;
     let state = state_of(&contents, place)?;
     let keys_dir = dir.join(keyring::DIR);
-    let keys = if keys_dir.is_dir() { keyring::rows_of_dir(key, &keys_dir)? } else { Ok(Vec::new()) };
+    let keys = if keys_dir.is_dir() { keyring::rows_of_dir(key, wrapping, &keys_dir)? } else { Ok(Vec::new()) };
     let keys = keys.map_err(|Damaged { path, why }| CopyError::DamagedKey { path, why })?;
     let mut snapshot = snapshot_of(&state, contents, Vec::new());
     snapshot.put(snapshot.meta.index, rows_of_keys(&keys, snapshot.meta.index)?);
     // What a server would find: each key opens.
-    let found = Keyring::of_state(key.clone(), &State::load(snapshot.contents.rows.iter().cloned())?)?;
+    let found =
+        Keyring::of_state(key.clone(), Wrapping::default(), &State::load(snapshot.contents.rows.iter().cloned())?)?;
 
     let mark = options.mark.clone();
     let shared = EtcdStore::open_offline(EtcdOptions { mark: None, ..options }, Offline::Fill)?;
@@ -168,7 +169,7 @@ pub fn to_shared(dir: &Path, options: EtcdOptions, key: &SharedKey) -> Result<Co
 ///
 /// # Errors
 /// See [`CopyError`]; the directory then has no store.
-pub fn to_own(options: EtcdOptions, key: &SharedKey, dir: &Path) -> Result<Copied, CopyError> {
+pub fn to_own(options: EtcdOptions, key: &SharedKey, wrapping: &Wrapping, dir: &Path) -> Result<Copied, CopyError> {
     let database = dir.join(SqliteStore::FILE);
     if database.exists() {
         let there = SqliteStore::open(dir, &SqliteOptions::default())?.load()?;
@@ -186,7 +187,7 @@ pub fn to_own(options: EtcdOptions, key: &SharedKey, dir: &Path) -> Result<Copie
     shared.acquire()?;
     let mut contents = shared.load()?;
     let state = state_of(&contents, place)?;
-    let keys = Keyring::of_state(key.clone(), &state)?;
+    let keys = Keyring::of_state(key.clone(), wrapping.clone(), &state)?;
     let names = |(name, content)| SavedFile { name: format!("{}/{name}", keyring::DIR), content };
     let files: Vec<SavedFile> = keys.export()?.into_iter().map(names).collect();
     let keys_dir = dir.join(keyring::DIR);

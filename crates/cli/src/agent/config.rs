@@ -61,6 +61,8 @@ pub(crate) struct AgentFile {
     pub(crate) vault: Vault,
     /// The audit log.
     pub(crate) audit: Audit,
+    /// What root keys are encrypted under.
+    pub(crate) keyring: Keyring,
     /// SIGINT means `client.drain_on_shutdown`.
     pub(crate) leave_on_interrupt: Option<bool>,
     /// SIGTERM means `client.drain_on_shutdown`.
@@ -200,6 +202,48 @@ pub(crate) struct StoreTls {
     pub(crate) cert_file: String,
     /// Its key.
     pub(crate) key_file: String,
+}
+
+/// Where the key comes from that root keys are encrypted under.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Keyring {
+    /// Nowhere: root keys lie in their files as they are.
+    pub(crate) aead: Option<KeyringPlain>,
+    /// From a command that prints it.
+    pub(crate) command: Option<KeyringCommand>,
+    /// From a file.
+    pub(crate) file: Option<KeyringFile>,
+}
+
+/// No key.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct KeyringPlain {
+    /// What is written is plain.
+    pub(crate) active: Option<bool>,
+}
+
+/// A key that a command prints.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct KeyringCommand {
+    /// It encrypts what is written; without this it opens what was written before.
+    pub(crate) active: Option<bool>,
+    /// The program and its arguments.
+    pub(crate) command: Vec<String>,
+    /// How long it may take, 30s.
+    pub(crate) timeout: Option<String>,
+}
+
+/// A key in a file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct KeyringFile {
+    /// It encrypts what is written; without this it opens what was written before.
+    pub(crate) active: Option<bool>,
+    /// The file.
+    pub(crate) path: Option<String>,
 }
 
 /// What is asked of new nodes.

@@ -11,6 +11,7 @@ mod flags;
 mod follow_log;
 mod follow_state;
 mod forward;
+mod keyring;
 mod leave;
 mod log_file;
 mod nodes;
@@ -30,7 +31,7 @@ use anyhow::{Context, Result, bail};
 
 pub(crate) use args::AgentArgs;
 use config::refuse;
-use server::{join::Join, shared::SharedKey};
+use server::{join::Join, keyring::Wrapping, shared::SharedKey};
 use store::EtcdOptions;
 
 /// Threads for file work. A burst of tasks would otherwise start one for each, and the allocator keeps an arena for
@@ -64,6 +65,9 @@ pub(crate) fn run(args: AgentArgs) -> Result<ExitCode> {
     let followers = init_log(&settings)?;
     print_notes(&settings.notes);
     keep_memory_to_itself();
+    if let Some(server) = &mut settings.server {
+        keyring::unlock(server, &settings.keyring, settings.shared_store.is_some())?;
+    }
     // Each task costs an agent a descriptor or two.
     open_files::raise();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -108,6 +112,8 @@ pub(crate) struct Stores {
     pub(crate) etcd: EtcdOptions,
     /// What its servers share.
     pub(crate) key: SharedKey,
+    /// What root keys are encrypted under in files.
+    pub(crate) wrapping: Wrapping,
     /// Where the server keeps what is its own: its state, if it were alone.
     pub(crate) dir: PathBuf,
     /// Nobody has configured what nodes must show.
@@ -122,14 +128,18 @@ pub(crate) fn stores(config: Vec<PathBuf>, data_dir: Option<PathBuf>) -> Result<
     let tree = file::load(&config)?;
     let data_dir = data_dir.map(|dir| std::path::absolute(&dir).unwrap_or(dir).display().to_string());
     let args = AgentArgs { config, data_dir, ..AgentArgs::default() };
-    let settings = settings::settings(config::typed(tree).map_err(refuse)?, &args, None).map_err(refuse)?;
+    let mut settings = settings::settings(config::typed(tree).map_err(refuse)?, &args, None).map_err(refuse)?;
+    if let Some(server) = &mut settings.server {
+        keyring::unlock(server, &settings.keyring, settings.shared_store.is_some())?;
+    }
     let (Some(server), Some(etcd)) = (settings.server, settings.shared_store) else {
         bail!("the configuration (-config) is not that of a server with an etcd: it has no server.store = \"etcd\"");
     };
     let (Some(key), Some(dir)) = (server.shared, server.data_dir) else {
-        bail!("the configuration has no server.encrypt or no data_dir");
+        bail!("the configuration has no data_dir, or neither server.encrypt nor a keyring block");
     };
-    Ok(Stores { etcd, key, dir, join_kept: matches!(server.join, Join::Kept) })
+    let wrapping = server.wrapping;
+    Ok(Stores { etcd, key, wrapping, dir, join_kept: matches!(server.join, Join::Kept) })
 }
 
 /// Says what was taken and has no effect. Whoever started the agent reads it; a log may be looked at by nobody.

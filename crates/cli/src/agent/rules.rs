@@ -19,6 +19,9 @@ use super::{
 /// Blocks whose label, where there is one, is left out: this release knows one of them. Of Vault it is `default`.
 const LABEL_LEFT_OUT: &[&str] = &["consul", "vault"];
 
+/// Blocks whose label is the name of a block within.
+const LABEL_IS_A_NAME: &[&str] = &["keyring"];
+
 /// What has no meaning here: the names by the reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Notes(BTreeMap<String, Vec<String>>);
@@ -85,6 +88,17 @@ fn names(source: &Source, object: &Object, path: &str, shown: &str, found: &mut 
                     Diagnostic::error("Wrong value", format!("{shown} is a block, it is {what}"))
                         .at(source, item.value.span),
                 );
+            }
+            Kind::Block if LABEL_IS_A_NAME.contains(&&*here) && item.labels().next().is_some() => {
+                let label = item.labels().next().unwrap_or_default();
+                match table::find(&join(&here, label)) {
+                    Some(row) if row.kind == Kind::Block => {
+                        let (here, shown) = (join(&here, label), join(&shown, label));
+                        inner(&item.value).iter().for_each(|o| names(source, o, &here, &shown, found));
+                    }
+                    Some(_) => {}
+                    None => found.push(unknown(&here, label).at(source, item.key_span())),
+                }
             }
             Kind::Block => inner(&item.value).iter().for_each(|o| names(source, o, &here, &shown, found)),
             Kind::Blocks => {
@@ -453,6 +467,10 @@ mod tests {
             let found = places(&given.to_string());
             assert!(found.len() == 1 && found[0].contains("no_such_name"), "{path}: {found:?}");
         }
+        let found = places("keyring \"comand\" {\n  active = true\n}\nkeyring \"file\" {\n  pth = \"/k\"\n}\n");
+        assert!(found.len() == 2 && found[0].contains("did you mean \"command\"?"), "{found:?}");
+        assert!(found[1].contains("\"pth\" is not a name of the block keyring.file"), "{found:?}");
+        assert_eq!(places("keyring \"aead\" {\n  active = true\n}\nkeyring \"transit\" {\n  key = 1\n}\n"), [""; 0]);
         let found = places("node_class = \"a\"\n");
         assert!(found[0].contains("there is client.node_class"), "{found:?}");
     }

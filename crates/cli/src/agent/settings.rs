@@ -21,6 +21,7 @@ use super::{
     audit::AuditSettings,
     config::{AgentFile, Mistake, SchedulerDefaults},
     exposure::{self, Listener},
+    keyring::KeySources,
     leave::Leave,
     log_file::Rotation,
     rules::Notes,
@@ -34,6 +35,8 @@ pub(crate) struct Settings {
     pub(crate) server: Option<ServerConfig>,
     /// The store that it shares with other servers; None = it is alone.
     pub(crate) shared_store: Option<EtcdOptions>,
+    /// Where the key comes from that root keys are encrypted under.
+    pub(crate) keyring: KeySources,
     /// Node part. `servers` is empty when the server is in this process: its address is known once it listens.
     pub(crate) client: Option<ClientConfig>,
     /// Where the HTTP API listens.
@@ -137,6 +140,10 @@ pub(crate) fn settings(
     let shared_store = server.as_ref().and_then(|config| store::read(&mut r, &file.server, config, dev));
     let client =
         is_client.then(|| client_config(&mut r, &file, args, dev, is_server, &data_dir, &name, &region, &datacenter));
+    let keyring = match &server {
+        Some(_) => keyring::read(&mut r, &file, shared_store.is_some()),
+        None => KeySources::default(),
+    };
     let (mut server, mut client) = (server, client);
     if !dev {
         join(&mut r, &file.drover, tls::admits_members_only(tls.as_ref()), server.as_mut(), client.as_mut());
@@ -185,6 +192,7 @@ pub(crate) fn settings(
     let notes = r.finish()?;
     Ok(Settings {
         shared_store,
+        keyring,
         server,
         client,
         http,
@@ -340,6 +348,7 @@ pub(super) fn host_name() -> String {
 mod audit;
 mod for_node;
 mod for_server;
+mod keyring;
 mod reader;
 mod store;
 #[cfg(test)]

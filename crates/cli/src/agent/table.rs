@@ -75,8 +75,7 @@ const NO_DYNAMIC_VOLUMES: &str =
 const CONSUL: &str = "services are kept in Drover's own registry (provider = \"nomad\" in the job)";
 const VAULT_TOKENS: &str = "tasks log in to Vault with their workload identity, so an agent has no token of its own";
 const VAULT_WAITS: &str = "a template waits for its secrets as long as it takes, and an event of the task says why";
-const KMS: &str =
-    "external key management is not part of this release: the server's root keys lie in its data directory";
+const KMS: &str = "no KMS is asked directly: let keyring \"command\" run its command line, which prints the key";
 const UI: &str = "the web UI at /ui/ has a fixed content security policy, and neither labels nor links";
 const AUTOPILOT: &str = "there is one server, or etcd says which one leads: autopilot has nothing to do";
 const SINK: &str = "metrics are not pushed in this release; have /v1/metrics?format=prometheus collected \
@@ -511,8 +510,16 @@ pub(crate) const TABLE: &[Row] = &[
     row("vault.default_identity.extra_claims", Map, Works),
 
     row("keyring", Block, Works),
-    row("keyring.aead", Foreign, Idle("the server's root keys lie in its data directory, or in a shared store \
-        encrypted under server.encrypt")),
+    row("keyring.aead", Block, Works),
+    row("keyring.aead.active", Bool, Works),
+    row("keyring.aead.name", Text, Idle("there is one block of each kind")),
+    row("keyring.command", Block, Works),
+    row("keyring.command.active", Bool, Works),
+    row("keyring.command.command", Texts, Works),
+    row("keyring.command.timeout", Span, Works),
+    row("keyring.file", Block, Works),
+    row("keyring.file.active", Bool, Works),
+    row("keyring.file.path", Text, Works),
     row("keyring.awskms", Foreign, Refused(KMS)),
     row("keyring.azurekeyvault", Foreign, Refused(KMS)),
     row("keyring.gcpckms", Foreign, Refused(KMS)),

@@ -43,11 +43,11 @@ enum To {
 /// Runs a verb.
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     let Command::Copy(Copy { config, data_dir, to }) = command;
-    let Stores { etcd, key, dir, join_kept } = agent::stores(config, data_dir)?;
+    let Stores { etcd, key, wrapping, dir, join_kept } = agent::stores(config, data_dir)?;
     let (own, shared) = (dir.display().to_string(), format!("etcd {} {}", etcd.endpoints.join(","), etcd.prefix));
     let copied = tokio::task::spawn_blocking(move || match to {
-        To::Etcd => to_shared(&dir, etcd, &key),
-        To::Sqlite => to_own(etcd, &key, &dir),
+        To::Etcd => to_shared(&dir, etcd, &key, &wrapping),
+        To::Sqlite => to_own(etcd, &key, &wrapping, &dir),
     });
     let copied = copied.await.context("the copy has panicked")?.context("the state was not copied")?;
     let (from, into) = if to == To::Etcd { (&own, &shared) } else { (&shared, &own) };

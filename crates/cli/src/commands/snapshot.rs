@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use serde_json::json;
-use server::snapshot::{Snapshot, SnapshotError, SnapshotMeta, decode, state_of};
+use server::snapshot::{Snapshot, SnapshotError, SnapshotMeta, decode, restore_into_etcd, state_of};
 
 use super::ApiArgs;
 use crate::output;
@@ -109,7 +109,8 @@ impl Place {
             Self::Shared(stores) => {
                 let etcd = &stores.etcd;
                 let name = format!("etcd {} {}", etcd.endpoints.join(","), etcd.prefix);
-                Ok((server::snapshot::restore_into_etcd(bytes, stores.etcd, &stores.key)?, name))
+                let meta = restore_into_etcd(bytes, stores.etcd, &stores.key, &stores.wrapping)?;
+                Ok((meta, name))
             }
         }
     }

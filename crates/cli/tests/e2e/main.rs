@@ -27,6 +27,7 @@ mod guides;
 mod help;
 mod introductions;
 mod job_verbs;
+mod keyring;
 mod logins;
 mod metrics;
 mod migrate;

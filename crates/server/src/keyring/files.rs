@@ -8,8 +8,12 @@ use std::{
 };
 
 use uuid::Uuid;
+use zeroize::Zeroizing;
 
-use super::key::{Key, KeyringError};
+use super::{
+    key::{Key, KeyringError, Unread},
+    wrapping::Wrapping,
+};
 
 const DIR_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
@@ -27,15 +31,28 @@ pub struct Damaged {
     pub why: String,
 }
 
-/// What can be read, and what cannot, which is also logged. Makes the directory when there is none.
-pub(super) fn read_dir(dir: &Path) -> Result<(Vec<Key>, Vec<Damaged>), KeyringError> {
+/// The keys of a directory.
+pub(super) struct Files {
+    /// What can be read.
+    pub(super) keys: Vec<Key>,
+    /// What cannot, which is also logged.
+    pub(super) damaged: Vec<Damaged>,
+    /// Those of the keys that lie there otherwise than new ones: plain, or encrypted under a former key.
+    pub(super) otherwise: Vec<Uuid>,
+}
+
+/// Reads a directory of keys. Makes it when there is none.
+///
+/// # Errors
+/// Also when a key is encrypted and nothing here opens it: it is not damaged, and nobody may go on without it.
+pub(super) fn read_dir(dir: &Path, wrapping: &Wrapping) -> Result<Files, KeyringError> {
     DirBuilder::new()
         .recursive(true)
         .mode(DIR_MODE)
         .create(dir)
         .map_err(failed("making the directory of the keys", dir))?;
     keep_private(dir, DIR_MODE).map_err(failed("taking the rights of others from", dir))?;
-    let (mut keys, mut damaged) = (Vec::new(), Vec::new());
+    let (mut keys, mut damaged, mut otherwise) = (Vec::new(), Vec::new(), Vec::new());
     for entry in fs::read_dir(dir).map_err(failed("listing the keys in", dir))? {
         let path = entry.map_err(failed("listing the keys in", dir))?.path();
         let Some(name) = path.file_name().and_then(|n| n.to_str()) else { continue };
@@ -43,9 +60,13 @@ pub(super) fn read_dir(dir: &Path) -> Result<(Vec<Key>, Vec<Damaged>), KeyringEr
             // A key that was never used: the server ended while it was written.
             fs::remove_file(&path).map_err(failed("removing the unfinished key", &path))?;
         } else if let Some(id) = name.strip_suffix(SUFFIX) {
-            match read_key(&path, id) {
-                Ok(key) => keys.push(key),
-                Err(why) => damaged.push(Damaged { path, why }),
+            match read_key(&path, id, wrapping) {
+                Ok((key, fits)) => {
+                    otherwise.extend((!fits).then_some(key.meta.id));
+                    keys.push(key);
+                }
+                Err(Unread::Damaged(why)) => damaged.push(Damaged { path, why }),
+                Err(Unread::Locked(why)) => return Err(KeyringError::Locked { path, why }),
             }
         }
     }
@@ -53,13 +74,13 @@ pub(super) fn read_dir(dir: &Path) -> Result<(Vec<Key>, Vec<Damaged>), KeyringEr
         tracing::error!(file = %path.display(), %why, "a signing key could not be read and is not used; tokens \
             signed with it cannot be verified until the file is restored and the server restarted");
     }
-    Ok((keys, damaged))
+    Ok(Files { keys, damaged, otherwise })
 }
 
 /// Reads a key.
-fn read_key(path: &Path, name: &str) -> Result<Key, String> {
-    let text = fs::read(path).map_err(|e| format!("it could not be read: {e}"))?;
-    let key = Key::read(&text, name)?;
+fn read_key(path: &Path, name: &str, wrapping: &Wrapping) -> Result<(Key, bool), Unread> {
+    let text = Zeroizing::new(fs::read(path).map_err(|e| format!("it could not be read: {e}"))?);
+    let key = Key::read(&text, name, wrapping)?;
     keep_private(path, FILE_MODE)
         .map_err(|e| format!("others may read it, and taking that right from them failed: {e}"))?;
     Ok(key)
@@ -77,8 +98,8 @@ fn keep_private(path: &Path, mode: u32) -> io::Result<()> {
 }
 
 /// Writes a key so that its file is the old or the new one, whole, whatever happens.
-pub(super) fn write_key(dir: &Path, key: &Key) -> Result<(), KeyringError> {
-    let (id, text) = (key.meta.id, key.text()?);
+pub(super) fn write_key(dir: &Path, key: &Key, wrapping: &Wrapping) -> Result<(), KeyringError> {
+    let (id, text) = (key.meta.id, key.text(wrapping)?);
     let unfinished = dir.join(format!("{id}{UNFINISHED}"));
     let path = file_of(dir, id);
     let write = || {

@@ -4,13 +4,18 @@ use std::{io, path::PathBuf};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use model::{
-    StoreIndex, TimestampNs,
+    Secret, StoreIndex, TimestampNs,
     signing::{Algorithm, KeyState},
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
+use zeroize::Zeroizing;
 
-use super::secret::{DataKey, Signer};
+use super::{
+    secret::{DataKey, Signer},
+    wrapping::Wrapping,
+};
+use crate::shared::SharedKey;
 
 /// Why the keyring did not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -62,10 +67,22 @@ pub enum KeyringError {
     /// The active key cannot be deleted.
     #[error("active root key cannot be deleted: rotate first")]
     Active,
+    /// A file of a key is encrypted, and this server has not what opens it.
+    #[error(
+        "the root key in {path} is encrypted, and {why}; without it identities that it has signed and variables that \
+            it has encrypted are lost, so nothing was started",
+        path = path.display()
+    )]
+    Locked {
+        /// The file.
+        path: PathBuf,
+        /// What this server lacks, and what to do.
+        why: &'static str,
+    },
     /// A key of the store cannot be read with the key of this server.
     #[error(
-        "the signing key {id} in the store does not open with this server's server.encrypt ({why}); give it the key \
-            that the other servers of this store have"
+        "the signing key {id} in the store does not open with this server's key, from server.encrypt or its keyring \
+            block ({why}); give it the key that the other servers of this store have"
     )]
     Wrapped {
         /// The signing key.
@@ -75,8 +92,8 @@ pub enum KeyringError {
     },
     /// The store has keys that servers share, and this server has not what opens them.
     #[error(
-        "the store has the signing key {id}, which is encrypted, and this server has no server.encrypt; give it the \
-            key that the other servers of this store have"
+        "the store has the signing key {id}, which is encrypted, and this server has neither server.encrypt nor a \
+            keyring block; give it the key that the other servers of this store have"
     )]
     Unshared {
         /// The signing key.
@@ -127,13 +144,44 @@ struct KeyFile {
     create_index: StoreIndex,
     modify_index: StoreIndex,
     /// PKCS #8 with the public half (RFC 5958), base64: a damaged secret does not fit its public half.
-    private_key: String,
+    private_key: Secret,
     /// The data key, base64. Absent from keys that encrypt nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    data_key: Option<String>,
+    data_key: Option<Secret>,
     #[serde(default)]
     publish_time: TimestampNs,
+    /// The two secrets are encrypted under the key of a `keyring` block.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    wrapped: bool,
 }
+
+/// Why a text gives no key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Unread {
+    /// It is not one, or not whole.
+    Damaged(String),
+    /// It is encrypted, and what opens it is not here: what that is, and what to do.
+    Locked(&'static str),
+}
+
+impl From<String> for Unread {
+    fn from(why: String) -> Self {
+        Self::Damaged(why)
+    }
+}
+
+impl From<Unread> for String {
+    fn from(why: Unread) -> Self {
+        match why {
+            Unread::Damaged(why) => why,
+            Unread::Locked(why) => format!("it is encrypted, and {why}"),
+        }
+    }
+}
+
+const NO_WRAPPING: &str = "the configuration has no keyring block: write the one again that it had";
+const OTHER_WRAPPING: &str = "no keyring block of the configuration gives the key that it was encrypted under, or the \
+    file is damaged: write the block of the former key beside the new one, with active = false";
 
 impl Key {
     /// Makes a key: RSA with a data key, or one that releases of format 1 read.
@@ -157,9 +205,16 @@ impl Key {
         Ok(Self { meta, signer, data })
     }
 
-    /// What is in its file.
-    pub(super) fn text(&self) -> Result<Vec<u8>, KeyringError> {
+    /// What is in its file, which is a secret as long as it is not wrapped.
+    pub(super) fn text(&self, wrapping: &Wrapping) -> Result<Zeroizing<Vec<u8>>, KeyringError> {
         let meta = &self.meta;
+        let encoded = |secret: &[u8]| match &wrapping.active {
+            None => Ok(Secret::from(STANDARD.encode(secret))),
+            Some(key) => match key.wrap(meta.id, secret) {
+                Ok(wrapped) => Ok(Secret::from(STANDARD.encode(wrapped))),
+                Err(_) => Err(KeyringError::Crypto("encrypting a private key")),
+            },
+        };
         let file = KeyFile {
             key_id: meta.id,
             algorithm: meta.algorithm,
@@ -167,32 +222,43 @@ impl Key {
             create_time: meta.create_time,
             create_index: meta.create_index,
             modify_index: meta.modify_index,
-            private_key: STANDARD.encode(self.signer.secret()?),
-            data_key: self.data.as_ref().map(|data| STANDARD.encode(data.bytes())),
+            private_key: encoded(&self.signer.secret()?)?,
+            data_key: self.data.as_ref().map(|data| encoded(data.bytes())).transpose()?,
             publish_time: meta.publish_time,
+            wrapped: wrapping.active.is_some(),
         };
-        Ok(serde_json::to_vec_pretty(&file)?)
+        Ok(Zeroizing::new(serde_json::to_vec_pretty(&file)?))
     }
 
-    /// Reads the text of the file that has that name, without its ending. Reasons are made of positions, never of what
-    /// the text holds.
-    pub(super) fn read(text: &[u8], name: &str) -> Result<Self, String> {
+    /// Reads the text of the file that has that name, without its ending; says whether it is wrapped as new ones are.
+    /// Reasons are made of positions, never of what the text holds.
+    pub(super) fn read(text: &[u8], name: &str, wrapping: &Wrapping) -> Result<(Self, bool), Unread> {
         let file: KeyFile = serde_json::from_slice(text).map_err(|e| {
             let (line, column) = (e.line(), e.column());
             format!("it is not the record of a key ({:?} error at line {line} column {column})", e.classify())
         })?;
         if file.key_id.to_string() != name {
-            return Err(format!("it holds the key {}: a key's file has the name of its key", file.key_id));
+            return Err(format!("it holds the key {}: a key's file has the name of its key", file.key_id).into());
         }
-        let der = STANDARD.decode(&file.private_key).map_err(|_| "its private key is not base64".to_owned())?;
+        let der = STANDARD.decode(file.private_key.reveal()).map_err(|_| "its private key is not base64".to_owned())?;
+        let mut der = Zeroizing::new(der);
+        let no_data = || "its data key is not 32 bytes in base64".to_owned();
+        let mut data =
+            file.data_key.as_ref().map(|text| STANDARD.decode(text.reveal()).map(Zeroizing::new)).transpose();
+        let mut data = data.as_mut().map_err(|_| no_data())?.take();
+        let mut fits = !file.wrapped && wrapping.active.is_none();
+        if file.wrapped {
+            let open = |key: &SharedKey| {
+                let opened = data.as_ref().map(|data| key.open(file.key_id, data)).transpose().ok()?;
+                Some((key.open(file.key_id, &der).ok()?, opened))
+            };
+            let why = if wrapping.is_none() { NO_WRAPPING } else { OTHER_WRAPPING };
+            let (at, opened) = wrapping.find(open).ok_or(Unread::Locked(why))?;
+            (der, data) = opened;
+            fits = at == 0 && wrapping.active.is_some();
+        }
         let signer = Signer::read(file.algorithm, &der)?;
-        let data = match &file.data_key {
-            None => None,
-            Some(text) => {
-                let data = STANDARD.decode(text).ok().and_then(|bytes| DataKey::read(&bytes));
-                Some(data.ok_or_else(|| "its data key is not 32 bytes in base64".to_owned())?)
-            }
-        };
+        let data = data.map(|bytes| DataKey::read(&bytes).ok_or_else(no_data)).transpose()?;
         let meta = KeyMeta {
             id: file.key_id,
             algorithm: file.algorithm,
@@ -204,7 +270,7 @@ impl Key {
             encrypts: data.is_some(),
             public: signer.public(),
         };
-        Ok(Self { meta, signer, data })
+        Ok((Self { meta, signer, data }, fits))
     }
 }
 

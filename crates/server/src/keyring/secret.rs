@@ -14,6 +14,7 @@ use aws_lc_rs::{
 };
 use model::signing::Algorithm;
 use uuid::Uuid;
+use zeroize::Zeroizing;
 
 use super::key::KeyringError;
 
@@ -51,12 +52,12 @@ impl Signer {
     }
 
     /// The private key in PKCS #8.
-    pub(super) fn secret(&self) -> Result<Vec<u8>, KeyringError> {
+    pub(super) fn secret(&self) -> Result<Zeroizing<Vec<u8>>, KeyringError> {
         let failed = |_| KeyringError::Crypto("encoding a private key");
-        Ok(match self {
+        Ok(Zeroizing::new(match self {
             Self::Ed25519(pair) => pair.to_pkcs8().map_err(failed)?.as_ref().to_vec(),
             Self::Rsa(pair) => pair.as_der().map_err(failed)?.as_ref().to_vec(),
-        })
+        }))
     }
 
     /// The public half: the 32 bytes of RFC 8032, or `RSAPublicKey` of RFC 8017 in DER.
@@ -113,9 +114,9 @@ fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     (length <= rest.len()).then(|| (*tag, &rest[..length], &rest[length..]))
 }
 
-/// What a root key encrypts variables with; `Debug` hides it.
+/// What a root key encrypts variables with; `Debug` hides it, and it is overwritten when it is dropped.
 #[derive(Clone)]
-pub(super) struct DataKey(Arc<[u8; 32]>);
+pub(super) struct DataKey(Arc<Zeroizing<[u8; 32]>>);
 
 impl fmt::Debug for DataKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -125,17 +126,17 @@ impl fmt::Debug for DataKey {
 
 impl DataKey {
     pub(super) fn generate() -> Result<Self, KeyringError> {
-        let mut bytes = [0; 32];
-        rand::fill(&mut bytes).map_err(|_| KeyringError::Crypto("making a key"))?;
+        let mut bytes = Zeroizing::new([0; 32]);
+        rand::fill(&mut *bytes).map_err(|_| KeyringError::Crypto("making a key"))?;
         Ok(Self(Arc::new(bytes)))
     }
 
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
-        Some(Self(Arc::new(bytes.try_into().ok()?)))
+        Some(Self(Arc::new(Zeroizing::new(bytes.try_into().ok()?))))
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        &*self.0
+        &**self.0
     }
 
     fn key(&self) -> Result<RandomizedNonceKey, KeyringError> {
@@ -152,9 +153,9 @@ impl DataKey {
     }
 
     /// Opens what [`Self::seal`] has made. None = it was made with another key, for another id, or changed.
-    pub(super) fn open(&self, id: Uuid, sealed: &[u8]) -> Option<Vec<u8>> {
+    pub(super) fn open(&self, id: Uuid, sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
         let (nonce, sealed) = sealed.split_first_chunk::<NONCE_LEN>()?;
-        let (mut clear, aad) = (sealed.to_vec(), id.to_string());
+        let (mut clear, aad) = (Zeroizing::new(sealed.to_vec()), id.to_string());
         let key = self.key().ok()?;
         let opened = key.open_in_place(Nonce::from(nonce), Aad::from(aad.as_bytes()), &mut clear).ok()?.len();
         clear.truncate(opened);

@@ -10,7 +10,7 @@ use state::Change;
 use super::{files::UNFINISHED, *};
 
 fn open(dir: &Path) -> Keyring {
-    Keyring::open(Some(dir.to_owned()), 1_000, 10).expect("opens")
+    Keyring::open(Some(dir.to_owned()), Wrapping::default(), 1_000, 10).expect("opens")
 }
 
 /// As a rotation from outside.
@@ -44,7 +44,7 @@ fn verify(keys: &[KeyMeta], token: &str) -> Option<Value> {
 
 #[test]
 fn tokens_are_verified_with_what_is_published() {
-    let keyring = Keyring::open(None, 1, 0).expect("opens");
+    let keyring = Keyring::open(None, Wrapping::default(), 1, 0).expect("opens");
     let claims = json!({"sub": "global:default:web:server", "aud": ["x"], "exp": 7});
     let token = keyring.sign(&claims).expect("signs");
     let (keys, index) = keyring.keys();
@@ -60,7 +60,7 @@ fn tokens_are_verified_with_what_is_published() {
         URL_SAFE_NO_PAD.encode(json!({"alg": "none", "kid": keys[0].id}).to_string()),
         token.split('.').nth(1).unwrap_or("")
     );
-    let stranger = Keyring::open(None, 1, 0).expect("opens").sign(&claims).expect("signs");
+    let stranger = Keyring::open(None, Wrapping::default(), 1, 0).expect("opens").sign(&claims).expect("signs");
     for other in [forged.as_str(), &unsigned, &stranger, "", "e30.e30.x", "a.b", "..", &token[..token.len() - 2]] {
         assert_eq!(keyring.verify(other), None, "{other}");
     }
@@ -244,13 +244,14 @@ fn a_key_that_cannot_be_written_changes_nothing() {
     fs::rename(&moved, &keys).expect("renames");
     assert_eq!(open(&keys).keys(), before);
     fs::write(dir.path().join("file"), "").expect("writes");
-    let error = Keyring::open(Some(dir.path().join("file/keystore")), 1, 1).expect_err("not a directory");
+    let error =
+        Keyring::open(Some(dir.path().join("file/keystore")), Wrapping::default(), 1, 1).expect_err("not a directory");
     assert!(error.to_string().contains("file/keystore"), "{error}");
 }
 
 #[tokio::test]
 async fn changes_wake_those_who_wait_and_indexes_never_go_back() {
-    let keyring = Arc::new(Keyring::open(None, 1, 10).expect("opens"));
+    let keyring = Arc::new(Keyring::open(None, Wrapping::default(), 1, 10).expect("opens"));
     let waiting = tokio::spawn({
         let keyring = keyring.clone();
         async move { keyring.changed_after(10).await }
@@ -278,7 +279,7 @@ fn put(state: &State, keys: Vec<SigningKey>) -> State {
 #[test]
 fn keys_in_the_state_are_used_once_they_are_there() {
     let empty = State::new();
-    let keyring = Keyring::of_state(shared(1), &empty).expect("opens");
+    let keyring = Keyring::of_state(shared(1), Wrapping::default(), &empty).expect("opens");
     let first = keyring.first(None, 1_000, true).expect("makes one");
     assert!(keyring.sign(&json!({})).is_err() && keyring.keys().0.is_empty(), "it is not committed");
     let one = put(&empty, first);
@@ -288,7 +289,7 @@ fn keys_in_the_state_are_used_once_they_are_there() {
     assert!(keyring.first(None, 2_000, true).expect("reads").is_empty(), "there is one");
 
     // Another server of the same key: the same keys, and one of them marked.
-    let other = Keyring::of_state(shared(1), &one).expect("opens");
+    let other = Keyring::of_state(shared(1), Wrapping::default(), &one).expect("opens");
     assert_eq!(other.keys(), keyring.keys());
     assert_eq!(other.verify(&token), Some(json!({"n": 1})));
     let (row, _) = other
@@ -310,14 +311,14 @@ fn keys_in_the_state_are_used_once_they_are_there() {
 
 #[test]
 fn a_key_that_does_not_open_is_named() {
-    let keyring = Keyring::of_state(shared(1), &State::new()).expect("opens");
+    let keyring = Keyring::of_state(shared(1), Wrapping::default(), &State::new()).expect("opens");
     let state = put(&State::new(), keyring.first(None, 1_000, true).expect("makes one"));
     keyring.follow(&state);
     let kept = ids(&keyring);
-    let error = Keyring::of_state(shared(2), &state).expect_err("another key").to_string();
+    let error = Keyring::of_state(shared(2), Wrapping::default(), &state).expect_err("another key").to_string();
     assert!(error.contains(&kept[0].0.to_string()) && error.contains("server.encrypt"), "{error}");
     // One that comes later is left out, and the others go on.
-    let (strange, _) = Keyring::of_state(shared(2), &State::new())
+    let (strange, _) = Keyring::of_state(shared(2), Wrapping::default(), &State::new())
         .and_then(|other| other.to_commit(&Made { now: 2_000, publish_time: 0, encrypts: true }))
         .expect("makes one")
         .expect("for the state");
@@ -334,12 +335,12 @@ fn a_key_that_does_not_open_is_named() {
 
 #[test]
 fn a_variable_opens_with_its_key_only() {
-    let keyring = Keyring::open(None, 1, 0).expect("opens");
+    let keyring = Keyring::open(None, Wrapping::default(), 1, 0).expect("opens");
     let (id, sealed) = keyring.seal(b"planted secret").expect("seals");
     assert!(!sealed.windows(7).any(|part| part == b"planted"));
     assert_ne!(keyring.seal(b"planted secret").expect("seals").1, sealed, "no nonce is used twice");
     let new = rotate(&keyring, 2, 5).expect("rotates").id;
-    assert_eq!(keyring.unseal(id, &sealed, "a").expect("opens"), b"planted secret", "the old key opens it");
+    assert_eq!(&*keyring.unseal(id, &sealed, "a").expect("opens"), b"planted secret", "the old key opens it");
     assert_eq!(keyring.seal(b"x").expect("seals").0, new, "the new key encrypts");
     let mut changed = sealed.clone();
     changed[13] ^= 1;
@@ -356,7 +357,7 @@ fn a_key_of_an_older_release_is_published_and_a_new_one_encrypts() {
     let dir = tempfile::tempdir().expect("dir");
     let id = new_id();
     let old = Key::generate(id, &Made { now: 1, publish_time: 0, encrypts: false }, 3).expect("makes one");
-    fs::write(file_of(dir.path(), id), old.text().expect("encodes")).expect("writes");
+    fs::write(file_of(dir.path(), id), old.text(&Wrapping::default()).expect("encodes")).expect("writes");
     let keyring = open(dir.path());
     let (keys, _) = keyring.keys();
     assert_eq!(
@@ -365,4 +366,103 @@ fn a_key_of_an_older_release_is_published_and_a_new_one_encrypts() {
     );
     assert!(keys[0].encrypts && keyring.seal(b"x").is_ok());
     assert_eq!(keyring.keys(), open(dir.path()).keys());
+}
+
+fn wrapped(dir: &Path, active: Option<u8>, others: &[u8]) -> Result<Keyring, KeyringError> {
+    let wrapping = Wrapping { active: active.map(shared), others: others.iter().copied().map(shared).collect() };
+    Keyring::open(Some(dir.to_owned()), wrapping, 1_000, 10)
+}
+
+/// Whether the secrets of each key lie encrypted in the directory, after a look whether they are what the ring has.
+fn lie_encrypted(dir: &Path, keyring: &Keyring) -> bool {
+    let ring = keyring.ring.load();
+    let encrypted: Vec<bool> = ring
+        .keys
+        .iter()
+        .map(|key| {
+            let text = fs::read_to_string(file_of(dir, key.meta.id)).expect("reads");
+            let value: Value = serde_json::from_str(&text).expect("JSON");
+            let data = STANDARD.encode(key.data.as_ref().expect("a data key").bytes());
+            let private = STANDARD.encode(&*key.signer.secret().expect("encodes"));
+            let plain = (value["DataKey"] == data.as_str(), value["PrivateKey"] == private.as_str());
+            assert_eq!(plain.0, plain.1, "{value}");
+            assert_eq!(value["Wrapped"] == true, !plain.0, "{value}");
+            !plain.0 && !text.contains(&data) && !text.contains(&private)
+        })
+        .collect();
+    assert!(encrypted.iter().all(|one| *one == encrypted[0]), "{encrypted:?}");
+    encrypted[0]
+}
+
+#[test]
+fn keys_lie_encrypted_under_the_key_that_is_configured_and_change_it() {
+    let dir = tempfile::tempdir().expect("dir");
+    let plain = open(dir.path());
+    let (token, sealed) = (plain.sign(&json!({"n": 1})).expect("signs"), plain.seal(b"planted").expect("seals"));
+    assert!(!lie_encrypted(dir.path(), &plain));
+    let mut made = plain.keys().0;
+    // From plain to a key, to another one, and back.
+    for (active, others, encrypted) in
+        [(Some(1), vec![], true), (Some(1), vec![7], true), (Some(2), vec![7, 1], true), (None, vec![2], false)]
+    {
+        let keyring = wrapped(dir.path(), active, &others).expect("opens");
+        assert_eq!(keyring.keys().0, made, "{active:?}: nothing else of a key changes");
+        assert_eq!(lie_encrypted(dir.path(), &keyring), encrypted, "{active:?}");
+        assert!(keyring.verify(&token).is_some() && keyring.unseal(sealed.0, &sealed.1, "a").is_ok());
+        // New keys and changes of state lie there in the same way.
+        rotate(&keyring, 2_000, 12).expect("rotates");
+        assert_eq!(lie_encrypted(dir.path(), &keyring), encrypted, "{active:?}");
+        made = keyring.keys().0;
+    }
+    assert_eq!(open(dir.path()).keys().0, made);
+}
+
+#[test]
+fn nothing_starts_without_the_key_that_opens_the_others() {
+    let dir = tempfile::tempdir().expect("dir");
+    let made = wrapped(dir.path(), Some(1), &[]).expect("opens").keys();
+    let files = || {
+        let names = fs::read_dir(dir.path()).expect("lists").map(|entry| entry.expect("entry").path());
+        names.map(|path| (fs::read(&path).expect("reads"), path)).collect::<Vec<_>>()
+    };
+    let before = files();
+    for (active, others, part) in [
+        (None, vec![], "the configuration has no keyring block"),
+        (Some(2), vec![], "with active = false"),
+        (None, vec![3], "with active = false"),
+    ] {
+        let error = wrapped(dir.path(), active, &others).expect_err("locked").to_string();
+        assert!(error.contains(part) && error.contains("nothing was started"), "{active:?}: {error}");
+        assert_eq!(files(), before, "no key is made, and none changed");
+    }
+    assert_eq!(wrapped(dir.path(), Some(1), &[]).expect("opens").keys(), made);
+    // What fits no key any more is not the operator's mistake alone, and told as such.
+    let (_, path) = before.first().expect("a file");
+    let mut value: Value = serde_json::from_slice(&before[0].0).expect("JSON");
+    value["DataKey"] = STANDARD.encode([7; 60]).into();
+    fs::write(path, value.to_string()).expect("writes");
+    let error = wrapped(dir.path(), Some(1), &[]).expect_err("damaged").to_string();
+    assert!(error.contains("or the file is damaged"), "{error}");
+}
+
+#[test]
+fn a_snapshot_holds_keys_as_the_configuration_says() {
+    let dir = tempfile::tempdir().expect("dir");
+    let keyring = wrapped(dir.path(), Some(1), &[]).expect("opens");
+    let files = keyring.export().expect("exports");
+    let secret = STANDARD.encode(keyring.ring.load().keys[0].data.as_ref().expect("a data key").bytes());
+    assert!(files.iter().all(|(_, text)| !String::from_utf8_lossy(text).contains(&secret)));
+    let named: Vec<(String, Vec<u8>)> = files.into_iter().map(|(name, text)| (format!("{DIR}/{name}"), text)).collect();
+    let rows = |wrapping: &Wrapping| {
+        rows_of_files(&shared(9), wrapping, named.iter().map(|(name, text)| (name.as_str(), text.as_slice())))
+    };
+    let error = rows(&Wrapping::default()).expect_err("locked");
+    assert!(error.contains("it is encrypted, and the configuration has no keyring block"), "{error}");
+    let rows = rows(&Wrapping { active: Some(shared(1)), others: Vec::new() }).expect("opens");
+    assert_eq!(rows.iter().map(|row| row.id).collect::<Vec<_>>(), [keyring.keys().0[0].id]);
+    // Servers that share a store hand them on in the same way.
+    let state = put(&State::new(), rows);
+    let shares = Keyring::of_state(shared(9), Wrapping { active: Some(shared(1)), others: Vec::new() }, &state);
+    let files = shares.expect("opens").export().expect("exports");
+    assert!(files.iter().all(|(_, text)| !String::from_utf8_lossy(text).contains(&secret)));
 }

@@ -13,6 +13,7 @@ use model::ClientStatus;
 use server::{
     ErrorClass, Follower, Known, Server, ServerConfig, ServerHandle, Surroundings,
     events::{EventFilter, EventSubscription},
+    keyring::Wrapping,
     shared::SharedKey,
     snapshot,
 };
@@ -230,7 +231,7 @@ async fn a_snapshot_of_a_follower_is_that_of_the_leader_and_a_server_starts_on_i
     server.shutdown().await;
 
     let again = Arc::new(MemoryStore::default());
-    snapshot::restore_into(&saved.bytes, &*again, &shared).expect("restores");
+    snapshot::restore_into(&saved.bytes, &*again, &shared, &Wrapping::default()).expect("restores");
     let restored = Server::start_in(config(), on(again)).await.expect("a server starts on it");
     let state = restored.handle().snapshot();
     for name in ["early", "late"] {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use server::{
     ErrorClass, Server, ServerConfig, ServerHandle, StartError, Surroundings,
     join::{JOIN_SECRET_FILE, Join, JoinSecret},
-    keyring::{self, KeyState, KeyringError},
+    keyring::{self, KeyState, KeyringError, Wrapping},
     shared::SharedKey,
     snapshot::{self, SnapshotError},
 };
@@ -166,8 +166,8 @@ async fn a_snapshot_takes_the_keys_to_servers_of_either_kind() {
     let saved = s.save_snapshot("test").await.expect("saves");
     alone.shutdown().await;
     let store = Arc::new(MemoryStore::default());
-    let meta = snapshot::restore_into(&saved.bytes, &*store, &key(9)).expect("restores");
-    let again = snapshot::restore_into(&saved.bytes, &*store, &key(9));
+    let meta = snapshot::restore_into(&saved.bytes, &*store, &key(9), &Wrapping::default()).expect("restores");
+    let again = snapshot::restore_into(&saved.bytes, &*store, &key(9), &Wrapping::default());
     assert!(matches!(again, Err(SnapshotError::Inhabited(index)) if index == meta.index), "{again:?}");
     let other = start(&store, dirs[2].path(), Some(key(9))).await.expect("starts");
     let s = other.handle();

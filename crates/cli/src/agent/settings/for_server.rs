@@ -140,10 +140,12 @@ pub(super) fn server_config(
     access(r, file, &mut config.acl);
     let key = shared_key(r, file);
     if s.store.as_deref() == Some("etcd") {
-        if s.encrypt.as_ref().is_none_or(|key| key.0.is_empty()) {
+        let keyring = file.keyring.command.is_some() || file.keyring.file.is_some();
+        if s.encrypt.as_ref().is_none_or(|key| key.0.is_empty()) && !keyring {
             r.wrong(
                 "server.encrypt is missing: servers that share an etcd encrypt their signing keys there under one key, \
-                    the same on each; `drover operator gossip keyring generate` makes one"
+                    the same on each; `drover operator gossip keyring generate` makes one, and a keyring block can \
+                    give it as well"
                     .into(),
             );
         }

@@ -1,12 +1,16 @@
 //! What is asked of the settings of an agent.
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use client::Cores;
 use serde_json::json;
 
 use super::settings;
-use crate::agent::{AgentArgs, config::typed};
+use crate::agent::{
+    AgentArgs,
+    config::typed,
+    keyring::{KeySource, KeySources},
+};
 
 fn check(tree: serde_json::Value) -> Result<super::Settings, String> {
     let file = typed(tree).map_err(|m| m.into_iter().map(|m| m.0).collect::<Vec<_>>().join("\n"))?;
@@ -550,4 +554,52 @@ fn an_agent_beyond_loopback_says_that_it_is_insecure() {
     // A node alone listens for HTTP.
     let node = json!({"data_dir": "/x", "client": {"enabled": true, "servers": ["a"]}, "bind_addr": "0.0.0.0"});
     assert!(check(node).expect_err("refused").contains("(HTTP API on 0.0.0.0:4646)"));
+}
+
+#[test]
+fn one_keyring_block_gives_the_key_of_root_keys_and_others_open_old_ones() {
+    let with = |keyring: serde_json::Value| {
+        check(json!({"data_dir": "/x", "server": {"enabled": true}, "keyring": keyring})).map(|s| s.keyring)
+    };
+    let command = |timeout| KeySource::Command { argv: vec!["/bin/kms".to_owned()], timeout };
+    let file = KeySource::File("/etc/key".into());
+    let (c, f) = (json!({"command": ["/bin/kms"]}), json!({"path": "/etc/key"}));
+    let sources = |active: Option<&KeySource>, others: &[KeySource]| KeySources {
+        active: active.cloned(),
+        others: others.to_vec(),
+    };
+    assert_eq!(with(json!({})).expect("none"), KeySources::default());
+    assert_eq!(with(json!({"aead": {}})).expect("plain"), KeySources::default());
+    let long = command(Duration::from_secs(30));
+    assert_eq!(with(json!({"command": c})).expect("one"), sources(Some(&long), &[]));
+    let given = json!({"command": {"command": ["/bin/kms"], "timeout": "2s", "active": false},
+        "file": {"path": "/etc/key", "active": true}});
+    let others = [command(Duration::from_secs(2))];
+    assert_eq!(with(given).expect("two"), sources(Some(&file), &others));
+    let back = json!({"aead": {"active": true}, "file": {"path": "/etc/key", "active": false}});
+    assert_eq!(with(back).expect("two"), sources(None, std::slice::from_ref(&file)));
+    for (keyring, part) in [
+        (json!({"command": c, "file": f}), "one of keyring \"command\", keyring \"file\" must have active = true"),
+        (json!({"file": {"path": "/k", "active": false}}), "one of keyring \"file\" must have active = true"),
+        (json!({"command": {}}), "keyring.command.command is missing"),
+        (json!({"command": {"command": ["kms"]}}), "the absolute path of a program, it begins with \"kms\""),
+        (json!({"command": {"command": ["/k"], "timeout": "0s"}}), "keyring.command.timeout must be longer than 0"),
+        (json!({"file": {}}), "keyring.file.path must be the absolute path"),
+        (json!({"awskms": {"kms_key_id": "1"}}), "let keyring \"command\" run its command line"),
+    ] {
+        let error = with(keyring.clone()).expect_err("a mistake");
+        assert!(error.contains(part), "{keyring}: {error}");
+    }
+    let shares = |keyring: serde_json::Value, encrypt: &str| {
+        let server = json!({"enabled": true, "store": "etcd", "endpoints": ["http://127.0.0.1:2379"],
+            "encrypt": encrypt});
+        check(json!({"data_dir": "/x", "server": server, "keyring": keyring})).map(|s| s.keyring)
+    };
+    let key = "cg8StVXbQJ0gPvMd9o7yrg==";
+    assert_eq!(shares(json!({"file": f}), "").expect("one"), sources(Some(&file), &[]));
+    assert!(shares(json!({}), "").expect_err("no key").contains("server.encrypt is missing"));
+    assert!(shares(json!({"aead": {}}), "").expect_err("no key").contains("server.encrypt is missing"));
+    assert!(shares(json!({"file": f}), key).expect_err("two keys").contains("take one of them out"));
+    let two = json!({"aead": {"active": true}, "file": {"path": "/k", "active": false}});
+    assert!(shares(two, key).expect_err("a change").contains("cannot be changed yet"));
 }
