@@ -17,7 +17,14 @@ pub(crate) struct Secured {
 
 impl Secured {
     pub(crate) fn start() -> Self {
-        let text = "ports {\n  http = 0\n  rpc = 0\n}\nserver {\n  enabled = true\n}\nacl {\n  enabled = true\n}\n";
+        Self::with("")
+    }
+
+    /// The same with further configuration.
+    pub(crate) fn with(more: &str) -> Self {
+        let text = format!(
+            "ports {{\n  http = 0\n  rpc = 0\n}}\nserver {{\n  enabled = true\n}}\nacl {{\n  enabled = true\n}}\n{more}"
+        );
         let agent = Agent::of_file(|dir| format!("data_dir = {:?}\n{text}", dir.join("data")), &[]);
         let mut secured = Self { agent, root: String::new() };
         let shown = until("the first token", || {

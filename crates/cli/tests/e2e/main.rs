@@ -6,6 +6,7 @@ mod acl_commands;
 mod agent;
 mod artifacts;
 mod audit;
+mod canaries;
 mod charges;
 mod check_remote;
 mod commands;
