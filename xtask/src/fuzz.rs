@@ -16,7 +16,7 @@ use anyhow::{Context, Result, ensure};
 use crate::{local::target_dir, process::Run, workspace};
 
 /// What each of them begins with, by the files that hold examples of it.
-const TARGETS: [(&str, &[&str]); 8] = [
+const TARGETS: [(&str, &[&str]); 9] = [
     ("job_file", &["examples", "crates/jobspec/tests/data"]),
     ("hcl_format", &["examples", "examples/agents", "crates/jobspec/tests/data"]),
     ("acl_policy", &[]),
@@ -25,6 +25,7 @@ const TARGETS: [(&str, &[&str]); 8] = [
     ("login_token", &[]),
     ("artifact_source", &[]),
     ("executor_frames", &[]),
+    ("variable_path", &[]),
 ];
 
 /// Counters at every edge, and what is compared with what: the compiler's own, so no other toolchain is needed.

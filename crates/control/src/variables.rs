@@ -22,7 +22,9 @@ const MAX_PATH: usize = 128;
 /// When not, with the rule.
 pub fn check_path(path: &str) -> Result<(), Refused> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_~/".contains(&byte);
-    if path.is_empty() || path.len() > MAX_PATH || !path.bytes().all(fits) {
+    // No policy can name a path that begins with a slash, and clients take two of them for one.
+    let slashes = path.starts_with('/') || path.contains("//");
+    if path.is_empty() || path.len() > MAX_PATH || slashes || !path.bytes().all(fits) {
         return Err(Refused::BadRequest(format!("invalid path {path:?}")));
     }
     let mut parts = path.split('/');
@@ -220,6 +222,8 @@ mod tests {
             ("a.b", "invalid path \"a.b\""),
             ("a b", "invalid path"),
             ("ä", "invalid path"),
+            ("/a", "invalid path"),
+            ("a//b", "invalid path"),
             (&*"a".repeat(129), "invalid path"),
             ("nomad", "reserved top-level"),
             ("nomad/", "reserved top-level"),
@@ -243,6 +247,7 @@ mod tests {
         ) {
             if check_path(&path).is_ok() {
                 prop_assert!(!path.is_empty() && path.len() <= 128 && !path.contains(['.', ' ', '\0']));
+                prop_assert!(!path.starts_with('/') && !path.contains("//"));
                 let below = path.strip_prefix("nomad/");
                 prop_assert!(path != "nomad");
                 let one = |name: &str| !name.is_empty() && !name.contains('/');

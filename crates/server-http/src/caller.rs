@@ -33,12 +33,12 @@ pub(crate) const TOKEN: HeaderName = HeaderName::from_static("x-nomad-token");
 
 /// The token of a request: the header of its own, else a bearer token. Empty = none is shown.
 pub(crate) fn token(headers: &HeaderMap) -> &str {
-    let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim).unwrap_or_default();
-    let own = text(TOKEN.as_str());
+    let text = |name: &HeaderName| headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim).unwrap_or_default();
+    let own = text(&TOKEN);
     if !own.is_empty() {
         return own;
     }
-    let bearer = text(AUTHORIZATION.as_str()).split_once(' ');
+    let bearer = text(&AUTHORIZATION).split_once(' ');
     bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map_or("", |(_, token)| token.trim())
 }
 

@@ -51,8 +51,7 @@ impl State {
     /// secret, and then compared in constant time.
     #[must_use]
     pub fn acl_token_by_secret(&self, secret: &str) -> Option<&Arc<AclToken>> {
-        let id = self.acl.tokens_by_secret.get(&Secret::digest_of(secret))?;
-        self.acl.tokens.get(id).filter(|token| token.secret_id.matches(secret))
+        self.acl.tokens_by_secret.get(&Secret::digest_of(secret)).filter(|token| token.secret_id.matches(secret))
     }
     /// All tokens, by accessor.
     pub fn acl_tokens(&self) -> impl DoubleEndedIterator<Item = &Arc<AclToken>> {

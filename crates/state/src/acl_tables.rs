@@ -19,7 +19,8 @@ pub(crate) struct Acl {
     /// Namespace and job of those that are attached to identities, with their names.
     pub(crate) policies_by_job: OrdSet<(String, String, Arc<str>)>,
     pub(crate) tokens: OrdMap<Arc<str>, Arc<AclToken>>,
-    pub(crate) tokens_by_secret: OrdMap<Digest, Arc<str>>,
+    /// The tokens themselves: each request looks for one, and a second search would cost it as much again.
+    pub(crate) tokens_by_secret: OrdMap<Digest, Arc<AclToken>>,
     pub(crate) tokens_by_role: OrdSet<(Arc<str>, Arc<str>)>,
     pub(crate) tokens_by_expiry: OrdSet<(TimestampNs, Arc<str>)>,
     pub(crate) roles: OrdMap<Arc<str>, Arc<AclRole>>,
@@ -53,7 +54,7 @@ impl Acl {
     pub(crate) fn put_token(&mut self, token: Arc<AclToken>) {
         self.remove_token(&token.accessor_id);
         let id = &token.accessor_id;
-        self.tokens_by_secret.insert(token.secret_id.digest(), id.clone());
+        self.tokens_by_secret.insert(token.secret_id.digest(), token.clone());
         self.tokens_by_role.extend(token.roles.iter().map(|role| (role.id.clone(), id.clone())));
         self.tokens_by_expiry.extend(token.expiration_time.ns().map(|at| (at, id.clone())));
         self.tokens.insert(id.clone(), token);
@@ -63,7 +64,7 @@ impl Acl {
         let before = self.tokens.remove(accessor)?;
         let digest = before.secret_id.digest();
         // Within one batch another token may have come to the secret.
-        if self.tokens_by_secret.get(&digest) == Some(&before.accessor_id) {
+        if self.tokens_by_secret.get(&digest).is_some_and(|of| of.accessor_id == before.accessor_id) {
             self.tokens_by_secret.remove(&digest);
         }
         for role in &before.roles {

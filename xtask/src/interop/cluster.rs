@@ -22,6 +22,11 @@ use crate::{
 /// Settings of a server that misses a lost node after little more than two seconds.
 pub(crate) const SHORT_LEASE: &str = "server {\n  heartbeat_grace = \"300ms\"\n  min_heartbeat_ttl = \"2s\"\n}\n";
 
+/// Configuration of an agent that asks for tokens.
+pub(crate) const SECURED: &str = "acl {\n  enabled = true\n}\n";
+
+const TOKEN: &str = "x-nomad-token";
+
 /// How long an agent may take to end in an orderly way.
 const ORDERLY_END: Duration = Duration::from_secs(60);
 
@@ -32,6 +37,8 @@ pub(crate) struct Agent {
     dir: PathBuf,
     place: Place,
     child: Child,
+    /// Shown with every request; empty = none.
+    token: String,
 }
 
 /// Where an agent lives.
@@ -196,7 +203,7 @@ impl Agent {
     fn launch(name: &str, program: PathBuf, dir: PathBuf, place: Place, config: &str) -> Result<Self> {
         fs::write(dir.join("agent.hcl"), config)?;
         let child = spawn(&program, &dir, &place)?;
-        Ok(Self { name: name.to_owned(), program, dir, place, child })
+        Ok(Self { name: name.to_owned(), program, dir, place, child, token: String::new() })
     }
 
     /// Its name, which a node has as well.
@@ -262,27 +269,35 @@ impl Agent {
     fn url(&self, path: &str) -> String {
         format!("{}{path}", self.address())
     }
+    /// Makes the first token of an agent with access control, once its server leads, and shows it from now on.
+    pub(crate) fn bootstrap(&mut self) -> Result<String> {
+        let made = until("the first token", local::BOUND, || Ok(self.put("/v1/acl/bootstrap", &Value::Null).ok()))?;
+        self.token = made["SecretID"].as_str().context("no secret")?.to_owned();
+        Ok(self.token.clone())
+    }
     /// GET as JSON.
     pub(crate) fn get(&self, path: &str) -> Result<Value> {
-        Ok(ureq::get(self.url(path)).call()?.body_mut().with_config().limit(u64::MAX).read_json()?)
+        let asked = ureq::get(self.url(path)).header(TOKEN, &self.token);
+        Ok(asked.call()?.body_mut().with_config().limit(u64::MAX).read_json()?)
     }
     /// GET as text.
     pub(crate) fn text(&self, path: &str) -> Result<String> {
-        Ok(ureq::get(self.url(path)).call()?.body_mut().read_to_string()?)
+        Ok(ureq::get(self.url(path)).header(TOKEN, &self.token).call()?.body_mut().read_to_string()?)
     }
     /// PUT as JSON.
     pub(crate) fn put(&self, path: &str, body: &Value) -> Result<Value> {
-        Ok(ureq::put(self.url(path)).send_json(body)?.body_mut().read_json()?)
+        Ok(ureq::put(self.url(path)).header(TOKEN, &self.token).send_json(body)?.body_mut().read_json()?)
     }
     /// PUT: status and text of the answer, whatever they are.
     pub(crate) fn put_text(&self, path: &str, body: &Value) -> Result<(u16, String)> {
-        let request = ureq::put(self.url(path)).config().http_status_as_error(false).build();
+        let request = ureq::put(self.url(path)).header(TOKEN, &self.token);
+        let request = request.config().http_status_as_error(false).build();
         let mut answer = request.send_json(body)?;
         Ok((answer.status().as_u16(), answer.body_mut().read_to_string()?))
     }
     /// DELETE.
     pub(crate) fn delete(&self, path: &str) -> Result<Value> {
-        Ok(ureq::delete(self.url(path)).call()?.body_mut().read_json()?)
+        Ok(ureq::delete(self.url(path)).header(TOKEN, &self.token).call()?.body_mut().read_json()?)
     }
     /// Processes of the agent: pid → command line.
     pub(crate) fn processes(&self) -> BTreeMap<u32, String> {

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{
     api::{events_of, text},
-    cluster::Agent,
+    cluster::{self, Agent},
 };
 use crate::{
     local::{BOUND, until},
@@ -44,6 +44,8 @@ job "web" {
 pub(super) struct Cli {
     pub(super) program: PathBuf,
     pub(super) address: String,
+    /// Empty = none.
+    pub(super) token: String,
 }
 
 /// What a command printed.
@@ -67,6 +69,7 @@ impl Cli {
     fn finish(&self, command: &mut Command, input: &[u8]) -> Result<Printed> {
         let mut child = command
             .env("NOMAD_ADDR", &self.address)
+            .env("NOMAD_TOKEN", &self.token)
             .env("TERM", "dumb")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -87,13 +90,26 @@ impl Cli {
 pub(crate) fn check() -> Result<()> {
     packages::need_go()?;
     let program = peer::nomad_cached(&peer::NOMAD_1_9)?;
-    let agent = Agent::start("cli", &[], "")?;
-    let mut asked = Asked { cli: Cli { program, address: agent.address() }, wrong: Vec::new(), count: 0 };
+    // The same with access control and its first token.
+    std::thread::scope(|scope| {
+        let runs = [("cli", ""), ("cli-acl", cluster::SECURED)].map(|(name, config)| {
+            let program = program.clone();
+            scope.spawn(move || one(name, config, program).with_context(|| name.to_owned()))
+        });
+        runs.into_iter().try_for_each(|run| run.join().unwrap_or_else(|_| bail!("a thread of the check died")))
+    })
+}
+
+fn one(name: &str, config: &str, program: PathBuf) -> Result<()> {
+    let mut agent = Agent::start(name, &[], config)?;
+    let token = if config.is_empty() { String::new() } else { agent.bootstrap()? };
+    let cli = Cli { program, address: agent.address(), token };
+    let mut asked = Asked { cli, wrong: Vec::new(), count: 0 };
     story(&agent, &mut asked).with_context(|| {
         format!("before that: {:#?}\nthe end of the agent's log:\n{}", asked.wrong, agent.log_tail())
     })?;
     ensure!(asked.wrong.is_empty(), "{} of {} commands:\n{}", asked.wrong.len(), asked.count, asked.wrong.join("\n"));
-    eprintln!("  {} commands answered as they do with a stock agent", asked.count);
+    eprintln!("  {name}: {} commands answered as they do with a stock agent", asked.count);
     Ok(())
 }
 

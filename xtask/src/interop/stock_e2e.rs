@@ -19,8 +19,10 @@ use crate::{local::until, packages, peer};
 
 /// Packages that are run, each with an agent of its own: their tests collect, pause and fill the whole cluster.
 const RUN: &[&str] = &[
+    "acl",
     "alloc_logs",
     "artifact",
+    "auth",
     "example",
     "isolation",
     "jobsubmissions",
@@ -48,9 +50,7 @@ const LEFT_OUT: &[(&str, &str)] = &[
 ];
 /// Packages that are not run, and why.
 const NOT_RUN: &[(&str, &str)] = &[
-    ("acl", "it wants a cluster whose ACLs are bootstrapped, which this check does not start yet"),
     ("allocexec", "needs docker images from the network"),
-    ("auth", "it wants a cluster whose ACLs are bootstrapped, which this check does not start yet"),
     ("clientstate", "restarts agents by systemd"),
     ("cni", "needs a node with CNI plugins that the project's own cloud has; `cni` of these checks has its own"),
     ("connect", "needs Consul"),
@@ -73,6 +73,9 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("volumes", "needs docker images from the network"),
     ("workload_id", "needs docker images from the network"),
 ];
+/// Packages that want access control. The others have it where the stock command line asks, whose users know it: what
+/// they do then goes through it as well, with the first token.
+const SECURED: &[&str] = &["acl", "auth", "jobsubmissions"];
 /// Limit of one package.
 const BOUND: Duration = Duration::from_secs(400);
 /// How many packages are run at the same time, for each command line.
@@ -134,8 +137,11 @@ fn every_package_is_spoken_for(source: &Path) -> Result<()> {
 
 /// Runs one package with one command line, and returns its events.
 fn package(package: &str, name: &str, cli: &Path, tests: &Path, source: &Path) -> Result<String> {
-    let config = "plugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}";
-    let agent = Agent::start(&format!("e2e-{name}-{package}-agent"), &[], config)?;
+    let secured = name == "nomad" || SECURED.contains(&package);
+    // The project's own cluster has tokens that expire as soon.
+    let config = if secured { "acl {\n  enabled = true\n  token_min_expiration_ttl = \"1s\"\n}\n" } else { "" };
+    let mut agent = Agent::start(&format!("e2e-{name}-{package}-agent"), &[], config)?;
+    let token = if secured { agent.bootstrap()? } else { String::new() };
     until("a ready node", Duration::from_secs(60), || {
         let nodes = agent.get("/v1/nodes")?;
         Ok((nodes[0]["Status"] == "ready" && nodes[0]["Drivers"]["raw_exec"]["Detected"] == true).then_some(()))
@@ -152,7 +158,7 @@ fn package(package: &str, name: &str, cli: &Path, tests: &Path, source: &Path) -
         &tests.join(format!("{package}.test")),
         &dir,
         &args,
-        &[("NOMAD_ADDR", address.as_str()), ("NOMAD_E2E", "1")],
+        &[("NOMAD_ADDR", address.as_str()), ("NOMAD_TOKEN", token.as_str()), ("NOMAD_E2E", "1")],
         BOUND,
     )
 }

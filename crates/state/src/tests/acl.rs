@@ -143,6 +143,9 @@ pub(super) fn check_acl(s: &State) {
     for token in s.acl_tokens() {
         assert_eq!(s.acl_token_by_secret(token.secret_id.reveal()), Some(token));
     }
+    for token in s.acl.tokens_by_secret.values() {
+        assert_eq!(s.acl_token(&token.accessor_id), Some(token), "the newest one is found by its secret");
+    }
     assert_eq!(s.acl.tokens_by_secret.len(), s.acl_tokens().count(), "secrets of tokens that are gone");
     for role in s.acl_roles() {
         assert_eq!(s.acl_role_by_name(&role.name), Some(role));

@@ -1,5 +1,5 @@
 //! Clients of all servers: writers whose acknowledged writes must stay, readers whose index must not go back, clients
-//! whose history must be linearizable, and somebody who edits jobs and drains nodes.
+//! whose history must be linearizable, holders of locks, and somebody who edits jobs and drains nodes.
 
 use std::{
     collections::BTreeMap,
@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 
 use super::{
     super::dice::Dice,
+    locks::{self, History},
     truth::{Kind, Watch},
     world::{ANSWER, BOUND, World, ask, drain, put},
 };
@@ -50,6 +51,7 @@ pub(super) struct Clients {
     story: Arc<Story>,
     threads: Vec<JoinHandle<Result<()>>>,
     checker: Checker,
+    locks: Arc<History>,
 }
 
 impl Clients {
@@ -76,7 +78,16 @@ impl Clients {
             let (story, mut dice) = (story.clone(), linearizable::Dice::new(seed ^ (n + 1)));
             threads.push(std::thread::spawn(move || story.play(&mut dice)));
         }
-        Ok(Self { shared, story, threads, checker })
+        let locks = Arc::new(History::new(name));
+        for who in 0..locks::LOCKS * locks::CONTENDERS {
+            let (shared, addresses, locks) = (shared.clone(), addresses.clone(), locks.clone());
+            let dice = Dice::new(seed ^ ((who as u64 + 1) << 8));
+            threads.push(std::thread::spawn(move || {
+                locks.contend(who % locks::LOCKS, who, &addresses, dice, &shared.over);
+                Ok(())
+            }));
+        }
+        Ok(Self { shared, story, threads, checker, locks })
     }
 
     /// How many writes were acknowledged so far.
@@ -118,6 +129,7 @@ impl Clients {
         let ended: Vec<Result<()>> =
             self.threads.into_iter().map(|one| one.join().map_err(|_| anyhow!("a client panicked"))?).collect();
         ended.into_iter().collect::<Result<()>>()?;
+        println!("locks: given {} times, never to two at once", self.locks.judge()?);
         let story = Arc::into_inner(self.story).context("a client has not ended")?;
         self.checker.explain(&story.history()?)?;
         let shared = self.shared;

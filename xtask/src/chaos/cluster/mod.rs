@@ -3,12 +3,14 @@
 //! one, or has its disk filled. Meanwhile clients write, read and compare through every server, jobs are edited and
 //! nodes drained.
 //!
-//! What must be true: no acknowledged write is lost, no index goes back, an order explains what clients see, no slot of
-//! a remote task has two instances at once and none ends without a cause, tasks of a node to which nothing happens run
-//! on, nobody ends by itself, and everything is as it was asked for soon after the last trouble.
+//! What must be true: no acknowledged write is lost, no index goes back, an order explains what clients see, no lock
+//! has two holders at once, no slot of a remote task has two instances at once and none ends without a cause, tasks of
+//! a node to which nothing happens run on, nobody ends by itself, and everything is as it was asked for soon after the
+//! last trouble.
 
 mod clients;
 mod faults;
+mod locks;
 mod net;
 mod script;
 mod truth;

@@ -199,7 +199,7 @@ impl Stock {
 
     /// The stock command line, asking this agent.
     pub(super) fn cli(&self) -> Cli {
-        Cli { program: self.program.clone(), address: self.agent.address() }
+        Cli { program: self.program.clone(), address: self.agent.address(), token: String::new() }
     }
 
     /// The agent has not ended by itself, and nothing in its log is a crash.
