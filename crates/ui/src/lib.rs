@@ -44,6 +44,7 @@ const FILES: &[(&str, &str, &[u8])] = files![
     CSS "css/base.css",
     SVG "icon.svg",
     JS "lib/api.js",
+    JS "lib/diff.js",
     JS "lib/format.js",
     JS "lib/html.js",
     JS "lib/lanes.js",

@@ -36,3 +36,17 @@ test("a killed manager is a gap and a new lane", () => {
   assert.deepEqual(all.lanes.map((l) => [l.epoch, l.from, l.to]), [[1, 10000, 20000], [2, 22000, 30000]]);
   assert.deepEqual(all.gaps, [{ from: 20000, to: 22000 }]);
 });
+
+test("a diff is told line by line", async () => {
+  const { lines } = await import("../web/lib/diff.js");
+  const told = (diff) => lines(diff).map((l) => `${l.mark}${" ".repeat(l.depth)}${l.name}${l.text && `: ${l.text}`}${l.note && ` (${l.note})`}`);
+  assert.deepEqual(told(null), []);
+  assert.deepEqual(told({ Type: "None" }), []);
+  assert.deepEqual(told({ Type: "Edited", Fields: [{ Type: "None", Name: "Same", Old: "1", New: "1" },
+    { Type: "Edited", Name: "Priority", Old: "50", New: "60" }], TaskGroups: [{ Type: "Edited", Name: "g",
+    Fields: [{ Type: "Added", Name: "Count", New: "2", Annotations: ["forces create"] }],
+    Tasks: [{ Type: "Deleted", Name: "t", Objects: [{ Type: "Deleted", Name: "Config",
+      Fields: [{ Type: "Deleted", Name: "command", Old: "/bin/true" }] }] }] }] }),
+  ["~job", "~ Priority: 50 → 60", "~ group g", "+  Count: 2 (forces create)", "-  task t", "-   Config",
+    "-    command: /bin/true"]);
+});

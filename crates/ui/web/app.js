@@ -2,11 +2,12 @@
 import { render } from "./vendor/preact.js";
 import { useEffect, useState } from "./vendor/hooks.js";
 import { html } from "./lib/html.js";
+import { Title } from "./lib/parts.js";
 import { parse } from "./lib/routes.js";
 import { Evaluations, Job, Jobs, Run } from "./pages/jobs.js";
 import { Allocation, Client, Clients, Login, Remote, Slot } from "./pages/places.js";
 
-const Missing = () => html`<h1 tabindex="-1">There is no such page</h1><p><a href="/ui/jobs">Jobs</a></p>`;
+const Missing = () => html`<${Title}>There is no such page<//><p><a href="/ui/jobs">Jobs</a></p>`;
 const PAGES = { jobs: Jobs, run: Run, job: Job, allocation: Allocation, clients: Clients, client: Client, remote: Remote,
   slot: Slot, evaluations: Evaluations, login: Login, missing: Missing };
 const NAV = [["jobs", "Jobs", "j"], ["remote", "Remote", "m"], ["clients", "Clients", "c"],
@@ -50,7 +51,6 @@ function App() {
   }, []);
   const [path, query] = at.split("?");
   const route = parse(path, query);
-  useEffect(() => { document.querySelector("h1")?.focus({ preventScroll: true }); }, [path]);
   useEffect(() => { document.title = `${route.id ?? route.page} – Drover`; }, [at]);
   const flip = () => {
     const next = theme === "dark" ? "light" : "dark";

@@ -46,6 +46,7 @@ mod three_servers;
 mod ui;
 mod vault;
 mod vm;
+mod web;
 
 use std::time::Instant;
 
@@ -127,6 +128,12 @@ const CHECKS: &[Check] = &[
         browser::check,
     ),
     ("ui", "addresses, states, reasons and lanes of managers of the web UI, under Node.js", ui::check),
+    (
+        "web",
+        "the web UI in a real browser: links, live lists, plans, logs, hostile names, logins, 10,000 jobs, a manager \
+            that is killed",
+        web::check,
+    ),
     ("completion", "zsh and fish offer what the agent has, and act on no name", completion::check),
     (
         "docker",

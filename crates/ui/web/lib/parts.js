@@ -1,7 +1,15 @@
 // Parts that several pages share.
-import { useEffect, useState } from "../vendor/hooks.js";
+import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { html } from "./html.js";
+import { lines } from "./diff.js";
 import { plain, span, state } from "./format.js";
+
+/** The heading of a page. It takes the focus when it appears, which may be after the first answer. */
+export function Title({ children }) {
+  const heading = useRef(null);
+  useEffect(() => { heading.current?.focus({ preventScroll: true }); }, []);
+  return html`<h1 tabindex="-1" ref=${heading}>${children}</h1>`;
+}
 
 export const State = ({ word }) => {
   const s = state(word);
@@ -75,3 +83,14 @@ function Dialog({ close, children }) {
 export const Cli = ({ line, raw }) => html`<footer>Command line: <code>${plain(line)}</code>${" · "}
   <button onClick=${() => navigator.clipboard?.writeText(line)}>Copy</button>${" · "}
   <a href=${raw} target="_blank" rel="noopener">JSON</a></footer>`;
+
+const KIND = { Added: "good", Deleted: "bad", Edited: "warn" };
+
+/** What a plan or a version changes. The mark says it without the colour. */
+export function Diff({ diff }) {
+  const all = lines(diff);
+  if (all.length === 0) return html`<p class="soft">Nothing changes.</p>`;
+  return html`<pre class="diff">${all.map((line) => html`<span class=${KIND[line.kind] ?? ""}>${line.mark} ${
+    "  ".repeat(line.depth)}${plain(line.name)}${line.text !== "" && `: ${plain(line.text)}`}${
+    line.note && ` (${plain(line.note)})`}</span>`)}</pre>`;
+}

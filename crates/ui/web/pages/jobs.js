@@ -3,7 +3,7 @@ import { html } from "../lib/html.js";
 import { Refused, useLive, write } from "../lib/api.js";
 import { plain, unplaced, ago } from "../lib/format.js";
 import { allocHref, jobHref, nodeHref } from "../lib/routes.js";
-import { Act, Cli, Loaded, Problem, Search, State, Table, useFilter } from "../lib/parts.js";
+import { Act, Cli, Diff, Loaded, Problem, Search, State, Table, Title, useFilter } from "../lib/parts.js";
 
 const tally = (job) => {
   const sum = { Running: 0, Starting: 0, Queued: 0, Failed: 0, Lost: 0, Complete: 0, Unknown: 0 };
@@ -15,7 +15,7 @@ const tally = (job) => {
 export function Jobs() {
   const live = useLive(["/v1/jobs?namespace=*"]);
   const [filter, setFilter] = useFilter();
-  return html`<h1 tabindex="-1">Jobs</h1>
+  return html`<${Title}>Jobs<//>
     <div class="tools"><${Search} value=${filter} onInput=${setFilter} /><a href="/ui/jobs/run">Run a job</a></div>
     <${Loaded} live=${live}>${([jobs]) => {
       const rows = jobs.filter((j) => `${j.ID} ${j.Namespace} ${j.Type} ${j.Status}`.toLowerCase()
@@ -40,19 +40,15 @@ export function Job({ id, namespace, tab }) {
   const ns = `?namespace=${encodeURIComponent(namespace)}`;
   const parts = { "": ["allocations", "evaluations"], allocations: ["allocations"], deployments: ["deployments"],
     evaluations: ["evaluations"], versions: ["versions"] }[tab] ?? [];
-  const live = useLive([path + ns, ...parts.map((part) => `${path}/${part}${ns}`)]);
+  const diffs = tab === "versions" ? "&diffs=true" : "";
+  const live = useLive([path + ns, ...parts.map((part) => `${path}/${part}${ns}${diffs}`)]);
   const [counts, setCounts] = useState({});
-  return html`<h1 tabindex="-1">${plain(id)}</h1><nav class="tabs" aria-label="Parts of the job">
+  return html`<${Title}>${plain(id)}<//><nav class="tabs" aria-label="Parts of the job">
     ${TABS.map(([name, title]) => html`<a href=${jobHref(id, namespace, name)}
       aria-current=${tab === name ? "page" : null}>${title}</a>`)}</nav>
     <${Loaded} live=${live} key=${tab}>${([job, ...more]) => {
       if (tab === "definition") return html`<div class="box"><pre>${JSON.stringify(job, null, 2)}</pre></div>`;
-      if (tab === "versions") return html`<${Table} heads=${["Version", "Submitted", "Stable", ""]}
-        rows=${more[0]?.Versions ?? []} none="There is no version." row=${(v) => html`<tr key=${v.Version}>
-        <td class="num">${v.Version}</td><td>${ago(v.SubmitTime, Date.now())} ago</td><td>${v.Stable ? "yes" : "no"}</td>
-        <td>${v.Version === job.Version ? html`<span class="soft">current</span>` : html`<${Act} label="Revert"
-          question=${`Register version ${v.Version} of ${id} again?`} run=${() => write(`${path}/revert${ns}`,
-            { JobID: id, JobVersion: v.Version })} />`}</td></tr>`} />`;
+      if (tab === "versions") return html`<${Versions} job=${job} given=${more[0]} path=${path} ns=${ns} />`;
       if (tab === "deployments") return html`<${Table} heads=${["Deployment", "State", "Version", "Reason"]}
         rows=${more[0] ?? []} none="There has been no deployment." row=${(d) => html`<tr key=${d.ID}>
         <td class="num">${d.ID.slice(0, 8)}</td><td><${State} word=${d.Status} /></td><td>${d.JobVersion}</td>
@@ -82,6 +78,16 @@ export function Job({ id, namespace, tab }) {
     }}<//><${Cli} line=${`drover job status -namespace ${namespace} ${id}`} raw=${path + ns} />`;
 }
 
+/** Each version with what it has changed; an earlier one can be registered again. */
+const Versions = ({ job, given, path, ns }) => html`<${Table} heads=${["Version", "Submitted", "Stable", "What it changed", ""]}
+  rows=${(given?.Versions ?? []).map((v, i) => ({ ...v, diff: given.Diffs?.[i] }))} none="There is no version." row=${(v) => html`
+  <tr key=${v.Version}><td class="num">${v.Version}</td><td class="num">${ago(v.SubmitTime, Date.now())} ago</td>
+  <td>${v.Stable ? "yes" : "no"}</td><td>${v.diff ? html`<${Diff} diff=${v.diff} />` :
+    html`<span class="soft">the first that is kept</span>`}</td>
+  <td>${v.Version === job.Version ? html`<span class="soft">current</span>` : html`<${Act} label="Revert"
+    question=${`Register version ${v.Version} of ${job.ID} again?`} run=${() => write(`${path}/revert${ns}`,
+      { JobID: job.ID, JobVersion: v.Version })} />`}</td></tr>`} />`;
+
 /** The scheduler's reasons, group by group. */
 export const Why = ({ failed }) => html`<div class="box bad"><b>Not everything is placed</b>
   ${Object.entries(failed ?? {}).map(([group, metric]) => html`<p><b>${plain(group)}</b></p>
@@ -103,7 +109,7 @@ export const Evals = ({ evals }) => html`<${Table} rows=${[...evals].sort((a, b)
 
 export function Evaluations() {
   const live = useLive(["/v1/evaluations?namespace=*"]);
-  return html`<h1 tabindex="-1">Evaluations</h1><${Loaded} live=${live}>${([evals]) =>
+  return html`<${Title}>Evaluations<//><${Loaded} live=${live}>${([evals]) =>
     html`<${Evals} evals=${evals} />`}<//><${Cli} line="drover eval list" raw="/v1/evaluations?namespace=*" />`;
 }
 
@@ -125,14 +131,14 @@ export function Run() {
       EnforceIndex: true, JobModifyIndex: plan.answer.JobModifyIndex, Submission: { Source: text, Format: "hcl2" } });
     setDone(plan.job);
   });
-  return html`<h1 tabindex="-1">Run a job</h1>${error && html`<${Problem} error=${error} />`}
+  return html`<${Title}>Run a job<//>${error && html`<${Problem} error=${error} />`}
     <textarea aria-label="Job file" spellcheck="false" value=${text}
       onInput=${(e) => { setText(e.target.value); setPlan(null); setDone(null); }}></textarea>
     <p class="tools"><button onClick=${look}>Plan</button>${plan && html`<button onClick=${run}>Run</button>`}</p>
     ${done && html`<div class="box" role="status">Registered: <a href=${jobHref(done.ID, done.Namespace || "default")}>
       ${plain(done.ID)}</a></div>`}
-    ${plan && html`<div class="box"><b>${plain(plan.answer.Diff?.Type || "None")}</b>
-      ${Object.entries(plan.answer.Annotations?.DesiredTGUpdates ?? {}).map(([group, n]) => html`<p>${plain(group)}:
+    ${plan && html`<div class="box"><h2>What changes</h2><${Diff} diff=${plan.answer.Diff} />
+      ${Object.entries(plan.answer.Annotations?.DesiredTGUpdates ?? {}).map(([group, n]) => html`<p>${plain(group)}:${" "}
         ${Object.entries(n).filter(([, v]) => v > 0).map(([k, v]) => `${k} ${v}`).join(", ") || "nothing changes"}</p>`)}
       ${plan.answer.Warnings && html`<p class="warn">${plain(plan.answer.Warnings)}</p>`}</div>
       ${plan.answer.FailedTGAllocs && html`<${Why} failed=${plan.answer.FailedTGAllocs} />`}`}`;

@@ -4,7 +4,7 @@ import { ask, setToken, token, useLive, write } from "../lib/api.js";
 import { ago, bytes, plain, span } from "../lib/format.js";
 import { lanes } from "../lib/lanes.js";
 import { allocHref, jobHref, nodeHref, slotHref } from "../lib/routes.js";
-import { Act, Cli, Loaded, Problem, Search, State, Table, useFilter } from "../lib/parts.js";
+import { Act, Cli, Loaded, Problem, Search, State, Table, Title, useFilter } from "../lib/parts.js";
 import { Allocs } from "./jobs.js";
 
 export function Allocation({ id, task }) {
@@ -13,7 +13,7 @@ export function Allocation({ id, task }) {
   return html`<${Loaded} live=${live}>${([a]) => {
     const tasks = Object.entries(a.TaskStates ?? {});
     const shown = task || tasks[0]?.[0] || "";
-    return html`<h1 tabindex="-1">${plain(a.Name)}</h1><div class="box"><dl>
+    return html`<${Title}>${plain(a.Name)}<//><div class="box"><dl>
       <dt>State</dt><dd><${State} word=${a.ClientStatus} /> ${plain(a.ClientDescription)}</dd>
       <dt>Job</dt><dd><a href=${jobHref(a.JobID, a.Namespace)}>${plain(a.JobID)}</a>, version ${a.Job?.Version}</dd>
       <dt>Node</dt><dd><a href=${nodeHref(a.NodeID)}>${plain(a.NodeName)}</a></dd>
@@ -80,7 +80,7 @@ function Logs({ alloc, task }) {
 export function Clients() {
   const live = useLive(["/v1/nodes"]);
   const [filter, setFilter] = useFilter();
-  return html`<h1 tabindex="-1">Clients</h1><div class="tools"><${Search} value=${filter} onInput=${setFilter} /></div>
+  return html`<${Title}>Clients<//><div class="tools"><${Search} value=${filter} onInput=${setFilter} /></div>
     <${Loaded} live=${live}>${([nodes]) => html`<${Table} none="No node matches."
       rows=${nodes.filter((n) => `${n.Name} ${n.ID} ${n.Status} ${n.NodePool} ${n.Datacenter}`.includes(filter))}
       heads=${["Node", "State", "Scheduling", "*Pool", "*Datacenter", "*Address"]} row=${(n) => html`<tr key=${n.ID}>
@@ -93,7 +93,7 @@ export function Clients() {
 export function Client({ id }) {
   const path = `/v1/node/${encodeURIComponent(id)}`;
   const live = useLive([path, `${path}/allocations`]);
-  return html`<${Loaded} live=${live}>${([n, allocs]) => html`<h1 tabindex="-1">${plain(n.Name)}</h1>
+  return html`<${Loaded} live=${live}>${([n, allocs]) => html`<${Title}>${plain(n.Name)}<//>
     <div class="box"><dl><dt>State</dt><dd><${State} word=${n.Status} /> ${plain(n.StatusDescription)}</dd>
     <dt>Scheduling</dt><dd><${State} word=${n.DrainStrategy ? "draining" : n.SchedulingEligibility} /></dd>
     ${n.DrainStrategy && html`<dt>Drain</dt><dd>${allocs.filter((a) => a.ClientStatus === "running").length} of
@@ -113,7 +113,7 @@ export function Client({ id }) {
 export function Remote() {
   const live = useLive(["/v1/remote/tasks?namespace=*", "/v1/remote/unbound"]);
   const [filter, setFilter] = useFilter();
-  return html`<h1 tabindex="-1">Remote tasks</h1><${Loaded} live=${live}>${([tasks, sweeps]) => {
+  return html`<${Title}>Remote tasks<//><${Loaded} live=${live}>${([tasks, sweeps]) => {
     const counts = [["unmanaged", tasks.filter((t) => t.Unmanaged).length],
       ["unknown", tasks.filter((t) => t.Observed?.State === "Unknown").length],
       ["stopping", tasks.filter((t) => t.Desired === "stop").length],
@@ -138,7 +138,7 @@ export function Remote() {
 export function Slot({ id }) {
   const path = `/v1/remote/task/${id.split("/").map(encodeURIComponent).join("/")}`;
   const live = useLive([path]);
-  return html`<${Loaded} live=${live}>${([t]) => html`<h1 tabindex="-1">${plain(t.SlotName)}</h1>
+  return html`<${Loaded} live=${live}>${([t]) => html`<${Title}>${plain(t.SlotName)}<//>
     <${Bars} task=${t} /><div class="box"><dl>
     <dt>Observed</dt><dd><${State} word=${t.Observed?.State} /></dd>
     <dt>Manager</dt><dd>${t.Unmanaged ? html`<${State} word="unmanaged" />` : plain(t.ManagerName)}</dd>
@@ -185,7 +185,7 @@ export function Login() {
     const back = new URLSearchParams(location.search).get("back") ?? "";
     if (back.startsWith("/ui/") && value) location.assign(back);
   };
-  return html`<h1 tabindex="-1">Log in</h1><div class="box"><p>${has ? "This tab has a token." :
+  return html`<${Title}>Log in<//><div class="box"><p>${has ? "This tab has a token." :
     "This tab has no token."} It is kept until the tab is closed.</p>
     <p class="tools"><input type="password" autocomplete="off" aria-label="Token" value=${value}
       onInput=${(e) => set(e.target.value)} /><button onClick=${go}>Use this token</button>

@@ -1,0 +1,46 @@
+//! The web UI in a real browser, with a real agent behind it: what people do there, and what goes wrong meanwhile.
+//!
+//! Any complaint of the browser fails a story, also an answer that says that the server is broken.
+
+mod page;
+mod stories;
+
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+
+use self::page::Page;
+use crate::{
+    local,
+    packages::{self, Wanted},
+};
+
+/// Limit of a story, for people who wait: it is printed, not asserted.
+const SLOW: Duration = Duration::from_secs(15);
+
+/// A story with its name.
+type Story = (&'static str, fn(&mut Page) -> Result<()>);
+
+/// The check.
+pub(super) fn check() -> Result<()> {
+    packages::need(&[Wanted::new("chromium", "chromium")])?;
+    let dir = std::env::temp_dir().join(format!("drover-web-{}", std::process::id()));
+    std::fs::create_dir_all(&dir)?;
+    let pictures = std::env::var_os("DROVER_WEB_PICTURES").map(PathBuf::from);
+    let told = stories::ALL.iter().try_for_each(|(name, story): &Story| {
+        let begun = Instant::now();
+        let mut page = Page::start(&dir).with_context(|| (*name).to_owned())?;
+        let told = story(&mut page).and_then(|()| page.untroubled());
+        if let Some(dir) = &pictures {
+            page.picture(&dir.join(format!("{}.png", name.replace(' ', "-"))))?;
+        }
+        let took = begun.elapsed();
+        eprintln!("  {name}: {:.1} s{}", took.as_secs_f64(), if took > SLOW { ", slow" } else { "" });
+        told.with_context(|| (*name).to_owned())
+    });
+    local::remove(&dir);
+    told
+}

@@ -1,0 +1,244 @@
+//! A page in a real browser, over the DevTools protocol (<https://chromedevtools.github.io/devtools-protocol/>): it is
+//! opened, read, typed into and photographed. What the browser complains of – an error on the console, an exception, a
+//! violation of the content security policy, an answer that says the server is broken – is kept.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    net::TcpStream,
+    os::unix::process::CommandExt as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use serde_json::{Value, json};
+use tungstenite::{Message, WebSocket, client};
+
+use crate::{local, packages};
+
+/// How long a page may take for anything.
+const BOUND: Duration = Duration::from_secs(30);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(30);
+
+/// A browser with one page.
+pub(super) struct Page {
+    browser: Child,
+    profile: PathBuf,
+    socket: WebSocket<TcpStream>,
+    session: String,
+    next: u64,
+    /// What the browser has complained of.
+    troubles: Vec<String>,
+    /// Answers of 5xx that a story expects, by a part of their address.
+    expected: Vec<String>,
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        drop(self.browser.kill());
+        drop(self.browser.wait());
+        drop(local::end_all(&self.profile));
+        local::remove(&self.profile);
+    }
+}
+
+impl Page {
+    /// Starts a browser whose profile lies in this directory.
+    pub(super) fn start(dir: &Path) -> Result<Self> {
+        let profile = dir.join("chromium");
+        fs::create_dir_all(&profile)?;
+        let mut browser = Command::new(packages::find("chromium").context("chromium")?)
+            .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"])
+            .args(["--disable-background-networking", "--remote-debugging-port=0", "--force-prefers-reduced-motion"])
+            .arg(format!("--user-data-dir={}", profile.display()))
+            .arg("about:blank")
+            .env("HOME", &profile)
+            .env("TMPDIR", &profile)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .context("chromium does not start")?;
+        let mut lines = BufReader::new(browser.stderr.take().context("no standard error")?).lines();
+        let says = |line: &String| line.strip_prefix("DevTools listening on ").map(str::to_owned);
+        let address = lines.by_ref().map_while(Result::ok).find_map(|line| says(&line)).context("no DevTools")?;
+        // It writes on, and must not block.
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
+        let host = address.trim_start_matches("ws://").split('/').next().context("no host")?.to_owned();
+        let stream = TcpStream::connect(&host)?;
+        stream.set_nodelay(true)?;
+        let (socket, _) = client(&address, stream).map_err(|error| anyhow!("no DevTools at {address}: {error}"))?;
+        let (session, troubles, expected) = (String::new(), Vec::new(), Vec::new());
+        let mut page = Self { browser, profile, socket, session, next: 0, troubles, expected };
+        let target = page.call("Target.createTarget", json!({"url": "about:blank"}))?;
+        let attached = json!({"targetId": target["targetId"], "flatten": true});
+        let attached = page.call("Target.attachToTarget", attached)?;
+        page.session = attached["sessionId"].as_str().context("no session")?.to_owned();
+        for domain in ["Page", "Runtime", "Log", "Network"] {
+            page.call(&format!("{domain}.enable"), json!({}))?;
+        }
+        page.size(1280, 900)?;
+        Ok(page)
+    }
+
+    /// One command of the protocol.
+    fn call(&mut self, method: &str, params: Value) -> Result<Value> {
+        self.next += 1;
+        let mut message = json!({"id": self.next, "method": method, "params": params});
+        if !self.session.is_empty() {
+            message["sessionId"] = self.session.clone().into();
+        }
+        self.socket.get_ref().set_read_timeout(Some(BOUND))?;
+        self.socket.send(Message::text(message.to_string()))?;
+        loop {
+            let Message::Text(text) = self.socket.read().with_context(|| format!("no answer to {method}"))? else {
+                continue;
+            };
+            let mut heard: Value = serde_json::from_str(text.as_str())?;
+            if heard["id"] == self.next {
+                ensure!(heard["error"].is_null(), "{method}: {}", heard["error"]);
+                return Ok(heard["result"].take());
+            }
+            self.hear(&heard);
+        }
+    }
+
+    /// Keeps what the browser complains of.
+    fn hear(&mut self, event: &Value) {
+        let params = &event["params"];
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let trouble = match event["method"].as_str().unwrap_or_default() {
+            "Runtime.exceptionThrown" => {
+                let details = &params["exceptionDetails"];
+                Some(format!("exception: {} {}", text(&details["text"]), details["exception"]["description"]))
+            }
+            "Runtime.consoleAPICalled" if params["type"] == "error" => Some(format!("console: {}", params["args"])),
+            // What a request was refused with is said on the page; what the browser itself refuses is our mistake.
+            "Log.entryAdded" if params["entry"]["level"] == "error" && params["entry"]["source"] != "network" => {
+                Some(format!("log: {}", text(&params["entry"]["text"])))
+            }
+            "Network.responseReceived" if params["response"]["status"].as_u64() >= Some(500) => {
+                Some(format!("{} from {}", params["response"]["status"], text(&params["response"]["url"])))
+            }
+            _ => None,
+        };
+        self.troubles.extend(trouble.filter(|told| !self.expected.iter().any(|part| told.contains(part))));
+    }
+
+    /// What a story does on purpose: answers of 5xx from addresses that hold this are no trouble.
+    pub(super) fn expect(&mut self, part: &str) {
+        self.expected.push(part.to_owned());
+    }
+
+    /// Fails when the browser has complained of something.
+    pub(super) fn untroubled(&mut self) -> Result<()> {
+        // Whatever is on its way is heard before the answer.
+        self.eval("null")?;
+        ensure!(self.troubles.is_empty(), "the browser complains:\n{}", self.troubles.join("\n"));
+        Ok(())
+    }
+
+    /// The value of an expression, also of one that is awaited.
+    pub(super) fn eval(&mut self, expression: &str) -> Result<Value> {
+        let params = json!({"expression": expression, "awaitPromise": true, "returnByValue": true});
+        let mut said = self.call("Runtime.evaluate", params)?;
+        ensure!(said["exceptionDetails"].is_null(), "{expression}: {}", said["exceptionDetails"]);
+        Ok(said["result"]["value"].take())
+    }
+
+    /// Goes to an address and waits for the heading of its page.
+    pub(super) fn open(&mut self, address: &str) -> Result<()> {
+        let gone = self.call("Page.navigate", json!({"url": address}))?;
+        ensure!(gone["errorText"].is_null(), "{address}: {}", gone["errorText"]);
+        self.until(
+            &format!("the page of {address}"),
+            "document.readyState === 'complete' && document.querySelector('h1')",
+        )
+    }
+
+    /// Waits until an expression is true.
+    pub(super) fn until(&mut self, what: &str, expression: &str) -> Result<()> {
+        let begun = Instant::now();
+        let whole = format!("!!({expression})");
+        loop {
+            // While it moves to another page there may be nothing to ask.
+            if matches!(self.eval(&whole), Ok(Value::Bool(true))) {
+                return Ok(());
+            }
+            if begun.elapsed() > BOUND {
+                let shown = self.eval("document.body?.innerText").unwrap_or_default();
+                bail!("{what} did not happen within {} s; the page shows:\n{}", BOUND.as_secs(), text(&shown));
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Waits until the page shows this text.
+    pub(super) fn shows(&mut self, text: &str) -> Result<()> {
+        self.until(&format!("{text:?} on the page"), &format!("document.body.innerText.includes({})", json!(text)))
+    }
+
+    /// Waits until it does not.
+    pub(super) fn hides(&mut self, text: &str) -> Result<()> {
+        self.until(&format!("no {text:?} any more"), &format!("!document.body.innerText.includes({})", json!(text)))
+    }
+
+    /// Presses the button or follows the link with this text, once it is there.
+    pub(super) fn click(&mut self, text: &str) -> Result<()> {
+        // Behind an open dialog nothing can be pressed.
+        let find = format!(
+            "[...(document.querySelector('dialog[open]') ?? document).querySelectorAll('a, button')]\
+             .find((e) => e.textContent.trim() === {} && e.getClientRects().length && !e.disabled)",
+            json!(text)
+        );
+        self.until(&format!("something called {text:?} to press"), &find)?;
+        self.eval(&format!("{find}.click()")).map(drop)
+    }
+
+    /// Writes into the field with this label, as somebody who types.
+    pub(super) fn fill(&mut self, label: &str, value: &str) -> Result<()> {
+        let find = format!("document.querySelector('[aria-label={}]')", json!(label));
+        self.until(&format!("a field {label:?}"), &find)?;
+        self.eval(&format!("{find}.select?.(); {find}.focus(); true"))?;
+        self.call("Input.insertText", json!({ "text": value })).map(drop)
+    }
+
+    /// Presses a key, such as `g`, `/` or `Enter`.
+    pub(super) fn key(&mut self, key: &str) -> Result<()> {
+        let text = if key.chars().count() == 1 { key } else { "" };
+        for kind in ["keyDown", "keyUp"] {
+            let mut params = json!({"type": kind, "key": key, "text": text});
+            if key == "Enter" {
+                params["text"] = "\r".into();
+                params["windowsVirtualKeyCode"] = 13.into();
+            }
+            if key == "Tab" {
+                params["windowsVirtualKeyCode"] = 9.into();
+            }
+            self.call("Input.dispatchKeyEvent", params)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the window so large, in CSS pixels.
+    pub(super) fn size(&mut self, width: u32, height: u32) -> Result<()> {
+        let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
+        self.call("Emulation.setDeviceMetricsOverride", size).map(drop)
+    }
+
+    /// A picture of the page, as PNG.
+    pub(super) fn picture(&mut self, to: &Path) -> Result<()> {
+        let shot = self.call("Page.captureScreenshot", json!({"format": "png", "captureBeyondViewport": true}))?;
+        fs::write(to, BASE64_STANDARD.decode(text(&shot["data"]))?)?;
+        Ok(())
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,393 @@
+//! What people do with the web UI.
+
+use std::{path::Path, time::Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::{
+    super::{
+        cluster::{self, Agent, Role},
+        job::Job,
+    },
+    Story,
+    page::Page,
+};
+use crate::local::{self, BOUND, until};
+
+/// All of them.
+pub(super) const ALL: &[Story] = &[
+    ("links of a stock Nomad lead to pages", links),
+    ("a job is seen to come, run and end", lives),
+    ("why a job is not placed is said, and no longer when it is", unplaced),
+    ("a job is planned and run, and nobody's change is overwritten", run),
+    ("an older version is registered again", reverted),
+    ("a log is followed and searched", logs),
+    ("names and output are text, whatever is in them", hostile),
+    ("a token is asked for, and the way leads back", login),
+    ("the keyboard alone finds a job", keyboard),
+    ("an agent that is away is said to be, and comes back", away),
+    ("ten thousand jobs are shown and filtered", many),
+    ("a manager is killed under a remote task, which goes on", killed),
+];
+
+/// A job that does nothing for long.
+fn sleeps(id: &str) -> Job {
+    Job::command(id, "service", "raw_exec", "/bin/sleep", &["71015"]).undeployed()
+}
+
+fn started(name: &str) -> Result<Agent> {
+    let agent = Agent::start(name, &[], "")?;
+    agent.until_healthy(&["raw_exec"], 1)?;
+    Ok(agent)
+}
+
+fn running(agent: &Agent, job: &str) -> Result<String> {
+    until(&format!("a running allocation of {job}"), BOUND, || agent.alloc(job, "running"))
+}
+
+/// Ends the job and waits for the end of its tasks.
+fn end(agent: &Agent, job: &str) -> Result<()> {
+    agent.delete(&format!("/v1/job/{job}"))?;
+    until("the end of its tasks", BOUND, || Ok(agent.alloc(job, "running")?.is_none().then_some(())))
+}
+
+fn links(page: &mut Page) -> Result<()> {
+    let agent = started("web-links")?;
+    agent.submit(&sleeps("web").body())?;
+    let alloc = running(&agent, "web")?;
+    let node = agent.list("/v1/nodes")?[0]["ID"].as_str().context("a node")?.to_owned();
+    let at = agent.address();
+    for (link, shows) in [
+        ("/ui/".to_owned(), "Jobs"),
+        ("/ui/jobs".to_owned(), "web"),
+        ("/ui/jobs/web".to_owned(), "Allocations"),
+        ("/ui/jobs/web@default".to_owned(), "Allocations"),
+        ("/ui/jobs/web%40default".to_owned(), "Allocations"),
+        ("/ui/jobs/web?namespace=default".to_owned(), "Allocations"),
+        ("/ui/jobs/web@default/allocations".to_owned(), "running"),
+        ("/ui/jobs/web@default/evaluations".to_owned(), "job-register"),
+        ("/ui/jobs/web@default/deployments".to_owned(), "no deployment"),
+        ("/ui/jobs/web@default/versions".to_owned(), "current"),
+        ("/ui/jobs/web@default/definition".to_owned(), "raw_exec"),
+        ("/ui/jobs/run".to_owned(), "Run a job"),
+        (format!("/ui/allocations/{alloc}"), "What happened"),
+        (format!("/ui/allocations/{alloc}/t/logs"), "Logs"),
+        ("/ui/clients".to_owned(), "ready"),
+        (format!("/ui/clients/{node}"), "raw_exec"),
+        ("/ui/evaluations".to_owned(), "job-register"),
+        ("/ui/remote".to_owned(), "Remote tasks"),
+        ("/ui/settings/tokens".to_owned(), "Log in"),
+    ] {
+        page.open(&format!("{at}{link}")).with_context(|| link.clone())?;
+        page.shows(shows).with_context(|| link.clone())?;
+        page.hides("There is no such page").with_context(|| link.clone())?;
+        page.until("the focus on the heading", "document.activeElement?.tagName === 'H1'")?;
+    }
+    page.open(&format!("{at}/ui/no/such/page"))?;
+    page.shows("There is no such page")?;
+    end(&agent, "web")
+}
+
+fn lives(page: &mut Page) -> Result<()> {
+    let agent = started("web-lives")?;
+    page.open(&format!("{}/ui/jobs", agent.address()))?;
+    page.shows("No job has been registered yet.")?;
+    agent.submit(&sleeps("comes").body())?;
+    // Nothing is loaded again.
+    page.shows("comes")?;
+    page.shows("running")?;
+    page.click("comes")?;
+    page.shows("comes.g[0]")?;
+    page.click("Stop")?;
+    page.shows("Its allocations end.")?;
+    page.click("Stop")?;
+    page.shows("The job is stopped.")?;
+    page.shows("complete")?;
+    page.click("Jobs")?;
+    page.shows("stopped")
+}
+
+fn unplaced(page: &mut Page) -> Result<()> {
+    let agent = started("web-unplaced")?;
+    let of_class = |class: &str| {
+        let only = json!([{"LTarget": "${node.class}", "RTarget": class, "Operand": "="}]);
+        sleeps("picky").group(json!({"Constraints": only})).body()
+    };
+    agent.submit(&of_class("large"))?;
+    page.open(&format!("{}/ui/jobs", agent.address()))?;
+    page.shows("1 not placed")?;
+    page.click("picky")?;
+    page.shows("Not everything is placed")?;
+    page.shows("1 filtered by ${node.class} = large")?;
+    agent.submit(&sleeps("picky").body())?;
+    page.hides("Not everything is placed")?;
+    page.shows("running")?;
+    end(&agent, "picky")
+}
+
+const FILE: &str = r#"job "typed" {
+  group "g" {
+    task "t" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/sleep"
+        args    = ["71016"]
+      }
+      resources {
+        cpu    = 20
+        memory = 32
+      }
+    }
+  }
+}
+"#;
+
+fn run(page: &mut Page) -> Result<()> {
+    let agent = started("web-run")?;
+    page.open(&format!("{}/ui/jobs/run", agent.address()))?;
+    page.fill("Job file", "job \"typed\" {\n  colour = \"blue\"\n}\n")?;
+    page.click("Plan")?;
+    page.shows("colour")?;
+    page.fill("Job file", FILE)?;
+    page.click("Plan")?;
+    page.shows("command: /bin/sleep")?;
+    page.shows("g: Place 1")?;
+    // Somebody else was faster.
+    agent.submit(&sleeps("typed").body())?;
+    page.expect("/v1/jobs");
+    page.click("Run")?;
+    page.shows("Enforcing job modify index")?;
+    page.click("Plan")?;
+    page.shows("71015 → 71016")?;
+    page.click("Run")?;
+    page.shows("Registered:")?;
+    page.click("typed")?;
+    page.shows("running")?;
+    let source = agent.get("/v1/job/typed/submission?version=1")?;
+    ensure!(source["Source"] == FILE, "the file is kept as it was typed: {source}");
+    end(&agent, "typed")
+}
+
+fn reverted(page: &mut Page) -> Result<()> {
+    let agent = started("web-reverted")?;
+    let job = |n: &str| sleeps("kept").task(json!({"Env": {"N": n}})).body();
+    agent.submit(&job("first"))?;
+    agent.submit(&job("second"))?;
+    page.open(&format!("{}/ui/jobs/kept@default/versions", agent.address()))?;
+    page.shows("first → second")?;
+    page.click("Revert")?;
+    page.shows("Register version 0 of kept again?")?;
+    page.click("Revert")?;
+    until("version 2", BOUND, || Ok((agent.get("/v1/job/kept")?["Version"] == 2).then_some(())))?;
+    let now = agent.get("/v1/job/kept")?;
+    ensure!(now["TaskGroups"][0]["Tasks"][0]["Env"]["N"] == "first", "{now}");
+    page.until("three versions", "document.querySelectorAll('tbody tr').length === 3")?;
+    end(&agent, "kept")
+}
+
+fn logs(page: &mut Page) -> Result<()> {
+    let agent = started("web-logs")?;
+    let script = "n=0; while [ $n -lt 2000 ]; do n=$((n+1)); echo line $n; done; echo whisper >&2; \
+        while [ ! -e $NOMAD_TASK_DIR/go ]; do sleep 0.05; done; echo last of all; exec sleep 71017";
+    agent.submit(&Job::script("talks", "service", "raw_exec", script).undeployed().body())?;
+    let alloc = running(&agent, "talks")?;
+    page.open(&format!("{}/ui/allocations/{alloc}/t/logs", agent.address()))?;
+    page.shows("line 2000")?;
+    let lines = "document.querySelector('pre.log').textContent.trim().split('\\n')";
+    // Each line once, and in its order.
+    let all = page.eval(&format!("{lines}.every((l, i) => l === `line ${{i + 1}}`) && {lines}.length"))?;
+    ensure!(all == 2000, "lines are lost or doubled: {all}");
+    page.fill("Filter", "line 1999")?;
+    page.until("one line", &format!("{lines}.length === 1"))?;
+    page.eval("const f = document.querySelector('input[type=search]'); f.select(); true")?;
+    page.fill("Filter", "last of")?;
+    page.shows("No output.")?;
+    std::fs::write(agent.dir().join("data/alloc").join(&alloc).join("t/local/go"), "")?;
+    page.shows("last of all")?;
+    page.eval(
+        "const s = document.querySelector('select'); s.value = 'stderr'; \
+         s.dispatchEvent(new Event('change', {bubbles: true})); true",
+    )?;
+    page.fill("Filter", "whisper")?;
+    page.shows("whisper")?;
+    end(&agent, "talks")
+}
+
+fn hostile(page: &mut Page) -> Result<()> {
+    let agent = started("web-hostile")?;
+    let evil = "<img/src=x/onerror=window.hacked=1>";
+    let name = format!("a{evil}");
+    let mut job = Job::script(&name, "service", "raw_exec", &format!("echo '{evil}'; exec sleep 71018")).undeployed();
+    job = job.group(json!({"Meta": {"m": evil}}));
+    agent.submit(&job.body())?;
+    let path: String = name.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    let alloc = until("its allocation", BOUND, || {
+        let allocs = agent.list("/v1/allocations")?;
+        Ok(allocs.iter().find(|a| a["ClientStatus"] == "running").and_then(|a| a["ID"].as_str().map(str::to_owned)))
+    })?;
+    for link in [
+        "/ui/jobs".to_owned(),
+        format!("/ui/jobs/{path}@default"),
+        format!("/ui/jobs/{path}@default/definition"),
+        format!("/ui/jobs/{path}@default/evaluations"),
+        format!("/ui/allocations/{alloc}"),
+        format!("/ui/allocations/{alloc}/t/logs"),
+    ] {
+        page.open(&format!("{}{link}", agent.address()))?;
+        page.shows(evil).with_context(|| link.clone())?;
+        let made = page.eval("window.hacked === undefined && !document.querySelector('main img')")?;
+        ensure!(made == true, "{link}: a name has become an element");
+    }
+    agent.delete(&format!("/v1/job/{path}"))?;
+    until("the end of its task", BOUND, || Ok(local::processes_like("sleep 71018").is_empty().then_some(())))
+}
+
+fn login(page: &mut Page) -> Result<()> {
+    let mut agent = Agent::start("web-login", &[], cluster::SECURED)?;
+    let token = agent.bootstrap()?;
+    agent.until_healthy(&["raw_exec"], 1)?;
+    agent.submit(&sleeps("hidden").body())?;
+    running(&agent, "hidden")?;
+    page.open(&format!("{}/ui/jobs/hidden@default", agent.address()))?;
+    page.shows("Permission denied")?;
+    page.click("Log in with a token")?;
+    page.fill("Token", "0badc0de-1111-4222-8333-444455556666")?;
+    page.click("Use this token")?;
+    page.shows("Permission denied")?;
+    page.click("Log in with a token")?;
+    page.fill("Token", &token)?;
+    page.click("Use this token")?;
+    page.shows("hidden.g[0]")?;
+    let address = page.eval("location.href + JSON.stringify(localStorage) + document.cookie")?;
+    ensure!(!address.as_str().is_some_and(|text| text.contains(&token)), "the token is where it stays: {address}");
+    agent.delete("/v1/job/hidden")?;
+    page.shows("The job is stopped.")?;
+    page.shows("complete")
+}
+
+fn keyboard(page: &mut Page) -> Result<()> {
+    let agent = started("web-keyboard")?;
+    for id in ["one", "other"] {
+        agent.submit(&sleeps(id).count(0).body())?;
+    }
+    page.open(&format!("{}/ui/clients", agent.address()))?;
+    page.shows("web-keyboard")?;
+    page.key("g")?;
+    page.key("j")?;
+    page.until("the page of jobs", "location.pathname === '/ui/jobs'")?;
+    page.shows("other")?;
+    page.key("/")?;
+    page.until("the field of the filter", "document.activeElement?.type === 'search'")?;
+    for key in ["o", "t", "h"] {
+        page.key(key)?;
+    }
+    page.until("one row", "document.querySelectorAll('tbody tr').length === 1")?;
+    page.until("the filter in the address", "location.search === '?q=oth'")?;
+    page.until("the link of the row", {
+        "document.activeElement?.tagName === 'A' && document.activeElement.textContent === 'other' || \
+         (document.activeElement.blur?.(), document.querySelector('tbody a').focus(), true)"
+    })?;
+    page.key("Enter")?;
+    page.until("the page of the job", "location.pathname === '/ui/jobs/other%40default'")
+}
+
+fn away(page: &mut Page) -> Result<()> {
+    let mut agent = started("web-away")?;
+    agent.submit(&sleeps("stays").body())?;
+    running(&agent, "stays")?;
+    page.open(&format!("{}/ui/jobs", agent.address()))?;
+    page.shows("running")?;
+    agent.crash()?;
+    page.shows("the agent does not answer")?;
+    // What was known is shown on.
+    page.shows("stays")?;
+    agent.restart()?;
+    page.hides("the agent does not answer")?;
+    agent.submit(&sleeps("new").count(0).body())?;
+    page.shows("new")?;
+    end(&agent, "stays")
+}
+
+const MANY: usize = 10_000;
+
+fn many(page: &mut Page) -> Result<()> {
+    let agent = Agent::start_as("web-many", Role::Server, &[], "")?;
+    until("the server", BOUND, || Ok(agent.get("/v1/status/leader").ok()))?;
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..8)
+            .map(|writer| {
+                let agent = &agent;
+                scope.spawn(move || {
+                    (0..MANY / 8).try_for_each(|n| {
+                        let mut job = sleeps(&format!("job-{writer}-{n:04}")).body();
+                        // A template: it asks for no room, and waits for nothing.
+                        job["Job"]["Type"] = "batch".into();
+                        job["Job"]["ParameterizedJob"] = json!({});
+                        job["Job"]["TaskGroups"][0]["Update"] = Value::Null;
+                        agent.submit(&job)
+                    })
+                })
+            })
+            .collect();
+        writers.into_iter().try_for_each(|writer| writer.join().unwrap_or_else(|_| anyhow::bail!("a writer died")))
+    })?;
+    let begun = Instant::now();
+    page.open(&format!("{}/ui/jobs", agent.address()))?;
+    page.shows("job-0-0000")?;
+    let first = begun.elapsed();
+    let elements = page.eval("document.querySelectorAll('*').length")?;
+    ensure!(elements.as_u64() < Some(3_500), "{elements} elements for a screen of rows");
+    let begun = Instant::now();
+    page.fill("Filter", "job-7-1249")?;
+    page.until("one row", "document.querySelectorAll('tbody tr').length === 1")?;
+    eprintln!("    {MANY} jobs: first rows after {first:.2?}, filtered after {:.2?}", begun.elapsed());
+    Ok(())
+}
+
+fn killed(page: &mut Page) -> Result<()> {
+    let dir = std::env::temp_dir().join(format!("drover-web-runtime-{}", std::process::id()));
+    std::fs::create_dir_all(&dir)?;
+    let told = manager_killed(page, &dir);
+    local::end_all(&dir)?;
+    local::remove(&dir);
+    told
+}
+
+fn manager_killed(page: &mut Page, dir: &Path) -> Result<()> {
+    let plugin =
+        format!("plugin \"remote_exec\" {{\n  config {{\n    transport = \"local\"\n    root = {dir:?}\n  }}\n}}\n");
+    let server = Agent::start_as("web-server", Role::Server, &[], cluster::SHORT_LEASE)?;
+    let mut nodes = ["web-a", "web-b"]
+        .into_iter()
+        .map(|name| Agent::start_as(name, Role::Node(&server), &[], &plugin))
+        .collect::<Result<Vec<_>>>()?;
+    server.until_healthy(&["remote_exec"], 2)?;
+    server.submit(&Job::command("far", "service", "remote_exec", "/bin/sleep", &["71019"]).undeployed().body())?;
+    running(&server, "far")?;
+    let of_task = |(pid, line): (u32, String)| (line == "/bin/sleep 71019").then_some(pid);
+    let pids = || local::processes_of(dir).into_iter().filter_map(of_task).collect::<Vec<_>>();
+    let before = pids();
+    ensure!(before.len() == 1, "{before:?}");
+    page.open(&format!("{}/ui/remote", server.address()))?;
+    page.shows("default/far.g[0]/t")?;
+    page.click("default/far.g[0]/t")?;
+    page.shows("epoch 1")?;
+    let record = server.records()?.into_iter().next().context("a record")?;
+    let manager = record["ManagerName"].as_str().context("a manager")?.to_owned();
+    let which = usize::from(manager != "web-a");
+    // Nobody can take it over: that is seen. Then the other one comes; the bar of the instance is one.
+    nodes[1 - which].crash()?;
+    server.until_healthy(&["remote_exec"], 1)?;
+    nodes[which].crash()?;
+    page.shows("until now; the instance goes on")?;
+    nodes[1 - which].restart()?;
+    page.shows("epoch 2")?;
+    page.shows("then adopted; the instance went on")?;
+    let bars =
+        page.eval("[document.querySelectorAll('.instance').length, document.querySelectorAll('.lane').length]")?;
+    ensure!(bars == json!([1, 2]), "one instance, two managers: {bars}");
+    ensure!(pids() == before, "it is the same process: {before:?}, {:?}", pids());
+    server.delete("/v1/job/far")?;
+    until("the end of the instance", BOUND, || Ok(pids().is_empty().then_some(())))
+}
