@@ -3,7 +3,8 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { plain, span, unplaced } from "../web/lib/format.js";
 import { lanes } from "../web/lib/lanes.js";
-import { jobHref, parse, slotHref } from "../web/lib/routes.js";
+import { loads } from "../web/lib/loads.js";
+import { jobHref, parse, slotHref, variableHref } from "../web/lib/routes.js";
 
 test("addresses of Nomad's web UI lead to the same objects", () => {
   assert.deepEqual(parse("/ui/"), { page: "jobs" });
@@ -14,6 +15,9 @@ test("addresses of Nomad's web UI lead to the same objects", () => {
     assert.deepEqual(found, { page: "job", id, namespace: "prod", tab: "versions" });
   }
   assert.equal(parse(slotHref("default/j.g[0]/t")).id, "default/j.g[0]/t");
+  assert.deepEqual(parse(variableHref("nomad/jobs/a", "prod")), { page: "variable", id: "nomad/jobs/a", namespace: "prod" });
+  assert.deepEqual(parse("/ui/variables/var/nomad/jobs/a@prod"), { page: "variable", id: "nomad/jobs/a", namespace: "prod" });
+  assert.deepEqual(parse("/ui/variables/path/nomad/jobs"), { page: "variables", id: "nomad/jobs" });
   assert.equal(parse("/ui/nonsense").page, "missing");
 });
 
@@ -49,4 +53,18 @@ test("a diff is told line by line", async () => {
       Fields: [{ Type: "Deleted", Name: "command", Old: "/bin/true" }] }] }] }] }),
   ["~job", "~ Priority: 50 → 60", "~ group g", "+  Count: 2 (forces create)", "-  task t", "-   Config",
     "-    command: /bin/true"]);
+});
+
+test("what allocations take is counted on their nodes, the fullest first", () => {
+  const node = (ID, mhz, mib) => ({ ID, Name: ID, Status: "ready", NodeResources: { Cpu: { CpuShares: mhz },
+    Memory: { MemoryMB: mib } }, ReservedResources: { Cpu: { CpuShares: 100 }, Memory: { MemoryMB: 0 } } });
+  const alloc = (NodeID, JobID, ClientStatus, DesiredStatus = "run") => ({ NodeID, JobID, Namespace: "default",
+    ClientStatus, DesiredStatus, AllocatedResources: { Tasks: { t: { Cpu: { CpuShares: 50 }, Memory: { MemoryMB: 10 } },
+      u: { Cpu: { CpuShares: 5 }, Memory: { MemoryMB: 1 } } } } });
+  const found = loads([node("a", 1100, 1000), node("b", 1100, 1000)], [alloc("b", "x", "running"),
+    alloc("b", "x", "pending"), alloc("b", "y", "running", "stop"), alloc("b", "x", "complete"),
+    alloc("b", "x", "pending", "stop")]);
+  assert.deepEqual(found.map((n) => [n.id, n.cpu, n.cpuTotal, n.memory, n.memoryTotal]), [["b", 165, 1000, 33, 1000],
+    ["a", 0, 1000, 0, 1000]]);
+  assert.deepEqual(found[0].jobs, [["x", "default", 2], ["y", "default", 1]]);
 });

@@ -5,13 +5,16 @@ import { html } from "./lib/html.js";
 import { Title } from "./lib/parts.js";
 import { parse } from "./lib/routes.js";
 import { Evaluations, Job, Jobs, Run } from "./pages/jobs.js";
+import { NewVariable, Servers, Services, Topology, Variable, Variables } from "./pages/cluster.js";
 import { Allocation, Client, Clients, Login, Remote, Slot } from "./pages/places.js";
 
 const Missing = () => html`<${Title}>There is no such page<//><p><a href="/ui/jobs">Jobs</a></p>`;
 const PAGES = { jobs: Jobs, run: Run, job: Job, allocation: Allocation, clients: Clients, client: Client, remote: Remote,
-  slot: Slot, evaluations: Evaluations, login: Login, missing: Missing };
+  slot: Slot, evaluations: Evaluations, login: Login, missing: Missing, servers: Servers, services: Services,
+  topology: Topology, variable: Variable, variables: Variables, newVariable: NewVariable };
 const NAV = [["jobs", "Jobs", "j"], ["remote", "Remote", "m"], ["clients", "Clients", "c"],
-  ["evaluations", "Evaluations", "e"], ["settings/tokens", "Log in", ""]];
+  ["servers", "Servers", "s"], ["topology", "Topology", "t"], ["services", "Services", "i"],
+  ["variables", "Variables", "v"], ["evaluations", "Evaluations", "e"], ["settings/tokens", "Log in", ""]];
 
 const dark = () => (localStorage.getItem("drover-theme") ??
   (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));

@@ -20,7 +20,17 @@ export function parse(path, query = "") {
   if (first === "clients" && id) return { page: "client", id };
   if (first === "remote" && parts.length > 1) return { page: "slot", id: parts.slice(1).join("/") };
   if (first === "settings" && id === "tokens") return { page: "login" };
-  const known = { jobs: "jobs", clients: "clients", remote: "remote", evaluations: "evaluations" };
+  if (first === "variables" && id === "new") return { page: "newVariable" };
+  if (first === "variables" && id === "var" && rest.length) {
+    const whole = rest.join("/");
+    const at = whole.lastIndexOf("@");
+    const namespace = at > 0 ? whole.slice(at + 1) : params.get("namespace") || "default";
+    return { page: "variable", id: at > 0 ? whole.slice(0, at) : whole, namespace };
+  }
+  if (first === "variables" && id === "path") return { page: "variables", id: rest.join("/") };
+  if (first === "servers") return { page: "servers" };
+  const known = { jobs: "jobs", clients: "clients", remote: "remote", evaluations: "evaluations",
+    services: "services", topology: "topology", variables: "variables" };
   return { page: known[first] ?? "missing" };
 }
 
@@ -29,3 +39,4 @@ export const jobHref = (id, namespace, tab = "") =>
 export const allocHref = (id) => `/ui/allocations/${encodeURIComponent(id)}`;
 export const nodeHref = (id) => `/ui/clients/${encodeURIComponent(id)}`;
 export const slotHref = (slot) => `/ui/remote/${slot.split("/").map(encodeURIComponent).join("/")}`;
+export const variableHref = (path, namespace) => `/ui/variables/var/${encodeURIComponent(`${path}@${namespace}`)}`;

@@ -3,6 +3,7 @@ import { html } from "../lib/html.js";
 import { Refused, useLive, write } from "../lib/api.js";
 import { plain, unplaced, ago } from "../lib/format.js";
 import { allocHref, jobHref, nodeHref } from "../lib/routes.js";
+import { Services } from "./cluster.js";
 import { Act, Cli, Diff, Loaded, Problem, Search, State, Table, Title, useFilter } from "../lib/parts.js";
 
 const tally = (job) => {
@@ -33,7 +34,7 @@ export function Jobs() {
 }
 
 const TABS = [["", "Overview"], ["allocations", "Allocations"], ["deployments", "Deployments"],
-  ["evaluations", "Evaluations"], ["versions", "Versions"], ["definition", "Definition"]];
+  ["evaluations", "Evaluations"], ["versions", "Versions"], ["services", "Services"], ["definition", "Definition"]];
 
 export function Job({ id, namespace, tab }) {
   const path = `/v1/job/${encodeURIComponent(id)}`;
@@ -48,6 +49,7 @@ export function Job({ id, namespace, tab }) {
       aria-current=${tab === name ? "page" : null}>${title}</a>`)}</nav>
     <${Loaded} live=${live} key=${tab}>${([job, ...more]) => {
       if (tab === "definition") return html`<div class="box"><pre>${JSON.stringify(job, null, 2)}</pre></div>`;
+      if (tab === "services") return html`<${Services} id=${id} namespace=${namespace} />`;
       if (tab === "versions") return html`<${Versions} job=${job} given=${more[0]} path=${path} ns=${ns} />`;
       if (tab === "deployments") return html`<${Table} heads=${["Deployment", "State", "Version", "Reason"]}
         rows=${more[0] ?? []} none="There has been no deployment." row=${(d) => html`<tr key=${d.ID}>

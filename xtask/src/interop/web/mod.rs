@@ -5,10 +5,7 @@
 mod page;
 mod stories;
 
-use std::{
-    path::PathBuf,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
@@ -29,14 +26,11 @@ pub(super) fn check() -> Result<()> {
     packages::need(&[Wanted::new("chromium", "chromium")])?;
     let dir = std::env::temp_dir().join(format!("drover-web-{}", std::process::id()));
     std::fs::create_dir_all(&dir)?;
-    let pictures = std::env::var_os("DROVER_WEB_PICTURES").map(PathBuf::from);
     let told = stories::ALL.iter().try_for_each(|(name, story): &Story| {
         let begun = Instant::now();
         let mut page = Page::start(&dir).with_context(|| (*name).to_owned())?;
         let told = story(&mut page).and_then(|()| page.untroubled());
-        if let Some(dir) = &pictures {
-            page.picture(&dir.join(format!("{}.png", name.replace(' ', "-"))))?;
-        }
+        page.keep(&name.replace(' ', "-"))?;
         let took = begun.elapsed();
         eprintln!("  {name}: {:.1} s{}", took.as_secs_f64(), if took > SLOW { ", slow" } else { "" });
         told.with_context(|| (*name).to_owned())

@@ -82,6 +82,7 @@ impl Page {
         for domain in ["Page", "Runtime", "Log", "Network"] {
             page.call(&format!("{domain}.enable"), json!({}))?;
         }
+        page.call("Emulation.setScrollbarsHidden", json!({"hidden": true}))?;
         page.size(1280, 900)?;
         Ok(page)
     }
@@ -231,8 +232,16 @@ impl Page {
         self.call("Emulation.setDeviceMetricsOverride", size).map(drop)
     }
 
+    /// Keeps a picture of this name where pictures are wanted: to be looked at.
+    pub(super) fn keep(&mut self, name: &str) -> Result<()> {
+        match std::env::var_os("DROVER_WEB_PICTURES") {
+            Some(dir) => self.picture(&Path::new(&dir).join(format!("{name}.png"))),
+            None => Ok(()),
+        }
+    }
+
     /// A picture of the page, as PNG.
-    pub(super) fn picture(&mut self, to: &Path) -> Result<()> {
+    fn picture(&mut self, to: &Path) -> Result<()> {
         let shot = self.call("Page.captureScreenshot", json!({"format": "png", "captureBeyondViewport": true}))?;
         fs::write(to, BASE64_STANDARD.decode(text(&shot["data"]))?)?;
         Ok(())

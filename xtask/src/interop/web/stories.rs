@@ -23,6 +23,8 @@ pub(super) const ALL: &[Story] = &[
     ("a job is planned and run, and nobody's change is overwritten", run),
     ("an older version is registered again", reverted),
     ("a log is followed and searched", logs),
+    ("a variable is made, changed and deleted, and nobody's change is lost", variables),
+    ("pages fit every width and theme", fits),
     ("names and output are text, whatever is in them", hostile),
     ("a token is asked for, and the way leads back", login),
     ("the keyboard alone finds a job", keyboard),
@@ -77,6 +79,12 @@ fn links(page: &mut Page) -> Result<()> {
         (format!("/ui/clients/{node}"), "raw_exec"),
         ("/ui/evaluations".to_owned(), "job-register"),
         ("/ui/remote".to_owned(), "Remote tasks"),
+        ("/ui/jobs/web@default/services".to_owned(), "The job has no service."),
+        ("/ui/servers".to_owned(), "leads"),
+        ("/ui/services".to_owned(), "No service is registered."),
+        ("/ui/topology".to_owned(), "of "),
+        ("/ui/variables".to_owned(), "There is no variable here"),
+        ("/ui/variables/new".to_owned(), "New variable"),
         ("/ui/settings/tokens".to_owned(), "Log in"),
     ] {
         page.open(&format!("{at}{link}")).with_context(|| link.clone())?;
@@ -212,6 +220,79 @@ fn logs(page: &mut Page) -> Result<()> {
     page.fill("Filter", "whisper")?;
     page.shows("whisper")?;
     end(&agent, "talks")
+}
+
+fn variables(page: &mut Page) -> Result<()> {
+    let agent = started("web-variables")?;
+    page.open(&format!("{}/ui/variables", agent.address()))?;
+    page.click("New variable")?;
+    page.fill("Path", "nomad/jobs/web")?;
+    page.fill("Name 1", "password")?;
+    page.fill("Value 1", "hush")?;
+    page.click("Save")?;
+    page.until("the page of the variable", "document.querySelector('h1')?.textContent === 'nomad/jobs/web'")?;
+    let made = agent.get("/v1/var/nomad/jobs/web")?;
+    ensure!(made["Items"] == json!({"password": "hush"}), "{made}");
+    // It is masked until somebody asks for it.
+    page.until("a masked value", "document.querySelector('[aria-label=\"Value 1\"]')?.type === 'password'")?;
+    page.click("Show values")?;
+    page.until("the value", "document.querySelector('[aria-label=\"Value 1\"]')?.type === 'text'")?;
+    page.fill("Value 1", "mine")?;
+    // What is typed stays when somebody else writes, and neither is lost unseen.
+    agent.put("/v1/var/nomad/jobs/web", &json!({"Path": "nomad/jobs/web", "Items": {"password": "theirs"}}))?;
+    page.shows("Somebody has changed it meanwhile")?;
+    page.shows("password = theirs")?;
+    page.click("Write mine over it")?;
+    until("the write", BOUND, || {
+        Ok((agent.get("/v1/var/nomad/jobs/web")?["Items"]["password"] == "mine").then_some(()))
+    })?;
+    page.hides("Somebody has changed it meanwhile")?;
+    // Nothing is typed: what others write is shown.
+    agent.put("/v1/var/nomad/jobs/web", &json!({"Path": "nomad/jobs/web", "Items": {"password": "later"}}))?;
+    page.until("the new value", "document.querySelector('[aria-label=\"Value 1\"]')?.value === 'later'")?;
+    page.open(&format!("{}/ui/variables/var/nomad%2Fjobs%2Fweb@default", agent.address()))?;
+    page.click("Delete")?;
+    page.shows("Delete the variable nomad/jobs/web?")?;
+    page.click("Delete")?;
+    page.shows("There is no variable here")
+}
+
+fn fits(page: &mut Page) -> Result<()> {
+    let agent = started("web-fits")?;
+    let long = "a-service-whose-name-somebody-has-put-together-from-everything-that-it-does-and-where-".repeat(2);
+    agent.submit(&sleeps(&long).body())?;
+    let alloc = running(&agent, &long)?;
+    let node = agent.list("/v1/nodes")?[0]["ID"].as_str().context("a node")?.to_owned();
+    agent.put(&format!("/v1/var/{}", &long[..120]), &json!({"Path": &long[..120], "Items": {"k": "v"}}))?;
+    let job = format!("/ui/jobs/{long}@default");
+    for link in [
+        "/ui/jobs".to_owned(),
+        job.clone(),
+        format!("{job}/versions"),
+        format!("{job}/evaluations"),
+        format!("{job}/definition"),
+        format!("/ui/allocations/{alloc}"),
+        "/ui/clients".to_owned(),
+        format!("/ui/clients/{node}"),
+        "/ui/servers".to_owned(),
+        "/ui/topology".to_owned(),
+        "/ui/variables".to_owned(),
+        "/ui/remote".to_owned(),
+        "/ui/evaluations".to_owned(),
+    ] {
+        page.open(&format!("{}{link}", agent.address()))?;
+        page.hides("Loading…")?;
+        for (width, theme) in [(1280, "light"), (360, "light"), (360, "dark"), (1280, "dark")] {
+            page.size(width, 800)?;
+            page.eval(&format!("document.documentElement.dataset.theme = '{theme}'"))?;
+            let over = page.eval("document.documentElement.scrollWidth - document.documentElement.clientWidth")?;
+            ensure!(over.as_i64() <= Some(0), "{link} at {width} px: {over} px stick out");
+            page.keep(&format!("{}-{width}-{theme}", link.replace(['/', '@'], "-").replace(&long, "long")))?;
+        }
+    }
+    page.size(1280, 900)?;
+    agent.delete(&format!("/v1/job/{long}"))?;
+    until("the end of its task", BOUND, || Ok(agent.alloc(&long, "running")?.is_none().then_some(())))
 }
 
 fn hostile(page: &mut Page) -> Result<()> {
