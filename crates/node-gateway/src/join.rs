@@ -13,6 +13,7 @@ use std::{
 };
 
 use http::{HeaderMap, header::AUTHORIZATION};
+use model::Secret;
 
 /// Name of the file in a server's data directory.
 pub const JOIN_SECRET_FILE: &str = "join-secret";
@@ -30,9 +31,9 @@ pub enum Join {
     Secret(JoinSecret),
 }
 
-/// A secret; `Debug` hides it.
+/// A secret; `Debug` hides it, and it is overwritten when it is dropped.
 #[derive(Clone, PartialEq, Eq)]
-pub struct JoinSecret(String);
+pub struct JoinSecret(Secret);
 
 impl fmt::Debug for JoinSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -46,19 +47,19 @@ impl JoinSecret {
     pub fn new(text: &str) -> Option<Self> {
         let text = text.trim();
         let fit = !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic());
-        fit.then(|| Self(text.to_owned()))
+        fit.then(|| Self(text.into()))
     }
 
     /// The secret that is these bytes, in hexadecimal digits.
     #[must_use]
     pub fn of_bytes(bytes: &[u8; 32]) -> Self {
-        Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+        Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>().into())
     }
 
     /// The text, for the node's credential.
     #[must_use]
     pub fn expose(&self) -> &str {
-        &self.0
+        self.0.reveal()
     }
 
     /// Reads the secret of a data directory, or makes one.
@@ -78,7 +79,8 @@ impl JoinSecret {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        let secret = Self(format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple()));
+        let text = format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
+        let secret = Self(text.into());
         secret.write(dir)?;
         Ok(secret)
     }
@@ -92,7 +94,7 @@ impl JoinSecret {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let path = dir.join(JOIN_SECRET_FILE);
         let other = match fs::read(&path) {
-            Ok(text) if text.trim_ascii() == self.0.as_bytes() => {
+            Ok(text) if text.trim_ascii() == self.expose().as_bytes() => {
                 fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
                 return Ok(false);
             }
@@ -109,7 +111,7 @@ impl JoinSecret {
         let draft = dir.join(format!("{JOIN_SECRET_FILE}.new"));
         let _ = fs::remove_file(&draft);
         let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-        writeln!(file, "{}", self.0)?;
+        writeln!(file, "{}", self.expose())?;
         file.sync_all()?;
         fs::rename(&draft, dir.join(JOIN_SECRET_FILE))?;
         fs::File::open(dir)?.sync_all()
@@ -125,7 +127,7 @@ impl JoinSecret {
                  name it with drover { join_secret_file = \"..\" } in the node's configuration, or give its content \
                  in DROVER_JOIN_SECRET",
             ),
-            Some(shown) if same(shown, self.0.as_bytes()) => Ok(()),
+            Some(shown) if std::str::from_utf8(shown).is_ok_and(|shown| self.0.matches(shown)) => Ok(()),
             Some(_) => Err(
                 "the join secret that the node shows is not that of this cluster: copy the file join-secret of the \
                     server's data directory \
@@ -133,12 +135,6 @@ impl JoinSecret {
             ),
         }
     }
-}
-
-/// Compares in constant time.
-fn same(a: &[u8], b: &[u8]) -> bool {
-    let differing = a.iter().zip(b).fold(0_u8, |seen, (a, b)| std::hint::black_box(seen | (a ^ b)));
-    a.len() == b.len() && differing == 0
 }
 
 #[cfg(test)]

@@ -4,8 +4,9 @@
 //! [`AgentFile`] here → checked [`crate::agent::settings`]. Unknown names are errors; what has no meaning here is
 //! said at start; what cannot be honoured is refused with the reason.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
+use model::Secret;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -169,7 +170,7 @@ pub(crate) struct Server {
     /// How long after its end an expired ACL token is collected.
     pub(crate) acl_token_gc_threshold: Option<String>,
     /// The key of servers that share a store, base64.
-    pub(crate) encrypt: Option<Hidden>,
+    pub(crate) encrypt: Option<Secret>,
     /// Servers to join: only this one may be named.
     pub(crate) server_join: ServerJoin,
     /// The same in its former place.
@@ -256,17 +257,6 @@ pub(crate) struct ClientIntroduction {
     pub(crate) default_identity_ttl: Option<String>,
     /// The longest time for which one is valid.
     pub(crate) max_identity_ttl: Option<String>,
-}
-
-/// A text that is not shown.
-#[derive(Clone, Default, Deserialize)]
-#[serde(transparent)]
-pub(crate) struct Hidden(pub(crate) String);
-
-impl fmt::Debug for Hidden {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("<redacted>")
-    }
 }
 
 /// Limits of searches.

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use model::GoDuration;
+use model::{GoDuration, Secret};
 use server::{
     AclConfig, Enforcement, IntroductionConfig, RootKeyConfig, SearchLimits, ServerConfig, shared::SharedKey,
 };
@@ -141,7 +141,7 @@ pub(super) fn server_config(
     let key = shared_key(r, file);
     if s.store.as_deref() == Some("etcd") {
         let keyring = file.keyring.command.is_some() || file.keyring.file.is_some();
-        if s.encrypt.as_ref().is_none_or(|key| key.0.is_empty()) && !keyring {
+        if s.encrypt.as_ref().is_none_or(|key| key.is_empty()) && !keyring {
             r.wrong(
                 "server.encrypt is missing: servers that share an etcd encrypt their signing keys there under one key, \
                     the same on each; `drover operator gossip keyring generate` makes one, and a keyring block can \
@@ -220,7 +220,7 @@ fn access(r: &mut Reader, file: &AgentFile, config: &mut AclConfig) {
 
 /// The key of servers that share a store. It is read wherever it is given: a mistake in it is one today, too.
 fn shared_key(r: &mut Reader, file: &AgentFile) -> Option<SharedKey> {
-    let text = file.server.encrypt.as_ref().map(|key| key.0.as_str()).filter(|text| !text.is_empty())?;
+    let text = file.server.encrypt.as_ref().map(Secret::reveal).filter(|text| !text.is_empty())?;
     SharedKey::read(text).map_err(|error| r.wrong(format!("server.encrypt {error}"))).ok()
 }
 

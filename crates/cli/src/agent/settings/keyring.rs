@@ -53,7 +53,7 @@ pub(super) fn read(r: &mut Reader, file: &config::AgentFile, shares: bool) -> Ke
     let (active, others): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|(_, active, _)| is_active(active));
     let sources = |blocks: Vec<(_, _, Option<KeySource>)>| blocks.into_iter().filter_map(|(_, _, source)| source);
     let sources = KeySources { active: sources(active).next(), others: sources(others).collect() };
-    let encrypt = file.server.encrypt.as_ref().is_some_and(|key| !key.0.is_empty());
+    let encrypt = file.server.encrypt.as_ref().is_some_and(|key| !key.is_empty());
     if shares && encrypt && sources.active.is_some() {
         r.wrong(
             "server.encrypt and a keyring block both give the key of servers that share a store: take one of them out"
