@@ -93,7 +93,8 @@ async fn what_one_server_has_signed_the_next_one_verifies() {
     let error = start(&store, dirs[2].path(), Some(key(2))).await.expect_err("another key");
     let named = |id: &uuid::Uuid| keys.0.iter().any(|key| key.id == *id);
     assert!(matches!(&error, StartError::Keyring(KeyringError::Wrapped { id, .. }) if named(id)), "{error}");
-    assert!(error.to_string().contains("does not open with this server's server.encrypt"), "{error}");
+    let says = "does not open with this server's key, from server.encrypt or its keyring block";
+    assert!(error.to_string().contains(says), "{error}");
     let error = start(&store, dirs[2].path(), None).await.expect_err("no key");
     assert!(matches!(&error, StartError::Keyring(KeyringError::Unshared { id }) if named(id)), "{error}");
     assert!(!dirs[2].path().join(JOIN_SECRET_FILE).exists());
