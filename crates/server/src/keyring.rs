@@ -456,6 +456,18 @@ pub(crate) fn rows_of_dir(
     })
 }
 
+/// Whether two texts of the file at this path of a snapshot hold the same key. Each encryption makes another text.
+pub(crate) fn same_key(path: &str, one: &[u8], other: &[u8], wrapping: &Wrapping) -> bool {
+    let read = |text| id_of(path).and_then(|id| Key::read(text, id, wrapping).ok());
+    let plain = |text| read(text).and_then(|(key, _)| key.text(&Wrapping::default()).ok());
+    plain(one).is_some_and(|one| plain(other) == Some(one))
+}
+
+/// The id in the path of a key's file in a snapshot.
+fn id_of(path: &str) -> Option<&str> {
+    path.strip_prefix(DIR)?.strip_prefix('/')?.strip_suffix(SUFFIX)
+}
+
 /// Rows of the keys in a snapshot: `files` are its files with their names.
 ///
 /// # Errors
@@ -467,8 +479,7 @@ pub(crate) fn rows_of_files<'a>(
 ) -> Result<Vec<SigningKey>, String> {
     let mut keys = Vec::new();
     for (path, content) in files {
-        let name = path.strip_prefix(DIR).and_then(|name| name.strip_prefix('/')?.strip_suffix(SUFFIX));
-        let name = name.ok_or_else(|| format!("{path} is not the file of a signing key"))?;
+        let name = id_of(path).ok_or_else(|| format!("{path} is not the file of a signing key"))?;
         let read = Key::read(content, name, wrapping).map_err(|why| format!("{path}: {}", String::from(why)))?;
         keys.push(read.0);
     }

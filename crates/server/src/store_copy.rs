@@ -191,7 +191,7 @@ pub fn to_own(options: EtcdOptions, key: &SharedKey, wrapping: &Wrapping, dir: &
     let names = |(name, content)| SavedFile { name: format!("{}/{name}", keyring::DIR), content };
     let files: Vec<SavedFile> = keys.export()?.into_iter().map(names).collect();
     let keys_dir = dir.join(keyring::DIR);
-    only_these(&keys_dir, &files)?;
+    only_these(&keys_dir, &files, wrapping)?;
     contents.rows.retain(|row| row.table != Table::SigningKeys);
     let copied = Copied {
         cluster: state.cluster().cluster_id,
@@ -213,7 +213,8 @@ pub fn to_own(options: EtcdOptions, key: &SharedKey, wrapping: &Wrapping, dir: &
     for file in &files {
         let path = dir.join(&file.name);
         file.write(dir).map_err(fail("writing", &path))?;
-        if fs::read(&path).map_err(fail("reading", &path))? != file.content {
+        let there = fs::read(&path).map_err(fail("reading", &path))?;
+        if !keyring::same_key(&file.name, &there, &file.content, wrapping) {
             return Err(CopyError::KeysDiffer(keys_dir.display().to_string()));
         }
     }
@@ -258,8 +259,8 @@ fn rows_of_keys(keys: &[SigningKey], newest: u64) -> Result<Vec<Row>, CopyError>
     Ok(rows.into_values().collect())
 }
 
-/// Beside the target lies no key but these, as they are.
-fn only_these(dir: &Path, files: &[SavedFile]) -> Result<(), CopyError> {
+/// Beside the target lies no key but these, as they are: another copy that did not come to its end has left them.
+fn only_these(dir: &Path, files: &[SavedFile], wrapping: &Wrapping) -> Result<(), CopyError> {
     let listed = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         listed => listed,
@@ -268,8 +269,9 @@ fn only_these(dir: &Path, files: &[SavedFile]) -> Result<(), CopyError> {
     for entry in listed.map_err(fail)? {
         let path = entry.map_err(fail)?.path();
         let name = path.file_name().map(|name| format!("{}/{}", keyring::DIR, name.to_string_lossy()));
-        let same = files.iter().any(|file| {
-            Some(&file.name) == name.as_ref() && fs::read(&path).is_ok_and(|content| content == file.content)
+        let file = files.iter().find(|file| Some(&file.name) == name.as_ref());
+        let same = file.is_some_and(|file| {
+            fs::read(&path).is_ok_and(|there| keyring::same_key(&file.name, &there, &file.content, wrapping))
         });
         if !same && path.extension().is_some_and(|of| of == "json") {
             return Err(CopyError::OtherKey(path));

@@ -102,22 +102,11 @@ async fn run(driver: Arc<dyn Driver>, remote: Option<RemoteService>) -> ExitCode
         ));
     }
     log::install();
-    keep_memory_to_itself();
+    // Environments of tasks, with the secrets in them, pass through a plugin. A kernel that refuses changes nothing.
+    let _ = undumpable::this_process_if_it_stays_found();
     match serve_until_told(driver, remote).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => complain(format_args!("cannot serve the plugin: {error}")),
-    }
-}
-
-/// Environments of tasks, with the secrets in them, pass through a plugin: the kernel writes no image of its memory.
-/// Its agent finds it by its environment, which then only those may read who may trace: where they may not, an image is
-/// the smaller evil than a plugin that nobody finds.
-fn keep_memory_to_itself() {
-    use rustix::process::{DumpableBehavior, set_dumpable_behavior};
-    use rustix::thread::{CapabilitySet, capabilities};
-    if capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE)) {
-        // A kernel that refuses leaves everything as it was.
-        let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     }
 }
 

@@ -58,7 +58,9 @@ pub enum Role {
 /// one reports its result on the socket that is its standard input.
 pub fn main(role: Role, state_dir: &Path) -> ExitCode {
     sys::close_from(3);
-    keep_memory_to_itself();
+    // The environment of the workload, with the secrets in it, passes through this process. A kernel that refuses
+    // changes nothing.
+    let _ = undumpable::this_process_if_it_stays_found();
     let control = sys::inherited(0).ok().filter(|fd| rustix::net::sockopt::socket_type(fd).is_ok());
     let mut control = control.map(Connection::new);
     let fail = |failure: Failure, lock: Option<OwnedFd>, control: Option<Connection>| {
@@ -100,18 +102,6 @@ pub fn main(role: Role, state_dir: &Path) -> ExitCode {
         executor.connections.push(connection);
     }
     executor.run()
-}
-
-/// The environment of a workload passes through this process: the kernel writes no image of its memory. The workload's
-/// own is as always, because the kernel forgets this with the next program. Agents find an executor by its environment,
-/// which then only those may read who may trace: where they may not, it stays as it is.
-fn keep_memory_to_itself() {
-    use rustix::process::{DumpableBehavior, set_dumpable_behavior};
-    use rustix::thread::{CapabilitySet, capabilities};
-    if capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE)) {
-        // A kernel that refuses leaves everything as it was.
-        let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
-    }
 }
 
 /// Takes the directory's lock and reads the spec in it.

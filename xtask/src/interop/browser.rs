@@ -8,6 +8,7 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
     os::unix::process::CommandExt,
+    path::Path,
     process::{Command, Stdio},
     sync::mpsc,
     thread,
@@ -78,6 +79,21 @@ fn visit(agent: &Agent, listener: &TcpListener) -> Result<(Vec<String>, Said)> {
     Ok((jobs, said))
 }
 
+/// A headless browser whose profile, and all else that it writes, lies in this directory.
+pub(super) fn chromium(profile: &Path) -> Result<Command> {
+    fs::create_dir_all(profile)?;
+    let mut browser = Command::new(packages::find("chromium").context("chromium")?);
+    browser
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"])
+        .arg("--disable-background-networking")
+        .arg(format!("--user-data-dir={}", profile.display()))
+        .env("HOME", profile)
+        .env("TMPDIR", profile)
+        .stdin(Stdio::null())
+        .process_group(0);
+    Ok(browser)
+}
+
 fn browse(agent: &Agent, listener: &TcpListener, page: String) -> Result<Said> {
     let (tx, rx) = mpsc::channel();
     let serving = listener.try_clone()?;
@@ -90,27 +106,13 @@ fn browse(agent: &Agent, listener: &TcpListener, page: String) -> Result<Said> {
         }
     });
     let profile = agent.dir().join("chromium");
-    fs::create_dir_all(&profile)?;
     let log = fs::File::create(agent.dir().join("chromium.log"))?;
-    let mut browser = Command::new(packages::find("chromium").context("chromium")?)
-        .args([
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            "--no-first-run",
-            "--disable-background-networking",
-        ])
+    let mut browser = chromium(&profile)?
         // The name leads to the agent, as one does that its owner has pointed here.
         .arg("--host-resolver-rules=MAP rebound.example 127.0.0.1")
-        .arg(format!("--user-data-dir={}", profile.display()))
         .arg(format!("http://{}/", listener.local_addr()?))
-        .env("HOME", &profile)
-        .env("TMPDIR", &profile)
-        .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log)
-        .process_group(0)
         .spawn()
         .context("chromium does not start")?;
     let said = rx.recv_timeout(BOUND);

@@ -73,8 +73,8 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("volumes", "needs docker images from the network"),
     ("workload_id", "needs docker images from the network"),
 ];
-/// Packages that want access control. The others have it where the stock command line asks, whose users know it: what
-/// they do then goes through it as well, with the first token.
+/// Packages that want access control. With the stock command line the others have it as well: each of their requests is
+/// decided.
 const SECURED: &[&str] = &["acl", "auth", "jobsubmissions"];
 /// Limit of one package.
 const BOUND: Duration = Duration::from_secs(400);

@@ -1,6 +1,6 @@
 //! Vault by workload identity, against a real OpenBao, whose API is Vault's: a login with the token of a task, secrets
 //! of both versions of the key-value engine in a template, a certificate, updates, renewals, Vault that is away and
-//! back, tokens that somebody revokes, and the revocation at the end.
+//! back, tokens that somebody revokes, and the revocation at the end. It is the KMS of a server, too.
 
 use std::{
     fs,
@@ -230,7 +230,7 @@ fn story(agent: &mut Agent, program: &Path, ports: [u16; 2]) -> Result<()> {
     })?;
 
     let mut bao = Bao::start(program, ports)?;
-    let result = served(agent, &mut bao);
+    let result = served(agent, &mut bao).and_then(|()| unlocked(&mut bao));
     result.with_context(|| format!("the ends of OpenBao's logs:\n{}", local::ends_of_logs(&bao.dir)))
 }
 
@@ -316,4 +316,42 @@ fn revoked(agent: &Agent, bao: &Bao, alloc: &str, token: &str) -> Result<()> {
     until("the signal of a new token", BOUND, || Ok(file(agent, alloc, "local/told").contains("told").then_some(())))?;
     bao.write("kv2/data/app", &json!({"data": {"word": "with another token"}}))?;
     until_line(agent, alloc, "two", "with another token")
+}
+
+/// Its transit engine as the KMS of a server: `keyring "command"` runs its command line, which prints the key.
+fn unlocked(bao: &mut Bao) -> Result<()> {
+    bao.write("sys/mounts/transit", &json!({"type": "transit"}))?;
+    bao.write("transit/keys/drover", &json!({}))?;
+    let key = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
+    let sealed = bao.write("transit/encrypt/drover", &json!({"plaintext": key}))?["data"]["ciphertext"].take();
+    let sealed = sealed.as_str().context("nothing was encrypted")?;
+    let environment = [format!("BAO_ADDR=http://127.0.0.1:{}", bao.port), format!("BAO_TOKEN={}", bao.root)];
+    let mut command = vec!["/usr/bin/env".to_owned()];
+    command.extend(environment);
+    command.push(bao.program.display().to_string());
+    command.extend(["write", "-field=plaintext", "transit/decrypt/drover"].map(str::to_owned));
+    command.push(format!("ciphertext={sealed}"));
+    let block = format!("keyring \"command\" {{\n  command = {command:?}\n}}\n");
+    let mut agent = Agent::start_as("vault-kms", Role::Server, &[], &block)?;
+    until("the server", BOUND, || Ok(agent.get("/v1/status/leader").ok()))?;
+    agent.put("/v1/var/a", &json!({"Path": "a", "Items": {"k": "planted"}}))?;
+    for entry in fs::read_dir(agent.dir().join("data/server/keystore"))? {
+        let text = fs::read_to_string(entry?.path())?;
+        ensure!(text.contains("\"Wrapped\": true"), "a root key lies there as it is");
+    }
+    agent.crash_and_restart()?;
+    let read = until("the variable", BOUND, || Ok(agent.get("/v1/var/a").ok()))?;
+    ensure!(read["Items"]["k"] == "planted", "{read}");
+
+    // The KMS is away: nothing starts, and people are told why.
+    bao.kill()?;
+    agent.crash_and_restart()?;
+    let ended = until("the end of the agent", BOUND, || agent.ended())?;
+    let log = agent.log();
+    let told = log.lines().last().unwrap_or_default();
+    let says = log.contains("the command of keyring \"command\", failed (exit status:") && log.contains("refused");
+    ensure!(!ended.success() && says && !log.contains(key), "{ended}: {told}");
+    bao.restart()?;
+    agent.restart()?;
+    until("the variable again", BOUND, || Ok(agent.get("/v1/var/a").ok())).map(drop)
 }

@@ -81,7 +81,8 @@ fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
 }
 
 fn bounded(from: impl std::io::Read) -> std::io::Result<Zeroizing<Vec<u8>>> {
-    let mut text = Zeroizing::new(Vec::new());
+    // It does not grow: what a buffer was before stays in memory.
+    let mut text = Zeroizing::new(Vec::with_capacity(LONGEST as usize + 1));
     from.take(LONGEST).read_to_end(&mut text)?;
     Ok(text)
 }

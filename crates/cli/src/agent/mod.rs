@@ -38,15 +38,6 @@ use store::EtcdOptions;
 /// every thread that there was.
 const BLOCKING_THREADS: usize = 32;
 
-/// Keys and tokens of the cluster are in an agent's memory: the kernel writes no image of it, and shows it to root
-/// alone. What the agent starts is as always, because the kernel forgets this with the next program.
-fn keep_memory_to_itself() {
-    use rustix::process::{DumpableBehavior, set_dumpable_behavior};
-    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
-        tracing::warn!(%error, "a crash of this agent may leave a core dump with secrets");
-    }
-}
-
 /// Runs an agent until it is told to end.
 ///
 /// # Errors
@@ -64,7 +55,10 @@ pub(crate) fn run(args: AgentArgs) -> Result<ExitCode> {
         settings::settings(file, &args, dev_dir.as_ref().map(tempfile::TempDir::path)).map_err(refuse)?;
     let followers = init_log(&settings)?;
     print_notes(&settings.notes);
-    keep_memory_to_itself();
+    // Keys and tokens of the cluster are in its memory.
+    if let Err(error) = undumpable::this_process() {
+        tracing::warn!(%error, "a crash of this agent may leave a core dump with secrets");
+    }
     if let Some(server) = &mut settings.server {
         keyring::unlock(server, &settings.keyring, settings.shared_store.is_some())?;
     }

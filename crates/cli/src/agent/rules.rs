@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use hcl_lang::{
     Diagnostic, Source,
-    hcl1::{Node, NodeKind, Object},
+    hcl1::{Item, Node, NodeKind, Object},
     nearest,
 };
 use model::{GoDuration, vault_rules::CLUSTER};
@@ -91,6 +91,12 @@ fn names(source: &Source, object: &Object, path: &str, shown: &str, found: &mut 
             }
             Kind::Block if LABEL_IS_A_NAME.contains(&&*here) && item.labels().next().is_some() => {
                 let label = item.labels().next().unwrap_or_default();
+                let same = |other: &&Item| other.key() == name && other.labels().next() == Some(label);
+                // Merged, one would be left out without a word.
+                if object.items.iter().filter(same).count() > 1 {
+                    let why = format!("there is one block {name} {label:?}, and this file has several");
+                    found.push(Diagnostic::error("Given twice", why).at(source, item.key_span()));
+                }
                 match table::find(&join(&here, label)) {
                     Some(row) if row.kind == Kind::Block => {
                         let (here, shown) = (join(&here, label), join(&shown, label));
@@ -471,6 +477,8 @@ mod tests {
         assert!(found.len() == 2 && found[0].contains("did you mean \"command\"?"), "{found:?}");
         assert!(found[1].contains("\"pth\" is not a name of the block keyring.file"), "{found:?}");
         assert_eq!(places("keyring \"aead\" {\n  active = true\n}\nkeyring \"transit\" {\n  key = 1\n}\n"), [""; 0]);
+        let found = places("keyring \"file\" {\n  path = \"/k\"\n}\nkeyring \"file\" {\n  path = \"/l\"\n}\n");
+        assert!(found.len() == 2 && found[0].contains("there is one block keyring \"file\""), "{found:?}");
         let found = places("node_class = \"a\"\n");
         assert!(found[0].contains("there is client.node_class"), "{found:?}");
     }

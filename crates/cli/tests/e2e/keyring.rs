@@ -13,6 +13,7 @@ use testkit::free_port;
 use crate::{
     agent::{Agent, until},
     servers::{KEY, leader, server},
+    store_copy::{copied, stop},
 };
 
 const OTHER: &str = "YWJjZGVmMDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODk=";
@@ -68,11 +69,6 @@ fn a_key_of_a_kms_encrypts_root_keys_and_nothing_starts_without_it() {
     let command =
         |active: bool| format!("keyring \"command\" {{\n  active = {active}\n  command = [{program:?}]\n}}\n");
     assert!(again(&mut agent, &base, &command(true)), "{}", agent.log());
-    let holds = |agent: &Agent, variable: &str, value: &str| {
-        until(variable, || {
-            (agent.cli(&["var", "get", "-item", "k", variable]).stdout == value.as_bytes()).then_some(())
-        });
-    };
     holds(&agent, "team/web", "planted");
     assert!(keys(&agent).iter().all(|key| key["Wrapped"] == true), "encrypted by the start");
     assert_eq!(agent.get("/v1/operator/keyring/keys").expect("keys"), before, "nothing else has changed");
@@ -105,26 +101,66 @@ fn a_key_of_a_kms_encrypts_root_keys_and_nothing_starts_without_it() {
     assert!(keys(&agent).iter().all(|key| key["Wrapped"].is_null()), "plain again");
 }
 
+/// The configuration of a server that shares a store, with this prefix there and these keyring blocks.
+fn shares(dir: &Path, endpoint: &str, prefix: &str, keyring: &str) -> String {
+    format!(
+        "name = \"second\"\ndata_dir = {:?}\nports {{\n  http = 0\n  rpc = {}\n}}\nserver {{\n  enabled = true\n  \
+         store = \"etcd\"\n  endpoints = [{endpoint:?}]\n  prefix = {prefix:?}\n}}\n{keyring}",
+        dir.join("data"),
+        free_port(),
+    )
+}
+
 #[test]
 fn servers_of_one_store_get_their_key_from_a_command_as_well() {
     let etcd = FakeEtcd::start();
-    let first = server(&etcd, "first", KEY);
+    let mut first = server(&etcd, "first", KEY);
     until("the first leader", || leader(&first));
     let endpoint = etcd.endpoint();
-    let text = |dir: &Path| {
-        format!(
-            "name = \"second\"\ndata_dir = {:?}\nports {{\n  http = 0\n  rpc = {}\n}}\nserver {{\n  enabled = true\n  \
-             store = \"etcd\"\n  endpoints = [{endpoint:?}]\n}}\nkeyring \"command\" {{\n  command = [{:?}]\n}}\n",
-            dir.join("data"),
-            free_port(),
-            kms(dir, KEY),
-        )
+    let block = |program: &Path, active: bool| {
+        format!("keyring \"command\" {{\n  active = {active}\n  command = [{program:?}]\n}}\n")
     };
-    let second = Agent::of_file(text, &[]);
+    let text = |dir: &Path| shares(dir, &endpoint, "drover/", &block(&kms(dir, KEY), true));
+    let mut second = Agent::of_file(text, &[]);
     until("both as members", || (second.get("/v1/agent/members")?["Members"].as_array()?.len() == 2).then_some(()));
     let was = leader(&first);
-    drop(first);
+    stop(&mut first);
     until("the second to lead", || leader(&second).filter(|leader| Some(leader) != was.as_ref()));
     let keys = second.get("/v1/operator/keyring/keys").expect("keys");
     assert_eq!(keys.as_array().map(Vec::len), Some(1), "the key of the first: {keys}");
+
+    // Another key, by way of a copy that lies there encrypted. A copy that was interrupted leaves keys behind.
+    stop(&mut second);
+    let (dir, own) = (second.dir().to_owned(), second.dir().join("agent.hcl"));
+    let between = dir.join("between");
+    let copy = |to: &str| copied(&own, &["-to", to, "-data-dir", between.to_str().expect("text")]);
+    copy("sqlite");
+    let kept =
+        fs::read_dir(between.join("server/keystore")).expect("lists").map(|entry| entry.expect("an entry").path());
+    let kept: Vec<Value> =
+        kept.map(|path| serde_json::from_slice(&fs::read(path).expect("reads")).expect("JSON")).collect();
+    assert!(!kept.is_empty() && kept.iter().all(|key| key["Wrapped"] == true), "{kept:?}");
+    for entry in fs::read_dir(between.join("server")).expect("lists") {
+        let path = entry.expect("an entry").path();
+        if path.is_file() && path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("state.db")) {
+            fs::remove_file(path).expect("removes");
+        }
+    }
+    copy("sqlite");
+    let path = dir.join("other.key");
+    fs::write(&path, OTHER).expect("writes");
+    let file = format!("keyring \"file\" {{\n  active = true\n  path = {path:?}\n}}\n");
+    fs::write(&own, shares(&dir, &endpoint, "again/", &(file.clone() + &block(&dir.join("kms"), false))))
+        .expect("writes");
+    copy("etcd");
+    fs::write(&own, shares(&dir, &endpoint, "again/", &file)).expect("writes");
+    assert!(second.spawn(), "{}", second.log());
+    until("a leader", || leader(&second));
+    let after = second.get("/v1/operator/keyring/keys").expect("keys");
+    assert!(after.as_array().is_some_and(|all| all.contains(&keys[0])), "{keys} is not among {after}");
+}
+
+/// Waits until a variable has this value.
+fn holds(agent: &Agent, variable: &str, value: &str) {
+    until(variable, || (agent.cli(&["var", "get", "-item", "k", variable]).stdout == value.as_bytes()).then_some(()));
 }

@@ -41,7 +41,7 @@ fn run(config: &Path, more: &[&str]) -> Output {
 
 /// What it says when it copies.
 #[track_caller]
-fn copied(config: &Path, more: &[&str]) -> String {
+pub(crate) fn copied(config: &Path, more: &[&str]) -> String {
     let output = run(config, more);
     assert!(output.status.success(), "{}", printed(&output));
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -55,7 +55,7 @@ fn refused(config: &Path, more: &[&str], parts: &[&str]) {
     assert!(!output.status.success() && parts.iter().all(|part| said.contains(part)), "{parts:?} in {said}");
 }
 
-fn stop(agent: &mut Agent) {
+pub(crate) fn stop(agent: &mut Agent) {
     signal(agent.pid(), Signal::TERM);
     agent.ended();
 }

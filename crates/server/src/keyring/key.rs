@@ -179,6 +179,9 @@ impl From<Unread> for String {
     }
 }
 
+/// More than the text of a key has, in bytes: 2.5 KiB for RSA of 2048 bits.
+const LONGEST: usize = 8 * 1024;
+
 const NO_WRAPPING: &str = "the configuration has no keyring block: write the one again that it had";
 const OTHER_WRAPPING: &str = "no keyring block of the configuration gives the key that it was encrypted under, or the \
     file is damaged: write the block of the former key beside the new one, with active = false";
@@ -227,7 +230,10 @@ impl Key {
             publish_time: meta.publish_time,
             wrapped: wrapping.active.is_some(),
         };
-        Ok(Zeroizing::new(serde_json::to_vec_pretty(&file)?))
+        // It does not grow: what a buffer was before stays in memory.
+        let mut text = Zeroizing::new(Vec::with_capacity(LONGEST));
+        serde_json::to_writer_pretty(&mut *text, &file)?;
+        Ok(text)
     }
 
     /// Reads the text of the file that has that name, without its ending; says whether it is wrapped as new ones are.

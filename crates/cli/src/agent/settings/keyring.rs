@@ -60,12 +60,5 @@ pub(super) fn read(r: &mut Reader, file: &config::AgentFile, shares: bool) -> Ke
                 .to_owned(),
         );
     }
-    if shares && !sources.others.is_empty() {
-        r.wrong(
-            "servers that share a store have one keyring block: the key that their root keys are encrypted under \
-                cannot be changed yet"
-                .to_owned(),
-        );
-    }
     sources
 }
